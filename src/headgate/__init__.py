@@ -1,0 +1,3 @@
+"""Headgate: the overload-control gateway for LLM inference."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""The client side: transports for the SDKs and the line client."""

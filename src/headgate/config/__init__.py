@@ -1,0 +1,1 @@
+"""Configuration as typed data: schema, units, loading with line and path."""

@@ -1,0 +1,256 @@
+"""The governor: five verbs, pure, deterministic, the same object in the gateway, the library and the simulator.
+
+`handle` is the only way in. Every event is looked up in one table; a late word about an attempt that has moved on
+finds no row in `lifecycle.NEXT` and changes nothing. Time never goes backward: an event stamped before the last
+one is taken at the last one's time (INV-7).
+"""
+
+from collections.abc import Callable, Mapping
+from heapq import heappop
+from typing import Any
+
+from headgate.core import events
+from headgate.core.decisions import Decision, Explanation
+from headgate.core.events import Arrived, Event
+from headgate.core.governor import endings, report
+from headgate.core.governor.assess import assess
+from headgate.core.governor.commit import commit, dispatch, late_reason, refuse_held
+from headgate.core.governor.knowledge import Knowledge
+from headgate.core.governor.promises import Openings
+from headgate.core.governor.records import Attempt, Engine, Lane
+from headgate.core.lifecycle import NEXT, State
+from headgate.core.queues.base import Order
+from headgate.core.routing.base import Router
+from headgate.core.settings import Settings
+from headgate.core.snapshot import Snapshot
+from headgate.core.words import Reason
+
+
+class Governor:
+    """Decides about every attempt; composed by `wiring`, owned by one driver.
+
+    `orders` maps the names that lanes use to factories of queue orders.
+    """
+
+    def __init__(
+        self, settings: Settings, orders: Mapping[str, Callable[[], Order]], router: Router, now: float
+    ) -> None:
+        self._knowledge = Knowledge(settings, orders, router, now)
+        self._openings = Openings(self._knowledge)
+        self._now = now
+        self._handlers: dict[type, Callable[[Any, float], tuple[Decision, ...]]] = {
+            events.Arrived: self._arrived,
+            events.ClientGone: self._client_gone,
+            events.FirstToken: self._first_token,
+            events.Finished: self._finished,
+            events.Failed: self._failed,
+            events.Released: self._released,
+            events.EngineProgress: self._progress,
+            events.EngineSeen: self._seen,
+            events.EngineUp: self._engine_up,
+            events.EngineDown: self._engine_down,
+            events.Draining: self._draining,
+            events.Tick: self._tick,
+        }
+
+    def handle(self, event: Event, now: float) -> tuple[Decision, ...]:
+        """Take one event at this time and return what is decided, in order."""
+        self._now = now = max(now, self._now)
+        return self._handlers[type(event)](event, now)
+
+    def next_wake(self) -> float | None:
+        """Return when `handle(Tick)` is due at the latest, or None when nothing will fall due by itself."""
+        wakes = self._knowledge.wakes
+        first = wakes[0][0] if wakes else None
+        drain_by = self._knowledge.drain_by
+        if first is None or drain_by is None:
+            return first if drain_by is None else drain_by
+        return min(first, drain_by)
+
+    def snapshot(self, now: float) -> Snapshot:
+        """Return frozen numbers of everything; changes nothing."""
+        return report.snapshot(self._knowledge, self._openings, max(now, self._now))
+
+    def explain(self, arrival: Arrived, now: float) -> Explanation:
+        """Return what this arrival would get now and why; changes nothing."""
+        knowledge = self._knowledge
+        plan = assess(knowledge, self._openings, arrival, max(now, self._now))
+        draft = plan.draft
+        engine = plan.engine or next(iter(knowledge.engines_for(arrival.model)), None)
+        return Explanation(
+            decision=plan.decision,
+            lane=draft.lane.settings.name,
+            engine=plan.engine.settings.name if plan.engine else None,
+            prompt_tokens=draft.prompt_tokens,
+            output_tokens=draft.output_tokens,
+            kv_tokens=draft.kv_tokens,
+            first_seen=draft.first_seen,
+            recognised=draft.recognised,
+            deadline=draft.deadline,
+            expected_wait_s=plan.expected_wait_s,
+            expected_ttft_s=engine.expected_ttft_s(draft.prompt_tokens) if engine else 0.0,
+            running=knowledge.running(),
+            held=knowledge.held_count(),
+            limit=knowledge.stream_limit(),
+        )
+
+    def reconfigure(self, settings: Settings, now: float) -> tuple[Decision, ...]:
+        """Take new settings: what runs goes on, what waits keeps its place, lower limits only block admissions.
+
+        Lanes and engines are matched by name. A removed engine takes nothing new and lives until its last permit
+        ends; work of a removed lane ends under the settings that it came with.
+        """
+        self._now = now = max(now, self._now)
+        knowledge = self._knowledge
+        knowledge.settings = settings
+        knowledge.version += 1
+        for lane in settings.lanes:
+            _relane(knowledge, lane.name, Lane(lane, knowledge.orders[lane.order], now))
+        named = {engine.name for engine in settings.engines}
+        for name, engine in list(knowledge.engines.items()):
+            if name not in named:
+                engine.up = False
+        for index, engine_settings in enumerate(settings.engines):
+            _re_engine(knowledge, Engine(engine_settings, index))
+        knowledge.first_lane = knowledge.lanes[settings.lanes[0].name]
+        return tuple(dispatch(knowledge, self._openings, now))
+
+    def _arrived(self, event: Arrived, now: float) -> tuple[Decision, ...]:
+        knowledge = self._knowledge
+        if event.attempt in knowledge.attempts:
+            raise ValueError(f"attempt {event.attempt} has arrived before")
+        return (commit(knowledge, assess(knowledge, self._openings, event, now), now),)
+
+    def _current(self, event: Any) -> Attempt | None:
+        """Return the attempt that the event is about, if the event means anything to it now."""
+        attempt = self._knowledge.attempts.get(event.attempt)
+        if attempt is None or (attempt.state, type(event)) not in NEXT:
+            return None
+        return attempt
+
+    def _client_gone(self, event: events.ClientGone, now: float) -> tuple[Decision, ...]:
+        attempt = self._current(event)
+        if attempt is None:
+            return ()
+        was_held = attempt.state is State.HELD
+        ended = endings.client_gone(self._knowledge, attempt, event, now)
+        return (ended, *dispatch(self._knowledge, self._openings, now)) if was_held else (ended,)
+
+    def _first_token(self, event: events.FirstToken, now: float) -> tuple[Decision, ...]:
+        attempt = self._current(event)
+        if attempt is None:
+            return ()
+        endings.first_token(self._knowledge, attempt, now)
+        return self._refill(attempt.engine, now)
+
+    def _finished(self, event: events.Finished, now: float) -> tuple[Decision, ...]:
+        attempt = self._current(event)
+        return () if attempt is None else (endings.finished(self._knowledge, attempt, event, now),)
+
+    def _failed(self, event: events.Failed, now: float) -> tuple[Decision, ...]:
+        attempt = self._current(event)
+        return () if attempt is None else (endings.failed(self._knowledge, attempt, event, now),)
+
+    def _released(self, event: events.Released, now: float) -> tuple[Decision, ...]:
+        attempt = self._current(event)
+        if attempt is None:
+            return ()
+        endings.release(self._knowledge, attempt, now)
+        return tuple(dispatch(self._knowledge, self._openings, now)) if self._knowledge.held_count() else ()
+
+    def _refill(self, engine: Engine | None, now: float) -> tuple[Decision, ...]:
+        """A prefill share has come back: only a prefill meter can have been waiting for it."""
+        if engine is None or engine.gate.prefill_limit is None:
+            return ()
+        return tuple(dispatch(self._knowledge, self._openings, now))
+
+    def _progress(self, event: events.EngineProgress, _now: float) -> tuple[Decision, ...]:
+        endings.progressed(self._knowledge, event)
+        return ()
+
+    def _seen(self, event: events.EngineSeen, now: float) -> tuple[Decision, ...]:
+        return tuple(endings.seen(self._knowledge, self._openings, event, now))
+
+    def _engine_up(self, event: events.EngineUp, now: float) -> tuple[Decision, ...]:
+        return self._turn(event.engine, now, up=True)
+
+    def _engine_down(self, event: events.EngineDown, now: float) -> tuple[Decision, ...]:
+        return self._turn(event.engine, now, up=False)
+
+    def _turn(self, name: str, now: float, *, up: bool) -> tuple[Decision, ...]:
+        knowledge = self._knowledge
+        engine = knowledge.engines.get(name)
+        if engine is None or engine.up is up:
+            return ()
+        engine.up = up
+        knowledge.version += 1
+        stranded = [held for held in knowledge.held() if not knowledge.engines_for(held.arrival.model)]
+        decisions: list[Decision] = []
+        for held in stranded:
+            decisions += refuse_held(knowledge, self._openings, held, Reason.NO_ENGINE, now)
+        return (*decisions, *dispatch(knowledge, self._openings, now))
+
+    def _draining(self, event: events.Draining, now: float) -> tuple[Decision, ...]:
+        knowledge = self._knowledge
+        knowledge.draining = True
+        knowledge.drain_by = None if event.grace_s is None else now + event.grace_s
+        decisions: list[Decision] = []
+        for held in list(knowledge.held()):
+            decisions += refuse_held(knowledge, self._openings, held, Reason.DRAINING, now)
+        return tuple(decisions)
+
+    def _tick(self, _event: events.Tick, now: float) -> tuple[Decision, ...]:
+        knowledge = self._knowledge
+        decisions: list[Decision] = []
+        opened = False
+        while knowledge.wakes and knowledge.wakes[0][0] <= now:
+            attempt = knowledge.attempts.get(heappop(knowledge.wakes)[2])
+            if attempt is not None:
+                opened = self._fall_due(attempt, decisions, now) or opened
+        if knowledge.drain_by is not None and now >= knowledge.drain_by:
+            knowledge.drain_by = None
+            decisions += endings.cancel_running(knowledge, now)
+        if opened:
+            decisions += dispatch(knowledge, self._openings, now)
+        return tuple(decisions)
+
+    def _fall_due(self, attempt: Attempt, decisions: list[Decision], now: float) -> bool:
+        """Do what is due for one attempt; return whether something was given back."""
+        knowledge = self._knowledge
+        if attempt.state is State.HELD:
+            impatient = attempt.hold_until is not None and now >= attempt.hold_until
+            reason = Reason.SATURATED if impatient else late_reason(attempt, now)
+            decisions += refuse_held(knowledge, self._openings, attempt, reason, now)
+            return True
+        if attempt.state is State.PREFILL and attempt.engine is not None:
+            attempt.engine.gate.prefilled(attempt.attempt)
+            return True
+        if endings.departure_due(attempt, now):
+            endings.release(knowledge, attempt, now)
+            return True
+        return False
+
+
+def _relane(knowledge: Knowledge, name: str, fresh: Lane) -> None:
+    """Put new settings on a lane; what it holds moves over into the order that they name."""
+    lane = knowledge.lanes.get(name)
+    if lane is None:
+        knowledge.lanes[name] = fresh
+        return
+    held = list(lane.order)
+    lane.settings, lane.order = fresh.settings, fresh.order
+    for each in held:
+        lane.order.add(each)
+
+
+def _re_engine(knowledge: Knowledge, fresh: Engine) -> None:
+    """Put new settings on an engine; permits that are out stay out."""
+    engine = knowledge.engines.get(fresh.settings.name)
+    if engine is None:
+        knowledge.engines[fresh.settings.name] = fresh
+        return
+    engine.settings, engine.index = fresh.settings, fresh.index
+    engine.gate.limit = fresh.gate.limit
+    engine.gate.kv_limit = fresh.gate.kv_limit
+    engine.gate.prefill_limit = fresh.gate.prefill_limit
+    engine.up = True

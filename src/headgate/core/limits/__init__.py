@@ -1,0 +1,1 @@
+"""How many at once? The number, and the gate that counts against it."""

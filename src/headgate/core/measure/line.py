@@ -1,0 +1,62 @@
+"""A straight line learned online: y = base + slope x, by least squares that forget.
+
+Recursive least squares over decayed sums, with the prior as two pseudo-observations that never decay: one at
+x = 0, one at a typical x. So an unused part of the line stays where the prior put it, and a line is never
+fitted through one point. Both coefficients are kept at or above zero: no engine gets faster with more work.
+"""
+
+# A sample may pull the fit to at most this multiple of the prediction: one stalled answer must not teach the
+# line a second per token, while a truly slower engine is still reached within a few samples (8 x 8 x 8...).
+_OUTLIER_RATIO = 8.0
+
+
+class LearnedLine:
+    """A line through a cloud of points, newest points weighing most."""
+
+    __slots__ = ("_decay", "_n", "_prior", "_x", "_xx", "_xy", "_y", "base", "slope")
+
+    def __init__(
+        self, base: float, slope: float, *, typical_x: float, memory: float = 200.0, prior_weight: float = 1.0
+    ) -> None:
+        self.base = base
+        self.slope = slope
+        self._decay = 1.0 - 1.0 / memory
+        far = base + slope * typical_x
+        self._prior = (
+            2.0 * prior_weight,
+            prior_weight * typical_x,
+            prior_weight * (base + far),
+            prior_weight * typical_x * typical_x,
+            prior_weight * typical_x * far,
+        )
+        self._n = self._x = self._y = self._xx = self._xy = 0.0
+
+    def at(self, x: float) -> float:
+        """Return the predicted y."""
+        return self.base + self.slope * x
+
+    def add(self, x: float, y: float) -> None:
+        """Learn one point."""
+        expected = self.base + self.slope * x
+        y = min(max(y, expected / _OUTLIER_RATIO), expected * _OUTLIER_RATIO)
+        decay = self._decay
+        self._n = self._n * decay + 1.0
+        self._x = self._x * decay + x
+        self._y = self._y * decay + y
+        self._xx = self._xx * decay + x * x
+        self._xy = self._xy * decay + x * y
+        self._fit()
+
+    def _fit(self) -> None:
+        """Solve the two normal equations, prior included, within the positive quadrant."""
+        n0, x0, y0, xx0, xy0 = self._prior
+        n, x, y = self._n + n0, self._x + x0, self._y + y0
+        xx, xy = self._xx + xx0, self._xy + xy0
+        spread = n * xx - x * x
+        slope = (n * xy - x * y) / spread if spread > 0.0 else 0.0
+        base = (y - slope * x) / n
+        if slope < 0.0:
+            slope, base = 0.0, y / n
+        elif base < 0.0:
+            slope, base = xy / xx, 0.0
+        self.slope, self.base = slope, base

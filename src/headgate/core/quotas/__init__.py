@@ -1,0 +1,1 @@
+"""May this tenant? Continuous buckets: filled by the policies."""

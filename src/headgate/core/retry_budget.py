@@ -1,0 +1,1 @@
+"""How many retries are too many: filled by the policies."""

@@ -1,0 +1,1 @@
+"""How big is it, and how long will it take?"""

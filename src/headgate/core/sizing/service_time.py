@@ -1,0 +1,45 @@
+"""How long will one engine take: prefill by prompt, decode by load.
+
+TTFT = a + b x uncached prompt tokens; TPOT = c + d x running streams (the linear parts of the step-time models
+in `engine/profile`; the attention terms are small against what queueing adds). Both lines start at the prior of
+the engine's profile and are learned from what is served, per engine.
+"""
+
+from headgate.core.measure.line import LearnedLine
+from headgate.core.settings import ServicePrior
+
+# Where the priors' pseudo-observations lie: a usual prompt and a usual batch.
+_TYPICAL_PROMPT_TOKENS = 1000.0
+_TYPICAL_STREAMS = 16.0
+
+
+class ServiceTime:
+    """The learned speed of one engine; times are seconds."""
+
+    __slots__ = ("_tpot", "_ttft")
+
+    def __init__(self, prior: ServicePrior) -> None:
+        self._ttft = LearnedLine(prior.ttft_base_s, prior.ttft_per_token_s, typical_x=_TYPICAL_PROMPT_TOKENS)
+        self._tpot = LearnedLine(prior.tpot_base_s, prior.tpot_per_stream_s, typical_x=_TYPICAL_STREAMS)
+
+    def ttft_s(self, prompt_tokens: float) -> float:
+        """Return the predicted time to first token for this many uncached prompt tokens, own and ahead."""
+        return self._ttft.at(prompt_tokens)
+
+    def tpot_s(self, streams: float) -> float:
+        """Return the predicted time per output token with this many streams running."""
+        return self._tpot.at(streams)
+
+    def service_s(self, prompt_tokens: float, output_tokens: float, streams: float) -> float:
+        """Return the predicted time from permit to last token."""
+        return self._ttft.at(prompt_tokens) + max(0.0, output_tokens - 1.0) * self._tpot.at(streams)
+
+    def learn_ttft(self, prompt_tokens: float, ttft_s: float) -> None:
+        """Learn one time to first token; `prompt_tokens` counts what had to be prefilled before it as well."""
+        if ttft_s > 0.0:
+            self._ttft.add(prompt_tokens, ttft_s)
+
+    def learn_tpot(self, streams: float, tpot_s: float) -> None:
+        """Learn one answer's mean time per output token."""
+        if tpot_s > 0.0:
+            self._tpot.add(streams, tpot_s)

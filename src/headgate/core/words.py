@@ -1,0 +1,76 @@
+"""The closed vocabularies of the core; the same words are metric labels, log fields and table keys.
+
+`docs/glossary.md` explains each word; `docs/design.md` section 2 is where they were fixed.
+"""
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why an attempt was yielded; every dialect maps each of these to one status and one error body."""
+
+    SATURATED = "saturated"
+    QUEUE_FULL = "queue_full"
+    DISPLACED = "displaced"
+    TOO_LATE = "too_late"
+    EXPIRED = "expired"
+    QUOTA = "quota"
+    TENANT_LIMIT = "tenant_limit"
+    RETRY_BUDGET = "retry_budget"
+    NO_ENGINE = "no_engine"
+    DRAINING = "draining"
+    TOO_LARGE = "too_large"
+
+
+class Outcome(StrEnum):
+    """How an attempt ended; every attempt gets exactly one (INV-1)."""
+
+    GOOD = "good"
+    LATE = "late"
+    YIELDED = "yielded"
+    CLIENT_GONE = "client_gone"
+    ENGINE_FAILED = "engine_failed"
+
+
+class Stage(StrEnum):
+    """Where an attempt stood when its client left."""
+
+    HELD = "held"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class FailureKind(StrEnum):
+    """How an engine failed an admitted attempt."""
+
+    CONNECT = "connect"
+    REFUSED = "refused"
+    TIMEOUT = "timeout"
+    BROKEN = "broken"
+    PROTOCOL = "protocol"
+    STATUS = "status"
+    ERROR_EVENT = "error_event"
+    ABORT = "abort"
+
+
+class Sent(StrEnum):
+    """How far an attempt had gone when its engine failed: nothing, the request, or answer bytes to the client."""
+
+    NONE = "none"
+    REQUEST = "request"
+    BYTES = "bytes"
+
+
+class DeadlineFrom(StrEnum):
+    """The origin of a lane's deadline: the request's first attempt, or each attempt's own arrival."""
+
+    FIRST_ATTEMPT = "first_attempt"
+    ATTEMPT = "attempt"
+
+
+class IgnoresHangups(StrEnum):
+    """Whether an engine keeps generating for clients that left: found out, certainly, or certainly not."""
+
+    AUTO = "auto"
+    YES = "yes"
+    NO = "no"

@@ -1,0 +1,1 @@
+"""The seeds' own experiments, runnable: users, gate and engine in separate processes."""

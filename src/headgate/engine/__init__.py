@@ -1,0 +1,1 @@
+"""How long an engine takes: step-time profiles and continuous batching, pure."""

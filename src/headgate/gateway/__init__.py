@@ -1,0 +1,1 @@
+"""The process that serves: builds every room and takes it down again."""

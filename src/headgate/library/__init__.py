@@ -1,0 +1,1 @@
+"""The gate inside a Python process: filled by the in-process gate."""

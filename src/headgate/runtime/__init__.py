@@ -1,0 +1,1 @@
+"""The asynchronous side: clock, driver, upstream connections, engine gauges."""

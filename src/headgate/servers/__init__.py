@@ -1,0 +1,1 @@
+"""The doors, strangers to each other."""

@@ -1,0 +1,1 @@
+"""The operator's door: health, metrics, state, explanations."""

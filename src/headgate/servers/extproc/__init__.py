@@ -1,0 +1,1 @@
+"""The Envoy external processor: filled by the fleet."""

@@ -1,0 +1,1 @@
+"""The HTTP door: dialect in, decision out, relay between."""

@@ -1,0 +1,1 @@
+"""The newline-JSON door: filled by the line protocol."""

@@ -1,0 +1,1 @@
+"""The simulator: the same governor in virtual time."""

@@ -1,0 +1,1 @@
+"""Shares of quotas and limits held with others: filled by the fleet."""

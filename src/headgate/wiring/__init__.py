@@ -1,0 +1,1 @@
+"""From names in a file to objects: one dictionary of choices, one builder of governors."""

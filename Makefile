@@ -1,0 +1,73 @@
+# Headgate: `make run` starts a gate over an embedded engine, `make test` runs every check and test.
+# Both install what they need first, once per change of the lock file; nothing after that uses the network.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help install run check static test bench lock clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# Interpreters on this machine that are new enough, best first. One that is a single executable runs the gate a
+# quarter faster than one that calls into a shared libpython (`make bench` under either), so it goes first.
+INTERPRETERS = python3.11 python3.12 python3.13 python3 /usr/bin/python3.11 /usr/bin/python3
+FIND_PYTHON = for test in 'assert "libpython" not in open("/proc/self/maps").read()' 'pass'; do \
+	for name in $(INTERPRETERS); do \
+	if $$name -c "import sys, venv; assert sys.version_info >= (3, 11); $$test" \
+	2>/dev/null; then echo $$name; break 2; fi; done; done
+# Debian's interpreter comes without ensurepip; any other interpreter's pip can then install for it.
+FIND_PIP = for name in $(INTERPRETERS); do \
+	if $$name -m pip --python $$name --version >/dev/null 2>&1; then echo $$name; break; fi; done
+
+help: ## list these targets
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+
+install: $(STAMP) ## create .venv and install exactly what requirements.lock names
+
+$(STAMP): requirements.lock pyproject.toml
+	@if [ ! -x $(BIN)/python ]; then \
+		python=$$($(FIND_PYTHON)); \
+		if [ -z "$$python" ]; then \
+			echo "Headgate needs Python 3.11 or newer. On Debian: apt-get install python3 python3-venv" >&2; exit 1; fi; \
+		echo "install: creating $(VENV) with $$($$python --version)"; \
+		if $$python -c 'import ensurepip' 2>/dev/null; then $$python -m venv $(VENV); \
+		elif [ -n "$$($(FIND_PIP))" ]; then $$python -m venv --without-pip $(VENV); \
+		else version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+			echo "$$python cannot make environments yet. On Debian: apt-get install python$$version-venv" >&2; exit 1; fi; \
+	fi
+	@echo "install: $$(grep -c '^[a-z]' requirements.lock) packages at the exact versions and hashes of requirements.lock"
+	@pip="$(BIN)/python -m pip"; $(BIN)/python -c 'import pip' 2>/dev/null || pip="$$($(FIND_PIP)) -m pip --python $(BIN)/python"; \
+		$$pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock; \
+		echo "install: headgate itself, editable"; \
+		$$pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+	@echo "install: done; the network is not needed any more"
+
+run: install ## a gate on 127.0.0.1:8080 in front of an embedded engine
+	@$(BIN)/headgate run
+
+static: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+check: static ## lint, format, types, import rules, size budgets
+	$(BIN)/pytest tests/architecture
+
+test: static ## every check, then every test
+	$(BIN)/pytest
+
+bench: install ## CPU per request, chunk and yield beside HAProxy and nginx
+	@$(BIN)/python -m bench $(BENCH)
+
+lock: install ## bring requirements.lock up to pyproject.toml (uses the network)
+	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
+		--quiet --output-file requirements.lock
+
+clean: ## remove the environment and every cache
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

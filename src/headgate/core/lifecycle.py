@@ -34,3 +34,8 @@ NEXT: dict[tuple[State, type], State] = {
 }
 """State and event to the next state. Admission moves HELD to PREFILL and a yield moves HELD to OVER; both are the
 governor's own decisions and not events."""
+
+
+def states_before(event: type) -> tuple[State, ...]:
+    """Return the states in which this event means something to an attempt."""
+    return tuple(state for state, kind in NEXT if kind is event)

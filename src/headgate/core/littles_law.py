@@ -28,24 +28,28 @@ class _Mark(NamedTuple):
 
 
 class LittlesLaw:
-    """Counts one system's admissions, completions and occupancy; times are core seconds."""
+    """Counts one system's admissions, completions and occupancy; times are core seconds.
+
+    The time integral of the number running is the sum of the times of leaving less those of entering, plus the
+    time now for each that is still in.
+    """
 
     __slots__ = (
         "_admitted",
-        "_area",
-        "_at",
+        "_area_at_zero",
         "_completed",
         "_entered_sum",
         "_newer",
         "_older",
+        "_slide_at",
         "_stays_s",
         "running",
     )
 
     def __init__(self, now: float) -> None:
         self.running = 0
-        self._at = now
-        self._area = 0.0
+        self._area_at_zero = 0.0
+        self._slide_at = now + HALF_WINDOW_S
         self._admitted = 0
         self._completed = 0
         self._stays_s = 0.0
@@ -56,15 +60,19 @@ class LittlesLaw:
 
     def enter(self, now: float) -> None:
         """One attempt was admitted."""
-        self._advance(now)
+        if now >= self._slide_at:
+            self._slide(now)
         self.running += 1
+        self._area_at_zero -= now
         self._admitted += 1
         self._entered_sum += now
 
     def leave(self, now: float) -> None:
         """One permit has ended: the gate's side of the account."""
-        self._advance(now)
+        if now >= self._slide_at:
+            self._slide(now)
         self.running -= 1
+        self._area_at_zero += now
 
     def stayed(self, now: float, entered_at: float) -> None:
         """One attempt admitted at `entered_at` is over: the attempt's side of the account."""
@@ -89,14 +97,12 @@ class LittlesLaw:
             residual=(area - stays_s - in_flight_s) / area if area > 0 else 0.0,
         )
 
-    def _advance(self, now: float) -> None:
-        self._area += self.running * (now - self._at)
-        self._at = now
-        if now - self._newer.at >= HALF_WINDOW_S:
-            self._older = self._newer
-            self._newer = self._mark(now)
+    def _slide(self, now: float) -> None:
+        self._older = self._newer
+        self._newer = self._mark(now)
+        self._slide_at = now + HALF_WINDOW_S
 
     def _mark(self, now: float) -> _Mark:
-        area = self._area + self.running * (now - self._at)
+        area = self._area_at_zero + self.running * now
         ages_s = (self._admitted - self._completed) * now - self._entered_sum
         return _Mark(now, area, self._admitted, self._completed, self._stays_s, ages_s)

@@ -6,16 +6,16 @@ A yield with a hint is a promise, and keeping it takes two memories of one small
   `first_seen` back and is not a stranger at the end of the line;
 - the *place* counts it, until it returns, among those who are ahead of later hints.
 
-An arrival takes the oldest match out; if it is refused again it leaves a new record with its old `first_seen`,
-so its place in the line is as old as the request. Hang-ups before the first token leave an entry without a place:
-somebody who presses refresh is the same user, but was promised nothing.
+An arrival takes out the match that was due first (among equal bodies hints follow age, so that is the oldest, and
+it is who is most likely to be back now); if it is refused again it leaves a new record with its old `first_seen`
+and its old number, so its place in the line is as old as the request. Hang-ups before the first token leave an entry
+without a place: somebody who presses refresh is the same user, but was promised nothing.
 
 Places are fair among tenants: a tenant's place counts its own line, times the number of tenants in line. The
 memory is one global bound; beyond it the longest line loses its newest place (INV-5).
 """
 
 from bisect import bisect_left, insort
-from collections import deque
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import NamedTuple
@@ -26,8 +26,7 @@ DUE_HOLD_S = 1.0
 # Nobody who was told to wait (hints start at 0.1 s) is back sooner than this: equal bodies that arrive together
 # are different requests.
 SOONEST_RETURN_S = 0.1
-# Among equal bodies the oldest is due first; looking at a few more finds one that may match where it may not,
-# and keeps an arrival's cost bounded when a whole crowd sends the same bytes.
+# Looking at a few equal bodies finds one that may match where the first may not (it was refused just now), and keeps an arrival's cost bounded when a whole crowd sends the same bytes.
 _EQUALS_TRIED = 8
 # The heap of ends may hold this many finished records per live one (and a few more) before it is rebuilt.
 _STALE_SHARE = 2
@@ -37,8 +36,9 @@ _STALE_FLOOR = 1_000
 class Entry:
     """One yielded or departed request that may return; absolute core seconds.
 
-    `due_at` is None for an entry without a place (it was promised nothing). `place_until` ends the place;
-    recognition lasts from `known_from` until `known_until`.
+    `number` is the arrival number of the request's first known attempt: it orders equal `first_seen`. `due_at` is
+    None for an entry without a place (it was promised nothing). `place_until` ends the place; recognition lasts
+    from `known_from` until `known_until`, which is not before `place_until`.
     """
 
     __slots__ = (
@@ -58,19 +58,26 @@ class Entry:
         tenant: str,
         fingerprint: int,
         first_seen: float,
+        number: int,
         known_from: float,
         known_until: float,
-        number: int,
+        due_at: float | None = None,
+        place_until: float = 0.0,
     ) -> None:
         self.tenant = tenant
         self.fingerprint = fingerprint
         self.first_seen = first_seen
+        self.number = number
         self.known_from = known_from
         self.known_until = known_until
-        self.number = number
-        self.due_at: float | None = None
-        self.place_until = 0.0
+        self.due_at = due_at
+        self.place_until = place_until
         self.live = True
+
+    @property
+    def awaited_at(self) -> float:
+        """When it is expected back: at its hint, or any time if it was promised nothing."""
+        return self.known_from if self.due_at is None else self.due_at
 
     def is_due(self, now: float) -> bool:
         """Return whether its promise has (nearly) come: at most `EARLY_S` before the hint, or after it."""
@@ -82,19 +89,36 @@ class Entry:
         One that comes well before its hint and says outright that it is a first attempt, or that comes sooner
         than anybody could who was told to wait, is another request with an equal body.
         """
-        if not self.known_from <= now <= self.known_until:
+        if not self.known_from <= now < self.known_until:
             return False
         return self.due_at is None or self.is_due(now) or retry_count != 0
 
 
-class _Line(NamedTuple):
-    """One tenant's records: entries by fingerprint (oldest first), places by age of the request."""
-
-    entries: dict[int, deque[Entry]]
-    places: list[tuple[float, int, Entry]]
+# Records by a time and their number; no two live records share a number, so entries are never compared.
+_Sorted = list[tuple[float, int, Entry]]
 
 
-_NO_LINE = _Line({}, [])
+class _Line:
+    """One tenant's records: entries by fingerprint, due first first, and places, oldest request first."""
+
+    __slots__ = ("entries", "places")
+
+    def __init__(self) -> None:
+        self.entries: dict[int, _Sorted] = {}
+        self.places: _Sorted = []
+
+
+_NO_LINE = _Line()
+
+
+class _Standing(NamedTuple):
+    """The whole line at one time: tenants in it, places and entries in all, the longest line, one tenant's places."""
+
+    tenants: int
+    places: int
+    entries: int
+    longest: int
+    own: _Sorted
 
 
 class Places:
@@ -102,10 +126,10 @@ class Places:
 
     __slots__ = (
         "_by_end",
+        "_by_length",
         "_lines",
-        "_longest",
         "_max_entries",
-        "_number",
+        "_pushes",
         "dropped",
         "entries",
         "places",
@@ -116,8 +140,9 @@ class Places:
         self._max_entries = max_entries
         self._lines: dict[str, _Line] = {}
         self._by_end: list[tuple[float, int, Entry]] = []
-        self._number = 0
-        self._longest = ""
+        # Tenants by the length of their line, as ordered sets: the longest line is found without a search.
+        self._by_length: list[dict[str, None]] = []
+        self._pushes = 0
         self.tenants = 0
         self.entries = 0
         self.places = 0
@@ -128,53 +153,58 @@ class Places:
         return tenant in self._lines
 
     def match(self, tenant: str, fingerprint: int, now: float, retry_count: int | None) -> Entry | None:
-        """Return the oldest entry that this arrival continues, or None; changes nothing."""
+        """Return the entry that this arrival continues, the one due first, or None; changes nothing."""
         same = self._lines.get(tenant, _NO_LINE).entries.get(fingerprint, ())
-        for entry in islice(same, _EQUALS_TRIED):
+        for _, _, entry in islice(same, _EQUALS_TRIED):
             if entry.matches(now, retry_count):
                 return entry
         return None
 
-    def rank(self, tenant: str, first_seen: float) -> int:
-        """Return the fair place (1 is next) of a request of this age among those who are expected back."""
-        places = self._lines.get(tenant, _NO_LINE).places
-        if not places:
-            return 1 + self.tenants
-        return (bisect_left(places, (first_seen, 0)) + 1) * self.tenants
+    def rank(self, tenant: str, first_seen: float, number: int, now: float) -> int:
+        """Return the fair place (1 is next) of a request of this age among those who are expected back.
 
-    def leave(
-        self, tenant: str, fingerprint: int, first_seen: float, known_from: float, known_until: float
-    ) -> Entry | None:
-        """Record a request that may come back; None when the bound leaves no room for it.
-
-        A record gets its place with `promise`.
+        Every tenant in line has an equal share, so an own place counts as many as there are tenants, but nobody
+        is behind more than everybody.
         """
-        if self.entries >= self._max_entries and not self._make_room(tenant):
-            self.dropped += 1
-            return None
-        self._number += 1
-        entry = Entry(tenant, fingerprint, first_seen, known_from, known_until, self._number)
-        line = self._lines.get(tenant)
-        if line is None:
-            line = self._lines[tenant] = _Line({}, [])
-        line.entries.setdefault(fingerprint, deque()).append(entry)
-        self.entries += 1
-        self._will_end(known_until, entry)
-        return entry
+        if not self._by_end:
+            return 1
+        tenants, places, _, _, own = self._line(tenant, now)
+        if not own:
+            return 1 + tenants
+        place = (bisect_left(own, (first_seen, number)) + 1) * tenants
+        return place if place <= places else places + 1
 
-    def promise(self, entry: Entry, due_at: float, place_until: float) -> None:
-        """Give the entry a place in its tenant's line until `place_until`."""
-        places = self._lines[entry.tenant].places
-        if not places:
-            self.tenants += 1
-        insort(places, (entry.first_seen, entry.number, entry))
-        if len(places) > len(self._lines.get(self._longest, _NO_LINE).places):
-            self._longest = entry.tenant
-        self.places += 1
-        entry.due_at = due_at
-        entry.place_until = place_until
-        if place_until < entry.known_until:
-            self._will_end(place_until, entry)
+    def has_room_for(self, tenant: str, now: float) -> bool:
+        """Return whether `leave` would find room for a record of this tenant."""
+        if self.entries < self._max_entries:
+            return True
+        line = self._line(tenant, now)
+        return line.entries < self._max_entries or line.longest > len(line.own)
+
+    def standing(self, now: float) -> tuple[int, int]:
+        """Return how many places and entries there are at this time, what has run out not counted."""
+        line = self._line("", now)
+        return line.places, line.entries
+
+    def leave(self, entry: Entry) -> bool:
+        """Keep the record of a request that may come back; False when the bound leaves no room for it."""
+        if self.entries >= self._max_entries and not self._make_room(entry.tenant):
+            self.dropped += 1
+            return False
+        line = self._lines.get(entry.tenant)
+        if line is None:
+            line = self._lines[entry.tenant] = _Line()
+        same = line.entries.get(entry.fingerprint)
+        if same is None:
+            line.entries[entry.fingerprint] = [(entry.awaited_at, entry.number, entry)]
+        else:
+            insort(same, (entry.awaited_at, entry.number, entry))
+        self.entries += 1
+        if entry.due_at is not None:
+            insort(line.places, (entry.first_seen, entry.number, entry))
+            self._lengthened(entry.tenant, len(line.places))
+        self._will_end(entry.known_until if entry.due_at is None else entry.place_until, entry)
+        return True
 
     def take(self, entry: Entry) -> None:
         """Take the record out: its owner is back."""
@@ -189,17 +219,19 @@ class Places:
             entry = heappop(heap)[2]
             if not entry.live:
                 continue
-            if entry.place_until <= now:
-                self._end_place(entry)
             if entry.known_until <= now:
                 self.take(entry)
+            else:
+                self._end_place(entry)
+                self._will_end(entry.known_until, entry)
 
     def _will_end(self, at: float, entry: Entry) -> None:
         heap = self._by_end
         if len(heap) > _STALE_SHARE * (self.entries + _STALE_FLOOR):
             heap[:] = [item for item in heap if item[2].live]
             heapify(heap)
-        heappush(heap, (at, entry.number, entry))
+        self._pushes += 1
+        heappush(heap, (at, self._pushes, entry))
 
     def _end_place(self, entry: Entry) -> None:
         if entry.place_until == 0.0:
@@ -207,14 +239,12 @@ class Places:
         entry.place_until = 0.0
         places = self._lines[entry.tenant].places
         del places[bisect_left(places, (entry.first_seen, entry.number))]
-        self.places -= 1
-        if not places:
-            self.tenants -= 1
+        self._shortened(entry.tenant, len(places))
 
     def _forget(self, entry: Entry) -> None:
         line = self._lines[entry.tenant]
         same = line.entries[entry.fingerprint]
-        same.remove(entry)
+        del same[bisect_left(same, (entry.awaited_at, entry.number))]
         if not same:
             del line.entries[entry.fingerprint]
         if not line.entries:
@@ -222,11 +252,55 @@ class Places:
         entry.live = False
         self.entries -= 1
 
+    def _lengthened(self, tenant: str, length: int) -> None:
+        self.places += 1
+        by_length = self._by_length
+        if length > len(by_length):
+            by_length.append({})
+        by_length[length - 1][tenant] = None
+        if length > 1:
+            del by_length[length - 2][tenant]
+        else:
+            self.tenants += 1
+
+    def _shortened(self, tenant: str, length: int) -> None:
+        self.places -= 1
+        by_length = self._by_length
+        del by_length[length][tenant]
+        if length:
+            by_length[length - 1][tenant] = None
+        else:
+            self.tenants -= 1
+        if not by_length[-1]:
+            by_length.pop()
+
     def _make_room(self, tenant: str) -> bool:
         """Take the newest place of the longest line, unless the newcomer itself would be it."""
-        places = self._lines.get(self._longest, _NO_LINE).places
-        if not places or tenant == self._longest:
+        if len(self._by_length) <= len(self._lines.get(tenant, _NO_LINE).places):
             return False
-        self.take(places[-1][2])
+        longest = next(iter(self._by_length[-1]))
+        self.take(self._lines[longest].places[-1][2])
         self.dropped += 1
         return True
+
+    def _line(self, tenant: str, now: float) -> _Standing:
+        """Return the whole line and this tenant's part of it at this time.
+
+        Only a look ahead (`explain`, `snapshot`) finds what has run out and is not yet forgotten, and counts anew.
+        """
+        if not self._by_end or self._by_end[0][0] > now:
+            own = self._lines.get(tenant, _NO_LINE).places
+            return _Standing(self.tenants, self.places, self.entries, len(self._by_length), own)
+        places = {
+            name: [each for each in line.places if each[2].place_until > now]
+            for name, line in self._lines.items()
+        }
+        lengths = [len(own) for own in places.values() if own]
+        entries = sum(
+            each[2].known_until > now
+            for line in self._lines.values()
+            for same in line.entries.values()
+            for each in same
+        )
+        longest = max(lengths, default=0)
+        return _Standing(len(lengths), sum(lengths), entries, longest, places.get(tenant, []))

@@ -15,9 +15,9 @@ conclusion errs on the side of holding the permit.
 
 from headgate.core.decisions import Cancel, Cause, Decision, Ended
 from headgate.core.events import ClientGone, EngineProgress, EngineSeen, Failed, Finished
-from headgate.core.governor.commit import dispatch, fingerprint_of
+from headgate.core.governor.commit import dispatch, entry_of
 from headgate.core.governor.knowledge import Knowledge
-from headgate.core.governor.promises import DRAINING_HINT_S, Openings
+from headgate.core.governor.promises import DRAINING_HINT_S
 from headgate.core.governor.records import Attempt, Engine
 from headgate.core.lifecycle import State
 from headgate.core.slo import answered_in_time, streamed_in_time
@@ -41,21 +41,23 @@ def first_token(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
     attempt.first_token_at = now
     engine.service.learn_ttft(attempt.prompt_tokens + attempt.prefill_ahead, now - attempt.admitted_at)
     engine.gate.prefilled(attempt.attempt)
-    knowledge.version += 1
+    knowledge.openings.note(attempt)
 
 
 def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float) -> Ended:
     """A whole answer: judge it, and learn its sizes and its speed."""
     engine = attempt.engine
     assert engine is not None
-    output_tokens = event.output_tokens if event.output_tokens is not None else attempt.output_seen
+    measured = event.output_tokens if event.output_tokens is not None else attempt.output_seen
+    output_tokens = attempt.output_tokens if event.output_tokens is None and not measured else measured
     prompt_tokens = event.prompt_tokens or attempt.prompt_tokens
     good = _in_time(attempt, engine, output_tokens, now)
     if event.prompt_tokens:
         knowledge.prompt_bytes.learn(attempt.arrival.model, attempt.arrival.prompt_bytes, event.prompt_tokens)
-    if output_tokens > 0:
+    if measured > 0:
         knowledge.learned_output.learn(attempt.arrival.model, -(-output_tokens // attempt.arrival.answers))
         _learn_tpot(attempt, engine, output_tokens, now)
+        knowledge.openings.answered(engine)
     attempt.output_seen = output_tokens
     outcome = Outcome.GOOD if good else Outcome.LATE
     return _end(knowledge, attempt, outcome, now, None, prompt_tokens)
@@ -91,7 +93,7 @@ def client_gone(knowledge: Knowledge, attempt: Attempt, _event: ClientGone, now:
     if attempt.state is not State.DECODE:
         _remember_tired(knowledge, attempt, now)
     if attempt.state is State.HELD:
-        attempt.lane.order.remove(attempt)
+        knowledge.unhold(attempt)
         del knowledge.attempts[attempt.attempt]
         return _account(attempt, Outcome.CLIENT_GONE, now, stage)
     ended = _end(knowledge, attempt, Outcome.CLIENT_GONE, now, stage)
@@ -114,11 +116,7 @@ def _remember_tired(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
     lane = attempt.lane.settings
     tired = now - attempt.arrived_at > _TIRED_SHARE * lane.deadline_s
     if tired and attempt.arrival.fingerprint is not None and attempt.lane_deadline > now:
-        fingerprint = fingerprint_of(attempt)
-        knowledge.places.expire(now)
-        knowledge.places.leave(
-            attempt.arrival.tenant, fingerprint, attempt.first_seen, now, attempt.lane_deadline
-        )
+        knowledge.places.leave(entry_of(attempt, now, attempt.lane_deadline))
 
 
 def _end(
@@ -132,7 +130,7 @@ def _end(
     """Close an admitted attempt with its outcome; its permit lives on until `release`."""
     attempt.state = State.DEPARTING
     attempt.give_up_at = now
-    knowledge.version += 1
+    knowledge.openings.note(attempt)
     ended = _account(attempt, outcome, now, cause, prompt_tokens)
     if outcome is Outcome.GOOD:
         knowledge.good_output_tokens += ended.output_tokens
@@ -203,11 +201,14 @@ def release(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
     del knowledge.attempts[attempt.attempt]
     engine.departing.pop(attempt.attempt, None)
     attempt.state = State.OVER
-    knowledge.version += 1
     if engine.gate.release(attempt.attempt):
         attempt.lane.little.leave(now)
         engine.drain.departed(now)
     attempt.lane.little.stayed(now, attempt.admitted_at)
+    knowledge.openings.note(attempt)
+    if engine.retired and not engine.gate.streams:
+        del knowledge.engines[engine.settings.name]
+        knowledge.engines_changed()
 
 
 def progressed(knowledge: Knowledge, event: EngineProgress) -> None:
@@ -222,11 +223,13 @@ def progressed(knowledge: Knowledge, event: EngineProgress) -> None:
             engine.gate.grow(number, attempt.prompt_tokens + output_tokens)
 
 
-def seen(knowledge: Knowledge, openings: Openings, event: EngineSeen, now: float) -> list[Decision]:
+def seen(knowledge: Knowledge, event: EngineSeen, now: float) -> list[Decision]:
     """Read the gauge: end the permits of those who have left and are no longer in it."""
     engine = knowledge.engines.get(event.engine)
     if engine is None:
         return []
+    if event.seen_at > now:
+        event = event._replace(seen_at=now)
     engine.seen = event
     if event.running is None or event.waiting is None or not engine.departing:
         return []
@@ -242,7 +245,7 @@ def seen(knowledge: Knowledge, openings: Openings, event: EngineSeen, now: float
         release(knowledge, attempt, now)
     if len(confirmed) < len(left_before):
         _learn_lag(engine, left_before[-1], event.seen_at, ignoring=True)
-    return dispatch(knowledge, openings, now) if confirmed else []
+    return dispatch(knowledge, now) if confirmed else []
 
 
 def _certainly_alive(knowledge: Knowledge, engine: Engine, seen_at: float) -> int:

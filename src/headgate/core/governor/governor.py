@@ -16,14 +16,19 @@ from headgate.core.governor import endings, report
 from headgate.core.governor.assess import assess
 from headgate.core.governor.commit import commit, dispatch, late_reason, refuse_held
 from headgate.core.governor.knowledge import Knowledge
-from headgate.core.governor.promises import Openings
 from headgate.core.governor.records import Attempt, Engine, Lane
-from headgate.core.lifecycle import NEXT, State
+from headgate.core.lifecycle import State, states_before
 from headgate.core.queues.base import Order
 from headgate.core.routing.base import Router
 from headgate.core.settings import Settings
 from headgate.core.snapshot import Snapshot
-from headgate.core.words import Reason
+from headgate.core.words import IgnoresHangups, Reason
+
+_MAY_LEAVE = states_before(events.ClientGone)
+_MAY_READ = states_before(events.FirstToken)
+_MAY_FINISH = states_before(events.Finished)
+_MAY_FAIL = states_before(events.Failed)
+_MAY_RELEASE = states_before(events.Released)
 
 
 class Governor:
@@ -36,7 +41,7 @@ class Governor:
         self, settings: Settings, orders: Mapping[str, Callable[[], Order]], router: Router, now: float
     ) -> None:
         self._knowledge = Knowledge(settings, orders, router, now)
-        self._openings = Openings(self._knowledge)
+        self._places = self._knowledge.places
         self._now = now
         self._handlers: dict[type, Callable[[Any, float], tuple[Decision, ...]]] = {
             events.Arrived: self._arrived,
@@ -55,7 +60,11 @@ class Governor:
 
     def handle(self, event: Event, now: float) -> tuple[Decision, ...]:
         """Take one event at this time and return what is decided, in order."""
-        self._now = now = max(now, self._now)
+        if now > self._now:
+            self._now = now
+            self._places.expire(now)
+        else:
+            now = self._now
         return self._handlers[type(event)](event, now)
 
     def next_wake(self) -> float | None:
@@ -69,12 +78,12 @@ class Governor:
 
     def snapshot(self, now: float) -> Snapshot:
         """Return frozen numbers of everything; changes nothing."""
-        return report.snapshot(self._knowledge, self._openings, max(now, self._now))
+        return report.snapshot(self._knowledge, max(now, self._now))
 
     def explain(self, arrival: Arrived, now: float) -> Explanation:
         """Return what this arrival would get now and why; changes nothing."""
         knowledge = self._knowledge
-        plan = assess(knowledge, self._openings, arrival, max(now, self._now))
+        plan = assess(knowledge, arrival, max(now, self._now))
         draft = plan.draft
         engine = plan.engine or next(iter(knowledge.engines_for(arrival.model)), None)
         return Explanation(
@@ -90,7 +99,7 @@ class Governor:
             expected_wait_s=plan.expected_wait_s,
             expected_ttft_s=engine.expected_ttft_s(draft.prompt_tokens) if engine else 0.0,
             running=knowledge.running(),
-            held=knowledge.held_count(),
+            held=knowledge.held_count,
             limit=knowledge.stream_limit(),
         )
 
@@ -102,74 +111,62 @@ class Governor:
         """
         self._now = now = max(now, self._now)
         knowledge = self._knowledge
-        knowledge.settings = settings
-        knowledge.version += 1
-        for lane in settings.lanes:
-            _relane(knowledge, lane.name, Lane(lane, knowledge.orders[lane.order], now))
-        named = {engine.name for engine in settings.engines}
-        for name, engine in list(knowledge.engines.items()):
-            if name not in named:
-                engine.up = False
-        for index, engine_settings in enumerate(settings.engines):
-            _re_engine(knowledge, Engine(engine_settings, index))
-        knowledge.first_lane = knowledge.lanes[settings.lanes[0].name]
-        return tuple(dispatch(knowledge, self._openings, now))
+        knowledge.places.expire(now)
+        _re_lane_all(knowledge, settings, now)
+        _re_engine_all(knowledge, settings)
+        return tuple(dispatch(knowledge, now))
 
     def _arrived(self, event: Arrived, now: float) -> tuple[Decision, ...]:
         knowledge = self._knowledge
         if event.attempt in knowledge.attempts:
             raise ValueError(f"attempt {event.attempt} has arrived before")
-        return (commit(knowledge, assess(knowledge, self._openings, event, now), now),)
+        return (commit(knowledge, assess(knowledge, event, now), now),)
 
-    def _current(self, event: Any) -> Attempt | None:
-        """Return the attempt that the event is about, if the event means anything to it now."""
-        attempt = self._knowledge.attempts.get(event.attempt)
-        if attempt is None or (attempt.state, type(event)) not in NEXT:
-            return None
-        return attempt
+    def _current(self, attempt_number: int, states: tuple[State, ...]) -> Attempt | None:
+        """Return the attempt that an event is about, if it stands where the event means anything to it."""
+        attempt = self._knowledge.attempts.get(attempt_number)
+        return attempt if attempt is not None and attempt.state in states else None
 
     def _client_gone(self, event: events.ClientGone, now: float) -> tuple[Decision, ...]:
-        attempt = self._current(event)
+        attempt = self._current(event.attempt, _MAY_LEAVE)
         if attempt is None:
             return ()
         was_held = attempt.state is State.HELD
         ended = endings.client_gone(self._knowledge, attempt, event, now)
-        return (ended, *dispatch(self._knowledge, self._openings, now)) if was_held else (ended,)
+        return (ended, *dispatch(self._knowledge, now)) if was_held else (ended,)
 
     def _first_token(self, event: events.FirstToken, now: float) -> tuple[Decision, ...]:
-        attempt = self._current(event)
+        attempt = self._current(event.attempt, _MAY_READ)
         if attempt is None:
             return ()
         endings.first_token(self._knowledge, attempt, now)
-        return self._refill(attempt.engine, now)
+        engine = attempt.engine
+        if engine is None or engine.gate.prefill_limit is None or not self._knowledge.held_count:
+            return ()
+        # A prefill share has come back, and somebody may have waited for it.
+        return tuple(dispatch(self._knowledge, now))
 
     def _finished(self, event: events.Finished, now: float) -> tuple[Decision, ...]:
-        attempt = self._current(event)
+        attempt = self._current(event.attempt, _MAY_FINISH)
         return () if attempt is None else (endings.finished(self._knowledge, attempt, event, now),)
 
     def _failed(self, event: events.Failed, now: float) -> tuple[Decision, ...]:
-        attempt = self._current(event)
+        attempt = self._current(event.attempt, _MAY_FAIL)
         return () if attempt is None else (endings.failed(self._knowledge, attempt, event, now),)
 
     def _released(self, event: events.Released, now: float) -> tuple[Decision, ...]:
-        attempt = self._current(event)
+        attempt = self._current(event.attempt, _MAY_RELEASE)
         if attempt is None:
             return ()
         endings.release(self._knowledge, attempt, now)
-        return tuple(dispatch(self._knowledge, self._openings, now)) if self._knowledge.held_count() else ()
-
-    def _refill(self, engine: Engine | None, now: float) -> tuple[Decision, ...]:
-        """A prefill share has come back: only a prefill meter can have been waiting for it."""
-        if engine is None or engine.gate.prefill_limit is None:
-            return ()
-        return tuple(dispatch(self._knowledge, self._openings, now))
+        return tuple(dispatch(self._knowledge, now)) if self._knowledge.held_count else ()
 
     def _progress(self, event: events.EngineProgress, _now: float) -> tuple[Decision, ...]:
         endings.progressed(self._knowledge, event)
         return ()
 
     def _seen(self, event: events.EngineSeen, now: float) -> tuple[Decision, ...]:
-        return tuple(endings.seen(self._knowledge, self._openings, event, now))
+        return tuple(endings.seen(self._knowledge, event, now))
 
     def _engine_up(self, event: events.EngineUp, now: float) -> tuple[Decision, ...]:
         return self._turn(event.engine, now, up=True)
@@ -183,12 +180,12 @@ class Governor:
         if engine is None or engine.up is up:
             return ()
         engine.up = up
-        knowledge.version += 1
+        knowledge.engines_changed()
         stranded = [held for held in knowledge.held() if not knowledge.engines_for(held.arrival.model)]
         decisions: list[Decision] = []
         for held in stranded:
-            decisions += refuse_held(knowledge, self._openings, held, Reason.NO_ENGINE, now)
-        return (*decisions, *dispatch(knowledge, self._openings, now))
+            decisions += refuse_held(knowledge, held, Reason.NO_ENGINE, now)
+        return (*decisions, *dispatch(knowledge, now))
 
     def _draining(self, event: events.Draining, now: float) -> tuple[Decision, ...]:
         knowledge = self._knowledge
@@ -196,7 +193,7 @@ class Governor:
         knowledge.drain_by = None if event.grace_s is None else now + event.grace_s
         decisions: list[Decision] = []
         for held in list(knowledge.held()):
-            decisions += refuse_held(knowledge, self._openings, held, Reason.DRAINING, now)
+            decisions += refuse_held(knowledge, held, Reason.DRAINING, now)
         return tuple(decisions)
 
     def _tick(self, _event: events.Tick, now: float) -> tuple[Decision, ...]:
@@ -211,7 +208,7 @@ class Governor:
             knowledge.drain_by = None
             decisions += endings.cancel_running(knowledge, now)
         if opened:
-            decisions += dispatch(knowledge, self._openings, now)
+            decisions += dispatch(knowledge, now)
         return tuple(decisions)
 
     def _fall_due(self, attempt: Attempt, decisions: list[Decision], now: float) -> bool:
@@ -220,9 +217,11 @@ class Governor:
         if attempt.state is State.HELD:
             impatient = attempt.hold_until is not None and now >= attempt.hold_until
             reason = Reason.SATURATED if impatient else late_reason(attempt, now)
-            decisions += refuse_held(knowledge, self._openings, attempt, reason, now)
+            decisions += refuse_held(knowledge, attempt, reason, now)
             return True
         if attempt.state is State.PREFILL and attempt.engine is not None:
+            if attempt.arrival.stream:
+                return False
             attempt.engine.gate.prefilled(attempt.attempt)
             return True
         if endings.departure_due(attempt, now):
@@ -231,26 +230,37 @@ class Governor:
         return False
 
 
-def _relane(knowledge: Knowledge, name: str, fresh: Lane) -> None:
-    """Put new settings on a lane; what it holds moves over into the order that they name."""
-    lane = knowledge.lanes.get(name)
-    if lane is None:
-        knowledge.lanes[name] = fresh
-        return
-    held = list(lane.order)
-    lane.settings, lane.order = fresh.settings, fresh.order
-    for each in held:
-        lane.order.add(each)
+def _re_lane_all(knowledge: Knowledge, settings: Settings, now: float) -> None:
+    """Put new settings on the lanes; what a lane holds moves over into the order that they name."""
+    lanes = knowledge.lanes
+    for new in settings.lanes:
+        fresh = Lane(new, knowledge.orders[new.order], now)
+        lane = lanes.setdefault(new.name, fresh)
+        if lane is not fresh:
+            held = list(lane.order)
+            lane.settings, lane.order = fresh.settings, fresh.order
+            for each in held:
+                lane.order.add(each)
+    knowledge.open_lanes = {lane.name: lanes[lane.name] for lane in settings.lanes}
+    knowledge.first_lane = lanes[settings.lanes[0].name]
 
 
-def _re_engine(knowledge: Knowledge, fresh: Engine) -> None:
-    """Put new settings on an engine; permits that are out stay out."""
-    engine = knowledge.engines.get(fresh.settings.name)
-    if engine is None:
-        knowledge.engines[fresh.settings.name] = fresh
-        return
-    engine.settings, engine.index = fresh.settings, fresh.index
-    engine.gate.limit = fresh.gate.limit
-    engine.gate.kv_limit = fresh.gate.kv_limit
-    engine.gate.prefill_limit = fresh.gate.prefill_limit
-    engine.up = True
+def _re_engine_all(knowledge: Knowledge, settings: Settings) -> None:
+    """Put new settings on the engines; permits that are out stay out."""
+    engines = knowledge.engines
+    named = {new.name for new in settings.engines}
+    for name, engine in list(engines.items()):
+        engine.retired = name not in named
+        if engine.retired and not engine.gate.streams:
+            del engines[name]
+    for new in settings.engines:
+        fresh = Engine(new)
+        engine = engines.pop(new.name, fresh)
+        engine.settings = new
+        if new.ignores_hangups is not IgnoresHangups.AUTO:
+            engine.ignores = fresh.ignores
+        engine.gate.limit = fresh.gate.limit
+        engine.gate.kv_limit = fresh.gate.kv_limit
+        engine.gate.prefill_limit = fresh.gate.prefill_limit
+        engines[new.name] = engine
+    knowledge.engines_changed()

@@ -28,8 +28,9 @@ _USUAL_OUTPUT_TOKENS = 256.0
 class Attempt:
     """One attempt from arrival to its last release; absolute core seconds, tokens, bytes.
 
-    It is what a queue holds (`queues.base.Held`). `lane_deadline` is the lane's own, `deadline` the sooner of
-    that and what the client allows.
+    It is what a queue holds (`queues.base.Held`). `arrival_number` orders equal `first_seen`; a recognised retry
+    has its request's. `lane_deadline` is the lane's own, `deadline` the sooner of that and what the client allows.
+    `listed_end` is where `openings` keeps it.
     """
 
     __slots__ = (
@@ -51,10 +52,10 @@ class Attempt:
         "kv_tokens",
         "lane",
         "lane_deadline",
+        "listed_end",
         "output_seen",
         "output_tokens",
         "prefill_ahead",
-        "prefill_tokens",
         "prompt_tokens",
         "recognised",
         "state",
@@ -74,26 +75,32 @@ class Attempt:
         self.lane_deadline = self.deadline = now
         self.hold_until: float | None = None
         self.give_up_at = now
-        self.prompt_tokens = self.output_tokens = self.kv_tokens = self.prefill_tokens = 0
-        self.output_seen = 0
-        self.prefill_ahead = 0
+        self.prompt_tokens = self.output_tokens = self.kv_tokens = 0
+        self.output_seen = self.prefill_ahead = 0
         self.expected_ttft_s = 0.0
         self.engine: Engine | None = None
         self.admitted_at = 0.0
         self.first_token_at: float | None = None
         self.gone_at: float | None = None
+        self.listed_end: float | None = None
 
 
 class Engine:
-    """One engine: its gate, its learned speed, its gauges, and the permits of clients who have left."""
+    """One engine: its gate, its learned speed, its gauges, and the permits of clients who have left.
+
+    `pace_s` is the TPOT by which `openings` foresees its work, `answers` counts those since it was read. A
+    `retired` engine is no longer configured and lives until its last permit ends.
+    """
 
     __slots__ = (
         "abort_lag",
+        "answers",
         "departing",
         "drain",
         "gate",
         "ignores",
-        "index",
+        "pace_s",
+        "retired",
         "seen",
         "service",
         "settings",
@@ -102,13 +109,15 @@ class Engine:
         "work_prompt",
     )
 
-    def __init__(self, settings: EngineSettings, index: int) -> None:
+    def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
-        self.index = index
         self.up = True
+        self.retired = False
         self.gate = Gate(FixedLimit(settings.max_inflight), settings.kv_tokens, settings.prefill_tokens)
         self.service = ServiceTime(settings.prior)
         self.drain = DrainRate(settings.max_inflight)
+        self.pace_s = self.service.tpot_s(settings.max_inflight)
+        self.answers = 0
         self.abort_lag = Ewma(PRIOR_ABORT_LAG_S, memory=20.0)
         self.ignores = settings.ignores_hangups is IgnoresHangups.YES
         self.seen: EngineSeen | None = None
@@ -122,16 +131,28 @@ class Engine:
         return self.gate.limit.current()
 
     def serves(self, model: str) -> bool:
-        """Return whether this engine is up and answers for the model."""
-        return self.up and (not self.settings.models or model in self.settings.models)
+        """Return whether this engine answers for the model."""
+        return not self.settings.models or model in self.settings.models
 
     def expected_ttft_s(self, prompt_tokens: int) -> float:
         """Return the predicted time to first token of a prompt admitted now, behind what is not yet prefilled."""
         return self.service.ttft_s(prompt_tokens + self.gate.prefill_tokens)
 
     def expected_service_s(self) -> float:
-        """Return the expected time that one permit is out, at full load."""
-        return self.service.service_s(self.work_prompt.mean, self.work_output.mean, self.limit)
+        """Return the expected time that one permit is out while the gate is full."""
+        return self.service.service_s(self.work_prompt.mean, self.work_output.mean, self.drain.full_streams)
+
+    def only_prompts_block(self, place: int) -> bool:
+        """Return whether so many usual attempts more could start, but for prompts that are not yet read."""
+        gate = self.gate
+        if gate.prefill_limit is None or gate.streams + place > self.limit:
+            return False
+        usual_tokens = self.work_prompt.mean + self.work_output.mean
+        return gate.kv_limit is None or gate.kv_tokens + place * usual_tokens <= gate.kv_limit
+
+    def reading_s(self, place: int) -> float:
+        """Return how long the prompts before this place take to be read."""
+        return self.service.ttft_s(self.gate.prefill_tokens + (place - 1) * self.work_prompt.mean)
 
     def drain_per_s(self) -> float:
         """Return how many permits a second end while this engine's gate is full."""

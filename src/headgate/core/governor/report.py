@@ -2,26 +2,26 @@
 
 from headgate.core.governor.endings import has_fresh_gauge
 from headgate.core.governor.knowledge import Knowledge
-from headgate.core.governor.promises import Openings
 from headgate.core.governor.records import Engine, Lane
 from headgate.core.snapshot import EngineSnapshot, LaneSnapshot, RetrySnapshot, Snapshot
 from headgate.core.words import FailureKind, Reason, Stage
 
 
-def snapshot(knowledge: Knowledge, openings: Openings, now: float) -> Snapshot:
+def snapshot(knowledge: Knowledge, now: float) -> Snapshot:
     """Return everything at one instant."""
+    places, entries = knowledge.places.standing(now)
     return Snapshot(
         now=now,
         draining=knowledge.draining,
-        lanes=tuple(_lane(knowledge, openings, lane, now) for lane in knowledge.lanes.values()),
+        lanes=tuple(_lane(knowledge, lane, now) for lane in knowledge.lanes.values()),
         engines=tuple(_engine(engine, now) for engine in knowledge.engines.values()),
         retries=RetrySnapshot(
             attempts=knowledge.arrivals,
             labelled=knowledge.labelled,
             recognised=knowledge.recognised,
             early=knowledge.early,
-            places=knowledge.places.places,
-            entries=knowledge.places.entries,
+            places=places,
+            entries=entries,
             places_dropped=knowledge.places.dropped,
         ),
         good_output_tokens=knowledge.good_output_tokens,
@@ -32,7 +32,7 @@ def snapshot(knowledge: Knowledge, openings: Openings, now: float) -> Snapshot:
     )
 
 
-def _lane(knowledge: Knowledge, openings: Openings, lane: Lane, now: float) -> LaneSnapshot:
+def _lane(knowledge: Knowledge, lane: Lane, now: float) -> LaneSnapshot:
     held = [knowledge.attempts[each.attempt] for each in lane.order]
     held_count = len(held)
     blocked = held_count > 0 or knowledge.running() >= knowledge.stream_limit() > 0
@@ -42,7 +42,7 @@ def _lane(knowledge: Knowledge, openings: Openings, lane: Lane, now: float) -> L
         held_tokens=lane.order.tokens,
         held_bytes=lane.order.body_bytes,
         oldest_held_s=max((now - each.arrived_at for each in held), default=0.0),
-        expected_wait_s=openings.wait_s(held_count + 1, now) if blocked else 0.0,
+        expected_wait_s=knowledge.openings.wait_s(held_count + 1, now) if blocked else 0.0,
         running=lane.little.running,
         arrived=lane.arrived,
         admitted=lane.admitted,

@@ -28,11 +28,21 @@ class DrainRate:
         self._gap = Ewma(0.0, memory=_MEMORY_DEPARTURES, prior_samples=0.0)
         self._streams = Ewma(float(limit), memory=50.0, prior_samples=4.0)
 
+    @property
+    def full_streams(self) -> float:
+        """How many streams run while the gate is full, on average; the limit until that was seen."""
+        return self._streams.mean
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the gate has been full since its last departure."""
+        return self._full_since is not None
+
     def became_full(self, now: float, streams: int) -> None:
         """The gate has no room left, with this many streams running."""
         if self._full_since is None:
             self._full_since = now
-        self._streams.add(float(streams))
+            self._streams.add(float(streams))
 
     def departed(self, now: float) -> None:
         """A permit has ended; counts only if the gate was full."""

@@ -53,12 +53,15 @@ class Gate:
         return self.kv_limit is None or prompt_tokens < self.kv_limit
 
     def has_room(self, kv_tokens: int, prefill_tokens: int) -> bool:
-        """Return whether a permit of this (clipped) size would be given now."""
+        """Return whether a permit of this size, clipped, would be given now: an empty meter takes any."""
         if len(self._permits) >= self.limit.current():
             return False
-        if self.kv_limit is not None and self.kv_tokens + kv_tokens > self.kv_limit:
+        kv_limit, prefill_limit = self.kv_limit, self.prefill_limit
+        if kv_limit is not None and self.kv_tokens and self.kv_tokens + kv_tokens > kv_limit:
             return False
-        return self.prefill_limit is None or self.prefill_tokens + prefill_tokens <= self.prefill_limit
+        if prefill_limit is None or not self.prefill_tokens:
+            return True
+        return self.prefill_tokens + prefill_tokens <= prefill_limit
 
     def take(self, attempt: int, kv_tokens: int, prefill_tokens: int) -> None:
         """Give the attempt its permit; the caller has asked `has_room` at this very instant."""

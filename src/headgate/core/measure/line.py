@@ -8,6 +8,8 @@ fitted through one point. Both coefficients are kept at or above zero: no engine
 # A sample may pull the fit to at most this multiple of the prediction: one stalled answer must not teach the
 # line a second per token, while a truly slower engine is still reached within a few samples (8 x 8 x 8...).
 _OUTLIER_RATIO = 8.0
+# A line may lie at zero (an engine that answers at once); it must be able to leave again.
+_LEAST_EXPECTED = 1e-6
 
 
 class LearnedLine:
@@ -37,26 +39,29 @@ class LearnedLine:
 
     def add(self, x: float, y: float) -> None:
         """Learn one point."""
-        expected = self.base + self.slope * x
-        y = min(max(y, expected / _OUTLIER_RATIO), expected * _OUTLIER_RATIO)
+        expected = self.base + self.slope * x + _LEAST_EXPECTED
+        if y > expected * _OUTLIER_RATIO:
+            y = expected * _OUTLIER_RATIO
+        elif y < expected / _OUTLIER_RATIO:
+            y = expected / _OUTLIER_RATIO
         decay = self._decay
-        self._n = self._n * decay + 1.0
-        self._x = self._x * decay + x
-        self._y = self._y * decay + y
-        self._xx = self._xx * decay + x * x
-        self._xy = self._xy * decay + x * y
-        self._fit()
-
-    def _fit(self) -> None:
-        """Solve the two normal equations, prior included, within the positive quadrant."""
+        self._n = n = self._n * decay + 1.0
+        self._x = sum_x = self._x * decay + x
+        self._y = sum_y = self._y * decay + y
+        self._xx = sum_xx = self._xx * decay + x * x
+        self._xy = sum_xy = self._xy * decay + x * y
+        # Solve the two normal equations, prior included, within the positive quadrant.
         n0, x0, y0, xx0, xy0 = self._prior
-        n, x, y = self._n + n0, self._x + x0, self._y + y0
-        xx, xy = self._xx + xx0, self._xy + xy0
-        spread = n * xx - x * x
-        slope = (n * xy - x * y) / spread if spread > 0.0 else 0.0
-        base = (y - slope * x) / n
+        n += n0
+        sum_x += x0
+        sum_y += y0
+        sum_xx += xx0
+        sum_xy += xy0
+        spread = n * sum_xx - sum_x * sum_x
+        slope = (n * sum_xy - sum_x * sum_y) / spread if spread > 0.0 else 0.0
+        base = (sum_y - slope * sum_x) / n
         if slope < 0.0:
-            slope, base = 0.0, y / n
+            slope, base = 0.0, sum_y / n
         elif base < 0.0:
-            slope, base = xy / xx, 0.0
+            slope, base = sum_xy / sum_xx, 0.0
         self.slope, self.base = slope, base

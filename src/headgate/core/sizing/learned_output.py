@@ -18,29 +18,44 @@ _RESERVED_DEVIATIONS = 2.0
 _TRUSTED_SAMPLES = 10
 
 
+class _Model:
+    """One model's answers, and what follows from them for the next."""
+
+    __slots__ = ("answers", "likely", "reserved")
+
+    def __init__(self, first: int) -> None:
+        self.answers = Ewma(float(first), memory=200.0, prior_samples=0.0)
+        self.likely = first
+        self.reserved: int | None = None
+
+    def learn(self, output_tokens: int) -> None:
+        answers = self.answers
+        answers.add(float(output_tokens))
+        self.likely = round(answers.mean) or 1
+        if self.reserved is not None or answers.samples >= _TRUSTED_SAMPLES:
+            self.reserved = round(answers.mean + _RESERVED_DEVIATIONS * answers.deviation) or 1
+
+
 class LearnedOutput:
     """Expected and reserved output tokens, by model."""
 
     __slots__ = ("_models",)
 
     def __init__(self) -> None:
-        self._models: dict[str, Ewma] = {}
+        self._models: dict[str, _Model] = {}
 
-    def expected(self, model: str, max_tokens: int | None) -> int:
-        """Return the expected output tokens of one answer, at least 1 and at most `max_tokens`."""
-        known = self._models.get(model)
-        if known is None:
-            return max(1, min(max_tokens or PRIOR_OUTPUT_TOKENS, PRIOR_OUTPUT_TOKENS))
-        mean = round(known.mean)
-        return max(1, mean if max_tokens is None else min(mean, max_tokens))
+    def estimate(self, model: str, max_tokens: int | None) -> tuple[int, int]:
+        """Return the expected output tokens of one answer and those to reserve KV memory for.
 
-    def reserved(self, model: str, max_tokens: int | None) -> int:
-        """Return the output tokens to reserve KV memory for, at least the expectation."""
+        Both are at least 1 and at most `max_tokens`; the reservation is at least the expectation.
+        """
         known = self._models.get(model)
-        if known is None or known.samples < _TRUSTED_SAMPLES:
-            return max_tokens or 2 * PRIOR_OUTPUT_TOKENS
-        likely = round(known.mean + _RESERVED_DEVIATIONS * known.deviation)
-        return max(1, likely if max_tokens is None else min(likely, max_tokens))
+        likely, reserved = (PRIOR_OUTPUT_TOKENS, None) if known is None else (known.likely, known.reserved)
+        if max_tokens is None:
+            return likely, reserved or max(likely, 2 * PRIOR_OUTPUT_TOKENS)
+        if reserved is None or reserved > max_tokens:
+            reserved = max_tokens
+        return min(max_tokens, likely), reserved
 
     def learn(self, model: str, output_tokens: int) -> None:
         """Learn from one whole answer."""
@@ -48,9 +63,9 @@ class LearnedOutput:
             model = ""
         known = self._models.get(model)
         if known is None:
-            known = self._models[model] = Ewma(float(output_tokens), memory=200.0, prior_samples=0.0)
-        known.add(float(output_tokens))
+            known = self._models[model] = _Model(output_tokens)
+        known.learn(output_tokens)
 
     def means(self) -> Iterator[tuple[str, float]]:
         """Yield every known model with its mean output tokens."""
-        return ((model, known.mean) for model, known in self._models.items())
+        return ((model, known.answers.mean) for model, known in self._models.items())

@@ -28,13 +28,13 @@ class PromptBytes:
         """Return the estimated prompt tokens, at least 1."""
         sums = self._sums.get(model) or self._sums.get("")
         ratio = sums[0] / sums[1] if sums else PRIOR_BYTES_PER_TOKEN
-        return max(1, round(prompt_bytes / ratio))
+        return round(prompt_bytes / ratio) or 1
 
     def learn(self, model: str, prompt_bytes: int, prompt_tokens: int) -> None:
         """Learn from one answer's usage."""
         if prompt_tokens <= 0 or prompt_bytes <= 0:
             return
-        sums = self._sums_of(model)
+        sums = self._sums.get(model) or self._sums_of(model)
         if sums[1] > _HALF_LIFE_TOKENS:
             sums[0] *= 0.5
             sums[1] *= 0.5

@@ -1,0 +1,162 @@
+"""When will permits come free? Read off the running work, and off how fast a full gate empties.
+
+With N permits out, the first N places open when the running work is expected to end, in that order; every further
+N one cycle later, a cycle being N over the measured drain rate. For one stream that is the residual of the running
+answer; for a large batch of mixed ages it approaches place / drain rate; for a batch that started together it is
+right where place / drain rate would be wrong by the whole batch. Where only the prefill meter is full, a place opens
+as soon as the prompts before it are read.
+
+The expected ends are kept in a sorted list. Who starts, reads a first token or ends is only noted, and the list is
+brought up to date when somebody asks: a gate that refuses nobody pays one append. The ends rest on each engine's
+*pace*, its learned TPOT as it was read when an eighth of the running streams had answered since the last reading:
+re-sorting a thousand streams at every answer would cost more than the rest of the decision. All of it is a cache:
+asking, or not, changes no answer.
+"""
+
+from bisect import bisect_left, bisect_right, insort
+
+from headgate.core.governor.records import Attempt, Engine
+from headgate.core.lifecycle import State
+
+# Nothing known to drain: one departure in the longest time that a hint may name.
+_SLOWEST_PER_S = 1.0 / 60.0
+# One-sided 90 % point of the normal law: promises of waiting are kept nine times in ten (QLM's upper quantile).
+_UPPER_Z = 1.2816
+# The pace is read again after one answer in so many running streams.
+_PACE_SHARE = 8
+# Beyond so many notes, and a quarter of the list, building it anew is cheaper than changing it.
+_FEW_NOTES = 8
+# Answers that outlive their expectation by d are expected to take d more and this: the doubling rule, which fits
+# an engine that is a little slow and a heavy tail alike.
+_LATE_STEP_S = 0.1
+
+
+class Openings:
+    """The expected times at which permits come free, over all engines."""
+
+    __slots__ = (
+        "_attempts",
+        "_ends",
+        "_engines",
+        "_most_notes",
+        "_noted",
+        "_per_s",
+        "_prompt_metered",
+        "_stale",
+    )
+
+    def __init__(self, attempts: dict[int, Attempt], engines: dict[str, Engine]) -> None:
+        self._attempts = attempts
+        self._engines = engines
+        self._ends: list[float] = []
+        self._noted: list[Attempt] = []
+        self._most_notes = _FEW_NOTES
+        self._stale = False
+        self._per_s: float | None = None
+        self._prompt_metered: list[Engine] = []
+
+    def note(self, attempt: Attempt) -> None:
+        """Take note that this attempt has started, read its first token, or ended."""
+        self._per_s = None
+        if not self._stale:
+            noted = self._noted
+            noted.append(attempt)
+            self._stale = len(noted) > self._most_notes
+
+    def answered(self, engine: Engine) -> None:
+        """Take note that this engine's learned speed has changed by one answer."""
+        engine.answers += 1
+        if engine.answers * _PACE_SHARE > engine.gate.streams:
+            engine.answers = 0
+            engine.pace_s = engine.service.tpot_s(engine.drain.full_streams)
+            self._stale = True
+
+    def rate_changed(self) -> None:
+        """Take note that what counts as full has changed."""
+        self._per_s = None
+
+    def unsettle(self) -> None:
+        """Forget every derived number: engines or limits have changed."""
+        self._per_s = None
+        self._prompt_metered = [each for each in self._up() if each.gate.prefill_limit is not None]
+        self._stale = True
+
+    def wait_s(self, place: int, now: float) -> float:
+        """Return the expected time until the `place`-th permit (1 is next) comes free."""
+        if self._prompt_metered and (reading_s := self._reading_s(place)) is not None:
+            return reading_s
+        ends = self._sorted_ends()
+        per_s = self.per_s()
+        if not ends:
+            return place / per_s
+        laps, index = divmod(place - 1, len(ends))
+        wait_s = ends[index] - now
+        if ends[0] < now:
+            # Late answers end one after another at the drain rate, but no later than the doubling rule has it.
+            late = min(index + 1, bisect_right(ends, now))
+            wait_s = max(wait_s, min((late - 0.5) / per_s, now - ends[0] + _LATE_STEP_S))
+        return wait_s + laps * len(ends) / per_s
+
+    def upper_s(self, place: int) -> float:
+        """Return how much longer than expected the `place`-th permit may take, nine times in ten."""
+        if self._reading_s(place) is not None:
+            return 0.0
+        up = self._up()
+        return _UPPER_Z * max(
+            (engine.drain.spread_s(place / len(up), engine.expected_service_s()) for engine in up),
+            default=0.0,
+        )
+
+    def per_s(self) -> float:
+        """Return how many permits a second end while every gate is full."""
+        per_s = self._per_s
+        if per_s is None:
+            per_s = sum([engine.drain_per_s() for engine in self._up()])
+            per_s = self._per_s = per_s or _SLOWEST_PER_S
+        return per_s
+
+    def _reading_s(self, place: int) -> float | None:
+        """Return the time until the prompts before this place are read, where nothing else is in the way."""
+        times = [each.reading_s(place) for each in self._prompt_metered if each.only_prompts_block(place)]
+        return min(times, default=None)
+
+    def _up(self) -> list[Engine]:
+        return [engine for engine in self._engines.values() if engine.up and not engine.retired]
+
+    def _sorted_ends(self) -> list[float]:
+        if self._stale:
+            self._stale = False
+            self._ends = sorted(
+                [_list_anew(each) for each in self._attempts.values() if each.engine is not None]
+            )
+            self._noted.clear()
+            self._most_notes = _FEW_NOTES + len(self._ends) // 4
+        elif self._noted:
+            for attempt in self._noted:
+                self._list_again(attempt)
+            self._noted.clear()
+        return self._ends
+
+    def _list_again(self, attempt: Attempt) -> None:
+        ends, listed = self._ends, attempt.listed_end
+        if listed is not None:
+            del ends[bisect_left(ends, listed)]
+            attempt.listed_end = None
+        if attempt.state is not State.OVER:
+            insort(ends, _list_anew(attempt))
+
+
+def _list_anew(attempt: Attempt) -> float:
+    attempt.listed_end = end = expected_end(attempt)
+    return end
+
+
+def expected_end(attempt: Attempt) -> float:
+    """Return when this attempt's permit is expected to end, an absolute core time."""
+    if attempt.state is State.DEPARTING:
+        return attempt.give_up_at
+    assert attempt.engine is not None
+    decode_s = attempt.output_tokens * attempt.engine.pace_s
+    if attempt.first_token_at is None:
+        return attempt.admitted_at + attempt.expected_ttft_s + decode_s
+    return attempt.first_token_at + decode_s

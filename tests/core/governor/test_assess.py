@@ -1,0 +1,303 @@
+"""The steps of admission, one by one: size, lane, retry, date, bounds, wait, permit."""
+
+from itertools import count
+from typing import Any
+
+import pytest
+
+from core.world import governor, steady_prior
+from headgate.core.decisions import Admit, Decision, Hold, Yield
+from headgate.core.events import Arrived, ClientGone, EngineDown, Finished, FirstToken, Released
+from headgate.core.governor import Governor
+from headgate.core.settings import EngineSettings, LaneSettings
+from headgate.core.words import DeadlineFrom, Reason
+
+
+def _gate(
+    lane: LaneSettings | None = None, kv_tokens: int | None = None, prefill_tokens: int | None = None
+) -> Governor:
+    """Return a gate of one stream and answers of 2 s, in a patient lane (or as told)."""
+    settings = EngineSettings("engine", 1, kv_tokens, prefill_tokens, prior=steady_prior(2.0))
+    return governor(lane or LaneSettings("lane", deadline_s=60.0), engines=(settings,))
+
+
+def _ask(gate: Governor, attempt: int, now: float = 0.0, **fields: Any) -> Decision:
+    arrival = Arrived(attempt, prompt_bytes=400, max_tokens=100, fingerprint=lambda: 7)
+    return gate.handle(arrival._replace(**fields), now)[0]
+
+
+def _finish(gate: Governor, attempt: int, now: float, output_tokens: int = 100) -> None:
+    gate.handle(Finished(attempt, 100, output_tokens), now)
+    gate.handle(Released(attempt), now)
+
+
+def test_a_free_gate_admits_with_a_reservation_in_every_meter() -> None:
+    gate = _gate(kv_tokens=1_000, prefill_tokens=500)
+    admit = _ask(gate, 1)
+
+    assert isinstance(admit, Admit)
+    assert admit.legs == (("engine", 1, 200, 100),)
+    assert admit.expected_ttft_s == pytest.approx(0.1)
+    # Streaming: the first event is due when the deadline and one more prefill are over.
+    assert admit.first_event_by == pytest.approx(60.1)
+
+
+def test_several_answers_reserve_several_times() -> None:
+    admit = _ask(_gate(kv_tokens=10_000), 1, answers=3)
+    assert isinstance(admit, Admit)
+    assert admit.legs[0].kv_tokens == 100 + 3 * 100
+
+
+def test_a_whole_answer_is_given_the_time_of_its_tokens_or_the_clients_if_that_is_less() -> None:
+    plain = _ask(_gate(), 1, stream=False)
+    hurried = _ask(_gate(), 1, stream=False, time_allowed_s=30.0)
+
+    assert isinstance(plain, Admit)
+    assert isinstance(hurried, Admit)
+    assert plain.first_event_by == pytest.approx(60.1 + 2 * 100 * 0.019)
+    assert hurried.first_event_by == pytest.approx(30.0)
+
+
+def test_learned_usage_replaces_the_estimates() -> None:
+    gate = _gate(kv_tokens=10_000)
+    for attempt in range(30):
+        _ask(gate, attempt, float(attempt), max_tokens=4_000)
+        gate.handle(Finished(attempt, 50, 10), attempt + 0.5)
+        gate.handle(Released(attempt), attempt + 0.5)
+    explained = gate.explain(Arrived(99, prompt_bytes=400, max_tokens=4_000), 31.0)
+
+    assert explained.prompt_tokens == pytest.approx(50, abs=10)
+    assert explained.output_tokens == 10
+    assert explained.kv_tokens == pytest.approx(60, abs=10)
+
+
+def test_an_answer_without_usage_teaches_nothing_about_lengths() -> None:
+    gate = _gate()
+    _ask(gate, 1)
+    gate.handle(FirstToken(1), 0.1)
+    (ended,) = gate.handle(Finished(1), 2.0)
+
+    assert gate.snapshot(2.0).mean_output_tokens == ()
+    assert getattr(ended, "output_tokens", None) == 100
+
+
+def test_an_unknown_lane_is_the_first_one() -> None:
+    gate = governor(LaneSettings("first"), LaneSettings("second"), engines=(EngineSettings("engine", 1),))
+    assert gate.explain(Arrived(1, lane="second"), 0.0).lane == "second"
+    assert gate.explain(Arrived(1, lane="gone"), 0.0).lane == "first"
+
+
+def test_a_recognised_retry_keeps_its_age_and_with_it_its_deadline() -> None:
+    """By `deadline_from`: the request's age counts, or each attempt starts anew."""
+    explained = {}
+    for origin in DeadlineFrom:
+        lane = LaneSettings("lane", deadline_s=20.0, deadline_from=origin, max_queue=0)
+        gate = _gate(lane)
+        _ask(gate, 1)
+        assert isinstance(_ask(gate, 2), Yield)
+        again = Arrived(3, prompt_bytes=400, max_tokens=100, fingerprint=lambda: 7)
+        explained[origin] = gate.explain(again, 1.8)
+
+    assert all(each.recognised and each.first_seen == 0.0 for each in explained.values())
+    assert explained[DeadlineFrom.FIRST_ATTEMPT].deadline == 20.0
+    assert explained[DeadlineFrom.ATTEMPT].deadline == pytest.approx(21.8)
+
+
+def test_a_label_alone_improves_nothing() -> None:
+    gate = _gate()
+    explained = gate.explain(Arrived(1, retry_count=3, fingerprint=lambda: 1), 5.0)
+    assert (explained.recognised, explained.first_seen) == (False, 5.0)
+
+
+def test_first_seen_from_the_door_counts_but_never_lies_in_the_future() -> None:
+    gate = _gate()
+    assert gate.explain(Arrived(1, first_seen=2.0), 5.0).first_seen == 2.0
+    assert gate.explain(Arrived(1, first_seen=9.0), 5.0).first_seen == 5.0
+
+
+def test_a_fingerprint_is_not_computed_for_a_stranger_who_is_admitted() -> None:
+    called = count()
+    _ask(_gate(), 1, fingerprint=lambda: next(called))
+    assert next(called) == 0
+
+
+def test_a_clients_own_time_only_shortens_its_deadline() -> None:
+    gate = _gate()
+    assert gate.explain(Arrived(1, time_allowed_s=5.0), 1.0).deadline == 6.0
+    assert gate.explain(Arrived(1, time_allowed_s=500.0), 1.0).deadline == 61.0
+
+
+def test_who_left_before_the_first_token_after_a_while_is_recognised_when_it_asks_again() -> None:
+    gate = _gate(LaneSettings("lane", deadline_s=10.0))
+    _ask(gate, 1)
+    _ask(gate, 2)
+    gate.handle(ClientGone(2), 0.9)
+    assert not gate.explain(Arrived(9, fingerprint=lambda: 7), 0.95).recognised
+    _ask(gate, 3, 1.0)
+    gate.handle(ClientGone(3), 2.5)
+    explained = gate.explain(Arrived(9, retry_count=0, fingerprint=lambda: 7), 2.6)
+
+    assert (explained.recognised, explained.first_seen) == (True, 1.0)
+
+
+def test_who_saw_a_token_is_not_remembered_when_it_leaves() -> None:
+    gate = _gate(LaneSettings("lane", deadline_s=10.0))
+    _ask(gate, 1)
+    gate.handle(FirstToken(1), 0.1)
+    gate.handle(ClientGone(1), 5.0)
+    assert gate.snapshot(5.0).retries.entries == 0
+
+
+def test_a_prompt_that_can_never_fit_is_too_large_and_told_not_to_come_back() -> None:
+    answer = _ask(_gate(kv_tokens=100), 1)
+    assert isinstance(answer, Yield)
+    assert (answer.reason, answer.retry, answer.value, answer.bound) == (Reason.TOO_LARGE, False, 100, 100)
+
+
+def test_without_an_engine_come_back_in_five_to_ten_seconds() -> None:
+    gate = _gate()
+    gate.handle(EngineDown("engine"), 0.0)
+    answers = [_ask(gate, attempt) for attempt in range(5)]
+    hints = [answer.retry_after_s for answer in answers if isinstance(answer, Yield)]
+
+    assert len(set(hints)) == 5
+    assert all(5.0 <= hint < 10.0 for hint in hints)
+    assert isinstance(answers[0], Yield)
+    assert answers[0].reason is Reason.NO_ENGINE
+
+
+@pytest.mark.parametrize(
+    ("lane", "fields", "bound"),
+    [
+        (LaneSettings("lane", deadline_s=60.0, max_queue=2), {}, 2),
+        (LaneSettings("lane", deadline_s=60.0, max_queue_tokens=450), {}, 450),
+        (LaneSettings("lane", deadline_s=60.0, max_queue_bytes=25), {"body_bytes": 10}, 25),
+    ],
+)
+def test_the_queue_is_bounded_by_count_tokens_and_bytes(
+    lane: LaneSettings, fields: dict[str, Any], bound: int
+) -> None:
+    gate = _gate(lane)
+    answers = [_ask(gate, attempt, **fields) for attempt in range(4)]
+
+    assert [type(answer) for answer in answers] == [Admit, Hold, Hold, Yield]
+    assert isinstance(answers[3], Yield)
+    assert (answers[3].reason, answers[3].bound) == (Reason.QUEUE_FULL, bound)
+
+
+def test_the_queue_is_bounded_by_the_predicted_wait() -> None:
+    """Answers of 2 s, one at a time, deadline 9 s: with some margin for spread not more than three can wait."""
+    gate = _gate(LaneSettings("lane", deadline_s=9.0))
+    answers = [_ask(gate, attempt) for attempt in range(6)]
+    waits = [answer.expected_wait_s for answer in answers if isinstance(answer, Hold)]
+
+    assert waits == pytest.approx([2.0, 4.0, 6.0][: len(waits)], abs=0.1)
+    assert 2 <= len(waits) <= 3
+    assert {answer.reason for answer in answers if isinstance(answer, Yield)} == {Reason.TOO_LATE}
+
+
+def test_predicted_time_to_first_token_counts_against_the_deadline() -> None:
+    engine = EngineSettings("engine", 1, prior=steady_prior(12.0, ttft_s=10.0))
+    gate = governor(LaneSettings("lane", deadline_s=9.0), engines=(engine,))
+    answer = _ask(gate, 1)
+    assert isinstance(answer, Yield)
+    assert (answer.reason, answer.value) == (Reason.TOO_LATE, 10.0)
+
+
+def test_max_wait_bounds_the_predicted_wait_and_the_smaller_one_counts() -> None:
+    gate = _gate(LaneSettings("lane", deadline_s=60.0, max_wait_s=5.0))
+    _ask(gate, 1)
+    assert isinstance(_ask(gate, 2), Hold)
+    assert isinstance(_ask(gate, 3, max_wait_s=1.0), Yield)
+    refused = _ask(gate, 4)
+    assert isinstance(refused, Yield)
+    assert refused.reason is Reason.SATURATED
+    assert refused.bound == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("how", ["max_queue", "max_wait_s"])
+def test_zero_holds_nobody_but_a_due_return_for_a_second(how: str) -> None:
+    lane = (
+        LaneSettings("lane", deadline_s=60.0, max_queue=0)
+        if how == "max_queue"
+        else LaneSettings("lane", deadline_s=60.0, max_wait_s=0.0)
+    )
+    gate = _gate(lane)
+    _ask(gate, 1)
+    refused = _ask(gate, 2)
+    assert isinstance(refused, Yield)
+    assert (refused.reason, refused.value, refused.bound) == (Reason.SATURATED, 1, 1)
+    assert isinstance(_ask(gate, 3, 0.5), Yield)
+    back = refused.retry_after_s
+    held = _ask(gate, 4, back)
+
+    assert isinstance(held, Hold)
+    wake = gate.next_wake()
+    assert wake == pytest.approx(back + 1.0)
+
+
+def test_who_is_due_still_finds_a_bounded_queue() -> None:
+    gate = _gate(LaneSettings("lane", deadline_s=60.0, max_queue=1))
+    _ask(gate, 1)
+    _ask(gate, 2, fingerprint=lambda: 1)
+    refused = _ask(gate, 3)
+    assert isinstance(refused, Yield)
+    again = _ask(gate, 4, refused.retry_after_s, max_wait_s=0.0)
+    assert isinstance(again, Yield)
+    assert again.reason is Reason.QUEUE_FULL
+
+
+def test_a_newcomer_does_not_pass_by_those_who_wait_even_when_it_would_fit() -> None:
+    """Also not in another lane: who waits for a big place would otherwise wait for ever."""
+    lanes = (LaneSettings("first", deadline_s=60.0), LaneSettings("second", deadline_s=60.0))
+    engine = EngineSettings("engine", 4, kv_tokens=1_000, prior=steady_prior(2.0))
+    gate = governor(*lanes, engines=(engine,))
+    _ask(gate, 1, max_tokens=500)
+    big = _ask(gate, 2, max_tokens=800)
+    small = [_ask(gate, 3), _ask(gate, 4, lane="second")]
+
+    assert big == Hold(2, 1, pytest.approx(2.0, rel=9))  # type: ignore[arg-type]
+    assert [getattr(each, "place", None) for each in small] == [2, 3]
+    gate.handle(Finished(1, 100, 500), 1.0)
+    admitted = [each.attempt for each in gate.handle(Released(1), 1.0) if isinstance(each, Admit)]
+    assert admitted == [2]
+
+
+def test_of_two_engines_with_room_the_sooner_first_token_wins_and_one_that_is_too_small_is_not_asked() -> (
+    None
+):
+    engines = (
+        EngineSettings("slow", 1, prior=steady_prior(3.0, ttft_s=0.5)),
+        EngineSettings("small", 1, kv_tokens=50, prior=steady_prior(1.0, ttft_s=0.01)),
+        EngineSettings("fast", 1, prior=steady_prior(3.0, ttft_s=0.1)),
+    )
+    gate = governor(LaneSettings("lane", deadline_s=60.0), engines=engines)
+    answers = [_ask(gate, attempt) for attempt in range(3)]
+
+    assert [each.legs[0].engine for each in answers if isinstance(each, Admit)] == ["fast", "slow"]
+    assert isinstance(answers[2], Hold)
+
+
+def test_an_engine_serves_the_models_that_it_names() -> None:
+    engines = (EngineSettings("a", 1, models=("small",)), EngineSettings("b", 1, models=("big",)))
+    gate = governor(LaneSettings("lane"), engines=engines)
+    admit = _ask(gate, 1, model="big")
+    refused = _ask(gate, 2, model="other")
+
+    assert isinstance(admit, Admit)
+    assert admit.legs[0].engine == "b"
+    assert isinstance(refused, Yield)
+    assert refused.reason is Reason.NO_ENGINE
+
+
+def test_where_only_unread_prompts_are_in_the_way_the_wait_is_the_time_to_read_them() -> None:
+    """Nine streams are free: a burst waits for prefills of half a second, not for answers of thirty."""
+    engine = EngineSettings("engine", 10, prefill_tokens=100, prior=steady_prior(30.0, ttft_s=0.5))
+    gate = governor(LaneSettings("lane", deadline_s=3.0), engines=(engine,))
+    _ask(gate, 1)
+    held = _ask(gate, 2)
+    turned_away = _ask(gate, 3, max_wait_s=0.0)
+
+    assert held == Hold(2, 1, 0.5)
+    assert isinstance(turned_away, Yield)
+    assert turned_away.retry_after_s <= 1.0

@@ -1,0 +1,230 @@
+"""Hints as promises, in pure events: everybody comes back exactly when told, on a gate that holds nothing."""
+
+import itertools
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from core.world import Client, World, governor, primitive, steady_prior
+from headgate.core.decisions import Admit, Yield
+from headgate.core.events import Arrived
+from headgate.core.governor.promises import FAR_HINT_S, LONGEST_HINT_S, SHORTEST_HINT_S, spread
+from headgate.core.settings import EngineSettings, LaneSettings
+from headgate.core.words import DeadlineFrom, Reason
+
+
+def _right(_client: int) -> float:
+    return 1.0
+
+
+def _crowd(
+    size: int,
+    cap: int,
+    service_s: float,
+    slower: Callable[[int], float] = _right,
+    *,
+    same_body: bool = True,
+    tenants: int = 1,
+) -> tuple[World, list[Client]]:
+    """Run `size` clients who all ask at once and come back as told, until all are served."""
+    world = World(primitive(cap, service_s))
+    clients = [
+        Client(
+            name,
+            service_s * slower(name),
+            tenant=str(name % tenants),
+            body=0 if same_body else name,
+        )
+        for name in range(size)
+    ]
+    for client in clients:
+        world.come(client, 0.0)
+    world.run()
+    return world, clients
+
+
+def _served(world: World) -> list[int]:
+    return [client.name for client in world.served]
+
+
+def _idle_share(world: World, cap: int) -> float:
+    """Return the share of stream time that was idle while anybody was still waiting."""
+    last = max(client.admitted_at or 0.0 for client in world.served)
+    used = sum(
+        min(client.service_s, last - client.admitted_at)
+        for client in world.served
+        if client.admitted_at is not None
+    )
+    return 1.0 - used / (cap * last)
+
+
+def test_twenty_at_once_before_one_stream_are_one_run_and_nineteen_distinct_promises() -> None:
+    gate = primitive(1, 10.0)
+    answers = [gate.handle(Arrived(n, max_tokens=100, fingerprint=lambda: 0), 0.0)[0] for n in range(20)]
+
+    assert [type(answer) for answer in answers] == [Admit] + [Yield] * 19
+    refused = [answer for answer in answers if isinstance(answer, Yield)]
+    hints = [answer.retry_after_s for answer in refused]
+    assert {answer.reason for answer in refused} == {Reason.SATURATED}
+    assert all(answer.retry for answer in refused)
+    assert len(set(hints)) == 19
+    near = list(hints[:5])
+    assert near == sorted(near)
+    assert near == pytest.approx([10.0, 20.0, 30.0, 40.0, 50.0], abs=0.5)
+    # Places beyond the longest hint are guesses, spread evenly over its last quarter.
+    far = sorted(hints[6:])
+    assert far[0] >= FAR_HINT_S
+    assert far[-1] <= LONGEST_HINT_S
+    assert max(b - a for a, b in itertools.pairwise(far)) < 3.0
+
+
+@pytest.mark.parametrize("same_body", [True, False])
+@pytest.mark.parametrize("service_s", [1.0, 2.0, 2.5])
+def test_a_line_that_fits_is_served_one_at_a_time_in_order_within_two_attempts(
+    same_body: bool, service_s: float
+) -> None:
+    """Also when every answer takes up to 3 % longer than foreseen."""
+    dice = Random(3)
+    world, clients = _crowd(20, 1, service_s, lambda _: 1.0 + 0.03 * dice.random(), same_body=same_body)
+
+    assert _served(world) == list(range(20))
+    assert max(client.attempts for client in clients) == 2
+    assert world.most_running == 1
+    assert _idle_share(world, 1) < 0.01
+
+
+@pytest.mark.parametrize("same_body", [True, False])
+def test_four_streams_that_start_together_keep_their_promises(same_body: bool) -> None:
+    dice = Random(4)
+    world, clients = _crowd(20, 4, 6.0, lambda _: 1.0 + 0.03 * dice.random(), same_body=same_body)
+
+    assert _served(world) == list(range(20))
+    assert max(client.attempts for client in clients) == 2
+    assert world.most_running == 4
+    assert _idle_share(world, 4) < 0.02
+
+
+def test_an_engine_five_per_cent_slower_than_foreseen_costs_a_third_attempt_at_most() -> None:
+    world, clients = _crowd(20, 1, 2.0, lambda _: 1.05)
+
+    assert _served(world) == list(range(20))
+    assert max(client.attempts for client in clients) == 3
+    assert _idle_share(world, 1) < 0.01
+
+
+def test_an_engine_five_per_cent_faster_idles_no_more_than_it_gained() -> None:
+    world, clients = _crowd(20, 1, 2.0, lambda _: 0.95)
+
+    assert _served(world) == list(range(20))
+    assert max(client.attempts for client in clients) == 2
+    assert _idle_share(world, 1) < 0.06
+
+
+@pytest.mark.parametrize("same_body", [True, False])
+def test_a_thousand_before_ten_streams_come_back_once_in_order_and_keep_them_busy(same_body: bool) -> None:
+    dice = Random(5)
+    world, clients = _crowd(1000, 10, 0.5, lambda _: 1.0 + 0.03 * dice.random(), same_body=same_body)
+    returns = [client.attempts - 1 for client in clients[10:]]
+
+    assert _served(world) == list(range(1000))
+    assert sum(returns) <= 1.1 * len(returns)
+    assert world.most_running == 10
+    assert _idle_share(world, 10) < 0.05
+    assert world.gate.snapshot(world.now).retries.places == 0
+
+
+def test_answers_of_any_length_need_few_returns_more() -> None:
+    """Exponential lengths: the foreseen ends are wrong one by one and right on average."""
+    dice = Random(6)
+    world, clients = _crowd(1000, 10, 0.5, lambda _: dice.expovariate(1.0), same_body=False)
+    returns = [client.attempts - 1 for client in clients[10:]]
+    places_off = [abs(place - name) for place, name in enumerate(_served(world))]
+
+    assert sum(returns) <= 1.4 * len(returns)
+    assert max(places_off) <= 50
+    assert _idle_share(world, 10) < 0.06
+
+
+@pytest.mark.parametrize("tenants", [2, 4])
+def test_tenants_with_equal_lines_are_served_in_turn(tenants: int) -> None:
+    world, clients = _crowd(200, 4, 0.5, tenants=tenants)
+    half = [client.tenant for client in world.served[:100]]
+
+    assert all(half.count(str(tenant)) == 100 // tenants for tenant in range(tenants))
+    assert max(client.attempts for client in clients) == 2
+    assert _idle_share(world, 4) < 0.05
+
+
+def test_a_lone_newcomer_is_not_sent_behind_the_long_line_of_another_tenant() -> None:
+    gate = primitive(1, 2.0)
+    for number in range(40):
+        gate.handle(Arrived(number, tenant="long", max_tokens=100, fingerprint=lambda: 0), 0.0)
+    newcomer = gate.handle(Arrived(99, tenant="short", max_tokens=100, fingerprint=lambda: 1), 0.0)[0]
+
+    assert isinstance(newcomer, Yield)
+    assert newcomer.retry_after_s == pytest.approx(4.0, abs=0.5)
+
+
+def test_the_end_of_a_long_line_is_not_doubled_by_one_newcomer_of_another_tenant() -> None:
+    """Nobody is behind more than everybody: the fair share of an empty line is nobody's loss."""
+    gate = primitive(1, 1.0)
+    for number in range(21):
+        gate.handle(Arrived(number, tenant="long", max_tokens=100, fingerprint=lambda: 0), 0.0)
+    gate.handle(Arrived(98, tenant="short", max_tokens=100, fingerprint=lambda: 1), 0.0)
+    last = gate.handle(Arrived(99, tenant="long", max_tokens=100, fingerprint=lambda: 0), 0.0)[0]
+
+    assert isinstance(last, Yield)
+    assert last.retry_after_s == pytest.approx(22.0, abs=0.5)
+
+
+def test_places_whose_time_is_over_do_not_lengthen_later_hints() -> None:
+    gate = primitive(1, 1000.0)
+    for number in range(10):
+        gate.handle(Arrived(number, max_tokens=100, fingerprint=lambda: 0), 0.0)
+    later = gate.handle(Arrived(10, max_tokens=100, fingerprint=lambda: 1), 980.0)[0]
+
+    assert isinstance(later, Yield)
+    assert later.retry_after_s == pytest.approx(20.0, abs=0.5)
+
+
+def test_a_client_for_whom_no_place_is_left_gets_a_far_hint() -> None:
+    lane = LaneSettings("lane", deadline_s=600.0, deadline_from=DeadlineFrom.ATTEMPT, max_queue=0)
+    engine = EngineSettings("engine", 1, prior=steady_prior(1.0))
+    gate = governor(lane, engines=(engine,), max_places=3)
+    hints = []
+    for number in range(6):
+        answer = gate.handle(Arrived(number, max_tokens=100, fingerprint=lambda: 0), 0.0)[0]
+        hints.append(answer.retry_after_s if isinstance(answer, Yield) else 0.0)
+
+    assert max(hints[:4]) < 5.0
+    assert min(hints[4:]) >= FAR_HINT_S
+    assert gate.snapshot(0.0).retries.places == 3
+
+
+def test_a_retry_that_cannot_be_in_time_is_told_not_to_come() -> None:
+    lane = LaneSettings("lane", deadline_s=3.0, max_queue=0)
+    gate = governor(lane, engines=(EngineSettings("engine", 1, prior=steady_prior(2.0)),))
+    answers = [gate.handle(Arrived(n, max_tokens=100, fingerprint=lambda: 0), 0.0)[0] for n in range(3)]
+
+    assert isinstance(answers[1], Yield)
+    assert isinstance(answers[2], Yield)
+    assert answers[1].retry
+    assert not answers[2].retry
+    assert gate.snapshot(0.0).retries.places == 1
+
+
+def test_hints_stay_between_their_bounds_and_no_hint_is_longer_than_an_sdk_waits() -> None:
+    gate = primitive(1, 0.11)
+    gate.handle(Arrived(0, max_tokens=100), 0.0)
+    soon = gate.handle(Arrived(1, max_tokens=100), 0.05)[0]
+
+    assert isinstance(soon, Yield)
+    assert soon.retry_after_s == SHORTEST_HINT_S
+
+
+def test_the_spread_fills_its_interval_evenly_from_the_first_numbers_on() -> None:
+    shares = sorted(spread(count) for count in range(50))
+
+    assert all(0.0 <= share < 1.0 for share in shares)
+    assert max(b - a for a, b in zip([0.0, *shares], [*shares, 1.0], strict=True)) < 0.05

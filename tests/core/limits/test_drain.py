@@ -1,0 +1,68 @@
+"""How fast does a full gate empty."""
+
+from random import Random
+
+import pytest
+
+from headgate.core.limits.drain import DrainRate
+
+
+def test_the_prior_is_streams_over_the_time_each_takes() -> None:
+    assert DrainRate(8).per_s(4.0) == pytest.approx(2.0)
+
+
+def test_departures_of_a_quiet_gate_say_nothing() -> None:
+    drain = DrainRate(8)
+    for now in range(100):
+        drain.departed(float(now))
+    assert drain.per_s(4.0) == pytest.approx(2.0)
+
+
+def test_departures_of_a_full_gate_are_its_rate() -> None:
+    drain = DrainRate(8)
+    for tick in range(200):
+        drain.became_full(tick / 5.0, 8)
+        drain.departed((tick + 1) / 5.0)
+    assert drain.per_s(4.0) == pytest.approx(5.0, rel=0.05)
+
+
+def test_only_full_time_counts() -> None:
+    """Ten seconds of rest between two departures are not ten seconds of draining."""
+    drain = DrainRate(8)
+    for tick in range(200):
+        drain.became_full(tick * 10.0, 8)
+        drain.departed(tick * 10.0 + 0.2)
+    assert drain.per_s(4.0) == pytest.approx(5.0, rel=0.05)
+
+
+def test_the_floor_is_what_really_ran_while_full_over_the_service_time() -> None:
+    """A gate full in KV tokens runs 4 of its 64 streams; a stalled one is never slower than that."""
+    drain = DrainRate(64)
+    for tick in range(200):
+        drain.became_full(tick * 100.0, 4)
+        drain.departed(tick * 100.0 + 100.0)
+    assert drain.full_streams == pytest.approx(4.0, abs=1.0)
+    assert drain.per_s(2.0) == pytest.approx(drain.full_streams / 2.0)
+
+
+def test_becoming_full_twice_starts_the_clock_once() -> None:
+    drain, once = DrainRate(4), DrainRate(4)
+    drain.became_full(0.0, 4)
+    drain.became_full(3.0, 9)
+    once.became_full(0.0, 4)
+    assert drain.is_full
+    drain.departed(4.0)
+    once.departed(4.0)
+    assert drain.per_s(1.0) == once.per_s(1.0)
+    assert drain.full_streams == once.full_streams
+    assert not drain.is_full
+
+
+def test_the_spread_of_many_departures_grows_with_their_root() -> None:
+    drain, dice, now = DrainRate(8), Random(1), 0.0
+    for _ in range(300):
+        drain.became_full(now, 8)
+        now += dice.expovariate(5.0)
+        drain.departed(now)
+    assert drain.spread_s(1, 1.6) == pytest.approx(0.2, rel=0.25)
+    assert drain.spread_s(100, 1.6) == pytest.approx(10 * drain.spread_s(1, 1.6))

@@ -1,0 +1,11 @@
+"""First come, first served, by the age of the request."""
+
+from contracts.waiting import Waiting
+from headgate.core.queues.arrival import ArrivalOrder
+
+
+def test_a_recognised_retry_goes_before_those_who_came_after_its_first_attempt() -> None:
+    order = ArrivalOrder()
+    order.add(Waiting(1, 1, 5.0, 6.0, 6.0, 1, 1, 1))
+    assert order.add(Waiting(2, 2, 3.0, 9.0, 9.0, 1, 1, 1)) == 0
+    assert [each.attempt for each in order] == [2, 1]

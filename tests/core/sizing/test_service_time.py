@@ -1,0 +1,34 @@
+"""How long will one engine take."""
+
+import pytest
+
+from headgate.core.settings import ServicePrior
+from headgate.core.sizing.service_time import ServiceTime
+
+
+def test_the_prior_is_the_profile() -> None:
+    service = ServiceTime(ServicePrior(0.05, 0.0001, 0.015, 0.0001))
+    assert service.ttft_s(1_000) == pytest.approx(0.15)
+    assert service.tpot_s(50) == pytest.approx(0.02)
+    assert service.service_s(1_000, 101, 50) == pytest.approx(0.15 + 100 * 0.02)
+
+
+def test_one_token_takes_no_decoding() -> None:
+    service = ServiceTime(ServicePrior())
+    assert service.service_s(100, 1, 10) == service.service_s(100, 0, 10) == service.ttft_s(100)
+
+
+def test_what_is_served_replaces_the_prior() -> None:
+    service = ServiceTime(ServicePrior())
+    for prompt_tokens in range(100, 3_000, 10):
+        service.learn_ttft(prompt_tokens, 0.2 + 0.001 * prompt_tokens)
+        service.learn_tpot(10 + prompt_tokens % 40, 0.05)
+    assert service.ttft_s(2_000) == pytest.approx(2.2, rel=0.05)
+    assert service.tpot_s(30) == pytest.approx(0.05, rel=0.05)
+
+
+def test_times_that_cannot_be_are_not_learned() -> None:
+    service, fresh = ServiceTime(ServicePrior()), ServiceTime(ServicePrior())
+    service.learn_ttft(100, 0.0)
+    service.learn_tpot(10, -1.0)
+    assert service.service_s(100, 10, 10) == fresh.service_s(100, 10, 10)

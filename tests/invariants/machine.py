@@ -1,0 +1,267 @@
+"""The rules of a gate's life, drawn at random: several lanes and engines, honest and dishonest news, odd times.
+
+The governor is the real one. Every event and every settings change goes into a script, so that it can be run again.
+"""
+
+from dataclasses import replace
+from random import Random
+
+from hypothesis import Phase, settings as profile, strategies as some
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from headgate.core.decisions import Decision
+from headgate.core.events import (
+    Arrived,
+    ClientGone,
+    Draining,
+    EngineDown,
+    EngineProgress,
+    EngineSeen,
+    EngineUp,
+    Event,
+    Failed,
+    Finished,
+    FirstToken,
+    Growth,
+    Released,
+    Tick,
+)
+from headgate.core.governor import Governor
+from headgate.core.queues.arrival import ArrivalOrder
+from headgate.core.queues.deadline import DeadlineOrder
+from headgate.core.routing.least_work import LeastWork
+from headgate.core.settings import EngineSettings, LaneSettings, Settings
+from headgate.core.words import DeadlineFrom, FailureKind, IgnoresHangups, Sent
+from invariants.model import Known, Model
+
+# Reproducible, and small enough for every machine of this suite to run in a few seconds. A failure is shown as it was
+# found: shrinking a story of fifty bursts takes minutes; add Phase.shrink to see it shorter.
+MODERATE = profile(
+    max_examples=50, stateful_step_count=50, deadline=None, derandomize=True, phases=[Phase.generate]
+)
+ORDERS = {"arrival": ArrivalOrder, "deadline": DeadlineOrder}
+LANES, ENGINES = ("first", "second", "third"), ("one", "two")
+
+lane_settings = some.builds(
+    LaneSettings,
+    name=some.just(""),
+    ttft_slo_s=some.sampled_from([0.5, 10.0]),
+    tpot_slo_s=some.sampled_from([None, 0.05]),
+    deadline_s=some.sampled_from([0.3, 5.0, 10.0, 30.0]),
+    deadline_from=some.sampled_from(DeadlineFrom),
+    order=some.sampled_from(sorted(ORDERS)),
+    max_queue=some.sampled_from([None, None, 0, 1, 3]),
+    max_queue_tokens=some.sampled_from([None, None, 1_500]),
+    max_queue_bytes=some.sampled_from([2**28, 2**28, 5_000]),
+    max_wait_s=some.sampled_from([None, None, None, 0.0, 2.0]),
+)
+engine_settings = some.builds(
+    EngineSettings,
+    name=some.just(""),
+    max_inflight=some.integers(1, 4),
+    kv_tokens=some.sampled_from([None, 1_000, 5_000]),
+    prefill_tokens=some.sampled_from([None, None, 300]),
+    ignores_hangups=some.sampled_from(IgnoresHangups),
+)
+core_settings = some.builds(
+    lambda lanes, engines, places: Settings(
+        tuple(replace(lane, name=name) for name, lane in zip(LANES, lanes, strict=False)),
+        tuple(replace(engine, name=name) for name, engine in zip(ENGINES, engines, strict=False)),
+        places,
+    ),
+    some.lists(lane_settings, min_size=1, max_size=3),
+    some.lists(engine_settings, min_size=1, max_size=2),
+    some.sampled_from([4, 1_000]),
+)
+
+
+def _pool(size: int, dice: Random) -> list[tuple[Arrived, int]]:
+    """Return kinds of arrivals, each with its body; drawing one of them costs a hundredth of drawing every field."""
+    usually = (None, None, None, None)
+    return [
+        (
+            Arrived(
+                attempt=0,
+                tenant=dice.choice(["", "other"]),
+                lane=dice.choice([None, *LANES]),
+                prompt_bytes=dice.choice([0, 40, 400, 400, 1_600, 4_100]),
+                body_bytes=dice.choice([100, 3_000]),
+                max_tokens=dice.choice([None, 1, 20, 20, 50, 5_000]),
+                answers=dice.choice([1, 1, 1, 3]),
+                stream=dice.choice([True, False]),
+                time_allowed_s=dice.choice([*usually, 0.0, 1.0]),
+                retry_count=dice.choice([None, 0, 1]),
+                max_wait_s=dice.choice([*usually, 0.0, 2.0]),
+            ),
+            dice.randrange(3),
+        )
+        for _ in range(size)
+    ]
+
+
+KINDS = _pool(500, Random(1))
+bursts = some.lists(some.integers(0, len(KINDS) - 1), min_size=2, max_size=8)
+picks = some.integers(0, 1_000)
+
+
+def build(settings: Settings) -> Governor:
+    """Return the governor under test."""
+    return Governor(settings, ORDERS, LeastWork(), 0.0)
+
+
+class GateMachine(RuleBasedStateMachine):
+    """A gate, the outsider's model of it, and everything that may happen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.attempts = 0
+        self.model = Model()
+        self.script: list[tuple[Event | Settings, float]] = []
+        self.answers: list[tuple[Decision, ...]] = []
+
+    @initialize(settings=core_settings)
+    def opens(self, settings: Settings) -> None:
+        self.settings = self.first_settings = settings
+        self.gate = build(settings)
+
+    def send(self, event: Event, late_s: float = 0.0) -> tuple[Decision, ...]:
+        """Hand one event in, note it and its decisions, and let the model judge them."""
+        decisions = self.gate.handle(event, self.now - late_s)
+        self.script.append((event, self.now - late_s))
+        self.answers.append(decisions)
+        self.model.takes(event, decisions)
+        self.judge(event, decisions)
+        return decisions
+
+    def judge(self, event: Event, decisions: tuple[Decision, ...]) -> None:
+        """Say what this machine's invariant asks of one step."""
+
+    def pick(self, among: dict[int, Known], pick: int) -> int:
+        return list(among)[pick % len(among)]
+
+    @rule(burst=bursts)
+    def many_arrive(self, burst: list[int]) -> None:
+        for kind in burst:
+            self._arrive(*KINDS[kind])
+
+    def _arrive(self, arrival: Arrived, body: int) -> None:
+        self.attempts += 1
+        arrival = arrival._replace(attempt=self.attempts, fingerprint=lambda: body)
+        explained = self.gate.explain(arrival, self.now)
+        self.model.arrives(arrival, explained, self.now)
+        decisions = self.send(arrival)
+        assert decisions == (explained.decision,), f"decided {decisions}, explained {explained.decision}"
+
+    @rule(step_s=some.sampled_from([0.001, 0.05, 0.3, 1.0, 5.0]))
+    def time_passes(self, step_s: float) -> None:
+        self.now += step_s
+
+    @rule(late_s=some.sampled_from([0.0, 0.0, 0.5, 30.0]))
+    def tick_when_asked_or_late(self, late_s: float) -> None:
+        wake = self.gate.next_wake()
+        if wake is not None:
+            self.now = max(self.now, wake) + late_s
+            self.send(Tick())
+
+    @precondition(lambda self: self.model.held or self.model.running)
+    @rule(pick=picks)
+    def client_leaves(self, pick: int) -> None:
+        self.send(ClientGone(self.pick({**self.model.held, **self.model.running}, pick)))
+
+    @precondition(lambda self: self.model.running)
+    @rule(pick=picks)
+    def first_token(self, pick: int) -> None:
+        self.send(FirstToken(self.pick(self.model.running, pick)))
+
+    @precondition(lambda self: self.model.running)
+    @rule(
+        pick=picks,
+        usage=some.sampled_from([(None, None), (30, 7), (10_000, 3_000), (0, 0)]),
+        at_once=some.booleans(),
+    )
+    def answers_whole(self, pick: int, usage: tuple[int | None, int | None], at_once: bool) -> None:
+        attempt = self.pick(self.model.running, pick)
+        self.send(Finished(attempt, *usage))
+        if at_once:
+            self.send(Released(attempt))
+
+    @precondition(lambda self: self.model.running)
+    @rule(pick=picks, kind=some.sampled_from(FailureKind), sent=some.sampled_from(Sent))
+    def engine_fails(self, pick: int, kind: FailureKind, sent: Sent) -> None:
+        self.send(Failed(self.pick(self.model.running, pick), kind, sent))
+
+    @precondition(lambda self: self.model.departing)
+    @rule(pick=picks)
+    def released(self, pick: int) -> None:
+        self.send(Released(self.pick(self.model.departing, pick)))
+
+    @precondition(lambda self: self.model.running)
+    @rule(engine=some.sampled_from(ENGINES), tokens=some.sampled_from([0, 1, 50, 100_000]))
+    def engine_reports_progress(self, engine: str, tokens: int) -> None:
+        growth = tuple(Growth(attempt, tokens) for attempt in [*self.model.running, 10**9])
+        self.send(EngineProgress(engine, growth))
+
+    @rule(
+        engine=some.sampled_from([*ENGINES, "nobody"]),
+        off=some.sampled_from([0, 0, 0, 1, -2, -1_000, 10**9]),
+        waiting=some.sampled_from([0, 2, None]),
+        age_s=some.sampled_from([0.0, 0.2, 10.0, -5.0]),
+    )
+    def gauge_is_read(self, engine: str, off: int, waiting: int | None, age_s: float) -> None:
+        true = sum(each.leg is not None and each.leg.engine == engine for each in self.model.running.values())
+        self.send(EngineSeen(engine, self.now - age_s, true + off, waiting, 0.5))
+
+    @rule(
+        what=some.one_of(
+            some.builds(EngineDown, some.sampled_from(ENGINES)),
+            some.builds(EngineUp, some.sampled_from([*ENGINES, "nobody"])),
+            core_settings,
+            some.just(Draining(None)),
+            some.just(Draining(0.5)),
+        ),
+        rarely=some.integers(0, 3),
+    )
+    def something_turns(self, what: EngineDown | EngineUp | Settings | Draining, rarely: int) -> None:
+        """One in four times; what is down comes up again soon, a drain ends most of the story."""
+        if rarely or (isinstance(what, Draining) and len(self.script) < 60):
+            for engine in ENGINES:
+                self.send(EngineUp(engine))
+        elif isinstance(what, Settings):
+            self._change(what)
+        else:
+            self.send(what)
+
+    def _change(self, settings: Settings) -> None:
+        self.settings = settings
+        decisions = self.gate.reconfigure(settings, self.now)
+        self.script.append((settings, self.now))
+        self.answers.append(decisions)
+        self.model.takes(Tick(), decisions)
+        self.judge(Tick(), decisions)
+
+    @precondition(lambda self: self.attempts)
+    @rule(pick=some.integers(1, 1_000), news=some.sampled_from([ClientGone, FirstToken, Finished, Released]))
+    def late_or_unknown_news(self, pick: int, news: type) -> None:
+        """News of somebody who is over or was never here changes nothing and decides nothing."""
+        attempt = pick % (2 * self.attempts)
+        known = self.model.attempts.get(attempt)
+        if known is None or (known.ended and attempt not in self.model.departing):
+            before = self.gate.snapshot(self.now)
+            assert self.send(news(attempt)) == ()
+            assert self.gate.snapshot(self.now) == before
+
+    def come_to_rest(self) -> None:
+        """Let everything end that still runs, and the longest memory fade."""
+        for attempt in list(self.model.running):
+            self.send(Finished(attempt))
+        while self.model.departing:
+            self.send(Released(next(iter(self.model.departing))))
+        while (wake := self.gate.next_wake()) is not None:
+            self.now = max(self.now, wake)
+            self.send(Tick())
+            for attempt in list(self.model.running):
+                self.send(Finished(attempt))
+                self.send(Released(attempt))
+        self.now += 100.0
+        self.send(Tick())

@@ -1,0 +1,181 @@
+"""The numbered invariants of the core (docs/invariants.md) as state machines over the real governor.
+
+INV-6 is not applicable yet (there are no quotas); INV-8 is a measurement, INV-10 belongs to the door.
+"""
+
+from hypothesis import strategies as some
+from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+
+from headgate.core.decisions import Admit, Decision, Hold
+from headgate.core.events import Event, Released, Tick
+from headgate.core.governor.assess import QUEUE_COUNT_CEILING
+from headgate.core.settings import Settings
+from invariants.machine import MODERATE, GateMachine, build
+
+
+class NothingIsLost(GateMachine):
+    """INV-1."""
+
+    @invariant()
+    def every_attempt_is_somewhere_and_lanes_count_as_decided(self) -> None:
+        lanes = self.gate.snapshot(self.now).lanes
+        arrived = sum(lane.arrived for lane in lanes)
+        outcomes = sum(count for lane in lanes for _, count in lane.outcomes)
+        held = sum(lane.held for lane in lanes)
+        assert arrived == len(self.model.attempts)
+        assert held == len(self.model.held)
+        assert outcomes == sum(self.model.outcomes.values())
+        assert arrived == outcomes + len(self.model.running) + held
+        for outcome, count in self.model.outcomes.items():
+            assert sum(dict(lane.outcomes).get(outcome, 0) for lane in lanes) == count
+
+
+class TheCapHolds(GateMachine):
+    """INV-2."""
+
+    def judge(self, event: Event, decisions: tuple[Decision, ...]) -> None:
+        engines = {engine.name: engine for engine in self.gate.snapshot(self.now).engines}
+        for name in {leg.engine for each in decisions if isinstance(each, Admit) for leg in each.legs}:
+            engine = engines[name]
+            assert engine.running <= engine.limit
+            assert engine.kv_limit is None or engine.kv_tokens <= engine.kv_limit
+            assert engine.prefill_limit is None or engine.prefill_tokens <= engine.prefill_limit
+
+    @invariant()
+    def what_surely_runs_is_counted(self) -> None:
+        """The gate may hold a departed client's permit longer than the outsider knows, never shorter."""
+        for engine in self.gate.snapshot(self.now).engines:
+            legs = [
+                each.leg
+                for each in self.model.running.values()
+                if each.leg and each.leg.engine == engine.name
+            ]
+            leaving = [
+                each for each in self.model.departing.values() if each.leg and each.leg.engine == engine.name
+            ]
+            assert len(legs) <= engine.running <= len(legs) + len(leaving)
+            assert sum(leg.kv_tokens for leg in legs) <= engine.kv_tokens
+
+
+class EveryPermitEndsOnce(GateMachine):
+    """INV-3."""
+
+    def judge(self, event: Event, decisions: tuple[Decision, ...]) -> None:
+        if isinstance(event, Released):
+            before = self.gate.snapshot(self.now)
+            assert self.gate.handle(event, self.now) == ()
+            assert self.gate.snapshot(self.now) == before
+
+    def teardown(self) -> None:
+        if self.attempts:
+            self.come_to_rest()
+            snapshot = self.gate.snapshot(self.now)
+            for engine in snapshot.engines:
+                assert engine.running == engine.departing == engine.kv_tokens == engine.prefill_tokens == 0
+            for lane in snapshot.lanes:
+                assert lane.held == lane.held_tokens == lane.held_bytes == lane.running == 0
+            assert snapshot.retries.places == snapshot.retries.entries == 0
+
+
+class NothingIsSentForNobody(GateMachine):
+    """INV-4."""
+
+    def judge(self, event: Event, decisions: tuple[Decision, ...]) -> None:
+        for decision in decisions:
+            if isinstance(decision, Admit):
+                known = self.model.attempts[decision.attempt]
+                assert not known.gone
+                assert self.now <= known.deadline
+
+
+class EverythingIsBounded(GateMachine):
+    """INV-5."""
+
+    def judge(self, event: Event, decisions: tuple[Decision, ...]) -> None:
+        if not any(isinstance(each, Hold) for each in decisions):
+            return
+        names = {self.model.attempts[each.attempt].lane for each in decisions}
+        bounds = {lane.name: lane for lane in self.settings.lanes}
+        for lane in self.gate.snapshot(self.now).lanes:
+            if lane.name in names:
+                bound = bounds[lane.name]
+                assert lane.held <= (bound.max_queue or QUEUE_COUNT_CEILING)
+                assert bound.max_queue_tokens is None or lane.held_tokens <= bound.max_queue_tokens
+                assert lane.held_bytes <= bound.max_queue_bytes
+
+    @invariant()
+    def memories_stay_within_their_bounds(self) -> None:
+        retries = self.gate.snapshot(self.now).retries
+        knowledge = self.gate._knowledge
+        assert retries.places <= retries.entries <= self.first_settings.max_places
+        assert len(knowledge.wakes) <= 4 * (len(knowledge.attempts) + 1_000) + 1
+        assert len(knowledge.places._by_end) <= 2 * (knowledge.places.entries + 1_000) + 1
+        assert len(knowledge.openings._noted) <= 9 + len(knowledge.openings._ends)
+
+
+class TimeNeverGoesBackward(GateMachine):
+    """INV-7."""
+
+    @rule(late_s=some.sampled_from([0.001, 1.0, 1e6]))
+    def a_stamp_from_the_past(self, late_s: float) -> None:
+        self.send(Tick(), late_s)
+
+    @rule(ahead_s=some.sampled_from([0.0, 1.0, 60.0]))
+    def somebody_looks(self, ahead_s: float) -> None:
+        """A look, even ahead of time, changes nothing (the second run in `teardown` never looks)."""
+        self.gate.snapshot(self.now + ahead_s)
+        if self.model.attempts:
+            last = list(self.model.attempts.values())[-1]
+            self.gate.explain(last.arrival, self.now + ahead_s)
+
+    def teardown(self) -> None:
+        if not self.script:
+            return
+        again = build(self.first_settings)
+        for (event, at), answer in zip(self.script, self.answers, strict=True):
+            if isinstance(event, Settings):
+                assert again.reconfigure(event, at) == answer
+            else:
+                assert again.handle(event, at) == answer
+        assert again.snapshot(self.now) == self.gate.snapshot(self.now)
+        assert again.next_wake() == self.gate.next_wake()
+
+
+class NobodyIsOvertaken(GateMachine):
+    """INV-9, for the order of arrival, where the bound is none at all."""
+
+    def judge(self, event: Event, decisions: tuple[Decision, ...]) -> None:
+        orders = {lane.name: lane.order for lane in self.settings.lanes}
+        for decision in decisions:
+            known = self.model.attempts[decision.attempt]
+            if isinstance(decision, Admit) and orders.get(known.lane) == "arrival":
+                waiting = [each for each in self.model.held.values() if each.lane == known.lane]
+                assert all(each.first_seen >= known.first_seen for each in waiting)
+
+
+def test_inv_1_every_attempt_is_held_running_or_has_one_outcome() -> None:
+    run_state_machine_as_test(NothingIsLost, settings=MODERATE)
+
+
+def test_inv_2_no_admission_goes_above_a_limit_in_any_meter() -> None:
+    run_state_machine_as_test(TheCapHolds, settings=MODERATE)
+
+
+def test_inv_3_every_permit_ends_exactly_once_and_at_rest_all_is_zero() -> None:
+    run_state_machine_as_test(EveryPermitEndsOnce, settings=MODERATE)
+
+
+def test_inv_4_nobody_is_admitted_who_left_or_whose_deadline_has_passed() -> None:
+    run_state_machine_as_test(NothingIsSentForNobody, settings=MODERATE)
+
+
+def test_inv_5_queues_and_memories_stay_within_their_bounds() -> None:
+    run_state_machine_as_test(EverythingIsBounded, settings=MODERATE)
+
+
+def test_inv_7_the_same_events_decide_the_same_and_looking_changes_nothing() -> None:
+    run_state_machine_as_test(TimeNeverGoesBackward, settings=MODERATE)
+
+
+def test_inv_9_in_the_order_of_arrival_nobody_is_overtaken() -> None:
+    run_state_machine_as_test(NobodyIsOvertaken, settings=MODERATE)

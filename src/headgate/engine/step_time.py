@@ -1,0 +1,135 @@
+"""How long one engine step takes: the contract of a step-time model, and the model with seven coefficients.
+
+An engine works in steps. A step gives every decoding sequence one token and may prefill chunks of prompts
+beside them; weights are read once for all, so decodes ride along with a compute-bound chunk. What a step costs
+depends on how many sequences decode, how many tokens their KV caches hold together, and on the chunks.
+"""
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import NamedTuple, Protocol
+
+
+class Chunk(NamedTuple):
+    """Prompt tokens prefilled in one step: `tokens` new ones behind `offset` tokens that are already there."""
+
+    offset: int
+    tokens: int
+
+
+class StepModel(Protocol):
+    """What `Batch` asks: seconds of one step with chunks, and of many successive steps without."""
+
+    def step_s(self, decodes: int, kv_tokens: int, chunks: Sequence[Chunk]) -> float:
+        """Seconds of one step: `decodes` sequences with `kv_tokens` cached tokens together, and the chunks."""
+
+    def decode_steps_s(self, decodes: int, kv_tokens: int, steps: int) -> float:
+        """Seconds of `steps` successive steps without chunks; the cache grows by `decodes` tokens a step.
+
+        Strictly increasing in `steps`, and 0 for no steps.
+        """
+
+    def decode_steps_within(self, decodes: int, kv_tokens: int, elapsed_s: float) -> int:
+        """Return the largest number of such steps that end within `elapsed_s`."""
+
+
+def steps_within(model: StepModel, decodes: int, kv_tokens: int, elapsed_s: float) -> int:
+    """Invert `decode_steps_s` of any model by doubling and bisection, for models without a closed form."""
+    above = 1
+    while model.decode_steps_s(decodes, kv_tokens, above) <= elapsed_s:
+        above *= 2
+    below = above // 2
+    while above - below > 1:
+        middle = (below + above) // 2
+        if model.decode_steps_s(decodes, kv_tokens, middle) <= elapsed_s:
+            below = middle
+        else:
+            above = middle
+    return below
+
+
+class CoefficientModel:
+    """The step-time model with seven coefficients and a host overhead, all in seconds.
+
+    - prefill alone: max(floor, base + per_token x n + per_token_squared x ((s + n)^2 - s^2))
+    - decode alone: decode_base + per_sequence x B + per_kv_token x KV
+    - both: max(floor, decode_base + per_sequence x B, base + per_token x (n + B)) + the square term + the KV
+      term. The usual form leaves per_sequence out of the maximum; with it a chunk never makes a step faster.
+
+    Every step costs `overhead` more. The sum over many decode steps is an arithmetic series, its inverse the
+    root of a quadratic.
+    """
+
+    __slots__ = (
+        "_base",
+        "_decode_base",
+        "_floor",
+        "_overhead",
+        "_per_kv_token",
+        "_per_sequence",
+        "_per_token",
+        "_per_token_squared",
+    )
+
+    def __init__(
+        self,
+        *,
+        floor_s: float,
+        base_s: float,
+        per_token_s: float,
+        per_token_squared_s: float,
+        decode_base_s: float,
+        per_sequence_s: float,
+        per_kv_token_s: float,
+        overhead_s: float,
+    ) -> None:
+        self._floor = floor_s
+        self._base = base_s
+        self._per_token = per_token_s
+        self._per_token_squared = per_token_squared_s
+        self._decode_base = decode_base_s
+        self._per_sequence = per_sequence_s
+        self._per_kv_token = per_kv_token_s
+        self._overhead = overhead_s
+
+    def step_s(self, decodes: int, kv_tokens: int, chunks: Sequence[Chunk]) -> float:
+        """Seconds of one step, see `StepModel`."""
+        tokens = 0
+        squares = 0
+        for offset, new in chunks:
+            tokens += new
+            squares += new * (offset + offset + new)
+        attention = self._per_token_squared * squares
+        compute = self._base + self._per_token * (tokens + decodes)
+        if decodes == 0:
+            return max(self._floor, compute + attention) + self._overhead
+        weights = self._decode_base + self._per_sequence * decodes
+        slowest = max(self._floor, weights, compute)
+        return slowest + attention + self._per_kv_token * kv_tokens + self._overhead
+
+    def decode_steps_s(self, decodes: int, kv_tokens: int, steps: int) -> float:
+        """Seconds of `steps` decode steps as an arithmetic series, see `StepModel`."""
+        return _series(steps, self._decode_s(decodes, kv_tokens), self._per_kv_token * decodes)
+
+    def decode_steps_within(self, decodes: int, kv_tokens: int, elapsed_s: float) -> int:
+        """Decode steps that end within `elapsed_s`: the root of the series, put right for rounding."""
+        first = self._decode_s(decodes, kv_tokens)
+        growth = self._per_kv_token * decodes
+        # growth/2 x^2 + (first - growth/2) x = elapsed; this form of the root stays right where growth is 0.
+        linear = first - growth / 2
+        steps = int(2 * elapsed_s / (linear + sqrt(linear * linear + 2 * growth * elapsed_s)))
+        while steps > 0 and _series(steps, first, growth) > elapsed_s:
+            steps -= 1
+        while _series(steps + 1, first, growth) <= elapsed_s:
+            steps += 1
+        return steps
+
+    def _decode_s(self, decodes: int, kv_tokens: int) -> float:
+        """Seconds of one decode step."""
+        weights = self._decode_base + self._per_sequence * decodes
+        return weights + self._per_kv_token * kv_tokens + self._overhead
+
+
+def _series(steps: int, first_s: float, growth_s: float) -> float:
+    """Sum `steps` terms that begin with `first_s` and grow by `growth_s`."""
+    return steps * first_s + growth_s * (steps * (steps - 1) // 2)

@@ -1,0 +1,242 @@
+"""The embedded engine as an application of the HTTP/1.1 server: routes, answers, hang-ups.
+
+It behaves as vLLM does where a gateway can tell: 200 and headers at once while the request still waits, first
+come first served without bound (or a 503 beyond `max_num_queued_reqs`), an abort as soon as a client leaves,
+streaming or not, `finish_reason: "abort"` when the engine stops.
+"""
+
+import asyncio
+import time
+from itertools import count
+from random import Random
+from typing import Final
+
+import msgspec
+
+from headgate.engine.batching import Batch
+from headgate.engine.sequences import BatchStatistics, EngineSequence
+from headgate.servers.emulator.answers import AnswerText, error_body
+from headgate.servers.emulator.meters import Meters
+from headgate.servers.emulator.pacer import Feed, Pacer
+from headgate.servers.emulator.requests import BadRequestError, GenerationRequest, RequestReader
+from headgate.servers.emulator.settings import EmulatorSettings
+from headgate.servers.http1.contract import Exchange, Head, Headers, Refusal
+
+JSON: Final[Headers] = ((b"content-type", b"application/json"),)
+TEXT: Final[Headers] = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
+EVENTS: Final[Headers] = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+)
+GENERATION_PATHS: Final = {b"/v1/chat/completions": True, b"/v1/completions": False}
+METHODS: Final = {
+    b"/v1/chat/completions": b"POST",
+    b"/v1/completions": b"POST",
+    b"/v1/models": b"GET",
+    b"/metrics": b"GET",
+    b"/health": b"GET",
+    b"/stats": b"GET",
+    b"/stats/reset": b"POST",
+}
+
+
+class Generation:
+    """One request's answer while it is generated."""
+
+    __slots__ = ("endings", "exchange", "feeds", "request", "slow", "text", "unfinished", "unsent")
+
+    def __init__(self, exchange: Exchange, request: GenerationRequest, text: AnswerText) -> None:
+        self.exchange = exchange
+        self.request = request
+        self.text = text
+        self.feeds: list[Feed] = []
+        self.endings: list[tuple[int, str]] = []
+        self.unfinished = len(request.answers)
+        self.unsent: dict[int, int] = {}
+        self.slow = False
+
+
+class EmulatorApplication:
+    """One embedded engine behind HTTP; `stop` ends what runs before the server closes."""
+
+    def __init__(self, settings: EmulatorSettings, loop: asyncio.AbstractEventLoop) -> None:
+        profile = settings.engine_profile()
+        limits = profile.limits()
+        batch = Batch(profile.step_model(), limits)
+        self._settings = settings
+        self._loop = loop
+        self._pacer = Pacer(batch, self, loop)
+        self.meters = Meters(limits, settings.model_name, loop.time(), batch.statistics(loop.time()))
+        self._reader = RequestReader(
+            max_model_len=settings.max_model_len or limits.blocks * limits.block_tokens,
+            tokens_per_event=settings.tokens_per_event,
+            model_name=settings.model_name,
+            dice=Random(settings.seed),  # noqa: S311 - lengths of answers, no secret
+        )
+        self._open: dict[Exchange, Generation] = {}
+        self._numbers = count(1)
+        self._sequence_ids = count(1)
+        self._created = int(time.time())
+
+    def on_head(self, head: Head) -> Refusal | None:
+        """Refuse unknown paths and wrong methods before a body is read."""
+        method = METHODS.get(head.path)
+        if method is None:
+            return Refusal(404, JSON, error_body(404, "Not Found", "NotFoundError"))
+        if head.method != method and not (method == b"GET" and head.method == b"HEAD"):
+            return Refusal(
+                405, (*JSON, (b"allow", method)), error_body(405, "Method Not Allowed", "BadRequestError")
+            )
+        return None
+
+    def on_request(self, exchange: Exchange, body: bytes) -> None:
+        """Answer one request: at once, or token by token."""
+        path = exchange.head.path
+        chat = GENERATION_PATHS.get(path)
+        if chat is not None:
+            self._generate(exchange, body, chat=chat)
+        elif path == b"/metrics":
+            exchange.respond(200, TEXT, self.meters.metrics(self._pacer.statistics()))
+        elif path == b"/v1/models":
+            exchange.respond(200, JSON, self._models())
+        elif path == b"/health":
+            exchange.respond(200, (), b"")
+        else:
+            if path == b"/stats/reset":
+                self._reset()
+            exchange.respond(200, JSON, self._stats())
+
+    def on_gone(self, exchange: Exchange) -> None:
+        """Abort what nobody reads any more, or with `ignore_hangups` generate on for nobody."""
+        generation = self._open.pop(exchange, None)
+        if generation is None:
+            return
+        self.meters.client_gone += 1
+        end = self._pacer.silence if self._settings.ignore_hangups else self._pacer.abort
+        for feed in generation.feeds:
+            end(feed)
+
+    def on_slow(self, exchange: Exchange, slow: bool) -> None:
+        """Hold tokens back while a reader is behind; they come together in its next event."""
+        generation = self._open.get(exchange)
+        if generation is not None:
+            generation.slow = slow
+
+    def bad_request(self, status: int, code: str, message: str) -> Refusal:
+        """Dress a framing error, a cap or a deadline as vLLM dresses a bad request."""
+        return Refusal(status, JSON, error_body(status, f"{code}: {message}", "BadRequestError"))
+
+    def on_tokens(self, feed: Feed, tokens: int, now: float, *, last: bool) -> None:
+        """Send tokens to the reader of this feed."""
+        if feed.delivered_tokens == tokens:
+            self.meters.ttft.observe(now - feed.asked_at)
+        else:
+            self.meters.itl.observe((now - feed.delivered_at) / tokens, tokens)
+        generation = feed.owner
+        assert isinstance(generation, Generation)
+        if feed.silent:
+            return
+        if last:
+            self._end_answer(generation, feed, tokens)
+        elif generation.request.stream:
+            self._send(generation, feed, tokens)
+
+    def on_second(self, statistics: BatchStatistics, now: float) -> None:
+        """Keep the per-second row."""
+        self.meters.second(now, statistics)
+
+    def stop(self) -> None:
+        """End every answer with `finish_reason: "abort"`, as an engine does that is told to stop."""
+        for generation in list(self._open.values()):
+            for feed in generation.feeds:
+                if self._pacer.holds(feed):
+                    self._pacer.abort(feed)
+                    self._end_answer(generation, feed, 0, finish_reason="abort")
+        self._pacer.stop()
+
+    def _generate(self, exchange: Exchange, body: bytes, *, chat: bool) -> None:
+        self.meters.received += 1
+        limit = self._settings.max_num_queued_reqs
+        if limit is not None and self._pacer.batch.waiting >= limit:
+            self.meters.refused += 1
+            message = f"The engine's queue is full: max_num_queued_reqs is {limit}."
+            exchange.respond(503, JSON, error_body(503, message, "Service Unavailable"))
+            return
+        try:
+            request = self._reader.read(body, chat=chat)
+        except BadRequestError as error:
+            exchange.respond(400, JSON, error_body(400, str(error), "BadRequestError", error.field))
+            return
+        text = AnswerText(request, next(self._numbers), self._created)
+        generation = self._open[exchange] = Generation(exchange, request, text)
+        if request.stream:
+            exchange.start(200, EVENTS)
+        self._submit(generation)
+
+    def _submit(self, generation: Generation) -> None:
+        request = generation.request
+        per_event = request.tokens_per_event if request.stream else None
+        now = self._loop.time()
+        for index, answer in enumerate(request.answers):
+            sequence = EngineSequence(next(self._sequence_ids), answer.prompt_tokens, answer.output_tokens)
+            generation.feeds.append(Feed(generation, index, sequence, per_event, now))
+            generation.endings.append((answer.output_tokens, answer.finish_reason))
+        for feed in generation.feeds:
+            self._pacer.submit(feed)
+
+    def _send(self, generation: Generation, feed: Feed, tokens: int) -> None:
+        """Write one event, or keep its tokens for the next while the reader is slow."""
+        index = feed.index
+        if generation.slow:
+            generation.unsent[index] = generation.unsent.get(index, 0) + tokens
+            return
+        if generation.unsent:
+            tokens += generation.unsent.pop(index, 0)
+        opening = b"" if feed.delivered_tokens > tokens else generation.text.opening(index)
+        generation.exchange.write(opening + generation.text.tokens(index, tokens))
+
+    def _end_answer(
+        self, generation: Generation, feed: Feed, tokens: int, *, finish_reason: str | None = None
+    ) -> None:
+        """End one answer; the last of a request ends the exchange."""
+        index = feed.index
+        if finish_reason is not None:
+            generation.endings[index] = (feed.delivered_tokens, finish_reason)
+        generation.unfinished -= 1
+        if generation.request.stream:
+            self._write_ending(generation, feed, tokens)
+        if generation.unfinished:
+            return
+        del self._open[generation.exchange]
+        if generation.request.stream:
+            generation.exchange.finish()
+        else:
+            generation.exchange.respond(200, JSON, generation.text.whole(generation.endings))
+
+    def _write_ending(self, generation: Generation, feed: Feed, tokens: int) -> None:
+        """Write the last event of one answer, and with the last answer what closes the stream, in one write."""
+        text = generation.text
+        tokens += generation.unsent.pop(feed.index, 0)
+        opening = b"" if feed.delivered_tokens > tokens else text.opening(feed.index)
+        data = opening + text.last_tokens(feed.index, tokens, generation.endings[feed.index][1])
+        if not generation.unfinished:
+            data += text.closing(sum(made for made, _ in generation.endings))
+        generation.exchange.write(data)
+
+    def _models(self) -> bytes:
+        model = {
+            "id": self._settings.model_name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "headgate",
+        }
+        return msgspec.json.encode({"object": "list", "data": [model]})
+
+    def _stats(self) -> bytes:
+        return msgspec.json.encode(self.meters.stats(self._loop.time(), self._pacer.statistics()))
+
+    def _reset(self) -> None:
+        now = self._loop.time()
+        self._pacer.batch.reset_peaks(now)
+        self.meters.reset(now, self._pacer.statistics())

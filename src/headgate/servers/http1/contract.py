@@ -4,7 +4,7 @@ The server knows framing, caps and deadlines and no gate; the gateway's door and
 applications of it. Every call is synchronous and on the loop's thread; nothing here is awaited.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -12,7 +12,10 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class Head(NamedTuple):
-    """One request's head, framing already checked. `target` is the raw request target, `path` it up to `?`."""
+    """One request's head, framing already checked. `target` is the raw request target, `path` it up to `?`.
+
+    `named` are the headers by name, the first of several, when the server has made the head.
+    """
 
     method: bytes
     target: bytes
@@ -20,9 +23,12 @@ class Head(NamedTuple):
     headers: Headers
     content_length: int | None
     peer: str
+    named: Mapping[bytes, bytes] | None = None
 
     def header(self, name: bytes) -> bytes | None:
         """Return the first value of this lower-case header name, or None."""
+        if self.named is not None:
+            return self.named.get(name)
         for key, value in self.headers:
             if key == name:
                 return value

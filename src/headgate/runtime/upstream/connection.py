@@ -1,0 +1,163 @@
+"""One connection to an engine: carries one call at a time, delivers its answer in order, and goes back to its pool.
+
+A receiver may abort, or send the next request, from any callback: nothing is delivered while the parser runs, and
+each delivery looks whether the call is still this connection's.
+"""
+
+import asyncio
+from typing import Protocol, cast
+
+from headgate.core.words import FailureKind
+from headgate.runtime.upstream.answer import ProtocolViolationError
+from headgate.runtime.upstream.call import UpstreamCall
+from headgate.runtime.upstream.reader import AnswerReader
+from headgate.runtime.upstream.settings import UpstreamSettings
+from headgate.runtime.upstream.sweep import Sweep
+
+
+class Shelf(Protocol):
+    """The pool, as its connections see it."""
+
+    settings: UpstreamSettings
+    sweep: Sweep
+
+    def connect(self, call: UpstreamCall) -> None:
+        """Make a fresh connection for this call."""
+
+    def keep(self, connection: "UpstreamConnection") -> None:
+        """Put an idle connection on the shelf."""
+
+    def lost(self, connection: "UpstreamConnection") -> None:
+        """Forget a connection that is closed."""
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """Sends a request in one write and hands over its answer, one `on_data` per read."""
+
+    __slots__ = ("_clock", "_eof", "_pool", "_reader", "_transport", "call", "reused", "stamp")
+
+    def __init__(self, pool: Shelf) -> None:
+        self._pool = pool
+        self._clock = pool.sweep
+        self._reader = AnswerReader(pool.settings.head_bytes, pool.settings.informational_answers)
+        self._transport: asyncio.Transport | None = None
+        self._eof = False
+        self.call: UpstreamCall | None = None
+        self.reused = False
+        self.stamp = 0.0
+
+    # ---- the call's side
+
+    def begin(self, call: UpstreamCall) -> None:
+        """Send this call's request in one write and read its answer from now on."""
+        assert self._transport is not None
+        self.call = call
+        self.stamp = self._clock.now
+        if call.paused:
+            self._transport.pause_reading()
+        self._transport.write(call.message)
+
+    def pause(self) -> None:
+        """Read nothing until `resume`."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on; the silence while paused is not the engine's."""
+        if self._transport is not None:
+            self.stamp = self._clock.now
+            self._transport.resume_reading()
+
+    def drop(self) -> None:
+        """Close at once, without a word to the call."""
+        self.call = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def expire(self, call: UpstreamCall, detail: str) -> None:
+        """Fail the call for a deadline that has passed."""
+        self.drop()
+        call.fail(FailureKind.TIMEOUT, detail)
+
+    @property
+    def lost(self) -> bool:
+        """Whether there is no connection (any more)."""
+        return self._transport is None
+
+    @property
+    def headed(self) -> bool:
+        """Whether the final head of the present call has been read."""
+        return self._reader.head is not None
+
+    # ---- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Read what came and deliver it."""
+        call = self.call
+        if call is None:
+            self.drop()  # an answer that nobody asked for: the connection cannot be trusted
+            return
+        self.stamp = self._clock.now
+        reader = self._reader
+        headed = reader.head is not None
+        try:
+            reader.feed(data, head_only=call.head_only)
+        except ProtocolViolationError as violation:
+            self.drop()
+            call.fail(FailureKind.PROTOCOL, str(violation))
+            return
+        if not headed and reader.head is not None:
+            call.headed()
+            call.receiver.on_head(reader.head)
+            if self.call is not call:
+                return
+        parts = reader.parts
+        if parts:
+            body = parts[0] if len(parts) == 1 else b"".join(parts)
+            parts.clear()
+            call.receiver.on_data(body)
+            if self.call is not call:
+                return
+        if reader.whole:
+            self._finish(call)
+
+    def eof_received(self) -> None:
+        """Note the clean end; `connection_lost` follows."""
+        self._eof = True
+        if self._transport is not None:
+            self._transport.abort()  # a close would wait for a request that nobody reads any more
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the call that was under way, or leave the pool's shelf."""
+        self._transport = None
+        call, self.call = self.call, None
+        self._pool.lost(self)
+        if call is None:
+            return
+        reader = self._reader
+        if reader.until_close and self._eof:
+            call.end(delimited=False)
+        elif self.reused and not reader.touched and call.take_retry():
+            self._pool.connect(call)
+        else:
+            where = "in" if reader.head is not None else "before"
+            call.fail(FailureKind.BROKEN, f"connection lost {where} the answer: {exc or 'closed'}")
+
+    def _finish(self, call: UpstreamCall) -> None:
+        """Give the connection back, then end the call."""
+        transport, reader = self._transport, self._reader
+        assert transport is not None
+        self.call = None
+        if reader.keep_alive and not reader.surplus and not transport.get_write_buffer_size():
+            reader.clear()
+            self.reused = True
+            if call.paused:
+                transport.resume_reading()
+            self._pool.keep(self)
+        else:
+            transport.abort()
+        call.end(delimited=True)

@@ -1,0 +1,206 @@
+"""One engine's address: kept connections, new ones, and the sweep over their deadlines."""
+
+import asyncio
+import ssl as tls
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from headgate.core.words import FailureKind
+from headgate.runtime.upstream.call import UpstreamCall
+from headgate.runtime.upstream.connection import UpstreamConnection
+from headgate.runtime.upstream.contract import Receiver
+from headgate.runtime.upstream.fields import FRAMING, HeaderWriter
+from headgate.runtime.upstream.settings import UpstreamSettings
+from headgate.runtime.upstream.sweep import Sweep
+
+_WRITER: Final = HeaderWriter(FRAMING | {b"host"})
+_WITH_BODY: Final = (b"POST", b"PUT", b"PATCH")
+_DEFAULT_PORTS: Final = {False: 80, True: 443}
+
+
+@lru_cache(maxsize=1024)
+def _check_target(target: bytes) -> None:
+    if not target or any(byte <= 0x20 or byte == 0x7F for byte in target):
+        raise ValueError("a request target with a space or a control character in it cannot be sent")
+
+
+class UpstreamPool:
+    """Implements `Upstream` for `host:port`; build it anywhere, use it on one running loop.
+
+    Kept connections are taken last in, first out, so that a quiet pool shrinks. Names are resolved while
+    connecting, never on the way of a request that finds a kept connection. With `ssl` the engine is spoken to
+    over TLS and its certificate must be for `server_name`, by default `host`.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        settings: UpstreamSettings | None = None,
+        ssl: tls.SSLContext | None = None,
+        server_name: str | None = None,
+    ) -> None:
+        self.settings = settings or UpstreamSettings()
+        self._host = host
+        self._port = port
+        self._ssl = ssl
+        self._server_name = server_name
+        self._head_tail = b" HTTP/1.1\r\nhost: %b\r\n" % self._authority()
+        self._kept: list[UpstreamConnection] = []
+        self._connections: set[UpstreamConnection] = set()
+        self._connecting: dict[UpstreamCall, asyncio.Task[None]] = {}
+        self.sweep = Sweep(self._check)
+        self._closed = False
+
+    def _authority(self) -> bytes:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        default = self._port == _DEFAULT_PORTS[self._ssl is not None]
+        return (host if default else f"{host}:{self._port}").encode(
+            "idna" if host.isascii() is False else "ascii"
+        )
+
+    @property
+    def kept(self) -> int:
+        """How many connections wait for a request."""
+        return len(self._kept)
+
+    @property
+    def open(self) -> int:
+        """How many connections there are, kept, busy and being made."""
+        return len(self._connections) + len(self._connecting)
+
+    # ---- the caller's side
+
+    def request(
+        self,
+        method: bytes,
+        target: bytes,
+        headers: Sequence[tuple[bytes, bytes]],
+        body: bytes,
+        receiver: Receiver,
+        *,
+        head_by: float | None = None,
+        may_retry: bool = True,
+    ) -> UpstreamCall:
+        """Send one request now, on a kept connection if there is one; see `Upstream.request`."""
+        if self._closed:
+            raise RuntimeError("this upstream has been closed")
+        message = self._message(method, target, headers, body)
+        call = UpstreamCall(
+            self, message, receiver, head_only=method == b"HEAD", head_by=head_by, may_retry=may_retry
+        )
+        if self._kept:
+            call.begin(self._kept.pop())
+        else:
+            self.connect(call)
+        return call
+
+    def adopt(self, settings: UpstreamSettings, ssl: tls.SSLContext | None, server_name: str | None) -> None:
+        """Take new settings and a new context; calls under way go on, kept connections of the old context do not."""
+        assert (ssl is None) is (self._ssl is None), "the address would not be the same"
+        self.settings = settings
+        self._server_name = server_name
+        if ssl is not None:
+            self._ssl = ssl
+            while self._kept:
+                self._kept.pop().drop()
+
+    def close(self) -> None:
+        """Close every connection and abort every call; none of their receivers is called again."""
+        self._closed = True
+        self.sweep.stop()
+        for call in list(self._connecting):
+            call.abort()
+        for connection in list(self._connections):
+            if connection.call is not None:
+                connection.call.abort()
+            else:
+                connection.drop()
+        self._kept.clear()
+
+    def _message(
+        self, method: bytes, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes
+    ) -> bytes:
+        _check_target(target)
+        lines = _WRITER.write(headers)
+        if body or method in _WITH_BODY:
+            return b"%b %b%b%bcontent-length: %d\r\n\r\n%b" % (
+                method, target, self._head_tail, lines, len(body), body,
+            )  # fmt: skip
+        return b"%b %b%b%b\r\n" % (method, target, self._head_tail, lines)
+
+    # ---- the connections' side
+
+    def connect(self, call: UpstreamCall) -> None:
+        """Make a fresh connection for this call; the one place where a task is made."""
+        self.sweep.start()
+        self._connecting[call] = asyncio.get_running_loop().create_task(self._connect(call))
+
+    async def _connect(self, call: UpstreamCall) -> None:
+        connection = UpstreamConnection(self)
+        try:
+            async with asyncio.timeout(self.settings.connect_s):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: connection,
+                    self._host,
+                    self._port,
+                    ssl=self._ssl,
+                    server_hostname=(self._server_name or self._host) if self._ssl is not None else None,
+                )
+        except OSError as error:  # TimeoutError, name resolution and TLS failures are OSErrors too
+            self._connecting.pop(call, None)
+            reason = str(error) or type(error).__name__
+            call.fail(FailureKind.CONNECT, f"cannot connect to {self._host}:{self._port}: {reason}")
+        except asyncio.CancelledError:
+            connection.drop()
+            raise
+        else:
+            self._connecting.pop(call, None)
+            if connection.lost:
+                call.fail(FailureKind.CONNECT, f"{self._host}:{self._port} closed the connection at once")
+                return
+            self._connections.add(connection)
+            call.begin(connection)
+
+    def abandon(self, call: UpstreamCall) -> None:
+        """Stop connecting for a call that has ended."""
+        task = self._connecting.pop(call, None)
+        if task is not None:
+            task.cancel()
+
+    def keep(self, connection: UpstreamConnection) -> None:
+        """Put an idle connection on the shelf, or close it when the shelf is full."""
+        if len(self._kept) < self.settings.kept_connections:
+            connection.stamp = self.sweep.now
+            self._kept.append(connection)
+        else:
+            connection.drop()
+
+    def lost(self, connection: UpstreamConnection) -> None:
+        """Forget a connection that is closed."""
+        self._connections.discard(connection)
+        if connection in self._kept:
+            self._kept.remove(connection)
+
+    # ---- deadlines
+
+    def _check(self, now: float) -> None:
+        for call in [call for call in self._connecting if now >= call.deadline]:
+            self.abandon(call)
+            call.fail(FailureKind.TIMEOUT, "no connection before the deadline")
+        for connection in tuple(self._connections):
+            call_under_way = connection.call
+            if call_under_way is not None:
+                self._check_call(connection, call_under_way, now)
+        while self._kept and now - self._kept[0].stamp >= self.settings.kept_idle_s:
+            self._kept.pop(0).drop()
+        if not self._connections and not self._connecting:
+            self.sweep.stop()
+
+    def _check_call(self, connection: UpstreamConnection, call: UpstreamCall, now: float) -> None:
+        if now >= call.deadline:
+            connection.expire(call, "the answer did not come before its deadline")
+        elif connection.headed and not call.paused and now - connection.stamp >= self.settings.chunk_idle_s:
+            connection.expire(call, f"silent for {self.settings.chunk_idle_s:g} s in the middle of an answer")

@@ -1,0 +1,169 @@
+"""From an engine's bytes to its answer: llhttp checks every byte, and no callback of ours runs while it does.
+
+Its callbacks are methods of lists: `on_body` appends a piece, the two milestones empty a list of one token. So a
+piece of a stream costs no Python call in the parser. Heads are cut out at CRLF CRLF and fed alone; llhttp must find
+the head's end at the same place, and no line may end otherwise than in CRLF, hence the split into lines reads what
+llhttp has read.
+"""
+
+from typing import Final
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from headgate.runtime.upstream.answer import ProtocolViolationError, read_answer
+from headgate.runtime.upstream.contract import AnswerHead
+from headgate.runtime.upstream.fields import HEAD_END, HeaderReader
+
+_BARREN_BYTES: Final = 64 * 1024
+"""How many bytes of a started answer may carry no body (trailers, chunk extensions) before it is refused."""
+
+_READER: Final = HeaderReader()
+
+
+class AnswerReader:
+    """Reads the answers of one connection, one after the other; `clear` goes on to the next.
+
+    `parts` are the body's pieces since the last look; `head` the final head once it is there; `whole` says that the body
+    is over, `surplus` that something came after it, `keep_alive` that the connection may be used again.
+    """
+
+    __slots__ = (
+        "_barren_bytes",
+        "_chunked",
+        "_head_limit_bytes",
+        "_headless",
+        "_informational",
+        "_informational_limit",
+        "_parser",
+        "_raw",
+        "_size_left",
+        "_unfinished",
+        "head",
+        "keep_alive",
+        "on_body",
+        "on_headers_complete",
+        "on_message_complete",
+        "parts",
+        "surplus",
+        "touched",
+        "whole",
+    )
+
+    def __init__(self, head_limit_bytes: int, informational_limit: int) -> None:
+        self._head_limit_bytes = head_limit_bytes
+        self._informational_limit = informational_limit
+        self.parts: list[bytes] = []
+        self._headless: list[None] = [None]
+        self._unfinished: list[None] = [None]
+        self.on_body = self.parts.append
+        self.on_headers_complete = self._headless.clear
+        self.on_message_complete = self._unfinished.clear
+        self._parser = HttpResponseParser(self)
+        self.clear()
+
+    def clear(self) -> None:
+        """Expect a new answer."""
+        self._raw = b""
+        self._informational = 0
+        self._barren_bytes = 0
+        self._size_left = 0
+        self._chunked = False
+        self.head: AnswerHead | None = None
+        self.touched = False
+        self.whole = False
+        self.surplus = False
+        self.keep_alive = False
+        self.parts.clear()
+        self._expect_head()
+
+    def _expect_head(self) -> None:
+        self._headless[:] = self._unfinished[:] = (None,)
+
+    def feed(self, data: bytes, *, head_only: bool) -> None:
+        """Read on; raise ProtocolViolationError."""
+        try:
+            if self.head is None:
+                self._feed_head(data, head_only=head_only)
+            else:
+                self._parser.feed_data(data)
+                if self.parts and self._chunked and self._unfinished:  # the way of a streamed event
+                    self._barren_bytes = 0
+                    return
+                self._look(data)
+        except (HttpParserError, HttpParserUpgrade) as error:
+            if self.head is None or self._unfinished:
+                raise ProtocolViolationError(
+                    f"malformed answer: {str(error) or type(error).__name__}"
+                ) from None
+            self.whole = self.surplus = True
+
+    @property
+    def until_close(self) -> bool:
+        """Whether only the close of the connection ends the body."""
+        return self.head is not None and self.head.length is None and not self._chunked
+
+    def _feed_head(self, data: bytes, *, head_only: bool) -> None:
+        self.touched = True
+        raw = self._raw + data
+        while self.head is None:
+            end = raw.find(HEAD_END)
+            if end > self._head_limit_bytes or (end < 0 and len(raw) > self._head_limit_bytes):
+                raise ProtocolViolationError(f"answer head longer than {self._head_limit_bytes} bytes")
+            if end < 0:
+                self._await_head(raw)
+                return
+            self._parser.feed_data(raw[: end + 4])
+            self._read_head(raw[:end])
+            raw = raw[end + 4 :]
+        self._raw = b""
+        if head_only:
+            self.whole = self.surplus = True  # llhttp waits for a body: never use the connection again
+        elif raw or not self._unfinished:
+            if raw:
+                self._parser.feed_data(raw)
+            self._look(raw)
+
+    def _await_head(self, raw: bytes) -> None:
+        """Keep the beginning of a head; refuse at once what cannot become one."""
+        if not raw.startswith(b"HTTP/1."[: len(raw)]):
+            raise ProtocolViolationError("answer does not begin with an HTTP/1 status line")
+        if raw.count(b"\n") != raw.count(b"\r\n"):
+            raise ProtocolViolationError("answer head with lines that do not end in CR LF")
+        self._raw = raw
+
+    def _read_head(self, block: bytes) -> None:
+        lines = block.split(b"\r\n")
+        if self._headless:
+            raise ProtocolViolationError("answer head with stray line ends")
+        status = self._parser.get_status_code()
+        if status < 200:
+            self._skip_informational(status)
+            return
+        version = lines[0][:8]
+        if version not in {b"HTTP/1.1", b"HTTP/1.0"}:
+            raise ProtocolViolationError("answer in another version of HTTP")
+        del lines[0]
+        fields = _READER.read(lines)
+        self.head, self._chunked, self.keep_alive = read_answer(status, version, fields)
+        self._size_left = self.head.length or 0
+        self._headless.append(None)
+
+    def _skip_informational(self, status: int) -> None:
+        self._informational += 1
+        if status == 101 or self._informational > self._informational_limit:
+            raise ProtocolViolationError("a protocol switch, or too many informational answers")
+        self._expect_head()
+
+    def _look(self, data: bytes) -> None:
+        """See what a read has brought: the end, something beyond it, or nothing but framing."""
+        self._size_left -= len(data)
+        self.whole = not self._unfinished
+        if self.whole:
+            ended = data.endswith(HEAD_END) if self._chunked else self._size_left == 0
+            self.surplus = not ended or not self._headless
+        elif self.parts:
+            self._barren_bytes = 0
+        else:
+            self._barren_bytes += len(data)
+            if self._barren_bytes > _BARREN_BYTES:
+                raise ProtocolViolationError("answer goes on without a body byte")

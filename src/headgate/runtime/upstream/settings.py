@@ -1,0 +1,20 @@
+"""The numbers of the upstream client, with the source of each default."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamSettings:
+    """Deadlines and bounds of one engine's connections.
+
+    `kept_idle_s` is below uvicorn's keep-alive of 5 s, which vLLM and SGLang inherit, so that a kept connection
+    is rarely found dead. `chunk_idle_s` is how long a started answer may be silent. `informational_answers` is
+    how many 1xx heads may precede the answer, `head_bytes` how long all these heads may be together.
+    """
+
+    connect_s: float = 5.0
+    kept_idle_s: float = 4.0
+    chunk_idle_s: float = 60.0
+    kept_connections: int = 256
+    head_bytes: int = 64 * 1024
+    informational_answers: int = 64

@@ -1,0 +1,188 @@
+"""Bounds on bodies, connections and bytes held over all of them; and the drain."""
+
+import resource
+
+import pytest
+
+from headgate.servers.http1 import ByteBudget, Exchange, ServerLimits
+from headgate.servers.http1.limits import connections_by_descriptors
+from servers.http1.wire import Recorder, chunked, get, ignore, post, run, serving, until
+
+
+def test_a_body_over_the_cap_is_refused_by_its_length_before_it_is_read() -> None:
+    async def body() -> None:
+        async with serving(body_bytes=1000) as stand:
+            assert (await stand.ask(post(b"x" * 1000))).status == 200
+            head = post(b"x" * 1001).partition(b"\r\n\r\n")[0]
+            got = await stand.ask(head + b"\r\n\r\n")
+            assert (got.status, got.body) == (
+                413,
+                b"body_too_large: the request body is limited to 1000 bytes",
+            )
+            assert len(stand.application.bodies) == 1
+
+    run(body())
+
+
+def test_a_chunked_body_over_the_cap_is_refused_at_the_cap() -> None:
+    async def body() -> None:
+        async with serving(body_bytes=1000) as stand:
+            assert (await stand.ask(chunked(b"x" * 500, b"x" * 500))).status == 200
+            got = await stand.ask(chunked(b"x" * 500, b"x" * 501, ending=b""))
+            assert got.status == 413
+            assert len(stand.application.bodies) == 1
+
+    run(body())
+
+
+def test_chunks_that_are_mostly_framing_are_refused() -> None:
+    async def body() -> None:
+        async with serving() as stand:
+            small = chunked(*[b"x"] * 50_000)
+            assert len((await stand.ask(small)).body) == 50_007
+            got = await stand.ask(chunked(b"x", ending=b"1;" + b"a" * 200_000 + b"\r\nx\r\n"))
+            assert (got.status, got.body) == (400, b"invalid_request: more chunk framing than body")
+            got = await stand.ask(chunked(b"x", ending=b"0\r\n" + b"A: b\r\n" * 50_000))
+            assert got.status == 400
+
+    run(body())
+
+
+def test_a_large_body_in_many_reads_arrives_whole() -> None:
+    async def body() -> None:
+        text = bytes(range(256)) * 20_000
+        async with serving() as stand:
+            client = await stand.connect()
+            for request in (post(text), chunked(text[:3_000_000], text[3_000_000:]), post(text)):
+                client.send(request)
+                await client.answer()
+            assert stand.application.bodies == [text] * 3
+
+    run(body())
+
+
+def test_bodies_being_received_and_held_share_one_budget() -> None:
+    async def body() -> None:
+        budget = ByteBudget(1000)
+        async with serving(Recorder(answering=ignore), budget=budget) as stand:
+            first = await stand.connect()
+            first.send(post(b"x" * 600))
+            await until(lambda: stand.application.exchanges)
+            assert budget.held_bytes == 600
+            second = await stand.connect()
+            second.send(post(b"x" * 400)[:100])
+            await until(lambda: budget.held_bytes == 1000)
+            for request in (post(b"x"), chunked(b"x")):
+                got = await stand.ask(request)
+                assert (got.status, got.headers["connection"]) == (503, "close")
+            assert (await stand.ask(get(b"/", b"Expect: 200-ok"))).status == 417
+            stand.application.exchanges[0].respond(200, [], b"")
+            assert budget.held_bytes == 400
+            second.hang_up()
+            await until(lambda: budget.held_bytes == 0)
+
+    run(body())
+
+
+@pytest.mark.parametrize("ending", ["respond", "abort", "gone", "cut"])
+def test_the_budget_is_whole_again_however_an_exchange_ends(ending: str) -> None:
+    async def body() -> None:
+        async with serving(Recorder(answering=ignore)) as stand:
+            client = await stand.connect()
+            client.send(chunked(b"x" * 100))
+            await until(lambda: stand.application.exchanges)
+            exchange = stand.application.exchanges[0]
+            assert stand.server.budget.held_bytes == 100
+            if ending == "respond":
+                exchange.respond(200, [], b"")
+            elif ending == "abort":
+                exchange.abort()
+            elif ending == "gone":
+                client.hang_up()
+            else:
+                exchange.start(200, [], length=5)
+                exchange.finish()
+            await until(lambda: stand.server.budget.held_bytes == 0)
+
+    run(body())
+
+
+def test_a_budget_refuses_a_negative_limit() -> None:
+    with pytest.raises(ValueError, match="limit_bytes is -1"):
+        ByteBudget(-1)
+
+
+def test_a_connection_over_the_cap_gets_503_and_the_others_go_on() -> None:
+    async def body() -> None:
+        async with serving(connections=2, linger_s=0.1) as stand:
+            first, second = await stand.connect(), await stand.connect()
+            first.send(get())
+            assert (await first.answer()).status == 200
+            third = await stand.connect()
+            third.send(get())
+            got = await third.answer()
+            assert (got.status, got.headers["connection"]) == (503, "close")
+            assert await third.rest() == b""
+            assert stand.server.refused_connections == 1
+            second.send(get())
+            assert (await second.answer()).status == 200
+            assert len(stand.application.bodies) == 2
+
+    run(body())
+
+
+def test_a_flood_of_connections_over_the_cap_leaves_nothing_behind() -> None:
+    async def body() -> None:
+        async with serving(connections=2, linger_s=0.1) as stand:
+            clients = [await stand.connect() for _n in range(120)]
+            for client in clients[2:]:
+                assert (await client.rest()).startswith(b"HTTP/1.1 503 ")
+            await until(lambda: stand.server.connections == 2)
+            clients[0].send(get())
+            assert (await clients[0].answer()).status == 200
+
+    run(body())
+
+
+def test_the_default_cap_leaves_a_hundred_descriptors() -> None:
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert ServerLimits().connections is None
+    assert connections_by_descriptors() == max(1, soft - 100)
+
+
+def test_a_drain_closes_idle_connections_and_lets_requests_end() -> None:
+    async def body() -> None:
+        def answer(exchange: Exchange, _body: bytes) -> None:
+            if exchange.head.target == b"/quick":
+                exchange.respond(200, [], b"")
+
+        async with serving(Recorder(answering=answer)) as stand:
+            idle, busy, reading = await stand.connect(), await stand.connect(), await stand.connect()
+            idle.send(get(b"/quick"))
+            await idle.answer()
+            busy.send(get(b"/slow"))
+            reading.send(post(b"hello", target=b"/quick")[:-1])
+            await until(lambda: len(stand.application.heads) == 3)
+            stand.server.drain()
+            assert await idle.rest() == b""
+            reading.send(b"o")
+            stand.application.exchanges[1].respond(200, [], b"whole")
+            for client in (busy, reading):
+                got = await client.answer()
+                assert (got.status, got.headers["connection"]) == (200, "close")
+                assert await client.rest() == b""
+            assert (await stand.ask(get(b"/quick"))).headers["connection"] == "close"
+            stand.server.stop_listening()
+            with pytest.raises(ConnectionError):
+                await stand.connect()
+
+    run(body())
+
+
+def test_a_taken_port_is_refused() -> None:
+    async def body() -> None:
+        async with serving() as stand:
+            with pytest.raises(OSError, match="in use"):
+                await stand.server.listen("127.0.0.1", stand.port)
+
+    run(body())

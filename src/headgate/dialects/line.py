@@ -1,0 +1,402 @@
+"""Frames of the line protocol: newline-delimited JSON over TCP, wire version 0 of the Heptamini ingress governor.
+
+Both sides use this page: the door reads requests and writes replies, the client writes requests and reads replies.
+Reading follows the rules of the JSON decoder that the protocol was published with (Go's): key names match without
+case, unknown keys are ignored, the last duplicate wins, null leaves a field as it was, and a number of the wrong
+kind spoils the line. Two fields are ours and optional: `token` in a request, `want_result` in a manifest.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from enum import IntEnum, StrEnum
+from typing import Any, Final, NamedTuple
+
+PORT: Final = 7777
+MOST_SEQ: Final = 2**64 - 1
+NO_JOB: Final = "J_?"
+"""The job of a reply to something that names none."""
+MOST_NAME: Final = 1024
+"""Characters of a job or payload id: file names end at 255; without a bound a line could be one name."""
+_INT64: Final = 2**63 - 1
+# Kept: `json.dumps` with separators of its own builds an encoder each time.
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
+
+
+class Verb(StrEnum):
+    """What a frame is; the first two are the client's, `result` is ours and only sent when asked for."""
+
+    SHARE = "share"
+    PING = "ping"
+    CLARIFY = "clarify"
+    CONFIRM = "confirm"
+    RESULT = "result"
+
+
+class Status(StrEnum):
+    """How a reply stands."""
+
+    OK = "ok"
+    NEED = "need"
+    YIELD = "yield"
+    DONE = "done"
+    ABORT = "abort"
+
+
+class Need(StrEnum):
+    """What exactly a `need`, `yield` or `abort` is about."""
+
+    MANIFEST_INVALID = "manifest_invalid"
+    MANIFEST_MISSING = "manifest_missing"
+    PAYLOAD_ID_MISMATCH = "payload_id_mismatch"
+    CHUNK_EXPECTED_INDEX = "chunk_expected_index"
+    CHUNK_B64_INVALID = "chunk_b64_invalid"
+    CHUNK_TOO_LARGE = "chunk_too_large"
+    PAYLOAD_TOO_LARGE = "payload_too_large"
+    CHUNK_HASH_MISMATCH = "chunk_hash_mismatch"
+    PAYLOAD_SIZE_MISMATCH = "payload_size_mismatch"
+    PAYLOAD_HASH_MISMATCH = "payload_hash_mismatch"
+    SERVER_BUSY = "server_busy"
+    BACKEND_ERROR = "backend_error"
+    HTTP_REQUEST = "http_request"
+    BINARY_GIF = "binary_gif"
+    HTML_DOCUMENT = "html_document"
+    XML_DOCUMENT = "xml_document"
+    JSON_ARRAY = "json_array"
+    JSON_MALFORMED = "json_malformed"
+    NOT_JSON = "not_json"
+    ENVELOPE_INVALID = "envelope_invalid"
+    LINE_TOO_LARGE = "line_too_large"
+    IDLE_TIMEOUT = "idle_timeout"
+    TOO_MANY_JOBS = "too_many_jobs"
+    UNAUTHORIZED = "unauthorized"
+
+
+class Fault(StrEnum):
+    """The kind of trouble, `error_code` on the wire."""
+
+    NEED_MANIFEST_FIX = "need_manifest_fix"
+    NEED_MORE = "need_more"
+    BUSY = "busy"
+    BACKEND_ERROR = "backend_error"
+    BAD_FRAME = "bad_frame"
+    BAD_ENVELOPE = "bad_envelope"
+    TIMEOUT = "timeout"
+    QUOTA = "quota"
+
+
+class JobOutcome(IntEnum):
+    """`conn.outcome`: how a job, or the connection with it, ended."""
+
+    DONE = 1
+    ABORTED = 2
+    YIELDED = 3
+    TIMEOUT = 4
+    PEER_GONE = 5
+
+
+class OutcomeReason(IntEnum):
+    """`conn.outcome_reason`: why."""
+
+    BUSY = 1
+    BAD_FRAME = 2
+    INVALID_MANIFEST = 3
+    INVALID_CHUNK = 4
+    QUOTA = 5
+    PEER_GONE = 7
+    BACKEND_ERROR = 8
+    IDLE_TIMEOUT = 9
+
+
+class Manifest(NamedTuple):
+    """What will be uploaded; `want_result` asks for the engine's answer."""
+
+    payload_id: str
+    content_type: str = ""
+    content_encoding: str = ""
+    cipher: str = ""
+    total_bytes: int = 0
+    chunk_bytes: int = 0
+    chunks: int = 0
+    sha256: str = ""
+    want_result: bool = False
+
+    def is_valid(self, most_bytes: int) -> bool:
+        """Whether it can be taken: named, plain, not empty, and at most `most_bytes` large."""
+        plain = self.content_encoding in {"", "identity"} and self.cipher in {"", "none"}
+        sized = min(self.total_bytes, self.chunk_bytes, self.chunks) > 0
+        named = 0 < len(self.payload_id) <= MOST_NAME
+        return (
+            named and plain and sized and min(self.total_bytes, self.chunk_bytes * self.chunks) <= most_bytes
+        )
+
+
+class Chunk(NamedTuple):
+    """One piece of a payload, still in base64; `number` is its 0-based index."""
+
+    payload_id: str
+    number: int = 0
+    offset: int = 0
+    sha256: str = ""
+    bytes_b64: str = ""
+
+
+class Request(NamedTuple):
+    """One well-formed frame of a client."""
+
+    verb: Verb
+    job: str
+    seq: int
+    ttl_ms: int = 0
+    manifest: Manifest | None = None
+    chunk: Chunk | None = None
+    token: str = ""
+
+
+class Complaint(NamedTuple):
+    """Why a line is no request, and the job that it names, if any."""
+
+    need: Need
+    fault: Fault
+    job: str = NO_JOB
+    seq: int = 0
+    ttl_ms: int = 0
+
+
+class Receipt(NamedTuple):
+    """One number that a reply carries."""
+
+    kind: str
+    value: int
+
+
+class Reply(NamedTuple):
+    """One frame of a server; empty fields are not sent."""
+
+    verb: Verb
+    job: str
+    seq: int
+    status: Status
+    need: str = ""
+    error: str = ""
+    retry_hint_ms: int = 0
+    ttl_ms: int = 0
+    receipts: Sequence[Receipt] = ()
+    manifest: Manifest | None = None
+    chunk: Chunk | None = None
+
+    def receipt(self, kind: str) -> int | None:
+        """Return the value of this receipt, or None."""
+        return next((each.value for each in self.receipts if each.kind == kind), None)
+
+
+class FrameError(ValueError):
+    """A server sent something that is no reply of this protocol."""
+
+
+# ---- requests
+
+
+def read_request(line: bytes) -> Request | Complaint:
+    """Read one line of a client, without its end; never raises."""
+    fields = _load(line)
+    if fields is None:
+        return Complaint(_kind_of(line), Fault.BAD_FRAME)
+    try:
+        return _request(fields)
+    except _WrongTypeError:
+        return Complaint(Need.JSON_MALFORMED, Fault.BAD_FRAME)
+
+
+def write_request(request: Request) -> bytes:
+    """Return the line of a request."""
+    fields: dict[str, Any] = {"v": 0, "verb": request.verb, "job": request.job, "seq": request.seq}
+    fields["ttl_ms"] = request.ttl_ms
+    if request.token:
+        fields["token"] = request.token
+    _put_payload(fields, request.manifest, request.chunk)
+    return _line(fields)
+
+
+# What only a server may set.
+_SERVERS_TEXTS: Final = ("status", "need_code", "error_code")
+
+
+def _request(fields: Mapping[str, Any]) -> Request | Complaint:
+    version = _whole(fields, "v", least=-_INT64 - 1, most=_INT64)
+    verb, job = _text(fields, "verb"), _text(fields, "job")
+    seq, ttl_ms = _whole(fields, "seq"), _whole(fields, "ttl_ms")
+    token = _text(fields, "token")
+    manifest, chunk = _manifest(fields), _chunk(fields)
+    foreign = bool("".join(_text(fields, name) for name in _SERVERS_TEXTS))
+    foreign |= bool(_whole(fields, "retry_hint_ms")) | bool(_receipts(fields))
+    named = 0 < len(job) <= MOST_NAME
+    known = verb in {Verb.SHARE, Verb.PING}
+    shares = (manifest is None) != (chunk is None) if verb == Verb.SHARE else True
+    if version != 0 or not named or not known or not shares or seq < 1 or foreign:
+        return Complaint(Need.ENVELOPE_INVALID, Fault.BAD_ENVELOPE, job if named else NO_JOB, seq, ttl_ms)
+    return Request(Verb(verb), job, seq, ttl_ms, manifest, chunk, token)
+
+
+_STARTS: Final = (
+    (re.compile(rb"(?:GET|POST|PUT|HEAD) "), Need.HTTP_REQUEST),
+    (re.compile(rb"GIF8"), Need.BINARY_GIF),
+    (re.compile(rb"\s*<(?:!doctype\s+html|html)", re.IGNORECASE), Need.HTML_DOCUMENT),
+    (re.compile(rb"\s*<"), Need.XML_DOCUMENT),
+    (re.compile(rb"\s*\["), Need.JSON_ARRAY),
+    (re.compile(rb"\s*\{"), Need.JSON_MALFORMED),
+)
+
+
+def _kind_of(line: bytes) -> Need:
+    """Say what this line is instead of a frame."""
+    return next((need for start, need in _STARTS if start.match(line)), Need.NOT_JSON)
+
+
+# ---- replies
+
+
+def write_reply(reply: Reply) -> bytes:
+    """Return the line of a reply."""
+    fields: dict[str, Any] = {"v": 0, "verb": reply.verb, "job": reply.job, "seq": reply.seq & MOST_SEQ}
+    fields["ttl_ms"] = reply.ttl_ms
+    fields["status"] = reply.status
+    if reply.need:
+        fields["need_code"] = reply.need
+    if reply.error:
+        fields["error_code"] = reply.error
+    if reply.retry_hint_ms:
+        fields["retry_hint_ms"] = reply.retry_hint_ms
+    _put_payload(fields, reply.manifest, reply.chunk)
+    fields["receipts"] = [{"kind": each.kind, "value_u64": each.value} for each in reply.receipts]
+    return _line(fields)
+
+
+def read_reply(line: bytes) -> Reply:
+    """Read one line of a server; raises FrameError for what is no reply."""
+    fields = _load(line)
+    try:
+        if fields is None or _whole(fields, "v") != 0:
+            raise FrameError("the server's line is no frame of this protocol")
+        return Reply(
+            verb=Verb(_text(fields, "verb")),
+            job=_text(fields, "job"),
+            seq=_whole(fields, "seq"),
+            status=Status(_text(fields, "status")),
+            need=_text(fields, "need_code"),
+            error=_text(fields, "error_code"),
+            retry_hint_ms=_whole(fields, "retry_hint_ms"),
+            ttl_ms=_whole(fields, "ttl_ms"),
+            receipts=_receipts(fields),
+            manifest=_manifest(fields),
+            chunk=_chunk(fields),
+        )
+    except (_WrongTypeError, ValueError) as error:
+        raise FrameError("the server's line is no frame of this protocol") from error
+
+
+# ---- fields
+
+
+class _WrongTypeError(Exception):
+    """A field is not of its type."""
+
+
+def _folded(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {key.casefold(): value for key, value in pairs if value is not None}
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
+
+
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_folded, parse_constant=_refuse_constant)
+
+
+def _load(line: bytes) -> dict[str, Any] | None:
+    """Return the object on this line with its keys folded, None for anything else."""
+    try:
+        fields = _DECODER.decode(line.decode(errors="replace"))
+    except (ValueError, RecursionError):
+        return None
+    return fields if isinstance(fields, dict) else None
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    value = fields.get(name, "")
+    if not isinstance(value, str):
+        raise _WrongTypeError(name)
+    return value
+
+
+def _whole(fields: Mapping[str, Any], name: str, least: int = 0, most: int = MOST_SEQ) -> int:
+    value = fields.get(name, 0)
+    if type(value) is not int or not least <= value <= most:
+        raise _WrongTypeError(name)
+    return value
+
+
+def _truth(fields: Mapping[str, Any], name: str) -> bool:
+    value = fields.get(name, False)
+    if not isinstance(value, bool):
+        raise _WrongTypeError(name)
+    return value
+
+
+def _object(fields: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise _WrongTypeError(name)
+    return value
+
+
+def _manifest(fields: Mapping[str, Any]) -> Manifest | None:
+    inner = _object(fields, "payload_manifest")
+    if inner is None:
+        return None
+    return Manifest(
+        payload_id=_text(inner, "payload_id"),
+        content_type=_text(inner, "content_type"),
+        content_encoding=_text(inner, "content_encoding"),
+        cipher=_text(inner, "cipher"),
+        total_bytes=_whole(inner, "total_bytes"),
+        chunk_bytes=_whole(inner, "chunk_bytes"),
+        chunks=_whole(inner, "chunks"),
+        sha256=_text(inner, "sha256"),
+        want_result=_truth(inner, "want_result"),
+    )
+
+
+def _chunk(fields: Mapping[str, Any]) -> Chunk | None:
+    inner = _object(fields, "payload_chunk")
+    if inner is None:
+        return None
+    index, offset = _whole(inner, "index"), _whole(inner, "offset")
+    return Chunk(_text(inner, "payload_id"), index, offset, _text(inner, "sha256"), _text(inner, "bytes_b64"))
+
+
+def _receipts(fields: Mapping[str, Any]) -> list[Receipt]:
+    value = fields.get("receipts", [])
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise _WrongTypeError("receipts")
+    return [Receipt(_text(each, "kind"), _whole(each, "value_u64")) for each in value]
+
+
+def _put_payload(fields: dict[str, Any], manifest: Manifest | None, chunk: Chunk | None) -> None:
+    if manifest is not None:
+        written = manifest._asdict()
+        if not manifest.want_result:
+            del written["want_result"]
+        fields["payload_manifest"] = written
+    if chunk is not None:
+        fields["payload_chunk"] = {
+            "payload_id": chunk.payload_id,
+            "index": chunk.number,
+            "offset": chunk.offset,
+            "sha256": chunk.sha256,
+            "bytes_b64": chunk.bytes_b64,
+        }
+
+
+def _line(fields: Mapping[str, Any]) -> bytes:
+    return _ENCODER.encode(fields).encode() + b"\n"

@@ -1,0 +1,57 @@
+"""Server-sent events, split as they arrive.
+
+A blank line ends an event; lines end in CR, LF or CRLF (WHATWG HTML, "Server-sent events"). The relay looks into
+whole chunks first and comes here only for chunks that may matter, so clarity beats speed on this page.
+"""
+
+import re
+
+MOST_EVENT_BYTES = 1024 * 1024
+"""One event may be this long: base64 audio and long logprobs stay below 200 KB; an endless line does not."""
+
+# Atomic groups, or CRLF would be read as CR followed by LF: two line ends.
+_BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+
+
+class EventTooLongError(ValueError):
+    """An event grew beyond the bound without ending."""
+
+
+class Splitter:
+    """Cuts a byte stream into whole events, keeping the unfinished rest (at most `most_bytes`).
+
+    The pieces, joined with `rest`, are the bytes that went in: nothing is added, dropped or normalised. A piece
+    may consist of line ends alone.
+    """
+
+    __slots__ = ("_most_bytes", "_searched", "rest")
+
+    def __init__(self, most_bytes: int = MOST_EVENT_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._searched = 0
+        self.rest = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the events that are whole now, terminators included."""
+        rest = self.rest
+        rest += data
+        pieces: list[bytes] = []
+        start, searched = 0, self._searched
+        while found := _BLANK_LINE.search(rest, searched):
+            searched = found.end()
+            pieces.append(bytes(rest[start:searched]))
+            start = searched
+        del rest[:start]
+        # The longest terminator is four bytes: three of them may already be here.
+        self._searched = max(0, len(rest) - 3)
+        if len(rest) > self._most_bytes:
+            raise EventTooLongError
+        return pieces
+
+
+def payload(event: bytes) -> bytes:
+    """Return the joined data lines of one event, empty for comments and blanks."""
+    if event.startswith(b"data:") and event.find(b"\n", 0, -2) < 0 and b"\r" not in event:
+        return event[5:].strip()
+    lines = [line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")]
+    return b"\n".join(lines).strip()

@@ -1,0 +1,204 @@
+"""The gateway: builds every room around one governor, serves, drains, and takes everything down again."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from headgate.core.events import Draining
+from headgate.core.settings import Settings
+from headgate.gateway.fleet import Fleet
+from headgate.gateway.settings import GatewaySettings
+from headgate.observe.door import DoorSnapshot, ServiceSnapshot
+from headgate.observe.heptamini import HeptaminiCollector
+from headgate.observe.prometheus import Exposition
+from headgate.runtime.callers import Callers
+from headgate.runtime.clock import Clock, MonotonicClock
+from headgate.runtime.driver import Core, Driver, Observer
+from headgate.servers.admin.server import AdminServer
+from headgate.servers.admin.views import Readiness, Views
+from headgate.servers.http import HttpDoor
+from headgate.servers.http1 import ByteBudget, HttpServer
+from headgate.servers.line import LineDoor, LineRoute
+
+# How often a drain looks whether everything has ended: far below what anybody waits for a process to leave.
+_DRAIN_LOOK_S = 0.02
+# The core cancels at the end of the grace; cancelled streams and last answers get this long to leave the sockets.
+_DRAIN_MARGIN_S = 1.0
+
+
+class Gateway:
+    """One gate in one process; build it on the loop that runs it.
+
+    `governor` decides and must name its engines as `settings.engines` does. Use: `start`, then `drain`, then
+    `stop`; `stop` alone cuts everything.
+    """
+
+    def __init__(
+        self,
+        governor: Core,
+        settings: GatewaySettings,
+        *,
+        observers: Sequence[Observer] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.settings = settings
+        self.driver = Driver(governor, clock or MonotonicClock(), loop)
+        self.driver.observers.extend(observers)
+        self.draining = False
+        self._clock = clock or MonotonicClock()
+        self.reloads = 0
+        self.failed_reloads = 0
+        self.reload_success = True
+        self.lines_dropped: Callable[[], int] = lambda: 0
+        self._fleet = Fleet(settings.engines, settings.upstream, self.driver, self._clock)
+        self.door = HttpDoor(self.driver, self._fleet.routes, settings.door, Callers(settings.callers))
+        budget = ByteBudget(settings.byte_budget)
+        self.server = HttpServer(self.door, limits=settings.server, budget=budget)
+        self.line = self._open_line(budget)
+        self.line_port = 0
+        self.admin = self._open_admin()
+        self.port = 0
+
+    def _open_line(self, budget: ByteBudget) -> LineDoor | None:
+        address = self.settings.line
+        if address is None:
+            return None
+        return LineDoor(self.driver, _line_routes(self._fleet), address.door, budget)
+
+    def _open_admin(self) -> AdminServer | None:
+        address = self.settings.admin
+        if address is None:
+            return None
+        exposition = Exposition(self.driver.snapshot, self._door_snapshot, self._service_snapshot)
+        if self.line is not None and self.settings.line is not None and self.settings.line.metrics:
+            exposition.add(HeptaminiCollector(self.line.readings))
+        views = Views(self.driver.snapshot, self.driver.explain, self.ready, exposition.render)
+        return AdminServer(views, address.host, address.port, token=address.token, hosts=address.hosts)
+
+    def _door_snapshot(self) -> DoorSnapshot:
+        door, server = self.door, self.server
+        return DoorSnapshot(
+            connections=server.connections,
+            refused_connections=server.refused_connections,
+            rejected=door.rejected,
+            body_bytes=server.budget.held_bytes,
+            body_limit_bytes=server.budget.limit_bytes,
+            refused_callers=door.entry.refused,
+            spoofed_fields=door.entry.callers.spoofed,
+            shed=door.shed,
+        )
+
+    def _service_snapshot(self) -> ServiceSnapshot:
+        return ServiceSnapshot(
+            reload_success=self.reload_success,
+            reloads=self.reloads,
+            failed_reloads=self.failed_reloads,
+            loop_lag_s=self.door.lag_s,
+            log_lines_dropped=self.lines_dropped(),
+        )
+
+    def ready(self) -> Readiness:
+        """Return whether work should come here, with the state of each part."""
+        snapshot = self.driver.snapshot()
+        detail = {"gate": "draining" if self.draining else "open"}
+        detail |= {f"engine {engine.name}": "up" if engine.up else "down" for engine in snapshot.engines}
+        return Readiness(not self.draining and any(engine.up for engine in snapshot.engines), detail)
+
+    async def start(self) -> None:
+        """Serve; raises OSError when an address is taken or not ours, with nothing left open."""
+        try:
+            settings = self.settings
+            self.port = await self.server.listen(settings.host, settings.port, settings.ssl)
+            if self.line is not None and self.settings.line is not None:
+                address = self.settings.line
+                self.line_port = await self.line.listen(address.host, address.port, ssl=address.ssl)
+            if self.admin is not None:
+                await self.admin.start()
+        except OSError:
+            await self.stop()
+            raise
+        self.door.start()
+        self._fleet.start()
+
+    async def adopt(self, settings: GatewaySettings, core: Settings) -> tuple[str, ...]:
+        """Take new settings while serving; return those that need a restart, which stay as they were.
+
+        Nothing that runs or waits is lost: lower limits only keep new work out, removed engines finish what they have.
+        """
+        before = self.settings
+        self.settings = replace(
+            settings, host=before.host, port=before.port, admin=before.admin, line=before.line
+        )
+        await self.server.secure(settings.ssl)
+        self.server.adopt(settings.server, settings.byte_budget)
+        self.door.adopt(settings.door)
+        self.door.entry.replace(settings.callers)
+        self._fleet.adopt(settings.engines, settings.upstream)
+        self._reroute()
+        self.driver.reconfigure(core)
+        return _fixed(before, settings)
+
+    def _reroute(self) -> None:
+        """Show the doors the engines as they are now, before the core may name a new one."""
+        self.door.engines = {route.name: route for route in self._fleet.routes}
+        if self.line is not None:
+            self.line.engines = {route.name: route for route in _line_routes(self._fleet)}
+
+    async def drain(self) -> None:
+        """Refuse new work, let running work end within the grace, and return when nothing is left.
+
+        Held attempts are yielded at once; connections close after their answer. Readiness turns to 503 first.
+        """
+        self.draining = True
+        self.server.drain()
+        grace_s = self.settings.drain_grace_s
+        self.driver.post(Draining(grace_s))
+        if self.line is not None:
+            self.line.drain()
+        loop = asyncio.get_running_loop()
+        by = loop.time() + grace_s + _DRAIN_MARGIN_S
+        while (self._ongoing() or self._connections()) and loop.time() < by:
+            if not self._ongoing():
+                by = min(by, loop.time() + _DRAIN_MARGIN_S)
+            await asyncio.sleep(_DRAIN_LOOK_S)
+
+    @property
+    def under_way(self) -> int:
+        """How many requests and jobs are not over, over all doors."""
+        return self._ongoing()
+
+    def _ongoing(self) -> int:
+        return self.door.ongoing + (self.line.ongoing if self.line is not None else 0)
+
+    def _connections(self) -> int:
+        return self.server.connections + (self.line.connections if self.line is not None else 0)
+
+    async def stop(self) -> None:
+        """Close every door and connection at once; harmless when never started."""
+        self.door.stop()
+        self._fleet.stop()
+        await self.server.close()
+        if self.line is not None:
+            await self.line.close()
+        self._fleet.close()
+        if self.admin is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.admin.stop()
+        self.driver.close()
+
+
+def _line_routes(fleet: Fleet) -> list[LineRoute]:
+    return [LineRoute(*route) for route in fleet.routes]
+
+
+def _fixed(before: GatewaySettings, after: GatewaySettings) -> tuple[str, ...]:
+    """Name what differs and belongs to sockets that are open: addresses, and the other doors as a whole."""
+    differing = {
+        "listen.host": before.host != after.host,
+        "listen.port": before.port != after.port,
+        "admin": before.admin != after.admin,
+        "line": before.line != after.line,
+    }
+    return tuple(name for name, differs in differing.items() if differs)

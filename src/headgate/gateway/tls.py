@@ -1,0 +1,84 @@
+"""TLS contexts from files: for clients of the HTTP door, and towards engines, whose certificates are always verified."""
+
+import ssl as tls
+from dataclasses import dataclass
+from typing import NoReturn
+
+
+class TlsError(ValueError):
+    """A file that cannot be used; `field` is the setting that names it."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Paths of PEM files: a certificate with its key, and the authorities that the other side must come from."""
+
+    cert: str | None = None
+    key: str | None = None
+    authorities: str | None = None
+
+
+def listener_context(files: TlsFiles) -> tls.SSLContext:
+    """Return the context for clients: TLS 1.2 at least, client certificates asked for when authorities are given."""
+    context = tls.SSLContext(tls.PROTOCOL_TLS_SERVER)
+    context.minimum_version = tls.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    _load_pair(context, files)
+    if files.authorities is not None:
+        _load_authorities(context, files.authorities, "client_ca")
+        context.verify_mode = tls.CERT_REQUIRED
+    return context
+
+
+def engine_context(files: TlsFiles) -> tls.SSLContext:
+    """Return the context towards an engine: its name and certificate are verified, by the system's authorities or ours."""
+    context = tls.SSLContext(tls.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = tls.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    if files.authorities is None:
+        context.load_default_certs()
+    else:
+        _load_authorities(context, files.authorities, "ca")
+    if files.cert is not None:
+        _load_pair(context, files)
+    return context
+
+
+def _load_pair(context: tls.SSLContext, files: TlsFiles) -> None:
+    assert files.cert is not None
+    for field, path in (("cert", files.cert), ("key", files.key)):
+        _check_readable(field, path)
+    try:
+        context.load_cert_chain(files.cert, files.key, password=_refuse_passphrase)
+    except (tls.SSLError, ValueError) as error:
+        reason = error.reason if isinstance(error, tls.SSLError) else None
+        raise TlsError(
+            "cert", f"{files.cert} and {files.key} are no certificate and its key: {reason or error}"
+        ) from None
+
+
+def _load_authorities(context: tls.SSLContext, path: str, field: str) -> None:
+    _check_readable(field, path)
+    try:
+        context.load_verify_locations(cafile=path)
+    except tls.SSLError as error:
+        raise TlsError(field, f"{path} holds no certificates: {error.reason or 'not PEM'}") from None
+
+
+def _check_readable(field: str, path: str | None) -> None:
+    """The library's own errors do not say which file."""
+    assert path is not None
+    try:
+        with open(path, "rb"):  # noqa: PTH123 - nothing but whether it opens
+            pass
+    except OSError as error:
+        raise TlsError(field, f"{path} cannot be read: {error.strerror}") from None
+
+
+def _refuse_passphrase() -> NoReturn:
+    """Called for an encrypted key; without it the library would ask the terminal."""
+    raise ValueError("the key has a passphrase")

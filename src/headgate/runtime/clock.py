@@ -1,0 +1,21 @@
+"""The one place outside the tests where time is read for the core."""
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """A source of core time: seconds that never go backward."""
+
+    def now(self) -> float:
+        """Return the present core time in seconds."""
+
+
+class MonotonicClock:
+    """Core time is the system's monotonic time, the same that event loops count in.
+
+    A loop's own `time()` is taken once per turn of the loop: up to a whole turn too early, and rounded to
+    milliseconds by uvloop. Service times of fast engines need better.
+    """
+
+    now = staticmethod(time.monotonic)

@@ -1,0 +1,161 @@
+"""What engines call their gauges, and how to read them out of a page of metrics.
+
+The mapping is data: one row per engine, each gauge named by a spec `metric` or `metric{label=value}` as the
+Kubernetes endpoint picker writes them. Reading is tolerant: what is missing, malformed, NaN or negative is
+*unknown* (None), never an error, because a broken metrics page says nothing about an engine's health.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+MOST_PAGE_BYTES = 4 * 1024 * 1024
+"""vLLM's page with one model is 60 KB; a page beyond this bound is not read."""
+
+# Series of one gauge that are added up: models x data-parallel ranks; an endless page must not cost endless time.
+_MOST_SERIES = 1_024
+_MOST_COUNT = 1_000_000
+_LABEL = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+
+
+class GaugeNames(NamedTuple):
+    """What one engine calls its gauges.
+
+    `running` and `waiting` count requests; `kv_share` names the share of the KV cache in use (the first name that
+    is present counts); `kv_blocks` is the info metric whose two labels multiply to the cache's tokens.
+    """
+
+    engine: str
+    running: str
+    waiting: str
+    kv_share: tuple[str, ...] = ()
+    kv_blocks: tuple[str, str, str] | None = None
+
+
+GAUGE_NAMES: tuple[GaugeNames, ...] = (
+    GaugeNames(
+        "vllm",
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+        ("vllm:cache_config_info", "num_gpu_blocks", "block_size"),
+    ),
+    GaugeNames(
+        "sglang",
+        "sglang:num_running_reqs",
+        "sglang:num_queue_reqs",
+        ("sglang:token_usage",),
+        ("sglang:cache_config_info", "num_pages", "page_size"),
+    ),
+    GaugeNames(
+        "trtllm",
+        "trtllm_num_requests_running",
+        "trtllm_num_requests_waiting",
+        ("trtllm_kv_cache_utilization",),
+    ),
+    GaugeNames(
+        "triton",
+        "nv_trt_llm_request_metrics{request_type=scheduled}",
+        "nv_trt_llm_request_metrics{request_type=waiting}",
+        ("nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=fraction}",),
+    ),
+    GaugeNames("tgi", "tgi_batch_current_size", "tgi_queue_size"),
+    GaugeNames(
+        "llamacpp",
+        "llamacpp:requests_processing",
+        "llamacpp:requests_deferred",
+        ("llamacpp:kv_cache_usage_ratio",),
+    ),
+)
+
+
+class Gauges(NamedTuple):
+    """One reading; None for what is unknown. `engine` is the row that matched, None when no row did."""
+
+    engine: str | None = None
+    running: int | None = None
+    waiting: int | None = None
+    kv_share: float | None = None
+    kv_tokens: int | None = None
+
+
+def read_gauges(page: bytes, names: Sequence[GaugeNames] = GAUGE_NAMES) -> Gauges:
+    """Read the first engine's row whose `running` metric stands on this page of Prometheus text."""
+    if len(page) > MOST_PAGE_BYTES:
+        return Gauges()
+    page = b"\n" + page
+    for row in names:
+        values = list(_values(page, row.running))
+        if values:
+            return Gauges(
+                row.engine,
+                _total(values),
+                _total(list(_values(page, row.waiting))),
+                _share(page, row.kv_share),
+                _kv_tokens(page, row.kv_blocks),
+            )
+    return Gauges()
+
+
+def _total(values: list[float]) -> int | None:
+    """Add up the series of one gauge; one bad series spoils the sum."""
+    if not values or not all(0 <= value <= _MOST_COUNT for value in values):
+        return None
+    return round(sum(values))
+
+
+def _share(page: bytes, specs: tuple[str, ...]) -> float | None:
+    """The fullest cache decides: with several ranks the first full one preempts."""
+    for spec in specs:
+        values = list(_values(page, spec))
+        if values:
+            return max(values) if all(0 <= value <= 1 for value in values) else None
+    return None
+
+
+def _kv_tokens(page: bytes, spec: tuple[str, str, str] | None) -> int | None:
+    """Blocks times tokens per block, added over data-parallel ranks."""
+    if spec is None:
+        return None
+    metric, blocks, block_tokens = spec
+    total = 0
+    for labels, _ in _samples(page, metric.encode()):
+        try:
+            total += int(labels[blocks.encode()]) * int(labels[block_tokens.encode()])
+        except (KeyError, ValueError):
+            return None  # vLLM writes "None" until the cache has been sized
+    return total or None
+
+
+def _values(page: bytes, spec: str) -> Iterator[float]:
+    """Yield the values of the series that match `metric` or `metric{label=value}`."""
+    metric, _, wanted = spec.rstrip("}").partition("{")
+    label, _, value = wanted.partition("=")
+    for labels, number in _samples(page, metric.encode()):
+        if not wanted or labels.get(label.encode()) == value.encode():
+            yield number
+
+
+def _samples(page: bytes, metric: bytes) -> Iterator[tuple[dict[bytes, bytes], float]]:
+    """Yield labels and value of each sample line of one metric; a value that is no number comes as NaN."""
+    needle, at = b"\n" + metric, 0
+    for _ in range(_MOST_SERIES):
+        at = page.find(needle, at)
+        if at < 0:
+            return
+        start = at + len(needle)
+        end = page.find(b"\n", start)
+        line = page[start : end if end >= 0 else None]
+        at = start
+        if line[:1] not in {b"{", b" ", b"\t"}:
+            continue  # a longer name
+        labels, _, rest = line.rpartition(b"}")
+        yield dict(_LABEL.findall(labels)), _number(rest)
+
+
+def _number(text: bytes) -> float:
+    try:
+        return float(text.split(maxsplit=1)[0])
+    except (ValueError, IndexError):
+        return math.nan

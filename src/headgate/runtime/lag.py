@@ -1,0 +1,45 @@
+"""Is this process itself the bottleneck? The lateness of a timer says how long a ready event waits for its turn."""
+
+import asyncio
+
+TICK_S = 0.1
+LATE_S = 0.1
+ON_TIME_SHARE = 0.5
+"""Design section 6: refuse above 100 ms, take requests again below 50 ms."""
+
+
+class LoopLag:
+    """Watches its loop's lateness; `overloaded` is true from two late ticks in a row until one on time.
+
+    One late tick is a hiccup (a collection of garbage, a neighbour on the core) and over when it is noticed.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, late_s: float = LATE_S) -> None:
+        self.late_s = late_s
+        self._loop = loop
+        self._due = 0.0
+        self._late_before = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.lag_s = 0.0
+        self.overloaded = False
+
+    def start(self) -> None:
+        """Begin watching."""
+        self._due = self._loop.time() + TICK_S
+        self._timer = self._loop.call_at(self._due, self._tick)
+
+    def stop(self) -> None:
+        """Stop watching."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        self.lag_s = max(0.0, self._loop.time() - self._due)
+        late = self.lag_s > self.late_s
+        if late and self._late_before:
+            self.overloaded = True
+        elif self.lag_s < self.late_s * ON_TIME_SHARE:
+            self.overloaded = False
+        self._late_before = late
+        self.start()

@@ -1,0 +1,101 @@
+"""Answers that come whole: JSON, and the errors of engines."""
+
+from headgate.core.words import FailureKind, Sent
+from headgate.dialects.contract import Usage
+from headgate.runtime.upstream import AnswerHead
+from headgate.servers.http.contract import Owner
+from headgate.servers.http.fields import first, for_client, hint_s
+
+MOST_KEPT_BYTES = 64 * 1024
+"""What is kept of an answer before its head is sent: a JSON answer of usual size is checked whole."""
+
+OVERLOADED = (429, 503, 529)
+_UNKNOWN = Usage(None, None)
+
+
+def tell_failure(owner: Owner, kind: FailureKind) -> None:
+    """Answer a client that has not had a byte yet."""
+    answer = owner.refuser.failed(kind, owner.request_id)
+    owner.exchange.respond(answer.status, answer.headers, answer.body)
+
+
+class WholeAnswer:
+    """Receives an answer that is not a stream: kept until it is whole or too long to keep, then passed on."""
+
+    __slots__ = ("_head", "_kept", "_owner", "_size", "_started")
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._head = AnswerHead(0, (), None)
+        self._kept: list[bytes] = []
+        self._size = 0
+        self._started = False
+
+    def on_head(self, head: AnswerHead) -> None:
+        """Refuse what no client of this dialect can use: redirects (never followed) and pages of HTML."""
+        self._head = head
+        redirect = 300 <= head.status < 400
+        if redirect or (head.status < 300 and b"json" not in first(head.headers, b"content-type")):
+            self._owner.break_off()
+            tell_failure(self._owner, FailureKind.PROTOCOL)
+            self._owner.failed(FailureKind.PROTOCOL, Sent.REQUEST)
+
+    def on_data(self, data: bytes) -> None:
+        """Keep it; beyond the bound pass on all but the newest piece, which may say that the engine gave up."""
+        self._kept.append(data)
+        if self._started:
+            self._owner.exchange.write(self._kept.pop(0))
+            return
+        self._size += len(data)
+        if self._size > MOST_KEPT_BYTES:
+            self._started = True
+            self._owner.exchange.start(self._head.status, self._headers(), length=self._head.length)
+            if len(self._kept) > 1:
+                self._owner.exchange.write(b"".join(self._kept[:-1]))
+                del self._kept[:-1]
+
+    def on_end(self, *, delimited: bool) -> None:
+        """Pass the rest on and report how it went."""
+        owner, status = self._owner, self._head.status
+        rest = self._kept[0] if len(self._kept) == 1 else b"".join(self._kept)
+        if status < 300 and owner.dialect.is_aborted(rest):
+            self._fail(FailureKind.ABORT, Sent.REQUEST)
+        elif not delimited and not rest.rstrip().endswith((b"}", b"]")):
+            self._fail(FailureKind.BROKEN, Sent.REQUEST)
+        elif status < 300:
+            self._pass_on(rest)
+            usage = owner.dialect.read_usage(rest)
+            owner.finished(*(usage or _UNKNOWN))
+        elif not (status == 400 and owner.resend(rest)):
+            self._pass_on(rest)
+            kind = FailureKind.REFUSED if status in OVERLOADED else FailureKind.STATUS
+            owner.failed(kind, Sent.REQUEST, hint_s(self._head.headers))
+
+    def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
+        """Tell the client, or cut it off if it has had a part."""
+        del detail
+        self._fail(kind, sent)
+
+    def _pass_on(self, rest: bytes) -> None:
+        exchange = self._owner.exchange
+        if self._started:
+            exchange.write(rest)
+            exchange.finish()
+        else:
+            exchange.respond(self._head.status, self._headers(), rest)
+
+    def _fail(self, kind: FailureKind, sent: Sent) -> None:
+        if self._started:
+            self._owner.exchange.abort()
+            self._owner.failed(kind, Sent.BYTES)
+        else:
+            tell_failure(self._owner, kind)
+            self._owner.failed(kind, sent)
+
+    def _headers(self) -> list[tuple[bytes, bytes]]:
+        """An engine's retry hint is passed on clamped, and only where it refused."""
+        headers = for_client(self._head.headers, self._owner.request_id)
+        hint = hint_s(self._head.headers) if self._head.status in OVERLOADED else None
+        if hint is not None:
+            headers.append((b"retry-after", b"%d" % max(1, round(hint))))
+        return headers

@@ -1,0 +1,190 @@
+"""One attempt at the door: from the decision about it to the end of its answer."""
+
+from headgate.core.decisions import Admit, Cancel, Ended, Hold, Yield
+from headgate.core.events import ClientGone, Failed, Finished, FirstToken, Released
+from headgate.core.words import FailureKind, Sent
+from headgate.dialects.contract import Dialect, RequestFacts
+from headgate.dialects.refusals import Refuser
+from headgate.runtime.upstream import Call
+from headgate.servers.http.answers import WholeAnswer
+from headgate.servers.http.contract import Desk, EngineRoute
+from headgate.servers.http.streams import StreamAnswer, cut_off
+from headgate.servers.http1.contract import Exchange
+
+
+class Attempt:
+    """Listens to the driver for one exchange and owns its answer.
+
+    After `_over` nothing is sent to an engine and nothing is reported: every path into a call or an event checks
+    it first (INV-4).
+    """
+
+    __slots__ = (
+        "_asked_usage",
+        "_body",
+        "_call",
+        "_desk",
+        "_engine",
+        "_expires_at",
+        "_facts",
+        "_over",
+        "dialect",
+        "exchange",
+        "number",
+        "refuser",
+        "request_id",
+        "stream",
+    )
+
+    def __init__(
+        self,
+        desk: Desk,
+        exchange: Exchange,
+        number: int,
+        request_id: bytes,
+        facts: RequestFacts,
+        body: bytes,
+    ) -> None:
+        self._desk = desk
+        self._facts = facts
+        self._body = body
+        self._call: Call | None = None
+        self._expires_at = 0.0
+        self._asked_usage = False
+        self._engine: EngineRoute | None = None
+        self._over = False
+        self.exchange = exchange
+        self.number = number
+        self.request_id = request_id
+        self.dialect: Dialect = desk.dialect
+        self.refuser: Refuser = desk.refuser
+        self.stream: StreamAnswer | None = None
+
+    @property
+    def engine(self) -> str:
+        """The engine that it runs on, empty before it is admitted."""
+        return self._engine.name if self._engine is not None else ""
+
+    # ---- what the core says
+
+    def on_admit(self, decision: Admit) -> None:
+        """Send it to its engine, unless its client has left in this very moment."""
+        if self._over:
+            return
+        self._engine = engine = self._desk.engines[decision.legs[0].engine]
+        self._expires_at = self._desk.first_event_by(decision.first_event_by)
+        if self._facts.stream:
+            self._asked_usage = self._desk.asks_usage(engine.name, self._facts, self._body)
+            self._send_streaming(engine)
+        else:
+            self._send(engine, self._body, WholeAnswer(self))
+            self._body = b""
+
+    def _send_streaming(self, engine: EngineRoute) -> None:
+        """Send it; the body is kept only as long as it may have to be sent again."""
+        self.stream = StreamAnswer(self, strip_usage=self._asked_usage)
+        if self._asked_usage:
+            self._send(engine, self.dialect.with_usage(self._body), self.stream)
+        else:
+            self._send(engine, self._body, self.stream)
+            self._body = b""
+
+    def _send(self, engine: EngineRoute, body: bytes, receiver: StreamAnswer | WholeAnswer) -> None:
+        head = self.exchange.head
+        headers = self._desk.onward(head, engine, self.request_id)
+        target = engine.base_path + head.target
+        self._call = call = engine.upstream.request(b"POST", target, headers, body, receiver)
+        call.expire_at(self._expires_at)
+
+    def on_hold(self, decision: Hold) -> None:
+        """Wait in silence: a status sent now could not become a refusal later."""
+
+    def on_yield(self, decision: Yield) -> None:
+        """Refuse it."""
+        if self._close():
+            self._refuse(decision)
+
+    def on_cancel(self, decision: Cancel) -> None:
+        """Take it away from its engine and from its client."""
+        if not self._close():
+            return
+        self.break_off()
+        if self.exchange.started:
+            cut_off(self, FailureKind.BROKEN)
+        else:
+            self._refuse(Yield(self.number, decision.reason, decision.retry_after_s, retry=True))
+        self._desk.driver.post(Released(self.number))
+
+    def on_ended(self, decision: Ended) -> None:
+        """Nothing is left to do: whoever caused the end has told the client."""
+
+    def _refuse(self, decision: Yield) -> None:
+        answer = self.refuser.refuse(decision.reason, decision.retry_after_s, decision.retry, self.request_id)
+        self.exchange.respond(answer.status, answer.headers, answer.body, close=answer.close)
+
+    # ---- what the answer says
+
+    def begun(self) -> None:
+        """The first event has met its deadline; from here on only silence can expire it."""
+        self._body = b""
+        if self._call is not None:
+            self._call.expire_at(None)
+
+    def first_token(self) -> None:
+        """Report the first content."""
+        self._desk.driver.post(FirstToken(self.number))
+
+    def finished(self, prompt_tokens: int | None, output_tokens: int | None) -> None:
+        """Report a whole answer; the engine is done with it."""
+        if self._close():
+            number = self.number
+            self._desk.driver.post(Finished(number, prompt_tokens, output_tokens), Released(number))
+
+    def failed(self, kind: FailureKind, sent: Sent, hint_s: float | None = None) -> None:
+        """Report a failure; the engine is done with it."""
+        if self._close():
+            number = self.number
+            self._desk.driver.post(Failed(number, kind, sent, hint_s), Released(number))
+
+    def break_off(self) -> None:
+        """Abort the call: the engine sees the hang-up now."""
+        if self._call is not None:
+            self._call.abort()
+
+    def resend(self, complaint: bytes) -> bool:
+        """Send the request as it came if the engine does not know the `stream_options` that we put in."""
+        engine = self._engine
+        if self._over or engine is None or not self._asked_usage or b"stream_options" not in complaint:
+            return False
+        self._desk.refuses_usage(engine.name)
+        self._asked_usage = False
+        self._send_streaming(engine)
+        return True
+
+    # ---- what the client does
+
+    def gone(self) -> None:
+        """Abort everything; the core ends the permit when the engine has let go."""
+        if not self._close():
+            return
+        self.break_off()
+        self._desk.driver.post(ClientGone(self.number))
+        if self._engine is not None and self._engine.on_hangup is not None:
+            self._engine.on_hangup()
+
+    def slow(self, slow: bool) -> None:
+        """Read from the engine only as fast as the client reads."""
+        if self._call is not None:
+            if slow:
+                self._call.pause()
+            else:
+                self._call.resume()
+
+    def _close(self) -> bool:
+        """Leave the door's books; return False when that has happened before."""
+        if self._over:
+            return False
+        self._over = True
+        self.stream = None  # the stream knows this object too: a cycle would wait for the collector
+        self._desk.forget(self.exchange)
+        return True

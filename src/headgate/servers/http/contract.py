@@ -1,0 +1,102 @@
+"""What the pieces of the HTTP door ask of each other."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from headgate.core.words import FailureKind, Sent
+from headgate.dialects.contract import Dialect, RequestFacts
+from headgate.dialects.refusals import Refuser
+from headgate.runtime.driver import Driver
+from headgate.runtime.lag import LATE_S
+from headgate.runtime.upstream import Upstream
+from headgate.servers.http1.contract import Exchange, Head
+
+
+@dataclass(frozen=True, slots=True)
+class DoorSettings:
+    """What the door may be told; `ask_usage` adds `stream_options` to streams that came without.
+
+    `light_at_once` is how many requests that need no permit (the list of models) may be under way together.
+    `first_event_s` bounds the time from admission to the first event beside the core's own deadline. While the loop
+    is later than `loop_lag_s` new requests are refused.
+    """
+
+    light_at_once: int = 16
+    ask_usage: bool = True
+    first_event_s: float | None = None
+    loop_lag_s: float = LATE_S
+
+
+class EngineRoute(NamedTuple):
+    """How to reach one engine: its pool, its base path (no trailing slash), and whom to tell of hang-ups.
+
+    `credential` replaces whatever the client sent; None sends what the door lets through.
+    """
+
+    name: str
+    upstream: Upstream
+    base_path: bytes = b""
+    on_hangup: Callable[[], None] | None = None
+    credential: bytes | None = None
+
+
+class Owner(Protocol):
+    """Whose answer it is: told once, by `finished` or `failed`, how it ended."""
+
+    exchange: Exchange
+    request_id: bytes
+    dialect: Dialect
+    refuser: Refuser
+
+    def begun(self) -> None:
+        """The first event of a stream has come, in time."""
+
+    def first_token(self) -> None:
+        """The first event with content has come (streams only)."""
+
+    def finished(self, prompt_tokens: int | None, output_tokens: int | None) -> None:
+        """The client has the whole answer."""
+
+    def failed(self, kind: FailureKind, sent: Sent, hint_s: float | None = None) -> None:
+        """There is no whole answer; the client has been told."""
+
+    def break_off(self) -> None:
+        """Abort the call to the engine."""
+
+    def resend(self, complaint: bytes) -> bool:
+        """Take back what we added to the request if that is what this 400 complains of; True if sent again."""
+
+
+class Desk(Protocol):
+    """What an attempt asks of its door."""
+
+    driver: Driver
+    dialect: Dialect
+    refuser: Refuser
+    engines: Mapping[str, EngineRoute]
+
+    def forget(self, exchange: Exchange) -> None:
+        """Drop an exchange that is over."""
+
+    def onward(self, head: Head, engine: EngineRoute, request_id: bytes) -> list[tuple[bytes, bytes]]:
+        """Return the header fields of a request as this engine gets them."""
+
+    def first_event_by(self, decided: float) -> float:
+        """Return when the engine must have begun to answer: as decided, or sooner by the door's own bound."""
+
+    def asks_usage(self, engine: str, facts: RequestFacts, body: bytes) -> bool:
+        """Whether to ask this engine for the usage of a stream that came without `stream_options`."""
+
+    def refuses_usage(self, engine: str) -> None:
+        """Never ask this engine again."""
+
+
+class Ongoing(Protocol):
+    """What a client's connection can do to its request."""
+
+    def gone(self) -> None:
+        """The client has left: abort everything at once."""
+
+    def slow(self, slow: bool) -> None:
+        """Hold the engine back while the client lags behind."""

@@ -1,0 +1,132 @@
+"""Header fields on their way through: what goes on, what stays, and what the gate reads of them."""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from headgate.dialects.refusals import LEAST_HINT_S, MOST_HINT_S
+from headgate.runtime.callers import OWN_CREDENTIALS
+from headgate.runtime.upstream.fields import HOP_BY_HOP, listed
+
+Pairs = list[tuple[bytes, bytes]]
+
+_FRAMING: Final = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
+# Fields that steer other gateways; from a client they could only be an attempt to steer this one's engines.
+_STEERING: Final = frozenset(
+    (
+        b"x-forwarded-host",
+        b"x-gateway-destination-endpoint",
+        b"forwarded",
+        b"x-original-url",
+        b"x-rewrite-url",
+    )
+)
+# The relay must be able to read what it passes on.
+_CODING: Final = frozenset((b"accept-encoding",))
+_OWN_IDS: Final = frozenset((b"x-request-id", b"request-id"))
+_STAYS: Final = _FRAMING | _STEERING | _CODING | _OWN_IDS
+
+_OWN_PREFIX: Final = b"x-headgate-"
+_MOST_KNOWN_NAMES: Final = 1024
+_LONGEST_KNOWN_NAME: Final = 64
+_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}\Z")
+_DECIMAL: Final = re.compile(rb"\d+\.\d+\Z")
+_LONGEST_NUMBER: Final = 18
+
+# The answer's own framing, ids and retry advice are ours to write.
+_NOT_BACK: Final = (
+    _FRAMING
+    | _OWN_IDS
+    | {
+        b"date",
+        b"retry-after",
+        b"retry-after-ms",
+        b"x-should-retry",
+        b"x-accel-buffering",
+    }
+)
+
+
+class _Passes(dict[bytes, bool]):
+    """Whether a field of this name goes on to the engine; answers are remembered, because names repeat."""
+
+    def __missing__(self, name: bytes) -> bool:
+        passes = name not in _STAYS and not name.startswith(_OWN_PREFIX)
+        if len(name) <= _LONGEST_KNOWN_NAME:
+            if len(self) >= _MOST_KNOWN_NAMES:
+                self.clear()
+            self[name] = passes
+        return passes
+
+
+_passes: Final = _Passes()
+
+
+def for_engine(headers: Sequence[tuple[bytes, bytes]], connection: bytes | None, request_id: bytes) -> Pairs:
+    """Return the fields for the engine, with our id; `connection` is that header's value, naming more that stay."""
+    passes = _passes
+    onward = [pair for pair in headers if passes[pair[0]]]
+    if connection is not None and connection.lower() not in {b"keep-alive", b"close"}:
+        dropped = set(listed(connection))
+        onward = [pair for pair in onward if pair[0] not in dropped]
+    onward.append((b"x-request-id", request_id))
+    return onward
+
+
+def with_credential(fields: Pairs, credential: bytes | None) -> Pairs:
+    """Return the fields with the engine's own credential instead of any of the client's; as they are without one.
+
+    It goes where engines look, and for requests in Anthropic's dialect, whose SDK always sends `anthropic-version`,
+    where Anthropic looks too.
+    """
+    if credential is None:
+        return fields
+    own = [pair for pair in fields if pair[0] not in OWN_CREDENTIALS]
+    own.append((b"authorization", b"Bearer " + credential))
+    if any(name == b"anthropic-version" for name, _value in fields):
+        own.append((b"x-api-key", credential))
+    return own
+
+
+def is_harmless_id(given: bytes) -> bool:
+    """Whether a client's own request id is short and harmless in logs and headers."""
+    return _REQUEST_ID.match(given) is not None
+
+
+def retry_count(label: bytes | None) -> int | None:
+    """Read the SDK's retry label; None when there is none or it makes no sense."""
+    if label == b"0":
+        return 0
+    return int(label) if label is not None and label.isdigit() and len(label) <= 4 else None
+
+
+@lru_cache(maxsize=64)  # clients say the same few numbers with every request
+def seconds(value: bytes | None) -> float | None:
+    """Read a plain positive decimal number, None for anything else."""
+    if value is None or not (value.isdigit() or _DECIMAL.match(value)) or len(value) > _LONGEST_NUMBER:
+        return None
+    return float(value) or None
+
+
+def for_client(headers: Sequence[tuple[bytes, bytes]], request_id: bytes) -> Pairs:
+    """Return an engine's fields for the client, with our ids."""
+    back = [pair for pair in headers if pair[0] not in _NOT_BACK and pair[0][:11] != _OWN_PREFIX]
+    back.append((b"x-request-id", request_id))
+    back.append((b"request-id", request_id))
+    return back
+
+
+def first(headers: Sequence[tuple[bytes, bytes]], name: bytes) -> bytes:
+    """Return the first value of this lower-case name, empty when there is none."""
+    for key, value in headers:
+        if key == name:
+            return value
+    return b""
+
+
+def hint_s(headers: Sequence[tuple[bytes, bytes]]) -> float | None:
+    """Return an engine's own retry hint, clamped to what we would say ourselves; dates are not read."""
+    exact = seconds(first(headers, b"retry-after-ms"))
+    hint = exact / 1000 if exact is not None else seconds(first(headers, b"retry-after"))
+    return None if hint is None else min(MOST_HINT_S, max(LEAST_HINT_S, hint))

@@ -1,0 +1,56 @@
+"""Fields that are named twice."""
+
+import json
+
+import pytest
+from hypothesis import given, strategies as st
+
+from headgate.dialects.duplicates import FIELDS, find
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_guarded_field_twice_is_found(field: str) -> None:
+    assert find(f'{{"{field}":1,"x":[],"{field}":1}}'.encode()) == field
+
+
+@pytest.mark.parametrize(
+    "spelled", ["mod\\u0065l", "\\u006dodel", "m\\u006fdel", "\\u006d\\u006f\\u0064\\u0065\\u006c"]
+)
+def test_an_escaped_name_is_the_same_name(spelled: str) -> None:
+    assert find(f'{{"model":1,"{spelled}":2}}'.encode()) == "model"
+
+
+def test_an_escaped_underscore_is_an_underscore() -> None:
+    assert find(b'{"max_tokens":1,"max\\u005ftokens":2}') == "max_tokens"
+
+
+def test_the_same_name_deeper_down_or_in_text_is_no_duplicate() -> None:
+    tool = {"parameters": {"properties": {"model": {"type": "string"}, "stream": {}}}}
+    body = {
+        "model": "m",
+        "tools": [tool, tool],
+        "messages": ['say "model": "model"', "model"],
+        "stream": True,
+    }
+    assert find(json.dumps(body).encode()) is None
+
+
+def test_a_duplicate_whose_values_hold_the_name_too_is_found() -> None:
+    assert find(b'{"a":{"model":1},"model":{"model":2},"b":["model"],"model":3}') == "model"
+
+
+def test_escapes_in_text_cost_nothing_but_a_look() -> None:
+    assert find(b'{"model":"\\u00e9","x":"\\u0061bc model"}') is None
+
+
+KEYS = st.sampled_from(["model", "stream", "max_tokens", "other", "mod\\u0065l", "\\u00e9"])
+VALUES = st.sampled_from(['"model"', '{"model":1}', '["stream"]', "1", '"\\"model\\""'])
+
+
+@given(st.lists(st.tuples(KEYS, VALUES), max_size=8))
+def test_the_fast_way_agrees_with_a_full_parse(members: list[tuple[str, str]]) -> None:
+    body = "{" + ",".join(f'"{key}":{value}' for key, value in members) + "}"
+    keys = [json.loads(f'"{key}"') for key, _ in members]
+    doubled = {field for field in FIELDS if keys.count(field) > 1}
+    found = find(body.encode())
+    assert (found in doubled) if doubled else (found is None)

@@ -1,0 +1,284 @@
+"""Reading OpenAI requests and answers."""
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from headgate.dialects.contract import BadInputError, RequestFacts, Usage
+from headgate.dialects.openai import MOST_ANSWERS, OPENAI
+
+read_chat = OPENAI.readers[b"/v1/chat/completions"]
+read_completion = OPENAI.readers[b"/v1/completions"]
+
+
+def chat(**fields: Any) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": "hi"}], **fields}).encode()
+
+
+def complaint(body: bytes) -> BadInputError:
+    with pytest.raises(BadInputError) as caught:
+        read_chat(body)
+    return caught.value
+
+
+def test_a_plain_request_has_the_defaults() -> None:
+    assert read_chat(chat()) == RequestFacts("", stream=False, max_tokens=None, answers=1, include_usage=None)
+
+
+def test_what_the_gate_needs_is_read() -> None:
+    body = chat(model="m", stream=True, max_tokens=7, n=3, stream_options={"include_usage": True, "more": 1})
+    assert read_chat(body) == RequestFacts("m", stream=True, max_tokens=7, answers=3, include_usage=True)
+
+
+def test_nulls_mean_absent() -> None:
+    body = chat(model=None, stream=None, max_tokens=None, n=None, stop=None, stream_options=None, tools=None)
+    assert read_chat(body) == read_chat(chat())
+
+
+def test_max_completion_tokens_wins() -> None:
+    assert read_chat(chat(max_tokens=5, max_completion_tokens=9)).max_tokens == 9
+
+
+def test_unknown_fields_and_content_parts_are_not_judged() -> None:
+    parts = [{"role": "user", "content": [{"type": "hologram", "x": {"n": -5}}], "max_tokens": "deep"}]
+    assert read_chat(chat(messages=parts, api_base="http://evil", min_p=0.1)).answers == 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "count"),
+    [("a", 1), (["a"], 1), (["a", "b"], 2), ([1, 2, 3], 1), ([[1, 2], [3]], 2), ([], 1), (None, 1)],
+)
+def test_a_batch_of_prompts_is_counted(prompt: Any, count: int) -> None:
+    assert read_completion(json.dumps({"prompt": prompt, "n": 2}).encode()).answers == 2 * count
+
+
+def test_best_of_counts_what_is_computed() -> None:
+    assert read_completion(b'{"prompt":"a","n":2,"best_of":5}').answers == 5
+
+
+@pytest.mark.parametrize("prompt", ['{"a":1}', "5", "true", '["a",[', '["a"' + ',"a"' * 2000 + "]"])
+def test_a_prompt_that_is_none_is_named(prompt: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        read_completion(f'{{"prompt":{prompt}}}'.encode())
+    assert caught.value.field == "prompt" or "JSON" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n", 10**9),
+        ("n", 0),
+        ("max_tokens", -1),
+        ("max_tokens", 10**12),
+        ("max_tokens", 10**40),
+        ("max_tokens", "5"),
+        ("max_tokens", True),
+        ("max_tokens", 1.5),
+        ("max_completion_tokens", 0),
+        ("stream", "true"),
+        ("stream", 1),
+        ("stop", ["x"] * 1000),
+        ("stop", 5),
+        ("logit_bias", {str(i): 1 for i in range(5000)}),
+        ("tools", [{}] * 2000),
+        ("messages", []),
+        ("messages", "hi"),
+        ("model", "x" * 10_000),
+        ("model", 5),
+        ("model", "a\nb"),
+        ("model", "a\0b"),
+    ],
+)
+def test_a_bad_value_is_refused_with_field_and_limit(field: str, value: Any) -> None:
+    error = complaint(chat(**{field: value}))
+    assert error.field == field
+    assert error.message.startswith(field)
+    assert len(error.message) < 200
+
+
+def test_a_missing_field_is_named() -> None:
+    assert complaint(b'{"model":"m"}').field == "messages"
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        (b"", "truncated"),
+        (b'{"messages":[1]', "truncated"),
+        (b'{"messages":[1]} x', "byte 1"),
+        (b'{"messages":[1],"x":NaN}', "byte 20"),
+        (b'{"messages":[1],"x":Infinity}', "byte 20"),
+        (b'{"messages":[1],"x":"\x01"}', "byte 21"),
+        (b'{"messages":[1],"x":"\xff"}', "byte 21"),
+        (b'{"messages":[1],"x":"\\ud800"}', ""),
+        (b'{"messages":[1],"x":"\\udc00"}', "byte 27"),
+        (b"\xef\xbb\xbf" + chat(), "byte 0"),
+        (chat().decode().encode("utf-16"), "byte 0"),
+        (b'{"messages":[1],"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "deep"),
+        (b"[1]", "object"),
+    ],
+)
+def test_what_is_no_json_is_refused_with_its_place_and_no_echo(body: bytes, word: str) -> None:
+    error = complaint(body)
+    assert word in error.message
+    assert "messages" not in error.message
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_read_or_refused(noise: bytes) -> None:
+    with contextlib.suppress(BadInputError):
+        read_chat(noise)
+
+
+def test_an_error_never_repeats_what_was_sent() -> None:
+    secret = "sk-secret-prompt"
+    for body in (
+        chat(stop=5, x=secret),
+        chat(model=secret + "\n"),
+        f'{{"{secret}":'.encode(),
+        secret.encode(),
+    ):
+        assert secret not in complaint(body).message
+
+
+# ---- streams
+
+
+def chunk(**fields: Any) -> bytes:
+    return b"data: " + json.dumps(fields).encode() + b"\n\n"
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"content": "x"},
+        {"reasoning_content": "x"},
+        {"reasoning": "x"},
+        {"tool_calls": [{"index": 0}]},
+        {"refusal": "no"},
+    ],
+)
+def test_text_reasoning_and_tool_calls_are_content(delta: dict[str, Any]) -> None:
+    assert OPENAI.read_event(chunk(choices=[{"delta": delta, "finish_reason": None}])).content
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [{}, {"role": "assistant"}, {"role": "assistant", "content": ""}, {"content": None, "tool_calls": []}],
+)
+def test_a_role_or_an_empty_delta_is_no_content(delta: dict[str, Any]) -> None:
+    event = OPENAI.read_event(chunk(choices=[{"delta": delta, "finish_reason": None}]))
+    assert not event.content
+    assert not event.silent
+
+
+def test_a_completion_chunk_has_text() -> None:
+    assert OPENAI.read_event(chunk(choices=[{"text": "x", "finish_reason": None}])).content
+
+
+def test_an_end_without_content_counts_as_content() -> None:
+    event = OPENAI.read_event(chunk(choices=[{"delta": {}, "finish_reason": "stop"}]))
+    assert (event.content, event.finish) == (True, "stop")
+
+
+def test_usage_alone_is_told_from_usage_beside_content() -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 4}
+    alone = OPENAI.read_event(chunk(choices=[], usage=usage))
+    beside = OPENAI.read_event(chunk(choices=[{"delta": {"content": "x"}}], usage=usage))
+    assert alone.usage == beside.usage == Usage(3, 4)
+    assert (alone.usage_only, beside.usage_only) == (True, False)
+
+
+def test_done_comments_and_blanks_are_told_apart() -> None:
+    assert OPENAI.read_event(b"data: [DONE]\n\n").done
+    assert OPENAI.read_event(b"data:[DONE]\r\n\r\n").done
+    assert OPENAI.read_event(b": ping\n\n").silent
+    assert OPENAI.read_event(b"\n").silent
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        ({"code": 503}, 503),
+        ({"code": 429, "message": "x"}, 429),
+        ({"code": "rate_limit_exceeded"}, 429),
+        ({"type": "overloaded"}, 503),
+        ({"code": 7}, 502),
+        ({"message": "x"}, 502),
+        ("just text", 502),
+    ],
+)
+def test_an_error_event_means_a_status(error: Any, status: int) -> None:
+    read = OPENAI.read_event(chunk(error=error)).error
+    assert read is not None
+    assert read.status == status
+    assert json.loads(read.body) == {"error": error}
+
+
+def test_a_null_error_is_none() -> None:
+    assert OPENAI.read_event(chunk(error=None, choices=[])).error is None
+
+
+def test_an_event_that_cannot_be_read_counts_as_content() -> None:
+    assert OPENAI.read_event(b"data: {nonsense\n\n").content
+    assert OPENAI.read_event(b"data: " + b"[" * 50_000 + b"\n\n").content
+
+
+def test_every_unfinished_event_of_the_usual_engines_says_so_once() -> None:
+    vllm = json.dumps(
+        {"choices": [{"delta": {"content": 'a "finish_reason":null b'}, "finish_reason": None}]},
+        separators=(",", ":"),
+    )
+    assert vllm.encode().count(OPENAI.unfinished) == 1
+
+
+# ---- whole answers
+
+
+def test_the_last_usage_counts_and_text_cannot_fake_it() -> None:
+    fake = 'usage":{"prompt_tokens":99,"completion_tokens":99}'
+    body = {
+        "choices": [{"message": {"content": fake}}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 2},
+    }
+    for separators in ((",", ":"), (", ", ": ")):
+        assert OPENAI.read_usage(json.dumps(body, separators=separators).encode()) == Usage(1, 2)
+
+
+@pytest.mark.parametrize("tokens", ["-5", "99999999999", "1.5", '"5"', "null"])
+def test_usage_that_makes_no_sense_is_unknown(tokens: str) -> None:
+    text = f'{{"usage":{{"prompt_tokens":{tokens},"completion_tokens":3}}}}'
+    assert OPENAI.read_usage(text.encode()) == Usage(None, 3)
+
+
+def test_an_answer_without_usage_has_none() -> None:
+    assert OPENAI.read_usage(b'{"choices":[]}') is None
+
+
+def test_an_abort_is_seen_and_text_cannot_fake_it() -> None:
+    assert OPENAI.is_aborted(b'{"choices":[{"finish_reason": "abort"}]}')
+    assert not OPENAI.is_aborted(json.dumps({"content": 'a "finish_reason":"abort" b'}).encode())
+
+
+# ---- what we write
+
+
+def test_usage_is_asked_for_without_touching_anything_else() -> None:
+    body = b'  {"model":"m", "stream":true}'
+    asked = json.loads(OPENAI.with_usage(body))
+    assert asked.pop("stream_options") == {"include_usage": True}
+    assert asked == json.loads(body)
+
+
+def test_errors_have_all_four_fields() -> None:
+    error = json.loads(OPENAI.error("t", None, "m", "f"))["error"]
+    assert error == {"message": "m", "type": "t", "param": "f", "code": None}
+    event = OPENAI.error_event("t", "c", "m")
+    assert OPENAI.read_event(event).error is not None
+
+
+def test_the_limit_of_answers_is_said() -> None:
+    assert str(MOST_ANSWERS) in complaint(chat(n=MOST_ANSWERS + 1)).message

@@ -1,0 +1,215 @@
+"""Keys, tenants and lanes at the HTTP door, over sockets; what goes on to the engine, and what does not."""
+
+import asyncio
+from hashlib import sha256
+
+import pytest
+
+from gateway.harness import CHAT, Answer, Stand, chat, run, until
+from gateway.stand import core_settings, gating
+from headgate.core.settings import LaneSettings
+from headgate.runtime.callers import CallerSettings, TenantRule
+from headgate.runtime.guesses import MOST_FAILURES
+
+KEY, OTHER, UPSTREAM = "hgk_planted-client-key", "hgk_other-client-key", "sk-planted-engine-key"
+LANES = ("interactive", "bulk")
+GUARDED = CallerSettings(
+    tenants=(
+        TenantRule("a", (sha256(KEY.encode()).digest(),), LANES),
+        TenantRule("b", (sha256(OTHER.encode()).digest(),)),
+    ),
+    lanes=LANES,
+)
+TRUSTING = CallerSettings(tenants=GUARDED.tenants, lanes=LANES, trusted_peers=("127.0.0.0/8",))
+CORE = core_settings(lanes=[LaneSettings(name) for name in LANES])
+
+
+def said(answer: Answer) -> tuple[int, bytes, list[str]]:
+    """Return what a caller can tell of a refusal, its own date and id aside."""
+    return (
+        answer.status,
+        answer.body,
+        sorted(set(answer.headers) - {"date", "connection", "x-request-id", "request-id"}),
+    )
+
+
+def arrived(stand: Stand) -> dict[str, int]:
+    return {lane.name: lane.arrived for lane in stand.snapshot.lanes if lane.arrived}
+
+
+def test_every_caller_without_a_good_key_gets_the_same_answer_and_reaches_nothing() -> None:
+    async def body() -> None:
+        async with gating(callers=GUARDED, core=CORE) as stand:
+            answers = [
+                await stand.ask(chat()),
+                await stand.ask(chat(), authorization="Bearer wrong"),
+                await stand.ask(chat(), authorization="Bearer "),
+                await stand.ask(chat(), authorization=f"Bearer {KEY[:-1]}"),
+                await stand.ask(chat(), authorization="Bearer " + "x" * 8000),
+                await stand.ask(chat(), x_api_key="wrong"),
+                await stand.ask(chat(), authorization=f"Bearer {KEY}", x_api_key=OTHER),
+                await stand.ask(b"", b"/v1/models", b"GET"),
+            ]
+            assert {answer.status for answer in answers} == {401}
+            assert len({str(said(answer)) for answer in answers}) == 1
+            assert answers[0].error["code"] == "invalid_api_key"
+            assert answers[0].headers["www-authenticate"] == "Bearer"
+            assert answers[0].headers["x-should-retry"] == "false"
+            assert (stand.engine.asked, arrived(stand)) == ([], {})
+            assert stand.gateway.door.entry.refused == len(answers)
+
+    run(body())
+
+
+def test_a_key_of_a_megabyte_is_refused_before_it_is_read_whole() -> None:
+    async def body() -> None:
+        async with gating(callers=GUARDED, core=CORE) as stand:
+            answer = await stand.ask(chat(), authorization="Bearer " + "x" * 1_000_000)
+            assert answer.status == 431
+            assert answer.headers["connection"] == "close"
+
+    run(body())
+
+
+def test_a_caller_is_refused_before_its_body_is_asked_for() -> None:
+    async def body() -> None:
+        async with gating(callers=GUARDED, core=CORE) as stand:
+            client = await stand.client()
+            client.writer.write(
+                b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+                b"content-length: 1000\r\nexpect: 100-continue\r\n\r\n"
+            )
+            assert (await client.answer()).status == 401
+
+    run(body())
+
+
+@pytest.mark.parametrize("field", ["authorization", "x_api_key"])
+def test_a_client_key_stops_here_and_the_engines_own_goes_on(field: str) -> None:
+    async def body() -> None:
+        address = {"api_key": UPSTREAM}
+        async with gating(callers=GUARDED, core=CORE, address=address) as stand:
+            sent = {field: KEY if field == "x_api_key" else f"Bearer {KEY}"}
+            assert (await stand.ask(chat(), CHAT, b"POST", **sent)).status == 200
+            assert (await stand.ask(b"", b"/v1/models", b"GET", **sent)).status == 200
+            for asked in stand.engine.asked:
+                assert asked.headers["authorization"] == f"Bearer {UPSTREAM}"
+                assert KEY not in str(asked.headers)
+
+    run(body())
+
+
+def test_a_client_key_goes_nowhere_where_the_engine_has_none() -> None:
+    async def body() -> None:
+        async with gating(callers=GUARDED, core=CORE) as stand:
+            assert (await stand.ask(chat(), authorization=f"Bearer {KEY}", x_api_key=KEY)).status == 200
+            assert KEY not in str(stand.engine.asked[0].headers)
+
+    run(body())
+
+
+def test_an_anthropic_client_is_replaced_in_its_own_field_too() -> None:
+    async def body() -> None:
+        async with gating(callers=GUARDED, core=CORE, address={"api_key": UPSTREAM}) as stand:
+            fields = {"x_api_key": KEY, "anthropic_version": "2023-06-01"}
+            assert (await stand.ask(chat(), CHAT, b"POST", **fields)).status == 200
+            assert stand.engine.asked[0].headers["x-api-key"] == UPSTREAM
+
+    run(body())
+
+
+def test_without_tenants_a_credential_passes_untouched_or_is_replaced() -> None:
+    async def body() -> None:
+        for settings in (CallerSettings(), CallerSettings(open_tenants=True)):
+            async with gating(callers=settings) as stand:
+                assert (await stand.ask(chat(), authorization="Bearer theirs")).status == 200
+                assert stand.engine.asked[0].headers["authorization"] == "Bearer theirs"
+        async with gating(address={"api_key": UPSTREAM}) as stand:
+            assert (await stand.ask(chat(), authorization="Bearer theirs")).status == 200
+            assert stand.engine.asked[0].headers["authorization"] == f"Bearer {UPSTREAM}"
+
+    run(body())
+
+
+def test_the_lane_is_the_keys_choice_and_headers_of_strangers_are_dropped_and_counted() -> None:
+    async def body() -> None:
+        async with gating(callers=GUARDED, core=CORE) as stand:
+            mine = {"authorization": f"Bearer {KEY}"}
+            await stand.ask(chat(), CHAT, b"POST", **mine)
+            await stand.ask(chat(), CHAT, b"POST", **mine, x_headgate_lane="bulk")
+            await stand.ask(
+                chat(), authorization=f"Bearer {OTHER}", x_headgate_lane="bulk", x_headgate_tenant="a"
+            )
+            assert arrived(stand) == {"interactive": 2, "bulk": 1}
+            assert stand.gateway.door.entry.callers.spoofed == 2
+            assert not any("headgate" in name for asked in stand.engine.asked for name in asked.headers)
+
+    run(body())
+
+
+def test_a_trusted_peer_speaks_for_its_callers() -> None:
+    async def body() -> None:
+        async with gating(callers=TRUSTING, core=CORE) as stand:
+            assert (await stand.ask(chat(), x_headgate_tenant="b", x_headgate_lane="bulk")).status == 200
+            assert (await stand.ask(chat(), x_headgate_tenant="nobody")).status == 401
+            assert arrived(stand) == {"bulk": 1}
+
+    run(body())
+
+
+def test_a_peer_that_keeps_guessing_is_told_to_stop_and_a_good_key_still_passes() -> None:
+    async def body() -> None:
+        async with gating(callers=GUARDED, core=CORE) as stand:
+            client = await stand.client()
+            for _ in range(MOST_FAILURES):
+                client.ask(b"", b"/v1/models", b"GET")
+                assert (await client.answer()).status == 401
+            client.ask(b"", b"/v1/models", b"GET")
+            stopped = await client.answer()
+            assert stopped.status == 429
+            assert 1 <= int(stopped.headers["retry-after"]) <= 60
+            assert (await stand.ask(chat(), authorization=f"Bearer {KEY}")).status == 200
+
+    run(body())
+
+
+def test_a_key_that_a_reload_takes_away_while_the_body_comes_is_refused_then() -> None:
+    async def body() -> None:
+        async with gating(callers=GUARDED, core=CORE) as stand:
+            client = await stand.client()
+            payload = chat()
+            client.writer.write(
+                b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+                b"authorization: Bearer %b\r\ncontent-length: %d\r\n\r\n" % (KEY.encode(), len(payload))
+            )
+            await until(lambda: stand.gateway.server.budget.held_bytes > 0)
+            stand.gateway.door.entry.replace(CallerSettings(tenants=GUARDED.tenants[1:], lanes=LANES))
+            client.writer.write(payload)
+            assert (await client.answer()).status == 401
+            assert stand.engine.asked == []
+
+    run(body())
+
+
+def test_the_metrics_page_counts_callers_fields_and_the_service() -> None:
+    async def body() -> None:
+        async with gating(callers=GUARDED, core=CORE) as stand:
+            await stand.ask(chat())
+            await stand.ask(chat(), authorization=f"Bearer {OTHER}", x_headgate_tenant="a")
+            assert stand.gateway.admin is not None
+            reader, writer = await asyncio.open_connection("127.0.0.1", stand.gateway.admin.port)
+            writer.write(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            page = (await reader.read()).decode()
+            writer.close()
+            for line in (
+                "headgate_door_refused_callers_total 1.0",
+                "headgate_door_spoofed_fields_total 1.0",
+                "headgate_config_reload_success 1.0",
+                "headgate_config_reloads_total 0.0",
+                "headgate_door_body_limit_bytes 2.56e+08",
+                "headgate_log_lines_dropped_total 0.0",
+            ):
+                assert f"\n{line}\n" in page
+            assert "headgate_loop_lag_seconds " in page
+
+    run(body())

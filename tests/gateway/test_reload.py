@@ -1,0 +1,259 @@
+"""A reload changes what comes from now on; what runs and what waits is not touched, and what is wrong changes nothing."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway.harness import Asked, Client, FakeEngine, answer, chat, event, run, until
+from gateway.stand import core_settings, gating
+from headgate.core.settings import LaneSettings
+from headgate.gateway import AdminAddress, Configuration, EngineAddress, Gateway, ReloadError
+from headgate.gateway.notify import Notifier
+from headgate.gateway.reload import Fetch, Reloader
+from headgate.observe.logs import ProcessLog
+from headgate.servers.http import DoorSettings
+from headgate.servers.http1 import ServerLimits
+
+
+@pytest.fixture
+def log() -> Iterator[ProcessLog]:
+    with Path(os.devnull).open("wb") as nowhere:
+        quiet = ProcessLog(nowhere.fileno())
+        yield quiet
+        quiet.close()
+
+
+def reloader(gateway: Gateway, fetch: Fetch, log: ProcessLog) -> Reloader:
+    return Reloader(gateway, fetch, log, Notifier({}))
+
+
+def test_lower_limits_end_nothing_and_keep_new_work_out() -> None:
+    release = asyncio.Event()
+
+    async def script(asked: Asked) -> None:
+        await release.wait()
+        asked.reply(answer())
+
+    async def body() -> None:
+        async with gating(script, core=core_settings(max_inflight=2)) as stand:
+            clients = [await stand.client() for _ in range(4)]
+            for count, client in enumerate(clients[:2], 1):
+                client.ask(chat())
+                await stand.engine.next(count)
+            clients[2].ask(chat("held"))
+            await until(lambda: stand.lane.held == 1)
+            settings = replace(
+                stand.gateway.settings,
+                server=ServerLimits(body_bytes=1024, connections=4),
+                door=DoorSettings(first_event_s=30.0),
+                byte_budget=4096,
+                drain_grace_s=1.0,
+            )
+            assert await stand.gateway.adopt(settings, core_settings(max_inflight=1)) == ()
+            engine = stand.snapshot.engines[0]
+            assert (engine.running, engine.limit, stand.lane.held) == (2, 1, 1)
+            big = await stand.ask(chat("x" * 2000))
+            assert big.status == 503  # the fifth connection
+            clients[3].leave()
+            await until(lambda: stand.gateway.server.connections == 3)
+            assert (await stand.ask(chat("x" * 2000))).status == 413
+            release.set()
+            assert [(await client.answer()).status for client in clients[:3]] == [200, 200, 200]
+            await stand.settle()
+
+    run(body())
+
+
+def test_a_held_attempt_runs_on_an_engine_that_a_reload_has_brought() -> None:
+    async def stay(asked: Asked) -> None:
+        await asked.hung_up(60)
+
+    async def body() -> None:
+        second = FakeEngine()
+        await second.start()
+        async with gating(stay, core=core_settings(max_inflight=1)) as stand:
+            busy, held = await stand.client(), await stand.client()
+            busy.ask(chat())
+            await stand.engine.next()
+            held.ask(chat("held"))
+            await until(lambda: stand.lane.held == 1)
+            engines = (*stand.gateway.settings.engines, EngineAddress("second", "127.0.0.1", second.port))
+            settings = replace(stand.gateway.settings, engines=engines)
+            await stand.gateway.adopt(settings, core_settings("engine", "second", max_inflight=1))
+            assert (await held.answer()).status == 200
+            assert len(second.asked) == 1
+            busy.leave()
+            await stand.settle()
+        await second.stop()
+
+    run(body())
+
+
+def test_a_removed_engine_finishes_its_streams_and_gets_nothing_new() -> None:
+    async def body() -> None:
+        old_end = asyncio.Event()
+
+        async def stream(asked: Asked) -> None:
+            asked.open_stream()
+            asked.send(event("a"))
+            await old_end.wait()
+            asked.send(event(finish="stop"), b"data: [DONE]\n\n")
+            asked.end_stream()
+
+        second = FakeEngine()
+        await second.start()
+        async with gating(stream) as stand:
+            client = await stand.client()
+            client.ask(chat(stream=True))
+            await client.head()
+            settings = replace(
+                stand.gateway.settings, engines=(EngineAddress("second", "127.0.0.1", second.port),)
+            )
+            await stand.gateway.adopt(settings, core_settings("second"))
+            assert (await stand.ask(chat())).status == 200
+            assert (len(stand.engine.asked), len(second.asked)) == (1, 1)
+            old_end.set()
+            parts = [await client.chunk() for _ in range(2)]
+            assert b"[DONE]" in b"".join(parts)
+            await until(lambda: stand.gateway.door.ongoing == 0)
+            await until(lambda: [engine.name for engine in stand.snapshot.engines] == ["second"])
+        await second.stop()
+
+    run(body())
+
+
+def test_an_engine_that_moves_is_reached_at_its_new_address() -> None:
+    async def body() -> None:
+        second = FakeEngine()
+        await second.start()
+        async with gating() as stand:
+            assert (await stand.ask(chat())).status == 200
+            moved = EngineAddress("engine", "127.0.0.1", second.port, api_key="sk-new")
+            await stand.gateway.adopt(replace(stand.gateway.settings, engines=(moved,)), core_settings())
+            assert (await stand.ask(chat())).status == 200
+            assert second.asked[0].headers["authorization"] == "Bearer sk-new"
+        await second.stop()
+
+    run(body())
+
+
+def test_what_open_sockets_stand_on_needs_a_restart_and_stays() -> None:
+    async def body() -> None:
+        async with gating() as stand:
+            before = stand.gateway.settings
+            wanted = replace(before, host="127.0.0.2", port=1, admin=AdminAddress(port=2), drain_grace_s=7.0)
+            needs = await stand.gateway.adopt(wanted, core_settings())
+            after = stand.gateway.settings
+            assert needs == ("listen.host", "listen.port", "admin")
+            assert (after.host, after.port, after.admin) == (before.host, before.port, before.admin)
+            assert after.drain_grace_s == 7.0
+            assert (await stand.ask(chat())).status == 200
+
+    run(body())
+
+
+def test_a_wrong_configuration_is_counted_and_changes_nothing(log: ProcessLog) -> None:
+    async def body() -> None:
+        async with gating() as stand:
+            gateway = stand.gateway
+            before = gateway.settings
+            wrong = True
+
+            async def fetch() -> Configuration:
+                if wrong:
+                    raise ReloadError("gate.yaml:3:5: limits.bodi: is not a setting")
+                return Configuration(gateway.settings, core_settings(max_inflight=9))
+
+            reload = reloader(gateway, fetch, log)
+            reload.ask()
+            await until(lambda: gateway.failed_reloads == 1)
+            assert (gateway.settings, gateway.reload_success) == (before, False)
+            assert stand.snapshot.engines[0].limit == 4
+            wrong = False
+            reload.ask()
+            await until(lambda: gateway.reload_success)
+            assert (gateway.reloads, gateway.failed_reloads) == (2, 1)
+            assert stand.snapshot.engines[0].limit == 9
+
+    run(body())
+
+
+def test_of_a_storm_the_last_word_wins_and_no_request_is_lost(log: ProcessLog) -> None:
+    async def body() -> None:
+        async with gating() as stand:
+            gateway = stand.gateway
+            limit = 4
+            finished = False
+
+            async def fetch() -> Configuration:
+                seen = limit
+                await asyncio.sleep(0.002)
+                return Configuration(gateway.settings, core_settings(max_inflight=seen))
+
+            async def load(client: Client) -> int:
+                served = 0
+                while not finished:
+                    client.ask(chat(stream=served % 2 == 0))
+                    got = await client.answer()
+                    assert (got.status, got.whole) == (200, True)
+                    served += 1
+                return served
+
+            reload = reloader(gateway, fetch, log)
+            loads = [asyncio.ensure_future(load(await stand.client())) for _ in range(4)]
+            for number in range(100):
+                limit = 5 + number
+                reload.ask()
+                await asyncio.sleep(0.002)
+            await until(lambda: stand.snapshot.engines[0].limit == 104)
+            finished = True
+            assert min(await asyncio.gather(*loads)) > 5
+            assert 2 <= gateway.reloads <= 100
+            await stand.settle()
+            assert stand.outcomes() == {"good": stand.lane.arrived}
+
+    run(body())
+
+
+def test_a_gateway_that_leaves_is_not_reloaded(log: ProcessLog) -> None:
+    async def body() -> None:
+        async with gating() as stand:
+
+            async def fetch() -> Configuration:
+                raise AssertionError("nobody should ask")
+
+            reload = reloader(stand.gateway, fetch, log)
+            await stand.gateway.drain()
+            reload.ask()
+            await asyncio.sleep(0)
+            assert stand.gateway.reloads == 0
+
+    run(body())
+
+
+def test_lanes_are_reloaded_and_keep_what_waits_in_them() -> None:
+    async def stay(asked: Asked) -> None:
+        await asked.hung_up(60)
+
+    async def body() -> None:
+        lanes = [LaneSettings("interactive"), LaneSettings("bulk")]
+        async with gating(stay, core=core_settings(max_inflight=1)) as stand:
+            busy, held = await stand.client(), await stand.client()
+            busy.ask(chat())
+            await stand.engine.next()
+            held.ask(chat("held"))
+            await until(lambda: stand.lane.held == 1)
+            await stand.gateway.adopt(stand.gateway.settings, core_settings(max_inflight=1, lanes=lanes))
+            assert [(lane.name, lane.held) for lane in stand.snapshot.lanes] == [
+                ("interactive", 1),
+                ("bulk", 0),
+            ]
+            busy.leave()
+            held.leave()
+            await stand.settle()
+
+    run(body())

@@ -1,0 +1,83 @@
+"""Watching engines through their metrics pages."""
+
+import asyncio
+
+from gateway.harness import Asked, FakeEngine, chat, run, standing, until
+from headgate.core.decisions import Decision
+from headgate.core.events import EngineSeen, Event
+from headgate.gateway import EngineAddress, ask_engine
+
+PAGE = b"""vllm:num_requests_running 3
+vllm:num_requests_waiting 1
+vllm:kv_cache_usage_perc 0.5
+vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1
+"""
+
+
+class Readings:
+    """Collects the readings that are posted, with the time at which the core heard of each."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[EngineSeen, float]] = []
+
+    def on_step(self, event: Event, decisions: tuple[Decision, ...], now: float) -> None:
+        if isinstance(event, EngineSeen):
+            self.seen.append((event, now))
+
+
+def test_gauges_are_posted_with_the_time_at_which_they_were_asked_for() -> None:
+    async def body() -> None:
+        async with standing(metrics=PAGE) as stand:
+            readings = Readings()
+            stand.gateway.driver.observers.append(readings)
+            await until(lambda: readings.seen)
+            seen, now = readings.seen[0]
+            assert (seen.running, seen.waiting, seen.kv_share) == (3, 1, 0.5)
+            assert now - 1 < seen.seen_at < now
+
+    run(body())
+
+
+def test_an_engine_without_metrics_is_no_failure() -> None:
+    async def body() -> None:
+        async with standing() as stand:
+            await until(lambda: stand.engine.scrapes)
+            assert (await stand.ask(chat())).status == 200
+            engine = stand.snapshot.engines[0]
+            assert engine.up
+            assert engine.seen_running is None
+
+    run(body())
+
+
+def test_hangups_are_followed_by_extra_looks_but_never_by_a_flood() -> None:
+    async def wait_for_ever(asked: Asked) -> None:
+        await asked.hung_up(60)
+
+    async def body() -> None:
+        async with standing(wait_for_ever, metrics=PAGE, max_inflight=64) as stand:
+            await until(lambda: stand.engine.scrapes == 1)
+            clients = [await stand.client() for _ in range(30)]
+            for number, client in enumerate(clients):
+                client.ask(chat(str(number)))
+            await stand.engine.next(30)
+            for client in clients:
+                client.leave()
+            await until(lambda: stand.engine.scrapes >= 3)
+            await asyncio.sleep(0.3)
+            assert stand.engine.scrapes <= 6
+
+    run(body())
+
+
+def test_an_engine_tells_its_size_before_the_gate_starts() -> None:
+    async def body() -> None:
+        engine = FakeEngine(metrics=PAGE)
+        await engine.start()
+        gauges = await ask_engine(EngineAddress("e", "127.0.0.1", engine.port))
+        assert gauges.kv_tokens == 1600
+        await engine.stop()
+        gauges = await ask_engine(EngineAddress("e", "127.0.0.1", engine.port), within_s=0.5)
+        assert gauges.kv_tokens is None
+
+    run(body())

@@ -1,0 +1,91 @@
+"""Reading gauges out of metrics pages."""
+
+import pytest
+from hypothesis import given, strategies as st
+
+from headgate.runtime.gauges import GAUGE_NAMES, MOST_PAGE_BYTES, GaugeNames, Gauges, read_gauges
+
+VLLM = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="a}b\\" c"} 3.0
+vllm:num_requests_running{engine="1",model_name="m"} 2.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 4.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 99.0
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
+vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.75
+vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="0",num_gpu_blocks="1000"} 1.0
+"""
+
+PAGES = {
+    "vllm": VLLM,
+    "sglang": b'sglang:num_running_reqs{model_name="m"} 5\nsglang:num_queue_reqs{model_name="m"} 4\nsglang:token_usage 0.75\n'
+    b'sglang:cache_config_info{page_size="1",num_pages="16000"} 1.0\n',
+    "trtllm": b"trtllm_num_requests_running 5\ntrtllm_num_requests_waiting 4\ntrtllm_kv_cache_utilization 0.75\n",
+    "triton": b'nv_trt_llm_request_metrics{model="m",request_type="waiting",version="1"} 4\n'
+    b'nv_trt_llm_request_metrics{model="m",request_type="context",version="1"} 77\n'
+    b'nv_trt_llm_request_metrics{model="m",request_type="scheduled",version="1"} 5\n'
+    b'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction",model="m"} 0.75\n',
+    "tgi": b"tgi_batch_current_size 5\ntgi_queue_size 4\n",
+    "llamacpp": b"llamacpp:requests_processing 5\nllamacpp:requests_deferred 4\n",
+}
+
+
+@pytest.mark.parametrize("engine", [row.engine for row in GAUGE_NAMES])
+def test_every_engine_in_the_table_is_read(engine: str) -> None:
+    gauges = read_gauges(PAGES[engine])
+    assert (gauges.engine, gauges.running, gauges.waiting) == (engine, 5, 4)
+    assert gauges.kv_share == (None if engine in {"tgi", "llamacpp"} else 0.75)
+
+
+def test_the_size_of_the_kv_cache_is_blocks_times_block_size() -> None:
+    assert read_gauges(VLLM).kv_tokens == 16_000
+    assert read_gauges(PAGES["sglang"]).kv_tokens == 16_000
+
+
+def test_an_older_name_is_read_too() -> None:
+    page = VLLM.replace(b"kv_cache_usage_perc", b"gpu_cache_usage_perc")
+    assert read_gauges(page).kv_share == 0.75
+
+
+@pytest.mark.parametrize("value", [b"NaN", b"-1", b"+Inf", b"many", b"", b"1e30"])
+def test_a_value_that_makes_no_sense_is_unknown_and_spoils_nothing_else(value: bytes) -> None:
+    gauges = read_gauges(b"vllm:num_requests_running " + value + b"\nvllm:num_requests_waiting 4\n")
+    assert (gauges.running, gauges.waiting) == (None, 4)
+
+
+@pytest.mark.parametrize("share", [b"1.5", b"-0.1", b"NaN"])
+def test_a_share_outside_of_zero_to_one_is_unknown(share: bytes) -> None:
+    page = b"vllm:num_requests_running 1\nvllm:kv_cache_usage_perc " + share
+    assert read_gauges(page) == Gauges("vllm", running=1)
+
+
+def test_blocks_that_are_not_known_yet_are_unknown() -> None:
+    page = b'vllm:num_requests_running 1\nvllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1\n'
+    assert read_gauges(page).kv_tokens is None
+
+
+@pytest.mark.parametrize(
+    "page", [b"", b"<html>", b"\0" * 100, b"go_threads 5\n", b"x" * (MOST_PAGE_BYTES + 1)]
+)
+def test_a_page_of_something_else_is_unknown(page: bytes) -> None:
+    assert read_gauges(page) == Gauges()
+
+
+def test_a_last_line_without_its_end_is_read() -> None:
+    assert read_gauges(b"vllm:num_requests_running 7").running == 7
+
+
+def test_a_timestamp_behind_the_value_is_ignored() -> None:
+    assert read_gauges(b"vllm:num_requests_running 7 1700000000000\n").running == 7
+
+
+def test_names_can_be_given() -> None:
+    names = (GaugeNames("mine", "active{kind=llm}", "queued"),)
+    page = b'active{kind="llm"} 2\nactive{kind="other"} 5\nqueued 1\n'
+    assert read_gauges(page, names) == Gauges("mine", 2, 1)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_without_an_error(noise: bytes) -> None:
+    read_gauges(VLLM + noise)
+    read_gauges(b"vllm:num_requests_running" + noise)

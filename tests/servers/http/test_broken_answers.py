@@ -1,0 +1,274 @@
+"""Engines that fail: the client learns it in its own dialect, and never takes a part for the whole (INV-10)."""
+
+import asyncio
+import json
+import socket
+
+import pytest
+
+from gateway.harness import DONE, ROLE, Answer, Asked, Script, Stand, answer, chat, event, run, standing
+from headgate.core.settings import LaneSettings
+from headgate.core.words import FailureKind
+
+
+def last_event(got: Answer) -> dict[str, object]:
+    payload = got.body.rstrip().rpartition(b"\n\n")[2].removeprefix(b"data: ")
+    decoded: dict[str, object] = json.loads(payload)
+    return decoded
+
+
+def failed_once(stand: Stand, kind: FailureKind) -> bool:
+    return stand.outcomes() == {"engine_failed": 1} and dict(stand.lane.failures)[kind] == 1
+
+
+def ask_once(script: Script, sent: bytes, kind: FailureKind, lane: LaneSettings | None = None) -> Answer:
+    """Ask once, check the one outcome, and return what the client got."""
+    answers: list[Answer] = []
+
+    async def body() -> None:
+        async with standing(script, lane=lane) as stand:
+            answers.append(await stand.ask(sent))
+            await stand.settle()
+            assert failed_once(stand, kind), (stand.outcomes(), stand.lane.failures)
+
+    run(body())
+    return answers[0]
+
+
+def streamed(*pieces: bytes, end: str) -> Script:
+    async def script(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(*pieces)
+        if end == "end":
+            asked.end_stream()
+        elif end == "fin":
+            asked.writer.close()
+        elif end == "reset":
+            await asked.writer.drain()
+            await asyncio.sleep(0.02)
+            asked.cut()
+        else:
+            await asked.hung_up(60)
+
+    return script
+
+
+@pytest.mark.parametrize("end", ["end", "fin", "reset"])
+def test_a_stream_without_its_terminal_event_ends_with_an_error_event_and_a_cut(end: str) -> None:
+    got = ask_once(streamed(ROLE, event("a"), event("b"), end=end), chat(stream=True), FailureKind.BROKEN)
+    assert got.status == 200
+    assert got.body.startswith(ROLE + event("a") + event("b"))
+    assert last_event(got)["error"]
+    assert not got.whole
+
+
+def test_a_stream_that_ends_within_an_event_never_shows_half_of_it() -> None:
+    script = streamed(ROLE, event("a"), event("b")[:40], end="fin")
+    got = ask_once(script, chat(stream=True), FailureKind.BROKEN)
+    assert got.body.startswith(ROLE + event("a") + b'data: {"error"')
+    assert not got.whole
+
+
+def test_a_stream_that_the_engine_aborted_is_not_shown_as_finished() -> None:
+    script = streamed(ROLE, event("a"), event(finish="abort") + DONE, end="end")
+    got = ask_once(script, chat(stream=True), FailureKind.ABORT)
+    assert DONE not in got.body
+    assert last_event(got)["error"]
+    assert not got.whole
+
+
+def test_a_stream_with_a_finish_reason_and_a_framed_end_is_whole_without_done() -> None:
+    async def body() -> None:
+        async with standing(streamed(ROLE, event("a"), event(finish="length"), end="end")) as stand:
+            got = await stand.ask(chat(stream=True))
+            assert got.whole
+            await stand.settle()
+            assert stand.outcomes() == {"good": 1}
+
+    run(body())
+
+
+def test_a_close_delimited_stream_is_whole_only_with_done() -> None:
+    async def script(asked: Asked) -> None:
+        asked.raw(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+        asked.raw(ROLE + event("a") + event(finish="stop"))
+        if b"finishes" in asked.body:
+            asked.raw(DONE)
+        asked.writer.close()
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            assert (await stand.ask(chat("finishes", stream=True))).whole
+            assert not (await stand.ask(chat("breaks off", stream=True))).whole
+            await stand.settle()
+            assert stand.outcomes() == {"good": 1, "engine_failed": 1}
+
+    run(body())
+
+
+ERROR = b'data: {"error":{"message":"too many queued","type":"Service Unavailable","code":503}}\n\n'
+
+
+@pytest.mark.parametrize("before", [b"", b": ping\n\n"])
+def test_an_error_as_the_first_event_becomes_an_error_status(before: bytes) -> None:
+    script = streamed(*filter(None, [before]), ERROR, DONE, end="end")
+    got = ask_once(script, chat(stream=True), FailureKind.REFUSED)
+    assert (got.status, got.error["message"]) == (503, "too many queued")
+    assert got.headers["content-type"] == "application/json"
+
+
+def test_an_error_event_within_a_stream_is_passed_on_and_the_stream_cut() -> None:
+    broken = b'data: {"error":{"message":"engine dead","code":500}}\n\n'
+
+    async def script(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(ROLE, event("a"))
+        await asked.writer.drain()
+        await asyncio.sleep(0.02)
+        asked.send(broken, DONE)
+        asked.end_stream()
+
+    got = ask_once(script, chat(stream=True), FailureKind.ERROR_EVENT)
+    assert got.body == ROLE + event("a") + broken
+    assert not got.whole
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("talks", ["nothing", "head"])
+def test_an_engine_that_says_nothing_in_time_is_a_timeout_and_hung_up_on(stream: bool, talks: str) -> None:
+    async def script(asked: Asked) -> None:
+        if talks == "head" and stream:
+            asked.open_stream()
+            asked.send(b": ping\n\n")
+        await asked.hung_up(10)
+
+    impatient = LaneSettings("interactive", ttft_slo_s=0.3, deadline_s=0.3)
+    got = ask_once(script, chat(stream=stream, max_tokens=1), FailureKind.TIMEOUT, impatient)
+    assert (got.status, got.error["code"]) == (504, "upstream_timeout")
+    assert got.headers["x-should-retry"] == "false"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (503, FailureKind.REFUSED),
+        (429, FailureKind.REFUSED),
+        (500, FailureKind.STATUS),
+        (404, FailureKind.STATUS),
+    ],
+)
+def test_an_engines_error_status_is_passed_on_with_clamped_advice(
+    stream: bool, status: int, kind: FailureKind
+) -> None:
+    complaint = b'{"error":{"message":"no","type":"x","param":null,"code":null}}'
+
+    async def script(asked: Asked) -> None:
+        asked.reply(complaint, status, retry_after="900", x_should_retry="true")
+
+    got = ask_once(script, chat(stream=stream), kind)
+    assert (got.status, got.body) == (status, complaint)
+    assert got.headers.get("retry-after") == ("60" if status in {429, 503} else None)
+    assert "x-should-retry" not in got.headers
+
+
+@pytest.mark.parametrize(
+    ("raw", "code"),
+    [
+        (
+            b"HTTP/1.1 302 X\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n",
+            "upstream_protocol_error",
+        ),
+        (
+            b"HTTP/1.1 200 X\r\ncontent-type: text/html\r\ncontent-length: 2\r\n\r\n<p",
+            "upstream_protocol_error",
+        ),
+        (b"ICY 200 OK\r\n\r\n", "upstream_protocol_error"),
+        (b"HTTP/1.1 200 X\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", "upstream_protocol_error"),
+        (
+            b"HTTP/1.1 200 X\r\ncontent-length: 2\r\ntransfer-encoding: chunked\r\n\r\n",
+            "upstream_protocol_error",
+        ),
+    ],
+)
+def test_an_answer_that_is_no_answer_is_a_bad_gateway(raw: bytes, code: str) -> None:
+    async def script(asked: Asked) -> None:
+        asked.raw(raw)
+        await asked.hung_up(60)
+
+    got = ask_once(script, chat(), FailureKind.PROTOCOL)
+    assert (got.status, got.error["code"]) == (502, code)
+
+
+def test_a_json_answer_that_breaks_off_is_a_bad_gateway() -> None:
+    async def script(asked: Asked) -> None:
+        asked.raw(b"HTTP/1.1 200 X\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{")
+        asked.writer.close()
+
+    got = ask_once(script, chat(), FailureKind.BROKEN)
+    assert (got.status, got.error["code"]) == (502, "upstream_broken")
+
+
+def test_a_json_answer_that_the_engine_aborted_is_a_bad_gateway() -> None:
+    async def script(asked: Asked) -> None:
+        asked.reply(answer(finish="abort"))
+
+    got = ask_once(script, chat(), FailureKind.ABORT)
+    assert got.status == 502
+
+
+def test_an_engine_that_cannot_be_reached_is_a_bad_gateway_with_advice() -> None:
+    async def body() -> None:
+        async with standing() as stand:
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                port = free.getsockname()[1]
+            stand.gateway.door.engines["engine"].upstream._port = port  # type: ignore[attr-defined]
+            got = await stand.ask(chat())
+            assert (got.status, got.error["code"]) == (502, "upstream_unreachable")
+            assert got.headers["retry-after"] == "5"
+            await stand.settle()
+            assert failed_once(stand, FailureKind.CONNECT)
+
+    run(body())
+
+
+def test_a_kept_connection_that_died_is_replaced_without_a_word() -> None:
+    async def script(asked: Asked) -> None:
+        asked.reply(answer())
+        asked.writer.close()
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            for _ in range(3):
+                assert (await stand.ask(chat())).status == 200
+            await stand.settle()
+            assert stand.outcomes() == {"good": 3}
+
+    run(body())
+
+
+def test_an_endless_event_is_cut_at_its_bound() -> None:
+    async def script(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(ROLE, event("a"), b"data: ")
+        while not asked.gone:
+            asked.send(b"x" * 60_000)
+            await asked.writer.drain()
+            await asyncio.sleep(0)
+
+    got = ask_once(script, chat(stream=True), FailureKind.PROTOCOL)
+    assert len(got.body) < 10_000
+    assert not got.whole
+
+
+def test_usage_that_makes_no_sense_is_not_believed() -> None:
+    async def script(asked: Asked) -> None:
+        asked.reply(b'{"choices":[],"usage":{"prompt_tokens":-5,"completion_tokens":99999999999}}')
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            assert (await stand.ask(chat())).status == 200
+            await stand.settle()
+            assert stand.snapshot.good_output_tokens < 10_000
+
+    run(body())

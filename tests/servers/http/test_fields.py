@@ -1,0 +1,97 @@
+"""Header fields, one by one."""
+
+import pytest
+
+from headgate.servers.http.fields import for_client, for_engine, hint_s, is_harmless_id, retry_count, seconds
+from headgate.servers.http.fingerprint import fingerprint
+
+SECRET = b"k" * 32
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        (b"600", 600.0),
+        (b"1.5", 1.5),
+        (b"0", None),
+        (b"0.0", None),
+        (b"-1", None),
+        (b"nan", None),
+        (b"inf", None),
+        (b"1e9", None),
+        (b"1_0", None),
+        (b"", None),
+        (b"9" * 40, None),
+        (None, None),
+    ],
+)
+def test_only_plain_positive_numbers_are_read(value: bytes | None, read: float | None) -> None:
+    assert seconds(value) == read
+
+
+@pytest.mark.parametrize(
+    ("label", "count"), [(b"0", 0), (b"2", 2), (b"-1", None), (b"x", None), (b"99999", None), (None, None)]
+)
+def test_a_retry_label_is_a_small_number_or_none(label: bytes | None, count: int | None) -> None:
+    assert retry_count(label) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "hint"),
+    [
+        (b"retry-after", b"7", 7.0),
+        (b"retry-after", b"900", 60.0),
+        (b"retry-after-ms", b"250", 0.25),
+        (b"retry-after-ms", b"1", 0.1),
+        (b"retry-after", b"Wed, 21 Oct 2026 07:28:00 GMT", None),
+        (b"x-other", b"7", None),
+    ],
+)
+def test_an_engines_hint_is_clamped_to_what_we_say_ourselves(
+    name: bytes, value: bytes, hint: float | None
+) -> None:
+    assert hint_s(((name, value),)) == hint
+
+
+@pytest.mark.parametrize("given", [b"a\x1b[31m", b'a"b', b"a\\b", b"\xff", b"", b"a b"])
+def test_an_id_that_could_break_a_log_line_is_not_taken(given: bytes) -> None:
+    assert not is_harmless_id(given)
+
+
+def test_fields_named_by_connection_stay_here() -> None:
+    headers = ((b"x-hop", b"1"), (b"x-end", b"2"), (b"connection", b"X-Hop, close"))
+    assert for_engine(headers, b"X-Hop, close", b"id") == [(b"x-end", b"2"), (b"x-request-id", b"id")]
+
+
+def test_many_names_are_sorted_right_however_many_have_been_seen() -> None:
+    for number in range(5000):
+        name = b"x-%d" % number
+        own = b"x-headgate-%d" % number
+        assert for_engine(((name, b""), (own, b"")), None, b"id")[:-1] == [(name, b"")]
+
+
+def test_our_own_names_do_not_come_from_an_engine() -> None:
+    back = for_client(((b"x-headgate-reason", b"no"), (b"date", b"x"), (b"x-kept", b"1")), b"id")
+    assert back == [(b"x-kept", b"1"), (b"x-request-id", b"id"), (b"request-id", b"id")]
+
+
+def test_equal_requests_of_one_tenant_have_one_fingerprint() -> None:
+    body = b"x" * 10_000
+    assert fingerprint(SECRET, "t", body) == fingerprint(SECRET, "t", bytes(body))
+
+
+@pytest.mark.parametrize(
+    ("tenant", "body"),
+    [
+        ("other", b"a" * 5000),
+        ("t", b"a" * 5001),
+        ("t", b"b" + b"a" * 4999),
+        ("t", b"a" * 4999 + b"b"),
+    ],
+)
+def test_another_tenant_length_head_or_tail_is_another_request(tenant: str, body: bytes) -> None:
+    assert fingerprint(SECRET, tenant, body) != fingerprint(SECRET, "t", b"a" * 5000)
+
+
+def test_another_process_has_other_fingerprints() -> None:
+    assert fingerprint(SECRET, "t", b"x") != fingerprint(b"j" * 32, "t", b"x")

@@ -1,0 +1,36 @@
+"""A gateway that is itself too slow refuses before it reads."""
+
+import time
+
+from gateway.harness import chat, run, standing, until
+from headgate.runtime.lag import TICK_S
+
+
+def test_requests_are_refused_after_their_head_while_the_loop_lags_and_taken_again_after() -> None:
+    async def body() -> None:
+        async with standing() as stand:
+            lag = stand.gateway.door._lag
+            lag.overloaded = True
+            got = await stand.ask(chat())
+            assert (got.status, got.headers["x-headgate-reason"]) == (503, "saturated")
+            assert got.headers["connection"] == "close"
+            assert not stand.engine.asked
+            await until(lambda: not lag.overloaded)  # the next tick on time takes it back
+            assert (await stand.ask(chat())).status == 200
+            assert stand.gateway.door.shed == 1
+
+    run(body())
+
+
+def test_a_loop_that_is_blocked_again_and_again_is_noticed() -> None:
+    async def body() -> None:
+        async with standing() as stand:
+            lag = stand.gateway.door._lag
+
+            def block() -> bool:
+                time.sleep(2.5 * TICK_S)  # what no code of the gateway may do
+                return lag.overloaded
+
+            await until(block)
+
+    run(body())

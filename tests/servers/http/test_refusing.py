@@ -1,0 +1,159 @@
+"""What a client sees of a refusal, and what never gets as far as being refused by the core."""
+
+import asyncio
+
+import pytest
+
+from gateway.harness import CHAT, Asked, answer_whole, chat, run, standing, until
+from headgate.core.settings import LaneSettings
+
+NO_QUEUE = LaneSettings("interactive", max_queue=0)
+
+
+async def wait_for_ever(asked: Asked) -> None:
+    await asked.hung_up(60)
+
+
+def test_a_refusal_carries_the_reason_the_hint_and_whether_to_retry() -> None:
+    async def body() -> None:
+        async with standing(wait_for_ever, max_inflight=1, lane=NO_QUEUE) as stand:
+            busy = await stand.client()
+            busy.ask(chat())
+            await stand.engine.next()
+            got = await stand.ask(chat("second"))
+            assert got.status == 503
+            assert got.error["type"] == "service_unavailable_error"
+            assert got.error["code"] == "server_is_overloaded"
+            assert got.headers["x-headgate-reason"] == "saturated"
+            assert got.headers["x-should-retry"] in {"true", "false"}
+            if got.headers["x-should-retry"] == "true":
+                assert 1 <= int(got.headers["retry-after"]) <= 60
+                assert 100 <= int(got.headers["retry-after-ms"]) <= 60_000
+            assert got.headers["request-id"] == got.headers["x-request-id"]
+            assert len(stand.engine.asked) == 1
+
+    run(body())
+
+
+def test_a_refused_connection_stays_open_for_the_next_try() -> None:
+    async def body() -> None:
+        async with standing(wait_for_ever, max_inflight=1, lane=NO_QUEUE) as stand:
+            busy, other = await stand.client(), await stand.client()
+            busy.ask(chat())
+            await stand.engine.next()
+            for _ in range(3):
+                other.ask(chat("second"))
+                assert (await other.answer()).status == 503
+
+    run(body())
+
+
+def test_a_held_request_is_served_in_its_turn() -> None:
+    release = asyncio.Event()
+
+    async def script(asked: Asked) -> None:
+        if b"first" in asked.body:
+            await release.wait()
+        await answer_whole(asked)
+
+    async def body() -> None:
+        async with standing(script, max_inflight=1) as stand:
+            first, second = await stand.client(), await stand.client()
+            first.ask(chat("first"))
+            await stand.engine.next()
+            second.ask(chat("second"))
+            await until(lambda: stand.lane.held == 1)
+            release.set()
+            assert (await first.answer()).status == 200
+            assert (await second.answer()).status == 200
+            await stand.settle()
+
+    run(body())
+
+
+def test_a_client_that_waits_less_than_the_queue_takes_is_refused_at_once() -> None:
+    async def body() -> None:
+        async with standing(wait_for_ever, max_inflight=1) as stand:
+            busy = await stand.client()
+            busy.ask(chat())
+            await stand.engine.next()
+            got = await stand.ask(chat("second"), x_headgate_deadline_ms="1")
+            assert (got.status, got.headers["x-headgate-reason"]) == (503, "too_late")
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("sent", "field"),
+    [
+        (b"{", None),
+        (b"[]", None),
+        (b'{"model":"m"}', "messages"),
+        (b'{"messages":[]}', "messages"),
+        (chat(n=1000), "n"),
+        (chat(max_tokens=-1), "max_tokens"),
+        (chat(max_tokens="5"), "max_tokens"),
+        (chat(stream="yes"), "stream"),
+        (b'{"model":"a","messages":[1],"model":"b"}', "model"),
+        (b'{"messages":[1],"x":"\xff"}', None),
+        (b'{"messages":[1],"x":' + b"[" * 100_000, None),
+    ],
+)
+def test_bad_input_is_named_and_never_dispatched(sent: bytes, field: str | None) -> None:
+    async def body() -> None:
+        async with standing() as stand:
+            got = await stand.ask(sent)
+            assert (got.status, got.error["type"]) == (400, "invalid_request_error")
+            assert got.error["param"] == field
+            assert got.headers["x-should-retry"] == "false"
+            assert not stand.engine.asked
+            assert stand.lane.arrived == 0
+            assert stand.gateway.door.rejected == 1
+
+    run(body())
+
+
+def test_a_deadline_that_is_no_number_is_bad_input() -> None:
+    async def body() -> None:
+        async with standing() as stand:
+            got = await stand.ask(chat(), x_headgate_deadline_ms="soon")
+            assert (got.status, got.error["param"]) == (400, "x-headgate-deadline-ms")
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        (b"POST", b"/v1/nothing", 404),
+        (b"POST", b"/invocations", 404),
+        (b"GET", b"/metrics", 404),
+        (b"POST", b"/v1/chat/../chat/completions", 404),
+        (b"POST", b"//v1/chat/completions", 404),
+        (b"POST", b"/v1/chat/completion%73", 404),
+        (b"GET", b"/v1/models/..", 404),
+        (b"GET", b"/v1/models/%2e%2e/secret", 404),
+        (b"GET", CHAT, 405),
+        (b"DELETE", b"/v1/models", 405),
+    ],
+)
+def test_only_listed_paths_and_methods_pass(method: bytes, path: bytes, status: int) -> None:
+    async def body() -> None:
+        async with standing() as stand:
+            got = await stand.ask(b"", path, method)
+            assert got.status == status
+            assert got.error["message"]
+            assert not stand.engine.asked
+
+    run(body())
+
+
+@pytest.mark.parametrize(("kind", "coding"), [("text/plain", "identity"), ("application/json", "gzip")])
+def test_only_plain_json_is_taken(kind: str, coding: str) -> None:
+    async def body() -> None:
+        async with standing() as stand:
+            got = await stand.ask(chat(), content_type=kind, content_encoding=coding)
+            assert got.status == 415
+            assert not stand.engine.asked
+
+    run(body())

@@ -1,0 +1,288 @@
+"""What passes through the gateway, and that it passes unchanged."""
+
+import asyncio
+import json
+
+import pytest
+
+from gateway.harness import (
+    DONE,
+    ROLE,
+    Asked,
+    answer,
+    answer_whole,
+    chat,
+    event,
+    run,
+    standing,
+    until,
+    usage_event,
+)
+from headgate.core.decisions import Decision
+from headgate.core.events import EngineProgress, Event, Growth
+from headgate.servers.http import DoorSettings
+
+
+def test_a_json_answer_is_relayed_whole_and_counted_good() -> None:
+    async def body() -> None:
+        async with standing() as stand:
+            got = await stand.ask(chat())
+            assert (got.status, got.body, got.whole) == (200, answer(), True)
+            await stand.settle()
+            assert stand.outcomes() == {"good": 1}
+            assert stand.snapshot.good_output_tokens == 2
+
+    run(body())
+
+
+def test_a_stream_reaches_the_client_byte_for_byte() -> None:
+    """INV-10."""
+    events = [
+        ROLE,
+        event("a"),
+        event("b\\n\\nc"),
+        event('"usage":{'),
+        event(finish="stop"),
+        usage_event(3, 4),
+        DONE,
+    ]
+
+    async def script(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(*events)
+        asked.end_stream()
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            got = await stand.ask(chat(stream=True, stream_options={"include_usage": True}))
+            assert (got.body, got.whole) == (b"".join(events), True)
+            assert got.headers["cache-control"] == "no-store"
+            assert got.headers["x-accel-buffering"] == "no"
+            await stand.settle()
+            assert stand.snapshot.good_output_tokens == 4
+
+    run(body())
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 1000])
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+def test_a_stream_cut_into_any_pieces_is_the_same_stream(size: int, line_end: bytes) -> None:
+    whole = b"".join([b": hello\n\n", ROLE, event("a"), event("b"), event(finish="stop"), DONE])
+    whole = whole.replace(b"\n", line_end)
+
+    async def script(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(*[whole[at : at + size] for at in range(0, len(whole), size)])
+        asked.end_stream()
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            got = await stand.ask(chat(stream=True, stream_options={"include_usage": False}))
+            assert (got.body, got.whole) == (whole, True)
+            await stand.settle()
+            assert stand.outcomes() == {"good": 1}
+
+    run(body())
+
+
+def test_the_usage_event_that_only_we_asked_for_is_taken_out_again() -> None:
+    async def body() -> None:
+        async with standing() as stand:
+            got = await stand.ask(chat(stream=True))
+            assert b'"usage":{' not in got.body
+            assert got.body.endswith(DONE)
+            asked = await stand.engine.next()
+            assert json.loads(asked.body)["stream_options"] == {"include_usage": True}
+            await stand.settle()
+            assert stand.snapshot.good_output_tokens == 2
+
+    run(body())
+
+
+def test_usage_is_not_asked_for_when_the_setting_says_so() -> None:
+    async def body() -> None:
+        async with standing(door=DoorSettings(ask_usage=False)) as stand:
+            sent = chat(stream=True)
+            got = await stand.ask(sent)
+            assert got.whole
+            assert (await stand.engine.next()).body == sent
+
+    run(body())
+
+
+def test_an_engine_that_does_not_know_stream_options_is_asked_again_without_and_never_again() -> None:
+    async def script(asked: Asked) -> None:
+        if b"stream_options" in asked.body:
+            asked.reply(b'{"error":{"message":"unknown field stream_options"}}', 400)
+        else:
+            await answer_whole(asked)
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            for _ in range(2):
+                got = await stand.ask(chat(stream=True))
+                assert (got.status, got.whole) == (200, True)
+            assert [b"stream_options" in asked.body for asked in stand.engine.asked] == [True, False, False]
+            await stand.settle()
+            assert stand.outcomes() == {"good": 2}
+
+    run(body())
+
+
+def test_headers_pass_but_for_those_that_frame_steer_or_belong_to_the_gate() -> None:
+    async def body() -> None:
+        async with standing() as stand:
+            await stand.ask(
+                chat(),
+                authorization="Bearer secret",
+                traceparent="00-1",
+                connection="keep-alive, x-secret",
+                x_secret="1",
+                x_forwarded_host="evil",
+                x_headgate_lane="vip",
+                x_gateway_destination_endpoint="10.0.0.1",
+                accept_encoding="gzip",
+                x_stainless_retry_count="0",
+            )
+            headers = (await stand.engine.next()).headers
+            assert headers["authorization"] == "Bearer secret"
+            assert headers["traceparent"] == "00-1"
+            assert headers["x-stainless-retry-count"] == "0"
+            assert headers["host"] == f"127.0.0.1:{stand.engine.port}"
+            unwanted = {
+                "x-secret",
+                "x-forwarded-host",
+                "x-headgate-lane",
+                "x-gateway-destination-endpoint",
+                "accept-encoding",
+                "connection",
+            }
+            assert not unwanted & set(headers)
+
+    run(body())
+
+
+@pytest.mark.parametrize(("given", "kept"), [("abc-1.2:3", True), ("no spaces", False), ("x" * 129, False)])
+def test_a_harmless_request_id_is_kept_and_any_other_replaced(given: str, kept: bool) -> None:
+    async def body() -> None:
+        async with standing() as stand:
+            got = await stand.ask(chat(), x_request_id=given)
+            assert (got.headers["x-request-id"] == given) is kept
+            assert got.headers["request-id"] == got.headers["x-request-id"]
+            assert (await stand.engine.next()).headers["x-request-id"] == got.headers["x-request-id"]
+
+    run(body())
+
+
+def test_an_answers_own_retry_advice_and_ids_do_not_pass() -> None:
+    async def script(asked: Asked) -> None:
+        asked.reply(answer(), x_should_retry="true", retry_after="99", x_request_id="theirs", x_other="1")
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            got = await stand.ask(chat())
+            assert "x-should-retry" not in got.headers
+            assert "retry-after" not in got.headers
+            assert got.headers["x-request-id"] != "theirs"
+            assert got.headers["x-other"] == "1"
+
+    run(body())
+
+
+def test_a_long_json_answer_passes_without_being_kept_whole() -> None:
+    whole = answer("x" * 3_000_000)
+
+    async def script(asked: Asked) -> None:
+        asked.reply(whole)
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            got = await stand.ask(chat())
+            assert (got.body, got.whole) == (whole, True)
+            await stand.settle()
+            assert stand.snapshot.good_output_tokens == 2
+
+    run(body())
+
+
+def test_completions_pass_and_a_batch_of_prompts_counts_as_many_answers() -> None:
+    async def body() -> None:
+        async with standing() as stand:
+            got = await stand.ask(b'{"model":"m","prompt":["a","b","c"],"n":2}', b"/v1/completions")
+            assert got.status == 200
+
+    run(body())
+
+
+def test_the_list_of_models_passes_without_a_permit() -> None:
+    async def body() -> None:
+        async with standing(max_inflight=1) as stand:
+            for path in (b"/v1/models", b"/v1/models/meta-llama/Llama-3.1-8B"):
+                got = await stand.ask(b"", path, b"GET")
+                assert got.status == 200
+            assert stand.lane.arrived == 0
+
+    run(body())
+
+
+def test_light_requests_over_their_own_cap_are_refused() -> None:
+    async def script(asked: Asked) -> None:
+        await asked.hung_up()
+
+    async def body() -> None:
+        async with standing(script, door=DoorSettings(light_at_once=1)) as stand:
+            first = await stand.client()
+            first.ask(b"", b"/v1/models", b"GET")
+            await stand.engine.next()
+            got = await stand.ask(b"", b"/v1/models", b"GET")
+            assert (got.status, got.headers["x-headgate-reason"]) == (503, "saturated")
+            first.leave()
+            await until(lambda: stand.gateway.door.ongoing == 0)
+
+    run(body())
+
+
+def test_many_requests_on_one_client_connection_use_one_engine_connection() -> None:
+    async def body() -> None:
+        async with standing() as stand:
+            client = await stand.client()
+            for _ in range(5):
+                client.ask(chat())
+                assert (await client.answer()).status == 200
+            assert len({id(asked.writer) for asked in stand.engine.asked}) == 1
+
+    run(body())
+
+
+def test_the_core_is_told_how_far_each_stream_has_come() -> None:
+    end = asyncio.Event()
+
+    async def script(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(ROLE, event("a"), event("b"), event("c"))
+        await end.wait()
+        asked.send(event(finish="stop"), DONE)
+        asked.end_stream()
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            told: list[EngineProgress] = []
+
+            class Watching:
+                def on_step(self, happened: Event, decisions: tuple[Decision, ...], now: float) -> None:
+                    if isinstance(happened, EngineProgress):
+                        told.append(happened)
+
+            stand.gateway.driver.observers.append(Watching())
+            client = await stand.client()
+            client.ask(chat(stream=True))
+            await client.head()
+            await until(lambda: told)
+            assert told[0] == EngineProgress("engine", (Growth(1, 3),))
+            end.set()
+            rest = b""
+            while data := await client.chunk():
+                rest += data
+            assert rest.endswith(DONE)
+
+    run(body())

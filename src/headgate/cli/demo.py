@@ -1,0 +1,150 @@
+"""`headgate demo`: the experiments that show what the gate is for. The options are explained by their own records."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from headgate.cli.exits import CommandError, ExitCode, usage_error
+from headgate.config.units import parse_duration
+
+demo_app = typer.Typer(
+    help="Experiments: users, gate and engine in separate processes.", no_args_is_help=True
+)
+
+Options = TypeVar("Options")
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON on stdout.")]
+TimeScaleOption = Annotated[float, typer.Option(help="How many times as fast as real time, at most 10.")]
+ProfileOption = Annotated[str, typer.Option(help="The engine's speed profile.")]
+CapOption = Annotated[int, typer.Option(help="The engine's batch and the gate's limit.")]
+
+DEFAULT_LOADS = (0.8, 1.25, 2.0)
+_FLAGS = {"loads": "--load", "start_s": "--from", "duration_s": "--for"}
+
+
+@demo_app.command()
+def burst(
+    users: Annotated[int, typer.Option(help="How many ask the same thing at once.")] = 20,
+    service: Annotated[str, typer.Option(help="How long one answer takes the engine.")] = "10s",
+    retries: Annotated[bool, typer.Option("--retries", help="Refused users come back when told to.")] = False,
+    time_scale: TimeScaleOption = 10.0,
+    as_json: JsonOption = False,
+) -> int:
+    """Meet a cap of one that holds nothing with twenty equal requests: one runs, nineteen are told when to return."""
+    from headgate.demos.burst import BurstOptions, run
+
+    return run(
+        _checked(
+            lambda: BurstOptions(
+                users=users,
+                service_s=_seconds("--service", service),
+                retries=retries,
+                time_scale=time_scale,
+                json=as_json,
+            )
+        )
+    )
+
+
+@demo_app.command()
+def poison(
+    load: Annotated[
+        list[float] | None,
+        typer.Option(help="Offered load over capacity; may be repeated.", show_default="0.8, 1.25, 2"),
+    ] = None,
+    patience: Annotated[str, typer.Option(help="How long a user waits for a first token.")] = "15s",
+    refreshes: Annotated[int, typer.Option(help="How often a user tries again.")] = 3,
+    run_patiences: Annotated[
+        float, typer.Option(help="For how many patience times users keep arriving.")
+    ] = 20.0,
+    cap: CapOption = 16,
+    profile: ProfileOption = "llama3-70b_h100_tp4",
+    time_scale: TimeScaleOption = 5.0,
+    seed: Annotated[int, typer.Option(help="Seed of arrivals and sizes.")] = 1,
+    as_json: JsonOption = False,
+) -> int:
+    """Overload an engine with impatient users who refresh, with and without the gate."""
+    from headgate.demos.poison import PoisonOptions, run
+
+    return run(
+        _checked(
+            lambda: PoisonOptions(
+                loads=tuple(load or DEFAULT_LOADS),
+                patience_s=_seconds("--patience", patience),
+                refreshes=refreshes,
+                run_patiences=run_patiences,
+                cap=cap,
+                profile=profile,
+                time_scale=time_scale,
+                seed=seed,
+                json=as_json,
+            )
+        )
+    )
+
+
+@demo_app.command()
+def replay(
+    trace: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TRACE.csv",
+            help="An Azure LLM inference trace: TIMESTAMP, ContextTokens, GeneratedTokens.",
+        ),
+    ],
+    rate_scale: Annotated[float, typer.Option(help="How many times the trace's own rate.")] = 1.0,
+    start: Annotated[str, typer.Option("--from", help="Where the slice begins in the trace.")] = "0s",
+    duration: Annotated[
+        str, typer.Option("--for", help="How long the slice is; `all` is to the end.")
+    ] = "5m",
+    ttft_slo: Annotated[
+        str, typer.Option(help="Time to the first token that is good; users leave after it.")
+    ] = "10s",
+    cap: CapOption = 64,
+    profile: ProfileOption = "llama3-70b_h100_tp4",
+    ignore_hangups: Annotated[
+        bool, typer.Option("--ignore-hangups", help="The engine generates on for clients that left.")
+    ] = False,
+    gate_only: Annotated[
+        bool, typer.Option("--gate-only", help="Leave out the run without the gate.")
+    ] = False,
+    time_scale: TimeScaleOption = 5.0,
+    as_json: JsonOption = False,
+) -> int:
+    """Replay recorded traffic through the gate, and without it."""
+    from headgate.demos.replay import ReplayOptions, run
+
+    return run(
+        _checked(
+            lambda: ReplayOptions(
+                trace=trace,
+                rate_scale=rate_scale,
+                start_s=_seconds("--from", start),
+                duration_s=None if duration == "all" else _seconds("--for", duration),
+                ttft_slo_s=_seconds("--ttft-slo", ttft_slo),
+                cap=cap,
+                profile=profile,
+                ignore_hangups=ignore_hangups,
+                without_gate=not gate_only,
+                time_scale=time_scale,
+                json=as_json,
+            )
+        )
+    )
+
+
+def _checked(build: Callable[[], Options]) -> Options:
+    """Return the options, or say which of them is wrong."""
+    try:
+        return build()
+    except ValueError as error:
+        raise usage_error(error, _FLAGS) from None
+
+
+def _seconds(flag: str, text: str) -> float:
+    """Return a duration in seconds, or say which flag is wrong."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise CommandError(f"{flag}: {error}", ExitCode.USAGE) from None

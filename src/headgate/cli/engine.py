@@ -1,0 +1,61 @@
+"""`headgate engine`: the embedded engine as a process of its own."""
+
+from typing import Annotated
+
+import typer
+
+from headgate.cli.exits import usage_error
+from headgate.cli.ports import address_error
+
+
+def engine(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="TCP port; 0 takes any free one.")] = 8000,
+    profile: Annotated[
+        str | None, typer.Option(help="Speed profile; a wrong name lists them.", show_default="demo")
+    ] = None,
+    model_name: Annotated[
+        str, typer.Option(help="The model that it lists; any name is answered.")
+    ] = "headgate-engine",
+    time_scale: Annotated[float, typer.Option(help="How much faster than the profile, at most 10.")] = 1.0,
+    max_num_seqs: Annotated[
+        int | None, typer.Option(help="Most sequences in a batch.", show_default="the profile's")
+    ] = None,
+    max_num_queued_reqs: Annotated[
+        int | None,
+        typer.Option(help="Refuse with 503 beyond so many waiting.", show_default="any number waits"),
+    ] = None,
+    max_model_len: Annotated[
+        int | None, typer.Option(help="Longest prompt and answer, tokens.", show_default="the KV cache")
+    ] = None,
+    tokens_per_event: Annotated[int, typer.Option(help="Tokens that one event of a stream carries.")] = 1,
+    ignore_hangups: Annotated[
+        bool, typer.Option("--ignore-hangups", help="Generate on for clients that left.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the lengths of answers.")] = 1,
+) -> None:
+    """Run an engine that answers like vLLM, at the speed of a profile, without a GPU."""
+    from headgate.engine.profile import DEFAULT_PROFILE
+    from headgate.servers.emulator.run import run
+    from headgate.servers.emulator.settings import EmulatorSettings
+
+    try:
+        settings = EmulatorSettings(
+            host=host,
+            port=port,
+            profile=profile or DEFAULT_PROFILE,
+            model_name=model_name,
+            time_scale=time_scale,
+            max_num_seqs=max_num_seqs,
+            max_num_queued_reqs=max_num_queued_reqs,
+            max_model_len=max_model_len,
+            tokens_per_event=tokens_per_event,
+            ignore_hangups=ignore_hangups,
+            seed=seed,
+        )
+    except ValueError as error:
+        raise usage_error(error) from None
+    try:
+        run(settings)
+    except OSError as error:
+        raise address_error(error, host, port, "--port") from None

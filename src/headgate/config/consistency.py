@@ -1,0 +1,96 @@
+"""What only the whole configuration can tell: names that point nowhere, doors left open, secrets that are missing."""
+
+from collections.abc import Iterator, Mapping
+
+from pydantic import SecretStr
+
+from headgate.config.problems import ConfigError, Place, Problem, SettingPath
+from headgate.config.schema import Config
+from headgate.config.values import is_loopback
+
+_LONGEST_SECRET = 4096
+
+
+def check_whole(config: Config, places: Mapping[SettingPath, Place]) -> None:
+    """Raise ConfigError with every setting that contradicts another."""
+    found = [*_exposure(config), *_tenants(config), *_lane_paths(config)]
+    if found:
+        raise ConfigError(*(Problem(_place(path, places), path, message) for path, message in found))
+
+
+def read_admin_token(
+    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, Place]
+) -> SecretStr | None:
+    """Return the admin token, None without one; ConfigError where the address needs one."""
+    token = environ.get(config.admin.token_env, "")
+    if not token and not is_loopback(config.admin.host):
+        path = ("admin", "host")
+        message = (
+            f"{config.admin.host} can be reached from outside: "
+            f"put a token into the environment variable {config.admin.token_env}"
+        )
+        raise ConfigError(Problem(places.get(path), path, message))
+    return SecretStr(token) if token else None
+
+
+def read_engine_keys(
+    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, Place]
+) -> dict[str, SecretStr]:
+    """Return the engines' credentials by engine; ConfigError for one that is not there or cannot be a header."""
+    keys, problems = {}, []
+    for index, engine in enumerate(config.engines):
+        if engine.api_key_env is None:
+            continue
+        path: SettingPath = ("engines", index, "api_key_env")
+        value = environ.get(engine.api_key_env, "")
+        if not value:
+            message = f"the environment variable {engine.api_key_env} is not set"
+            problems.append(Problem(_place(path, places), path, message))
+        elif not (value.isascii() and value.isprintable() and len(value) <= _LONGEST_SECRET):
+            message = f"the environment variable {engine.api_key_env} holds what cannot stand in a header"
+            problems.append(Problem(_place(path, places), path, message))
+        else:
+            keys[engine.name] = SecretStr(value.strip())
+    if problems:
+        raise ConfigError(*problems)
+    return keys
+
+
+def _exposure(config: Config) -> Iterator[tuple[SettingPath, str]]:
+    listen = config.listen
+    authenticated = config.tenants or (listen.tls is not None and listen.tls.client_ca is not None)
+    if not listen.insecure and not authenticated and not is_loopback(listen.host):
+        remedy = "add `tenants`, or --insecure (listen.insecure: true) if that is meant"
+        message = f"{listen.host} can be reached from outside and no client keys are configured: {remedy}"
+        yield ("listen", "host"), message
+
+
+def _tenants(config: Config) -> Iterator[tuple[SettingPath, str]]:
+    if config.tenants and config.tenant_from is not None:
+        yield ("tenant_from",), "makes tenants of unknown credentials, `tenants` refuses them: give one"
+    lanes = {lane.name for lane in config.lanes}
+    owners: dict[str, str] = {}
+    for index, tenant in enumerate(config.tenants):
+        for field, names in (("lanes", tenant.lanes), ("default_lane", (tenant.default_lane,))):
+            strangers = [name for name in names if name is not None and name not in lanes]
+            if strangers:
+                known = ", ".join(sorted(lanes))
+                yield ("tenants", index, field), f"names no lane: {', '.join(strangers)} (there are {known})"
+        for number, key in enumerate(tenant.keys):
+            if owners.setdefault(key, tenant.name) != tenant.name:
+                yield ("tenants", index, "keys", number), f"is a key of the tenant {owners[key]} too"
+
+
+def _lane_paths(config: Config) -> Iterator[tuple[SettingPath, str]]:
+    owners: dict[str, str] = {}
+    for index, lane in enumerate(config.lanes):
+        for number, path in enumerate(lane.paths):
+            if owners.setdefault(path, lane.name) != lane.name:
+                yield ("lanes", index, "paths", number), f"is a path of the lane {owners[path]} too"
+
+
+def _place(path: SettingPath, places: Mapping[SettingPath, Place]) -> Place | None:
+    for length in range(len(path), 0, -1):
+        if path[:length] in places:
+            return places[path[:length]]
+    return None

@@ -1,0 +1,45 @@
+"""The reference page of the metrics, generated from the table of meters.
+
+`headgate config metrics > docs/reference/metrics.md` writes it; a test fails while the page is not current.
+"""
+
+from headgate.observe.meters import METERS, Meter, Scope
+
+_INTRODUCTION = """# Metrics reference
+
+*Generated from the table in `headgate/observe/meters.py` by `headgate config metrics`; do not edit.*
+
+`GET /metrics` on the admin door answers in the classic Prometheus text format, or in OpenMetrics where the Accept
+header asks for it. Labels come from the configuration (`lane`, `engine`) or from a closed list of words; tenants and
+models are never labels. A value that is unknown, stale or switched off has no sample. The same numbers, per model
+where there are models, are in `GET /api/state`.
+
+`headgate_build_info{version, python}` is always 1 and says what runs.
+"""
+
+_TITLES = {
+    Scope.LANE: "By lane",
+    Scope.ENGINE: "By engine",
+    Scope.RETRIES: "Work that comes back",
+    Scope.GATE: "The whole gate",
+    Scope.DOOR: "The HTTP door",
+    Scope.SERVICE: "The service",
+    Scope.PROCESS: "The process",
+}
+
+
+def render_page() -> str:
+    """Return the whole page in Markdown."""
+    lines = [_INTRODUCTION]
+    for scope, title in _TITLES.items():
+        lines += [f"## {title}\n", "| metric | kind | unit | labels | meaning |", "|---|---|---|---|---|"]
+        lines += [_row(meter) for meter in METERS if meter.scope is scope]
+        lines.append("")
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _row(meter: Meter) -> str:
+    labels = ", ".join(f"`{label}`" for label in meter.labels) or "-"
+    if meter.split is not None:
+        labels += " (" + ", ".join(word.value for word in meter.split) + ")"
+    return f"| `{meter.full_name}` | {meter.kind.value} | {meter.unit} | {labels} | {meter.help} |"

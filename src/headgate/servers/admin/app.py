@@ -1,0 +1,86 @@
+"""The admin application: liveness, readiness, metrics, the state of the core, and what it would decide."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from headgate.servers.admin.guard import Guard
+from headgate.servers.admin.queries import ExplainQuery, plain, plain_explanation
+from headgate.servers.admin.views import Views
+
+MAX_QUERY_BYTES = 64 * 1024  # a description of a request, not a request
+
+
+def build_app(views: Views, *, hosts: Iterable[str] = (), token: str | None = None) -> ASGIApp:
+    """Return the guarded ASGI application over `views`."""
+    door = _Door(views)
+    routes = [
+        Route("/healthz", door.healthz),
+        Route("/readyz", door.readyz),
+        Route("/metrics", door.metrics),
+        Route("/api/state", door.state),
+        Route("/api/explain", door.explain, methods=["GET", "POST"]),
+    ]
+    return Guard(Starlette(routes=routes), hosts=hosts, token=token)
+
+
+class _Door:
+    """The endpoints; each reads one view and answers JSON, metrics excepted."""
+
+    def __init__(self, views: Views) -> None:
+        self._views = views
+
+    async def healthz(self, _: Request) -> Response:
+        """The process answers: that is all this says."""
+        return PlainTextResponse("ok\n")
+
+    async def readyz(self, _: Request) -> Response:
+        """200 while work should come here, else 503; the detail says which part is not ready."""
+        readiness = self._views.ready()
+        body = {"ready": readiness.ready, "detail": dict(readiness.detail)}
+        return _json(body, 200 if readiness.ready else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        """The metrics of docs/reference/metrics.md, in the format that the Accept header asks for."""
+        body, content_type = self._views.render_metrics(request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
+
+    async def state(self, _: Request) -> Response:
+        """The whole snapshot of the core as it is now."""
+        return _json(plain(self._views.snapshot()))
+
+    async def explain(self, request: Request) -> Response:
+        """What an arrival like the one described would be told now, and the numbers behind it."""
+        try:
+            query = await _read_query(request)
+        except msgspec.DecodeError as error:
+            return _json({"error": {"code": "invalid_query", "message": str(error)}}, 400)
+        except _TooLargeError:
+            message = f"the description is longer than {MAX_QUERY_BYTES} bytes"
+            return _json({"error": {"code": "too_large", "message": message}}, 413)
+        return _json(plain_explanation(self._views.explain(query.arrival())))
+
+
+class _TooLargeError(Exception):
+    """The body is longer than MAX_QUERY_BYTES."""
+
+
+async def _read_query(request: Request) -> ExplainQuery:
+    if request.method == "GET":
+        return msgspec.convert(dict(request.query_params), ExplainQuery, strict=False)
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_QUERY_BYTES:
+            raise _TooLargeError
+    return msgspec.json.decode(body or b"{}", type=ExplainQuery)
+
+
+def _json(content: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(content), status_code=status, media_type="application/json")

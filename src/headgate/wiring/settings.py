@@ -1,0 +1,110 @@
+"""From a configuration to the core's settings: the same function for the gateway and for the simulator.
+
+Nothing is guessed silently: every number that the configuration leaves open comes back as a Choice with its reason.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from headgate.config.problems import ConfigError, Place, Problem, SettingPath
+from headgate.config.schema import Config, EngineConfig, LaneConfig
+from headgate.config.units import format_duration
+from headgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
+from headgate.core.words import DeadlineFrom, IgnoresHangups
+from headgate.engine.profile import find_profile, scaled
+from headgate.wiring.chosen import Choice, EngineFacts, choose_kv_tokens, choose_max_inflight, origin
+
+_DEFAULT_LANE = "interactive"
+
+
+class Built(NamedTuple):
+    """Settings for the core and, in the order of a banner, why each open number is what it is."""
+
+    settings: Settings
+    choices: tuple[Choice, ...]
+
+
+def build_settings(
+    config: Config,
+    facts: Mapping[str, EngineFacts] | None = None,
+    places: Mapping[SettingPath, Place] | None = None,
+) -> Built:
+    """Return the core's settings for this configuration.
+
+    `facts` holds what the engines told of themselves, by engine name; `places` says who gave each setting
+    (`Loaded.places`) and is only quoted in the reasons. Raises ConfigError for an unknown profile.
+    """
+    facts, places = facts or {}, places or {}
+    engines, reasons = [], []
+    for index, engine in enumerate(config.engines):
+        settings, why = _engine(engine, facts.get(engine.name, EngineFacts()), places, index)
+        engines.append(settings)
+        reasons += why
+    for index, lane in enumerate(config.lanes):
+        reasons.append(_lane_choice(lane, places, index))
+    lanes = tuple(_lane(lane) for lane in config.lanes)
+    return Built(Settings(lanes=lanes, engines=tuple(engines)), tuple(reasons))
+
+
+def _engine(
+    engine: EngineConfig, facts: EngineFacts, places: Mapping[SettingPath, Place], index: int
+) -> tuple[EngineSettings, list[Choice]]:
+    max_inflight, why_inflight = choose_max_inflight(
+        engine, facts, origin(places, "engines", index, "max_inflight")
+    )
+    kv_tokens, why_kv = choose_kv_tokens(engine, facts, origin(places, "engines", index, "kv_tokens"))
+    settings = EngineSettings(
+        name=engine.name,
+        max_inflight=max_inflight,
+        kv_tokens=kv_tokens,
+        prefill_tokens=engine.prefill_tokens,
+        models=engine.models,
+        ignores_hangups=IgnoresHangups(engine.ignores_hangups),
+        prior=_prior(engine, index, places),
+    )
+    return settings, [why_inflight, why_kv]
+
+
+def _prior(engine: EngineConfig, index: int, places: Mapping[SettingPath, Place]) -> ServicePrior:
+    """Return what to believe of this engine's speed: its own numbers, its profile, or the core's default."""
+    if engine.prior is not None:
+        given = engine.prior
+        return ServicePrior(
+            ttft_base_s=given.ttft_base,
+            ttft_per_token_s=given.ttft_per_token,
+            tpot_base_s=given.tpot_base,
+            tpot_per_stream_s=given.tpot_per_stream,
+        )
+    if engine.profile is None:
+        return ServicePrior()
+    try:
+        return scaled(find_profile(engine.profile), engine.time_scale).prior()
+    except ValueError as error:
+        path = ("engines", index, "profile")
+        raise ConfigError(Problem(places.get(path), path, str(error).removeprefix("profile: "))) from None
+
+
+def _lane(lane: LaneConfig) -> LaneSettings:
+    from_first = lane.deadline_from or ("first_attempt" if lane.name == _DEFAULT_LANE else "attempt")
+    return LaneSettings(
+        name=lane.name,
+        ttft_slo_s=lane.ttft_slo,
+        tpot_slo_s=lane.tpot_slo,
+        deadline_s=lane.ttft_slo if lane.deadline is None else lane.deadline,
+        deadline_from=DeadlineFrom(from_first),
+        order=lane.order,
+        max_queue=lane.max_queue,
+        max_queue_tokens=lane.max_queue_tokens,
+        max_queue_bytes=lane.max_queue_bytes,
+        max_wait_s=lane.max_wait,
+    )
+
+
+def _lane_choice(lane: LaneConfig, places: Mapping[SettingPath, Place], index: int) -> Choice:
+    """Say what decides in this lane: its time to the first token and what may wait."""
+    ttft = format_duration(lane.ttft_slo)
+    queue = "what can be served by then" if lane.max_queue is None else f"at most {lane.max_queue:,}"
+    if lane.max_queue == 0:
+        queue = "nothing: run now or refuse"
+    given = origin(places, "lanes", index, "ttft_slo") or "default"
+    return Choice(f"lane {lane.name}", f"ttft_slo {ttft}", f"{given}; held: {queue}")

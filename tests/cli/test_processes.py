@@ -1,0 +1,294 @@
+"""Real processes: they start, say where, end cleanly on a signal, and leave nobody behind."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+START_WITHIN_S = 30.0  # generous: the machine may be busy
+END_WITHIN_S = 15.0
+CHAT = b'{"model": "any", "max_tokens": 4, "messages": [{"role": "user", "content": "Hello"}]}'
+
+
+class Command:
+    """One `headgate` process whose stderr goes to a file."""
+
+    def __init__(self, arguments: list[str], errors: Path, stdout: Any = subprocess.PIPE) -> None:
+        self._errors = errors
+        with errors.open("w", encoding="utf-8") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "headgate", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                env={**os.environ, "NO_COLOR": "1"},
+            )
+
+    def ready(self) -> dict[str, Any]:
+        """Return the one line of JSON that it prints when it serves."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.errors()
+        record: dict[str, Any] = json.loads(line)
+        return record
+
+    def end(self, number: int) -> int:
+        """Send a signal and return the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(END_WITHIN_S)
+
+    def errors(self) -> str:
+        return self._errors.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Iterator[list[Command]]:
+    started: list[Command] = []
+    yield started
+    for command in started:
+        command.process.kill()
+        command.process.wait()
+        if command.process.stdout is not None:
+            command.process.stdout.close()
+
+
+def start(commands: list[Command], tmp_path: Path, *arguments: str, stdout: Any = subprocess.PIPE) -> Command:
+    command = Command(list(arguments), tmp_path / f"stderr-{len(commands)}.txt", stdout)
+    commands.append(command)
+    return command
+
+
+def ask(url: str, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=10)
+    try:
+        connection.request(method, path, body, {"content-type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def listens(url: str) -> bool:
+    parts = urlsplit(url)
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or 0), timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+def await_silence(url: str) -> None:
+    """Return once nobody listens there any more."""
+    give_up_at = time.monotonic() + END_WITHIN_S
+    while listens(url):
+        assert time.monotonic() < give_up_at, f"{url} is still served"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_run_serves_through_its_own_engine_and_a_signal_ends_both(
+    commands: list[Command], tmp_path: Path, number: signal.Signals
+) -> None:
+    command = start(commands, tmp_path, "run", "--port", "0", "--admin-port", "0", "--json")
+    ready = command.ready()
+
+    status, answer = ask(ready["url"], "POST", "/v1/chat/completions", CHAT)
+    assert (status, json.loads(answer)["object"]) == (200, "chat.completion")
+    assert ask(ready["admin_url"], "GET", "/readyz")[0] == 200
+    limits = {limit["name"]: limit for limit in ready["limits"]}
+    assert "KV tokens" in limits["embedded max_inflight"]["why"]
+
+    assert command.end(number) == 0
+    assert not listens(ready["url"])
+    await_silence(ready["engines"][0]["url"])
+    banner = command.errors()
+    assert f"listening  {ready['url']}" in banner
+    assert f"curl -N {ready['url']}/v1/chat/completions" in banner
+    assert f"curl {ready['admin_url']}/metrics" in banner
+    assert "Traceback" not in banner
+
+
+def test_run_ends_with_its_own_exit_code_when_its_engine_dies(
+    commands: list[Command], tmp_path: Path
+) -> None:
+    command = start(commands, tmp_path, "run", "--port", "0", "--admin-port", "0", "--json")
+    ready = command.ready()
+    engine = int(command.errors().split("process ")[1].split(")")[0])
+
+    os.kill(engine, signal.SIGKILL)
+
+    assert command.process.wait(END_WITHIN_S) == 4
+    assert not listens(ready["url"])
+    assert "headgate: headgate engine ended with -9" in command.errors()
+    assert "Traceback" not in command.errors()
+
+
+def test_serve_reads_its_file_and_sigterm_ends_it_with_0(commands: list[Command], tmp_path: Path) -> None:
+    file = tmp_path / "gate.yaml"
+    file.write_text(
+        "listen: {port: 0}\nadmin: {port: 0}\n"
+        "engines: [{name: gpu, url: 'http://127.0.0.1:9', max_inflight: 3, kv_tokens: 9k}]\n"
+        "lanes: [{name: chat, ttft_slo: 2s, max_queue: 5}]\n",
+        encoding="utf-8",
+    )
+    column = file.read_text(encoding="utf-8").splitlines()[2].index("kv_tokens") + 1
+    command = start(commands, tmp_path, "serve", "--config", str(file), "--max-inflight", "2", "--json")
+    ready = command.ready()
+
+    state = json.loads(ask(ready["admin_url"], "GET", "/api/state")[1])
+    assert [(engine["name"], engine["limit"], engine["kv_limit"]) for engine in state["engines"]] == [
+        ("gpu", 2, 9000)
+    ]
+    assert [lane["name"] for lane in state["lanes"]] == ["chat"]
+    assert {"name": "gpu max_inflight", "value": "2", "why": "--max-inflight"} in ready["limits"]
+    assert {"name": "gpu kv_tokens", "value": "9,000", "why": f"{file}:3:{column}"} in ready["limits"]
+    assert command.end(signal.SIGTERM) == 0
+    assert "Traceback" not in command.errors()
+
+
+def test_a_second_signal_cuts_a_running_stream_short(commands: list[Command], tmp_path: Path) -> None:
+    command = start(commands, tmp_path, "run", "--port", "0", "--admin-port", "0", "--json")
+    ready = command.ready()
+    endless = {
+        "model": "any",
+        "max_tokens": 4000,
+        "stream": True,
+        "messages": [{"role": "user", "content": "Hi"}],
+    }
+    with contextlib.closing(HTTPConnection(urlsplit(ready["url"]).netloc, timeout=10)) as connection:
+        connection.request(
+            "POST", "/v1/chat/completions", json.dumps(endless), {"content-type": "application/json"}
+        )
+        stream = connection.getresponse()
+        assert stream.readline().startswith(b"data: ")
+
+        command.process.send_signal(signal.SIGTERM)
+        give_up_at = time.monotonic() + START_WITHIN_S
+        while ask(ready["admin_url"], "GET", "/readyz")[0] != 503:
+            assert time.monotonic() < give_up_at
+
+        assert command.end(signal.SIGTERM) == 130
+        with pytest.raises((HTTPException, ConnectionError)):
+            stream.read()
+    await_silence(ready["engines"][0]["url"])
+    assert "Traceback" not in command.errors()
+
+
+def test_a_gate_whose_banner_nobody_reads_serves_all_the_same() -> None:
+    arguments = ["--upstream", "http://127.0.0.1:9", "--port", "0", "--admin-port", "0", "--json"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headgate", "serve", *arguments], stdout=subprocess.PIPE, stderr=writer
+    )
+    os.close(writer)
+    try:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+
+        assert ask(ready["admin_url"], "GET", "/healthz")[0] == 200
+    finally:
+        process.terminate()
+        code = process.wait(END_WITHIN_S)
+        process.communicate()
+    assert code == 0
+
+
+def test_a_token_closes_the_admin_door_and_is_never_shown(
+    commands: list[Command], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADGATE_ADMIN_TOKEN", "hush-hush")
+    arguments = ["--upstream", "http://127.0.0.1:9", "--port", "0", "--admin-port", "0", "--json"]
+    command = start(commands, tmp_path, "serve", *arguments)
+    ready = command.ready()
+
+    assert ask(ready["admin_url"], "GET", "/api/state")[0] == 401
+    assert ask(ready["admin_url"], "GET", "/healthz")[0] == 200
+    assert command.end(signal.SIGTERM) == 0
+    assert "hush-hush" not in command.errors() + json.dumps(ready)
+    assert "Bearer $HEADGATE_ADMIN_TOKEN" in command.errors()
+
+
+def test_two_gates_cannot_have_one_port(commands: list[Command], tmp_path: Path) -> None:
+    upstream = ["--upstream", "http://127.0.0.1:9", "--max-inflight", "1", "--set", "engines.0.kv_tokens=1k"]
+    first = start(commands, tmp_path, "serve", *upstream, "--port", "0", "--admin-port", "0", "--json")
+    port = urlsplit(first.ready()["url"]).port
+
+    second = start(commands, tmp_path, "serve", *upstream, "--port", str(port), "--admin-port", "0", "--json")
+
+    assert second.process.wait(START_WITHIN_S) == 3
+    assert (
+        second.errors()
+        == f"headgate: 127.0.0.1:{port} is taken by another program: stop it, or choose another port with --port\n"
+    )
+    assert second.process.stdout is not None
+    assert second.process.stdout.read() == b""
+    assert first.end(signal.SIGTERM) == 0
+
+
+def test_a_gate_that_cannot_say_that_it_is_ready_does_not_serve(
+    commands: list[Command], tmp_path: Path
+) -> None:
+    arguments = ["--upstream", "http://127.0.0.1:9", "--port", "0", "--admin-port", "0", "--json"]
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        command = start(commands, tmp_path, "serve", *arguments, stdout=full)
+
+        assert command.process.wait(START_WITHIN_S) == 1
+    assert command.errors().endswith("headgate: cannot write to stdout: No space left on device\n")
+
+
+def test_a_closed_pipe_behind_stdout_is_one_line(commands: list[Command], tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed:
+        command = start(commands, tmp_path, "version", stdout=closed)
+
+        assert command.process.wait(START_WITHIN_S) == 1
+    assert command.errors() == "headgate: cannot write to stdout: Broken pipe\n"
+
+
+def test_engine_says_where_it_serves_and_ends_with_0(commands: list[Command], tmp_path: Path) -> None:
+    command = start(commands, tmp_path, "engine", "--port", "0", "--time-scale", "10")
+    give_up_at = time.monotonic() + START_WITHIN_S
+    while "port=" not in command.errors():
+        assert time.monotonic() < give_up_at, command.errors()
+        time.sleep(0.05)
+    port = command.errors().split("port=")[1].split()[0]
+
+    assert ask(f"http://127.0.0.1:{port}", "GET", "/health")[0] == 200
+    assert command.end(signal.SIGINT) == 0
+    assert "Traceback" not in command.errors()
+
+
+def test_help_and_version_load_nothing_heavy() -> None:
+    """What a shell completes or a script asks for must not wait for the gateway to be imported."""
+    heavy = (
+        "pydantic_settings",
+        "uvloop",
+        "starlette",
+        "prometheus_client",
+        "headgate.core.governor",
+        "yaml",
+        "openai",
+    )
+    code = (
+        "import sys; from headgate.cli.main import main; main(['version']); main(['serve', '--help']);"
+        f"print('loaded:', [name for name in {heavy} if name in sys.modules])"
+    )
+
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
+    )
+
+    assert shown.stdout.endswith("loaded: []\n")

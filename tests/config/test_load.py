@@ -1,0 +1,365 @@
+"""A configuration is loaded whole or refused with the place, the path and the limit of every problem."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from headgate.config.document import read_document
+from headgate.config.load import load_config, validated
+from headgate.config.overrides import Override, from_assignment
+from headgate.config.problems import ConfigError, Place
+from headgate.config.schema import Config
+
+ENGINE = "engines: [{url: 'http://127.0.0.1:8000'}]\n"
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write_file(text: str) -> Path:
+        file = tmp_path / "gate.yaml"
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    return write_file
+
+
+def refusal(write: Write, text: str) -> list[str]:
+    """Return the problems of this file, without the directory in front."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(text))
+    return [str(problem).removeprefix(str(write(text).parent) + "/") for problem in caught.value.problems]
+
+
+def test_one_engine_is_a_whole_configuration(write: Write) -> None:
+    config = load_config(write(ENGINE)).config
+
+    assert [engine.name for engine in config.engines] == ["127.0.0.1:8000"]
+    assert [lane.name for lane in config.lanes] == ["interactive"]
+    assert (config.listen.host, config.listen.port) == ("127.0.0.1", 8080)
+    assert (config.admin.host, config.admin.port) == ("127.0.0.1", 8081)
+
+
+def test_values_arrive_in_seconds_bytes_and_counts(write: Write) -> None:
+    text = (
+        ENGINE + "lanes: [{name: chat, ttft_slo: 2s, tpot_slo: 40ms, max_queue_bytes: 1MiB, max_queue: 1k}]\n"
+    )
+
+    lane = load_config(write(text)).config.lanes[0]
+
+    assert (lane.ttft_slo, lane.tpot_slo, lane.max_queue_bytes, lane.max_queue) == (
+        2.0,
+        0.04,
+        1_048_576,
+        1000,
+    )
+
+
+def test_every_problem_names_file_line_column_path_and_limit(write: Write) -> None:
+    problems = refusal(write, "listen:\n  port: 70000\nengines:\n  - url: ftp://x\n    max_inflight: 0\n")
+
+    assert problems == [
+        "gate.yaml:2:3: listen.port: must be at most 65,535, not 70000",
+        "gate.yaml:4:5: engines[0].url: 'ftp://x' is not an address: write http://host:port",
+        "gate.yaml:5:5: engines[0].max_inflight: must be at least 1, not 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("listn: {}", "1:1: listn: is not a setting; did you mean `listen`?"),
+        ("limits: {bodi: 1MB}", "1:10: limits.bodi: is not a setting; did you mean `body`?"),
+        ("admin: {token: x}", "admin.token: is not a setting; did you mean `token_env`?"),
+        ("admin: {password: x}", "admin.password: is not a setting: secrets come from the environment"),
+        (
+            "zebra: 1",
+            "1:1: zebra: is not a setting; known here: listen, admin, engines, lanes, tenants, tenant_from, limits",
+        ),
+        ("listen: 8080", "1:1: listen: must be a mapping, not int"),
+        ("lanes: chat", "1:1: lanes: must be a list, not str"),
+        ("lanes: []", "1:1: lanes: must have at least 1 items, not 0"),
+        ("lanes: [{}]", "1:9: lanes[0].name: is missing"),
+        ("lanes: [{name: a b}]", "lanes[0].name: must match"),
+        ("lanes: [{name: a}, {name: a}]", "lanes have the same name: a"),
+        (
+            "lanes: [{name: a, order: arival}]",
+            "must be one of 'arrival' or 'deadline', not 'arival'; did you mean 'arrival'?",
+        ),
+        ("lanes: [{name: a, deadline: 48h}]", "lanes[0].deadline: must be at most 24h, not '48h'"),
+        ("lanes: [{name: a, ttft_slo: 0s}]", "lanes[0].ttft_slo: must be more than 0s"),
+        ("lanes: [{name: a, max_queue: off}]", "lanes[0].max_queue: False is not a whole number"),
+        ("limits: {body: 2GiB}", "limits.body: must be at most 1GiB"),
+        (
+            "listen: {host: 0.0.0.0}",
+            "listen.host: 0.0.0.0 can be reached from outside and no client keys are configured",
+        ),
+        ("listen: {port: 1, port: 2}", "1:19: listen.port: is given twice, first in line 1"),
+        ("listen: {1: 2}", "1:10: listen: has a key that is not a word"),
+    ],
+)
+def test_a_wrong_line_is_refused_where_it_stands(write: Write, line: str, complaint: str) -> None:
+    problems = refusal(write, f"{line}\n{ENGINE}")
+
+    assert len(problems) == 1
+    assert complaint in problems[0]
+    assert problems[0].startswith("gate.yaml:1")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("engines: [", "gate.yaml:1:11: is not YAML"),
+        ("a: {\n\tb: 1}", "gate.yaml:2:1: is not YAML"),
+        ("- 1", "gate.yaml:1:1: must be a mapping of settings"),
+        ("x: " + "[" * 1200, "is not YAML"),
+        ("x: !!python/object/apply:os.system [id]", "gate.yaml:1:4: x: is not a plain value but"),
+        ("x: !!python/name:os.system ''", "gate.yaml:1:4: x: is not a plain value but"),
+        ("x: !!binary aGk=", "gate.yaml:1:4: x: is not a plain value but"),
+        ("x: !!set {a, b}", "gate.yaml:1:4: x: is not a plain value but"),
+        ("x: !!bool perhaps", "gate.yaml:1:4: x: cannot be read"),
+        ("x: !!int ''", "gate.yaml:1:4: x: cannot be read"),
+        ("x: " + "9" * 5000, "gate.yaml:1:4: x: cannot be read"),
+        ("engines: [{url: 2020-99-99}]", "engines[0].url: '2020-99-99' is not an address"),
+        ("x: &loop [*loop]", "holds more than 50000 values or 20 levels"),
+        (
+            "a: &a [1,1,1,1,1,1,1,1,1,1]\n"
+            + "".join(
+                f"{n}: &{n} [{','.join([f'*{p}'] * 10)}]\n" for p, n in zip("abcdefg", "bcdefgh", strict=True)
+            ),
+            "holds more than 50000 values",
+        ),
+        ("#" * (1024 * 1024 + 1), "is longer than 1048576"),
+        ("", "engines: is missing: name an engine with --upstream http://host:port"),
+    ],
+)
+def test_what_is_no_configuration_at_all_is_refused(write: Write, text: str, complaint: str) -> None:
+    assert complaint in refusal(write, text)[0]
+
+
+SCALARS = st.sampled_from(
+    [
+        "1",
+        "-1",
+        "1e9",
+        ".inf",
+        ".nan",
+        "5s",
+        "yes",
+        "null",
+        "~",
+        "1:30",
+        "0o7",
+        "0x1F",
+        "2020-01-01",
+        "''",
+        "*a",
+        "&a b",
+        "!!int x",
+        "é",
+        "[",
+        "{}",
+        "http://a:1",
+    ]
+)
+KEYS = st.sampled_from(
+    [
+        "listen",
+        "admin",
+        "engines",
+        "lanes",
+        "limits",
+        "url",
+        "name",
+        "port",
+        "host",
+        "max_queue",
+        "idle",
+        "prior",
+        "<<",
+        "?",
+        "1",
+    ]
+)
+
+
+@given(
+    st.recursive(
+        SCALARS,
+        lambda inner: (
+            st.lists(inner, max_size=3).map(lambda items: f"[{', '.join(items)}]")
+            | st.lists(st.tuples(KEYS, inner), max_size=4).map(
+                lambda pairs: "{" + ", ".join(f"{key}: {value}" for key, value in pairs) + "}"
+            )
+        ),
+        max_leaves=12,
+    )
+    | st.text(max_size=80)
+)
+@settings(max_examples=300, deadline=None)
+def test_any_text_is_loaded_or_refused_with_a_place(text: str) -> None:
+    try:
+        config = validated(read_document(text, "gate.yaml")).config
+    except ConfigError as error:
+        problems = [str(problem) for problem in error.problems]
+    else:
+        problems = []
+        assert config.engines
+    assert all("\n" not in problem and len(problem) < 400 for problem in problems)
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: cannot be read: No such file or directory"):
+        load_config(tmp_path / "nowhere.yaml")
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "gate.yaml").write_bytes(b"a: \xff\n")
+
+    with pytest.raises(ConfigError, match="is not UTF-8 text at byte 3"):
+        load_config(tmp_path / "gate.yaml")
+
+
+def test_a_byte_order_mark_is_not_part_of_the_first_key(tmp_path: Path) -> None:
+    (tmp_path / "gate.yaml").write_bytes(b"\xef\xbb\xbf" + ENGINE.encode())
+
+    assert load_config(tmp_path / "gate.yaml").config.engines[0].url == "http://127.0.0.1:8000"
+
+
+def test_flag_wins_over_environment_over_file_over_default(write: Write) -> None:
+    file = write(ENGINE + "listen: {port: 1}\nadmin: {port: 2}\nlimits: {idle: 3s, body_deadline: 3s}\n")
+    environ = {"HEADGATE_LISTEN__PORT": "4", "HEADGATE_ADMIN__PORT": "5"}
+
+    loaded = load_config(file, environ, [Override(("listen", "port"), 6, Place("--port"))])
+
+    assert (loaded.config.listen.port, loaded.config.admin.port) == (6, 5)
+    assert (loaded.config.limits.idle, loaded.config.limits.header_deadline) == (3.0, 10.0)
+    assert loaded.origin("listen", "port") == "--port"
+    assert loaded.origin("admin", "port") == "HEADGATE_ADMIN__PORT"
+    assert loaded.origin("limits", "idle") == f"{file}:4:10"
+    assert loaded.origin("limits", "header_deadline") is None
+
+
+def test_a_problem_from_the_environment_or_a_flag_names_the_variable_or_the_flag(write: Write) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(ENGINE), {"HEADGATE_LISTEN__PORT": "many"}, [from_assignment("limits.idle=5")])
+
+    assert [str(problem) for problem in caught.value.problems] == [
+        "--set limits.idle: limits.idle: 5 has no unit: write 5s, 5ms or 5m",
+        "HEADGATE_LISTEN__PORT: listen.port: 'many' is not a whole number: write it like 200, 8k (8,000) or 8Ki (8,192)",
+    ]
+
+
+def test_a_misspelt_variable_is_refused_by_its_name(write: Write) -> None:
+    with pytest.raises(
+        ConfigError, match="HEADGATE_LISTN__PORT: listn: is not a setting; did you mean `listen`"
+    ):
+        load_config(write(ENGINE), {"HEADGATE_LISTN__PORT": "1"})
+
+
+def test_variables_without_a_double_underscore_are_not_settings(write: Write) -> None:
+    """Kubernetes injects HEADGATE_PORT for a service of that name; it must not stop the gate."""
+    loaded = load_config(
+        write(ENGINE), {"HEADGATE_PORT": "tcp://10.0.0.7:8080", "HEADGATE_SERVICE_HOST": "10.0.0.7"}
+    )
+
+    assert loaded.config.listen.port == 8080
+
+
+def test_list_items_are_set_by_place_by_name_and_all_at_once(write: Write) -> None:
+    file = write("engines: [{url: 'http://a:1'}, {url: 'http://b:2', name: Big}]\n")
+    flags = map(
+        from_assignment,
+        ["engines.0.max_inflight=3", "engines[1].kv_tokens=8k", "engines.*.ignores_hangups=no"],
+    )
+
+    engines = load_config(file, {"HEADGATE_ENGINES__BIG__MAX_INFLIGHT": "5"}, flags).config.engines
+
+    assert [engine.max_inflight for engine in engines] == [3, 5]
+    assert [engine.kv_tokens for engine in engines] == [None, 8000]
+    assert [engine.ignores_hangups for engine in engines] == ["no", "no"]
+
+
+def test_engines_and_the_default_lane_can_be_set_without_a_file() -> None:
+    flags = map(from_assignment, ["engines.0.url=http://a:1", "lanes.interactive.ttft_slo=5s"])
+
+    config = load_config(None, {}, flags).config
+
+    assert config.engines[0].url == "http://a:1"
+    assert [(lane.name, lane.ttft_slo) for lane in config.lanes] == [("interactive", 5.0)]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "complaint"),
+    [
+        ("lanes.chat.ttft_slo=5s", "--set lanes.chat.ttft_slo: lanes: has none named 'chat' (interactive)"),
+        ("lanes.7.ttft_slo=5s", "there are 1 of them, counted from 0"),
+        ("port", "--set: 'port' is not path=value"),
+        ("listen..port=1", "has an empty part in its path"),
+        ("engines.0.url.x=1", "has no settings in it"),
+        ("listen.port=[", "is not YAML"),
+    ],
+)
+def test_an_assignment_that_reaches_nothing_is_refused(write: Write, assignment: str, complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(ENGINE), {}, [from_assignment(assignment)])
+
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:secret@a:1",
+        "http://:secret@a",
+        "https://secret@a",
+        "a:80",
+        "http://",
+        "http://a:99999",
+        "http://a?x=1",
+    ],
+)
+def test_an_address_that_is_no_plain_base_address_is_refused_without_showing_a_secret(
+    write: Write, url: str
+) -> None:
+    problems = refusal(write, f"engines: [{{url: '{url}'}}]")
+
+    assert [problem.split(": ")[1] for problem in problems] == ["engines[0].url"]
+    assert "secret" not in problems[0]
+
+
+def test_yes_and_no_stay_words_although_yaml_reads_booleans(write: Write) -> None:
+    text = "engines: [{url: 'http://a:1', ignores_hangups: yes}, {url: 'http://b:1', ignores_hangups: no}]"
+
+    assert [engine.ignores_hangups for engine in load_config(write(text)).config.engines] == ["yes", "no"]
+
+
+def test_profile_and_prior_cannot_both_be_given(write: Write) -> None:
+    problems = refusal(write, "engines: [{url: 'http://a:1', profile: demo, prior: {tpot_base: 1ms}}]")
+
+    assert "`profile` and `prior` both say how fast it is: give one" in problems[0]
+
+
+def test_an_admin_door_that_can_be_reached_needs_its_token_in_the_environment(write: Write) -> None:
+    file = write(ENGINE + "admin: {host: 0.0.0.0, token_env: MY_TOKEN}\n")
+
+    with pytest.raises(
+        ConfigError, match=r"admin\.host: 0\.0\.0\.0 can be reached .* environment variable MY_TOKEN"
+    ):
+        load_config(file, {"HEADGATE_ADMIN_TOKEN": "other"})
+    token = load_config(file, {"MY_TOKEN": "hush"}).admin_token
+    assert token is not None
+    assert token.get_secret_value() == "hush"
+
+
+def test_a_loaded_configuration_never_shows_the_token(write: Write) -> None:
+    assert "hush" not in repr(load_config(write(ENGINE), {"HEADGATE_ADMIN_TOKEN": "hush"}))
+
+
+def test_a_configuration_cannot_be_changed_after_it_was_checked() -> None:
+    config = Config.model_validate({"engines": [{"url": "http://a:1"}]})
+
+    with pytest.raises(ValueError, match="frozen"):
+        config.listen.port = 1

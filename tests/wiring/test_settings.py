@@ -1,0 +1,147 @@
+"""A configuration becomes settings, and every number that nobody gave says why it is what it is."""
+
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, strategies as st
+
+from headgate.config.load import load_config
+from headgate.config.overrides import from_assignment, override
+from headgate.config.problems import ConfigError
+from headgate.config.schema import Config, EngineConfig, LaneConfig
+from headgate.core.settings import ServicePrior
+from headgate.core.words import DeadlineFrom, IgnoresHangups
+from headgate.engine.profile import find_profile, scaled
+from headgate.wiring import choices
+from headgate.wiring.chosen import EngineFacts, choose_max_inflight
+from headgate.wiring.settings import Built, build_settings
+
+URL = "http://127.0.0.1:8000"
+
+
+def config(engine: dict[str, Any] | None = None, **rest: Any) -> Config:
+    return Config.model_validate({"engines": [{"url": URL, "name": "gpu", **(engine or {})}], **rest})
+
+
+def why(built: Built, name: str) -> tuple[str, str]:
+    """Return the value and the reason of one choice."""
+    return next((choice.value, choice.why) for choice in built.choices if choice.name == name)
+
+
+def test_an_engine_that_tells_nothing_gets_64_streams_and_no_token_meter() -> None:
+    built = build_settings(config())
+
+    engine = built.settings.engines[0]
+    assert (engine.max_inflight, engine.kv_tokens, engine.prefill_tokens) == (64, None, None)
+    assert why(built, "gpu max_inflight") == ("64", "default: the engine does not tell its KV tokens")
+    assert why(built, "gpu kv_tokens") == ("off", "the engine does not tell its KV tokens")
+
+
+def test_an_engine_that_tells_its_kv_tokens_gets_both_meters_from_them() -> None:
+    built = build_settings(config(), {"gpu": EngineFacts(kv_tokens=420_659)})
+
+    engine = built.settings.engines[0]
+    assert (engine.max_inflight, engine.kv_tokens) == (210, 378_593)
+    assert why(built, "gpu max_inflight") == (
+        "210",
+        "420,659 KV tokens / 2,000 tokens per request, within 4..256",
+    )
+    assert why(built, "gpu kv_tokens") == ("378,593", "0.9 x the 420,659 KV tokens that the engine holds")
+
+
+@given(st.integers(min_value=1, max_value=10**8))
+def test_the_cap_found_from_kv_tokens_stays_within_4_and_256(kv_tokens: int) -> None:
+    streams, _ = choose_max_inflight(EngineConfig(url=URL, name="gpu"), EngineFacts(kv_tokens), None)
+
+    assert streams == min(256, max(4, kv_tokens // 2000))
+
+
+def test_what_was_given_wins_and_its_giver_is_named() -> None:
+    flags = [
+        from_assignment(f"engines.0.url={URL}"),
+        override("engines.*.max_inflight", "8", "--max-inflight"),
+    ]
+    loaded = load_config(None, {"HEADGATE_ENGINES__0__KV_TOKENS": "9k"}, flags)
+
+    built = build_settings(loaded.config, {"127.0.0.1:8000": EngineFacts(420_659)}, loaded.places)
+
+    engine = built.settings.engines[0]
+    assert (engine.max_inflight, engine.kv_tokens) == (8, 9000)
+    assert why(built, "127.0.0.1:8000 max_inflight") == ("8", "--max-inflight")
+    assert why(built, "127.0.0.1:8000 kv_tokens") == ("9,000", "HEADGATE_ENGINES__0__KV_TOKENS")
+
+
+def test_with_flags_alone_there_is_one_lane_with_its_deadline_from_the_first_attempt() -> None:
+    lane = build_settings(config()).settings.lanes[0]
+
+    assert (lane.name, lane.ttft_slo_s, lane.tpot_slo_s, lane.deadline_s) == ("interactive", 10.0, None, 10.0)
+    assert (lane.deadline_from, lane.order, lane.max_queue) == (DeadlineFrom.FIRST_ATTEMPT, "arrival", None)
+
+
+def test_other_lanes_count_their_deadline_from_each_attempt() -> None:
+    lanes = [{"name": "interactive"}, {"name": "batch"}, {"name": "own", "deadline_from": "first_attempt"}]
+
+    built = build_settings(config(lanes=lanes)).settings.lanes
+
+    assert [lane.deadline_from.value for lane in built] == ["first_attempt", "attempt", "first_attempt"]
+
+
+def test_a_lane_keeps_every_number_that_it_was_given() -> None:
+    given_lane = {"name": "chat", "ttft_slo": "2s", "tpot_slo": "50ms", "deadline": "4s", "order": "deadline"}
+    bounds = {"max_queue": 5, "max_queue_tokens": "9k", "max_queue_bytes": "1MB", "max_wait": "3s"}
+
+    lane = build_settings(config(lanes=[given_lane | bounds])).settings.lanes[0]
+
+    assert (lane.ttft_slo_s, lane.tpot_slo_s, lane.deadline_s, lane.order) == (2.0, 0.05, 4.0, "deadline")
+    assert (lane.max_queue, lane.max_queue_tokens, lane.max_queue_bytes, lane.max_wait_s) == (
+        5,
+        9000,
+        1_000_000,
+        3.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("max_queue", "words"),
+    [(None, "what can be served by then"), (7, "at most 7"), (0, "nothing: run now or refuse")],
+)
+def test_a_lane_says_what_may_wait(max_queue: int | None, words: str) -> None:
+    built = build_settings(config(lanes=[{"name": "chat", "ttft_slo": "2s", "max_queue": max_queue}]))
+
+    assert why(built, "lane chat") == ("ttft_slo 2s", f"default; held: {words}")
+
+
+def test_an_engine_keeps_its_words() -> None:
+    engine = config({"ignores_hangups": "yes", "models": ["a", "b"], "prefill_tokens": "4k"})
+
+    settings = build_settings(engine).settings.engines[0]
+
+    assert (settings.ignores_hangups, settings.models, settings.prefill_tokens) == (
+        IgnoresHangups.YES,
+        ("a", "b"),
+        4000,
+    )
+
+
+def test_speed_comes_from_own_numbers_or_a_profile_or_the_default() -> None:
+    prior = {"ttft_base": "1s", "ttft_per_token": "2ms", "tpot_base": "30ms", "tpot_per_stream": "4ms"}
+
+    own = build_settings(config({"prior": prior})).settings.engines[0].prior
+    profiled = build_settings(config({"profile": "demo", "time_scale": 4})).settings.engines[0].prior
+
+    assert own == ServicePrior(1.0, 0.002, 0.03, 0.004)
+    assert profiled == scaled(find_profile("demo"), 4.0).prior()
+    assert build_settings(config()).settings.engines[0].prior == ServicePrior()
+
+
+def test_an_unknown_profile_is_refused_by_place_and_the_known_ones_are_named() -> None:
+    loaded = load_config(None, {}, map(from_assignment, [f"engines.0.url={URL}", "engines.0.profile=warp"]))
+
+    with pytest.raises(
+        ConfigError, match=r"--set engines\.0\.profile: engines\[0\]\.profile: 'warp' is not one of .*demo"
+    ):
+        build_settings(loaded.config, None, loaded.places)
+
+
+def test_the_orders_that_a_configuration_may_name_are_those_that_can_be_built() -> None:
+    assert set(get_args(LaneConfig.model_fields["order"].annotation)) == set(choices.ORDERS)

@@ -1,0 +1,151 @@
+"""How users behave, against an endpoint that answers from a script."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+
+from headgate.demos.connection import Answer, Endpoint
+from headgate.demos.crowd import CrowdError, Ending, Manners, Story, User, Wish, closed_loop, open_loop
+
+MANNERS = Manners(patience_s=5.0, refreshes=2, returns=3)
+HUNG_UP = Answer(hung_up=True)
+
+
+class Script:
+    """An endpoint that gives these answers in order, the last one for ever, and remembers the patience of each."""
+
+    def __init__(self, *answers: Answer, takes_s: float = 0.0) -> None:
+        self.asked: list[float] = []
+        self._answers = answers
+        self._takes_s = takes_s
+
+    async def ask(self, body: bytes, patience_s: float) -> Answer:
+        assert body
+        self.asked.append(patience_s)
+        await asyncio.sleep(self._takes_s)
+        now = asyncio.get_running_loop().time()
+        answer = self._answers[min(len(self.asked), len(self._answers)) - 1]
+        first = None if answer.first_token_at is None else now
+        return answer._replace(ended_at=now, first_token_at=first)
+
+
+WHOLE = Answer(status=200, first_token_at=1.0, whole=True)
+
+
+def _refusal(hint_s: float | None, *, retry: bool = True) -> Answer:
+    return Answer(status=503, hint_s=hint_s, retry=retry, reason="saturated")
+
+
+def _lived(script: Script) -> Story:
+    return asyncio.run(User(cast("Endpoint", script), MANNERS).live(b"{}"))
+
+
+def test_an_answered_user_asks_once() -> None:
+    story = _lived(Script(WHOLE))
+
+    assert (story.ending, story.attempts) == (Ending.WHOLE, 1)
+    assert story.first_token_s is not None
+
+
+def test_a_user_refreshes_at_once_and_only_so_often() -> None:
+    story = _lived(Script(HUNG_UP))
+
+    assert (story.ending, story.attempts, story.refreshes) == (Ending.GONE, 3, 2)
+
+
+def test_a_user_comes_back_when_told_and_not_before() -> None:
+    story = _lived(Script(_refusal(0.02), _refusal(0.03), WHOLE))
+
+    assert (story.ending, story.attempts, story.reasons) == (Ending.WHOLE, 3, ("saturated", "saturated"))
+    assert story.first_token_s is not None
+    assert story.first_token_s >= 0.05
+
+
+def test_patience_goes_on_while_a_hint_is_obeyed() -> None:
+    script = Script(_refusal(0.05), WHOLE)
+
+    _lived(script)
+
+    assert script.asked[0] == pytest.approx(5.0, abs=0.01)
+    assert script.asked[1] <= 4.95
+
+
+@pytest.mark.parametrize("refusal", [_refusal(0.01, retry=False), _refusal(None), _refusal(6.0)])
+def test_a_user_told_to_go_or_to_come_back_too_late_goes(refusal: Answer) -> None:
+    story = _lived(Script(refusal))
+
+    assert (story.ending, story.attempts, story.reasons) == (Ending.REFUSED, 1, ("saturated",))
+
+
+def test_hints_are_obeyed_only_so_often() -> None:
+    assert _lived(Script(_refusal(0.001))).attempts == 4
+
+
+@pytest.mark.parametrize(
+    ("answer", "ending"),
+    [
+        (Answer(), Ending.FAILED),
+        (Answer(status=500), Ending.FAILED),
+        (Answer(status=200, first_token_at=1.0), Ending.CUT),
+    ],
+)
+def test_an_answer_that_is_no_answer_is_never_whole(answer: Answer, ending: Ending) -> None:
+    assert _lived(Script(answer)).ending is ending
+
+
+def _encode(number: int, wish: Wish) -> bytes:
+    return f"{number} {wish.output_tokens}".encode()
+
+
+def _opened(script: Script, wishes: list[Wish], grace_s: float) -> tuple[list[Story], list[Story]]:
+    heard: list[Story] = []
+    stories = asyncio.run(
+        open_loop(cast("Endpoint", script), wishes, MANNERS, _encode, on_story=heard.append, grace_s=grace_s)
+    )
+    return stories, heard
+
+
+def test_an_open_loop_does_not_wait_for_answers() -> None:
+    """Three arrivals 10 ms apart meet a server that takes 100 ms: with waiting the last would start at 200 ms."""
+    stories, heard = _opened(Script(WHOLE, takes_s=0.1), [Wish(at * 0.01, 1, 1) for at in range(3)], 5.0)
+
+    assert [story.ending for story in stories] == [Ending.WHOLE] * 3
+    assert heard == stories
+
+
+def test_whoever_outlasts_the_grace_is_told_as_unfinished() -> None:
+    stories, heard = _opened(Script(WHOLE, takes_s=60.0), [Wish(0.0, 1, 1)], 0.05)
+
+    assert [story.ending for story in stories] == [Ending.UNFINISHED]
+    assert heard == []
+
+
+def _endless() -> Iterator[Wish]:
+    while True:
+        yield Wish(0.0, 1, 1)
+
+
+def _capacity(script: Script) -> float:
+    return asyncio.run(
+        closed_loop(
+            cast("Endpoint", script),
+            _endless(),
+            _encode,
+            users=4,
+            warmup_s=0.05,
+            measured_s=0.2,
+            on_story=lambda _: None,
+        )
+    )
+
+
+def test_a_closed_loop_counts_whole_answers_a_second() -> None:
+    """Four users and 20 ms an answer cannot exceed 200 a second."""
+    assert 0 < _capacity(Script(WHOLE, takes_s=0.02)) <= 200
+
+
+def test_a_closed_loop_refuses_to_measure_a_broken_engine() -> None:
+    with pytest.raises(CrowdError, match="did not answer whole"):
+        _capacity(Script(Answer(status=500)))

@@ -82,6 +82,14 @@ def test_due_is_from_one_second_before_the_hint_on(now: float, due: bool) -> Non
     assert _entry().is_due(now) is due
 
 
+def test_of_a_short_hint_only_the_second_half_is_early_enough() -> None:
+    """A crowd of equal first attempts that arrives over 0.3 s is not taken for the first of them coming back."""
+    places = _places(_entry(first_seen=0.0, due_at=0.75))
+
+    assert not any(places.match("t", 7, ms / 1000.0, 0) for ms in range(0, 400, 20))
+    assert places.match("t", 7, 0.5, 0) is not None
+
+
 def test_among_equal_bodies_the_first_due_is_taken_and_only_once() -> None:
     late, soon = _entry(first_seen=1.0, due_at=11.0), _entry(first_seen=0.0, due_at=10.0)
     places = _places(late, soon)

@@ -71,7 +71,10 @@ def _ends() -> Iterator[None]:
             ["serve", "--set", "listen.prot=1", *UPSTREAM],
             "--set listen.prot: listen.prot: is not a setting; did you mean `port`?",
         ),
-        (["serve", "--host", "0.0.0.0", *UPSTREAM], "--host: listen.host: 0.0.0.0 can be reached from outside"),
+        (
+            ["serve", "--host", "0.0.0.0", *UPSTREAM],
+            "--host: listen.host: 0.0.0.0 can be reached from outside",
+        ),
         (["serve", "--set", "admin.host=0.0.0.0", *UPSTREAM], "environment variable HEADGATE_ADMIN_TOKEN"),
         (["serve", "--config", "/nowhere.yaml"], "/nowhere.yaml: cannot be read: No such file or directory"),
         (["serve", "--set", "engines.0.profile=warp", *UPSTREAM], "engines[0].profile: 'warp' is not one of"),

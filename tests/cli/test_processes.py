@@ -292,3 +292,33 @@ def test_help_and_version_load_nothing_heavy() -> None:
     )
 
     assert shown.stdout.endswith("loaded: []\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends the children of a killed process")
+def test_a_killed_run_leaves_no_engine_behind(commands: list[Command], tmp_path: Path) -> None:
+    command = start(commands, tmp_path, "run", "--port", "0", "--admin-port", "0", "--json")
+    engine = command.ready()["engines"][0]["url"]
+    assert listens(engine)
+
+    command.process.kill()
+    command.process.wait()
+
+    await_silence(engine)
+
+
+def test_explain_asks_the_gate_that_runs(commands: list[Command], tmp_path: Path) -> None:
+    command = start(commands, tmp_path, "run", "--port", "0", "--admin-port", "0", "--json")
+    ready = command.ready()
+    request = tmp_path / "request.json"
+    request.write_bytes(CHAT)
+
+    asked = subprocess.run(
+        [sys.executable, "-m", "headgate", "explain", str(request), "--admin", ready["admin_url"], "--json"],
+        capture_output=True,
+        check=True,
+        timeout=START_WITHIN_S,
+    )
+
+    answer = json.loads(asked.stdout)
+    assert (answer["decision"]["kind"], answer["engine"], asked.stderr) == ("admit", "embedded", b"")
+    assert command.end(signal.SIGTERM) == 0

@@ -21,6 +21,7 @@ class Running(NamedTuple):
     model: str
     engine_note: str = ""
     token_env: str | None = None
+    line_address: str = ""
 
     @classmethod
     def of(
@@ -33,6 +34,7 @@ class Running(NamedTuple):
         return cls(
             url=_url(settings.host, gateway.port),
             admin_url=_url(admin.host, gateway.admin.port) if admin and gateway.admin else "",
+            line_address=f"{settings.line.host}:{gateway.line_port}" if settings.line else "",
             engines=[
                 (
                     engine.name,
@@ -56,6 +58,8 @@ def show_banner(running: Running, console: "Console") -> None:
     console.print(f"[bold]headgate {__version__}[/bold] lets in what the engine can finish in time")
     console.print(f"  listening  {running.url}")
     console.print(f"  admin      {running.admin_url}")
+    if running.line_address:
+        console.print(f"  line       {running.line_address}")
     for name, url in running.engines:
         console.print(f"  engine     {name} at {url}{running.engine_note}", markup=False)
     table = Table("limit", "value", "why", box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
@@ -73,6 +77,7 @@ def record(running: Running) -> dict[str, object]:
     return {
         "url": running.url,
         "admin_url": running.admin_url,
+        **({"line_address": running.line_address} if running.line_address else {}),
         "engines": [{"name": name, "url": url} for name, url in running.engines],
         "limits": [{"name": name, "value": value, "why": why} for name, value, why in running.choices],
     }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from headgate.cli.exits import CommandError, ExitCode
 from headgate.cli.ports import address_error
+from headgate.config.callers import ListenTlsConfig
 from headgate.config.load import Loaded
 from headgate.config.problems import ConfigError, Problem, SettingPath
 from headgate.config.schema import Config, LimitsConfig
@@ -15,6 +16,7 @@ from headgate.gateway import (
     Configuration,
     EngineAddress,
     GatewaySettings,
+    LineAddress,
     ReloadError,
     TlsError,
     TlsFiles,
@@ -28,9 +30,10 @@ from headgate.runtime.clock import MonotonicClock
 from headgate.runtime.upstream import UpstreamSettings
 from headgate.servers.http import DoorSettings
 from headgate.servers.http1 import ServerLimits
+from headgate.servers.line import LineSettings
 from headgate.wiring.chosen import EngineFacts
 from headgate.wiring.governor import build_governor
-from headgate.wiring.settings import Built, build_settings
+from headgate.wiring.settings import LINE_LANE, Built, build_settings
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -119,6 +122,7 @@ def gateway_settings(loaded: Loaded) -> GatewaySettings:
             token.get_secret_value() if token else None,
             config.admin.hosts,
         ),
+        line=_line_address(loaded),
         door=DoorSettings(
             light_at_once=limits.light_requests,
             first_event_s=limits.first_event,
@@ -147,14 +151,26 @@ def _engine_address(loaded: Loaded, index: int) -> EngineAddress:
         raise _tls_problem(loaded, ("engines", index, "tls"), error) from None
 
 
+def _line_address(loaded: Loaded) -> LineAddress | None:
+    line, token = loaded.config.line, loaded.line_token
+    if line is None:
+        return None
+    door = LineSettings(line.path, LINE_LANE, token.get_secret_value() if token else None)
+    context = _context(loaded, line.tls, "line")
+    return LineAddress(line.host, line.port, door, context, line.heptamini_metrics)
+
+
 def _listener_tls(loaded: Loaded) -> "SSLContext | None":
-    files = loaded.config.listen.tls
+    return _context(loaded, loaded.config.listen.tls, "listen")
+
+
+def _context(loaded: Loaded, files: ListenTlsConfig | None, door: str) -> "SSLContext | None":
     if files is None:
         return None
     try:
         return listener_context(TlsFiles(files.cert, files.key, files.client_ca))
     except TlsError as error:
-        raise _tls_problem(loaded, ("listen", "tls"), error) from None
+        raise _tls_problem(loaded, (door, "tls"), error) from None
 
 
 def _tls_problem(loaded: Loaded, section: SettingPath, error: TlsError) -> ConfigError:

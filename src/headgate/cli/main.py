@@ -13,6 +13,7 @@ from headgate.cli.engine import engine
 from headgate.cli.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from headgate.cli.explain import explain
 from headgate.cli.key import key_app
+from headgate.cli.line import ping, send
 from headgate.cli.output import print_error, print_line
 from headgate.cli.run_all import run_all
 from headgate.cli.serve import serve
@@ -36,6 +37,8 @@ app.add_typer(demo_app, name="demo")
 app.add_typer(config_app, name="config")
 app.add_typer(sim_app, name="sim")
 app.command("size")(size)
+app.command("send")(send)
+app.command("ping")(ping)
 
 
 @app.command()

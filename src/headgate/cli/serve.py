@@ -50,6 +50,20 @@ def serve(
         ),
     ] = None,
     assignments: SetOption = None,
+    line_port: Annotated[
+        int | None,
+        typer.Option(
+            help="TCP port of the line door (newline-delimited JSON); 0 takes any.", show_default="off"
+        ),
+    ] = None,
+    line_path: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Path of the engines that its payloads are posted to.",
+            show_default="/v1/chat/completions",
+        ),
+    ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow an address that can be reached from outside.")
     ] = False,
@@ -66,6 +80,8 @@ def serve(
         *flag("--ttft-slo", "lanes.*.ttft_slo", ttft_slo),
         *_deadline_of_slo(ttft_slo),
         *flag("--insecure", "listen.insecure", insecure or None),
+        *flag("--line-port", "line.port", line_port),
+        *flag("--line-path", "line.path", line_path),
     ]
     # Other engines than the file's: what the file says of its own engines says nothing of these.
     instead = flag("--upstream", "engines", [{"url": url} for url in upstream] if upstream else None)

@@ -1,1 +1,1 @@
-"""The simulator: the same governor in virtual time."""
+"""The simulator: clients, engines and the real governor in virtual time; no clock, no network, no asyncio."""

@@ -1,0 +1,33 @@
+"""Every experiment by name; to add one, add its line."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from headgate.sim.experiments.contract import Experiment, Measured
+from headgate.sim.experiments.hints import HINT_QUALITY
+from headgate.sim.experiments.overload import NO_GATE_VS_GATE
+from headgate.sim.experiments.sizing import SIZING
+from headgate.sim.experiments.storm import RETRY_STORM
+from headgate.sim.experiments.tails import HEAVY_TAIL
+from headgate.sim.experiments.telemetry import ABORT_LAG, TELEMETRY_DELAY
+
+EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
+    {
+        experiment.name: experiment
+        for experiment in (
+            NO_GATE_VS_GATE,
+            RETRY_STORM,
+            HINT_QUALITY,
+            HEAVY_TAIL,
+            TELEMETRY_DELAY,
+            ABORT_LAG,
+            SIZING,
+        )
+    }
+)
+
+
+def run_arm(name: str, arm: int, seed: int) -> Measured:
+    """Run one arm of an experiment under one seed; plain data in and out, for other processes."""
+    experiment = EXPERIMENTS[name]
+    return experiment.run(experiment.arms[arm], seed)

@@ -1,0 +1,46 @@
+"""Virtual time: one heap of things to do, in order of time, then priority, then the order of asking.
+
+Nothing here reads a clock or throws dice, so the same program gives the same run to the last bit. A thing once
+asked for happens; whoever no longer wants it looks at its own state when called (cancelled entries would have to
+be found in the heap, and are rare).
+"""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from math import inf
+from typing import Any
+
+# At one instant engines report first, then clients act, then housekeeping looks on: what a real gateway has
+# already received when it decides.
+ENGINES, CLIENTS, WATCHES = 0, 1, 2
+
+_Entry = tuple[float, int, int, Callable[[Any], None], Any]
+
+
+class Loop:
+    """A clock that jumps to the next thing to do; `now` is virtual seconds and never goes backward."""
+
+    __slots__ = ("_asked", "_heap", "now")
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+        self._heap: list[_Entry] = []
+        self._asked = 0
+
+    def at(self, when_s: float, call: Callable[[Any], None], argument: Any, priority: int = CLIENTS) -> None:
+        """Call `call(argument)` at this time, at once if it is past."""
+        self._asked += 1
+        heappush(self._heap, (max(when_s, self.now), priority, self._asked, call, argument))
+
+    def run(self, until_s: float = inf) -> None:
+        """Do everything that is due up to and with `until_s`, and end there (or where nothing is left)."""
+        heap = self._heap
+        while heap and heap[0][0] <= until_s:
+            self.now, _, _, call, argument = heappop(heap)
+            call(argument)
+        if until_s < inf:
+            self.now = max(self.now, until_s)
+
+    def __len__(self) -> int:
+        """Return how many things are still to do."""
+        return len(self._heap)

@@ -1,0 +1,1 @@
+"""Closed forms of queueing theory, and the governor held against them."""

@@ -1,0 +1,114 @@
+"""`headgate explain` and `headgate check`: what would be decided, and whether a file can be served."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headgate.cli.exits import ExitCode
+from headgate.cli.main import main
+
+Captured = pytest.CaptureFixture[str]
+NOBODY = ["--set", "admin.port=1"]
+PROMPT = "planted prompt that nobody may see"
+
+
+@pytest.fixture
+def request_file(tmp_path: Path) -> Path:
+    file = tmp_path / "request.json"
+    body = {"model": "m", "max_tokens": 50, "n": 2, "messages": [{"role": "user", "content": PROMPT}]}
+    file.write_text(json.dumps(body), encoding="utf-8")
+    return file
+
+
+def test_without_a_gate_an_empty_one_decides_and_says_so(request_file: Path, capsys: Captured) -> None:
+    code = main(["explain", str(request_file), "--json", *NOBODY])
+
+    out, err = capsys.readouterr()
+    answer = json.loads(out)
+    assert (code, answer["decision"]["kind"], answer["running"]) == (ExitCode.OK, "admit", 0)
+    assert answer["output_tokens"] > 50  # two answers were asked for
+    assert "nobody answers at http://127.0.0.1:1: this is what an empty gate would decide" in err
+    assert PROMPT not in out + err
+
+
+def test_what_can_never_fit_is_explained(request_file: Path, capsys: Captured) -> None:
+    code = main(["explain", str(request_file), *NOBODY, "--set", "engines.0.kv_tokens=10"])
+
+    out, _err = capsys.readouterr()
+    lines = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert (code, lines["decision.kind"], lines["decision.reason"]) == (ExitCode.OK, "yield", "too_large")
+
+
+def test_an_endpoint_is_known_by_what_the_body_holds(tmp_path: Path, capsys: Captured) -> None:
+    file = tmp_path / "completion.json"
+    file.write_text('{"model": "m", "prompt": "hi"}', encoding="utf-8")
+
+    assert main(["explain", str(file), "--json", *NOBODY]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["decision"]["kind"] == "admit"
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "complaint"),
+    [
+        ("{", [], "is not a JSON object"),
+        ("[1]", [], "is not a JSON object"),
+        ("{}", [], "--path: give one: no endpoint that takes a permit"),
+        ("{}", ["--path", "/v1/models"], "--path: /v1/models: no endpoint"),
+        ('{"prompt": "x", "max_tokens": -1}', [], "max_tokens"),
+        ('{"prompt": "x"}', ["--admin", "ftp://x"], "--admin: 'ftp://x' is not an address"),
+    ],
+)
+def test_a_wrong_question_is_one_line_and_exit_code_2(
+    tmp_path: Path, capsys: Captured, content: str, arguments: list[str], complaint: str
+) -> None:
+    file = tmp_path / "request.json"
+    file.write_text(content, encoding="utf-8")
+
+    code = main(["explain", str(file), *arguments, *NOBODY])
+
+    out, err = capsys.readouterr()
+    assert (code, out) == (ExitCode.USAGE, "")
+    assert complaint in err
+
+
+def test_a_gate_that_must_answer_and_does_not_is_a_failure(request_file: Path, capsys: Captured) -> None:
+    code = main(["explain", str(request_file), "--admin", "http://127.0.0.1:1"])
+
+    assert code == ExitCode.FAILURE
+    assert "http://127.0.0.1:1 does not answer as a gate" in capsys.readouterr().err
+
+
+def test_check_accepts_what_can_be_served(tmp_path: Path, capsys: Captured) -> None:
+    file = tmp_path / "gate.yaml"
+    key = "ab" * 32
+    file.write_text(
+        f"engines: [{{url: 'http://h:1'}}]\ntenants: [{{name: t, keys: [{key}]}}]\n", encoding="utf-8"
+    )
+
+    assert main(["check", str(file)]) == ExitCode.OK
+    assert capsys.readouterr().out == f"{file}: valid, 1 engine(s), 1 lane(s), 1 tenant(s)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("engines: [{url: 'http://h:1', profile: warp}]", ":1:31: engines[0].profile: 'warp' is not one of"),
+        (
+            "listen: {tls: {cert: /nowhere, key: /nowhere}}\nengines: [{url: 'http://h:1'}]",
+            ":1:16: listen.tls.cert: /nowhere cannot be read: No such file or directory",
+        ),
+        (
+            "engines: [{url: 'http://h:1', api_key_env: NOT_SET}]",
+            ":1:31: engines[0].api_key_env: the environment",
+        ),
+    ],
+)
+def test_check_refuses_what_cannot_be_served_and_says_where(
+    tmp_path: Path, capsys: Captured, text: str, complaint: str
+) -> None:
+    file = tmp_path / "gate.yaml"
+    file.write_text(text + "\n", encoding="utf-8")
+
+    assert main(["check", str(file)]) == ExitCode.USAGE
+    assert f"{file}{complaint}" in capsys.readouterr().err

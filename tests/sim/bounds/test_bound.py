@@ -1,0 +1,64 @@
+"""Bounds bracket what can be done, and what is done lies below the upper one."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from headgate.engine.profile import find_profile
+from headgate.sim.bounds.bound import bound
+from headgate.sim.bounds.work import capacity_per_s, least_work_s
+from headgate.sim.experiments.scenario import Scenario, play, scenario_jobs
+from headgate.sim.jobs import Job
+from headgate.sim.randomness import Streams
+from headgate.sim.traces.synthetic import LENGTHS
+
+PROFILE = find_profile("llama3-8b_h100_tp1")
+
+
+def test_a_light_load_can_be_served_whole() -> None:
+    bounds = bound([Job(float(second), 1000, 100) for second in range(60)], PROFILE, 1, 2.0)
+
+    assert (bounds.upper, bounds.best, bounds.size_blind) == (1.0, 1.0, 1.0)
+
+
+def test_a_prompt_that_alone_takes_longer_than_its_deadline_is_hopeless() -> None:
+    bounds = bound([Job(0.0, 100_000, 10), Job(0.0, 100, 10)], PROFILE, 1, 1.0)
+
+    assert bounds.path == bounds.upper == 0.5
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(0.0, 20.0), st.integers(1, 20_000), st.integers(1, 2000)), min_size=1, max_size=80
+    ),
+    st.integers(1, 3),
+)
+def test_no_schedule_beats_the_upper_bound(sizes: list[tuple[float, int, int]], engines: int) -> None:
+    jobs = sorted(Job(*size) for size in sizes)
+    bounds = bound(jobs, PROFILE, engines, 2.0)
+
+    assert 0.0 <= bounds.best <= bounds.upper + 1e-9 <= 1.0 + 2e-9
+
+
+@pytest.mark.parametrize("load", [1.5, 3.0])
+def test_the_gate_lies_below_the_bound(load: float) -> None:
+    scenario = replace(Scenario().at_load(load), warm_up_s=0.0, until_s=40.0)
+    bounds = bound(scenario_jobs(scenario, Streams(1)), PROFILE, 1, scenario.lane.ttft_slo_s)
+    played = play(scenario, 1)
+
+    assert 0.3 * bounds.upper < played.summary.good_share <= bounds.upper
+
+
+def test_capacity_is_what_a_full_engine_needs_for_its_mean_request() -> None:
+    fixed = LENGTHS["fixed"]
+    capacity = capacity_per_s(PROFILE, fixed, 10**9)
+
+    assert capacity < 1.0 / least_work_s(PROFILE, fixed.prompt.mean, fixed.output.mean)
+    assert capacity == pytest.approx(1.0 / 0.0405, rel=0.1)
+
+
+def test_no_request_at_all_is_refused() -> None:
+    with pytest.raises(ValueError, match="no request"):
+        bound([], PROFILE, 1, 1.0)

@@ -1,0 +1,131 @@
+"""A simulated engine: it does what its batch does, and misbehaves as told."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from headgate.core.words import FailureKind, Sent
+from headgate.engine.batching import Batch
+from headgate.engine.profile import find_profile, scaled
+from headgate.engine.sequences import EngineSequence
+from headgate.sim.engines.batched import BatchedStation
+from headgate.sim.jobs import Job
+from headgate.sim.loop import Loop
+
+PROFILE = find_profile("llama3-8b_h100_tp1")
+
+
+@dataclass
+class Heard:
+    loop: Loop
+    firsts: dict[int, float] = field(default_factory=dict)
+    ends: dict[int, float] = field(default_factory=dict)
+    failures: list[tuple[int, FailureKind]] = field(default_factory=list)
+
+    def first_token(self, attempt: int) -> None:
+        self.firsts[attempt] = self.loop.now
+
+    def finished(self, attempt: int, output_tokens: int) -> None:
+        assert output_tokens > 0
+        self.ends[attempt] = self.loop.now
+
+    def failed(self, attempt: int, kind: FailureKind, sent: Sent, hint_s: float | None) -> None:
+        assert sent in Sent
+        assert hint_s is None
+        self.failures.append((attempt, kind))
+
+
+def engine(abort_lag_s: float = 0.0, *, ignores: bool = False) -> tuple[Loop, Heard, BatchedStation]:
+    loop = Loop()
+    heard = Heard(loop)
+    station = BatchedStation(
+        "engine",
+        loop,
+        heard,
+        PROFILE.step_model(),
+        PROFILE.limits(),
+        abort_lag_s=abort_lag_s,
+        ignores_hangups=ignores,
+    )
+    return loop, heard, station
+
+
+def test_tokens_come_when_the_batch_makes_them() -> None:
+    loop, heard, station = engine()
+    batch = Batch(PROFILE.step_model(), PROFILE.limits())
+    for number, at in enumerate((0.0, 0.01, 0.5), start=1):
+        loop.at(at, lambda number: station.start(number, Job(0.0, 500, 40)), number)
+        batch.add(EngineSequence(number, 500, 40), at)
+    loop.run()
+    ends = {event.sequence_id: event.at_s for event in batch.advance(100.0)}
+
+    assert heard.ends == pytest.approx(ends)
+
+
+def test_a_stall_delays_everything_by_its_length() -> None:
+    (calm, heard_calm, one), (loop, heard, other) = engine(), engine()
+    for station in (one, other):
+        station.start(1, Job(0.0, 1000, 100))
+    loop.at(0.2, other.stall, 10.0)
+    calm.run()
+    loop.run()
+
+    assert heard.ends[1] == pytest.approx(heard_calm.ends[1] + 10.0)
+    assert heard.firsts == heard_calm.firsts
+
+
+def test_a_crash_fails_all_that_runs_and_refuses_until_the_restart() -> None:
+    loop, heard, station = engine()
+    station.start(1, Job(0.0, 1000, 100))
+    loop.at(0.1, lambda _: station.crash(), None)
+    loop.at(0.2, lambda _: station.start(2, Job(0.0, 10, 10)), None)
+    loop.at(0.3, lambda _: station.restart(), None)
+    loop.at(0.4, lambda _: station.start(3, Job(0.0, 10, 10)), None)
+    loop.run()
+
+    assert heard.failures == [(1, FailureKind.BROKEN), (2, FailureKind.CONNECT)]
+    assert list(heard.ends) == [3]
+    assert station.totals().prompt_tokens == 1010
+
+
+def test_an_abort_frees_the_engine_after_its_lag() -> None:
+    loop, heard, station = engine(abort_lag_s=0.3)
+    station.start(1, Job(0.0, 1000, 10_000))
+    loop.run(1.0)
+    station.hang_up(1)
+    loop.run(1.25)
+    assert station.read()[:2] == (1, 0)
+    loop.run(1.4)
+
+    assert station.read()[:2] == (0, 0)
+    assert not heard.ends
+
+
+def test_an_engine_that_ignores_hangups_works_to_the_end() -> None:
+    loop, heard, station = engine(ignores=True)
+    station.start(1, Job(0.0, 1000, 200))
+    loop.run(0.5)
+    station.hang_up(1)
+    loop.run()
+
+    assert list(heard.ends) == [1]
+    assert station.totals().output_tokens == 200
+
+
+def test_a_slower_model_takes_longer_from_then_on() -> None:
+    (calm, heard_calm, one), (loop, heard, other) = engine(), engine()
+    for station in (one, other):
+        station.start(1, Job(0.0, 1000, 100))
+    loop.at(0.1, other.change_model, scaled(PROFILE, 0.5).step_model())
+    calm.run()
+    loop.run()
+
+    assert 1.5 * heard_calm.ends[1] < heard.ends[1] < 2.0 * heard_calm.ends[1]
+
+
+def test_what_can_never_fit_fails_at_once() -> None:
+    loop, heard, station = engine()
+    station.start(1, Job(0.0, 10**7, 10))
+    loop.run()
+
+    assert heard.failures == [(1, FailureKind.STATUS)]

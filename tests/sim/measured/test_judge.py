@@ -1,0 +1,45 @@
+"""The measured vLLM run, replayed; the bars are those that the project promises."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headgate.sim.measured.judge import compare, judge
+from headgate.sim.measured.run import read_run
+from headgate.sim.measured.tables import MeasuredError
+
+
+def test_the_measured_run_is_met_without_a_fitted_number_and_better_with_one(
+    shared_data: Callable[[str], Path],
+) -> None:
+    """Without: TTFT within 25 %, TPOT within 10 %. With one scalar, on the unseen half: 8 % and 3 %."""
+    verdict = judge(read_run(shared_data("vllm-run")))
+
+    assert abs(verdict.errors.ttft) < 0.25
+    assert abs(verdict.errors.tpot) < 0.10
+    assert abs(verdict.fitted.ttft) < 0.08
+    assert abs(verdict.fitted.tpot) < 0.03
+    assert set(verdict.as_dict()) == {"errors", "fitted"}
+
+
+def test_without_its_own_notes_the_limits_are_read_off_the_run(
+    shared_data: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(shared_data("vllm-run"), folder, ignore=shutil.ignore_patterns("*__meta.json"))
+
+    assert read_run(folder).limits == read_run(shared_data("vllm-run")).limits
+
+
+def test_a_perfect_replay_has_no_error(shared_data: Callable[[str], Path]) -> None:
+    served = read_run(shared_data("vllm-run")).served
+    errors = compare(served, served)
+
+    assert (errors.ttft, errors.tpot, errors.e2e, errors.makespan) == (0.0, 0.0, 0.0, 0.0)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MeasuredError, match=r"__requests\.jsonl"):
+        read_run(tmp_path)

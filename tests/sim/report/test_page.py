@@ -1,0 +1,35 @@
+"""The report is one file that needs no network."""
+
+import re
+from xml.etree import ElementTree as ET
+
+from headgate.sim.experiments.catalogue import EXPERIMENTS
+from headgate.sim.experiments.contract import Answer, Arm, answer
+from headgate.sim.report.drawing import drawing
+from headgate.sim.report.page import page
+
+
+def answered() -> Answer:
+    runs = [
+        (Arm(series, load), [(load, {"goodput": value, "waste": 0.1})])
+        for series, value in (("gate", 0.9), ("no <gate>", 0.1))
+        for load in (1.0, 2.0)
+    ]
+    return answer(EXPERIMENTS["no_gate_vs_gate"], runs)
+
+
+def test_a_drawing_is_one_well_formed_picture_with_every_series() -> None:
+    tree = ET.fromstring(drawing(answered()))
+    texts = [element.text for element in tree.iter("{http://www.w3.org/2000/svg}text")]
+
+    assert {"gate", "no <gate>", "0", "1", "2"} <= set(texts)
+    assert len(list(tree.iter("{http://www.w3.org/2000/svg}polyline"))) == 2
+
+
+def test_a_report_holds_question_picture_numbers_and_loads_nothing() -> None:
+    text = page(answered(), "headgate sim run no_gate_vs_gate")
+
+    assert EXPERIMENTS["no_gate_vs_gate"].question in text
+    assert "no &lt;gate&gt;" in text
+    assert "<td>0.9</td>" in text
+    assert not re.search(r"<(script|link|img)[^>]+(src|href)=", text)

@@ -1,0 +1,58 @@
+"""Accounts of a run: judged from the user's side, in bounded memory."""
+
+from headgate.core.settings import LaneSettings
+from headgate.core.words import DeadlineFrom, Outcome
+from headgate.sim.records import MOST_BINS, Recorder, Timeline
+
+LANE = LaneSettings("interactive", ttft_slo_s=1.0, tpot_slo_s=0.1)
+
+
+def answer(books: Recorder, first_at: float, first_token_at: float, end: float, tokens: int = 11) -> None:
+    books.asked(first_at)
+    books.tried(first_at, first_at)
+    books.answered(None, first_at, first_at, first_token_at, end, 100, tokens)
+
+
+def test_an_answer_is_good_when_first_token_and_pace_are_in_time() -> None:
+    books = Recorder([LANE])
+    answer(books, 0.0, 0.9, 1.8)
+    answer(books, 0.0, 1.1, 2.0)
+    answer(books, 0.0, 0.9, 2.1)
+
+    assert books.outcomes == {"good": 1, "late": 2}
+
+
+def test_a_deadline_from_the_first_attempt_counts_all_the_waiting() -> None:
+    first, each = Recorder([LANE]), Recorder([LaneSettings("batch", 1.0, deadline_from=DeadlineFrom.ATTEMPT)])
+    for books in (first, each):
+        books.answered(None, 0.0, 5.0, 5.5, 6.0, 100, 11)
+
+    assert (first.outcomes, each.outcomes) == ({"late": 1}, {"good": 1})
+
+
+def test_the_warm_up_is_served_and_not_counted() -> None:
+    books = Recorder([LANE], from_s=10.0)
+    answer(books, 5.0, 5.5, 6.0)
+    answer(books, 15.0, 15.5, 16.0)
+    summary = books.summary(222, 0)
+
+    assert (summary.requests, summary.outcomes, summary.ttft_s.count) == (1, {"good": 1}, 1)
+    assert summary.waste == 0.0
+
+
+def test_tokens_for_anything_but_a_good_answer_are_waste() -> None:
+    books = Recorder([LANE])
+    answer(books, 0.0, 0.5, 1.0)
+    books.over(Outcome.CLIENT_GONE, 0.0, 1.0)
+
+    assert books.summary(444, 0).waste == 0.75
+
+
+def test_a_long_run_gets_wider_bins_and_not_more() -> None:
+    timeline = Timeline(1.0)
+    for second in range(4 * MOST_BINS):
+        timeline.at(float(second)).good += 1
+
+    assert len(timeline.bins) <= MOST_BINS
+    assert sum(stretch.good for stretch in timeline.bins) == 4 * MOST_BINS
+    assert timeline.width_s == 4.0

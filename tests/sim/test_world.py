@@ -1,0 +1,199 @@
+"""Stories of users, engines and the governor between them."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from headgate.core.governor import Governor
+from headgate.core.settings import LaneSettings
+from headgate.engine.profile import find_profile
+from headgate.sim.clients.comeback import Honouring, Instant, Never, Refreshing, Sdk
+from headgate.sim.clients.crowd import ClosedLoop, Crowd, Manners, OpenLoop
+from headgate.sim.engines.troubles import Trouble
+from headgate.sim.fleet import EngineManners, uniform_fleet
+from headgate.sim.jobs import Job
+from headgate.sim.laws import constant, exponential
+from headgate.sim.loop import Loop
+from headgate.sim.policies import POLICIES
+from headgate.sim.randomness import Streams
+from headgate.sim.records import Recorder
+from headgate.sim.traces.synthetic import LENGTHS, jobs, steady
+from headgate.sim.world import World
+from headgate.wiring.governor import build_governor
+
+PROFILE = find_profile("llama3-8b_h100_tp1")
+LANE = LaneSettings("interactive", ttft_slo_s=2.0, deadline_s=2.0)
+
+
+@dataclass
+class Stage:
+    """A world that has been played to its end."""
+
+    world: World
+    recorder: Recorder
+    governor: Governor
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        return dict(self.recorder.outcomes)
+
+
+def play(
+    coming: list[Job],
+    manners: Manners,
+    *,
+    engines: int = 1,
+    cap: int = 4,
+    lane: LaneSettings = LANE,
+    engine_manners: EngineManners | None = None,
+    troubles: tuple[Trouble, ...] = (),
+    seed: int = 1,
+) -> Stage:
+    fleet = uniform_fleet(PROFILE, engines, [lane], max_inflight=cap)
+    loop, governor = Loop(), build_governor(fleet.settings, 0.0)
+    recorder = Recorder(fleet.settings.lanes)
+    world = World(governor, loop, recorder)
+    fleet.populate(world, Streams(seed), engine_manners or EngineManners(), troubles)
+    world.start_watch()
+    OpenLoop(world, Crowd(world, manners, Streams(seed)), iter(coming))
+    loop.run()
+    return Stage(world, recorder, governor)
+
+
+def crowd_of(count: int, rate_per_s: float = 30.0) -> list[Job]:
+    streams = Streams(5)
+    source = jobs(steady(rate_per_s, streams), LENGTHS["azure_conversation"], streams)
+    return [next(source) for _ in range(count)]
+
+
+def nothing_is_left(stage: Stage) -> None:
+    """INV-1 and INV-3 when all is over: every attempt has one outcome, every permit has ended."""
+    shot = stage.governor.snapshot(stage.world.loop.now)
+    lane = shot.lanes[0]
+    assert stage.world.is_over()
+    assert lane.arrived == sum(count for _, count in lane.outcomes) == stage.recorder.attempts
+    assert [(engine.running, engine.departing, engine.kv_tokens) for engine in shot.engines] == [
+        (0, 0, 0) for _ in shot.engines
+    ]
+    assert sum(stage.recorder.outcomes.values()) == stage.recorder.requests
+
+
+MANNERS = {
+    "patient": Manners(),
+    "impatient": Manners(exponential(0.5), Never()),
+    "refreshing": Manners(constant(0.3), Refreshing(chance=1.0, most=3, pause_s=0.2)),
+    "sdk": Manners(constant(1.0), Sdk()),
+    "naive": Manners(constant(1.0), Instant(4)),
+    "honouring": Manners(comeback=Honouring()),
+    "stopping midway": Manners(comeback=Sdk(), stop_share=0.6, stops_reading=exponential(0.5)),
+}
+
+
+@pytest.mark.parametrize("manners", MANNERS.values(), ids=MANNERS.keys())
+@pytest.mark.parametrize("ignores", [False, True], ids=["lets go", "ignores hang-ups"])
+def test_whatever_users_do_nothing_is_lost_and_nothing_leaks(manners: Manners, ignores: bool) -> None:
+    stage = play(crowd_of(300), manners, engine_manners=EngineManners(0.2, ignores_hangups=ignores))
+
+    nothing_is_left(stage)
+    assert stage.recorder.requests == 300
+
+
+TROUBLES = {
+    "loss": Trouble("loss", "engine-00", 2.0, 3.0),
+    "stall": Trouble("stall", "engine-00", 2.0, 3.0),
+    "drift": Trouble("drift", "engine-00", 2.0, 3.0, 3.0),
+    "refusals": Trouble("refusals", "engine-00", 2.0, 3.0, 0.5),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES.keys())
+def test_whatever_engines_do_nothing_is_lost_and_nothing_leaks(trouble: Trouble) -> None:
+    stage = play(crowd_of(300), Manners(constant(1.5), Sdk()), engines=2, troubles=(trouble,))
+
+    nothing_is_left(stage)
+    assert stage.outcomes["good"] > 0
+
+
+def test_a_lost_engine_costs_its_own_work_and_its_share_of_capacity() -> None:
+    calm = play(crowd_of(300), Manners(), engines=2)
+    loss = play(crowd_of(300), Manners(), engines=2, troubles=(TROUBLES["loss"],))
+
+    assert calm.outcomes.get("engine_failed", 0) == 0
+    assert 0 < loss.outcomes["engine_failed"] < 60
+    assert loss.outcomes["good"] < calm.outcomes["good"]
+
+
+def test_equal_seeds_give_equal_runs_to_the_last_bit() -> None:
+    manners = Manners(exponential(1.0), Sdk(), stop_share=0.3, stops_reading=exponential(1.0))
+    one, two = play(crowd_of(300), manners), play(crowd_of(300), manners)
+
+    assert one.recorder.summary(1, 0) == two.recorder.summary(1, 0)
+
+
+def test_sdk_users_who_are_refused_try_again_when_they_were_told_and_are_served() -> None:
+    lane = LaneSettings("interactive", ttft_slo_s=60.0, deadline_s=60.0, max_queue=0)
+    together = [Job(0.0, 500, 100) for _ in range(8)]
+    stage = play(together, Manners(comeback=Honouring()), lane=lane)
+
+    assert stage.outcomes == {"good": 8}
+    assert stage.recorder.returns > 0
+    assert stage.recorder.returns_kept / stage.recorder.returns > 0.5
+
+
+def test_users_who_stop_reading_are_gone_and_not_answered() -> None:
+    manners = Manners(stop_share=1.0, stops_reading=constant(0.05))
+    stage = play([Job(0.0, 500, 1000)], manners)
+
+    assert stage.outcomes == {"client_gone": 1}
+
+
+def test_who_gets_no_stream_waits_for_the_whole_answer_and_may_lose_patience() -> None:
+    whole = [Job(0.0, 500, 400, stream=False)]
+    patient, impatient = play(whole, Manners()), play(whole, Manners(constant(1.0)))
+
+    assert patient.outcomes == {"good": 1}
+    assert impatient.outcomes == {"client_gone": 1}
+
+
+def test_a_closed_loop_never_has_more_requests_open_than_users() -> None:
+    fleet = uniform_fleet(PROFILE, 1, [LaneSettings("batch", deadline_s=1e6, ttft_slo_s=1e6)], max_inflight=4)
+    loop, governor, streams = Loop(), build_governor(fleet.settings, 0.0), Streams(1)
+    world = World(governor, loop, recorder := Recorder(fleet.settings.lanes))
+    fleet.populate(world, streams)
+    endless = jobs(steady(1.0, streams), LENGTHS["arena"], streams)
+    ClosedLoop(
+        world,
+        Crowd(world, Manners(), streams),
+        endless,
+        6,
+        streams.draws("think", exponential(0.5).sample),
+        60.0,
+    )
+    most = 0
+
+    def look(_nothing: None) -> None:
+        nonlocal most
+        lane = governor.snapshot(loop.now).lanes[0]
+        most = max(most, lane.running + lane.held)
+        if not world.is_over():
+            loop.at(loop.now + 0.1, look, None)
+
+    loop.at(0.0, look, None)
+    loop.run()
+
+    assert most == 6
+    assert recorder.requests > 60
+
+
+def test_no_gate_sends_everything_to_the_engines_at_once() -> None:
+    fleet = uniform_fleet(PROFILE, 2, [LANE], max_inflight=4)
+    core = POLICIES["no gate"](fleet.settings)
+    world = World(core, loop := Loop(), recorder := Recorder(fleet.settings.lanes))
+    fleet.populate(world, Streams(1))
+    OpenLoop(world, Crowd(world, Manners(), Streams(1)), iter([Job(0.0, 100, 10) for _ in range(40)]))
+    loop.run(0.0)
+    present = [sum(station.read()[:2]) for station in world.stations.values()]
+    loop.run()
+
+    assert present == [20, 20]
+    assert not recorder.yields

@@ -1,0 +1,66 @@
+"""Published traces, read as they are and complained of by line."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headgate.sim.randomness import Streams
+from headgate.sim.traces.azure import read_azure
+from headgate.sim.traces.clients27 import read_clients27
+from headgate.sim.traces.contract import TraceError
+from headgate.sim.traces.mooncake import QUANTUM_S, read_mooncake
+from headgate.sim.traces.sources import open_trace
+
+
+def test_azure_conversation_has_its_published_size_and_rate(shared_data: Callable[[str], Path]) -> None:
+    jobs = list(read_azure(shared_data("traces/AzureLLMInferenceTrace_conv.csv")))
+
+    assert (len(jobs), jobs[0].at_s, jobs[0].prompt_tokens, jobs[0].output_tokens) == (19_366, 0.0, 374, 44)
+    assert len(jobs) / jobs[-1].at_s == pytest.approx(5.53, rel=0.01)
+    assert [job.at_s for job in jobs] == sorted(job.at_s for job in jobs)
+
+
+def test_mooncake_is_spread_over_its_quantum_in_order_and_by_seed(shared_data: Callable[[str], Path]) -> None:
+    path = shared_data("traces/mooncake_conversation_trace.jsonl")
+    one, same, other = (list(read_mooncake(path, Streams(seed))) for seed in (1, 1, 2))
+    times = [job.at_s for job in one]
+
+    assert len(one) == 12_031
+    assert times == sorted(times)
+    assert times == [job.at_s for job in same]
+    assert times != [job.at_s for job in other]
+    assert all(abs(left.at_s - right.at_s) < QUANTUM_S for left, right in zip(one, other, strict=True))
+    assert len(one[0].blocks) == 14
+
+
+def test_the_27_clients_are_tenants(shared_data: Callable[[str], Path]) -> None:
+    jobs = list(read_clients27(shared_data("traces/vtc_real_trace_27clients.csv")))
+
+    assert (len(jobs), len({job.tenant for job in jobs})) == (1500, 27)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\nnever,1,2\n", "a.csv:2: 'never' is not a time"),
+        (
+            "a.csv",
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,x,2\n",
+            "a.csv:2: 'x' is not",
+        ),
+        ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n1,2\n", "a.csv:2: expected 3 columns"),
+        ("m.jsonl", '{"timestamp": 0}\n', "m.jsonl:1: not a request"),
+        ("c.csv", "req_time_s,client,prompt_len,output_len\nx,1,2,3\n", "c.csv:2: not a request"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, name: str, text: str, complaint: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(TraceError, match=complaint):
+        list(open_trace(str(path), Streams(1), 1.0, 1.0))
+
+
+def test_an_unknown_trace_is_answered_with_what_there_is() -> None:
+    with pytest.raises(ValueError, match="azure_conversation"):
+        open_trace("nothing", Streams(1), 1.0, 1.0)

@@ -1,0 +1,69 @@
+"""Generated traffic has the rate, the burstiness and the shape that it was asked for."""
+
+from collections.abc import Callable
+from itertools import islice, takewhile
+
+import numpy as np
+import pytest
+
+from headgate.sim.jobs import Job
+from headgate.sim.randomness import Streams
+from headgate.sim.traces import shaping, synthetic
+from headgate.sim.traces.synthetic import LENGTHS, changing, jobs, steady
+
+
+@pytest.mark.parametrize("variation", [1.0, 2.0, 4.0])
+def test_gaps_have_the_rate_and_variation_asked_for(variation: float) -> None:
+    gaps = np.diff(list(islice(steady(10.0, Streams(1), variation), 100_000)))
+
+    assert 1.0 / gaps.mean() == pytest.approx(10.0, rel=0.05)
+    assert gaps.std() / gaps.mean() == pytest.approx(variation, rel=0.05)
+
+
+SHAPES: dict[str, tuple[Callable[[float], float], float, float, float]] = {
+    "on and off": (synthetic.on_off(20.0, 10.0, 10.0), 20.0, 20.0, 0.0),
+    "ramp": (synthetic.ramp(0.0, 20.0, 20.0), 20.0, 5.0, 15.0),
+    "step": (synthetic.step(5.0, 20.0, 10.0), 20.0, 5.0, 20.0),
+    "day": (synthetic.diurnal(10.0, 0.9, 20.0), 20.0, 15.73, 4.27),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+def test_a_changing_rate_is_followed(shape: tuple[Callable[[float], float], float, float, float]) -> None:
+    rate, highest, in_first_half, in_second_half = shape
+    first = second = 0
+    for seed in range(60):
+        times = list(takewhile(lambda at: at < 20.0, changing(rate, highest, Streams(seed))))
+        first += sum(at < 10.0 for at in times)
+        second += sum(at >= 10.0 for at in times)
+
+    assert first / 600 == pytest.approx(in_first_half, rel=0.08)
+    assert second / 600 == pytest.approx(in_second_half, rel=0.08, abs=1e-9)
+
+
+def test_lengths_are_whole_and_at_least_one_and_tenants_take_turns_by_lot() -> None:
+    some = list(jobs(steady(10.0, Streams(1)), LENGTHS["short"], Streams(1), until_s=100.0, tenants=5))
+
+    assert all(job.prompt_tokens >= 1 and job.output_tokens >= 1 for job in some)
+    assert {job.tenant for job in some} == {f"tenant-{number}" for number in range(5)}
+    assert some[-1].at_s < 100.0
+
+
+def test_traces_are_shaped_without_being_held() -> None:
+    three = [Job(0.0, 1, 1), Job(1.0, 2, 600), Job(3.0, 3, 3)]
+
+    assert [job.at_s for job in shaping.faster(three, 2.0)] == [0.0, 0.5, 1.5]
+    assert [job.at_s for job in shaping.between(three, 1.0, 3.0)] == [0.0]
+    assert [job.at_s for job in shaping.first(shaping.repeated(lambda: three), 6)] == [
+        0.0,
+        1.0,
+        3.0,
+        4.5,
+        5.5,
+        7.5,
+    ]
+    assert [job.lane for job in shaping.in_lane(three, "batch")] == ["batch"] * 3
+    assert [job.output_tokens for job in shaping.bounded(three, 500)] == [1, 500, 3]
+    assert list(shaping.repeated(list)) == []
+    with pytest.raises(ValueError, match="factor"):
+        shaping.faster(three, 0.0)

@@ -228,3 +228,25 @@ def test_the_spread_fills_its_interval_evenly_from_the_first_numbers_on() -> Non
 
     assert all(0.0 <= share < 1.0 for share in shares)
     assert max(b - a for a, b in zip([0.0, *shares], [*shares, 1.0], strict=True)) < 0.05
+
+
+def test_a_hint_counts_those_who_are_held_before_those_who_are_away() -> None:
+    lane = LaneSettings("lane", deadline_s=60.0, max_queue=2)
+    gate = governor(lane, engines=(EngineSettings("engine", 1, prior=steady_prior(2.0)),))
+    answers = [gate.handle(Arrived(n, max_tokens=100, fingerprint=lambda: 0), 0.0)[0] for n in range(5)]
+    hints = [answer.retry_after_s for answer in answers if isinstance(answer, Yield)]
+
+    assert hints == pytest.approx([6.0, 8.0], abs=0.3)
+
+
+def test_a_gate_that_holds_nobody_and_is_full_in_kv_tokens_learns_how_fast_it_drains() -> None:
+    """Ten answers fill the KV meter of an engine with 256 streams: refusals at the door tell that it is full."""
+    lane = LaneSettings("lane", deadline_s=60.0, deadline_from=DeadlineFrom.ATTEMPT, max_queue=0)
+    engine = EngineSettings("engine", 256, kv_tokens=2_100, prior=steady_prior(2.0))
+    world, dice = World(governor(lane, engines=(engine,))), Random(7)
+    for name in range(1_000):
+        world.come(Client(name, 2.0 * dice.uniform(0.5, 1.5), body=name, returns=False), name * 0.1)
+    world.run()
+
+    assert world.most_running == 10
+    assert world.gate.snapshot(100.0).engines[0].drain_per_s == pytest.approx(10 / 2.0, rel=0.2)

@@ -1,18 +1,18 @@
 """Headgate: the overload-control gateway for LLM inference."""
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from headgate.library.gate import Gate as Gate, Yielded as Yielded
+from importlib import import_module
 
 __version__ = "0.1.0"
 __all__ = ["Gate", "Yielded", "__version__"]
 
 
-def __getattr__(name: str) -> Any:
-    """Load the in-process gate when somebody asks for it: it brings asyncio and threads with it."""
-    if name in {"Gate", "Yielded"}:
-        from headgate.library import gate  # noqa: PLC0415 - see above
+def __getattr__(name: str) -> object:
+    """Load the in-process gate when somebody asks for it: it brings asyncio and threads with it.
 
-        return getattr(gate, name)
+    The types are in `__init__.pyi`: an import here, even one that only type checkers see, would put the library
+    below every room that reads the version.
+    """
+    if name in {"Gate", "Yielded"}:
+        loaded: object = getattr(import_module("headgate.library"), name)
+        return loaded
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

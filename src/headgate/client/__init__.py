@@ -1,1 +1,6 @@
-"""The client side: transports for the SDKs and the line client."""
+"""The client side: transports for the SDKs (`for_httpx2`, `for_httpx`) and a client of the line door (`line`)."""
+
+from headgate.client.home import Manners
+from headgate.client.pace import Limits
+
+__all__ = ["Limits", "Manners"]

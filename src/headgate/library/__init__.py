@@ -1,1 +1,5 @@
-"""The gate inside a Python process: filled by the in-process gate."""
+"""The gate inside a Python process: slots, a decorator, and middleware for ASGI model servers."""
+
+from headgate.library.gate import Gate, Slot, Yielded
+
+__all__ = ["Gate", "Slot", "Yielded"]

@@ -1,0 +1,36 @@
+"""A gate inside a program: four at once, everybody else waits or is told when to come back."""
+
+import asyncio
+
+import headgate
+
+gate = headgate.Gate(max_inflight=4, max_tokens=8_000, max_wait_s=2.0, expected_s=0.05)
+
+
+async def answer(question: str) -> str:
+    """Stand for a model that takes fifty milliseconds."""
+    async with gate.slot(tokens=100 * len(question)):
+        await asyncio.sleep(0.05)
+        return question.upper()
+
+
+@gate.limit(tokens=len)
+def summarise(text: str) -> str:
+    """Be limited without knowing it: a decorated function in a plain thread."""
+    return text[:10]
+
+
+async def main() -> None:
+    """Ask twenty questions at once, then one that cannot be taken."""
+    answers = await asyncio.gather(*(answer(f"question {number}") for number in range(20)))
+    print(f"{len(answers)} answered, the last is {answers[-1]!r}")
+    print(summarise("a long text that nobody reads"))
+    gate.drain()
+    try:
+        await answer("too late")
+    except headgate.Yielded as refused:
+        print(f"refused: {refused.reason}, retry: {refused.retry}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,145 @@
+"""The parts without a network: meanings, windows, budgets, buckets."""
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+
+from headgate.client.answers import Meaning, backoff_s, judge, read_hint_s
+from headgate.client.home import Home, Manners, Turn
+from headgate.client.pace import Cost, Limits, Pace
+from headgate.client.window import RetryBudget, Window
+
+
+@pytest.mark.parametrize(
+    ("headers", "hint_s"),
+    [
+        ({"retry-after-ms": "300", "retry-after": "9"}, 0.3),
+        ({"retry-after": "2"}, 2.0),
+        ({"retry-after-ms": "soon", "retry-after": "2"}, 2.0),
+        ({"retry-after": "0"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "-1"}, None),
+        ({"retry-after": "later"}, None),
+        ({}, None),
+    ],
+)
+def test_hints_are_read_as_the_sdks_read_them(headers: dict[str, str], hint_s: float | None) -> None:
+    assert read_hint_s(headers) == hint_s
+
+
+def test_a_hint_may_be_a_date() -> None:
+    in_a_minute = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
+    assert 50 < (read_hint_s({"retry-after": in_a_minute}) or 0) <= 60
+
+
+@pytest.mark.parametrize(
+    ("status", "told", "meaning", "retry"),
+    [
+        (200, None, Meaning.FINAL, False),
+        (400, None, Meaning.FINAL, False),
+        (413, None, Meaning.FINAL, False),
+        (400, "true", Meaning.FAILED, True),
+        (429, None, Meaning.REFUSED, True),
+        (503, None, Meaning.REFUSED, True),
+        (529, None, Meaning.REFUSED, True),
+        (429, "false", Meaning.REFUSED, False),
+        (500, None, Meaning.FAILED, True),
+        (500, "false", Meaning.FAILED, False),
+        (408, None, Meaning.FAILED, True),
+    ],
+)
+def test_what_an_answer_means(status: int, told: str | None, meaning: Meaning, retry: bool) -> None:
+    verdict = judge(status, {} if told is None else {"x-should-retry": told})
+    assert (verdict.meaning, verdict.retry) == (meaning, retry)
+
+
+def test_jitter_is_full_and_bounded() -> None:
+    waits = [backoff_s(retries) for retries in (0, 3, 50) for _ in range(200)]
+    assert min(waits[:200]) < 0.1
+    assert 0.4 < max(waits[:200]) <= 0.5
+    assert 6.0 < max(waits) <= 8.0
+
+
+def test_the_window_grows_on_success_and_halves_once_per_round() -> None:
+    window = Window(1000)
+    calls = [window.send() for _ in range(int(window.size))]
+    for _ in calls:
+        window.answered()
+        window.inflight -= 1
+    assert window.size == 4.0 + 1  # only the call that the window bound lets it grow
+    for _ in range(40):
+        while window.has_room:
+            window.send()
+        while window.inflight:
+            window.answered()
+            window.inflight -= 1
+    grown = window.size
+    assert grown > 20
+    round_of_calls = [window.send() for _ in range(20)]
+    for number in round_of_calls:
+        window.refused(number)
+    assert window.size == grown / 2
+    window.refused(window.send())
+    assert window.size == grown / 4
+
+
+def test_the_window_is_never_below_one() -> None:
+    window = Window(10)
+    for _ in range(20):
+        window.refused(window.send())
+    assert window.size == 1.0
+
+
+def test_retries_are_a_share_of_first_attempts() -> None:
+    budget = RetryBudget(0.1, 2.0)
+    assert [budget.withdraw() for _ in range(3)] == [True, True, False]
+    for _ in range(100):
+        budget.deposit()
+    assert sum(budget.withdraw() for _ in range(100)) in {9, 10}
+
+
+def test_a_bucket_refills_continuously_as_the_providers_do() -> None:
+    """The wait that a public 429 names: limit 10,000, used 8,554, asked 3,082: 9.816 s."""
+    pace = Pace(Limits(itpm=10_000), 0.0)
+    pace.take(Cost(1, 8554, 0))
+    assert pace.wait_s(Cost(1, 3082, 0), 0.0) == pytest.approx(9.816, abs=0.0005)
+    assert pace.wait_s(Cost(1, 3082, 0), 9.9) == 0.0
+
+
+def test_what_is_larger_than_its_bucket_waits_for_a_full_one() -> None:
+    pace = Pace(Limits(otpm=100), 0.0)
+    assert pace.wait_s(Cost(1, 0, 500), 0.0) == 0.0
+    pace.take(Cost(1, 0, 500))
+    assert pace.wait_s(Cost(1, 0, 10), 0.0) == pytest.approx(246.0)
+
+
+def test_the_cost_of_a_call_is_read_off_its_body() -> None:
+    assert Cost.of(b'{"max_tokens": 77, "x": 1}').output_tokens == 77
+    assert Cost.of(b'{"max_completion_tokens":5}').output_tokens == 5
+    assert Cost.of(b"").output_tokens == 256
+
+
+def test_a_limit_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="requests per minute is 0"):
+        Pace(Limits(rpm=0), 0.0)
+
+
+def test_older_calls_go_first_and_lost_ones_are_found() -> None:
+    home = Home(Manners(max_inflight=1), clock=lambda: 0.0)
+    woken: list[str] = []
+    first, third, second = (
+        Turn(order, Cost(), lambda name=name: woken.append(name))  # type: ignore[misc]
+        for order, name in ((1, "first"), (3, "third"), (2, "second"))
+    )
+    for turn in (first, third, second):
+        home.enter(turn)
+    assert woken == ["first"]
+    home.lost.append(first)
+    home.look(third)
+    assert woken == ["first", "second"]
+    home.leave(second, served=True)
+    assert woken == ["first", "second", "third"]
+    home.leave(second)
+    home.leave(third)
+    assert home.window.inflight == 0

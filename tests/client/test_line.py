@@ -1,0 +1,169 @@
+"""The line clients and the two commands against a server that follows a script, and their exit codes."""
+
+import asyncio
+import hashlib
+import json
+import socketserver
+import threading
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.cli.main import main
+from headgate.client.line import AbortedError, AsyncLineClient, LineClient, LineError, Sent, YieldedError
+from headgate.dialects.line import (
+    Chunk,
+    Manifest,
+    Receipt,
+    Reply,
+    Request,
+    Status,
+    Verb,
+    read_request,
+    write_reply,
+)
+
+Say = Callable[[Request], list[Reply]]
+RESULT = b"the answer" * 10
+
+
+def ok(request: Request, **more: Any) -> Reply:
+    return Reply(Verb.CLARIFY, request.job, request.seq + 1, Status.OK, **more)
+
+
+def busy(request: Request, hint_ms: int = 20) -> Reply:
+    return Reply(Verb.CLARIFY, request.job, request.seq + 2, Status.YIELD, "server_busy", "busy", hint_ms)
+
+
+def done(request: Request) -> Reply:
+    receipts = [Receipt("cdr.backend.ms", 7)]
+    return Reply(Verb.CONFIRM, request.job, request.seq + 2, Status.DONE, receipts=receipts)
+
+
+def result(request: Request, data: bytes = RESULT, sha256: str = "") -> list[Reply]:
+    digest = sha256 or hashlib.sha256(data).hexdigest()
+    manifest = Manifest("payload", "text/plain", "", "", len(data), len(data), 1, digest)
+    chunk = Chunk("payload", 0, 0, hashlib.sha256(data).hexdigest(), b64encode(data).decode())
+    whole = Reply(Verb.RESULT, request.job, request.seq + 1, Status.OK, manifest=manifest)
+    return [whole, whole._replace(manifest=None, chunk=chunk)]
+
+
+@contextmanager
+def server(
+    last: list[Callable[[Request], list[Reply]]], health: int = 1
+) -> Iterator[tuple[str, list[Request]]]:
+    """Take uploads; answer the n-th last chunk as the n-th of `last` says."""
+    seen: list[Request] = []
+    said = iter(last)
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            chunks = 0
+            for line in self.rfile:
+                request = read_request(line[:-1])
+                assert isinstance(request, Request)
+                seen.append(request)
+                if request.manifest is not None:
+                    chunks = request.manifest.chunks
+                for reply in self.answer(request, chunks):
+                    self.wfile.write(write_reply(reply))
+
+        def answer(self, request: Request, chunks: int) -> list[Reply]:
+            if request.verb is Verb.PING:
+                receipts = [Receipt("server.health", health)]
+                return [Reply(Verb.CONFIRM, request.job, request.seq + 1, Status.OK, receipts=receipts)]
+            if request.chunk is not None and request.chunk.number == chunks - 1:
+                return next(said)(request)
+            return [ok(request)]
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+        allow_reuse_address = True
+
+    with Server(("127.0.0.1", 0), Handler) as listening:
+        threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield f"127.0.0.1:{listening.server_address[1]}", seen
+        listening.shutdown()
+
+
+def send_sync(address: str, payload: bytes, **more: Any) -> Sent:
+    sending = {name: more.pop(name) for name in ("want_result", "chunk_bytes") if name in more}
+    with LineClient(address, **more) as client:
+        return client.send(payload, **sending)
+
+
+def send_async(address: str, payload: bytes, **more: Any) -> Sent:
+    sending = {name: more.pop(name) for name in ("want_result", "chunk_bytes") if name in more}
+
+    async def body() -> Sent:
+        async with AsyncLineClient(address, **more) as client:
+            return await client.send(payload, **sending)
+
+    return asyncio.run(body())
+
+
+@pytest.mark.parametrize("send", [send_sync, send_async])
+def test_a_job_comes_back_with_its_last_chunk_until_it_is_done(send: Any) -> None:
+    says = [lambda r: [busy(r)], lambda r: [ok(r), busy(r)], lambda r: [ok(r), *result(r), done(r)]]
+    with server(says) as (address, seen):
+        sent = send(address, b"0123456789", chunk_bytes=4, want_result=True, token="t")
+        assert (sent.result, sent.content_type, sent.yields, sent.backend_ms) == (RESULT, "text/plain", 2, 7)
+        assert [each.seq for each in seen] == [1, 2, 3, 4, 5, 6]
+        assert all(each.token == "t" for each in seen)
+        assert b"".join(b64decode(each.chunk.bytes_b64) for each in seen[1:4] if each.chunk) == b"0123456789"
+        assert [each.chunk.number for each in seen[3:] if each.chunk] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("send", [send_sync, send_async])
+def test_what_goes_wrong_has_a_name(send: Any) -> None:
+    with server([lambda r: [busy(r, 1500)]]) as (address, _), pytest.raises(YieldedError) as yielded:
+        send(address, b"x", retries=0)
+    assert yielded.value.hint_s == 1.5
+    abort = Reply(Verb.CONFIRM, "J_1", 4, Status.ABORT, "backend_error", "backend_error")
+    with server([lambda _: [abort]]) as (address, _), pytest.raises(AbortedError, match="backend_error"):
+        send(address, b"x")
+    need = Reply(Verb.CLARIFY, "J_1", 4, Status.NEED, "payload_hash_mismatch", "need_more")
+    with server([lambda _: [need]]) as (address, _), pytest.raises(LineError, match="payload_hash_mismatch"):
+        send(address, b"x")
+    says = [lambda r: [*result(r, sha256="0" * 64), done(r)]]
+    with server(says) as (address, _), pytest.raises(LineError, match="digest"):
+        send(address, b"x", want_result=True)
+    with server([lambda _: []]) as (address, _), pytest.raises(LineError, match="failed"):
+        send(address, b"x", timeout_s=0.1)
+    with pytest.raises(LineError, match="cannot connect"):
+        send("127.0.0.1:9", b"x")
+    with pytest.raises(LineError, match="not an address"):
+        send("host:port", b"x")
+
+
+def test_send_exits_0_done_2_aborted_1_otherwise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    payload, answer = tmp_path / "payload.bin", tmp_path / "answer"
+    payload.write_bytes(b"hello")
+    with server([lambda r: [busy(r), ok(r)], lambda r: [*result(r), done(r)]]) as (address, _):
+        assert main(["send", str(payload), "--addr", address, "--result", str(answer)]) == 0
+    assert answer.read_bytes() == RESULT
+    assert "recv v=0 verb=confirm job=J_payload.bin seq=5 status=done need= err=" in capsys.readouterr().out
+    with server([lambda r: [busy(r)]]) as (address, _):
+        assert main(["send", str(payload), "--addr", address, "--retries", "0", "--csv", "--csv-header"]) == 1
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "ts_unix_ms,verb,job,seq,status,need_code,retry_hint_ms,error"
+    assert out[-1].split(",")[1:] == ["clarify", "J_payload.bin", "4", "yield", "server_busy", "20", "busy"]
+    abort = Reply(Verb.CONFIRM, "J_payload.bin", 4, Status.ABORT, "backend_error", "backend_error")
+    with server([lambda _: [abort]]) as (address, _):
+        assert main(["send", str(payload), "--addr", address, "--quiet"]) == 2
+    assert main(["send", str(tmp_path / "absent")]) == 1
+    assert main(["send", str(payload), "--addr", "127.0.0.1:9"]) == 1
+
+
+def test_ping_exits_0_ready_2_saturated_1_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+    with server([]) as (address, _):
+        assert main(["ping", "--addr", address]) == 0
+    assert json.dumps("status=ok")[1:-1] in capsys.readouterr().out
+    with server([], health=0) as (address, _):
+        assert main(["ping", "--addr", address, "--quiet"]) == 2
+    assert capsys.readouterr().out == ""
+    assert main(["ping", "--addr", "127.0.0.1:9"]) == 1

@@ -1,0 +1,161 @@
+"""The middleware around a real Starlette application on a real server: refusals, recognition, hang-ups."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import httpx
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from headgate.library import Gate
+from headgate.library.asgi import GateMiddleware
+
+
+@dataclass
+class Stand:
+    """One model server: `go` lets its answers out, `began` and `cancelled` count its handlers."""
+
+    gate: Gate
+    url: str = ""
+    port: int = 0
+    began: int = 0
+    cancelled: int = 0
+    status: int = 200
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def answer(self, request: Request) -> Response:
+        """Echo the body when told to."""
+        self.began += 1
+        body = await request.body()
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return PlainTextResponse(body, status_code=self.status)
+
+
+async def until(truth: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not truth():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.002)
+
+
+def served(
+    gate: Gate, test: Callable[[Stand, httpx.AsyncClient], Awaitable[None]], dialect: str = "openai"
+) -> None:
+    async def body() -> None:
+        stand = Stand(gate)
+        app = Starlette(
+            routes=[
+                Route("/v1/chat/completions", stand.answer, methods=["POST"]),
+                Route("/free", stand.answer, methods=["POST"]),
+            ]
+        )
+        app.add_middleware(GateMiddleware, gate=gate, paths={"/v1/chat/completions"}, dialect=dialect)  # type: ignore[arg-type]
+        sock = socket.create_server(("127.0.0.1", 0))
+        stand.port = sock.getsockname()[1]
+        stand.url = f"http://127.0.0.1:{stand.port}"
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        serving = asyncio.create_task(server.serve(sockets=[sock]))
+        try:
+            async with httpx.AsyncClient(base_url=stand.url, timeout=10) as client:
+                await test(stand, client)
+        finally:
+            stand.go.set()
+            server.should_exit = True
+            await serving
+
+    asyncio.run(body())
+
+
+CHAT = "/v1/chat/completions"
+
+
+def test_within_the_cap_it_is_as_if_there_were_no_gate() -> None:
+    async def test(stand: Stand, client: httpx.AsyncClient) -> None:
+        stand.go.set()
+        answer = await client.post(CHAT, content=b"hello" * 50_000)
+        assert (answer.status_code, answer.content) == (200, b"hello" * 50_000)
+        assert stand.gate.inflight == 0
+
+    served(Gate(1), test)
+
+
+def test_above_it_the_answer_is_the_gateways_own() -> None:
+    async def test(stand: Stand, client: httpx.AsyncClient) -> None:
+        first = asyncio.create_task(client.post(CHAT, content=b"1"))
+        await until(lambda: stand.began == 1)
+        refused = await client.post(CHAT, content=b"2")
+        assert refused.status_code == 503
+        assert refused.headers["x-headgate-reason"] == "saturated"
+        assert refused.headers["x-should-retry"] == "true"
+        assert 0 < int(refused.headers["retry-after-ms"]) <= 60_000
+        assert refused.json()["error"]["code"] == "server_is_overloaded"
+        stand.go.set()
+        assert (await first).status_code == 200
+        assert stand.began == 1
+        await asyncio.sleep(min(0.3, int(refused.headers["retry-after-ms"]) / 1000))
+        again = await client.post(CHAT, content=b"2")
+        assert again.status_code == 200
+        assert stand.gate.snapshot().retries.recognised == 1
+
+    served(Gate(1, max_queue=0), test)
+
+
+def test_other_paths_and_other_dialects() -> None:
+    async def test(stand: Stand, client: httpx.AsyncClient) -> None:
+        first = asyncio.create_task(client.post(CHAT, content=b"1"))
+        await until(lambda: stand.began == 1)
+        refused = await client.post(CHAT, content=b"2")
+        assert (refused.status_code, refused.json()["error"]["type"]) == (529, "overloaded_error")
+        free = asyncio.create_task(client.post("/free", content=b"free"))
+        await until(lambda: stand.began == 2)
+        stand.go.set()
+        assert (await free).content == b"free"
+        await first
+
+    served(Gate(1, max_queue=0), test, "anthropic")
+
+
+def test_a_client_that_leaves_while_it_waits_loses_its_place() -> None:
+    async def test(stand: Stand, client: httpx.AsyncClient) -> None:
+        first = asyncio.create_task(client.post(CHAT, content=b"1"))
+        await until(lambda: stand.began == 1)
+        waiting = asyncio.create_task(client.post(CHAT, content=b"2"))
+        await until(lambda: stand.gate.waiting == 1)
+        waiting.cancel()
+        await until(lambda: stand.gate.waiting == 0)
+        stand.go.set()
+        await first
+        assert stand.began == 1
+
+    served(Gate(1), test)
+
+
+def test_a_client_that_leaves_while_it_is_served_has_its_handler_cancelled() -> None:
+    async def test(stand: Stand, client: httpx.AsyncClient) -> None:
+        first = asyncio.create_task(client.post(CHAT, content=b"1"))
+        await until(lambda: stand.began == 1)
+        first.cancel()
+        await until(lambda: stand.cancelled == 1)
+        await until(lambda: stand.gate.inflight == 0)
+        gone = dict(stand.gate.snapshot().lanes[0].outcomes)
+        assert gone["client_gone"] == 1  # type: ignore[index]
+
+    served(Gate(1), test)
+
+
+def test_a_handler_that_answers_500_has_failed() -> None:
+    async def test(stand: Stand, client: httpx.AsyncClient) -> None:
+        stand.go.set()
+        stand.status = 500
+        assert (await client.post(CHAT, content=b"1")).status_code == 500
+        assert dict(stand.gate.snapshot().lanes[0].outcomes)["engine_failed"] == 1  # type: ignore[index]
+
+    served(Gate(1), test)

@@ -1,0 +1,116 @@
+"""A gateway with a line door in front of a scripted engine, and raw line clients."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gateway.harness import FakeEngine, Script, answer_whole, until
+from headgate.core.settings import EngineSettings, LaneSettings, Settings
+from headgate.core.snapshot import Snapshot
+from headgate.core.words import DeadlineFrom
+from headgate.dialects.line import Reply, read_reply
+from headgate.gateway import EngineAddress, Gateway, GatewaySettings
+from headgate.gateway.settings import LineAddress
+from headgate.servers.line import LineDoor, LineLimits, LineSettings
+from headgate.wiring.governor import build_governor
+
+
+@dataclass
+class Peer:
+    """One raw client of the line door."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def send(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        self.writer.write(data)
+
+    async def reply(self) -> Reply:
+        """Return the next reply."""
+        line = await asyncio.wait_for(self.reader.readline(), 10)
+        assert line, "the server has closed the connection"
+        return read_reply(line)
+
+    async def final(self) -> Reply:
+        """Return the next reply that ends or yields a job."""
+        while True:
+            reply = await self.reply()
+            if reply.receipt("conn.outcome") is not None:
+                return reply
+
+    async def until_closed(self) -> list[Reply]:
+        """Return what is said until the server closes."""
+        data = await asyncio.wait_for(self.reader.read(), 10)
+        return [read_reply(line) for line in data.splitlines()]
+
+    def leave(self) -> None:
+        """Reset the connection."""
+        self.writer.transport.abort()
+
+
+@dataclass
+class LineStand:
+    """A gateway, its engine and its peers."""
+
+    gateway: Gateway
+    engine: FakeEngine
+    peers: list[Peer] = field(default_factory=list)
+
+    @property
+    def door(self) -> LineDoor:
+        """The line door."""
+        assert self.gateway.line is not None
+        return self.gateway.line
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The core's numbers now."""
+        return self.gateway.driver.snapshot()
+
+    async def peer(self, **more: Any) -> Peer:
+        """Connect a new client."""
+        peer = Peer(
+            *await asyncio.open_connection("127.0.0.1", self.gateway.line_port, limit=1 << 20, **more)
+        )
+        self.peers.append(peer)
+        return peer
+
+    async def settle(self) -> None:
+        """Wait until nothing is in flight, and check the books (INV-1, INV-3, INV-5)."""
+        await until(lambda: sum(each.running + each.departing for each in self.snapshot.engines) == 0)
+        for lane in self.snapshot.lanes:
+            assert sum(count for _, count in lane.outcomes) == lane.arrived
+        await until(lambda: self.gateway.server.budget.held_bytes == 0)
+
+
+@contextlib.asynccontextmanager
+async def line_standing(
+    script: Script = answer_whole, *, max_inflight: int = 1, limits: LineLimits | None = None, **more: Any
+) -> AsyncIterator[LineStand]:
+    """Serve a gateway with a line door until the block ends; `more` are fields of LineAddress or LineSettings."""
+    engine = FakeEngine(script)
+    await engine.start()
+    line_lane = LaneSettings("line", ttft_slo_s=600, deadline_s=600, deadline_from=DeadlineFrom.ATTEMPT)
+    core = Settings(
+        lanes=(LaneSettings("interactive"), line_lane), engines=(EngineSettings("engine", max_inflight),)
+    )
+    door = LineSettings(limits=limits or LineLimits(), token=more.pop("token", None))
+    settings = GatewaySettings(
+        engines=(EngineAddress("engine", "127.0.0.1", engine.port),),
+        port=0,
+        line=replace(LineAddress(port=0, door=door), **more),
+        drain_grace_s=5.0,
+    )
+    stand = LineStand(Gateway(build_governor(core, time.monotonic()), settings), engine)
+    await stand.gateway.start()
+    try:
+        yield stand
+    finally:
+        for peer in stand.peers:
+            peer.leave()
+        await stand.gateway.stop()
+        await engine.stop()

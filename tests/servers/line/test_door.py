@@ -1,0 +1,300 @@
+"""The line door on real sockets, in a gateway with an HTTP door beside it, before a scripted engine."""
+
+import asyncio
+import json
+import ssl
+from typing import Any
+
+import trustme
+
+from gateway.harness import CHAT, Asked, Client as HttpClient, answer, chat, run, until
+from headgate.core.words import Outcome
+from headgate.dialects.line import Reply, Status
+from headgate.servers.line import LineLimits
+from servers.line.stand import brief, chunk, ping, upload
+from servers.line.talk import LineStand, Peer, line_standing
+
+BODY = chat("hello")
+
+
+def line_upload(body: bytes = BODY, job: str = "J", **more: Any) -> bytes:
+    return upload(body, job, 64, **more)
+
+
+def last_chunk(body: bytes = BODY, job: str = "J", seq: int = 9) -> bytes:
+    return chunk(body, -(-len(body) // 64) - 1, job, seq, 64)
+
+
+class Gate:
+    """An engine that answers when told, and knows how many it ran at once."""
+
+    def __init__(self, work_s: float | None = None) -> None:
+        self.go = asyncio.Event()
+        self.work_s = work_s
+        self.running = self.most = self.served = 0
+
+    async def __call__(self, asked: Asked) -> None:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await (asyncio.sleep(self.work_s) if self.work_s is not None else self.go.wait())
+            asked.reply(answer())
+            self.served += 1
+        finally:
+            self.running -= 1
+
+
+async def come(stand: LineStand, number: int, *, retry: bool) -> tuple[Reply, list[int]]:
+    """Be one client: upload, and with `retry` come back after each hint; return the end and the hints."""
+    peer = await stand.peer()
+    peer.send(line_upload(job=f"J{number}"))
+    hints = []
+    while (reply := await peer.final()).status is Status.YIELD:
+        hints.append(reply.retry_hint_ms)
+        if not retry:
+            break
+        await asyncio.sleep(min(reply.retry_hint_ms, 500) / 1000)
+        peer.send(last_chunk(job=f"J{number}"))
+    return reply, hints
+
+
+def test_the_seeds_own_test_one_slot_and_twenty_clients() -> None:
+    """In-flight never above 1, executed 1, yielded 19, no queue, distinct hints, in-flight 0 afterwards."""
+
+    async def body() -> None:
+        engine = Gate()
+        async with line_standing(engine) as stand:
+            clients = [asyncio.create_task(come(stand, number, retry=False)) for number in range(20)]
+            await until(lambda: sum(client.done() for client in clients) == 19)
+            (running,) = [client for client in clients if not client.done()]
+            hints = [client.result()[1][0] for client in clients if client is not running]
+            assert (stand.door.executed, stand.door.yielded) == (1, 19)
+            assert len(set(hints)) == 19
+            watcher = await stand.peer()
+            watcher.send(ping())
+            pong = await watcher.reply()
+            assert (pong.receipt("server.health"), pong.receipt("backend.inflight")) == (0, 1)
+            assert (pong.receipt("server.executed_total"), pong.receipt("server.yielded_total")) == (1, 19)
+            engine.go.set()
+            done, _ = await running
+            assert done.status is Status.DONE
+            assert (done.receipt("server.health"), done.receipt("backend.inflight")) == (0, 1)
+            await until(lambda: stand.snapshot.engines[0].running == 0)
+            watcher.send(ping())
+            pong = await watcher.reply()
+            assert (pong.receipt("server.health"), pong.receipt("backend.inflight")) == (1, 0)
+            assert engine.most == 1
+            for peer in stand.peers:
+                peer.leave()
+            await stand.settle()
+
+    run(body())
+
+
+def test_with_retries_all_twenty_are_executed_one_at_a_time() -> None:
+    async def body() -> None:
+        engine = Gate(work_s=0.05)
+        async with line_standing(engine) as stand:
+            ends = await asyncio.gather(*(come(stand, number, retry=True) for number in range(20)))
+            assert [end.status for end, _ in ends] == [Status.DONE] * 20
+            assert (engine.served, engine.most) == (20, 1)
+            assert max(len(hints) for _, hints in ends) <= 50
+            await stand.settle()
+
+    run(body())
+
+
+def test_one_governor_for_all_doors() -> None:
+    """A stream taken over HTTP is not free on the line, and the other way round."""
+
+    async def body() -> None:
+        engine = Gate()
+        async with line_standing(engine) as stand:
+            http = HttpClient(*await asyncio.open_connection("127.0.0.1", stand.gateway.port))
+            http.ask(BODY, CHAT)
+            await until(lambda: engine.running == 1)
+            peer = await stand.peer()
+            peer.send(line_upload())
+            assert (await peer.final()).need == "server_busy"
+            engine.go.set()
+            assert (await http.answer()).status == 200
+            http.leave()
+            await until(lambda: stand.snapshot.engines[0].running == 0)
+            peer.send(last_chunk())
+            assert (await peer.final()).status is Status.DONE
+            assert stand.snapshot.retries.recognised == 1
+            await stand.settle()
+
+    run(body())
+
+
+def test_the_engine_gets_the_payload_and_the_client_its_answer() -> None:
+    async def script(asked: Asked) -> None:
+        assert asked.line.startswith(b"POST /v1/chat/completions ")
+        assert asked.headers["content-type"] == "application/json"
+        assert asked.body == BODY
+        asked.reply(answer("x" * 100_000, output_tokens=30))
+
+    async def body() -> None:
+        async with line_standing(script) as stand:
+            peer = await stand.peer()
+            peer.send(line_upload(want_result=True))
+            data = b""
+            while (reply := await peer.reply()).status is not Status.DONE:
+                if reply.verb == "result" and reply.chunk is not None:
+                    from base64 import b64decode
+
+                    data += b64decode(reply.chunk.bytes_b64)
+            assert json.loads(data)["choices"][0]["message"]["content"] == "x" * 100_000
+            await stand.settle()
+            assert stand.snapshot.good_output_tokens == 30
+
+    run(body())
+
+
+def test_a_failing_engine_aborts_the_job_and_a_full_one_yields_it() -> None:
+    async def body() -> None:
+        statuses = iter([500, 503, 200])
+
+        async def script(asked: Asked) -> None:
+            asked.reply(answer(), next(statuses), retry_after="2")
+
+        async with line_standing(script) as stand:
+            peer = await stand.peer()
+            peer.send(line_upload(job="A"))
+            reply = await peer.final()
+            assert (reply.status, reply.need, reply.error) == (Status.ABORT, "backend_error", "backend_error")
+            peer.send(line_upload(job="B"))
+            reply = await peer.final()
+            assert (reply.status, reply.retry_hint_ms) == (Status.YIELD, 2000)
+            peer.send(last_chunk(job="B"))
+            assert (await peer.final()).status is Status.DONE
+            await stand.settle()
+
+    run(body())
+
+
+def test_a_bad_request_is_aborted_before_it_takes_a_slot() -> None:
+    async def body() -> None:
+        async def script(asked: Asked) -> None:
+            asked.reply(answer())
+
+        async with line_standing(script) as stand:
+            peer = await stand.peer()
+            peer.send(line_upload(b'{"model": 5, "messages": []}'))
+            assert (await peer.final()).need == "backend_error"
+            assert stand.snapshot.lanes[1].arrived == 0
+            peer.send(line_upload(b"not JSON at all, any bytes"))
+            assert (await peer.final()).status is Status.DONE
+            assert stand.engine.asked[0].headers["content-type"] == "application/json"
+
+    run(body())
+
+
+def test_a_peer_that_leaves_ends_its_job() -> None:
+    async def body() -> None:
+        engine = Gate()
+        async with line_standing(engine) as stand:
+            for leave in (Peer.leave, lambda peer: peer.writer.close()):
+                peer = await stand.peer()
+                peer.send(line_upload())
+                await until(lambda: engine.running == 1)
+                leave(peer)
+                await until(lambda: engine.running == 0)
+                await stand.settle()
+            outcomes = dict(stand.snapshot.lanes[1].outcomes)
+            assert outcomes[Outcome.CLIENT_GONE] == 2
+
+    run(body())
+
+
+def test_a_long_job_is_kept_alive_and_answers_pings_meanwhile() -> None:
+    async def body() -> None:
+        engine = Gate()
+        async with line_standing(engine, limits=LineLimits(keep_alive_s=0.2, idle_s=0.3)) as stand:
+            peer = await stand.peer()
+            peer.send(line_upload())
+            await until(lambda: engine.running == 1)
+            peer.send(ping())
+            said = [brief(await peer.reply()) for _ in range(6)]
+            assert said.count("confirm/ok P 2") == 1
+            assert said[-2:] == ["clarify/ok J 4", "clarify/ok J 4"]
+            engine.go.set()
+            assert (await peer.final()).status is Status.DONE
+            assert [reply.need for reply in await peer.until_closed()] == ["idle_timeout"]
+
+    run(body())
+
+
+def test_a_peer_that_reads_nothing_is_cut_and_holds_little() -> None:
+    async def body() -> None:
+        limits = LineLimits(write_stall_s=0.3, unsent_bytes=4096)
+        async with line_standing(limits=limits) as stand:
+            reader, writer = await asyncio.open_connection("127.0.0.1", stand.gateway.line_port, limit=1024)
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            line = ping("x" * 1000)
+            with_pings = asyncio.create_task(_flood(writer, line))
+            await until(lambda: stand.door.connections == 1)
+            await until(lambda: stand.door.connections == 0, 20)
+            with_pings.cancel()
+            writer.transport.abort()
+            del reader
+
+    async def _flood(writer: asyncio.StreamWriter, line: bytes) -> None:
+        while True:
+            writer.write(line * 50)
+            await writer.drain()
+
+    run(body())
+
+
+def test_connections_over_the_cap_are_told_and_closed() -> None:
+    async def body() -> None:
+        async with line_standing(limits=LineLimits(connections=1)) as stand:
+            first = await stand.peer()
+            first.send(ping())
+            await first.reply()
+            second = await stand.peer()
+            (reply,) = await second.until_closed()
+            assert (reply.status, reply.need) == (Status.YIELD, "server_busy")
+            first.send(ping())
+            assert (await first.reply()).status is Status.OK
+
+    run(body())
+
+
+def test_a_drain_lets_running_jobs_end_and_closes_the_rest() -> None:
+    async def body() -> None:
+        engine = Gate()
+        async with line_standing(engine) as stand:
+            busy, idle = await stand.peer(), await stand.peer()
+            idle.send(ping())
+            await idle.reply()
+            busy.send(line_upload())
+            await until(lambda: engine.running == 1)
+            drain = asyncio.create_task(stand.gateway.drain())
+            assert await idle.until_closed() == []
+            engine.go.set()
+            said = await busy.until_closed()
+            assert said[-1].status is Status.DONE
+            await drain
+
+    run(body())
+
+
+def test_tls_and_a_token() -> None:
+    authority = trustme.CA()
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(server)
+    authority.configure_trust(client)
+
+    async def body() -> None:
+        async with line_standing(ssl=server, token="secret") as stand:
+            peer = await stand.peer(ssl=client)
+            peer.send(ping(token="secret") + line_upload())
+            assert (await peer.final()).status is Status.DONE
+            stranger = await stand.peer(ssl=client)
+            stranger.send(line_upload())
+            assert [reply.need for reply in await stranger.until_closed()] == ["unauthorized"]
+
+    run(body())

@@ -13,6 +13,7 @@ import trustme
 from gateway.harness import Asked, Client, FakeEngine, Stand, answer_whole, chat, event, run
 from gateway.stand import core_settings, gating
 from headgate.gateway import EngineAddress, TlsError, TlsFiles, listener_context
+from headgate.gateway.settings import LineAddress
 
 
 class Authority:
@@ -253,5 +254,29 @@ def test_a_reload_shows_engines_the_new_certificates_at_once(
                 settings = replace(stand.gateway.settings, engines=(renewed,))
                 await stand.gateway.adopt(settings, core_settings())
                 assert (await stand.ask(chat())).status == status
+
+    run(body())
+
+
+def test_a_reload_brings_new_certificates_to_the_line_door_too(
+    authority: Authority, stranger: Authority
+) -> None:
+    async def body() -> None:
+        line = LineAddress(port=0, ssl=listener_context(authority.files("localhost")))
+        async with gating(line=line) as stand:
+            renewed = replace(line, ssl=listener_context(stranger.files("localhost")))
+            settings = replace(stand.gateway.settings, line=renewed)
+            assert await stand.gateway.adopt(settings, core_settings()) == ()
+            port = stand.gateway.line_port
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await asyncio.open_connection(
+                    "127.0.0.1", port, ssl=authority.client(), server_hostname="localhost"
+                )
+            _reader, writer = await asyncio.open_connection(
+                "127.0.0.1", port, ssl=stranger.client(), server_hostname="localhost"
+            )
+            writer.transport.abort()
+            moved = replace(stand.gateway.settings, line=replace(renewed, ssl=None))
+            assert await stand.gateway.adopt(moved, core_settings()) == ("line",)
 
     run(body())

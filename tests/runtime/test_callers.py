@@ -130,10 +130,24 @@ def test_a_wrong_key_is_not_mended_by_a_trusted_peer() -> None:
 
 
 def test_a_field_that_a_trusted_peer_added_to_a_clients_own_is_not_believed() -> None:
+    twice = (("x-headgate-tenant", "a"), ("x-headgate-tenant", "b"))
     callers = Callers(CallerSettings(trusted_peers=("10.0.0.0/8",), lanes=LANES))
 
-    assert ask(callers, ("x-headgate-tenant", "a"), ("x-headgate-tenant", "b"), peer=INSIDE) == ("", None)
+    assert ask(guarded(), *twice, peer=INSIDE) is None
+    assert ask(guarded(), twice[0], ("x-headgate-lane", "bulk"), twice[1], peer=INSIDE) is None
+    assert ask(callers, *twice, peer=INSIDE) == ("", None)
     assert callers.spoofed == 1
+
+
+def test_without_keys_nobody_is_refused_for_what_he_carries() -> None:
+    """Credentials pass untouched there; what two of them mean is for the engine to say."""
+    for settings in (
+        CallerSettings(),
+        CallerSettings(trusted_peers=("10.0.0.0/8",), path_lanes={CHAT: "bulk"}),
+    ):
+        callers = Callers(settings)
+        assert ask(callers, bearer(A), ("x-api-key", B)) is not None
+        assert ask(callers, bearer(A), bearer(B)) is not None
 
 
 def test_without_keys_everybody_is_one_tenant_and_headers_are_dropped() -> None:

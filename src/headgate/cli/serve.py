@@ -23,6 +23,19 @@ JsonOption = Annotated[
     bool, typer.Option("--json", help="When ready, print addresses and limits as one line of JSON on stdout.")
 ]
 
+LinePortOption = Annotated[
+    int | None,
+    typer.Option(help="TCP port of the line door (newline-delimited JSON); 0 takes any.", show_default="off"),
+]
+LinePathOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="Path of the engines that its payloads are posted to.",
+        show_default="/v1/chat/completions",
+    ),
+]
+
 
 def serve(
     config: FileOption = None,
@@ -50,20 +63,8 @@ def serve(
         ),
     ] = None,
     assignments: SetOption = None,
-    line_port: Annotated[
-        int | None,
-        typer.Option(
-            help="TCP port of the line door (newline-delimited JSON); 0 takes any.", show_default="off"
-        ),
-    ] = None,
-    line_path: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH",
-            help="Path of the engines that its payloads are posted to.",
-            show_default="/v1/chat/completions",
-        ),
-    ] = None,
+    line_port: LinePortOption = None,
+    line_path: LinePathOption = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow an address that can be reached from outside.")
     ] = False,

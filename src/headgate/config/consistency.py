@@ -33,6 +33,21 @@ def read_admin_token(
     return SecretStr(token) if token else None
 
 
+def read_line_token(
+    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, Place]
+) -> SecretStr | None:
+    """Return the token of the line door, None without one; ConfigError where the address needs one."""
+    line = config.line
+    if line is None:
+        return None
+    token = environ.get(line.token_env, "")
+    if not token and not line.insecure and not is_loopback(line.host):
+        path = ("line", "host")
+        message = f"{line.host} can be reached from outside: put a token into the environment variable {line.token_env}"
+        raise ConfigError(Problem(places.get(path), path, message))
+    return SecretStr(token) if token else None
+
+
 def read_engine_keys(
     config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, Place]
 ) -> dict[str, SecretStr]:

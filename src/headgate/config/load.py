@@ -8,7 +8,12 @@ from pydantic import SecretStr, ValidationError
 
 from headgate.config import overrides
 from headgate.config.blame import explain
-from headgate.config.consistency import check_whole, read_admin_token, read_engine_keys
+from headgate.config.consistency import (
+    check_whole,
+    read_admin_token,
+    read_engine_keys,
+    read_line_token,
+)
 from headgate.config.document import MAX_BYTES, Document, read_document
 from headgate.config.overrides import Override
 from headgate.config.problems import ConfigError, Place, Problem, SettingPath
@@ -25,6 +30,7 @@ class Loaded(NamedTuple):
     places: Mapping[SettingPath, Place]
     admin_token: SecretStr | None
     engine_keys: Mapping[str, SecretStr]
+    line_token: SecretStr | None = None
 
     def origin(self, *path: str | int) -> str | None:
         """Return who gave this setting (`gate.yaml:3:5`, `--port`), None where it is a default."""
@@ -59,7 +65,8 @@ def validated(document: Document, environ: Mapping[str, str] | None = None) -> L
     check_whole(config, places)
     secrets = environ or {}
     admin_token = read_admin_token(config, secrets, places)
-    return Loaded(config, places, admin_token, read_engine_keys(config, secrets, places))
+    engine_keys = read_engine_keys(config, secrets, places)
+    return Loaded(config, places, admin_token, engine_keys, read_line_token(config, secrets, places))
 
 
 def _read_file(file: Path) -> Document:

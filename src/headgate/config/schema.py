@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from headgate.config.callers import EngineTlsConfig, ListenTlsConfig, TenantConfig
+from headgate.config.line import LineConfig
 from headgate.config.section import Section
 from headgate.config.values import (
     Count,
@@ -315,6 +316,7 @@ class Config(Section):
         description="`key` makes one tenant of each credential that passes through, known by a hash; whether the "
         "credential is good is for the engine to say. Not together with `tenants`.",
     )
+    line: LineConfig | None = Field(default=None, description="The line door. Default: there is none.")
     limits: LimitsConfig = Field(
         default_factory=LimitsConfig, description="Bounds and deadlines of the HTTP door."
     )

@@ -4,7 +4,7 @@ from headgate.gateway.app import Gateway
 from headgate.gateway.fleet import ask_engine
 from headgate.gateway.reload import Configuration, Fetch, ReloadError
 from headgate.gateway.serve import Ending, run, serve
-from headgate.gateway.settings import AdminAddress, EngineAddress, GatewaySettings
+from headgate.gateway.settings import AdminAddress, EngineAddress, GatewaySettings, LineAddress
 from headgate.gateway.tls import TlsError, TlsFiles, listener_context
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Fetch",
     "Gateway",
     "GatewaySettings",
+    "LineAddress",
     "ReloadError",
     "TlsError",
     "TlsFiles",

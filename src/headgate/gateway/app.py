@@ -8,7 +8,7 @@ from dataclasses import replace
 from headgate.core.events import Draining
 from headgate.core.settings import Settings
 from headgate.gateway.fleet import Fleet
-from headgate.gateway.settings import GatewaySettings
+from headgate.gateway.settings import GatewaySettings, LineAddress
 from headgate.observe.door import DoorSnapshot, ServiceSnapshot
 from headgate.observe.heptamini import HeptaminiCollector
 from headgate.observe.prometheus import Exposition
@@ -95,7 +95,8 @@ class Gateway:
             reload_success=self.reload_success,
             reloads=self.reloads,
             failed_reloads=self.failed_reloads,
-            loop_lag_s=self.door.lag_s,
+            loop_lag_s=self.door.lag.lag_s,
+            worst_loop_lag_s=self.door.lag.worst_s,
             log_lines_dropped=self.lines_dropped(),
         )
 
@@ -128,10 +129,10 @@ class Gateway:
         Nothing that runs or waits is lost: lower limits only keep new work out, removed engines finish what they have.
         """
         before = self.settings
-        self.settings = replace(
-            settings, host=before.host, port=before.port, admin=before.admin, line=before.line
-        )
-        await self.server.secure(settings.ssl)
+        if before.ssl is not None or settings.ssl is not None:
+            await self.server.secure(settings.ssl)
+        line = await self._secure_line(settings.line)
+        self.settings = replace(settings, host=before.host, port=before.port, admin=before.admin, line=line)
         self.server.adopt(settings.server, settings.byte_budget)
         self.door.adopt(settings.door)
         self.door.entry.replace(settings.callers)
@@ -139,6 +140,17 @@ class Gateway:
         self._reroute()
         self.driver.reconfigure(core)
         return _fixed(before, settings)
+
+    async def _secure_line(self, wanted: LineAddress | None) -> LineAddress | None:
+        """Give the line door its new certificates, if it stays as it is otherwise; return its address from now on."""
+        address = self.settings.line
+        if self.line is None or address is None or wanted is None or _plain(address) != _plain(wanted):
+            return address
+        if _secured(address) is not _secured(wanted):
+            return address
+        if wanted.ssl is not None:
+            await self.line.secure(wanted.ssl)
+        return wanted
 
     def _reroute(self) -> None:
         """Show the doors the engines as they are now, before the core may name a new one."""
@@ -193,12 +205,22 @@ def _line_routes(fleet: Fleet) -> list[LineRoute]:
     return [LineRoute(*route) for route in fleet.routes]
 
 
+def _plain(line: LineAddress | None) -> LineAddress | None:
+    """Leave out the context: of the same files there may be two."""
+    return None if line is None else replace(line, ssl=None)
+
+
+def _secured(line: LineAddress | None) -> bool:
+    return line is not None and line.ssl is not None
+
+
 def _fixed(before: GatewaySettings, after: GatewaySettings) -> tuple[str, ...]:
     """Name what differs and belongs to sockets that are open: addresses, and the other doors as a whole."""
     differing = {
         "listen.host": before.host != after.host,
         "listen.port": before.port != after.port,
         "admin": before.admin != after.admin,
-        "line": before.line != after.line,
+        "line": _plain(before.line) != _plain(after.line)
+        or _secured(before.line) is not _secured(after.line),
     }
     return tuple(name for name, differs in differing.items() if differs)

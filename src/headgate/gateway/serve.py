@@ -49,6 +49,7 @@ async def serve(
     log, notifier = ProcessLog(), Notifier()
     gateway = Gateway(governor, settings, observers=observers)
     gateway.lines_dropped = lambda: log.dropped
+    gateway.door.lag.on_stall = lambda late_s: log.warning("the loop stood still", seconds=round(late_s, 3))
     reloader = None if fetch is None else Reloader(gateway, fetch, log, notifier)
     try:
         await gateway.start()

@@ -74,7 +74,7 @@ class LineAddress:
     host: str = "127.0.0.1"
     port: int = 7777
     door: LineSettings = field(default_factory=LineSettings)
-    ssl: tls.SSLContext | None = None
+    ssl: tls.SSLContext | None = field(default=None, compare=False)
     metrics: bool = False
 
 

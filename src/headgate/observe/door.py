@@ -28,11 +28,12 @@ class ServiceSnapshot:
     """The process as a service: its configuration, its loop and its log.
 
     `reload_success` is whether the configuration in force is the one that was asked for last. `loop_lag_s` is how
-    late the loop's last timer was.
+    late the loop's last timer was, `worst_loop_lag_s` the latest since the start.
     """
 
     reload_success: bool
     reloads: int
     failed_reloads: int
     loop_lag_s: float
+    worst_loop_lag_s: float
     log_lines_dropped: int

@@ -131,6 +131,7 @@ METERS: tuple[Meter, ...] = (
     Meter("config_reloads", _COUNTER, "reloads", _SERVICE, "reloads", "Reloads that were asked for."),
     Meter("config_reloads_failed", _COUNTER, "reloads", _SERVICE, "failed_reloads", "Reloads that kept the old configuration because the new one is wrong."),
     Meter("loop_lag_seconds", _GAUGE, "seconds", _SERVICE, "loop_lag_s", "How late the loop's last timer was: what a ready event waits for its turn."),
+    Meter("loop_lag_worst_seconds", _GAUGE, "seconds", _SERVICE, "worst_loop_lag_s", "The latest since the start."),
     Meter("log_lines_dropped", _COUNTER, "lines", _SERVICE, "log_lines_dropped", "Log lines that nobody could take."),
     # This process.
     Meter("process_cpu_seconds", _COUNTER, "seconds", _PROCESS, "cpu_s", "Processor time of this process, user and system."),

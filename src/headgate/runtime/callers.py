@@ -88,18 +88,24 @@ class Callers:
         self._trusted = tuple(ip_network(network) for network in settings.trusted_peers)
         # A credential keeps its name over a reload.
         self.open_tenants: OpenTenants = before.open_tenants if before is not None else OpenTenants()
+        self._reads_keys = self.guarded or settings.open_tenants
         self._plain = not (self.guarded or settings.open_tenants or self._path_lanes or self._trusted)
 
     def admits(self, named: Named, fields: Sequence[tuple[bytes, bytes]], peer: str) -> bool:
         """Say whether this caller may ask at all; changes and counts nothing."""
-        if self._plain:
+        if not self._reads_keys:
             return True
         key, single = credential(named, fields)
         if not single:
             return False
-        if not self.guarded:
+        if not self.guarded or self._rule(key) is not None:
             return True
-        return self._rule(key) is not None or (key is None and self._vouched(named, peer) is not None)
+        return key is None and self._believes(named, fields, peer) and self._vouched(named) is not None
+
+    def settles(self, named: Named) -> bool:
+        """Say whether `identify` answers the same whenever these fields come again, and has nothing to count."""
+        steers = _TENANT in named or _LANE in named or _PRIORITY in named
+        return not steers and not self.settings.open_tenants
 
     def identify(
         self, named: Named, fields: Sequence[tuple[bytes, bytes]], peer: str, path: bytes, now: float
@@ -112,12 +118,11 @@ class Callers:
             return _ANYBODY
         key, single = credential(named, fields)
         rule = self._rule(key) if self.guarded else None
-        # Of two equal fields one may be the client's own, which a proxy has added to instead of replacing it.
-        believed = steers and self._trusts(peer) and not _repeated(_STEERING, named, fields)
-        if not single:
+        believed = steers and self._believes(named, fields, peer)
+        if self._reads_keys and not single:
             return None
         if self.guarded and rule is None:
-            rule = self._vouched(named, peer) if key is None else None
+            rule = self._vouched(named) if key is None and believed else None
             if rule is None:
                 return None
         tenant = rule.name if rule is not None else self._open_tenant(key, named, now, believed=believed)
@@ -129,12 +134,10 @@ class Callers:
         found = self._rules.get(digest)
         return found[1] if found is not None and hmac.compare_digest(found[0], digest) else None
 
-    def _vouched(self, named: Named, peer: str) -> TenantRule | None:
-        """Return the tenant that a trusted peer names instead of a key."""
+    def _vouched(self, named: Named) -> TenantRule | None:
+        """Return the tenant that a believed field names instead of a key."""
         name = named.get(_TENANT)
-        if name is None or not self._trusts(peer):
-            return None
-        return self._by_name.get(name.decode("latin-1"))
+        return None if name is None else self._by_name.get(name.decode("latin-1"))
 
     def _open_tenant(self, key: bytes | None, named: Named, now: float, *, believed: bool) -> str:
         if believed and _TENANT in named and _NAME.match(named[_TENANT]):
@@ -160,8 +163,11 @@ class Callers:
             return by_path if by_path in rule.lanes else rule.lanes[0]
         return self._path_lanes.get(path)
 
-    def _trusts(self, peer: str) -> bool:
-        return bool(self._trusted) and is_inside(peer, self._trusted)
+    def _believes(self, named: Named, fields: Sequence[tuple[bytes, bytes]], peer: str) -> bool:
+        """Say whether this peer's word counts; of two equal fields one may be the client's own, added to by a proxy."""
+        if not self._trusted or not is_inside(peer, self._trusted):
+            return False
+        return not _repeated(_STEERING, named, fields)
 
     def _drop(self, named: Named, believed: Sequence[bytes]) -> None:
         self.spoofed += sum(1 for name in _STEERING if name in named and name not in believed)

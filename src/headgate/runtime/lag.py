@@ -1,17 +1,21 @@
 """Is this process itself the bottleneck? The lateness of a timer says how long a ready event waits for its turn."""
 
 import asyncio
+from collections.abc import Callable
 
 TICK_S = 0.1
 LATE_S = 0.1
 ON_TIME_SHARE = 0.5
 """Design section 6: refuse above 100 ms, take requests again below 50 ms."""
+STALL_S = 0.5
+"""A loop that stood still so long has made every stream stutter: somebody should know."""
 
 
 class LoopLag:
     """Watches its loop's lateness; `overloaded` is true from two late ticks in a row until one on time.
 
     One late tick is a hiccup (a collection of garbage, a neighbour on the core) and over when it is noticed.
+    `worst_s` is the latest tick so far; `on_stall` is told of each that is later than STALL_S.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, late_s: float = LATE_S) -> None:
@@ -21,6 +25,8 @@ class LoopLag:
         self._late_before = False
         self._timer: asyncio.TimerHandle | None = None
         self.lag_s = 0.0
+        self.worst_s = 0.0
+        self.on_stall: Callable[[float], None] | None = None
         self.overloaded = False
 
     def start(self) -> None:
@@ -36,6 +42,9 @@ class LoopLag:
 
     def _tick(self) -> None:
         self.lag_s = max(0.0, self._loop.time() - self._due)
+        self.worst_s = max(self.worst_s, self.lag_s)
+        if self.lag_s > STALL_S and self.on_stall is not None:
+            self.on_stall(self.lag_s)
         late = self.lag_s > self.late_s
         if late and self._late_before:
             self.overloaded = True

@@ -6,6 +6,7 @@ Nothing is guessed silently: every number that the configuration leaves open com
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from headgate.config.line import LineConfig
 from headgate.config.problems import ConfigError, Place, Problem, SettingPath
 from headgate.config.schema import Config, EngineConfig, LaneConfig
 from headgate.config.units import format_duration
@@ -15,6 +16,8 @@ from headgate.engine.profile import find_profile, scaled
 from headgate.wiring.chosen import Choice, EngineFacts, choose_kv_tokens, choose_max_inflight, origin
 
 _DEFAULT_LANE = "interactive"
+LINE_LANE = "line"
+"""Where jobs of the line door go; a lane of this name in the configuration takes its place."""
 
 
 class Built(NamedTuple):
@@ -43,6 +46,8 @@ def build_settings(
     for index, lane in enumerate(config.lanes):
         reasons.append(_lane_choice(lane, places, index))
     lanes = tuple(_lane(lane) for lane in config.lanes)
+    if config.line is not None and all(lane.name != LINE_LANE for lane in lanes):
+        lanes += (_line_lane(config.line),)
     return Built(Settings(lanes=lanes, engines=tuple(engines)), tuple(reasons))
 
 
@@ -82,6 +87,16 @@ def _prior(engine: EngineConfig, index: int, places: Mapping[SettingPath, Place]
     except ValueError as error:
         path = ("engines", index, "profile")
         raise ConfigError(Problem(places.get(path), path, str(error).removeprefix("profile: "))) from None
+
+
+def _line_lane(line: LineConfig) -> LaneSettings:
+    """Return the lane of the line door: each attempt has its own deadline, and it holds only who is due."""
+    return LaneSettings(
+        name=LINE_LANE,
+        ttft_slo_s=line.deadline,
+        deadline_s=line.deadline,
+        deadline_from=DeadlineFrom.ATTEMPT,
+    )
 
 
 def _lane(lane: LaneConfig) -> LaneSettings:

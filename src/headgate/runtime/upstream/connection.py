@@ -5,6 +5,7 @@ each delivery looks whether the call is still this connection's.
 """
 
 import asyncio
+import socket
 from typing import Protocol, cast
 
 from headgate.core.words import FailureKind
@@ -94,6 +95,9 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport."""
         self._transport = cast("asyncio.Transport", transport)
+        transport.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_RCVBUF, self._pool.settings.receive_bytes
+        )
 
     def data_received(self, data: bytes) -> None:
         """Read what came and deliver it."""

@@ -8,18 +8,22 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from headgate.core.words import FailureKind, Sent
+from headgate.runtime.upstream.fields import Lines
+from headgate.runtime.upstream.repeats import Notes
 
 
 class AnswerHead(NamedTuple):
     """The head of an engine's final answer (1xx are skipped); names lower-cased, ready to be passed on.
 
     Hop-by-hop and Connection-named headers are removed, and `content-length` and `date`, which are written by
-    whoever answers next. `length` is the Content-Length, None for a chunked or close-delimited body.
+    whoever answers next. `length` is the Content-Length, None for a chunked or close-delimited body. A head that
+    repeats on its connection, whatever its length, comes with the same `notes`, the receivers' own.
     """
 
     status: int
     headers: Sequence[tuple[bytes, bytes]]
     length: int | None
+    notes: Notes | None = None
 
 
 class Receiver(Protocol):
@@ -64,7 +68,7 @@ class Upstream(Protocol):
         self,
         method: bytes,
         target: bytes,
-        headers: Sequence[tuple[bytes, bytes]],
+        headers: Sequence[tuple[bytes, bytes]] | Lines,
         body: bytes,
         receiver: Receiver,
         *,
@@ -74,7 +78,7 @@ class Upstream(Protocol):
         """Send one request now; `head_by` is the loop time by which the final head must have arrived.
 
         `Host`, `Content-Length` and `Connection` are the client's to write; the caller passes no hop-by-hop
-        header (ValueError). With `may_retry` a dead kept connection is replaced by a fresh one once, while no
+        header (ValueError), or lines written with `REQUEST_RESERVED`. With `may_retry` a dead kept connection is replaced by a fresh one once, while no
         answer byte has been read. No callback comes before this returns.
         """
 

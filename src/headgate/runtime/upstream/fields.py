@@ -4,9 +4,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
-from typing import Final
+from typing import Final, NewType
 
 Pair = tuple[bytes, bytes]
+Lines = NewType("Lines", bytes)
+"""Whole header lines, each with its CRLF, written by `header_lines`: checked once, sent often."""
 
 HOP_BY_HOP: Final = frozenset(
     (
@@ -27,6 +29,11 @@ FRAMING: Final = frozenset(
     (b"connection", b"content-length", b"keep-alive", b"transfer-encoding", b"upgrade")
 )
 """Names that frame a message: whoever writes the message writes them, nobody hands them in."""
+
+REQUEST_RESERVED: Final = FRAMING | {b"host"}
+"""What a request's head line and framing write themselves."""
+ANSWER_RESERVED: Final = FRAMING | {b"date"}
+"""What an answer's head line and framing write themselves."""
 
 HEAD_END: Final = b"\r\n\r\n"
 
@@ -115,18 +122,18 @@ class HeaderWriter:
         """Return how many pairs are remembered."""
         return len(self._known)
 
-    def write(self, headers: Sequence[Pair]) -> bytes:
+    def write(self, headers: Sequence[Pair]) -> Lines:
         """Join headers into lines, each with its CRLF; raise ValueError for one that could break the framing."""
-        return b"".join(map(self._find, headers))
+        return Lines(b"".join(map(self._find, headers)))
 
 
-def header_lines(headers: Sequence[Pair], reserved: frozenset[bytes] = FRAMING) -> bytes:
+def header_lines(headers: Sequence[Pair], reserved: frozenset[bytes] = FRAMING) -> Lines:
     """Join headers into lines, each with its CRLF; raise ValueError for one that could break the framing.
 
     The whole block is scanned once for stray CR, LF and NUL, which costs less than looking at each pair.
     """
     if not headers:
-        return b""
+        return Lines(b"")
     lines = b"\r\n".join(map(_join_pair, headers))
     breaks = len(headers) - 1
     if (
@@ -136,7 +143,7 @@ def header_lines(headers: Sequence[Pair], reserved: frozenset[bytes] = FRAMING) 
     if not reserved.isdisjoint(map(_name, headers)):
         names = b", ".join(sorted(reserved.intersection(map(_name, headers))))
         raise ValueError(f"framing headers are written by the wire alone: {names.decode()}")
-    return lines + b"\r\n"
+    return Lines(lines + b"\r\n")
 
 
 def listed(value: bytes) -> list[bytes]:

@@ -10,11 +10,11 @@ from headgate.core.words import FailureKind
 from headgate.runtime.upstream.call import UpstreamCall
 from headgate.runtime.upstream.connection import UpstreamConnection
 from headgate.runtime.upstream.contract import Receiver
-from headgate.runtime.upstream.fields import FRAMING, HeaderWriter
+from headgate.runtime.upstream.fields import REQUEST_RESERVED, HeaderWriter, Lines
 from headgate.runtime.upstream.settings import UpstreamSettings
 from headgate.runtime.upstream.sweep import Sweep
 
-_WRITER: Final = HeaderWriter(FRAMING | {b"host"})
+_WRITER: Final = HeaderWriter(REQUEST_RESERVED)
 _WITH_BODY: Final = (b"POST", b"PUT", b"PATCH")
 _DEFAULT_PORTS: Final = {False: 80, True: 443}
 
@@ -77,7 +77,7 @@ class UpstreamPool:
         self,
         method: bytes,
         target: bytes,
-        headers: Sequence[tuple[bytes, bytes]],
+        headers: Sequence[tuple[bytes, bytes]] | Lines,
         body: bytes,
         receiver: Receiver,
         *,
@@ -121,10 +121,10 @@ class UpstreamPool:
         self._kept.clear()
 
     def _message(
-        self, method: bytes, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes
+        self, method: bytes, target: bytes, headers: Sequence[tuple[bytes, bytes]] | Lines, body: bytes
     ) -> bytes:
         _check_target(target)
-        lines = _WRITER.write(headers)
+        lines = headers if isinstance(headers, bytes) else _WRITER.write(headers)
         if body or method in _WITH_BODY:
             return b"%b %b%b%bcontent-length: %d\r\n\r\n%b" % (
                 method, target, self._head_tail, lines, len(body), body,

@@ -4,6 +4,9 @@ Its callbacks are methods of lists: `on_body` appends a piece, the two milestone
 piece of a stream costs no Python call in the parser. Heads are cut out at CRLF CRLF and fed alone; llhttp must find
 the head's end at the same place, and no line may end otherwise than in CRLF, hence the split into lines reads what
 llhttp has read.
+
+A head that repeats the connection's last one (see `repeats`) is not parsed again, and neither is its body, whose
+length says where it ends; llhttp then sees that answer not at all.
 """
 
 from typing import Final
@@ -12,7 +15,8 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from headgate.runtime.upstream.answer import ProtocolViolationError, read_answer
 from headgate.runtime.upstream.contract import AnswerHead
-from headgate.runtime.upstream.fields import HEAD_END, HeaderReader
+from headgate.runtime.upstream.fields import HEAD_END, HeaderReader, Pair
+from headgate.runtime.upstream.repeats import Cut, Notes, cut_at_length
 
 _BARREN_BYTES: Final = 64 * 1024
 """How many bytes of a started answer may carry no body (trailers, chunk extensions) before it is refused."""
@@ -30,12 +34,15 @@ class AnswerReader:
     __slots__ = (
         "_barren_bytes",
         "_chunked",
+        "_cut",
         "_head_limit_bytes",
         "_headless",
         "_informational",
         "_informational_limit",
+        "_known",
         "_parser",
         "_raw",
+        "_repeated",
         "_size_left",
         "_unfinished",
         "head",
@@ -59,6 +66,8 @@ class AnswerReader:
         self.on_headers_complete = self._headless.clear
         self.on_message_complete = self._unfinished.clear
         self._parser = HttpResponseParser(self)
+        self._cut: Cut | None = None
+        self._known: AnswerHead | None = None
         self.clear()
 
     def clear(self) -> None:
@@ -68,6 +77,7 @@ class AnswerReader:
         self._barren_bytes = 0
         self._size_left = 0
         self._chunked = False
+        self._repeated = False
         self.head: AnswerHead | None = None
         self.touched = False
         self.whole = False
@@ -83,7 +93,10 @@ class AnswerReader:
         """Read on; raise ProtocolViolationError."""
         try:
             if self.head is None:
-                self._feed_head(data, head_only=head_only)
+                if head_only or self.touched or not self._feed_repeated(data):
+                    self._feed_head(data, head_only=head_only)
+            elif self._repeated:
+                self._take_sized(data)
             else:
                 self._parser.feed_data(data)
                 if self.parts and self._chunked and self._unfinished:  # the way of a streamed event
@@ -102,6 +115,38 @@ class AnswerReader:
         """Whether only the close of the connection ends the body."""
         return self.head is not None and self.head.length is None and not self._chunked
 
+    def _feed_repeated(self, data: bytes) -> bool:
+        """Take the last head again if these bytes are it with another length; return whether they are."""
+        cut, known = self._cut, self._known
+        found = cut.match(data, 0) if cut is not None else None
+        if found is None or known is None:
+            return False
+        length, stop = int(found[0]), found[1]
+        if not length:
+            return False
+        self.touched = self._repeated = self.keep_alive = True
+        self.head = AnswerHead(known.status, known.headers, length, known.notes)
+        self._size_left = length
+        self._take_sized(data[stop:])
+        return True
+
+    def _take_sized(self, data: bytes) -> None:
+        """Take body bytes by their number."""
+        if len(data) > self._size_left:
+            self.surplus = True
+            data = data[: self._size_left]
+        if data:
+            self.parts.append(data)
+            self._size_left -= len(data)
+        self.whole = not self._size_left
+
+    def _remember(self, block: bytes, opening_bytes: int, lines: list[bytes], fields: list[Pair]) -> None:
+        """Keep the head of a whole answer of known length that leaves its connection open."""
+        head, self._cut = self.head, None
+        if head is not None and head.status == 200 and head.length and self.keep_alive:
+            self._cut = cut_at_length(block, opening_bytes, lines, fields)
+            self._known = head._replace(notes=Notes())
+
     def _feed_head(self, data: bytes, *, head_only: bool) -> None:
         self.touched = True
         raw = self._raw + data
@@ -113,7 +158,7 @@ class AnswerReader:
                 self._await_head(raw)
                 return
             self._parser.feed_data(raw[: end + 4])
-            self._read_head(raw[:end])
+            self._read_head(raw[: end + 4], head_only=head_only)
             raw = raw[end + 4 :]
         self._raw = b""
         if head_only:
@@ -131,15 +176,15 @@ class AnswerReader:
             raise ProtocolViolationError("answer head with lines that do not end in CR LF")
         self._raw = raw
 
-    def _read_head(self, block: bytes) -> None:
-        lines = block.split(b"\r\n")
+    def _read_head(self, block: bytes, *, head_only: bool) -> None:
+        lines = block[:-4].split(b"\r\n")
         if self._headless:
             raise ProtocolViolationError("answer head with stray line ends")
         status = self._parser.get_status_code()
         if status < 200:
             self._skip_informational(status)
             return
-        version = lines[0][:8]
+        opening_bytes, version = len(lines[0]), lines[0][:8]
         if version not in {b"HTTP/1.1", b"HTTP/1.0"}:
             raise ProtocolViolationError("answer in another version of HTTP")
         del lines[0]
@@ -147,6 +192,8 @@ class AnswerReader:
         self.head, self._chunked, self.keep_alive = read_answer(status, version, fields)
         self._size_left = self.head.length or 0
         self._headless.append(None)
+        if not head_only:
+            self._remember(block, opening_bytes, lines, fields)
 
     def _skip_informational(self, status: int) -> None:
         self._informational += 1

@@ -1,0 +1,66 @@
+"""Limits from a configuration arrive where they act."""
+
+import time
+
+from gateway.harness import Asked, chat, run, until
+from gateway.stand import gating
+from headgate.cli.compose import gateway_settings
+from headgate.config.load import load_config
+from headgate.config.overrides import from_assignment
+from headgate.servers.http import DoorSettings
+
+GIVEN = {
+    "body": ("2KiB", "server.body_bytes", 2048),
+    "headers": ("3KiB", "server.header_bytes", 3072),
+    "header_field": ("512", "server.field_bytes", 512),
+    "header_count": ("11", "server.fields", 11),
+    "url": ("300", "server.target_bytes", 300),
+    "connections": ("12", "server.connections", 12),
+    "byte_budget": ("2MiB", "byte_budget", 2 * 1024 * 1024),
+    "header_deadline": ("13s", "server.head_s", 13.0),
+    "body_deadline": ("14s", "server.body_s", 14.0),
+    "body_rate": ("15KiB", "server.body_rate", 15 * 1024),
+    "idle": ("16s", "server.idle_s", 16.0),
+    "write_stall": ("17s", "server.write_stall_s", 17.0),
+    "upstream_connect": ("18s", "upstream.connect_s", 18.0),
+    "upstream_idle": ("19s", "upstream.chunk_idle_s", 19.0),
+    "first_event": ("20s", "door.first_event_s", 20.0),
+    "loop_lag": ("210ms", "door.loop_lag_s", 0.21),
+    "light_requests": ("22", "door.light_at_once", 22),
+    "drain_grace": ("23s", "drain_grace_s", 23.0),
+}
+
+
+def test_every_limit_of_the_configuration_reaches_its_place() -> None:
+    flags = [from_assignment(f"limits.{name}={text}") for name, (text, _path, _value) in GIVEN.items()]
+    flags.append(from_assignment("engines.0.url=http://127.0.0.1:1"))
+    loaded = load_config(None, {}, flags)
+
+    settings = gateway_settings(loaded)
+
+    assert set(GIVEN) == set(type(loaded.config.limits).model_fields)
+    for name, (_text, path, value) in GIVEN.items():
+        found: object = settings
+        for part in path.split("."):
+            found = getattr(found, part)
+        assert found == value, name
+
+
+def test_an_engine_that_does_not_begin_in_time_is_given_up() -> None:
+    async def silent(asked: Asked) -> None:
+        await asked.hung_up(60)
+
+    async def headed(asked: Asked) -> None:
+        asked.open_stream()
+        await asked.hung_up(60)
+
+    async def body() -> None:
+        for script, stream in ((silent, False), (silent, True), (headed, True)):
+            async with gating(script, door=DoorSettings(first_event_s=0.2)) as stand:
+                began = time.monotonic()
+                assert (await stand.ask(chat(stream=stream))).status == 504
+                assert time.monotonic() - began >= 0.2
+                await until(lambda: stand.engine.asked[0].gone)
+                await stand.settle()
+
+    run(body())

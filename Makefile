@@ -4,9 +4,11 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install run check static test bench lock clean
+.PHONY: help install run check static test bench validate figures lock clean
 
 VENV := .venv
+# Runs of each arm of an experiment in `make figures`.
+SEEDS ?= 5
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
@@ -58,10 +60,17 @@ check: static ## lint, format, types, import rules, size budgets
 	$(BIN)/pytest tests/architecture
 
 test: static ## every check, then every test
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 bench: install ## CPU per request, chunk and yield beside HAProxy and nginx
 	@$(BIN)/python -m bench $(BENCH)
+
+validate: install ## the simulator against closed forms; some minutes on every processor
+	@$(BIN)/headgate sim validate
+
+figures: install ## draw the two pictures of the README anew; some minutes on every processor
+	@$(BIN)/headgate sim run no_gate_vs_gate --seeds $(SEEDS) --svg docs/pictures/no_gate_vs_gate.svg
+	@$(BIN)/headgate sim run retry_storm --seeds $(SEEDS) --svg docs/pictures/retry_storm.svg
 
 lock: install ## bring requirements.lock up to pyproject.toml (uses the network)
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --python-version 3.11 \

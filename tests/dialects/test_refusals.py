@@ -95,3 +95,19 @@ def test_every_failure_is_a_server_error_in_json(kind: FailureKind, dialect: str
 
 def test_a_timeout_is_not_to_be_retried() -> None:
     assert dict(Refuser().failed(FailureKind.TIMEOUT, b"id").headers)[b"x-should-retry"] == b"false"
+
+
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+@pytest.mark.parametrize("retry", [True, False])
+@pytest.mark.parametrize("hint_s", [0.0, 0.25, 1.0, 31.4159, 400.0])
+def test_a_refusal_in_lines_is_the_same_refusal(dialect: str, retry: bool, hint_s: float) -> None:
+    refuser = Refuser(dialect)
+    for reason in Reason:
+        answer = refuser.refuse(reason, hint_s, retry, b"id-1")
+        lines = b"".join(b"%b: %b\r\n" % pair for pair in answer.headers)
+        assert refuser.refuse_in_lines(reason, hint_s, retry, b"id-1") == (
+            answer.status,
+            lines,
+            answer.body,
+            answer.close,
+        )

@@ -12,6 +12,7 @@ from msgspec import Raw
 
 FIELDS = ("model", "stream", "max_tokens", "max_completion_tokens")
 
+_NAMES = tuple(f'"{field}"'.encode() for field in FIELDS)
 _QUOTED = re.compile(b'"(?:%b)"' % "|".join(FIELDS).encode())
 # An escaped letter or underscore: no encoder writes one, but "mod\u0065l" is a second "model".
 _ESCAPED_LETTER = re.compile(rb"\\u00(?:5[fF]|[64][1-9a-fA-F]|[75][0-9aA])")
@@ -21,14 +22,19 @@ _members = msgspec.json.Decoder(dict[str, Raw])
 def find(body: bytes) -> str | None:
     """Return the guarded field that this valid JSON object names more than once, or None.
 
-    One search for the quoted names decides nearly always; only bodies in which one of them stands twice (a tool
+    A count of each quoted name decides nearly always; only bodies in which one of them stands twice (a tool
     with a parameter called "model") are looked at again.
     """
     if b"\\u00" in body and _ESCAPED_LETTER.search(body):
         return _find_slowly(body)
+    for quoted in _NAMES:
+        if body.count(quoted) > 1:
+            return _look_again(body)
+    return None
+
+
+def _look_again(body: bytes) -> str | None:
     names = _QUOTED.findall(body)
-    if len(names) == len(set(names)):
-        return None
     for name in set(names):
         if names.count(name) - _count_inside(body, name) > 1:
             return _find_slowly(body)

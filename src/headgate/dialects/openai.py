@@ -120,6 +120,10 @@ _NOTHING = frozenset((b"", b"null", b'""', b"[]", b"{}"))
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _PROMPT_TOKENS = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,8})[,}\s]')
 _OUTPUT_TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,8})[,}\s]')
+# As every engine writes it: found in one search. Anything else is searched for field by field.
+_PLAIN_USAGE = re.compile(
+    rb'"usage"\s*:\s*\{\s*"prompt_tokens"\s*:\s*(\d{1,7})\s*,[^{}]*?"completion_tokens"\s*:\s*(\d{1,7})[,}\s]'
+)
 _ABORT = re.compile(rb'"finish_reason"\s*:\s*"abort"')
 _FIELD = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(\w+)`")
@@ -289,6 +293,8 @@ class OpenAI:
         """Find the last usage object; inside a JSON string its quotes would be escaped, so text cannot fake it."""
         end = len(answer)
         while (start := answer.rfind(b'"usage"', 0, end)) >= 0:
+            if plain := _PLAIN_USAGE.match(answer, start):
+                return Usage(int(plain[1]), int(plain[2]))
             if _USAGE.match(answer, start):
                 return Usage(_count(_PROMPT_TOKENS, answer, start), _count(_OUTPUT_TOKENS, answer, start))
             end = start

@@ -121,11 +121,25 @@ class _Prepared(NamedTuple):
     never: bytes
     reason: tuple[bytes, bytes]
     close: bool
+    later_lines: bytes
+    never_lines: bytes
 
 
 _JSON = (b"content-type", b"application/json")
 _DO_RETRY = (b"x-should-retry", b"true")
 _DO_NOT_RETRY = (b"x-should-retry", b"false")
+
+
+_LINES = b"".join(
+    (
+        b"content-type: application/json\r\n",
+        b"x-request-id: %%b\r\n",
+        b"request-id: %%b\r\n",
+        b"x-headgate-reason: %b\r\n",
+    )
+)
+_LATER_LINES = _LINES + b"x-should-retry: true\r\nretry-after: %%d\r\nretry-after-ms: %%d\r\n"
+_NEVER_LINES = _LINES + b"x-should-retry: false\r\n"
 
 
 class Refuser:
@@ -139,7 +153,16 @@ class Refuser:
         words = row.anthropic if self._anthropic else row.openai
         later = self._body(words, row.message + "; come back in %.1f s")
         never = self._body(words, row.message + "; coming back is of no use")
-        return _Prepared(words.status, later, never, (b"x-headgate-reason", reason.encode()), row.close)
+        name = reason.encode()
+        return _Prepared(
+            words.status,
+            later,
+            never,
+            (b"x-headgate-reason", name),
+            row.close,
+            _LATER_LINES % name,
+            _NEVER_LINES % name,
+        )
 
     def _body(self, words: Words, message: str) -> bytes:
         """Build the JSON text; Anthropic's ends open, for the request id."""
@@ -167,6 +190,22 @@ class Refuser:
         if self._anthropic:
             body += request_id + b'"}'
         return Answer(prepared.status, headers, body, prepared.close)
+
+    def refuse_in_lines(
+        self, reason: Reason, retry_after_s: float, retry: bool, request_id: bytes
+    ) -> tuple[int, bytes, bytes, bool]:
+        """Dress one refusal as `refuse` does, with the headers as whole lines; the way of every yield."""
+        prepared = self._prepared[reason]
+        if retry:
+            hint_s = min(MOST_HINT_S, max(LEAST_HINT_S, retry_after_s))
+            lines = prepared.later_lines % (request_id, request_id, ceil(hint_s), ceil(hint_s * 1000))
+            body = prepared.later % hint_s
+        else:
+            lines = prepared.never_lines % (request_id, request_id)
+            body = prepared.never
+        if self._anthropic:
+            body += request_id + b'"}'
+        return prepared.status, lines, body, prepared.close
 
     def failed(self, kind: FailureKind, request_id: bytes) -> Answer:
         """Dress an engine's failure, for a client that has not had a byte of its answer."""

@@ -9,7 +9,7 @@ from headgate.runtime.lag import TICK_S
 def test_requests_are_refused_after_their_head_while_the_loop_lags_and_taken_again_after() -> None:
     async def body() -> None:
         async with standing() as stand:
-            lag = stand.gateway.door._lag
+            lag = stand.gateway.door.lag
             lag.overloaded = True
             got = await stand.ask(chat())
             assert (got.status, got.headers["x-headgate-reason"]) == (503, "saturated")
@@ -25,7 +25,7 @@ def test_requests_are_refused_after_their_head_while_the_loop_lags_and_taken_aga
 def test_a_loop_that_is_blocked_again_and_again_is_noticed() -> None:
     async def body() -> None:
         async with standing() as stand:
-            lag = stand.gateway.door._lag
+            lag = stand.gateway.door.lag
 
             def block() -> bool:
                 time.sleep(2.5 * TICK_S)  # what no code of the gateway may do

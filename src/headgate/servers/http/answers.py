@@ -3,14 +3,21 @@
 from headgate.core.words import FailureKind, Sent
 from headgate.dialects.contract import Usage
 from headgate.runtime.upstream import AnswerHead
+from headgate.runtime.upstream.fields import Lines
 from headgate.servers.http.contract import Owner
-from headgate.servers.http.fields import first, for_client, hint_s
+from headgate.servers.http.fields import first, for_client, hint_s, lines_for_client
 
 MOST_KEPT_BYTES = 64 * 1024
 """What is kept of an answer before its head is sent: a JSON answer of usual size is checked whole."""
 
 OVERLOADED = (429, 503, 529)
 _UNKNOWN = Usage(None, None)
+
+
+def _is_json(body: bytes) -> bool:
+    """Look at both ends of a body: enough to tell an answer from a page, a stump or nothing at all."""
+    text = body.strip()
+    return text.startswith((b"{", b"[")) and text.endswith((b"}", b"]"))
 
 
 def tell_failure(owner: Owner, kind: FailureKind) -> None:
@@ -34,6 +41,8 @@ class WholeAnswer:
     def on_head(self, head: AnswerHead) -> None:
         """Refuse what no client of this dialect can use: redirects (never followed) and pages of HTML."""
         self._head = head
+        if head.notes is not None and head.notes.kept is not None:
+            return  # it has been sent to a client before
         redirect = 300 <= head.status < 400
         if redirect or (head.status < 300 and b"json" not in first(head.headers, b"content-type")):
             self._owner.break_off()
@@ -62,6 +71,8 @@ class WholeAnswer:
             self._fail(FailureKind.ABORT, Sent.REQUEST)
         elif not delimited and not rest.rstrip().endswith((b"}", b"]")):
             self._fail(FailureKind.BROKEN, Sent.REQUEST)
+        elif status < 300 and not self._started and not _is_json(rest):
+            self._fail(FailureKind.PROTOCOL, Sent.REQUEST)
         elif status < 300:
             self._pass_on(rest)
             usage = owner.dialect.read_usage(rest)
@@ -92,8 +103,10 @@ class WholeAnswer:
             tell_failure(self._owner, kind)
             self._owner.failed(kind, sent)
 
-    def _headers(self) -> list[tuple[bytes, bytes]]:
+    def _headers(self) -> list[tuple[bytes, bytes]] | Lines:
         """An engine's retry hint is passed on clamped, and only where it refused."""
+        if self._head.status < 300:
+            return lines_for_client(self._head, self._owner.request_id)
         headers = for_client(self._head.headers, self._owner.request_id)
         hint = hint_s(self._head.headers) if self._head.status in OVERLOADED else None
         if hint is not None:

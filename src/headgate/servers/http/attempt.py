@@ -6,7 +6,8 @@ from headgate.core.words import FailureKind, Sent
 from headgate.dialects.contract import Dialect, RequestFacts
 from headgate.dialects.refusals import Refuser
 from headgate.runtime.upstream import Call
-from headgate.servers.http.answers import WholeAnswer
+from headgate.runtime.upstream.fields import Lines
+from headgate.servers.http.answers import WholeAnswer, tell_failure
 from headgate.servers.http.contract import Desk, EngineRoute
 from headgate.servers.http.streams import StreamAnswer, cut_off
 from headgate.servers.http1.contract import Exchange
@@ -71,6 +72,15 @@ class Attempt:
         """Send it to its engine, unless its client has left in this very moment."""
         if self._over:
             return
+        try:
+            self._run(decision)
+        except Exception:
+            # Whatever our own fault is, the client must not wait and the permit must not stay out for ever.
+            tell_failure(self, FailureKind.BROKEN)
+            self.failed(FailureKind.BROKEN, Sent.NONE)
+            raise
+
+    def _run(self, decision: Admit) -> None:
         self._engine = engine = self._desk.engines[decision.legs[0].engine]
         self._expires_at = self._desk.first_event_by(decision.first_event_by)
         if self._facts.stream:
@@ -119,8 +129,10 @@ class Attempt:
         """Nothing is left to do: whoever caused the end has told the client."""
 
     def _refuse(self, decision: Yield) -> None:
-        answer = self.refuser.refuse(decision.reason, decision.retry_after_s, decision.retry, self.request_id)
-        self.exchange.respond(answer.status, answer.headers, answer.body, close=answer.close)
+        status, lines, body, close = self.refuser.refuse_in_lines(
+            decision.reason, decision.retry_after_s, decision.retry, self.request_id
+        )
+        self.exchange.respond(status, Lines(lines), body, close=close)
 
     # ---- what the answer says
 

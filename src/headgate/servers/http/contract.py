@@ -10,6 +10,7 @@ from headgate.dialects.refusals import Refuser
 from headgate.runtime.driver import Driver
 from headgate.runtime.lag import LATE_S
 from headgate.runtime.upstream import Upstream
+from headgate.runtime.upstream.fields import Lines
 from headgate.servers.http1.contract import Exchange, Head
 
 
@@ -79,8 +80,8 @@ class Desk(Protocol):
     def forget(self, exchange: Exchange) -> None:
         """Drop an exchange that is over."""
 
-    def onward(self, head: Head, engine: EngineRoute, request_id: bytes) -> list[tuple[bytes, bytes]]:
-        """Return the header fields of a request as this engine gets them."""
+    def onward(self, head: Head, engine: EngineRoute, request_id: bytes) -> Lines:
+        """Return the header lines of a request as this engine gets them."""
 
     def first_event_by(self, decided: float) -> float:
         """Return when the engine must have begun to answer: as decided, or sooner by the door's own bound."""

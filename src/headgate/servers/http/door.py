@@ -12,23 +12,22 @@ from headgate.core.words import Reason
 from headgate.dialects import DIALECTS
 from headgate.dialects.contract import BadInputError, Dialect, RequestFacts
 from headgate.dialects.refusals import Refuser
-from headgate.runtime.callers import Caller, Callers
+from headgate.runtime.callers import Callers
 from headgate.runtime.driver import Driver
 from headgate.runtime.lag import LoopLag
+from headgate.runtime.upstream.fields import REQUEST_RESERVED, Lines, header_lines
 from headgate.servers.http.answers import WholeAnswer
 from headgate.servers.http.attempt import Attempt
 from headgate.servers.http.contract import DoorSettings, EngineRoute, Ongoing
 from headgate.servers.http.entry import Entry
 from headgate.servers.http.fields import (
-    Pairs,
     for_engine,
-    is_harmless_id,
-    retry_count,
-    seconds,
     with_credential,
+    with_id,
 )
 from headgate.servers.http.fingerprint import fingerprint
 from headgate.servers.http.light import LightRequest
+from headgate.servers.http.reading import Reading, kept_reading
 from headgate.servers.http1.contract import Exchange, Head, Refusal
 
 _JSON: Final = (b"content-type", b"application/json")
@@ -69,7 +68,7 @@ class HttpDoor:
         self._secret = os.urandom(32)
         self._boot = os.urandom(4).hex().encode()
         self._timer: asyncio.TimerHandle | None = None
-        self._lag = LoopLag(asyncio.get_running_loop(), self.settings.loop_lag_s)
+        self.lag = LoopLag(asyncio.get_running_loop(), self.settings.loop_lag_s)
         self._overloaded = Refusal(
             *self.refuser.refuse(Reason.SATURATED, _OWN_LAG_RETRY_S, True, self._boot)[:3]
         )
@@ -81,9 +80,11 @@ class HttpDoor:
     def on_head(self, head: Head) -> Refusal | None:
         """Refuse unknown paths and wrong methods, and everything while this process lags, before the body is read."""
         path, method = head.path, head.method
-        if self._lag.overloaded:
+        if self.lag.overloaded:
             self.shed += 1
             return self._overloaded
+        if kept_reading(head, self.entry.callers) is not None:
+            return None
         if path in self._readers:
             return self.entry.refusal(head, self._bad) if method == b"POST" else self._wrong_method(b"POST")
         if path == _MODELS or _ONE_MODEL.match(path):
@@ -92,34 +93,25 @@ class HttpDoor:
 
     def on_request(self, exchange: Exchange, body: bytes) -> None:
         """Ask the core about one request, or answer what needs no asking."""
-        head = exchange.head
-        named = head.named if head.named is not None else dict(reversed(head.headers))
-        caller = self.entry.caller(head)
-        if caller is None:
-            refusal = self.entry.refusal(head, self._bad) or self._overloaded
-            exchange.respond(refusal.status, refusal.headers, refusal.body, close=True)
+        reading = kept_reading(exchange.head, self.entry.callers) or self._read_head(exchange)
+        if reading is None:
             return
         number = self.driver.next_attempt()
-        given_id = named.get(b"x-request-id")
-        if given_id is not None and is_harmless_id(given_id):
-            request_id = given_id
-        else:
-            request_id = b"%b-%x" % (self._boot, number)
-        reader = self._readers.get(head.path)
-        if reader is None:
+        request_id = reading.given_id or b"%b-%x" % (self._boot, number)
+        read = reading.read
+        if read is None:
             self._pass_light(exchange, request_id)
             return
         try:
-            _check_coding(named)
-            facts = reader(body)
-            allowed_s = _time_allowed_s(named)
+            if reading.complaint is not None:
+                raise reading.complaint
+            facts = read(body)
         except BadInputError as error:
             self._reject(exchange, request_id, error)
             return
         attempt = Attempt(self, exchange, number, request_id, facts, body)
         self._ongoing[exchange] = attempt
-        retries = retry_count(named.get(b"x-stainless-retry-count"))
-        self.driver.arrive(self._arrival(number, caller, facts, body, allowed_s, retries), attempt)
+        self.driver.arrive(self._arrival(number, reading, facts, body), attempt)
 
     def on_gone(self, exchange: Exchange) -> None:
         """End what the client was waiting for."""
@@ -144,10 +136,18 @@ class HttpDoor:
         """Drop an exchange that is over."""
         self._ongoing.pop(exchange, None)
 
-    def onward(self, head: Head, engine: EngineRoute, request_id: bytes) -> Pairs:
-        """Return the header fields of a request as this engine gets them."""
-        fields = for_engine(head.headers, head.header(b"connection"), request_id)
-        return with_credential(self.entry.onward(fields), engine.credential)
+    def onward(self, head: Head, engine: EngineRoute, request_id: bytes) -> Lines:
+        """Return the header lines of a request as this engine gets them; those of a head that repeats are kept."""
+        reading = kept_reading(head, self.entry.callers)
+        kept = reading.onward.get(engine.name) if reading is not None else None
+        if kept is not None and kept[0] is engine:
+            return with_id(kept[1], request_id)
+        fields = for_engine(head.headers, head.header(b"connection"))
+        fields = with_credential(self.entry.onward(fields), engine.credential)
+        lines = header_lines(fields, REQUEST_RESERVED)
+        if reading is not None:
+            reading.onward[engine.name] = engine, lines
+        return with_id(lines, request_id)
 
     def first_event_by(self, decided: float) -> float:
         """Return when the engine must have begun to answer: as decided, or sooner by the door's own bound."""
@@ -177,21 +177,16 @@ class HttpDoor:
     def adopt(self, settings: DoorSettings) -> None:
         """Take new settings, for requests that come from now on."""
         self.settings = settings
-        self._lag.late_s = settings.loop_lag_s
-
-    @property
-    def lag_s(self) -> float:
-        """How late the loop's last timer was."""
-        return self._lag.lag_s
+        self.lag.late_s = settings.loop_lag_s
 
     def start(self) -> None:
         """Begin to report the progress of streams, once a second, and to watch the loop's lag."""
-        self._lag.start()
+        self.lag.start()
         self._schedule_report()
 
     def stop(self) -> None:
         """Stop reporting and watching."""
-        self._lag.stop()
+        self.lag.stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -210,17 +205,21 @@ class HttpDoor:
 
     # ---- requests
 
-    def _arrival(
-        self,
-        number: int,
-        caller: Caller,
-        facts: RequestFacts,
-        body: bytes,
-        allowed_s: float | None,
-        retries: int | None,
-    ) -> Arrived:
+    def _read_head(self, exchange: Exchange) -> Reading | None:
+        """Conclude from a head what its repeats need not be asked again; None when it has been refused."""
+        head, entry = exchange.head, self.entry
+        caller = entry.caller(head)
+        if caller is None:
+            refusal = entry.refusal(head, self._bad) or self._overloaded
+            exchange.respond(refusal.status, refusal.headers, refusal.body, close=True)
+            return None
+        reading = Reading(head, entry.callers, caller, self._readers)
+        reading.keep(head)
+        return reading
+
+    def _arrival(self, number: int, reading: Reading, facts: RequestFacts, body: bytes) -> Arrived:
         size = len(body)
-        tenant, lane = caller
+        tenant, lane = reading.caller
         first_seen, max_wait_s = None, None
         # By position: keywords make this record three times dearer, and it is built for every request.
         return Arrived(
@@ -233,8 +232,8 @@ class HttpDoor:
             facts.max_tokens,
             facts.answers,
             facts.stream,
-            allowed_s,
-            retries,
+            reading.allowed_s,
+            reading.retries,
             first_seen,
             max_wait_s,
             partial(fingerprint, self._secret, tenant, body),
@@ -281,30 +280,3 @@ class HttpDoor:
 
 
 _NO_RETRY: Final = (b"x-should-retry", b"false")
-
-
-def _check_coding(named: Mapping[bytes, bytes]) -> None:
-    """Refuse a body that is not plain JSON by its own account."""
-    kind = named.get(b"content-type", b"")
-    if not kind.startswith(b"application/json") and not kind.lower().startswith(b"application/json"):
-        raise _unsupported("content-type must be application/json", "content-type")
-    if named.get(b"content-encoding", b"identity") != b"identity":
-        raise _unsupported("content-encoding is not supported: send plain JSON", "content-encoding")
-
-
-def _unsupported(message: str, field: str) -> BadInputError:
-    return BadInputError(message, field, status=415, code="unsupported_media_type")
-
-
-def _time_allowed_s(named: Mapping[bytes, bytes]) -> float | None:
-    """Return the time that the client says it waits, the shortest if it says so twice."""
-    given = named.get(b"x-headgate-deadline-ms")
-    read_timeout_s = seconds(named.get(b"x-stainless-read-timeout"))
-    if given is None:
-        return read_timeout_s
-    deadline_ms = seconds(given)
-    if deadline_ms is None:
-        raise BadInputError(
-            "x-headgate-deadline-ms: expected a positive number of milliseconds", "x-headgate-deadline-ms"
-        )
-    return deadline_ms / 1000 if read_timeout_s is None else min(deadline_ms / 1000, read_timeout_s)

@@ -7,7 +7,8 @@ from typing import Final
 
 from headgate.dialects.refusals import LEAST_HINT_S, MOST_HINT_S
 from headgate.runtime.callers import OWN_CREDENTIALS
-from headgate.runtime.upstream.fields import HOP_BY_HOP, listed
+from headgate.runtime.upstream import AnswerHead
+from headgate.runtime.upstream.fields import ANSWER_RESERVED, HOP_BY_HOP, Lines, header_lines, listed
 
 Pairs = list[tuple[bytes, bytes]]
 
@@ -63,15 +64,19 @@ class _Passes(dict[bytes, bool]):
 _passes: Final = _Passes()
 
 
-def for_engine(headers: Sequence[tuple[bytes, bytes]], connection: bytes | None, request_id: bytes) -> Pairs:
-    """Return the fields for the engine, with our id; `connection` is that header's value, naming more that stay."""
+def for_engine(headers: Sequence[tuple[bytes, bytes]], connection: bytes | None) -> Pairs:
+    """Return the fields for the engine, without an id; `connection` is that header's value, naming more that stay."""
     passes = _passes
     onward = [pair for pair in headers if passes[pair[0]]]
     if connection is not None and connection.lower() not in {b"keep-alive", b"close"}:
         dropped = set(listed(connection))
         onward = [pair for pair in onward if pair[0] not in dropped]
-    onward.append((b"x-request-id", request_id))
     return onward
+
+
+def with_id(lines: Lines, request_id: bytes) -> Lines:
+    """Return the lines for an engine with a request id that is ours or has passed `is_harmless_id`."""
+    return Lines(b"%bx-request-id: %b\r\n" % (lines, request_id))
 
 
 def with_credential(fields: Pairs, credential: bytes | None) -> Pairs:
@@ -117,6 +122,20 @@ def for_client(headers: Sequence[tuple[bytes, bytes]], request_id: bytes) -> Pai
     return back
 
 
+def lines_for_client(head: AnswerHead, request_id: bytes) -> Lines:
+    """Return what `for_client` does, as lines; a head that repeats is filtered and written once.
+
+    `request_id` is ours or has passed `is_harmless_id`.
+    """
+    notes = head.notes
+    lines: Lines | None = notes.kept if notes is not None else None
+    if lines is None:
+        lines = header_lines(for_client(head.headers, b"")[:-2], ANSWER_RESERVED)
+        if notes is not None:
+            notes.kept = lines
+    return Lines(b"%bx-request-id: %b\r\nrequest-id: %b\r\n" % (lines, request_id, request_id))
+
+
 def first(headers: Sequence[tuple[bytes, bytes]], name: bytes) -> bytes:
     """Return the first value of this lower-case name, empty when there is none."""
     for key, value in headers:
@@ -127,6 +146,6 @@ def first(headers: Sequence[tuple[bytes, bytes]], name: bytes) -> bytes:
 
 def hint_s(headers: Sequence[tuple[bytes, bytes]]) -> float | None:
     """Return an engine's own retry hint, clamped to what we would say ourselves; dates are not read."""
-    exact = seconds(first(headers, b"retry-after-ms"))
-    hint = exact / 1000 if exact is not None else seconds(first(headers, b"retry-after"))
+    exact, given = seconds(first(headers, b"retry-after-ms")), first(headers, b"retry-after")
+    hint = exact / 1000 if exact is not None else 0.0 if given == b"0" else seconds(given)
     return None if hint is None else min(MOST_HINT_S, max(LEAST_HINT_S, hint))

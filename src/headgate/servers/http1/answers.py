@@ -5,14 +5,17 @@ import time
 from email.utils import formatdate
 from typing import Final
 
-from headgate.runtime.upstream.fields import FRAMING, header_lines
+from headgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
 from headgate.servers.http1.contract import Headers, Refusal
 
-_RESERVED: Final = FRAMING | {b"date"}
 _PHRASES: Final = {status.value: status.phrase for status in http.HTTPStatus}
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 CLOSE: Final = b"connection: close\r\n"
+
+
+def _lines(headers: Headers | Lines) -> Lines:
+    return headers if isinstance(headers, bytes) else header_lines(headers, ANSWER_RESERVED)
 
 
 class AnswerHeads:
@@ -43,11 +46,11 @@ class AnswerHeads:
             self._openings[status] = opening
         return opening
 
-    def sized(self, status: int, headers: Headers, length: int, *, close: bool) -> bytes:
+    def sized(self, status: int, headers: Headers | Lines, length: int, *, close: bool) -> bytes:
         """Return the whole head of an answer of `length` body bytes."""
         return b"%b%bcontent-length: %d\r\n%b\r\n" % (
             self.opening(status),
-            header_lines(headers, _RESERVED),
+            _lines(headers),
             length,
             CLOSE if close else b"",
         )
@@ -57,22 +60,22 @@ class AnswerHeads:
         head = self.sized(refusal.status, refusal.headers, len(refusal.body), close=True)
         return head + refusal.body
 
-    def bodiless(self, status: int, headers: Headers, *, close: bool) -> bytes:
+    def bodiless(self, status: int, headers: Headers | Lines, *, close: bool) -> bytes:
         """Return the whole of an answer that has no body by its status (204, 304)."""
         return b"%b%b%b\r\n" % (
             self.opening(status),
-            header_lines(headers, _RESERVED),
+            _lines(headers),
             CLOSE if close else b"",
         )
 
-    def chunked(self, status: int, headers: Headers, *, close: bool) -> bytes:
+    def chunked(self, status: int, headers: Headers | Lines, *, close: bool) -> bytes:
         """Return the whole head of an answer in chunks."""
         return b"%b%btransfer-encoding: chunked\r\n%b\r\n" % (
             self.opening(status),
-            header_lines(headers, _RESERVED),
+            _lines(headers),
             CLOSE if close else b"",
         )
 
-    def until_close(self, status: int, headers: Headers) -> bytes:
+    def until_close(self, status: int, headers: Headers | Lines) -> bytes:
         """Return the head of an answer to HTTP/1.0 that the close of the connection ends."""
-        return b"%b%b%b\r\n" % (self.opening(status), header_lines(headers, _RESERVED), CLOSE)
+        return b"%b%b%b\r\n" % (self.opening(status), _lines(headers), CLOSE)

@@ -16,6 +16,7 @@ from headgate.servers.http1.backlog import Backlog
 from headgate.servers.http1.budget import ByteBudget
 from headgate.servers.http1.contract import Application, Refusal
 from headgate.servers.http1.exchange import HttpExchange
+from headgate.servers.http1.framing import UnacceptableError
 from headgate.servers.http1.intake import IDLE, Intake
 from headgate.servers.http1.limits import ServerLimits
 from headgate.servers.http1.patience import Patience, Verdict
@@ -67,6 +68,19 @@ def _reset(transport: asyncio.Transport) -> None:
     transport.abort()
 
 
+def _prepare(transport: asyncio.Transport, limits: ServerLimits) -> str:
+    """Bound what the transport buffers for a slow client, and return the client's address."""
+    transport.set_write_buffer_limits(limits.write_high_bytes, limits.write_low_bytes)
+    peername: tuple[str, ...] = transport.get_extra_info("peername") or ("",)
+    return peername[0]
+
+
+def _half_close(transport: asyncio.Transport) -> None:
+    """Say that nothing more will be sent, where that can be said: TLS has no half-close."""
+    if transport.can_write_eof():
+        transport.write_eof()
+
+
 def _send_nowhere(_data: bytes) -> None:
     """Drop what is written after the client has left."""
 
@@ -99,9 +113,7 @@ class Connection(asyncio.Protocol):
         """Take the transport, or refuse a connection beyond the cap with a prebuilt answer."""
         self._transport = stream = cast("asyncio.Transport", transport)
         self.send = stream.write
-        limits = self._server.limits
-        stream.set_write_buffer_limits(limits.write_high_bytes, limits.write_low_bytes)
-        self._intake.peer = (stream.get_extra_info("peername") or ("",))[0]
+        self._intake.peer = _prepare(stream, self._server.limits)
         if not self._server.admit(self):
             self._linger(self._server.full_answer())
             if self._server.crowded:
@@ -242,6 +254,9 @@ class Connection(asyncio.Protocol):
             return begin
         if intake.expects:
             intake.expects = False
+            if self._server.draining:
+                self._refuse(UnacceptableError(503, "draining", "the server is shutting down"))
+                return len(data)
             self.send(CONTINUE)
         if intake.phase not in {IDLE, self.patience.phase}:
             self.patience.reading(intake.phase)
@@ -299,8 +314,7 @@ class Connection(asyncio.Protocol):
         self._backlog.clear()
         self._intake.release()
         self.send(answer)
-        if self._transport.can_write_eof():  # TLS has no half-close
-            self._transport.write_eof()
+        _half_close(self._transport)
         self.patience.parting()
 
     def _drop(self, size_bytes: int) -> None:

@@ -7,6 +7,9 @@ applications of it. Every call is synchronous and on the loop's thread; nothing 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from headgate.runtime.upstream.fields import Lines
+from headgate.runtime.upstream.repeats import Notes
+
 Headers = Sequence[tuple[bytes, bytes]]
 """Pairs as they came, names lower-cased; the server has refused every pair with CR, LF or NUL in it."""
 
@@ -14,7 +17,8 @@ Headers = Sequence[tuple[bytes, bytes]]
 class Head(NamedTuple):
     """One request's head, framing already checked. `target` is the raw request target, `path` it up to `?`.
 
-    `named` are the headers by name, the first of several, when the server has made the head.
+    `named` are the headers by name, the first of several, when the server has made the head. `notes` are the
+    application's own: a head that repeats on its connection, whatever its length, comes with the same ones.
     """
 
     method: bytes
@@ -24,6 +28,7 @@ class Head(NamedTuple):
     content_length: int | None
     peer: str
     named: Mapping[bytes, bytes] | None = None
+    notes: Notes | None = None
 
     def header(self, name: bytes) -> bytes | None:
         """Return the first value of this lower-case header name, or None."""
@@ -48,17 +53,18 @@ class Exchange(Protocol):
 
     An answer is either `respond` once, or `start`, any number of `write`, and `finish` or `abort`. Calls after
     the client has left do nothing. `Content-Length`, `Transfer-Encoding`, `Connection`, `Date` are the
-    server's: the application never sets them, except through `start(length=...)`.
+    server's: the application never sets them, except through `start(length=...)`. Headers that were written and
+    checked before (`header_lines` with `ANSWER_RESERVED`) may be given as lines.
     """
 
     head: Head
     gone: bool
     started: bool
 
-    def respond(self, status: int, headers: Headers, body: bytes, *, close: bool = False) -> None:
+    def respond(self, status: int, headers: Headers | Lines, body: bytes, *, close: bool = False) -> None:
         """Send a whole answer; `close` ends the connection after it."""
 
-    def start(self, status: int, headers: Headers, *, length: int | None = None) -> None:
+    def start(self, status: int, headers: Headers | Lines, *, length: int | None = None) -> None:
         """Send the head of a streamed answer: sized when `length` is known, else chunked."""
 
     def write(self, data: bytes) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from headgate.runtime.upstream.fields import Lines
 from headgate.servers.http1.answers import AnswerHeads
 from headgate.servers.http1.contract import Head, Headers, Refusal
 from headgate.servers.http1.intake import Intake
@@ -62,7 +63,7 @@ class HttpExchange:
 
     # ---- the application's side
 
-    def respond(self, status: int, headers: Headers, body: bytes, *, close: bool = False) -> None:
+    def respond(self, status: int, headers: Headers | Lines, body: bytes, *, close: bool = False) -> None:
         """Send a whole answer in one write; `close` ends the connection after it."""
         if self.gone:
             return
@@ -77,7 +78,7 @@ class HttpExchange:
         self._over = True
         connection.answered(self, close=close)
 
-    def start(self, status: int, headers: Headers, *, length: int | None = None) -> None:
+    def start(self, status: int, headers: Headers | Lines, *, length: int | None = None) -> None:
         """Send the head of a streamed answer: sized when `length` is known, else chunked.
 
         The head leaves with the first `write` of the same loop iteration, or alone at its end.

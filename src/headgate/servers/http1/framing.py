@@ -12,9 +12,11 @@ from typing import Final
 _TARGET: Final = re.compile(rb"/[!\"$-~]*")
 """Origin form in visible ASCII; no fragment, which never belongs on the wire (RFC 9112 section 3.2)."""
 
-_HOST: Final = re.compile(rb"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9\-._~]{1,255})(?::[0-9]{1,5})?")
+_HOST: Final = re.compile(rb"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9\-._~]{1,255})(?::([0-9]{1,5}))?")
 """uri-host [":" port] of RFC 3986 without the sub-delimiters and percent-encodings of its names: no host has them,
 and a list of hosts, a path or userinfo would hide in them."""
+
+_HIGHEST_PORT: Final = 65535
 
 _VERSIONS: Final = frozenset((b"HTTP/1.1", b"HTTP/1.0"))
 
@@ -67,12 +69,13 @@ def _refuse_repeated(fields: Sequence[tuple[bytes, bytes]]) -> None:
 
 @lru_cache(maxsize=256)
 def _is_target(value: bytes) -> bool:
-    return _TARGET.fullmatch(value) is not None or value == b"*"
+    return _TARGET.fullmatch(value) is not None
 
 
 @lru_cache(maxsize=256)
 def _is_host(value: bytes) -> bool:
-    return _HOST.fullmatch(value) is not None
+    match = _HOST.fullmatch(value)
+    return match is not None and int(match[1] or 0) <= _HIGHEST_PORT
 
 
 def _chunked(version: bytes, named: Mapping[bytes, bytes]) -> bool:

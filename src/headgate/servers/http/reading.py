@@ -1,0 +1,93 @@
+"""What the door concludes from a request's head: the same for every repeat of the head, so it is concluded once."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from headgate.dialects.contract import BadInputError, RequestFacts
+from headgate.runtime.callers import Caller, Callers
+from headgate.runtime.upstream.fields import Lines
+from headgate.servers.http.contract import EngineRoute
+from headgate.servers.http.fields import is_harmless_id, retry_count, seconds
+from headgate.servers.http1.contract import Head
+
+_JSON: Final = b"application/json"
+
+Reader = Callable[[bytes], RequestFacts]
+
+
+class Reading:
+    """One head as the door understands it; `read` is None for a path that needs no permit.
+
+    `callers` are the rules by which `caller` was found: under other rules nothing here holds. `complaint` is why
+    the request cannot be served whatever its body. `onward` keeps the lines for each engine it went to.
+    """
+
+    __slots__ = ("allowed_s", "caller", "callers", "complaint", "given_id", "onward", "read", "retries")
+
+    def __init__(self, head: Head, callers: Callers, caller: Caller, readers: Mapping[bytes, Reader]) -> None:
+        named = head.named if head.named is not None else dict(reversed(head.headers))
+        given_id = named.get(b"x-request-id")
+        self.callers = callers
+        self.caller = caller
+        self.read = readers.get(head.path)
+        self.given_id = given_id if given_id is not None and is_harmless_id(given_id) else None
+        self.retries = retry_count(named.get(b"x-stainless-retry-count"))
+        self.allowed_s: float | None = None
+        self.complaint: BadInputError | None = None
+        self.onward: dict[str, tuple[EngineRoute, Lines]] = {}
+        if self.read is not None:
+            self._check(named)
+
+    def _check(self, named: Mapping[bytes, bytes]) -> None:
+        try:
+            _check_coding(named)
+            self.allowed_s = _time_allowed_s(named)
+        except BadInputError as error:
+            self.complaint = error
+
+    def keep(self, head: Head) -> None:
+        """Let repeats of the head find this, if they would be read the same way."""
+        named = head.named
+        if (
+            head.notes is not None
+            and named is not None
+            and self.complaint is None
+            and self.callers.settles(named)
+        ):
+            head.notes.kept = self
+
+
+def kept_reading(head: Head, callers: Callers) -> Reading | None:
+    """Return what was concluded from this head before, under these same rules."""
+    notes = head.notes
+    if notes is None:
+        return None
+    reading: Reading | None = notes.kept
+    return reading if reading is not None and reading.callers is callers else None
+
+
+def _check_coding(named: Mapping[bytes, bytes]) -> None:
+    """Refuse a body that is not plain JSON by its own account."""
+    kind = named.get(b"content-type", b"")
+    if kind != _JSON and kind.partition(b";")[0].strip().lower() != _JSON:
+        raise _unsupported("content-type must be application/json", "content-type")
+    if named.get(b"content-encoding", b"identity") != b"identity":
+        raise _unsupported("content-encoding is not supported: send plain JSON", "content-encoding")
+
+
+def _unsupported(message: str, field: str) -> BadInputError:
+    return BadInputError(message, field, status=415, code="unsupported_media_type")
+
+
+def _time_allowed_s(named: Mapping[bytes, bytes]) -> float | None:
+    """Return the time that the client says it waits, the shortest if it says so twice."""
+    given = named.get(b"x-headgate-deadline-ms")
+    read_timeout_s = seconds(named.get(b"x-stainless-read-timeout"))
+    if given is None:
+        return read_timeout_s
+    deadline_ms = seconds(given)
+    if deadline_ms is None:
+        raise BadInputError(
+            "x-headgate-deadline-ms: expected a positive number of milliseconds", "x-headgate-deadline-ms"
+        )
+    return deadline_ms / 1000 if read_timeout_s is None else min(deadline_ms / 1000, read_timeout_s)

@@ -1,0 +1,52 @@
+"""What the door concludes from a head holds as long as its rules, and no longer."""
+
+from hashlib import sha256
+
+import pytest
+
+from headgate.dialects import DIALECTS
+from headgate.runtime.callers import Caller, Callers, CallerSettings, TenantRule
+from headgate.runtime.upstream.repeats import Notes
+from headgate.servers.http.reading import Reading, kept_reading
+from headgate.servers.http1 import Head
+
+READERS = DIALECTS["openai"].readers
+GUARDED = CallerSettings(tenants=(TenantRule("one", (sha256(b"key").digest(),)),))
+
+
+def head(*fields: tuple[bytes, bytes]) -> Head:
+    headers = [(b"content-type", b"application/json"), *fields]
+    path = b"/v1/completions"
+    return Head(b"POST", path, path, headers, 2, "127.0.0.1", dict(headers), Notes())
+
+
+def kept(settings: CallerSettings, *fields: tuple[bytes, bytes]) -> bool:
+    """Whether a repeat of this head would find the reading."""
+    request, callers = head(*fields), Callers(settings)
+    Reading(request, callers, Caller("one", None), READERS).keep(request)
+    return kept_reading(request, callers) is not None
+
+
+def test_a_plain_head_is_concluded_from_once() -> None:
+    assert kept(CallerSettings())
+    assert kept(GUARDED, (b"authorization", b"Bearer key"))
+
+
+@pytest.mark.parametrize("name", [b"x-headgate-tenant", b"x-headgate-lane", b"x-headgate-priority"])
+def test_a_head_that_steers_is_asked_and_counted_every_time(name: bytes) -> None:
+    assert not kept(CallerSettings(), (name, b"x"))
+
+
+def test_an_open_tenant_is_seen_every_time() -> None:
+    assert not kept(CallerSettings(open_tenants=True))
+
+
+def test_a_head_that_is_refused_is_not_kept() -> None:
+    assert not kept(CallerSettings(), (b"content-encoding", b"gzip"))
+    assert not kept(CallerSettings(), (b"x-headgate-deadline-ms", b"soon"))
+
+
+def test_other_keys_end_what_was_concluded() -> None:
+    request, callers = head((b"authorization", b"Bearer key")), Callers(GUARDED)
+    Reading(request, callers, Caller("one", None), READERS).keep(request)
+    assert kept_reading(request, Callers(CallerSettings(), callers)) is None

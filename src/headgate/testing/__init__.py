@@ -1,1 +1,23 @@
-"""The shipped test kit: what our own tests and our users' tests are built from."""
+"""The shipped kit for tests of gateways: a scripted engine, a proxy of faults, a clock that stands, a playbook.
+
+`FakeUpstream` and `FaultProxy` run inside an event loop (`async with`) or in a thread of their own (`with`).
+"""
+
+from headgate.testing.clock import ManualClock
+from headgate.testing.fake_upstream import FakeUpstream, Line, Request, Script, answer_politely
+from headgate.testing.fault_proxy import NO_FAULTS, FaultProxy, Faults
+from headgate.testing.playbook import Playbook, PlaybookError
+
+__all__ = [
+    "NO_FAULTS",
+    "FakeUpstream",
+    "FaultProxy",
+    "Faults",
+    "Line",
+    "ManualClock",
+    "Playbook",
+    "PlaybookError",
+    "Request",
+    "Script",
+    "answer_politely",
+]

@@ -1,0 +1,58 @@
+"""What a gateway was like before a test, and that it is like that again."""
+
+import contextlib
+from collections.abc import Iterator
+
+from faults.process import GateProcess, until
+from faults.talk import chat
+from headgate.testing import FakeUpstream
+
+# Connections that come and go by themselves: the watch of the engine's metrics page and the admin door's client.
+_OWN_CONNECTIONS = 2
+
+MOST_GROWTH = 0.05
+"""Memory and descriptors may end 5 % above where they began."""
+
+
+@contextlib.contextmanager
+def unchanged(gate: GateProcess, upstream: FakeUpstream) -> Iterator[None]:
+    """Hold a gateway after a test against what it was before."""
+    settle(gate, upstream)
+    gate.begin()
+    descriptors, resident_bytes = gate.descriptors, gate.resident_bytes
+    yield
+    settle(gate, upstream)
+    gate.ended()
+    most = descriptors + _OWN_CONNECTIONS
+    until(lambda: gate.descriptors <= most, what=f"{gate.descriptors} descriptors, {most} before")
+    until(lambda: _has_shrunk(gate, resident_bytes), what="memory has grown")
+
+
+def _has_shrunk(gate: GateProcess, before_bytes: int) -> bool:
+    """Compare memory; what malloc only keeps for later, the next large body takes and gives back."""
+    if gate.resident_bytes <= before_bytes * (1 + MOST_GROWTH):
+        return True
+    talk = gate.connect()
+    talk.ask(chat("x" * 4_000_000))
+    assert talk.answer().status in {200, 503}
+    gate.hang_up()
+    gate.ended()
+    return False
+
+
+def settle(gate: GateProcess, upstream: FakeUpstream) -> None:
+    """Let everybody leave."""
+    assert gate.alive, gate.errors()
+    gate.hang_up()
+    upstream.on_loop(upstream.cut)
+
+
+def warm_up(gate: GateProcess) -> None:
+    """Let the process allocate what it keeps, so that memory is compared with a gate that has worked."""
+    many = {str(number): 1 for number in range(200_000)}
+    bodies = [chat(stream=True), chat("x" * 4_000_000), chat(logit_bias=many), chat(metadata=many)]
+    for body in bodies + bodies[::-1]:
+        talk = gate.connect()
+        talk.ask(body)
+        assert talk.answer().status in {200, 400, 503}
+        gate.hang_up()

@@ -1,0 +1,54 @@
+"""One gateway process and one scripted engine for the whole folder; after every test the gateway must be as before.
+
+After each test nothing is in flight, every attempt has had one outcome, and descriptors and memory are back.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from faults.baseline import unchanged, warm_up
+from faults.process import GateProcess
+from faults.starter import Starter
+from headgate.testing import FakeUpstream
+
+
+@pytest.fixture(scope="session")
+def the_upstream() -> Iterator[FakeUpstream]:
+    with FakeUpstream() as upstream:
+        yield upstream
+
+
+@pytest.fixture(scope="session")
+def the_gate(the_upstream: FakeUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GateProcess]:
+    gate = GateProcess(the_upstream.url, errors=tmp_path_factory.mktemp("gate") / "stderr.txt")
+    try:
+        warm_up(gate)
+        yield gate
+    finally:
+        code = gate.stop()
+    assert code == 0, gate.errors()
+    assert "Traceback" not in gate.errors(), gate.errors()
+
+
+@pytest.fixture
+def upstream(the_upstream: FakeUpstream) -> FakeUpstream:
+    """The engine behind the gate; answers politely unless told otherwise."""
+    the_upstream.on_loop(the_upstream.forget)
+    return the_upstream
+
+
+@pytest.fixture
+def gate(the_gate: GateProcess, upstream: FakeUpstream) -> Iterator[GateProcess]:
+    """The gateway, held against what it was before the test."""
+    with unchanged(the_gate, upstream):
+        yield the_gate
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Starter]:
+    """Start gateways with settings of their own; they end with the test."""
+    starter = Starter(tmp_path)
+    yield starter
+    starter.stop()

@@ -1,0 +1,277 @@
+"""Mutated requests against the real gateway until the time is over: it must not crash, hang, leak or execute twice.
+
+    PYTHONPATH=tests .venv/bin/python -m faults.fuzz --seconds 300 [--seed 1]
+
+Every payload comes from the corpus of this folder, changed by a few deterministic mutations, and is sent whole, in
+random pieces, or byte by byte. What may reach the engine is bounded by a second, independent reading of the same
+bytes (`strictly_readable`): a request, or a body, that a strict reader does not see must not be executed. After every
+batch the gateway must be idle, with as many descriptors as before; at the end its memory is looked at.
+"""
+
+import argparse
+import contextlib
+import random
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from faults import corpus
+from faults.process import GateProcess, until
+from faults.talk import Talk
+from headgate.testing import FakeUpstream
+
+BATCH = 48
+HUNG_AFTER_S = 8.0
+"""A head and a body may take a second each, lingering another; beyond eight a connection hangs."""
+
+ANSWER_WITHIN_S = 0.05
+"""What is going to be answered at once is answered by then; the others wait for more bytes."""
+
+MOST_GROWTH_BYTES = 8 * 1024 * 1024
+
+REPEATED = [
+    b"".join(corpus.post(b"Content-Length: %d" % len(body), body=body) for body in bodies)
+    for bodies in (
+        [corpus.BODY] * 3,
+        [corpus.BODY, corpus.BODY[:-1] + b" }", corpus.BODY],
+        [corpus.BODY, b"{}" * 60, b"{}"],
+    )
+]
+"""The same head again and again with other lengths: what a server may be tempted to recognise without reading."""
+
+CHUNKED = b"%x\r\n%b\r\n0\r\n\r\n"
+SEEDS: Sequence[bytes] = (
+    REPEATED * 16
+    + [
+        corpus.post(b"Transfer-Encoding: chunked", body=CHUNKED % (len(body), body)) + follower
+        for body in (corpus.BODY, corpus.BODY[:-1])
+        for follower in (corpus.GOOD, corpus.SMUGGLED, corpus.post(b"Content-Length: 1", body=b"}"))
+    ]
+    * 8
+    + [case.payload for case in corpus.REFUSED if len(case.payload) < 20_000]
+    + [payload for odd in corpus.ODD for payload in [odd.payload] * 8]
+)
+TOKENS: Sequence[bytes] = (
+    b"\r\n", b"\n", b"\r", b"\r\n\r\n", b"\x00", b" ", b"\t", b"\x0b", b"\xff", b":", b";", b",", b"0\r\n\r\n", b"0", b"-1", b"+", b"0x",
+    b"Content-Length: 5\r\n", b"Content-Length: 0\r\n", b"Transfer-Encoding: chunked\r\n", b"Host: gate\r\n", b"Host: a\r\n",
+    b"Connection: close\r\n", b"Connection: upgrade\r\nUpgrade: h2c\r\n", b"Expect: 100-continue\r\n", b"HTTP/1.1", b"HTTP/1.0", b"chunked",
+    b"Content-Type: application/json\r\n", b"GET /v1/models HTTP/1.1\r\nHost: gate\r\n\r\n", corpus.SMUGGLED, b"5\r\nhello\r\n", b"{}", b"a" * 300,
+)  # fmt: skip
+
+
+def mutated(seed: bytes, dice: random.Random) -> bytes:
+    """Return the payload after one to five changes."""
+    data = bytearray(seed)
+    for _ in range(dice.randint(1, 5)):
+        at = dice.randint(0, len(data))
+        match dice.randrange(7):
+            case 0:
+                data[at:at] = dice.choice(TOKENS)
+            case 1:
+                del data[at : at + dice.randint(1, 8)]
+            case 2 if data:
+                data[min(at, len(data) - 1)] = dice.randrange(256)
+            case 3:
+                data[at:at] = data[at : at + dice.randint(1, 60)]
+            case 4:
+                other = dice.choice(SEEDS)
+                data[at:] = other[dice.randint(0, len(other)) :]
+            case 5:
+                data += dice.choice(SEEDS)
+            case _:
+                del data[at:]
+    return bytes(data[:60_000])
+
+
+# ---- the second reading
+
+_HEAD = re.compile(
+    rb"(?:\r\n)*(GET|POST) (/[!\"$-~]*) HTTP/1\.[01]\r\n((?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n)*)\r\n"
+)
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
+_TRAILERS = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n)*\r\n")
+
+
+class Readable(NamedTuple):
+    """One request as the strict reader sees it."""
+
+    method: bytes
+    target: bytes
+    body: bytes
+
+
+def strictly_readable(data: bytes) -> list[Readable]:
+    """Return the well-formed requests at the beginning of these bytes: all that may be executed, as they may be."""
+    at, found = 0, []
+    while (head := _HEAD.match(data, at)) is not None:
+        values: dict[bytes, list[bytes]] = {}
+        for line in head[3].split(b"\r\n")[:-1]:
+            name, _, value = line.partition(b":")
+            values.setdefault(name.lower(), []).append(value.strip(b" \t"))
+        body = _body(data, head.end(), values)
+        if body is None or len(values.get(b"host", [])) != 1:
+            break
+        # The list of models is asked for without whatever body came with the question.
+        found.append(Readable(head[1], head[2], body[0] if head[1] == b"POST" else b""))
+        at = body[1]
+    return found
+
+
+def _body(data: bytes, at: int, values: dict[bytes, list[bytes]]) -> tuple[bytes, int] | None:
+    """Return the body and where it ends; None when there is no way, or more than one, to read it."""
+    lengths, codings = values.get(b"content-length", []), values.get(b"transfer-encoding", [])
+    if codings:
+        single = [each.lower() for each in codings] == [b"chunked"] and not lengths
+        return _chunked_body(data, at) if single else None
+    if not lengths:
+        return b"", at
+    if len(lengths) != 1 or not re.fullmatch(rb"[0-9]{1,12}", lengths[0]):
+        return None
+    end = at + int(lengths[0])
+    return (data[at:end], end) if end <= len(data) else None
+
+
+def _chunked_body(data: bytes, at: int) -> tuple[bytes, int] | None:
+    body = b""
+    while (chunk := _CHUNK.match(data, at)) is not None:
+        size = int(chunk[1], 16)
+        if size == 0:
+            trailers = _TRAILERS.match(data, chunk.end())
+            return (body, trailers.end()) if trailers is not None else None
+        at = chunk.end() + size + 2
+        if data[at - 2 : at] != b"\r\n":
+            return None
+        body += data[at - 2 - size : at - 2]
+    return None
+
+
+# ---- the run
+
+
+class Run:
+    """One gateway under fire; `findings` are what must not be."""
+
+    def __init__(self, gate: GateProcess, upstream: FakeUpstream, dice: random.Random) -> None:
+        self._gate = gate
+        self._upstream = upstream
+        self._dice = dice
+        self.sent = 0
+        self.statuses: Counter[str] = Counter()
+        self.findings: list[str] = []
+
+    def batch(self) -> None:
+        """Send one batch and look at what came of it."""
+        payloads = [mutated(self._dice.choice(SEEDS), self._dice) for _ in range(BATCH)]
+        self._upstream.received.clear()
+        talks = [self._gate.connect() for _ in payloads]
+        for talk, payload in zip(talks, payloads, strict=True):
+            self._send(talk, payload)
+        self._leave(talks)
+        for talk, payload in zip(talks, payloads, strict=True):
+            self._listen(talk, payload)
+        self._gate.hang_up()
+        self.sent += BATCH
+        self._account(payloads)
+
+    def _send(self, talk: Talk, payload: bytes) -> None:
+        size = self._dice.choice((len(payload) or 1, len(payload) or 1, 1 + len(payload) // 3, 7))
+        if size == 7 and len(payload) > 600:
+            size = 200
+        for begin in range(0, len(payload), size):
+            talk.try_send(payload[begin : begin + size])
+
+    def _leave(self, talks: list[Talk]) -> None:
+        """Give every client a moment for its answers; then nearly all say that they are done, a few just wait."""
+        answered_by = time.monotonic() + ANSWER_WITHIN_S
+        for talk in talks:
+            talk.heard(answered_by - time.monotonic())
+        for talk in talks:
+            if self._dice.random() < 0.99:
+                with contextlib.suppress(OSError):
+                    talk.half_close()
+
+    def _listen(self, talk: Talk, payload: bytes) -> None:
+        try:
+            said = talk.rest(HUNG_AFTER_S)
+        except AssertionError:
+            self.findings.append(f"hung: {payload!r}")
+            return
+        statuses = re.findall(rb"HTTP/1\.1 (\d{3}) ", said)
+        self.statuses.update(status.decode() for status in statuses or [b"closed"])
+        if b"500" in statuses or (said and not said.startswith(b"HTTP/1.1 ")):
+            self.findings.append(f"answered {said[:200]!r}: {payload!r}")
+
+    def _account(self, payloads: list[bytes]) -> None:
+        if not self._gate.alive:
+            raise SystemExit(f"the gateway has died: {self._gate.errors()}\nlast batch: {payloads!r}")
+        if _surplus(payloads, self._upstream):
+            self._isolate(payloads)
+        self._gate.ended()
+        if "Traceback" in self._gate.errors():
+            self.findings.append(self._gate.errors()[-3000:])
+            raise SystemExit("\n".join(self.findings))
+
+    def _isolate(self, payloads: list[bytes]) -> None:
+        """Send each payload of a batch alone, to find the one that executes more than can be read in it."""
+        for payload in payloads:
+            self._upstream.received.clear()
+            talk = self._gate.connect()
+            talk.try_send(payload)
+            talk.heard(0.2)
+            with contextlib.suppress(OSError):
+                talk.half_close()
+            talk.rest(HUNG_AFTER_S)
+            if surplus := _surplus([payload], self._upstream):
+                self.findings.append(f"executed, but not readable: {surplus}\n{payload!r}")
+
+
+def _surplus(payloads: list[bytes], upstream: FakeUpstream) -> "Counter[Readable]":
+    """Return what has reached the engine and cannot be read in the payloads."""
+    readable = Counter(each for payload in payloads for each in strictly_readable(payload))
+    return Counter(Readable(each.method, each.target, each.body) for each in upstream.received) - readable
+
+
+def main() -> int:
+    """Fuzz for `--seconds`; return 0 when nothing was found."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    with FakeUpstream() as upstream, tempfile.TemporaryDirectory() as directory:
+        gate = GateProcess(upstream.url, errors=Path(directory) / "stderr.txt")
+        try:
+            return _fuzz(gate, upstream, arguments.seconds, arguments.seed)
+        finally:
+            gate.stop()
+
+
+def _fuzz(gate: GateProcess, upstream: FakeUpstream, seconds: float, seed: int) -> int:
+    run = Run(gate, upstream, random.Random(seed))
+    until_s = time.monotonic() + seconds
+    for _ in range(20):
+        run.batch()
+    upstream.on_loop(upstream.cut)
+    descriptors, resident_bytes = gate.descriptors, gate.resident_bytes
+    while time.monotonic() < until_s:
+        run.batch()
+        if len(run.findings) > 20:
+            break
+    upstream.on_loop(upstream.cut)
+    until(lambda: gate.descriptors <= descriptors + 2, what="descriptors have leaked")
+    grown = gate.resident_bytes - resident_bytes
+    if grown > MOST_GROWTH_BYTES:
+        run.findings.append(f"memory has grown by {grown / 1e6:.1f} MB")
+    sys.stdout.write(
+        f"seed {seed}: {run.sent} payloads in {seconds:g} s, {len(run.findings)} findings, memory {grown / 1e6:+.1f} MB, "
+        f"answers {dict(run.statuses.most_common())}\n" + "\n".join(run.findings) + "\n"
+    )
+    return 1 if run.findings else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,318 @@
+"""Rows 60-68: signals, reloads, logs that nobody takes, addresses that are taken, a loop that stands still."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faults.process import PATIENCE_S, START_WITHIN_S, GateProcess, until
+from faults.starter import Starter
+from faults.talk import Talk, chat
+from headgate.testing import FakeUpstream, Line, answers
+
+CONFIG = """engines:
+  - url: URL
+    name: engine
+lanes:
+  - name: interactive
+    ttft_slo: 1h
+limits:
+  url: 300
+"""
+
+
+class Slow:
+    """Streams a first event, and the rest when told."""
+
+    def __init__(self) -> None:
+        self.go_on = False
+
+    async def __call__(self, line: Line) -> None:
+        await line.send(answers.head(200, answers.EVENT_STREAM) + answers.chunks(answers.event("a")))
+        while not self.go_on:
+            await line.wait(0.01)
+        await line.send(answers.chunks(answers.event(finish="stop"), b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+
+def streaming(gate: GateProcess, count: int = 1) -> list[Talk]:
+    talks = [gate.connect() for _ in range(count)]
+    for talk in talks:
+        talk.ask(chat(stream=True))
+        assert talk.head().status == 200
+    return talks
+
+
+def records(gate: GateProcess) -> list[dict[str, Any]]:
+    """Return the log, which is JSON where stderr is no terminal; the banner is not."""
+    return [json.loads(line) for line in gate.errors().splitlines() if line.startswith("{")]
+
+
+def said(gate: GateProcess, event: str) -> list[dict[str, Any]]:
+    return [record for record in records(gate) if event in record["event"]]
+
+
+def metric(gate: GateProcess, name: str) -> float:
+    page = gate.ask("/metrics")[1].decode()
+    return float(next(line for line in page.splitlines() if line.startswith(f"{name} ")).split()[1])
+
+
+@contextmanager
+def a_gate(upstream: FakeUpstream, directory: Path, **more: Any) -> Iterator[GateProcess]:
+    """Run a gateway that may end otherwise than with 0."""
+    gate = GateProcess(upstream.url, errors=directory / "own.txt", **more)
+    gate.begin()
+    try:
+        yield gate
+    finally:
+        gate.stop()
+
+
+# ---- rows 60 and 61
+
+
+def test_row_60_a_drain_refuses_what_waits_and_what_comes_and_lets_streams_end(
+    upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    slow = upstream.script = Slow()
+    with a_gate(upstream, tmp_path, max_inflight=20, settings={"limits.drain_grace": "20s"}) as gate:
+        talks = streaming(gate, 20)
+        held, idle, late = gate.connect(), gate.connect(), gate.connect()
+        held.ask(chat())
+        late.send(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n")
+        until(lambda: gate.state()["lanes"][0]["held"] == 1)
+        gate.process.send_signal(signal.SIGTERM)
+        refused = held.answer()
+        assert (refused.status, refused.headers["connection"]) == (503, "close")
+        assert gate.ask("/readyz")[0] == 503
+        assert idle.rest() == b""
+        body = chat()
+        late.send(b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        assert late.answer().status == 503
+        newcomer = gate.connect()
+        newcomer.ask(chat())
+        assert newcomer.answer().status == 503
+        until(lambda: said(gate, "draining"))
+        assert said(gate, "draining")[0]["under_way"] >= 20
+        slow.go_on = True
+        for talk in talks:
+            assert b"[DONE]" in talk.rest()
+        assert gate.process.wait(PATIENCE_S) == 0
+        assert said(gate, "drained")[0]["under_way"] == 0
+        assert "Traceback" not in gate.errors()
+
+
+def test_row_60_what_runs_beyond_the_grace_is_told_and_cut(upstream: FakeUpstream, tmp_path: Path) -> None:
+    upstream.script = Slow()
+    with a_gate(upstream, tmp_path, settings={"limits.drain_grace": "300ms"}) as gate:
+        (talk,) = streaming(gate)
+        gate.process.send_signal(signal.SIGTERM)
+        rest = talk.rest()
+        assert b'"error"' in rest
+        assert b"[DONE]" not in rest
+        assert not rest.endswith(b"0\r\n\r\n")
+        assert gate.process.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_row_61_a_second_signal_ends_at_once_and_says_so(
+    upstream: FakeUpstream, tmp_path: Path, second: signal.Signals
+) -> None:
+    upstream.script = Slow()
+    with a_gate(upstream, tmp_path, settings={"limits.drain_grace": "1h"}) as gate:
+        (talk,) = streaming(gate)
+        gate.process.send_signal(signal.SIGTERM)
+        until(lambda: said(gate, "draining"))
+        gate.process.send_signal(second)
+        assert gate.process.wait(PATIENCE_S) == 130
+        assert b"[DONE]" not in talk.rest()
+        assert said(gate, "second signal")
+
+
+# ---- rows 62 and 63
+
+WRONG = {
+    "no YAML": ("engines: [", ":1:11: is not YAML"),
+    "an unknown key": (CONFIG + "  bodi: 1MB\n", ":9:3: limits.bodi: is not a setting; did you mean `body`?"),
+    "a missing secret": (
+        CONFIG.replace("    name: engine\n", "    name: engine\n    api_key_env: NOT_THERE\n"),
+        ":4:5: engines[0].api_key_env: the environment variable NOT_THERE is not set",
+    ),
+    "a missing certificate": (
+        CONFIG + "listen:\n  tls: {cert: /nowhere.pem, key: /nowhere.key}\n",
+        ":10:9: listen.tls.cert: /nowhere.pem cannot be read",
+    ),
+    "no file": (None, "cannot be read: No such file"),
+}
+
+
+@pytest.fixture
+def configured(start: Starter, upstream: FakeUpstream) -> tuple[GateProcess, Path]:
+    gate = start(config=CONFIG.replace("URL", upstream.url), settings={"limits.write_stall": "9s"})
+    return gate, gate._errors.with_suffix(".yaml")
+
+
+def ask_long_url(gate: GateProcess) -> int:
+    talk = gate.connect()
+    talk.ask(chat(stream=True), path="/v1/chat/completions?" + "x" * 400)
+    status = talk.answer().status
+    talk.close()
+    return status
+
+
+def test_row_62_a_wrong_file_keeps_the_old_configuration_and_says_where(
+    configured: tuple[GateProcess, Path], upstream: FakeUpstream
+) -> None:
+    gate, file = configured
+    slow = upstream.script = Slow()
+    (talk,) = streaming(gate)
+    for count, (text, complaint) in enumerate(WRONG.values(), 1):
+        file.unlink(missing_ok=True)
+        if text is not None:
+            file.write_text(text.replace("URL", upstream.url), encoding="utf-8")
+        gate.process.send_signal(signal.SIGHUP)
+        until(lambda: metric(gate, "headgate_config_reloads_failed_total") == count)  # noqa: B023 - called at once
+        until(lambda: len(said(gate, "refused")) == count)  # noqa: B023 - called at once
+        assert complaint in "\n".join(said(gate, "refused")[-1]["problems"])
+        assert metric(gate, "headgate_config_reload_success") == 0
+        assert ask_long_url(gate) == 414
+    file.write_text(CONFIG.replace("URL", upstream.url).replace("url: 300", "url: 8KiB"), encoding="utf-8")
+    gate.process.send_signal(signal.SIGHUP)
+    until(lambda: metric(gate, "headgate_config_reload_success") == 1)
+    slow.go_on = True
+    assert b"[DONE]" in b"".join(iter(talk.chunk, b""))
+    assert ask_long_url(gate) == 200
+
+
+def test_row_62_what_needs_a_restart_is_named(
+    configured: tuple[GateProcess, Path], upstream: FakeUpstream
+) -> None:
+    gate, file = configured
+    file.write_text(CONFIG.replace("URL", upstream.url) + "admin: {hosts: [gate.test]}\n", encoding="utf-8")
+    gate.process.send_signal(signal.SIGHUP)
+    until(lambda: said(gate, "reloaded"))
+    assert said(gate, "reloaded")[-1]["needs_restart"] == ["admin"]
+
+
+def test_row_63_of_a_storm_of_signals_the_last_word_wins_and_no_request_is_lost(
+    configured: tuple[GateProcess, Path], upstream: FakeUpstream
+) -> None:
+    gate, file = configured
+    talk = gate.connect()
+    for number in range(60):
+        limit = 300 + number * 20
+        fresh = file.with_suffix(".new")
+        fresh.write_text(
+            CONFIG.replace("URL", upstream.url).replace("url: 300", f"url: {limit}"), encoding="utf-8"
+        )
+        fresh.replace(file)
+        gate.process.send_signal(signal.SIGHUP)
+        talk.ask(chat(stream=number % 2 == 0))
+        answer = talk.answer()
+        assert (answer.status, answer.whole) == (200, True)
+    until(lambda: ask_long_url(gate) == 200)
+    assert metric(gate, "headgate_config_reloads_failed_total") == 0
+    assert gate.ended() == {"good": gate.state()["lanes"][0]["arrived"]}
+
+
+# ---- row 64
+
+
+def serves(*arguments: str, stderr: int, upstream: FakeUpstream) -> "subprocess.Popen[bytes]":
+    command = ["serve", "--port", "0", "--admin-port", "0", "--json", "--upstream", upstream.url, *arguments]
+    return subprocess.Popen(
+        [sys.executable, "-m", "headgate", *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+    )
+
+
+@pytest.mark.parametrize("kind", ["full disk", "closed pipe", "reader that stopped"])
+def test_row_64_logs_that_nobody_takes_cost_nothing_but_lines(upstream: FakeUpstream, kind: str) -> None:
+    read, stderr = os.pipe()
+    if kind == "full disk":
+        os.close(stderr)
+        stderr = os.open("/dev/full", os.O_WRONLY)
+    if kind == "closed pipe":
+        os.close(read)
+    process = serves(stderr=stderr, upstream=upstream)
+    try:
+        assert process.stdout is not None
+        port = int(json.loads(process.stdout.readline())["url"].rpartition(":")[2])
+        for _ in range(20):
+            process.send_signal(signal.SIGHUP)
+            time.sleep(0.005)
+        talk = Talk(port)
+        talk.ask(chat())
+        assert talk.answer().status == 200
+        talk.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+        os.close(stderr)
+        if kind != "closed pipe":
+            os.close(read)
+
+
+# ---- rows 66 and 67
+
+
+def test_row_66_a_loop_that_stands_still_is_measured_and_reported(gate: GateProcess) -> None:
+    before = len(said(gate, "stood still"))
+    gate.process.send_signal(signal.SIGSTOP)
+    time.sleep(0.8)
+    gate.process.send_signal(signal.SIGCONT)
+    until(lambda: len(said(gate, "stood still")) > before)
+    assert said(gate, "stood still")[-1]["seconds"] >= 0.5
+    assert metric(gate, "headgate_loop_lag_worst_seconds") >= 0.5
+
+
+def test_row_67_a_second_instance_says_that_the_port_is_taken(
+    gate: GateProcess, upstream: FakeUpstream
+) -> None:
+    second = serves("--port", str(gate.port), stderr=subprocess.PIPE, upstream=upstream)
+    _out, errors = second.communicate(timeout=START_WITHIN_S)
+    assert second.returncode == 3
+    assert f"127.0.0.1:{gate.port} is taken by another program" in errors.decode()
+
+
+# ---- the service manager
+
+
+def test_a_service_manager_is_told_of_every_turn(upstream: FakeUpstream, tmp_path: Path) -> None:
+    address = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(address)
+        manager.settimeout(PATIENCE_S)
+
+        def told(wanted: str) -> list[str]:
+            while True:
+                lines = manager.recv(4096).decode().splitlines()
+                if wanted in lines:
+                    return lines
+
+        environ = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "200000"}
+        with a_gate(upstream, tmp_path, environ=environ) as gate:
+            told("READY=1")
+            told("WATCHDOG=1")
+            before_us = time.monotonic_ns() // 1000
+            gate.process.send_signal(signal.SIGHUP)
+            stamp = next(line for line in told("RELOADING=1") if line.startswith("MONOTONIC_USEC="))
+            assert int(stamp.partition("=")[2]) >= before_us
+            told("READY=1")
+            gate.process.send_signal(signal.SIGTERM)
+            assert told("STOPPING=1")[1] == "STATUS=draining, 0 under way"
+            assert gate.process.wait(PATIENCE_S) == 0

@@ -60,15 +60,15 @@ class VirtualDriver:
             Ended: listener.ended,
         }
 
-    def post(self, event: Event) -> None:
-        """Handle this event now, or right after the step that is under way."""
-        self._events.append(event)
+    def post(self, *events: Event) -> None:
+        """Handle these events now, or right after the step that is under way."""
+        self._events.extend(events)
         if self._stepping:
             return
         self._stepping = True
-        events, handle, tell, now = self._events, self._core.handle, self._tell, self._loop.now
-        while events:
-            for decision in handle(events.popleft(), now):
+        waiting, handle, tell, now = self._events, self._core.handle, self._tell, self._loop.now
+        while waiting:
+            for decision in handle(waiting.popleft(), now):
                 tell[type(decision)](decision)
         self._stepping = False
         wake = self._core.next_wake()

@@ -28,7 +28,8 @@ class Sketch:
             self._zeros += 1
             return
         self.total += value
-        self.most = max(self.most, value)
+        if value > self.most:  # noqa: PLR1730 - max() would cost a call for every number
+            self.most = value
         bucket = ceil(log(value) / _WIDTH)
         self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
 

@@ -193,8 +193,7 @@ class World:
         now, job = self.loop.now, visit.job
         first_token_at = now if visit.first_token_at is None else visit.first_token_at
         self._forget(visit)
-        self.driver.post(Finished(attempt, job.prompt_tokens, output_tokens))
-        self.driver.post(Released(attempt))
+        self.driver.post(Finished(attempt, job.prompt_tokens, output_tokens), Released(attempt))
         self.recorder.answered(
             job.lane, visit.first_at, visit.asked_at, first_token_at, now, job.prompt_tokens, output_tokens
         )

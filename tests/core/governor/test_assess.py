@@ -263,13 +263,11 @@ def test_a_newcomer_does_not_pass_by_those_who_wait_even_when_it_would_fit() -> 
     assert admitted == [2]
 
 
-def test_of_two_engines_with_room_the_sooner_first_token_wins_and_one_that_is_too_small_is_not_asked() -> (
-    None
-):
+def test_of_two_engines_with_room_the_sooner_answer_wins_and_one_that_is_too_small_is_not_asked() -> None:
     engines = (
         EngineSettings("slow", 1, prior=steady_prior(3.0, ttft_s=0.5)),
         EngineSettings("small", 1, kv_tokens=50, prior=steady_prior(1.0, ttft_s=0.01)),
-        EngineSettings("fast", 1, prior=steady_prior(3.0, ttft_s=0.1)),
+        EngineSettings("fast", 1, prior=steady_prior(2.0, ttft_s=0.1)),
     )
     gate = governor(LaneSettings("lane", deadline_s=60.0), engines=engines)
     answers = [_ask(gate, attempt) for attempt in range(3)]

@@ -1,18 +1,24 @@
-"""The engine where the first token will come soonest."""
+"""The engine that is least busy, by its own speed."""
 
-from headgate.core.routing.base import Candidate
 from headgate.core.routing.least_work import LeastWork
 
 
-def test_the_soonest_first_token_wins_then_the_faster_decode_then_the_first_named() -> None:
-    router = LeastWork()
-    slow, soon, same, faster = (
-        Candidate(0, 0.5, 0.01),
-        Candidate(1, 0.2, 0.02),
-        Candidate(2, 0.2, 0.02),
-        Candidate(3, 0.2, 0.01),
-    )
-    assert router.choose([slow, soon]) is soon
-    assert router.choose([slow, soon, same, faster]) is faster
-    assert router.choose([same, soon]) is soon
-    assert router.choose([slow]) is slow
+def cost(streams: int = 0, ttft_s: float = 0.1, tpot_s: float = 0.01) -> float:
+    return LeastWork().cost(streams, ttft_s, tpot_s, 100.0)
+
+
+def test_a_sooner_first_token_and_a_faster_answer_are_cheaper() -> None:
+    assert cost(ttft_s=0.1) < cost(ttft_s=0.2)
+    assert cost(tpot_s=0.01) < cost(tpot_s=0.02)
+
+
+def test_a_stream_less_outweighs_a_hair_of_learned_speed() -> None:
+    assert cost(streams=3, tpot_s=0.0101) < cost(streams=4, tpot_s=0.01)
+
+
+def test_an_engine_twice_as_fast_is_given_twice_the_streams() -> None:
+    streams = [0, 0]
+    for _ in range(30):
+        prices = [cost(streams[0], 0.2, 0.02), cost(streams[1], 0.1, 0.01)]
+        streams[prices.index(min(prices))] += 1
+    assert streams == [10, 20]

@@ -90,9 +90,9 @@ def _judge(knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float
             knowledge, draft, entry, now, Reason.TOO_LARGE, draft.prompt_tokens, largest_prompt(engines)
         )
     ahead = knowledge.ahead_of(draft)
-    engine = knowledge.roomy_engine(draft, engines) if ahead == 0 else None
-    if engine is not None:
-        ttft_s = engine.expected_ttft_s(draft.prompt_tokens)
+    roomy = knowledge.roomy_engine(draft, engines, now) if ahead == 0 else None
+    if roomy is not None:
+        engine, ttft_s = roomy
         if now + ttft_s > draft.deadline:
             return _refused(knowledge, draft, entry, now, Reason.TOO_LATE, ttft_s, draft.deadline - now)
         return Plan(draft, entry, engine, admission(draft, engine, ttft_s, now), 0.0)

@@ -71,7 +71,8 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
     draft.lane.little.enter(now)
     if not gate.has_room(1, 1):
         engine.drain.became_full(now, gate.streams)
-    knowledge.openings.note(draft)
+    knowledge.placement.started(draft)
+    knowledge.note(draft, engine)
     if not draft.arrival.stream:
         draft.give_up_at = now + decision.expected_ttft_s
         knowledge.wake_at(draft.give_up_at, draft.attempt)
@@ -86,11 +87,11 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
             reason = Reason.TOO_LARGE if engines else Reason.NO_ENGINE
             decisions += refuse_held(knowledge, held, reason, now)
             continue
-        engine = knowledge.roomy_engine(held, engines)
-        if engine is None:
+        roomy = knowledge.roomy_engine(held, engines, now)
+        if roomy is None:
             _mark_blocked(knowledge, now)
             break
-        ttft_s = engine.expected_ttft_s(held.prompt_tokens)
+        engine, ttft_s = roomy
         if now + ttft_s > held.deadline:
             decisions += refuse_held(knowledge, held, late_reason(held, now), now)
             continue
@@ -106,6 +107,7 @@ def _mark_blocked(knowledge: Knowledge, now: float) -> None:
     for engine in knowledge.up_engines:
         if not engine.drain.is_full and engine.gate.streams:
             engine.drain.became_full(now, engine.gate.streams)
+            engine.drain_read = None
             knowledge.openings.rate_changed()
 
 

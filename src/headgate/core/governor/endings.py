@@ -41,7 +41,7 @@ def first_token(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
     attempt.first_token_at = now
     engine.service.learn_ttft(attempt.prompt_tokens + attempt.prefill_ahead, now - attempt.admitted_at)
     engine.gate.prefilled(attempt.attempt)
-    knowledge.openings.note(attempt)
+    knowledge.note(attempt, engine)
 
 
 def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float) -> Ended:
@@ -57,7 +57,7 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
     if measured > 0:
         knowledge.learned_output.learn(attempt.arrival.model, -(-output_tokens // attempt.arrival.answers))
         _learn_tpot(attempt, engine, output_tokens, now)
-        knowledge.openings.answered(engine)
+        knowledge.openings.answered(knowledge.running())
     attempt.output_seen = output_tokens
     outcome = Outcome.GOOD if good else Outcome.LATE
     return _end(knowledge, attempt, outcome, now, None, prompt_tokens)
@@ -130,7 +130,9 @@ def _end(
     """Close an admitted attempt with its outcome; its permit lives on until `release`."""
     attempt.state = State.DEPARTING
     attempt.give_up_at = now
-    knowledge.openings.note(attempt)
+    engine = attempt.engine
+    assert engine is not None
+    knowledge.note(attempt, engine)
     ended = _account(attempt, outcome, now, cause, prompt_tokens)
     if outcome is Outcome.GOOD:
         knowledge.good_output_tokens += ended.output_tokens
@@ -205,7 +207,7 @@ def release(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
         attempt.lane.little.leave(now)
         engine.drain.departed(now)
     attempt.lane.little.stayed(now, attempt.admitted_at)
-    knowledge.openings.note(attempt)
+    knowledge.note(attempt, engine)
     if engine.retired and not engine.gate.streams:
         del knowledge.engines[engine.settings.name]
         knowledge.engines_changed()

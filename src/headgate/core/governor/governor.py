@@ -223,6 +223,7 @@ class Governor:
             if attempt.arrival.stream:
                 return False
             attempt.engine.gate.prefilled(attempt.attempt)
+            knowledge.placement.changed(attempt.engine)
             return True
         if endings.departure_due(attempt, now):
             endings.release(knowledge, attempt, now)

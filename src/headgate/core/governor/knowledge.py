@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heapify, heappush
 
 from headgate.core.governor.openings import Openings
+from headgate.core.governor.placement import Placement
 from headgate.core.governor.records import Attempt, Engine, Lane
 from headgate.core.queues.base import Order
-from headgate.core.routing.base import Candidate, Router
+from headgate.core.routing.base import Router
 from headgate.core.settings import Settings
 from headgate.core.sizing.learned_output import LearnedOutput
 from headgate.core.sizing.prompt_bytes import PromptBytes
@@ -41,10 +42,10 @@ class Knowledge:
         "open_lanes",
         "openings",
         "orders",
+        "placement",
         "places",
         "prompt_bytes",
         "recognised",
-        "router",
         "up_engines",
         "wakes",
         "wasted_output_tokens",
@@ -55,7 +56,7 @@ class Knowledge:
         self, settings: Settings, orders: Mapping[str, Callable[[], Order]], router: Router, now: float
     ) -> None:
         self.orders = orders
-        self.router = router
+        self.placement = Placement(router)
         self.lanes = {lane.name: Lane(lane, orders[lane.order], now) for lane in settings.lanes}
         self.open_lanes = dict(self.lanes)
         self.first_lane = self.lanes[settings.lanes[0].name]
@@ -81,6 +82,7 @@ class Knowledge:
             engine for engine in self.engines.values() if engine.up and not engine.retired
         )
         self.choosy = any(engine.settings.models for engine in self.up_engines)
+        self.placement.choose_among(self.up_engines)
         self.openings.unsettle()
 
     def engines_for(self, model: str) -> Sequence[Engine]:
@@ -89,27 +91,32 @@ class Knowledge:
             return self.up_engines
         return [engine for engine in self.up_engines if engine.serves(model)]
 
-    def roomy_engine(self, draft: Attempt, engines: Sequence[Engine]) -> Engine | None:
-        """Return where this attempt would go now: the router's choice among engines with room, or None."""
-        kv_tokens, prefill_tokens = draft.kv_tokens, draft.prompt_tokens
+    def roomy_engine(
+        self, draft: Attempt, engines: Sequence[Engine], now: float
+    ) -> tuple[Engine, float] | None:
+        """Return where this attempt would go now, with its time to first token there; None without room.
+
+        That is the engine that the router prices lowest, or the soonest where the deadline leaves no choice.
+        """
+        prompt_tokens = draft.prompt_tokens
         if len(engines) == 1:
-            return engines[0] if engines[0].gate.has_room(kv_tokens, prefill_tokens) else None
-        roomy = [
-            engine
-            for engine in engines
-            if engine.gate.fits(prefill_tokens) and engine.gate.has_room(kv_tokens, prefill_tokens)
-        ]
-        if len(roomy) < 2:
-            return roomy[0] if roomy else None
-        candidates = [
-            Candidate(
-                position,
-                engine.expected_ttft_s(draft.prompt_tokens),
-                engine.service.tpot_s(engine.gate.streams),
-            )
-            for position, engine in enumerate(roomy)
-        ]
-        return roomy[self.router.choose(candidates).position]
+            engine = engines[0]
+            if not engine.gate.has_room(draft.kv_tokens, prompt_tokens):
+                return None
+            return engine, engine.expected_ttft_s(prompt_tokens)
+        cheapest = self.placement.cheapest(draft, engines)
+        if cheapest is None:
+            return None
+        ttft_s = cheapest.expected_ttft_s(prompt_tokens)
+        if now + ttft_s <= draft.deadline:
+            return cheapest, ttft_s
+        return self.placement.soonest(draft, engines)
+
+    def note(self, attempt: Attempt, engine: Engine) -> None:
+        """Take note that this attempt has started on this engine, read its first token, or ended."""
+        engine.drain_read = None
+        self.openings.note(attempt)
+        self.placement.changed(engine)
 
     def hold(self, attempt: Attempt) -> None:
         """Put an attempt into its lane's queue."""
@@ -130,7 +137,7 @@ class Knowledge:
 
     def running(self) -> int:
         """Return how many permits are out, over all engines."""
-        return sum([engine.gate.streams for engine in self.engines.values()])
+        return len(self.attempts) - self.held_count
 
     def stream_limit(self) -> int:
         """Return how many streams may run, over all engines that are up."""

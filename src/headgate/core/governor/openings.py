@@ -8,12 +8,13 @@ as soon as the prompts before it are read.
 
 The expected ends are kept in a sorted list. Who starts, reads a first token or ends is only noted, and the list is
 brought up to date when somebody asks: a gate that refuses nobody pays one append. The ends rest on each engine's
-*pace*, its learned TPOT as it was read when an eighth of the running streams had answered since the last reading:
-re-sorting a thousand streams at every answer would cost more than the rest of the decision. All of it is a cache:
+*pace*, its learned TPOT as it was read when, over all engines, an eighth of the running streams had answered since
+the last reading: re-sorting a thousand streams at every answer would cost more than the rest of the decision. All of it is a cache:
 asking, or not, changes no answer.
 """
 
 from bisect import bisect_left, bisect_right, insort
+from math import sqrt
 
 from headgate.core.governor.records import Attempt, Engine
 from headgate.core.lifecycle import State
@@ -35,6 +36,7 @@ class Openings:
     """The expected times at which permits come free, over all engines."""
 
     __slots__ = (
+        "_answers",
         "_attempts",
         "_ends",
         "_engines",
@@ -46,6 +48,7 @@ class Openings:
     )
 
     def __init__(self, attempts: dict[int, Attempt], engines: dict[str, Engine]) -> None:
+        self._answers = 0
         self._attempts = attempts
         self._engines = engines
         self._ends: list[float] = []
@@ -63,12 +66,13 @@ class Openings:
             noted.append(attempt)
             self._stale = len(noted) > self._most_notes
 
-    def answered(self, engine: Engine) -> None:
-        """Take note that this engine's learned speed has changed by one answer."""
-        engine.answers += 1
-        if engine.answers * _PACE_SHARE > engine.gate.streams:
-            engine.answers = 0
-            engine.pace_s = engine.service.tpot_s(engine.drain.full_streams)
+    def answered(self, running: int) -> None:
+        """Take note that an engine's learned speed has changed by one answer, while so many permits are out."""
+        self._answers += 1
+        if self._answers * _PACE_SHARE > running:
+            self._answers = 0
+            for engine in self._engines.values():
+                engine.pace_s = engine.service.tpot_s(engine.drain.full_streams)
             self._stale = True
 
     def rate_changed(self) -> None:
@@ -102,16 +106,14 @@ class Openings:
         if self._reading_s(place) is not None:
             return 0.0
         up = self._up()
-        return _UPPER_Z * max(
-            (engine.drain.spread_s(place / len(up), engine.expected_service_s()) for engine in up),
-            default=0.0,
-        )
+        widest_s = max([engine.drains().spread_s for engine in up], default=0.0)
+        return _UPPER_Z * widest_s * sqrt(place / max(1, len(up)))
 
     def per_s(self) -> float:
         """Return how many permits a second end while every gate is full."""
         per_s = self._per_s
         if per_s is None:
-            per_s = sum([engine.drain_per_s() for engine in self._up()])
+            per_s = sum([engine.drains().per_s for engine in self._up()])
             per_s = self._per_s = per_s or _SLOWEST_PER_S
         return per_s
 

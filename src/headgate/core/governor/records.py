@@ -5,6 +5,7 @@ Only `governor/governor.py` and the modules beside it touch these; policies get 
 
 from collections import Counter
 from collections.abc import Callable
+from typing import NamedTuple
 
 from headgate.core.events import Arrived, EngineSeen
 from headgate.core.lifecycle import State
@@ -85,21 +86,31 @@ class Attempt:
         self.listed_end: float | None = None
 
 
+class DrainReading(NamedTuple):
+    """Permits that end a second while a gate is full, and one standard deviation of the time that one takes."""
+
+    per_s: float
+    spread_s: float
+
+
 class Engine:
     """One engine: its gate, its learned speed, its gauges, and the permits of clients who have left.
 
-    `pace_s` is the TPOT by which `openings` foresees its work, `answers` counts those since it was read. A
-    `retired` engine is no longer configured and lives until its last permit ends.
+    `pace_s` is the TPOT by which `openings` foresees its work;
+    `drain_read` is forgotten whenever work starts, reads its first token or ends. `position` and `is_priced` are
+    `placement`'s. A `retired` engine is no longer configured and lives until its last permit ends.
     """
 
     __slots__ = (
         "abort_lag",
-        "answers",
         "departing",
         "drain",
+        "drain_read",
         "gate",
         "ignores",
+        "is_priced",
         "pace_s",
+        "position",
         "retired",
         "seen",
         "service",
@@ -116,8 +127,10 @@ class Engine:
         self.gate = Gate(FixedLimit(settings.max_inflight), settings.kv_tokens, settings.prefill_tokens)
         self.service = ServiceTime(settings.prior)
         self.drain = DrainRate(settings.max_inflight)
+        self.drain_read: DrainReading | None = None
+        self.position = 0
+        self.is_priced = False
         self.pace_s = self.service.tpot_s(settings.max_inflight)
-        self.answers = 0
         self.abort_lag = Ewma(PRIOR_ABORT_LAG_S, memory=20.0)
         self.ignores = settings.ignores_hangups is IgnoresHangups.YES
         self.seen: EngineSeen | None = None
@@ -154,9 +167,14 @@ class Engine:
         """Return how long the prompts before this place take to be read."""
         return self.service.ttft_s(self.gate.prefill_tokens + (place - 1) * self.work_prompt.mean)
 
-    def drain_per_s(self) -> float:
-        """Return how many permits a second end while this engine's gate is full."""
-        return self.drain.per_s(self.expected_service_s())
+    def drains(self) -> DrainReading:
+        """Return how this engine's gate empties while it is full; read anew when something has changed."""
+        read = self.drain_read
+        if read is None:
+            service_s = self.expected_service_s()
+            read = DrainReading(self.drain.per_s(service_s), self.drain.spread_s(1.0, service_s))
+            self.drain_read = read
+        return read
 
 
 class Lane:

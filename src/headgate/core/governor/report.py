@@ -69,7 +69,7 @@ def _engine(engine: Engine, now: float) -> EngineSnapshot:
         kv_limit=gate.kv_limit,
         prefill_tokens=gate.prefill_tokens,
         prefill_limit=gate.prefill_limit,
-        drain_per_s=engine.drain_per_s(),
+        drain_per_s=engine.drains().per_s,
         expected_ttft_s=engine.expected_ttft_s(round(engine.work_prompt.mean)),
         expected_tpot_s=engine.service.tpot_s(gate.streams),
         expected_service_s=engine.expected_service_s(),

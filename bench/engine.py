@@ -5,6 +5,7 @@
 
 import asyncio
 import sys
+import time
 from typing import cast
 
 import uvloop
@@ -54,7 +55,9 @@ class _Connection(asyncio.Protocol):
         self._left = _WITH_USAGE if b'"include_usage"' in request else _PLAIN
         self._next = 0
         self._transport.write(wire.STREAM_HEAD)
-        if b'"model":"%s"' % wire.HOLD_MODEL in request:
+        if b'"model":"%s"' % wire.STAMPED_MODEL in request:
+            self._write_stamped()
+        elif b'"model":"%s"' % wire.HOLD_MODEL in request:
             self._transport.write(self._left[0])
         else:
             self._loop.call_later(self._spacing_s, self._write_next)
@@ -66,6 +69,11 @@ class _Connection(asyncio.Protocol):
         self._next += 1
         if self._next < len(self._left):
             self._loop.call_later(self._spacing_s, self._write_next)
+
+    def _write_stamped(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(wire.stamped_event(time.perf_counter_ns()))
+            self._loop.call_later(self._spacing_s, self._write_stamped)
 
 
 def _content_length(data: bytes, end: int) -> int:

@@ -5,6 +5,7 @@ Nothing is parsed that need not be: an answer is whole when its announced length
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple, cast
 
@@ -44,6 +45,13 @@ class _User(asyncio.Protocol):
         """A closed connection before the last answer spoils the round."""
         self._crowd.fail(f"a connection was closed early: {exc or 'no reason given'}")
 
+    def _go_on(self) -> None:
+        """Ask again at once, or when the crowd's pace asks for it."""
+        if self._crowd.resting is not None:
+            self._crowd.resting.append(self)
+        else:
+            self.ask()
+
     def ask(self) -> None:
         """Send the next request, or leave when the numbers are used up."""
         if self._crowd.over:
@@ -72,7 +80,7 @@ class _User(asyncio.Protocol):
         self._answer = b""
         self._check(data)
         self._crowd.answers += 1
-        self.ask()
+        self._go_on()
 
     def _read_stream(self, data: bytes) -> None:
         if not self._started:
@@ -110,17 +118,22 @@ class _Crowd:
         self.answers = 0
         self.chunks = 0
         self.reads = 0
+        self.resting: deque[_User] | None = None
         self._present = 0
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def run(self, port: int, users: int) -> Served:
-        """Connect everybody, start them a little apart, and wait until the last answer is whole."""
+    async def run(self, port: int, users: int, per_s: float | None) -> Served:
+        """Connect everybody, start them a little apart or at a pace, and wait until the last answer is whole."""
         loop = asyncio.get_running_loop()
         self._present = users
         crowd = [await loop.create_connection(lambda: _User(self), "127.0.0.1", port) for _ in range(users)]
         started_s = time.perf_counter()
-        for index, (_, user) in enumerate(crowd):
-            loop.call_later(index * 0.0002, user.ask)
+        if per_s is not None:
+            self.resting = deque(user for _, user in crowd)
+            self._pace(per_s, started_s, 0)
+        else:
+            for index, (_, user) in enumerate(crowd):
+                loop.call_later(index * 0.0002, user.ask)
         try:
             await asyncio.wait_for(self._done, _ROUND_TIMEOUT_S)
         except TimeoutError:
@@ -129,6 +142,16 @@ class _Crowd:
             for transport, _ in crowd:
                 transport.abort()
         return Served(self.answers, self.chunks, self.reads, time.perf_counter() - started_s)
+
+    def _pace(self, per_s: float, started_s: float, asked: int) -> None:
+        """Let as many resting users ask as are due by now, look again a millisecond later, and go at the end."""
+        assert self.resting is not None
+        due = int((time.perf_counter() - started_s) * per_s)
+        while asked < due and self.resting:
+            self.resting.popleft().ask()
+            asked += 1
+        if not self.over:
+            asyncio.get_running_loop().call_later(0.001, self._pace, per_s, started_s, asked)
 
     @property
     def over(self) -> bool:
@@ -147,12 +170,21 @@ class _Crowd:
             self._done.set_exception(BenchError(message))
 
 
-async def send(port: int, numbers: range, *, users: int, stream: bool, status: bytes = b"200") -> Served:
+async def send(
+    port: int,
+    numbers: range,
+    *,
+    users: int,
+    stream: bool,
+    status: bytes = b"200",
+    per_s: float | None = None,
+) -> Served:
     """Send one request per number over `users` kept connections and return what was received.
 
+    Each user asks again as soon as it is answered; with `per_s` (whole answers only) requests leave at that rate.
     Raises BenchError when an answer has another status, a stream other events, or a connection closes early.
     """
-    return await _Crowd(iter(numbers), stream=stream, status=status).run(port, users)
+    return await _Crowd(iter(numbers), stream=stream, status=status).run(port, users, per_s)
 
 
 class Holder(asyncio.Protocol):

@@ -154,7 +154,7 @@ def _answers(port: int) -> bool:
 _HAPROXY_CONFIG = """
 global
     nbthread 1
-    maxconn 4096
+    maxconn 9000
 defaults
     mode http
     option http-no-delay
@@ -174,7 +174,7 @@ _NGINX_CONFIG = """
 daemon off;
 master_process off;
 pid {folder}/nginx.pid;
-events {{ worker_connections 4096; }}
+events {{ worker_connections 18000; }}
 http {{
     access_log off;
     client_body_temp_path {folder}/nginx-body;

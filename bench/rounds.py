@@ -15,6 +15,10 @@ JSON_REQUESTS = 20_000
 STREAM_USERS = 64
 STREAMS = 640
 
+PACED_SHARE = 0.5
+"""How much of one core the gate has to do in the paced rounds; everybody gets the same rate."""
+PACED_S = 3.0
+
 YIELD_USERS = 32
 YIELDS = 30_000
 
@@ -50,11 +54,15 @@ async def warm(proxies: Sequence[Process]) -> None:
         await load.send(proxy.port, _fresh(STREAM_USERS), users=STREAM_USERS, stream=True)
 
 
-async def _measure(proxy: Process, engine: Process, requests: int, users: int, kind: str) -> Cost:
+async def _measure(
+    proxy: Process, engine: Process, requests: int, users: int, kind: str, per_s: float | None = None
+) -> Cost:
     """Run one round and divide the CPU by what was delivered."""
     before = (proxy.cpu_s(), engine.cpu_s(), cpu_s(os.getpid()))
     status = b"503" if kind == "yield" else b"200"
-    served = await load.send(proxy.port, _fresh(requests), users=users, stream=kind == "chunk", status=status)
+    served = await load.send(
+        proxy.port, _fresh(requests), users=users, stream=kind == "chunk", status=status, per_s=per_s
+    )
     spent = [
         now - then
         for now, then in zip((proxy.cpu_s(), engine.cpu_s(), cpu_s(os.getpid())), before, strict=True)
@@ -72,6 +80,11 @@ async def _measure(proxy: Process, engine: Process, requests: int, users: int, k
 async def json_round(proxy: Process, engine: Process) -> Cost:
     """Return the cost of one whole JSON request, over `JSON_REQUESTS` of them."""
     return await _measure(proxy, engine, JSON_REQUESTS, JSON_USERS, "json")
+
+
+async def paced_round(proxy: Process, engine: Process, per_s: float) -> Cost:
+    """Return the cost of one whole JSON request when `per_s` of them leave every second, whatever comes back."""
+    return await _measure(proxy, engine, int(per_s * PACED_S), JSON_USERS, "json", per_s)
 
 
 async def chunk_round(proxy: Process, engine: Process) -> Cost:

@@ -1,5 +1,6 @@
 """The bytes of the bench: what the users ask, what the engine answers, written once and sent as they are."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 MODEL = b"llama-3.1-8b"
@@ -9,6 +10,9 @@ CHUNKS_PER_STREAM = 64
 
 HOLD_MODEL = b"hold"
 """A request for this model is answered with one event and then nothing: it keeps a permit until it hangs up."""
+
+STAMPED_MODEL = b"stamped"
+"""A request for this model is answered with events without end, each of which says when it was written."""
 
 _PROMPT = b"Explain in plain words how a canal lock lifts a boat, and why the gates point upstream. " * 6
 
@@ -102,6 +106,26 @@ def _event(delta: bytes, finish: bytes, usage: bytes) -> bytes:
         b'"model":"%s","choices":[{"index":0,"delta":%s,"logprobs":null,"finish_reason":%s}]%s}\n\n'
         % (MODEL, delta, finish, usage)
     )
+
+
+_STAMP_DIGITS = 16
+_STAMP_MARK = b'"content":"'
+_STAMPED = _event(b'{"content":"%s"}' % (b"_" * _STAMP_DIGITS), b"null", b"").split(b"_" * _STAMP_DIGITS)
+
+
+def stamped_event(now_ns: int) -> bytes:
+    """Return an event, framed, whose text is the time at which it is written."""
+    return b"%s%016x%s" % (_STAMPED[0], now_ns, _STAMPED[1])
+
+
+def stamps(data: bytes) -> Iterator[int]:
+    """Return the times in the events that are whole in these bytes; one that is cut by a read is left out."""
+    at = data.find(_STAMP_MARK)
+    while at >= 0:
+        digits = data[at + len(_STAMP_MARK) : at + len(_STAMP_MARK) + _STAMP_DIGITS]
+        if len(digits) == _STAMP_DIGITS:
+            yield int(digits, 16)
+        at = data.find(_STAMP_MARK, at + 1)
 
 
 def stream_writes(*, with_usage: bool) -> tuple[bytes, ...]:

@@ -76,7 +76,7 @@ def test_every_problem_names_file_line_column_path_and_limit(write: Write) -> No
         ("admin: {password: x}", "admin.password: is not a setting: secrets come from the environment"),
         (
             "zebra: 1",
-            "1:1: zebra: is not a setting; known here: listen, admin, engines, lanes, tenants, tenant_from, line, limits",
+            "1:1: zebra: is not a setting; known here: listen, admin, engines, lanes, tenants, mode, hard_cap, tenant_from, quotas, retries, line, limits",
         ),
         ("listen: 8080", "1:1: listen: must be a mapping, not int"),
         ("lanes: chat", "1:1: lanes: must be a list, not str"),
@@ -86,7 +86,7 @@ def test_every_problem_names_file_line_column_path_and_limit(write: Write) -> No
         ("lanes: [{name: a}, {name: a}]", "lanes have the same name: a"),
         (
             "lanes: [{name: a, order: arival}]",
-            "must be one of 'arrival' or 'deadline', not 'arival'; did you mean 'arrival'?",
+            "must be one of 'arrival', 'deadline' or 'short_first', not 'arival'; did you mean 'arrival'?",
         ),
         ("lanes: [{name: a, deadline: 48h}]", "lanes[0].deadline: must be at most 24h, not '48h'"),
         ("lanes: [{name: a, ttft_slo: 0s}]", "lanes[0].ttft_slo: must be more than 0s"),

@@ -1,6 +1,7 @@
 """What every queue order promises, run on each of them: a new order is one more line in `ORDERS`."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given, settings, strategies as some
@@ -9,30 +10,64 @@ from contracts.waiting import Waiting
 from headgate.core.queues.arrival import ArrivalOrder
 from headgate.core.queues.base import Order
 from headgate.core.queues.deadline import DeadlineOrder
+from headgate.core.queues.fair import FairOrder
+from headgate.core.queues.short_first import ShortFirstOrder
 
-ORDERS: list[Callable[[], Order]] = [ArrivalOrder, DeadlineOrder]
+ORDERS: list[Callable[[], Order]] = [
+    ArrivalOrder,
+    DeadlineOrder,
+    ShortFirstOrder,
+    partial(FairOrder, DeadlineOrder),
+    partial(FairOrder, ShortFirstOrder),
+]
+# Orders whose next depends on what was admitted before, at bounds that a short test reaches.
+WITH_HISTORY: list[Callable[[], Order]] = [
+    partial(ShortFirstOrder, 2),
+    partial(FairOrder, partial(ShortFirstOrder, 1)),
+]
 ON_EVERY_ORDER = pytest.mark.parametrize("make", ORDERS)
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 
 
-def _waiting(number: int, first_seen: float, deadline_s: float, patience_s: float) -> Waiting:
+def _waiting(
+    number: int,
+    first_seen: float,
+    deadline_s: float,
+    patience_s: float,
+    engine_s: float = 1.0,
+    tenant: str = "",
+) -> Waiting:
     lane_deadline = first_seen + deadline_s
     return Waiting(
-        number, number, first_seen, lane_deadline, lane_deadline - patience_s, 10 + number, 5, 100 + number
+        number,
+        number,
+        first_seen,
+        lane_deadline,
+        lane_deadline - patience_s,
+        10 + number,
+        5,
+        100 + number,
+        engine_s,
+        tenant,
     )
 
 
-def _crowd(pairs: list[tuple[int, int, int]]) -> list[Waiting]:
-    """Return attempts with many ties in age and deadline: small integers as times."""
+def _crowd(drawn: list[tuple[int, int, int, int, str]]) -> list[Waiting]:
+    """Return attempts with many ties in age, deadline and size: small integers as times."""
     return [
-        _waiting(number, float(age), float(left), patience)
-        for number, (age, left, patience) in enumerate(pairs)
+        _waiting(number, float(age), float(left), patience, float(size), tenant)
+        for number, (age, left, patience, size, tenant) in enumerate(drawn)
     ]
 
 
-crowds = some.lists(
-    some.tuples(some.integers(0, 3), some.integers(1, 3), some.integers(0, 1)), max_size=12
-).map(_crowd)
+def _crowds(tenants: str) -> some.SearchStrategy[list[Waiting]]:
+    small = some.integers(1, 3)
+    one = some.tuples(some.integers(0, 3), small, some.integers(0, 1), small, some.sampled_from(tenants))
+    return some.lists(one, max_size=12).map(_crowd)
+
+
+crowds = _crowds("a")
+mixed_crowds = _crowds("abc")
 
 
 def _filled(make: Callable[[], Order], crowd: list[Waiting]) -> Order:
@@ -44,7 +79,7 @@ def _filled(make: Callable[[], Order], crowd: list[Waiting]) -> Order:
 
 @ON_EVERY_ORDER
 @QUICK
-@given(crowd=crowds)
+@given(crowd=mixed_crowds)
 def test_the_head_is_the_first_of_the_order_and_taking_heads_empties_it(
     make: Callable[[], Order], crowd: list[Waiting]
 ) -> None:
@@ -54,6 +89,7 @@ def test_the_head_is_the_first_of_the_order_and_taking_heads_empties_it(
     while (head := order.head()) is not None:
         taken.append(head.attempt)
         order.remove(head)
+        order.started(head, 0.0)
 
     assert taken == listed
     assert sorted(taken) == [each.attempt for each in crowd]
@@ -66,7 +102,7 @@ def test_the_head_is_the_first_of_the_order_and_taking_heads_empties_it(
 def test_ahead_of_counts_exactly_those_that_come_before(
     make: Callable[[], Order], crowd: list[Waiting]
 ) -> None:
-    """For somebody who is in, and for a newcomer, where `add` then says the same."""
+    """For somebody who is in, and for a newcomer, where `add` then says the same; one tenant, nobody passed."""
     order = make()
     for each in crowd:
         foreseen = order.ahead_of(each)
@@ -93,7 +129,7 @@ def test_who_leaves_from_the_middle_takes_nothing_else_along(
 
 @ON_EVERY_ORDER
 @QUICK
-@given(crowd=crowds)
+@given(crowd=mixed_crowds)
 def test_tokens_and_bytes_are_the_sums_of_what_waits(make: Callable[[], Order], crowd: list[Waiting]) -> None:
     order = _filled(make, crowd)
     assert order.tokens == sum(each.prompt_tokens + each.output_tokens for each in crowd)
@@ -105,7 +141,7 @@ def test_tokens_and_bytes_are_the_sums_of_what_waits(make: Callable[[], Order], 
 
 @ON_EVERY_ORDER
 @QUICK
-@given(crowd=crowds)
+@given(crowd=mixed_crowds)
 def test_inv_7_equals_keep_arrival_order_however_they_were_put_in(
     make: Callable[[], Order], crowd: list[Waiting]
 ) -> None:
@@ -116,6 +152,33 @@ def test_inv_7_equals_keep_arrival_order_however_they_were_put_in(
 
     assert forward == backward
     assert equals == list(range(5))
+
+
+@pytest.mark.parametrize("make", ORDERS + WITH_HISTORY)
+@QUICK
+@given(
+    crowd=_crowds("ab"),
+    moves=some.lists(some.sampled_from(["admit", "leave", "keep"]), min_size=12, max_size=12),
+)
+def test_nobody_is_ahead_of_exactly_the_one_who_would_be_next(
+    make: Callable[[], Order], crowd: list[Waiting], moves: list[str]
+) -> None:
+    """Whatever went before: the governor lets a newcomer run at once exactly where nobody is ahead of it."""
+    order = make()
+    for newcomer, move in zip(crowd, moves, strict=False):
+        foreseen = order.ahead_of(newcomer)
+        assert foreseen <= len(order)
+        assert order.add(newcomer) == foreseen
+        assert (order.head() is newcomer) == (foreseen == 0)
+        assert [order.ahead_of(each) == 0 for each in order] == [True] + [False] * (len(order) - 1)
+        if move == "keep":
+            continue
+        leaves = order.head() if move == "admit" else newcomer
+        assert leaves is not None
+        order.remove(leaves)
+        if move == "admit":
+            order.started(leaves, 0.0)
+            order.settle(leaves, leaves.prompt_tokens, 9)
 
 
 @ON_EVERY_ORDER
@@ -135,7 +198,7 @@ def test_a_clients_own_impatience_never_moves_it_forward(make: Callable[[], Orde
 @ON_EVERY_ORDER
 def test_ten_thousand_wait_without_a_search(make: Callable[[], Order]) -> None:
     """The ceiling of a queue: every operation compares a few keys, none walks the line."""
-    crowd = [_waiting(number, float(number % 97), 10.0, 0.0) for number in range(10_000)]
+    crowd = [_waiting(number, float(number % 97), 10.0, 0.0, float(number % 97)) for number in range(10_000)]
     order = _filled(make, crowd)
     compared = 0
 
@@ -149,7 +212,7 @@ def test_ten_thousand_wait_without_a_search(make: Callable[[], Order]) -> None:
 
         __hash__ = float.__hash__
 
-    middle = Waiting(20_000, 20_000, Counted(48.0), Counted(58.0), 58.0, 1, 1, 1)
+    middle = Waiting(20_000, 20_000, Counted(48.0), Counted(58.0), 58.0, 1, 1, 1, Counted(48.0))
     order.add(middle)
     order.ahead_of(middle)
     order.remove(middle)

@@ -15,3 +15,6 @@ class Waiting:
     prompt_tokens: int
     output_tokens: int
     body_bytes: int
+    engine_s: float = 0.0
+    tenant: str = ""
+    weight: float = 1.0

@@ -1,9 +1,9 @@
-"""Was it good."""
+"""Was it good, and how many were."""
 
 import pytest
 
 from headgate.core.settings import LaneSettings
-from headgate.core.slo import answered_in_time, streamed_in_time
+from headgate.core.slo import SloWatch, answered_in_time, streamed_in_time
 
 FIRST_TOKEN_ONLY = LaneSettings("lane", ttft_slo_s=1.0)
 BOTH = LaneSettings("lane", ttft_slo_s=1.0, tpot_slo_s=0.1)
@@ -35,3 +35,96 @@ def test_a_whole_answer_may_take_its_first_token_and_its_tokens(
 ) -> None:
     """Without a TPOT objective the engine's learned TPOT (here 0.05 s) stands in for it."""
     assert answered_in_time(lane, total_s, output_tokens=100, learned_tpot_s=0.05) is good
+
+
+def _watched(*answers: tuple[float, float, bool], each_s: float = 1.0) -> tuple[SloWatch, float]:
+    """Return a watch of the lane with both objectives, and the time after these answers."""
+    watch, now = SloWatch(BOTH, 0.0), 0.0
+    for ttft_s, tpot_s, good in answers:
+        now += each_s
+        watch.add(now, ttft_s, tpot_s, good=good)
+    return watch, now
+
+
+IN_TIME, FIRST_LATE, REST_LATE = (0.5, 0.05, True), (3.0, 0.05, False), (0.5, 0.3, False)
+
+
+def test_a_lane_that_nobody_uses_attains_everything() -> None:
+    read = SloWatch(BOTH, 0.0).read(10.0)
+    assert (read.ttft, read.tpot, read.is_burning, read.advice) == (None, None, False, "")
+    assert (read.short.good_share, read.long.burn, read.short.answers) == (1.0, 0.0, 0)
+
+
+def test_one_miss_in_twenty_burns_exactly_the_budget_of_a_p95_objective() -> None:
+    watch, now = _watched(*([FIRST_LATE] + [IN_TIME] * 19) * 10)
+    read = watch.read(now)
+    assert read.short.good_share == read.long.good_share == pytest.approx(0.95)
+    assert read.short.burn == pytest.approx(1.0)
+    assert not read.is_burning
+
+
+def test_the_upper_quantiles_are_those_of_what_was_streamed() -> None:
+    watch, now = _watched(*[(0.1 * number, 0.01 * number, True) for number in range(1, 101)], each_s=0.1)
+    watch.add(now, None, None, good=True)
+    read = watch.read(now)
+    assert read.ttft is not None
+    assert read.tpot is not None
+    assert tuple(read.ttft) == pytest.approx((9.5, 9.9), rel=0.06)
+    assert tuple(read.tpot) == pytest.approx((0.95, 0.99), rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("missed", "advice"),
+    [
+        (FIRST_LATE, "let less wait"),
+        (REST_LATE, "lower the limit of streams"),
+        ((0.5, 0.05, False), "engine failures"),
+    ],
+)
+def test_when_both_windows_burn_it_advises_by_what_is_missed(
+    missed: tuple[float, float, bool], advice: str
+) -> None:
+    watch, now = _watched(*[missed, missed, IN_TIME] * 100, each_s=0.5)
+    read = watch.read(now)
+    assert read.is_burning
+    assert "Lane lane: 33 % good" in read.advice
+    assert advice in read.advice
+
+
+def test_a_blip_after_a_good_hour_is_no_alarm_and_an_old_one_ends_with_its_cause() -> None:
+    watch, now = _watched(*[IN_TIME] * 3_000, *[FIRST_LATE] * 120)
+    assert watch.read(now).short.burn > watch.read(now).long.burn
+    assert not watch.read(now).is_burning
+    watch, now = _watched(*[FIRST_LATE] * 2_000, *[IN_TIME] * 320)
+    read = watch.read(now)
+    assert (read.short.burn, read.is_burning) == (0.0, False)
+    assert read.long.burn > 10.0
+
+
+def test_a_quiet_nights_slow_answers_are_no_alarm() -> None:
+    watch, now = _watched(*[FIRST_LATE] * 10, each_s=20.0)
+    assert watch.read(now).short.burn == pytest.approx(20.0)
+    assert not watch.read(now).is_burning
+
+
+def test_the_windows_forget() -> None:
+    watch, now = _watched(*[FIRST_LATE] * 100)
+    assert watch.read(now + 400.0).short.answers == 0
+    assert watch.read(now + 400.0).long.answers == 100
+    assert watch.read(now + 3_700.0).long.answers == 0
+
+
+def test_a_stricter_target_burns_faster_and_one_of_all_or_nothing_is_refused() -> None:
+    watch = SloWatch(BOTH, 0.0, target_share=0.99)
+    for second in range(100):
+        watch.add(float(second), 0.5, 0.05, good=second % 5 > 0)
+    assert watch.read(100.0).short.burn == pytest.approx(20.0)
+    assert watch.read(100.0).is_burning
+    with pytest.raises(ValueError, match=r"target_share is 1\.0, must lie between 0 and 1"):
+        SloWatch(BOTH, 0.0, target_share=1.0)
+
+
+def test_without_a_tpot_objective_none_is_judged() -> None:
+    watch = SloWatch(FIRST_TOKEN_ONLY, 0.0)
+    watch.add(1.0, 0.5, 9.0, good=True)
+    assert watch.read(1.0).short.tpot_share == 1.0

@@ -11,13 +11,10 @@ from heapq import heappop, heappush
 from headgate.core.decisions import Admit, Decision, Ended, Hold, Yield
 from headgate.core.events import Arrived, Event, Finished, FirstToken, Released, Tick
 from headgate.core.governor import Governor
-from headgate.core.queues.arrival import ArrivalOrder
-from headgate.core.queues.deadline import DeadlineOrder
-from headgate.core.routing.least_work import LeastWork
 from headgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
 from headgate.core.words import DeadlineFrom, Outcome
+from headgate.wiring.governor import build_governor
 
-ORDERS = {"arrival": ArrivalOrder, "deadline": DeadlineOrder}
 OUTPUT_TOKENS = 100
 
 
@@ -25,7 +22,7 @@ def governor(
     *lanes: LaneSettings, engines: tuple[EngineSettings, ...], max_places: int = 100_000
 ) -> Governor:
     """Return a governor that starts at time 0."""
-    return Governor(Settings(lanes, engines, max_places), ORDERS, LeastWork(), 0.0)
+    return build_governor(Settings(lanes, engines, max_places), 0.0)
 
 
 def steady_prior(service_s: float, ttft_s: float = 0.1) -> ServicePrior:

@@ -9,7 +9,7 @@ import pytest
 
 from headgate.demos.crowd import Wish
 from headgate.demos.mix import Encoder, Mix, closed_wishes, poisson_wishes, sizes
-from headgate.servers.emulator.requests import RequestReader
+from headgate.servers.emulator.requests import RequestReader, Surface
 
 MIX = Mix()
 
@@ -57,7 +57,7 @@ def test_the_closed_loop_draws_from_the_same_mix() -> None:
 def test_the_engine_reads_a_body_as_the_sizes_that_it_was_written_for(tokens: int) -> None:
     body = Encoder(tokens_per_event=7, max_tokens=1000)(12, Wish(0.0, tokens, 55))
 
-    read = _reader().read(body, chat=True)
+    read = _reader().read(body, Surface.CHAT)
 
     assert read.stream
     assert read.tokens_per_event == 7

@@ -229,7 +229,7 @@ def test_row_35_hundreds_of_stalled_readers_cost_a_bound_of_memory_and_nobody_el
         stalled.ask(chat(stream=True))
     until(lambda: running(gate) == readers)
     until(lambda: _quiet(upstream))
-    assert gate.resident_bytes - before <= readers * 160 * KIB
+    assert gate.resident_bytes - before <= readers * 80 * KIB
     upstream.script = decode_whole
     began = time.monotonic()
     talk = gate.connect()

@@ -152,6 +152,7 @@ class FakeEngine:
     metrics: bytes | None = None
     asked: list[Asked] = field(default_factory=list)
     scrapes: int = 0
+    health: int = 200
     port: int = 0
     _server: asyncio.Server | None = None
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -185,6 +186,8 @@ class FakeEngine:
                 if b" /metrics" in asked.line:
                     self.scrapes += 1
                     asked.reply(self.metrics or b"", 200 if self.metrics else 404, "text/plain")
+                elif b" /health" in asked.line:
+                    asked.reply(b"", self.health, "text/plain")
                 else:
                     self.asked.append(asked)
                     await self._run(asked)

@@ -5,7 +5,7 @@ from hashlib import sha256
 
 import pytest
 
-from gateway.harness import CHAT, Answer, Stand, chat, run, until
+from gateway.harness import CHAT, Answer, Asked, Stand, chat, run, until
 from gateway.stand import core_settings, gating
 from headgate.core.settings import LaneSettings
 from headgate.runtime.callers import CallerSettings, TenantRule
@@ -211,5 +211,35 @@ def test_the_metrics_page_counts_callers_fields_and_the_service() -> None:
             ):
                 assert f"\n{line}\n" in page
             assert "headgate_loop_lag_seconds " in page
+
+    run(body())
+
+
+def test_a_caller_without_a_key_is_refused_in_anthropics_words_on_anthropics_paths() -> None:
+    async def body() -> None:
+        async with gating(callers=GUARDED, core=CORE) as stand:
+            for path, method in ((b"/v1/messages", b"POST"), (b"/v1/models", b"GET")):
+                answer = await stand.ask(
+                    b"{}", path, method, x_api_key="wrong", anthropic_version="2023-06-01"
+                )
+                said = answer.json()
+                assert (answer.status, said["error"]["type"]) == (401, "authentication_error")
+                assert said["request_id"] == answer.headers["request-id"]
+
+    run(body())
+
+
+def test_a_kept_response_is_its_tenants_alone() -> None:
+    async def script(asked: Asked) -> None:
+        asked.reply(b'{"id":"resp_1","status":"completed"}')
+
+    async def body() -> None:
+        async with gating(script, callers=GUARDED, core=CORE) as stand:
+            made = await stand.ask(b'{"input":"hi"}', b"/v1/responses", authorization=f"Bearer {KEY}")
+            assert made.status == 200
+            for key, status in ((KEY, 200), (OTHER, 404)):
+                got = await stand.ask(b"", b"/v1/responses/resp_1", b"GET", authorization=f"Bearer {key}")
+                assert got.status == status
+            assert len(stand.engine.asked) == 2
 
     run(body())

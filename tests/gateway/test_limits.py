@@ -26,6 +26,7 @@ GIVEN = {
     "upstream_idle": ("19s", "upstream.chunk_idle_s", 19.0),
     "first_event": ("20s", "door.first_event_s", 20.0),
     "loop_lag": ("210ms", "door.loop_lag_s", 0.21),
+    "keep_alive": ('{"/v1/chat/completions": "5s"}', "door.keep_alive_s", {"/v1/chat/completions": 5.0}),
     "light_requests": ("22", "door.light_at_once", 22),
     "drain_grace": ("23s", "drain_grace_s", 23.0),
 }

@@ -27,11 +27,10 @@ from headgate.core.events import (
     Tick,
 )
 from headgate.core.governor import Governor
-from headgate.core.queues.arrival import ArrivalOrder
-from headgate.core.queues.deadline import DeadlineOrder
-from headgate.core.routing.least_work import LeastWork
 from headgate.core.settings import EngineSettings, LaneSettings, Settings
 from headgate.core.words import DeadlineFrom, FailureKind, IgnoresHangups, Sent
+from headgate.wiring.choices import ORDERS
+from headgate.wiring.governor import build_governor
 from invariants.model import Known, Model
 
 # Reproducible, and small enough for every machine of this suite to run in a few seconds. A failure is shown as it was
@@ -39,7 +38,6 @@ from invariants.model import Known, Model
 MODERATE = profile(
     max_examples=50, stateful_step_count=50, deadline=None, derandomize=True, phases=[Phase.generate]
 )
-ORDERS = {"arrival": ArrivalOrder, "deadline": DeadlineOrder}
 LANES, ENGINES = ("first", "second", "third"), ("one", "two")
 
 lane_settings = some.builds(
@@ -54,6 +52,12 @@ lane_settings = some.builds(
     max_queue_tokens=some.sampled_from([None, None, 1_500]),
     max_queue_bytes=some.sampled_from([2**28, 2**28, 5_000]),
     max_wait_s=some.sampled_from([None, None, None, 0.0, 2.0]),
+    fair=some.booleans(),
+    max_overtakes=some.sampled_from([1, 3]),
+    share=some.sampled_from([1.0, 3.0]),
+    headroom=some.sampled_from([None, 0, 1]),
+    band=some.integers(0, 1),
+    window_s=some.sampled_from([0.0, 0.0, 0.0, 0.2]),
 )
 engine_settings = some.builds(
     EngineSettings,
@@ -61,6 +65,7 @@ engine_settings = some.builds(
     max_inflight=some.integers(1, 4),
     kv_tokens=some.sampled_from([None, 1_000, 5_000]),
     prefill_tokens=some.sampled_from([None, None, 300]),
+    models=some.sampled_from([(), (), (), ("small",), ("small", "big")]),
     ignores_hangups=some.sampled_from(IgnoresHangups),
 )
 core_settings = some.builds(
@@ -84,6 +89,7 @@ def _pool(size: int, dice: Random) -> list[tuple[Arrived, int]]:
                 attempt=0,
                 tenant=dice.choice(["", "other"]),
                 lane=dice.choice([None, *LANES]),
+                model=dice.choice(["small", "small", "big"]),
                 prompt_bytes=dice.choice([0, 40, 400, 400, 1_600, 4_100]),
                 body_bytes=dice.choice([100, 3_000]),
                 max_tokens=dice.choice([None, 1, 20, 20, 50, 5_000]),
@@ -106,7 +112,7 @@ picks = some.integers(0, 1_000)
 
 def build(settings: Settings) -> Governor:
     """Return the governor under test."""
-    return Governor(settings, ORDERS, LeastWork(), 0.0)
+    return build_governor(settings, 0.0)
 
 
 class GateMachine(RuleBasedStateMachine):

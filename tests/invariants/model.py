@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from headgate.core.decisions import Admit, Cancel, Decision, Ended, Explanation, Hold, Leg, Yield
-from headgate.core.events import Arrived, ClientGone, Event, Released
+from headgate.core.events import Arrived, ClientGone, Event, Failed, Released
 from headgate.core.words import Outcome
 
 
@@ -17,6 +17,8 @@ class Known:
     deadline: float
     arrived_at: float
     leg: Leg | None = None
+    tried: str | None = None
+    permits: int = 0
     gone: bool = False
     ended: bool = False
     released: bool = False
@@ -45,8 +47,19 @@ class Model:
             self.attempts[event.attempt].gone = True
         if isinstance(event, Released) and self.departing.pop(event.attempt, None) is not None:
             self.attempts[event.attempt].released = True
+        if isinstance(event, Failed):
+            self._fails(event, decisions)
         for decision in decisions:
             self._takes_one(decision)
+
+    def _fails(self, event: Failed, decisions: tuple[Decision, ...]) -> None:
+        """An engine fails it: unless that is its end it waits for another, be it for no time at all."""
+        known = self.running.get(event.attempt)
+        ends = any(isinstance(each, Ended) and each.attempt == event.attempt for each in decisions[:1])
+        if known is not None and not ends:
+            assert known.leg is not None
+            known.tried, known.leg = known.leg.engine, None
+            self.held[event.attempt] = self.running.pop(event.attempt)
 
     def _takes_one(self, decision: Decision) -> None:
         attempt = self.attempts[decision.attempt]
@@ -54,6 +67,7 @@ class Model:
         if isinstance(decision, Admit):
             self.held.pop(decision.attempt, None)
             (attempt.leg,) = decision.legs
+            attempt.permits += 1
             self.running[decision.attempt] = attempt
         elif isinstance(decision, Hold):
             self.held[decision.attempt] = attempt

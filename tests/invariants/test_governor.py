@@ -6,10 +6,11 @@ INV-6 is not applicable yet (there are no quotas); INV-8 is a measurement, INV-1
 from hypothesis import strategies as some
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
-from headgate.core.decisions import Admit, Decision, Hold
-from headgate.core.events import Event, Released, Tick
+from headgate.core.decisions import Admit, Decision, Ended, Hold
+from headgate.core.events import Event, Failed, Released, Tick
 from headgate.core.governor.assess import QUEUE_COUNT_CEILING
 from headgate.core.settings import Settings
+from headgate.core.words import Sent
 from invariants.machine import MODERATE, GateMachine, build
 
 
@@ -109,8 +110,9 @@ class EverythingIsBounded(GateMachine):
         knowledge = self.gate._knowledge
         assert retries.places <= retries.entries <= self.first_settings.max_places
         assert len(knowledge.wakes) <= 4 * (len(knowledge.attempts) + 1_000) + 1
-        assert len(knowledge.places._by_end) <= 2 * (knowledge.places.entries + 1_000) + 1
-        assert len(knowledge.openings._noted) <= 9 + len(knowledge.openings._ends)
+        for pool in knowledge.pools:
+            assert len(pool.places._ends) <= 2 * (pool.places.entries + 1_000) + 1
+            assert len(pool.openings._noted) <= 9 + len(pool.openings._ends)
 
 
 class TimeNeverGoesBackward(GateMachine):
@@ -141,6 +143,19 @@ class TimeNeverGoesBackward(GateMachine):
         assert again.next_wake() == self.gate.next_wake()
 
 
+class ASecondTryIsElsewhere(GateMachine):
+    """An attempt that failed before its engine had anything of it: one more permit at most, and not there."""
+
+    def judge(self, event: Event, decisions: tuple[Decision, ...]) -> None:
+        for decision in decisions:
+            known = self.model.attempts[decision.attempt]
+            if isinstance(decision, Admit):
+                assert known.permits == (1 if known.tried is None else 2)
+                assert decision.legs[0].engine != known.tried
+        if isinstance(event, Failed) and event.sent is not Sent.NONE and decisions:
+            assert [(type(each), each.attempt) for each in decisions] == [(Ended, event.attempt)]
+
+
 class NobodyIsOvertaken(GateMachine):
     """INV-9, for the order of arrival, where the bound is none at all."""
 
@@ -148,8 +163,14 @@ class NobodyIsOvertaken(GateMachine):
         orders = {lane.name: lane.order for lane in self.settings.lanes}
         for decision in decisions:
             known = self.model.attempts[decision.attempt]
-            if isinstance(decision, Admit) and orders.get(known.lane) == "arrival":
-                waiting = [each for each in self.model.held.values() if each.lane == known.lane]
+            if isinstance(decision, Admit) and orders.get(known.lane) == "arrival" and known.tried is None:
+                waiting = [
+                    each
+                    for each in self.model.held.values()
+                    if (each.lane, each.arrival.model) == (known.lane, known.arrival.model)
+                    # Whose engine has failed has had a turn and waits for fewer engines.
+                    and each.tried is None
+                ]
                 assert all(each.first_seen >= known.first_seen for each in waiting)
 
 
@@ -175,6 +196,10 @@ def test_inv_5_queues_and_memories_stay_within_their_bounds() -> None:
 
 def test_inv_7_the_same_events_decide_the_same_and_looking_changes_nothing() -> None:
     run_state_machine_as_test(TimeNeverGoesBackward, settings=MODERATE)
+
+
+def test_an_attempt_that_failed_unsent_is_tried_once_more_and_never_where_it_failed() -> None:
+    run_state_machine_as_test(ASecondTryIsElsewhere, settings=MODERATE)
 
 
 def test_inv_9_in_the_order_of_arrival_nobody_is_overtaken() -> None:

@@ -1,5 +1,6 @@
 """What is scraped is what the snapshot says, in a form that Prometheus and OpenMetrics accept."""
 
+import asyncio
 import dataclasses
 import re
 
@@ -8,14 +9,44 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_classic
 
 from headgate import __version__
-from headgate.core.snapshot import EngineSnapshot, LaneSnapshot, LittleSnapshot, RetrySnapshot, Snapshot
+from headgate.config.lanes import MAX_LANES
+from headgate.config.schema import MAX_ENGINES
+from headgate.core.decisions import Ended
+from headgate.core.events import EngineSeen
+from headgate.core.settings import EngineSettings, LaneSettings, Settings
+from headgate.core.snapshot import (
+    Alarm,
+    AlarmSignal,
+    Attainment,
+    EngineSnapshot,
+    ErrorReading,
+    LaneSnapshot,
+    LittleSnapshot,
+    PoolSnapshot,
+    Quantiles,
+    RetrySnapshot,
+    SloReading,
+    Snapshot,
+    TenantSnapshot,
+    WarningReading,
+)
 from headgate.core.words import FailureKind, Outcome, Reason, Stage
-from headgate.observe.door import DoorSnapshot
+from headgate.observe.door import DoorSnapshot, ServiceSnapshot
 from headgate.observe.meters import METERS, Kind, Meter, Scope
 from headgate.observe.prometheus import Exposition
+from headgate.observe.traffic import MOST_ENGINES, MOST_LANES, MOST_TENANTS, Traffic
+from headgate.wiring.governor import build_governor
 
 # A different number in every field, so that a metric that reads the wrong one is seen.
 LITTLE = LittleSnapshot(window_s=60.0, mean_running=1.5, admitted_per_s=2.5, mean_stay_s=3.5, residual=-0.25)
+SLO = SloReading(
+    ttft=Quantiles(p95=0.51, p99=0.52),
+    tpot=None,
+    short=Attainment(300.0, 10, good_share=0.53, ttft_share=0.54, tpot_share=0.55, burn=0.56),
+    long=Attainment(3600.0, 20, good_share=0.57, ttft_share=0.58, tpot_share=0.59, burn=0.60),
+    is_burning=True,
+    advice="Engines are missing.",
+)
 LANE = LaneSnapshot(
     name="interactive",
     held=11,
@@ -31,6 +62,7 @@ LANE = LaneSnapshot(
     gone=((Stage.PREFILL, 20),),
     failures=((FailureKind.TIMEOUT, 21),),
     little=LITTLE,
+    slo=SLO,
 )
 ENGINE = EngineSnapshot(
     name="gpu-0",
@@ -54,8 +86,30 @@ ENGINE = EngineSnapshot(
     seen_age_s=0.75,
 )
 RETRIES = RetrySnapshot(
-    attempts=41, labelled=42, recognised=43, early=44, places=45, entries=46, places_dropped=47
+    attempts=41,
+    labelled=42,
+    recognised=43,
+    early=44,
+    places=45,
+    entries=46,
+    places_dropped=47,
+    amplification=1.25,
+    budget=48.5,
+    budget_spent=49,
 )
+WARNING = WarningReading(
+    load=0.61,
+    calm_load=0.62,
+    noise=0.63,
+    excess=0.64,
+    excess_threshold=0.65,
+    occupancy=0.66,
+    trend=0.67,
+    acceleration=0.68,
+    backlog_s=0.69,
+    time_to_full_s=float("inf"),
+)
+ALARM = Alarm(AlarmSignal.BACKLOG, 0.7, 0.5, 990.0, 999.0, "Half of what may wait waits.")
 SNAPSHOT = Snapshot(
     now=1000.0,
     draining=False,
@@ -67,13 +121,21 @@ SNAPSHOT = Snapshot(
     wasted_output_tokens=53,
     bytes_per_token=(("model-a", 4.25),),
     mean_output_tokens=(("model-a", 200.0),),
+    prompt_error=ErrorReading(samples=300.0, bias=0.71, p90=0.72),
+    output_error=ErrorReading(samples=300.0, bias=0.73, p90=0.74),
+    pools=(PoolSnapshot(("gpu-0",), WARNING, ALARM),),
+    tenants=(TenantSnapshot("acme", 81, 82),),
 )
+TRAFFIC = Traffic(["acme"])
+TRAFFIC.arrived("acme", 1000.0)
+TRAFFIC.ended("acme", Ended(1, Outcome.GOOD, "interactive", "gpu-0", 0.3, 2.7, 0.7, 5, 21, None))
+TRAFFIC.decoded("gpu-0", 1000.0, 2.0, 20)
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def scrape(snapshot: Snapshot = SNAPSHOT) -> Samples:
-    body, _ = Exposition(lambda: snapshot).render()
+    body, _ = Exposition(lambda: snapshot, traffic=TRAFFIC.read).render()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in read_classic(body.decode())
@@ -128,6 +190,120 @@ def test_what_is_unknown_or_off_has_no_sample() -> None:
     assert "headgate_engine_seen_waiting" not in names
     assert "headgate_engine_kv_limit_tokens" not in names
     assert "headgate_engine_seen_running" in names
+
+
+def test_objectives_and_the_early_warning_are_exported() -> None:
+    samples = scrape()
+
+    assert value(samples, "slo_good_ratio", lane="interactive") == 0.53
+    assert value(samples, "slo_good_hour_ratio", lane="interactive") == 0.57
+    assert value(samples, "slo_burn_ratio", lane="interactive") == 0.56
+    assert value(samples, "slo_burning", lane="interactive") == 1
+    assert value(samples, "ttft_p99_seconds", lane="interactive") == 0.52
+    assert value(samples, "load_ratio", pool="gpu-0") == 0.61
+    assert value(samples, "occupancy_acceleration", pool="gpu-0") == 0.68
+    assert [value(samples, "alarm", pool="gpu-0", signal=each.value) for each in AlarmSignal] == [0, 1, 0]
+    assert value(samples, "retry_amplification_ratio") == 1.25
+    assert value(samples, "output_estimate_bias_ratio") == 0.73
+
+
+def test_a_quantile_of_nothing_and_an_infinite_time_have_no_sample() -> None:
+    names = {name for name, _ in scrape()}
+
+    assert "headgate_ttft_p95_seconds" in names
+    assert "headgate_tpot_p95_seconds" not in names
+    assert "headgate_time_to_full_seconds" not in names
+
+
+def test_a_histogram_counts_upwards_as_prometheus_reads_it() -> None:
+    samples = scrape()
+
+    def bucket(bound: str) -> float:
+        return value(samples, "engine_ttft_seconds_bucket", engine="gpu-0", le=bound)
+
+    assert [bucket(bound) for bound in ("0.2", "0.5", "1.0", "+Inf")] == [0, 1, 1, 1]
+    assert value(samples, "engine_ttft_seconds_sum", engine="gpu-0") == pytest.approx(0.4)
+    assert value(samples, "ttft_seconds_sum", lane="interactive") == pytest.approx(0.7)
+    assert value(samples, "engine_tpot_seconds_sum", engine="gpu-0") == pytest.approx(0.1)
+    assert value(samples, "engine_gap_seconds_count", engine="gpu-0") == 20
+    assert value(samples, "tenant_good_total", tenant="acme") == 1
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text"])
+def test_a_page_rendered_in_pieces_is_the_same_page_and_lets_others_run(accept: str) -> None:
+    snapshot, traffic = largest_gate()
+    exposition = Exposition(lambda: snapshot, traffic=traffic.read)
+
+    def lasting(page: tuple[bytes, str]) -> list[bytes]:
+        return [line for line in page[0].splitlines() if b"headgate_process" not in line]
+
+    async def both() -> int:
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        other = asyncio.ensure_future(others())
+        pieces = await exposition.render_in_pieces(accept)
+        other.cancel()
+        assert lasting(pieces) == lasting(exposition.render(accept))
+        return turns
+
+    assert asyncio.run(both()) > 20
+
+
+def largest_gate() -> tuple[Snapshot, Traffic]:
+    """Return the snapshot and the traffic of as many lanes, engines, pools and tenants as a configuration may name."""
+    lanes = tuple(LaneSettings(f"lane-{number}") for number in range(MAX_LANES))
+    engines = tuple(
+        EngineSettings(f"engine-{number}", 8, kv_tokens=1000, prefill_tokens=100, models=(f"model-{number}",))
+        for number in range(MAX_ENGINES)
+    )
+    governor = build_governor(Settings(lanes, engines), 0.0)
+    for engine in engines:
+        governor.handle(EngineSeen(engine.name, 1.0, 1, 1, 0.5), 1.0)
+    snapshot = governor.snapshot(1.0)
+    slo = SLO._replace(tpot=SLO.ttft)
+    pools = tuple(pool._replace(warning=WARNING._replace(time_to_full_s=1.0)) for pool in snapshot.pools)
+    snapshot = dataclasses.replace(
+        snapshot, pools=pools, lanes=tuple(dataclasses.replace(lane, slo=slo) for lane in snapshot.lanes)
+    )
+    traffic = Traffic()
+    for number in range(2 * MOST_TENANTS):
+        lane, name = f"lane-{number % MAX_LANES}", f"engine-{number % MAX_ENGINES}"
+        traffic.arrived(f"tenant-{number}", 1.0)
+        traffic.refused(f"tenant-{number}", lane, 1.0)
+        traffic.ended(f"tenant-{number}", Ended(1, Outcome.GOOD, lane, name, 0.1, 2.0, 0.3, 9, 9, None))
+        traffic.decoded(name, 1.0, 1.0, 9)
+    return snapshot, traffic
+
+
+def test_the_largest_gate_has_at_most_5000_series() -> None:
+    snapshot, traffic = largest_gate()
+    door = DoorSnapshot(1, 1, 1, 1, 1)
+    service = ServiceSnapshot(True, 1, 1, 0.0, 0.0, 1, 1)
+
+    page = Exposition(lambda: snapshot, lambda: door, lambda: service, traffic.read).render()[0].decode()
+    series = [line for line in page.splitlines() if not line.startswith("#")]
+
+    assert len(series) == len({line.rpartition(" ")[0] for line in series})
+    assert 4000 < len(series) <= 5000
+    for kind, most in (("lane", MOST_LANES), ("engine", MOST_ENGINES), ("tenant", MOST_TENANTS)):
+        metric = {"lane": "wait_seconds_count", "engine": "engine_gap_seconds_count"}.get(
+            kind, "tenant_good_total"
+        )
+        assert sum(line.startswith(f"headgate_{metric}{{") for line in series) == most + 1
+        assert any(line.startswith(f'headgate_{metric}{{{kind}="other"}}') for line in series)
+
+
+def test_the_tenant_is_the_only_label_that_a_client_may_bring_and_stands_on_counters_alone() -> None:
+    for meter in METERS:
+        assert ("tenant" in meter.labels) == (meter.scope is Scope.TENANT)
+        assert meter.scope is not Scope.TENANT or meter.kind is Kind.COUNTER
+        assert len(meter.labels) <= 2
 
 
 def test_the_door_is_measured_where_there_is_one() -> None:
@@ -191,7 +367,7 @@ def test_a_hostile_lane_name_cannot_break_the_page() -> None:
 
 @pytest.mark.parametrize("meter", METERS, ids=lambda meter: meter.name)
 def test_a_name_keeps_the_house_rules(meter: Meter) -> None:
-    assert re.fullmatch(r"headgate_[a-z][a-z_]*[a-z]", meter.full_name)
+    assert re.fullmatch(r"headgate_[a-z][a-z0-9_]*[a-z]", meter.full_name)
     assert meter.full_name.endswith("_total") == (meter.kind is Kind.COUNTER)
     if meter.unit in {"seconds", "bytes", "ratio", "1/s"}:
         suffix = "per_second" if meter.unit == "1/s" else meter.unit
@@ -205,7 +381,7 @@ def test_names_are_declared_once() -> None:
 
 def test_every_number_of_a_lane_and_an_engine_is_exported_or_known_not_to_be() -> None:
     """A new snapshot field needs a row in the table, or a reason here."""
-    left_out = {"name", "little"}
+    left_out = {"name", "little", "slo"}
     for scope, record in ((Scope.LANE, LANE), (Scope.ENGINE, ENGINE)):
         read = {meter.field for meter in METERS if meter.scope is scope}
         assert {field.name for field in dataclasses.fields(record)} - read - left_out == set()

@@ -75,7 +75,11 @@ def test_with_flags_alone_there_is_one_lane_with_its_deadline_from_the_first_att
     lane = build_settings(config()).settings.lanes[0]
 
     assert (lane.name, lane.ttft_slo_s, lane.tpot_slo_s, lane.deadline_s) == ("interactive", 10.0, None, 10.0)
-    assert (lane.deadline_from, lane.order, lane.max_queue) == (DeadlineFrom.FIRST_ATTEMPT, "arrival", None)
+    assert (lane.deadline_from, lane.order, lane.max_queue) == (
+        DeadlineFrom.FIRST_ATTEMPT,
+        "short_first",
+        None,
+    )
 
 
 def test_other_lanes_count_their_deadline_from_each_attempt() -> None:
@@ -144,4 +148,4 @@ def test_an_unknown_profile_is_refused_by_place_and_the_known_ones_are_named() -
 
 
 def test_the_orders_that_a_configuration_may_name_are_those_that_can_be_built() -> None:
-    assert set(get_args(LaneConfig.model_fields["order"].annotation)) == set(choices.ORDERS)
+    assert set(get_args(get_args(LaneConfig.model_fields["order"].annotation)[0])) == set(choices.ORDERS)

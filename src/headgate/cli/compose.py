@@ -127,6 +127,8 @@ def gateway_settings(loaded: Loaded) -> GatewaySettings:
             light_at_once=limits.light_requests,
             first_event_s=limits.first_event,
             loop_lag_s=limits.loop_lag,
+            keep_alive_s=limits.keep_alive or None,
+            ticket_key=loaded.ticket_key,
         ),
         server=_server_limits(limits),
         upstream=UpstreamSettings(connect_s=limits.upstream_connect, chunk_idle_s=limits.upstream_idle),
@@ -146,6 +148,9 @@ def _engine_address(loaded: Loaded, index: int) -> EngineAddress:
             files=None if files is None else TlsFiles(files.cert, files.key, files.ca),
             server_name=files.server_name if files is not None else None,
             api_key=api_key.get_secret_value() if api_key is not None else None,
+            # A provider is asked nothing but requests: its own limits and failures say how it is.
+            health=engine.health if engine.account is None else None,
+            metered=engine.account is not None,
         )
     except TlsError as error:
         raise _tls_problem(loaded, ("engines", index, "tls"), error) from None

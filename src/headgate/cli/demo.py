@@ -85,6 +85,39 @@ def poison(
 
 
 @demo_app.command()
+def overload(
+    max_tokens: Annotated[
+        str,
+        typer.Option(help="What requests allow: `exact` is the true length, a number is the same for all."),
+    ] = "exact",
+    load: Annotated[float, typer.Option(help="Offered load over what the engine can do.")] = 2.7,
+    profile: ProfileOption = "llama3-70b_h100_tp4",
+    time_scale: TimeScaleOption = 2.0,
+    seed: Annotated[int, typer.Option(help="Seed of arrivals, sizes and back-off.")] = 1,
+    peer: Annotated[
+        str, typer.Option(help="Run `haproxy` as well, where it is installed; `none` leaves it out.")
+    ] = "haproxy",
+    as_json: JsonOption = False,
+) -> int:
+    """Compare no gate, the gate and HAProxy far beyond capacity, with the best that could have been done."""
+    from headgate.demos.overload import OverloadOptions, run
+
+    return run(
+        _checked(
+            lambda: OverloadOptions(
+                max_tokens=max_tokens,
+                load=load,
+                profile=profile,
+                time_scale=time_scale,
+                seed=seed,
+                peer=peer,
+                json=as_json,
+            )
+        )
+    )
+
+
+@demo_app.command()
 def replay(
     trace: Annotated[
         Path,

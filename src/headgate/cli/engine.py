@@ -7,6 +7,23 @@ import typer
 from headgate.cli.exits import usage_error
 from headgate.cli.ports import address_error
 
+# Flags that are not called as their settings are.
+_FLAGS = {"stall_rate": "--stall", "stall_s": "--stall-seconds", "error_rate": "--error-in-stream"}
+
+FailRateOption = Annotated[
+    float, typer.Option(metavar="P", help="Share of requests that get a 500.", show_default="none")
+]
+StallOption = Annotated[
+    float,
+    typer.Option(metavar="P", help="Share of streams that stand still half-way.", show_default="none"),
+]
+ErrorOption = Annotated[
+    float,
+    typer.Option(
+        metavar="P", help="Share of streams that end half-way with an error event.", show_default="none"
+    ),
+]
+
 
 def engine(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -32,7 +49,11 @@ def engine(
     ignore_hangups: Annotated[
         bool, typer.Option("--ignore-hangups", help="Generate on for clients that left.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the lengths of answers.")] = 1,
+    fail_rate: FailRateOption = 0.0,
+    stall: StallOption = 0.0,
+    stall_seconds: Annotated[float, typer.Option(help="How long such a stream stands still.")] = 30.0,
+    error_in_stream: ErrorOption = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of the lengths of answers and of the troubles.")] = 1,
 ) -> None:
     """Run an engine that answers like vLLM, at the speed of a profile, without a GPU."""
     from headgate.engine.profile import DEFAULT_PROFILE
@@ -51,10 +72,14 @@ def engine(
             max_model_len=max_model_len,
             tokens_per_event=tokens_per_event,
             ignore_hangups=ignore_hangups,
+            fail_rate=fail_rate,
+            stall_rate=stall,
+            stall_s=stall_seconds,
+            error_rate=error_in_stream,
             seed=seed,
         )
     except ValueError as error:
-        raise usage_error(error) from None
+        raise usage_error(error, _FLAGS) from None
     try:
         run(settings)
     except OSError as error:

@@ -5,7 +5,7 @@ from typing import Self
 from pydantic import Field, field_serializer, model_validator
 
 from headgate.config.section import Section
-from headgate.config.values import FilePath, KeyHash, Name
+from headgate.config.values import Count, FilePath, KeyHash, Name, Number
 
 MAX_KEYS = 1000
 _SHOWN_DIGITS = 8
@@ -65,6 +65,16 @@ class TenantConfig(Section):
     default_lane: Name | None = Field(
         default=None,
         description="Lane of what names none. Default: the first of `lanes`, else by path, else the first lane.",
+    )
+
+    weight: Number = Field(
+        default=1.0, gt=0, le=1_000, description="Share among the tenants that wait in a fair lane."
+    )
+    max_inflight: Count | None = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description="Most streams at once over all engines; beyond it `tenant_limit`. Default: not bounded.",
     )
 
     @model_validator(mode="after")

@@ -1,5 +1,6 @@
 """What only the whole configuration can tell: names that point nowhere, doors left open, secrets that are missing."""
 
+import re
 from collections.abc import Iterator, Mapping
 
 from pydantic import SecretStr
@@ -9,11 +10,18 @@ from headgate.config.schema import Config
 from headgate.config.values import is_loopback
 
 _LONGEST_SECRET = 4096
+_TICKET_KEY = re.compile(r"(?:[0-9A-Fa-f]{2}){32,64}")
 
 
 def check_whole(config: Config, places: Mapping[SettingPath, Place]) -> None:
     """Raise ConfigError with every setting that contradicts another."""
-    found = [*_exposure(config), *_tenants(config), *_lane_paths(config)]
+    found = [
+        *_exposure(config),
+        *_tenants(config),
+        *_lane_paths(config),
+        *_quotas(config),
+        *_demotions(config),
+    ]
     if found:
         raise ConfigError(*(Problem(_place(path, places), path, message) for path, message in found))
 
@@ -46,6 +54,21 @@ def read_line_token(
         message = f"{line.host} can be reached from outside: put a token into the environment variable {line.token_env}"
         raise ConfigError(Problem(places.get(path), path, message))
     return SecretStr(token) if token else None
+
+
+def read_ticket_secret(
+    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, Place]
+) -> SecretStr | None:
+    """Return the key of tickets in hexadecimal, None where none is named; ConfigError for one that is no key."""
+    name = config.retries.ticket_key_env
+    if name is None:
+        return None
+    value = environ.get(name, "")
+    if not _TICKET_KEY.fullmatch(value):
+        path = ("retries", "ticket_key_env")
+        message = f"the environment variable {name} must hold 32 to 64 bytes in hexadecimal digits"
+        raise ConfigError(Problem(_place(path, places), path, message))
+    return SecretStr(value)
 
 
 def read_engine_keys(
@@ -102,6 +125,33 @@ def _lane_paths(config: Config) -> Iterator[tuple[SettingPath, str]]:
         for number, path in enumerate(lane.paths):
             if owners.setdefault(path, lane.name) != lane.name:
                 yield ("lanes", index, "paths", number), f"is a path of the lane {owners[path]} too"
+
+
+def _quotas(config: Config) -> Iterator[tuple[SettingPath, str]]:
+    lanes = {lane.name for lane in config.lanes}
+    tenants = {tenant.name for tenant in config.tenants}
+    for index, quota in enumerate(config.quotas):
+        if quota.lane is not None and quota.lane not in lanes:
+            yield (
+                ("quotas", index, "lane"),
+                f"names no lane: {quota.lane} (there are {', '.join(sorted(lanes))})",
+            )
+        if quota.tenant is not None and tenants and quota.tenant not in tenants:
+            yield ("quotas", index, "tenant"), f"names no tenant: {quota.tenant}"
+
+
+def _demotions(config: Config) -> Iterator[tuple[SettingPath, str]]:
+    lanes = {lane.name: lane for lane in config.lanes}
+    for index, lane in enumerate(config.lanes):
+        if lane.demote is None:
+            continue
+        if lane.demote not in lanes or lane.demote == lane.name:
+            yield ("lanes", index, "demote"), f"names no other lane: {lane.demote}"
+        elif lanes[lane.demote].demote is not None:
+            yield (
+                ("lanes", index, "demote"),
+                f"leads to {lane.demote}, which demotes again: one step is enough",
+            )
 
 
 def _place(path: SettingPath, places: Mapping[SettingPath, Place]) -> Place | None:

@@ -13,6 +13,7 @@ from headgate.config.consistency import (
     read_admin_token,
     read_engine_keys,
     read_line_token,
+    read_ticket_secret,
 )
 from headgate.config.document import MAX_BYTES, Document, read_document
 from headgate.config.overrides import Override
@@ -31,6 +32,13 @@ class Loaded(NamedTuple):
     admin_token: SecretStr | None
     engine_keys: Mapping[str, SecretStr]
     line_token: SecretStr | None = None
+    ticket_secret: SecretStr | None = None
+
+    @property
+    def ticket_key(self) -> bytes | None:
+        """The key by which tickets are signed, None for one of this process's own."""
+        secret = self.ticket_secret
+        return None if secret is None else bytes.fromhex(secret.get_secret_value())
 
     def origin(self, *path: str | int) -> str | None:
         """Return who gave this setting (`gate.yaml:3:5`, `--port`), None where it is a default."""
@@ -66,7 +74,9 @@ def validated(document: Document, environ: Mapping[str, str] | None = None) -> L
     secrets = environ or {}
     admin_token = read_admin_token(config, secrets, places)
     engine_keys = read_engine_keys(config, secrets, places)
-    return Loaded(config, places, admin_token, engine_keys, read_line_token(config, secrets, places))
+    line_token = read_line_token(config, secrets, places)
+    ticket_secret = read_ticket_secret(config, secrets, places)
+    return Loaded(config, places, admin_token, engine_keys, line_token, ticket_secret)
 
 
 def _read_file(file: Path) -> Document:

@@ -10,7 +10,11 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from headgate.config.callers import EngineTlsConfig, ListenTlsConfig, TenantConfig
+from headgate.config.lanes import DAY_S, HOUR_S, MAX_LANES, LaneConfig
+from headgate.config.limiters import LimitConfig
 from headgate.config.line import LineConfig
+from headgate.config.quotas import MAX_QUOTAS, AccountConfig, QuotaConfig
+from headgate.config.retries import RetriesConfig
 from headgate.config.section import Section
 from headgate.config.values import (
     Count,
@@ -27,10 +31,7 @@ from headgate.config.values import (
 )
 
 MAX_ENGINES = 64
-MAX_LANES = 32
 MAX_TENANTS = 10_000
-HOUR_S = 3600.0
-DAY_S = 86400.0
 
 
 class ListenConfig(Section):
@@ -133,6 +134,20 @@ class EngineConfig(Section):
         max_length=1000,
         description="Model names that it serves. Default: whatever it is asked for.",
     )
+    health: str | None = Field(
+        default="/health",
+        pattern=r"^/[!-~]*$",
+        max_length=1024,
+        description="Path of its health page, asked once a second; below 500 is well. `null` asks none: then only "
+        "failed requests take it out.",
+    )
+    limit: LimitConfig = Field(
+        default_factory=LimitConfig, description="How the number of streams moves below `max_inflight`."
+    )
+    account: AccountConfig | None = Field(
+        default=None,
+        description="What a provider grants the account behind this address. Default: no limits are known.",
+    )
     ignores_hangups: YesNoAuto = Field(
         default="auto", description="Whether it goes on generating for clients that left; `auto` finds out."
     )
@@ -167,58 +182,6 @@ class EngineConfig(Section):
         if self.tls is not None and not self.url.startswith("https:"):
             raise ValueError("`tls` is for an address that begins with https")
         return self
-
-
-class LaneConfig(Section):
-    """One class of traffic: what good means, when it is refused, and how much of it may wait."""
-
-    name: Name = Field(description="Its name in metrics and answers of the admin door, e.g. `interactive`.")
-    ttft_slo: Duration = Field(
-        default=10.0, gt=0, le=DAY_S, description="Time to the first token that is still good."
-    )
-    tpot_slo: Duration | None = Field(
-        default=None,
-        gt=0,
-        le=60.0,
-        description="Time per output token that is still good. Default: not judged.",
-    )
-    deadline: Duration | None = Field(
-        default=None,
-        gt=0,
-        le=DAY_S,
-        description="Refuse what cannot have its first token by then. Default: `ttft_slo`.",
-    )
-    deadline_from: Literal["first_attempt", "attempt"] | None = Field(
-        default=None,
-        description="Where the deadline starts: at the request's first attempt or at each attempt's own arrival. "
-        "Default: `first_attempt` for the lane `interactive`, `attempt` for others.",
-    )
-    paths: tuple[RequestPath, ...] = Field(
-        default=(),
-        max_length=64,
-        description="Request paths, such as `/v1/embeddings`, whose requests take this lane when neither key nor "
-        "header names one.",
-    )
-    order: Literal["arrival", "deadline"] = Field(
-        default="arrival", description="Who runs next among those that wait."
-    )
-    max_queue: Count | None = Field(
-        default=None,
-        le=1_000_000,
-        description="Most attempts that wait; 0 holds nothing: run now or refuse. Default: as many as can be "
-        "served within the deadline.",
-    )
-    max_queue_tokens: Count | None = Field(
-        default=None,
-        ge=1,
-        description="Most prompt and expected output tokens that wait. Default: not bounded.",
-    )
-    max_queue_bytes: Size = Field(default=256_000_000, ge=1, description="Most request bytes that wait.")
-    max_wait: Duration | None = Field(
-        default=None,
-        le=DAY_S,
-        description="Longest predicted wait, beside the deadline. Default: the deadline alone.",
-    )
 
 
 class LimitsConfig(Section):
@@ -281,6 +244,13 @@ class LimitsConfig(Section):
         le=10.0,
         description="Refuse new requests while this process is so late to serve what is ready; again below half of it.",
     )
+    keep_alive: dict[RequestPath, Duration] = Field(
+        default_factory=dict,
+        max_length=16,
+        description="Paths, such as `/v1/chat/completions`, whose streaming clients get a sign of life so often while "
+        "they wait, and the time between two. The first one settles status 200: a later refusal comes as an error "
+        "event. Default: none.",
+    )
     light_requests: Count = Field(
         default=16,
         ge=1,
@@ -311,10 +281,26 @@ class Config(Section):
         max_length=MAX_TENANTS,
         description="Who may ask, by key. Default: everybody is one tenant and credentials pass untouched.",
     )
+    mode: Literal["protect", "observe"] = Field(
+        default="protect",
+        description="`observe` refuses and holds nothing: it lets everything run and records what it would have done.",
+    )
+    hard_cap: bool = Field(
+        default=False,
+        description="In mode `observe`: refuse at `max_inflight` all the same. Has no meaning in mode `protect`.",
+    )
     tenant_from: Literal["key"] | None = Field(
         default=None,
         description="`key` makes one tenant of each credential that passes through, known by a hash; whether the "
         "credential is good is for the engine to say. Not together with `tenants`.",
+    )
+    quotas: tuple[QuotaConfig, ...] = Field(
+        default=(),
+        max_length=MAX_QUOTAS,
+        description="What tenants, models and lanes may ask for in a minute or a day. Default: no quotas.",
+    )
+    retries: RetriesConfig = Field(
+        default_factory=RetriesConfig, description="Clients that come back, and how they are known."
     )
     line: LineConfig | None = Field(default=None, description="The line door. Default: there is none.")
     limits: LimitsConfig = Field(
@@ -326,6 +312,7 @@ class Config(Section):
         _refuse_twins("engines", [engine.name for engine in self.engines])
         _refuse_twins("lanes", [lane.name for lane in self.lanes])
         _refuse_twins("tenants", [tenant.name for tenant in self.tenants])
+        _refuse_twins("quotas", [quota.name for quota in self.quotas])
         return self
 
 

@@ -46,7 +46,7 @@ class Yield(NamedTuple):
 
     `retry_after_s` is a promise: come back then and you will be admitted. `retry` False means that coming back
     is useless. `value` is what was measured and `bound` the line that it crossed, in the reason's own unit
-    (streams, attempts, seconds).
+    (streams, attempts, seconds). `first_seen` is when the request's first attempt came, for a ticket.
     """
 
     attempt: int
@@ -55,6 +55,7 @@ class Yield(NamedTuple):
     retry: bool
     value: float = 0.0
     bound: float = 0.0
+    first_seen: float = 0.0
 
 
 class Cancel(NamedTuple):

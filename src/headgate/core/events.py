@@ -7,7 +7,7 @@ frozen dataclass costs 0.6 us to build where these cost 0.2 us, and four of them
 from collections.abc import Callable
 from typing import NamedTuple
 
-from headgate.core.words import FailureKind, Sent
+from headgate.core.words import FailureKind, QuotaKind, Sent
 
 
 class Arrived(NamedTuple):
@@ -20,7 +20,9 @@ class Arrived(NamedTuple):
     `first_seen` is handed in when the door knows the request (a verified ticket, the same job on a line
     connection). `retry_count` is the client's own label (`x-stainless-retry-count`), None without one; 0 says
     outright that this is a first attempt. `fingerprint` is called only at a yield, a hang-up, or while the
-    tenant has entries.
+    tenant has entries. `due_at` is when it was told to come, by a ticket; `caps_sleep` says that its client cannot
+    wait as long as it may be told. An answer has at least `min_tokens`; `fixed_tokens` of the prompt are not in
+    `prompt_bytes` (images). Only `engine` can answer it, where that is set.
     """
 
     attempt: int
@@ -37,6 +39,11 @@ class Arrived(NamedTuple):
     first_seen: float | None = None
     max_wait_s: float | None = None
     fingerprint: Callable[[], int] | None = None
+    due_at: float | None = None
+    caps_sleep: bool = False
+    min_tokens: int = 0
+    fixed_tokens: int = 0
+    engine: str | None = None
 
 
 class ClientGone(NamedTuple):
@@ -52,20 +59,29 @@ class FirstToken(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """The engine has answered whole; token counts are None where the engine reported no usage."""
+    """The engine has answered whole; token counts are None where the engine reported no usage.
+
+    `cached_tokens` are those of the prompt that the engine had in its cache.
+    """
 
     attempt: int
     prompt_tokens: int | None = None
     output_tokens: int | None = None
+    cached_tokens: int = 0
 
 
 class Failed(NamedTuple):
-    """The engine has failed this attempt; `hint_s` is the engine's own retry-after, if it gave one."""
+    """The engine has failed this attempt; `hint_s` is the engine's own retry-after, if it gave one.
+
+    `over_limit` says that a provider's own limit was met (429), `limit` which, where its answer names one.
+    """
 
     attempt: int
     kind: FailureKind
     sent: Sent
     hint_s: float | None = None
+    over_limit: bool = False
+    limit: QuotaKind | None = None
 
 
 class Released(NamedTuple):
@@ -96,6 +112,29 @@ class EngineSeen(NamedTuple):
     running: int | None = None
     waiting: int | None = None
     kv_share: float | None = None
+
+
+class Remaining(NamedTuple):
+    """One limit as the provider sees it: None for what it does not say, or says absurdly.
+
+    `reset_s` is the time until it is full again, seconds from now.
+    """
+
+    kind: QuotaKind
+    limit: float | None = None
+    remaining: float | None = None
+    reset_s: float | None = None
+
+
+QuotaReading = tuple[Remaining, ...]
+"""Everything that one answer says, each kind at most once; empty when it says nothing."""
+
+
+class QuotaSeen(NamedTuple):
+    """What the provider behind this engine says of its limits, in the headers of an answer."""
+
+    engine: str
+    reading: QuotaReading
 
 
 class EngineUp(NamedTuple):
@@ -132,6 +171,7 @@ Event = (
     | Released
     | EngineProgress
     | EngineSeen
+    | QuotaSeen
     | EngineUp
     | EngineDown
     | Draining

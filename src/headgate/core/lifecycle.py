@@ -33,7 +33,8 @@ NEXT: dict[tuple[State, type], State] = {
     (State.DEPARTING, Released): State.OVER,
 }
 """State and event to the next state. Admission moves HELD to PREFILL and a yield moves HELD to OVER; both are the
-governor's own decisions and not events."""
+governor's own decisions and not events. So is a second try after a failure (`governor/failover`), which moves PREFILL
+back to HELD instead."""
 
 
 def states_before(event: type) -> tuple[State, ...]:

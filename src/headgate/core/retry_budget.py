@@ -1,1 +1,184 @@
-"""How many retries are too many: filled by the policies."""
+"""How many retries are too many: a share of what was admitted, and a little more, over the last ten seconds.
+
+A crowd whose every refusal is followed at once by another attempt is several times its own size, and keeps an
+overload alive after its cause has gone. So what nobody asked for is rationed:
+
+    retries in 10 s <= 0.2 x admissions in 10 s + max(1, 10 s x 0.05 x drain rate)
+
+The 20 % and the ten seconds are Finagle's and Linkerd's; their reserve of 10 retries a second would be many times
+the capacity of an engine that serves two requests a second, so here the reserve follows the drain rate.
+
+What is charged is what was not agreed: every retry, by its label (`x-stainless-retry-count` > 0) or because it was
+recognised, but one that is back when its hint was due. Such a client keeps an appointment, and appointments cannot
+amplify: each is one place in the line, places are given out at the drain rate, so due returns come no faster than
+permits come free, plus those whose promise was missed. Charged, they would exhaust the budget by arithmetic alone:
+twenty clients before one stream of 2 s are one admission and one due return every 2 s; 0.2 x 5 + 1 lets two of five
+pass in ten seconds, and the other three, who did what they were told, would be sent away for good.
+
+Tenants share the budget. While it is not used up anybody may spend (an unused share is lent); when it is, a tenant
+may still spend up to its even share among those who retry, so that one that retries alone gets all and a loud one
+takes nothing from a quiet one. While shares are being redistributed up to twice the budget passes, never more.
+
+Time is cut into tenths of the window, and tenants are known apart up to a bound, the others together (INV-5). Every
+call is O(1).
+"""
+
+from math import floor
+from typing import NamedTuple
+
+WINDOW_S = 10.0
+SHARE_OF_ADMITTED = 0.2
+RESERVE_SHARE_OF_DRAIN = 0.05
+LEAST_RESERVE_PER_S = 0.1
+# Twitter's budgets cut their ten seconds into ten slots as well: a tenth of the window is forgotten at a time.
+_SLOTS = 10
+# Above the budget shares may be spent up to this many budgets in all.
+_MOST_BUDGETS = 2.0
+FORGET_AFTER_S = 600.0
+"""A tenant keeps its own record for so long after its last attempt while others wait for one."""
+OTHERS = "others"
+"""The one tenant of all that are not known apart."""
+
+
+class Amplification(NamedTuple):
+    """One tenant's attempts and requests since it became known; their ratio is its amplification."""
+
+    tenant: str
+    attempts: int
+    requests: int
+
+
+def is_charged(retry_count: int | None, *, recognised: bool, agreed: bool) -> bool:
+    """Return whether the budget pays for this arrival: a retry, known or labelled, that keeps no appointment."""
+    return (recognised or bool(retry_count)) and not agreed
+
+
+class _Window:
+    """A count over the last ten seconds, in ten slots that are emptied as they come round."""
+
+    __slots__ = ("_counts", "_slot", "_total")
+
+    def __init__(self) -> None:
+        self._counts = [0] * _SLOTS
+        self._slot = 0
+        self._total = 0
+
+    def at(self, slot: int) -> int:
+        """Return the count of the window that ends with this slot; changes nothing."""
+        passed = slot - self._slot
+        if passed <= 0 or not self._total:
+            return self._total
+        return self._total - sum([self._counts[place] for place in self._passed(slot)])
+
+    def add(self, slot: int) -> None:
+        """Count one more in this slot of time."""
+        for place in self._passed(slot):
+            self._total -= self._counts[place]
+            self._counts[place] = 0
+        self._slot = max(self._slot, slot)
+        self._counts[self._slot % _SLOTS] += 1
+        self._total += 1
+
+    def take_back(self, slot: int) -> None:
+        """Count one less in this slot, if it is still in the window; one must have been added there."""
+        if slot > self._slot - _SLOTS:
+            self._counts[slot % _SLOTS] -= 1
+            self._total -= 1
+
+    def _passed(self, slot: int) -> list[int]:
+        """Return the places of the slots that fall out of the window by this one."""
+        return [each % _SLOTS for each in range(max(self._slot, slot - _SLOTS) + 1, slot + 1)]
+
+
+class _Tenant:
+    """One tenant's retries in the window, the slot of its last one, and all its attempts and requests."""
+
+    __slots__ = ("attempts", "requests", "seen_at", "spent", "spent_in")
+
+    def __init__(self) -> None:
+        self.spent = _Window()
+        self.spent_in: int | None = None
+        self.attempts = self.requests = 0
+        self.seen_at = 0.0
+
+
+class RetryBudget:
+    """Says whether one more retry that was not agreed may pass; knows `tenants` tenants apart, the rest as one."""
+
+    __slots__ = ("_admitted", "_known", "_most_tenants", "_retrying", "_spent")
+
+    def __init__(self, tenants: int = 1_000) -> None:
+        self._most_tenants = tenants
+        self._known: dict[str, _Tenant] = {}
+        self._admitted = _Window()
+        self._spent = _Window()
+        self._retrying = _Window()
+
+    def arrived(self, tenant: str, now: float, *, retry: bool) -> None:
+        """Count an attempt, and a request unless it is a retry of one."""
+        record = self._record(tenant, now)
+        record.attempts += 1
+        record.requests += not retry
+
+    def admitted(self, now: float) -> None:
+        """Count an admission: a fifth of a retry for everybody."""
+        self._admitted.add(_slot(now))
+
+    def budget(self, now: float, drain_per_s: float) -> float:
+        """Return how many retries may pass in ten seconds, of all tenants together; at least 1."""
+        reserve_per_s = max(LEAST_RESERVE_PER_S, RESERVE_SHARE_OF_DRAIN * drain_per_s)
+        return SHARE_OF_ADMITTED * self._admitted.at(_slot(now)) + WINDOW_S * reserve_per_s
+
+    def spent(self, now: float) -> int:
+        """Return how many retries were charged in the last ten seconds."""
+        return self._spent.at(_slot(now))
+
+    def allows(self, tenant: str, now: float, drain_per_s: float) -> bool:
+        """Return whether this tenant may spend one more retry; changes nothing."""
+        slot, budget = _slot(now), self.budget(now, drain_per_s)
+        next_spent = self._spent.at(slot) + 1
+        if next_spent <= budget:
+            return True
+        record = self._known.get(tenant) or self._known.get(OTHERS)
+        own = record.spent.at(slot) if record is not None else 0
+        sharing = self._retrying.at(slot) + (own == 0)
+        return (own + 1) * sharing <= budget and next_spent <= _MOST_BUDGETS * budget
+
+    def spend(self, tenant: str, now: float) -> None:
+        """Charge one retry."""
+        slot, record = _slot(now), self._record(tenant, now)
+        self._spent.add(slot)
+        record.spent.add(slot)
+        self._retrying.add(slot)
+        if record.spent_in is not None:
+            self._retrying.take_back(record.spent_in)
+        record.spent_in = slot
+
+    def amplification(self) -> tuple[Amplification, ...]:
+        """Return attempts and requests of every tenant known apart, and of the others together."""
+        return tuple(Amplification(name, each.attempts, each.requests) for name, each in self._known.items())
+
+    def _record(self, tenant: str, now: float) -> _Tenant:
+        """Return the tenant's record, that of the others if there are too many; the last seen stands last."""
+        known = self._known
+        record = known.pop(tenant, None)
+        if record is None:
+            tenant = self._name_for(tenant, now)
+            record = known.pop(tenant, None) or _Tenant()
+        known[tenant] = record
+        record.seen_at = now
+        return record
+
+    def _name_for(self, newcomer: str, now: float) -> str:
+        """Return the newcomer's name if it may have a record, for which one long at rest may have to go."""
+        if len(self._known) < self._most_tenants:
+            return newcomer
+        idle = next(iter(self._known))
+        if now - self._known[idle].seen_at <= FORGET_AFTER_S:
+            return OTHERS
+        del self._known[idle]
+        return newcomer
+
+
+def _slot(now: float) -> int:
+    return floor(now * _SLOTS / WINDOW_S)

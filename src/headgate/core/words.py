@@ -74,3 +74,27 @@ class IgnoresHangups(StrEnum):
     AUTO = "auto"
     YES = "yes"
     NO = "no"
+
+
+class QuotaKind(StrEnum):
+    """What a limit counts: requests a minute or a day; tokens, input tokens or output tokens a minute."""
+
+    RPM = "rpm"
+    RPD = "rpd"
+    TPM = "tpm"
+    ITPM = "itpm"
+    OTPM = "otpm"
+
+
+class OutputCharge(StrEnum):
+    """What an answer is charged before its length is known; all but `larger` are corrected by the real length.
+
+    `expected`: the learned length. `max_tokens`: the user's bound, the learned length without one (Anthropic's older
+    rule, Azure's). `produced`: nothing; output is charged as it is made, and a request passes while a token is left
+    (Anthropic's rule today). `larger`: prompt or `max_tokens`, whichever is more, never corrected (OpenAI's TPM).
+    """
+
+    EXPECTED = "expected"
+    MAX_TOKENS = "max_tokens"
+    PRODUCED = "produced"
+    LARGER = "larger"

@@ -50,7 +50,7 @@ class Story(NamedTuple):
     """One request from its first attempt to its end, in seconds since the first attempt.
 
     `first_token_s` is that of the attempt that was answered; `reasons` are the refusals met on the way;
-    `late_s` is how far behind its time this process sent it; `prompt_tokens` is what was wished.
+    `late_s` is how far behind its time this process sent it; `prompt_tokens` and `output_tokens` are what was wished.
     """
 
     ending: Ending
@@ -61,6 +61,7 @@ class Story(NamedTuple):
     reasons: tuple[str, ...] = ()
     late_s: float = 0.0
     prompt_tokens: int = 0
+    output_tokens: int = 0
 
 
 Encode = Callable[[int, Wish], bytes]
@@ -133,6 +134,7 @@ async def open_loop(
     *,
     on_story: Callable[[Story], None],
     grace_s: float,
+    make_user: Callable[[Endpoint, Manners], User] = User,
 ) -> list[Story]:
     """Send every wish at its own time, whatever became of those before; return one story for each.
 
@@ -144,8 +146,10 @@ async def open_loop(
     living: set[asyncio.Task[None]] = set()
 
     async def live(body: bytes, wish: Wish, late_s: float) -> None:
-        story = await User(endpoint, manners).live(body)
-        story = story._replace(late_s=late_s, prompt_tokens=wish.prompt_tokens)
+        story = await make_user(endpoint, manners).live(body)
+        story = story._replace(
+            late_s=late_s, prompt_tokens=wish.prompt_tokens, output_tokens=wish.output_tokens
+        )
         stories.append(story)
         on_story(story)
 

@@ -1,8 +1,8 @@
 """Child processes that cannot outlive a demo: started, awaited until ready, asked to stop, made to stop.
 
-Each child is `python -m headgate ...` in a session of its own, so that a Ctrl-C in the terminal reaches this
-process alone and this process decides what happens to its children. Killed, it cannot decide any more: then the
-kernel ends them.
+Each child is `python -m headgate ...`, or a program that it is compared with, in a session of its own, so that a
+Ctrl-C in the terminal reaches this process alone and this process decides what happens to its children. Killed, it
+cannot decide any more: then the kernel ends them.
 """
 
 import ctypes
@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, Self
 
@@ -25,7 +26,7 @@ STOP_WITHIN_S = 3.0
 """After this a child that was asked to stop is killed: a demo has nothing to drain for."""
 LAST_LINES = 20
 COMMAND = (sys.executable, "-m", "headgate")
-"""What every child runs: this package, in this interpreter."""
+"""What a child runs unless told otherwise: this package, in this interpreter."""
 
 
 _PR_SET_PDEATHSIG = 1
@@ -38,16 +39,22 @@ class ChildError(RuntimeError):
 
 
 class Child:
-    """One running child, whose stderr is read for its whole life so that it never blocks on it."""
+    """One running child, whose stderr is read for its whole life so that it never blocks on it.
 
-    def __init__(self, arguments: Sequence[str]) -> None:
-        self.name = arguments[0]
+    `inherited` are file descriptors that it keeps from this process.
+    """
+
+    def __init__(
+        self, arguments: Sequence[str], program: Sequence[str] = COMMAND, inherited: Sequence[int] = ()
+    ) -> None:
+        self.name = f"headgate {arguments[0]}" if program is COMMAND else Path(program[0]).name
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
         self._found: dict[str, str] = {}
         self._news = threading.Condition()
         self._patterns: dict[str, re.Pattern[str]] = {}
         self._process = subprocess.Popen(
-            [*COMMAND, *arguments],
+            [*program, *arguments],
+            pass_fds=inherited,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -72,16 +79,14 @@ class Child:
             while len(self._found) < len(patterns):
                 left_s = ends_at - time.monotonic()
                 if left_s <= 0 or self._process.poll() is not None:
-                    raise ChildError(f"headgate {self.name} did not become ready:\n{self._last_words()}")
+                    raise ChildError(f"{self.name} did not become ready:\n{self._last_words()}")
                 self._news.wait(min(left_s, 0.1))
         return dict(self._found)
 
     def check(self) -> None:
         """Raise ChildError when the child has died."""
         if self._process.poll() is not None:
-            raise ChildError(
-                f"headgate {self.name} ended with {self._process.returncode}:\n{self._last_words()}"
-            )
+            raise ChildError(f"{self.name} ended with {self._process.returncode}:\n{self._last_words()}")
 
     def ask_to_stop(self) -> None:
         """Send SIGTERM to a child that still runs."""
@@ -125,9 +130,11 @@ class Children:
     def __init__(self) -> None:
         self._children: list[Child] = []
 
-    def start(self, arguments: Sequence[str]) -> Child:
-        """Start `headgate` with these arguments; it is stopped with the block at the latest."""
-        child = Child(arguments)
+    def start(
+        self, arguments: Sequence[str], program: Sequence[str] = COMMAND, inherited: Sequence[int] = ()
+    ) -> Child:
+        """Start `headgate`, or another program, with these arguments; it is stopped with the block at the latest."""
+        child = Child(arguments, program, inherited)
         self._children.append(child)
         return child
 

@@ -7,6 +7,7 @@ are read, the granularity of hints) are not scaled.
 import http.client
 import json
 import math
+import socket
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple, Self
 
 from headgate.demos.connection import Address
 from headgate.demos.crowd import CrowdError
+from headgate.demos.haproxy import haproxy_config
 from headgate.demos.processes import Child, ChildError, Children
 from headgate.demos.scores import EngineCounts
 from headgate.demos.showing import Show
@@ -85,6 +87,13 @@ class RunningGate(NamedTuple):
         return fetch(self.admin, "/api/state")
 
 
+class RunningPeer(NamedTuple):
+    """A proxy that answers in the gate's place."""
+
+    child: Child
+    address: Address
+
+
 class Stage:
     """A `with` block in which engines and gates run; leaving it, however, ends them all."""
 
@@ -104,18 +113,48 @@ class Stage:
         await_healthy(child, address, "/health")
         return RunningEngine(child, address)
 
+    def start_plain_gate(self, engine: RunningEngine, max_inflight: int, ttft_slo_s: float) -> RunningGate:
+        """Start a gate as its users do, with flags alone: it is told nothing of the engine's speed.
+
+        `ttft_slo_s` is real seconds.
+        """
+        url = f"http://{engine.address.host}:{engine.address.port}"
+        arguments = ["serve", "--upstream", url, "--max-inflight", str(max_inflight)]
+        arguments += ["--ttft-slo", f"{ttft_slo_s:.6f}s", "--port", "0", "--admin-port", "0"]
+        return self._gate_of(self._children.start(arguments))
+
+    def start_haproxy(
+        self, program: str, engine: RunningEngine, max_inflight: int, queue_s: float
+    ) -> RunningPeer:
+        """Start HAProxy before this engine, with the same cap and a queue that it may wait in for `queue_s`.
+
+        It inherits a socket that listens already: asking for a free port and binding it later would be a race.
+        """
+        file = Path(self._files.name) / "haproxy.cfg"
+        with socket.create_server((HOST, 0)) as door:
+            file.write_text(
+                haproxy_config(door.fileno(), engine.address, max_inflight, queue_s), encoding="ascii"
+            )
+            child = self._children.start(["-db", "-f", str(file)], (program,), (door.fileno(),))
+            address = Address(HOST, door.getsockname()[1])
+        child.await_ready({})
+        await_healthy(child, address, "/health")
+        return RunningPeer(child, address)
+
     def start_gate(self, engine: RunningEngine, behind: EngineSetup, setup: GateSetup) -> RunningGate:
         """Start a gate before this engine, with the engine's own cap, and wait until it is ready."""
         self._gates += 1
         file = Path(self._files.name) / f"gate-{self._gates}.yaml"
         file.write_text(json.dumps(gate_config(engine.address, behind, setup)), encoding="utf-8")
-        child = self._children.start(["serve", "--config", str(file)])
+        return self._gate_of(self._children.start(["serve", "--config", str(file)]))
+
+    def _gate_of(self, child: Child) -> RunningGate:
         doors = child.await_ready({"door": rf"listening .*?{AT_HOST}", "admin": rf"admin .*?{AT_HOST}"})
         admin = Address(HOST, int(doors["admin"]))
         await_healthy(child, admin, "/readyz")
         return RunningGate(child, Address(HOST, int(doors["door"])), admin)
 
-    def stop(self, running: RunningEngine | RunningGate) -> None:
+    def stop(self, running: RunningEngine | RunningGate | RunningPeer) -> None:
         """End one process before the block ends."""
         self._children.stop(running.child)
 
@@ -198,7 +237,7 @@ def await_healthy(child: Child, address: Address, path: str) -> None:
     while not _healthy(address, path):
         child.check()
         if time.monotonic() > ends_at:
-            raise ChildError(f"headgate {child.name}: {path} did not answer 200 in {HEALTHY_WITHIN_S:g} s")
+            raise ChildError(f"{child.name}: {path} did not answer 200 in {HEALTHY_WITHIN_S:g} s")
         time.sleep(0.05)
 
 

@@ -5,50 +5,40 @@ pass untouched. Errors name the field and the limit and never repeat the body.
 """
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Annotated, TypeVar
+from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Raw
 
-from headgate.dialects import duplicates
+from headgate.dialects.bodies import (
+    ABSENT,
+    MOST_BIASES,
+    MOST_PROMPTS,
+    MOST_STOPS,
+    Answers,
+    LeastTokens,
+    Messages,
+    Model,
+    Tokens,
+    Tools,
+    count_texts,
+    decode,
+    named_model,
+)
 from headgate.dialects.contract import (
-    MOST_TOKENS,
-    BadInputError,
     EngineError,
+    Family,
+    FormReader,
+    Reader,
     RequestFacts,
     StreamEvent,
     Usage,
 )
+from headgate.dialects.media import measure
+from headgate.dialects.refusals import Refuser
 from headgate.dialects.sse import payload
-
-MOST_ANSWERS = 128
-MOST_MODEL_CHARS = 256
-MOST_PROMPTS = 1_024
-# OpenAI documents 4 stop strings, 128 tools and 300 biases; engines take more. These bounds only keep a
-# request from blocking an engine's own event loop (CVE-2026-34756 is what happens without them).
-MOST_STOPS = 256
-MOST_BIASES = 4_096
-MOST_TOOLS = 1_024
-MOST_MESSAGES = 65_536
-
-_LIMITS = {
-    "max_tokens": f"an integer from 1 to {MOST_TOKENS}",
-    "max_completion_tokens": f"an integer from 1 to {MOST_TOKENS}",
-    "n": f"an integer from 1 to {MOST_ANSWERS}",
-    "best_of": f"an integer from 1 to {MOST_ANSWERS}",
-    "stop": f"a string or at most {MOST_STOPS} strings",
-    "logit_bias": f"an object of at most {MOST_BIASES} entries",
-    "tools": f"an array of at most {MOST_TOOLS} entries",
-    "messages": f"an array of 1 to {MOST_MESSAGES} messages",
-    "prompt": f"a string, an array of token ids, or at most {MOST_PROMPTS} of either",
-    "stream": "true or false",
-    "model": f"at most {MOST_MODEL_CHARS} printable characters",
-}
-
-_Tokens = Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
-_Answers = Annotated[int, Meta(ge=1, le=MOST_ANSWERS)]
-_ABSENT = Raw(b"")
+from headgate.dialects.token_counts import count, sane
 
 
 class _StreamOptions(msgspec.Struct):
@@ -56,39 +46,41 @@ class _StreamOptions(msgspec.Struct):
 
 
 class _Request(msgspec.Struct):
-    model: Annotated[str, Meta(max_length=MOST_MODEL_CHARS)] | None = None
+    model: Model | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
-    max_tokens: _Tokens | None = None
-    n: _Answers | None = None
+    max_tokens: Tokens | None = None
+    min_tokens: LeastTokens | None = None
+    ignore_eos: bool | None = None
+    n: Answers | None = None
     stop: str | Annotated[list[str], Meta(max_length=MOST_STOPS)] | None = None
     logit_bias: Annotated[dict[str, Raw], Meta(max_length=MOST_BIASES)] | None = None
 
 
 class _Chat(_Request, kw_only=True):
-    messages: Annotated[list[Raw], Meta(min_length=1, max_length=MOST_MESSAGES)]
-    max_completion_tokens: _Tokens | None = None
-    tools: Annotated[list[Raw], Meta(max_length=MOST_TOOLS)] | None = None
+    messages: Messages
+    max_completion_tokens: Tokens | None = None
+    tools: Tools | None = None
 
 
 class _Completion(_Request, kw_only=True):
-    prompt: Raw = _ABSENT
-    best_of: _Answers | None = None
+    prompt: Raw = ABSENT
+    best_of: Answers | None = None
 
 
 class _Delta(msgspec.Struct):
-    content: Raw = _ABSENT
-    reasoning_content: Raw = _ABSENT
-    reasoning: Raw = _ABSENT
-    tool_calls: Raw = _ABSENT
-    function_call: Raw = _ABSENT
-    refusal: Raw = _ABSENT
-    audio: Raw = _ABSENT
+    content: Raw = ABSENT
+    reasoning_content: Raw = ABSENT
+    reasoning: Raw = ABSENT
+    tool_calls: Raw = ABSENT
+    function_call: Raw = ABSENT
+    refusal: Raw = ABSENT
+    audio: Raw = ABSENT
 
 
 class _Choice(msgspec.Struct):
     delta: _Delta | None = None
-    text: Raw = _ABSENT
+    text: Raw = ABSENT
     finish_reason: str | None = None
 
 
@@ -100,7 +92,7 @@ class _Usage(msgspec.Struct):
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
-    error: Raw = _ABSENT
+    error: Raw = ABSENT
 
 
 class _ErrorCode(msgspec.Struct):
@@ -108,11 +100,8 @@ class _ErrorCode(msgspec.Struct):
     type: str | None = None
 
 
-_AnyRequest = TypeVar("_AnyRequest", bound=_Request)
-
 _chat = msgspec.json.Decoder(_Chat)
 _completion = msgspec.json.Decoder(_Completion)
-_prompts = msgspec.json.Decoder(Annotated[list[Raw], Meta(max_length=MOST_PROMPTS)])
 _chunk = msgspec.json.Decoder(_Chunk)
 _error_code = msgspec.json.Decoder(_ErrorCode)
 
@@ -125,8 +114,6 @@ _PLAIN_USAGE = re.compile(
     rb'"usage"\s*:\s*\{\s*"prompt_tokens"\s*:\s*(\d{1,7})\s*,[^{}]*?"completion_tokens"\s*:\s*(\d{1,7})[,}\s]'
 )
 _ABORT = re.compile(rb'"finish_reason"\s*:\s*"abort"')
-_FIELD = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>[^`]*)`)?$", re.DOTALL)
-_MISSING = re.compile(r"missing required field `(\w+)`")
 _OPENING_BRACE = re.compile(rb"\s*\{")
 # Words that engines and OpenAI use where the code is not a number.
 _STATUS_OF_WORD = {
@@ -139,79 +126,45 @@ _STATUS_OF_WORD = {
 
 
 def _read_chat(body: bytes) -> RequestFacts:
-    request = _decode(_chat, body)
+    request = decode(_chat, body)
     limit = request.max_completion_tokens
-    return _facts(request, limit if limit is not None else request.max_tokens, 1)
-
-
-def _read_completion(body: bytes) -> RequestFacts:
-    request = _decode(_completion, body)
-    if request.best_of is not None and request.best_of > (request.n or 1):
-        request.n = request.best_of
-    return _facts(request, request.max_tokens, _count_prompts(bytes(request.prompt)))
-
-
-def _facts(request: _Request, max_tokens: int | None, prompts: int) -> RequestFacts:
-    options = request.stream_options
-    model = request.model or ""
-    if not model.isprintable():
-        raise BadInputError("model: control characters are not allowed", "model")
+    max_tokens = limit if limit is not None else request.max_tokens
+    # By position: keywords make this record three times dearer, and it is built for every request.
     return RequestFacts(
-        model,
+        named_model(request.model),
         request.stream is True,
         max_tokens,
-        (request.n or 1) * prompts,
-        None if options is None else options.include_usage is True,
+        request.n or 1,
+        _asked_usage(request),
+        _min_tokens(request, max_tokens),
+        *measure(body),
     )
 
 
-def _count_prompts(prompt: bytes) -> int:
-    """A batch holds strings or arrays; a lone array of numbers is one prompt of token ids."""
-    inner = prompt[1:].lstrip() if prompt.startswith(b"[") else b""
-    if inner[:1] not in {b'"', b"["}:
-        if prompt[:1] not in {b"", b'"', b"[", b"n"}:
-            raise BadInputError(f"prompt: expected {_LIMITS['prompt']}", "prompt")
-        return 1
-    try:
-        return len(_prompts.decode(prompt))
-    except msgspec.ValidationError:
-        raise BadInputError(f"prompt: expected {_LIMITS['prompt']}", "prompt") from None
+def _read_completion(body: bytes) -> RequestFacts:
+    request = decode(_completion, body)
+    each = max(request.n or 1, request.best_of or 1)
+    return RequestFacts(
+        named_model(request.model),
+        request.stream is True,
+        request.max_tokens,
+        each * count_texts(bytes(request.prompt), "prompt", MOST_PROMPTS),
+        _asked_usage(request),
+        _min_tokens(request, request.max_tokens),
+    )
 
 
-def _decode(decoder: msgspec.json.Decoder[_AnyRequest], body: bytes) -> _AnyRequest:
-    """Decode or say what is wrong, without a word of the content."""
-    try:
-        if not body.isascii():
-            body.decode()  # msgspec skips unknown strings without looking at their UTF-8
-        request = decoder.decode(body)
-    except UnicodeDecodeError as error:
-        raise BadInputError(f"body is not valid UTF-8 (byte {error.start})") from None
-    except msgspec.ValidationError as error:
-        raise _named(str(error)) from None
-    except msgspec.DecodeError as error:
-        raise BadInputError(
-            f"body is not valid JSON: {str(error).removeprefix('JSON is malformed: ')}"
-        ) from None
-    except RecursionError:
-        raise BadInputError("body is nested too deeply") from None
-    if doubled := duplicates.find(body):
-        raise BadInputError(f"{doubled}: the field appears more than once", doubled)
-    return request
+def _asked_usage(request: _Request) -> bool | None:
+    options = request.stream_options
+    return None if options is None else options.include_usage is True
 
 
-def _named(complaint: str) -> BadInputError:
-    """Turn a validation complaint into one that names the field and its limit."""
-    if missing := _MISSING.search(complaint):
-        field = missing.group(1)
-        return BadInputError(f"{field}: the field is required: {_LIMITS[field]}", field)
-    match = _FIELD.match(complaint)
-    what, where = (match.group("what"), match.group("where")) if match else (complaint, None)
-    what = what.replace("`", "").replace("Expected", "expected", 1)
-    if not where:
-        return BadInputError(f"body: {what}")
-    field = where.partition("[")[0].partition(".")[0]
-    limit = _LIMITS.get(field)
-    return BadInputError(f"{where}: {what}" + (f"; allowed: {limit}" if limit else ""), field)
+def _min_tokens(request: _Request, max_tokens: int | None) -> int:
+    """Return what the engine will write at least: vLLM's `min_tokens`, or all of it with `ignore_eos`."""
+    least = request.min_tokens or 0
+    if request.ignore_eos and max_tokens is not None:
+        return max_tokens
+    return least if max_tokens is None else min(least, max_tokens)
 
 
 def _is_content(choice: _Choice) -> bool:
@@ -232,41 +185,36 @@ def _is_content(choice: _Choice) -> bool:
     )
 
 
-def _sane(tokens: int | None) -> int | None:
-    return tokens if tokens is not None and 0 <= tokens <= MOST_TOKENS else None
-
-
-def _count(pattern: re.Pattern[bytes], answer: bytes, start: int) -> int | None:
-    found = pattern.search(answer, start)
-    return _sane(int(found[1])) if found is not None else None
-
-
 def _usage(usage: _Usage | None) -> Usage | None:
-    return None if usage is None else Usage(_sane(usage.prompt_tokens), _sane(usage.completion_tokens))
+    return None if usage is None else Usage(sane(usage.prompt_tokens), sane(usage.completion_tokens))
 
 
-def _engine_error(body: bytes, error: bytes) -> EngineError:
-    """Take the status from the error's code or its word; an error without either is a bad gateway."""
+def status_of_error(error: bytes) -> int:
+    """Take the status from an error object's code or its word; an error without either is a bad gateway."""
     try:
         said = _error_code.decode(error)
-    except msgspec.DecodeError:
-        return EngineError(502, body)
+    except (msgspec.DecodeError, RecursionError):
+        return 502
     if isinstance(said.code, int):
-        status = said.code if 400 <= said.code <= 599 else 502
-    else:
-        status = _STATUS_OF_WORD.get(said.code or "") or _STATUS_OF_WORD.get(said.type or "", 502)
-    return EngineError(status, body)
+        return said.code if 400 <= said.code <= 599 else 502
+    return _STATUS_OF_WORD.get(said.code or "") or _STATUS_OF_WORD.get(said.type or "", 502)
 
 
 class OpenAI:
-    """Chat completions and completions; the singleton `OPENAI` is the dialect."""
+    """Chat completions and completions; the singleton `OPENAI` is the dialect, and OpenAI's other surfaces build on it."""
 
     name = "openai"
-    readers: Mapping[bytes, Callable[[bytes], RequestFacts]] = {
+    family: Family = "openai"
+    refuser = Refuser("openai")
+    readers: Mapping[bytes, Reader] = {
         b"/v1/chat/completions": _read_chat,
         b"/v1/completions": _read_completion,
     }
+    forms: Mapping[bytes, FormReader] = {}
+    light: frozenset[bytes] = frozenset((b"/tokenize", b"/detokenize"))
     unfinished = b'"finish_reason":null'
+    keep_alive = b": waiting\n\n"
+    answer_kinds: tuple[bytes, ...] = (b"json",)
 
     def read_event(self, event: bytes) -> StreamEvent:
         """Read one whole event; what cannot be read counts as content."""
@@ -280,7 +228,7 @@ class OpenAI:
         except (msgspec.DecodeError, RecursionError):
             return StreamEvent(content=True)
         if bytes(chunk.error) not in _NOTHING:
-            return StreamEvent(error=_engine_error(data, bytes(chunk.error)))
+            return StreamEvent(error=EngineError(status_of_error(bytes(chunk.error)), data))
         choices = chunk.choices or ()
         finish = next((choice.finish_reason for choice in choices if choice.finish_reason), None)
         usage = _usage(chunk.usage)
@@ -296,8 +244,13 @@ class OpenAI:
             if plain := _PLAIN_USAGE.match(answer, start):
                 return Usage(int(plain[1]), int(plain[2]))
             if _USAGE.match(answer, start):
-                return Usage(_count(_PROMPT_TOKENS, answer, start), _count(_OUTPUT_TOKENS, answer, start))
+                return Usage(count(_PROMPT_TOKENS, answer, start), count(_OUTPUT_TOKENS, answer, start))
             end = start
+        return None
+
+    def read_id(self, answer: bytes) -> str | None:
+        """Find nothing: completions are not kept."""
+        del answer
         return None
 
     def is_aborted(self, answer: bytes) -> bool:
@@ -310,9 +263,21 @@ class OpenAI:
             {"error": {"message": message, "type": kind, "param": field, "code": code}}
         )
 
+    def complaint(
+        self, status: int, code: str, message: str, field: str | None = None, request_id: bytes = b""
+    ) -> bytes:
+        """Dress what is wrong with a request; the request's id goes into the headers alone."""
+        del request_id
+        kind = "invalid_request_error" if status < 500 else "server_error"
+        return self.error(kind, code, message, field)
+
     def error_event(self, kind: str, code: str | None, message: str) -> bytes:
-        """Dress an error as a data event."""
-        return b"data: " + self.error(kind, code, message) + b"\n\n"
+        """Dress an error as an event."""
+        return self.as_event(self.error(kind, code, message))
+
+    def as_event(self, body: bytes) -> bytes:
+        """Put an error body into a data event; the SDK raises for any event with an `error` in it."""
+        return b"data: " + body + b"\n\n"
 
     def with_usage(self, body: bytes) -> bytes:
         """Put `stream_options` first; the caller knows that the body is an object without that key."""

@@ -207,6 +207,11 @@ class Refuser:
             body += request_id + b'"}'
         return prepared.status, lines, body, prepared.close
 
+    def failure(self, kind: FailureKind) -> tuple[Words, str]:
+        """Return what to call an engine's failure in an event of a stream that has begun, and its sentence."""
+        failure = FAILURES[kind]
+        return failure.anthropic if self._anthropic else failure.openai, failure.message
+
     def failed(self, kind: FailureKind, request_id: bytes) -> Answer:
         """Dress an engine's failure, for a client that has not had a byte of its answer."""
         failure = FAILURES[kind]

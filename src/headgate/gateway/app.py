@@ -74,7 +74,13 @@ class Gateway:
         exposition = Exposition(self.driver.snapshot, self._door_snapshot, self._service_snapshot)
         if self.line is not None and self.settings.line is not None and self.settings.line.metrics:
             exposition.add(HeptaminiCollector(self.line.readings))
-        views = Views(self.driver.snapshot, self.driver.explain, self.ready, exposition.render)
+        views = Views(
+            self.driver.snapshot,
+            self.driver.explain,
+            self.ready,
+            exposition.render,
+            standings=lambda: self._fleet.standings,
+        )
         return AdminServer(views, address.host, address.port, token=address.token, hosts=address.hosts)
 
     def _door_snapshot(self) -> DoorSnapshot:

@@ -1,5 +1,7 @@
 """The engines of a gateway: their connections and their watches, exchanged while requests run."""
 
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from headgate.gateway.settings import EngineAddress
@@ -7,17 +9,36 @@ from headgate.runtime.clock import Clock
 from headgate.runtime.driver import Driver
 from headgate.runtime.engines import EngineWatch, discover
 from headgate.runtime.gauges import Gauges
-from headgate.runtime.upstream import UpstreamPool, UpstreamSettings
+from headgate.runtime.health import HealthSettings, Standing
+from headgate.runtime.metered import MeteredUpstream
+from headgate.runtime.upstream import Upstream, UpstreamPool, UpstreamSettings
+from headgate.runtime.watched import HealthCheck
 from headgate.servers.http import EngineRoute
+
+HEALTH = HealthSettings()
+"""How engines are looked at; each names its own page, or none."""
 
 
 class _Engine(NamedTuple):
-    """One engine's connections and its watch, which has a pool of its own."""
+    """One engine's connections, its gauges' watch and its health's check, which have a pool of their own."""
 
     address: EngineAddress
     pool: UpstreamPool
     watch_pool: UpstreamPool
     watch: EngineWatch
+    check: HealthCheck
+    watched: Upstream
+
+    def start(self) -> None:
+        """Begin to watch."""
+        if not self.address.metered:
+            self.watch.start()
+        self.check.start()
+
+    def stop(self) -> None:
+        """Stop watching."""
+        self.watch.stop()
+        self.check.stop()
 
     @property
     def route(self) -> EngineRoute:
@@ -25,7 +46,7 @@ class _Engine(NamedTuple):
         address = self.address
         credential = address.api_key.encode() if address.api_key is not None else None
         return EngineRoute(
-            address.name, self.pool, address.base_path.encode(), self.watch.on_hangup, credential
+            address.name, self.watched, address.base_path.encode(), self.watch.on_hangup, credential
         )
 
 
@@ -51,16 +72,21 @@ class Fleet:
         """The ways to the engines, in the order of the settings."""
         return [engine.route for engine in self._engines.values()]
 
+    @property
+    def standings(self) -> list[Standing]:
+        """How the engines stand, in the order of the settings."""
+        return [engine.check.standing for engine in self._engines.values()]
+
     def start(self) -> None:
         """Begin to watch."""
         self._started = True
         for engine in self._engines.values():
-            engine.watch.start()
+            engine.start()
 
     def stop(self) -> None:
         """Stop watching."""
         for engine in self._engines.values():
-            engine.watch.stop()
+            engine.stop()
 
     def close(self) -> None:
         """Close every connection, those of engines that are no longer ours too."""
@@ -86,22 +112,35 @@ class Fleet:
                 self._retire(known)
             self._engines[address.name] = fresh = self._connect(address)
             if self._started:
-                fresh.watch.start()
+                fresh.start()
         for engine in before.values():
             self._retire(engine)
 
     def _retire(self, engine: _Engine) -> None:
         """Keep it while calls to it are under way: attempts hold on to its pool."""
-        engine.watch.stop()
+        engine.stop()
         engine.watch_pool.close()
         self._retired = [old for old in self._retired if old.pool.open]
         self._retired.append(engine)
 
     def _connect(self, address: EngineAddress) -> _Engine:
         pool, watch_pool = _pool(address, self._settings), _pool(address, self._settings)
-        target = address.base_path.encode() + b"/metrics"
-        watch = EngineWatch(address.name, watch_pool, self._driver, self._clock, target=target)
-        return _Engine(address, pool, watch_pool, watch)
+        base, name = address.base_path.encode(), address.name
+        watch = EngineWatch(name, watch_pool, self._driver, self._clock, target=base + b"/metrics")
+        page = address.health
+        settings = replace(HEALTH, target=None if page is None else base + page.encode())
+        alone = partial(self._is_alone, name)
+        check = HealthCheck(name, watch_pool, self._driver, self._clock, settings, alone)
+        ways: Upstream = check.watched(pool)
+        if address.metered:
+            ways = MeteredUpstream(ways, name, self._driver)
+        return _Engine(address, pool, watch_pool, watch, check, ways)
+
+    def _is_alone(self, name: str) -> bool:
+        """Return whether no other engine takes work."""
+        return not any(
+            engine.check.health.takes_work for other, engine in self._engines.items() if other != name
+        )
 
 
 def _pool(address: EngineAddress, settings: UpstreamSettings) -> UpstreamPool:

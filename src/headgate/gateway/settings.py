@@ -20,6 +20,8 @@ class EngineAddress:
     """Where one engine listens; `name` is the core's name for it, `base_path` stands before `/v1/...`.
 
     `server_name` is what its certificate must be for, by default `host`; `api_key` replaces clients' credentials.
+    `health` is the path of its health page, None where requests alone shall tell how it is. Of a `metered` one, a
+    provider's account, the limits are read off its answers, and nothing but requests is sent there.
     """
 
     name: str
@@ -29,11 +31,13 @@ class EngineAddress:
     ssl: tls.SSLContext | None = None
     server_name: str | None = None
     api_key: str | None = field(default=None, repr=False)
+    health: str | None = "/health"
+    metered: bool = False
 
     @property
-    def place(self) -> tuple[str, int, str, bool]:
+    def place(self) -> tuple[str, int, str, bool, str | None]:
         """Return what makes it the same server: its credentials and certificates may change."""
-        return self.host, self.port, self.base_path, self.ssl is not None
+        return self.host, self.port, self.base_path, self.ssl is not None, self.health
 
     @classmethod
     def from_url(
@@ -44,6 +48,8 @@ class EngineAddress:
         files: TlsFiles | None = None,
         server_name: str | None = None,
         api_key: str | None = None,
+        health: str | None = "/health",
+        metered: bool = False,
     ) -> Self:
         """Read `http[s]://host[:port][/base][/v1]`; ValueError says what is wrong, TlsError which file."""
         parts = urlsplit(url)
@@ -54,7 +60,7 @@ class EngineAddress:
         base_path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
         context = engine_context(files or TlsFiles()) if secure else None
         port = parts.port or (443 if secure else 80)
-        return cls(name, parts.hostname, port, base_path, context, server_name, api_key)
+        return cls(name, parts.hostname, port, base_path, context, server_name, api_key, health, metered)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ class ServiceSnapshot:
     """The process as a service: its configuration, its loop and its log.
 
     `reload_success` is whether the configuration in force is the one that was asked for last. `loop_lag_s` is how
-    late the loop's last timer was, `worst_loop_lag_s` the latest since the start.
+    late the loop's last timer was, `worst_loop_lag_s` the latest since the start. `log_lines_dropped` are those of the
+    process, `attempt_lines_dropped` those of attempts.
     """
 
     reload_success: bool
@@ -37,3 +38,4 @@ class ServiceSnapshot:
     loop_lag_s: float
     worst_loop_lag_s: float
     log_lines_dropped: int
+    attempt_lines_dropped: int = 0

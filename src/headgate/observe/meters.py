@@ -2,42 +2,59 @@
 
 House rules: the prefix is `headgate_`; base units, named at the end (`_seconds`, `_bytes`, `_ratio`); counters
 end in `_total`; no colons (those are for recording rules). Labels come from the configuration (lane, engine) or
-from a closed enum, never from a client: tenants and models are not labels. A field that is None (unknown, stale,
-switched off) has no sample. docs/reference/metrics.md is generated from this table.
+from a closed enum; the only one that a client may bring is the tenant, on counters alone and for a hundred of them.
+A field that is None (unknown, stale, switched off) or infinite has no sample. docs/reference/metrics.md is generated from this table.
 """
 
 from enum import StrEnum
 from typing import NamedTuple
 
+from headgate.core.snapshot import AlarmSignal
 from headgate.core.words import FailureKind, Outcome, Reason, Stage
 
 PREFIX = "headgate_"
 
 
 class Kind(StrEnum):
-    """What may be done with a metric: a counter only rises, a gauge is read as it is."""
+    """What may be done with a metric: a counter only rises, a gauge is read as it is, a histogram counts by size."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
+    HISTOGRAM = "histogram"
 
 
 class Scope(StrEnum):
-    """Which record a metric is read from; lanes and engines have one sample each, labelled with their name."""
+    """Which record a metric is read from; where `LABELS` names a label, every record of its kind has a sample."""
 
     GATE = "gate"
     LANE = "lane"
+    LANE_TRAFFIC = "lane_traffic"
     ENGINE = "engine"
+    ENGINE_TRAFFIC = "engine_traffic"
+    POOL = "pool"
+    TENANT = "tenant"
     RETRIES = "retries"
     DOOR = "door"
     SERVICE = "service"
     PROCESS = "process"
 
 
+LABELS = {
+    Scope.LANE: "lane",
+    Scope.LANE_TRAFFIC: "lane",
+    Scope.ENGINE: "engine",
+    Scope.ENGINE_TRAFFIC: "engine",
+    Scope.POOL: "pool",
+    Scope.TENANT: "tenant",
+}
+"""What a record of each kind is labelled with: its name; a pool's is that of its first engine."""
+
+
 class Meter(NamedTuple):
     """One metric. `field` is the path of attributes in the record of `scope`; `unit` is for people.
 
-    With `split`, the field holds pairs of (word, count), and each word of that enum is one sample labelled
-    `label`; words that have not happened yet are 0, so that rates work from the first time on.
+    With `split`, the field holds pairs of (word, count), or one word that counts 1, and each word of that enum is one
+    sample labelled `label`; words that have not happened yet are 0, so that rates work from the first time on.
     """
 
     name: str
@@ -52,7 +69,7 @@ class Meter(NamedTuple):
     @property
     def labels(self) -> tuple[str, ...]:
         """The label names, in the order of a sample."""
-        own = (self.scope.value,) if self.scope in {Scope.LANE, Scope.ENGINE} else ()
+        own = (LABELS[self.scope],) if self.scope in LABELS else ()
         return (*own, self.label) if self.label else own
 
     @property
@@ -61,7 +78,9 @@ class Meter(NamedTuple):
         return PREFIX + self.name + ("_total" if self.kind is Kind.COUNTER else "")
 
 
-_COUNTER, _GAUGE = Kind.COUNTER, Kind.GAUGE
+_COUNTER, _GAUGE, _HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+_LANE_TRAFFIC, _ENGINE_TRAFFIC = Scope.LANE_TRAFFIC, Scope.ENGINE_TRAFFIC
+_POOL, _TENANT = Scope.POOL, Scope.TENANT
 _GATE, _LANE, _ENGINE, _RETRIES = Scope.GATE, Scope.LANE, Scope.ENGINE, Scope.RETRIES
 _DOOR, _SERVICE, _PROCESS = Scope.DOOR, Scope.SERVICE, Scope.PROCESS
 
@@ -81,6 +100,23 @@ METERS: tuple[Meter, ...] = (
     Meter("oldest_held_seconds", _GAUGE, "seconds", _LANE, "oldest_held_s", "Age of the oldest attempt that waits."),
     Meter("expected_wait_seconds", _GAUGE, "seconds", _LANE, "expected_wait_s", "Wait that a new attempt would be told."),
     Meter("running", _GAUGE, "attempts", _LANE, "running", "Attempts that run now and whose client is still there."),
+    Meter("wait_seconds", _HISTOGRAM, "seconds", _LANE_TRAFFIC, "wait", "Wait of admitted attempts before they were."),
+    Meter("ttft_seconds", _HISTOGRAM, "seconds", _LANE_TRAFFIC, "ttft", "Arrival to first token of streams, the wait included."),
+    Meter("duration_seconds", _HISTOGRAM, "seconds", _LANE_TRAFFIC, "total", "Arrival to end of admitted attempts, however they ended."),
+    Meter("hint_seconds", _HISTOGRAM, "seconds", _LANE_TRAFFIC, "hint", "Hints that refused clients were given."),
+    Meter("hint_error_seconds", _HISTOGRAM, "seconds", _LANE_TRAFFIC, "hint_error", "How far from the promised time those were admitted who came back with a ticket."),
+    # The objective of each lane.
+    Meter("slo_good_ratio", _GAUGE, "ratio", _LANE, "slo.short.good_share", "Share of answers within five minutes that were good."),
+    Meter("slo_good_hour_ratio", _GAUGE, "ratio", _LANE, "slo.long.good_share", "The same within an hour."),
+    Meter("slo_ttft_ratio", _GAUGE, "ratio", _LANE, "slo.short.ttft_share", "Share of streams within five minutes whose first token was in time."),
+    Meter("slo_tpot_ratio", _GAUGE, "ratio", _LANE, "slo.short.tpot_share", "Share of them whose tokens came fast enough."),
+    Meter("slo_burn_ratio", _GAUGE, "ratio", _LANE, "slo.short.burn", "Error budget burnt within five minutes: 1 uses up exactly all of it."),
+    Meter("slo_burn_hour_ratio", _GAUGE, "ratio", _LANE, "slo.long.burn", "The same within an hour."),
+    Meter("slo_burning", _GAUGE, "0 or 1", _LANE, "slo.is_burning", "1 while both burn fast enough for an alarm."),
+    Meter("ttft_p95_seconds", _GAUGE, "seconds", _LANE, "slo.ttft.p95", "95th percentile of the time to the first token, fading with five minutes."),
+    Meter("ttft_p99_seconds", _GAUGE, "seconds", _LANE, "slo.ttft.p99", "99th percentile of it."),
+    Meter("tpot_p95_seconds", _GAUGE, "seconds", _LANE, "slo.tpot.p95", "95th percentile of the time per output token."),
+    Meter("tpot_p99_seconds", _GAUGE, "seconds", _LANE, "slo.tpot.p99", "99th percentile of it."),
     # Little's law, three independent readings and what is left between them.
     Meter("little_running", _GAUGE, "attempts", _LANE, "little.mean_running", "L: mean attempts running, by time integral."),
     Meter("little_admitted_per_second", _GAUGE, "1/s", _LANE, "little.admitted_per_s", "Lambda: attempts admitted per second."),
@@ -105,6 +141,28 @@ METERS: tuple[Meter, ...] = (
     Meter("engine_seen_waiting", _GAUGE, "streams", _ENGINE, "seen_waiting", "The engine's own count of waiting requests; absent while unknown."),
     Meter("engine_seen_kv_ratio", _GAUGE, "ratio", _ENGINE, "seen_kv_share", "The engine's own share of KV cache in use; absent while unknown."),
     Meter("engine_seen_age_seconds", _GAUGE, "seconds", _ENGINE, "seen_age_s", "Age of the engine's last readable gauges."),
+    Meter("engine_ttft_seconds", _HISTOGRAM, "seconds", _ENGINE_TRAFFIC, "ttft", "Admission to first token of streams."),
+    Meter("engine_tpot_seconds", _HISTOGRAM, "seconds", _ENGINE_TRAFFIC, "tpot", "Mean time per output token, of each stream."),
+    Meter("engine_gap_seconds", _HISTOGRAM, "seconds", _ENGINE_TRAFFIC, "gap", "Time between tokens, of each token: the mean of its stream's last second."),
+    Meter("engine_gap_mean_seconds", _GAUGE, "seconds", _ENGINE_TRAFFIC, "gap_mean", "Mean of it over about the last minute."),
+    Meter("engine_gap_variance", _GAUGE, "seconds squared", _ENGINE_TRAFFIC, "gap_variance", "Variance of it over about the last minute: batching that stutters."),
+    # The early warning (docs/policies/monitor.md).
+    Meter("load_ratio", _GAUGE, "ratio", _POOL, "warning.load", "Work that arrives over work that can be served, now."),
+    Meter("load_calm_ratio", _GAUGE, "ratio", _POOL, "warning.calm_load", "The same over the last calm minutes."),
+    Meter("load_excess_seconds", _GAUGE, "seconds", _POOL, "warning.excess", "Work above the calm level, added up, in seconds of capacity."),
+    Meter("load_excess_threshold_seconds", _GAUGE, "seconds", _POOL, "warning.excess_threshold", "Where that is an alarm."),
+    Meter("occupancy_ratio", _GAUGE, "ratio", _POOL, "warning.occupancy", "What runs and waits, over the limit of streams."),
+    Meter("occupancy_trend_per_second", _GAUGE, "1/s", _POOL, "warning.trend", "First derivative of it."),
+    Meter("occupancy_acceleration", _GAUGE, "1/s per second", _POOL, "warning.acceleration", "Second derivative of it: the fast trend less the slow one."),
+    Meter("backlog_seconds", _GAUGE, "seconds", _POOL, "warning.backlog_s", "Time that what waits takes to serve."),
+    Meter("time_to_full_seconds", _GAUGE, "seconds", _POOL, "warning.time_to_full_s", "Time until no more may wait; absent unless more arrives than is served."),
+    Meter("alarm", _GAUGE, "0 or 1", _POOL, "alarm.signal", "1 while this signal has raised an alarm.", "signal", AlarmSignal),
+    # Tenants: the first hundred, the configured ones before all.
+    Meter("tenant_attempts", _COUNTER, "attempts", _TENANT, "attempts", "Attempts of the tenant."),
+    Meter("tenant_yields", _COUNTER, "attempts", _TENANT, "yields", "Attempts of the tenant that were refused."),
+    Meter("tenant_good", _COUNTER, "attempts", _TENANT, "good", "Attempts of the tenant that ended good."),
+    Meter("tenant_prompt_tokens", _COUNTER, "tokens", _TENANT, "prompt_tokens", "Prompt tokens of what was admitted and is over."),
+    Meter("tenant_output_tokens", _COUNTER, "tokens", _TENANT, "output_tokens", "Output tokens of the same."),
     # Work that comes back, and the places kept for it.
     Meter("retry_labelled", _COUNTER, "attempts", _RETRIES, "labelled", "Attempts whose client said that they are retries."),
     Meter("retry_recognised", _COUNTER, "attempts", _RETRIES, "recognised", "Attempts that were recognised and got their first arrival time back."),
@@ -112,10 +170,17 @@ METERS: tuple[Meter, ...] = (
     Meter("retry_places", _GAUGE, "places", _RETRIES, "places", "Refused clients that are expected to come back."),
     Meter("retry_places_dropped", _COUNTER, "places", _RETRIES, "places_dropped", "Places given up because there were too many."),
     Meter("retry_entries", _GAUGE, "entries", _RETRIES, "entries", "Fingerprints kept to recognise what comes back."),
+    Meter("retry_amplification_ratio", _GAUGE, "ratio", _RETRIES, "amplification", "Attempts over requests, since the start of each tenant that is known; absent without a retry budget."),
+    Meter("retry_budget", _GAUGE, "attempts", _RETRIES, "budget", "Retries that may pass within ten seconds; absent without a retry budget."),
+    Meter("retry_budget_spent", _GAUGE, "attempts", _RETRIES, "budget_spent", "Retries that were charged within the last ten seconds."),
     # The whole gate.
     Meter("good_output_tokens", _COUNTER, "tokens", _GATE, "good_output_tokens", "Output tokens of attempts that ended good."),
     Meter("wasted_prompt_tokens", _COUNTER, "tokens", _GATE, "wasted_prompt_tokens", "Prompt tokens of admitted attempts that did not end good."),
     Meter("wasted_output_tokens", _COUNTER, "tokens", _GATE, "wasted_output_tokens", "Output tokens of admitted attempts that did not end good."),
+    Meter("prompt_estimate_bias_ratio", _GAUGE, "ratio", _GATE, "prompt_error.bias", "Prompt tokens over their estimates, less 1, of the last few hundred answers."),
+    Meter("prompt_estimate_error", _GAUGE, "ln", _GATE, "prompt_error.p90", "90th percentile of |ln(actual / estimated)|: 0.69 is a factor of two."),
+    Meter("output_estimate_bias_ratio", _GAUGE, "ratio", _GATE, "output_error.bias", "Output tokens over their estimates, less 1, of the last few hundred answers."),
+    Meter("output_estimate_error", _GAUGE, "ln", _GATE, "output_error.p90", "90th percentile of |ln(actual / estimated)|: 0.69 is a factor of two."),
     Meter("draining", _GAUGE, "0 or 1", _GATE, "draining", "1 while the process is leaving."),
     # The HTTP door, before anything reaches the core.
     Meter("door_connections", _GAUGE, "connections", _DOOR, "connections", "Open client connections."),
@@ -132,7 +197,8 @@ METERS: tuple[Meter, ...] = (
     Meter("config_reloads_failed", _COUNTER, "reloads", _SERVICE, "failed_reloads", "Reloads that kept the old configuration because the new one is wrong."),
     Meter("loop_lag_seconds", _GAUGE, "seconds", _SERVICE, "loop_lag_s", "How late the loop's last timer was: what a ready event waits for its turn."),
     Meter("loop_lag_worst_seconds", _GAUGE, "seconds", _SERVICE, "worst_loop_lag_s", "The latest since the start."),
-    Meter("log_lines_dropped", _COUNTER, "lines", _SERVICE, "log_lines_dropped", "Log lines that nobody could take."),
+    Meter("log_lines_dropped", _COUNTER, "lines", _SERVICE, "log_lines_dropped", "Log lines of the process that nobody could take."),
+    Meter("attempt_lines_dropped", _COUNTER, "lines", _SERVICE, "attempt_lines_dropped", "Log lines of attempts that nobody could take."),
     # This process.
     Meter("process_cpu_seconds", _COUNTER, "seconds", _PROCESS, "cpu_s", "Processor time of this process, user and system."),
     Meter("process_resident_bytes", _GAUGE, "bytes", _PROCESS, "resident_bytes", "Memory of this process that is in RAM."),

@@ -10,16 +10,25 @@ _INTRODUCTION = """# Metrics reference
 *Generated from the table in `headgate/observe/meters.py` by `headgate config metrics`; do not edit.*
 
 `GET /metrics` on the admin door answers in the classic Prometheus text format, or in OpenMetrics where the Accept
-header asks for it. Labels come from the configuration (`lane`, `engine`) or from a closed list of words; tenants and
-models are never labels. A value that is unknown, stale or switched off has no sample. The same numbers, per model
-where there are models, are in `GET /api/state`.
+header asks for it. Labels come from the configuration (`lane`, `engine`, `pool` by its first engine) or from a closed
+list of words, but for `tenant`: it stands on counters only, for the configured tenants and the first others up to 100
+(`other` is the rest, `-` whoever has none), and no model is ever a label. A value that is unknown, stale, infinite or
+switched off has no sample. Distributions know 6 lanes and 8 engines apart, then `other`. A page never has more than
+5,000 series. The same numbers, per model where there are models, are in `GET /api/state`.
+
+A histogram has the series `_bucket{le}`, `_sum` and `_count`. How to read these pages, with queries, is in
+[how-to/metrics.md](../how-to/metrics.md).
 
 `headgate_build_info{version, python}` is always 1 and says what runs.
 """
 
 _TITLES = {
     Scope.LANE: "By lane",
+    Scope.LANE_TRAFFIC: "By lane: distributions",
     Scope.ENGINE: "By engine",
+    Scope.ENGINE_TRAFFIC: "By engine: distributions",
+    Scope.POOL: "By pool: the early warning",
+    Scope.TENANT: "By tenant",
     Scope.RETRIES: "Work that comes back",
     Scope.GATE: "The whole gate",
     Scope.DOOR: "The HTTP door",

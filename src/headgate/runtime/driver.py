@@ -128,12 +128,12 @@ class Driver:
     # ---- the step
 
     def _run(self) -> None:
-        events, handle = self._events, self._governor.handle
+        events, handle, read_clock = self._events, self._governor.handle, self._now
         self._stepping = True
         try:
             while events:
                 event = events.popleft()
-                now = self._now()
+                now = read_clock()
                 decisions = handle(event, now)
                 if self.observers:
                     self._show(event, decisions, now)
@@ -141,7 +141,9 @@ class Driver:
                     self._tell(decisions)
         finally:
             self._stepping = False
-            self._arm()
+            wake = self._governor.next_wake()
+            if wake is not None and (self._timer is None or wake < self._timer_at):
+                self._arm(wake)
 
     def _show(self, event: Event, decisions: tuple[Decision, ...], now: float) -> None:
         for observer in self.observers:
@@ -151,16 +153,17 @@ class Driver:
         listeners = self._listeners
         for decision in decisions:
             try:
-                if isinstance(decision, Ended):
-                    if (listener := listeners.pop(decision.attempt, None)) is not None:
-                        listener.on_ended(decision)
-                elif isinstance(decision, Yield):
-                    if (listener := listeners.pop(decision.attempt, None)) is not None:
-                        listener.on_yield(decision)
-                elif (listener := listeners.get(decision.attempt)) is None:
+                number = decision[0]
+                if (listener := listeners.get(number)) is None:
                     continue
-                elif isinstance(decision, Admit):
+                if isinstance(decision, Admit):  # the most frequent first
                     listener.on_admit(decision)
+                elif isinstance(decision, Ended):
+                    del listeners[number]
+                    listener.on_ended(decision)
+                elif isinstance(decision, Yield):
+                    del listeners[number]
+                    listener.on_yield(decision)
                 elif isinstance(decision, Hold):
                     listener.on_hold(decision)
                 else:
@@ -174,10 +177,7 @@ class Driver:
 
     # ---- the timer
 
-    def _arm(self) -> None:
-        wake = self._governor.next_wake()
-        if wake is None or (self._timer is not None and self._timer_at <= wake):
-            return
+    def _arm(self, wake: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = wake
@@ -187,7 +187,9 @@ class Driver:
     def _wake(self) -> None:
         self._timer = None
         wake = self._governor.next_wake()
-        if wake is not None and wake <= self._now():
+        if wake is None:
+            return
+        if wake <= self._now():
             self.post(Tick())
         else:
-            self._arm()
+            self._arm(wake)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from headgate.config.schema import Config
 from headgate.core.settings import EngineSettings, LaneSettings, Settings
+from headgate.core.words import OutputCharge
 from headgate.engine.profile import EngineProfile, find_profile, scaled
 from headgate.sim.engines.batched import BatchedStation
 from headgate.sim.engines.troubles import Refusing, Timetable, Trouble
@@ -42,6 +43,7 @@ class Fleet:
         """Put every engine into the world, and their troubles onto its loop."""
         timetable = Timetable(world.loop, world.driver.post)
         troubles = list(troubles)
+        followed = _followed(self.settings)
         stormy = {trouble.engine for trouble in troubles if trouble.kind == "refusals"}
         for number, (name, profile) in enumerate(self.profiles.items()):
             own = manners if isinstance(manners, EngineManners) else manners.get(name, EngineManners())
@@ -57,10 +59,22 @@ class Fleet:
             dice = streams.draws("refusals", lambda dice, count: dice.random(count), number)
             door = Refusing(station, world, dice)
             # A door that nobody slams is only in the way of a hundred thousand requests.
-            world.add_station(door if name in stormy else station)
+            seen = door if name in stormy else station
+            world.add_station(seen, followed=name in followed)
             for trouble in troubles:
                 if trouble.engine == name:
                     timetable.put(trouble, station, door, profile)
+
+
+def _followed(settings: Settings) -> frozenset[str]:
+    """Return the engines about which something is decided by how far their streams have come."""
+    if any(rule.limit.output is OutputCharge.PRODUCED for rule in settings.quotas):
+        return frozenset(engine.name for engine in settings.engines)
+    return frozenset(
+        engine.name
+        for engine in settings.engines
+        if engine.limit.kind != "fixed" or engine.account is not None
+    )
 
 
 def configured_fleet(config: Config, default_profile: str) -> Fleet:

@@ -46,13 +46,20 @@ class World:
         self._remembers = remembers
         self._visits: dict[int, Visit] = {}
         self._growing: dict[str, dict[int, int]] = {}
+        self._followed: set[str] = set()
         self._attempts = 0
         self._numbers = 0
 
-    def add_station(self, station: Station) -> None:
-        """Put an engine into the world, under the name that the governor knows it by."""
+    def add_station(self, station: Station, *, followed: bool = False) -> None:
+        """Put an engine into the world, under the name that the governor knows it by.
+
+        Of a `followed` one the progress of every stream with a token is told once a second, as the gateway does; of
+        others only that of streams which outgrow what they reserved, since nothing else is decided by it there.
+        """
         self.stations[station.name] = station
         self._growing[station.name] = {}
+        if followed:
+            self._followed.add(station.name)
 
     def start_watch(self, delay_s: float = 0.0) -> None:
         """Begin reading gauges, as the gateway does."""
@@ -142,7 +149,10 @@ class World:
         if self.on_admit is not None:
             self.on_admit(visit, decision)
         job = visit.job
-        if job.prompt_tokens + job.output_tokens > leg.kv_tokens:
+        if leg.engine in self._followed:
+            if job.stream:
+                self._growing[leg.engine][attempt] = 0
+        elif job.prompt_tokens + job.output_tokens > leg.kv_tokens:
             self._growing[leg.engine][attempt] = leg.kv_tokens - job.prompt_tokens
         station.start(attempt, job)
 
@@ -168,7 +178,12 @@ class World:
         visit.user.failed(visit)
 
     def ended(self, decision: Ended) -> None:
-        """The governor's own accounts; the world keeps the users'."""
+        """The governor's own accounts; the world keeps the users', but for what no engine will answer any more."""
+        if decision.outcome is Outcome.ENGINE_FAILED:
+            visit = self._visits[decision.attempt]
+            self._forget(visit)
+            self.driver.post(Released(decision.attempt))
+            visit.user.failed(visit)
 
     # ---- what engines report
 
@@ -200,14 +215,14 @@ class World:
         visit.user.answered(visit)
 
     def failed(self, attempt: int, kind: FailureKind, sent: Sent, hint_s: float | None) -> None:
-        """The engine gave up on it."""
+        """The engine gave up on it; the governor may try another before it has ended."""
         visit = self._visits.get(attempt)
         if visit is None:
             return
-        self._forget(visit)
+        assert visit.station is not None
+        self._growing[visit.station.name].pop(attempt, None)
+        visit.station = visit.first_token_at = None
         self.driver.post(Failed(attempt, kind, sent, hint_s))
-        self.driver.post(Released(attempt))
-        visit.user.failed(visit)
 
     # ---- bookkeeping
 
@@ -225,7 +240,7 @@ class World:
         self.recorder.returned(kept=kept)
 
     def _progress(self, station: Station) -> None:
-        """Tell once a second which streams have outgrown what was reserved for them; others need no word."""
+        """Tell once a second how far streams have come, as far as it matters (`add_station`)."""
         growing = self._growing[station.name]
         if not growing:
             return

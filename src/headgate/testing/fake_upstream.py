@@ -154,6 +154,9 @@ class Line(asyncio.Protocol):
             upstream.scrapes += 1
             await (upstream.on_scrape or _no_metrics)(self)
             return
+        if request.target.endswith(b"/health"):
+            await self.send(answers.whole(b"", upstream.health))
+            return
         upstream.received.append(request)
         self.answering = True
         try:
@@ -207,7 +210,8 @@ class FakeUpstream(Service):
     """A raw HTTP/1.1 server that runs `script` for every request; both may be changed at any time.
 
     `on_connect` runs before the first request of a connection is read, `on_scrape` for requests to `/metrics`
-    (default: 404). `received` are the requests in order (scrapes not among them), `connected` counts connections,
+    (default: 404); `health` is the status of `/health`. `received` are the other requests in order, `connected` counts
+    connections,
     `aborted` the scripts that a hang-up of the gateway interrupted, `sent_bytes` what the gateway has taken.
     """
 
@@ -226,6 +230,7 @@ class FakeUpstream(Service):
         self.connected = 0
         self.aborted = 0
         self.scrapes = 0
+        self.health = 200
         self.sent_bytes = 0
         self.lines: set[Line] = set()
         self.port = 0
@@ -265,6 +270,7 @@ class FakeUpstream(Service):
         """Answer politely again and start every count and record anew."""
         self.script = answer_politely
         self.on_connect = self.on_scrape = None
+        self.health = 200
         self.received = []
         self.connected = self.aborted = self.scrapes = self.sent_bytes = 0
 

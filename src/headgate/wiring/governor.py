@@ -1,7 +1,11 @@
 """From settings to a governor: the one place where names become policies."""
 
+from functools import partial
+
 from headgate.core.governor import Governor
-from headgate.core.settings import Settings
+from headgate.core.queues.base import Order
+from headgate.core.queues.fair import FairOrder
+from headgate.core.settings import LaneSettings, Settings
 from headgate.wiring.choices import ORDERS, ROUTERS
 
 DEFAULT_ROUTER = "least_work"
@@ -9,4 +13,10 @@ DEFAULT_ROUTER = "least_work"
 
 def build_governor(settings: Settings, now: float) -> Governor:
     """Return a governor that starts at core time `now` with every policy that the settings name."""
-    return Governor(settings, ORDERS, ROUTERS[DEFAULT_ROUTER](), now)
+    return Governor(settings, make_order, ROUTERS[DEFAULT_ROUTER](), now)
+
+
+def make_order(lane: LaneSettings) -> Order:
+    """Return the order that this lane asks for: between its tenants fair if it is to be, inside each as named."""
+    inner = partial(ORDERS[lane.order], lane)
+    return FairOrder(inner) if lane.fair else inner()

@@ -6,14 +6,24 @@ Nothing is guessed silently: every number that the configuration leaves open com
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from headgate.config.lanes import LaneConfig
 from headgate.config.line import LineConfig
 from headgate.config.problems import ConfigError, Place, Problem, SettingPath
-from headgate.config.schema import Config, EngineConfig, LaneConfig
+from headgate.config.schema import Config, EngineConfig
 from headgate.config.units import format_duration
-from headgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
+from headgate.core.limits.signal import LEAST_SAMPLES
+from headgate.core.settings import (
+    EngineSettings,
+    LaneSettings,
+    LimitSettings,
+    ServicePrior,
+    Settings,
+    TenantSettings,
+)
 from headgate.core.words import DeadlineFrom, IgnoresHangups
 from headgate.engine.profile import find_profile, scaled
 from headgate.wiring.chosen import Choice, EngineFacts, choose_kv_tokens, choose_max_inflight, origin
+from headgate.wiring.quotas import account_settings, quota_rules
 
 _DEFAULT_LANE = "interactive"
 LINE_LANE = "line"
@@ -39,8 +49,9 @@ def build_settings(
     """
     facts, places = facts or {}, places or {}
     engines, reasons = [], []
+    tpot_slo_s = min([lane.tpot_slo for lane in config.lanes if lane.tpot_slo is not None], default=None)
     for index, engine in enumerate(config.engines):
-        settings, why = _engine(engine, facts.get(engine.name, EngineFacts()), places, index)
+        settings, why = _engine(engine, facts.get(engine.name, EngineFacts()), places, index, tpot_slo_s)
         engines.append(settings)
         reasons += why
     for index, lane in enumerate(config.lanes):
@@ -48,11 +59,29 @@ def build_settings(
     lanes = tuple(_lane(lane) for lane in config.lanes)
     if config.line is not None and all(lane.name != LINE_LANE for lane in lanes):
         lanes += (_line_lane(config.line),)
-    return Built(Settings(lanes=lanes, engines=tuple(engines)), tuple(reasons))
+    whole = Settings(
+        lanes=lanes,
+        engines=tuple(engines),
+        max_places=config.retries.places,
+        tenants=tuple(
+            TenantSettings(each.name, each.weight, each.max_inflight)
+            for each in config.tenants
+            if each.weight != 1.0 or each.max_inflight is not None
+        ),
+        quotas=quota_rules(config.quotas),
+        retry_budget=config.retries.budget,
+        observe=config.mode == "observe",
+        hard_cap=config.hard_cap,
+    )
+    return Built(whole, tuple(reasons))
 
 
 def _engine(
-    engine: EngineConfig, facts: EngineFacts, places: Mapping[SettingPath, Place], index: int
+    engine: EngineConfig,
+    facts: EngineFacts,
+    places: Mapping[SettingPath, Place],
+    index: int,
+    tpot_slo_s: float | None,
 ) -> tuple[EngineSettings, list[Choice]]:
     max_inflight, why_inflight = choose_max_inflight(
         engine, facts, origin(places, "engines", index, "max_inflight")
@@ -65,9 +94,25 @@ def _engine(
         prefill_tokens=engine.prefill_tokens,
         models=engine.models,
         ignores_hangups=IgnoresHangups(engine.ignores_hangups),
+        account=account_settings(engine.account),
+        limit=_limit(engine, tpot_slo_s),
         prior=_prior(engine, index, places),
     )
     return settings, [why_inflight, why_kv]
+
+
+def _limit(engine: EngineConfig, tpot_slo_s: float | None) -> LimitSettings:
+    """Return how the limit moves: pinned to the shortest TPOT that a lane promises, where one does."""
+    given = engine.limit
+    slo_s = given.tpot_slo if given.tpot_slo is not None else tpot_slo_s
+    return LimitSettings(
+        kind=given.kind or ("fixed" if slo_s is None else "slo_gradient"),
+        tpot_slo_s=slo_s,
+        start=given.start,
+        minimum=given.minimum,
+        window_s=given.window,
+        window_samples=given.window_samples or LEAST_SAMPLES,
+    )
 
 
 def _prior(engine: EngineConfig, index: int, places: Mapping[SettingPath, Place]) -> ServicePrior:
@@ -107,7 +152,15 @@ def _lane(lane: LaneConfig) -> LaneSettings:
         tpot_slo_s=lane.tpot_slo,
         deadline_s=lane.ttft_slo if lane.deadline is None else lane.deadline,
         deadline_from=DeadlineFrom(from_first),
-        order=lane.order,
+        order=lane.order or ("short_first" if lane.name == _DEFAULT_LANE else "arrival"),
+        fair=lane.fair,
+        max_overtakes=lane.max_overtakes,
+        share=lane.share,
+        headroom=lane.headroom,
+        band=lane.band,
+        window_s=lane.window,
+        demote=lane.demote,
+        clip_tokens=lane.clip,
         max_queue=lane.max_queue,
         max_queue_tokens=lane.max_queue_tokens,
         max_queue_bytes=lane.max_queue_bytes,

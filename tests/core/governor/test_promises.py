@@ -105,11 +105,11 @@ def test_four_streams_that_start_together_keep_their_promises(same_body: bool) -
     assert _idle_share(world, 4) < 0.02
 
 
-def test_an_engine_five_per_cent_slower_than_foreseen_costs_a_third_attempt_at_most() -> None:
+def test_an_engine_five_per_cent_slower_than_foreseen_costs_nobody_a_third_attempt() -> None:
     world, clients = _crowd(20, 1, 2.0, lambda _: 1.05)
 
     assert _served(world) == list(range(20))
-    assert max(client.attempts for client in clients) == 3
+    assert max(client.attempts for client in clients) == 2
     assert _idle_share(world, 1) < 0.01
 
 

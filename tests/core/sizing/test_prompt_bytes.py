@@ -41,3 +41,24 @@ def test_inv_5_model_names_of_users_do_not_fill_the_memory() -> None:
         sizes.learn(f"m{number}", 20_000, 10_000)
     assert len(list(sizes.ratios())) == MAX_MODELS + 1
     assert sizes.tokens("never seen", 20_000) == pytest.approx(10_000, rel=0.03)
+
+
+def test_tokens_that_come_from_no_text_are_added_and_not_learned_as_text() -> None:
+    sizes = PromptBytes()
+    assert sizes.tokens("m", 400, fixed_tokens=1_500) == 1_600
+    assert sizes.tokens("m", 0, fixed_tokens=85) == 85
+    for _ in range(20):
+        sizes.learn("m", 4_000, 2_500, fixed_tokens=1_500)
+    assert dict(sizes.ratios())["m"] == pytest.approx(4.0)
+    sizes.learn("m", 4_000, 1_000, fixed_tokens=1_500)
+    assert dict(sizes.ratios())["m"] == pytest.approx(4.0)
+
+
+def test_the_error_of_the_estimates_shows_before_and_after_learning() -> None:
+    sizes = PromptBytes()
+    sizes.learn("m", 4_000, 2_000)
+    assert sizes.error().bias == pytest.approx(1.0)
+    for _ in range(1_000):
+        sizes.learn("m", 4_000, 2_000)
+    assert sizes.error().bias == pytest.approx(0.0, abs=0.02)
+    assert sizes.error().p90 < 0.05

@@ -110,3 +110,40 @@ def test_repeats_come_with_the_same_notes() -> None:
         reader.clear()
     assert notes[1] is not None
     assert notes[1] is notes[2]
+
+
+@given(
+    digits=st.sampled_from([b"2", b"02", b"10", b"1", b"0", b"+2", b""]),
+    body=st.binary(max_size=12),
+    position=st.integers(0, len(FIRST) + 12),
+    changed=st.none() | st.binary(max_size=1),
+)
+def test_an_answer_taken_at_once_is_the_one_that_feeding_gives(
+    digits: bytes, body: bytes, position: int, changed: bytes | None
+) -> None:
+    data = HEAD % digits + body
+    if changed is not None:
+        data = data[:position] + changed + data[position + 1 :]
+    reader = AnswerReader(4096, 8)
+    reader.feed(FIRST, head_only=False)
+    reader.clear()
+    taken = reader.repeated(data)
+    assert not reader.touched
+    seen = read(reader, data, forgetful=True)
+    if taken is not None:
+        head, content = taken
+        assert [_bare(head), content, True, False] == [_bare(seen[0]), *seen[1:4]]
+        assert seen[-1] is True
+    elif seen[2:4] == [True, False] and seen[-1]:
+        assert data != HEAD % b"%d" % len(body) + body or not body
+
+
+def test_a_part_of_an_answer_is_not_taken_at_once() -> None:
+    reader = AnswerReader(4096, 8)
+    reader.feed(FIRST, head_only=False)
+    reader.clear()
+    assert reader.repeated(FIRST) is not None
+    assert reader.repeated(FIRST[:-1]) is None
+    assert reader.repeated(FIRST + b"x") is None
+    reader.feed(FIRST[:20], head_only=False)
+    assert reader.repeated(FIRST) is None

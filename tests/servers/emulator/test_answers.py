@@ -5,12 +5,12 @@ import json
 import pytest
 
 from headgate.servers.emulator.answers import DONE, AnswerText, error_body
-from headgate.servers.emulator.requests import Answer, GenerationRequest
+from headgate.servers.emulator.requests import Answer, GenerationRequest, Surface
 
 
 def text(*, chat: bool = True, include_usage: bool = False) -> AnswerText:
     request = GenerationRequest(
-        chat=chat,
+        surface=Surface.CHAT if chat else Surface.COMPLETION,
         model='mo"del',
         stream=True,
         include_usage=include_usage,

@@ -5,12 +5,18 @@ from random import Random
 
 import pytest
 
-from headgate.servers.emulator.requests import Answer, BadRequestError, GenerationRequest, RequestReader
+from headgate.servers.emulator.requests import (
+    Answer,
+    BadRequestError,
+    GenerationRequest,
+    RequestReader,
+    Surface,
+)
 
 
 def read(body: dict[str, object], *, chat: bool = True, seed: int = 1) -> GenerationRequest:
     reader = RequestReader(max_model_len=1000, tokens_per_event=3, model_name="own", dice=Random(seed))
-    return reader.read(json.dumps(body).encode(), chat=chat)
+    return reader.read(json.dumps(body).encode(), Surface.CHAT if chat else Surface.COMPLETION)
 
 
 def chat(**fields: object) -> dict[str, object]:
@@ -139,4 +145,4 @@ def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
     reader = RequestReader(max_model_len=1000, tokens_per_event=1, model_name="own", dice=Random(1))
 
     with pytest.raises(BadRequestError, match="body"):
-        reader.read(body, chat=True)
+        reader.read(body, Surface.CHAT)

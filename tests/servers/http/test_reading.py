@@ -4,13 +4,11 @@ from hashlib import sha256
 
 import pytest
 
-from headgate.dialects import DIALECTS
 from headgate.runtime.callers import Caller, Callers, CallerSettings, TenantRule
 from headgate.runtime.upstream.repeats import Notes
 from headgate.servers.http.reading import Reading, kept_reading
 from headgate.servers.http1 import Head
 
-READERS = DIALECTS["openai"].readers
 GUARDED = CallerSettings(tenants=(TenantRule("one", (sha256(b"key").digest(),)),))
 
 
@@ -23,7 +21,7 @@ def head(*fields: tuple[bytes, bytes]) -> Head:
 def kept(settings: CallerSettings, *fields: tuple[bytes, bytes]) -> bool:
     """Whether a repeat of this head would find the reading."""
     request, callers = head(*fields), Callers(settings)
-    Reading(request, callers, Caller("one", None), READERS).keep(request)
+    Reading(request, callers, Caller("one", None)).keep(request)
     return kept_reading(request, callers) is not None
 
 
@@ -48,5 +46,5 @@ def test_a_head_that_is_refused_is_not_kept() -> None:
 
 def test_other_keys_end_what_was_concluded() -> None:
     request, callers = head((b"authorization", b"Bearer key")), Callers(GUARDED)
-    Reading(request, callers, Caller("one", None), READERS).keep(request)
+    Reading(request, callers, Caller("one", None)).keep(request)
     assert kept_reading(request, Callers(CallerSettings(), callers)) is None

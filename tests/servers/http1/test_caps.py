@@ -1,5 +1,6 @@
 """Bounds on bodies, connections and bytes held over all of them; and the drain."""
 
+import asyncio
 import resource
 
 import pytest
@@ -31,6 +32,39 @@ def test_a_chunked_body_over_the_cap_is_refused_at_the_cap() -> None:
             got = await stand.ask(chunked(b"x" * 500, b"x" * 501, ending=b""))
             assert got.status == 413
             assert len(stand.application.bodies) == 1
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"8000000000000000\r\n", 400),
+        (b"8000000000000000\r\nhello", 400),
+        (b"3e9;x=y\r\nhello", 413),
+        (b"5\r\nhello\r\n00003e9\r\n", 413),
+    ],
+)
+@pytest.mark.parametrize("cut", [0, 1, 3, 5])
+def test_a_chunk_that_can_never_fit_is_refused_at_its_head(head: bytes, status: int, cut: int) -> None:
+    """Nobody waits for its bytes; the head may come in two reads."""
+
+    async def body() -> None:
+        async with serving(body_bytes=1000) as stand:
+            request = chunked(b"\r\nffffffffffffffff\r\n", ending=b"")
+            client = await stand.connect()
+            client.send(request + head[: len(head) - cut])
+            await asyncio.sleep(0.01)
+            client.send(head[len(head) - cut :])
+            assert (await client.answer()).status == status
+
+    run(body())
+
+
+def test_a_chunk_as_long_as_a_body_may_be_is_taken() -> None:
+    async def body() -> None:
+        async with serving(body_bytes=1000) as stand:
+            assert (await stand.ask(chunked(b"\r\nffffffffffffffff\r\n" * 47 + b"x" * 60))).status == 200
 
     run(body())
 

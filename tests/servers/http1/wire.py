@@ -87,7 +87,7 @@ class Recorder:
     def on_slow(self, exchange: Exchange, slow: bool) -> None:
         self.slow.append(slow)
 
-    def bad_request(self, status: int, code: str, message: str) -> Refusal:
+    def bad_request(self, status: int, code: str, message: str, head: Head | None = None) -> Refusal:
         return Refusal(status, [(b"content-type", b"text/plain")], f"{code}: {message}".encode())
 
 

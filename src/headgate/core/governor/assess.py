@@ -11,15 +11,22 @@ from typing import NamedTuple
 from headgate.core.decisions import Admit, Hold, Leg, Yield
 from headgate.core.events import Arrived
 from headgate.core.governor.knowledge import Knowledge
-from headgate.core.governor.promises import DRAINING_HINT_S, hint_s, no_engine_hint_s
 from headgate.core.governor.records import Attempt, Engine
+from headgate.core.governor.refusal import refusal
+from headgate.core.governor.turns import ahead_of, may_go
 from headgate.core.lanes import choose_lane
-from headgate.core.tickets import DUE_HOLD_S, Entry
+from headgate.core.tickets import DUE_HOLD_S, EARLY_RETURNS_FORGIVEN, EARLY_S, Entry
 from headgate.core.words import DeadlineFrom, Reason
 
 # No queue holds more than this, whatever its predicted wait (INV-5): at 10,000 attempts even a thousand
 # departures a second mean ten seconds.
 QUEUE_COUNT_CEILING = 10_000
+# Who is back when told is held for this share of its hint, if that is longer: the promise is kept within as much.
+_DUE_HOLD_SHARE = 0.2
+# So many answers teach how long a whole one takes; nobody is refused for what is only believed.
+_TRUSTED_ANSWERS = 10
+# SDKs try twice more by themselves: this is the last of them.
+_LAST_CHANCE = 2
 # A whole answer may take this many times its expected decoding before its engine is given up (design section 6).
 _ANSWER_PATIENCE = 2.0
 
@@ -38,62 +45,118 @@ def assess(knowledge: Knowledge, arrival: Arrived, now: float) -> Plan:
     """Return what `handle(Arrived)` would decide at this time; changes nothing."""
     lane = choose_lane(knowledge.open_lanes, arrival.lane, knowledge.first_lane)
     draft = Attempt(arrival, lane, now, knowledge.arrivals)
+    routes, engine = knowledge.routes, arrival.engine
+    draft.route = route = routes.of(arrival.model) if engine is None else routes.pinned(engine, arrival.model)
+    draft.queue = lane.queue_for(route)
+    draft.weight = knowledge.allowances.weight(arrival.tenant)
     _size(knowledge, draft)
-    entry = _recognise(knowledge, draft, now)
-    _date(draft)
-    return _judge(knowledge, draft, entry, now)
+    entry = _recognise(draft, now)
+    _date(knowledge, draft)
+    plan = _judge(knowledge, draft, entry, now)
+    return _observed(knowledge, plan, now) if knowledge.observe else plan
+
+
+def _observed(knowledge: Knowledge, plan: Plan, now: float) -> Plan:
+    """Let it run all the same, and say what a protecting gate would have refused it for; None where it would hold it.
+
+    Only what nobody could run is refused: without an engine, and in a drain.
+    """
+    draft, decision = plan.draft, plan.decision
+    would = decision.reason if isinstance(decision, Yield) else None
+    if isinstance(decision, Admit) or would in {Reason.NO_ENGINE, Reason.DRAINING}:
+        return plan
+    if knowledge.hard_cap and all(engine.gate.streams >= engine.limit for engine in draft.route.up):
+        return plan
+    engine = min(draft.route.up, key=lambda each: each.gate.streams / each.limit)
+    admit = admission(draft, engine, engine.expected_ttft_s(draft.prompt_tokens), now)
+    return plan._replace(engine=engine, decision=admit._replace(would=would))
 
 
 def _size(knowledge: Knowledge, draft: Attempt) -> None:
     arrival = draft.arrival
-    expected, reserved = knowledge.learned_output.estimate(arrival.model, arrival.max_tokens)
-    draft.prompt_tokens = prompt = knowledge.prompt_bytes.tokens(arrival.model, arrival.prompt_bytes)
+    model = arrival.model
+    prompt = knowledge.prompt_bytes.tokens(model, arrival.prompt_bytes, arrival.fixed_tokens)
+    draft.prompt_tokens = prompt
+    expected, reserved = knowledge.output_length.estimate(
+        model, arrival.tenant, draft.lane.settings.name, arrival.max_tokens, prompt, arrival.min_tokens
+    )
     draft.output_tokens = arrival.answers * expected
     draft.kv_tokens = prompt + arrival.answers * reserved
 
 
-def _recognise(knowledge: Knowledge, draft: Attempt, now: float) -> Entry | None:
+def _recognise(draft: Attempt, now: float) -> Entry | None:
     """Find the entry that this arrival continues, and give the draft its `first_seen` back."""
     arrival = draft.arrival
     entry = None
-    if arrival.fingerprint is not None and knowledge.places.knows(arrival.tenant):
+    places = draft.route.pool.places
+    if arrival.fingerprint is not None and places.knows(arrival.tenant):
         draft.fingerprint = arrival.fingerprint()
-        entry = knowledge.places.match(arrival.tenant, draft.fingerprint, now, arrival.retry_count)
+        entry = places.match(arrival.tenant, draft.fingerprint, now, arrival.retry_count)
     if entry is not None:
-        draft.recognised = True
-        draft.first_seen = entry.first_seen
-        draft.arrival_number = entry.number
+        _line_up(draft, entry, now)
     if arrival.first_seen is not None:
         draft.recognised = True
         draft.first_seen = min(draft.first_seen, arrival.first_seen)
+        if entry is None:
+            draft.lined_up_at = draft.first_seen
     return entry
 
 
-def _date(draft: Attempt) -> None:
+def _line_up(draft: Attempt, entry: Entry, now: float) -> None:
+    """Give the draft its age back, and its place in the line unless it has come too early too often."""
+    caps_sleep = draft.arrival.caps_sleep
+    is_early = entry.is_early(now) and not caps_sleep
+    draft.recognised = True
+    draft.first_seen = entry.first_seen
+    draft.early_returns = entry.early_returns + is_early
+    if draft.early_returns <= EARLY_RETURNS_FORGIVEN or not is_early:
+        lined_up_at = entry.first_seen if entry.lined_up_at is None else entry.lined_up_at
+        draft.arrival_number, draft.lined_up_at, draft.turn = entry.number, lined_up_at, entry.turn
+
+
+def is_agreed(draft: Attempt, entry: Entry | None, now: float) -> bool:
+    """Return whether it is back when it was told to come, or cannot help coming sooner."""
+    arrival = draft.arrival
+    told_at = arrival.due_at
+    if told_at is not None and now >= told_at - EARLY_S:
+        return True
+    return arrival.caps_sleep or _is_due(entry, now)
+
+
+def _date(knowledge: Knowledge, draft: Attempt) -> None:
     settings = draft.lane.settings
     from_first = settings.deadline_from is DeadlineFrom.FIRST_ATTEMPT
     origin = draft.first_seen if from_first else draft.arrived_at
     draft.lane_deadline = draft.deadline = origin + settings.deadline_s
     allowed_s = draft.arrival.time_allowed_s
     if allowed_s is not None:
-        draft.deadline = min(draft.deadline, draft.arrived_at + allowed_s)
+        if not draft.arrival.stream and knowledge.answers >= _TRUSTED_ANSWERS:
+            # The client waits so long for the whole answer: what is decoded after the first token counts too.
+            paces = [engine.service.tpot_s(1) for engine in draft.route.up]
+            allowed_s -= draft.output_tokens / draft.arrival.answers * min(paces, default=0.0)
+        draft.deadline = min(draft.deadline, draft.arrived_at + max(0.0, allowed_s))
 
 
 def _judge(knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float) -> Plan:
     if knowledge.draining:
         return _refused(knowledge, draft, entry, now, Reason.DRAINING)
-    engines = knowledge.engines_for(draft.arrival.model)
+    engines = draft.route.up
     if not engines:
         return _refused(knowledge, draft, entry, now, Reason.NO_ENGINE, bound=1.0)
     if not fit_somewhere(engines, draft.prompt_tokens):
         return _refused(
             knowledge, draft, entry, now, Reason.TOO_LARGE, draft.prompt_tokens, largest_prompt(engines)
         )
-    ahead = knowledge.ahead_of(draft)
-    roomy = knowledge.roomy_engine(draft, engines, now) if ahead == 0 else None
+    agreed = is_agreed(draft, entry, now)
+    short = knowledge.allowances.shortfall(draft, agreed, now)
+    if short is not None:
+        return _refused(knowledge, draft, entry, now, *short)
+    price(draft)
+    ahead = ahead_of(draft)
+    roomy = knowledge.roomy_engine(draft, engines, now) if may_go(draft, ahead, now) else None
     if roomy is not None:
         engine, ttft_s = roomy
-        if now + ttft_s > draft.deadline:
+        if not engine.is_in_time(draft, ttft_s, now):
             return _refused(knowledge, draft, entry, now, Reason.TOO_LATE, ttft_s, draft.deadline - now)
         return Plan(draft, entry, engine, admission(draft, engine, ttft_s, now), 0.0)
     if (full := _over_bounds(knowledge, draft, entry, now)) is not None:
@@ -110,8 +173,9 @@ def _judge_wait(
     engines: Sequence[Engine],
 ) -> Plan:
     """Hold it at this place if it will make it from there."""
-    wait_s = knowledge.openings.wait_s(place, now)
-    upper_s = wait_s + knowledge.openings.upper_s(place)
+    openings = draft.route.pool.openings
+    wait_s = openings.wait_s(place, now)
+    upper_s = wait_s + openings.upper_s(place)
     ttft_s = min([engine.expected_ttft_s(draft.prompt_tokens) for engine in engines])
     if now + upper_s + ttft_s > draft.deadline:
         left_s = draft.deadline - now
@@ -132,7 +196,18 @@ def _refused(
     bound: float = 0.0,
     wait_s: float = 0.0,
 ) -> Plan:
-    return Plan(draft, entry, None, refusal(knowledge, draft, reason, now, value, bound), wait_s)
+    return Plan(draft, entry, None, refusal(knowledge, draft, reason, now, value, bound, wait_s), wait_s)
+
+
+def price(draft: Attempt) -> None:
+    """Foresee what it takes of an engine, as the orders rank it, and how long its permit is out.
+
+    On the first engine that may, when it is full.
+    """
+    engine = draft.route.up[0]
+    service, streams = engine.service, engine.drain.full_streams
+    draft.engine_s = service.engine_s(draft.prompt_tokens, draft.output_tokens, streams)
+    draft.service_s = service.service_s(draft.prompt_tokens, draft.output_tokens, streams)
 
 
 def fit_somewhere(engines: Sequence[Engine], prompt_tokens: int) -> bool:
@@ -162,14 +237,18 @@ def _over_bounds(
     if settings.max_queue == 0 or draft.hold_until == now:
         if not _is_due(entry, now):
             return Reason.SATURATED, knowledge.running(), knowledge.stream_limit()
-        draft.hold_until = now + DUE_HOLD_S
-    count = len(lane.order)
-    if count >= (bound := min(settings.max_queue or QUEUE_COUNT_CEILING, QUEUE_COUNT_CEILING)):
+        told_s = 0.0 if entry is None or entry.due_at is None else entry.due_at - entry.known_from
+        draft.hold_until = now + max(DUE_HOLD_S, _DUE_HOLD_SHARE * told_s)
+    count = lane.held
+    # Somebody who was refused and told to come back, twice, may exceed the count, never the deadline.
+    last_chance = draft.recognised and (draft.arrival.retry_count or 0) >= _LAST_CHANCE
+    most = QUEUE_COUNT_CEILING if last_chance or not settings.max_queue else settings.max_queue
+    if count >= (bound := min(most, QUEUE_COUNT_CEILING)):
         return Reason.QUEUE_FULL, count, bound
-    tokens = lane.order.tokens + draft.prompt_tokens + draft.output_tokens
+    tokens = lane.held_tokens + draft.prompt_tokens + draft.output_tokens
     if settings.max_queue_tokens is not None and tokens > settings.max_queue_tokens:
         return Reason.QUEUE_FULL, tokens, settings.max_queue_tokens
-    held_bytes = lane.order.body_bytes + draft.body_bytes
+    held_bytes = lane.held_bytes + draft.body_bytes
     if held_bytes > settings.max_queue_bytes:
         return Reason.QUEUE_FULL, held_bytes, settings.max_queue_bytes
     return None
@@ -190,19 +269,3 @@ def admission(draft: Attempt, engine: Engine, ttft_s: float, now: float) -> Admi
             first_event_by = min(first_event_by, draft.arrived_at + draft.arrival.time_allowed_s)
     leg = Leg(engine.settings.name, 1, kv_tokens, prefill_tokens)
     return Admit(draft.attempt, (leg,), now - draft.arrived_at, ttft_s, first_event_by)
-
-
-def refusal(
-    knowledge: Knowledge, draft: Attempt, reason: Reason, now: float, value: float, bound: float
-) -> Yield:
-    """Return the decision to refuse this attempt, with a hint that is true."""
-    if reason is Reason.TOO_LARGE:
-        return Yield(draft.attempt, reason, 0.0, False, value, bound)
-    if reason is Reason.DRAINING:
-        return Yield(draft.attempt, reason, DRAINING_HINT_S, True)
-    if reason is Reason.NO_ENGINE:
-        return Yield(draft.attempt, reason, no_engine_hint_s(knowledge), True, value, bound)
-    hint = hint_s(knowledge, draft, now)
-    from_first = draft.lane.settings.deadline_from is DeadlineFrom.FIRST_ATTEMPT
-    in_time = not from_first or now + hint <= draft.lane_deadline
-    return Yield(draft.attempt, reason, hint, in_time, value, bound)

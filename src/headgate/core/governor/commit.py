@@ -1,16 +1,26 @@
 """Commit: write a plan down, admit from the queue, and refuse out of it. Nothing here asks whether; `assess` did."""
 
+from collections.abc import Sequence
+
 from headgate.core.decisions import Admit, Decision, Ended, Hold, Yield
-from headgate.core.governor.assess import Plan, admission, fit_somewhere, refusal
+from headgate.core.governor.allowances import give_back
+from headgate.core.governor.assess import Plan, admission, fit_somewhere, is_agreed
 from headgate.core.governor.knowledge import Knowledge
 from headgate.core.governor.promises import known_until, place_until
-from headgate.core.governor.records import Attempt, Engine
+from headgate.core.governor.records import Attempt, Engine, Route
+from headgate.core.governor.refusal import OF_ONE_TENANT, refusal
+from headgate.core.governor.turns import latest_start, next_held
+from headgate.core.governor.watch import arrived
 from headgate.core.lifecycle import State
 from headgate.core.tickets import SOONEST_RETURN_S, Entry
 from headgate.core.words import Outcome, Reason
 
 # Refusals that tell of a gate without room, rather than of this attempt alone.
 _BLOCKED = (Reason.SATURATED, Reason.QUEUE_FULL)
+
+
+# Nobody is held so long that a wake beyond this would find it.
+_FAR_S = 86_400.0
 
 
 def commit(knowledge: Knowledge, plan: Plan, now: float) -> Decision:
@@ -20,16 +30,21 @@ def commit(knowledge: Knowledge, plan: Plan, now: float) -> Decision:
     draft.lane.arrived += 1
     if draft.recognised or draft.arrival.retry_count:
         _count_retry(knowledge, plan, now)
+    refused = decision.reason if isinstance(decision, Yield) else None
+    agreed = is_agreed(draft, plan.entry, now)
+    arrived(draft, now)
+    knowledge.allowances.arrived(draft, agreed=agreed, refused=refused, now=now)
     if isinstance(decision, Yield):
         if decision.reason in _BLOCKED:
-            _mark_blocked(knowledge, now)
+            _mark_blocked(draft.route.up, now)
         _leave_record(knowledge, draft, decision, now)
         return decision
     knowledge.attempts[draft.attempt] = draft
+    knowledge.allowances.taken_in(draft, now)
     if plan.engine is not None:
         _start(knowledge, draft, plan.engine, decision, now)
     else:
-        _hold(knowledge, draft)
+        _hold(knowledge, draft, now)
     return decision
 
 
@@ -42,17 +57,29 @@ def _count_retry(knowledge: Knowledge, plan: Plan, now: float) -> None:
     if entry is not None:
         if entry.due_at is not None and not entry.is_due(now):
             knowledge.early += 1
-        knowledge.places.take(entry)
+        plan.draft.route.pool.places.take(entry)
 
 
-def _hold(knowledge: Knowledge, draft: Attempt) -> None:
-    knowledge.hold(draft)
-    engines = knowledge.engines_for(draft.arrival.model)
-    ttft_s = min(engine.service.ttft_s(draft.prompt_tokens) for engine in engines)
-    draft.give_up_at = draft.deadline - ttft_s
+def _hold(knowledge: Knowledge, draft: Attempt, now: float) -> None:
+    draft.give_up_at = latest_start(draft)
     if draft.hold_until is not None:
         draft.give_up_at = min(draft.give_up_at, draft.hold_until)
+    knowledge.hold(draft, now)
+    if (opens_at := draft.queue.opens_at()) is not None:
+        knowledge.wake_at(max(now, opens_at), draft.attempt)
     knowledge.wake_at(draft.give_up_at, draft.attempt)
+    wake_for_account(knowledge, draft, now)
+
+
+def wake_for_account(knowledge: Knowledge, held: Attempt, now: float) -> None:
+    """Look again when an account has room for this attempt: no permit has to end for that."""
+    waits = [
+        wait_s
+        for engine in held.route.up
+        if engine.provider is not None and 0.0 < (wait_s := engine.provider.wait_s(held, now)) < _FAR_S
+    ]
+    if waits:
+        knowledge.wake_at(now + min(waits), held.attempt)
 
 
 def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit | Hold, now: float) -> None:
@@ -65,10 +92,18 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
     draft.prefill_ahead = gate.prefill_tokens
     draft.expected_ttft_s = decision.expected_ttft_s
     gate.take(draft.attempt, leg.kv_tokens, leg.prompt_tokens)
+    if engine.signal is not None:
+        engine.signal.inflight(gate.streams)
     engine.work_prompt.add(draft.prompt_tokens)
     engine.work_output.add(draft.output_tokens)
     draft.lane.admitted += 1
     draft.lane.little.enter(now)
+    draft.queue.order.started(draft, now)
+    knowledge.allowances.admitted(now)
+    if engine.provider is not None:
+        engine.provider.started(draft, now)
+    if (shares := engine.pool.shares) is not None:
+        shares.entered(draft.lane.settings.name, now)
     if not gate.has_room(1, 1):
         engine.drain.became_full(now, gate.streams)
     knowledge.placement.started(draft)
@@ -79,36 +114,43 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
 
 
 def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
-    """Admit what waits and fits, hopeless ones out first; return every decision in order."""
+    """Admit what waits and fits, hopeless ones out first; return every decision in order.
+
+    A head without room stops what waits for the same engines, however small, or a large one would wait for ever;
+    it does not stop what other engines can take.
+    """
     decisions: list[Decision] = []
-    while (held := knowledge.next_held()) is not None:
-        engines = knowledge.engines_for(held.arrival.model)
+    blocked: list[Route] = []
+    while knowledge.held_count and (held := next_held(knowledge, blocked, now)) is not None:
+        engines = held.route.up
         if not fit_somewhere(engines, held.prompt_tokens):
             reason = Reason.TOO_LARGE if engines else Reason.NO_ENGINE
             decisions += refuse_held(knowledge, held, reason, now)
             continue
         roomy = knowledge.roomy_engine(held, engines, now)
         if roomy is None:
-            _mark_blocked(knowledge, now)
-            break
+            _mark_blocked(engines, now)
+            wake_for_account(knowledge, held, now)
+            blocked.append(held.route)
+            continue
         engine, ttft_s = roomy
-        if now + ttft_s > held.deadline:
+        if not engine.is_in_time(held, ttft_s, now):
             decisions += refuse_held(knowledge, held, late_reason(held, now), now)
             continue
-        knowledge.unhold(held)
+        knowledge.unhold(held, admitted=True)
         admit = admission(held, engine, ttft_s, now)
         _start(knowledge, held, engine, admit, now)
         decisions.append(admit)
     return decisions
 
 
-def _mark_blocked(knowledge: Knowledge, now: float) -> None:
+def _mark_blocked(engines: Sequence[Engine], now: float) -> None:
     """Somebody was not let in although streams may be free: a gate is full in another meter, and drains as such."""
-    for engine in knowledge.up_engines:
+    for engine in engines:
         if not engine.drain.is_full and engine.gate.streams:
             engine.drain.became_full(now, engine.gate.streams)
             engine.drain_read = None
-            knowledge.openings.rate_changed()
+            engine.openings.rate_changed()
 
 
 def late_reason(held: Attempt, now: float) -> Reason:
@@ -121,6 +163,8 @@ def refuse_held(knowledge: Knowledge, held: Attempt, reason: Reason, now: float)
     knowledge.unhold(held)
     del knowledge.attempts[held.attempt]
     held.state = State.OVER
+    give_back(held, now)
+    knowledge.allowances.over(held)
     waited_s = now - held.arrived_at
     decision = refusal(knowledge, held, reason, now, waited_s, held.deadline - held.arrived_at)
     _leave_record(knowledge, held, decision, now)
@@ -138,6 +182,10 @@ def _leave_record(knowledge: Knowledge, draft: Attempt, decision: Yield, now: fl
     knowledge.hints_given += 1
     if reason is Reason.TOO_LARGE or draft.arrival.fingerprint is None:
         return
+    if decision.reason in OF_ONE_TENANT:
+        if draft.lane_deadline > now:
+            draft.route.pool.places.leave(entry_of(draft, now + SOONEST_RETURN_S, draft.lane_deadline))
+        return
     if decision.retry:
         until = known_until(now, hint, draft.lane_deadline)
         entry = entry_of(draft, now + SOONEST_RETURN_S, until, now + hint, place_until(now, hint))
@@ -145,7 +193,7 @@ def _leave_record(knowledge: Knowledge, draft: Attempt, decision: Yield, now: fl
         entry = entry_of(draft, now + SOONEST_RETURN_S, draft.lane_deadline)
     else:
         return
-    knowledge.places.leave(entry)
+    draft.route.pool.places.leave(entry)
 
 
 def entry_of(
@@ -165,6 +213,9 @@ def entry_of(
         known_until,
         due_at,
         place_until,
+        draft.lined_up_at,
+        draft.early_returns,
+        draft.turn,
     )
 
 

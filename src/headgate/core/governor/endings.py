@@ -15,18 +15,23 @@ conclusion errs on the side of holding the permit.
 
 from headgate.core.decisions import Cancel, Cause, Decision, Ended
 from headgate.core.events import ClientGone, EngineProgress, EngineSeen, Failed, Finished
+from headgate.core.governor.allowances import give_back, settle
 from headgate.core.governor.commit import dispatch, entry_of
+from headgate.core.governor.failover import detour_after, try_again
 from headgate.core.governor.knowledge import Knowledge
 from headgate.core.governor.promises import DRAINING_HINT_S
 from headgate.core.governor.records import Attempt, Engine
+from headgate.core.governor.watch import answered, began, grew, has_fresh_gauge
 from headgate.core.lifecycle import State
 from headgate.core.slo import answered_in_time, streamed_in_time
-from headgate.core.words import DeadlineFrom, IgnoresHangups, Outcome, Reason, Stage
+from headgate.core.words import DeadlineFrom, FailureKind, IgnoresHangups, Outcome, Reason, Stage
 
-# A gauge older than this says nothing (polled once a second, three misses).
-GAUGE_STALE_S = 3.0
 # An admission reaches the engine's gauge within this time: connect, parse, schedule one step.
 _GAUGE_SETTLE_S = 0.25
+# Failures that load can explain; the others say nothing of how many streams an engine can run.
+_OVERLOADED = (FailureKind.REFUSED, FailureKind.TIMEOUT, FailureKind.BROKEN)
+# What the objective of a lane is judged by: who was refused or left was not answered at all.
+_JUDGED = (Outcome.GOOD, Outcome.LATE, Outcome.ENGINE_FAILED)
 # An engine that has not let go after this many abort lags ignores hang-ups.
 _IGNORING_LAGS = 3.0
 # Only a hang-up after this share of the deadline is somebody who got tired of waiting (design section 4, step 3).
@@ -39,7 +44,9 @@ def first_token(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
     assert engine is not None
     attempt.state = State.DECODE
     attempt.first_token_at = now
+    began(attempt, engine, now)
     engine.service.learn_ttft(attempt.prompt_tokens + attempt.prefill_ahead, now - attempt.admitted_at)
+    engine.longest_read = max(engine.longest_read, attempt.prompt_tokens + attempt.prefill_ahead)
     engine.gate.prefilled(attempt.attempt)
     knowledge.note(attempt, engine)
 
@@ -53,14 +60,35 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
     prompt_tokens = event.prompt_tokens or attempt.prompt_tokens
     good = _in_time(attempt, engine, output_tokens, now)
     if event.prompt_tokens:
-        knowledge.prompt_bytes.learn(attempt.arrival.model, attempt.arrival.prompt_bytes, event.prompt_tokens)
+        _learn_prompt(knowledge, attempt, event.prompt_tokens)
     if measured > 0:
-        knowledge.learned_output.learn(attempt.arrival.model, -(-output_tokens // attempt.arrival.answers))
+        knowledge.answers += 1
+        _learn_length(knowledge, attempt, output_tokens)
+        answered(attempt, engine, output_tokens, now)
         _learn_tpot(attempt, engine, output_tokens, now)
-        knowledge.openings.answered(knowledge.running())
+        engine.openings.answered(knowledge.running())
     attempt.output_seen = output_tokens
+    attempt.queue.order.settle(attempt, prompt_tokens, output_tokens)
+    settle(attempt, event.prompt_tokens, event.cached_tokens, now)
+    if engine.provider is not None:
+        engine.provider.answered(attempt, event.prompt_tokens, event.cached_tokens, now)
+    engine.longest_read = max(engine.longest_read, prompt_tokens)
     outcome = Outcome.GOOD if good else Outcome.LATE
     return _end(knowledge, attempt, outcome, now, None, prompt_tokens)
+
+
+def _learn_prompt(knowledge: Knowledge, attempt: Attempt, prompt_tokens: int) -> None:
+    arrival = attempt.arrival
+    knowledge.prompt_bytes.learn(arrival.model, arrival.prompt_bytes, prompt_tokens, arrival.fixed_tokens)
+
+
+def _learn_length(knowledge: Knowledge, attempt: Attempt, output_tokens: int) -> None:
+    arrival = attempt.arrival
+    each_tokens = -(-output_tokens // arrival.answers)
+    lane = attempt.lane.settings.name
+    knowledge.output_length.learn(
+        arrival.model, arrival.tenant, lane, arrival.max_tokens, attempt.prompt_tokens, each_tokens
+    )
 
 
 def _in_time(attempt: Attempt, engine: Engine, output_tokens: int, now: float) -> bool:
@@ -82,19 +110,31 @@ def _learn_tpot(attempt: Attempt, engine: Engine, output_tokens: int, now: float
         engine.service.learn_tpot(engine.gate.streams, decode_s / per_stream)
 
 
-def failed(knowledge: Knowledge, attempt: Attempt, event: Failed, now: float) -> Ended:
-    """The engine has failed it."""
-    return _end(knowledge, attempt, Outcome.ENGINE_FAILED, now, event.kind)
+def failed(knowledge: Knowledge, attempt: Attempt, event: Failed, now: float) -> list[Decision]:
+    """The engine has failed it: another is tried once if this one has nothing of it, else that is its end."""
+    engine = attempt.engine
+    assert engine is not None
+    detour = detour_after(knowledge, attempt, event, now)
+    if engine.provider is not None:
+        engine.provider.failed(attempt, event, now)
+    if engine.signal is not None and event.kind in _OVERLOADED:
+        engine.signal.failed()
+    if detour is None:
+        return [_end(knowledge, attempt, Outcome.ENGINE_FAILED, now, event.kind)]
+    release(knowledge, attempt, now, for_good=False)
+    return try_again(knowledge, attempt, detour, now)
 
 
 def client_gone(knowledge: Knowledge, attempt: Attempt, _event: ClientGone, now: float) -> Ended:
     """The client has left: out of the queue at once, or off the engine when the engine has let go."""
     stage = Stage(attempt.state)
     if attempt.state is not State.DECODE:
-        _remember_tired(knowledge, attempt, now)
+        _remember_tired(attempt, now)
     if attempt.state is State.HELD:
         knowledge.unhold(attempt)
         del knowledge.attempts[attempt.attempt]
+        give_back(attempt, now)
+        knowledge.allowances.over(attempt)
         return _account(attempt, Outcome.CLIENT_GONE, now, stage)
     ended = _end(knowledge, attempt, Outcome.CLIENT_GONE, now, stage)
     _begin_departure(knowledge, attempt, now)
@@ -111,12 +151,12 @@ def cancel_running(knowledge: Knowledge, now: float) -> list[Decision]:
     return decisions
 
 
-def _remember_tired(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
+def _remember_tired(attempt: Attempt, now: float) -> None:
     """Somebody who waited for a while and left before the first token may be pressing refresh."""
     lane = attempt.lane.settings
     tired = now - attempt.arrived_at > _TIRED_SHARE * lane.deadline_s
     if tired and attempt.arrival.fingerprint is not None and attempt.lane_deadline > now:
-        knowledge.places.leave(entry_of(attempt, now, attempt.lane_deadline))
+        attempt.route.pool.places.leave(entry_of(attempt, now, attempt.lane_deadline))
 
 
 def _end(
@@ -132,6 +172,9 @@ def _end(
     attempt.give_up_at = now
     engine = attempt.engine
     assert engine is not None
+    settle(attempt, None, 0, now)
+    if engine.provider is not None:
+        engine.provider.left(attempt, now)
     knowledge.note(attempt, engine)
     ended = _account(attempt, outcome, now, cause, prompt_tokens)
     if outcome is Outcome.GOOD:
@@ -147,6 +190,8 @@ def _account(
 ) -> Ended:
     lane, engine = attempt.lane, attempt.engine
     lane.outcomes[outcome] += 1
+    if outcome in _JUDGED:
+        _note_slo(attempt, outcome, now)
     if cause is not None:
         lane.causes[cause] += 1
     first_token_at, arrived_at = attempt.first_token_at, attempt.arrived_at
@@ -162,6 +207,17 @@ def _account(
         attempt.output_seen,
         cause,
     )
+
+
+def _note_slo(attempt: Attempt, outcome: Outcome, now: float) -> None:
+    lane, began_at = attempt.lane, attempt.first_token_at
+    ttft_s = tpot_s = None
+    if began_at is not None:
+        from_first = lane.settings.deadline_from is DeadlineFrom.FIRST_ATTEMPT
+        ttft_s = began_at - (attempt.first_seen if from_first else attempt.arrived_at)
+        if attempt.output_seen > 1:
+            tpot_s = (now - began_at) / (attempt.output_seen - 1)
+    lane.slo.add(now, ttft_s, tpot_s, good=outcome is Outcome.GOOD)
 
 
 def _begin_departure(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
@@ -185,43 +241,45 @@ def _departure_s(engine: Engine, attempt: Attempt, now: float) -> float:
     return prefill_s + remaining * engine.service.tpot_s(engine.limit)
 
 
-def has_fresh_gauge(engine: Engine, now: float) -> bool:
-    """Return whether the engine's running and waiting are known and not stale."""
-    seen = engine.seen
-    return seen is not None and seen.running is not None and now - seen.seen_at <= GAUGE_STALE_S
-
-
 def departure_due(attempt: Attempt, now: float) -> bool:
     """Return whether this departing attempt's permit ends now by time alone."""
     return attempt.state is State.DEPARTING and attempt.gone_at is not None and now >= attempt.give_up_at
 
 
-def release(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
-    """End the permit; the caller dispatches."""
+def release(knowledge: Knowledge, attempt: Attempt, now: float, *, for_good: bool = True) -> None:
+    """End the permit; the caller dispatches. Not `for_good` if the attempt goes on elsewhere."""
     engine = attempt.engine
     assert engine is not None
     del knowledge.attempts[attempt.attempt]
     engine.departing.pop(attempt.attempt, None)
     attempt.state = State.OVER
+    if for_good:
+        knowledge.allowances.over(attempt)
+        engine.pool.done_work_s += attempt.service_s
+    if engine.signal is not None:
+        engine.signal.inflight(engine.gate.streams - 1)
     if engine.gate.release(attempt.attempt):
         attempt.lane.little.leave(now)
+        if (shares := engine.pool.shares) is not None:
+            shares.left(attempt.lane.settings.name, now)
         engine.drain.departed(now)
     attempt.lane.little.stayed(now, attempt.admitted_at)
     knowledge.note(attempt, engine)
     if engine.retired and not engine.gate.streams:
         del knowledge.engines[engine.settings.name]
-        knowledge.engines_changed()
 
 
-def progressed(knowledge: Knowledge, event: EngineProgress) -> None:
+def progressed(knowledge: Knowledge, engine: Engine, event: EngineProgress, now: float) -> None:
     """Streams have come this far; what has outgrown its estimate reserves more."""
-    engine = knowledge.engines.get(event.engine)
-    if engine is None:
-        return
     for number, output_tokens in event.streams:
         attempt = knowledge.attempts.get(number)
         if attempt is not None and attempt.engine is engine:
+            grew(attempt, engine, output_tokens, now)
             attempt.output_seen = output_tokens
+            if attempt.reservation is not None:
+                attempt.reservation.progress(output_tokens, now)
+            if engine.provider is not None:
+                engine.provider.grew(attempt, now)
             engine.gate.grow(number, attempt.prompt_tokens + output_tokens)
 
 

@@ -5,7 +5,7 @@ finds no row in `lifecycle.NEXT` and changes nothing. Time never goes backward: 
 one is taken at the last one's time (INV-7).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from heapq import heappop
 from typing import Any
 
@@ -15,12 +15,15 @@ from headgate.core.events import Arrived, Event
 from headgate.core.governor import endings, report
 from headgate.core.governor.assess import assess
 from headgate.core.governor.commit import commit, dispatch, late_reason, refuse_held
-from headgate.core.governor.knowledge import Knowledge
-from headgate.core.governor.records import Attempt, Engine, Lane
+from headgate.core.governor.failover import detours_turned
+from headgate.core.governor.knowledge import Knowledge, new_engine
+from headgate.core.governor.records import Attempt, Lane
+from headgate.core.governor.watch import look, move_limit
 from headgate.core.lifecycle import State, states_before
 from headgate.core.queues.base import Order
 from headgate.core.routing.base import Router
-from headgate.core.settings import Settings
+from headgate.core.settings import LaneSettings, Settings
+from headgate.core.slo import SloWatch
 from headgate.core.snapshot import Snapshot
 from headgate.core.words import IgnoresHangups, Reason
 
@@ -34,14 +37,13 @@ _MAY_RELEASE = states_before(events.Released)
 class Governor:
     """Decides about every attempt; composed by `wiring`, owned by one driver.
 
-    `orders` maps the names that lanes use to factories of queue orders.
+    `make_order` makes the queue order that a lane asks for.
     """
 
     def __init__(
-        self, settings: Settings, orders: Mapping[str, Callable[[], Order]], router: Router, now: float
+        self, settings: Settings, make_order: Callable[[LaneSettings], Order], router: Router, now: float
     ) -> None:
-        self._knowledge = Knowledge(settings, orders, router, now)
-        self._places = self._knowledge.places
+        self._knowledge = Knowledge(settings, make_order, router, now)
         self._now = now
         self._handlers: dict[type, Callable[[Any, float], tuple[Decision, ...]]] = {
             events.Arrived: self._arrived,
@@ -52,6 +54,7 @@ class Governor:
             events.Released: self._released,
             events.EngineProgress: self._progress,
             events.EngineSeen: self._seen,
+            events.QuotaSeen: self._quota_seen,
             events.EngineUp: self._engine_up,
             events.EngineDown: self._engine_down,
             events.Draining: self._draining,
@@ -62,7 +65,8 @@ class Governor:
         """Take one event at this time and return what is decided, in order."""
         if now > self._now:
             self._now = now
-            self._places.expire(now)
+            for pool in self._knowledge.routes.pools:
+                pool.places.expire(now)
         else:
             now = self._now
         return self._handlers[type(event)](event, now)
@@ -85,7 +89,7 @@ class Governor:
         knowledge = self._knowledge
         plan = assess(knowledge, arrival, max(now, self._now))
         draft = plan.draft
-        engine = plan.engine or next(iter(knowledge.engines_for(arrival.model)), None)
+        engine = plan.engine or next(iter(draft.route.up), None)
         return Explanation(
             decision=plan.decision,
             lane=draft.lane.settings.name,
@@ -111,9 +115,12 @@ class Governor:
         """
         self._now = now = max(now, self._now)
         knowledge = self._knowledge
-        knowledge.places.expire(now)
+        for pool in knowledge.pools:
+            pool.places.expire(now)
+        knowledge.allowances.reconfigure(settings, now)
+        knowledge.observe, knowledge.hard_cap = settings.observe, settings.hard_cap
         _re_lane_all(knowledge, settings, now)
-        _re_engine_all(knowledge, settings)
+        _re_engine_all(knowledge, settings, now)
         return tuple(dispatch(knowledge, now))
 
     def _arrived(self, event: Arrived, now: float) -> tuple[Decision, ...]:
@@ -152,7 +159,7 @@ class Governor:
 
     def _failed(self, event: events.Failed, now: float) -> tuple[Decision, ...]:
         attempt = self._current(event.attempt, _MAY_FAIL)
-        return () if attempt is None else (endings.failed(self._knowledge, attempt, event, now),)
+        return () if attempt is None else tuple(endings.failed(self._knowledge, attempt, event, now))
 
     def _released(self, event: events.Released, now: float) -> tuple[Decision, ...]:
         attempt = self._current(event.attempt, _MAY_RELEASE)
@@ -161,12 +168,24 @@ class Governor:
         endings.release(self._knowledge, attempt, now)
         return tuple(dispatch(self._knowledge, now)) if self._knowledge.held_count else ()
 
-    def _progress(self, event: events.EngineProgress, _now: float) -> tuple[Decision, ...]:
-        endings.progressed(self._knowledge, event)
-        return ()
+    def _progress(self, event: events.EngineProgress, now: float) -> tuple[Decision, ...]:
+        knowledge = self._knowledge
+        engine = knowledge.engines.get(event.engine)
+        if engine is None:
+            return ()
+        endings.progressed(knowledge, engine, event, now)
+        look(engine.pool, now)
+        # A limit that has risen has room for somebody.
+        return tuple(dispatch(knowledge, now)) if move_limit(engine, now) and knowledge.held_count else ()
 
     def _seen(self, event: events.EngineSeen, now: float) -> tuple[Decision, ...]:
         return tuple(endings.seen(self._knowledge, event, now))
+
+    def _quota_seen(self, event: events.QuotaSeen, now: float) -> tuple[Decision, ...]:
+        engine = self._knowledge.engines.get(event.engine)
+        if engine is not None and engine.provider is not None:
+            engine.provider.seen(event.reading, now)
+        return ()
 
     def _engine_up(self, event: events.EngineUp, now: float) -> tuple[Decision, ...]:
         return self._turn(event.engine, now, up=True)
@@ -180,8 +199,9 @@ class Governor:
         if engine is None or engine.up is up:
             return ()
         engine.up = up
-        knowledge.engines_changed()
-        stranded = [held for held in knowledge.held() if not knowledge.engines_for(held.arrival.model)]
+        knowledge.engines_turned()
+        detours_turned(knowledge)
+        stranded = [held for held in knowledge.held() if not held.route.up]
         decisions: list[Decision] = []
         for held in stranded:
             decisions += refuse_held(knowledge, held, Reason.NO_ENGINE, now)
@@ -215,6 +235,8 @@ class Governor:
         """Do what is due for one attempt; return whether something was given back."""
         knowledge = self._knowledge
         if attempt.state is State.HELD:
+            if now < attempt.give_up_at:
+                return True
             impatient = attempt.hold_until is not None and now >= attempt.hold_until
             reason = Reason.SATURATED if impatient else late_reason(attempt, now)
             decisions += refuse_held(knowledge, attempt, reason, now)
@@ -232,21 +254,17 @@ class Governor:
 
 
 def _re_lane_all(knowledge: Knowledge, settings: Settings, now: float) -> None:
-    """Put new settings on the lanes; what a lane holds moves over into the order that they name."""
+    """Put new settings on the lanes; `engines_changed` then moves what they hold into the orders that they name."""
     lanes = knowledge.lanes
     for new in settings.lanes:
-        fresh = Lane(new, knowledge.orders[new.order], now)
-        lane = lanes.setdefault(new.name, fresh)
-        if lane is not fresh:
-            held = list(lane.order)
-            lane.settings, lane.order = fresh.settings, fresh.order
-            for each in held:
-                lane.order.add(each)
+        lane = lanes.setdefault(new.name, Lane(new, knowledge.make_order, now))
+        if new != lane.settings:
+            lane.settings, lane.slo = new, SloWatch(new, now)
     knowledge.open_lanes = {lane.name: lanes[lane.name] for lane in settings.lanes}
     knowledge.first_lane = lanes[settings.lanes[0].name]
 
 
-def _re_engine_all(knowledge: Knowledge, settings: Settings) -> None:
+def _re_engine_all(knowledge: Knowledge, settings: Settings, now: float) -> None:
     """Put new settings on the engines; permits that are out stay out."""
     engines = knowledge.engines
     named = {new.name for new in settings.engines}
@@ -255,13 +273,18 @@ def _re_engine_all(knowledge: Knowledge, settings: Settings) -> None:
         if engine.retired and not engine.gate.streams:
             del engines[name]
     for new in settings.engines:
-        fresh = Engine(new)
+        fresh = new_engine(new, now)
         engine = engines.pop(new.name, fresh)
-        engine.settings = new
+        if new.account != engine.settings.account:
+            engine.provider = fresh.provider
         if new.ignores_hangups is not IgnoresHangups.AUTO:
             engine.ignores = fresh.ignores
-        engine.gate.limit = fresh.gate.limit
+        if new.limit != engine.settings.limit:
+            engine.gate.limit, engine.signal = fresh.gate.limit, fresh.signal
+        else:
+            engine.gate.limit.adopt(new.max_inflight)
+        engine.settings = new
         engine.gate.kv_limit = fresh.gate.kv_limit
         engine.gate.prefill_limit = fresh.gate.prefill_limit
         engines[new.name] = engine
-    knowledge.engines_changed()
+    knowledge.engines_changed(now)

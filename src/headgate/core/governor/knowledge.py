@@ -1,95 +1,143 @@
 """All that the governor knows, in one place: `assess` reads it, `commit` and `endings` write it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappush
+from math import isfinite
 
-from headgate.core.governor.openings import Openings
+from headgate.core.governor.allowances import Allowances
 from headgate.core.governor.placement import Placement
-from headgate.core.governor.records import Attempt, Engine, Lane
-from headgate.core.queues.base import Order
+from headgate.core.governor.pools import Routes
+from headgate.core.governor.provider import Provider
+from headgate.core.governor.records import Attempt, Engine, Lane, MakeOrder, Pool
+from headgate.core.lanes import LaneShares, LaneShareSettings
 from headgate.core.routing.base import Router
-from headgate.core.settings import Settings
-from headgate.core.sizing.learned_output import LearnedOutput
+from headgate.core.settings import EngineSettings, Settings
+from headgate.core.sizing.output_length import OutputLength
 from headgate.core.sizing.prompt_bytes import PromptBytes
-from headgate.core.tickets import Places
 
 # The heap of wake times may hold this many finished attempts' items before it is rebuilt (INV-5).
 _STALE_WAKES = 1_000
 
 
 class Knowledge:
-    """Lanes, engines, attempts, places, learned sizes, and the times at which something falls due.
+    """Lanes, engines and their routes, attempts, learned sizes, and the times at which something falls due.
 
     `lanes` and `engines` also hold what a new configuration no longer names, until it is empty; `open_lanes` and
     `up_engines` are those that take new work.
     """
 
     __slots__ = (
+        "allowances",
+        "answers",
         "arrivals",
         "attempts",
-        "choosy",
         "drain_by",
         "draining",
         "early",
         "engines",
         "first_lane",
         "good_output_tokens",
+        "hard_cap",
         "held_count",
         "hints_given",
         "labelled",
         "lanes",
-        "learned_output",
+        "make_order",
+        "max_places",
+        "observe",
         "open_lanes",
-        "openings",
-        "orders",
+        "output_length",
         "placement",
-        "places",
         "prompt_bytes",
         "recognised",
+        "routes",
         "up_engines",
         "wakes",
         "wasted_output_tokens",
         "wasted_prompt_tokens",
     )
 
-    def __init__(
-        self, settings: Settings, orders: Mapping[str, Callable[[], Order]], router: Router, now: float
-    ) -> None:
-        self.orders = orders
+    def __init__(self, settings: Settings, make_order: MakeOrder, router: Router, now: float) -> None:
+        self.make_order = make_order
         self.placement = Placement(router)
-        self.lanes = {lane.name: Lane(lane, orders[lane.order], now) for lane in settings.lanes}
+        self.lanes = {lane.name: Lane(lane, make_order, now) for lane in settings.lanes}
         self.open_lanes = dict(self.lanes)
         self.first_lane = self.lanes[settings.lanes[0].name]
-        self.engines = {engine.name: Engine(engine) for engine in settings.engines}
-        self.places = Places(settings.max_places)
+        self.engines = {engine.name: new_engine(engine, now) for engine in settings.engines}
+        self.allowances = Allowances(settings)
+        self.observe, self.hard_cap = settings.observe, settings.hard_cap
+        self.max_places = settings.max_places
         self.prompt_bytes = PromptBytes()
-        self.learned_output = LearnedOutput()
+        self.output_length = OutputLength()
         self.attempts: dict[int, Attempt] = {}
-        self.openings = Openings(self.attempts, self.engines)
         self.wakes: list[tuple[float, int, int]] = []
         self.draining = False
         self.drain_by: float | None = None
         self.held_count = 0
-        self.arrivals = self.labelled = self.recognised = self.early = self.hints_given = 0
+        self.answers = self.arrivals = self.labelled = self.recognised = self.early = self.hints_given = 0
         self.good_output_tokens = self.wasted_prompt_tokens = self.wasted_output_tokens = 0
-        self.up_engines: tuple[Engine, ...] = ()
-        self.choosy = False
-        self.engines_changed()
+        self.up_engines: Sequence[Engine] = ()
+        self.routes = Routes(list(self.engines.values()), self.attempts, self.max_places, (), now)
+        self._share_out((), now)
+        self.engines_turned()
 
-    def engines_changed(self) -> None:
-        """Read anew which engines take work: one went up or down, came or left, or has other limits."""
-        self.up_engines = tuple(
-            engine for engine in self.engines.values() if engine.up and not engine.retired
-        )
-        self.choosy = any(engine.settings.models for engine in self.up_engines)
+    @property
+    def pools(self) -> list[Pool]:
+        """The sets of engines that share work."""
+        return self.routes.pools
+
+    def engines_turned(self) -> None:
+        """Read anew which engines take work: one went up or down, or has other limits."""
+        self.routes.turned()
+        every = self.routes.every
+        up = [engine for engine in self.engines.values() if engine.up and not engine.retired]
+        # The same object where one route has them all: `placement` knows its engines by identity.
+        self.up_engines = every[0].up if len(every) == 1 else tuple(up)
         self.placement.choose_among(self.up_engines)
-        self.openings.unsettle()
 
-    def engines_for(self, model: str) -> Sequence[Engine]:
-        """Return the engines that are up and answer for this model, in configured order."""
-        if not self.choosy:
-            return self.up_engines
-        return [engine for engine in self.up_engines if engine.serves(model)]
+    def engines_changed(self, now: float) -> None:
+        """Build the routes anew, and let what waits find its own: engines came or left, or serve other models."""
+        serving = [engine for engine in self.engines.values() if not engine.retired]
+        before = self.pools
+        self.routes = Routes(serving, self.attempts, self.max_places, [pool.places for pool in before], now)
+        for lane in self.lanes.values():
+            self._requeue(lane, now)
+        self._share_out(before, now)
+        self.engines_turned()
+
+    def _requeue(self, lane: Lane, now: float) -> None:
+        held = [self.attempts[each.attempt] for queue in lane.queues.values() for each in queue.order]
+        lane.queues.clear()
+        # Who entered later may overtake: they enter again as they came.
+        for attempt in sorted(held, key=lambda each: (each.arrived_at, each.attempt)):
+            attempt.route = route = self.routes.of(attempt.arrival.model)
+            attempt.queue = lane.queue_for(route)
+            attempt.queue.add(attempt, now)
+            route.pool.held_count += 1
+
+    def _share_out(self, before: Sequence[Pool], now: float) -> None:
+        """Divide each pool's streams among the lanes, as far as there are several; what they run goes on."""
+        lanes = [
+            LaneShareSettings(
+                each.settings.name, each.settings.share, each.settings.headroom, each.settings.band
+            )
+            for each in self.lanes.values()
+        ]
+        if len(lanes) == 1:
+            return
+        known = before[0].shares if len(before) == len(self.pools) == 1 else None
+        if known is not None:
+            known.reconfigure(lanes, now)
+            self.pools[0].shares = known
+            return
+        for pool in self.pools:
+            pool.shares = LaneShares(lanes, now)
+            self._count_running(pool, pool.shares, now)
+
+    def _count_running(self, pool: Pool, shares: LaneShares, now: float) -> None:
+        for attempt in self.attempts.values():
+            if attempt.engine is not None and attempt.engine.pool is pool:
+                shares.entered(attempt.lane.settings.name, now)
 
     def roomy_engine(
         self, draft: Attempt, engines: Sequence[Engine], now: float
@@ -101,39 +149,37 @@ class Knowledge:
         prompt_tokens = draft.prompt_tokens
         if len(engines) == 1:
             engine = engines[0]
-            if not engine.gate.has_room(draft.kv_tokens, prompt_tokens):
+            if not engine.has_room(draft, now):
                 return None
             return engine, engine.expected_ttft_s(prompt_tokens)
-        cheapest = self.placement.cheapest(draft, engines)
+        cheapest = self.placement.cheapest(draft, engines, now)
         if cheapest is None:
             return None
         ttft_s = cheapest.expected_ttft_s(prompt_tokens)
         if now + ttft_s <= draft.deadline:
             return cheapest, ttft_s
-        return self.placement.soonest(draft, engines)
+        return self.placement.soonest(draft, engines, now)
 
     def note(self, attempt: Attempt, engine: Engine) -> None:
         """Take note that this attempt has started on this engine, read its first token, or ended."""
         engine.drain_read = None
-        self.openings.note(attempt)
+        engine.openings.note(attempt)
         self.placement.changed(engine)
 
-    def hold(self, attempt: Attempt) -> None:
-        """Put an attempt into its lane's queue."""
-        attempt.lane.order.add(attempt)
+    def hold(self, attempt: Attempt, now: float) -> None:
+        """Put an attempt into its queue."""
+        attempt.lane.hold(attempt, now)
+        attempt.route.pool.held_count += 1
         self.held_count += 1
 
-    def unhold(self, attempt: Attempt) -> None:
-        """Take an attempt out of its lane's queue."""
-        attempt.lane.order.remove(attempt)
+    def unhold(self, attempt: Attempt, *, admitted: bool = False) -> None:
+        """Take an attempt out of its queue."""
+        attempt.lane.unhold(attempt, admitted=admitted)
+        attempt.route.pool.held_count -= 1
         self.held_count -= 1
-
-    def ahead_of(self, draft: Attempt) -> int:
-        """Return how many would be admitted before this newcomer: its lane's order, and whoever waits elsewhere."""
-        if not self.held_count:
-            return 0
-        order = draft.lane.order
-        return order.ahead_of(draft) + self.held_count - len(order)
+        opens_at, head = attempt.queue.opens_at(), attempt.queue.order.head()
+        if opens_at is not None and head is not None and isfinite(opens_at):
+            self.wake_at(opens_at, head.attempt)
 
     def running(self) -> int:
         """Return how many permits are out, over all engines."""
@@ -143,14 +189,6 @@ class Knowledge:
         """Return how many streams may run, over all engines that are up."""
         return sum([engine.gate.limit.current() for engine in self.up_engines])
 
-    def next_held(self) -> Attempt | None:
-        """Return who is next over all lanes: the head whose request is oldest."""
-        if not self.held_count:
-            return None
-        heads = [head for lane in self.lanes.values() if (head := lane.order.head()) is not None]
-        chosen = min(heads, key=lambda head: (head.first_seen, head.arrival_number))
-        return self.attempts[chosen.attempt]
-
     def wake_at(self, at: float, attempt: int) -> None:
         """Look at this attempt again at this time."""
         if len(self.wakes) > 4 * (len(self.attempts) + _STALE_WAKES):
@@ -159,7 +197,16 @@ class Knowledge:
         heappush(self.wakes, (at, self.arrivals, attempt))
 
     def held(self) -> Iterator[Attempt]:
-        """Yield every attempt that waits, lane by lane, next first."""
+        """Yield every attempt that waits, queue by queue, next first."""
         for lane in self.lanes.values():
-            for held in lane.order:
-                yield self.attempts[held.attempt]
+            for queue in lane.queues.values():
+                for held in queue.order:
+                    yield self.attempts[held.attempt]
+
+
+def new_engine(settings: EngineSettings, now: float) -> Engine:
+    """Return an engine that has done nothing yet."""
+    engine = Engine(settings, now)
+    if settings.account is not None:
+        engine.provider = Provider(settings.account, now)
+    return engine

@@ -14,6 +14,7 @@ asking, or not, changes no answer.
 """
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
 from math import sqrt
 
 from headgate.core.governor.records import Attempt, Engine
@@ -33,7 +34,7 @@ _LATE_STEP_S = 0.1
 
 
 class Openings:
-    """The expected times at which permits come free, over all engines."""
+    """The expected times at which the permits of one pool's engines come free."""
 
     __slots__ = (
         "_answers",
@@ -47,7 +48,7 @@ class Openings:
         "_stale",
     )
 
-    def __init__(self, attempts: dict[int, Attempt], engines: dict[str, Engine]) -> None:
+    def __init__(self, attempts: dict[int, Attempt], engines: Sequence[Engine]) -> None:
         self._answers = 0
         self._attempts = attempts
         self._engines = engines
@@ -71,7 +72,7 @@ class Openings:
         self._answers += 1
         if self._answers * _PACE_SHARE > running:
             self._answers = 0
-            for engine in self._engines.values():
+            for engine in self._engines:
                 engine.pace_s = engine.service.tpot_s(engine.drain.full_streams)
             self._stale = True
 
@@ -123,14 +124,12 @@ class Openings:
         return min(times, default=None)
 
     def _up(self) -> list[Engine]:
-        return [engine for engine in self._engines.values() if engine.up and not engine.retired]
+        return [engine for engine in self._engines if engine.up and not engine.retired]
 
     def _sorted_ends(self) -> list[float]:
         if self._stale:
             self._stale = False
-            self._ends = sorted(
-                [_list_anew(each) for each in self._attempts.values() if each.engine is not None]
-            )
+            self._ends = sorted([_list_anew(each) for each in self._attempts.values() if self._is_ours(each)])
             self._noted.clear()
             self._most_notes = _FEW_NOTES + len(self._ends) // 4
         elif self._noted:
@@ -138,6 +137,9 @@ class Openings:
                 self._list_again(attempt)
             self._noted.clear()
         return self._ends
+
+    def _is_ours(self, attempt: Attempt) -> bool:
+        return attempt.engine is not None and attempt.engine.openings is self
 
     def _list_again(self, attempt: Attempt) -> None:
         ends, listed = self._ends, attempt.listed_end

@@ -64,28 +64,29 @@ class Placement:
             self._priced_for = (self._prompt.mean, self._output.mean)
             self._forget_prices()
 
-    def cheapest(self, draft: Attempt, engines: Sequence[Engine]) -> Engine | None:
+    def cheapest(self, draft: Attempt, engines: Sequence[Engine], now: float) -> Engine | None:
         """Return the cheapest of these engines with room for this attempt, the first named among equals, or None.
 
         `engines` are all that take work, or those of them that answer for its model.
         """
         if self._unpriced:
             self._price()
-        kv_tokens, prompt_tokens, costs = draft.kv_tokens, draft.prompt_tokens, self._costs
+        prompt_tokens, costs = draft.prompt_tokens, self._costs
         if engines is self._engines:
             least = min(costs)
             if least == inf:
                 return None
             engine = engines[costs.index(least)]
-            if engine.gate.fits(prompt_tokens) and engine.gate.has_room(kv_tokens, prompt_tokens):
+            if engine.gate.fits(prompt_tokens) and engine.has_room(draft, now):
                 return engine
-        roomy = _with_room(draft, engines)
+        roomy = _with_room(draft, engines, now)
         return min(roomy, key=lambda engine: costs[engine.position], default=None)
 
-    def soonest(self, draft: Attempt, engines: Sequence[Engine]) -> tuple[Engine, float] | None:
+    def soonest(self, draft: Attempt, engines: Sequence[Engine], now: float) -> tuple[Engine, float] | None:
         """Return the engine with room where this attempt's first token comes first, and when; None without room."""
         times = [
-            (engine.expected_ttft_s(draft.prompt_tokens), engine) for engine in _with_room(draft, engines)
+            (engine.expected_ttft_s(draft.prompt_tokens), engine)
+            for engine in _with_room(draft, engines, now)
         ]
         if not times:
             return None
@@ -115,11 +116,7 @@ class Placement:
         self._unpriced.clear()
 
 
-def _with_room(draft: Attempt, engines: Sequence[Engine]) -> list[Engine]:
+def _with_room(draft: Attempt, engines: Sequence[Engine], now: float) -> list[Engine]:
     """Return those of these engines that have room for this attempt now."""
-    kv_tokens, prompt_tokens = draft.kv_tokens, draft.prompt_tokens
-    return [
-        engine
-        for engine in engines
-        if engine.gate.fits(prompt_tokens) and engine.gate.has_room(kv_tokens, prompt_tokens)
-    ]
+    prompt_tokens = draft.prompt_tokens
+    return [engine for engine in engines if engine.gate.fits(prompt_tokens) and engine.has_room(draft, now)]

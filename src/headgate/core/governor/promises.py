@@ -35,8 +35,9 @@ def spread(count: int) -> float:
 
 def hint_s(knowledge: Knowledge, draft: Attempt, now: float) -> float:
     """Return when this client, refused now, would be admitted if it came back then, in [0.1, 60] s."""
-    arrival, places, openings = draft.arrival, knowledge.places, knowledge.openings
-    place = knowledge.held_count + places.rank(arrival.tenant, draft.first_seen, draft.arrival_number, now)
+    arrival, pool = draft.arrival, draft.route.pool
+    places, openings = pool.places, pool.openings
+    place = pool.held_count + places.rank(arrival.tenant, draft.lined_up_at, draft.arrival_number, now)
     wait_s = openings.wait_s(place, now)
     share = spread(knowledge.hints_given)
     if wait_s > LONGEST_HINT_S or not places.has_room_for(arrival.tenant, now):

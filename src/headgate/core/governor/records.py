@@ -4,23 +4,37 @@ Only `governor/governor.py` and the modules beside it touch these; policies get 
 """
 
 from collections import Counter
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
-from headgate.core.events import Arrived, EngineSeen
+from headgate.core.events import Arrived, EngineSeen, Failed, QuotaReading
+from headgate.core.lanes import LaneShares
 from headgate.core.lifecycle import State
+from headgate.core.limits.build import build_limit
 from headgate.core.limits.drain import DrainRate
-from headgate.core.limits.fixed import FixedLimit
 from headgate.core.limits.gate import Gate
-from headgate.core.littles_law import LittlesLaw
+from headgate.core.limits.signal import Signal
+from headgate.core.littles_law.early_warning import EarlyWarning
+from headgate.core.littles_law.law import LittlesLaw
 from headgate.core.measure.ewma import Ewma
 from headgate.core.queues.base import Order
+from headgate.core.queues.window import BatchWindow
+from headgate.core.quotas.amounts import Reservation
 from headgate.core.settings import EngineSettings, LaneSettings
 from headgate.core.sizing.service_time import ServiceTime
+from headgate.core.slo import SloWatch
+from headgate.core.tickets import Places
 from headgate.core.words import FailureKind, IgnoresHangups, Outcome, Reason, Stage
+
+MakeOrder = Callable[[LaneSettings], Order]
+"""Makes the order that a lane asks for."""
 
 # How long an engine takes to notice a hang-up before it has been measured (design section 4).
 PRIOR_ABORT_LAG_S = 0.3
+# An idle engine is tried with a prompt this many times as long as any that it has read, whatever is predicted:
+# it is the only way to learn, and nobody else waits for it.
+_UNKNOWN_RATIO = 2
+_ANY_PROMPT = 10**9
 # What one permit is taken to carry before any was given; the first admission replaces it.
 _USUAL_PROMPT_TOKENS = 1000.0
 _USUAL_OUTPUT_TOKENS = 256.0
@@ -31,7 +45,11 @@ class Attempt:
 
     It is what a queue holds (`queues.base.Held`). `arrival_number` orders equal `first_seen`; a recognised retry
     has its request's. `lane_deadline` is the lane's own, `deadline` the sooner of that and what the client allows.
-    `listed_end` is where `openings` keeps it.
+    `listed_end` is where `openings` keeps it. `route` is who may serve it, and `queue` where it waits if it must.
+    `lined_up_at`, `early_returns` and `turn` are its place in the line of those who come back (`tickets`);
+    `looked_at` and `looked_tokens` how far its stream was when last looked at. `reservation` is its tenant's, `charged` the provider account's.
+    `engine_s` is the part of an engine's time that it is foreseen to take, `service_s` the time that its permit is out.
+    `tried` is the engine that failed it before it had anything of it; there is no third try.
     """
 
     __slots__ = (
@@ -41,8 +59,11 @@ class Attempt:
         "arrived_at",
         "attempt",
         "body_bytes",
+        "charged",
         "deadline",
+        "early_returns",
         "engine",
+        "engine_s",
         "expected_ttft_s",
         "fingerprint",
         "first_seen",
@@ -53,17 +74,30 @@ class Attempt:
         "kv_tokens",
         "lane",
         "lane_deadline",
+        "lined_up_at",
         "listed_end",
+        "looked_at",
+        "looked_tokens",
         "output_seen",
         "output_tokens",
         "prefill_ahead",
         "prompt_tokens",
+        "queue",
         "recognised",
+        "reservation",
+        "route",
+        "service_s",
         "state",
+        "tenant",
+        "tried",
+        "turn",
+        "weight",
     )
 
     def __init__(self, arrival: Arrived, lane: "Lane", now: float, number: int) -> None:
         self.attempt = arrival.attempt
+        self.tenant = arrival.tenant
+        self.weight = 1.0
         self.arrival = arrival
         self.arrival_number = number
         self.arrived_at = now
@@ -72,18 +106,76 @@ class Attempt:
         self.state = State.HELD
         self.recognised = False
         self.fingerprint: int | None = None
-        self.first_seen = now
+        self.first_seen = self.lined_up_at = now
+        self.early_returns = self.turn = 0
+        self.looked_at = now
+        self.looked_tokens = 0
         self.lane_deadline = self.deadline = now
         self.hold_until: float | None = None
         self.give_up_at = now
         self.prompt_tokens = self.output_tokens = self.kv_tokens = 0
         self.output_seen = self.prefill_ahead = 0
-        self.expected_ttft_s = 0.0
+        self.expected_ttft_s = self.engine_s = self.service_s = 0.0
         self.engine: Engine | None = None
         self.admitted_at = 0.0
         self.first_token_at: float | None = None
         self.gone_at: float | None = None
         self.listed_end: float | None = None
+        self.reservation: Reservation | None = None
+        self.charged: Reservation | None = None
+        self.route: Route
+        self.queue: Queue
+        self.tried: Engine | None = None
+
+
+class Foresight(Protocol):
+    """When permits come free: `openings` is it; its methods are told there."""
+
+    def note(self, attempt: Attempt) -> None:
+        """Take note that this attempt has started, read its first token, or ended."""
+
+    def answered(self, running: int) -> None:
+        """Take note that an engine's learned speed has changed by one answer."""
+
+    def rate_changed(self) -> None:
+        """Take note that what counts as full has changed."""
+
+    def unsettle(self) -> None:
+        """Forget every derived number."""
+
+    def wait_s(self, place: int, now: float) -> float:
+        """Return the expected time until the `place`-th permit comes free."""
+
+    def upper_s(self, place: int) -> float:
+        """Return how much longer than expected it may take, nine times in ten."""
+
+    def per_s(self) -> float:
+        """Return how many permits a second end while every gate is full."""
+
+
+class Downstream(Protocol):
+    """The account that an engine is: `provider` is it; its methods are told there."""
+
+    def wait_s(self, draft: Attempt, now: float, place: int = 1) -> float:
+        """Return how long until the `place`-th attempt like this may be sent."""
+
+    def started(self, attempt: Attempt, now: float) -> None:
+        """Reserve for an attempt that is being sent."""
+
+    def grew(self, attempt: Attempt, now: float) -> None:
+        """Charge what has been produced so far."""
+
+    def answered(self, attempt: Attempt, prompt_tokens: int | None, cached_tokens: int, now: float) -> None:
+        """Settle by the real size."""
+
+    def failed(self, attempt: Attempt, event: Failed, now: float) -> None:
+        """Give back what a refusal did not use."""
+
+    def left(self, attempt: Attempt, now: float) -> None:
+        """Settle for somebody who hung up."""
+
+    def seen(self, reading: QuotaReading, now: float) -> None:
+        """Learn from the headers of an answer."""
 
 
 class DrainReading(NamedTuple):
@@ -96,7 +188,8 @@ class DrainReading(NamedTuple):
 class Engine:
     """One engine: its gate, its learned speed, its gauges, and the permits of clients who have left.
 
-    `pace_s` is the TPOT by which `openings` foresees its work;
+    `openings` foresees its work by the TPOT `pace_s`;
+    `longest_read` counts the tokens of the longest prompt that it is known to have read;
     `drain_read` is forgotten whenever work starts, reads its first token or ends. `position` and `is_priced` are
     `placement`'s. A `retired` engine is no longer configured and lives until its last permit ends.
     """
@@ -109,32 +202,45 @@ class Engine:
         "gate",
         "ignores",
         "is_priced",
+        "longest_read",
+        "openings",
         "pace_s",
+        "pool",
         "position",
+        "provider",
         "retired",
         "seen",
         "service",
         "settings",
+        "signal",
         "up",
         "work_output",
         "work_prompt",
     )
 
-    def __init__(self, settings: EngineSettings) -> None:
+    def __init__(self, settings: EngineSettings, now: float) -> None:
         self.settings = settings
         self.up = True
         self.retired = False
-        self.gate = Gate(FixedLimit(settings.max_inflight), settings.kv_tokens, settings.prefill_tokens)
+        limit = build_limit(settings.limit, settings.max_inflight, settings.prior)
+        self.gate = Gate(limit, settings.kv_tokens, settings.prefill_tokens)
+        self.signal: Signal | None = None
         self.service = ServiceTime(settings.prior)
         self.drain = DrainRate(settings.max_inflight)
         self.drain_read: DrainReading | None = None
         self.position = 0
         self.is_priced = False
+        self.longest_read = _ANY_PROMPT if settings.prior.certain else 0
+        self.provider: Downstream | None = None
+        self.openings: Foresight
+        self.pool: Pool
         self.pace_s = self.service.tpot_s(settings.max_inflight)
         self.abort_lag = Ewma(PRIOR_ABORT_LAG_S, memory=20.0)
         self.ignores = settings.ignores_hangups is IgnoresHangups.YES
         self.seen: EngineSeen | None = None
         self.departing: dict[int, Attempt] = {}
+        if settings.limit.kind != "fixed":
+            self.signal = Signal(now, settings.prior)
         self.work_prompt = Ewma(_USUAL_PROMPT_TOKENS, prior_samples=0.0)
         self.work_output = Ewma(_USUAL_OUTPUT_TOKENS, prior_samples=0.0)
 
@@ -143,6 +249,12 @@ class Engine:
         """The number of streams in force."""
         return self.gate.limit.current()
 
+    def has_room(self, draft: Attempt, now: float) -> bool:
+        """Return whether this attempt could start here now: gate, and account where there is one."""
+        if not self.gate.has_room(draft.kv_tokens, draft.prompt_tokens):
+            return False
+        return self.provider is None or self.provider.wait_s(draft, now) <= 0.0
+
     def serves(self, model: str) -> bool:
         """Return whether this engine answers for the model."""
         return not self.settings.models or model in self.settings.models
@@ -150,6 +262,13 @@ class Engine:
     def expected_ttft_s(self, prompt_tokens: int) -> float:
         """Return the predicted time to first token of a prompt admitted now, behind what is not yet prefilled."""
         return self.service.ttft_s(prompt_tokens + self.gate.prefill_tokens)
+
+    def is_in_time(self, draft: Attempt, ttft_s: float, now: float) -> bool:
+        """Return whether this attempt should be tried here, given its predicted time to first token."""
+        if now + ttft_s <= draft.deadline:
+            return True
+        unknown = draft.prompt_tokens > _UNKNOWN_RATIO * self.longest_read and not self.gate.streams
+        return unknown and now <= draft.deadline
 
     def expected_service_s(self) -> float:
         """Return the expected time that one permit is out while the gate is full."""
@@ -177,16 +296,135 @@ class Engine:
         return read
 
 
+class Pool:
+    """Engines that share work; `held_count` attempts wait for them in `queues`, and `places` are expected back.
+
+    `shares` divides their streams among lanes; None while there is one lane. `arrived`, `arrived_work_s` and
+    `done_work_s` are what `warning` is fed with, next at `look_at`.
+    """
+
+    __slots__ = (
+        "arrived",
+        "arrived_work_s",
+        "done_work_s",
+        "engines",
+        "held_count",
+        "look_at",
+        "openings",
+        "places",
+        "queues",
+        "shares",
+        "warning",
+    )
+
+    def __init__(self, engines: Sequence[Engine], places: Places, openings: Foresight, now: float) -> None:
+        self.warning = EarlyWarning(now)
+        self.look_at = now
+        self.arrived = 0
+        self.arrived_work_s = self.done_work_s = 0.0
+        self.engines = engines
+        self.openings = openings
+        self.places = places
+        self.queues: list[Queue] = []
+        self.shares: LaneShares | None = None
+        self.held_count = 0
+        for engine in engines:
+            engine.pool, engine.openings = self, openings
+
+
+class Route:
+    """The engines that serve a model, in configured order; `up` are those of them that take work now."""
+
+    __slots__ = ("engines", "pool", "up")
+
+    def __init__(self, engines: Sequence[Engine], pool: Pool) -> None:
+        self.engines = engines
+        self.pool = pool
+        self.up = engines
+
+
+class Queue:
+    """What waits in one lane for one route, in the lane's order; `window` where the lane forms batches."""
+
+    __slots__ = ("lane", "order", "route", "window")
+
+    def __init__(self, lane: "Lane", route: Route, order: Order) -> None:
+        self.lane = lane
+        self.route = route
+        self.order = order
+        self.window: BatchWindow | None = None
+        if lane.settings.window_s > 0.0:
+            self.window = BatchWindow(lane.settings.window_s)
+
+    def free(self) -> int:
+        """Return how many streams of its route are free."""
+        return sum([engine.limit - engine.gate.streams for engine in self.route.up])
+
+    def opens_at(self) -> float | None:
+        """Return when its batch goes, if it waits for one."""
+        return None if self.window is None else self.window.look_again_at(self.free())
+
+    def add(self, attempt: Attempt, now: float) -> None:
+        """Put an attempt in its place."""
+        self.order.add(attempt)
+        if self.window is not None:
+            self.window.entered(attempt.attempt, now, attempt.give_up_at)
+
+    def remove(self, attempt: Attempt, *, admitted: bool) -> None:
+        """Take an attempt out, wherever it stands."""
+        self.order.remove(attempt)
+        if self.window is not None:
+            self.window.left(attempt.attempt, admitted=admitted)
+
+
 class Lane:
-    """One lane: its order, its accounts and its Little's law."""
+    """One lane: its queues by route, what they hold, its accounts and its Little's law."""
 
-    __slots__ = ("admitted", "arrived", "causes", "little", "order", "outcomes", "settings")
+    __slots__ = (
+        "admitted",
+        "arrived",
+        "causes",
+        "held",
+        "held_bytes",
+        "held_tokens",
+        "little",
+        "make_order",
+        "outcomes",
+        "queues",
+        "settings",
+        "slo",
+    )
 
-    def __init__(self, settings: LaneSettings, order: Callable[[], Order], now: float) -> None:
+    def __init__(self, settings: LaneSettings, make_order: MakeOrder, now: float) -> None:
         self.settings = settings
-        self.order = order()
+        self.make_order = make_order
+        self.queues: dict[Route, Queue] = {}
+        self.held = self.held_tokens = self.held_bytes = 0
         self.little = LittlesLaw(now)
+        self.slo = SloWatch(settings, now)
         self.arrived = 0
         self.admitted = 0
         self.outcomes: Counter[Outcome] = Counter()
         self.causes: Counter[Reason | Stage | FailureKind] = Counter()
+
+    def queue_for(self, route: Route) -> Queue:
+        """Return where work of this lane waits for this route."""
+        queue = self.queues.get(route)
+        if queue is None:
+            queue = self.queues[route] = Queue(self, route, self.make_order(self.settings))
+            route.pool.queues.append(queue)
+        return queue
+
+    def hold(self, attempt: Attempt, now: float) -> None:
+        """Put an attempt into its queue."""
+        attempt.queue.add(attempt, now)
+        self.held += 1
+        self.held_tokens += attempt.prompt_tokens + attempt.output_tokens
+        self.held_bytes += attempt.body_bytes
+
+    def unhold(self, attempt: Attempt, *, admitted: bool) -> None:
+        """Take an attempt out of its queue."""
+        attempt.queue.remove(attempt, admitted=admitted)
+        self.held -= 1
+        self.held_tokens -= attempt.prompt_tokens + attempt.output_tokens
+        self.held_bytes -= attempt.body_bytes

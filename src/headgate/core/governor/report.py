@@ -1,48 +1,69 @@
 """Numbers out: builds the frozen snapshot from what the governor knows; changes nothing."""
 
-from headgate.core.governor.endings import has_fresh_gauge
+from collections.abc import Sequence
+
+from headgate.core.governor import watch
 from headgate.core.governor.knowledge import Knowledge
 from headgate.core.governor.records import Engine, Lane
-from headgate.core.snapshot import EngineSnapshot, LaneSnapshot, RetrySnapshot, Snapshot
+from headgate.core.governor.watch import has_fresh_gauge
+from headgate.core.snapshot import EngineSnapshot, LaneSnapshot, RetrySnapshot, Snapshot, TenantSnapshot
 from headgate.core.words import FailureKind, Reason, Stage
 
 
 def snapshot(knowledge: Knowledge, now: float) -> Snapshot:
     """Return everything at one instant."""
-    places, entries = knowledge.places.standing(now)
     return Snapshot(
         now=now,
         draining=knowledge.draining,
         lanes=tuple(_lane(knowledge, lane, now) for lane in knowledge.lanes.values()),
         engines=tuple(_engine(engine, now) for engine in knowledge.engines.values()),
-        retries=RetrySnapshot(
-            attempts=knowledge.arrivals,
-            labelled=knowledge.labelled,
-            recognised=knowledge.recognised,
-            early=knowledge.early,
-            places=places,
-            entries=entries,
-            places_dropped=knowledge.places.dropped,
-        ),
+        retries=_retries(knowledge, now),
         good_output_tokens=knowledge.good_output_tokens,
         wasted_prompt_tokens=knowledge.wasted_prompt_tokens,
         wasted_output_tokens=knowledge.wasted_output_tokens,
         bytes_per_token=tuple(knowledge.prompt_bytes.ratios()),
-        mean_output_tokens=tuple(knowledge.learned_output.means()),
+        mean_output_tokens=tuple(knowledge.output_length.means()),
+        prompt_error=knowledge.prompt_bytes.error(),
+        output_error=knowledge.output_length.error(),
+        pools=tuple(watch.snapshot(pool) for pool in knowledge.pools),
+        tenants=_tenants(knowledge),
     )
 
 
+def _retries(knowledge: Knowledge, now: float) -> RetrySnapshot:
+    standing = [pool.places.standing(now) for pool in knowledge.pools]
+    budget = knowledge.allowances.budget
+    known = () if budget is None else budget.amplification()
+    requests = sum([each.requests for each in known])
+    drain_per_s = max([pool.openings.per_s() for pool in knowledge.pools], default=0.0)
+    return RetrySnapshot(
+        attempts=knowledge.arrivals,
+        labelled=knowledge.labelled,
+        recognised=knowledge.recognised,
+        early=knowledge.early,
+        places=sum([places for places, _ in standing]),
+        entries=sum([entries for _, entries in standing]),
+        places_dropped=sum([pool.places.dropped for pool in knowledge.pools]),
+        amplification=sum([each.attempts for each in known]) / requests if requests else None,
+        budget=None if budget is None else budget.budget(now, drain_per_s),
+        budget_spent=None if budget is None else budget.spent(now),
+    )
+
+
+def _tenants(knowledge: Knowledge) -> tuple[TenantSnapshot, ...]:
+    budget = knowledge.allowances.budget
+    return () if budget is None else tuple(TenantSnapshot(*each) for each in budget.amplification())
+
+
 def _lane(knowledge: Knowledge, lane: Lane, now: float) -> LaneSnapshot:
-    held = [knowledge.attempts[each.attempt] for each in lane.order]
-    held_count = len(held)
-    blocked = held_count > 0 or knowledge.running() >= knowledge.stream_limit() > 0
+    held = [knowledge.attempts[each.attempt] for queue in lane.queues.values() for each in queue.order]
     return LaneSnapshot(
         name=lane.settings.name,
-        held=held_count,
-        held_tokens=lane.order.tokens,
-        held_bytes=lane.order.body_bytes,
+        held=lane.held,
+        held_tokens=lane.held_tokens,
+        held_bytes=lane.held_bytes,
         oldest_held_s=max((now - each.arrived_at for each in held), default=0.0),
-        expected_wait_s=knowledge.openings.wait_s(held_count + 1, now) if blocked else 0.0,
+        expected_wait_s=_expected_wait_s(lane, now),
         running=lane.little.running,
         arrived=lane.arrived,
         admitted=lane.admitted,
@@ -53,7 +74,22 @@ def _lane(knowledge: Knowledge, lane: Lane, now: float) -> LaneSnapshot:
             (cause, count) for cause, count in lane.causes.items() if isinstance(cause, FailureKind)
         ),
         little=lane.little.read(now),
+        slo=lane.slo.read(now),
     )
+
+
+def _expected_wait_s(lane: Lane, now: float) -> float:
+    """Return how long a newcomer behind everybody in this lane would wait, for the slowest of its pools."""
+    waits = [
+        queue.route.pool.openings.wait_s(len(queue.order) + 1, now)
+        for queue in lane.queues.values()
+        if queue.route.up and (len(queue.order) or _is_full(queue.route.up))
+    ]
+    return max(waits, default=0.0)
+
+
+def _is_full(engines: Sequence[Engine]) -> bool:
+    return sum([engine.gate.streams for engine in engines]) >= sum([engine.limit for engine in engines])
 
 
 def _engine(engine: Engine, now: float) -> EngineSnapshot:

@@ -1,5 +1,7 @@
 """A limit that stays where it was put: the hard cap."""
 
+from headgate.core.limits.base import LimitReading, checked_cap
+
 
 class FixedLimit:
     """A constant number of streams."""
@@ -7,10 +9,15 @@ class FixedLimit:
     __slots__ = ("_streams",)
 
     def __init__(self, streams: int) -> None:
-        if streams < 1:
-            raise ValueError(f"max_inflight must be at least 1, not {streams}")
-        self._streams = streams
+        self._streams = checked_cap(streams)
 
     def current(self) -> int:
         """Return the constant."""
         return self._streams
+
+    def observe(self, _reading: LimitReading) -> None:
+        """Learn nothing."""
+
+    def adopt(self, hard_cap: int) -> None:
+        """Become this constant."""
+        self._streams = checked_cap(hard_cap)

@@ -9,15 +9,24 @@ from typing import Protocol
 
 
 class Held(Protocol):
-    """What an order needs to know of one held attempt; all times absolute core seconds."""
+    """What an order needs to know of one held attempt; all times absolute core seconds.
+
+    Nothing here may change between `add` and `remove`, nor `tenant`, `weight` and the two token counts between
+    `started` and `settle`. `weight` is the tenant's, above 0, 1.0 where nobody is worth more; `engine_s` is the
+    part of an engine's time that the whole answer is predicted to take, prompt and output, in seconds: what others
+    lose by it, not the time that it is under way.
+    """
 
     attempt: int
+    tenant: str
+    weight: float
     arrival_number: int
     first_seen: float
     lane_deadline: float
     deadline: float
     prompt_tokens: int
     output_tokens: int
+    engine_s: float
     body_bytes: int
 
 
@@ -33,11 +42,21 @@ class Order(Protocol):
     def remove(self, held: Held) -> None:
         """Take this attempt out, wherever it stands; it must be in."""
 
+    def started(self, held: Held, now: float) -> None:
+        """Take note that this attempt was admitted, right after its `remove`, or at once without having waited."""
+
+    def settle(self, held: Held, prompt_tokens: int, output_tokens: int) -> None:
+        """Take note of the true size of an attempt that was `started`; called at most once, at its end."""
+
     def head(self) -> Held | None:
         """Return who is next, without taking it out."""
 
     def ahead_of(self, held: Held) -> int:
-        """Return how many would be admitted before this one, whether or not it is in."""
+        """Return how many would be admitted before this one, whether or not it is in.
+
+        0 exactly when it is, or would be, the head; never more than wait. Beyond that an order may estimate,
+        and says so.
+        """
 
     def __len__(self) -> int:
         """Return how many wait."""

@@ -45,6 +45,12 @@ class RankedQueue:
         self.tokens -= held.prompt_tokens + held.output_tokens
         self.body_bytes -= held.body_bytes
 
+    def started(self, held: Held, now: float) -> None:
+        """Nothing to note: this order looks at nothing but the key."""
+
+    def settle(self, held: Held, prompt_tokens: int, output_tokens: int) -> None:
+        """Nothing to correct: a rank is fixed at arrival."""
+
     def head(self) -> Held | None:
         """Return who is next, without taking it out."""
         return self._waiting[self._keys[0]] if self._keys else None

@@ -1,1 +1,1 @@
-"""May this tenant? Continuous buckets: filled by the policies."""
+"""May this tenant, and will the provider? Continuous buckets: reserved on admission, settled with what was used."""

@@ -35,6 +35,16 @@ class ServiceTime:
         """Return the predicted time from permit to last token."""
         return self._ttft.at(prompt_tokens) + max(0.0, output_tokens - 1.0) * self._tpot.at(streams)
 
+    def engine_s(self, prompt_tokens: float, output_tokens: float, streams: float) -> float:
+        """Return the part of the engine's own time that this takes while so many streams share it, in seconds.
+
+        A prompt has the engine to itself, a step of decoding is shared by all: per_token x prompt + output x
+        TPOT / streams. TPOT holds what others' prompts take, so answers are priced somewhat above their part
+        (by 2.4 on Azure conversations, which changes hardly an order there).
+        """
+        shared_s = self._tpot.at(streams) / max(1.0, streams)
+        return self._ttft.slope * prompt_tokens + output_tokens * shared_s
+
     def learn_ttft(self, prompt_tokens: float, ttft_s: float) -> None:
         """Learn one time to first token; `prompt_tokens` counts what had to be prefilled before it as well."""
         if ttft_s > 0.0:

@@ -1,10 +1,14 @@
 """One request to an engine from its sending to its one end."""
 
 import math
-from typing import Protocol
+from typing import Final, Protocol
 
 from headgate.core.words import FailureKind, Sent
 from headgate.runtime.upstream.contract import Receiver
+
+# Looked up once: a member of an enum costs a call.
+_NONE: Final = Sent.NONE
+_REQUEST: Final = Sent.REQUEST
 
 
 class Carrier(Protocol):
@@ -63,7 +67,7 @@ class UpstreamCall:
         self.head_only = head_only
         self.deadline = math.inf if head_by is None else head_by
         self.paused = False
-        self.sent = Sent.NONE
+        self.sent = _NONE
         self.connection: Carrier | None = None
         self._until_head = True
         self._may_retry = may_retry
@@ -108,7 +112,7 @@ class UpstreamCall:
     def begin(self, connection: Carrier) -> None:
         """Send the request on this connection."""
         self.connection = connection
-        self.sent = Sent.REQUEST
+        self.sent = _REQUEST
         connection.begin(self)
 
     def headed(self) -> None:
@@ -128,8 +132,7 @@ class UpstreamCall:
     def end(self, *, delimited: bool) -> None:
         """Tell the receiver that the answer is whole."""
         if not self._done:
-            receiver = self._close()
-            receiver.on_end(delimited=delimited)
+            self._close().on_end(delimited=delimited)
 
     def fail(self, kind: FailureKind, detail: str) -> None:
         """Tell the receiver that there will be no whole answer."""

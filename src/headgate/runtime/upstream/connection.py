@@ -11,6 +11,7 @@ from typing import Protocol, cast
 from headgate.core.words import FailureKind
 from headgate.runtime.upstream.answer import ProtocolViolationError
 from headgate.runtime.upstream.call import UpstreamCall
+from headgate.runtime.upstream.contract import AnswerHead
 from headgate.runtime.upstream.reader import AnswerReader
 from headgate.runtime.upstream.settings import UpstreamSettings
 from headgate.runtime.upstream.sweep import Sweep
@@ -108,6 +109,9 @@ class UpstreamConnection(asyncio.Protocol):
         self.stamp = self._clock.now
         reader = self._reader
         headed = reader.head is not None
+        if not headed and (repeated := reader.repeated(data)) is not None and not call.head_only:
+            self._deliver(call, *repeated)
+            return
         try:
             reader.feed(data, head_only=call.head_only)
         except ProtocolViolationError as violation:
@@ -127,7 +131,16 @@ class UpstreamConnection(asyncio.Protocol):
             if self.call is not call:
                 return
         if reader.whole:
-            self._finish(call)
+            self._finish(call, reusable=reader.keep_alive and not reader.surplus)
+
+    def _deliver(self, call: UpstreamCall, head: AnswerHead, body: bytes) -> None:
+        """Hand over an answer that has come whole in one read; the reader has nothing to forget."""
+        receiver = call.receiver
+        receiver.on_head(head)
+        if self.call is call:
+            receiver.on_data(body)
+        if self.call is call:
+            self._finish(call, reusable=True)
 
     def eof_received(self) -> None:
         """Note the clean end; `connection_lost` follows."""
@@ -151,13 +164,14 @@ class UpstreamConnection(asyncio.Protocol):
             where = "in" if reader.head is not None else "before"
             call.fail(FailureKind.BROKEN, f"connection lost {where} the answer: {exc or 'closed'}")
 
-    def _finish(self, call: UpstreamCall) -> None:
+    def _finish(self, call: UpstreamCall, *, reusable: bool) -> None:
         """Give the connection back, then end the call."""
-        transport, reader = self._transport, self._reader
+        transport = self._transport
         assert transport is not None
         self.call = None
-        if reader.keep_alive and not reader.surplus and not transport.get_write_buffer_size():
-            reader.clear()
+        if reusable and not transport.get_write_buffer_size():
+            if self._reader.touched:
+                self._reader.clear()
             self.reused = True
             if call.paused:
                 transport.resume_reading()

@@ -35,6 +35,7 @@ class AnswerReader:
         "_barren_bytes",
         "_chunked",
         "_cut",
+        "_digits",
         "_head_limit_bytes",
         "_headless",
         "_informational",
@@ -68,6 +69,7 @@ class AnswerReader:
         self._parser = HttpResponseParser(self)
         self._cut: Cut | None = None
         self._known: AnswerHead | None = None
+        self._digits = b""
         self.clear()
 
     def clear(self) -> None:
@@ -115,18 +117,42 @@ class AnswerReader:
         """Whether only the close of the connection ends the body."""
         return self.head is not None and self.head.length is None and not self._chunked
 
+    def repeated(self, data: bytes) -> tuple[AnswerHead, bytes] | None:
+        """Return head and body of an answer that is whole in these bytes and has the last one's head but for its length.
+
+        The reader stays as it is, and None means that the bytes are still to be fed.
+        """
+        if self.touched or self._cut is None:
+            return None
+        head, stop = self._match(self._cut, data)
+        if head is None or head.length != len(data) - stop:
+            return None
+        return head, data[stop:]
+
+    def _match(self, cut: Cut, data: bytes) -> tuple[AnswerHead | None, int]:
+        """Find the last head in these bytes, with a length of its own, and where it ends."""
+        found = cut.match(data, 0)
+        known = self._known
+        if found is None or known is None:
+            return None, 0
+        digits, stop = found
+        if digits == self._digits:
+            return known, stop
+        length = int(digits)
+        if not length:
+            return None, 0
+        self._digits = digits
+        self._known = known = AnswerHead(known.status, known.headers, length, known.notes)
+        return known, stop
+
     def _feed_repeated(self, data: bytes) -> bool:
         """Take the last head again if these bytes are it with another length; return whether they are."""
-        cut, known = self._cut, self._known
-        found = cut.match(data, 0) if cut is not None else None
-        if found is None or known is None:
-            return False
-        length, stop = int(found[0]), found[1]
-        if not length:
+        head, stop = self._match(self._cut, data) if self._cut is not None else (None, 0)
+        if head is None:
             return False
         self.touched = self._repeated = self.keep_alive = True
-        self.head = AnswerHead(known.status, known.headers, length, known.notes)
-        self._size_left = length
+        self.head = head
+        self._size_left = head.length or 0
         self._take_sized(data[stop:])
         return True
 
@@ -144,8 +170,9 @@ class AnswerReader:
         """Keep the head of a whole answer of known length that leaves its connection open."""
         head, self._cut = self.head, None
         if head is not None and head.status == 200 and head.length and self.keep_alive:
-            self._cut = cut_at_length(block, opening_bytes, lines, fields)
+            self._cut = cut = cut_at_length(block, opening_bytes, lines, fields)
             self._known = head._replace(notes=Notes())
+            self._digits = fields[cut.position][1] if cut is not None else b""
 
     def _feed_head(self, data: bytes, *, head_only: bool) -> None:
         self.touched = True

@@ -7,7 +7,7 @@ connection on which they came, and no longer.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from headgate.runtime.upstream.fields import Pair
 
@@ -33,23 +33,29 @@ class Notes:
         return 0
 
 
-class Cut(NamedTuple):
+class Cut:
     """A head's bytes before and after the digits of its Content-Length, and which of its fields that is."""
 
-    before: bytes
-    after: bytes
-    position: int
+    __slots__ = ("_after_bytes", "_before_bytes", "_end_of_digits", "after", "before", "position")
+
+    def __init__(self, before: bytes, after: bytes, position: int) -> None:
+        self.before = before
+        self.after = after
+        self.position = position
+        self._before_bytes = len(before)
+        self._after_bytes = len(after)
+        self._end_of_digits = after[:1]
 
     def match(self, data: bytes, begin: int) -> tuple[bytes, int] | None:
         """Return the digits and the end of the head if these bytes repeat it; None for anything else."""
         if not data.startswith(self.before, begin):
             return None
-        start = begin + len(self.before)
-        stop = data.find(self.after[:1], start, start + _MOST_DIGITS + 1)
+        start = begin + self._before_bytes
+        stop = data.find(self._end_of_digits, start, start + _MOST_DIGITS + 1)
         if stop < 0 or not data.startswith(self.after, stop):
             return None
         digits = data[start:stop]
-        return (digits, stop + len(self.after)) if digits.isdigit() else None
+        return (digits, stop + self._after_bytes) if digits.isdigit() else None
 
 
 def cut_at_length(

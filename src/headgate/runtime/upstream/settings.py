@@ -11,7 +11,8 @@ class UpstreamSettings:
     is rarely found dead. `chunk_idle_s` is how long a started answer may be silent. `informational_answers` is
     how many 1xx heads may precede the answer, `head_bytes` how long all these heads may be together.
     `receive_bytes` is SO_RCVBUF: left to itself Linux takes megabytes in for a client that has stopped reading, and
-    the engine generates them; 64 KiB carries 64 MB/s within a data centre.
+    the engine generates them, and one read may bring all of it, which then is what a client that does not read holds.
+    32 KiB carries 32 MB/s within a data centre.
     """
 
     connect_s: float = 5.0
@@ -20,4 +21,4 @@ class UpstreamSettings:
     kept_connections: int = 256
     head_bytes: int = 64 * 1024
     informational_answers: int = 64
-    receive_bytes: int = 64 * 1024
+    receive_bytes: int = 32 * 1024

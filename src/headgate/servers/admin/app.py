@@ -1,5 +1,6 @@
-"""The admin application: liveness, readiness, metrics, the state of the core, and what it would decide."""
+"""The admin application: liveness, readiness, metrics, the state of the core, what it would decide, and the page."""
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,8 +12,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from headgate.servers.admin.guard import Guard
+from headgate.servers.admin.page import page_routes
 from headgate.servers.admin.queries import ExplainQuery, plain, plain_explanation
+from headgate.servers.admin.session import Sessions
+from headgate.servers.admin.sign_in import sign_in_route
 from headgate.servers.admin.views import Views
+from headgate.servers.admin.why import why_route
 
 MAX_QUERY_BYTES = 64 * 1024  # a description of a request, not a request
 
@@ -27,7 +32,12 @@ def build_app(views: Views, *, hosts: Iterable[str] = (), token: str | None = No
         Route("/api/state", door.state),
         Route("/api/explain", door.explain, methods=["GET", "POST"]),
     ]
-    return Guard(Starlette(routes=routes), hosts=hosts, token=token)
+    sessions = Sessions(token, time.time) if token else None
+    if views.live is not None:
+        routes += [*page_routes(views.live), sign_in_route(sessions)]
+    if views.why is not None:
+        routes.append(why_route(views.why))
+    return Guard(Starlette(routes=routes), hosts=hosts, sessions=sessions)
 
 
 class _Door:
@@ -53,7 +63,17 @@ class _Door:
 
     async def state(self, _: Request) -> Response:
         """The whole snapshot of the core as it is now."""
-        return _json(plain(self._views.snapshot()))
+        state = plain(self._views.snapshot())
+        now = state["now"]
+        health = {each.name: each for each in self._views.standings()}
+        for engine in state["engines"]:
+            if (standing := health.get(engine["name"])) is not None:
+                engine["health"] = {
+                    "stance": standing.stance,
+                    "since_s": round(now - standing.since, 3),
+                    "why": standing.why,
+                }
+        return _json(state)
 
     async def explain(self, request: Request) -> Response:
         """What an arrival like the one described would be told now, and the numbers behind it."""

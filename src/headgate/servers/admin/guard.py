@@ -3,37 +3,40 @@
 A browser can be made to send requests to 127.0.0.1 by any page it shows, and DNS rebinding lets that page read
 the answers: its own name then points to 127.0.0.1. The Host header still carries that name, so only IP literals,
 localhost and configured names pass. An Origin header must pass the same test.
+
+The token comes in an Authorization header, or as the session cookie that the sign-in form gives for it.
 """
 
-import hmac
 from collections.abc import Iterable
-from hashlib import sha256
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# Probes of orchestrators carry no token; these two answers tell a state and no numbers.
-_OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+from headgate.servers.admin.session import Sessions
+
+# Probes of orchestrators carry no token; these two answers tell a state and no numbers. Whoever wants to sign in has
+# no token yet, and the form's look is the same file for everybody.
+_OPEN_PATHS = frozenset({"/healthz", "/readyz", "/login", "/page/style.css"})
 _ANSWER_HEADERS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
 
 
 class Guard:
     """Wraps the admin application; refuses before a route is looked up."""
 
-    def __init__(self, app: ASGIApp, *, hosts: Iterable[str] = (), token: str | None = None) -> None:
+    def __init__(self, app: ASGIApp, *, hosts: Iterable[str] = (), sessions: Sessions | None = None) -> None:
         self._app = app
         self._hosts = frozenset({"localhost", *(host.lower() for host in hosts)})
-        self._token_digest = sha256(token.encode()).digest() if token else None
+        self._sessions = sessions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 403 (Host, Origin) or 401 (token)."""
+        """Pass the request on, or answer 403 (Host, Origin), 401 (token), or for the page 303 to its sign-in form."""
         assert scope["type"] == "http", "the admin door serves plain HTTP only"
         refusal = self._refusal(scope["path"], scope["headers"])
         await (refusal or self._app)(scope, receive, _with_answer_headers(send))
 
-    def _refusal(self, path: str, headers: list[tuple[bytes, bytes]]) -> JSONResponse | None:
+    def _refusal(self, path: str, headers: list[tuple[bytes, bytes]]) -> Response | None:
         hosts = [value for name, value in headers if name == b"host"]
         if len(hosts) != 1 or not self._knows("//" + hosts[0].decode("latin-1")):
             return _error(
@@ -42,10 +45,8 @@ class Guard:
         origins = [value for name, value in headers if name == b"origin"]
         if not all(self._knows(value.decode("latin-1")) for value in origins):
             return _error(403, "origin_not_allowed", "requests made by other web pages are refused")
-        if self._token_digest is not None and path not in _OPEN_PATHS and not self._has_token(headers):
-            answer = _error(401, "token_required", "send Authorization: Bearer TOKEN")
-            answer.headers["www-authenticate"] = "Bearer"
-            return answer
+        if self._sessions is not None and path not in _OPEN_PATHS and not _may(self._sessions, headers):
+            return _sign_in_first(path)
         return None
 
     def _knows(self, address: str) -> bool:
@@ -55,13 +56,24 @@ class Guard:
             return False
         return name in self._hosts or _is_ip(name)
 
-    def _has_token(self, headers: list[tuple[bytes, bytes]]) -> bool:
-        given = [value for name, value in headers if name == b"authorization"]
-        if len(given) != 1 or given[0][:7].lower() != b"bearer ":
-            return False
-        # Digests of equal length: the comparison tells neither how long the token is nor where it differs.
-        assert self._token_digest is not None
-        return hmac.compare_digest(sha256(given[0][7:].strip()).digest(), self._token_digest)
+
+def _may(sessions: Sessions, headers: list[tuple[bytes, bytes]]) -> bool:
+    given = [value for name, value in headers if name == b"authorization"]
+    if given:
+        return (
+            len(given) == 1 and given[0][:7].lower() == b"bearer " and sessions.is_token(given[0][7:].strip())
+        )
+    cookies = [value for name, value in headers if name == b"cookie"]
+    return len(cookies) == 1 and sessions.is_open(cookies[0].decode("latin-1"))
+
+
+def _sign_in_first(path: str) -> Response:
+    if path == "/":
+        # Relative: the browser knows under which prefix it found us.
+        return RedirectResponse("login", status_code=303)
+    answer = _error(401, "token_required", "send Authorization: Bearer TOKEN")
+    answer.headers["www-authenticate"] = "Bearer"
+    return answer
 
 
 def is_loopback(host: str) -> bool:

@@ -12,12 +12,14 @@ from collections.abc import Iterable, Iterator
 
 import uvicorn
 
+from headgate.observe.live.feed import MOST_WATCHERS
 from headgate.servers.admin.app import build_app
 from headgate.servers.admin.guard import is_loopback
 from headgate.servers.admin.views import Views
 
-# A scraper, a probe, somebody curious; the bound keeps a flood of the admin door from starving the relay.
-_MAX_CONNECTIONS = 64
+# Everybody who watches, and beside them a scraper, a probe, somebody curious; the bound keeps a flood of the admin
+# door from starving the relay.
+_MAX_CONNECTIONS = MOST_WATCHERS + 64
 _KEEP_ALIVE_S = 75  # longer than the usual 15-60 s between two scrapes
 _GRACE_S = 1
 
@@ -55,6 +57,7 @@ class AdminServer:
         # uvicorn would otherwise report each malformed request of a port scan; real errors still come through.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self._address = (host, port)
+        self._live = views.live
         config = uvicorn.Config(
             build_app(views, hosts=[*hosts, host], token=token),
             log_config=None,
@@ -102,6 +105,8 @@ class AdminServer:
 
     async def stop(self) -> None:
         """Close the door and every connection within about a second; harmless when never started."""
+        if self._live is not None:
+            self._live.close()  # a stream that has no end would be waited for
         self._server.should_exit = True
         if self._task is not None:
             await self._task

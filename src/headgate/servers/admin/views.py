@@ -1,12 +1,15 @@
 """What the admin door shows, handed in as small callables: it knows no gateway, no driver and no governor."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from headgate.core.decisions import Explanation
 from headgate.core.events import Arrived
 from headgate.core.snapshot import Snapshot
+from headgate.observe.live.feed import LiveFeed
+from headgate.runtime.health import Standing
+from headgate.servers.admin.why import Find
 
 
 class Readiness(NamedTuple):
@@ -21,10 +24,15 @@ class Views:
     """Everything that may be asked; each callable is quick, synchronous, and changes nothing.
 
     `explain` answers what the arrival would be told now; `render_metrics` takes an Accept header and returns the
-    text and its content type.
+    text and its content type. `live` feeds the page; None shows no page.
+    `standings` are the engines' health, by name, as `/api/state` shows it beside the core's numbers.
+    `why` tells what was decided about the attempts under an id; None keeps no decisions.
     """
 
     snapshot: Callable[[], Snapshot]
     explain: Callable[[Arrived], Explanation]
     ready: Callable[[], Readiness]
     render_metrics: Callable[[str], tuple[bytes, str]]
+    live: LiveFeed | None = None
+    standings: Callable[[], Sequence[Standing]] = tuple
+    why: Find | None = None

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from headgate.servers.emulator.requests import GenerationRequest
+from headgate.servers.emulator.requests import GenerationRequest, Surface
 
 TOKEN_TEXT: Final = " tok"  # noqa: S105 - no password
 """The text of every token: four bytes, as the reader counts them."""
@@ -26,14 +26,21 @@ def _usage(prompt_tokens: int, output_tokens: int) -> dict[str, int]:
     }
 
 
+def _tool_call(request: GenerationRequest, index: int) -> dict[str, object]:
+    assert request.tool is not None
+    function = {"name": request.tool.name, "arguments": request.tool.arguments}
+    return {"id": f"call_{index}", "type": "function", "function": function}
+
+
 class AnswerText:
     """The bytes of one request's answer. Events of one size are encoded once and sent many times."""
 
-    __slots__ = ("_events", "_head", "_request", "_tail")
+    __slots__ = ("_chat", "_events", "_head", "_request", "_tail")
 
     def __init__(self, request: GenerationRequest, number: int, created: int) -> None:
         self._request = request
-        kind = "chat.completion.chunk" if request.chat else "text_completion"
+        self._chat = request.surface is Surface.CHAT
+        kind = "chat.completion.chunk" if self._chat else "text_completion"
         head = {"id": self._identity(number), "object": kind, "created": created, "model": request.model}
         self._head = msgspec.json.encode(head)[:-1]
         self._tail = b'],"usage":null}\n\n' if request.include_usage else b"]}\n\n"
@@ -41,11 +48,17 @@ class AnswerText:
 
     def opening(self, index: int) -> bytes:
         """The event that names the role, before a chat answer's first token; nothing for a completion."""
-        if not self._request.chat:
+        if not self._chat:
             return b""
-        return self._event(
+        role = self._event(
             b'{"index":%d,"delta":{"role":"assistant","content":""},"finish_reason":null}' % index
         )
+        return role if self._request.tool is None else role + self._call(index)
+
+    def _call(self, index: int) -> bytes:
+        """The event that names the tool; each token after it adds a blank to the arguments."""
+        delta = msgspec.json.encode({"tool_calls": [{"index": 0, **_tool_call(self._request, index)}]})
+        return self._event(b'{"index":%d,"delta":%s,"finish_reason":null}' % (index, delta))
 
     def tokens(self, index: int, count: int) -> bytes:
         """An event with `count` tokens of answer `index`."""
@@ -77,14 +90,19 @@ class AnswerText:
         )
 
     def _identity(self, number: int) -> str:
-        return f"{'chatcmpl' if self._request.chat else 'cmpl'}-{number:08x}"
+        return f"{'chatcmpl' if self._chat else 'cmpl'}-{number:08x}"
 
     def _event(self, choice: bytes) -> bytes:
         return b'data: %s,"choices":[%s%s' % (self._head, choice, self._tail)
 
     def _choice(self, index: int, count: int, finish: bytes) -> bytes:
+        if self._chat and self._request.tool is not None:
+            return (
+                b'{"index":%d,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"%s"}}]},'
+                b'"logprobs":null,"finish_reason":%s}'
+            ) % (index, b" " * count, finish)
         text = TOKEN_TEXT.encode() * count
-        if self._request.chat:
+        if self._chat:
             return b'{"index":%d,"delta":{"content":"%s"},"logprobs":null,"finish_reason":%s}' % (
                 index,
                 text,
@@ -95,8 +113,12 @@ class AnswerText:
     def _whole_choice(self, index: int, tokens: int, finish_reason: str) -> dict[str, object]:
         choice: dict[str, object] = {"index": index, "logprobs": None, "finish_reason": finish_reason}
         text = TOKEN_TEXT * tokens
-        if self._request.chat:
-            choice["message"] = {"role": "assistant", "content": text}
+        if self._chat:
+            message: dict[str, object] = {"role": "assistant", "content": text}
+            if self._request.tool is not None:
+                message = {"role": "assistant", "content": None}
+                message["tool_calls"] = [_tool_call(self._request, index)]
+            choice["message"] = message
         else:
             choice["text"] = text
         return choice

@@ -7,6 +7,7 @@ streaming or not, `finish_reason: "abort"` when the engine stops.
 
 import asyncio
 import time
+from collections.abc import Mapping
 from itertools import count
 from random import Random
 from typing import Final
@@ -16,10 +17,14 @@ import msgspec
 from headgate.engine.batching import Batch
 from headgate.engine.sequences import BatchStatistics, EngineSequence
 from headgate.servers.emulator.answers import AnswerText, error_body
+from headgate.servers.emulator.messages import MessageText
 from headgate.servers.emulator.meters import Meters
 from headgate.servers.emulator.pacer import Feed, Pacer
-from headgate.servers.emulator.requests import BadRequestError, GenerationRequest, RequestReader
+from headgate.servers.emulator.pooling import PoolingAnswers
+from headgate.servers.emulator.requests import BadRequestError, GenerationRequest, RequestReader, Surface
+from headgate.servers.emulator.responses import KeptResponses, ResponseText
 from headgate.servers.emulator.settings import EmulatorSettings
+from headgate.servers.emulator.troubles import FAILURE, Trouble, Troubles, error_event
 from headgate.servers.http1.contract import Exchange, Head, Headers, Refusal
 
 JSON: Final[Headers] = ((b"content-type", b"application/json"),)
@@ -29,10 +34,14 @@ EVENTS: Final[Headers] = (
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
 )
-GENERATION_PATHS: Final = {b"/v1/chat/completions": True, b"/v1/completions": False}
+GENERATION_PATHS: Final = {
+    b"/v1/chat/completions": Surface.CHAT,
+    b"/v1/completions": Surface.COMPLETION,
+    b"/v1/messages": Surface.MESSAGES,
+    b"/v1/responses": Surface.RESPONSES,
+}
+KEPT_PATH: Final = b"/v1/responses/"
 METHODS: Final = {
-    b"/v1/chat/completions": b"POST",
-    b"/v1/completions": b"POST",
     b"/v1/models": b"GET",
     b"/metrics": b"GET",
     b"/health": b"GET",
@@ -41,12 +50,20 @@ METHODS: Final = {
 }
 
 
+Text = AnswerText | MessageText | ResponseText
+
+
 class Generation:
     """One request's answer while it is generated."""
 
-    __slots__ = ("endings", "exchange", "feeds", "request", "slow", "text", "unfinished", "unsent")
+    __slots__ = (
+        "endings", "exchange", "feeds", "request", "slow", "stalled", "text", "trouble", "unfinished", "unsent",
+        "withheld",
+    )  # fmt: skip
 
-    def __init__(self, exchange: Exchange, request: GenerationRequest, text: AnswerText) -> None:
+    def __init__(
+        self, exchange: Exchange, request: GenerationRequest, text: Text, trouble: Trouble | None = None
+    ) -> None:
         self.exchange = exchange
         self.request = request
         self.text = text
@@ -55,6 +72,9 @@ class Generation:
         self.unfinished = len(request.answers)
         self.unsent: dict[int, int] = {}
         self.slow = False
+        self.trouble = trouble
+        self.stalled = False
+        self.withheld: dict[Feed, tuple[int, bool]] = {}
 
 
 class EmulatorApplication:
@@ -74,6 +94,11 @@ class EmulatorApplication:
             model_name=settings.model_name,
             dice=Random(settings.seed),  # noqa: S311 - lengths of answers, no secret
         )
+        self._pooling = PoolingAnswers(self._reader, settings.model_name)
+        self._kept = KeptResponses()
+        posted = dict.fromkeys((*GENERATION_PATHS, *self._pooling.paths), b"POST")
+        self._methods = METHODS | posted
+        self.troubles = Troubles(settings)
         self._open: dict[Exchange, Generation] = {}
         self._numbers = count(1)
         self._sequence_ids = count(1)
@@ -81,7 +106,9 @@ class EmulatorApplication:
 
     def on_head(self, head: Head) -> Refusal | None:
         """Refuse unknown paths and wrong methods before a body is read."""
-        method = METHODS.get(head.path)
+        if head.path.startswith(KEPT_PATH) and head.method in {b"GET", b"DELETE", b"POST"}:
+            return None
+        method = self._methods.get(head.path)
         if method is None:
             return Refusal(404, JSON, error_body(404, "Not Found", "NotFoundError"))
         if head.method != method and not (method == b"GET" and head.method == b"HEAD"):
@@ -93,13 +120,17 @@ class EmulatorApplication:
     def on_request(self, exchange: Exchange, body: bytes) -> None:
         """Answer one request: at once, or token by token."""
         path = exchange.head.path
-        chat = GENERATION_PATHS.get(path)
-        if chat is not None:
-            self._generate(exchange, body, chat=chat)
+        surface = GENERATION_PATHS.get(path)
+        if surface is not None:
+            self._generate(exchange, body, surface)
+        elif path in self._pooling.paths:
+            self._read(exchange, path, body)
+        elif path.startswith(KEPT_PATH):
+            self._find_kept(exchange, path)
         elif path == b"/metrics":
             exchange.respond(200, TEXT, self.meters.metrics(self._pacer.statistics()))
         elif path == b"/v1/models":
-            exchange.respond(200, JSON, self._models())
+            exchange.respond(200, JSON, _models(self._settings.model_name, self._created))
         elif path == b"/health":
             exchange.respond(200, (), b"")
         else:
@@ -123,8 +154,9 @@ class EmulatorApplication:
         if generation is not None:
             generation.slow = slow
 
-    def bad_request(self, status: int, code: str, message: str) -> Refusal:
+    def bad_request(self, status: int, code: str, message: str, head: Head | None = None) -> Refusal:
         """Dress a framing error, a cap or a deadline as vLLM dresses a bad request."""
+        del head
         return Refusal(status, JSON, error_body(status, f"{code}: {message}", "BadRequestError"))
 
     def on_tokens(self, feed: Feed, tokens: int, now: float, *, last: bool) -> None:
@@ -137,10 +169,42 @@ class EmulatorApplication:
         assert isinstance(generation, Generation)
         if feed.silent:
             return
+        if generation.stalled:
+            withheld, _ = generation.withheld.get(feed, (0, False))
+            generation.withheld[feed] = (withheld + tokens, last)
+        else:
+            self._hand_out(generation, feed, tokens, last=last)
+            if generation.trouble is not None and 2 * feed.delivered_tokens >= feed.sequence.output_tokens:
+                self._befall(generation)
+
+    def _hand_out(self, generation: Generation, feed: Feed, tokens: int, *, last: bool) -> None:
         if last:
             self._end_answer(generation, feed, tokens)
         elif generation.request.stream:
             self._send(generation, feed, tokens)
+
+    def _befall(self, generation: Generation) -> None:
+        """Let a stream that is not over have its trouble, once."""
+        trouble, generation.trouble = generation.trouble, None
+        if generation.exchange not in self._open:
+            return
+        if trouble is Trouble.STALL:
+            generation.stalled = True
+            self._loop.call_later(self._settings.stall_s, self._go_on, generation)
+        else:
+            del self._open[generation.exchange]
+            for feed in generation.feeds:
+                self._pacer.abort(feed)
+            generation.exchange.write(error_event(generation.request.surface))
+            generation.exchange.finish()
+
+    def _go_on(self, generation: Generation) -> None:
+        """Hand out what a stall has kept back, if anybody is left to have it."""
+        if not generation.stalled or generation.exchange not in self._open:
+            return
+        generation.stalled = False
+        for feed, (tokens, last) in generation.withheld.items():
+            self._hand_out(generation, feed, tokens, last=last)
 
     def on_second(self, statistics: BatchStatistics, now: float) -> None:
         """Keep the per-second row."""
@@ -149,13 +213,14 @@ class EmulatorApplication:
     def stop(self) -> None:
         """End every answer with `finish_reason: "abort"`, as an engine does that is told to stop."""
         for generation in list(self._open.values()):
+            self._go_on(generation)
             for feed in generation.feeds:
                 if self._pacer.holds(feed):
                     self._pacer.abort(feed)
                     self._end_answer(generation, feed, 0, finish_reason="abort")
         self._pacer.stop()
 
-    def _generate(self, exchange: Exchange, body: bytes, *, chat: bool) -> None:
+    def _generate(self, exchange: Exchange, body: bytes, surface: Surface) -> None:
         self.meters.received += 1
         limit = self._settings.max_num_queued_reqs
         if limit is not None and self._pacer.batch.waiting >= limit:
@@ -164,12 +229,16 @@ class EmulatorApplication:
             exchange.respond(503, JSON, error_body(503, message, "Service Unavailable"))
             return
         try:
-            request = self._reader.read(body, chat=chat)
+            request = self._reader.read(body, surface)
         except BadRequestError as error:
             exchange.respond(400, JSON, error_body(400, str(error), "BadRequestError", error.field))
             return
-        text = AnswerText(request, next(self._numbers), self._created)
-        generation = self._open[exchange] = Generation(exchange, request, text)
+        trouble = self.troubles.draw(stream=request.stream)
+        if trouble is Trouble.FAIL:
+            exchange.respond(500, JSON, FAILURE)
+            return
+        text = _TEXTS[surface](request, next(self._numbers), self._created)
+        generation = self._open[exchange] = Generation(exchange, request, text, trouble)
         if request.stream:
             exchange.start(200, EVENTS)
         self._submit(generation)
@@ -213,6 +282,8 @@ class EmulatorApplication:
             generation.exchange.finish()
         else:
             generation.exchange.respond(200, JSON, generation.text.whole(generation.endings))
+        if generation.request.store and isinstance(generation.text, ResponseText):
+            self._kept.add(generation.text.answer_id, generation.text.whole(generation.endings))
 
     def _write_ending(self, generation: Generation, feed: Feed, tokens: int) -> None:
         """Write the last event of one answer, and with the last answer what closes the stream, in one write."""
@@ -224,19 +295,40 @@ class EmulatorApplication:
             data += text.closing(sum(made for made, _ in generation.endings))
         generation.exchange.write(data)
 
-    def _models(self) -> bytes:
-        model = {
-            "id": self._settings.model_name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "headgate",
-        }
-        return msgspec.json.encode({"object": "list", "data": [model]})
+    def _read(self, exchange: Exchange, path: bytes, body: bytes) -> None:
+        """Answer at once what needs no tokens to be written."""
+        try:
+            exchange.respond(200, JSON, self._pooling.answer(path, body))
+        except BadRequestError as error:
+            exchange.respond(400, JSON, error_body(400, str(error), "BadRequestError", error.field))
+
+    def _find_kept(self, exchange: Exchange, path: bytes) -> None:
+        """Show, cancel (too late) or delete a response that is kept."""
+        body = self._kept.ask(exchange.head.method, path.removeprefix(KEPT_PATH))
+        if body is None:
+            message = "there is no response under this id"
+            exchange.respond(404, JSON, error_body(404, message, "NotFoundError"))
+        else:
+            exchange.respond(200, JSON, body)
 
     def _stats(self) -> bytes:
-        return msgspec.json.encode(self.meters.stats(self._loop.time(), self._pacer.statistics()))
+        stats = self.meters.stats(self._loop.time(), self._pacer.statistics())
+        return msgspec.json.encode({**stats, "troubles": self.troubles.counts})
 
     def _reset(self) -> None:
         now = self._loop.time()
         self._pacer.batch.reset_peaks(now)
         self.meters.reset(now, self._pacer.statistics())
+
+
+def _models(name: str, created: int) -> bytes:
+    model = {"id": name, "object": "model", "created": created, "owned_by": "headgate"}
+    return msgspec.json.encode({"object": "list", "data": [model]})
+
+
+_TEXTS: Final[Mapping[Surface, type[Text]]] = {
+    Surface.CHAT: AnswerText,
+    Surface.COMPLETION: AnswerText,
+    Surface.MESSAGES: MessageText,
+    Surface.RESPONSES: ResponseText,
+}

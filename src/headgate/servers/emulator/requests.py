@@ -6,12 +6,14 @@ that a load generator hides under a large `max_tokens`), else `max_tokens` / `ma
 whole context with `ignore_eos`, else a draw from a lognormal law. `min_tokens` lifts it, `max_tokens` cuts it.
 """
 
+from enum import StrEnum
 from random import Random
 from typing import Final, NamedTuple
 
 import msgspec
 
 from headgate.servers.emulator.settings import MOST_TOKENS_PER_EVENT
+from headgate.servers.emulator.tools import Choice, Tool, ToolCall, choose
 
 BYTES_PER_TOKEN: Final = 4
 """English text of current tokenisers, rounded."""
@@ -22,6 +24,15 @@ ANSWER_SIGMA: Final = 0.93
 
 MOST_ANSWERS: Final = 128
 """Most sequences of one request (prompts x `n`), the bound that OpenAI states for `n`."""
+
+
+class Surface(StrEnum):
+    """The ways to ask for a text."""
+
+    CHAT = "chat"
+    COMPLETION = "completion"
+    MESSAGES = "messages"
+    RESPONSES = "responses"
 
 
 class BadRequestError(Exception):
@@ -41,15 +52,23 @@ class Answer(NamedTuple):
 
 
 class GenerationRequest(NamedTuple):
-    """One request, read: `prompt_tokens` counts each prompt once however many answers it gets."""
+    """One request, read: `prompt_tokens` counts each prompt once however many answers it gets.
 
-    chat: bool
+    `tool` is the call that stands for the text of every answer. `store` asks to keep the answer (responses).
+    """
+
+    surface: Surface
     model: str
     stream: bool
     include_usage: bool
     tokens_per_event: int
     prompt_tokens: int
     answers: tuple[Answer, ...]
+    tool: ToolCall | None = None
+    store: bool = False
+
+
+_ABSENT: Final = msgspec.Raw(b"")
 
 
 class _StreamOptions(msgspec.Struct):
@@ -57,17 +76,29 @@ class _StreamOptions(msgspec.Struct):
 
 
 class _Part(msgspec.Struct):
+    type: str = ""
     text: str = ""
+    content: msgspec.Raw = _ABSENT
 
 
 class _Message(msgspec.Struct):
+    role: str = ""
+    type: str = ""
     content: str | list[_Part] | None = None
+    output: msgspec.Raw = _ABSENT
 
 
 class _Body(msgspec.Struct):
     model: str = ""
     messages: list[_Message] | None = None
     prompt: str | list[int | str | list[int]] | None = None
+    system: str | list[_Part] | None = None
+    input: str | list[_Message] | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    store: bool | None = None
+    tools: list[Tool] | None = None
+    tool_choice: str | Choice | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     min_tokens: int | None = None
@@ -91,7 +122,7 @@ class RequestReader:
         self._model_name = model_name
         self._dice = dice
 
-    def read(self, body: bytes, *, chat: bool) -> GenerationRequest:
+    def read(self, body: bytes, surface: Surface) -> GenerationRequest:
         """Read one body; BadRequestError when a field is wrong."""
         try:
             fields = _DECODER.decode(body)
@@ -99,15 +130,16 @@ class RequestReader:
             raise _from_validation(str(error)) from None
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise BadRequestError("body", "must be a JSON object") from None
-        prompts = _message_tokens(fields) if chat else _prompt_tokens(fields)
+        prompts = _PROMPTS[surface](fields)
         count = _within("n", fields.n, 1, MOST_ANSWERS, default=1)
         if len(prompts) * count > MOST_ANSWERS:
             raise BadRequestError(
                 "n", f"prompts x n must be at most {MOST_ANSWERS}, got {len(prompts) * count}"
             )
         options = fields.stream_options
+        tool = None if _has_result(fields) else choose(fields.tools, fields.tool_choice)
         return GenerationRequest(
-            chat=chat,
+            surface=surface,
             model=fields.model or self._model_name,
             stream=bool(fields.stream),
             include_usage=options is not None and options.include_usage,
@@ -119,19 +151,24 @@ class RequestReader:
                 default=self._tokens_per_event,
             ),
             prompt_tokens=sum(prompts),
-            answers=tuple(self._answer(fields, prompt) for prompt in prompts for _ in range(count)),
+            answers=tuple(self._answer(fields, prompt, tool) for prompt in prompts for _ in range(count)),
+            tool=tool,
+            store=surface is Surface.RESPONSES and fields.store is not False,
         )
 
-    def _answer(self, fields: _Body, prompt_tokens: int) -> Answer:
-        """Settle how long one answer gets, and whether it stops of itself or at its limit."""
+    def _answer(self, fields: _Body, prompt_tokens: int, tool: ToolCall | None) -> Answer:
+        """Settle how long one answer gets, and whether it stops of itself, at its limit, or for a tool."""
+        answer = self._text_answer(fields, prompt_tokens)
+        return answer if tool is None else answer._replace(finish_reason="tool_calls")
+
+    def _text_answer(self, fields: _Body, prompt_tokens: int) -> Answer:
         room = self._max_model_len - prompt_tokens
         if room < 1:
             raise BadRequestError(
                 "messages" if fields.messages is not None else "prompt",
                 f"must leave room for 1 token of at most {self._max_model_len}, got {prompt_tokens}",
             )
-        name = "max_tokens" if fields.max_completion_tokens is None else "max_completion_tokens"
-        asked = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
+        name, asked = _asked_limit(fields)
         limit = _within(name, asked, 1, room, default=room)
         least = _within("min_tokens", fields.min_tokens, 0, limit, default=0)
         hidden = fields.headgate_output_tokens
@@ -159,20 +196,52 @@ def _within(field: str, value: int | None, least: int, most: int, *, default: in
     return value
 
 
+def _asked_limit(fields: _Body) -> tuple[str, int | None]:
+    """Return the limit that the request sets itself, and what it is called there."""
+    if fields.max_completion_tokens is not None:
+        return "max_completion_tokens", fields.max_completion_tokens
+    if fields.max_output_tokens is not None:
+        return "max_output_tokens", fields.max_output_tokens
+    return "max_tokens", fields.max_tokens
+
+
+def _has_result(fields: _Body) -> bool:
+    """Whether the newest turn brings a tool's result: then it is time for words."""
+    turns = fields.messages if fields.messages is not None else fields.input
+    if not turns or isinstance(turns, str):
+        return False
+    last = turns[-1]
+    parts = last.content if isinstance(last.content, list) else ()
+    results = any(part.type == "tool_result" for part in parts)
+    return results or last.role == "tool" or last.type == "function_call_output"
+
+
 def _message_tokens(fields: _Body) -> list[int]:
-    """Count the one prompt that all messages make."""
+    """Count the one prompt that all messages make, with the system's."""
     if not fields.messages:
         raise BadRequestError("messages", "must hold at least one message")
-    return [_text_tokens(sum(map(_content_bytes, fields.messages)))]
+    return [_text_tokens(_text_bytes(fields.system) + sum(map(_content_bytes, fields.messages)))]
+
+
+def _input_tokens(fields: _Body) -> list[int]:
+    """Count the one prompt of a response."""
+    given = fields.input
+    if not given:
+        raise BadRequestError("input", "must be text or a list of items, and not empty")
+    size = _utf8_bytes(given) if isinstance(given, str) else sum(map(_content_bytes, given))
+    return [_text_tokens(size + _text_bytes(fields.instructions))]
 
 
 def _content_bytes(message: _Message) -> int:
-    content = message.content
+    return _text_bytes(message.content) + len(bytes(message.output))
+
+
+def _text_bytes(content: str | list[_Part] | None) -> int:
     if content is None:
         return 0
     if isinstance(content, str):
         return _utf8_bytes(content)
-    return sum(_utf8_bytes(part.text) for part in content)
+    return sum(_utf8_bytes(part.text) + len(bytes(part.content)) for part in content)
 
 
 def _prompt_tokens(fields: _Body) -> list[int]:
@@ -202,3 +271,11 @@ def _text_tokens(count: int) -> int:
 
 def _utf8_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+_PROMPTS: Final = {
+    Surface.CHAT: _message_tokens,
+    Surface.COMPLETION: _prompt_tokens,
+    Surface.MESSAGES: _message_tokens,
+    Surface.RESPONSES: _input_tokens,
+}

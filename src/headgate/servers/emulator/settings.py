@@ -18,7 +18,9 @@ class EmulatorSettings:
     `port` 0 takes a free one. `max_num_seqs` None keeps the profile's. `max_num_queued_reqs` None lets any
     number wait, as vLLM does by default. `ignore_hangups` keeps generating for clients that left.
     `tokens_per_event` is how many tokens one SSE event carries after the first. `max_model_len` None allows a
-    context as long as the KV cache. `seed` feeds the law of answer lengths.
+    context as long as the KV cache. `seed` feeds the law of answer lengths and the dice of troubles:
+    `fail_rate`, `stall_rate` and `error_rate` are the shares of requests that get a 500, of streams that stand
+    still for `stall_s` half-way, and of streams that end half-way with an error event.
     """
 
     host: str = "127.0.0.1"
@@ -31,12 +33,25 @@ class EmulatorSettings:
     max_model_len: int | None = None
     tokens_per_event: int = 1
     ignore_hangups: bool = False
+    fail_rate: float = 0.0
+    stall_rate: float = 0.0
+    stall_s: float = 30.0
+    error_rate: float = 0.0
     seed: int = 1
 
     def __post_init__(self) -> None:
         _within("port", self.port, 0, 65535)
         _within("time_scale", self.time_scale, 0.01, MOST_TIME_SCALE)
         _within("tokens_per_event", self.tokens_per_event, 1, MOST_TOKENS_PER_EVENT)
+        for name in ("fail_rate", "stall_rate", "error_rate"):
+            _within(name, getattr(self, name), 0.0, 1.0)
+        _within(
+            "fail_rate + stall_rate + error_rate",
+            self.fail_rate + self.stall_rate + self.error_rate,
+            0.0,
+            1.0,
+        )
+        _within("stall_s", self.stall_s, 0.0, 86_400.0)
         profile = find_profile(self.profile)
         if self.max_num_seqs is not None:
             _within("max_num_seqs", self.max_num_seqs, 1, profile.max_num_batched_tokens)

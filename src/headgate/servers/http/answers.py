@@ -11,7 +11,10 @@ MOST_KEPT_BYTES = 64 * 1024
 """What is kept of an answer before its head is sent: a JSON answer of usual size is checked whole."""
 
 OVERLOADED = (429, 503, 529)
+_JSON = (b"json",)
 _UNKNOWN = Usage(None, None)
+_OVER_LIMIT = 429
+_NO_HEAD = AnswerHead(0, (), None)
 
 
 def _is_json(body: bytes) -> bool:
@@ -33,7 +36,7 @@ class WholeAnswer:
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
-        self._head = AnswerHead(0, (), None)
+        self._head = _NO_HEAD
         self._kept: list[bytes] = []
         self._size = 0
         self._started = False
@@ -44,7 +47,7 @@ class WholeAnswer:
         if head.notes is not None and head.notes.kept is not None:
             return  # it has been sent to a client before
         redirect = 300 <= head.status < 400
-        if redirect or (head.status < 300 and b"json" not in first(head.headers, b"content-type")):
+        if redirect or (head.status < 300 and not self._is_kind(self._owner.dialect.answer_kinds)):
             self._owner.break_off()
             tell_failure(self._owner, FailureKind.PROTOCOL)
             self._owner.failed(FailureKind.PROTOCOL, Sent.REQUEST)
@@ -58,6 +61,7 @@ class WholeAnswer:
         self._size += len(data)
         if self._size > MOST_KEPT_BYTES:
             self._started = True
+            self._note_id(self._kept[0])
             self._owner.exchange.start(self._head.status, self._headers(), length=self._head.length)
             if len(self._kept) > 1:
                 self._owner.exchange.write(b"".join(self._kept[:-1]))
@@ -71,21 +75,32 @@ class WholeAnswer:
             self._fail(FailureKind.ABORT, Sent.REQUEST)
         elif not delimited and not rest.rstrip().endswith((b"}", b"]")):
             self._fail(FailureKind.BROKEN, Sent.REQUEST)
-        elif status < 300 and not self._started and not _is_json(rest):
+        elif status < 300 and not self._started and not _is_json(rest) and self._is_kind(_JSON):
             self._fail(FailureKind.PROTOCOL, Sent.REQUEST)
         elif status < 300:
+            if not self._started:
+                self._note_id(rest)
             self._pass_on(rest)
             usage = owner.dialect.read_usage(rest)
             owner.finished(*(usage or _UNKNOWN))
         elif not (status == 400 and owner.resend(rest)):
             self._pass_on(rest)
             kind = FailureKind.REFUSED if status in OVERLOADED else FailureKind.STATUS
-            owner.failed(kind, Sent.REQUEST, hint_s(self._head.headers))
+            owner.failed(kind, Sent.REQUEST, hint_s(self._head.headers), over_limit=status == _OVER_LIMIT)
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
         """Tell the client, or cut it off if it has had a part."""
         del detail
         self._fail(kind, sent)
+
+    def _is_kind(self, kinds: tuple[bytes, ...]) -> bool:
+        given = first(self._head.headers, b"content-type")
+        return any(kind in given for kind in kinds)
+
+    def _note_id(self, beginning: bytes) -> None:
+        answer_id = self._owner.dialect.read_id(beginning)
+        if answer_id is not None and self._head.status < 300:
+            self._owner.stored(answer_id)
 
     def _pass_on(self, rest: bytes) -> None:
         exchange = self._owner.exchange

@@ -2,14 +2,15 @@
 
 from headgate.core.decisions import Admit, Cancel, Ended, Hold, Yield
 from headgate.core.events import ClientGone, Failed, Finished, FirstToken, Released
-from headgate.core.words import FailureKind, Sent
+from headgate.core.words import FailureKind, Outcome, Sent
 from headgate.dialects.contract import Dialect, RequestFacts
 from headgate.dialects.refusals import Refuser
 from headgate.runtime.upstream import Call
 from headgate.runtime.upstream.fields import Lines
-from headgate.servers.http.answers import WholeAnswer, tell_failure
+from headgate.servers.http.answers import tell_failure
 from headgate.servers.http.contract import Desk, EngineRoute
 from headgate.servers.http.streams import StreamAnswer, cut_off
+from headgate.servers.http.unsent import FirstStream, FirstWhole
 from headgate.servers.http1.contract import Exchange
 
 
@@ -29,12 +30,14 @@ class Attempt:
         "_expires_at",
         "_facts",
         "_over",
+        "_unsent",
         "dialect",
         "exchange",
         "number",
         "refuser",
         "request_id",
         "stream",
+        "ticket_tenant",
     )
 
     def __init__(
@@ -43,6 +46,7 @@ class Attempt:
         exchange: Exchange,
         number: int,
         request_id: bytes,
+        dialect: Dialect,
         facts: RequestFacts,
         body: bytes,
     ) -> None:
@@ -54,12 +58,15 @@ class Attempt:
         self._asked_usage = False
         self._engine: EngineRoute | None = None
         self._over = False
+        self._unsent: FailureKind | None = None
         self.exchange = exchange
         self.number = number
         self.request_id = request_id
-        self.dialect: Dialect = desk.dialect
-        self.refuser: Refuser = desk.refuser
+        self.dialect = dialect
+        self.refuser: Refuser = dialect.refuser
         self.stream: StreamAnswer | None = None
+        self.ticket_tenant: str | None = None
+        """Whose ticket a refusal carries; None for a client that did not ask for one."""
 
     @property
     def engine(self) -> str:
@@ -77,7 +84,7 @@ class Attempt:
         except Exception:
             # Whatever our own fault is, the client must not wait and the permit must not stay out for ever.
             tell_failure(self, FailureKind.BROKEN)
-            self.failed(FailureKind.BROKEN, Sent.NONE)
+            self.failed(FailureKind.BROKEN, Sent.REQUEST)
             raise
 
     def _run(self, decision: Admit) -> None:
@@ -87,23 +94,30 @@ class Attempt:
             self._asked_usage = self._desk.asks_usage(engine.name, self._facts, self._body)
             self._send_streaming(engine)
         else:
-            self._send(engine, self._body, WholeAnswer(self))
-            self._body = b""
+            self._send(engine, self._body, FirstWhole(self))
+            self._drop_body()
 
     def _send_streaming(self, engine: EngineRoute) -> None:
         """Send it; the body is kept only as long as it may have to be sent again."""
-        self.stream = StreamAnswer(self, strip_usage=self._asked_usage)
+        self.stream = FirstStream(self, strip_usage=self._asked_usage)
         if self._asked_usage:
             self._send(engine, self.dialect.with_usage(self._body), self.stream)
         else:
             self._send(engine, self._body, self.stream)
+            self._drop_body()
+
+    def _drop_body(self) -> None:
+        """Keep the body only where another engine may be tried."""
+        if self._unsent is not None or len(self._desk.engines) == 1:
             self._body = b""
 
-    def _send(self, engine: EngineRoute, body: bytes, receiver: StreamAnswer | WholeAnswer) -> None:
+    def _send(self, engine: EngineRoute, body: bytes, receiver: FirstStream | FirstWhole) -> None:
         head = self.exchange.head
         headers = self._desk.onward(head, engine, self.request_id)
         target = engine.base_path + head.target
-        self._call = call = engine.upstream.request(b"POST", target, headers, body, receiver)
+        self._call = call = engine.upstream.request(
+            b"POST", target, headers, body, receiver, may_retry=self._facts.may_retry
+        )
         call.expire_at(self._expires_at)
 
     def on_hold(self, decision: Hold) -> None:
@@ -126,12 +140,18 @@ class Attempt:
         self._desk.driver.post(Released(self.number))
 
     def on_ended(self, decision: Ended) -> None:
-        """Nothing is left to do: whoever caused the end has told the client."""
+        """Tell a client whose request no engine has had; else whoever caused the end has told it."""
+        kind = self._unsent
+        if kind is not None and decision.outcome is Outcome.ENGINE_FAILED and self._close():
+            tell_failure(self, kind)
+            self._desk.driver.post(Released(self.number))
 
     def _refuse(self, decision: Yield) -> None:
         status, lines, body, close = self.refuser.refuse_in_lines(
             decision.reason, decision.retry_after_s, decision.retry, self.request_id
         )
+        if self.ticket_tenant is not None and decision.retry:
+            lines += self._desk.tickets.line(self.ticket_tenant, decision)
         self.exchange.respond(status, Lines(lines), body, close=close)
 
     # ---- what the answer says
@@ -152,11 +172,26 @@ class Attempt:
             number = self.number
             self._desk.driver.post(Finished(number, prompt_tokens, output_tokens), Released(number))
 
-    def failed(self, kind: FailureKind, sent: Sent, hint_s: float | None = None) -> None:
+    def unsent(self, kind: FailureKind) -> None:
+        """Report a failure that another engine may make good: the core says what follows, here nothing is over."""
+        if self._over:
+            return
+        self._unsent = kind
+        self._call = self._engine = self.stream = None
+        self._desk.driver.post(Failed(self.number, kind, Sent.NONE))
+
+    def failed(
+        self, kind: FailureKind, sent: Sent, hint_s: float | None = None, *, over_limit: bool = False
+    ) -> None:
         """Report a failure; the engine is done with it."""
         if self._close():
             number = self.number
-            self._desk.driver.post(Failed(number, kind, sent, hint_s), Released(number))
+            self._desk.driver.post(Failed(number, kind, sent, hint_s, over_limit), Released(number))
+
+    def stored(self, answer_id: str) -> None:
+        """Let the door remember where the answer is kept."""
+        if self._engine is not None:
+            self._desk.stored(self.exchange, answer_id, self._engine.name)
 
     def break_off(self) -> None:
         """Abort the call: the engine sees the hang-up now."""

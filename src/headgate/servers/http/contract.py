@@ -1,7 +1,7 @@
 """What the pieces of the HTTP door ask of each other."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from headgate.core.words import FailureKind, Sent
@@ -11,6 +11,7 @@ from headgate.runtime.driver import Driver
 from headgate.runtime.lag import LATE_S
 from headgate.runtime.upstream import Upstream
 from headgate.runtime.upstream.fields import Lines
+from headgate.servers.http.tickets import TicketDesk
 from headgate.servers.http1.contract import Exchange, Head
 
 
@@ -20,13 +21,17 @@ class DoorSettings:
 
     `light_at_once` is how many requests that need no permit (the list of models) may be under way together.
     `first_event_s` bounds the time from admission to the first event beside the core's own deadline. While the loop
-    is later than `loop_lag_s` new requests are refused.
+    is later than `loop_lag_s` new requests are refused. `keep_alive_s` names paths whose streaming clients get a sign
+    of life every so many seconds before the first token; it settles their status (see `keep_alive`). `ticket_key` signs
+    tickets; None makes one at the start.
     """
 
     light_at_once: int = 16
     ask_usage: bool = True
     first_event_s: float | None = None
     loop_lag_s: float = LATE_S
+    keep_alive_s: Mapping[str, float] | None = None
+    ticket_key: bytes | None = field(default=None, repr=False)
 
 
 class EngineRoute(NamedTuple):
@@ -59,8 +64,13 @@ class Owner(Protocol):
     def finished(self, prompt_tokens: int | None, output_tokens: int | None) -> None:
         """The client has the whole answer."""
 
-    def failed(self, kind: FailureKind, sent: Sent, hint_s: float | None = None) -> None:
+    def failed(
+        self, kind: FailureKind, sent: Sent, hint_s: float | None = None, *, over_limit: bool = False
+    ) -> None:
         """There is no whole answer; the client has been told."""
+
+    def stored(self, answer_id: str) -> None:
+        """The engine keeps this answer under an id."""
 
     def break_off(self) -> None:
         """Abort the call to the engine."""
@@ -73,12 +83,14 @@ class Desk(Protocol):
     """What an attempt asks of its door."""
 
     driver: Driver
-    dialect: Dialect
-    refuser: Refuser
     engines: Mapping[str, EngineRoute]
+    tickets: TicketDesk
 
     def forget(self, exchange: Exchange) -> None:
         """Drop an exchange that is over."""
+
+    def stored(self, exchange: Exchange, answer_id: str, engine: str) -> None:
+        """Remember that this engine keeps the answer of this exchange under an id."""
 
     def onward(self, head: Head, engine: EngineRoute, request_id: bytes) -> Lines:
         """Return the header lines of a request as this engine gets them."""

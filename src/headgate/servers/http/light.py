@@ -1,52 +1,78 @@
 """Requests that cost an engine nothing, like the list of models: passed on without a permit, a few at a time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from headgate.core.words import FailureKind, Sent
 from headgate.dialects.contract import Dialect
 from headgate.dialects.refusals import Refuser
 from headgate.runtime.upstream import Call
+from headgate.servers.http.answers import tell_failure
+from headgate.servers.http.contract import EngineRoute
 from headgate.servers.http1.contract import Exchange
 
 
 class LightRequest:
-    """Owns the answer to one light request; `done` is called once, when it is over."""
+    """Owns the answer to one light request; `done` is called once, when it is over.
 
-    __slots__ = ("_call", "_done", "dialect", "exchange", "refuser", "request_id")
+    `send` posts it to one of `engines`: to the first, and to the second if the first cannot be reached.
+    """
+
+    __slots__ = ("_call", "_done", "_engines", "_send", "dialect", "exchange", "refuser", "request_id")
 
     def __init__(
         self,
         exchange: Exchange,
         request_id: bytes,
         dialect: Dialect,
-        refuser: Refuser,
         done: Callable[[], None],
+        send: Callable[[EngineRoute, "LightRequest"], Call],
+        engines: Sequence[EngineRoute],
     ) -> None:
         self._call: Call | None = None
         self._done: Callable[[], None] | None = done
+        self._send = send
+        self._engines = list(engines[:2])
         self.exchange = exchange
         self.request_id = request_id
         self.dialect = dialect
-        self.refuser = refuser
+        self.refuser: Refuser = dialect.refuser
 
-    def began(self, call: Call) -> None:
-        """Take the call to the engine."""
-        self._call = call
+    def begin(self) -> None:
+        """Ask the first engine that has not been asked."""
+        self._call = self._send(self._engines.pop(0), self)
+
+    def unsent(self, kind: FailureKind) -> None:
+        """Ask the next engine, once; without one tell the client."""
+        if self._done is None:
+            return
+        if self._engines:
+            self.begin()
+        else:
+            tell_failure(self, kind)
+            self._close()
 
     def begun(self) -> None:
-        """Nothing: a light answer is whole."""
+        """Let a kept answer that is asked for as a stream take its time."""
+        if self._call is not None:
+            self._call.expire_at(None)
 
     def first_token(self) -> None:
-        """Nothing: a light answer has no tokens."""
+        """Nothing: nobody counts what was counted when it was made."""
+
+    def stored(self, answer_id: str) -> None:
+        """Nothing: whoever asks by id knows it."""
+        del answer_id
 
     def finished(self, prompt_tokens: int | None, output_tokens: int | None) -> None:
         """Be over."""
         del prompt_tokens, output_tokens
         self._close()
 
-    def failed(self, kind: FailureKind, sent: Sent, hint_s: float | None = None) -> None:
+    def failed(
+        self, kind: FailureKind, sent: Sent, hint_s: float | None = None, *, over_limit: bool = False
+    ) -> None:
         """Be over."""
-        del kind, sent, hint_s
+        del kind, sent, hint_s, over_limit
         self._close()
 
     def break_off(self) -> None:

@@ -1,9 +1,12 @@
 """What the door concludes from a request's head: the same for every repeat of the head, so it is concluded once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
-from headgate.dialects.contract import BadInputError, RequestFacts
+from headgate.dialects import dialect_of
+from headgate.dialects.contract import BadInputError, Dialect, FormReader, Reader
+from headgate.dialects.forms import boundary
+from headgate.dialects.ticket import HEADER as TICKET
 from headgate.runtime.callers import Caller, Callers
 from headgate.runtime.upstream.fields import Lines
 from headgate.servers.http.contract import EngineRoute
@@ -12,34 +15,49 @@ from headgate.servers.http1.contract import Head
 
 _JSON: Final = b"application/json"
 
-Reader = Callable[[bytes], RequestFacts]
-
 
 class Reading:
-    """One head as the door understands it; `read` is None for a path that needs no permit.
+    """One head as the door understands it; `read` is None for a request that needs no permit.
 
     `callers` are the rules by which `caller` was found: under other rules nothing here holds. `complaint` is why
     the request cannot be served whatever its body. `onward` keeps the lines for each engine it went to.
     """
 
-    __slots__ = ("allowed_s", "caller", "callers", "complaint", "given_id", "onward", "read", "retries")
+    __slots__ = (
+        "allowed_s",
+        "caller",
+        "callers",
+        "complaint",
+        "dialect",
+        "given_id",
+        "onward",
+        "read",
+        "retries",
+        "ticket",
+    )
 
-    def __init__(self, head: Head, callers: Callers, caller: Caller, readers: Mapping[bytes, Reader]) -> None:
+    def __init__(self, head: Head, callers: Callers, caller: Caller) -> None:
         named = head.named if head.named is not None else dict(reversed(head.headers))
         given_id = named.get(b"x-request-id")
         self.callers = callers
         self.caller = caller
-        self.read = readers.get(head.path)
+        self.dialect = dialect_for(head)
+        self.read: Reader | None = self.dialect.readers.get(head.path)
         self.given_id = given_id if given_id is not None and is_harmless_id(given_id) else None
         self.retries = retry_count(named.get(b"x-stainless-retry-count"))
+        self.ticket = named.get(TICKET)
         self.allowed_s: float | None = None
         self.complaint: BadInputError | None = None
         self.onward: dict[str, tuple[EngineRoute, Lines]] = {}
-        if self.read is not None:
-            self._check(named)
+        if self.read is not None or head.path in self.dialect.forms:
+            self._check(head.path, named)
 
-    def _check(self, named: Mapping[bytes, bytes]) -> None:
+    def _check(self, path: bytes, named: Mapping[bytes, bytes]) -> None:
         try:
+            if self.read is not None:
+                _check_json(named)
+            else:
+                self.read = _form_reader(self.dialect.forms[path], _boundary(named))
             _check_coding(named)
             self.allowed_s = _time_allowed_s(named)
         except BadInputError as error:
@@ -66,13 +84,33 @@ def kept_reading(head: Head, callers: Callers) -> Reading | None:
     return reading if reading is not None and reading.callers is callers else None
 
 
-def _check_coding(named: Mapping[bytes, bytes]) -> None:
-    """Refuse a body that is not plain JSON by its own account."""
+def dialect_for(head: Head) -> Dialect:
+    """Return the dialect to answer this request in."""
+    return dialect_of(head.path, names_anthropic=head.header(b"anthropic-version") is not None)
+
+
+def _form_reader(read: FormReader, found: bytes) -> Reader:
+    return lambda body: read(body, found)
+
+
+def _boundary(named: Mapping[bytes, bytes]) -> bytes:
+    found = boundary(named.get(b"content-type", b""))
+    if found is None:
+        raise _unsupported("content-type must be multipart/form-data with a boundary", "content-type")
+    return found
+
+
+def _check_json(named: Mapping[bytes, bytes]) -> None:
+    """Refuse a body that is not JSON by its own account."""
     kind = named.get(b"content-type", b"")
     if kind != _JSON and kind.partition(b";")[0].strip().lower() != _JSON:
         raise _unsupported("content-type must be application/json", "content-type")
+
+
+def _check_coding(named: Mapping[bytes, bytes]) -> None:
+    """Refuse a body that is compressed."""
     if named.get(b"content-encoding", b"identity") != b"identity":
-        raise _unsupported("content-encoding is not supported: send plain JSON", "content-encoding")
+        raise _unsupported("content-encoding is not supported: send the body as it is", "content-encoding")
 
 
 def _unsupported(message: str, field: str) -> BadInputError:

@@ -10,22 +10,22 @@ A client must never take a broken answer for a finished one (INV-10), and an SDK
 
 from headgate.core.words import FailureKind, Sent
 from headgate.dialects.contract import EngineError, StreamEvent, Usage
-from headgate.dialects.refusals import FAILURES
 from headgate.dialects.sse import EventTooLongError, Splitter
 from headgate.runtime.upstream import AnswerHead
 from headgate.servers.http.answers import MOST_KEPT_BYTES, OVERLOADED, WholeAnswer, tell_failure
 from headgate.servers.http.contract import Owner
 from headgate.servers.http.fields import first, for_client
 
-_LINE_END = 10
+_NO_ENDING = b"\n\n\n"
+"""No event in one line ends so."""
 # Proxies between us and the client buffer event streams and caches keep them unless told not to.
 _STREAM_FIELDS = [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
 
 
 def cut_off(owner: Owner, kind: FailureKind) -> None:
     """End a stream that has begun: an error event, then a cut connection."""
-    failure = FAILURES[kind]
-    owner.exchange.write(owner.dialect.error_event(failure.openai.kind, failure.openai.code, failure.message))
+    words, message = owner.refuser.failure(kind)
+    owner.exchange.write(owner.dialect.error_event(words.kind, words.code, message))
     owner.exchange.abort()
 
 
@@ -39,6 +39,7 @@ class StreamAnswer:
     __slots__ = (
         "_dialect",
         "_done",
+        "_ending",
         "_exchange",
         "_finish",
         "_flowing",
@@ -64,6 +65,7 @@ class StreamAnswer:
         self._dialect = owner.dialect
         self._unfinished = owner.dialect.unfinished
         self._strip_usage = strip_usage
+        self._ending = _NO_ENDING
         self._splitter = Splitter()
         self._head: AnswerHead | None = None
         self._whole: WholeAnswer | None = None
@@ -88,18 +90,25 @@ class StreamAnswer:
     def on_data(self, data: bytes) -> None:
         """Pass a chunk on; the chunks in the middle of an answer take the short way."""
         if self._flowing:
-            # One event in one line, the usual chunk: its first line end (found by memchr) is the last but one byte.
-            if data.find(b"\n") == len(data) - 2 and data[-1] == _LINE_END and self._unfinished in data:
+            # The usual chunk is one event in one line (its first line end is the last but one byte) that ends as the
+            # one before did, and that one's ending said that it does not end the answer.
+            if data.endswith(self._ending) and data.find(b"\n") == len(data) - 2:
                 self.events += 1
                 self._write(data)
                 return
             if data.endswith(b"\n\n"):
                 events = data.count(b"\n\n")
                 if data.count(self._unfinished) == events:
+                    self._learn_ending(data, events)
                     self.events += events
                     self._write(data)
                     return
         self._examine(data)
+
+    def _learn_ending(self, data: bytes, events: int) -> None:
+        """Keep how an event in one line ends, from the mark that it is not the last one on."""
+        if events == 1 and data.find(b"\n") == len(data) - 2:
+            self._ending = data[data.rfind(self._unfinished) :]
 
     def _examine(self, data: bytes) -> None:
         """Take the long way: split into events, read each."""
@@ -166,7 +175,9 @@ class StreamAnswer:
         if event.finish is not None:
             self._finish = event.finish
         if event.usage is not None:
-            self._usage = event.usage
+            self._usage = event.usage if self._usage is None else event.usage.after(self._usage)
+        if event.answer_id is not None:
+            self._owner.stored(event.answer_id)
         if event.done:
             self._done = True
 
@@ -214,12 +225,15 @@ class StreamAnswer:
             self._owner.failed(kind, sent)
 
     def _engine_error(self, error: EngineError, seen: bytes) -> None:
-        """Turn an error event into a status while the status is open; later pass it on and cut off."""
+        """Turn an error event into a status while the status is open; later pass it on, and cut what does not end with it."""
         self._owner.break_off()
         kind = FailureKind.REFUSED if error.status in OVERLOADED else FailureKind.ERROR_EVENT
         if self._started:
             self._exchange.write(seen)
-            self._exchange.abort()
+            if error.final:
+                self._exchange.finish()
+            else:
+                self._exchange.abort()
             self._owner.failed(kind, Sent.BYTES)
         else:
             headers = for_client((), self._owner.request_id)

@@ -46,18 +46,16 @@ class AnswerHeads:
             self._openings[status] = opening
         return opening
 
-    def sized(self, status: int, headers: Headers | Lines, length: int, *, close: bool) -> bytes:
+    def sized(self, status: int, headers: Headers | Lines, length: int, close: bool) -> bytes:
         """Return the whole head of an answer of `length` body bytes."""
-        return b"%b%bcontent-length: %d\r\n%b\r\n" % (
-            self.opening(status),
-            _lines(headers),
-            length,
-            CLOSE if close else b"",
-        )
+        opening = self._openings.get(status) or self.opening(status)
+        lines = headers if isinstance(headers, bytes) else header_lines(headers, ANSWER_RESERVED)
+        ending = b"connection: close\r\n\r\n" if close else b"\r\n"
+        return b"%b%bcontent-length: %d\r\n%b" % (opening, lines, length, ending)
 
     def last(self, refusal: Refusal) -> bytes:
         """Return a whole refusal, the last answer of its connection."""
-        head = self.sized(refusal.status, refusal.headers, len(refusal.body), close=True)
+        head = self.sized(refusal.status, refusal.headers, len(refusal.body), True)
         return head + refusal.body
 
     def bodiless(self, status: int, headers: Headers | Lines, *, close: bool) -> bytes:

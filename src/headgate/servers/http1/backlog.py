@@ -9,35 +9,32 @@ _FLOOD_BYTES: Final = 1024 * 1024
 
 
 class Backlog:
-    """One connection's pipelined bytes; true while there are any."""
+    """One connection's pipelined bytes, `held` while their turn has not come."""
 
-    __slots__ = ("_dropped_bytes", "_held", "_limits")
+    __slots__ = ("_dropped_bytes", "_limits", "held")
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
-        self._held = bytearray()
+        self.held = bytearray()
         self._dropped_bytes = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._held)
 
     def hold(self, data: bytes) -> bool:
         """Keep these bytes and return True; beyond the bound drop them all and return False."""
-        if len(self._held) + len(data) <= self._limits.kept_pipelined_bytes:
-            self._held += data
+        if len(self.held) + len(data) <= self._limits.kept_pipelined_bytes:
+            self.held += data
             return True
         self.clear()
         return False
 
     def take(self) -> bytes:
         """Return all that is kept and keep nothing."""
-        data = bytes(self._held)
-        self._held.clear()
+        data = bytes(self.held)
+        self.held.clear()
         return data
 
     def clear(self) -> None:
         """Drop what is kept."""
-        self._held.clear()
+        self.held.clear()
 
     def drop(self, size_bytes: int) -> None:
         """Count bytes that are read and not wanted."""

@@ -14,7 +14,7 @@ from headgate.runtime.upstream.sweep import Sweep
 from headgate.servers.http1.answers import CONTINUE, AnswerHeads
 from headgate.servers.http1.backlog import Backlog
 from headgate.servers.http1.budget import ByteBudget
-from headgate.servers.http1.contract import Application, Refusal
+from headgate.servers.http1.contract import Application, Head, Refusal
 from headgate.servers.http1.exchange import HttpExchange
 from headgate.servers.http1.framing import UnacceptableError
 from headgate.servers.http1.intake import IDLE, Intake
@@ -58,7 +58,7 @@ class Owner(Protocol):
     def full_answer(self) -> bytes:
         """Return the answer for connections over the cap."""
 
-    def refusal(self, error: Exception) -> Refusal:
+    def refusal(self, error: Exception, head: Head | None = None) -> Refusal:
         """Dress what has gone wrong with a request."""
 
 
@@ -123,7 +123,7 @@ class Connection(asyncio.Protocol):
         """Parse, or keep while an exchange is being answered, or drop."""
         if self._state != OPEN:
             self._drop(len(data))
-        elif self._busy or self._backlog:
+        elif self._exchange is not None or self._slow or self._backlog.held:
             self._hold(data)
         else:
             self._read(data)
@@ -170,7 +170,7 @@ class Connection(asyncio.Protocol):
         """Tell whether this exchange's answer is the connection's last."""
         return not exchange.keep_alive or self._server.draining or self._state != OPEN
 
-    def answered(self, exchange: HttpExchange, *, close: bool) -> None:
+    def answered(self, exchange: HttpExchange, close: bool) -> None:
         """Go on after a whole answer, or close."""
         self._let_go(exchange)
         if close:
@@ -178,7 +178,7 @@ class Connection(asyncio.Protocol):
             return
         if not self._slow:
             self.patience.reading(self._intake.phase)
-        if self._backlog:
+        if self._backlog.held:
             self._advance()
 
     def cut(self, exchange: HttpExchange, last: bytes, *, framed: bool) -> None:
@@ -232,7 +232,7 @@ class Connection(asyncio.Protocol):
             if self._state != OPEN:
                 self._drop(size_bytes - begin)
                 break
-            if self._busy or not turns:
+            if self._exchange is not None or self._slow or not turns:
                 self._hold(data[begin:])
                 break
             begin = self._read_one(data, begin)
@@ -263,10 +263,9 @@ class Connection(asyncio.Protocol):
         return begin
 
     def _serve(self, intake: Intake) -> None:
-        exchange = HttpExchange(self, intake)
+        self._exchange = exchange = HttpExchange(self, intake)
         body, refusal = intake.body, intake.refusal
         intake.next()
-        self._exchange = exchange
         self.patience.unlimited()
         if refusal is not None:
             exchange.respond(refusal.status, refusal.headers, refusal.body)
@@ -274,7 +273,7 @@ class Connection(asyncio.Protocol):
         try:
             self._server.application.on_request(exchange, body)
         except Exception as error:  # noqa: BLE001  # a fault of the application, whatever it is
-            exchange.break_down(self._server.refusal(error))
+            exchange.break_down(self._server.refusal(error, exchange.head))
 
     def _advance(self) -> None:
         """Read on in what was held, once the turn has come; close when too much came to be held."""
@@ -305,7 +304,7 @@ class Connection(asyncio.Protocol):
             self._server.application.on_slow(self._exchange, self._slow)
 
     def _refuse(self, error: Exception) -> None:
-        self._linger(self.heads.last(self._server.refusal(error)))
+        self._linger(self.heads.last(self._server.refusal(error, getattr(self._intake, "head", None))))
 
     def _linger(self, answer: bytes) -> None:
         """Send a last answer, half-close, and drop what still comes: a reset would destroy the answer."""
@@ -329,7 +328,7 @@ class Connection(asyncio.Protocol):
         """Close when all that is written has left; with unread input dropped, linger instead."""
         if self._transport is None:
             return
-        if self._backlog or self._state == DEAF:
+        if self._backlog.held or self._state == DEAF:
             self._linger(b"")
         else:
             self._state = CLOSING

@@ -57,9 +57,17 @@ class Exchange(Protocol):
     checked before (`header_lines` with `ANSWER_RESERVED`) may be given as lines.
     """
 
-    head: Head
-    gone: bool
-    started: bool
+    @property
+    def head(self) -> Head:
+        """The request's head."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether the client has left."""
+
+    @property
+    def started(self) -> bool:
+        """Whether `start` has been called."""
 
     def respond(self, status: int, headers: Headers | Lines, body: bytes, *, close: bool = False) -> None:
         """Send a whole answer; `close` ends the connection after it."""
@@ -92,5 +100,8 @@ class Application(Protocol):
     def on_slow(self, exchange: Exchange, slow: bool) -> None:
         """The client of a started answer has fallen behind (True) or caught up (False)."""
 
-    def bad_request(self, status: int, code: str, message: str) -> Refusal:
-        """Dress a framing error, a cap or a deadline in the application's error dialect."""
+    def bad_request(self, status: int, code: str, message: str, head: Head | None = None) -> Refusal:
+        """Dress a framing error, a cap or a deadline in the application's error dialect.
+
+        `head` is the last that the connection has read whole, which tells who is speaking.
+        """

@@ -12,6 +12,10 @@ _BODILESS: Final = frozenset((204, 304))
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
+def _misused() -> RuntimeError:
+    return RuntimeError("an answer is respond once, or start, write, and finish or abort")
+
+
 class Line(Protocol):
     """The connection, as its exchange sees it."""
 
@@ -22,7 +26,7 @@ class Line(Protocol):
     def closing_after(self, exchange: "HttpExchange") -> bool:
         """Tell whether this exchange's answer is the connection's last."""
 
-    def answered(self, exchange: "HttpExchange", *, close: bool) -> None:
+    def answered(self, exchange: "HttpExchange", close: bool) -> None:
         """Go on after a whole answer, or close."""
 
     def cut(self, exchange: "HttpExchange", last: bytes, *, framed: bool) -> None:
@@ -67,16 +71,17 @@ class HttpExchange:
         """Send a whole answer in one write; `close` ends the connection after it."""
         if self.gone:
             return
-        self._expect(started=False)
+        if self._over or self.started:
+            raise _misused()
         connection = self._connection
         close = close or connection.closing_after(self)
         if status in _BODILESS:
             connection.send(connection.heads.bodiless(status, headers, close=close))
         else:
-            head = connection.heads.sized(status, headers, len(body), close=close)
+            head = connection.heads.sized(status, headers, len(body), close)
             connection.send(head if self._silent else head + body)
         self._over = True
-        connection.answered(self, close=close)
+        connection.answered(self, close)
 
     def start(self, status: int, headers: Headers | Lines, *, length: int | None = None) -> None:
         """Send the head of a streamed answer: sized when `length` is known, else chunked.
@@ -91,7 +96,7 @@ class HttpExchange:
         heads = self._connection.heads
         close = self._connection.closing_after(self)
         if length is not None:
-            self._pending = heads.sized(status, headers, length, close=close)
+            self._pending = heads.sized(status, headers, length, close)
             self._size_left = length
         elif self.may_chunk:
             self._pending = heads.chunked(status, headers, close=close)
@@ -104,9 +109,11 @@ class HttpExchange:
     def write(self, data: bytes) -> None:
         """Send body bytes of a started answer as they are."""
         if self._chunked and data and not self.gone and not self._over:  # the way of a streamed event
-            framed = b"%b%x\r\n%b\r\n" % (self._pending, len(data), data)
-            self._pending = b""
-            self._connection.send(framed)
+            if self._pending:
+                pending, self._pending = self._pending, b""
+                self._connection.send(b"%b%x\r\n%b\r\n" % (pending, len(data), data))
+            else:
+                self._connection.send(b"%x\r\n%b\r\n" % (len(data), data))
         elif data and not self.gone:
             self._expect(started=True)
             if not self._silent:
@@ -128,7 +135,7 @@ class HttpExchange:
             self._connection.send(self._pending + ending)
             self._pending = b""
         self._over = True
-        self._connection.answered(self, close=self._connection.closing_after(self))
+        self._connection.answered(self, self._connection.closing_after(self))
 
     def abort(self) -> None:
         """Cut the connection: a started answer that must not look finished (INV-10); nothing after its end.
@@ -152,7 +159,7 @@ class HttpExchange:
 
     def _expect(self, *, started: bool) -> None:
         if self._over or self.started != started:
-            raise RuntimeError("an answer is respond once, or start, write, and finish or abort")
+            raise _misused()
 
     def _write_unchunked(self, data: bytes) -> None:
         if self._size_left is not None:

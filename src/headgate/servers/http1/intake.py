@@ -17,6 +17,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from headgate.runtime.upstream.fields import HEAD_END, HeaderReader, stays_open
 from headgate.runtime.upstream.repeats import Notes
 from headgate.servers.http1.budget import ByteBudget
+from headgate.servers.http1.chunks import ChunkHeads, body_too_large
 from headgate.servers.http1.contract import Application, Head, Refusal
 from headgate.servers.http1.framing import UnacceptableError, read_framing
 from headgate.servers.http1.last_head import LastHead
@@ -25,10 +26,6 @@ from headgate.servers.http1.limits import ServerLimits
 IDLE: Final = 0
 HEAD: Final = 1
 BODY: Final = 2
-
-_CHUNK_OVERHEAD_BYTES: Final = 64 * 1024
-_CHUNK_OVERHEAD_RATIO: Final = 8
-"""A chunk of one byte costs six on the wire; what needs more than eight is a flood of framing, not a body."""
 
 _READER: Final = HeaderReader()
 
@@ -50,9 +47,10 @@ class Intake:
     """
 
     __slots__ = (
-        "_application", "_budget", "_chunked", "_gathered", "_headless", "_last", "_limits", "_parser", "_parts",
-        "_raw", "_repeated", "_size_left", "_tail", "body", "expects", "head", "keep_alive", "may_chunk", "on_body",
-        "on_headers_complete", "on_message_complete", "peer", "phase", "refusal", "reserved_bytes", "whole", "wire_bytes",
+        "_application", "_budget", "_chunked", "_chunks", "_gathered", "_headless", "_last", "_limits", "_parser",
+        "_parts", "_raw", "_repeated", "_size_left", "_tail", "body", "expects", "head", "keep_alive", "may_chunk",
+        "on_body", "on_chunk_complete", "on_chunk_header", "on_headers_complete", "on_message_complete", "peer",
+        "phase", "refusal", "reserved_bytes", "whole", "wire_bytes",
     )  # fmt: skip
 
     head: Head
@@ -66,33 +64,36 @@ class Intake:
         self.on_body = self._parts.append
         self.on_headers_complete = self._headless.clear
         self.on_message_complete = partial(self._parts.append, None)
+        self._chunks = ChunkHeads(self._parts, limits)
+        self.on_chunk_header = self._chunks.on_header
+        self.on_chunk_complete = self._chunks.on_complete
         self._parser = HttpRequestParser(self)
         self._raw = bytearray()
         self._gathered = bytearray()
         self._last = LastHead()
         self._repeated = False
         self.peer = ""
-        self.reserved_bytes = 0
         self.next()
 
     def next(self) -> None:
         """Expect a new request; what the last one reserved is its exchange's to release."""
-        if self._repeated:
-            self._repeated = False  # llhttp still waits where the request before has ended
-        else:
-            self._headless.append(None)
+        self.body = b""
+        self.wire_bytes = 0
+        self.reserved_bytes = 0
+        self.keep_alive = False
+        self.whole = False
+        if self._repeated:  # all else is as it was, and llhttp still waits where the request before has ended
+            self._repeated = False
+            return
+        self._headless.append(None)
+        self._chunks.begin()
         self._chunked = False
         self._size_left = 0
         self._tail = b""
         self.phase = IDLE
-        self.wire_bytes = 0
-        self.body = b""
         self.refusal: Refusal | None = None
         self.expects = False
-        self.keep_alive = False
         self.may_chunk = True
-        self.reserved_bytes = 0
-        self.whole = False
 
     def release(self) -> None:
         """Give back what an unfinished body has reserved."""
@@ -111,7 +112,7 @@ class Intake:
         try:
             if self.phase != BODY:
                 begin = self._feed_repeated(data, begin) or self._feed_head(data, begin)
-                if self.whole or self.phase != BODY or begin == len(data):
+                if self.whole or self.phase != BODY or begin == len(data):  # the usual request ends here
                     return begin
             return self._feed_chunks(data, begin) if self._chunked else self._feed_sized(data, begin)
         except HttpParserUpgrade:
@@ -122,17 +123,23 @@ class Intake:
     # ---- heads
 
     def _feed_repeated(self, data: bytes, begin: int) -> int:
-        """Take the last head again if these bytes are it with another length; return its end, 0 when they are not."""
+        """Take the last head again, and the body if it is all there; return their end, 0 for any other bytes."""
         again = self._last.again(data, begin) if self.phase == IDLE and not self._tail else None
         if again is None:
             return 0
         self.head, length, stop = again
         self._repeated = self.keep_alive = True
-        refusal = self._application.on_head(self.head)
-        if refusal is not None:
+        if (refusal := self._application.on_head(self.head)) is not None:
             raise EarlyRefusalError(refusal)
-        self._open_body(length, chunked=False)
-        return stop
+        end = stop + length
+        if end > len(data) or length > self._limits.body_bytes:
+            self._open_body(length, chunked=False)
+            return stop
+        self._reserve(length)
+        self.body = data[stop:end]
+        self.wire_bytes = length
+        self.whole = True
+        return end
 
     def _feed_head(self, data: bytes, begin: int) -> int:
         raw = self._raw
@@ -214,7 +221,7 @@ class Intake:
     def _open_body(self, length: int | None, *, chunked: bool) -> None:
         if length is not None:
             if length > self._limits.body_bytes:
-                raise _body_too_large(self._limits)
+                raise body_too_large(self._limits)
             self._reserve(length)
             self._size_left = length
         self._chunked = chunked
@@ -248,7 +255,7 @@ class Intake:
         piece, parts = data[begin:], self._parts
         self._parser.feed_data(piece)
         self.wire_bytes += len(piece)
-        self._tail = (self._tail + piece[-4:])[-4:]
+        self._chunks.check(piece)
         ended = None in parts
         if ended:
             del parts[parts.index(None) :]  # what follows is the body of another request
@@ -256,16 +263,15 @@ class Intake:
         parts.clear()
         self._gathered += body
         if len(self._gathered) > self._limits.body_bytes:
-            raise _body_too_large(self._limits)
+            raise body_too_large(self._limits)
         self._reserve(len(body))
-        if self.wire_bytes > _CHUNK_OVERHEAD_BYTES + _CHUNK_OVERHEAD_RATIO * len(self._gathered):
-            raise UnacceptableError(400, "invalid_request", "more chunk framing than body")
+        self._chunks.check_overhead(len(self._gathered))
         if ended:
             self.body = bytes(self._gathered)
             self._gathered = bytearray()
             self.whole = True
             self.phase = IDLE
-            if not self._headless or self._tail != HEAD_END:
+            if not self._headless or not self._chunks.tail.endswith(HEAD_END):
                 self.keep_alive = False  # something followed in the same read and is lost
         return len(data)
 
@@ -277,13 +283,9 @@ class Intake:
         self.whole = True
         self.phase = IDLE
 
-    # ---- caps
-
     def _reserve(self, size_bytes: int) -> None:
         if not self._budget.reserve(size_bytes):
-            raise UnacceptableError(
-                503, "overloaded", "too many request bodies are being held; try again soon"
-            )
+            raise _over_budget()
         self.reserved_bytes += size_bytes
 
 
@@ -324,9 +326,8 @@ def _bare_line_end() -> UnacceptableError:
     return UnacceptableError(400, "invalid_request", "malformed HTTP: lines must end in CR LF")
 
 
-def _body_too_large(limits: ServerLimits) -> UnacceptableError:
-    message = f"the request body is limited to {limits.body_bytes} bytes"
-    return UnacceptableError(413, "body_too_large", message)
+def _over_budget() -> UnacceptableError:
+    return UnacceptableError(503, "overloaded", "too many request bodies are being held; try again soon")
 
 
 def _header_too_large(limits: ServerLimits) -> UnacceptableError:

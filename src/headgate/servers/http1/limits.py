@@ -44,8 +44,8 @@ class ServerLimits:
     linger_s: float = 1.0
     linger_bytes: int = 64 * KIB
     kept_pipelined_bytes: int = 64 * KIB
-    write_high_bytes: int = 64 * KIB
-    write_low_bytes: int = 16 * KIB
+    write_high_bytes: int = 16 * KIB
+    write_low_bytes: int = 4 * KIB
     unsent_bytes: int = 16 * KIB
     connections: int | None = None
     backlog: int = 1024

@@ -10,7 +10,7 @@ from headgate.runtime.upstream.sweep import Sweep
 from headgate.servers.http1.answers import AnswerHeads
 from headgate.servers.http1.budget import ByteBudget
 from headgate.servers.http1.connection import Connection
-from headgate.servers.http1.contract import Application, Refusal
+from headgate.servers.http1.contract import Application, Head, Refusal
 from headgate.servers.http1.framing import UnacceptableError
 from headgate.servers.http1.intake import EarlyRefusalError
 from headgate.servers.http1.limits import ServerLimits, connections_by_descriptors
@@ -142,8 +142,7 @@ class HttpServer:
         if not self._full_answer:
             refusal = self.application.bad_request(503, "overloaded", "too many connections; try again soon")
             self._full_answer = (
-                self.heads.sized(refusal.status, refusal.headers, len(refusal.body), close=True)
-                + refusal.body
+                self.heads.sized(refusal.status, refusal.headers, len(refusal.body), True) + refusal.body
             )
         return self._full_answer
 
@@ -158,7 +157,7 @@ class HttpServer:
         if self._emptied is not None and not self._connections and not self._emptied.done():
             self._emptied.set_result(None)
 
-    def refusal(self, error: Exception) -> Refusal:
+    def refusal(self, error: Exception, head: Head | None = None) -> Refusal:
         """Dress what has gone wrong with a request; report what is the application's own fault."""
         if isinstance(error, EarlyRefusalError):
             return error.refusal
@@ -167,7 +166,7 @@ class HttpServer:
                 {"message": "the application failed on a request", "exception": error}
             )
             error = UnacceptableError(500, "internal_error", "the server failed on this request")
-        return self.application.bad_request(error.status, error.code, error.message)
+        return self.application.bad_request(error.status, error.code, error.message, head)
 
     # ---- deadlines
 

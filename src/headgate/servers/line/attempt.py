@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 from headgate.core.decisions import Admit, Cancel, Ended, Hold, Yield
 from headgate.core.events import ClientGone, Failed, Finished, FirstToken, Released
-from headgate.core.words import FailureKind, Reason, Sent
+from headgate.core.words import FailureKind, Outcome, Reason, Sent
 from headgate.dialects.contract import Dialect, RequestFacts
 from headgate.dialects.line import Fault, Need, OutcomeReason
 from headgate.dialects.refusals import FAILURES
@@ -85,6 +85,7 @@ class LineAttempt:
         self._begun = False
         self._sent_at = 0.0
         self._call: Call | None = None
+        self._unsent = False
         self._route: LineRoute | None = None
 
     # ---- what the core says
@@ -129,7 +130,13 @@ class LineAttempt:
         self._desk.driver.post(Released(self.number))
 
     def on_ended(self, decision: Ended) -> None:
-        """Nothing is left to do: whoever caused the end has told the client."""
+        """Give up a job that no engine has had; else whoever caused the end has told the client."""
+        if not self._unsent or decision.outcome is not Outcome.ENGINE_FAILED:
+            return
+        owner = self._close()
+        if owner is not None:
+            owner.on_failed(self._job, *_BACKEND)
+            self._desk.driver.post(Released(self.number))
 
     # ---- what the engine says
 
@@ -176,9 +183,13 @@ class LineAttempt:
             self._finish(tail)
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
-        """There is no whole answer."""
+        """There is no whole answer; of what was never sent the core says whether another engine is tried."""
         del detail
-        self._give_up(kind, sent)
+        if sent is Sent.NONE and self._owner is not None:
+            self._unsent, self._call, self._route = True, None, None
+            self._desk.driver.post(Failed(self.number, kind, sent))
+        else:
+            self._give_up(kind, sent)
 
     # ---- what the client does
 

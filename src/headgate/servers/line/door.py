@@ -230,7 +230,7 @@ class LineDoor:
             number,
             lane=self.settings.lane,
             model=facts.model,
-            prompt_bytes=len(wish.payload),
+            prompt_bytes=len(wish.payload) if facts.text_bytes is None else facts.text_bytes,
             body_bytes=len(wish.payload),
             max_tokens=facts.max_tokens,
             answers=facts.answers,
@@ -238,6 +238,9 @@ class LineDoor:
             first_seen=wish.first_asked_at,
             max_wait_s=0.0,
             fingerprint=lambda: wish.mark,
+            caps_sleep=True,
+            min_tokens=facts.min_tokens,
+            fixed_tokens=facts.fixed_tokens,
         )
 
     def _trusts(self, token: str) -> bool:

@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from headgate.sim.experiments.contract import Experiment, Measured
 from headgate.sim.experiments.hints import HINT_QUALITY
+from headgate.sim.experiments.limiter_shootout import LIMITER_SHOOTOUT
 from headgate.sim.experiments.overload import NO_GATE_VS_GATE
 from headgate.sim.experiments.sizing import SIZING
 from headgate.sim.experiments.storm import RETRY_STORM
@@ -22,6 +23,7 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
             TELEMETRY_DELAY,
             ABORT_LAG,
             SIZING,
+            LIMITER_SHOOTOUT,
         )
     }
 )

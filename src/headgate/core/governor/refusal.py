@@ -1,0 +1,67 @@
+"""The decision to refuse: the hint that goes with each reason, and whether to come back at all."""
+
+from headgate.core.decisions import Yield
+from headgate.core.governor.knowledge import Knowledge
+from headgate.core.governor.promises import (
+    DRAINING_HINT_S,
+    LONGEST_HINT_S,
+    SHORTEST_HINT_S,
+    hint_s,
+    no_engine_hint_s,
+)
+from headgate.core.governor.records import Attempt
+from headgate.core.words import DeadlineFrom, Reason
+
+# These lie with one tenant: the hint is its own, and no place in the line of engines is promised.
+OF_ONE_TENANT = (Reason.QUOTA, Reason.TENANT_LIMIT, Reason.RETRY_BUDGET)
+
+
+def refusal(
+    knowledge: Knowledge,
+    draft: Attempt,
+    reason: Reason,
+    now: float,
+    value: float,
+    bound: float,
+    wait_s: float = 0.0,
+) -> Yield:
+    """Return the decision to refuse this attempt, with a hint that is true.
+
+    `wait_s` is until its tenant may have it, for reasons that lie with the tenant alone.
+    """
+    if reason is Reason.TOO_LARGE:
+        return Yield(draft.attempt, reason, 0.0, False, value, bound, draft.first_seen)
+    if reason is Reason.DRAINING:
+        return Yield(draft.attempt, reason, DRAINING_HINT_S, True, 0.0, 0.0, draft.first_seen)
+    if reason is Reason.NO_ENGINE:
+        return Yield(draft.attempt, reason, no_engine_hint_s(knowledge), True, value, bound, draft.first_seen)
+    if reason in OF_ONE_TENANT:
+        return Yield(draft.attempt, reason, *_of_tenant(wait_s), value, bound, draft.first_seen)
+    hint = hint_s(knowledge, draft, now)
+    in_time = _is_in_time(draft, now + hint)
+    if reason is Reason.TOO_LATE and _never_in_time(draft):
+        in_time = False
+    return Yield(draft.attempt, reason, hint, in_time, value, bound, draft.first_seen)
+
+
+def _never_in_time(draft: Attempt) -> bool:
+    """Return whether its prompt alone takes longer to read than it may wait in all, whenever it comes."""
+    ttft_s = min([engine.service.ttft_s(draft.prompt_tokens) for engine in draft.route.up])
+    return draft.arrived_at + ttft_s > max(draft.deadline, draft.arrived_at + _span_s(draft))
+
+
+def _span_s(draft: Attempt) -> float:
+    """Return how long a first attempt of this kind may wait for its first token."""
+    allowed_s, deadline_s = draft.arrival.time_allowed_s, draft.lane.settings.deadline_s
+    return deadline_s if allowed_s is None else min(allowed_s, deadline_s)
+
+
+def _of_tenant(wait_s: float) -> tuple[float, bool]:
+    """Return the time to the next token as a hint, and whether coming back then is of use."""
+    hint = min(max(SHORTEST_HINT_S, wait_s), LONGEST_HINT_S)
+    return hint, wait_s <= LONGEST_HINT_S
+
+
+def _is_in_time(draft: Attempt, at: float) -> bool:
+    """Return whether a return at this time is before a deadline that began with the first attempt."""
+    return draft.lane.settings.deadline_from is DeadlineFrom.ATTEMPT or at <= draft.lane_deadline

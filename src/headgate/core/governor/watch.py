@@ -1,0 +1,93 @@
+"""What the early warning and the adaptive limits are told, once a second at most; nothing here decides about anybody."""
+
+from headgate.core.governor.records import Attempt, Engine, Pool
+from headgate.core.littles_law.early_warning import Flow
+from headgate.core.snapshot import PoolSnapshot
+
+# Both are made for about a look a second.
+_LOOK_S = 1.0
+# A gauge older than this says nothing (polled once a second, three misses).
+GAUGE_STALE_S = 3.0
+
+
+def arrived(draft: Attempt, now: float) -> None:
+    """Count the work that a request brings; one that comes back has been counted."""
+    pool = draft.route.pool
+    if not draft.recognised:
+        pool.arrived += 1
+        pool.arrived_work_s += draft.service_s
+    if now >= pool.look_at:
+        look(pool, now)
+
+
+def look(pool: Pool, now: float) -> None:
+    """Feed the early warning, if a second has passed."""
+    if now < pool.look_at:
+        return
+    pool.look_at = now + _LOOK_S
+    up = [engine for engine in pool.engines if engine.up]
+    bounds_s = [queue.lane.settings.deadline_s for queue in pool.queues]
+    flow = Flow(
+        pool.arrived,
+        pool.arrived_work_s,
+        pool.done_work_s,
+        sum([engine.gate.streams for engine in up]),
+        pool.held_count,
+        sum([engine.limit for engine in up]),
+        max(bounds_s, default=0.0),
+    )
+    pool.warning.feed(now, flow)
+
+
+def has_fresh_gauge(engine: Engine, now: float) -> bool:
+    """Return whether the engine's running and waiting are known and not stale."""
+    seen = engine.seen
+    return seen is not None and seen.running is not None and now - seen.seen_at <= GAUGE_STALE_S
+
+
+def move_limit(engine: Engine, now: float) -> bool:
+    """Let an adaptive limit learn from the last second; return whether it has risen."""
+    signal = engine.signal
+    if signal is None:
+        return False
+    seen = engine.seen if has_fresh_gauge(engine, now) else None
+    reading = signal.read(now, seen.kv_share if seen else None, seen.waiting if seen else None)
+    if reading is None:
+        return False
+    before = engine.limit
+    engine.gate.limit.observe(reading)
+    return engine.limit > before
+
+
+def began(attempt: Attempt, engine: Engine, now: float) -> None:
+    """Note a first token."""
+    attempt.looked_at = now
+    if engine.signal is not None:
+        engine.signal.first_token(now - attempt.admitted_at - attempt.expected_ttft_s)
+
+
+def grew(attempt: Attempt, engine: Engine, output_tokens: int, now: float) -> None:
+    """Note how many tokens a stream has made by now."""
+    if engine.signal is not None and attempt.first_token_at is not None:
+        engine.signal.progressed(max(0, output_tokens - attempt.looked_tokens), now - attempt.looked_at)
+    attempt.looked_at, attempt.looked_tokens = now, output_tokens
+
+
+def answered(attempt: Attempt, engine: Engine, output_tokens: int, now: float) -> None:
+    """Note a whole answer: the tokens since the last look, and its mean time per token."""
+    began_at = attempt.first_token_at
+    if began_at is None:
+        began_at = attempt.looked_at = min(now, attempt.admitted_at + attempt.expected_ttft_s)
+    per_stream = output_tokens / attempt.arrival.answers
+    tpot_s = (now - began_at) / (per_stream - 1) if per_stream >= 2 else 0.0
+    if tpot_s > 0.0:
+        engine.pool.warning.decoded(engine.settings.name, tpot_s)
+    if engine.signal is not None:
+        engine.signal.progressed(max(0, output_tokens - attempt.looked_tokens), now - attempt.looked_at)
+        engine.signal.finished(began_at, tpot_s)
+
+
+def snapshot(pool: Pool) -> PoolSnapshot:
+    """Return the pool's signals as numbers, and its alarm."""
+    names = tuple(engine.settings.name for engine in pool.engines)
+    return PoolSnapshot(names, pool.warning.read(), pool.warning.alarm())

@@ -1,0 +1,1 @@
+"""Little's law as an instrument, and what its numbers foretell."""

@@ -1,0 +1,254 @@
+"""Overload seen coming: alarms from the balance of arriving and finished work, before anybody is late.
+
+In front of engines the earliest sign is the drift lambda x E[work] - mu: the queue only integrates it (dQ/dt =
+lambda - mu), waiting times follow the queue and errors follow the waits. Three signals raise an alarm:
+
+- `load`: what arrives over what can be served, as work and as the number of arrivals at their usual price (which
+  is less noisy and sees a crowd; the work sees a change of what is asked). Each is watched by a `Drift`.
+- `backlog`: half of what may wait is waiting, and still growing. Later, but it needs no prediction of sizes, so it
+  also sees engines that have become slower than is believed.
+- `decode`: the time per output token of one engine varies three times as much as it used to, and is longer:
+  preemption, a noisy neighbour, a batch beyond its knee.
+
+It reports and moves nothing. What needs no alarm of its own (time to full; Holt level, trend and second derivative
+of the occupancy) is in `read`.
+"""
+
+from collections import deque
+from math import inf
+from typing import NamedTuple
+
+from headgate.core.measure.drift import Drift
+from headgate.core.measure.ewma import Ewma
+from headgate.core.measure.holt import Holt
+from headgate.core.snapshot import Alarm, AlarmSignal, WarningReading
+
+# Calm time per false alarm of either load, by the approximation behind `Drift`; what was measured for both
+# together is in docs/policies/monitor.md.
+CALM_BETWEEN_S = 3.0 * 3600.0
+# Fast and slow smoothing; the difference of their trends is the second derivative.
+_FAST, _SLOW = 0.3, 0.1
+# Loads this little above 1 never fill a queue within any horizon.
+_LEAST_DRIFT = 1e-3
+# The share of what may wait whose presence is an alarm while there is more of it than so many readings ago.
+_FULL_SHARE = 0.5
+_GROWING_READINGS = 10
+# How much faster or slower than believed full engines may turn out, learned over so many full seconds; the belief
+# counts as a few of them.
+_LEAST_PACE, _MOST_PACE = 0.25, 4.0
+_PACE_MEMORY_S, _PACE_PRIOR_S = 60.0, 20.0
+# The price of a usual arrival is that of about the last five minutes.
+_PRICE_MEMORY_S = 300.0
+# Totals read closer together than this are taken as one reading.
+_SHORTEST_S = 0.5
+# Decode: so many times the usual deviation, at a mean so much longer; about 20 answers against 400.
+_WIDENING = 3.0
+_SLOWING = 1.25
+_NOW_ANSWERS, _USUAL_ANSWERS = 20.0, 400.0
+_TRUSTED_ANSWERS = 50.0
+# One answer counts at most this many times the usual mean now, and at most so many deviations for what is usual:
+# one stalled stream is no pattern. Steps of an engine are never more regular than a few per cent, so less deviation
+# than that is not believed.
+_MOST_SLOW = 2.0
+_OUTLIER_DEVIATIONS = 4.0
+_LEAST_SPREAD = 0.05
+
+
+class Flow(NamedTuple):
+    """What the governor counts: running totals since start, and the state now.
+
+    Work is expected service seconds at a full batch, priced once and given back unchanged when the permit ends,
+    so that `limit` streams serve `limit` seconds of it a second. All arrivals count, admitted or not, but for
+    recognised retries. `occupancy` is permits out (in observe mode it may pass `limit`), `bound_s` the longest
+    wait that the queue may have: the lane's deadline.
+    """
+
+    arrived: int
+    arrived_work_s: float
+    done_work_s: float
+    occupancy: int
+    held: int
+    limit: int
+    bound_s: float
+
+
+class _Decode:
+    """The time per output token of one engine: now, and usually."""
+
+    __slots__ = ("now", "usual")
+
+    def __init__(self) -> None:
+        self.now = Ewma(0.0, memory=_NOW_ANSWERS, prior_samples=0.0)
+        self.usual = Ewma(0.0, memory=_USUAL_ANSWERS, prior_samples=0.0)
+
+    def add(self, tpot_s: float) -> None:
+        usual = self.usual
+        if usual.samples < _TRUSTED_ANSWERS:
+            self.now.add(tpot_s)
+            usual.add(tpot_s)
+            return
+        self.now.add(min(tpot_s, _MOST_SLOW * usual.mean))
+        usual.add(min(tpot_s, usual.mean + _OUTLIER_DEVIATIONS * self._usual_deviation()))
+
+    def widening(self) -> float:
+        """Return how many times the usual deviation the present one is; 0 while the engine is not slower."""
+        if self.usual.samples < _TRUSTED_ANSWERS or self.now.mean < _SLOWING * self.usual.mean:
+            return 0.0
+        return self.now.deviation / self._usual_deviation()
+
+    def _usual_deviation(self) -> float:
+        return max(self.usual.deviation, _LEAST_SPREAD * self.usual.mean)
+
+
+class EarlyWarning:
+    """Watches one gate, fed about once a second; times are core seconds."""
+
+    __slots__ = (
+        "_alarms",
+        "_arrivals",
+        "_backlogs",
+        "_decodes",
+        "_fast",
+        "_full_since",
+        "_last",
+        "_last_at",
+        "_pace",
+        "_price",
+        "_recent",
+        "_slow",
+        "_waiting_since",
+        "_work",
+    )
+
+    def __init__(self, now: float) -> None:
+        self._last: Flow | None = None
+        self._last_at = self._waiting_since = self._full_since = now
+        self._work = Drift(now, CALM_BETWEEN_S)
+        self._arrivals = Drift(now, CALM_BETWEEN_S)
+        self._recent = Holt(_FAST)
+        self._fast, self._slow = Holt(_FAST), Holt(_SLOW)
+        self._pace = Ewma(1.0, memory=_PACE_MEMORY_S, prior_samples=_PACE_PRIOR_S)
+        self._price = Ewma(0.0, memory=_PRICE_MEMORY_S, prior_samples=0.0)
+        self._backlogs = deque([0.0], maxlen=_GROWING_READINGS)
+        self._decodes: dict[str, _Decode] = {}
+        self._alarms: dict[AlarmSignal, Alarm] = {}
+
+    def feed(self, now: float, flow: Flow) -> None:
+        """Take the totals again, about a second after the last time; less than half a second after, do nothing."""
+        last, passed_s = self._last, now - self._last_at
+        if last is None:
+            self._last, self._last_at = flow, now
+        elif passed_s >= _SHORTEST_S and flow.limit > 0:
+            self._last, self._last_at = flow, now
+            self._watch_load(now, last, flow, passed_s)
+            self._watch_backlog(now, flow)
+            self._watch_decode(now)
+
+    def decoded(self, engine: str, tpot_s: float) -> None:
+        """Take one answer's mean time per output token; `engine` is one of the configured names."""
+        decode = self._decodes.get(engine)
+        if decode is None:
+            decode = self._decodes[engine] = _Decode()
+        decode.add(tpot_s)
+
+    def alarm(self) -> Alarm | None:
+        """Return the alarm that has been on for longest, or None while all is well."""
+        return next(iter(self._alarms.values()), None)
+
+    def read(self) -> WarningReading:
+        """Return all signals as numbers; changes nothing."""
+        work = self._work
+        return WarningReading(
+            load=self._recent.level,
+            calm_load=work.calm,
+            noise=work.deviation,
+            excess=work.excess,
+            excess_threshold=work.threshold,
+            occupancy=self._fast.level,
+            trend=self._slow.trend,
+            acceleration=self._fast.trend - self._slow.trend,
+            backlog_s=self._backlogs[-1],
+            time_to_full_s=self._time_to_full_s(),
+        )
+
+    def _watch_load(self, now: float, last: Flow, flow: Flow, passed_s: float) -> None:
+        arrived, work_s = flow.arrived - last.arrived, flow.arrived_work_s - last.arrived_work_s
+        if arrived > 0:
+            self._price.add(work_s / arrived)
+        self._learn_pace(now, last, flow, passed_s)
+        capacity_s = passed_s * flow.limit * self._pace.mean
+        self._recent.add(work_s / capacity_s)
+        self._work.add(now, work_s / capacity_s, passed_s)
+        self._arrivals.add(now, arrived * self._price.mean / capacity_s, passed_s)
+        for drift in (self._work, self._arrivals):
+            if drift.is_over(now):
+                words = self._load_words(drift, now)
+                self._raise(AlarmSignal.LOAD, drift.excess, drift.threshold, drift.since, now, words)
+        if self._work.excess == self._arrivals.excess == 0.0:
+            self._alarms.pop(AlarmSignal.LOAD, None)
+
+    def _learn_pace(self, now: float, last: Flow, flow: Flow, passed_s: float) -> None:
+        """Learn what engines can do, from what they finish while full: a quiet system finishes what arrives.
+
+        The first service time of a full spell does not count: answers longer than their price are what fills it.
+        """
+        if flow.occupancy < flow.limit:
+            self._full_since = now
+        elif now - passed_s - self._full_since >= self._price.mean:
+            pace = (flow.done_work_s - last.done_work_s) / (passed_s * flow.limit)
+            self._pace.add(min(_MOST_PACE, max(_LEAST_PACE, pace)))
+
+    def _watch_backlog(self, now: float, flow: Flow) -> None:
+        share = (flow.occupancy + flow.held) / flow.limit
+        self._fast.add(share)
+        self._slow.add(share)
+        backlog_s = max(0.0, share - 1.0) * self._price.mean / self._pace.mean
+        is_growing = backlog_s > self._backlogs[0]
+        self._backlogs.append(backlog_s)
+        if backlog_s == 0.0:
+            self._waiting_since = now
+        filled = backlog_s / flow.bound_s if flow.bound_s > 0.0 else 0.0
+        if filled >= _FULL_SHARE and is_growing:
+            words = (
+                f"What waits takes {backlog_s:.1f} s to serve, of {flow.bound_s:.1f} s that may wait; it began "
+                f"{now - self._waiting_since:.0f} s ago and still grows. Engines do {100.0 * self._pace.mean:.0f} % of "
+                "the work that is expected of them."
+            )
+            self._raise(AlarmSignal.BACKLOG, filled, _FULL_SHARE, self._waiting_since, now, words)
+        if filled < 0.5 * _FULL_SHARE:
+            self._alarms.pop(AlarmSignal.BACKLOG, None)
+
+    def _watch_decode(self, now: float) -> None:
+        widest = max(self._decodes.items(), key=lambda each: each[1].widening(), default=None)
+        if widest is None:
+            return
+        engine, decode = widest
+        widening = decode.widening()
+        if widening >= _WIDENING:
+            words = (
+                f"Engine {engine}: the time per output token varies {widening:.1f} times as much as usual, "
+                f"at {1e3 * decode.now.mean:.0f} ms on average, usually {1e3 * decode.usual.mean:.0f} ms."
+            )
+            self._raise(AlarmSignal.DECODE, widening, _WIDENING, now, now, words)
+        elif widening < 0.5 * _WIDENING:
+            self._alarms.pop(AlarmSignal.DECODE, None)
+
+    def _raise(
+        self, signal: AlarmSignal, value: float, threshold: float, since: float, now: float, words: str
+    ) -> None:
+        if signal not in self._alarms:
+            self._alarms[signal] = Alarm(signal, value, threshold, since, now, words)
+
+    def _time_to_full_s(self) -> float:
+        """Return (bound - queue) / (arriving - served work), both in seconds of capacity."""
+        if self._last is None or self._recent.level - 1.0 < _LEAST_DRIFT:
+            return inf
+        return max(0.0, self._last.bound_s - self._backlogs[-1]) / (self._recent.level - 1.0)
+
+    def _load_words(self, drift: Drift, now: float) -> str:
+        said = (
+            f"Offered load is {100.0 * self._recent.level:.0f} % of capacity, usually {100.0 * drift.calm:.0f} %; "
+            f"it has been above {100.0 * drift.reference:.0f} % for {now - drift.since:.0f} s."
+        )
+        full_s = self._time_to_full_s()
+        return said if full_s == inf else f"{said} At this rate the queue is full in {full_s:.0f} s."

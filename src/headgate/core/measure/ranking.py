@@ -1,0 +1,135 @@
+"""How many are before me? Whole numbers kept sorted, each with its owner, in twelve bytes and a microsecond.
+
+A hundred thousand waiting clients may be in one line, and everybody who joins it asks how long it is. A tree of
+Python objects would take 100 bytes and an object of the garbage collector for each; arrays of machine integers take
+12 and none. They are cut into blocks (the layout of Grant Jenks' *sortedcontainers*), so that an insertion moves
+some kilobytes whatever the length, and counting the blocks before one's own is a short sum.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+
+# A full block is cut in half. 2,048 keys are 16 KB: moved in half a microsecond, and 100,000 are at most 98 blocks.
+_FULL_BLOCK = 2048
+
+
+class Ranking:
+    """Keys in ascending order with their owners; keys fit in 64 bits, signed, owners in 32."""
+
+    __slots__ = ("_keys", "_length", "_owners", "_tops")
+
+    def __init__(self) -> None:
+        self._keys: list[array[int]] = []
+        self._owners: list[array[int]] = []
+        self._tops: list[int] = []
+        self._length = 0
+
+    def __len__(self) -> int:
+        """Return how many keys there are."""
+        return self._length
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the owners by ascending key."""
+        for owners in self._owners:
+            yield from owners
+
+    def before(self, key: int) -> int:
+        """Return how many keys are smaller."""
+        tops = self._tops
+        block = bisect_left(tops, key)
+        if block == len(tops):
+            return self._length
+        before = bisect_left(self._keys[block], key)
+        return before + sum(map(len, self._keys[:block])) if block else before
+
+    def after(self, key: int) -> tuple[int, int] | None:
+        """Return the smallest key that is not smaller than this one, with its owner; None if there is none."""
+        block = bisect_left(self._tops, key)
+        if block == len(self._tops):
+            return None
+        keys = self._keys[block]
+        index = bisect_left(keys, key)
+        return keys[index], self._owners[block][index]
+
+    def first(self) -> tuple[int, int] | None:
+        """Return the smallest key and its owner, or None."""
+        return (self._keys[0][0], self._owners[0][0]) if self._length else None
+
+    def last(self) -> tuple[int, int] | None:
+        """Return the largest key and its owner, or None."""
+        return (self._keys[-1][-1], self._owners[-1][-1]) if self._length else None
+
+    def add(self, key: int, owner: int) -> None:
+        """Put a key in; an equal one stands behind it."""
+        self._length += 1
+        tops = self._tops
+        if not tops:
+            self._keys.append(array("q", (key,)))
+            self._owners.append(array("i", (owner,)))
+            tops.append(key)
+            return
+        if key > tops[-1]:
+            block = len(tops) - 1
+            keys = self._keys[block]
+            keys.append(key)
+            self._owners[block].append(owner)
+            tops[block] = key
+        else:
+            block = bisect_left(tops, key)
+            keys = self._keys[block]
+            index = bisect_left(keys, key)
+            keys.insert(index, key)
+            self._owners[block].insert(index, owner)
+        if len(keys) > _FULL_BLOCK:
+            self._cut(block)
+
+    def claim(self, key: int, owner: int) -> int | None:
+        """Put a key in unless it is there; return the owner that it has already, None if it is new."""
+        tops = self._tops
+        block = bisect_left(tops, key)
+        if block == len(tops):
+            self.add(key, owner)
+            return None
+        keys, owners = self._keys[block], self._owners[block]
+        index = bisect_left(keys, key)
+        if keys[index] == key:
+            return owners[index]
+        keys.insert(index, key)
+        owners.insert(index, owner)
+        self._length += 1
+        if len(keys) > _FULL_BLOCK:
+            self._cut(block)
+        return None
+
+    def remove(self, key: int) -> None:
+        """Take the first of this key out; it must be in."""
+        block = bisect_left(self._tops, key)
+        keys, owners = self._keys[block], self._owners[block]
+        index = bisect_left(keys, key)
+        assert keys[index] == key
+        del keys[index]
+        del owners[index]
+        self._length -= 1
+        if keys:
+            self._tops[block] = keys[-1]
+        else:
+            del self._keys[block], self._owners[block], self._tops[block]
+
+    def without(self, keys: list[int]) -> "Ranking":
+        """Return a copy that lacks these keys, each of which is in."""
+        other = Ranking()
+        other._keys = [block[:] for block in self._keys]
+        other._owners = [block[:] for block in self._owners]
+        other._tops = self._tops[:]
+        other._length = self._length
+        for key in keys:
+            other.remove(key)
+        return other
+
+    def _cut(self, block: int) -> None:
+        half = _FULL_BLOCK // 2
+        for blocks in (self._keys, self._owners):
+            whole = blocks[block]
+            blocks[block : block + 1] = [whole[:half], whole[half:]]
+        self._tops[block : block + 1] = [self._keys[block][-1], self._keys[block + 1][-1]]

@@ -1,0 +1,156 @@
+"""The continuous token bucket: refilled at a rate, never above its burst, reserved first and settled later (INV-6).
+
+Providers refill continuously: the wait in OpenAI's refusals is (used + requested - limit) / (limit / 60), to the
+millisecond, which is this bucket with burst = limit and rate = limit / 60 per second.
+
+A refund is the delicate part. Between a reservation and its refund the bucket may have filled to the brim; what ran
+over would have run over with the smaller reservation too. Adding the whole refund then would let the burst through
+twice. The exact amount is min(refund, burst - highest level since the reservation): with the smaller reservation
+the level would have stood higher by the refund until it reached the burst, and from then on by what was left. (The
+reflection argument for a queue with a bound, seen from the other side.) So the bucket remembers the falling
+sequence of its highest levels, and a refund raises those since its reservation: the next refund is judged by the
+history as it now is.
+"""
+
+from bisect import bisect_left
+
+# Heights closer together than this share of the burst are one, the higher: a refund may come out so much too small,
+# never too large.
+_GRAIN = 1.0 / 64.0
+# Beyond this many neighbours are merged whatever their distance (INV-5); refunds rarely push that many together.
+_MOST_PEAKS = 128
+# Share of the burst by which a level may be short and still do: after the wait that was promised, the sum of two
+# times has lost its last bits (2e-16 of an uptime of months, times the rate).
+_SLACK = 1e-9
+
+
+class Bucket:
+    """Tokens (or requests) that may be spent now; below zero it is in debt. `rate_per_s` tokens are added a second.
+
+    `unsettled` counts reservations that are still open, `charged` is all that was taken less all that was refunded.
+    Times are core seconds and must not go backward.
+    """
+
+    __slots__ = (
+        "_at",
+        "_level",
+        "_operations",
+        "_peak_levels",
+        "_peak_operations",
+        "burst",
+        "charged",
+        "rate_per_s",
+        "unsettled",
+    )
+
+    def __init__(self, rate_per_s: float, burst: float, now: float) -> None:
+        if not (rate_per_s > 0 and burst > 0):
+            raise ValueError(f"a bucket needs a rate and a burst above 0, not {rate_per_s} and {burst}")
+        self.rate_per_s = rate_per_s
+        self.burst = burst
+        self.unsettled = 0
+        self.charged = 0.0
+        self._level = burst
+        self._at = now
+        self._operations = 0
+        self._peak_operations: list[int] = []
+        self._peak_levels: list[float] = []
+
+    def level(self, now: float) -> float:
+        """Return what may be spent now, at most the burst; negative in debt."""
+        level = self._level + (now - self._at) * self.rate_per_s
+        return min(self.burst, level)
+
+    def too_large(self, amount: float) -> bool:
+        """Return whether this amount could not be taken from the full bucket either."""
+        return amount > self.burst * (1.0 + _SLACK)
+
+    def wait_s(self, amount: float, now: float) -> float:
+        """Return how long until this amount is there, if nobody else takes it: 0 now, infinite never."""
+        missing = amount - self.level(now)
+        if missing <= self.burst * _SLACK:
+            return 0.0
+        return missing / self.rate_per_s if not self.too_large(amount) else float("inf")
+
+    def full_in_s(self, now: float) -> float:
+        """Return how long until the bucket is full, if nobody takes from it."""
+        return (self.burst - self.level(now)) / self.rate_per_s
+
+    def take(self, amount: float, now: float) -> int:
+        """Take this amount, into debt if need be; return the mark that its refund needs."""
+        level = self.level(now)
+        self._remember(level)
+        self._level = level - amount
+        self._at = now
+        self.charged += amount
+        return self._operations
+
+    def give(self, amount: float, mark: int, now: float) -> float:
+        """Give back a part of what was taken at `mark`; return how much of it counts, and no more (INV-6)."""
+        level = self.level(now)
+        first = bisect_left(self._peak_operations, mark)
+        counted = min(amount, self.burst - level)
+        if first < len(self._peak_levels):
+            counted = min(counted, self.burst - self._peak_levels[first])
+            self._raise_peaks(first, min(amount, self.burst - self._peak_levels[first]))
+        self._level = level + counted
+        self._at = now
+        self.charged -= amount
+        return counted
+
+    def lower_to(self, level: float, now: float) -> None:
+        """Bring the level down to this, if it is higher; never up."""
+        here = self.level(now)
+        self._remember(here)
+        self._level = min(here, level)
+        self._at = now
+
+    def change(self, rate_per_s: float, burst: float, now: float) -> None:
+        """Go on with another rate and burst; the level stays where it is, at most the new burst.
+
+        After a rise of the burst the refunds of what is open do not count: nobody knows what ran over before.
+        """
+        level = self.level(now)
+        self._remember(burst if burst > self.burst else level)
+        self._level = min(level, burst)
+        self._at = now
+        self.rate_per_s = rate_per_s
+        self.burst = burst
+
+    def was_full_since(self, mark: int, now: float) -> bool:
+        """Return whether the bucket has been full at any time after that `take`."""
+        first = bisect_left(self._peak_operations, mark)
+        peak = self._peak_levels[first] if first < len(self._peak_levels) else self._level
+        return max(self.level(now), peak) >= self.burst
+
+    def is_idle(self, now: float) -> bool:
+        """Return whether it is full and nothing is open: forgotten and made anew it would be the same."""
+        return self.unsettled == 0 and self.level(now) >= self.burst
+
+    def _remember(self, level: float) -> None:
+        """Note the height before it falls; lower ones before it do not matter any more, nor does how deep a debt is."""
+        levels, operations, operation = self._peak_levels, self._peak_operations, self._operations
+        self._operations = operation + 1
+        level = max(0.0, level)
+        while levels and levels[-1] <= level:
+            levels.pop()
+            operations.pop()
+        if levels and levels[-1] - level < self.burst * _GRAIN:
+            operations[-1] = operation
+            return
+        levels.append(level)
+        operations.append(operation)
+        if len(levels) > _MOST_PEAKS:
+            self._peak_levels = levels[0::2]
+            self._peak_operations = operations[1::2] + ([operations[-1]] if len(operations) % 2 else [])
+
+    def _raise_peaks(self, first: int, by: float) -> None:
+        """Rewrite history from this peak on as a refund makes it; what is now lower before it does not matter."""
+        levels, operations = self._peak_levels, self._peak_operations
+        for index in range(first, len(levels)):
+            levels[index] += by
+        hidden = first
+        while hidden and levels[hidden - 1] <= levels[first]:
+            hidden -= 1
+        del levels[hidden:first]
+        del operations[hidden:first]

@@ -1,0 +1,130 @@
+"""What one key of the length hierarchy predicts: a line in `max_tokens`, by the better of two predictors.
+
+Two things can predict an answer's length: what such answers usually are, and what its user allows. Where users
+set `max_tokens` exactly (agents, classification, load tests) the answer is as long as that; where everybody sends
+4096 it says nothing. So a key keeps a sketch of the output and one of output / `max_tokens`, and predicts by the
+one whose recent logarithmic error is smaller.
+"""
+
+from math import log
+from typing import Self
+
+from headgate.core.measure.sketch import Sketch
+
+# The quantile that a reservation covers; what outgrows it is re-reserved as it streams.
+_RESERVED_SHARE = 0.95
+# What lies below a key counts as this many of its answers (Buehlmann's credibility: k = variance within keys over
+# variance between them; lengths vary about four times as much inside such a key as between its neighbours). The
+# prior below the last level counts as one, for it knows nothing.
+_PARENT_ANSWERS = 4.0
+_PRIOR_ANSWERS = 1.0
+# An old answer weighs 1/e after this many: long enough for a steady 95th percentile, short enough to follow a
+# new release within a minute of traffic.
+_MEMORY_ANSWERS = 200.0
+# Which predictor is better is judged over about this many answers.
+_CONTEST_ANSWERS = 20.0
+# `max_tokens` must predict this much better than the mean: where both say nothing, the choice must not flutter.
+_CLEARLY = 0.9
+# Readings are taken anew with every answer at first, later every so many, for they hardly move.
+_LONGEST_STALE_ANSWERS = 16
+_LONGEST_OUTPUT = 1e6
+_LEAST_USED_SHARE = 1e-4
+
+
+class LengthPredictor:
+    """One key's answers and what they say of the next; lengths are output tokens.
+
+    A prediction is fixed + share x `max_tokens` + doubt x prior. `trust` is how far the key itself is believed,
+    `fixed` to `upper_share` are its own word, for the mean and for the reservation; the `all_` ones and `doubt`
+    have the lower levels in them and are kept where there are few keys: every answer below changes them.
+    """
+
+    __slots__ = (
+        "_due",
+        "_fixed_error",
+        "_log_mean",
+        "_log_used",
+        "_recent",
+        "_share_error",
+        "_used",
+        "all_fixed",
+        "all_share",
+        "all_upper_fixed",
+        "all_upper_share",
+        "answers",
+        "children",
+        "doubt",
+        "fixed",
+        "outputs",
+        "parent",
+        "share",
+        "trust",
+        "upper_fixed",
+        "upper_share",
+    )
+
+    def __init__(self, parent: Self | None, *, is_bounded: bool) -> None:
+        self.parent = parent
+        self.children: list[Self] = []
+        self.outputs = Sketch(1.0, _LONGEST_OUTPUT, memory=_MEMORY_ANSWERS)
+        self._used = Sketch(_LEAST_USED_SHARE, 1.0, memory=_MEMORY_ANSWERS) if is_bounded else None
+        self.answers = self._recent = self._due = 0
+        self._log_mean = self._log_used = self._fixed_error = self._share_error = 0.0
+        self.trust = self.fixed = self.share = self.upper_fixed = self.upper_share = 0.0
+        self.all_fixed = self.all_share = self.all_upper_fixed = self.all_upper_share = 0.0
+        self.doubt = 1.0
+
+    def learn(self, output_tokens: int, max_tokens: int | None, times: int) -> bool:
+        """Learn from one answer that stands for so many; return whether the predictions have changed."""
+        self.answers += 1
+        self._recent += 1
+        self.outputs.add(output_tokens, times)
+        if self._used is not None and max_tokens is not None:
+            self._used.add(output_tokens / max_tokens, times)
+            if self.answers > 1:
+                self._judge(log(output_tokens), log(max_tokens))
+        if self.answers < self._due:
+            return False
+        self._due = self.answers + min(self.answers // 16 + 1, _LONGEST_STALE_ANSWERS)
+        self._read()
+        return True
+
+    def compose(self) -> None:
+        """Put the prediction of the level below into this one's, and this one's into those above."""
+        trust, below = self.trust, self.parent
+        self.doubt = rest = 1.0 - trust
+        self.all_fixed, self.all_share = trust * self.fixed, trust * self.share
+        self.all_upper_fixed, self.all_upper_share = trust * self.upper_fixed, trust * self.upper_share
+        if below is not None:
+            self.all_fixed += rest * below.all_fixed
+            self.all_share += rest * below.all_share
+            self.all_upper_fixed += rest * below.all_upper_fixed
+            self.all_upper_share += rest * below.all_upper_share
+            self.doubt *= below.doubt
+        for child in self.children:
+            child.compose()
+
+    def is_still_used(self) -> bool:
+        """Return whether it has answered since it was last asked so, half of what it did before counting too."""
+        self._recent //= 2
+        return self._recent > 0
+
+    def _judge(self, said: float, allowed: float) -> None:
+        """Compare one answer with what either predictor would have said; both arguments are logarithms."""
+        weight = 1.0 / min(self.answers - 1, _CONTEST_ANSWERS)
+        self._fixed_error += weight * (abs(said - self._log_mean) - self._fixed_error)
+        self._share_error += weight * (abs(said - allowed - self._log_used) - self._share_error)
+
+    def _read(self) -> None:
+        """Take the readings: trust, and the word of the better predictor."""
+        outputs, used = self.outputs, self._used
+        mean, samples = outputs.mean, outputs.samples
+        self.trust = samples / (samples + (_PRIOR_ANSWERS if self.parent is None else _PARENT_ANSWERS))
+        self._log_mean = log(mean)
+        self.fixed = self.share = self.upper_fixed = self.upper_share = 0.0
+        if used is not None:
+            self._log_used = log(used.mean)
+            if self._share_error < _CLEARLY * self._fixed_error:
+                self.share, self.upper_share = used.mean, used.quantile(_RESERVED_SHARE)
+                return
+        self.fixed, self.upper_fixed = mean, outputs.quantile(_RESERVED_SHARE)

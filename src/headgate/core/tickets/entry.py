@@ -1,0 +1,60 @@
+"""One yielded or departed request, and the rules by which it is recognised when it comes back."""
+
+from typing import NamedTuple
+
+# A return at most this early, or due, may be held up to `DUE_HOLD_S` even where nothing else is held.
+EARLY_S = 1.0
+DUE_HOLD_S = 1.0
+# Nobody who was told to wait (hints start at 0.1 s) is back sooner than this: equal bodies that arrive together
+# are different requests.
+SOONEST_RETURN_S = 0.1
+# From this early return on a request stands at the end of the line at each: a client that polls has no place to keep.
+EARLY_RETURNS_FORGIVEN = 2
+
+
+class Entry(NamedTuple):
+    """One yielded or departed request that may return; absolute core seconds.
+
+    `number` is the arrival number of the request's first known attempt: it orders equal ages. `due_at` is None for
+    an entry without a place (it was promised nothing). `place_until` ends the place; recognition lasts from
+    `known_from` until `known_until`, which is not before `place_until`. `lined_up_at` is the age by which it stands
+    in the line: None for `first_seen`, later for a request that has lost its place. `early_returns` counts how often
+    it was back before its hint. `turn` is its turn in the fair line, handed in again when the request is refused
+    again; 0 has one given. `slot` is where `Places` keeps it, -1 for what is not kept.
+    """
+
+    tenant: str
+    fingerprint: int
+    first_seen: float
+    number: int
+    known_from: float
+    known_until: float
+    due_at: float | None = None
+    place_until: float = 0.0
+    lined_up_at: float | None = None
+    early_returns: int = 0
+    turn: int = 0
+    slot: int = -1
+
+    def is_due(self, now: float) -> bool:
+        """Return whether its promise has (nearly) come: at most `EARLY_S` before the hint, or after it.
+
+        Of a short hint half is early enough: somebody who is told 0.8 s and is back within 0.2 s has not waited.
+        """
+        if self.due_at is None:
+            return False
+        return now >= self.due_at - min(EARLY_S, (self.due_at - self.known_from) / 2)
+
+    def is_early(self, now: float) -> bool:
+        """Return whether a return at this time breaks the agreement: it was given a hint and is not due."""
+        return self.due_at is not None and not self.is_due(now)
+
+    def matches(self, now: float, retry_count: int | None) -> bool:
+        """Return whether an equal arrival at this time is this request coming back.
+
+        One that comes well before its hint and says outright that it is a first attempt, or that comes sooner
+        than anybody could who was told to wait, is another request with an equal body.
+        """
+        if not self.known_from <= now < self.known_until:
+            return False
+        return self.due_at is None or self.is_due(now) or retry_count != 0

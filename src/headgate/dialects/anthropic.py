@@ -1,0 +1,240 @@
+"""The Anthropic dialect: messages and their token counts, as Anthropic, vLLM and llama.cpp speak it.
+
+A stream consists of named events from `message_start` to `message_stop`; usage comes in two parts, and counts
+are cumulative (platform.claude.com, "Streaming messages").
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Raw
+
+from headgate.dialects.bodies import ABSENT, MOST_STOPS, Messages, Model, Tokens, Tools, decode, named_model
+from headgate.dialects.contract import (
+    EngineError,
+    Family,
+    FormReader,
+    Reader,
+    RequestFacts,
+    StreamEvent,
+    Usage,
+)
+from headgate.dialects.media import measure
+from headgate.dialects.refusals import Refuser
+from headgate.dialects.sse import payload
+from headgate.dialects.token_counts import count, sane, total
+
+STATUS_OF_TYPE: Final[Mapping[str, int]] = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "conflict_error": 409,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""Anthropic's error types and the statuses that they come with (platform.claude.com, "Errors")."""
+
+_TYPE_OF_STATUS: Final = {status: kind for kind, status in STATUS_OF_TYPE.items()} | {
+    408: "timeout_error",
+    503: "overloaded_error",
+}
+
+
+class _Messages(msgspec.Struct, kw_only=True):
+    model: Model | None = None
+    max_tokens: Tokens | None = None
+    messages: Messages
+    stream: bool | None = None
+    stop_sequences: Annotated[list[str], Meta(max_length=MOST_STOPS)] | None = None
+    tools: Tools | None = None
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class _Message(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+class _Piece(msgspec.Struct):
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+    partial_json: str = ""
+    stop_reason: str | None = None
+
+
+class _Error(msgspec.Struct):
+    type: str | None = None
+    message: str | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str = ""
+    message: _Message | None = None
+    delta: _Piece | None = None
+    content_block: _Piece | None = None
+    usage: _Usage | None = None
+    error: Raw = ABSENT
+
+
+_messages = msgspec.json.Decoder(_Messages)
+_event = msgspec.json.Decoder(_Event)
+_answer = msgspec.json.Decoder(_Message)
+_error = msgspec.json.Decoder(_Error)
+
+_USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
+_INPUT: Final = re.compile(rb'"input_tokens"\s*:\s*(\d{1,8})[,}\s]')
+_OUTPUT: Final = re.compile(rb'"output_tokens"\s*:\s*(\d{1,8})[,}\s]')
+_ABORT: Final = re.compile(rb'"stop_reason"\s*:\s*"abort"')
+_PING: Final = (b"event: ping", b"event:ping")
+
+
+def _read_messages(body: bytes) -> RequestFacts:
+    request = decode(_messages, body)
+    media_tokens, text_bytes = measure(body)
+    return RequestFacts(
+        named_model(request.model),
+        request.stream is True,
+        request.max_tokens,
+        1,
+        include_usage=True,
+        fixed_tokens=media_tokens,
+        text_bytes=text_bytes,
+    )
+
+
+def _usage(usage: _Usage | None) -> Usage | None:
+    """Count the whole prompt: what came from the cache and what went into it are beside `input_tokens`."""
+    if usage is None:
+        return None
+    cached = sane(usage.cache_creation_input_tokens), sane(usage.cache_read_input_tokens)
+    return Usage(total(sane(usage.input_tokens), *cached), sane(usage.output_tokens))
+
+
+def _piece(piece: _Piece | None) -> bool:
+    """Whether this piece of a block is more than its frame; a tool's name is the model's own word."""
+    if piece is None:
+        return False
+    return bool(piece.text or piece.thinking or piece.partial_json or "tool_use" in piece.type)
+
+
+class Anthropic:
+    """Messages; the singleton `ANTHROPIC` is the dialect."""
+
+    name = "anthropic"
+    family: Family = "anthropic"
+    refuser = Refuser("anthropic")
+    readers: Mapping[bytes, Reader] = {b"/v1/messages": _read_messages}
+    forms: Mapping[bytes, FormReader] = {}
+    light: frozenset[bytes] = frozenset((b"/v1/messages/count_tokens",))
+    # A line end inside JSON is written \n: the raw one stands behind the event's name alone.
+    unfinished = b"event: content_block_delta\n"
+    keep_alive = b'event: ping\ndata: {"type": "ping"}\n\n'
+    answer_kinds: tuple[bytes, ...] = (b"json",)
+
+    def read_event(self, event: bytes) -> StreamEvent:
+        """Read one whole event; only `message_stop` ends a stream."""
+        data = payload(event)
+        if not data or event.startswith(_PING):
+            return StreamEvent(silent=True)
+        try:
+            said = _event.decode(data)
+        except (msgspec.DecodeError, RecursionError):
+            return StreamEvent(content=True)
+        return self._read(said, data)
+
+    def _read(self, said: _Event, data: bytes) -> StreamEvent:
+        match said.type:
+            case "content_block_delta":
+                return StreamEvent(content=_piece(said.delta))
+            case "content_block_start":
+                return StreamEvent(content=_piece(said.content_block))
+            case "message_start":
+                begun = _usage(said.message.usage if said.message is not None else None)
+                # Its output tokens are a placeholder.
+                return StreamEvent(usage=None if begun is None else begun._replace(output_tokens=None))
+            case "message_delta":
+                aborted = said.delta is not None and said.delta.stop_reason == "abort"
+                return StreamEvent(usage=_usage(said.usage), finish="abort" if aborted else None)
+            case "message_stop":
+                return StreamEvent(done=True)
+            case "ping":
+                return StreamEvent(silent=True)
+        if bytes(said.error) not in {b"", b"null"}:
+            return StreamEvent(error=self._engine_error(said, data))
+        return StreamEvent()
+
+    def _engine_error(self, said: _Event, data: bytes) -> EngineError:
+        """Take the status from the error's type; put an error of another shape into this one."""
+        try:
+            error = _error.decode(bytes(said.error))
+        except (msgspec.DecodeError, RecursionError):
+            error = _Error()
+        status = STATUS_OF_TYPE.get(error.type or "", 502)
+        if said.type == "error":
+            return EngineError(status, data)
+        return EngineError(status, self.error("api_error", None, error.message or "the engine failed"))
+
+    def read_usage(self, answer: bytes) -> Usage | None:
+        """Find the usage: by its place in a whole answer, else the last one in the text.
+
+        A tool call's input is JSON of its own and may have a `usage` too, so a whole answer is parsed.
+        """
+        try:
+            return _usage(_answer.decode(answer).usage)
+        except (msgspec.DecodeError, RecursionError):
+            pass
+        start = max((found.start() for found in _USAGE.finditer(answer)), default=-1)
+        return None if start < 0 else Usage(count(_INPUT, answer, start), count(_OUTPUT, answer, start))
+
+    def read_id(self, answer: bytes) -> str | None:
+        """Find nothing: messages are not kept."""
+        del answer
+        return None
+
+    def is_aborted(self, answer: bytes) -> bool:
+        """Whether the answer stopped for `abort`: vLLM's word for work that it gave up."""
+        return b'"abort"' in answer and _ABORT.search(answer) is not None
+
+    def error(self, kind: str, code: str | None, message: str, field: str | None = None) -> bytes:
+        """Dress an error as `{"type": "error", ...}`; there is no room for a code or a field but in the message."""
+        del code, field
+        return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": message}})
+
+    def complaint(
+        self, status: int, code: str, message: str, field: str | None = None, request_id: bytes = b""
+    ) -> bytes:
+        """Dress what is wrong with a request, with its id."""
+        del code, field
+        kind = _TYPE_OF_STATUS.get(status, "invalid_request_error" if status < 500 else "api_error")
+        error = {"type": kind, "message": message}
+        return msgspec.json.encode(
+            {"type": "error", "error": error, "request_id": request_id.decode("ascii")}
+        )
+
+    def error_event(self, kind: str, code: str | None, message: str) -> bytes:
+        """Dress an error as an event."""
+        return self.as_event(self.error(kind, code, message))
+
+    def as_event(self, body: bytes) -> bytes:
+        """Put an error body into an event of that name; the SDK raises for it."""
+        return b"event: error\ndata: " + body + b"\n\n"
+
+    def with_usage(self, body: bytes) -> bytes:
+        """Return the body as it is: usage comes unasked."""
+        return body
+
+
+ANTHROPIC = Anthropic()

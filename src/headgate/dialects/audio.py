@@ -1,0 +1,103 @@
+"""OpenAI's dialect for sound: transcriptions and translations, which come as forms, and speech.
+
+The sound itself is never parsed: its length in bytes is its size. Streams are OpenAI's own (`transcript.text.delta`
+to `transcript.text.done`, `speech.audio.delta` to `speech.audio.done`) or vLLM's, which look like chat completions.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from headgate.dialects.bodies import LIMITS, MOST_MODEL_CHARS, Model, decode, named_model
+from headgate.dialects.contract import BadInputError, FormReader, Reader, RequestFacts, StreamEvent, Usage
+from headgate.dialects.forms import read_form
+from headgate.dialects.openai import OpenAI
+from headgate.dialects.sse import payload
+from headgate.dialects.token_counts import sane
+
+BYTES_PER_POSITION: Final = 320
+"""Whisper's encoder makes 1,500 positions of 30 s (Radford et al. 2022, section 2.2); 128 kbit/s are 16,000 bytes/s."""
+
+_FIELDS: Final = ("model", "stream")
+_FLAGS: Final = {"true": True, "1": True, "false": False, "0": False, "": False}
+
+
+class _Speech(msgspec.Struct):
+    model: Model | None = None
+    stream: bool | None = None
+    stream_format: str | None = None
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str = ""
+    usage: _Usage | None = None
+
+
+_speech = msgspec.json.Decoder(_Speech)
+_event = msgspec.json.Decoder(_Event)
+
+
+def _read_recording(body: bytes, boundary: bytes) -> RequestFacts:
+    form = read_form(body, boundary, _FIELDS)
+    model, stream = form.fields.get("model", ""), _FLAGS.get(form.fields.get("stream", "").lower())
+    if len(model) > MOST_MODEL_CHARS:
+        raise BadInputError(f"model: allowed: {LIMITS['model']}", "model")
+    if stream is None:
+        raise BadInputError("stream: expected true or false", "stream")
+    return RequestFacts(
+        named_model(model),
+        stream,
+        max_tokens=None,
+        answers=1,
+        include_usage=True,
+        fixed_tokens=-(-form.file_bytes // BYTES_PER_POSITION),
+        text_bytes=0,
+    )
+
+
+def _read_speech(body: bytes) -> RequestFacts:
+    request = decode(_speech, body)
+    stream = request.stream is True or request.stream_format == "sse"
+    return RequestFacts(named_model(request.model), stream, max_tokens=None, answers=1, include_usage=True)
+
+
+class Audio(OpenAI):
+    """Transcriptions, translations and speech; the singleton `AUDIO` is the dialect."""
+
+    name = "openai-audio"
+    readers: Mapping[bytes, Reader] = {b"/v1/audio/speech": _read_speech}
+    forms: Mapping[bytes, FormReader] = dict.fromkeys(
+        (b"/v1/audio/transcriptions", b"/v1/audio/translations"), _read_recording
+    )
+    light: frozenset[bytes] = frozenset()
+    answer_kinds: tuple[bytes, ...] = (
+        b"json",
+        b"audio/",
+        b"text/plain",
+        b"text/vtt",
+        b"subrip",
+        b"octet-stream",
+    )
+
+    def read_event(self, event: bytes) -> StreamEvent:
+        """Read one whole event, of either kind of stream."""
+        try:
+            said = _event.decode(payload(event))
+        except (msgspec.DecodeError, RecursionError):
+            return super().read_event(event)
+        usage = said.usage
+        if said.type.endswith(".delta"):
+            return StreamEvent(content=True)
+        if said.type in {"transcript.text.done", "speech.audio.done"}:
+            counts = None if usage is None else Usage(sane(usage.input_tokens), sane(usage.output_tokens))
+            return StreamEvent(done=True, usage=counts)
+        return super().read_event(event)
+
+
+AUDIO = Audio()

@@ -1,0 +1,110 @@
+"""OpenAI's dialect where an engine reads and does not write: embeddings, rerank and score.
+
+Such a request has no output tokens and as many answers as inputs. vLLM and Jina answer to `/v1/rerank`, Cohere's
+clients ask `/v2/rerank`, and vLLM offers both without a version too.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Raw
+
+from headgate.dialects.bodies import (
+    ABSENT,
+    LIMITS,
+    MOST_INPUTS,
+    Messages,
+    Model,
+    count_texts,
+    decode,
+    named_model,
+)
+from headgate.dialects.contract import BadInputError, Reader, RequestFacts, Usage
+from headgate.dialects.media import measure
+from headgate.dialects.openai import OpenAI
+
+
+class _Embedding(msgspec.Struct):
+    model: Model | None = None
+    input: Raw = ABSENT
+    messages: Messages | None = None
+
+
+class _Rerank(msgspec.Struct, kw_only=True):
+    model: Model | None = None
+    documents: Annotated[list[Raw], Meta(max_length=MOST_INPUTS)]
+
+
+class _Score(msgspec.Struct):
+    model: Model | None = None
+    text_1: Raw = ABSENT
+    text_2: Raw = ABSENT
+    queries: Raw = ABSENT
+    documents: Raw = ABSENT
+    data_1: Raw = ABSENT
+    data_2: Raw = ABSENT
+
+
+_embedding = msgspec.json.Decoder(_Embedding)
+_rerank = msgspec.json.Decoder(_Rerank)
+_score = msgspec.json.Decoder(_Score)
+
+
+def _read_embedding(body: bytes) -> RequestFacts:
+    request = decode(_embedding, body)
+    if request.messages is None and not bytes(request.input):
+        raise BadInputError(f"input: the field is required: {LIMITS['input']}", "input")
+    return _facts(request.model, count_texts(bytes(request.input), "input", MOST_INPUTS), body)
+
+
+def _read_rerank(body: bytes) -> RequestFacts:
+    request = decode(_rerank, body)
+    return _facts(request.model, len(request.documents), body)
+
+
+def _read_score(body: bytes) -> RequestFacts:
+    """Count the pairs: one list is scored against one text, or two lists of one length entry by entry."""
+    request = decode(_score, body)
+    sides = (
+        request.text_1,
+        request.text_2,
+        request.queries,
+        request.documents,
+        request.data_1,
+        request.data_2,
+    )
+    return _facts(request.model, max(count_texts(bytes(side), "input", MOST_INPUTS) for side in sides), body)
+
+
+def _facts(model: str | None, inputs: int, body: bytes) -> RequestFacts:
+    media_tokens, text_bytes = measure(body)
+    return RequestFacts(
+        named_model(model),
+        stream=False,
+        max_tokens=0,
+        answers=max(1, inputs),
+        include_usage=True,
+        fixed_tokens=media_tokens,
+        text_bytes=text_bytes,
+    )
+
+
+class Pooling(OpenAI):
+    """Embeddings, rerank and score; the singleton `POOLING` is the dialect."""
+
+    name = "openai-pooling"
+    readers: Mapping[bytes, Reader] = {
+        b"/v1/embeddings": _read_embedding,
+        **dict.fromkeys((b"/v1/rerank", b"/v2/rerank", b"/rerank"), _read_rerank),
+        **dict.fromkeys((b"/v1/score", b"/score"), _read_score),
+    }
+    light: frozenset[bytes] = frozenset()
+
+    def read_usage(self, answer: bytes) -> Usage | None:
+        """Find the prompt tokens; there are no others."""
+        usage = super().read_usage(answer)
+        return Usage(None if usage is None else usage.prompt_tokens, 0)
+
+
+POOLING = Pooling()

@@ -1,0 +1,64 @@
+"""Everything that watches a gateway's attempts, built together: distributions, recorded decisions, the log."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headgate.observe.attempt_log import AttemptLog
+from headgate.observe.retelling import ToldAttempt, retell
+from headgate.observe.traffic import Traffic, TrafficSnapshot
+from headgate.observe.why import KEPT_ATTEMPTS, Ring
+from headgate.observe.witness import Witness
+
+
+@dataclass(frozen=True, slots=True)
+class EyesSettings:
+    """`log_attempts` is a file, `-` for standard output, None for no log; `kept_attempts` 0 records no decisions."""
+
+    log_attempts: str | None = None
+    kept_attempts: int = KEPT_ATTEMPTS
+
+
+class Eyes:
+    """Watches through `witness`, an observer of the driver, until `close`; raises OSError where the log cannot be opened.
+
+    `boot` begins the ids that the door makes, `first_lane` takes what names none, `tenants` are the configured ones.
+    """
+
+    def __init__(
+        self, settings: EyesSettings, *, boot: str = "", first_lane: str = "", tenants: Iterable[str] = ()
+    ) -> None:
+        names = tuple(tenants)
+        path, kept = settings.log_attempts, settings.kept_attempts
+        self._traffic = Traffic(names)
+        self._ring = Ring(boot, kept) if kept else None
+        self._log = (
+            AttemptLog(path, boot=boot, first_lane=first_lane, tenants=names) if path is not None else None
+        )
+        self.witness = Witness(self._traffic, self._ring, self._log, first_lane)
+
+    @property
+    def lines_dropped(self) -> int:
+        """How many lines of the log were lost."""
+        return 0 if self._log is None else self._log.dropped
+
+    def traffic(self) -> TrafficSnapshot:
+        """Return the distributions as they are now."""
+        return self._traffic.read()
+
+    def why(self, wanted: str) -> list[ToldAttempt]:
+        """Return what was decided about the attempts under this id, newest first, in sentences; none when not kept."""
+        if self._ring is None:
+            return []
+        epoch_offset_s = time.time() - time.monotonic()
+        return [retell(recorded, epoch_offset_s) for recorded in self._ring.find(wanted)]
+
+    def reopen(self) -> None:
+        """Open the log's file anew: its old name may have been moved away."""
+        if self._log is not None:
+            self._log.reopen()
+
+    def close(self) -> None:
+        """Write what waits, within about a second, and stop."""
+        if self._log is not None:
+            self._log.close()

@@ -1,0 +1,183 @@
+// Lanes, engines, Little's law, returning work: each is a table whose rows are kept and whose cells are set.
+
+import { alarmOf, bar, keyed, make, row, say, setBar } from "./draw.js";
+import { clock, figure, percent, seconds, signed } from "./words.js";
+
+const sum = (counts) => Object.values(counts).reduce((total, count) => total + count, 0);
+const rowsOf = (id) => document.querySelector(`#${id} tbody`);
+
+function cellsOf(id, keys, classes, bars) {
+  return keyed(rowsOf(id), keys, (key) => {
+    const line = row(key, classes);
+    for (const index of bars) line.children[index].append(bar());
+    return line;
+  }).map((line) => line.children);
+}
+
+function topReason(yielded) {
+  const [first] = Object.entries(yielded).sort((one, other) => other[1] - one[1]);
+  return first ? first[0] : "";
+}
+
+/** Lanes: what waits, against the deadline, on how many streams, and how it goes. */
+export function showLanes(picture) {
+  const classes = ["number", "number wide", "", "", "number wide", "number wide", "number wide", "wide soft"];
+  const names = picture.lanes.map((lane) => lane.name);
+  cellsOf("lanes", names, classes, [3, 4]).forEach((cells, index) => {
+    const lane = picture.lanes[index];
+    const share = lane.deadline_s > 0 ? lane.expected_wait_s / lane.deadline_s : 0;
+    const refused = sum(lane.rates.yielded);
+    say(cells[1], String(lane.held));
+    cells[1].title = `${lane.held_tokens} tokens`;
+    say(cells[2], lane.held ? seconds(lane.oldest_held_s) : "–");
+    setBar(cells[3].firstChild, {
+      share, alarm: alarmOf(share), words: `${seconds(lane.expected_wait_s)} of ${seconds(lane.deadline_s)}`,
+    });
+    setStreams(cells[4].firstChild, lane);
+    say(cells[5], figure(lane.rates.good));
+    say(cells[6], refused ? `${figure(refused)} /s ${topReason(lane.rates.yielded)}` : "0");
+    cells[6].classList.toggle("alarming", refused > 0);
+    setObjective(cells[7], lane.objective);
+    say(cells[8], lane.newcomer);
+  });
+}
+
+function setStreams(holder, lane) {
+  const limit = lane.stream_limit || 1;
+  const lent = lane.headroom === null ? 0 : Math.max(0, lane.running - lane.headroom);
+  const beyond = lent && lane.other_running >= 0 && lane.headroom > 0 ? `, ${lent} lent` : "";
+  setBar(holder, {
+    share: lane.running / limit,
+    more: lane.other_running / limit,
+    mark: lane.headroom > 0 ? lane.headroom / limit : null,
+    words: `${lane.running} of ${lane.stream_limit}${beyond}`,
+  });
+  holder.title = lane.other_running ? `${lane.other_running} more run for other lanes` : "";
+}
+
+function setObjective(cell, objective) {
+  say(cell, objective.answers ? `${percent(objective.good_share)} of ${figure(objective.answers)}` : "–");
+  cell.classList.toggle("alarming", objective.is_burning);
+  const hour = objective.long_answers ? `; ${percent(objective.long_good_share)} over the hour` : "";
+  cell.title = objective.advice || `good answers of the last 5 min${hour}; p95 to the first token ${seconds(objective.ttft_p95_s)}`;
+}
+
+/** Engines: load against limit, memory, learned speed, and the engine's own counts. */
+export function showEngines(picture) {
+  const classes = ["", "", "number", "number wide", "number wide", "number wide"];
+  const names = picture.engines.map((engine) => engine.seen.name);
+  cellsOf("engines", names, classes, [1, 2]).forEach((cells, index) => {
+    const { seen, tpot_deviation_s: deviation } = picture.engines[index];
+    setEngineName(cells[0], seen);
+    const share = seen.limit ? seen.running / seen.limit : 0;
+    const leaving = seen.departing ? `, ${seen.departing} leaving` : "";
+    setBar(cells[1].firstChild, { share, words: `${seen.running} of ${seen.limit}${leaving}` });
+    setMemory(cells[2].firstChild, seen);
+    say(cells[3], seconds(seen.expected_tpot_s) + (deviation === null ? "" : ` ± ${seconds(deviation)}`));
+    say(cells[4], seconds(seen.expected_ttft_s));
+    say(cells[5], figure(seen.drain_per_s));
+    const known = seen.seen_running !== null;
+    say(cells[6], known ? `${seen.seen_running} + ${seen.seen_waiting ?? 0} waiting` : "unknown");
+    cells[6].classList.toggle("soft", !known);
+  });
+}
+
+function setEngineName(cell, seen) {
+  if (cell.childElementCount === 0) {
+    cell.textContent = "";
+    cell.append(make("span", "state"), make("span", "", seen.name), make("span", "up-down"));
+  }
+  cell.children[0].classList.toggle("down", !seen.up);
+  say(cell.children[2], seen.up ? "" : "down");
+}
+
+function setMemory(holder, seen) {
+  const share = seen.seen_kv_share ?? (seen.kv_limit ? seen.kv_tokens / seen.kv_limit : null);
+  const reserved = seen.kv_limit ? `${figure(seen.kv_tokens)} of ${figure(seen.kv_limit)}` : `${figure(seen.kv_tokens)} tokens`;
+  setBar(holder, {
+    share: share ?? 0, alarm: share === null ? 0 : alarmOf(share - 0.1),
+    words: seen.seen_kv_share === null ? reserved : `${percent(seen.seen_kv_share)} used`,
+  });
+  holder.title = `${reserved} reserved`;
+}
+
+/** Little's law by lane, the early warning by pool, and its alarm in words. */
+export function showLittle(picture) {
+  const names = picture.lanes.map((lane) => lane.name);
+  const classes = ["number", "number", "number", "number", "number", "number wide"];
+  cellsOf("little", names, classes, []).forEach((cells, index) => {
+    const { little, trend_per_s: trend, acceleration_per_s2: bend } = picture.lanes[index];
+    say(cells[1], figure(little.mean_running));
+    say(cells[2], figure(little.admitted_per_s));
+    say(cells[3], seconds(little.mean_stay_s));
+    say(cells[4], percent(little.residual));
+    cells[4].classList.toggle("alarming", Math.abs(little.residual) > 0.1 && little.mean_running > 1);
+    say(cells[5], `${signed(trend)} /s`);
+    say(cells[6], `${signed(bend, 2)} /s²`);
+  });
+  showPools(picture);
+  showAlarms(picture);
+}
+
+function showPools(picture) {
+  const keys = picture.pools.map((pool) => (pool.engines.length > 2 ? `${pool.engines[0]} and ${pool.engines.length - 1} more` : pool.engines.join(", ")));
+  const classes = ["number", "number", "number wide", "number wide", "number"];
+  cellsOf("pools", keys, classes, []).forEach((cells, index) => {
+    const { signals } = picture.pools[index];
+    say(cells[1], `${percent(signals.load)}`);
+    cells[1].title = `usually ${percent(signals.calm_load)}`;
+    cells[1].classList.toggle("alarming", signals.load > 1);
+    say(cells[2], percent(signals.occupancy));
+    say(cells[3], `${signed(100 * signals.trend)} % /s`);
+    say(cells[4], `${signed(100 * signals.acceleration)} %`);
+    say(cells[5], signals.time_to_full_s === null ? "never" : seconds(signals.time_to_full_s));
+  });
+}
+
+function showAlarms(picture) {
+  const raised = picture.pools.map((pool) => pool.alarm).filter((alarm) => alarm !== null);
+  const said = raised.map((alarm) => ({ raised: true, head: `Alarm (${alarm.signal}) since ${clock(alarm.since)} UTC`, words: alarm.words }));
+  if (!said.length) {
+    const { cleared } = picture;
+    const head = cleared ? `No alarm; the last one cleared at ${clock(cleared.since)} UTC` : "No alarm";
+    said.push({ raised: false, head, words: cleared ? cleared.words : "" });
+  }
+  const holder = document.getElementById("alarms");
+  keyed(holder, said.map((_, index) => String(index)), () => {
+    const line = make("p", "alarm");
+    line.append(make("b"), make("span"));
+    return line;
+  }).forEach((line, index) => {
+    line.classList.toggle("raised", said[index].raised);
+    say(line.children[0], said[index].head);
+    say(line.children[1], said[index].words);
+  });
+}
+
+/** Work that comes back, and who asks how often for each request. */
+export function showReturns(picture) {
+  const { retries } = picture;
+  const written = picture.good_output_tokens + picture.wasted_output_tokens;
+  const facts = {
+    "attempts per request": picture.amplification.toFixed(2),
+    "recognised returns": figure(retries.recognised),
+    "before their hint": figure(retries.early),
+    "expected back": figure(retries.places),
+    "output tokens wasted": written ? percent(picture.wasted_output_tokens / written) : "–",
+  };
+  const list = document.getElementById("returns");
+  keyed(list, Object.keys(facts), (name) => {
+    const pair = make("div");
+    pair.append(make("dt", "", name), make("dd"));
+    return pair;
+  }).forEach((pair, index) => say(pair.lastChild, Object.values(facts)[index]));
+  document.getElementById("tenants").hidden = picture.tenants.length < 2;
+  if (picture.tenants.length < 2) return;
+  const most = Math.max(...picture.tenants.map((tenant) => tenant.amplification));
+  cellsOf("tenants", picture.tenants.map((tenant) => tenant.tenant || "(nobody named)"), ["number", "number", ""], [3]).forEach((cells, index) => {
+    const tenant = picture.tenants[index];
+    say(cells[1], figure(tenant.requests));
+    say(cells[2], figure(tenant.attempts));
+    setBar(cells[3].firstChild, { share: tenant.amplification / most, alarm: alarmOf((tenant.amplification - 1) / 3), words: tenant.amplification.toFixed(2) });
+  });
+}

@@ -1,0 +1,125 @@
+"""Ten minutes of history in a hundred and twenty points, kept whether or not anybody watches.
+
+On the path it is one comparison per step; every five seconds the step that comes next reads a snapshot. Without it
+a page that is opened in the middle of an overload could not say what came before.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from headgate.core.decisions import Decision
+from headgate.core.events import Event
+from headgate.core.snapshot import Alarm, LaneSnapshot, Snapshot
+from headgate.core.words import Outcome
+
+EVERY_S: Final = 5.0
+MOST_POINTS: Final = 120
+_SNAPSHOTS_KEPT: Final = 4
+"""The rates of the page look back 5 to 10 s and its trends 15: no older snapshot is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrailPoint:
+    """One step of history, ending at core time `at`: attempts per second, and the state at its end.
+
+    `used` is streams out over streams allowed, `wait_s` the longest expected wait of any lane.
+    """
+
+    at: float
+    arrived_per_s: float
+    good_per_s: float
+    refused_per_s: float
+    held: int
+    used: float
+    wait_s: float
+
+
+class Trail:
+    """An observer that marks the state about every five seconds; reads no clock but the time of the steps.
+
+    `cleared` is the alarm that ended last and when it was seen to have ended, None before there is one.
+    """
+
+    __slots__ = ("_mark_at", "_points", "_snapshot", "_snapshots", "cleared")
+
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
+        first = snapshot()
+        self._snapshots: deque[Snapshot] = deque([first], maxlen=_SNAPSHOTS_KEPT)
+        self._points: deque[TrailPoint] = deque(maxlen=MOST_POINTS)
+        self._mark_at = first.now + EVERY_S
+        self.cleared: tuple[Alarm, float] | None = None
+
+    def on_step(self, event: Event, decisions: tuple[Decision, ...], now: float) -> None:  # noqa: ARG002 - the contract of an observer
+        """Mark the state, if five seconds have passed."""
+        if now >= self._mark_at:
+            self.mark(self._snapshot())
+
+    def mark(self, snapshot: Snapshot) -> None:
+        """Take this snapshot as the end of a step, if it is due."""
+        if snapshot.now < self._mark_at:
+            return
+        self._mark_at = snapshot.now + EVERY_S
+        last = self._snapshots[-1]
+        self._points.append(point_between(last, snapshot))
+        self._snapshots.append(snapshot)
+        over = [
+            pool.alarm
+            for pool, now in zip(last.pools, snapshot.pools, strict=False)
+            if pool.alarm is not None and now.alarm is None
+        ]
+        if over:
+            self.cleared = (over[0], snapshot.now)
+
+    @property
+    def points(self) -> tuple[TrailPoint, ...]:
+        """All steps, oldest first."""
+        return tuple(self._points)
+
+    @property
+    def newest(self) -> TrailPoint | None:
+        """The last whole step, None before there is one."""
+        return self._points[-1] if self._points else None
+
+    def before(self, now: float, age_s: float) -> Snapshot:
+        """Return the newest kept snapshot that is at least this old, else the oldest."""
+        for snapshot in reversed(self._snapshots):
+            if now - snapshot.now >= age_s:
+                return snapshot
+        return self._snapshots[0]
+
+
+def point_between(before: Snapshot, after: Snapshot) -> TrailPoint:
+    """Return the step from one snapshot to a later one."""
+    passed_s = max(after.now - before.now, 1e-9)
+    limit = sum([engine.limit for engine in after.engines if engine.up])
+    return TrailPoint(
+        at=after.now,
+        arrived_per_s=(_total(after, arrived) - _total(before, arrived)) / passed_s,
+        good_per_s=(_total(after, good) - _total(before, good)) / passed_s,
+        refused_per_s=(_total(after, refused) - _total(before, refused)) / passed_s,
+        held=sum([lane.held for lane in after.lanes]),
+        used=sum([engine.running for engine in after.engines]) / limit if limit else 0.0,
+        wait_s=max([lane.expected_wait_s for lane in after.lanes], default=0.0),
+    )
+
+
+def arrived(lane: LaneSnapshot) -> int:
+    """Return the attempts that have reached this lane since start."""
+    return lane.arrived
+
+
+def good(lane: LaneSnapshot) -> int:
+    """Return the attempts of this lane that have ended good since start."""
+    return dict(lane.outcomes).get(Outcome.GOOD, 0)
+
+
+def refused(lane: LaneSnapshot) -> int:
+    """Return the attempts of this lane that have been refused since start, for whatever reason."""
+    return sum([count for _, count in lane.yields])
+
+
+def _total(snapshot: Snapshot, count: Callable[[LaneSnapshot], int]) -> int:
+    return sum([count(lane) for lane in snapshot.lanes])

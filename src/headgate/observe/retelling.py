@@ -1,0 +1,157 @@
+"""Decisions retold in sentences, each with the numbers that made it, for people who ask why."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headgate.core.decisions import Admit, Cancel, Decision, Ended, Hold, Yield
+from headgate.core.events import Arrived
+from headgate.core.words import Outcome, Reason, Stage
+from headgate.observe.why import Recorded, Step
+
+_MILLISECONDS_BELOW_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ToldStep:
+    """One step: `after_s` since the first that is kept, its kind, its sentence, and the numbers in it by name."""
+
+    after_s: float
+    kind: str
+    words: str
+    numbers: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToldAttempt:
+    """One attempt in order; `whole` False says that its beginning is no longer kept."""
+
+    attempt: int
+    at: float
+    whole: bool
+    steps: tuple[ToldStep, ...]
+
+
+def retell(recorded: Recorded, epoch_offset_s: float = 0.0) -> ToldAttempt:
+    """Return the attempt in sentences; `at` is its first step's core time plus the offset."""
+    began = recorded.steps[0].at
+    steps = [told for step in recorded.steps for told in _told(step, began)]
+    return ToldAttempt(recorded.attempt, began + epoch_offset_s, recorded.whole, tuple(steps))
+
+
+def seconds(value: float) -> str:
+    """Return a time with a tenth of a second, or in milliseconds below that."""
+    return f"{value:.1f} s" if abs(value) >= _MILLISECONDS_BELOW_S else f"{1000.0 * value:.0f} ms"
+
+
+def _told(step: Step, began: float) -> Iterator[ToldStep]:
+    if step.arrival is not None:
+        yield ToldStep(step.at - began, "arrived", _arrived(step.arrival), _plain(step.arrival))
+    for decision in step.decisions:
+        kind = type(decision).__name__.lower()
+        yield ToldStep(step.at - began, kind, sentence(decision, step.at), _plain(decision))
+
+
+def sentence(decision: Decision, at: float) -> str:
+    """Return what was decided at core time `at`, in one sentence without a full stop."""
+    if isinstance(decision, Admit):
+        return _admitted(decision, at)
+    if isinstance(decision, Hold):
+        return f"held at place {decision.place}, expected wait {seconds(decision.expected_wait_s)}"
+    if isinstance(decision, Yield):
+        return f"refused {decision.reason.value}: {_reason(decision)}; {_hint(decision)}"
+    if isinstance(decision, Cancel):
+        return f"cancelled {decision.reason.value}; hint {seconds(decision.retry_after_s)}"
+    return _ended(decision)
+
+
+def _arrived(arrival: Arrived) -> str:
+    said = [f"{arrival.prompt_bytes:,} bytes of prompt"]
+    said.append(
+        "no bound on the answer" if arrival.max_tokens is None else f"max_tokens {arrival.max_tokens:,}"
+    )
+    said.append("streaming" if arrival.stream else "not streaming")
+    if arrival.time_allowed_s is not None:
+        said.append(f"its client waits {seconds(arrival.time_allowed_s)}")
+    if arrival.retry_count:
+        said.append(f"labelled as retry {arrival.retry_count}")
+    whose = f" of {arrival.tenant}" if arrival.tenant else ""
+    lane = f" for lane {arrival.lane}" if arrival.lane else ""
+    return f"arrived{whose}{lane}: {', '.join(said)}"
+
+
+def _admitted(decision: Admit, at: float) -> str:
+    legs = " and ".join(
+        f"{leg.engine} (reserved {leg.kv_tokens:,} tokens, {leg.prompt_tokens:,} of them to read)"
+        for leg in decision.legs
+    )
+    waited = f"after {seconds(decision.waited_s)}" if decision.waited_s > 0.0 else "at once"
+    would = f"; a protecting gate would have refused {decision.would.value}" if decision.would else ""
+    return (
+        f"admitted {waited} to {legs}: first token expected in {seconds(decision.expected_ttft_s)}, "
+        f"the engine has {seconds(decision.first_event_by - at)} to begin{would}"
+    )
+
+
+def _hint(decision: Yield) -> str:
+    return f"hint {seconds(decision.retry_after_s)}" if decision.retry else "coming back would be useless"
+
+
+def _reason(decision: Yield) -> str:
+    """Return what was measured and the line that it crossed."""
+    value, bound = decision.value, decision.bound
+    if decision.reason is Reason.TOO_LATE:
+        return f"predicted first token in {seconds(value)}, deadline in {seconds(bound)}"
+    if decision.reason is Reason.EXPIRED:
+        return f"waited {seconds(value)}, deadline was {seconds(bound)} after it arrived"
+    if decision.reason is Reason.SATURATED and isinstance(value, float):
+        return f"a wait of {seconds(value)}, where it may be {seconds(max(0.0, bound))}"
+    template = _COUNTED.get(decision.reason)
+    return template.format(value, bound) if template else _PLAIN[decision.reason]
+
+
+# What value and bound count, by reason (core/decisions).
+_COUNTED: Final = {
+    Reason.SATURATED: "{:,.0f} of {:,.0f} streams are out",
+    Reason.QUEUE_FULL: "the lane would hold {:,.0f}, where {:,.0f} may wait (attempts, tokens or bytes)",
+    Reason.QUOTA: "it needs {:,.0f}, {:,.0f} are left",
+    Reason.TENANT_LIMIT: "{:,.0f} of its tenant's {:,.0f} streams are in",
+    Reason.RETRY_BUDGET: "{:,.0f} retries were charged within 10 s, the budget is {:,.1f}",
+    Reason.TOO_LARGE: "{:,.0f} prompt tokens, the largest engine takes less than {:,.0f}",
+}
+_PLAIN: Final = {
+    Reason.DISPLACED: "somebody with more right to the place came",
+    Reason.NO_ENGINE: "no engine that serves this model is up",
+    Reason.DRAINING: "the gate is leaving",
+}
+
+
+def _ended(decision: Ended) -> str:
+    cause = f" ({_cause(decision)})" if decision.cause else ""
+    if decision.engine is None:
+        return f"ended {decision.outcome.value}{cause} after {seconds(decision.total_s)} of waiting"
+    ttft = "" if decision.ttft_s is None else f"first token after {seconds(decision.ttft_s)}, "
+    tokens = f"{decision.prompt_tokens:,} tokens read and {decision.output_tokens:,} written"
+    return (
+        f"ended {decision.outcome.value}{cause} on {decision.engine}: {ttft}"
+        f"over after {seconds(decision.total_s)}, {tokens}"
+    )
+
+
+def _cause(decision: Ended) -> str:
+    if decision.outcome is Outcome.CLIENT_GONE:
+        where = {
+            Stage.HELD: "it waited",
+            Stage.PREFILL: "its prompt was read",
+            Stage.DECODE: "it was answered",
+        }
+        return f"while {where.get(Stage(str(decision.cause)), 'it ran')}"
+    return str(decision.cause)
+
+
+def _plain(record: Decision | Arrived) -> dict[str, Any]:
+    """Return the fields of a record that say something; legs become mappings."""
+    found = {name: value for name, value in record._asdict().items() if value is not None and value != ""}
+    if isinstance(record, Admit):
+        found["legs"] = [leg._asdict() for leg in record.legs]
+    return found

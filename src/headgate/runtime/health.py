@@ -1,0 +1,158 @@
+"""Is an engine there? Its health page asked once a second, and what becomes of the requests that it gets.
+
+Two readers of one engine come to one standing. The *page* says that a process answers: two bad looks take the engine
+out, two good ones let it back. *Requests* say that it works: three failures in a row within ten seconds take it out
+for a probation that doubles from 1 to 30 s; after that one single request is tried, and what becomes of it decides
+(Envoy's outlier detection and its consecutive failures, with a half-open breaker's trial at the end).
+
+What is no failure: anything that the engine says with a status below 500, and 503 and 529, by which engines refuse
+what they have no room for. An engine without a health page (404) answers, and that is enough. A time that runs out
+counts only when nothing else was heard of the engine since: clients may be as impatient as they like.
+
+An engine that has nobody beside it is never taken out for failed requests, for then the outage would outlast its
+cause: failures only make us look more often, and the first good look brings it back.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+# A client may leave before a trial has shown anything; after this time another is let in.
+_TRIAL_PATIENCE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class HealthSettings:
+    """How an engine is looked at; times in seconds.
+
+    `target` is the health page, None where requests alone shall tell. `quick_poll_s` is the pace while an engine that
+    has nobody beside it is down or in doubt. `page_within_s` is twice what a loaded API server of vLLM takes.
+    """
+
+    target: bytes | None = b"/health"
+    poll_s: float = 1.0
+    quick_poll_s: float = 0.2
+    page_within_s: float = 2.0
+    bad_looks: int = 2
+    good_looks: int = 2
+    failures: int = 3
+    failures_within_s: float = 10.0
+    shortest_probation_s: float = 1.0
+    longest_probation_s: float = 30.0
+
+
+class Stance(StrEnum):
+    """How an engine stands: it takes work, takes none, or is tried with a single request."""
+
+    UP = "up"
+    DOWN = "down"
+    TRIAL = "trial"
+
+
+class Standing(NamedTuple):
+    """One engine's health for people: `since` is a clock time, `why` what took it out last, empty while all is well."""
+
+    name: str
+    stance: Stance
+    since: float
+    why: str
+
+
+class EngineHealth:
+    """One engine's standing, by arithmetic: news and the time come in, `takes_work` is what follows.
+
+    `alone` says whether no other engine takes work just now.
+    """
+
+    def __init__(self, settings: HealthSettings, now: float) -> None:
+        self.settings = settings
+        self.stance = Stance.UP
+        self.since = now
+        self.why = ""
+        self.in_doubt = False
+        """Whether requests fail at an engine that stays because it is alone."""
+        self._bad_looks = self._good_looks = 0
+        self._failed_at: list[float] = []
+        self._probation_s = 0.0
+        self._out_until = now
+        self._up_since = now
+        self._trial_at: float | None = None
+
+    @property
+    def takes_work(self) -> bool:
+        """Whether requests may be sent to it now."""
+        return self.stance is Stance.UP or (self.stance is Stance.TRIAL and self._trial_at is None)
+
+    def looked(self, complaint: str | None, now: float, *, alone: bool) -> None:
+        """The health page was asked: None is good, else what is wrong."""
+        if complaint is not None:
+            self._good_looks = 0
+            self._bad_looks += 1
+            if self.stance is not Stance.DOWN and self._bad_looks >= self.settings.bad_looks:
+                self._out_until = now
+                self._turn(Stance.DOWN, now, complaint)
+            return
+        self._bad_looks = 0
+        self._good_looks += 1
+        if self.stance is Stance.DOWN and (alone or self._good_looks >= self.settings.good_looks):
+            self._return(now, alone=alone)
+        elif self.stance is Stance.UP:
+            self.in_doubt = False
+
+    def waited(self, now: float, *, alone: bool) -> None:
+        """Time has passed: a probation may be over, a trial forgotten."""
+        if self.settings.target is None and self.stance is Stance.DOWN:
+            self._return(now, alone=alone)
+        if self._trial_at is not None and now - self._trial_at >= _TRIAL_PATIENCE_S:
+            self._trial_at = None
+
+    def sent(self, now: float) -> bool:
+        """A request goes there; return whether it is the one that is tried."""
+        if self.stance is not Stance.TRIAL or self._trial_at is not None:
+            return False
+        self._trial_at = now
+        return True
+
+    def succeeded(self, now: float) -> None:
+        """A request was answered."""
+        self._failed_at.clear()
+        if self.stance is Stance.TRIAL:
+            self._turn(Stance.UP, now, "")
+
+    def failed(self, why: str, now: float, *, alone: bool) -> None:
+        """A request failed there, before or while it was answered."""
+        since = now - self.settings.failures_within_s
+        self._failed_at = [*(at for at in self._failed_at if at > since), now][-self.settings.failures :]
+        if self.stance is Stance.TRIAL:
+            self._eject(f"a trial failed: {why}", now)
+        elif self.stance is Stance.UP and len(self._failed_at) >= self.settings.failures:
+            self.in_doubt = alone
+            if not alone:
+                self._eject(f"{self.settings.failures} requests in a row failed: {why}", now)
+
+    def _eject(self, why: str, now: float) -> None:
+        """Take it out, twice as long as the last time unless that is long ago."""
+        settings = self.settings
+        recently = self.stance is Stance.TRIAL or now - self._up_since < settings.longest_probation_s
+        again = recently and self._probation_s > 0.0
+        doubled = min(2.0 * self._probation_s, settings.longest_probation_s)
+        self._probation_s = doubled if again else settings.shortest_probation_s
+        self._out_until = now + self._probation_s
+        self._turn(Stance.DOWN, now, why)
+
+    def _return(self, now: float, *, alone: bool) -> None:
+        """Let it back: at once if it is alone, to a trial if requests had taken it out, when its time is over."""
+        on_probation = self._out_until > self.since
+        if alone or not on_probation:
+            self._turn(Stance.UP, now, "")
+        elif now >= self._out_until:
+            self._turn(Stance.TRIAL, now, self.why)
+
+    def _turn(self, stance: Stance, now: float, why: str) -> None:
+        if stance is Stance.UP:
+            self._up_since = now
+        self.stance, self.since, self.why = stance, now, why
+        self._trial_at = None
+        self._bad_looks = self._good_looks = 0
+        self._failed_at.clear()
+        self.in_doubt = False

@@ -1,0 +1,48 @@
+"""Which engine keeps an answer: whoever asks for it by its id must come to the engine that stored it.
+
+Bounded: beyond `most` the answer that was named longest ago is forgotten, and asking for it is like asking for one
+from before a restart.
+"""
+
+from collections import OrderedDict
+from typing import Final, NamedTuple
+
+MOST_KEPT: Final = 100_000
+"""About 20 MB of ids."""
+
+
+class Keeper(NamedTuple):
+    """The engine that keeps an answer, and whose answer it is."""
+
+    engine: str
+    tenant: str
+
+
+class KeptAnswers:
+    """Ids of stored answers and their keepers."""
+
+    __slots__ = ("_keepers", "_most")
+
+    def __init__(self, most: int = MOST_KEPT) -> None:
+        self._most = most
+        self._keepers: OrderedDict[str, Keeper] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._keepers)
+
+    def add(self, answer_id: str, keeper: Keeper) -> None:
+        """Remember who keeps this answer; an id that is known stays with the tenant that had it first."""
+        known = self._keepers.get(answer_id)
+        if known is not None and known.tenant != keeper.tenant:
+            return
+        self._keepers[answer_id] = keeper
+        self._keepers.move_to_end(answer_id)
+        if len(self._keepers) > self._most:
+            self._keepers.popitem(last=False)
+
+    def find(self, answer_id: str) -> Keeper | None:
+        """Return who keeps this answer, None when nobody is known to."""
+        keeper = self._keepers.get(answer_id)
+        if keeper is not None:
+            self._keepers.move_to_end(answer_id)
+        return keeper

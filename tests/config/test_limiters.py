@@ -1,0 +1,46 @@
+"""The limit of an engine in the configuration."""
+
+from typing import get_args
+
+import pytest
+from pydantic import ValidationError
+
+from headgate.config.limiters import LimitConfig
+from headgate.core.settings import LEAST_LIMIT, LimitKind, LimitSettings
+
+
+def test_nothing_is_needed() -> None:
+    limit = LimitConfig()
+    assert (limit.kind, limit.start, limit.tpot_slo, limit.window) == (None, None, None, None)
+    assert limit.minimum == LEAST_LIMIT == LimitSettings().minimum
+
+
+def test_units_are_read() -> None:
+    limit = LimitConfig.model_validate(
+        {"kind": "slo_gradient", "start": "1k", "tpot_slo": "40ms", "window": "5s", "window_samples": 200}
+    )
+    assert (limit.start, limit.tpot_slo, limit.window, limit.window_samples) == (1000, 0.04, 5.0, 200)
+
+
+def test_it_names_the_kinds_that_the_core_builds() -> None:
+    (kinds, _nothing) = get_args(LimitConfig.model_fields["kind"].annotation)
+    assert set(get_args(kinds)) == set(get_args(LimitKind))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"kind": "vegas"}, "'fixed', 'slo_gradient' or 'aimd'"),
+        ({"start": 0}, "greater than or equal to 1"),
+        ({"minimum": 0}, "greater than or equal to 1"),
+        ({"tpot_slo": 0}, "greater than 0"),
+        ({"start": 3}, r"`start` \(3\) is below `minimum` \(4\)"),
+        ({"window_samples": 50}, "`window_samples` needs a `window`"),
+        ({"kind": "fixed", "tpot_slo": "40ms"}, "`kind: fixed` does not move"),
+        ({"kind": "fixed", "minimum": 4}, "`kind: fixed` does not move"),
+        ({"floor": 3}, "Extra inputs"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(data: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        LimitConfig.model_validate(data)

@@ -1,0 +1,100 @@
+"""Routes and pools: a full engine stops only what needs it, and promises are counted by pool."""
+
+from core.world import governor, steady_prior
+from headgate.core.decisions import Admit, Hold, Yield
+from headgate.core.events import Arrived, EngineDown, Finished, Released
+from headgate.core.governor import Governor
+from headgate.core.settings import EngineSettings, LaneSettings, Settings
+from headgate.core.words import Reason
+
+_PATIENT = LaneSettings("lane", deadline_s=60.0)
+
+
+def _engine(name: str, *models: str) -> EngineSettings:
+    return EngineSettings(name, 1, models=models, prior=steady_prior(2.0))
+
+
+def _gate(*engines: EngineSettings, lane: LaneSettings = _PATIENT) -> Governor:
+    return governor(lane, engines=engines)
+
+
+def _ask(gate: Governor, attempt: int, model: str, now: float = 0.0) -> Admit | Hold | Yield:
+    arrival = Arrived(attempt, model=model, prompt_bytes=400, max_tokens=100, fingerprint=lambda: attempt)
+    decision = gate.handle(arrival, now)[0]
+    assert isinstance(decision, Admit | Hold | Yield)
+    return decision
+
+
+def test_a_full_engine_does_not_stop_the_work_of_another() -> None:
+    gate = _gate(_engine("a", "small"), _engine("b", "big"))
+    _ask(gate, 1, "small")
+    _ask(gate, 2, "big")
+    assert isinstance(_ask(gate, 3, "small"), Hold)
+    assert isinstance(_ask(gate, 4, "big"), Hold)
+
+    gate.handle(Finished(2, 100, 100), 1.0)
+    released = gate.handle(Released(2), 1.0)
+
+    assert [type(each) for each in released] == [Admit]
+    assert released[0].attempt == 4
+
+
+def test_a_free_engine_admits_at_once_while_others_wait_elsewhere() -> None:
+    gate = _gate(_engine("a", "small"), _engine("b", "big"))
+    _ask(gate, 1, "small")
+    _ask(gate, 2, "small")
+
+    assert isinstance(_ask(gate, 3, "big"), Admit)
+
+
+def test_hints_count_only_those_who_want_the_same_engines() -> None:
+    gate = _gate(_engine("a", "small"), _engine("b", "big"), lane=LaneSettings("lane", max_queue=0))
+    _ask(gate, 1, "small")
+    _ask(gate, 2, "big")
+    far = [_ask(gate, 10 + each, "small") for each in range(5)][-1]
+    near = _ask(gate, 20, "big")
+
+    assert isinstance(far, Yield)
+    assert isinstance(near, Yield)
+    assert far.retry_after_s > 4 * near.retry_after_s
+
+
+def test_engines_that_share_a_model_are_one_pool() -> None:
+    gate = _gate(_engine("a", "small", "big"), _engine("b", "big"))
+    _ask(gate, 1, "small")
+    _ask(gate, 2, "big")
+    assert isinstance(_ask(gate, 3, "small"), Hold)
+    assert isinstance(_ask(gate, 4, "big"), Hold)
+
+    gate.handle(Finished(2, 100, 100), 1.0)
+    freed = gate.handle(Released(2), 1.0)
+
+    assert [each.attempt for each in freed] == [4], "b does not serve the small model, whose turn it was"
+
+
+def test_a_model_that_nobody_lists_goes_to_the_only_pool() -> None:
+    assert isinstance(_ask(_gate(_engine("a", "base")), 1, "an-adapter"), Admit)
+    refused = _ask(_gate(_engine("a", "small"), _engine("b", "big")), 1, "an-adapter")
+    assert isinstance(refused, Yield)
+    assert refused.reason is Reason.NO_ENGINE
+
+
+def test_what_waits_finds_its_engines_again_after_a_reload() -> None:
+    gate = _gate(_engine("a", "small"), _engine("b", "big"))
+    _ask(gate, 1, "small")
+    _ask(gate, 2, "small")
+    moved = Settings((_PATIENT,), (_engine("a", "small"), _engine("b", "big", "small")))
+
+    admitted = gate.reconfigure(moved, 1.0)
+
+    assert [(type(each), each.attempt) for each in admitted] == [(Admit, 2)]
+
+
+def test_who_waits_for_the_last_engine_of_its_model_is_refused_when_it_goes() -> None:
+    gate = _gate(_engine("a", "small"), _engine("b", "big"))
+    for attempt in (1, 2):
+        _ask(gate, attempt, "small")
+    decisions = gate.handle(EngineDown("a"), 1.0)
+
+    assert isinstance(decisions[0], Yield)
+    assert (decisions[0].attempt, decisions[0].reason) == (2, Reason.NO_ENGINE)

@@ -1,0 +1,30 @@
+"""One more while all is well, a tenth less at any sign of overload."""
+
+from core.limits.readings import SOUND
+from headgate.core.limits.aimd import AimdLimit
+
+
+def test_it_adds_one_a_window_while_half_of_it_is_in_use() -> None:
+    limit = AimdLimit(100, 10)
+    limit.observe(SOUND._replace(max_inflight=5))
+    assert limit.current() == 11
+    limit.observe(SOUND._replace(max_inflight=5))
+    assert limit.current() == 11
+
+
+def test_it_takes_a_tenth_when_answers_are_too_slow() -> None:
+    limit = AimdLimit(100, 50, tpot_slo_s=0.03)
+    limit.observe(SOUND._replace(max_inflight=50, tpot_p90_s=0.0301))
+    assert limit.current() == 45
+
+
+def test_without_an_slo_latency_is_no_sign() -> None:
+    limit = AimdLimit(100, 50)
+    limit.observe(SOUND._replace(tpot_p90_s=99.0))
+    assert limit.current() == 51
+
+
+def test_it_stays_where_ten_samples_are_missing() -> None:
+    limit = AimdLimit(100, 50, tpot_slo_s=0.03)
+    limit.observe(SOUND._replace(samples=9, tpot_p90_s=99.0))
+    assert limit.current() == 50

@@ -1,0 +1,45 @@
+"""How a limit is chosen, and where it begins."""
+
+import pytest
+
+from headgate.core.limits.aimd import AimdLimit
+from headgate.core.limits.build import build_limit, cold_start
+from headgate.core.limits.fixed import FixedLimit
+from headgate.core.limits.slo_gradient import SloGradientLimit
+from headgate.core.limits.windowed import WindowedLimit
+from headgate.core.settings import LimitSettings, ServicePrior
+
+PRIOR = ServicePrior(0.05, 0.0001, 0.01, 0.0001)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "streams"),
+    [
+        (LimitSettings(), FixedLimit, 256),
+        (LimitSettings("fixed", window_s=5.0), FixedLimit, 256),
+        (LimitSettings("aimd"), AimdLimit, 256),
+        (LimitSettings("aimd", start=30), AimdLimit, 30),
+        (LimitSettings("slo_gradient", tpot_slo_s=0.05), SloGradientLimit, 74),
+        (LimitSettings("slo_gradient", tpot_slo_s=0.05, start=500), SloGradientLimit, 256),
+        (LimitSettings("slo_gradient", tpot_slo_s=0.05, window_s=5.0), WindowedLimit, 74),
+        (LimitSettings("slo_gradient", tpot_slo_s=0.001), SloGradientLimit, 4),
+    ],
+)
+def test_every_kind_is_built(settings: LimitSettings, kind: type, streams: int) -> None:
+    limit = build_limit(settings, 256, PRIOR)
+
+    assert type(limit) is kind
+    assert limit.current() == streams
+
+
+def test_a_gradient_without_an_slo_is_refused() -> None:
+    with pytest.raises(ValueError, match="slo_gradient needs a tpot_slo"):
+        build_limit(LimitSettings("slo_gradient"), 256, PRIOR)
+
+
+def test_a_cold_start_is_where_the_prior_meets_the_slo() -> None:
+    """0.94 x 50 ms = 10 ms + 0.5 ms x 74 streams."""
+    assert cold_start(PRIOR, 0.05, 256) == 74
+    assert cold_start(PRIOR, 0.05, 30) == 30
+    assert cold_start(PRIOR, None, 64) == 64
+    assert cold_start(ServicePrior(0.0, 0.0, 0.01, 0.0), 0.05, 64) == 64

@@ -1,0 +1,124 @@
+"""One step of the gradient, sign by sign; what it does to an engine is in tests/sim/limiters."""
+
+from math import sqrt
+from typing import Any
+
+import pytest
+
+from core.limits.readings import SOUND
+from headgate.core.limits.slo_gradient import TARGET, SloGradientLimit
+
+SLO_S = 0.02 / TARGET
+
+
+def _limit(start: int = 100) -> SloGradientLimit:
+    return SloGradientLimit(SLO_S, 1_000, start)
+
+
+def _after(limit: SloGradientLimit, windows: int = 1, **change: Any) -> int:
+    for _ in range(windows):
+        limit.observe(SOUND._replace(**{"max_inflight": limit.current(), **change}))
+    return limit.current()
+
+
+def test_at_its_target_it_stays() -> None:
+    assert _after(_limit(), 100, tpot_p90_s=0.02) == 100
+
+
+def test_far_below_the_slo_it_grows_by_a_fiftieth_and_a_fifth_of_the_root() -> None:
+    """0.8 L + 0.2 (1.1 L + sqrt L), whatever the distance: the gradient ends at 1.1."""
+    assert _after(_limit(), tpot_p90_s=0.001) == int(0.8 * 100 + 0.2 * (110 + sqrt(100)))
+
+
+def test_just_below_the_slo_it_grows_by_as_much_less() -> None:
+    assert _after(_limit(900), tpot_p90_s=0.02 / 1.01) == int(0.8 * 900 + 0.2 * (909 + 0.1 * sqrt(900)))
+
+
+@pytest.mark.parametrize(("tpot_p90_s", "streams"), [(0.02 / 0.9, 98), (0.04, 94), (9.0, 94)])
+def test_above_the_slo_it_falls_by_a_fifth_of_the_gradient_to_six_in_a_hundred(
+    tpot_p90_s: float, streams: int
+) -> None:
+    assert _after(_limit(), tpot_p90_s=tpot_p90_s) == streams
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"kv_share": 0.95}, {"waiting": 6}, {"failures": 5}, {"waiting": None, "ttft_excess_p90_s": 1.1}],
+)
+def test_a_sign_of_overload_takes_a_tenth_though_answers_are_fast(change: dict[str, Any]) -> None:
+    assert _after(_limit(), tpot_p90_s=0.001, **change) == 90
+
+
+def test_late_first_tokens_are_no_sign_where_the_engine_shows_that_nobody_waits() -> None:
+    assert _after(_limit(), tpot_p90_s=0.02, ttft_excess_p90_s=5.0, waiting=0) == 100
+
+
+def test_a_latency_that_never_changes_does_not_let_it_climb() -> None:
+    """A stable timeout: every sample the same and far too long, no variance, no drops."""
+    assert _after(_limit(), 200, tpot_p90_s=5.0) == 1
+
+
+def test_mild_overload_does_not_let_it_run_away() -> None:
+    """A gradient of 0.8 with a fixed sum added in every window would climb without bound."""
+    limit = _limit()
+    for _ in range(1_000):
+        before = limit.current()
+        assert _after(limit, tpot_p90_s=0.02 / 0.8) <= before
+
+
+def test_failures_at_once_are_not_taken_for_speed() -> None:
+    """Nothing but refusals: no sample is fast, and the limit falls."""
+    assert _after(_limit(), 10, samples=0, tpot_p90_s=None, failures=50, answers=0) < 40
+
+
+def test_a_spread_of_latencies_does_not_block_growth() -> None:
+    """A single lucky sample in the mix sets no mark that the others are measured by."""
+    limit = _limit(20)
+    for window in range(200):
+        _after(limit, tpot_p90_s=0.001 if window % 20 == 0 else 0.018)
+    assert limit.current() > 100
+
+
+def test_a_bad_hour_teaches_it_nothing() -> None:
+    """After an hour at three times the latency the same SLO gives the same limit within the minute."""
+
+    def settle(limit: SloGradientLimit, per_stream_s: float, windows: int) -> int:
+        for _ in range(windows):
+            _after(limit, tpot_p90_s=per_stream_s * limit.current())
+        return limit.current()
+
+    limit = _limit()
+    before = settle(limit, 0.0002, 120)
+    assert settle(limit, 0.0006, 3_600) < before / 2
+    assert settle(limit, 0.0002, 60) == pytest.approx(before, rel=0.03)
+
+
+def test_what_grew_under_another_load_is_forgotten_down_to_the_start() -> None:
+    """Five times the most of the last minute, and never below a cold start because of it."""
+    limit = _limit(40)
+    _after(limit, 60, tpot_p90_s=0.001)
+    assert limit.current() > 200
+    for second in range(61):
+        limit.observe(SOUND._replace(now=100.0 + second, max_inflight=20, tpot_p90_s=0.02))
+    assert limit.current() == 100
+    for second in range(61):
+        limit.observe(SOUND._replace(now=200.0 + second, max_inflight=1, tpot_p90_s=0.02))
+    assert limit.current() == 40
+
+
+def test_it_turns_back_where_more_streams_bring_fewer_tokens() -> None:
+    """Beyond its knee at 200 streams this engine loses throughput, while TPOT keeps a generous SLO."""
+    limit = SloGradientLimit(10.0, 1_000, 100)
+    limits = []
+    for window in range(1_000):
+        streams = limit.current()
+        tokens_per_s = min(streams, 400 - streams) * 50.0
+        limit.observe(
+            SOUND._replace(
+                now=float(window), max_inflight=streams, output_tokens_per_s=max(0.0, tokens_per_s)
+            )
+        )
+        limits.append(limit.current())
+
+    assert max(limits) < 600
+    assert min(limits[-300:]) < 200

@@ -1,0 +1,200 @@
+"""Overload seen coming."""
+
+from math import inf
+from random import Random
+from statistics import median
+
+import pytest
+
+from core.ramps import false_alarms, ramp, seconds
+from headgate.core.littles_law.early_warning import EarlyWarning, Flow
+from headgate.core.snapshot import AlarmSignal
+
+STREAMS = 100
+SERVICE_S = 4.0
+"""So 25 arrivals a second are the capacity of the gate of these tests."""
+
+
+class Gate:
+    """A gate by hand: so many arrivals and endings a second, each of the same price."""
+
+    def __init__(self) -> None:
+        self.warning = EarlyWarning(0.0)
+        self.now = 0.0
+        self.flow = Flow(0, 0.0, 0.0, 0, 0, STREAMS, 10.0)
+
+    def second(self, arrived: int, done: int, occupancy: int, held: int = 0) -> None:
+        flow = self.flow
+        self.now += 1.0
+        self.flow = flow._replace(
+            arrived=flow.arrived + arrived,
+            arrived_work_s=flow.arrived_work_s + arrived * SERVICE_S,
+            done_work_s=flow.done_work_s + done * SERVICE_S,
+            occupancy=occupancy,
+            held=held,
+        )
+        self.warning.feed(self.now, self.flow)
+
+    def calm(self, until: float) -> None:
+        dice = Random(1)
+        while self.now < until:
+            self.second(dice.randrange(15, 22), 18, 72)
+
+
+def test_a_gate_that_has_seen_nothing_is_calm() -> None:
+    warning = EarlyWarning(0.0)
+    assert warning.alarm() is None
+    assert warning.read().time_to_full_s == inf
+
+
+def test_calm_is_read_as_load_level_and_noise() -> None:
+    gate = Gate()
+    gate.calm(300.0)
+    read = gate.warning.read()
+    assert read.calm_load == pytest.approx(0.72, abs=0.02)
+    assert read.load == pytest.approx(0.72, abs=0.1)
+    assert read.noise == pytest.approx(0.08, rel=0.2)
+    assert (read.backlog_s, read.time_to_full_s) == (0.0, inf)
+    assert gate.warning.alarm() is None
+
+
+def test_too_much_work_raises_an_alarm_that_says_what_and_since_when() -> None:
+    gate = Gate()
+    gate.calm(300.0)
+    while gate.warning.alarm() is None and gate.now < 330.0:
+        gate.second(40, 25, 100)
+    alarm = gate.warning.alarm()
+    assert alarm is not None
+    assert alarm.signal is AlarmSignal.LOAD
+    assert alarm.value >= alarm.threshold
+    assert 299.0 <= alarm.since <= 301.0 < alarm.raised_at <= 306.0
+    assert "of capacity, usually 72 %" in alarm.words
+    assert "the queue is full in" in alarm.words
+
+
+def test_the_alarm_ends_when_the_load_does() -> None:
+    gate = Gate()
+    gate.calm(300.0)
+    for _ in range(30):
+        gate.second(32, 25, 100)
+    assert gate.warning.alarm() is not None
+    gate.calm(345.0)
+    assert gate.warning.alarm() is None
+
+
+def test_time_to_full_is_the_room_left_over_the_drift() -> None:
+    gate = Gate()
+    gate.calm(300.0)
+    for second in range(40):
+        gate.second(30, 25, 100, held=5 * second)
+    read = gate.warning.read()
+    assert read.backlog_s == pytest.approx(195 * SERVICE_S / STREAMS)
+    assert read.load == pytest.approx(1.2, abs=0.02)
+    assert read.time_to_full_s == pytest.approx((10.0 - read.backlog_s) / 0.2, rel=0.15)
+
+
+def test_a_queue_that_grows_through_half_of_what_may_wait_is_an_alarm_of_its_own() -> None:
+    """Arrivals are calm, but the engines have lost their speed: no load tells of it, the queue does."""
+    gate = Gate()
+    gate.calm(300.0)
+    for second in range(60):
+        gate.second(18, 18, 100, held=3 * second)
+    alarm = gate.warning.alarm()
+    assert alarm is not None
+    assert alarm.signal is AlarmSignal.BACKLOG
+    assert alarm.value >= alarm.threshold == 0.5
+    assert "of 10.0 s that may wait" in alarm.words
+
+
+def test_the_alarm_of_a_backlog_ends_when_a_quarter_of_what_may_wait_is_left() -> None:
+    gate = Gate()
+    gate.calm(300.0)
+    for second in range(20):
+        gate.second(18, 18, 100, held=8 * second)
+    assert gate.warning.alarm() is not None
+    held = 160
+    while gate.warning.alarm() is not None and held > 0:
+        held -= 8
+        gate.second(18, 26, 100, held=held)
+    assert held * SERVICE_S / STREAMS == pytest.approx(2.5, abs=0.4)
+
+
+def test_occupancy_bends_upward_before_it_is_high() -> None:
+    gate = Gate()
+    gate.calm(300.0)
+    before = gate.warning.read()
+    for second in range(5):
+        gate.second(18, 18, 72 + 2 * second)
+    after = gate.warning.read()
+    assert abs(before.acceleration) < 0.002
+    assert after.acceleration > 0.005
+    assert after.trend > 0.0
+    assert after.occupancy < 1.0
+
+
+def test_decoding_that_varies_three_times_as_much_and_is_slower_names_its_engine() -> None:
+    dice = Random(2)
+    gate = Gate()
+    for _ in range(400):
+        gate.warning.decoded("left", dice.gauss(0.020, 0.001))
+        gate.warning.decoded("right", dice.gauss(0.020, 0.001))
+    gate.calm(40.0)
+    assert gate.warning.alarm() is None
+    for _ in range(20):
+        gate.warning.decoded("left", dice.gauss(0.020, 0.001))
+        gate.warning.decoded("right", dice.choice([0.020, 0.040]))
+    gate.calm(41.0)
+    alarm = gate.warning.alarm()
+    assert alarm is not None
+    assert alarm.signal is AlarmSignal.DECODE
+    assert alarm.words.startswith("Engine right: the time per output token varies")
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.4])
+def test_decoding_that_is_faster_or_evenly_slower_is_no_alarm(factor: float) -> None:
+    dice = Random(2)
+    gate = Gate()
+    for _ in range(400):
+        gate.warning.decoded("engine", dice.gauss(0.020, 0.002))
+    for step in range(200):
+        gate.warning.decoded("engine", dice.gauss(0.020, 0.002) * (1.0 + (factor - 1.0) * step / 200))
+    gate.calm(40.0)
+    assert gate.warning.alarm() is None
+
+
+def test_totals_read_twice_within_half_a_second_are_one_reading() -> None:
+    once, twice = Gate(), Gate()
+    for _ in range(100):
+        once.second(18, 18, 72)
+        twice.second(18, 18, 72)
+        twice.warning.feed(twice.now + 0.1, twice.flow)
+    assert once.warning.read() == twice.warning.read()
+
+
+def test_without_a_limit_nothing_is_judged() -> None:
+    warning = EarlyWarning(0.0)
+    for second in range(100):
+        warning.feed(float(second), Flow(100 * second, 400.0 * second, 0.0, 0, 0, 0, 10.0))
+    assert warning.alarm() is None
+
+
+@pytest.mark.parametrize("ramp_s", [60.0, 30.0, 10.0])
+def test_a_ramp_through_capacity_is_seen_around_the_time_that_it_passes_it(ramp_s: float) -> None:
+    """256 streams, 61 requests a second at capacity, nothing refused; docs/policies/monitor.md has 20 seeds more."""
+    verdicts = [ramp(seed, 256, ramp_s) for seed in range(200, 205)]
+    assert median(each.delay_s for each in verdicts) <= 3.0
+    assert min(each.lead_s for each in verdicts) > 5.0
+
+
+def test_hours_of_calm_raise_hardly_an_alarm() -> None:
+    assert sum(false_alarms(seed, 256, 1.0) for seed in range(200, 202)) <= 2
+
+
+def test_engines_at_half_their_speed_are_seen_though_the_price_of_work_does_not_know() -> None:
+    warning = EarlyWarning(0.0)
+    alarm_at = 0.0
+    for second in seconds(1, 256, lambda _at: 0.75, 400.0, lambda at: 2.0 if at > 300.0 else 1.0):
+        warning.feed(second.at, second.flow)
+        if warning.alarm() is not None and not alarm_at:
+            alarm_at = second.at
+    assert 300.0 < alarm_at < 330.0

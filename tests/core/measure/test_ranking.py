@@ -1,0 +1,92 @@
+"""A ranking answers as a sorted list would, whatever was put in and taken out."""
+
+from bisect import bisect_left
+from random import Random
+
+from hypothesis import given, settings, strategies as some
+
+from headgate.core.measure.ranking import Ranking
+
+keys = some.integers(-(2**63), 2**63 - 1)
+
+
+def _ranking(of: list[int]) -> Ranking:
+    ranking = Ranking()
+    for owner, key in enumerate(of):
+        ranking.add(key, owner)
+    return ranking
+
+
+@settings(deadline=None, derandomize=True)
+@given(some.lists(keys, unique=True), some.lists(keys, max_size=5), some.randoms(use_true_random=False))
+def test_it_agrees_with_a_sorted_list(of: list[int], asked: list[int], dice: Random) -> None:
+    ranking = _ranking(of)
+    gone = dice.sample(of, len(of) // 2)
+    for key in gone:
+        ranking.remove(key)
+    left = sorted(set(of) - set(gone))
+
+    assert len(ranking) == len(left)
+    assert [of[owner] for owner in ranking] == left
+    for key in [*asked, *of]:
+        index = bisect_left(left, key)
+        after = ranking.after(key)
+        assert ranking.before(key) == index
+        assert (None if after is None else after[0]) == (left[index] if index < len(left) else None)
+    ends = [(key, of.index(key)) for key in left[:1] + left[-1:]]
+    assert [each for each in (ranking.first(), ranking.last()) if each is not None] == ends
+
+
+def test_many_blocks_answer_like_one() -> None:
+    dice = Random(3)
+    of = dice.sample(range(10**9), 10_000)
+    ranking, ordered = _ranking(of), sorted(of)
+    for gone in dice.sample(of, 5_000):
+        ranking.remove(gone)
+        del ordered[bisect_left(ordered, gone)]
+
+    assert all(ranking.before(key) == bisect_left(ordered, key) for key in of[::7])
+    assert [of[owner] for owner in ranking] == ordered
+
+
+def test_an_equal_key_stands_before_those_that_were_there() -> None:
+    assert list(_ranking([5, 5, 1])) == [2, 1, 0]
+
+
+def test_a_key_is_claimed_once() -> None:
+    ranking = _ranking([])
+
+    assert [ranking.claim(key, owner) for owner, key in enumerate([5, 3, 5, 9, 3])] == [
+        None,
+        None,
+        0,
+        None,
+        1,
+    ]
+    assert list(ranking) == [1, 0, 3]
+
+
+def test_claimed_keys_are_cut_into_blocks_too() -> None:
+    dice = Random(4)
+    of = dice.sample(range(10**9), 10_000)
+    ranking = _ranking([])
+
+    assert all(ranking.claim(key, owner) is None for owner, key in enumerate(of))
+    assert [of[owner] for owner in ranking] == sorted(of)
+    assert [ranking.before(key) for key in sorted(of)] == list(range(10_000))
+
+
+def test_a_copy_without_some_keys_leaves_the_first_alone() -> None:
+    ranking = _ranking([3, 1, 2])
+    copy = ranking.without([1])
+
+    assert (list(copy), copy.before(3)) == ([2, 0], 1)
+    assert (list(ranking), ranking.before(3)) == ([1, 2, 0], 2)
+
+
+def test_an_empty_one_has_neither_first_nor_last() -> None:
+    ranking = _ranking([4])
+    ranking.remove(4)
+
+    assert (len(ranking), list(ranking), ranking.before(9)) == (0, [], 0)
+    assert ranking.first() is ranking.last() is ranking.after(0) is None

@@ -1,0 +1,147 @@
+"""One provider account: hardly ever refused, hardly anything unused, whatever binds and whoever eats from it too."""
+
+import pytest
+
+from core.quotas.provider_world import World
+from headgate.core.events import Remaining
+from headgate.core.quotas.account import CUSHION, MARGIN, Account, Refusal
+from headgate.core.settings import AccountSettings, QuotaLimit
+from headgate.core.words import OutputCharge, QuotaKind
+
+RPM = QuotaLimit(QuotaKind.RPM, 600)
+PLENTY = QuotaLimit(QuotaKind.RPM, 2000)
+BINDING = {
+    "rpm": (RPM,),
+    "few requests": (QuotaLimit(QuotaKind.RPM, 60),),
+    "itpm": (QuotaLimit(QuotaKind.ITPM, 200_000), PLENTY),
+    "otpm as produced": (QuotaLimit(QuotaKind.OTPM, 60_000, output=OutputCharge.PRODUCED), PLENTY),
+    "otpm by max_tokens": (QuotaLimit(QuotaKind.OTPM, 60_000, output=OutputCharge.MAX_TOKENS), PLENTY),
+    "tpm corrected": (QuotaLimit(QuotaKind.TPM, 200_000, output=OutputCharge.MAX_TOKENS), PLENTY),
+    "tpm as openai's": (QuotaLimit(QuotaKind.TPM, 300_000, output=OutputCharge.LARGER), PLENTY),
+}
+
+
+@pytest.mark.parametrize("used_share", [0.0, 1.0], ids=["full at the start", "empty at the start"])
+@pytest.mark.parametrize("eaten", [0.0, 0.2], ids=["alone", "a fifth eaten"])
+@pytest.mark.parametrize("binding", BINDING)
+def test_at_ten_times_the_load_nearly_nothing_is_refused_and_nearly_all_is_used(
+    binding: str, eaten: float, used_share: float
+) -> None:
+    score = World(BINDING[binding], seed=7, used_share=used_share, eaten=eaten).run(for_s=240.0)
+
+    assert score.refused < 0.005 * score.sent
+    assert score.used_share >= 0.95
+
+
+@pytest.mark.parametrize("binding", ["rpm", "itpm", "otpm by max_tokens"])
+def test_without_headers_it_learns_from_a_few_refusals_what_others_take(binding: str) -> None:
+    score = World(BINDING[binding], seed=3, used_share=1.0, eaten=0.2, headers=False).run(for_s=600.0)
+
+    assert score.refused < 0.005 * score.sent
+    assert score.used_share >= 0.95
+
+
+def test_an_account_that_believes_in_ten_times_its_quota_is_seen() -> None:
+    """The measure can fail: refusals alone do not keep a wrongly configured account below one in two hundred."""
+    believed = (QuotaLimit(QuotaKind.RPM, 6000),)
+    score = World((RPM,), seed=7, used_share=1.0, headers=False, believed=believed).run(for_s=60.0)
+
+    assert score.refused > 0.005 * score.sent
+
+
+def account(*limits: QuotaLimit) -> Account:
+    return Account(AccountSettings(limits), 0.0)
+
+
+def rested(*limits: QuotaLimit) -> Account:
+    """Return an account that has filled up; one request has gone, so that its levels count."""
+    fresh = account(*limits)
+    fresh.cancel(fresh.take(0, 0, None, 0.0), 0.0)
+    return fresh
+
+
+def left(of: Account, now: float) -> dict[QuotaKind, float]:
+    return {kind: remaining for kind, _, remaining, _ in of.report(now) if remaining is not None}
+
+
+def test_an_account_without_limits_lets_everything_go_until_it_is_refused() -> None:
+    free = account()
+
+    assert free.wait_s(10**6, 10**6, None, 0.0) == 0.0
+    free.refused(Refusal.OVERLOAD, 3.0, 0.0)
+    assert free.wait_s(1, 1, None, 1.0) == 2.0
+
+
+def test_the_first_request_goes_at_once_and_a_full_account_stays_below_the_limit() -> None:
+    fresh = account(QuotaLimit(QuotaKind.TPM, 6000))
+
+    assert fresh.wait_s(3000, 100, None, 0.0) == 0.0
+    fresh.cancel(fresh.take(3000, 100, None, 0.0), 0.0)
+    assert fresh.wait_s(3000, 100, None, 0.0) > 0.0
+    assert left(fresh, 1000.0)[QuotaKind.TPM] == pytest.approx(6000 * (1 - MARGIN))
+
+
+def test_a_request_within_the_margin_goes_when_all_is_there_and_a_larger_one_never() -> None:
+    full = rested(QuotaLimit(QuotaKind.TPM, 6000))
+
+    assert full.wait_s(5950, 0, None, 1000.0) == 0.0
+    assert full.wait_s(6001, 0, None, 1000.0) == float("inf")
+
+
+def test_output_that_is_charged_as_produced_is_never_too_much() -> None:
+    full = rested(QuotaLimit(QuotaKind.OTPM, 6000, output=OutputCharge.PRODUCED))
+
+    assert full.wait_s(10, 10_000, 50_000, 1000.0) == 0.0
+
+
+def test_a_word_of_the_provider_lowers_and_never_raises() -> None:
+    full = rested(QuotaLimit(QuotaKind.ITPM, 60_000))
+    full.seen((Remaining(QuotaKind.ITPM, 60_000, 20_000), Remaining(QuotaKind.TPM, 1, 1)), 1000.0)
+    assert left(full, 1000.0)[QuotaKind.ITPM] == pytest.approx(20_000 - CUSHION * 60_000 * (1 - MARGIN))
+    before = left(full, 1000.0)
+    full.seen((Remaining(QuotaKind.ITPM, None, 59_000), Remaining(QuotaKind.ITPM)), 1000.0)
+
+    assert left(full, 1000.0) == before
+
+
+def test_a_lower_limit_than_configured_is_believed_and_a_higher_one_is_not() -> None:
+    full = rested(RPM)
+    full.seen((Remaining(QuotaKind.RPM, 6000, 6000),), 1000.0)
+    assert left(full, 1000.0)[QuotaKind.RPM] == pytest.approx(588)
+    full.seen((Remaining(QuotaKind.RPM, 60, 60),), 1000.0)
+
+    assert left(full, 2000.0)[QuotaKind.RPM] == pytest.approx(58.8)
+    assert full.report(2000.0)[0].limit == 60
+
+
+def test_a_refusal_empties_its_limit_and_pauses_everything_until_the_hint() -> None:
+    full = rested(RPM, QuotaLimit(QuotaKind.ITPM, 60_000))
+    full.refused(Refusal.LIMIT, 12.0, 1000.0, QuotaKind.RPM)
+
+    assert full.wait_s(1, 1, None, 1005.0) >= 7.0
+    assert left(full, 1012.0)[QuotaKind.RPM] == 0.0
+    assert left(full, 1012.0)[QuotaKind.ITPM] == pytest.approx(58_800)
+    assert full.wait_s(1, 1, None, 1012.0 + 60 * CUSHION + 0.2) == 0.0
+
+
+def test_refusals_without_a_hint_pause_ever_longer_until_an_answer_comes() -> None:
+    free, now, pauses = account(), 0.0, []
+    for _ in range(8):
+        free.refused(Refusal.OVERLOAD, None, now)
+        free.refused(Refusal.OVERLOAD, None, now)
+        pauses.append(free.wait_s(1, 1, None, now))
+        now += pauses[-1]
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
+    free.settle(free.take(1, 1, None, now), 1, 0, 1, now)
+    free.refused(Refusal.OVERLOAD, None, now)
+
+    assert free.wait_s(1, 1, None, now) == 1.0
+
+
+def test_an_absurd_hint_is_tried_again_after_an_hour() -> None:
+    free = account()
+    free.refused(Refusal.LIMIT, 1e12, 0.0)
+
+    assert free.wait_s(1, 1, None, 0.0) == 3600.0
+    free.refused(Refusal.LIMIT, -5.0, 4000.0)
+    assert free.wait_s(1, 1, None, 4000.0) == 0.0

@@ -1,0 +1,225 @@
+"""The ledger: all or nothing over several rules, hints that are true, and a bound on what clients can make it keep."""
+
+import pytest
+
+from headgate.core.quotas.amounts import Reservation, Sizes
+from headgate.core.quotas.ledger import Ledger, Shortage, Who
+from headgate.core.settings import QuotaLimit, QuotaRule, Scope
+from headgate.core.words import OutputCharge, QuotaKind
+
+ANN = Who("ann", "m", "interactive")
+BOB = Who("bob", "m", "interactive")
+SMALL = Sizes(prompt_tokens=100, output_tokens=50)
+
+
+def rule(
+    name: str,
+    kind: QuotaKind,
+    amount: float,
+    *each: Scope,
+    tenant: str | None = None,
+    model: str | None = None,
+    lane: str | None = None,
+    output: OutputCharge = OutputCharge.EXPECTED,
+    cached: bool = True,
+) -> QuotaRule:
+    limit = QuotaLimit(kind, amount, output=output, count_cached=cached)
+    return QuotaRule(name, limit, tenant, model, lane, each)
+
+
+def taken(ledger: Ledger, who: Who, sizes: Sizes, now: float) -> Reservation:
+    reservation = ledger.reserve(who, sizes, now)
+    assert isinstance(reservation, Reservation)
+    return reservation
+
+
+def left(ledger: Ledger, who: Who, now: float) -> dict[str, float]:
+    return {state.rule: state.remaining for state in ledger.report(who, now)}
+
+
+def test_without_rules_nothing_is_short_and_nothing_is_kept() -> None:
+    ledger = Ledger()
+
+    assert ledger.is_empty
+    assert ledger.shortage(ANN, SMALL, 0.0) is None
+    assert ledger.reserve(ANN, SMALL, 0.0) is None
+    assert ledger.report(ANN, 0.0) == ()
+
+
+def test_a_refusal_by_one_rule_takes_nothing_from_the_others() -> None:
+    ledger = Ledger([rule("requests", QuotaKind.RPM, 60), rule("tokens", QuotaKind.TPM, 600)])
+    for _ in range(3):
+        taken(ledger, ANN, SMALL, 0.0)
+    taken(ledger, ANN, Sizes(50, 50), 0.0)
+
+    short = ledger.reserve(ANN, SMALL, 0.0)
+
+    assert short == Shortage("tokens", 10.0, 150, 50, never_fits=False)
+    assert left(ledger, ANN, 0.0) == {"requests": 56, "tokens": 50}
+
+
+def test_the_rule_that_keeps_out_longest_is_named() -> None:
+    ledger = Ledger([rule("tokens", QuotaKind.TPM, 1500), rule("requests", QuotaKind.RPM, 1)])
+    taken(ledger, ANN, Sizes(1400, 100), 0.0)
+
+    short = ledger.shortage(ANN, SMALL, 0.0)
+
+    assert short is not None
+    assert (short.rule, short.wait_s) == ("requests", 60.0)
+    assert ledger.shortage(ANN, SMALL, 60.0) is None
+
+
+def test_asking_changes_nothing() -> None:
+    ledger = Ledger([rule("tokens", QuotaKind.TPM, 200, "tenant")])
+
+    assert [ledger.shortage(ANN, SMALL, 0.0) for _ in range(5)] == [None] * 5
+    assert ledger.buckets == 0
+
+
+def test_what_can_never_fit_is_told_apart() -> None:
+    ledger = Ledger([rule("tokens", QuotaKind.TPM, 100, "tenant")])
+    expected = Shortage("tokens", float("inf"), 150, 100, never_fits=True)
+
+    assert ledger.shortage(ANN, SMALL, 0.0) == expected
+    taken(ledger, ANN, Sizes(10, 10), 0.0)
+    assert ledger.shortage(ANN, SMALL, 60.0) == expected
+
+
+def test_rules_hold_the_tenant_model_and_lane_that_they_name() -> None:
+    ledger = Ledger(
+        [
+            rule("everybody", QuotaKind.RPM, 100),
+            rule("ann", QuotaKind.RPM, 10, tenant="ann"),
+            rule("big", QuotaKind.RPM, 5, model="big"),
+            rule("bulk", QuotaKind.RPM, 3, lane="throughput"),
+        ]
+    )
+
+    assert list(left(ledger, ANN, 0.0)) == ["everybody", "ann"]
+    assert list(left(ledger, BOB._replace(model="big"), 0.0)) == ["everybody", "big"]
+    assert list(left(ledger, BOB._replace(lane="throughput"), 0.0)) == ["everybody", "bulk"]
+
+
+def test_a_shared_rule_is_one_bucket_and_each_makes_one_for_every_value() -> None:
+    shared, each = rule("shared", QuotaKind.RPM, 10), rule("each", QuotaKind.RPM, 10, "tenant", "model")
+    ledger = Ledger([shared, each])
+    for who in (ANN, BOB, BOB, BOB._replace(model="big")):
+        taken(ledger, who, SMALL, 0.0)
+
+    assert left(ledger, ANN, 0.0) == {"shared": 6, "each": 9}
+    assert left(ledger, BOB, 0.0) == {"shared": 6, "each": 8}
+    assert ledger.buckets == 4
+
+
+def test_settling_gives_back_what_was_not_used_and_takes_what_was_more() -> None:
+    ledger = Ledger([rule("tokens", QuotaKind.TPM, 1000)])
+    less, more = taken(ledger, ANN, SMALL, 0.0), taken(ledger, ANN, SMALL, 0.0)
+    less.settle(90, 0, 10, 0.0)
+    assert left(ledger, ANN, 0.0) == {"tokens": 750}
+    more.settle(100, 0, 800, 0.0)
+
+    short = ledger.shortage(ANN, SMALL, 0.0)
+
+    assert short is not None
+    assert short.left == 0.0
+
+
+def test_settling_twice_or_after_a_cancel_changes_nothing() -> None:
+    ledger = Ledger([rule("tokens", QuotaKind.TPM, 1000), rule("requests", QuotaKind.RPM, 10)])
+    first, second = taken(ledger, ANN, SMALL, 0.0), taken(ledger, ANN, SMALL, 0.0)
+    for _ in range(3):
+        first.settle(100, 0, 0, 0.0)
+        second.cancel(0.0)
+
+    assert left(ledger, ANN, 0.0) == {"tokens": 900, "requests": 9}
+
+
+def test_unknown_usage_leaves_the_estimate_or_what_was_seen() -> None:
+    ledger = Ledger([rule("tokens", QuotaKind.TPM, 1000)])
+    taken(ledger, ANN, SMALL, 0.0).settle(None, 0, None, 0.0)
+    assert left(ledger, ANN, 0.0) == {"tokens": 850}
+    grown = taken(ledger, ANN, SMALL, 0.0)
+    grown.progress(70, 0.0)
+    grown.settle(None, 0, None, 0.0)
+
+    assert left(ledger, ANN, 0.0) == {"tokens": 680}
+
+
+def test_cached_prompt_tokens_come_back_where_they_do_not_count() -> None:
+    ledger = Ledger([rule("in", QuotaKind.ITPM, 1000, cached=False), rule("all", QuotaKind.ITPM, 1000)])
+    taken(ledger, ANN, SMALL, 0.0).settle(100, 80, 50, 0.0)
+
+    assert left(ledger, ANN, 0.0) == {"in": 980, "all": 900}
+
+
+def test_output_that_is_charged_as_produced_lets_in_while_a_token_is_left() -> None:
+    ledger = Ledger([rule("out", QuotaKind.OTPM, 60, output=OutputCharge.PRODUCED)])
+    huge = Sizes(prompt_tokens=10, output_tokens=10_000, max_tokens=50_000)
+    running = taken(ledger, ANN, huge, 0.0)
+    running.progress(40, 0.0)
+    running.progress(30, 0.0)
+    assert left(ledger, ANN, 0.0) == {"out": 20}
+    running.progress(65, 0.0)
+
+    assert ledger.shortage(ANN, huge, 0.0) == Shortage("out", 6.0, 1, -5, never_fits=False)
+    running.settle(10, 0, 66, 6.0)
+    assert ledger.shortage(ANN, huge, 7.0) is None
+
+
+def test_idle_full_buckets_are_forgotten_first() -> None:
+    ledger = Ledger([rule("each", QuotaKind.RPM, 60, "tenant")], max_buckets=3)
+    busy = taken(ledger, Who("busy", "", ""), SMALL, 0.0)
+    for tenant in ("a", "b", "c", "d"):
+        taken(ledger, Who(tenant, "", ""), SMALL, 0.0).settle(0, 0, 0, 0.0)
+        taken(ledger, Who("busy", "", ""), SMALL, 1.0)
+
+    assert ledger.buckets == 3
+    assert left(ledger, Who("busy", "", ""), 1.0)["each"] == 56
+    busy.settle(0, 0, 0, 1.0)
+
+
+def test_a_million_names_keep_the_table_at_its_bound() -> None:
+    """INV-5: invented tenants cost bounded memory; what was forgotten too early is counted."""
+    ledger = Ledger([rule("each", QuotaKind.RPM, 60, "tenant")], max_buckets=50)
+    for number in range(2_000):
+        taken(ledger, Who(f"t{number}", "", ""), SMALL, 0.001 * number)
+
+    assert ledger.buckets == 50
+    assert ledger.forgotten_early > 0
+
+
+def test_shared_buckets_are_never_forgotten() -> None:
+    ledger = Ledger(
+        [rule("all", QuotaKind.RPM, 10_000), rule("each", QuotaKind.RPM, 60, "tenant")], max_buckets=2
+    )
+    for number in range(100):
+        taken(ledger, Who(f"t{number}", "", ""), SMALL, 0.0)
+
+    assert left(ledger, ANN, 0.0)["all"] == 9_900
+
+
+def test_new_rules_keep_what_was_spent_under_the_same_name() -> None:
+    ledger = Ledger([rule("tokens", QuotaKind.TPM, 1000), rule("old", QuotaKind.RPM, 5, "tenant")])
+    taken(ledger, ANN, SMALL, 0.0)
+    ledger.reconfigure([rule("tokens", QuotaKind.TPM, 600), rule("new", QuotaKind.RPM, 5)], 0.0)
+
+    assert left(ledger, ANN, 0.0) == {"tokens": 600, "new": 5}
+    taken(ledger, ANN, SMALL, 0.0)
+    ledger.reconfigure([rule("tokens", QuotaKind.TPM, 6000)], 0.0)
+    assert left(ledger, ANN, 0.0) == {"tokens": 450}
+    assert left(ledger, ANN, 1.0) == {"tokens": 550}
+    assert ledger.buckets == 1
+
+
+def test_the_report_tells_limit_rest_and_reset() -> None:
+    ledger = Ledger([rule("tokens", QuotaKind.TPM, 600)])
+    taken(ledger, ANN, SMALL, 0.0)
+
+    (state,) = ledger.report(ANN, 5.0)
+
+    assert (state.kind, state.limit, state.remaining, state.reset_s) == (QuotaKind.TPM, 600, 500, 10.0)
+
+
+def test_two_rules_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="same name: a"):
+        Ledger([rule("a", QuotaKind.RPM, 1), rule("a", QuotaKind.TPM, 1)])

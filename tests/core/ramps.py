@@ -1,0 +1,147 @@
+"""Offered load that rises through capacity: a plain queue in virtual time, to judge the early warning by.
+
+So many equal streams serve in order of arrival what a Poisson process brings; nothing is refused (observe mode).
+Prompts are lognormal, answers lognormal around the mean of their class, and the price of an arrival is its
+expected service time: the class is known, the answer is not. Run as a program it prints the table of
+docs/policies/monitor.md:
+
+    PYTHONPATH=src python tests/core/ramps.py
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush, heapreplace
+from random import Random
+from statistics import median
+from typing import NamedTuple
+
+from headgate.core.littles_law.early_warning import EarlyWarning, Flow
+
+TPOT_S = 0.02
+PREFILL_S = 0.0001
+PROMPT_LOG_MEAN, PROMPT_LOG_DEVIATION = 6.9, 1.0
+ANSWER_LOG_DEVIATION = 1.0
+CLASS_MEANS = (40, 120, 240, 400)
+MEAN_WORK_S = 0.164 + TPOT_S * 200
+TTFT_SLO_S = 2.0
+DEADLINE_S = 10.0
+CALM_S = 300.0
+TOP_LOAD = 1.3
+
+
+class Second(NamedTuple):
+    """What the gate has counted at a full second, and when the first request was known to be late, if one is."""
+
+    at: float
+    flow: Flow
+    first_miss_at: float | None
+    """Of the requests that came after the calm: a small system misses now and then in calm, too."""
+
+
+class Verdict(NamedTuple):
+    """One ramp: seconds from load 1.0 to the alarm, and from the alarm to the first miss."""
+
+    delay_s: float
+    lead_s: float
+
+
+def calm_load(seed: int) -> float:
+    """Return a load between 0.7 and 0.8."""
+    return 0.7 + 0.025 * (seed % 5)
+
+
+def seconds(
+    seed: int,
+    streams: int,
+    load: Callable[[float], float],
+    until_s: float,
+    slowness: Callable[[float], float] = lambda _at: 1.0,
+) -> Iterator[Second]:
+    """Yield the totals of every second of such traffic; `slowness` multiplies the service of what starts then."""
+    dice = Random(seed)
+    most_per_s = 1.5 * streams / MEAN_WORK_S
+    free_at = [0.0] * streams
+    running: list[tuple[float, float]] = []
+    arrived, arrived_work_s, done_work_s = 0, 0.0, 0.0
+    first_miss_at: float | None = None
+    now, second = 0.0, 1
+    while second <= until_s:
+        now += dice.expovariate(most_per_s)
+        while second <= min(now, until_s):
+            while running and running[0][0] <= second:
+                done_work_s += heappop(running)[1]
+            flow = Flow(arrived, arrived_work_s, done_work_s, len(running), 0, streams, DEADLINE_S)
+            yield Second(float(second), flow, first_miss_at)
+            second += 1
+        if dice.random() * 1.5 > load(now):
+            continue
+        price_s, service_s = _sizes(dice)
+        start = max(now, free_at[0])
+        end = start + service_s * slowness(start)
+        heapreplace(free_at, end)
+        heappush(running, (end, price_s))
+        arrived, arrived_work_s = arrived + 1, arrived_work_s + price_s
+        if first_miss_at is None and start - now > TTFT_SLO_S and now > CALM_S:
+            first_miss_at = now + TTFT_SLO_S
+
+
+def _sizes(dice: Random) -> tuple[float, float]:
+    """Return the expected and the real service time of one request."""
+    prefill_s = PREFILL_S * dice.lognormvariate(PROMPT_LOG_MEAN, PROMPT_LOG_DEVIATION)
+    usual = CLASS_MEANS[int(dice.random() * len(CLASS_MEANS))]
+    answer = usual * dice.lognormvariate(-0.5 * ANSWER_LOG_DEVIATION**2, ANSWER_LOG_DEVIATION)
+    return prefill_s + TPOT_S * usual, prefill_s + TPOT_S * answer
+
+
+def ramp(seed: int, streams: int, ramp_s: float) -> Verdict:
+    """Return how one ramp was seen; an alarm that never comes counts as one at the end, a miss likewise."""
+    calm = calm_load(seed)
+    until_s = CALM_S + ramp_s + 120.0
+
+    def load(at: float) -> float:
+        return min(TOP_LOAD, calm + (TOP_LOAD - calm) * max(0.0, at - CALM_S) / ramp_s)
+
+    full_at = CALM_S + ramp_s * (1.0 - calm) / (TOP_LOAD - calm)
+    warning = EarlyWarning(0.0)
+    alarm_at, miss_at = until_s, until_s
+    for second in seconds(seed, streams, load, until_s):
+        warning.feed(second.at, second.flow)
+        alarm = warning.alarm()
+        if alarm is not None and alarm.raised_at > CALM_S and alarm_at == until_s:
+            alarm_at = second.at
+        if second.first_miss_at is not None:
+            miss_at = second.first_miss_at
+    return Verdict(alarm_at - full_at, miss_at - alarm_at)
+
+
+def false_alarms(seed: int, streams: int, hours: float) -> int:
+    """Return how many alarms so much calm raises."""
+    calm = calm_load(seed)
+    warning = EarlyWarning(0.0)
+    raised = set()
+    for second in seconds(seed, streams, lambda _at: calm, hours * 3600.0):
+        warning.feed(second.at, second.flow)
+        alarm = warning.alarm()
+        if alarm is not None:
+            raised.add(alarm.raised_at)
+    return len(raised)
+
+
+def table(seeds: range) -> Iterator[str]:
+    """Yield the lines that docs/policies/monitor.md shows."""
+    for streams in (256, 64):
+        alarms = sum(false_alarms(seed, streams, 1.0) for seed in seeds)
+        yield f"seeds {seeds[0]}-{seeds[-1]}, {streams} streams: {alarms} false alarms in {len(seeds)} h of calm"
+        for ramp_s in (60.0, 30.0, 10.0):
+            verdicts = [ramp(seed, streams, ramp_s) for seed in seeds]
+            delays = sorted(each.delay_s for each in verdicts)
+            leads = sorted(each.lead_s for each in verdicts)
+            yield (
+                f"  ramp {ramp_s:2.0f} s: delay median {median(delays):5.1f} s ({delays[0]:.1f} to {delays[-1]:.1f}), "
+                f"lead median {median(leads):5.1f} s (least {leads[0]:.1f})"
+            )
+
+
+if __name__ == "__main__":
+    for judged in (range(20), range(100, 120)):
+        sys.stdout.writelines(f"{line}\n" for line in table(judged))

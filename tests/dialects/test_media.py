@@ -1,0 +1,60 @@
+"""Images and sound in a body are counted at a price, and their base64 is no text."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from headgate.dialects.media import MEDIA_TOKENS, measure
+from headgate.dialects.openai import OPENAI
+
+PICTURE = base64.b64encode(bytes(range(256)) * 400).decode()
+
+read_chat = OPENAI.readers[b"/v1/chat/completions"]
+
+
+def body(*parts: dict[str, Any]) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": [*parts]}]}).encode()
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PICTURE}"}},
+        {"type": "input_audio", "input_audio": {"data": PICTURE, "format": "wav"}},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PICTURE}},
+        {"type": "input_image", "image_url": f"data:image/png;base64,{PICTURE}"},
+    ],
+)
+def test_every_shape_of_a_picture_is_a_price_and_not_its_length(part: dict[str, Any]) -> None:
+    facts = read_chat(body({"type": "text", "text": "what?"}, part, part))
+    assert facts.fixed_tokens == 2 * MEDIA_TOKENS
+    assert facts.text_bytes is not None
+    assert facts.text_bytes == len(body({"type": "text", "text": "what?"}, part, part)) - 2 * len(PICTURE)
+
+
+def test_a_picture_by_its_address_has_the_same_price() -> None:
+    facts = read_chat(body({"type": "image_url", "image_url": {"url": "https://x/y.png"}}))
+    assert (facts.fixed_tokens, facts.text_bytes) == (MEDIA_TOKENS, None)
+
+
+def test_text_about_pictures_is_text() -> None:
+    said = '"type": "image_url" and data:image/png;base64,AAAA ' * 200
+    assert measure(body({"type": "text", "text": said})) == (0, None)
+
+
+def test_a_document_whose_data_is_text_is_text() -> None:
+    source = {"type": "text", "media_type": "text/plain", "data": "many words and spaces " * 500}
+    assert measure(body({"type": "document", "source": source})) == (MEDIA_TOKENS, None)
+
+
+def test_what_the_engine_must_write_is_read() -> None:
+    def least(**fields: Any) -> int:
+        return read_chat(json.dumps({"messages": [1], **fields}).encode()).min_tokens
+
+    assert least() == 0
+    assert least(min_tokens=5) == 5
+    assert least(min_tokens=50, max_tokens=20) == 20
+    assert least(ignore_eos=True, max_tokens=20) == 20
+    assert least(ignore_eos=True) == 0

@@ -1,0 +1,137 @@
+"""The sentence says the worst thing that is true, in plain words, with its numbers."""
+
+import re
+from dataclasses import replace
+
+from hypothesis import given, strategies as st
+
+from headgate.core.words import Reason
+from headgate.observe.live.banner import LaneWait, Level, Situation, banner
+
+# 14:05:12 UTC on 7 November 2023, two minutes after 14:03:12.
+NOW = 1_699_365_912.0
+CALM = Situation(
+    now=NOW,
+    lanes=(LaneWait("interactive", 0, 0.0, 10.0), LaneWait("throughput", 0, 0.0, 60.0)),
+    engines_up=2,
+    engines=2,
+    running=3,
+    limit=64,
+    arrived=100,
+)
+
+
+def test_nothing_waits_and_nobody_is_refused_is_calm() -> None:
+    said = banner(CALM)
+
+    assert (said.level, said.text) == (Level.CALM, "Calm")
+
+
+def test_what_waits_is_busy_and_names_the_lane_nearest_to_its_deadline() -> None:
+    lanes = (LaneWait("interactive", 4, 1.2, 10.0), LaneWait("throughput", 40, 5.0, 60.0))
+
+    said = banner(replace(CALM, lanes=lanes, running=64))
+
+    assert (said.level, said.text) == (Level.BUSY, "Busy: interactive waits 1.2 s of 10 s")
+
+
+def test_full_engines_without_a_queue_are_busy() -> None:
+    assert banner(replace(CALM, running=64)).text == "Busy: engines full, nothing waits"
+
+
+def test_refusals_for_want_of_capacity_are_an_overload_with_its_beginning() -> None:
+    said = banner(
+        replace(
+            CALM,
+            running=64,
+            refused={Reason.TOO_LATE: 41, Reason.EXPIRED: 3},
+            refusing_since=NOW - 120.0,
+            hints_s=(3.0, 18.2),
+        )
+    )
+
+    assert said.level is Level.OVERLOADED
+    assert said.text == (
+        "Overloaded since 14:03:12 UTC (2 min): 41 % refused as too_late, 3 % refused as expired; "
+        "engines full; hints 3.0-18 s"
+    )
+
+
+def test_an_overload_says_who_waits_and_that_its_engines_are_not_full() -> None:
+    said = banner(
+        replace(
+            CALM,
+            lanes=(LaneWait("interactive", 9, 8.0, 10.0),),
+            refused={Reason.SATURATED: 1},
+            refusing_since=NOW - 3.0,
+            hints_s=(0.05, 2.0),
+        )
+    )
+
+    assert said.text == (
+        "Overloaded since 14:05:09 UTC (3.0 s): 1 % refused as saturated; 3 of 64 streams in use; "
+        "interactive waits 8.0 s of 10 s; hints 50 ms-2.0 s"
+    )
+
+
+def test_the_last_seconds_of_an_overload_say_that_refusing_has_stopped() -> None:
+    said = banner(replace(CALM, refusing_since=NOW - 30.0))
+
+    assert "refusals have just stopped" in said.text
+
+
+def test_a_rule_that_refuses_is_no_overload_but_is_said() -> None:
+    said = banner(replace(CALM, refused={Reason.QUOTA: 12}))
+
+    assert (said.level, said.text) == (Level.CALM, "Calm; 12 % refused as quota")
+
+
+def test_an_alarm_before_any_refusal_is_a_warning_with_its_evidence() -> None:
+    said = banner(replace(CALM, warning="Offered load is 130 % of capacity.", warned_since=NOW - 7.0))
+
+    assert said.level is Level.WARNED
+    assert said.text == "Overload is coming, seen 14:05:05 UTC (7.0 s): Offered load is 130 % of capacity."
+
+
+def test_engines_that_are_down_are_named_in_number_and_all_of_them_are_a_level() -> None:
+    assert banner(replace(CALM, engines_up=1)).text == "Calm; 1 of 2 engines down"
+    assert banner(replace(CALM, engines_up=0, limit=0)).level is Level.DOWN
+
+
+def test_draining_says_what_still_runs() -> None:
+    said = banner(replace(CALM, draining=True, running=1))
+
+    assert (said.level, said.text) == (Level.DOWN, "Draining: 1 request still runs, nothing new is let in")
+
+
+@given(
+    arrived=st.integers(0, 50),
+    refused=st.dictionaries(st.sampled_from(list(Reason)), st.integers(0, 500)),
+    since=st.none() | st.floats(0.0, 1e5),
+    wait_s=st.floats(0.0, 1e4),
+    deadline_s=st.floats(0.0, 100.0),
+    up=st.integers(0, 2),
+)
+def test_any_situation_has_a_sentence_and_no_share_above_all(
+    arrived: int,
+    refused: dict[Reason, int],
+    since: float | None,
+    wait_s: float,
+    deadline_s: float,
+    up: int,
+) -> None:
+    said = banner(
+        replace(
+            CALM,
+            arrived=arrived,
+            refused=refused,
+            refusing_since=None if since is None else NOW - since,
+            lanes=(LaneWait("interactive", 1, wait_s, deadline_s),),
+            engines_up=up,
+        )
+    )
+
+    shares = [int(share) for share in re.findall(r"(\d+) %", said.text)]
+    assert said.text
+    assert "\n" not in said.text
+    assert all(share <= 100 for share in shares)

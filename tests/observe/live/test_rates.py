@@ -1,0 +1,32 @@
+"""Rates are differences of counts between two snapshots."""
+
+import pytest
+
+from headgate.core.events import Finished
+from headgate.core.words import Reason
+from headgate.observe.live.rates import arrived_between, rates_between, refused_between
+from observe.live.rooms import Room
+
+
+def test_rates_are_what_happened_over_the_time_that_passed() -> None:
+    room = Room()
+    room.arrive(1)
+    before = room.core.snapshot(room.now)
+    room.now += 4.0
+    room.step(Finished(1, 100, 20))
+    room.arrive(2, "throughput", max_wait_s=0.0)
+    after = room.core.snapshot(room.now)
+
+    rates = rates_between(before, after)
+    assert (rates.over_s, rates.arrived, rates.good, rates.admitted) == (4.0, 0.25, 0.25, 0.0)
+    assert rates.yielded == {"saturated": pytest.approx(0.25)}
+    assert rates_between(before, after, "interactive").yielded == {}
+    assert rates_between(before, after, "throughput").arrived == 0.25
+    assert refused_between(before, after) == {Reason.SATURATED: 1}
+    assert arrived_between(before, after) == 1
+
+
+def test_no_time_is_no_rate() -> None:
+    snapshot = Room().core.snapshot(100.0)
+
+    assert rates_between(snapshot, snapshot).arrived == 0.0

@@ -1,0 +1,168 @@
+"""Why: what the core decided is kept, found under the id that the client saw, and retold with its numbers."""
+
+from typing import Any
+
+import pytest
+
+from headgate.core.decisions import Admit, Cancel, Ended, Hold, Leg, Yield
+from headgate.core.events import Arrived, Event, Finished, FirstToken, Released, Tick
+from headgate.core.governor import Governor
+from headgate.core.settings import EngineSettings, LaneSettings, Settings
+from headgate.core.words import FailureKind, Outcome, Reason, Stage
+from headgate.observe.retelling import ToldAttempt, retell, sentence
+from headgate.observe.why import MOST_ANSWERED, Ring, arrival_of, facts_of
+from headgate.observe.witness import Witness
+from headgate.wiring.governor import build_governor
+
+
+class Watched:
+    """A real governor with one stream, watched."""
+
+    def __init__(self, attempts: int = 100, **lane: Any) -> None:
+        settings = Settings((LaneSettings("interactive", **lane),), (EngineSettings("gpu-0", 1),))
+        self.core: Governor = build_governor(settings, 0.0)
+        self.ring = Ring("b007", attempts)
+        self.witness = Witness(ring=self.ring)
+
+    def post(self, event: Event, now: float) -> None:
+        self.witness.on_step(event, self.core.handle(event, now), now)
+
+    def told(self, wanted: str) -> list[ToldAttempt]:
+        return [retell(each) for each in self.ring.find(wanted)]
+
+    def words(self, wanted: str) -> list[str]:
+        (attempt,) = self.told(wanted)
+        assert attempt.whole
+        return [step.words for step in attempt.steps]
+
+
+def test_an_attempt_that_waited_and_ran_is_retold_in_order() -> None:
+    gate = Watched()
+    gate.post(Arrived(1, prompt_bytes=400, max_tokens=64), 0.0)
+    gate.post(Arrived(2, "acme", prompt_bytes=4000, max_tokens=64), 1.0)
+    gate.post(Finished(1, 100, 64), 2.0)
+    gate.post(Released(1), 2.0)
+    gate.post(FirstToken(2), 2.5)
+    gate.post(Finished(2, 1000, 64), 3.0)
+
+    arrived, held, admitted, ended = gate.words("2")
+    assert arrived == "arrived of acme: 4,000 bytes of prompt, max_tokens 64, streaming"
+    assert held.startswith("held at place 1, expected wait ")
+    assert admitted.startswith("admitted after 1.0 s to gpu-0 (reserved ")
+    assert ended == (
+        "ended good on gpu-0: first token after 1.5 s, over after 2.0 s, 1,000 tokens read and 64 written"
+    )
+    assert [step.after_s for step in gate.told("2")[0].steps] == [0.0, 0.0, 1.0, 2.0]
+
+
+def test_a_refusal_out_of_the_queue_says_how_long_it_waited_and_what_it_was_promised() -> None:
+    gate = Watched(deadline_s=5.0)
+    gate.post(Arrived(1, max_tokens=64), 0.0)
+    gate.post(Arrived(2, max_tokens=10), 0.0)
+    gate.post(Tick(), 6.0)
+
+    _, _, refused, ended = gate.words("2")
+    assert refused.startswith("refused expired: waited 6.0 s, deadline was 5.0 s after it arrived; ")
+    assert ended == "ended yielded (expired) after 6.0 s of waiting"
+
+
+def test_what_was_refused_at_the_door_has_its_arrival_and_its_refusal() -> None:
+    gate = Watched(max_queue=0)
+    gate.post(Arrived(1), 0.0)
+    gate.post(Arrived(2), 0.0)
+
+    (told,) = gate.told("2")
+    assert [step.kind for step in told.steps] == ["arrived", "yield"]
+    assert told.steps[1].words.startswith("refused saturated: 1 of 1 streams are out; hint ")
+    assert told.steps[1].numbers["reason"] == Reason.SATURATED
+
+
+def test_a_request_is_found_under_the_id_that_the_client_saw() -> None:
+    gate = Watched()
+    gate.witness.named(17, b"req-of-a-client")
+    gate.post(Arrived(17), 0.0)
+    gate.post(Arrived(18), 0.0)
+
+    assert [each.attempt for each in gate.told("req-of-a-client")] == [17]
+    assert [each.attempt for each in gate.told("b007-12")] == [18]
+    assert [each.attempt for each in gate.told("18")] == [18]
+    for unknown in ("beef-12", "b007-", "19", "", "-1", "req", "\ud800"):
+        assert gate.told(unknown) == []
+
+
+def test_every_try_under_one_id_is_found_the_newest_first() -> None:
+    gate = Watched()
+    for attempt in range(1, 2 * MOST_ANSWERED):
+        gate.witness.named(attempt, b"again")
+        gate.post(Arrived(attempt), 0.0)
+
+    found = [each.attempt for each in gate.told("again")]
+    assert found == list(range(2 * MOST_ANSWERED - 1, MOST_ANSWERED - 1, -1))
+
+
+def test_the_ring_forgets_the_oldest_and_says_where_a_story_is_cut() -> None:
+    gate = Watched(attempts=2)
+    for attempt in range(1, 9):
+        gate.post(Arrived(attempt), 0.0)
+    gate.post(Finished(1, 10, 10), 1.0)
+
+    assert not gate.told("1")[0].whole
+    assert gate.told("3") == []
+    assert gate.told("8")[0].whole
+
+
+def test_what_is_kept_of_an_arrival_is_everything_but_its_body() -> None:
+    arrival = Arrived(1, "acme", "batch", "m", 5, 6, 7, 2, stream=False, fingerprint=lambda: 1)
+    kept = facts_of(arrival)
+
+    assert not any(callable(each) for each in kept)
+    assert arrival_of(kept) == arrival._replace(fingerprint=None)
+
+
+@pytest.mark.parametrize(
+    ("decision", "words"),
+    [
+        (Hold(1, 7, 1.9), "held at place 7, expected wait 1.9 s"),
+        (
+            Yield(1, Reason.TOO_LATE, 14.2, retry=True, value=12.1, bound=9.8),
+            "refused too_late: predicted first token in 12.1 s, deadline in 9.8 s; hint 14.2 s",
+        ),
+        (
+            Yield(1, Reason.RETRY_BUDGET, 1.0, retry=False, value=3, bound=2.4),
+            "refused retry_budget: 3 retries were charged within 10 s, the budget is 2.4; coming back would be useless",
+        ),
+        (
+            Yield(1, Reason.SATURATED, 0.04, retry=True, value=2.5, bound=1.0),
+            "refused saturated: a wait of 2.5 s, where it may be 1.0 s; hint 40 ms",
+        ),
+        (Cancel(1, Reason.DRAINING, 1.0), "cancelled draining; hint 1.0 s"),
+        (
+            Admit(1, (Leg("gpu-0", 1, 1300, 1000),), 0.0, 0.5, 20.0, would=Reason.SATURATED),
+            (
+                "admitted at once to gpu-0 (reserved 1,300 tokens, 1,000 of them to read): first token expected in "
+                "0.5 s, the engine has 10.0 s to begin; a protecting gate would have refused saturated"
+            ),
+        ),
+        (
+            Ended(1, Outcome.CLIENT_GONE, "i", "gpu-0", 0.0, 3.0, 0.2, 10, 20, Stage.DECODE),
+            (
+                "ended client_gone (while it was answered) on gpu-0: first token after 0.2 s, over after 3.0 s, "
+                "10 tokens read and 20 written"
+            ),
+        ),
+        (
+            Ended(1, Outcome.ENGINE_FAILED, "i", "gpu-0", 0.0, 3.0, None, 10, 0, FailureKind.TIMEOUT),
+            "ended engine_failed (timeout) on gpu-0: over after 3.0 s, 10 tokens read and 0 written",
+        ),
+    ],
+)
+def test_each_decision_is_one_sentence_with_its_numbers(decision: Any, words: str) -> None:
+    assert sentence(decision, 10.0) == words
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_has_words(reason: Reason) -> None:
+    said = sentence(Yield(1, reason, 1.0, retry=True, value=2.0, bound=1.0), 0.0)
+
+    assert said.startswith(f"refused {reason.value}: ")
+    assert "{" not in said

@@ -1,0 +1,143 @@
+"""The witness sees what a real core decides, and every attempt leaves exactly one line and nothing behind."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.core.events import (
+    Arrived,
+    ClientGone,
+    Draining,
+    EngineProgress,
+    Event,
+    Failed,
+    Finished,
+    FirstToken,
+    Growth,
+    Released,
+    Tick,
+)
+from headgate.core.settings import EngineSettings, LaneSettings, Settings
+from headgate.core.words import FailureKind, Sent
+from headgate.observe.attempt_log import AttemptLog
+from headgate.observe.traffic import Traffic
+from headgate.observe.witness import Witness
+from headgate.wiring.governor import build_governor
+
+
+class Room:
+    """A real core with one engine, and a witness of everything that it decides."""
+
+    def __init__(self, path: Path, max_inflight: int = 1, **lane: Any) -> None:
+        settings = Settings((LaneSettings("interactive", **lane),), (EngineSettings("gpu", max_inflight),))
+        self.core = build_governor(settings, 0.0)
+        self.traffic = Traffic()
+        self.log = AttemptLog(str(path), boot="b007", first_lane="interactive", tenants=["acme"])
+        self.witness = Witness(self.traffic, None, self.log, "interactive")
+        self._path = path
+
+    def post(self, now: float, *events: Event) -> None:
+        for event in events:
+            self.witness.on_step(event, self.core.handle(event, now), now)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return what was written, when everything has been."""
+        self.log.close()
+        assert (self.witness._open, self.witness._seen, self.witness._given) == ({}, {}, {})
+        return [json.loads(line) for line in self._path.read_bytes().splitlines()]
+
+
+def test_a_whole_answer_leaves_its_sizes_and_times(tmp_path: Path) -> None:
+    room = Room(tmp_path / "log")
+    room.witness.named(1, b"given-by-the-client")
+    room.post(10.0, Arrived(1, "acme", prompt_bytes=400, max_tokens=64, retry_count=2))
+    room.post(10.5, FirstToken(1))
+    room.post(12.5, Finished(1, 90, 21), Released(1))
+
+    (line,) = room.lines()
+    assert line.pop("time").endswith("Z")
+    assert line.pop("expected_ttft_s") > 0
+    assert line == {
+        "id": "given-by-the-client",
+        "attempt": 1,
+        "outcome": "good",
+        "tenant": "acme",
+        "lane": "interactive",
+        "engine": "gpu",
+        "stream": True,
+        "retry_count": 2,
+        "prompt_bytes": 400,
+        "expected_prompt_tokens": 100,
+        "reserved_tokens": 164,
+        "prompt_tokens": 90,
+        "output_tokens": 21,
+        "waited_s": 0.0,
+        "ttft_s": 0.5,
+        "total_s": 2.5,
+    }
+
+
+def test_every_way_to_end_leaves_one_line_with_its_outcome_and_cause(tmp_path: Path) -> None:
+    room = Room(tmp_path / "log", deadline_s=5.0)
+    room.post(0.0, *(Arrived(number, max_tokens=10) for number in (1, 2, 3)))
+    room.post(0.5, ClientGone(2))
+    room.post(6.0, Tick())
+    room.post(6.5, FirstToken(1), ClientGone(1), Released(1))
+    room.post(7.0, Arrived(4), Failed(4, FailureKind.BROKEN, Sent.REQUEST), Released(4))
+    room.post(8.0, Arrived(5), Arrived(6), Draining(1.0))
+    room.post(9.5, Tick(), Released(5), Arrived(7))
+
+    ends = {line["attempt"]: (line["outcome"], line.get("reason")) for line in room.lines()}
+    assert ends == {
+        1: ("client_gone", "decode"),
+        2: ("client_gone", "held"),
+        3: ("yielded", "expired"),
+        4: ("engine_failed", "broken"),
+        5: ("yielded", "draining"),
+        6: ("yielded", "too_late"),
+        7: ("yielded", "draining"),
+    }
+
+
+def test_gaps_are_read_off_the_progress_of_streams_and_the_rest_at_the_end(tmp_path: Path) -> None:
+    room = Room(tmp_path / "log")
+    room.post(0.0, Arrived(1, max_tokens=100))
+    room.post(0.5, FirstToken(1))
+    room.post(1.5, EngineProgress("gpu", (Growth(1, 51), Growth(99, 7))))
+    room.post(2.5, EngineProgress("gpu", (Growth(1, 51),)))
+    room.post(3.5, EngineProgress("gpu", (Growth(1, 61),)))
+    room.post(4.0, Finished(1, 10, 71), Released(1))
+    room.lines()
+
+    (engine,) = room.traffic.read().engines
+    assert sum(engine.gap.counts) == 70
+    assert engine.gap.total == pytest.approx(3.5)
+    assert engine.gap.counts[2:] == (50, 0, 10, 0, 10, 0, 0, 0)[: len(engine.gap.counts) - 2]
+
+
+def test_a_tenant_that_is_not_configured_is_a_hash_and_nobody_has_no_name(tmp_path: Path) -> None:
+    room = Room(tmp_path / "log", max_inflight=8)
+    hashed = "key-" + "ab" * 12
+    for number, tenant in enumerate(("acme", "jane.doe", "", hashed, "jane.doe"), 1):
+        room.post(0.0, Arrived(number, tenant), Finished(number), Released(number))
+
+    names = [line.get("tenant", "") for line in room.lines()]
+    assert (names[0], names[2], names[3]) == ("acme", "", hashed)
+    assert names[1] == names[4]
+    assert names[1].startswith("tenant-")
+    assert "jane" not in names[1]
+
+
+def test_hints_and_how_true_they_were_for_whoever_came_back_with_a_ticket(tmp_path: Path) -> None:
+    room = Room(tmp_path / "log", max_queue=0)
+    room.post(0.0, Arrived(1), Arrived(2))
+    room.post(2.0, Finished(1, 10, 10), Released(1))
+    room.post(3.0, Arrived(3, first_seen=0.0, due_at=2.6))
+    room.post(3.5, Finished(3, 10, 10), Released(3))
+    room.lines()
+
+    (lane,) = room.traffic.read().lanes
+    assert (sum(lane.hint.counts), sum(lane.hint_error.counts)) == (1, 1)
+    assert lane.hint_error.total == pytest.approx(0.4)

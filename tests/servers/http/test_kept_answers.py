@@ -1,0 +1,53 @@
+"""Who keeps an answer is remembered within a bound, and for its own tenant."""
+
+import pytest
+
+from headgate.servers.http.kept_answers import Keeper, KeptAnswers
+from headgate.servers.http.paths import kept_answer, methods, wants_stream
+
+
+def test_the_answer_named_longest_ago_is_forgotten() -> None:
+    kept = KeptAnswers(most=2)
+    for name in ("a", "b"):
+        kept.add(name, Keeper("engine", ""))
+    assert kept.find("a") == Keeper("engine", "")
+    kept.add("c", Keeper("engine", ""))
+    assert kept.find("b") is None
+    assert kept.find("a") is not None
+    assert len(kept) == 2
+
+
+def test_an_id_stays_with_the_tenant_that_had_it_first() -> None:
+    """An engine that numbers its answers, or an attacker with an engine of their own, takes nobody's over."""
+    kept = KeptAnswers()
+    kept.add("a", Keeper("one", "alice"))
+    kept.add("a", Keeper("two", "mallory"))
+    assert kept.find("a") == Keeper("one", "alice")
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        (b"/v1/responses", (b"POST",)),
+        (b"/v1/responses/resp_1", (b"GET", b"DELETE")),
+        (b"/v1/responses/resp_1/cancel", (b"POST",)),
+        (b"/v1/responses/resp_1/input_items", (b"GET",)),
+        (b"/v1/responses/", ()),
+        (b"/v1/responses/..", ()),
+        (b"/v1/responses/a/b", ()),
+        (b"/v1/responses/" + b"x" * 200, ()),
+        (b"/v1/models", (b"GET",)),
+        (b"/v1/messages", (b"POST",)),
+        (b"/rerank", (b"POST",)),
+        (b"/metrics", ()),
+    ],
+)
+def test_the_list_of_paths_is_closed(path: bytes, allowed: tuple[bytes, ...]) -> None:
+    assert methods(path) == allowed
+
+
+def test_what_is_asked_of_a_kept_answer() -> None:
+    assert kept_answer(b"/v1/responses/resp_1/cancel") == "resp_1"
+    assert kept_answer(b"/v1/models/x") is None
+    assert wants_stream(b"/v1/responses/resp_1?starting_after=3&stream=true")
+    assert not wants_stream(b"/v1/responses/resp_1?upstream=true")

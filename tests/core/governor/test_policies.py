@@ -1,0 +1,284 @@
+"""Every policy, through the governor: quotas, accounts, budgets, lanes, windows, limits that move, observe mode."""
+
+from typing import Any
+
+import pytest
+
+from core.world import steady_prior
+from headgate.core.decisions import Admit, Decision, Hold, Yield
+from headgate.core.events import (
+    Arrived,
+    ClientGone,
+    EngineProgress,
+    Failed,
+    Finished,
+    FirstToken,
+    Growth,
+    QuotaSeen,
+    Released,
+    Remaining,
+    Tick,
+)
+from headgate.core.governor import Governor
+from headgate.core.settings import (
+    AccountSettings,
+    EngineSettings,
+    LaneSettings,
+    LimitSettings,
+    QuotaLimit,
+    QuotaRule,
+    Settings,
+    TenantSettings,
+)
+from headgate.core.words import FailureKind, QuotaKind, Reason, Sent
+from headgate.wiring.governor import build_governor
+
+_LANE = LaneSettings("lane", deadline_s=60.0)
+
+
+def _gate(
+    *lanes: LaneSettings, streams: int = 4, engine: EngineSettings | None = None, **whole: Any
+) -> Governor:
+    """Return a gate whose answers take 2 s."""
+    engine = engine or EngineSettings("engine", streams, prior=steady_prior(2.0))
+    return build_governor(Settings(lanes or (_LANE,), (engine,), **whole), 0.0)
+
+
+def _ask(gate: Governor, attempt: int, now: float = 0.0, **fields: Any) -> Any:
+    arrival = Arrived(attempt, prompt_bytes=400, max_tokens=100, fingerprint=lambda: attempt)
+    return gate.handle(arrival._replace(**fields), now)[0]
+
+
+def _finish(gate: Governor, attempt: int, now: float, output_tokens: int = 100) -> tuple[Decision, ...]:
+    gate.handle(FirstToken(attempt), now)
+    gate.handle(Finished(attempt, 100, output_tokens), now)
+    return gate.handle(Released(attempt), now)
+
+
+# ---- tenants
+
+
+def test_a_quota_refuses_with_the_time_to_the_next_token_and_counts_what_was_used() -> None:
+    rule = QuotaRule("tokens", QuotaLimit(QuotaKind.TPM, 600), each=("tenant",))
+    gate = _gate(quotas=(rule,))
+    assert isinstance(_ask(gate, 1, tenant="a", max_tokens=200), Admit)
+    second = _ask(gate, 2, tenant="a", max_tokens=300)
+    assert isinstance(second, Yield), "300 of 600 are reserved, and 100 + 256 expected do not fit"
+    assert (second.reason, second.retry) == (Reason.QUOTA, True)
+    assert second.retry_after_s == pytest.approx(56 / 10.0)
+    assert isinstance(_ask(gate, 3, tenant="b", max_tokens=300), Admit), "every tenant has its own"
+
+    _finish(gate, 1, 1.0, output_tokens=10)
+    assert isinstance(_ask(gate, 4, 1.0, tenant="a", max_tokens=300), Admit), "190 were never used"
+
+
+def test_what_never_ran_gives_its_quota_back() -> None:
+    rule = QuotaRule("requests", QuotaLimit(QuotaKind.RPM, 2))
+    gate = _gate(streams=1, quotas=(rule,))
+    _ask(gate, 1)
+    assert isinstance(_ask(gate, 2), Hold)
+    assert _ask(gate, 3).reason is Reason.QUOTA
+    gate.handle(ClientGone(2), 0.1)
+
+    assert isinstance(_ask(gate, 4, 0.2), Hold)
+
+
+def test_what_no_quota_can_ever_hold_is_too_large() -> None:
+    gate = _gate(quotas=(QuotaRule("prompts", QuotaLimit(QuotaKind.ITPM, 50)),))
+    refused = _ask(gate, 1)
+    assert (refused.reason, refused.retry) == (Reason.TOO_LARGE, False)
+
+
+def test_a_tenant_has_so_many_streams_and_no_more() -> None:
+    gate = _gate(tenants=(TenantSettings("a", max_inflight=2),))
+    decisions = [_ask(gate, attempt, tenant="a") for attempt in range(3)]
+    assert [type(each) for each in decisions] == [Admit, Admit, Yield]
+    assert decisions[2].reason is Reason.TENANT_LIMIT
+    assert isinstance(_ask(gate, 10, tenant="b"), Admit)
+    _finish(gate, 0, 1.0)
+    assert isinstance(_ask(gate, 11, 1.0, tenant="a"), Admit)
+
+
+def test_retries_that_nobody_asked_for_end_with_the_budget() -> None:
+    gate = _gate(LaneSettings("lane", deadline_s=60.0, max_queue=0), streams=1)
+    _ask(gate, 0)
+    stormers = [_ask(gate, 1 + each, 0.01 * each, retry_count=1) for each in range(20)]
+    reasons = [each.reason for each in stormers]
+
+    assert reasons[0] is Reason.SATURATED
+    assert reasons[-1] is Reason.RETRY_BUDGET
+    assert not stormers[-1].retry
+    assert _ask(gate, 50, 0.5, retry_count=0).reason is Reason.SATURATED, (
+        "first attempts are nobody's retries"
+    )
+
+
+def test_waiting_tenants_take_turns_by_the_tokens_they_had() -> None:
+    gate = _gate(LaneSettings("lane", deadline_s=600.0, fair=True), streams=1)
+    _ask(gate, 0, tenant="loud")
+    for attempt in range(1, 5):
+        _ask(gate, attempt, tenant="loud")
+    _ask(gate, 5, tenant="quiet")
+    admitted: list[int] = []
+    running, now = 0, 0.0
+    while len(admitted) < 5:
+        now += 2.0
+        running = next(each.attempt for each in _finish(gate, running, now) if isinstance(each, Admit))
+        admitted.append(running)
+
+    assert admitted.index(5) <= 1
+
+
+# ---- lanes
+
+
+def test_a_lane_under_its_share_goes_before_one_over_it() -> None:
+    lanes = (
+        LaneSettings("bulk", deadline_s=600.0, share=1.0, headroom=0),
+        LaneSettings("chat", deadline_s=600.0, share=1.0, headroom=0),
+    )
+    gate = _gate(*lanes, streams=2)
+    for attempt in range(6):
+        _ask(gate, attempt, lane="bulk")
+    _ask(gate, 10, lane="chat")
+    admitted = [each.attempt for each in _finish(gate, 0, 2.0) if isinstance(each, Admit)]
+
+    assert admitted == [10]
+
+
+def test_headroom_is_lent_to_nobody() -> None:
+    lanes = (
+        LaneSettings("bulk", deadline_s=600.0, headroom=0),
+        LaneSettings("chat", deadline_s=600.0, headroom=2),
+    )
+    gate = _gate(*lanes, streams=4)
+    bulk = [_ask(gate, attempt, lane="bulk") for attempt in range(4)]
+    assert [type(each) for each in bulk] == [Admit, Admit, Hold, Hold]
+    assert isinstance(_ask(gate, 10, lane="chat"), Admit)
+
+
+def test_a_smaller_band_goes_first() -> None:
+    lanes = (LaneSettings("low", deadline_s=600.0, band=1), LaneSettings("high", deadline_s=600.0, band=0))
+    gate = _gate(*lanes, streams=1)
+    for attempt in range(3):
+        _ask(gate, attempt, lane="low")
+    _ask(gate, 10, lane="high")
+
+    assert [each.attempt for each in _finish(gate, 0, 2.0) if isinstance(each, Admit)] == [10]
+
+
+def test_a_window_forms_a_batch_and_lets_it_go_together() -> None:
+    gate = _gate(LaneSettings("lane", deadline_s=60.0, window_s=0.5), streams=4)
+    assert isinstance(_ask(gate, 1), Hold)
+    assert isinstance(_ask(gate, 2, 0.2), Hold)
+    wake = gate.next_wake()
+    assert wake == pytest.approx(0.5)
+    admitted = gate.handle(Tick(), 0.5)
+
+    assert [each.attempt for each in admitted if isinstance(each, Admit)] == [1, 2]
+
+
+def test_a_full_batch_does_not_wait_for_its_window() -> None:
+    gate = _gate(LaneSettings("lane", deadline_s=60.0, window_s=5.0), streams=2)
+    assert isinstance(_ask(gate, 1), Hold)
+    _ask(gate, 2, 0.1)
+    admitted = gate.handle(Tick(), 0.1)
+
+    assert {each.attempt for each in admitted if isinstance(each, Admit)} == {1, 2}
+
+
+# ---- accounts
+
+
+def _account(**limits: float) -> EngineSettings:
+    settings = AccountSettings(tuple(QuotaLimit(QuotaKind(kind), amount) for kind, amount in limits.items()))
+    return EngineSettings("provider", 100, account=settings, prior=steady_prior(2.0))
+
+
+def test_work_waits_for_the_account_and_goes_when_it_has_room() -> None:
+    gate = _gate(engine=_account(rpm=60))
+    decisions = [_ask(gate, attempt) for attempt in range(60)]
+    admitted = sum(isinstance(each, Admit) for each in decisions)
+    assert 1 <= admitted < 60, "what the account has left is not known yet"
+    assert all(isinstance(each, Hold | Yield) for each in decisions[admitted:])
+    assert _admitted_by(gate, 20.0) == pytest.approx(20, abs=2), "then it goes as the minute refills"
+
+
+def test_a_refusal_by_the_provider_empties_the_account_until_its_hint() -> None:
+    gate = _gate(engine=_account(rpm=600))
+    _ask(gate, 1)
+    gate.handle(Failed(1, FailureKind.REFUSED, Sent.REQUEST, 5.0, over_limit=True), 0.5)
+    gate.handle(Released(1), 0.5)
+
+    assert isinstance(_ask(gate, 2, 1.0), Hold)
+    assert _admitted_by(gate, 5.4) == 0
+    assert _admitted_by(gate, 10.0) == 1
+
+
+def test_headers_lower_what_may_be_sent() -> None:
+    gate = _gate(engine=_account(rpm=600))
+    _ask(gate, 1)
+    gate.handle(QuotaSeen("provider", (Remaining(QuotaKind.RPM, 600, 0, 60.0),)), 0.5)
+
+    assert isinstance(_ask(gate, 2, 0.5), Hold)
+
+
+def test_repeated_failures_open_the_breaker_and_one_probe_closes_it() -> None:
+    gate = _gate(LaneSettings("lane", deadline_s=60.0, max_queue=0), engine=_account(rpm=6000))
+    for attempt in range(5):
+        now = 70.0 * attempt
+        assert isinstance(_ask(gate, attempt, now), Admit)
+        gate.handle(Failed(attempt, FailureKind.TIMEOUT, Sent.REQUEST), now)
+        gate.handle(Released(attempt), now)
+    now = 70.0 * 4
+    assert isinstance(_ask(gate, 10, now + 3.0), Yield)
+    probe, beside = _ask(gate, 11, now + 70.0), _ask(gate, 12, now + 70.0)
+    assert (type(probe), type(beside)) == (Admit, Yield)
+    _finish(gate, 11, now + 71.0)
+    assert isinstance(_ask(gate, 13, now + 71.0), Admit)
+
+
+def _admitted_by(gate: Governor, until: float) -> int:
+    """Wake the gate whenever it asks for it, and return how many it admits."""
+    admitted = 0
+    while (wake := gate.next_wake()) is not None and wake <= until:
+        admitted += sum(isinstance(each, Admit) for each in gate.handle(Tick(), wake))
+    return admitted
+
+
+# ---- limits that move
+
+
+def test_a_limit_follows_the_time_per_token_and_never_passes_the_cap() -> None:
+    limit = LimitSettings("slo_gradient", tpot_slo_s=0.05, start=20, minimum=2)
+    engine = EngineSettings("engine", 32, limit=limit, prior=steady_prior(2.0))
+    gate = _gate(LaneSettings("lane", deadline_s=600.0, tpot_slo_s=0.05), engine=engine)
+    for attempt in range(60):
+        _ask(gate, attempt)
+    running = list(range(20))
+    for attempt in running:
+        gate.handle(FirstToken(attempt), 0.1)
+    for second in range(1, 20):
+        grown = tuple(Growth(attempt, 10 * second) for attempt in running)
+        gate.handle(EngineProgress("engine", grown), 0.1 + second)
+
+    assert gate.snapshot(20.0).engines[0].limit < 20, "a token takes 0.1 s, twice what is promised"
+
+
+# ---- observe mode
+
+
+def test_observe_mode_lets_everything_run_and_says_what_it_would_have_done() -> None:
+    gate = _gate(LaneSettings("lane", deadline_s=3.0), streams=1, observe=True)
+    decisions = [_ask(gate, attempt) for attempt in range(6)]
+
+    assert all(isinstance(each, Admit) for each in decisions)
+    assert decisions[0].would is None
+    assert decisions[-1].would is Reason.TOO_LATE
+    assert gate.snapshot(0.0).engines[0].running == 6
+
+
+def test_observe_mode_keeps_the_hard_cap_where_it_is_asked_to() -> None:
+    gate = _gate(LaneSettings("lane", deadline_s=3.0, max_queue=0), streams=1, observe=True, hard_cap=True)
+    assert isinstance(_ask(gate, 1), Admit)
+    assert isinstance(_ask(gate, 2), Yield)

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as some
 
-from headgate.core.quotas.ledger import QuotaState
+from headgate.core.decisions import QuotaState
 from headgate.core.events import Remaining
 from headgate.core.words import QuotaKind
 from headgate.dialects.quota_headers import (

@@ -16,7 +16,7 @@ from typing import Any
 
 import uvloop
 
-from headgate.core.settings import EngineSettings, LaneSettings, Settings
+from headgate.core.settings import AccountSettings, EngineSettings, LaneSettings, QuotaRule, Settings
 from headgate.core.snapshot import LaneSnapshot, Snapshot
 from headgate.gateway import EngineAddress, Gateway, GatewaySettings
 from headgate.servers.http import DoorSettings
@@ -366,15 +366,19 @@ async def standing(
     metrics: bytes | None = None,
     door: DoorSettings | None = None,
     drain_grace_s: float = 5.0,
+    account: AccountSettings | None = None,
+    quotas: tuple[QuotaRule, ...] = (),
 ) -> AsyncIterator[Stand]:
     """Serve a gateway with one lane in front of one fake engine until the block ends."""
     engine = FakeEngine(script, metrics)
     await engine.start()
     core = Settings(
-        lanes=(lane or LaneSettings("interactive"),), engines=(EngineSettings("engine", max_inflight),)
+        lanes=(lane or LaneSettings("interactive"),),
+        engines=(EngineSettings("engine", max_inflight, account=account),),
+        quotas=quotas,
     )
     settings = GatewaySettings(
-        engines=(EngineAddress("engine", "127.0.0.1", engine.port),),
+        engines=(EngineAddress("engine", "127.0.0.1", engine.port, metered=account is not None),),
         port=0,
         door=door or DoorSettings(),
         drain_grace_s=drain_grace_s,

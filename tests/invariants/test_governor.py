@@ -8,7 +8,6 @@ from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
 from headgate.core.decisions import Admit, Decision, Ended, Hold
 from headgate.core.events import Event, Failed, Released, Tick
-from headgate.core.governor.assess import QUEUE_COUNT_CEILING
 from headgate.core.settings import Settings
 from headgate.core.words import Sent
 from invariants.machine import MODERATE, GateMachine, build
@@ -100,7 +99,7 @@ class EverythingIsBounded(GateMachine):
         for lane in self.gate.snapshot(self.now).lanes:
             if lane.name in names:
                 bound = bounds[lane.name]
-                assert lane.held <= (bound.max_queue or QUEUE_COUNT_CEILING)
+                assert lane.held <= (bound.max_queue or self.settings.max_held)
                 assert bound.max_queue_tokens is None or lane.held_tokens <= bound.max_queue_tokens
                 assert lane.held_bytes <= bound.max_queue_bytes
 

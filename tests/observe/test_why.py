@@ -28,6 +28,7 @@ class Watched:
         self.witness.on_step(event, self.core.handle(event, now), now)
 
     def told(self, wanted: str) -> list[ToldAttempt]:
+        self.witness.settle()
         return [retell(each) for each in self.ring.find(wanted)]
 
     def words(self, wanted: str) -> list[str]:

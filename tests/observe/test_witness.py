@@ -44,8 +44,10 @@ class Room:
 
     def lines(self) -> list[dict[str, Any]]:
         """Return what was written, when everything has been."""
+        witness = self.witness
+        witness.settle()
         self.log.close()
-        assert (self.witness._open, self.witness._seen, self.witness._given) == ({}, {}, {})
+        assert (witness._facts, witness._admits, witness._heard, witness._given) == ({}, {}, {}, {})
         return [json.loads(line) for line in self._path.read_bytes().splitlines()]
 
 

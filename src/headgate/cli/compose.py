@@ -129,6 +129,7 @@ def gateway_settings(loaded: Loaded) -> GatewaySettings:
             loop_lag_s=limits.loop_lag,
             keep_alive_s=limits.keep_alive or None,
             ticket_key=loaded.ticket_key,
+            clips=any(lane.clip is not None for lane in loaded.config.lanes),
         ),
         server=_server_limits(limits),
         upstream=UpstreamSettings(connect_s=limits.upstream_connect, chunk_idle_s=limits.upstream_idle),

@@ -20,7 +20,8 @@ def frame(url: str, state: State, before: State | None, silence: str = "") -> Re
     """Return the frame of this state; rates are those since `before`, dashes without it. `silence` is why it is old."""
     passed_s = _number(state, "now") - _number(before, "now") if before is not None else 0.0
     parts: list[RenderableType] = [_title(url, state, silence), *_warnings(state)]
-    parts += [_lanes(state, before, passed_s), _engines(state), _load(state), _retries(state)]
+    parts += [_lanes(state, before, passed_s), _lane_times(state), _engines(state), _load(state)]
+    parts.append(_retries(state))
     refused = _refused(state, before, passed_s)
     return Group(*parts, refused) if refused is not None else Group(*parts)
 
@@ -47,15 +48,12 @@ def _warnings(state: State) -> Iterator[Text]:
 
 def _lanes(state: State, before: State | None, passed_s: float) -> Table:
     table = _table("lane", "held", "oldest", "wait", "run", "in/s", "good/s", "refused/s", "good 5m", "burn")
-    for name in ("ttft p95", "tpot p95", "L", "lambda", "W", "residual"):
-        table.add_column(name, justify="right")
     earlier = {lane.get("name"): lane for lane in _rows(before or {}, "lanes")}
     for lane in _rows(state, "lanes"):
         was = earlier.get(lane.get("name"))
-        slo, little = lane.get("slo") or {}, lane.get("little") or {}
-        short = slo.get("short") or {}
+        short = (lane.get("slo") or {}).get("short") or {}
         table.add_row(
-            _clean(lane.get("name", "")),
+            _name(lane.get("name", "")),
             _count(lane, "held"),
             _seconds(lane, "oldest_held_s"),
             _seconds(lane, "expected_wait_s"),
@@ -63,8 +61,18 @@ def _lanes(state: State, before: State | None, passed_s: float) -> Table:
             *(_rate(lane, was, what, passed_s) for what in ("arrived", "outcomes.good", "outcomes.yielded")),
             _percent(short, "good_share"),
             _decimal(short, "burn"),
-            _seconds(slo.get("ttft"), "p95"),
-            _seconds(slo.get("tpot"), "p95"),
+        )
+    return table
+
+
+def _lane_times(state: State) -> Table:
+    """Return what answers take, and Little's law: running, admitted a second, stay, and what is left over."""
+    table = _table("lane", "ttft p95", "p99", "tpot p95", "p99", "L", "lambda", "W", "residual")
+    for lane in _rows(state, "lanes"):
+        slo, little = lane.get("slo") or {}, lane.get("little") or {}
+        table.add_row(
+            _name(lane.get("name", "")),
+            *(_seconds(slo.get(time), share) for time in ("ttft", "tpot") for share in ("p95", "p99")),
             _decimal(little, "mean_running"),
             _decimal(little, "admitted_per_s"),
             _seconds(little, "mean_stay_s"),
@@ -74,23 +82,21 @@ def _lanes(state: State, before: State | None, passed_s: float) -> Table:
 
 
 def _engines(state: State) -> Table:
-    table = _table("engine", "state", "run/limit", "left", "KV", "prefill", "drain/s", "ttft", "tpot")
-    for name in ("own run", "own wait", "own KV"):
-        table.add_column(name, justify="right")
+    """Return permits and limits, learned speed, and the engine's own gauges: running, waiting, KV in use."""
+    table = _table("engine", "state", "run", "left", "KV", "prefill", "drain/s", "ttft", "tpot", "own gauges")
     for engine in _rows(state, "engines"):
+        own = f"{_count(engine, 'seen_running')}+{_count(engine, 'seen_waiting')} {_percent(engine, 'seen_kv_share')}"
         table.add_row(
-            _clean(engine.get("name", "")),
+            _name(engine.get("name", "")),
             Text("up", "green") if engine.get("up") else Text("down", "red"),
             _used(engine, "running", "limit"),
             _count(engine, "departing"),
-            _used(engine, "kv_tokens", "kv_limit"),
-            _used(engine, "prefill_tokens", "prefill_limit"),
+            _share(engine, "kv_tokens", "kv_limit"),
+            _share(engine, "prefill_tokens", "prefill_limit"),
             _decimal(engine, "drain_per_s"),
             _seconds(engine, "expected_ttft_s"),
             _seconds(engine, "expected_tpot_s"),
-            _count(engine, "seen_running"),
-            _count(engine, "seen_waiting"),
-            _percent(engine, "seen_kv_share"),
+            own,
         )
     return table
 
@@ -100,7 +106,7 @@ def _load(state: State) -> Table:
     for pool in _rows(state, "pools"):
         signals = pool.get("warning") or {}
         table.add_row(
-            _clean(" ".join(str(name) for name in pool.get("engines", ()))),
+            _name(" ".join(str(name) for name in pool.get("engines", ()))),
             _percent(signals, "load"),
             _percent(signals, "calm_load"),
             _percent(signals, "occupancy"),
@@ -146,7 +152,7 @@ def _table(first: str, *others: str) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column(first, no_wrap=True)
     for name in others:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     return table
 
 
@@ -157,6 +163,11 @@ def _rows(state: State, name: str) -> Iterable[State]:
 def _clean(text: object, longest: int = _LONGEST_NAME) -> str:
     """Return text that a terminal only shows."""
     return "".join(each if each.isprintable() else "?" for each in str(text)[:longest])
+
+
+def _name(text: object) -> Text:
+    """Return a name for a cell, where plain strings could hold markup."""
+    return Text(_clean(text))
 
 
 def _number(record: State | None, path: str) -> float:
@@ -205,8 +216,17 @@ def _rate(record: State, before: State | None, path: str, passed_s: float) -> st
 def _used(record: State, name: str, limit: str) -> Text:
     """Return use and limit, coloured by how full it is."""
     most = _known(record, limit)
+    return Text(f"{_count(record, name)}/{_count(record, limit)}", _colour(record, name, most))
+
+
+def _share(record: State, name: str, limit: str) -> Text:
+    """Return how full it is, or the use where there is no limit."""
+    most = _known(record, limit)
     if not most:
         return Text(_count(record, name))
-    share = _number(record, name) / most
-    colour = "red" if share >= _FULL else "yellow" if share >= _HIGH else ""
-    return Text(f"{_count(record, name)}/{most:,.0f}", colour)
+    return Text(f"{100.0 * _number(record, name) / most:.0f} %", _colour(record, name, most))
+
+
+def _colour(record: State, name: str, most: float | None) -> str:
+    share = _number(record, name) / most if most else 0.0
+    return "red" if share >= _FULL else "yellow" if share >= _HIGH else ""

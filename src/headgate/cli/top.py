@@ -12,6 +12,7 @@ import typer
 
 from headgate.cli.asking import AdminDoor, AdminOption, complaint
 from headgate.cli.exits import CommandError, ExitCode
+from headgate.cli.output import PLAIN_WIDTH
 from headgate.cli.settings import FileOption, SetOption
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def top(
     from headgate.cli.frame import frame
 
     door = AdminDoor(admin, config, assignments)
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     before = _state(door)
     if once:
         time.sleep(_FIRST_S)

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from headgate.core.words import FailureKind, Outcome, Reason, Stage
+from headgate.core.words import FailureKind, Outcome, QuotaKind, Reason, Stage
 
 Cause = Stage | FailureKind | Reason | None
 """Which stage, kind or reason qualifies an outcome; good and late have none."""
@@ -17,12 +17,30 @@ class Leg(NamedTuple):
     prompt_tokens: int
 
 
+class QuotaState(NamedTuple):
+    """One bucket as its owner may see it: what is left of `limit`, and when it is full again."""
+
+    rule: str
+    kind: QuotaKind
+    limit: float
+    remaining: float
+    reset_s: float
+
+
+class Reshaped(NamedTuple):
+    """How a request was changed so that it need not be refused: run in `lane`, cut to `max_tokens`; None is unchanged."""
+
+    lane: str | None = None
+    max_tokens: int | None = None
+
+
 class Admit(NamedTuple):
     """Run it now on these legs.
 
     `first_event_by` is when the engine must have sent its first event (streaming) or its whole answer (not
     streaming), an absolute core time; past it the runtime reports Failed(TIMEOUT). `would` is set only in
-    observe mode: the reason a protecting gate would have refused with.
+    observe mode: the reason a protecting gate would have refused with. `quota` is what is left of the buckets that
+    it falls under.
     """
 
     attempt: int
@@ -31,6 +49,8 @@ class Admit(NamedTuple):
     expected_ttft_s: float
     first_event_by: float
     would: Reason | None = None
+    reshaped: Reshaped | None = None
+    quota: tuple[QuotaState, ...] = ()
 
 
 class Hold(NamedTuple):
@@ -56,6 +76,7 @@ class Yield(NamedTuple):
     value: float = 0.0
     bound: float = 0.0
     first_seen: float = 0.0
+    quota: tuple[QuotaState, ...] = ()
 
 
 class Cancel(NamedTuple):

@@ -22,7 +22,8 @@ class Arrived(NamedTuple):
     outright that this is a first attempt. `fingerprint` is called only at a yield, a hang-up, or while the
     tenant has entries. `due_at` is when it was told to come, by a ticket; `caps_sleep` says that its client cannot
     wait as long as it may be told. An answer has at least `min_tokens`; `fixed_tokens` of the prompt are not in
-    `prompt_bytes` (images). Only `engine` can answer it, where that is set.
+    `prompt_bytes` (images). Only `engine` can answer it, where that is set. `may_clip` says
+    that a shorter answer would still be of use.
     """
 
     attempt: int
@@ -44,6 +45,7 @@ class Arrived(NamedTuple):
     min_tokens: int = 0
     fixed_tokens: int = 0
     engine: str | None = None
+    may_clip: bool = False
 
 
 class ClientGone(NamedTuple):

@@ -8,7 +8,7 @@ from headgate.demos.connection import Address
 _CONFIG = """\
 global
     nbthread 1
-    maxconn 10000
+    maxconn 2000
 defaults
     mode http
     timeout connect 5s

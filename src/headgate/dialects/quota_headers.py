@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import sqrt
 
-from headgate.core.quotas.ledger import QuotaState
+from headgate.core.decisions import QuotaState
 from headgate.core.events import QuotaReading, Remaining
 from headgate.core.settings import DAY_S, MINUTE_S
 from headgate.core.words import QuotaKind

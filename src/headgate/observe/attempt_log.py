@@ -21,8 +21,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from headgate.core.decisions import Admit, Ended, Yield
+from headgate.core.events import Arrived
 from headgate.core.words import Outcome
-from headgate.observe.why import Facts, arrival_of
+from headgate.observe.why import Facts
 
 MOST_WAITING_LINES: Final = 20_000
 """Records between the path and a slow disk; at some 700 bytes each they hold 14 MB (INV-5)."""
@@ -31,6 +32,11 @@ STDOUT: Final = "-"
 _BATCH_S: Final = 0.1
 """How long lines gather before they are written: at 5,000 attempts a second 500 lines for one write."""
 _LAST_WORDS_S: Final = 1.0
+_TENANT: Final = Arrived._fields.index("tenant")
+_LANE: Final = Arrived._fields.index("lane")
+_STREAM: Final = Arrived._fields.index("stream")
+_RETRY_COUNT: Final = Arrived._fields.index("retry_count")
+_PROMPT_BYTES: Final = Arrived._fields.index("prompt_bytes")
 _STDOUT: Final = 1
 _MOST_NAMES: Final = 4096
 _OPEN_TENANT: Final = re.compile(r"key-[0-9a-f]{24}|others")
@@ -50,7 +56,7 @@ class Finish(NamedTuple):
 class Line(msgspec.Struct, omit_defaults=True, gc=False):
     """What is written; times are seconds, what was never reached is left out. docs/how-to/logs-and-why.md explains it."""
 
-    time: datetime
+    time: str
     id: str
     attempt: int
     outcome: str
@@ -96,6 +102,7 @@ class AttemptLog:
         self._ending = False
         self._reopening = False
         self._torn = False
+        self._second, self._second_words = 0, ""
         self._encode = msgspec.json.Encoder().encode
         self._descriptor: int | None = _open(path)
         self._thread = threading.Thread(target=self._run, name="attempt log", daemon=True)
@@ -182,26 +189,34 @@ class AttemptLog:
         return b"".join([encode(self._line(finish, epoch_s)) + b"\n" for finish in batch])
 
     def _line(self, finish: Finish, epoch_s: float) -> Line:
-        final, arrival = finish.final, arrival_of(finish.facts)
-        given = finish.request_id
+        at, facts, admit, final, given = finish
+        number = final.attempt
         line = Line(
-            time=_moment(finish.at + epoch_s),
-            id=f"{self._boot}-{final.attempt:x}" if given is None else given.decode("latin-1"),
-            attempt=final.attempt,
-            outcome=Outcome.YIELDED.value,
-            tenant=self._tenant(arrival.tenant),
-            lane=arrival.lane or self._first_lane or None,
-            stream=arrival.stream,
-            retry_count=arrival.retry_count,
-            prompt_bytes=arrival.prompt_bytes,
+            self._moment(at + epoch_s),
+            f"{self._boot}-{number:x}" if given is None else given.decode("latin-1"),
+            number,
+            Outcome.YIELDED,
         )
-        if finish.admit is not None:
-            _say_expected(line, finish.admit)
+        line.tenant = self._tenant(facts[_TENANT])
+        line.lane = facts[_LANE] or self._first_lane or None
+        line.stream = facts[_STREAM]
+        line.retry_count = facts[_RETRY_COUNT]
+        line.prompt_bytes = facts[_PROMPT_BYTES]
+        if admit is not None:
+            _say_expected(line, admit)
         if isinstance(final, Yield):
             _say_refused(line, final)
         else:
             _say_ended(line, final)
         return line
+
+    def _moment(self, epoch_s: float) -> str:
+        """Return the time of day in UTC to the millisecond, as RFC 3339 writes it; seconds repeat and are kept."""
+        second, part = divmod(round(1000.0 * epoch_s), 1000)
+        if second != self._second:
+            self._second = second
+            self._second_words = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        return f"{self._second_words}.{part:03d}Z"
 
     def _tenant(self, tenant: str) -> str | None:
         """Return a configured name, a hash for any other, and None for nobody's."""
@@ -210,23 +225,16 @@ class AttemptLog:
             return known
         if _OPEN_TENANT.fullmatch(tenant):
             return tenant
-        if len(self._tenants) >= _MOST_NAMES:
-            return self._hash(tenant)
-        self._tenants[tenant] = hashed = self._hash(tenant)
+        hashed = "tenant-" + blake2b(tenant.encode(), digest_size=8, key=self._secret).hexdigest()
+        if len(self._tenants) < _MOST_NAMES:
+            self._tenants[tenant] = hashed
         return hashed
-
-    def _hash(self, tenant: str) -> str:
-        return "tenant-" + blake2b(tenant.encode(), digest_size=8, key=self._secret).hexdigest()
 
 
 def _open(path: str) -> int:
     if path == STDOUT:
         return _STDOUT
     return os.open(Path(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
-
-
-def _moment(epoch_s: float) -> datetime:
-    return datetime.fromtimestamp(round(epoch_s, 3), UTC)
 
 
 def _say_expected(line: Line, admit: Admit) -> None:
@@ -238,15 +246,15 @@ def _say_expected(line: Line, admit: Admit) -> None:
 
 
 def _say_refused(line: Line, final: Yield) -> None:
-    line.reason = final.reason.value
+    line.reason = final.reason
     line.retry = final.retry
     if final.retry:
         line.retry_after_s = round(final.retry_after_s, 3)
 
 
 def _say_ended(line: Line, final: Ended) -> None:
-    line.outcome = final.outcome.value
-    line.reason = None if final.cause is None else final.cause.value
+    line.outcome = final.outcome
+    line.reason = final.cause
     line.lane = final.lane
     line.waited_s = round(final.waited_s, 4)
     line.total_s = round(final.total_s, 4)

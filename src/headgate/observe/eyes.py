@@ -44,12 +44,14 @@ class Eyes:
 
     def traffic(self) -> TrafficSnapshot:
         """Return the distributions as they are now."""
+        self.witness.settle()
         return self._traffic.read()
 
     def why(self, wanted: str) -> list[ToldAttempt]:
         """Return what was decided about the attempts under this id, newest first, in sentences; none when not kept."""
         if self._ring is None:
             return []
+        self.witness.settle()
         epoch_offset_s = time.time() - time.monotonic()
         return [retell(recorded, epoch_offset_s) for recorded in self._ring.find(wanted)]
 
@@ -60,5 +62,6 @@ class Eyes:
 
     def close(self) -> None:
         """Write what waits, within about a second, and stop."""
+        self.witness.settle()
         if self._log is not None:
             self._log.close()

@@ -1,6 +1,6 @@
 """Why did it go so? The last decisions about each attempt, kept as the core made them.
 
-On the path one tuple is appended per step that decided something. Words are made when somebody asks, by a walk
+What is kept is one small tuple per step that decided something. Words are made when somebody asks, by a walk
 through the whole ring: a question is rare and a few milliseconds, a request is neither.
 """
 
@@ -55,7 +55,7 @@ class Ring:
     `boot` begins the ids that the door makes: `boot-N` is attempt N in hexadecimal digits.
     """
 
-    __slots__ = ("_boot", "_names", "_steps", "add")
+    __slots__ = ("_boot", "_names", "_steps", "extend")
 
     def __init__(self, boot: str = "", attempts: int = KEPT_ATTEMPTS) -> None:
         self._boot = boot + "-"
@@ -63,8 +63,8 @@ class Ring:
             maxlen=_STEPS_PER_ATTEMPT * attempts
         )
         self._names: deque[tuple[bytes, int]] = deque(maxlen=attempts)
-        self.add = self._steps.append
-        """Append `(now, facts, decisions)`; `facts` None but for arrivals."""
+        self.extend = self._steps.extend
+        """Append steps `(now, facts, decisions)` in order; `facts` None but for arrivals."""
 
     def name(self, attempt: int, request_id: bytes) -> None:
         """Take note that a client calls this attempt so."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from math import ceil
 from typing import Any
 
-from headgate.core.quotas.ledger import QuotaState
+from headgate.core.decisions import QuotaState
 from headgate.core.words import QuotaKind
 from headgate.dialects.quota_headers import go_duration, write_anthropic, write_openai
 from headgate.testing import answers

@@ -30,7 +30,7 @@ from headgate.core.settings import (
     Settings,
     TenantSettings,
 )
-from headgate.core.words import FailureKind, QuotaKind, Reason, Sent
+from headgate.core.words import DeadlineFrom, FailureKind, QuotaKind, Reason, Sent
 from headgate.wiring.governor import build_governor
 
 _LANE = LaneSettings("lane", deadline_s=60.0)
@@ -282,3 +282,55 @@ def test_observe_mode_keeps_the_hard_cap_where_it_is_asked_to() -> None:
     gate = _gate(LaneSettings("lane", deadline_s=3.0, max_queue=0), streams=1, observe=True, hard_cap=True)
     assert isinstance(_ask(gate, 1), Admit)
     assert isinstance(_ask(gate, 2), Yield)
+
+
+# ---- room made by others, and room made by oneself
+
+
+def test_where_everything_is_full_the_least_important_makes_room() -> None:
+    lanes = (LaneSettings("high", deadline_s=600.0, band=0), LaneSettings("low", deadline_s=600.0, band=5))
+    gate = _gate(*lanes, streams=1, max_held=2)
+    _ask(gate, 0, lane="low")
+    for attempt in (1, 2):
+        assert isinstance(_ask(gate, attempt, lane="low"), Hold)
+    full = _ask(gate, 3, lane="low")
+    assert (full.reason, full.value, full.bound) == (Reason.QUEUE_FULL, 2, 2)
+    decisions = gate.handle(Arrived(4, lane="high", prompt_bytes=400, max_tokens=100), 0.0)
+
+    assert isinstance(decisions[0], Hold)
+    assert isinstance(decisions[1], Yield)
+    assert (decisions[1].attempt, decisions[1].reason) == (2, Reason.DISPLACED)
+
+
+def test_a_lane_under_pressure_cuts_answers_before_it_refuses_them() -> None:
+    lane = LaneSettings("lane", deadline_s=60.0, max_queue=0, clip_tokens=50)
+    engine = EngineSettings("engine", 4, kv_tokens=1_000, prior=steady_prior(2.0))
+    gate = _gate(lane, engine=engine)
+    _ask(gate, 1, max_tokens=700)
+    whole = _ask(gate, 2, max_tokens=300)
+    cut = _ask(gate, 3, max_tokens=300, may_clip=True)
+
+    assert isinstance(whole, Yield), "800 and 400 tokens do not fit into 1,000"
+    assert isinstance(cut, Admit)
+    assert cut.reshaped == (None, 50)
+    assert cut.legs[0].kv_tokens == 150
+
+
+def test_a_lane_under_pressure_may_demote() -> None:
+    lanes = (
+        LaneSettings("chat", deadline_s=4.0, demote="batch", headroom=0),
+        LaneSettings("batch", deadline_s=600.0, deadline_from=DeadlineFrom.ATTEMPT, headroom=0),
+    )
+    gate = _gate(*lanes, streams=1)
+    decisions = [_ask(gate, attempt, lane="chat") for attempt in range(5)]
+    assert not any(isinstance(each, Yield) for each in decisions)
+    running, now = 0, 0.0
+    told = []
+    while len(told) < 4:
+        now += 2.0
+        admitted = next(each for each in _finish(gate, running, now) if isinstance(each, Admit))
+        running = admitted.attempt
+        told.append(admitted.reshaped)
+
+    assert told[0] is None
+    assert ("batch", None) in told

@@ -7,6 +7,7 @@ quotas; what never ran gives them back, what ran is settled with what it really 
 from collections import Counter
 from typing import NamedTuple
 
+from headgate.core.decisions import QuotaState
 from headgate.core.governor.provider import sizes_of
 from headgate.core.governor.records import Attempt
 from headgate.core.quotas.ledger import Ledger, Who
@@ -98,6 +99,10 @@ class Allowances:
             draft.reservation = self.ledger.take(_who(draft), sizes_of(draft), now)
         if draft.tenant in self._tenants:
             self._inside[draft.tenant] += 1
+
+    def report(self, draft: Attempt, now: float) -> tuple[QuotaState, ...]:
+        """Return what is left of the quotas that this attempt falls under."""
+        return () if self.ledger.is_empty else self.ledger.report(_who(draft), now)
 
     def admitted(self, now: float) -> None:
         """Count an admission: it earns a fifth of a retry."""

@@ -8,23 +8,23 @@ throws it away.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headgate.core.decisions import Admit, Hold, Leg, Yield
+from headgate.core.decisions import Admit, Hold, Leg, Reshaped, Yield
 from headgate.core.events import Arrived
 from headgate.core.governor.knowledge import Knowledge
-from headgate.core.governor.records import Attempt, Engine
+from headgate.core.governor.promises import expected_wait_s
+from headgate.core.governor.records import Attempt, Engine, Lane
 from headgate.core.governor.refusal import refusal
 from headgate.core.governor.turns import ahead_of, may_go
 from headgate.core.lanes import choose_lane
 from headgate.core.tickets import DUE_HOLD_S, EARLY_RETURNS_FORGIVEN, EARLY_S, Entry
 from headgate.core.words import DeadlineFrom, Reason
 
-# No queue holds more than this, whatever its predicted wait (INV-5): at 10,000 attempts even a thousand
-# departures a second mean ten seconds.
-QUEUE_COUNT_CEILING = 10_000
 # Who is back when told is held for this share of its hint, if that is longer: the promise is kept within as much.
 _DUE_HOLD_SHARE = 0.2
 # So many answers teach how long a whole one takes; nobody is refused for what is only believed.
 _TRUSTED_ANSWERS = 10
+# Refusals for want of room: a shorter request, or one that may wait longer, may still go.
+_UNDER_PRESSURE = (Reason.SATURATED, Reason.QUEUE_FULL, Reason.TOO_LATE)
 # SDKs try twice more by themselves: this is the last of them.
 _LAST_CHANCE = 2
 # A whole answer may take this many times its expected decoding before its engine is given up (design section 6).
@@ -43,6 +43,37 @@ class Plan(NamedTuple):
 
 def assess(knowledge: Knowledge, arrival: Arrived, now: float) -> Plan:
     """Return what `handle(Arrived)` would decide at this time; changes nothing."""
+    plan = _assess_as_it_is(knowledge, arrival, now)
+    if isinstance(plan.decision, Yield) and plan.decision.reason in _UNDER_PRESSURE:
+        plan = _reshape(knowledge, plan, now) or plan
+    return _observed(knowledge, plan, now) if knowledge.observe else plan
+
+
+def _reshape(knowledge: Knowledge, refused: Plan, now: float) -> Plan | None:
+    """Return how it could run all the same: shorter, or in the lane that its own demotes to; None if it could not."""
+    arrival, settings = refused.draft.arrival, refused.draft.lane.settings
+    most, demote = settings.clip_tokens, settings.demote
+    if most is not None and arrival.may_clip and (arrival.max_tokens is None or arrival.max_tokens > most):
+        arrival = arrival._replace(max_tokens=most)
+        plan = _assess_as_it_is(knowledge, arrival, now)
+        if not isinstance(plan.decision, Yield):
+            return _announced(plan, Reshaped(None, most))
+    if demote is None:
+        return None
+    plan = _assess_as_it_is(knowledge, arrival._replace(lane=demote), now)
+    clipped = most if arrival is not refused.draft.arrival else None
+    return None if isinstance(plan.decision, Yield) else _announced(plan, Reshaped(demote, clipped))
+
+
+def _announced(plan: Plan, reshaped: Reshaped) -> Plan:
+    plan.draft.reshaped = reshaped
+    decision = plan.decision
+    return (
+        plan._replace(decision=decision._replace(reshaped=reshaped)) if isinstance(decision, Admit) else plan
+    )
+
+
+def _assess_as_it_is(knowledge: Knowledge, arrival: Arrived, now: float) -> Plan:
     lane = choose_lane(knowledge.open_lanes, arrival.lane, knowledge.first_lane)
     draft = Attempt(arrival, lane, now, knowledge.arrivals)
     routes, engine = knowledge.routes, arrival.engine
@@ -52,8 +83,7 @@ def assess(knowledge: Knowledge, arrival: Arrived, now: float) -> Plan:
     _size(knowledge, draft)
     entry = _recognise(draft, now)
     _date(knowledge, draft)
-    plan = _judge(knowledge, draft, entry, now)
-    return _observed(knowledge, plan, now) if knowledge.observe else plan
+    return _judge(knowledge, draft, entry, now)
 
 
 def _observed(knowledge: Knowledge, plan: Plan, now: float) -> Plan:
@@ -174,7 +204,7 @@ def _judge_wait(
 ) -> Plan:
     """Hold it at this place if it will make it from there."""
     openings = draft.route.pool.openings
-    wait_s = openings.wait_s(place, now)
+    wait_s = expected_wait_s(draft, place, now)
     upper_s = wait_s + openings.upper_s(place)
     ttft_s = min([engine.expected_ttft_s(draft.prompt_tokens) for engine in engines])
     if now + upper_s + ttft_s > draft.deadline:
@@ -239,12 +269,12 @@ def _over_bounds(
             return Reason.SATURATED, knowledge.running(), knowledge.stream_limit()
         told_s = 0.0 if entry is None or entry.due_at is None else entry.due_at - entry.known_from
         draft.hold_until = now + max(DUE_HOLD_S, _DUE_HOLD_SHARE * told_s)
-    count = lane.held
+    if knowledge.held_count >= knowledge.max_held and less_important(knowledge, settings.band) is None:
+        return Reason.QUEUE_FULL, knowledge.held_count, knowledge.max_held
     # Somebody who was refused and told to come back, twice, may exceed the count, never the deadline.
     last_chance = draft.recognised and (draft.arrival.retry_count or 0) >= _LAST_CHANCE
-    most = QUEUE_COUNT_CEILING if last_chance or not settings.max_queue else settings.max_queue
-    if count >= (bound := min(most, QUEUE_COUNT_CEILING)):
-        return Reason.QUEUE_FULL, count, bound
+    if settings.max_queue and lane.held >= settings.max_queue and not last_chance:
+        return Reason.QUEUE_FULL, lane.held, settings.max_queue
     tokens = lane.held_tokens + draft.prompt_tokens + draft.output_tokens
     if settings.max_queue_tokens is not None and tokens > settings.max_queue_tokens:
         return Reason.QUEUE_FULL, tokens, settings.max_queue_tokens
@@ -252,6 +282,12 @@ def _over_bounds(
     if held_bytes > settings.max_queue_bytes:
         return Reason.QUEUE_FULL, held_bytes, settings.max_queue_bytes
     return None
+
+
+def less_important(knowledge: Knowledge, band: int) -> Lane | None:
+    """Return the lane whose held work makes room for this band's where everything is full; None where none has to."""
+    lanes = [lane for lane in knowledge.lanes.values() if lane.held and lane.settings.band > band]
+    return max(lanes, key=lambda lane: lane.settings.band, default=None)
 
 
 def _is_due(entry: Entry | None, now: float) -> bool:
@@ -268,4 +304,5 @@ def admission(draft: Attempt, engine: Engine, ttft_s: float, now: float) -> Admi
         if draft.arrival.time_allowed_s is not None:
             first_event_by = min(first_event_by, draft.arrived_at + draft.arrival.time_allowed_s)
     leg = Leg(engine.settings.name, 1, kv_tokens, prefill_tokens)
-    return Admit(draft.attempt, (leg,), now - draft.arrived_at, ttft_s, first_event_by)
+    waited_s = now - draft.arrived_at
+    return Admit(draft.attempt, (leg,), waited_s, ttft_s, first_event_by, None, draft.reshaped)

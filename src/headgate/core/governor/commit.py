@@ -1,10 +1,12 @@
 """Commit: write a plan down, admit from the queue, and refuse out of it. Nothing here asks whether; `assess` did."""
 
+from collections import deque
 from collections.abc import Sequence
+from typing import TypeVar
 
-from headgate.core.decisions import Admit, Decision, Ended, Hold, Yield
+from headgate.core.decisions import Admit, Decision, Ended, Yield
 from headgate.core.governor.allowances import give_back
-from headgate.core.governor.assess import Plan, admission, fit_somewhere, is_agreed
+from headgate.core.governor.assess import Plan, admission, fit_somewhere, is_agreed, less_important
 from headgate.core.governor.knowledge import Knowledge
 from headgate.core.governor.promises import known_until, place_until
 from headgate.core.governor.records import Attempt, Engine, Route
@@ -23,8 +25,8 @@ _BLOCKED = (Reason.SATURATED, Reason.QUEUE_FULL)
 _FAR_S = 86_400.0
 
 
-def commit(knowledge: Knowledge, plan: Plan, now: float) -> Decision:
-    """Make the plan true and return its decision."""
+def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]:
+    """Make the plan true and return its decision, and after it what it means for somebody who had to make room."""
     draft, decision = plan.draft, plan.decision
     knowledge.arrivals += 1
     draft.lane.arrived += 1
@@ -38,14 +40,38 @@ def commit(knowledge: Knowledge, plan: Plan, now: float) -> Decision:
         if decision.reason in _BLOCKED:
             _mark_blocked(draft.route.up, now)
         _leave_record(knowledge, draft, decision, now)
-        return decision
+        return (_with_quota(knowledge, draft, decision, now),)
     knowledge.attempts[draft.attempt] = draft
     knowledge.allowances.taken_in(draft, now)
-    if plan.engine is not None:
+    if isinstance(decision, Admit):
+        assert plan.engine is not None
         _start(knowledge, draft, plan.engine, decision, now)
-    else:
-        _hold(knowledge, draft, now)
-    return decision
+        return (_with_quota(knowledge, draft, decision, now),)
+    displaced = _displace(knowledge, draft, now)
+    _hold(knowledge, draft, now)
+    return (decision, *displaced)
+
+
+_Told = TypeVar("_Told", Admit, Yield)
+
+
+def _with_quota(knowledge: Knowledge, draft: Attempt, decision: _Told, now: float) -> _Told:
+    """Say what is left of its tenant's quotas, where there are any."""
+    states = knowledge.allowances.report(draft, now)
+    return decision._replace(quota=states) if states else decision
+
+
+def _displace(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[Decision, ...]:
+    """Where everything is full, refuse the last of the least important lane; `assess` has found that there is one."""
+    if knowledge.held_count < knowledge.max_held:
+        return ()
+    lane = less_important(knowledge, draft.lane.settings.band)
+    assert lane is not None
+    last = max(
+        (queue for queue in lane.queues.values() if len(queue.order)), key=lambda each: len(each.order)
+    )
+    held = deque(last.order, maxlen=1)[0]
+    return refuse_held(knowledge, knowledge.attempts[held.attempt], Reason.DISPLACED, now)
 
 
 def _count_retry(knowledge: Knowledge, plan: Plan, now: float) -> None:
@@ -82,9 +108,8 @@ def wake_for_account(knowledge: Knowledge, held: Attempt, now: float) -> None:
         knowledge.wake_at(now + min(waits), held.attempt)
 
 
-def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit | Hold, now: float) -> None:
+def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit, now: float) -> None:
     """Give the permit that `decision` speaks of."""
-    assert isinstance(decision, Admit)
     leg, gate = decision.legs[0], engine.gate
     draft.engine = engine
     draft.state = State.PREFILL
@@ -140,7 +165,7 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
         knowledge.unhold(held, admitted=True)
         admit = admission(held, engine, ttft_s, now)
         _start(knowledge, held, engine, admit, now)
-        decisions.append(admit)
+        decisions.append(_with_quota(knowledge, held, admit, now))
     return decisions
 
 

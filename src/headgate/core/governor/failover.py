@@ -10,7 +10,7 @@ from heapq import heapify
 
 from headgate.core.decisions import Decision, Hold
 from headgate.core.events import Failed
-from headgate.core.governor.assess import QUEUE_COUNT_CEILING, fit_somewhere, price
+from headgate.core.governor.assess import fit_somewhere, price
 from headgate.core.governor.commit import dispatch
 from headgate.core.governor.knowledge import Knowledge
 from headgate.core.governor.records import Attempt, Engine, Route
@@ -83,9 +83,10 @@ def _may_wait(knowledge: Knowledge, attempt: Attempt, detour: Route, now: float)
     lane = attempt.lane
     settings = lane.settings
     most_tokens, tokens = settings.max_queue_tokens, attempt.prompt_tokens + attempt.output_tokens
-    most = QUEUE_COUNT_CEILING if settings.max_queue is None else min(settings.max_queue, QUEUE_COUNT_CEILING)
+    most = knowledge.max_held if settings.max_queue is None else settings.max_queue
     return (
         not knowledge.draining
+        and knowledge.held_count < knowledge.max_held
         and lane.held < most
         and (most_tokens is None or lane.held_tokens + tokens <= most_tokens)
         and lane.held_bytes + attempt.body_bytes <= settings.max_queue_bytes

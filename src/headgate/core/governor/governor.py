@@ -119,6 +119,7 @@ class Governor:
             pool.places.expire(now)
         knowledge.allowances.reconfigure(settings, now)
         knowledge.observe, knowledge.hard_cap = settings.observe, settings.hard_cap
+        knowledge.max_held = settings.max_held
         _re_lane_all(knowledge, settings, now)
         _re_engine_all(knowledge, settings, now)
         return tuple(dispatch(knowledge, now))
@@ -127,7 +128,7 @@ class Governor:
         knowledge = self._knowledge
         if event.attempt in knowledge.attempts:
             raise ValueError(f"attempt {event.attempt} has arrived before")
-        return (commit(knowledge, assess(knowledge, event, now), now),)
+        return commit(knowledge, assess(knowledge, event, now), now)
 
     def _current(self, attempt_number: int, states: tuple[State, ...]) -> Attempt | None:
         """Return the attempt that an event is about, if it stands where the event means anything to it."""

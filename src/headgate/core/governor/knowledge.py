@@ -43,6 +43,7 @@ class Knowledge:
         "labelled",
         "lanes",
         "make_order",
+        "max_held",
         "max_places",
         "observe",
         "open_lanes",
@@ -66,7 +67,7 @@ class Knowledge:
         self.engines = {engine.name: new_engine(engine, now) for engine in settings.engines}
         self.allowances = Allowances(settings)
         self.observe, self.hard_cap = settings.observe, settings.hard_cap
-        self.max_places = settings.max_places
+        self.max_places, self.max_held = settings.max_places, settings.max_held
         self.prompt_bytes = PromptBytes()
         self.output_length = OutputLength()
         self.attempts: dict[int, Attempt] = {}

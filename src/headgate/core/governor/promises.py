@@ -33,17 +33,30 @@ def spread(count: int) -> float:
     return (count + 1) * _GOLDEN % 1.0
 
 
+def expected_wait_s(draft: Attempt, place: int, now: float) -> float:
+    """Return how long an attempt at this place is expected to wait: for permits, and for accounts where those bind."""
+    route = draft.route
+    if route.up[0].provider is None:
+        return route.pool.openings.wait_s(place, now)
+    accounts = [engine.provider for engine in route.up if engine.provider is not None]
+    free = sum([engine.limit - engine.gate.streams for engine in route.up])
+    permit_s = 0.0 if place <= free else route.pool.openings.wait_s(place - max(0, free), now)
+    if len(accounts) < len(route.up):
+        return permit_s
+    return max(permit_s, min([account.wait_s(draft, now, place) for account in accounts]))
+
+
 def hint_s(knowledge: Knowledge, draft: Attempt, now: float) -> float:
     """Return when this client, refused now, would be admitted if it came back then, in [0.1, 60] s."""
     arrival, pool = draft.arrival, draft.route.pool
     places, openings = pool.places, pool.openings
     place = pool.held_count + places.rank(arrival.tenant, draft.lined_up_at, draft.arrival_number, now)
-    wait_s = openings.wait_s(place, now)
+    expected_s = expected_wait_s(draft, place, now)
     share = spread(knowledge.hints_given)
-    if wait_s > LONGEST_HINT_S or not places.has_room_for(arrival.tenant, now):
+    if expected_s > LONGEST_HINT_S or not places.has_room_for(arrival.tenant, now):
         return FAR_HINT_S + share * (LONGEST_HINT_S - FAR_HINT_S)
     early_s = _LEAD_S + share * min(_SPREAD_S, 1.0 / openings.per_s())
-    hint = wait_s * _STRETCH - min(early_s, wait_s / 2.0)
+    hint = expected_s * _STRETCH - min(early_s, expected_s / 2.0)
     return min(max(SHORTEST_HINT_S, hint), LONGEST_HINT_S)
 
 

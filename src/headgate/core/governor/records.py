@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from headgate.core.decisions import Reshaped
 from headgate.core.events import Arrived, EngineSeen, Failed, QuotaReading
 from headgate.core.lanes import LaneShares
 from headgate.core.lifecycle import State
@@ -85,6 +86,7 @@ class Attempt:
         "queue",
         "recognised",
         "reservation",
+        "reshaped",
         "route",
         "service_s",
         "state",
@@ -123,6 +125,7 @@ class Attempt:
         self.listed_end: float | None = None
         self.reservation: Reservation | None = None
         self.charged: Reservation | None = None
+        self.reshaped: Reshaped | None = None
         self.route: Route
         self.queue: Queue
         self.tried: Engine | None = None

@@ -14,10 +14,10 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from headgate.core.decisions import QuotaState
 from headgate.core.quotas.amounts import Charge, Reservation, Sizes, needed_amount, reserved_amount
 from headgate.core.quotas.bucket import Bucket
 from headgate.core.settings import QuotaLimit, QuotaRule
-from headgate.core.words import QuotaKind
 
 MAX_BUCKETS = 100_000
 # How many of the least recently used are looked at for one that is idle and full.
@@ -46,16 +46,6 @@ class Shortage(NamedTuple):
     needed: float
     left: float
     never_fits: bool
-
-
-class QuotaState(NamedTuple):
-    """One bucket as its owner may see it: what is left of `limit`, and when it is full again."""
-
-    rule: str
-    kind: QuotaKind
-    limit: float
-    remaining: float
-    reset_s: float
 
 
 class Ledger:

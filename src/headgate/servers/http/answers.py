@@ -3,7 +3,7 @@
 from headgate.core.words import FailureKind, Sent
 from headgate.dialects.contract import Usage
 from headgate.runtime.upstream import AnswerHead
-from headgate.runtime.upstream.fields import Lines
+from headgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
 from headgate.servers.http.contract import Owner
 from headgate.servers.http.fields import first, for_client, hint_s, lines_for_client
 
@@ -121,8 +121,10 @@ class WholeAnswer:
     def _headers(self) -> list[tuple[bytes, bytes]] | Lines:
         """An engine's retry hint is passed on clamped, and only where it refused."""
         if self._head.status < 300:
-            return lines_for_client(self._head, self._owner.request_id)
-        headers = for_client(self._head.headers, self._owner.request_id)
+            lines = lines_for_client(self._head, self._owner.request_id)
+            extra = self._owner.extra
+            return Lines(lines + header_lines(extra, ANSWER_RESERVED)) if extra else lines
+        headers = for_client(self._head.headers, self._owner.request_id) + self._owner.extra
         hint = hint_s(self._head.headers) if self._head.status in OVERLOADED else None
         if hint is not None:
             headers.append((b"retry-after", b"%d" % max(1, round(hint))))

@@ -3,12 +3,15 @@
 from headgate.core.decisions import Admit, Cancel, Ended, Hold, Yield
 from headgate.core.events import ClientGone, Failed, Finished, FirstToken, Released
 from headgate.core.words import FailureKind, Outcome, Sent
+from headgate.dialects.clip import clipped
 from headgate.dialects.contract import Dialect, RequestFacts
 from headgate.dialects.refusals import Refuser
 from headgate.runtime.upstream import Call
-from headgate.runtime.upstream.fields import Lines
+from headgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
+from headgate.servers.http.adornment import adornment, quota_pairs
 from headgate.servers.http.answers import tell_failure
 from headgate.servers.http.contract import Desk, EngineRoute
+from headgate.servers.http.fields import Pairs
 from headgate.servers.http.streams import StreamAnswer, cut_off
 from headgate.servers.http.unsent import FirstStream, FirstWhole
 from headgate.servers.http1.contract import Exchange
@@ -33,6 +36,7 @@ class Attempt:
         "_unsent",
         "dialect",
         "exchange",
+        "extra",
         "number",
         "refuser",
         "request_id",
@@ -65,6 +69,7 @@ class Attempt:
         self.dialect = dialect
         self.refuser: Refuser = dialect.refuser
         self.stream: StreamAnswer | None = None
+        self.extra: Pairs = []
         self.ticket_tenant: str | None = None
         """Whose ticket a refusal carries; None for a client that did not ask for one."""
 
@@ -90,12 +95,21 @@ class Attempt:
     def _run(self, decision: Admit) -> None:
         self._engine = engine = self._desk.engines[decision.legs[0].engine]
         self._expires_at = self._desk.first_event_by(decision.first_event_by)
+        if decision.quota or decision.reshaped is not None:
+            self._adorn(decision)
         if self._facts.stream:
             self._asked_usage = self._desk.asks_usage(engine.name, self._facts, self._body)
             self._send_streaming(engine)
         else:
             self._send(engine, self._body, FirstWhole(self))
             self._drop_body()
+
+    def _adorn(self, decision: Admit) -> None:
+        """Cut the answer if that is how it may run, and tell the client of it and of its quotas."""
+        self.extra = adornment(decision, self.dialect.family)
+        reshaped = decision.reshaped
+        if reshaped is not None and reshaped.max_tokens is not None:
+            self._body = clipped(self._body, reshaped.max_tokens, path=self.exchange.head.path)
 
     def _send_streaming(self, engine: EngineRoute) -> None:
         """Send it; the body is kept only as long as it may have to be sent again."""
@@ -150,6 +164,8 @@ class Attempt:
         status, lines, body, close = self.refuser.refuse_in_lines(
             decision.reason, decision.retry_after_s, decision.retry, self.request_id
         )
+        if decision.quota:
+            lines += header_lines(quota_pairs(decision.quota, self.dialect.family), ANSWER_RESERVED)
         if self.ticket_tenant is not None and decision.retry:
             lines += self._desk.tickets.line(self.ticket_tenant, decision)
         self.exchange.respond(status, Lines(lines), body, close=close)

@@ -11,6 +11,7 @@ from headgate.runtime.driver import Driver
 from headgate.runtime.lag import LATE_S
 from headgate.runtime.upstream import Upstream
 from headgate.runtime.upstream.fields import Lines
+from headgate.servers.http.fields import Pairs
 from headgate.servers.http.tickets import TicketDesk
 from headgate.servers.http1.contract import Exchange, Head
 
@@ -23,7 +24,7 @@ class DoorSettings:
     `first_event_s` bounds the time from admission to the first event beside the core's own deadline. While the loop
     is later than `loop_lag_s` new requests are refused. `keep_alive_s` names paths whose streaming clients get a sign
     of life every so many seconds before the first token; it settles their status (see `keep_alive`). `ticket_key` signs
-    tickets; None makes one at the start.
+    tickets; None makes one at the start. With `clips` the core is told which answers may be cut short.
     """
 
     light_at_once: int = 16
@@ -32,6 +33,7 @@ class DoorSettings:
     loop_lag_s: float = LATE_S
     keep_alive_s: Mapping[str, float] | None = None
     ticket_key: bytes | None = field(default=None, repr=False)
+    clips: bool = False
 
 
 class EngineRoute(NamedTuple):
@@ -54,6 +56,8 @@ class Owner(Protocol):
     request_id: bytes
     dialect: Dialect
     refuser: Refuser
+    extra: Pairs
+    """Headers of our own for the answer."""
 
     def begun(self) -> None:
         """The first event of a stream has come, in time."""

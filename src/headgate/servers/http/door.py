@@ -8,6 +8,7 @@ from typing import Final
 
 from headgate.core.events import Arrived
 from headgate.core.words import Reason
+from headgate.dialects.clip import may_clip
 from headgate.dialects.contract import BadInputError, Dialect, RequestFacts
 from headgate.runtime.callers import Callers
 from headgate.runtime.driver import Driver
@@ -104,6 +105,8 @@ class HttpDoor:
         attempt = self._attempt(exchange, number, request_id, reading.dialect, facts, body)
         self._ongoing[exchange] = attempt
         arrival = _arrival(self._secret, number, reading, facts, body)
+        if self.settings.clips:
+            arrival = arrival._replace(may_clip=may_clip(body))
         if reading.ticket is not None:
             attempt.ticket_tenant = reading.caller.tenant
             arrival = self._with_ticket(arrival, reading.ticket)

@@ -8,6 +8,7 @@ from headgate.dialects.refusals import Refuser
 from headgate.runtime.upstream import Call
 from headgate.servers.http.answers import tell_failure
 from headgate.servers.http.contract import EngineRoute
+from headgate.servers.http.fields import Pairs
 from headgate.servers.http1.contract import Exchange
 
 
@@ -17,7 +18,17 @@ class LightRequest:
     `send` posts it to one of `engines`: to the first, and to the second if the first cannot be reached.
     """
 
-    __slots__ = ("_call", "_done", "_engines", "_send", "dialect", "exchange", "refuser", "request_id")
+    __slots__ = (
+        "_call",
+        "_done",
+        "_engines",
+        "_send",
+        "dialect",
+        "exchange",
+        "extra",
+        "refuser",
+        "request_id",
+    )
 
     def __init__(
         self,
@@ -33,6 +44,7 @@ class LightRequest:
         self._send = send
         self._engines = list(engines[:2])
         self.exchange = exchange
+        self.extra: Pairs = []
         self.request_id = request_id
         self.dialect = dialect
         self.refuser: Refuser = dialect.refuser

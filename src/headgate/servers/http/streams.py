@@ -199,7 +199,7 @@ class StreamAnswer:
         assert self._head is not None
         self._started = True
         headers = for_client(self._head.headers, self._owner.request_id)
-        headers = [pair for pair in headers if pair[0] != b"cache-control"]
+        headers = [pair for pair in headers if pair[0] != b"cache-control"] + self._owner.extra
         self._exchange.start(200, headers + _STREAM_FIELDS)
         self._owner.begun()
 

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from headgate.sim.experiments.contract import Experiment, Measured
+from headgate.sim.experiments.fairness import FAIR_TENANTS
 from headgate.sim.experiments.hints import HINT_QUALITY
+from headgate.sim.experiments.isolation import LANE_ISOLATION
 from headgate.sim.experiments.limiter_shootout import LIMITER_SHOOTOUT
 from headgate.sim.experiments.overload import NO_GATE_VS_GATE
 from headgate.sim.experiments.sizing import SIZING
@@ -24,6 +26,8 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
             ABORT_LAG,
             SIZING,
             LIMITER_SHOOTOUT,
+            LANE_ISOLATION,
+            FAIR_TENANTS,
         )
     }
 )

@@ -50,8 +50,8 @@ function draw(holder) {
   const ribbons = new Map();
   const under = picture.appendChild(shape("g"));
   const ribbon = (name, tone) => {
-    const wide = under.appendChild(shape("path", { class: `ribbon tone-${tone}` }));
-    const drops = under.appendChild(shape("path", { class: `drops tone-${tone}` }));
+    const wide = under.appendChild(shape("path", { class: `ribbon tone-${tone}`, "stroke-width": 0 }));
+    const drops = under.appendChild(shape("path", { class: `drops tone-${tone}`, "stroke-width": 0 }));
     ribbons.set(name, { wide, drops, speed: 0 });
   };
   ribbon("arrivals", "calm");

@@ -3,6 +3,9 @@
 import { alarmOf, bar, keyed, make, row, say, setBar } from "./draw.js";
 import { clock, figure, percent, seconds, signed } from "./words.js";
 
+// Attempts for each request at which a bar is full: clients that try three times each are a retry storm.
+const STORM = 3;
+
 const sum = (counts) => Object.values(counts).reduce((total, count) => total + count, 0);
 const rowsOf = (id) => document.querySelector(`#${id} tbody`);
 
@@ -173,11 +176,10 @@ export function showReturns(picture) {
   }).forEach((pair, index) => say(pair.lastChild, Object.values(facts)[index]));
   document.getElementById("tenants").hidden = picture.tenants.length < 2;
   if (picture.tenants.length < 2) return;
-  const most = Math.max(...picture.tenants.map((tenant) => tenant.amplification));
   cellsOf("tenants", picture.tenants.map((tenant) => tenant.tenant || "(nobody named)"), ["number", "number", ""], [3]).forEach((cells, index) => {
     const tenant = picture.tenants[index];
     say(cells[1], figure(tenant.requests));
     say(cells[2], figure(tenant.attempts));
-    setBar(cells[3].firstChild, { share: tenant.amplification / most, alarm: alarmOf((tenant.amplification - 1) / 3), words: tenant.amplification.toFixed(2) });
+    setBar(cells[3].firstChild, { share: (tenant.amplification - 1) / (STORM - 1), alarm: alarmOf((tenant.amplification - 1) / (STORM - 1)), words: tenant.amplification.toFixed(2) });
   });
 }

@@ -1,0 +1,66 @@
+"""Cutting an answer short on request of the operator: which bodies bear it, and how it is written into one.
+
+Half a tool call or half a JSON document is worth nothing, so bodies that ask for either are left alone.
+"""
+
+import msgspec
+from msgspec import Raw
+
+_LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+_ABSENT = Raw(b"")
+_NOTHING = (b"", b"null", b"[]", b"{}")
+_PLAIN = (b'"text"', b"")
+
+
+class _Kind(msgspec.Struct):
+    type: Raw = _ABSENT
+
+
+class _Text(msgspec.Struct):
+    format: _Kind | None = None
+
+
+class _Wishes(msgspec.Struct):
+    tools: Raw = _ABSENT
+    functions: Raw = _ABSENT
+    response_format: _Kind | None = None
+    text: _Text | None = None
+    guided_json: Raw = _ABSENT
+    guided_grammar: Raw = _ABSENT
+    structured_outputs: Raw = _ABSENT
+    grammar: Raw = _ABSENT
+    json_schema: Raw = _ABSENT
+
+
+_wishes = msgspec.json.Decoder(_Wishes)
+
+
+def may_clip(body: bytes) -> bool:
+    """Return whether a shorter answer to this body would still be of use: no tools, no schema, no grammar."""
+    try:
+        wishes = _wishes.decode(body)
+    except msgspec.DecodeError:
+        return False
+    shapes = [wishes.response_format, wishes.text.format if wishes.text is not None else None]
+    if any(shape is not None and bytes(shape.type) not in _PLAIN for shape in shapes):
+        return False
+    bound = (
+        wishes.tools,
+        wishes.functions,
+        wishes.guided_json,
+        wishes.guided_grammar,
+        wishes.structured_outputs,
+        wishes.grammar,
+        wishes.json_schema,
+    )
+    return all(bytes(each) in _NOTHING for each in bound)
+
+
+def clipped(body: bytes, max_tokens: int, *, path: bytes) -> bytes:
+    """Return the body with its answer bounded by so many tokens; the caller has read the body before."""
+    fields = msgspec.json.decode(body)
+    given = [name for name in _LIMITS if fields.get(name) is not None]
+    usual = "max_output_tokens" if path == b"/v1/responses" else "max_tokens"
+    for name in given or [usual]:
+        fields[name] = max_tokens
+    return msgspec.json.encode(fields)

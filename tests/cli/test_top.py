@@ -1,0 +1,168 @@
+"""`headgate top`: one frame for pipes, a living one for terminals, and a clear word when there is no gate."""
+
+import contextlib
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import termios
+import time
+from typing import Any
+
+import pytest
+import typer
+from rich.console import Console
+
+from cli.admin_door import Door, admin_door
+from headgate.cli.exits import CommandError, ExitCode
+from headgate.cli.frame import frame
+from headgate.cli.top import top
+from headgate.core.events import Arrived
+
+Captured = pytest.CaptureFixture[str]
+PATIENCE_S = 20.0
+ALONE = "import typer; from headgate.cli.top import top; typer.run(top)"
+
+
+def ask(*arguments: str) -> None:
+    app = typer.Typer(add_completion=False)
+    app.command()(top)
+    app([*arguments], standalone_mode=False)
+
+
+def busy(door: Door) -> None:
+    door.post(0.0, Arrived(1))
+    door.post(0.5, Arrived(2))
+
+
+def drawn(state: dict[str, Any], before: dict[str, Any] | None = None, width: int = 80, **more: str) -> str:
+    """Return a frame as text."""
+    console = Console(width=width, record=True, file=open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 - the console's own
+    console.print(frame("http://gate", state, before, **more))
+    console.file.close()
+    return console.export_text()
+
+
+def test_once_prints_one_frame_without_a_terminal(capsys: Captured) -> None:
+    with admin_door() as door:
+        busy(door)
+        ask("--once", "--admin", door.url)
+
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert re.search(r"gpu-0\s+up\s+1/1", out)
+    assert "refused  saturated: interactive 1 (" in out
+    assert out.startswith(f"headgate {door.url}")
+
+
+def test_without_a_terminal_it_says_how_to_have_one_frame() -> None:
+    with admin_door() as door, pytest.raises(CommandError, match="--once") as raised:
+        ask("--admin", door.url)
+
+    assert raised.value.code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("flags", [[], ["--once"]])
+def test_no_gate_is_said_in_one_line(flags: list[str]) -> None:
+    with pytest.raises(CommandError, match=r"nobody listens at http://127\.0\.0\.1:1: is the gate running"):
+        ask(*flags, "--admin", "http://127.0.0.1:1")
+
+
+STATE: dict[str, Any] = {
+    "now": 12.0,
+    "draining": True,
+    "lanes": [{"name": "a", "held": 3, "arrived": 50, "outcomes": {"good": 20}, "yields": {"quota": 4}}],
+    "engines": [{"name": "e", "up": False, "running": 9, "limit": 10, "kv_tokens": 5, "kv_limit": 50}],
+    "pools": [{"engines": ["e"], "warning": {"load": 1.2}, "alarm": {"words": "Too much comes."}}],
+}
+
+
+def test_rates_are_the_differences_of_two_states() -> None:
+    before = {**STATE, "now": 10.0, "lanes": [{"name": "a", "arrived": 30, "outcomes": {"good": 15}}]}
+
+    assert re.search(r"a +3 +- +- +- +10\.0 +2\.5 +0\.0 ", drawn(STATE, before))
+    assert re.search(r"a +3 +- +- +- +- +- +- ", drawn(STATE))
+
+
+def test_a_gate_that_was_started_anew_has_no_rates_rather_than_negative_ones() -> None:
+    before = {**STATE, "now": 10.0, "lanes": [{"name": "a", "arrived": 900}]}
+
+    assert re.search(r"a +3 +- +- +- +- ", drawn(STATE, before))
+
+
+def test_what_is_wrong_stands_in_words() -> None:
+    shown = drawn(STATE, silence="nobody listens")
+
+    for words in (
+        "draining",
+        "no answer: nobody listens",
+        "! Too much comes.",
+        "down",
+        "9/10",
+        "10 %",
+        "120 %",
+    ):
+        assert words in shown
+
+
+@pytest.mark.parametrize("state", [{}, {"lanes": None, "engines": [1], "pools": [{}]}, {"lanes": [{}]}])
+def test_a_state_with_holes_is_drawn_with_dashes(state: dict[str, Any]) -> None:
+    assert "headgate" in drawn(state)
+
+
+def test_names_cannot_steer_the_terminal() -> None:
+    shown = drawn({"lanes": [{"name": "\x1b[2J\x07[red]x", "slo": {"advice": "\x9b31m"}}]})
+
+    assert not any(ord(each) < 0x20 or 0x7F <= ord(each) < 0xA0 for each in shown.replace("\n", ""))
+    assert "?[2J?[red]x" in shown
+
+
+def test_it_draws_on_a_terminal_until_q_and_leaves_the_terminal_as_it_was() -> None:
+    with admin_door() as door:
+        busy(door)
+        ours, theirs = pty.openpty()
+        before = termios.tcgetattr(theirs)
+        process = subprocess.Popen(
+            [sys.executable, "-c", ALONE, "--admin", door.url],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "40"},
+        )
+        try:
+            shown = read_until(ours, b"residual")
+            shown += read_until(ours, b"residual")  # it is drawn again by itself
+            os.write(ours, b"q")
+            assert wait(process, ours) == 0
+            assert termios.tcgetattr(theirs)[3] == before[3]
+        finally:
+            process.kill()
+            process.wait()
+            os.close(ours)
+            os.close(theirs)
+
+    assert b"gpu-0" in shown
+    assert b"Traceback" not in shown
+
+
+def read_until(descriptor: int, wanted: bytes) -> bytes:
+    """Return what was drawn up to these bytes."""
+    found, by = b"", time.monotonic() + PATIENCE_S
+    while wanted not in found:
+        assert time.monotonic() < by, found
+        if select.select([descriptor], (), (), 0.1)[0]:
+            found += os.read(descriptor, 65536)
+    return found
+
+
+def wait(process: "subprocess.Popen[bytes]", descriptor: int) -> int:
+    """Return the exit code, reading on so that the process can write its last."""
+    by = time.monotonic() + PATIENCE_S
+    while process.poll() is None:
+        assert time.monotonic() < by
+        if select.select([descriptor], (), (), 0.05)[0]:
+            with contextlib.suppress(OSError):
+                os.read(descriptor, 65536)
+    return process.returncode

@@ -1,0 +1,81 @@
+"""`/api/why`: an id in, the attempts under it in order and in words out."""
+
+import json
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+
+from headgate.observe.retelling import ToldAttempt, ToldStep
+from headgate.servers.admin.why import Find, why_route
+
+TOLD = ToldAttempt(7, 1e9, whole=True, steps=(ToldStep(0.0, "hold", "held at place 1", {"place": 1}),))
+
+
+def ask(query: str, find: Find = lambda wanted: [TOLD] if wanted == "7" else []) -> tuple[int, Any]:
+    """Put one question to the route, without a socket."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError("a question has no body")
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/api/why",
+        "query_string": query.encode(),
+        "headers": [],
+    }
+    coroutine = Starlette(routes=[why_route(find)])(scope, receive, send)
+    with pytest.raises(StopIteration):
+        coroutine.send(None)  # nothing in it waits
+    return sent[0]["status"], json.loads(sent[1]["body"])
+
+
+def test_an_attempt_is_told_with_its_steps_and_their_numbers() -> None:
+    status, answer = ask("id=7")
+
+    assert status == 200
+    assert answer == {
+        "id": "7",
+        "attempts": [
+            {
+                "attempt": 7,
+                "at": 1e9,
+                "whole": True,
+                "steps": [
+                    {"after_s": 0.0, "kind": "hold", "words": "held at place 1", "numbers": {"place": 1}}
+                ],
+            }
+        ],
+    }
+
+
+def test_what_is_not_kept_is_404_and_says_that_it_may_be_too_long_ago() -> None:
+    status, answer = ask("id=8")
+
+    assert (status, answer["error"]["code"]) == (404, "not_found")
+    assert "too long ago" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("query", ["", "id=", "id=" + "x" * 129])
+def test_a_question_without_a_sensible_id_is_400_and_names_the_limit(query: str) -> None:
+    status, answer = ask(query)
+
+    assert (status, answer["error"]["code"]) == (400, "invalid_query")
+    assert "128" in answer["error"]["message"]
+
+
+def test_the_id_is_taken_as_it_was_before_it_was_encoded() -> None:
+    asked: list[str] = []
+
+    def find(wanted: str) -> list[ToldAttempt]:
+        asked.append(wanted)
+        return []
+
+    ask("id=a%2Fb%2Bc%20", find)
+
+    assert asked == ["a/b+c "]

@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install run check static test bench validate figures lock clean
+.PHONY: help install run check static test test-engines bench validate figures lock clean
 
 VENV := .venv
 # Runs of each arm of an experiment in `make figures`.
@@ -24,7 +24,7 @@ FIND_PIP = for name in $(INTERPRETERS); do \
 	if $$name -m pip --python $$name --version >/dev/null 2>&1; then echo $$name; break; fi; done
 
 help: ## list these targets
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
 install: $(STAMP) ## create .venv and install exactly what requirements.lock names
 
@@ -60,7 +60,10 @@ check: static ## lint, format, types, import rules, size budgets
 	$(BIN)/pytest tests/architecture
 
 test: static ## every check, then every test
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile -m "not engines"
+
+test-engines: install ## the gate before real engines that you have; docs/how-to says how to have one
+	$(BIN)/pytest -n 0 -rs tests/engines
 
 bench: install ## CPU per request, chunk and yield beside HAProxy and nginx
 	@$(BIN)/python -m bench $(BENCH)

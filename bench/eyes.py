@@ -1,12 +1,14 @@
 """`python -m bench.eyes`: what metrics, the log of attempts and recorded decisions cost per request.
 
-Two gates of one build, one with everything that watches and one with nothing, get the same load in turn, and their CPU
-is compared pair by pair. Everything else is the same process, so that the ratio means something on a busy machine.
+One gate gets the same load again and again, watched in every other round, and its CPU is compared pair by pair. It is
+one process, because two of the same build already differ by several per cent.
 """
 
 import argparse
+import asyncio
 import itertools
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -26,33 +28,41 @@ from headgate.wiring.governor import build_governor
 
 _USERS = 32
 _WARM = 4_000
+_TURN_S = 0.05
 _PARTS = ("metrics", "why", "log", "everything")
 """Metrics are in each of them."""
 _numbers = itertools.count(1)
 
 
 class Round(NamedTuple):
-    """CPU microseconds per whole JSON request of the gate that watches, and of the one that does not."""
+    """CPU microseconds per whole JSON request while the gate is watched, and while it is not."""
 
-    watching: float
+    watched: float
     blind: float
 
 
 async def _gate(port: int, engine_port: int, watches: str, log: str) -> None:
-    """Serve one gate whose observers are exactly those that are asked for."""
+    """Serve one gate that nobody watches; SIGUSR1 opens and closes the eyes that are asked for."""
     core = Settings((LaneSettings("interactive"),), (EngineSettings("engine", 256),))
     settings = GatewaySettings((EngineAddress("engine", "127.0.0.1", engine_port),), port=port)
-    governor = build_governor(core, time.monotonic())
+    path = log if watches in {"log", "everything"} else None
+    kept = KEPT_ATTEMPTS if watches in {"why", "everything"} else 0
+    eyes = Eyes(EyesSettings(path, kept), boot="bench", first_lane="interactive")
 
-    def open_eyes(gateway: Gateway) -> None:
-        gateway.driver.observers.clear()
-        if watches != "nothing":
-            path = log if watches in {"log", "everything"} else None
-            kept = KEPT_ATTEMPTS if watches in {"why", "everything"} else 0
-            eyes = Eyes(EyesSettings(path, kept), boot="bench", first_lane="interactive")
-            gateway.driver.observers.append(eyes.witness)
+    def prepare(gateway: Gateway) -> None:
+        observers = gateway.driver.observers
+        observers.clear()
 
-    await serve(governor, settings, on_ready=open_eyes)
+        def turn() -> None:
+            if observers:
+                observers.clear()
+            else:
+                observers.append(eyes.witness)
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, turn)
+
+    await serve(build_governor(core, time.monotonic()), settings, on_ready=prepare)
+    eyes.close()
 
 
 class _Stage(Stage):
@@ -74,24 +84,24 @@ async def _cost(gate: Process, requests: int) -> float:
 
 
 async def _measure(stage: _Stage, watches: str, rounds: int, requests: int) -> list[Round]:
-    """Return pairs of rounds; which gate comes first alternates, so that a drift of the machine falls on both."""
-    engine = stage.engine(1.0)
-    watching, blind = stage.gate(engine, watches), stage.gate(engine, "nothing")
-    for gate in (watching, blind):
-        await _cost(gate, _WARM)
-    found = []
-    for number in range(rounds):
-        pair = (watching, blind) if number % 2 else (blind, watching)
-        costs = {gate.name: await _cost(gate, requests) for gate in pair}
-        found.append(Round(costs[watching.name], costs[blind.name]))
+    """Return pairs of rounds; which comes first alternates, so that a drift of the machine falls on both."""
+    gate = stage.gate(stage.engine(1.0), watches)
+    await _cost(gate, _WARM)
+    watched, found = False, []
+    for _ in range(rounds):
+        costs = {watched: await _cost(gate, requests)}
+        watched = not watched
+        os.kill(gate.pid, signal.SIGUSR1)
+        await asyncio.sleep(_TURN_S)
+        costs[watched] = await _cost(gate, requests)
+        found.append(Round(costs[True], costs[False]))
     return found
 
 
 def _show(watches: str, found: list[Round]) -> None:
-    ratios = [each.watching / each.blind for each in found]
-    print(
-        f"{watches} over nothing: {statistics.median(ratios):.3f} (at most 1.10), pairs {min(ratios):.3f}..{max(ratios):.3f}"
-    )
+    ratios = [each.watched / each.blind for each in found]
+    spread = f"pairs {min(ratios):.3f}..{max(ratios):.3f}"
+    print(f"{watches} over nothing: {statistics.median(ratios):.3f} (at most 1.10), {spread}")
     columns = [statistics.median(column) for column in zip(*found, strict=True)]
     print("CPU us per JSON request: {:.1f} against {:.1f}".format(*columns))
 

@@ -1,13 +1,17 @@
 """Pages that run: their shell blocks one after the other in one folder, against the servers that the page starts."""
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
 
 READY_WITHIN_S = 60.0  # generous: the machine may be busy
 BLOCK_WITHIN_S = 60.0
@@ -21,9 +25,11 @@ ONLY_LOOKED_AT = ("make install", "make test")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"(?:make|headgate) [a-z]")
 _FILE_NAME = re.compile(r"# (\S+\.yaml)$", re.MULTILINE)
-_GATE_READY = re.compile(r"listening +http://(\S+)\s+admin +http://(\S+)")
+_GATE_READY = re.compile(
+    r"listening +http://(\S+)\s+admin +http://(\S+).*^try$.*explain\?", re.DOTALL | re.MULTILINE
+)
 _ENGINE_READY = re.compile(r"headgate engine ready host=(\S+) port=(\d+)")
-_REQUEST_ID = re.compile(r"\b[0-9a-f]{8}-\d+\b")
+_REQUEST_ID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]+\b")
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:[.,:]\d+)*")
 _UNIT = re.compile(r"(?<=#)\s?(?:us|ms|s|m)\b")
 
@@ -106,7 +112,8 @@ class Session:
     def _environ(self) -> dict[str, str]:
         """Let every gate take free ports, and whoever asks a gate find the one that runs."""
         admin_port = self._addresses.get("127.0.0.1:8081", ":0").rpartition(":")[2]
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+        foreign = ("MAKE", "MFLAGS", "HEADGATE_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         return kept | {
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "HEADGATE_LISTEN__PORT": "0",
@@ -132,24 +139,25 @@ class Session:
     def _serve(self, text: str) -> str:
         kind = "engine" if text.startswith("headgate engine") else "gate"
         self._stop(kind)
-        command = self._here(text).strip()
-        if kind == "engine":
-            command += " --port 0"
-        elif command.startswith("make"):
-            command = command.replace("make", f"make --directory={ROOT}", 1)
         said = self.folder / f"{kind}.said"
-        environ = self._environ() | {"HEADGATE_ADMIN__PORT": "0"}
         with said.open("wb") as output:
             self._servers[kind] = subprocess.Popen(
-                ["bash", "-c", f"exec {command}"],
+                ["bash", "-c", f"exec {self._on_any_port(text.strip())}"],
                 cwd=self.folder,
-                env=environ,
+                env=self._environ() | {"HEADGATE_ADMIN__PORT": "0"},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                start_new_session=True,  # Ctrl-C goes to everything that the terminal runs
             )
         self._await(kind, said)
         return said.read_text()
+
+    def _on_any_port(self, command: str) -> str:
+        """Gates take their ports from the environment; an engine has only its flag."""
+        if command.startswith("headgate engine"):
+            return f"{command} --port 0"
+        return self._here(command).replace("make ", f"make --directory={ROOT} ", 1)
 
     def _await(self, kind: str, said: Path) -> None:
         server, ready = self._servers[kind], _ENGINE_READY if kind == "engine" else _GATE_READY
@@ -166,11 +174,9 @@ class Session:
     def _stop(self, kind: str) -> None:
         server = self._servers.pop(kind, None)
         if server is not None:
-            server.terminate()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGINT)
             server.wait(END_WITHIN_S)
-
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(page: Path, session: Session) -> Iterator[tuple[Block, str]]:

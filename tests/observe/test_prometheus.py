@@ -52,6 +52,7 @@ LANE = LaneSnapshot(
     held=11,
     held_tokens=12,
     held_bytes=13,
+    headroom=0,
     oldest_held_s=1.25,
     expected_wait_s=2.25,
     running=14,

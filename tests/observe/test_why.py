@@ -63,7 +63,7 @@ def test_a_refusal_out_of_the_queue_says_how_long_it_waited_and_what_it_was_prom
     gate.post(Tick(), 6.0)
 
     _, _, refused, ended = gate.words("2")
-    assert refused.startswith("refused expired: waited 6.0 s, deadline was 5.0 s after it arrived; ")
+    assert refused.startswith("refused expired: waited 6.0 s, deadline 5.0 s after it arrived; ")
     assert ended == "ended yielded (expired) after 6.0 s of waiting"
 
 
@@ -161,9 +161,12 @@ def test_each_decision_is_one_sentence_with_its_numbers(decision: Any, words: st
     assert sentence(decision, 10.0) == words
 
 
+@pytest.mark.parametrize("was_held", [False, True])
 @pytest.mark.parametrize("reason", Reason)
-def test_every_reason_has_words(reason: Reason) -> None:
-    said = sentence(Yield(1, reason, 1.0, retry=True, value=2.0, bound=1.0), 0.0)
+def test_every_reason_has_words(reason: Reason, was_held: bool) -> None:
+    said = sentence(Yield(1, reason, 1.0, retry=True, value=2.0, bound=1.0), 0.0, was_held=was_held)
+
+    assert ("waited 2.0 s, deadline 1.0 s after it arrived" in said) == was_held
 
     assert said.startswith(f"refused {reason.value}: ")
     assert "{" not in said

@@ -1,16 +1,16 @@
 """Stories of users, engines and the governor between them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from headgate.core.governor import Governor
-from headgate.core.settings import LaneSettings
+from headgate.core.settings import LaneSettings, LimitSettings
 from headgate.engine.profile import find_profile
 from headgate.sim.clients.comeback import Honouring, Instant, Never, Refreshing, Sdk
 from headgate.sim.clients.crowd import ClosedLoop, Crowd, Manners, OpenLoop
 from headgate.sim.engines.troubles import Trouble
-from headgate.sim.fleet import EngineManners, uniform_fleet
+from headgate.sim.fleet import EngineManners, Fleet, uniform_fleet
 from headgate.sim.jobs import Job
 from headgate.sim.laws import constant, exponential
 from headgate.sim.loop import Loop
@@ -183,6 +183,28 @@ def test_a_closed_loop_never_has_more_requests_open_than_users() -> None:
 
     assert most == 6
     assert recorder.requests > 60
+
+
+def test_an_adaptive_limit_moves_until_answers_keep_the_slo() -> None:
+    slo_s = 0.02
+    lane = LaneSettings("interactive", ttft_slo_s=2.0, deadline_s=2.0, tpot_slo_s=slo_s)
+    plain = uniform_fleet(PROFILE, 1, [lane])
+    engines = tuple(
+        replace(engine, limit=LimitSettings("slo_gradient", tpot_slo_s=slo_s))
+        for engine in plain.settings.engines
+    )
+    fleet = Fleet(replace(plain.settings, engines=engines), plain.profiles)
+    loop, governor, streams = Loop(), build_governor(fleet.settings, 0.0), Streams(1)
+    world = World(governor, loop, recorder := Recorder(fleet.settings.lanes, from_s=20.0))
+    fleet.populate(world, streams)
+    world.start_watch()
+    coming = jobs(steady(45.0, streams), LENGTHS["azure_conversation"], streams, until_s=50.0)
+    OpenLoop(world, Crowd(world, Manners(), streams), coming)
+    before = governor.snapshot(0.0).engines[0].limit
+    loop.run()
+
+    assert governor.snapshot(loop.now).engines[0].limit < before
+    assert world.summary(recorder).tpot_s.p50 < slo_s
 
 
 def test_no_gate_sends_everything_to_the_engines_at_once() -> None:

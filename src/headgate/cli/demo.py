@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from headgate.cli.exits import CommandError, ExitCode, usage_error
-from headgate.config.units import parse_duration
+from headgate.config.units import parse_count, parse_duration
 
 demo_app = typer.Typer(
     help="Experiments: users, gate and engine in separate processes.", no_args_is_help=True
@@ -19,8 +19,16 @@ TimeScaleOption = Annotated[float, typer.Option(help="How many times as fast as 
 ProfileOption = Annotated[str, typer.Option(help="The engine's speed profile.")]
 CapOption = Annotated[int, typer.Option(help="The engine's batch and the gate's limit.")]
 
+DEFAULT_LIMITS = ("rpm=600",)
 DEFAULT_LOADS = (0.8, 1.25, 2.0)
-_FLAGS = {"loads": "--load", "start_s": "--from", "duration_s": "--for"}
+_FLAGS = {
+    "loads": "--load",
+    "start_s": "--from",
+    "duration_s": "--for",
+    "warmup_s": "--warmup",
+    "limits": "--limit",
+    "used_share": "--used",
+}
 
 
 @demo_app.command()
@@ -118,6 +126,45 @@ def overload(
 
 
 @demo_app.command()
+def provider(
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND=N",
+            help="What the account grants: rpm, rpd, tpm, itpm or otpm. May be repeated; the first is offered `--offered` times.",
+            show_default="rpm=600",
+        ),
+    ] = None,
+    output: Annotated[
+        str, typer.Option(help="How the provider charges output: expected, max_tokens, produced or larger.")
+    ] = "max_tokens",
+    offered: Annotated[float, typer.Option(help="Offered load over the limit.")] = 10.0,
+    duration: Annotated[str, typer.Option("--for", help="How long is measured.")] = "60s",
+    warmup: Annotated[str, typer.Option(help="How long users ask before that.")] = "60s",
+    used: Annotated[float, typer.Option(help="Share of every limit that is used at the start.")] = 0.5,
+    seed: Annotated[int, typer.Option(help="Seed of arrivals and sizes.")] = 1,
+    as_json: JsonOption = False,
+) -> int:
+    """Offer a provider's account ten times what it grants: hardly a 429, and hardly any quota left over."""
+    from headgate.demos.provider import ProviderOptions, run
+
+    return run(
+        _checked(
+            lambda: ProviderOptions(
+                limits=tuple(_limit(each) for each in limit or DEFAULT_LIMITS),
+                output=output,
+                offered=offered,
+                duration_s=_seconds("--for", duration),
+                warmup_s=_seconds("--warmup", warmup),
+                used_share=used,
+                seed=seed,
+                json=as_json,
+            )
+        )
+    )
+
+
+@demo_app.command()
 def replay(
     trace: Annotated[
         Path,
@@ -181,3 +228,12 @@ def _seconds(flag: str, text: str) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise CommandError(f"{flag}: {error}", ExitCode.USAGE) from None
+
+
+def _limit(text: str) -> tuple[str, int]:
+    """Return kind and amount of `rpm=600` or `otpm=80k`, or say what is wrong."""
+    kind, _, amount = text.partition("=")
+    try:
+        return kind.lower(), parse_count(amount)
+    except ValueError as error:
+        raise CommandError(f"--limit {text}: {error}", ExitCode.USAGE) from None

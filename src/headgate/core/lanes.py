@@ -239,6 +239,10 @@ class LaneShares:
             self._read(limit, now)
         return self._claims[lane].headroom
 
+    def granted(self, lane: str) -> int:
+        """Return the headroom that was last granted to this lane; changes nothing."""
+        return self._claims[lane].headroom
+
     def _read(self, limit: int, now: float) -> None:
         """Grant every lane its headroom anew: the limit has changed, or what was learned is a second old."""
         if limit == self._limit and now < self._read_at:

@@ -135,13 +135,14 @@ class TenantSnapshot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LaneSnapshot:
-    """One lane now and since start; counts are attempts, ages and waits seconds."""
+    """One lane now and since start; `headroom` counts streams that it lends to nobody; counts are attempts, ages and waits seconds."""
 
     name: str
     held: int
     held_tokens: int
     held_bytes: int
     oldest_held_s: float
+    headroom: int
     expected_wait_s: float
     running: int
     arrived: int

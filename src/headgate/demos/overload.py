@@ -154,12 +154,8 @@ class Overload:
         self._stage = stage
         self._show = show
         self._engine = EngineSetup(options.profile, options.time_scale, max_num_seqs=SEQUENCES)
-        self._capacity_per_s = attainable_per_s(_batch_of(options.profile), Mix())
-        self._wishes = list(
-            poisson_wishes(
-                Mix(), rate_per_s=options.load * self._capacity_per_s, duration_s=RUN_S, seed=options.seed
-            )
-        )
+        self._capacity_per_s = attainable_per_s(batch_of(options.profile), Mix())
+        self._wishes = wishes_of(options)
         self._encode = body_writer(options.max_tokens, tokens_per_event(self._engine))
 
     def play(self) -> Outcome:
@@ -224,10 +220,16 @@ def attainable_per_s(profile: EngineProfile, mix: Mix) -> float:
     return capacity_per_s(profile, lengths, profile.max_num_seqs)
 
 
+def wishes_of(options: OverloadOptions) -> list[Wish]:
+    """Return the arrivals and true sizes of this load, in engine seconds; the same for every door and `max_tokens`."""
+    rate_per_s = options.load * attainable_per_s(batch_of(options.profile), Mix())
+    return list(poisson_wishes(Mix(), rate_per_s=rate_per_s, duration_s=RUN_S, seed=options.seed))
+
+
 def bounds_of(wishes: list[Wish], profile: str) -> Bounds:
     """Return what could have been good at most and at least of these very wishes, on an engine of this profile."""
     jobs = [Job(wish.at_s, wish.prompt_tokens, wish.output_tokens) for wish in wishes]
-    return bound(jobs, _batch_of(profile), 1, TTFT_SLO_S)
+    return bound(jobs, batch_of(profile), 1, TTFT_SLO_S)
 
 
 def body_writer(max_tokens: str, tokens_per_event: int) -> Callable[[int, Wish], bytes]:
@@ -248,7 +250,8 @@ def wasted_share(stories: list[Story], computed_tokens: int, slo_s: float) -> fl
     return max(0.0, 1.0 - share(of_use, computed_tokens)) if computed_tokens else 0.0
 
 
-def _batch_of(profile: str) -> EngineProfile:
+def batch_of(profile: str) -> EngineProfile:
+    """Return the engine of this profile as the demo runs it, unscaled: with `SEQUENCES` in a batch."""
     return replace(find_profile(profile), max_num_seqs=SEQUENCES)
 
 

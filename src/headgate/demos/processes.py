@@ -45,15 +45,15 @@ class Child:
     """
 
     def __init__(
-        self, arguments: Sequence[str], program: Sequence[str] = COMMAND, inherited: Sequence[int] = ()
+        self, arguments: Sequence[str], program: Sequence[str] | None = None, inherited: Sequence[int] = ()
     ) -> None:
-        self.name = f"headgate {arguments[0]}" if program is COMMAND else Path(program[0]).name
+        self.name = f"headgate {arguments[0]}" if program is None else Path(program[0]).name
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
         self._found: dict[str, str] = {}
         self._news = threading.Condition()
         self._patterns: dict[str, re.Pattern[str]] = {}
         self._process = subprocess.Popen(
-            [*program, *arguments],
+            [*(program or COMMAND), *arguments],
             pass_fds=inherited,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -131,7 +131,7 @@ class Children:
         self._children: list[Child] = []
 
     def start(
-        self, arguments: Sequence[str], program: Sequence[str] = COMMAND, inherited: Sequence[int] = ()
+        self, arguments: Sequence[str], program: Sequence[str] | None = None, inherited: Sequence[int] = ()
     ) -> Child:
         """Start `headgate`, or another program, with these arguments; it is stopped with the block at the latest."""
         child = Child(arguments, program, inherited)

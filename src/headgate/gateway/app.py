@@ -11,6 +11,7 @@ from headgate.gateway.fleet import Fleet
 from headgate.gateway.settings import GatewaySettings, LineAddress
 from headgate.observe.door import DoorSnapshot, ServiceSnapshot
 from headgate.observe.heptamini import HeptaminiCollector
+from headgate.observe.live.opening import open_feed
 from headgate.observe.prometheus import Exposition
 from headgate.runtime.callers import Callers
 from headgate.runtime.clock import Clock, MonotonicClock
@@ -74,11 +75,14 @@ class Gateway:
         exposition = Exposition(self.driver.snapshot, self._door_snapshot, self._service_snapshot)
         if self.line is not None and self.settings.line is not None and self.settings.line.metrics:
             exposition.add(HeptaminiCollector(self.line.readings))
+        live, watching = open_feed(self.driver.snapshot, self.driver.explain)
+        self.driver.observers.extend(watching)
         views = Views(
             self.driver.snapshot,
             self.driver.explain,
             self.ready,
             exposition.render,
+            live,
             standings=lambda: self._fleet.standings,
         )
         return AdminServer(views, address.host, address.port, token=address.token, hosts=address.hosts)

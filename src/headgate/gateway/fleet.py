@@ -131,9 +131,8 @@ class Fleet:
         settings = replace(HEALTH, target=None if page is None else base + page.encode())
         alone = partial(self._is_alone, name)
         check = HealthCheck(name, watch_pool, self._driver, self._clock, settings, alone)
-        ways: Upstream = check.watched(pool)
-        if address.metered:
-            ways = MeteredUpstream(ways, name, self._driver)
+        check.listen(pool)
+        ways: Upstream = MeteredUpstream(pool, name, self._driver) if address.metered else pool
         return _Engine(address, pool, watch_pool, watch, check, ways)
 
     def _is_alone(self, name: str) -> bool:

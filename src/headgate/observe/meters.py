@@ -98,6 +98,7 @@ METERS: tuple[Meter, ...] = (
     Meter("held_tokens", _GAUGE, "tokens", _LANE, "held_tokens", "Prompt and expected output tokens of what waits."),
     Meter("held_bytes", _GAUGE, "bytes", _LANE, "held_bytes", "Request bytes of what waits."),
     Meter("oldest_held_seconds", _GAUGE, "seconds", _LANE, "oldest_held_s", "Age of the oldest attempt that waits."),
+    Meter("headroom", _GAUGE, "streams", _LANE, "headroom", "Streams that this lane lends to nobody, used or not."),
     Meter("expected_wait_seconds", _GAUGE, "seconds", _LANE, "expected_wait_s", "Wait that a new attempt would be told."),
     Meter("running", _GAUGE, "attempts", _LANE, "running", "Attempts that run now and whose client is still there."),
     Meter("wait_seconds", _HISTOGRAM, "seconds", _LANE_TRAFFIC, "wait", "Wait of admitted attempts before they were."),

@@ -49,17 +49,21 @@ def _told(step: Step, began: float) -> Iterator[ToldStep]:
         yield ToldStep(step.at - began, "arrived", _arrived(step.arrival), _plain(step.arrival))
     for decision in step.decisions:
         kind = type(decision).__name__.lower()
-        yield ToldStep(step.at - began, kind, sentence(decision, step.at), _plain(decision))
+        words = sentence(decision, step.at, was_held=step.arrival is None)
+        yield ToldStep(step.at - began, kind, words, _plain(decision))
 
 
-def sentence(decision: Decision, at: float) -> str:
-    """Return what was decided at core time `at`, in one sentence without a full stop."""
+def sentence(decision: Decision, at: float, *, was_held: bool = False) -> str:
+    """Return what was decided at core time `at`, in one sentence without a full stop.
+
+    `was_held` says that it was decided later than the arrival: what a refusal carries then is the wait.
+    """
     if isinstance(decision, Admit):
         return _admitted(decision, at)
     if isinstance(decision, Hold):
         return f"held at place {decision.place}, expected wait {seconds(decision.expected_wait_s)}"
     if isinstance(decision, Yield):
-        return f"refused {decision.reason.value}: {_reason(decision)}; {_hint(decision)}"
+        return f"refused {decision.reason.value}: {_reason(decision, was_held=was_held)}; {_hint(decision)}"
     if isinstance(decision, Cancel):
         return f"cancelled {decision.reason.value}; hint {seconds(decision.retry_after_s)}"
     return _ended(decision)
@@ -97,13 +101,14 @@ def _hint(decision: Yield) -> str:
     return f"hint {seconds(decision.retry_after_s)}" if decision.retry else "coming back would be useless"
 
 
-def _reason(decision: Yield) -> str:
+def _reason(decision: Yield, *, was_held: bool) -> str:
     """Return what was measured and the line that it crossed."""
     value, bound = decision.value, decision.bound
+    if was_held:
+        waited = f"waited {seconds(value)}, deadline {seconds(bound)} after it arrived"
+        return _AFTER_WAITING.get(decision.reason, "{}").format(waited)
     if decision.reason is Reason.TOO_LATE:
         return f"predicted first token in {seconds(value)}, deadline in {seconds(bound)}"
-    if decision.reason is Reason.EXPIRED:
-        return f"waited {seconds(value)}, deadline was {seconds(bound)} after it arrived"
     if decision.reason is Reason.SATURATED and isinstance(value, float):
         return f"a wait of {seconds(value)}, where it may be {seconds(max(0.0, bound))}"
     template = _COUNTED.get(decision.reason)
@@ -119,7 +124,15 @@ _COUNTED: Final = {
     Reason.RETRY_BUDGET: "{:,.0f} retries were charged within 10 s, the budget is {:,.1f}",
     Reason.TOO_LARGE: "{:,.0f} prompt tokens, the largest engine takes less than {:,.0f}",
 }
+_AFTER_WAITING: Final = {
+    Reason.TOO_LATE: "{}, and the first token would come later",
+    Reason.SATURATED: "{}, which is longer than it may wait",
+    Reason.NO_ENGINE: "{}; no engine that serves this model is up",
+    Reason.TOO_LARGE: "{}; no engine can take so long a prompt any more",
+    Reason.DRAINING: "{}; the gate is leaving",
+}
 _PLAIN: Final = {
+    Reason.EXPIRED: "its deadline had passed",
     Reason.DISPLACED: "somebody with more right to the place came",
     Reason.NO_ENGINE: "no engine that serves this model is up",
     Reason.DRAINING: "the gate is leaving",

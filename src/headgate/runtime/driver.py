@@ -73,6 +73,8 @@ class Driver:
 
     def __init__(self, governor: Core, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self._governor = governor
+        self._handle = governor.handle
+        self._next_wake = governor.next_wake
         self._now = clock.now
         self._loop = loop
         self._events: deque[Event] = deque()
@@ -93,7 +95,9 @@ class Driver:
     def arrive(self, arrival: Arrived, listener: Listener) -> None:
         """Attach the listener to this arrival's attempt and post the arrival."""
         self._listeners[arrival.attempt] = listener
-        self.post(arrival)
+        self._events.append(arrival)
+        if not self._stepping:
+            self._run()
 
     def post(self, *events: Event) -> None:
         """Handle these events in order, now or right after the step that is under way."""
@@ -128,7 +132,7 @@ class Driver:
     # ---- the step
 
     def _run(self) -> None:
-        events, handle, read_clock = self._events, self._governor.handle, self._now
+        events, handle, read_clock = self._events, self._handle, self._now
         self._stepping = True
         try:
             while events:
@@ -141,7 +145,7 @@ class Driver:
                     self._tell(decisions)
         finally:
             self._stepping = False
-            wake = self._governor.next_wake()
+            wake = self._next_wake()
             if wake is not None and (self._timer is None or wake < self._timer_at):
                 self._arm(wake)
 
@@ -186,7 +190,7 @@ class Driver:
 
     def _wake(self) -> None:
         self._timer = None
-        wake = self._governor.next_wake()
+        wake = self._next_wake()
         if wake is None:
             return
         if wake <= self._now():

@@ -83,6 +83,11 @@ class EngineHealth:
         """Whether requests may be sent to it now."""
         return self.stance is Stance.UP or (self.stance is Stance.TRIAL and self._trial_at is None)
 
+    @property
+    def anxious(self) -> bool:
+        """Whether a request that is sent, or answered, would change anything."""
+        return self.stance is not Stance.UP or bool(self._failed_at)
+
     def looked(self, complaint: str | None, now: float, *, alone: bool) -> None:
         """The health page was asked: None is good, else what is wrong."""
         if complaint is not None:

@@ -1,14 +1,39 @@
-"""Reads what a provider says of its limits in the headers of every answer, and posts it; passes everything on."""
+"""Reads what a provider says of its limits: the headers of every answer, which are posted, and the words of a 429."""
 
+import re
 from collections.abc import Callable, Sequence
 from time import time
 
 from headgate.core.events import QuotaSeen
-from headgate.core.words import FailureKind, Sent
+from headgate.core.words import FailureKind, QuotaKind, Sent
 from headgate.dialects.quota_headers import read_quota_headers
 from headgate.runtime.driver import Driver
 from headgate.runtime.upstream import AnswerHead, Call, Receiver, Upstream
 from headgate.runtime.upstream.fields import Lines
+
+# Refusals are some hundred bytes; a page of another kind is not searched to its end.
+_MOST_WORDS = 4096
+# The first that is found counts: Azure speaks of "Requests to ... have exceeded token rate limit", Anthropic of
+# "input tokens per minute" and OpenAI of "requests per day (RPD)".
+_NAMED = (
+    (re.compile(rb"input[ _-]tokens|\bitpm\b"), QuotaKind.ITPM),
+    (re.compile(rb"output[ _-]tokens|\botpm\b"), QuotaKind.OTPM),
+    (re.compile(rb"requests per day|\brpd\b"), QuotaKind.RPD),
+    (re.compile(rb"\btokens?\b|\btpm\b"), QuotaKind.TPM),
+    (re.compile(rb"\brequests\b|\brpm\b|call rate limit"), QuotaKind.RPM),
+)
+
+
+def named_limit(refusal: bytes) -> QuotaKind | None:
+    """Return the limit that the body of a 429 names, None where it names none.
+
+    OpenAI says so in `error.type` ("requests", "tokens") and in the message, Anthropic and Azure in the message alone.
+    """
+    words = refusal[:_MOST_WORDS].lower()
+    for pattern, kind in _NAMED:
+        if pattern.search(words):
+            return kind
+    return None
 
 
 class MeteredUpstream:

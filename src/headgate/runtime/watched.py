@@ -4,25 +4,24 @@ What follows from the news is `health`'s to say; here are the timer, the page an
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from headgate.core.events import EngineDown, EngineUp
 from headgate.core.words import FailureKind, Sent
 from headgate.runtime.clock import Clock
 from headgate.runtime.driver import Driver
 from headgate.runtime.health import EngineHealth, HealthSettings, Stance, Standing
-from headgate.runtime.upstream import AnswerHead, Call, Receiver, Upstream
-from headgate.runtime.upstream.fields import Lines
+from headgate.runtime.upstream import AnswerHead, Call, Receiver, Upstream, UpstreamPool
+from headgate.runtime.upstream.call import FAULTY
 
-_FAULTY = 500
 _NO_ROOM = (503, 529)
 
 
 class HealthCheck:
-    """Looks after one engine on the running loop and posts EngineDown and EngineUp.
+    """Looks after one engine on the running loop and posts EngineDown and EngineUp; is the `Ear` of its pool.
 
     `pages` is the pool for the health page: a look must not wait behind requests. `alone` tells whether no other
-    engine takes work. Use: `start`, hand `watched(pool)` to the doors, `stop`.
+    engine takes work. Use: `listen` to the pool that the doors get, `start`, `stop`.
     """
 
     def __init__(
@@ -36,9 +35,9 @@ class HealthCheck:
     ) -> None:
         self.engine = engine
         self.health = EngineHealth(settings, clock.now())
-        self.heard_at = clock.now()
-        """When a request was last answered or begun to be."""
-        self.now = clock.now
+        self.heard = 0
+        self.anxious = False
+        self._now = clock.now
         self._pages = pages
         self._driver = driver
         self._alone = alone
@@ -54,9 +53,9 @@ class HealthCheck:
         health = self.health
         return Standing(self.engine, health.stance, health.since, health.why)
 
-    def watched(self, pool: Upstream) -> "WatchedUpstream":
-        """Return this pool, listening to what becomes of each request."""
-        return WatchedUpstream(pool, self)
+    def listen(self, pool: UpstreamPool) -> None:
+        """Hear what becomes of each request that this pool sends from now on."""
+        pool.ear = self
 
     def start(self) -> None:
         """Begin to look, at once."""
@@ -75,25 +74,31 @@ class HealthCheck:
 
     # ---- what requests tell
 
-    def sent(self) -> bool:
-        """A request goes to the engine; return whether it is a trial."""
-        is_trial = self.health.sent(self.now())
+    def trial(self, receiver: Receiver) -> Receiver:
+        """Return who is to receive an answer that is asked for in anxious times: the first one may be the trial."""
+        is_trial = self.health.sent(self._now())
         self._tell()
-        return is_trial
-
-    def heard(self) -> None:
-        """The engine has said something."""
-        self.heard_at = self.now()
+        return _Trial(receiver, self) if is_trial else receiver
 
     def succeeded(self) -> None:
         """A request was answered."""
-        self.heard()
-        self.health.succeeded(self.heard_at)
+        self.health.succeeded(self._now())
         self._tell()
 
-    def failed(self, why: str) -> None:
-        """A request failed."""
-        self.health.failed(why, self.now(), alone=self._alone())
+    def complained(self, status: int) -> None:
+        """A request was answered with a status from 500 on: no room is no fault."""
+        if status in _NO_ROOM:
+            self.heard += 1
+        else:
+            self._failed(f"status {status}")
+
+    def failed(self, kind: FailureKind, heard_before: int) -> None:
+        """A request failed, unless it was only our own time that ran out while others were answered."""
+        if kind is not FailureKind.TIMEOUT or self.heard == heard_before:
+            self._failed(kind.value)
+
+    def _failed(self, why: str) -> None:
+        self.health.failed(why, self._now(), alone=self._alone())
         self._tell()
         if self._running and self.health.in_doubt:
             self._look_in(self.health.settings.quick_poll_s)
@@ -109,18 +114,18 @@ class HealthCheck:
         health, settings, alone = self.health, self.health.settings, self._alone()
         quick = alone and (health.in_doubt or health.stance is not Stance.UP)
         self._look_in(settings.quick_poll_s if quick else settings.poll_s)
-        health.waited(self.now(), alone=alone)
+        health.waited(self._now(), alone=alone)
         self._tell()
         if settings.target is not None and self._call is None:
             by = self._loop.time() + settings.page_within_s
-            page = _Page(self, self.now())
+            page = _Page(self)
             self._call = self._pages.request(b"GET", settings.target, (), b"", page, head_by=by)
             self._call.expire_at(by)
 
     def looked(self, complaint: str | None) -> None:
         """The health page has answered, or not."""
         if self._running:
-            self.health.looked(complaint, self.now(), alone=self._alone())
+            self.health.looked(complaint, self._now(), alone=self._alone())
             self._tell()
 
     def page_over(self) -> None:
@@ -128,6 +133,8 @@ class HealthCheck:
         self._call = None
 
     def _tell(self) -> None:
+        """Post what follows from news, if anything does."""
+        self.anxious = self.health.anxious
         takes_work = self.health.takes_work
         if takes_work is not self._told:
             self._told = takes_work
@@ -137,15 +144,15 @@ class HealthCheck:
 class _Page:
     """Receives one health page: what counts is its status."""
 
-    def __init__(self, check: HealthCheck, sent_at: float) -> None:
+    def __init__(self, check: HealthCheck) -> None:
         self._check = check
-        self._sent_at = sent_at
+        self._heard_before = check.heard
         self._headed = False
 
     def on_head(self, head: AnswerHead) -> None:
         """Below 500 somebody answers, and an engine without such a page answers too."""
         self._headed = True
-        faulty = head.status >= _FAULTY
+        faulty = head.status >= FAULTY
         self._check.looked(f"its health page says {head.status}" if faulty else None)
 
     def on_data(self, data: bytes) -> None:
@@ -160,79 +167,34 @@ class _Page:
         """A page that does not come is a bad look, unless the engine was heard meanwhile."""
         del sent, detail
         self._check.page_over()
-        busy = kind is FailureKind.TIMEOUT and self._check.heard_at > self._sent_at
+        busy = kind is FailureKind.TIMEOUT and self._check.heard > self._heard_before
         if not self._headed and not busy:
             self._check.looked(f"its health page does not answer: {kind.value}")
 
 
-class WatchedUpstream:
-    """An `Upstream` whose answers are listened to: their heads and ends, never their bytes."""
+class _Trial:
+    """Stands before the receiver of the one request that is tried: its first bytes are its success.
 
-    __slots__ = ("_check", "_pool")
+    A whole answer may take minutes, and everybody waits for this one.
+    """
 
-    def __init__(self, pool: Upstream, check: HealthCheck) -> None:
-        self._pool = pool
-        self._check = check
+    __slots__ = ("_answered", "_check", "_receiver", "on_data", "on_end", "on_failed")
 
-    def request(
-        self,
-        method: bytes,
-        target: bytes,
-        headers: Sequence[tuple[bytes, bytes]] | Lines,
-        body: bytes,
-        receiver: Receiver,
-        *,
-        head_by: float | None = None,
-        may_retry: bool = True,
-    ) -> Call:
-        """Send one request now; see `Upstream.request`."""
-        listener = _Listener(receiver, self._check, is_trial=self._check.sent())
-        return self._pool.request(
-            method, target, headers, body, listener, head_by=head_by, may_retry=may_retry
-        )
-
-    def close(self) -> None:
-        """Close every kept connection and abort every call."""
-        self._pool.close()
-
-
-class _Listener:
-    """Stands before a receiver; `on_data` is the receiver's own, so that a chunk costs nothing more."""
-
-    __slots__ = ("_answered", "_check", "_receiver", "_sent_at", "on_data")
-
-    def __init__(self, receiver: Receiver, check: HealthCheck, *, is_trial: bool) -> None:
+    def __init__(self, receiver: Receiver, check: HealthCheck) -> None:
         self._receiver = receiver
         self._check = check
-        self._sent_at = check.now()
         self._answered = False
-        self.on_data: Callable[[bytes], None] = self._first_data if is_trial else receiver.on_data
+        self.on_data: Callable[[bytes], None] = self._first_data
+        self.on_end = receiver.on_end
+        self.on_failed = receiver.on_failed
+
+    def on_head(self, head: AnswerHead) -> None:
+        """Note whether bytes will be a success."""
+        self._answered = head.status < FAULTY
+        self._receiver.on_head(head)
 
     def _first_data(self, data: bytes) -> None:
-        """Take the first bytes of a trial for its success: a whole answer may take minutes."""
         self.on_data = self._receiver.on_data
         if self._answered:
             self._check.succeeded()
         self._receiver.on_data(data)
-
-    def on_head(self, head: AnswerHead) -> None:
-        """Note what the status says of the engine."""
-        status = head.status
-        self._answered = status < _FAULTY
-        if self._answered or status in _NO_ROOM:
-            self._check.heard()
-        else:
-            self._check.failed(f"status {status}")
-        self._receiver.on_head(head)
-
-    def on_end(self, *, delimited: bool) -> None:
-        """A whole answer that is none of the engine's faults is a success."""
-        if self._answered:
-            self._check.succeeded()
-        self._receiver.on_end(delimited=delimited)
-
-    def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
-        """A failure, unless it was only our own time that ran out."""
-        if kind is not FailureKind.TIMEOUT or self._check.heard_at <= self._sent_at:
-            self._check.failed(kind.value)
-        self._receiver.on_failed(kind, sent, detail)

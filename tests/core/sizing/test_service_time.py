@@ -18,6 +18,13 @@ def test_one_token_takes_no_decoding() -> None:
     assert service.service_s(100, 1, 10) == service.service_s(100, 0, 10) == service.ttft_s(100)
 
 
+def test_a_prompt_has_the_engine_to_itself_and_a_step_is_shared_by_all() -> None:
+    service = ServiceTime(ServicePrior(0.05, 0.0001, 0.015, 0.0001))
+    assert service.engine_s(1_000, 0, 50) == pytest.approx(0.1)
+    assert service.engine_s(0, 100, 50) == pytest.approx(100 * 0.02 / 50)
+    assert service.engine_s(1_000, 100, 50) == pytest.approx(0.1 + 0.04)
+
+
 def test_what_is_served_replaces_the_prior() -> None:
     service = ServiceTime(ServicePrior())
     for prompt_tokens in range(100, 3_000, 10):

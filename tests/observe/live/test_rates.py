@@ -1,5 +1,7 @@
 """Rates are differences of counts between two snapshots."""
 
+from dataclasses import replace
+
 import pytest
 
 from headgate.core.events import Finished
@@ -30,3 +32,15 @@ def test_no_time_is_no_rate() -> None:
     snapshot = Room().core.snapshot(100.0)
 
     assert rates_between(snapshot, snapshot).arrived == 0.0
+
+
+def test_a_lane_that_is_gone_makes_no_negative_rate() -> None:
+    room = Room()
+    room.arrive(1)
+    room.arrive(2, "throughput", max_wait_s=0.0)
+    before = room.core.snapshot(room.now)
+    after = replace(before, now=before.now + 5.0, lanes=before.lanes[:0])
+
+    rates = rates_between(before, after)
+    assert (rates.arrived, rates.admitted, rates.yielded) == (0.0, 0.0, {})
+    assert (refused_between(before, after), arrived_between(before, after)) == ({}, 0)

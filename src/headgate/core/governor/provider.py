@@ -8,19 +8,20 @@ from headgate.core.events import Failed, QuotaReading
 from headgate.core.governor.records import Attempt
 from headgate.core.limits.breaker import Breaker, counts_against
 from headgate.core.quotas.account import Account, Refusal
-from headgate.core.quotas.amounts import Sizes, reserved_amount
+from headgate.core.quotas.amounts import Sizes
 from headgate.core.settings import AccountSettings
+from headgate.core.words import FailureKind
 
 
 class Provider:
     """Says when an attempt may be sent to the account, and learns from what comes back."""
 
-    __slots__ = ("_account", "_limits", "_probing", "breaker")
+    __slots__ = ("_account", "_probing", "_refused_at", "breaker")
 
     def __init__(self, settings: AccountSettings, now: float) -> None:
         self._account = Account(settings, now)
-        self._limits = settings.limits
         self._probing: int | None = None
+        self._refused_at = float("-inf")
         self.breaker = Breaker()
 
     def wait_s(self, draft: Attempt, now: float, place: int = 1) -> float:
@@ -28,12 +29,7 @@ class Provider:
         breaker_s = 0.0
         if not self.breaker.allows(now, self._probing is not None):
             breaker_s = max(0.1, (self.breaker.next_try_at or now) - now)
-        sizes = sizes_of(draft)
-        wait_s = self._account.wait_s(*sizes, now)
-        if place > 1:
-            each_s = [reserved_amount(limit, sizes) / limit.rate_per_s for limit in self._limits]
-            wait_s += (place - 1) * max(each_s, default=0.0)
-        return max(wait_s, breaker_s)
+        return max(self._account.wait_s(*sizes_of(draft), now, place), breaker_s)
 
     def started(self, attempt: Attempt, now: float) -> None:
         """Reserve for an attempt that is being sent."""
@@ -62,9 +58,18 @@ class Provider:
                 self._account.refused(Refusal.OVERLOAD, event.hint_s, now)
         if not counts_against(event.kind):
             self._succeeded(attempt, now)
-        elif not event.over_limit:
+        elif not event.over_limit and not self._is_of_volley(attempt, event, now):
             self.breaker.failed(now, event.hint_s)
         self._probed(attempt)
+
+    def _is_of_volley(self, attempt: Attempt, event: Failed, now: float) -> bool:
+        """Return whether it was sent before an earlier 503 or 529 came back: those of one burst count as one failure."""
+        if event.kind is not FailureKind.REFUSED:
+            return False
+        if attempt.admitted_at <= self._refused_at:
+            return True
+        self._refused_at = now
+        return False
 
     def left(self, attempt: Attempt, now: float) -> None:
         """Settle for somebody who hung up: what was produced is charged."""

@@ -63,7 +63,8 @@ def _lane(knowledge: Knowledge, lane: Lane, now: float) -> LaneSnapshot:
         held_tokens=lane.held_tokens,
         held_bytes=lane.held_bytes,
         oldest_held_s=max((now - each.arrived_at for each in held), default=0.0),
-        expected_wait_s=_expected_wait_s(lane, now),
+        headroom=_headroom(knowledge, lane),
+        expected_wait_s=_expected_wait_s(knowledge, lane, now),
         running=lane.little.running,
         arrived=lane.arrived,
         admitted=lane.admitted,
@@ -78,14 +79,20 @@ def _lane(knowledge: Knowledge, lane: Lane, now: float) -> LaneSnapshot:
     )
 
 
-def _expected_wait_s(lane: Lane, now: float) -> float:
-    """Return how long a newcomer behind everybody in this lane would wait, for the slowest of its pools."""
-    waits = [
-        queue.route.pool.openings.wait_s(len(queue.order) + 1, now)
-        for queue in lane.queues.values()
-        if queue.route.up and (len(queue.order) or _is_full(queue.route.up))
-    ]
+def _expected_wait_s(knowledge: Knowledge, lane: Lane, now: float) -> float:
+    """Return how long a newcomer behind everybody in this lane would wait, on the slowest of its routes."""
+    waits = []
+    for route in knowledge.routes.every:
+        queue = lane.queues.get(route)
+        held = 0 if queue is None else len(queue.order)
+        if route.up and (held or _is_full(route.up)):
+            waits.append(route.pool.openings.wait_s(held + 1, now))
     return max(waits, default=0.0)
+
+
+def _headroom(knowledge: Knowledge, lane: Lane) -> int:
+    name = lane.settings.name
+    return sum([pool.shares.granted(name) for pool in knowledge.pools if pool.shares is not None])
 
 
 def _is_full(engines: Sequence[Engine]) -> bool:

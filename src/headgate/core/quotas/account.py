@@ -19,7 +19,15 @@ from dataclasses import replace
 from enum import StrEnum
 
 from headgate.core.events import QuotaReading, Remaining
-from headgate.core.quotas.amounts import Charge, Reservation, Sizes, needed_amount, reserved_amount
+from headgate.core.measure.ewma import Ewma
+from headgate.core.quotas.amounts import (
+    Charge,
+    Reservation,
+    Sizes,
+    needed_amount,
+    reserved_amount,
+    used_amount,
+)
 from headgate.core.quotas.bucket import Bucket
 from headgate.core.settings import AccountSettings, QuotaLimit
 from headgate.core.words import OutputCharge, QuotaKind
@@ -48,6 +56,9 @@ _PLENTY = 0.5
 # Pauses after refusals without a hint: doubled each time, at most the longest hint that we would give ourselves.
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
+# So many answers make the usual request: what a line of them takes is then known to a tenth.
+_USUAL_OF = 100.0
+_EITHER_TOKENS = (QuotaKind.ITPM, QuotaKind.OTPM)
 # A hint beyond this is a date misread or a spending limit: an hour, and then it is asked again.
 _LONGEST_HINT_S = 3600.0
 
@@ -72,6 +83,7 @@ class _Limit:
         "limit",
         "others_per_s",
         "reserve",
+        "usual",
     )
 
     def __init__(self, limit: QuotaLimit, now: float) -> None:
@@ -85,6 +97,26 @@ class _Limit:
         self._empty_at = self._refused_at = float("-inf")
         self._empty_mark: int | None = None
         self._charged_then = 0.0
+        self.usual = Ewma(0.0, memory=_USUAL_OF, prior_samples=0.0)
+
+    def in_line_s(self, sizes: Sizes, place: int, now: float) -> float:
+        """Return how long until the `place`-th of such a line may go; infinite when it never can.
+
+        Those before it take what an answered request took in the end, which is less than it reserved by `max_tokens`.
+        """
+        needed, bucket = needed_amount(self.reserve, sizes), self.bucket
+        if needed > self.limit.burst and self.limit.output is not OutputCharge.PRODUCED:
+            return float("inf")
+        needed = min(needed, bucket.burst)
+        if place <= 1:
+            return bucket.wait_s(needed, now)
+        each = self.usual.mean if self.usual.samples else reserved_amount(self.reserve, sizes)
+        return max(0.0, needed + (place - 1) * each - bucket.level(now)) / bucket.rate_per_s
+
+    def answered(self, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None:
+        """Learn what a request takes in the end; a charge that is never corrected is learned as it is taken."""
+        if self.limit.output is not OutputCharge.LARGER:
+            self.usual.add(used_amount(self.limit, prompt_tokens, cached_tokens, output_tokens))
 
     def expect_others(self, others_per_s: float, now: float) -> None:
         """Run on what is left of the rate."""
@@ -166,19 +198,19 @@ class Account:
         self._tightest: _Limit | None = None
         self._untried = True
 
-    def wait_s(self, prompt_tokens: int, output_tokens: int, max_tokens: int | None, now: float) -> float:
-        """Return how long this request must wait if nobody else goes: 0 now, infinite when it can never go.
+    def wait_s(
+        self, prompt_tokens: int, output_tokens: int, max_tokens: int | None, now: float, place: int = 1
+    ) -> float:
+        """Return how long until the `place`-th of a line of requests may go: 0 now, infinite when this never can.
 
         The first request ever goes at once, whatever it needs.
         """
         wait_s = max(0.0, self._paused_until - now)
         sizes = Sizes(prompt_tokens, output_tokens, max_tokens)
         for each in self._limits.values():
-            needed, bucket = needed_amount(each.reserve, sizes), each.bucket
-            if needed > each.limit.burst and each.limit.output is not OutputCharge.PRODUCED:
-                return float("inf")
-            if not self._untried:
-                wait_s = max(wait_s, bucket.wait_s(min(needed, bucket.burst), now))
+            in_line_s = each.in_line_s(sizes, place, now)
+            if in_line_s > wait_s and (not self._untried or in_line_s == float("inf")):
+                wait_s = in_line_s
         return wait_s
 
     def take(self, prompt_tokens: int, output_tokens: int, max_tokens: int | None, now: float) -> Reservation:
@@ -189,7 +221,10 @@ class Account:
         for each in self._limits.values():
             each.fade(now)
             bucket = each.bucket
-            charges.append(Charge(each.reserve, bucket, reserved_amount(each.reserve, sizes), now))
+            amount = reserved_amount(each.reserve, sizes)
+            charges.append(Charge(each.reserve, bucket, amount, now))
+            if each.limit.output is OutputCharge.LARGER:
+                each.usual.add(amount)
             share = bucket.level(now) / bucket.burst
             if share < lowest:
                 lowest, self._tightest = share, each
@@ -215,6 +250,9 @@ class Account:
         reservation.settle(prompt_tokens, cached_tokens, output_tokens, now)
         if output_tokens:
             self._pause_s = _FIRST_PAUSE_S
+            if prompt_tokens is not None:
+                for each in self._limits.values():
+                    each.answered(prompt_tokens, cached_tokens, output_tokens)
 
     def cancel(self, reservation: Reservation, now: float) -> None:
         """Give everything back: nothing has reached the provider."""
@@ -241,9 +279,17 @@ class Account:
         pause_s = min(max(0.0, hint_s or 0.0), _LONGEST_HINT_S)
         self._paused_until = max(self._paused_until, now + pause_s)
         if kind is Refusal.LIMIT:
-            empty = self._tightest if limit is None else self._limits.get(limit)
+            empty = self._tightest if limit is None else self._named(limit, now)
             if empty is not None:
                 empty.emptied(pause_s, self._unproduced, now)
+
+    def _named(self, kind: QuotaKind, now: float) -> _Limit | None:
+        """Return the limit of this name; "tokens" alone may mean either kind of them, then the lower one."""
+        limit = self._limits.get(kind)
+        if limit is not None or kind is not QuotaKind.TPM:
+            return limit
+        either = [each for name, each in self._limits.items() if name in _EITHER_TOKENS]
+        return min(either, key=lambda each: each.bucket.level(now) / each.bucket.burst, default=None)
 
     def report(self, now: float) -> tuple[Remaining, ...]:
         """Return every limit as it stands here: its amount, what may be sent now, when it is full."""

@@ -248,9 +248,8 @@ def _tenants(tenants: tuple[TenantSnapshot, ...]) -> tuple[TenantPicture, ...]:
 
 def _amplification(retries: RetrySnapshot) -> float:
     """Return attempts over requests: the core's own reading where it has one, else since start."""
-    return _where_known(retries, "amplification") or _ratio(
-        retries.attempts, retries.attempts - retries.recognised
-    )
+    own = retries.amplification
+    return own if own is not None else _ratio(retries.attempts, retries.attempts - retries.recognised)
 
 
 def _on_wall(point: TrailPoint, epoch: float) -> TrailPoint:

@@ -27,7 +27,8 @@ def rates_between(before: Snapshot, after: Snapshot, lane: str | None = None) ->
     over_s = after.now - before.now
     happened = _counts(after, lane)
     happened.subtract(_counts(before, lane))
-    per_s = {word: count / over_s if over_s > 0.0 else 0.0 for word, count in happened.items()}
+    # A lane that a new configuration has dropped takes its counts with it: that is no negative rate.
+    per_s = {word: max(0, count) / over_s if over_s > 0.0 else 0.0 for word, count in happened.items()}
     return Rates(
         over_s=over_s,
         arrived=per_s["arrived"],
@@ -44,12 +45,13 @@ def refused_between(before: Snapshot, after: Snapshot) -> dict[Reason, int]:
     """Return how many attempts were refused from one snapshot to a later one, by reason, zeros left out."""
     happened = _counts(after, None)
     happened.subtract(_counts(before, None))
-    return {reason: happened[reason] for reason in Reason if happened[reason]}
+    return {reason: happened[reason] for reason in Reason if happened[reason] > 0}
 
 
 def arrived_between(before: Snapshot, after: Snapshot) -> int:
     """Return how many attempts arrived from one snapshot to a later one."""
-    return sum([lane.arrived for lane in after.lanes]) - sum([lane.arrived for lane in before.lanes])
+    arrived = sum([lane.arrived for lane in after.lanes]) - sum([lane.arrived for lane in before.lanes])
+    return max(0, arrived)
 
 
 def _counts(snapshot: Snapshot, lane: str | None) -> Counter[str]:

@@ -11,8 +11,8 @@ from typing import Final
 
 from headgate.core.decisions import Decision
 from headgate.core.events import Event
-from headgate.core.snapshot import Alarm, LaneSnapshot, Snapshot
-from headgate.core.words import Outcome
+from headgate.core.snapshot import Alarm, Snapshot
+from headgate.observe.live.rates import rates_between
 
 EVERY_S: Final = 5.0
 MOST_POINTS: Final = 120
@@ -93,33 +93,14 @@ class Trail:
 
 def point_between(before: Snapshot, after: Snapshot) -> TrailPoint:
     """Return the step from one snapshot to a later one."""
-    passed_s = max(after.now - before.now, 1e-9)
+    rates = rates_between(before, after)
     limit = sum([engine.limit for engine in after.engines if engine.up])
     return TrailPoint(
         at=after.now,
-        arrived_per_s=(_total(after, arrived) - _total(before, arrived)) / passed_s,
-        good_per_s=(_total(after, good) - _total(before, good)) / passed_s,
-        refused_per_s=(_total(after, refused) - _total(before, refused)) / passed_s,
+        arrived_per_s=rates.arrived,
+        good_per_s=rates.good,
+        refused_per_s=sum(rates.yielded.values()),
         held=sum([lane.held for lane in after.lanes]),
         used=sum([engine.running for engine in after.engines]) / limit if limit else 0.0,
         wait_s=max([lane.expected_wait_s for lane in after.lanes], default=0.0),
     )
-
-
-def arrived(lane: LaneSnapshot) -> int:
-    """Return the attempts that have reached this lane since start."""
-    return lane.arrived
-
-
-def good(lane: LaneSnapshot) -> int:
-    """Return the attempts of this lane that have ended good since start."""
-    return dict(lane.outcomes).get(Outcome.GOOD, 0)
-
-
-def refused(lane: LaneSnapshot) -> int:
-    """Return the attempts of this lane that have been refused since start, for whatever reason."""
-    return sum([count for _, count in lane.yields])
-
-
-def _total(snapshot: Snapshot, count: Callable[[LaneSnapshot], int]) -> int:
-    return sum([count(lane) for lane in snapshot.lanes])

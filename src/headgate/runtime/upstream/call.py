@@ -4,7 +4,10 @@ import math
 from typing import Final, Protocol
 
 from headgate.core.words import FailureKind, Sent
-from headgate.runtime.upstream.contract import Receiver
+from headgate.runtime.upstream.contract import Ear, Receiver
+
+FAULTY: Final = 500
+"""From this status on an answer may be the engine's fault."""
 
 # Looked up once: a member of an enum costs a call.
 _NONE: Final = Sent.NONE
@@ -28,7 +31,9 @@ class Carrier(Protocol):
 
 
 class Connector(Protocol):
-    """The pool, as a call without a connection sees it."""
+    """The pool, as a call sees it."""
+
+    ear: Ear | None
 
     def abandon(self, call: "UpstreamCall") -> None:
         """Stop connecting for a call that has ended."""
@@ -38,7 +43,10 @@ class UpstreamCall:
     """Implements `Call`: knows its connection once there is one, and ends exactly once."""
 
     __slots__ = (
+        "_answered",
         "_done",
+        "_ear",
+        "_heard_before",
         "_may_retry",
         "_pool",
         "_until_head",
@@ -72,6 +80,12 @@ class UpstreamCall:
         self._until_head = True
         self._may_retry = may_retry
         self._done = False
+        self._answered = False
+        self._ear = ear = pool.ear
+        if ear is not None:
+            self._heard_before = ear.heard
+            if ear.anxious:
+                self.receiver = ear.trial(receiver)
 
     # ---- the caller's side
 
@@ -115,10 +129,17 @@ class UpstreamCall:
         self.sent = _REQUEST
         connection.begin(self)
 
-    def headed(self) -> None:
+    def headed(self, status: int) -> None:
         """Let go of `head_by`: the final head is here."""
         if self._until_head:
             self.deadline = math.inf
+        ear = self._ear
+        if ear is not None:
+            if status < FAULTY:
+                self._answered = True
+                ear.heard += 1
+            else:
+                ear.complained(status)
 
     def take_retry(self) -> bool:
         """Return True once if this call may be sent again on a fresh connection."""
@@ -132,11 +153,15 @@ class UpstreamCall:
     def end(self, *, delimited: bool) -> None:
         """Tell the receiver that the answer is whole."""
         if not self._done:
+            if self._answered and self._ear is not None and self._ear.anxious:
+                self._ear.succeeded()
             self._close().on_end(delimited=delimited)
 
     def fail(self, kind: FailureKind, detail: str) -> None:
         """Tell the receiver that there will be no whole answer."""
         if not self._done:
+            if self._ear is not None:
+                self._ear.failed(kind, self._heard_before)
             receiver = self._close()
             receiver.on_failed(kind, self.sent, detail)
 

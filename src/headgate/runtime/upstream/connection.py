@@ -119,7 +119,7 @@ class UpstreamConnection(asyncio.Protocol):
             call.fail(FailureKind.PROTOCOL, str(violation))
             return
         if not headed and reader.head is not None:
-            call.headed()
+            call.headed(reader.head.status)
             call.receiver.on_head(reader.head)
             if self.call is not call:
                 return
@@ -135,6 +135,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _deliver(self, call: UpstreamCall, head: AnswerHead, body: bytes) -> None:
         """Hand over an answer that has come whole in one read; the reader has nothing to forget."""
+        call.headed(head.status)
         receiver = call.receiver
         receiver.on_head(head)
         if self.call is call:

@@ -42,6 +42,30 @@ class Receiver(Protocol):
         """The call has failed: CONNECT, TIMEOUT, BROKEN or PROTOCOL; `sent` is NONE or REQUEST."""
 
 
+class Ear(Protocol):
+    """Who listens to how an engine does, whatever it is asked: never to its bytes.
+
+    Of good answers it is told nothing while it expects none: `heard` is counted up in passing, whenever the engine
+    has said something. So a request at an engine that is well costs it no call.
+    """
+
+    heard: int
+    anxious: bool
+    """Whether the end of a good answer is news."""
+
+    def trial(self, receiver: Receiver) -> Receiver:
+        """Return who is to receive an answer that is asked for in anxious times."""
+
+    def succeeded(self) -> None:
+        """A request was answered whole, with a status that is none of the engine's faults."""
+
+    def complained(self, status: int) -> None:
+        """A request was answered with a status that may be the engine's fault."""
+
+    def failed(self, kind: FailureKind, heard_before: int) -> None:
+        """There is no whole answer to a request; `heard_before` is what `heard` was when it was sent."""
+
+
 class Call(Protocol):
     """One request under way."""
 

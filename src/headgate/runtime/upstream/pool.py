@@ -9,7 +9,7 @@ from typing import Final
 from headgate.core.words import FailureKind
 from headgate.runtime.upstream.call import UpstreamCall
 from headgate.runtime.upstream.connection import UpstreamConnection
-from headgate.runtime.upstream.contract import Receiver
+from headgate.runtime.upstream.contract import Ear, Receiver
 from headgate.runtime.upstream.fields import REQUEST_RESERVED, HeaderWriter, Lines
 from headgate.runtime.upstream.settings import UpstreamSettings
 from headgate.runtime.upstream.sweep import Sweep
@@ -52,6 +52,8 @@ class UpstreamPool:
         self._connections: set[UpstreamConnection] = set()
         self._connecting: dict[UpstreamCall, asyncio.Task[None]] = {}
         self.sweep = Sweep(self._check)
+        self.ear: Ear | None = None
+        """Who listens to how the engine does; set it before the first request."""
         self._closed = False
 
     def _authority(self) -> bytes:

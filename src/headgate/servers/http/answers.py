@@ -2,6 +2,7 @@
 
 from headgate.core.words import FailureKind, Sent
 from headgate.dialects.contract import Usage
+from headgate.runtime.metered import named_limit
 from headgate.runtime.upstream import AnswerHead
 from headgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
 from headgate.servers.http.contract import Owner
@@ -25,7 +26,7 @@ def _is_json(body: bytes) -> bool:
 
 def tell_failure(owner: Owner, kind: FailureKind) -> None:
     """Answer a client that has not had a byte yet."""
-    answer = owner.refuser.failed(kind, owner.request_id)
+    answer = owner.dialect.refuser.failed(kind, owner.request_id)
     owner.exchange.respond(answer.status, answer.headers, answer.body)
 
 
@@ -86,12 +87,17 @@ class WholeAnswer:
         elif not (status == 400 and owner.resend(rest)):
             self._pass_on(rest)
             kind = FailureKind.REFUSED if status in OVERLOADED else FailureKind.STATUS
-            owner.failed(kind, Sent.REQUEST, hint_s(self._head.headers), over_limit=status == _OVER_LIMIT)
+            over = status == _OVER_LIMIT
+            limit = named_limit(rest) if over else None
+            owner.failed(kind, Sent.REQUEST, hint_s(self._head.headers), over_limit=over, limit=limit)
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
-        """Tell the client, or cut it off if it has had a part."""
+        """Hand on what was never sent; else tell the client, or cut it off if it has had a part."""
         del detail
-        self._fail(kind, sent)
+        if sent is Sent.NONE:
+            self._owner.unsent(kind)
+        else:
+            self._fail(kind, sent)
 
     def _is_kind(self, kinds: tuple[bytes, ...]) -> bool:
         given = first(self._head.headers, b"content-type")

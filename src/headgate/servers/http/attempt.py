@@ -2,19 +2,23 @@
 
 from headgate.core.decisions import Admit, Cancel, Ended, Hold, Yield
 from headgate.core.events import ClientGone, Failed, Finished, FirstToken, Released
-from headgate.core.words import FailureKind, Outcome, Sent
+from headgate.core.words import FailureKind, Outcome, QuotaKind, Sent
 from headgate.dialects.clip import clipped
 from headgate.dialects.contract import Dialect, RequestFacts
-from headgate.dialects.refusals import Refuser
 from headgate.runtime.upstream import Call
 from headgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
 from headgate.servers.http.adornment import adornment, quota_pairs
-from headgate.servers.http.answers import tell_failure
+from headgate.servers.http.answers import WholeAnswer, tell_failure
 from headgate.servers.http.contract import Desk, EngineRoute
 from headgate.servers.http.fields import Pairs
+from headgate.servers.http.fingerprint import ends, fingerprint
+from headgate.servers.http.kept_answers import Keeper
+from headgate.servers.http.reading import Reading
 from headgate.servers.http.streams import StreamAnswer, cut_off
-from headgate.servers.http.unsent import FirstStream, FirstWhole
 from headgate.servers.http1.contract import Exchange
+
+_NO_PAIRS: Pairs = []
+"""Shared by all attempts whose answers get nothing of ours: most do not."""
 
 
 class Attempt:
@@ -33,15 +37,16 @@ class Attempt:
         "_expires_at",
         "_facts",
         "_over",
+        "_reading",
+        "_remembered",
+        "_size_bytes",
         "_unsent",
         "dialect",
         "exchange",
         "extra",
         "number",
-        "refuser",
         "request_id",
         "stream",
-        "ticket_tenant",
     )
 
     def __init__(
@@ -50,13 +55,15 @@ class Attempt:
         exchange: Exchange,
         number: int,
         request_id: bytes,
-        dialect: Dialect,
+        reading: Reading,
         facts: RequestFacts,
         body: bytes,
     ) -> None:
         self._desk = desk
+        self._reading = reading
         self._facts = facts
-        self._body = body
+        self._body = self._remembered = body
+        self._size_bytes = len(body)
         self._call: Call | None = None
         self._expires_at = 0.0
         self._asked_usage = False
@@ -66,12 +73,19 @@ class Attempt:
         self.exchange = exchange
         self.number = number
         self.request_id = request_id
-        self.dialect = dialect
-        self.refuser: Refuser = dialect.refuser
+        self.dialect: Dialect = reading.dialect
         self.stream: StreamAnswer | None = None
-        self.extra: Pairs = []
-        self.ticket_tenant: str | None = None
-        """Whose ticket a refusal carries; None for a client that did not ask for one."""
+        self.extra = _NO_PAIRS
+
+    def fingerprint(self) -> int:
+        """Return what the request is recognised by when it comes back."""
+        tenant = self._reading.caller.tenant
+        return fingerprint(self._desk.secret, tenant, self._size_bytes, self._remembered)
+
+    @property
+    def over(self) -> bool:
+        """Whether its client has been answered or has left."""
+        return self._over
 
     @property
     def engine(self) -> str:
@@ -101,7 +115,7 @@ class Attempt:
             self._asked_usage = self._desk.asks_usage(engine.name, self._facts, self._body)
             self._send_streaming(engine)
         else:
-            self._send(engine, self._body, FirstWhole(self))
+            self._send(engine, self._body, WholeAnswer(self))
             self._drop_body()
 
     def _adorn(self, decision: Admit) -> None:
@@ -113,7 +127,7 @@ class Attempt:
 
     def _send_streaming(self, engine: EngineRoute) -> None:
         """Send it; the body is kept only as long as it may have to be sent again."""
-        self.stream = FirstStream(self, strip_usage=self._asked_usage)
+        self.stream = StreamAnswer(self, strip_usage=self._asked_usage)
         if self._asked_usage:
             self._send(engine, self.dialect.with_usage(self._body), self.stream)
         else:
@@ -124,10 +138,11 @@ class Attempt:
         """Keep the body only where another engine may be tried."""
         if self._unsent is not None or len(self._desk.engines) == 1:
             self._body = b""
+            self._remembered = ends(self._remembered)
 
-    def _send(self, engine: EngineRoute, body: bytes, receiver: FirstStream | FirstWhole) -> None:
+    def _send(self, engine: EngineRoute, body: bytes, receiver: StreamAnswer | WholeAnswer) -> None:
         head = self.exchange.head
-        headers = self._desk.onward(head, engine, self.request_id)
+        headers = self._reading.onward(head, engine, self.request_id)
         target = engine.base_path + head.target
         self._call = call = engine.upstream.request(
             b"POST", target, headers, body, receiver, may_retry=self._facts.may_retry
@@ -161,13 +176,13 @@ class Attempt:
             self._desk.driver.post(Released(self.number))
 
     def _refuse(self, decision: Yield) -> None:
-        status, lines, body, close = self.refuser.refuse_in_lines(
+        status, lines, body, close = self.dialect.refuser.refuse_in_lines(
             decision.reason, decision.retry_after_s, decision.retry, self.request_id
         )
         if decision.quota:
             lines += header_lines(quota_pairs(decision.quota, self.dialect.family), ANSWER_RESERVED)
-        if self.ticket_tenant is not None and decision.retry:
-            lines += self._desk.tickets.line(self.ticket_tenant, decision)
+        if self._reading.ticket is not None and decision.retry:
+            lines += self._desk.tickets.line(self._reading.caller.tenant, decision)
         self.exchange.respond(status, Lines(lines), body, close=close)
 
     # ---- what the answer says
@@ -175,6 +190,7 @@ class Attempt:
     def begun(self) -> None:
         """The first event has met its deadline; from here on only silence can expire it."""
         self._body = b""
+        self._remembered = ends(self._remembered)
         if self._call is not None:
             self._call.expire_at(None)
 
@@ -197,17 +213,24 @@ class Attempt:
         self._desk.driver.post(Failed(self.number, kind, Sent.NONE))
 
     def failed(
-        self, kind: FailureKind, sent: Sent, hint_s: float | None = None, *, over_limit: bool = False
+        self,
+        kind: FailureKind,
+        sent: Sent,
+        hint_s: float | None = None,
+        *,
+        over_limit: bool = False,
+        limit: QuotaKind | None = None,
     ) -> None:
         """Report a failure; the engine is done with it."""
         if self._close():
             number = self.number
-            self._desk.driver.post(Failed(number, kind, sent, hint_s, over_limit), Released(number))
+            self._desk.driver.post(Failed(number, kind, sent, hint_s, over_limit, limit), Released(number))
 
     def stored(self, answer_id: str) -> None:
         """Let the door remember where the answer is kept."""
         if self._engine is not None:
-            self._desk.stored(self.exchange, answer_id, self._engine.name)
+            keeper = Keeper(self._engine.name, self._reading.caller.tenant)
+            self._desk.kept_answers.add(answer_id, keeper)
 
     def break_off(self) -> None:
         """Abort the call: the engine sees the hang-up now."""

@@ -4,16 +4,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from headgate.core.words import FailureKind, Sent
+from headgate.core.words import FailureKind, QuotaKind, Sent
 from headgate.dialects.contract import Dialect, RequestFacts
-from headgate.dialects.refusals import Refuser
 from headgate.runtime.driver import Driver
 from headgate.runtime.lag import LATE_S
 from headgate.runtime.upstream import Upstream
-from headgate.runtime.upstream.fields import Lines
 from headgate.servers.http.fields import Pairs
+from headgate.servers.http.kept_answers import KeptAnswers
 from headgate.servers.http.tickets import TicketDesk
-from headgate.servers.http1.contract import Exchange, Head
+from headgate.servers.http1.contract import Exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +54,11 @@ class Owner(Protocol):
     exchange: Exchange
     request_id: bytes
     dialect: Dialect
-    refuser: Refuser
     extra: Pairs
     """Headers of our own for the answer."""
+
+    def unsent(self, kind: FailureKind) -> None:
+        """No connection was made, so that everything is open: another engine may be tried, the client knows nothing."""
 
     def begun(self) -> None:
         """The first event of a stream has come, in time."""
@@ -69,7 +70,13 @@ class Owner(Protocol):
         """The client has the whole answer."""
 
     def failed(
-        self, kind: FailureKind, sent: Sent, hint_s: float | None = None, *, over_limit: bool = False
+        self,
+        kind: FailureKind,
+        sent: Sent,
+        hint_s: float | None = None,
+        *,
+        over_limit: bool = False,
+        limit: QuotaKind | None = None,
     ) -> None:
         """There is no whole answer; the client has been told."""
 
@@ -89,15 +96,12 @@ class Desk(Protocol):
     driver: Driver
     engines: Mapping[str, EngineRoute]
     tickets: TicketDesk
+    kept_answers: KeptAnswers
+    secret: bytes
+    """The key of the fingerprints."""
 
     def forget(self, exchange: Exchange) -> None:
         """Drop an exchange that is over."""
-
-    def stored(self, exchange: Exchange, answer_id: str, engine: str) -> None:
-        """Remember that this engine keeps the answer of this exchange under an id."""
-
-    def onward(self, head: Head, engine: EngineRoute, request_id: bytes) -> Lines:
-        """Return the header lines of a request as this engine gets them."""
 
     def first_event_by(self, decided: float) -> float:
         """Return when the engine must have begun to answer: as decided, or sooner by the door's own bound."""

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from math import ceil
 from typing import Final
 
-from headgate.runtime.callers import OWN_CREDENTIALS, Caller, Callers, CallerSettings
+from headgate.runtime.callers import Caller, Callers, CallerSettings
 from headgate.runtime.guesses import Guesses
-from headgate.servers.http.fields import Pairs
 from headgate.servers.http1.contract import Head, Refusal
 
 _UNKNOWN: Final = "a valid API key is needed: send it as Authorization: Bearer KEY or as x-api-key: KEY"
@@ -52,9 +51,3 @@ class Entry:
         """Return who asks, None when a reload has taken the key away while the body came."""
         named = head.named if head.named is not None else dict(reversed(head.headers))
         return self.callers.identify(named, head.headers, head.peer, head.path, self._time())
-
-    def onward(self, fields: Pairs) -> Pairs:
-        """Take a key of ours out of what goes to an engine."""
-        if not self.callers.guarded:
-            return fields
-        return [pair for pair in fields if pair[0] not in OWN_CREDENTIALS]

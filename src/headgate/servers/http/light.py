@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from headgate.core.words import FailureKind, Sent
+from headgate.core.words import FailureKind, QuotaKind, Sent
 from headgate.dialects.contract import Dialect
-from headgate.dialects.refusals import Refuser
 from headgate.runtime.upstream import Call
 from headgate.servers.http.answers import tell_failure
 from headgate.servers.http.contract import EngineRoute
@@ -26,7 +25,6 @@ class LightRequest:
         "dialect",
         "exchange",
         "extra",
-        "refuser",
         "request_id",
     )
 
@@ -47,7 +45,6 @@ class LightRequest:
         self.extra: Pairs = []
         self.request_id = request_id
         self.dialect = dialect
-        self.refuser: Refuser = dialect.refuser
 
     def begin(self) -> None:
         """Ask the first engine that has not been asked."""
@@ -81,10 +78,16 @@ class LightRequest:
         self._close()
 
     def failed(
-        self, kind: FailureKind, sent: Sent, hint_s: float | None = None, *, over_limit: bool = False
+        self,
+        kind: FailureKind,
+        sent: Sent,
+        hint_s: float | None = None,
+        *,
+        over_limit: bool = False,
+        limit: QuotaKind | None = None,
     ) -> None:
         """Be over."""
-        del kind, sent, hint_s, over_limit
+        del kind, sent, hint_s, over_limit, limit
         self._close()
 
     def break_off(self) -> None:

@@ -7,10 +7,17 @@ from headgate.dialects import dialect_of
 from headgate.dialects.contract import BadInputError, Dialect, FormReader, Reader
 from headgate.dialects.forms import boundary
 from headgate.dialects.ticket import HEADER as TICKET
-from headgate.runtime.callers import Caller, Callers
-from headgate.runtime.upstream.fields import Lines
+from headgate.runtime.callers import OWN_CREDENTIALS, Caller, Callers
+from headgate.runtime.upstream.fields import REQUEST_RESERVED, Lines, header_lines
 from headgate.servers.http.contract import EngineRoute
-from headgate.servers.http.fields import is_harmless_id, retry_count, seconds
+from headgate.servers.http.fields import (
+    for_engine,
+    is_harmless_id,
+    retry_count,
+    seconds,
+    with_credential,
+    with_id,
+)
 from headgate.servers.http1.contract import Head
 
 _JSON: Final = b"application/json"
@@ -20,17 +27,17 @@ class Reading:
     """One head as the door understands it; `read` is None for a request that needs no permit.
 
     `callers` are the rules by which `caller` was found: under other rules nothing here holds. `complaint` is why
-    the request cannot be served whatever its body. `onward` keeps the lines for each engine it went to.
+    the request cannot be served whatever its body.
     """
 
     __slots__ = (
+        "_onward",
         "allowed_s",
         "caller",
         "callers",
         "complaint",
         "dialect",
         "given_id",
-        "onward",
         "read",
         "retries",
         "ticket",
@@ -48,7 +55,7 @@ class Reading:
         self.ticket = named.get(TICKET)
         self.allowed_s: float | None = None
         self.complaint: BadInputError | None = None
-        self.onward: dict[str, tuple[EngineRoute, Lines]] = {}
+        self._onward: dict[str, tuple[EngineRoute, Lines]] = {}
         if self.read is not None or head.path in self.dialect.forms:
             self._check(head.path, named)
 
@@ -73,6 +80,17 @@ class Reading:
             and self.callers.settles(named)
         ):
             head.notes.kept = self
+
+    def onward(self, head: Head, engine: EngineRoute, request_id: bytes) -> Lines:
+        """Return the header lines of this request as this engine gets them; `head` is the one read, or a repeat of it."""
+        kept = self._onward.get(engine.name)
+        if kept is None or kept[0] is not engine:
+            fields = for_engine(head.headers, head.header(b"connection"))
+            if self.callers.guarded:  # a key of ours
+                fields = [pair for pair in fields if pair[0] not in OWN_CREDENTIALS]
+            lines = header_lines(with_credential(fields, engine.credential), REQUEST_RESERVED)
+            self._onward[engine.name] = kept = engine, lines
+        return with_id(kept[1], request_id)
 
 
 def kept_reading(head: Head, callers: Callers) -> Reading | None:

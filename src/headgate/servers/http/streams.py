@@ -24,7 +24,7 @@ _STREAM_FIELDS = [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")
 
 def cut_off(owner: Owner, kind: FailureKind) -> None:
     """End a stream that has begun: an error event, then a cut connection."""
-    words, message = owner.refuser.failure(kind)
+    words, message = owner.dialect.refuser.failure(kind)
     owner.exchange.write(owner.dialect.error_event(words.kind, words.code, message))
     owner.exchange.abort()
 
@@ -136,8 +136,10 @@ class StreamAnswer:
             self._break(FailureKind.BROKEN, Sent.REQUEST)
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
-        """Break the answer off, unless its terminal event has passed."""
-        if self._whole is not None:
+        """Hand on what was never sent; else break the answer off, unless its terminal event has passed."""
+        if sent is Sent.NONE:
+            self._owner.unsent(kind)
+        elif self._whole is not None:
             self._whole.on_failed(kind, sent, detail)
         elif self._done:
             self._complete()

@@ -1,0 +1,57 @@
+"""What the core is told of a request, from what its head and its body say."""
+
+from headgate.core.events import Arrived
+from headgate.dialects.clip import may_clip
+from headgate.dialects.contract import RequestFacts
+from headgate.servers.http.attempt import Attempt
+from headgate.servers.http.kept_answers import KeptAnswers
+from headgate.servers.http.reading import Reading
+from headgate.servers.http.tickets import TicketDesk
+
+
+def arrival_of(attempt: Attempt, reading: Reading, facts: RequestFacts, size_bytes: int) -> Arrived:
+    """Return the arrival of a request whose body has `size_bytes`."""
+    tenant, lane = reading.caller
+    first_seen, max_wait_s, due_at, caps_sleep = None, None, None, False
+    # By position: keywords make this record three times dearer, and it is built for every request.
+    return Arrived(
+        attempt.number,
+        tenant,
+        lane,
+        facts.model,
+        size_bytes if facts.text_bytes is None else facts.text_bytes,
+        size_bytes,
+        facts.max_tokens,
+        facts.answers,
+        facts.stream,
+        reading.allowed_s,
+        reading.retries,
+        first_seen,
+        max_wait_s,
+        attempt.fingerprint,
+        due_at,
+        caps_sleep,
+        facts.min_tokens,
+        facts.fixed_tokens,
+    )
+
+
+def with_ticket(arrival: Arrived, desk: TicketDesk, value: bytes) -> Arrived:
+    """Give an arrival the age that its ticket proves; what is no good ticket changes nothing."""
+    ticket = desk.redeem(value, arrival.tenant)
+    if ticket is None:
+        return arrival
+    return arrival._replace(first_seen=ticket.first_seen, due_at=ticket.due_at)
+
+
+def back_to_keeper(arrival: Arrived, kept_answers: KeptAnswers, answer_id: str) -> Arrived:
+    """Send what builds on a kept answer to the engine that keeps it, if it is this tenant's."""
+    keeper = kept_answers.find(answer_id)
+    if keeper is None or keeper.tenant != arrival.tenant:
+        return arrival
+    return arrival._replace(engine=keeper.engine)
+
+
+def with_licence(arrival: Arrived, body: bytes) -> Arrived:
+    """Say whether the answer to this body may be cut short."""
+    return arrival._replace(may_clip=may_clip(body))

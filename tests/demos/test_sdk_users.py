@@ -1,0 +1,91 @@
+"""How users with an SDK behave, against an endpoint that answers from a script."""
+
+import asyncio
+import random
+from typing import cast
+
+import pytest
+
+from headgate.demos.connection import Answer, Endpoint
+from headgate.demos.crowd import Ending, Manners, Story
+from headgate.demos.sdk_users import BACKOFF_JITTER, FIRST_BACKOFF_S, SdkUser
+
+HUNG_UP = Answer(hung_up=True)
+WHOLE = Answer(status=200, first_token_at=1.0, whole=True)
+BUSY = Answer(status=503)
+FAST = 1000.0
+"""Engine seconds in a real one: no test waits for a back-off."""
+
+
+class Script:
+    """An endpoint that gives these answers in order, the last one for ever, and remembers when it was asked."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.asked_at: list[float] = []
+        self.patience_s: list[float] = []
+        self._answers = answers
+
+    async def ask(self, body: bytes, patience_s: float) -> Answer:
+        assert body
+        now = asyncio.get_running_loop().time()
+        self.asked_at.append(now)
+        self.patience_s.append(patience_s)
+        answer = self._answers[min(len(self.asked_at), len(self._answers)) - 1]
+        return answer._replace(ended_at=now, first_token_at=now if answer.first_token_at else None)
+
+
+def _lived(script: Script, time_scale: float = FAST) -> Story:
+    user = SdkUser(
+        cast("Endpoint", script),
+        Manners(10.0, refreshes=3, returns=3),
+        dice=random.Random(1),
+        time_scale=time_scale,
+    )
+    return asyncio.run(user.live(b"{}"))
+
+
+@pytest.mark.parametrize("answer", [HUNG_UP, BUSY, Answer(status=429), Answer(status=0)])
+def test_every_kind_of_failure_is_tried_three_times_more_in_all(answer: Answer) -> None:
+    assert _lived(Script(answer)).attempts == 4
+
+
+def test_a_hang_up_is_one_of_the_tries() -> None:
+    story = _lived(Script(HUNG_UP, BUSY, HUNG_UP, WHOLE))
+
+    assert (story.ending, story.attempts, story.refreshes, story.reasons) == (Ending.WHOLE, 4, 2, ("503",))
+
+
+def test_every_try_has_the_whole_patience() -> None:
+    script = Script(HUNG_UP, HUNG_UP, WHOLE)
+
+    _lived(script)
+
+    assert script.patience_s == [10.0, 10.0, 10.0]
+
+
+def test_a_hint_is_obeyed_to_the_letter_in_real_time() -> None:
+    script = Script(BUSY._replace(hint_s=0.05), WHOLE)
+
+    _lived(script)
+
+    assert script.asked_at[1] - script.asked_at[0] >= 0.05
+
+
+def test_without_a_hint_the_back_off_is_scaled() -> None:
+    script = Script(BUSY, WHOLE)
+
+    _lived(script, time_scale=10.0)
+
+    assert script.asked_at[1] - script.asked_at[0] >= FIRST_BACKOFF_S * (1.0 - BACKOFF_JITTER) / 10.0
+
+
+@pytest.mark.parametrize("answer", [BUSY._replace(retry=False, hint_s=0.01), Answer(status=400), WHOLE])
+def test_who_is_told_not_to_come_back_does_not(answer: Answer) -> None:
+    assert _lived(Script(answer)).attempts == 1
+
+
+def test_the_time_to_the_first_token_counts_from_the_first_try() -> None:
+    story = _lived(Script(BUSY._replace(hint_s=0.05), WHOLE))
+
+    assert story.first_token_s is not None
+    assert story.first_token_s >= 0.05

@@ -1,0 +1,55 @@
+"""Fifty users at a cap of four, as the engine itself counts them: never more than four at once."""
+
+import asyncio
+
+from engines.conftest import Bench
+from engines.findings import note
+from engines.process import seconds_until_idle
+from engines.users import crowd
+from engines.watch import Watch
+from headgate.core.words import Reason
+
+CAP = 4
+USERS = 50
+
+
+def test_fifty_users_never_put_more_than_the_cap_into_the_engine(bench: Bench) -> None:
+    gate = bench.gate(cap=CAP)
+    with Watch(bench.engine) as watch:
+        became = asyncio.run(crowd(gate, bench.engine, watch, users=USERS))
+    outcomes = gate.ended()
+    note(
+        bench.engine.kind.name,
+        f"{USERS} users at a cap of {CAP}",
+        version=bench.engine.version,
+        peak=watch.peak,
+        readings=len(watch.readings),
+        users=dict(became),
+        attempts=outcomes,
+    )
+
+    assert 1 < watch.peak <= CAP
+    assert sum(became.values()) == USERS
+    assert set(became) <= {"length", *(f"refused {reason}" for reason in Reason)}
+    assert became["length"] == outcomes.get("good", 0) + outcomes.get("late", 0) > 0
+    assert {each.partition("/")[0] for each in outcomes} <= {"good", "late", "yielded"}
+    assert seconds_until_idle(bench.engine) < bench.engine.kind.lets_go_s
+
+
+def test_users_who_leave_add_to_the_cap_only_while_the_engine_lets_go_of_them(bench: Bench) -> None:
+    gate = bench.gate(cap=CAP, lanes__interactive__ttft_slo="1h")
+    with Watch(bench.engine) as watch:
+        became = asyncio.run(crowd(gate, bench.engine, watch, users=USERS, leaving=10))
+    outcomes = gate.ended()
+    note(
+        bench.engine.kind.name,
+        f"{USERS} users at a cap of {CAP}, ten of whom leave while they are answered",
+        peak=watch.peak,
+        settled=watch.settled_peak,
+        readings=len(watch.readings),
+        attempts=outcomes,
+    )
+
+    assert became == {"left": 10, "length": 40}
+    assert outcomes == {"client_gone/decode": 10, "good": 40}
+    assert watch.settled_peak <= CAP

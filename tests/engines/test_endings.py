@@ -1,0 +1,112 @@
+"""A real engine that is stopped or killed while it answers: nothing hangs, nothing broken looks finished (INV-10)."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import openai
+import pytest
+
+from engines.conftest import Bench
+from engines.findings import note
+from engines.users import EXACTLY, LONG, asked
+from faults.process import GateProcess, until
+
+USERS = 4
+NOTHING_HANGS_S = 15.0
+
+
+class Ending(NamedTuple):
+    """What one user saw: the finish reason or the error that the SDK raised, and when it was over."""
+
+    word: str
+    at: float
+    chunks: int
+
+
+def stream_to_the_end(gate: GateProcess, model: str, number: int) -> Ending:
+    """Stream with the SDK until it ends in whatever way."""
+    chunks, finish = 0, ""
+    with openai.OpenAI(
+        base_url=f"http://127.0.0.1:{gate.port}/v1", api_key="sk-test", max_retries=0, timeout=120.0
+    ) as client:
+        try:
+            for chunk in client.chat.completions.create(
+                model=model, messages=asked(number), max_tokens=LONG, stream=True, extra_body=EXACTLY
+            ):
+                chunks += 1
+                finish = next((choice.finish_reason for choice in chunk.choices), None) or finish
+        except openai.APIError as error:
+            return Ending(type(error).__name__, time.monotonic(), chunks)
+        return Ending(f"finished: {finish}", time.monotonic(), chunks)
+
+
+def whole_to_the_end(gate: GateProcess, model: str, number: int) -> Ending:
+    """Ask for a whole answer with the SDK."""
+    with openai.OpenAI(
+        base_url=f"http://127.0.0.1:{gate.port}/v1", api_key="sk-test", max_retries=0, timeout=120.0
+    ) as client:
+        try:
+            answer = client.chat.completions.create(
+                model=model, messages=asked(number), max_tokens=LONG, extra_body=EXACTLY
+            )
+        except openai.APIError as error:
+            return Ending(type(error).__name__, time.monotonic(), 0)
+        return Ending(f"finished: {answer.choices[0].finish_reason}", time.monotonic(), 1)
+
+
+def all_end(bench: Bench, gate: GateProcess, what: str, end: Callable[[], None]) -> list[Ending]:
+    """Let half of the users stream and half ask for whole answers, end the engine among them, see what they get."""
+    asks = [stream_to_the_end, whole_to_the_end] * (USERS // 2)
+    model = bench.engine.model
+    with ThreadPoolExecutor(USERS) as pool:
+        users = [pool.submit(ask, gate, model, number) for number, ask in enumerate(asks)]
+        until(lambda: bench.engine.load().running == USERS)
+        time.sleep(0.5)
+        began = time.monotonic()
+        end()
+        endings = [user.result() for user in users]
+    code = bench.engine.wait()
+    outcomes = gate.ended()
+    note(
+        bench.engine.kind.name,
+        f"{what} with {USERS} running",
+        streams=[each.word for each in endings[::2]],
+        whole=[each.word for each in endings[1::2]],
+        over_after=f"{max(each.at for each in endings) - began:.2f} s",
+        exit=code,
+        attempts=outcomes,
+    )
+    assert max(each.at for each in endings) - began < NOTHING_HANGS_S
+    assert all(each.chunks > 1 for each in endings[::2]), "they were to be in the middle of a stream"
+    assert sum(outcomes.values()) == USERS
+    assert {each.partition("/")[0] for each in outcomes} == {"engine_failed"}
+    return endings
+
+
+def serves_again(bench: Bench, gate: GateProcess) -> None:
+    """Start the engine again at its address: the same gate goes on, with every permit."""
+    bench.engine.up()
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{gate.port}/v1", api_key="sk-test") as client:
+        answer = client.chat.completions.create(
+            model=bench.engine.model, messages=asked(0), max_tokens=4, extra_body=EXACTLY
+        )
+    assert answer.choices[0].finish_reason == "length"
+    (engine,) = gate.state()["engines"]
+    assert (engine["running"], engine["departing"]) == (0, 0)
+
+
+@pytest.mark.parametrize("how", ["terminate", "kill", "kill_core"])
+def test_what_an_engine_leaves_unfinished_is_an_error_for_everybody_and_the_gate_goes_on(
+    own_bench: Bench, how: str
+) -> None:
+    engine = own_bench.engine
+    if how == "kill_core" and engine.kind.core is None:
+        pytest.skip(f"{engine.kind.name} computes in the process that answers")
+    gate = own_bench.gate(cap=USERS)
+
+    endings = all_end(own_bench, gate, how, getattr(engine, how))
+
+    assert [each.word for each in endings if each.word.startswith("finished")] == []
+    serves_again(own_bench, gate)

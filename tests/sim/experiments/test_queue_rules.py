@@ -1,0 +1,19 @@
+"""Rules of the literature, on the same arrivals, before a gate that bounds its queue by the predicted wait."""
+
+import pytest
+
+from headgate.sim.experiments.contract import Arm
+from headgate.sim.experiments.queue_rules import QUEUE_RULES
+
+
+def goodput(series: str, load: float = 2.0) -> float:
+    return QUEUE_RULES.run(Arm(series, load), 1)[0][1]["goodput"]
+
+
+@pytest.mark.parametrize("rule", ["with CoDel", "newest first", "with a threshold"])
+def test_no_rule_adds_to_a_queue_whose_wait_is_bounded(rule: str) -> None:
+    assert goodput(rule) <= 1.01 * goodput("gate")
+
+
+def test_without_a_deadline_codel_recovers_what_it_would_have_kept() -> None:
+    assert goodput("with CoDel, no deadline") > 1.5 * goodput("gate, no deadline")

@@ -32,7 +32,7 @@ STOP_WITHIN_S = 30.0
 
 
 class Kind(NamedTuple):
-    """One engine family: where it is configured, what it calls its gauges, and what tests need to know of it.
+    """One engine family: where it is configured, where it tells its version, what it calls its gauges, and what tests need to know of it.
 
     `flags` are added to a command, so that its bounds are within reach; `streams` is how many requests it runs at
     once and `most` how many it takes at all (None: any number). `lets_go_s` is how long its gauges may take to
@@ -42,6 +42,7 @@ class Kind(NamedTuple):
 
     name: str
     variable: str
+    version: tuple[str, str]
     gauges: tuple[str, str]
     flags: tuple[str, ...]
     streams: int
@@ -54,6 +55,7 @@ class Kind(NamedTuple):
 VLLM = Kind(
     name="vLLM",
     variable="HEADGATE_TEST_VLLM",
+    version=("/version", "version"),
     gauges=("vllm:num_requests_running", "vllm:num_requests_waiting"),
     flags=("--max-num-seqs", "8", "--max-num-queued-reqs", "12"),
     streams=8,
@@ -65,6 +67,7 @@ VLLM = Kind(
 LLAMA = Kind(
     name="llama-server",
     variable="HEADGATE_TEST_LLAMA",
+    version=("/props", "build_info"),
     gauges=("llamacpp:requests_processing", "llamacpp:requests_deferred"),
     flags=("--metrics", "--parallel", "8"),
     streams=8,
@@ -152,10 +155,9 @@ class Engine:
 
     @property
     def version(self) -> str:
-        """What it calls its version."""
-        if self.kind is VLLM:
-            return str(json.loads(self._get("/version"))["version"])
-        return str(json.loads(self._get("/props"))["build_info"])
+        """What it says of its version, if anything."""
+        path, field = self.kind.version
+        return str(json.loads(self._get(path)).get(field, "unknown"))
 
     def load(self) -> Load:
         """Read its gauges."""

@@ -82,7 +82,7 @@ async def crowd(
 ) -> Counter[str]:
     """Let all of them ask at once and return how it went for them, by word."""
     base_url = f"http://127.0.0.1:{gate.port}/v1"
-    async with openai.AsyncOpenAI(base_url=base_url, api_key="sk-test", timeout=120.0) as client:
+    async with openai.AsyncOpenAI(base_url=base_url, api_key="sk-test", timeout=600.0) as client:
         staying = [one_user(client, engine, number, max_tokens) for number in range(users - leaving)]
         going = [leaving_user(client, engine, watch, users + number) for number in range(leaving)]
         return Counter(await asyncio.gather(*going, *staying))

@@ -30,7 +30,9 @@ _GATE_READY = re.compile(
 )
 _ENGINE_READY = re.compile(r"headgate engine ready host=(\S+) port=(\d+)")
 _REQUEST_ID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]+\b")
-_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:[.,:]\d+)*")
+_STATUS = r"(?:(?<=^)|(?<=: ))[2-5]\d\d\b"
+"""A status of HTTP, which is no mere number: at the beginning of a line, or after a colon."""
+_NUMBER = re.compile(rf"(?<![\w.])(?!{_STATUS})-?\d+(?:[.,:]\d+)*", re.MULTILINE)
 _UNIT = re.compile(r"(?<=#)\s?(?:us|ms|s|m)\b")
 
 
@@ -56,7 +58,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def shapes(output: str) -> set[str]:
-    """Return the distinct lines of an output without what differs from run to run: numbers, units of time, ids."""
+    """Return the distinct lines of an output without what differs from run to run: numbers but statuses, units of time, ids."""
     lines = _UNIT.sub(" s", _NUMBER.sub("#", _REQUEST_ID.sub("ID", output))).splitlines()
     return {" ".join(line.split()) for line in lines} - {""}
 

@@ -52,7 +52,7 @@ class LaneConfig(Section):
         description="Serve waiting tenants by the tokens that each has had, so that none crowds out the others.",
     )
     max_overtakes: Count = Field(
-        default=64,
+        default=512,
         ge=1,
         le=1_000_000,
         description="With `short_first`: nobody is overtaken by more later arrivals than this.",

@@ -138,7 +138,7 @@ class LaneSettings:
     max_queue_bytes: int = 256 * 1024 * 1024
     max_wait_s: float | None = None
     fair: bool = False
-    max_overtakes: int = 64
+    max_overtakes: int = 512
     share: float = 1.0
     headroom: int | None = None
     band: int = 0

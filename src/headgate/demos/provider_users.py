@@ -110,8 +110,9 @@ async def ask_all(
     dice = random.Random(1)
     make_user = partial(AccountUser, dice=dice, books=books)
     watch = asyncio.create_task(_at_times(warmup_s, wishes[-1].at_s, at_warm, at_end))
+    endpoint = AccountEndpoint(door, path)
     await open_loop(
-        AccountEndpoint(door, path),
+        endpoint,
         wishes,
         Manners(PATIENCE_S, refreshes=TRIES - 1, returns=TRIES - 1),
         partial(write_body, max_tokens=max_tokens),
@@ -120,6 +121,9 @@ async def ask_all(
         make_user=make_user,
     )
     await watch
+    endpoint.close()
+    # Connections that were aborted are closed in the loop's next turn.
+    await asyncio.sleep(0)
 
 
 async def _at_times(

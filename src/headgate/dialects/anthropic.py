@@ -53,7 +53,7 @@ class _Messages(msgspec.Struct, kw_only=True):
     messages: Messages
     stream: bool | None = None
     stop_sequences: Annotated[list[str], Meta(max_length=MOST_STOPS)] | None = None
-    tools: Tools | None = None
+    tools: Tools = ABSENT
 
 
 class _Usage(msgspec.Struct):

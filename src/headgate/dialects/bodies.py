@@ -6,12 +6,14 @@ pass untouched. Errors name the field and the limit.
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, TypeVar
+from functools import lru_cache
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw
 
 from headgate.dialects import duplicates
+from headgate.dialects.arrays import AtMost, check_members, check_objects
 from headgate.dialects.contract import MOST_TOKENS, BadInputError
 
 MOST_ANSWERS = 128
@@ -51,17 +53,62 @@ Tokens = Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
 LeastTokens = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
 Answers = Annotated[int, Meta(ge=1, le=MOST_ANSWERS)]
 Model = Annotated[str, Meta(max_length=MOST_MODEL_CHARS)]
-Tools = Annotated[list[Raw], Meta(max_length=MOST_TOOLS)]
-Messages = Annotated[list[Raw], Meta(min_length=1, max_length=MOST_MESSAGES)]
+Tools = Raw
+Messages = Raw
+"""Both left as they are: `decode` holds them, and raw fields named in `_BOUNDS`, to their limits."""
 ABSENT = Raw(b"")
 
-_Body = TypeVar("_Body")
+_Body = TypeVar("_Body", bound=msgspec.Struct)
 _FIELD = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(\w+)`")
-_lists = {
-    most: msgspec.json.Decoder(Annotated[list[Raw], Meta(max_length=most)])
-    for most in (MOST_PROMPTS, MOST_INPUTS)
+_texts: Final = {most: AtMost(Raw, most) for most in (MOST_PROMPTS, MOST_INPUTS)}
+_stops: Final = AtMost(str, MOST_STOPS)
+
+
+def _check_messages(messages: Raw) -> None:
+    check_objects(messages, 1, MOST_MESSAGES)
+
+
+def _check_tools(tools: Raw) -> None:
+    check_objects(tools, 0, MOST_TOOLS)
+
+
+def _check_stop(stop: Raw) -> None:
+    if not bytes(stop).startswith(b'"'):
+        _stops.count(stop)
+
+
+def _check_biases(biases: Raw) -> None:
+    check_members(biases, MOST_BIASES)
+
+
+_BOUNDS: Final[Mapping[str, Callable[[Raw], None]]] = {
+    "messages": _check_messages,
+    "tools": _check_tools,
+    "stop": _check_stop,
+    "logit_bias": _check_biases,
 }
+
+
+@lru_cache(maxsize=64)  # as many as there are kinds of requests
+def _bounds(kind: type[msgspec.Struct]) -> tuple[tuple[str, Callable[[Raw], None], bool], ...]:
+    """Return which fields of this kind of request are held to a limit, how, and whether null stands for none."""
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    return tuple(
+        (name, check, not fields[name].required) for name, check in _BOUNDS.items() if name in fields
+    )
+
+
+def check_bounds(request: msgspec.Struct) -> None:
+    """Raise BadInputError for a raw field beyond its limit."""
+    for name, check, optional in _bounds(type(request)):
+        value = getattr(request, name)
+        if value is ABSENT or (optional and bytes(value) == b"null"):
+            continue
+        try:
+            check(value)
+        except msgspec.ValidationError as error:
+            raise _named(str(error), name) from None
 
 
 def decode(
@@ -70,6 +117,15 @@ def decode(
     doubled: Callable[[bytes], str | None] = duplicates.find,
 ) -> _Body:
     """Decode a body; raise BadInputError for what is no JSON, is beyond a limit, or names a field twice."""
+    request = parse(decoder, body)
+    check_bounds(request)
+    if field := doubled(body):
+        raise twice(field)
+    return request
+
+
+def parse(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
+    """Do as `decode` does, but leave the bounds of raw fields and fields that are named twice to the caller."""
     try:
         if not body.isascii():
             body.decode()  # msgspec skips unknown strings without looking at their UTF-8
@@ -84,9 +140,12 @@ def decode(
         ) from None
     except RecursionError:
         raise BadInputError("body is nested too deeply") from None
-    if field := doubled(body):
-        raise BadInputError(f"{field}: the field appears more than once", field)
     return request
+
+
+def twice(field: str) -> BadInputError:
+    """Say that a field is there twice."""
+    return BadInputError(f"{field}: the field appears more than once", field)
 
 
 def named_model(model: str | None) -> str:
@@ -109,19 +168,20 @@ def count_texts(raw: bytes, field: str, most: int) -> int:
             raise BadInputError(f"{field}: expected {LIMITS[field]}", field)
         return 1
     try:
-        return len(_lists[most].decode(raw))
+        return _texts[most].count(Raw(raw))
     except msgspec.ValidationError:
         raise BadInputError(f"{field}: expected {LIMITS[field]}", field) from None
 
 
-def _named(complaint: str) -> BadInputError:
-    """Turn a validation complaint into one that names the field and its limit."""
+def _named(complaint: str, raw_field: str = "") -> BadInputError:
+    """Turn a validation complaint into one that names the field and its limit; `raw_field` was decoded by itself."""
     if missing := _MISSING.search(complaint):
         field = missing.group(1)
         return BadInputError(f"{field}: the field is required: {LIMITS[field]}", field)
     match = _FIELD.match(complaint)
     what, where = (match.group("what"), match.group("where")) if match else (complaint, None)
     what = what.replace("`", "").replace("Expected", "expected", 1)
+    where = raw_field + (where or "")
     if not where:
         return BadInputError(f"body: {what}")
     field = where.partition("[")[0].partition(".")[0]

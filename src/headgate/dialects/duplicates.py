@@ -6,6 +6,7 @@ readings of one body are a way around a limit, so the few fields that limits han
 
 import json
 import re
+from collections.abc import Sized
 
 import msgspec
 from msgspec import Raw
@@ -27,16 +28,22 @@ class Guard:
         self._names = tuple(f'"{field}"'.encode() for field in fields)
         self._quoted = re.compile(b'"(?:%b)"' % "|".join(fields).encode())
 
-    def find(self, body: bytes) -> str | None:
+    def find(self, body: bytes, array: Sized = b"") -> str | None:
         """Return the guarded field that this valid JSON object names more than once, or None.
+
+        `array` is the value of one of its other fields: where it is the only array, nothing inside it is looked at.
 
         A count of each quoted name decides nearly always; only bodies in which one of them stands twice (a tool
         with a parameter called "model") are looked at again.
         """
-        if b"\\u00" in body and _ESCAPED_LETTER.search(body):
+        begin = body.find(b"[")
+        end = body.rfind(b"]") + 1
+        # From the first bracket to the last: no other array is as long.
+        outside = body[:begin] + body[end:] if end - begin == len(array) else body
+        if b"\\u00" in outside and _ESCAPED_LETTER.search(outside):
             return self._find_slowly(body)
         for quoted in self._names:
-            if body.count(quoted) > 1:
+            if outside.count(quoted) > 1:
                 return self._look_again(body)
         return None
 

@@ -6,25 +6,27 @@ pass untouched. Errors name the field and the limit and never repeat the body.
 
 import re
 from collections.abc import Mapping
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import Raw
 
+from headgate.dialects.arrays import FILLED
 from headgate.dialects.bodies import (
     ABSENT,
-    MOST_BIASES,
+    MOST_MESSAGES,
     MOST_PROMPTS,
-    MOST_STOPS,
     Answers,
     LeastTokens,
     Messages,
     Model,
     Tokens,
     Tools,
+    check_bounds,
     count_texts,
     decode,
     named_model,
+    parse,
+    twice,
 )
 from headgate.dialects.contract import (
     EngineError,
@@ -35,6 +37,7 @@ from headgate.dialects.contract import (
     StreamEvent,
     Usage,
 )
+from headgate.dialects.duplicates import find
 from headgate.dialects.media import measure
 from headgate.dialects.refusals import Refuser
 from headgate.dialects.sse import payload
@@ -53,14 +56,24 @@ class _Request(msgspec.Struct):
     min_tokens: LeastTokens | None = None
     ignore_eos: bool | None = None
     n: Answers | None = None
-    stop: str | Annotated[list[str], Meta(max_length=MOST_STOPS)] | None = None
-    logit_bias: Annotated[dict[str, Raw], Meta(max_length=MOST_BIASES)] | None = None
+    stop: Raw = ABSENT
+    logit_bias: Raw = ABSENT
 
 
 class _Chat(_Request, kw_only=True):
     messages: Messages
     max_completion_tokens: Tokens | None = None
-    tools: Tools | None = None
+    tools: Tools = ABSENT
+
+    def is_short(self) -> bool:
+        """Whether there is nothing in it that could be beyond its bound: the usual request, for a fifth of the price."""
+        return (
+            self.tools is ABSENT
+            and self.stop is ABSENT
+            and self.logit_bias is ABSENT
+            and len(self.messages) <= MOST_MESSAGES
+            and FILLED.match(self.messages) is not None
+        )
 
 
 class _Completion(_Request, kw_only=True):
@@ -126,7 +139,12 @@ _STATUS_OF_WORD = {
 
 
 def _read_chat(body: bytes) -> RequestFacts:
-    request = decode(_chat, body)
+    request = parse(_chat, body)
+    if not request.is_short():
+        check_bounds(request)
+    if field := find(body, request.messages):
+        raise twice(field)
+    fixed_tokens, text_bytes = measure(body)
     limit = request.max_completion_tokens
     max_tokens = limit if limit is not None else request.max_tokens
     # By position: keywords make this record three times dearer, and it is built for every request.
@@ -137,7 +155,8 @@ def _read_chat(body: bytes) -> RequestFacts:
         request.n or 1,
         _asked_usage(request),
         _min_tokens(request, max_tokens),
-        *measure(body),
+        fixed_tokens,
+        text_bytes,
     )
 
 

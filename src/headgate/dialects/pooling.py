@@ -28,7 +28,7 @@ from headgate.dialects.openai import OpenAI
 class _Embedding(msgspec.Struct):
     model: Model | None = None
     input: Raw = ABSENT
-    messages: Messages | None = None
+    messages: Messages = ABSENT
 
 
 class _Rerank(msgspec.Struct, kw_only=True):
@@ -53,7 +53,7 @@ _score = msgspec.json.Decoder(_Score)
 
 def _read_embedding(body: bytes) -> RequestFacts:
     request = decode(_embedding, body)
-    if request.messages is None and not bytes(request.input):
+    if bytes(request.messages) in {b"", b"null"} and not bytes(request.input):
         raise BadInputError(f"input: the field is required: {LIMITS['input']}", "input")
     return _facts(request.model, count_texts(bytes(request.input), "input", MOST_INPUTS), body)
 

@@ -32,7 +32,7 @@ class _Request(msgspec.Struct):
     store: bool | None = None
     background: bool | None = None
     previous_response_id: Annotated[str, Meta(max_length=MOST_ID_CHARS)] | None = None
-    tools: Tools | None = None
+    tools: Tools = ABSENT
 
 
 class _Usage(msgspec.Struct):

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from hashlib import blake2b
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -234,7 +233,7 @@ class AttemptLog:
 def _open(path: str) -> int:
     if path == STDOUT:
         return _STDOUT
-    return os.open(Path(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
 
 
 def _say_expected(line: Line, admit: Admit) -> None:

@@ -67,8 +67,10 @@ class Witness:
 
     # ---- on the path
 
-    def named(self, attempt: int, request_id: bytes) -> None:
-        """Take note of the id that a client gave; call it before the arrival is posted, and for no other ids."""
+    def named(self, attempt: int, request_id: bytes | None) -> None:
+        """Take note of the id that a client gave, None where it gave none; call it before the arrival is posted."""
+        if request_id is None:
+            return
         if self._ring is not None:
             self._ring.name(attempt, request_id)
         if self._log is not None:

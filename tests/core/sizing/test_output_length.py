@@ -27,9 +27,9 @@ def _taught(*answers: int, max_tokens: int | None = 4_096, tenant: str = "t") ->
 
 @pytest.mark.parametrize(
     ("max_tokens", "expected", "reserved"),
-    [(None, 256, 512), (100, 100, 100), (4_000, 256, 4_000), (1, 1, 1), (0, 0, 0)],
+    [(None, 256, 512), (100, 100, 100), (4_000, 256, 512), (1, 1, 1), (0, 0, 0)],
 )
-def test_before_any_answer_the_prior_is_expected_and_what_the_user_allows_is_reserved(
+def test_before_any_answer_the_prior_is_expected_and_at_most_twice_as_much_is_reserved(
     max_tokens: int | None, expected: int, reserved: int
 ) -> None:
     assert OutputLength().estimate("m", "t", LANE, max_tokens, 500) == (expected, reserved)

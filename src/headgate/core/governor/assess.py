@@ -230,14 +230,14 @@ def _refused(
 
 
 def price(draft: Attempt) -> None:
-    """Foresee what it takes of an engine, as the orders rank it, and how long its permit is out.
+    """Foresee what it takes of an engine, as the orders rank it, and as what the early warning counts it.
 
     On the first engine that may, when it is full.
     """
     engine = draft.route.up[0]
     service, streams = engine.service, engine.drain.full_streams
     draft.engine_s = service.engine_s(draft.prompt_tokens, draft.output_tokens, streams)
-    draft.service_s = service.service_s(draft.prompt_tokens, draft.output_tokens, streams)
+    draft.service_s = engine.permit_s(draft.prompt_tokens, draft.output_tokens)
 
 
 def fit_somewhere(engines: Sequence[Engine], prompt_tokens: int) -> bool:

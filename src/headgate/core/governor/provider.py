@@ -12,35 +12,64 @@ from headgate.core.quotas.amounts import Sizes
 from headgate.core.settings import AccountSettings
 from headgate.core.words import FailureKind
 
+# While a trial is under way others look again so often; its answer wakes nobody by itself.
+_TRIAL_S = 0.1
+# Between trials, doubled: single requests do no harm, and an outage should hardly outlast its cause.
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 5.0
+
 
 class Provider:
-    """Says when an attempt may be sent to the account, and learns from what comes back."""
+    """Says when an attempt may be sent to the account, and learns from what comes back.
 
-    __slots__ = ("_account", "_probing", "_refused_at", "breaker")
+    After a failure that blames the provider one request at a time is sent until one is answered: what waits behind a
+    pause would otherwise all be sent to fail with it.
+    """
+
+    __slots__ = (
+        "_account",
+        "_in_doubt",
+        "_next_trial_at",
+        "_pause_s",
+        "_probing",
+        "_refused_at",
+        "breaker",
+    )
 
     def __init__(self, settings: AccountSettings, now: float) -> None:
         self._account = Account(settings, now)
+        self._in_doubt = False
+        self._pause_s = _FIRST_PAUSE_S
+        self._next_trial_at = float("-inf")
         self._probing: int | None = None
         self._refused_at = float("-inf")
         self.breaker = Breaker()
 
     def wait_s(self, draft: Attempt, now: float, place: int = 1) -> float:
         """Return how long until the `place`-th attempt like this may be sent, 0 if now; infinite if never."""
-        breaker_s = 0.0
-        if not self.breaker.allows(now, self._probing is not None):
-            breaker_s = max(0.1, (self.breaker.next_try_at or now) - now)
-        return max(self._account.wait_s(*sizes_of(draft), now, place), breaker_s)
+        doubt_s = 0.0
+        if self.is_shut(now):
+            doubt_s = max(_TRIAL_S, (self.breaker.next_try_at or now) - now)
+        elif self._in_doubt and self._probing is not None:
+            doubt_s = _TRIAL_S
+        return max(self._account.wait_s(*sizes_of(draft), now, place), doubt_s)
+
+    def is_shut(self, now: float) -> bool:
+        """Return whether the breaker lets nobody through now: it is open, and no try is due or one is under way."""
+        return not self.breaker.allows(now, self._probing is not None)
 
     def started(self, attempt: Attempt, now: float) -> None:
         """Reserve for an attempt that is being sent."""
         attempt.charged = self._account.take(*sizes_of(attempt), now)
-        if self.breaker.is_open:
+        if self.breaker.is_open or self._in_doubt:
             self._probing = attempt.attempt
 
     def grew(self, attempt: Attempt, now: float) -> None:
         """Charge what has been produced so far."""
         if attempt.charged is not None:
             self._account.progress(attempt.charged, attempt.output_seen, now)
+        if self._probing == attempt.attempt and attempt.output_seen:
+            self._succeeded(attempt, now)
 
     def answered(self, attempt: Attempt, prompt_tokens: int | None, cached_tokens: int, now: float) -> None:
         """Settle by the real size; the answer also speaks for the provider's health."""
@@ -55,12 +84,22 @@ class Provider:
         else:
             self._settle(attempt, None, 0, attempt.output_seen, now)
             if counts_against(event.kind):
-                self._account.refused(Refusal.OVERLOAD, event.hint_s, now)
+                self._doubt(event.hint_s, now)
         if not counts_against(event.kind):
             self._succeeded(attempt, now)
         elif not event.over_limit and not self._is_of_volley(attempt, event, now):
             self.breaker.failed(now, event.hint_s)
         self._probed(attempt)
+
+    def _doubt(self, hint_s: float | None, now: float) -> None:
+        """Pause until the hint, or a little longer than the last time, and then try singly."""
+        if hint_s is None:
+            hint_s = self._pause_s if now >= self._next_trial_at else 0.0
+        if now >= self._next_trial_at:
+            self._pause_s = min(2.0 * self._pause_s, _LONGEST_PAUSE_S)
+        self._next_trial_at = max(self._next_trial_at, now + hint_s)
+        self._in_doubt = True
+        self._account.refused(Refusal.OVERLOAD, hint_s, now)
 
     def _is_of_volley(self, attempt: Attempt, event: Failed, now: float) -> bool:
         """Return whether it was sent before an earlier 503 or 529 came back: those of one burst count as one failure."""
@@ -87,6 +126,9 @@ class Provider:
 
     def _succeeded(self, attempt: Attempt, now: float) -> None:
         self.breaker.succeeded(now)
+        if self._probing == attempt.attempt:
+            self._in_doubt = False
+            self._pause_s = _FIRST_PAUSE_S
         self._probed(attempt)
 
     def _probed(self, attempt: Attempt) -> None:

@@ -21,7 +21,7 @@ from headgate.core.measure.ewma import Ewma
 from headgate.core.queues.base import Order
 from headgate.core.queues.window import BatchWindow
 from headgate.core.quotas.amounts import Reservation
-from headgate.core.settings import EngineSettings, LaneSettings
+from headgate.core.settings import EngineSettings, LaneSettings, ServicePrior
 from headgate.core.sizing.service_time import ServiceTime
 from headgate.core.slo import SloWatch
 from headgate.core.tickets import Places
@@ -36,6 +36,8 @@ PRIOR_ABORT_LAG_S = 0.3
 # it is the only way to learn, and nobody else waits for it.
 _UNKNOWN_RATIO = 2
 _ANY_PROMPT = 10**9
+# An engine without a profile: its speed is known only as far as it has been learned.
+_UNKNOWN_SPEED = ServicePrior()
 # What one permit is taken to carry before any was given; the first admission replaces it.
 _USUAL_PROMPT_TOKENS = 1000.0
 _USUAL_OUTPUT_TOKENS = 256.0
@@ -49,7 +51,7 @@ class Attempt:
     `listed_end` is where `openings` keeps it. `route` is who may serve it, and `queue` where it waits if it must.
     `lined_up_at`, `early_returns` and `turn` are its place in the line of those who come back (`tickets`);
     `looked_at` and `looked_tokens` how far its stream was when last looked at. `reservation` is its tenant's, `charged` the provider account's.
-    `engine_s` is the part of an engine's time that it is foreseen to take, `service_s` the time that its permit is out.
+    `engine_s` is the part of an engine's time that it is foreseen to take, `service_s` the time that its permit is out, as the early warning counts it.
     `tried` is the engine that failed it before it had anything of it; there is no third try.
     """
 
@@ -272,6 +274,19 @@ class Engine:
             return True
         unknown = draft.prompt_tokens > _UNKNOWN_RATIO * self.longest_read and not self.gate.streams
         return unknown and now <= draft.deadline
+
+    def permit_s(self, prompt_tokens: int, output_tokens: int) -> float:
+        """Return how long a full engine's permit is out for such a request, at a price that does not move with load.
+
+        By the profile, where there is one: streams x per_token x prompt + output x TPOT(streams), so that full streams
+        do one second of work a second. What is learned holds what others' prompts take, and drifts as they come.
+        """
+        prior = self.settings.prior
+        if prior == _UNKNOWN_SPEED:
+            return self.service.service_s(prompt_tokens, output_tokens, self.drain.full_streams)
+        streams = self.limit
+        tpot_s = prior.tpot_base_s + prior.tpot_per_stream_s * streams
+        return streams * prior.ttft_per_token_s * prompt_tokens + output_tokens * tpot_s
 
     def expected_service_s(self) -> float:
         """Return the expected time that one permit is out while the gate is full."""

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from headgate.core.queues.base import Held
 from headgate.core.queues.ranked import Key, RankedQueue
 
-# Design section 4. It acts only where more starts than this fall within a deadline; far below that number the order
-# is nearly that of arrival (docs/policies/short-first.md has the figures).
-DEFAULT_MAX_OVERTAKES = 64
+# It acts only where more starts than this fall within a deadline; far below that number the order is nearly that of
+# arrival (docs/policies/short-first.md has the figures): 64 costs a fast engine a twentieth of its good users.
+DEFAULT_MAX_OVERTAKES = 512
 
 
 def _by_engine_time(held: Held) -> Key:

@@ -180,8 +180,10 @@ def _predict(
     if max_tokens is None:
         allowed, prior, prior_reserved = 0, PRIOR_OUTPUT_TOKENS, _PRIOR_RESERVED_TOKENS
     else:
-        allowed = prior_reserved = max_tokens
+        allowed = max_tokens
         prior = min(PRIOR_OUTPUT_TOKENS, max_tokens)
+        # Reserving all of a generous bound at first would run a few streams where sixteen fit.
+        prior_reserved = min(_PRIOR_RESERVED_TOKENS, max_tokens)
     likely = below.all_fixed + below.all_share * allowed + below.doubt * prior
     upper = below.all_upper_fixed + below.all_upper_share * allowed + below.doubt * prior_reserved
     for level in (user, key):

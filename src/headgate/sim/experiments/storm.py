@@ -24,7 +24,7 @@ _BASE_LOAD, _SPIKE_LOAD = 0.7, 2.0
 _SCENARIO = Scenario(
     engines=14,
     max_inflight=64,
-    lane=LaneSettings("interactive", ttft_slo_s=2.0, deadline_s=2.0),
+    lane=LaneSettings("interactive", ttft_slo_s=2.0, deadline_s=2.0, order="short_first", fair=True),
     lengths=LENGTHS["short"],
     load=step(_BASE_LOAD, _SPIKE_LOAD, SPIKE_AT_S, SPIKE_FOR_S),
     highest_load=_SPIKE_LOAD,

@@ -1,0 +1,87 @@
+"""Bounds on arrays and objects in a body, checked without making their elements.
+
+Decoded into a list, four megabytes of `1,1,1` become 140 before anybody can count them. So they are left raw. One with
+fewer commas than it may have elements is within its bound, whatever it holds. Only one with more (long texts have
+commas too) is looked at again, by a decoder that gives up at the first element too many.
+"""
+
+import re
+import threading
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+FILLED: Final = re.compile(rb"\[\s*[^\]\s]")
+"""How an array with something in it begins."""
+
+
+class _Counting(threading.local):
+    """How many elements may still come: decoders have no place of their own for such a number."""
+
+    left = 0
+
+
+_counting: Final = _Counting()
+
+
+class _Object(msgspec.Struct):
+    """An object of which nothing is kept."""
+
+    def __post_init__(self) -> None:
+        _counting.left -= 1
+        if _counting.left < 0:
+            raise ValueError("too many elements")
+
+
+_objects: Final = msgspec.json.Decoder(list[_Object])
+_list: Final = msgspec.json.Decoder(list[Raw])
+
+
+def _may_exceed(array: Raw, most: int) -> bool:
+    """Whether there may be more elements, by the commas; below 2 x `most` bytes there are too few for that."""
+    return bytes(array).count(b",") >= most
+
+
+def check_objects(array: Raw, least: int, most: int) -> None:
+    """Raise msgspec.ValidationError unless this is an array of `least` (0 or 1) to `most` objects.
+
+    One that is too short to hold more need not hold objects: that is the engine's to say.
+    """
+    if FILLED.match(array) is None:
+        if len(_list.decode(array)) < least:
+            raise msgspec.ValidationError(f"Expected `array` of length >= {least}")
+    elif len(array) > 2 * most and _may_exceed(array, most):
+        _counting.left = most
+        _objects.decode(array)
+
+
+def check_members(members: Raw, most: int) -> None:
+    """Raise msgspec.ValidationError unless this is an object of at most `most` members that hold no objects."""
+    text = bytes(members)
+    if not text.startswith(b"{"):
+        raise msgspec.ValidationError("Expected `object`")
+    if text.count(b":") > most:
+        raise msgspec.ValidationError(f"Expected `object` of length <= {most}")
+
+
+class AtMost:
+    """Arrays of at most `most` elements of one kind, a few thousand: read as records without names, which end early."""
+
+    __slots__ = ("_list", "_most", "_record")
+
+    def __init__(self, kind: Any, most: int) -> None:
+        self._most = most
+        fields = [(f"element_{number}", kind | None, None) for number in range(most)]
+        record = msgspec.defstruct("Elements", fields, array_like=True, forbid_unknown_fields=True)
+        self._record = msgspec.json.Decoder(record)
+        self._list = msgspec.json.Decoder(list[kind])
+
+    def count(self, array: Raw) -> int:
+        """Return how many elements there are; raise msgspec.ValidationError for too many, or one of another kind."""
+        if _may_exceed(array, self._most):
+            self._record.decode(array)
+        elements = len(self._list.decode(array))
+        if elements > self._most:
+            raise msgspec.ValidationError(f"Expected `array` of length <= {self._most}")
+        return elements

@@ -40,7 +40,7 @@ class Door:
             snapshot=lambda: self.core.snapshot(self.now),
             explain=lambda arrival: self.core.explain(arrival, self.now),
             ready=lambda: Readiness(ready=True, detail={}),
-            render_metrics=Exposition(lambda: self.core.snapshot(self.now)).render,
+            render_metrics=Exposition(lambda: self.core.snapshot(self.now)).render_in_pieces,
             why=self.eyes.why,
         )
 

@@ -56,7 +56,7 @@ def test_ten_times_the_account_is_used_up_and_hardly_refused(
     twin.run_until(40.0)
     assert twin.counts.refused_share < 0.005
     assert twin.used_share >= 0.95
-    assert twin.counts.yields.total() > 5 * twin.counts.answered
+    assert twin.counts.yields.total() > 2 * twin.counts.answered
 
 
 @pytest.mark.parametrize("kind", [FailureKind.CONNECT, FailureKind.REFUSED])
@@ -115,6 +115,26 @@ def test_after_an_overload_one_request_tries_until_its_first_tokens() -> None:
     trial.output_seen = 5
     provider.grew(trial, 3.5)
     assert provider.wait_s(other, 3.5) == 0.0
+
+
+def test_a_trial_whose_answer_takes_long_keeps_nobody_waiting_for_ever() -> None:
+    provider = account()
+    first, trial, other = attempt(1, 1.0), attempt(2, 3.0), attempt(3, 3.0)
+    provider.started(first, 1.0)
+    provider.failed(first, Failed(1, FailureKind.CONNECT, Sent.NONE), 1.5)
+    provider.started(trial, 3.0)
+    assert provider.wait_s(other, 7.9) > 0.0
+    assert provider.wait_s(other, 8.0) == 0.0
+    provider.started(other, 8.0)
+    assert provider.wait_s(attempt(4, 8.0), 8.0) == 0.0
+
+
+def test_one_answer_that_fails_stops_nobody_else() -> None:
+    provider = account()
+    first = attempt(1, 1.0)
+    provider.started(first, 1.0)
+    provider.failed(first, Failed(1, FailureKind.STATUS, Sent.REQUEST), 1.5)
+    assert provider.wait_s(attempt(2, 1.5), 1.5) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,8 @@ def test_a_shorter_answer_is_announced_and_asked_for() -> None:
             client = await stand.client()
             client.ask(chat("long", stream=True, max_tokens=900))
             await until(lambda: stand.snapshot.engines[0].running == 1)
-            cut = await stand.ask(chat("short", max_tokens=500))
             kept = await stand.ask(chat("tool", max_tokens=500, tools=[{"type": "function"}]))
+            cut = await stand.ask(chat("short", max_tokens=500))
 
             assert (cut.status, cut.headers["x-headgate-reshaped"]) == (200, "clip=32")
             assert json.loads(stand.engine.asked[-1].body)["max_tokens"] == 32

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headgate.core.quotas.amounts import Sizes
 from headgate.core.events import Remaining
+from headgate.core.quotas.amounts import Sizes
 from headgate.core.settings import QuotaLimit
 from headgate.core.words import OutputCharge, QuotaKind
 from headgate.dialects.quota_headers import read_quota_headers

@@ -25,6 +25,7 @@ from headgate.gateway import (
     serve,
 )
 from headgate.gateway.serve import Ending
+from headgate.observe.eyes import EyesSettings
 from headgate.runtime.callers import CallerSettings, TenantRule
 from headgate.runtime.clock import MonotonicClock
 from headgate.runtime.upstream import UpstreamSettings
@@ -135,6 +136,7 @@ def gateway_settings(loaded: Loaded) -> GatewaySettings:
         upstream=UpstreamSettings(connect_s=limits.upstream_connect, chunk_idle_s=limits.upstream_idle),
         byte_budget=limits.byte_budget,
         drain_grace_s=limits.drain_grace,
+        eyes=EyesSettings(config.records.log_attempts, config.records.kept_attempts),
     )
 
 
@@ -221,7 +223,9 @@ def _server_limits(limits: LimitsConfig) -> ServerLimits:
 
 
 def _address_error(error: OSError, config: Config) -> CommandError:
-    """Only the admin door names its address in the error."""
+    """The log names its path in the error; of the doors only the admin door names its address."""
+    if (log := config.records.log_attempts) is not None and error.filename == log:
+        return CommandError(f"records.log_attempts: {log} cannot be opened: {error.strerror}", ExitCode.USAGE)
     if error.filename is not None:
         return address_error(error, config.admin.host, config.admin.port, "--admin-port")
     return address_error(error, config.listen.host, config.listen.port, "--port")

@@ -18,6 +18,8 @@ from headgate.cli.output import print_error, print_line
 from headgate.cli.run_all import run_all
 from headgate.cli.serve import serve
 from headgate.cli.sim import sim_app, size
+from headgate.cli.top import top
+from headgate.cli.why import why
 
 app = typer.Typer(
     name="headgate",
@@ -32,6 +34,8 @@ app.command("serve")(serve)
 app.command("engine")(engine)
 app.command("check")(check)
 app.command("explain")(explain)
+app.command("why")(why)
+app.command("top")(top)
 app.add_typer(key_app, name="key")
 app.add_typer(demo_app, name="demo")
 app.add_typer(config_app, name="config")

@@ -36,6 +36,15 @@ LinePathOption = Annotated[
     ),
 ]
 
+LogOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="File for one line of JSON per attempt; - is stdout. SIGHUP opens it anew.",
+        show_default="none",
+    ),
+]
+
 
 def serve(
     config: FileOption = None,
@@ -65,6 +74,7 @@ def serve(
     assignments: SetOption = None,
     line_port: LinePortOption = None,
     line_path: LinePathOption = None,
+    log_attempts: LogOption = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow an address that can be reached from outside.")
     ] = False,
@@ -83,6 +93,7 @@ def serve(
         *flag("--insecure", "listen.insecure", insecure or None),
         *flag("--line-port", "line.port", line_port),
         *flag("--line-path", "line.path", line_path),
+        *flag("--log-attempts", "records.log_attempts", log_attempts),
     ]
     # Other engines than the file's: what the file says of its own engines says nothing of these.
     instead = flag("--upstream", "engines", [{"url": url} for url in upstream] if upstream else None)

@@ -13,6 +13,7 @@ from headgate.config.callers import EngineTlsConfig, ListenTlsConfig, TenantConf
 from headgate.config.lanes import DAY_S, HOUR_S, MAX_LANES, LaneConfig
 from headgate.config.limiters import LimitConfig
 from headgate.config.line import LineConfig
+from headgate.config.observe import RecordsConfig
 from headgate.config.quotas import MAX_QUOTAS, AccountConfig, QuotaConfig
 from headgate.config.retries import RetriesConfig
 from headgate.config.section import Section
@@ -301,6 +302,9 @@ class Config(Section):
     )
     retries: RetriesConfig = Field(
         default_factory=RetriesConfig, description="Clients that come back, and how they are known."
+    )
+    records: RecordsConfig = Field(
+        default_factory=RecordsConfig, description="What is written down of each attempt."
     )
     line: LineConfig | None = Field(default=None, description="The line door. Default: there is none.")
     limits: LimitsConfig = Field(

@@ -10,6 +10,7 @@ from headgate.core.settings import Settings
 from headgate.gateway.fleet import Fleet
 from headgate.gateway.settings import GatewaySettings, LineAddress
 from headgate.observe.door import DoorSnapshot, ServiceSnapshot
+from headgate.observe.eyes import Eyes
 from headgate.observe.heptamini import HeptaminiCollector
 from headgate.observe.live.opening import open_feed
 from headgate.observe.prometheus import Exposition
@@ -59,6 +60,7 @@ class Gateway:
         self.server = HttpServer(self.door, limits=settings.server, budget=budget)
         self.line = self._open_line(budget)
         self.line_port = 0
+        self.eyes = self._open_eyes()
         self.admin = self._open_admin()
         self.port = 0
 
@@ -68,11 +70,24 @@ class Gateway:
             return None
         return LineDoor(self.driver, _line_routes(self._fleet), address.door, budget)
 
+    def _open_eyes(self) -> Eyes:
+        eyes = Eyes(
+            self.settings.eyes,
+            boot=self.door.boot,
+            first_lane=self.driver.snapshot().lanes[0].name,
+            tenants=[tenant.name for tenant in self.settings.callers.tenants],
+        )
+        self.driver.observers.append(eyes.witness)
+        self.door.on_named = eyes.witness.named
+        return eyes
+
     def _open_admin(self) -> AdminServer | None:
         address = self.settings.admin
         if address is None:
             return None
-        exposition = Exposition(self.driver.snapshot, self._door_snapshot, self._service_snapshot)
+        exposition = Exposition(
+            self.driver.snapshot, self._door_snapshot, self._service_snapshot, self.eyes.traffic
+        )
         if self.line is not None and self.settings.line is not None and self.settings.line.metrics:
             exposition.add(HeptaminiCollector(self.line.readings))
         live, watching = open_feed(self.driver.snapshot, self.driver.explain)
@@ -81,9 +96,10 @@ class Gateway:
             self.driver.snapshot,
             self.driver.explain,
             self.ready,
-            exposition.render,
+            exposition.render_in_pieces,
             live,
             standings=lambda: self._fleet.standings,
+            why=self.eyes.why,
         )
         return AdminServer(views, address.host, address.port, token=address.token, hosts=address.hosts)
 
@@ -108,6 +124,7 @@ class Gateway:
             loop_lag_s=self.door.lag.lag_s,
             worst_loop_lag_s=self.door.lag.worst_s,
             log_lines_dropped=self.lines_dropped(),
+            attempt_lines_dropped=self.eyes.lines_dropped,
         )
 
     def ready(self) -> Readiness:
@@ -142,7 +159,9 @@ class Gateway:
         if before.ssl is not None or settings.ssl is not None:
             await self.server.secure(settings.ssl)
         line = await self._secure_line(settings.line)
-        self.settings = replace(settings, host=before.host, port=before.port, admin=before.admin, line=line)
+        self.settings = replace(
+            settings, host=before.host, port=before.port, admin=before.admin, line=line, eyes=before.eyes
+        )
         self.server.adopt(settings.server, settings.byte_budget)
         self.door.adopt(settings.door)
         self.door.entry.replace(settings.callers)
@@ -209,6 +228,7 @@ class Gateway:
             with contextlib.suppress(asyncio.CancelledError):
                 await self.admin.stop()
         self.driver.close()
+        self.eyes.close()
 
 
 def _line_routes(fleet: Fleet) -> list[LineRoute]:
@@ -230,6 +250,7 @@ def _fixed(before: GatewaySettings, after: GatewaySettings) -> tuple[str, ...]:
         "listen.host": before.host != after.host,
         "listen.port": before.port != after.port,
         "admin": before.admin != after.admin,
+        "records": before.eyes != after.eyes,
         "line": _plain(before.line) != _plain(after.line)
         or _secured(before.line) is not _secured(after.line),
     }

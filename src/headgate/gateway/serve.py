@@ -54,7 +54,7 @@ async def serve(
     try:
         await gateway.start()
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: _report(log, context))
-        with _signals(reloader) as (asked, insisted):
+        with _signals(gateway, reloader) as (asked, insisted):
             _tune_collector()
             if on_ready is not None:
                 on_ready(gateway)
@@ -70,19 +70,25 @@ async def serve(
 
 
 @contextlib.contextmanager
-def _signals(reloader: Reloader | None) -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
+def _signals(gateway: Gateway, reloader: Reloader | None) -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
     """Catch what may be sent: the first event is a wish to end, the second one its repetition."""
     asked, insisted = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, lambda: insisted.set() if asked.is_set() else asked.set())
     if reloader is not None:
-        loop.add_signal_handler(signal.SIGHUP, reloader.ask)
+        loop.add_signal_handler(signal.SIGHUP, _hang_up, gateway, reloader)
     try:
         yield asked, insisted
     finally:
         for number in (*_SIGNALS, signal.SIGHUP):
             loop.remove_signal_handler(number)
+
+
+def _hang_up(gateway: Gateway, reloader: Reloader) -> None:
+    """Reload, and open the log of attempts anew: it may have been rotated."""
+    gateway.eyes.reopen()
+    reloader.ask()
 
 
 def run(

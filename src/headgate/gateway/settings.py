@@ -6,6 +6,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from headgate.gateway.tls import TlsFiles, engine_context
+from headgate.observe.eyes import EyesSettings
 from headgate.runtime.callers import CallerSettings
 from headgate.runtime.upstream import UpstreamSettings
 from headgate.servers.http import DoorSettings
@@ -104,3 +105,4 @@ class GatewaySettings:
     upstream: UpstreamSettings = field(default_factory=UpstreamSettings)
     byte_budget: int = DEFAULT_BYTE_BUDGET
     drain_grace_s: float = 30.0
+    eyes: EyesSettings = field(default_factory=EyesSettings)

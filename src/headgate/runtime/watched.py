@@ -37,6 +37,7 @@ class HealthCheck:
         self.health = EngineHealth(settings, clock.now())
         self.heard = 0
         self.anxious = False
+        self.deserted = False
         self._now = clock.now
         self._pages = pages
         self._driver = driver
@@ -122,10 +123,11 @@ class HealthCheck:
             self._call = self._pages.request(b"GET", settings.target, (), b"", page, head_by=by)
             self._call.expire_at(by)
 
-    def looked(self, complaint: str | None) -> None:
-        """The health page has answered, or not."""
+    def looked(self, complaint: str | None, *, refused: bool = False) -> None:
+        """The health page has answered, or not; `refused` if there was not even a connection."""
         if self._running:
             self.health.looked(complaint, self._now(), alone=self._alone())
+            self.deserted = refused and self.health.stance is Stance.DOWN
             self._tell()
 
     def page_over(self) -> None:
@@ -169,7 +171,8 @@ class _Page:
         self._check.page_over()
         busy = kind is FailureKind.TIMEOUT and self._check.heard > self._heard_before
         if not self._headed and not busy:
-            self._check.looked(f"its health page does not answer: {kind.value}")
+            refused = kind is FailureKind.CONNECT
+            self._check.looked(f"its health page does not answer: {kind.value}", refused=refused)
 
 
 class _Trial:

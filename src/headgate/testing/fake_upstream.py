@@ -261,6 +261,14 @@ class FakeUpstream(Service):
             await self._server.wait_closed()
             self._server = None
 
+    def desert(self) -> None:
+        """Refuse new connections and close idle ones; answers under way stay open, as when a server is stopped."""
+        if self._server is not None:
+            self._server.close()
+        for line in tuple(self.lines):
+            if not line.answering:
+                line.close()
+
     def cut(self) -> None:
         """Reset every connection that is open now."""
         for line in tuple(self.lines):

@@ -81,7 +81,7 @@ def views(governor: Governor | None = None, readiness: Readiness | None = None) 
         snapshot=lambda: core.snapshot(NOW),
         explain=lambda arrival: core.explain(arrival, NOW),
         ready=lambda: readiness or Readiness(ready=True, detail={"engine gpu": "up"}),
-        render_metrics=Exposition(lambda: core.snapshot(NOW)).render,
+        render_metrics=Exposition(lambda: core.snapshot(NOW)).render_in_pieces,
     )
 
 

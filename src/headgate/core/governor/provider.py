@@ -17,13 +17,17 @@ _TRIAL_S = 0.1
 # Between trials, doubled: single requests do no harm, and an outage should hardly outlast its cause.
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 5.0
+# Refusals come at once: a trial that has not failed by now is being answered, however long that takes.
+_TRIAL_PATIENCE_S = 5.0
+# These speak for whoever comes next as well; one answer that failed or broke speaks for itself, and to the breaker.
+_DOUBTED = (FailureKind.CONNECT, FailureKind.REFUSED)
 
 
 class Provider:
     """Says when an attempt may be sent to the account, and learns from what comes back.
 
-    After a failure that blames the provider one request at a time is sent until one is answered: what waits behind a
-    pause would otherwise all be sent to fail with it.
+    After a refused connection, a 503 or a 529 one request at a time is sent until one is answered: what waits behind
+    a pause would otherwise all be sent to fail with it.
     """
 
     __slots__ = (
@@ -33,6 +37,7 @@ class Provider:
         "_pause_s",
         "_probing",
         "_refused_at",
+        "_tried_at",
         "breaker",
     )
 
@@ -42,7 +47,7 @@ class Provider:
         self._pause_s = _FIRST_PAUSE_S
         self._next_trial_at = float("-inf")
         self._probing: int | None = None
-        self._refused_at = float("-inf")
+        self._refused_at = self._tried_at = float("-inf")
         self.breaker = Breaker()
 
     def wait_s(self, draft: Attempt, now: float, place: int = 1) -> float:
@@ -50,7 +55,7 @@ class Provider:
         doubt_s = 0.0
         if self.is_shut(now):
             doubt_s = max(_TRIAL_S, (self.breaker.next_try_at or now) - now)
-        elif self._in_doubt and self._probing is not None:
+        elif self._in_doubt and self._probing is not None and now - self._tried_at < _TRIAL_PATIENCE_S:
             doubt_s = _TRIAL_S
         return max(self._account.wait_s(*sizes_of(draft), now, place), doubt_s)
 
@@ -61,8 +66,10 @@ class Provider:
     def started(self, attempt: Attempt, now: float) -> None:
         """Reserve for an attempt that is being sent."""
         attempt.charged = self._account.take(*sizes_of(attempt), now)
+        if self._in_doubt and self._probing is not None:
+            self._in_doubt = False  # the trial before has outlasted the patience for it
         if self.breaker.is_open or self._in_doubt:
-            self._probing = attempt.attempt
+            self._probing, self._tried_at = attempt.attempt, now
 
     def grew(self, attempt: Attempt, now: float) -> None:
         """Charge what has been produced so far."""
@@ -83,7 +90,7 @@ class Provider:
             self._account.refused(Refusal.LIMIT, event.hint_s, now, event.limit)
         else:
             self._settle(attempt, None, 0, attempt.output_seen, now)
-            if counts_against(event.kind):
+            if event.kind in _DOUBTED:
                 self._doubt(event.hint_s, now)
         if not counts_against(event.kind):
             self._succeeded(attempt, now)

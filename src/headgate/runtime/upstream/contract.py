@@ -52,6 +52,8 @@ class Ear(Protocol):
     heard: int
     anxious: bool
     """Whether the end of a good answer is news."""
+    deserted: bool
+    """Whether the engine takes no new connections: what is silent then is not waited for long."""
 
     def trial(self, receiver: Receiver) -> Receiver:
         """Return who is to receive an answer that is asked for in anxious times."""

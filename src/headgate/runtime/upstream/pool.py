@@ -204,5 +204,12 @@ class UpstreamPool:
     def _check_call(self, connection: UpstreamConnection, call: UpstreamCall, now: float) -> None:
         if now >= call.deadline:
             connection.expire(call, "the answer did not come before its deadline")
-        elif connection.headed and not call.paused and now - connection.stamp >= self.settings.chunk_idle_s:
-            connection.expire(call, f"silent for {self.settings.chunk_idle_s:g} s in the middle of an answer")
+        elif connection.headed and not call.paused and now - connection.stamp >= self._patience_s:
+            connection.expire(call, f"silent for {self._patience_s:g} s in the middle of an answer")
+
+    @property
+    def _patience_s(self) -> float:
+        """How long a started answer may be silent now."""
+        settings, ear = self.settings, self.ear
+        deserted = ear is not None and ear.deserted
+        return min(settings.chunk_idle_s, settings.deserted_idle_s) if deserted else settings.chunk_idle_s

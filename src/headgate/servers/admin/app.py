@@ -58,7 +58,7 @@ class _Door:
 
     async def metrics(self, request: Request) -> Response:
         """The metrics of docs/reference/metrics.md, in the format that the Accept header asks for."""
-        body, content_type = self._views.render_metrics(request.headers.get("accept", ""))
+        body, content_type = await self._views.render_metrics(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": content_type})
 
     async def state(self, _: Request) -> Response:

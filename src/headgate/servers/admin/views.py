@@ -1,6 +1,6 @@
 """What the admin door shows, handed in as small callables: it knows no gateway, no driver and no governor."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ class Readiness(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """Everything that may be asked; each callable is quick, synchronous, and changes nothing.
+    """Everything that may be asked; each callable is quick, changes nothing and, but for metrics, is synchronous.
 
     `explain` answers what the arrival would be told now; `render_metrics` takes an Accept header and returns the
     text and its content type. `live` feeds the page; None shows no page.
@@ -32,7 +32,7 @@ class Views:
     snapshot: Callable[[], Snapshot]
     explain: Callable[[Arrived], Explanation]
     ready: Callable[[], Readiness]
-    render_metrics: Callable[[str], tuple[bytes, str]]
+    render_metrics: Callable[[str], Awaitable[tuple[bytes, str]]]
     live: LiveFeed | None = None
     standings: Callable[[], Sequence[Standing]] = tuple
     why: Find | None = None

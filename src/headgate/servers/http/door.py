@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from headgate.dialects.contract import BadInputError, RequestFacts
@@ -22,6 +22,10 @@ from headgate.servers.http.progress import Progress
 from headgate.servers.http.reading import Reading, kept_reading
 from headgate.servers.http.tickets import TicketDesk
 from headgate.servers.http1.contract import Exchange, Head, Refusal
+
+
+def _unnoticed(_attempt: int, _given_id: bytes | None) -> None:
+    """Nobody wants to know."""
 
 
 class HttpDoor:
@@ -53,6 +57,8 @@ class HttpDoor:
         self.complaints = Complaints(self._boot)
         self.shed = 0
         """How many requests were refused because this process itself was too slow."""
+        self.on_named: Callable[[int, bytes | None], None] = _unnoticed
+        """Told of each attempt, before it arrives, by which id its client calls it."""
 
     # ---- what the server asks (see `Application`)
 
@@ -101,6 +107,7 @@ class HttpDoor:
             arrival = with_ticket(arrival, self.tickets, reading.ticket)
         if facts.previous_id:
             arrival = back_to_keeper(arrival, self.kept_answers, facts.previous_id)
+        self.on_named(number, reading.given_id)
         self.driver.arrive(arrival, attempt)
         if not attempt.over:
             self._ongoing[exchange] = attempt
@@ -147,6 +154,11 @@ class HttpDoor:
     def refuses_usage(self, engine: str) -> None:
         """Never ask this engine again: it answered 400 to `stream_options`."""
         self._no_usage.add(engine)
+
+    @property
+    def boot(self) -> str:
+        """What the ids begin with that this door makes; the attempt's number follows in hexadecimal digits."""
+        return self._boot.decode()
 
     @property
     def rejected(self) -> int:

@@ -1,0 +1,95 @@
+"""What watches a gateway, end to end: metrics in pieces, the log, and why, of requests that came over a socket."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.harness import FakeEngine, Stand, chat, run, until
+from gateway.stand import core_settings
+from headgate.gateway import AdminAddress, EngineAddress, Gateway, GatewaySettings
+from headgate.observe.eyes import EyesSettings
+from headgate.wiring.governor import build_governor
+
+SECRET = "sk-live-0123456789abcdef"
+PROMPT = "the-prompt-that-nobody-may-log"
+
+
+async def get(port: int, path: str) -> tuple[int, bytes]:
+    """Ask the admin door."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    return int(head.split()[1]), body
+
+
+def gateway_with(eyes: EyesSettings, engine_port: int) -> Gateway:
+    engines = (EngineAddress("engine", "127.0.0.1", engine_port),)
+    settings = GatewaySettings(engines, port=0, admin=AdminAddress(port=0), eyes=eyes)
+    return Gateway(build_governor(core_settings(), time.monotonic()), settings)
+
+
+async def watched(eyes: EyesSettings) -> Stand:
+    engine = FakeEngine()
+    await engine.start()
+    stand = Stand(gateway_with(eyes, engine.port), engine)
+    await stand.gateway.start()
+    return stand
+
+
+def test_a_request_is_counted_logged_and_explained_without_its_secrets(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    async def test() -> None:
+        stand = await watched(EyesSettings(str(log)))
+        assert stand.gateway.admin is not None
+        port = stand.gateway.admin.port
+        streamed = chat(PROMPT, stream=True)
+        await stand.ask(streamed, authorization=f"Bearer {SECRET}", x_request_id="seen-by-the-client")
+        answer = await stand.ask(chat(PROMPT))
+        await stand.settle()
+
+        told = [
+            json.loads((await get(port, f"/api/why?id={each}"))[1])
+            for each in ("seen-by-the-client", answer.headers["x-request-id"])
+        ]
+        _, page = await get(port, "/metrics")
+        await stand.close()
+
+        assert [each["attempts"][0]["attempt"] for each in told] == [1, 2]
+        assert [step["kind"] for step in told[0]["attempts"][0]["steps"]] == ["arrived", "admit", "ended"]
+        lines: list[dict[str, Any]] = [json.loads(line) for line in log.read_text().splitlines()]
+        assert [line["id"] for line in lines] == ["seen-by-the-client", answer.headers["x-request-id"]]
+        assert b'headgate_ttft_seconds_count{lane="interactive"} 1.0' in page
+        assert b'headgate_tenant_attempts_total{tenant="-"} 2.0' in page
+        for private in (SECRET, PROMPT):
+            assert private not in log.read_text() + json.dumps(told) + page.decode()
+
+    run(test())
+
+
+def test_a_log_that_cannot_be_opened_is_an_error_before_anything_serves() -> None:
+    async def test() -> None:
+        with pytest.raises(FileNotFoundError):
+            gateway_with(EyesSettings("/nowhere/at/all"), 1)
+
+    run(test())
+
+
+def test_a_rotated_log_is_opened_anew(tmp_path: Path) -> None:
+    async def test() -> None:
+        stand = await watched(EyesSettings(str(tmp_path / "log")))
+        (tmp_path / "log").rename(tmp_path / "log.1")
+        stand.gateway.eyes.reopen()
+        await until((tmp_path / "log").exists)
+        await stand.ask(chat())
+        await stand.settle()
+        await stand.close()
+
+        assert len((tmp_path / "log").read_text().splitlines()) == 1
+
+    run(test())

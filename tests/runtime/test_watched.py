@@ -1,0 +1,102 @@
+"""An engine that takes no new connections: its silent streams end soon, its streams that speak go on."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from faults.talk import chat, request
+from gateway.harness import run, until
+from headgate.core.settings import EngineSettings, LaneSettings, Settings
+from headgate.gateway import EngineAddress, Gateway, GatewaySettings, fleet
+from headgate.runtime.health import HealthSettings
+from headgate.runtime.upstream import UpstreamSettings
+from headgate.testing import FakeUpstream, Line, answers
+from headgate.wiring.governor import build_governor
+
+QUICK = HealthSettings(poll_s=0.05, quick_poll_s=0.02, page_within_s=0.3)
+STREAM_HEAD = answers.head(200, answers.EVENT_STREAM)
+ENDING = answers.chunks(answers.event(finish="stop"), answers.DONE) + answers.LAST_CHUNK
+
+
+@asynccontextmanager
+async def gate_before(upstream: FakeUpstream) -> AsyncIterator[Gateway]:
+    """Serve with a minute of patience for a silent stream, and a third of a second once nobody listens there."""
+    core = Settings((LaneSettings("interactive"),), (EngineSettings("a", 4),))
+    settings = GatewaySettings(
+        engines=(EngineAddress("a", "127.0.0.1", upstream.port),),
+        port=0,
+        upstream=UpstreamSettings(chunk_idle_s=60.0, deserted_idle_s=0.3),
+    )
+    gateway = Gateway(build_governor(core, time.monotonic()), settings)
+    await gateway.start()
+    try:
+        yield gateway
+    finally:
+        await gateway.stop()
+
+
+async def streamed(gateway: Gateway, upstream: FakeUpstream) -> bytes:
+    """Ask for a stream, let the engine desert when it has begun, and return all that came."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    try:
+        writer.write(request(chat(stream=True)))
+        got = await reader.readuntil(b"begun")
+        upstream.desert()
+        await until(lambda: not gateway.driver.snapshot().engines[0].up)
+        while piece := await reader.read(65536):
+            got += piece
+            if got.endswith(answers.LAST_CHUNK):
+                break
+        return got
+    except ConnectionResetError:
+        return got
+    finally:
+        writer.close()
+
+
+@pytest.fixture(autouse=True)
+def looked_at_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "HEALTH", QUICK)
+
+
+def test_a_stream_of_an_engine_that_takes_no_connections_and_says_nothing_is_broken_off_soon() -> None:
+    """INV-10: with an error event and a cut; vLLM that is stopped keeps such streams open for ever."""
+
+    async def fall_silent(line: Line) -> None:
+        await line.send(STREAM_HEAD + answers.chunks(answers.event("begun")))
+        await line.stall()
+
+    async def body() -> None:
+        async with FakeUpstream(fall_silent) as upstream, gate_before(upstream) as gateway:
+            got = await streamed(gateway, upstream)
+            assert b'"error"' in got
+            assert b"[DONE]" not in got
+            assert not got.endswith(answers.LAST_CHUNK)
+            (failed,) = [n for word, n in gateway.driver.snapshot().lanes[0].outcomes if n]
+            assert failed == 1
+            assert upstream.aborted == 1
+
+    run(body())
+
+
+def test_a_stream_that_goes_on_speaking_is_heard_to_its_end() -> None:
+    """A server that is stopped in good manners finishes what it has begun."""
+
+    async def go_on(line: Line) -> None:
+        await line.send(STREAM_HEAD + answers.chunks(answers.event("begun")))
+        for _ in range(10):
+            await asyncio.sleep(0.1)
+            await line.send(answers.chunks(answers.event("more")))
+        await line.send(ENDING)
+
+    async def body() -> None:
+        async with FakeUpstream(go_on) as upstream, gate_before(upstream) as gateway:
+            got = await streamed(gateway, upstream)
+            assert got.endswith(answers.LAST_CHUNK)
+            assert b"[DONE]" in got
+            assert b'"error"' not in got
+
+    run(body())

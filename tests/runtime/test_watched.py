@@ -1,9 +1,9 @@
 """An engine that takes no new connections: its silent streams end soon, its streams that speak go on."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
@@ -21,7 +21,7 @@ STREAM_HEAD = answers.head(200, answers.EVENT_STREAM)
 ENDING = answers.chunks(answers.event(finish="stop"), answers.DONE) + answers.LAST_CHUNK
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def gate_before(upstream: FakeUpstream) -> AsyncIterator[Gateway]:
     """Serve with a minute of patience for a silent stream, and a third of a second once nobody listens there."""
     core = Settings((LaneSettings("interactive"),), (EngineSettings("a", 4),))
@@ -46,12 +46,9 @@ async def streamed(gateway: Gateway, upstream: FakeUpstream) -> bytes:
         got = await reader.readuntil(b"begun")
         upstream.desert()
         await until(lambda: not gateway.driver.snapshot().engines[0].up)
-        while piece := await reader.read(65536):
-            got += piece
-            if got.endswith(answers.LAST_CHUNK):
-                break
-        return got
-    except ConnectionResetError:
+        with contextlib.suppress(ConnectionResetError):
+            while not got.endswith(answers.LAST_CHUNK) and (piece := await reader.read(65536)):
+                got += piece
         return got
     finally:
         writer.close()

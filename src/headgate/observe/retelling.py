@@ -118,7 +118,7 @@ def _reason(decision: Yield, *, was_held: bool) -> str:
 # What value and bound count, by reason (core/decisions).
 _COUNTED: Final = {
     Reason.SATURATED: "{:,.0f} of {:,.0f} streams are out",
-    Reason.QUEUE_FULL: "the lane would hold {:,.0f}, where {:,.0f} may wait (attempts, tokens or bytes)",
+    Reason.QUEUE_FULL: "the lane holds {:,.0f}, where {:,.0f} may wait (attempts, tokens or bytes)",
     Reason.QUOTA: "it needs {:,.0f}, {:,.0f} are left",
     Reason.TENANT_LIMIT: "{:,.0f} of its tenant's {:,.0f} streams are in",
     Reason.RETRY_BUDGET: "{:,.0f} retries were charged within 10 s, the budget is {:,.1f}",

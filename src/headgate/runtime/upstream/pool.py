@@ -50,7 +50,7 @@ class UpstreamPool:
         self._head_tail = b" HTTP/1.1\r\nhost: %b\r\n" % self._authority()
         self._kept: list[UpstreamConnection] = []
         self._connections: set[UpstreamConnection] = set()
-        self._connecting: dict[UpstreamCall, asyncio.Task[None]] = {}
+        self._connecting: dict[UpstreamCall, tuple[asyncio.Task[None], float]] = {}
         self.sweep = Sweep(self._check)
         self.ear: Ear | None = None
         """Who listens to how the engine does; set it before the first request."""
@@ -138,23 +138,23 @@ class UpstreamPool:
     def connect(self, call: UpstreamCall) -> None:
         """Make a fresh connection for this call; the one place where a task is made."""
         self.sweep.start()
-        self._connecting[call] = asyncio.get_running_loop().create_task(self._connect(call))
+        loop = asyncio.get_running_loop()
+        # The sweep ends it in time: a timer of its own would cost as much as the task.
+        self._connecting[call] = loop.create_task(self._connect(call)), loop.time() + self.settings.connect_s
 
     async def _connect(self, call: UpstreamCall) -> None:
         connection = UpstreamConnection(self)
         try:
-            async with asyncio.timeout(self.settings.connect_s):
-                await asyncio.get_running_loop().create_connection(
-                    lambda: connection,
-                    self._host,
-                    self._port,
-                    ssl=self._ssl,
-                    server_hostname=(self._server_name or self._host) if self._ssl is not None else None,
-                )
-        except OSError as error:  # TimeoutError, name resolution and TLS failures are OSErrors too
+            await asyncio.get_running_loop().create_connection(
+                lambda: connection,
+                self._host,
+                self._port,
+                ssl=self._ssl,
+                server_hostname=(self._server_name or self._host) if self._ssl is not None else None,
+            )
+        except OSError as error:  # name resolution and TLS failures are OSErrors too
             self._connecting.pop(call, None)
-            reason = str(error) or type(error).__name__
-            call.fail(FailureKind.CONNECT, f"cannot connect to {self._host}:{self._port}: {reason}")
+            self._fail_to_connect(call, str(error) or type(error).__name__)
         except asyncio.CancelledError:
             connection.drop()
             raise
@@ -166,11 +166,14 @@ class UpstreamPool:
             self._connections.add(connection)
             call.begin(connection)
 
+    def _fail_to_connect(self, call: UpstreamCall, reason: str) -> None:
+        call.fail(FailureKind.CONNECT, f"cannot connect to {self._host}:{self._port}: {reason}")
+
     def abandon(self, call: UpstreamCall) -> None:
         """Stop connecting for a call that has ended."""
-        task = self._connecting.pop(call, None)
-        if task is not None:
-            task.cancel()
+        connecting = self._connecting.pop(call, None)
+        if connecting is not None:
+            connecting[0].cancel()
 
     def keep(self, connection: UpstreamConnection) -> None:
         """Put an idle connection on the shelf, or close it when the shelf is full."""
@@ -189,23 +192,29 @@ class UpstreamPool:
     # ---- deadlines
 
     def _check(self, now: float) -> None:
-        for call in [call for call in self._connecting if now >= call.deadline]:
-            self.abandon(call)
-            call.fail(FailureKind.TIMEOUT, "no connection before the deadline")
+        self._check_connecting(now)
+        patience_s = self._patience_s
         for connection in tuple(self._connections):
-            call_under_way = connection.call
-            if call_under_way is not None:
-                self._check_call(connection, call_under_way, now)
+            call = connection.call
+            if call is None:
+                continue
+            if now >= call.deadline:
+                connection.expire(call, "the answer did not come before its deadline")
+            elif now - connection.stamp >= patience_s and connection.headed and not call.paused:
+                connection.expire(call, f"silent for {patience_s:g} s in the middle of an answer")
         while self._kept and now - self._kept[0].stamp >= self.settings.kept_idle_s:
             self._kept.pop(0).drop()
         if not self._connections and not self._connecting:
             self.sweep.stop()
 
-    def _check_call(self, connection: UpstreamConnection, call: UpstreamCall, now: float) -> None:
-        if now >= call.deadline:
-            connection.expire(call, "the answer did not come before its deadline")
-        elif connection.headed and not call.paused and now - connection.stamp >= self._patience_s:
-            connection.expire(call, f"silent for {self._patience_s:g} s in the middle of an answer")
+    def _check_connecting(self, now: float) -> None:
+        for call, (_task, by) in tuple(self._connecting.items()):
+            if now >= call.deadline:
+                self.abandon(call)
+                call.fail(FailureKind.TIMEOUT, "no connection before the deadline")
+            elif now >= by:
+                self.abandon(call)
+                self._fail_to_connect(call, "no answer in time")
 
     @property
     def _patience_s(self) -> float:

@@ -6,7 +6,7 @@ from headgate.runtime.metered import named_limit
 from headgate.runtime.upstream import AnswerHead
 from headgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
 from headgate.servers.http.contract import Owner
-from headgate.servers.http.fields import first, for_client, hint_s, lines_for_client
+from headgate.servers.http.fields import first, for_client, hint_s, lines_for_client, with_ids
 
 MOST_KEPT_BYTES = 64 * 1024
 """What is kept of an answer before its head is sent: a JSON answer of usual size is checked whole."""
@@ -124,14 +124,14 @@ class WholeAnswer:
             tell_failure(self._owner, kind)
             self._owner.failed(kind, sent)
 
-    def _headers(self) -> list[tuple[bytes, bytes]] | Lines:
+    def _headers(self) -> Lines:
         """An engine's retry hint is passed on clamped, and only where it refused."""
-        if self._head.status < 300:
-            lines = lines_for_client(self._head, self._owner.request_id)
-            extra = self._owner.extra
-            return Lines(lines + header_lines(extra, ANSWER_RESERVED)) if extra else lines
-        headers = for_client(self._head.headers, self._owner.request_id) + self._owner.extra
-        hint = hint_s(self._head.headers) if self._head.status in OVERLOADED else None
+        owner, head = self._owner, self._head
+        if head.status < 300:
+            lines = lines_for_client(head, owner.request_id)
+            return Lines(lines + header_lines(owner.extra, ANSWER_RESERVED)) if owner.extra else lines
+        headers = for_client(head.headers) + owner.extra
+        hint = hint_s(head.headers) if head.status in OVERLOADED else None
         if hint is not None:
             headers.append((b"retry-after", b"%d" % max(1, round(hint))))
-        return headers
+        return with_ids(header_lines(headers, ANSWER_RESERVED), owner.request_id)

@@ -114,25 +114,24 @@ def seconds(value: bytes | None) -> float | None:
     return float(value) or None
 
 
-def for_client(headers: Sequence[tuple[bytes, bytes]], request_id: bytes) -> Pairs:
-    """Return an engine's fields for the client, with our ids."""
-    back = [pair for pair in headers if pair[0] not in _NOT_BACK and pair[0][:11] != _OWN_PREFIX]
-    back.append((b"x-request-id", request_id))
-    back.append((b"request-id", request_id))
-    return back
+def for_client(headers: Sequence[tuple[bytes, bytes]]) -> Pairs:
+    """Return an engine's fields for the client, without ids."""
+    return [pair for pair in headers if pair[0] not in _NOT_BACK and pair[0][:11] != _OWN_PREFIX]
 
 
 def lines_for_client(head: AnswerHead, request_id: bytes) -> Lines:
-    """Return what `for_client` does, as lines; a head that repeats is filtered and written once.
-
-    `request_id` is ours or has passed `is_harmless_id`.
-    """
+    """Return an engine's fields for the client as lines, with our ids; a head that repeats is written once."""
     notes = head.notes
     lines: Lines | None = notes.kept if notes is not None else None
     if lines is None:
-        lines = header_lines(for_client(head.headers, b"")[:-2], ANSWER_RESERVED)
+        lines = header_lines(for_client(head.headers), ANSWER_RESERVED)
         if notes is not None:
             notes.kept = lines
+    return with_ids(lines, request_id)
+
+
+def with_ids(lines: Lines, request_id: bytes) -> Lines:
+    """Return the lines for a client with a request id, under both names, that is ours or has passed `is_harmless_id`."""
     return Lines(b"%bx-request-id: %b\r\nrequest-id: %b\r\n" % (lines, request_id, request_id))
 
 

@@ -8,7 +8,7 @@ from headgate.dialects.contract import BadInputError, Dialect, FormReader, Reade
 from headgate.dialects.forms import boundary
 from headgate.dialects.ticket import HEADER as TICKET
 from headgate.runtime.callers import OWN_CREDENTIALS, Caller, Callers
-from headgate.runtime.upstream.fields import REQUEST_RESERVED, Lines, header_lines
+from headgate.runtime.upstream.fields import REQUEST_RESERVED, HeaderWriter, Lines
 from headgate.servers.http.contract import EngineRoute
 from headgate.servers.http.fields import (
     for_engine,
@@ -21,6 +21,7 @@ from headgate.servers.http.fields import (
 from headgate.servers.http1.contract import Head
 
 _JSON: Final = b"application/json"
+_WRITER: Final = HeaderWriter(REQUEST_RESERVED)
 
 
 class Reading:
@@ -88,7 +89,7 @@ class Reading:
             fields = for_engine(head.headers, head.header(b"connection"))
             if self.callers.guarded:  # a key of ours
                 fields = [pair for pair in fields if pair[0] not in OWN_CREDENTIALS]
-            lines = header_lines(with_credential(fields, engine.credential), REQUEST_RESERVED)
+            lines = _WRITER.write(with_credential(fields, engine.credential))
             self._onward[engine.name] = kept = engine, lines
         return with_id(kept[1], request_id)
 

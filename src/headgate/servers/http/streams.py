@@ -12,14 +12,17 @@ from headgate.core.words import FailureKind, Sent
 from headgate.dialects.contract import EngineError, StreamEvent, Usage
 from headgate.dialects.sse import EventTooLongError, Splitter
 from headgate.runtime.upstream import AnswerHead
+from headgate.runtime.upstream.fields import ANSWER_RESERVED, HeaderWriter
 from headgate.servers.http.answers import MOST_KEPT_BYTES, OVERLOADED, WholeAnswer, tell_failure
 from headgate.servers.http.contract import Owner
-from headgate.servers.http.fields import first, for_client
+from headgate.servers.http.fields import first, for_client, with_ids
 
 _NO_ENDING = b"\n\n\n"
 """No event in one line ends so."""
 # Proxies between us and the client buffer event streams and caches keep them unless told not to.
 _STREAM_FIELDS = [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
+_WRITER = HeaderWriter(ANSWER_RESERVED)
+_JSON = _WRITER.write([(b"content-type", b"application/json")])
 
 
 def cut_off(owner: Owner, kind: FailureKind) -> None:
@@ -200,9 +203,9 @@ class StreamAnswer:
     def _start(self) -> None:
         assert self._head is not None
         self._started = True
-        headers = for_client(self._head.headers, self._owner.request_id)
-        headers = [pair for pair in headers if pair[0] != b"cache-control"] + self._owner.extra
-        self._exchange.start(200, headers + _STREAM_FIELDS)
+        headers = [pair for pair in for_client(self._head.headers) if pair[0] != b"cache-control"]
+        lines = _WRITER.write(headers + _STREAM_FIELDS + self._owner.extra)
+        self._exchange.start(200, with_ids(lines, self._owner.request_id))
         self._owner.begun()
 
     # ---- the ends
@@ -238,7 +241,6 @@ class StreamAnswer:
                 self._exchange.abort()
             self._owner.failed(kind, Sent.BYTES)
         else:
-            headers = for_client((), self._owner.request_id)
-            headers.append((b"content-type", b"application/json"))
+            headers = with_ids(_JSON, self._owner.request_id)
             self._exchange.respond(error.status, headers, error.body)
             self._owner.failed(kind, Sent.REQUEST)

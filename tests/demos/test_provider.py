@@ -1,11 +1,14 @@
 """An account offered ten times what it grants: the demo's parts, its twin in virtual time, and one short real run."""
 
 import asyncio
+import json
+import time
 from collections import Counter
 from typing import Any
 
 import pytest
 
+from gateway.harness import Asked, chat, run, standing
 from headgate.config.schema import Config
 from headgate.core.events import Arrived, Failed
 from headgate.core.governor.provider import Provider as Account
@@ -228,3 +231,20 @@ def test_a_short_real_run_stays_below_the_limit() -> None:
     assert result.refused == {}
     assert result.sent > 0
     assert result.books.answered > 0
+
+
+def test_the_limit_that_a_429_names_is_lowered_behind_the_real_door() -> None:
+    async def refuse(asked: Asked) -> None:
+        error = {"type": "rate_limit_error", "message": "limit of 8,000 output tokens per minute"}
+        asked.reply(json.dumps({"error": error}).encode(), status=429, retry_after="5")
+
+    async def body() -> None:
+        limits = (QuotaLimit(QuotaKind.RPM, 60), QuotaLimit(QuotaKind.OTPM, 600_000))
+        async with standing(refuse, account=AccountSettings(limits)) as stand:
+            assert (await stand.ask(chat("first"))).status == 429
+            provider = stand.gateway.driver._governor._knowledge.engines["engine"].provider  # type: ignore[attr-defined]
+            left = {each.kind: each.remaining for each in provider._account.report(time.monotonic())}
+        assert left[QuotaKind.OTPM] == 0.0
+        assert left[QuotaKind.RPM] > 0.0
+
+    run(body())

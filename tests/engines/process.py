@@ -72,7 +72,7 @@ LLAMA = Kind(
     flags=("--metrics", "--parallel", "8"),
     streams=8,
     most=None,
-    lets_go_s=1.0,
+    lets_go_s=2.0,  # about 1 s for a whole answer
     messages=True,
     core=None,
 )
@@ -122,6 +122,10 @@ class Engine:
     def kill(self) -> None:
         """End all its processes at once, as a machine that fails does."""
         os.killpg(self._running.pid, signal.SIGKILL)
+
+    def terminate_core(self) -> None:
+        """Ask the process that computes to stop, as a supervisor does that asks every process of a group."""
+        os.kill(_descendant(self._running.pid, str(self.kind.core)), signal.SIGTERM)
 
     def kill_core(self) -> None:
         """End the process that computes and leave the one that answers."""

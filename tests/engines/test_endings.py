@@ -102,12 +102,12 @@ def serves_again(bench: Bench, gate: GateProcess) -> None:
     assert (engine["running"], engine["departing"]) == (0, 0)
 
 
-@pytest.mark.parametrize("how", ["terminate", "kill", "kill_core"])
+@pytest.mark.parametrize("how", ["terminate", "terminate_core", "kill", "kill_core"])
 def test_what_an_engine_leaves_unfinished_is_an_error_for_everybody_and_the_gate_goes_on(
     own_bench: Bench, how: str
 ) -> None:
     engine = own_bench.engine
-    if how == "kill_core" and engine.kind.core is None:
+    if how.endswith("core") and engine.kind.core is None:
         pytest.skip(f"{engine.kind.name} computes in the process that answers")
     gate = own_bench.gate(cap=USERS, **PATIENCE)
 

@@ -99,7 +99,7 @@ async def ask_engines(config: Config, addresses: tuple[EngineAddress, ...]) -> d
     unsure = [
         address
         for engine, address in zip(config.engines, addresses, strict=True)
-        if engine.max_inflight is None or engine.kv_tokens is None
+        if engine.account is None and (engine.max_inflight is None or engine.kv_tokens is None)
     ]
     answers = await asyncio.gather(*(ask_engine(address, _ASK_WITHIN_S) for address in unsure))
     return {

@@ -21,6 +21,9 @@ SCRAPE_TIMEOUT_S = 0.2
 AFTER_HANGUP_S = (0.15, 0.4)
 # At most ten extra scrapes a second, however many clients leave.
 LEAST_GAP_S = 0.1
+# An answer that ended just before the gauge was read must have been heard of before the gauge is: counted as still
+# there it would hide somebody who has left, and end that permit while the engine works on.
+NEWS_S = 0.03
 _HEADERS = ((b"accept", b"text/plain"),)
 
 
@@ -158,6 +161,9 @@ class EngineWatch:
         if page is None or not self._running:
             return
         self.last = gauges = read_gauges(page, self._names)
-        self._driver.post(
-            EngineSeen(self.engine, self._last_sent, gauges.running, gauges.waiting, gauges.kv_share)
-        )
+        seen = EngineSeen(self.engine, self._last_sent, gauges.running, gauges.waiting, gauges.kv_share)
+        self._loop.call_later(NEWS_S, self._tell, seen)
+
+    def _tell(self, seen: EngineSeen) -> None:
+        if self._running:
+            self._driver.post(seen)

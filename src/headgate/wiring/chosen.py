@@ -13,6 +13,7 @@ from headgate.config.schema import EngineConfig
 # Azure's public LLM traces have 1,366 (conversation) and 2,076 (code) prompt and output tokens per request on
 # average; 2,000 is their upper end, rounded: a cap that is somewhat low queues, one that is too high preempts.
 MEAN_TOKENS_PER_REQUEST = 2_000
+ACCOUNT_INFLIGHT = 1_000  # ten requests a second whose answers take a hundred: beyond what one process relays
 FEWEST_INFLIGHT, MOST_INFLIGHT, BLIND_INFLIGHT = 4, 256, 64  # design section 10
 KV_SHARE = 0.9  # the rest absorbs estimates that were too low before the engine must preempt
 
@@ -37,6 +38,8 @@ def choose_max_inflight(engine: EngineConfig, facts: EngineFacts, given_by: str 
     if engine.max_inflight is not None:
         return engine.max_inflight, Choice(name, str(engine.max_inflight), given_by or "given")
     kv_tokens = engine.kv_tokens or facts.kv_tokens
+    if engine.account is not None and kv_tokens is None:
+        return ACCOUNT_INFLIGHT, Choice(name, str(ACCOUNT_INFLIGHT), "the account's own limits bound it")
     if kv_tokens is None:
         return BLIND_INFLIGHT, Choice(
             name, str(BLIND_INFLIGHT), "default: the engine does not tell its KV tokens"

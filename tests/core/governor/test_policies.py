@@ -334,3 +334,20 @@ def test_a_lane_under_pressure_may_demote() -> None:
 
     assert told[0] is None
     assert ("batch", None) in told
+
+
+def test_nobody_is_kept_waiting_for_a_provider_that_cannot_be_reached() -> None:
+    gate = _gate(engine=_account(rpm=6000))
+    for attempt in (1, 2):
+        now = 10.0 * attempt
+        assert isinstance(_ask(gate, attempt, now), Admit)
+        gate.handle(Failed(attempt, FailureKind.CONNECT, Sent.NONE), now)
+        gate.handle(Released(attempt), now)
+    refused = _ask(gate, 3, 20.1)
+
+    assert isinstance(refused, Yield)
+    assert refused.reason is Reason.NO_ENGINE
+    trial = _ask(gate, 4, 30.0)
+    assert isinstance(trial, Admit)
+    _finish(gate, 4, 31.0)
+    assert isinstance(_ask(gate, 5, 31.0), Admit)

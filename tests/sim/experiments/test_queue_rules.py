@@ -15,5 +15,6 @@ def test_no_rule_adds_to_a_queue_whose_wait_is_bounded(rule: str) -> None:
     assert goodput(rule) <= 1.01 * goodput("gate")
 
 
-def test_without_a_deadline_codel_recovers_what_it_would_have_kept() -> None:
-    assert goodput("with CoDel, no deadline") > 1.5 * goodput("gate, no deadline")
+def test_without_a_deadline_the_line_by_arrival_is_lost_and_newest_first_is_not() -> None:
+    assert goodput("by arrival, no deadline") < 0.1
+    assert 0.9 < goodput("newest first, no deadline") < 0.8 * goodput("gate")

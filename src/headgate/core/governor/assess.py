@@ -171,7 +171,7 @@ def _judge(knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float
     if knowledge.draining:
         return _refused(knowledge, draft, entry, now, Reason.DRAINING)
     engines = draft.route.up
-    if not engines:
+    if not engines or all_down(engines, now):
         return _refused(knowledge, draft, entry, now, Reason.NO_ENGINE, bound=1.0)
     if not fit_somewhere(engines, draft.prompt_tokens):
         return _refused(
@@ -246,6 +246,14 @@ def fit_somewhere(engines: Sequence[Engine], prompt_tokens: int) -> bool:
         if engine.gate.fits(prompt_tokens):
             return True
     return False
+
+
+def all_down(engines: Sequence[Engine], now: float) -> bool:
+    """Return whether each of these is a provider that cannot be reached, so that waiting for them is no use."""
+    for engine in engines:  # noqa: SIM110 - a generator would cost every arrival 0.3 us
+        if engine.provider is None or not engine.provider.is_down(now):
+            return False
+    return True
 
 
 def largest_prompt(engines: Sequence[Engine]) -> int:

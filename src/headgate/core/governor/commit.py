@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from headgate.core.decisions import Admit, Decision, Ended, Yield
 from headgate.core.governor.allowances import give_back
-from headgate.core.governor.assess import Plan, admission, fit_somewhere, is_agreed, less_important
+from headgate.core.governor.assess import Plan, admission, all_down, fit_somewhere, is_agreed, less_important
 from headgate.core.governor.knowledge import Knowledge
 from headgate.core.governor.promises import known_until, place_until
 from headgate.core.governor.records import Attempt, Engine, Route
@@ -148,8 +148,9 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
     blocked: list[Route] = []
     while knowledge.held_count and (held := next_held(knowledge, blocked, now)) is not None:
         engines = held.route.up
-        if not fit_somewhere(engines, held.prompt_tokens):
-            reason = Reason.TOO_LARGE if engines else Reason.NO_ENGINE
+        down = all_down(engines, now)
+        if down or not fit_somewhere(engines, held.prompt_tokens):
+            reason = Reason.NO_ENGINE if down else Reason.TOO_LARGE
             decisions += refuse_held(knowledge, held, reason, now)
             continue
         roomy = knowledge.roomy_engine(held, engines, now)

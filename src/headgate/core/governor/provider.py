@@ -19,6 +19,8 @@ _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 5.0
 # Refusals come at once: a trial that has not failed by now is being answered, however long that takes.
 _TRIAL_PATIENCE_S = 5.0
+# One connection may be lost in the net; after so many in a row nobody is kept waiting.
+_UNREACHED = 2
 # These speak for whoever comes next as well; one answer that failed or broke speaks for itself, and to the breaker.
 _DOUBTED = (FailureKind.CONNECT, FailureKind.REFUSED)
 
@@ -38,12 +40,14 @@ class Provider:
         "_probing",
         "_refused_at",
         "_tried_at",
+        "_unreached",
         "breaker",
     )
 
     def __init__(self, settings: AccountSettings, now: float) -> None:
         self._account = Account(settings, now)
         self._in_doubt = False
+        self._unreached = 0
         self._pause_s = _FIRST_PAUSE_S
         self._next_trial_at = float("-inf")
         self._probing: int | None = None
@@ -63,11 +67,21 @@ class Provider:
         """Return whether the breaker lets nobody through now: it is open, and no try is due or one is under way."""
         return not self.breaker.allows(now, self._probing is not None)
 
+    def is_down(self, now: float) -> bool:
+        """Return whether nobody should wait for it: its breaker is open, or it could not be reached twice in a row.
+
+        A trial that is due is not kept from going.
+        """
+        if self._unreached < _UNREACHED and not self.breaker.is_open:
+            return False
+        trying = self._probing is not None and now - self._tried_at < _TRIAL_PATIENCE_S
+        return self.is_shut(now) or now < self._next_trial_at or trying
+
     def started(self, attempt: Attempt, now: float) -> None:
         """Reserve for an attempt that is being sent."""
         attempt.charged = self._account.take(*sizes_of(attempt), now)
         if self._in_doubt and self._probing is not None:
-            self._in_doubt = False  # the trial before has outlasted the patience for it
+            self._in_doubt, self._unreached = False, 0  # the trial before has outlasted the patience for it
         if self.breaker.is_open or self._in_doubt:
             self._probing, self._tried_at = attempt.attempt, now
 
@@ -91,18 +105,19 @@ class Provider:
         else:
             self._settle(attempt, None, 0, attempt.output_seen, now)
             if event.kind in _DOUBTED:
-                self._doubt(event.hint_s, now)
+                self._doubt(event.kind, event.hint_s, now)
         if not counts_against(event.kind):
             self._succeeded(attempt, now)
         elif not event.over_limit and not self._is_of_volley(attempt, event, now):
             self.breaker.failed(now, event.hint_s)
         self._probed(attempt)
 
-    def _doubt(self, hint_s: float | None, now: float) -> None:
+    def _doubt(self, kind: FailureKind, hint_s: float | None, now: float) -> None:
         """Pause until the hint, or a little longer than the last time, and then try singly."""
         if hint_s is None:
             hint_s = self._pause_s if now >= self._next_trial_at else 0.0
         if now >= self._next_trial_at:
+            self._unreached = self._unreached + 1 if kind is FailureKind.CONNECT else 0
             self._pause_s = min(2.0 * self._pause_s, _LONGEST_PAUSE_S)
         self._next_trial_at = max(self._next_trial_at, now + hint_s)
         self._in_doubt = True
@@ -135,6 +150,7 @@ class Provider:
         self.breaker.succeeded(now)
         if self._probing == attempt.attempt:
             self._in_doubt = False
+            self._unreached = 0
             self._pause_s = _FIRST_PAUSE_S
         self._probed(attempt)
 

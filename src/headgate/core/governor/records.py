@@ -164,6 +164,9 @@ class Downstream(Protocol):
     def wait_s(self, draft: Attempt, now: float, place: int = 1) -> float:
         """Return how long until the `place`-th attempt like this may be sent."""
 
+    def is_down(self, now: float) -> bool:
+        """Return whether nobody should wait for it now."""
+
     def started(self, attempt: Attempt, now: float) -> None:
         """Reserve for an attempt that is being sent."""
 

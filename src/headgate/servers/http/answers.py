@@ -5,7 +5,7 @@ from headgate.dialects.contract import Usage
 from headgate.runtime.metered import named_limit
 from headgate.runtime.upstream import AnswerHead
 from headgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
-from headgate.servers.http.contract import Owner
+from headgate.servers.http.contract import Owner, Said
 from headgate.servers.http.fields import first, for_client, hint_s, lines_for_client, with_ids
 
 MOST_KEPT_BYTES = 64 * 1024
@@ -88,8 +88,8 @@ class WholeAnswer:
             self._pass_on(rest)
             kind = FailureKind.REFUSED if status in OVERLOADED else FailureKind.STATUS
             over = status == _OVER_LIMIT
-            limit = named_limit(rest) if over else None
-            owner.failed(kind, Sent.REQUEST, hint_s(self._head.headers), over_limit=over, limit=limit)
+            said = Said(hint_s(self._head.headers), over, named_limit(rest) if over else None)
+            owner.failed(kind, Sent.REQUEST, said)
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
         """Hand on what was never sent; else tell the client, or cut it off if it has had a part."""

@@ -2,14 +2,14 @@
 
 from headgate.core.decisions import Admit, Cancel, Ended, Hold, Yield
 from headgate.core.events import ClientGone, Failed, Finished, FirstToken, Released
-from headgate.core.words import FailureKind, Outcome, QuotaKind, Sent
+from headgate.core.words import FailureKind, Outcome, Sent
 from headgate.dialects.clip import clipped
 from headgate.dialects.contract import Dialect, RequestFacts
 from headgate.runtime.upstream import Call
 from headgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
 from headgate.servers.http.adornment import adornment, quota_pairs
 from headgate.servers.http.answers import WholeAnswer, tell_failure
-from headgate.servers.http.contract import Desk, EngineRoute
+from headgate.servers.http.contract import SAID_NOTHING, Desk, EngineRoute, Said
 from headgate.servers.http.fields import Pairs
 from headgate.servers.http.fingerprint import ends, fingerprint
 from headgate.servers.http.kept_answers import Keeper
@@ -212,19 +212,11 @@ class Attempt:
         self._call = self._engine = self.stream = None
         self._desk.driver.post(Failed(self.number, kind, Sent.NONE))
 
-    def failed(
-        self,
-        kind: FailureKind,
-        sent: Sent,
-        hint_s: float | None = None,
-        *,
-        over_limit: bool = False,
-        limit: QuotaKind | None = None,
-    ) -> None:
+    def failed(self, kind: FailureKind, sent: Sent, said: Said = SAID_NOTHING) -> None:
         """Report a failure; the engine is done with it."""
         if self._close():
             number = self.number
-            self._desk.driver.post(Failed(number, kind, sent, hint_s, over_limit, limit), Released(number))
+            self._desk.driver.post(Failed(number, kind, sent, *said), Released(number))
 
     def stored(self, answer_id: str) -> None:
         """Let the door remember where the answer is kept."""

@@ -48,6 +48,17 @@ class EngineRoute(NamedTuple):
     credential: bytes | None = None
 
 
+class Said(NamedTuple):
+    """What an engine said with a failure, as the core's `Failed` takes it: its hint, and the provider's limit it met."""
+
+    hint_s: float | None = None
+    over_limit: bool = False
+    limit: QuotaKind | None = None
+
+
+SAID_NOTHING = Said()
+
+
 class Owner(Protocol):
     """Whose answer it is: told once, by `finished` or `failed`, how it ended."""
 
@@ -69,15 +80,7 @@ class Owner(Protocol):
     def finished(self, prompt_tokens: int | None, output_tokens: int | None) -> None:
         """The client has the whole answer."""
 
-    def failed(
-        self,
-        kind: FailureKind,
-        sent: Sent,
-        hint_s: float | None = None,
-        *,
-        over_limit: bool = False,
-        limit: QuotaKind | None = None,
-    ) -> None:
+    def failed(self, kind: FailureKind, sent: Sent, said: Said = SAID_NOTHING) -> None:
         """There is no whole answer; the client has been told."""
 
     def stored(self, answer_id: str) -> None:

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
-from headgate.core.words import FailureKind, QuotaKind, Sent
+from headgate.core.words import FailureKind, Sent
 from headgate.dialects.contract import Dialect
 from headgate.runtime.upstream import Call
 from headgate.servers.http.answers import tell_failure
-from headgate.servers.http.contract import EngineRoute
+from headgate.servers.http.contract import SAID_NOTHING, EngineRoute, Said
 from headgate.servers.http.fields import Pairs
 from headgate.servers.http1.contract import Exchange
 
@@ -77,17 +77,9 @@ class LightRequest:
         del prompt_tokens, output_tokens
         self._close()
 
-    def failed(
-        self,
-        kind: FailureKind,
-        sent: Sent,
-        hint_s: float | None = None,
-        *,
-        over_limit: bool = False,
-        limit: QuotaKind | None = None,
-    ) -> None:
+    def failed(self, kind: FailureKind, sent: Sent, said: Said = SAID_NOTHING) -> None:
         """Be over."""
-        del kind, sent, hint_s, over_limit, limit
+        del kind, sent, said
         self._close()
 
     def break_off(self) -> None:

@@ -128,7 +128,10 @@ class EngineConfig(Section):
         "holds; off when it does not tell.",
     )
     prefill_tokens: Count | None = Field(
-        default=None, ge=1, description="Most prompt tokens not yet prefilled at once. Default: off."
+        default=None,
+        ge=1,
+        description="Most prompt tokens not yet prefilled at once; a longer prompt runs alone. Default: 16,384 "
+        "(eight chunks of engines that read 2,048 at a time); off for a provider's account.",
     )
     models: tuple[str, ...] = Field(
         default=(),

@@ -22,7 +22,14 @@ from headgate.core.settings import (
 )
 from headgate.core.words import DeadlineFrom, IgnoresHangups
 from headgate.engine.profile import find_profile, scaled
-from headgate.wiring.chosen import Choice, EngineFacts, choose_kv_tokens, choose_max_inflight, origin
+from headgate.wiring.chosen import (
+    Choice,
+    EngineFacts,
+    choose_kv_tokens,
+    choose_max_inflight,
+    choose_prefill_tokens,
+    origin,
+)
 from headgate.wiring.quotas import account_settings, quota_rules
 
 _DEFAULT_LANE = "interactive"
@@ -87,18 +94,21 @@ def _engine(
         engine, facts, origin(places, "engines", index, "max_inflight")
     )
     kv_tokens, why_kv = choose_kv_tokens(engine, facts, origin(places, "engines", index, "kv_tokens"))
+    prefill_tokens, why_prefill = choose_prefill_tokens(
+        engine, origin(places, "engines", index, "prefill_tokens")
+    )
     settings = EngineSettings(
         name=engine.name,
         max_inflight=max_inflight,
         kv_tokens=kv_tokens,
-        prefill_tokens=engine.prefill_tokens,
+        prefill_tokens=prefill_tokens,
         models=engine.models,
         ignores_hangups=IgnoresHangups(engine.ignores_hangups),
         account=account_settings(engine.account),
         limit=_limit(engine, tpot_slo_s),
         prior=_prior(engine, index, places),
     )
-    return settings, [why_inflight, why_kv]
+    return settings, [why_inflight, why_kv, why_prefill]
 
 
 def _limit(engine: EngineConfig, tpot_slo_s: float | None) -> LimitSettings:

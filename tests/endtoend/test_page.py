@@ -76,6 +76,10 @@ def _pass_on(ready: Future[Stage], served_until_now: Future[None]) -> None:
         ready.set_exception(served_until_now.exception())
 
 
+async def _no_metrics(_accept: str) -> tuple[bytes, str]:
+    return b"", ""
+
+
 @asynccontextmanager
 async def paged(token: str | None, **gate: Any) -> AsyncIterator[tuple[str, int]]:
     """Serve both doors and give the page's address and the gateway's port."""
@@ -83,7 +87,7 @@ async def paged(token: str | None, **gate: Any) -> AsyncIterator[tuple[str, int]
         driver = serving.gateway.driver
         feed, observers = open_feed(driver.snapshot, driver.explain)
         driver.observers += observers
-        views = Views(driver.snapshot, driver.explain, serving.gateway.ready, lambda _: (b"", ""), feed)
+        views = Views(driver.snapshot, driver.explain, serving.gateway.ready, _no_metrics, feed)
         door = AdminServer(views, "127.0.0.1", 0, token=token)
         await door.start()
         try:

@@ -8,6 +8,7 @@ from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
 from headgate.core.decisions import Admit, Decision, Ended, Hold
 from headgate.core.events import Event, Failed, Released, Tick
+from headgate.core.governor.openings import Openings
 from headgate.core.settings import Settings
 from headgate.core.words import Sent
 from invariants.machine import MODERATE, GateMachine, build
@@ -111,6 +112,7 @@ class EverythingIsBounded(GateMachine):
         assert len(knowledge.wakes) <= 4 * (len(knowledge.attempts) + 1_000) + 1
         for pool in knowledge.pools:
             assert len(pool.places._ends) <= 2 * (pool.places.entries + 1_000) + 1
+            assert isinstance(pool.openings, Openings)
             assert len(pool.openings._noted) <= 9 + len(pool.openings._ends)
 
 

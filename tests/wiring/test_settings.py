@@ -5,10 +5,11 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given, strategies as st
 
+from headgate.config.lanes import LaneConfig
 from headgate.config.load import load_config
 from headgate.config.overrides import from_assignment, override
 from headgate.config.problems import ConfigError
-from headgate.config.schema import Config, EngineConfig, LaneConfig
+from headgate.config.schema import Config, EngineConfig
 from headgate.core.settings import ServicePrior
 from headgate.core.words import DeadlineFrom, IgnoresHangups
 from headgate.engine.profile import find_profile, scaled

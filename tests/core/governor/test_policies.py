@@ -325,7 +325,7 @@ def test_a_lane_under_pressure_may_demote() -> None:
     decisions = [_ask(gate, attempt, lane="chat") for attempt in range(5)]
     assert not any(isinstance(each, Yield) for each in decisions)
     running, now = 0, 0.0
-    told = []
+    told: list[object] = []
     while len(told) < 4:
         now += 2.0
         admitted = next(each for each in _finish(gate, running, now) if isinstance(each, Admit))

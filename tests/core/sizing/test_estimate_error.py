@@ -4,7 +4,8 @@ from math import log
 
 import pytest
 
-from headgate.core.sizing.estimate_error import ErrorReading, EstimateError
+from headgate.core.sizing.estimate_error import EstimateError
+from headgate.core.snapshot import ErrorReading
 
 
 def test_before_any_answer_there_is_no_error() -> None:

@@ -18,6 +18,10 @@ from observe.live.rooms import Room
 from servers.admin.test_admin import Answer, Client
 
 
+async def _no_metrics(_accept: str) -> tuple[bytes, str]:
+    return b"", "text/plain"
+
+
 def serving(
     script: Callable[[Client, LiveFeed], Awaitable[None]], room: Room | None = None, **options: Any
 ) -> None:
@@ -30,7 +34,7 @@ def serving(
             lambda: of.core.snapshot(of.now),
             lambda arrival: of.core.explain(arrival, of.now),
             lambda: Readiness(ready=True, detail={}),
-            lambda _accept: (b"", "text/plain"),
+            _no_metrics,
             feed,
         )
         door = AdminServer(views, "127.0.0.1", 0, **options)

@@ -26,6 +26,9 @@ class Shelf(Protocol):
     def connect(self, call: UpstreamCall) -> None:
         """Make a fresh connection for this call."""
 
+    def opened(self, connection: "UpstreamConnection", call: UpstreamCall) -> None:
+        """Send the call whose connection is there."""
+
     def keep(self, connection: "UpstreamConnection") -> None:
         """Put an idle connection on the shelf."""
 
@@ -34,11 +37,15 @@ class Shelf(Protocol):
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """Sends a request in one write and hands over its answer, one `on_data` per read."""
+    """Sends a request in one write and hands over its answer, one `on_data` per read.
 
-    __slots__ = ("_clock", "_eof", "_pool", "_reader", "_transport", "call", "reused", "stamp")
+    It is made for one call, `first`, and then serves others.
+    """
 
-    def __init__(self, pool: Shelf) -> None:
+    __slots__ = ("_clock", "_eof", "_first", "_pool", "_reader", "_transport", "call", "reused", "stamp")
+
+    def __init__(self, pool: Shelf, first: UpstreamCall) -> None:
+        self._first: UpstreamCall | None = first
         self._pool = pool
         self._clock = pool.sweep
         self._reader = AnswerReader(pool.settings.head_bytes, pool.settings.informational_answers)
@@ -76,6 +83,10 @@ class UpstreamConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def unwanted(self) -> None:
+        """Close as soon as it is there: its call has ended."""
+        self._first = None
+
     def expire(self, call: UpstreamCall, detail: str) -> None:
         """Fail the call for a deadline that has passed."""
         self.drop()
@@ -94,11 +105,16 @@ class UpstreamConnection(asyncio.Protocol):
     # ---- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport."""
+        """Take the transport and send the call that it was made for, unless nobody wants it any more."""
         self._transport = cast("asyncio.Transport", transport)
+        first, self._first = self._first, None
+        if first is None:
+            self._transport.abort()
+            return
         transport.get_extra_info("socket").setsockopt(
             socket.SOL_SOCKET, socket.SO_RCVBUF, self._pool.settings.receive_bytes
         )
+        self._pool.opened(self, first)
 
     def data_received(self, data: bytes) -> None:
         """Read what came and deliver it."""

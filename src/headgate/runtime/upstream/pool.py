@@ -8,6 +8,7 @@ from typing import Final
 
 from headgate.core.words import FailureKind
 from headgate.runtime.upstream.call import UpstreamCall
+from headgate.runtime.upstream.connecting import Connecting
 from headgate.runtime.upstream.connection import UpstreamConnection
 from headgate.runtime.upstream.contract import Ear, Receiver
 from headgate.runtime.upstream.fields import REQUEST_RESERVED, HeaderWriter, Lines
@@ -50,7 +51,7 @@ class UpstreamPool:
         self._head_tail = b" HTTP/1.1\r\nhost: %b\r\n" % self._authority()
         self._kept: list[UpstreamConnection] = []
         self._connections: set[UpstreamConnection] = set()
-        self._connecting: dict[UpstreamCall, tuple[asyncio.Task[None], float]] = {}
+        self._connecting: dict[UpstreamCall, tuple[Connecting, UpstreamConnection]] = {}
         self.sweep = Sweep(self._check)
         self.ear: Ear | None = None
         """Who listens to how the engine does; set it before the first request."""
@@ -136,44 +137,51 @@ class UpstreamPool:
     # ---- the connections' side
 
     def connect(self, call: UpstreamCall) -> None:
-        """Make a fresh connection for this call; the one place where a task is made."""
+        """Make a fresh connection for this call."""
         self.sweep.start()
         loop = asyncio.get_running_loop()
-        # The sweep ends it in time: a timer of its own would cost as much as the task.
-        self._connecting[call] = loop.create_task(self._connect(call)), loop.time() + self.settings.connect_s
+        connection = UpstreamConnection(self, call)
+        making = loop.create_connection(
+            lambda: connection,
+            self._host,
+            self._port,
+            ssl=self._ssl,
+            server_hostname=(self._server_name or self._host) if self._ssl is not None else None,
+        )
+        # The sweep ends it in time: a timer of its own would cost as much again.
+        connecting = Connecting(call, loop.time() + self.settings.connect_s, making, self._fail)
+        self._connecting[call] = connecting, connection
+        connecting.start()
 
-    async def _connect(self, call: UpstreamCall) -> None:
-        connection = UpstreamConnection(self)
-        try:
-            await asyncio.get_running_loop().create_connection(
-                lambda: connection,
-                self._host,
-                self._port,
-                ssl=self._ssl,
-                server_hostname=(self._server_name or self._host) if self._ssl is not None else None,
-            )
-        except OSError as error:  # name resolution and TLS failures are OSErrors too
-            self._connecting.pop(call, None)
-            self._fail_to_connect(call, str(error) or type(error).__name__)
-        except asyncio.CancelledError:
-            connection.drop()
-            raise
+    def opened(self, connection: UpstreamConnection, call: UpstreamCall) -> None:
+        """Send the call whose connection is there."""
+        self._connecting.pop(call, None)
+        self._connections.add(connection)
+        if call.paused:  # the transport begins to read when this returns
+            asyncio.get_running_loop().call_soon(self._begin_paused, connection, call)
         else:
-            self._connecting.pop(call, None)
-            if connection.lost:
-                call.fail(FailureKind.CONNECT, f"{self._host}:{self._port} closed the connection at once")
-                return
-            self._connections.add(connection)
             call.begin(connection)
+
+    def _begin_paused(self, connection: UpstreamConnection, call: UpstreamCall) -> None:
+        if connection.lost:
+            self._fail_to_connect(call, "the connection was closed at once")
+        else:
+            call.begin(connection)
+
+    def _fail(self, connecting: Connecting, reason: str) -> None:
+        if self._connecting.pop(connecting.call, None) is not None:
+            self._fail_to_connect(connecting.call, reason)
 
     def _fail_to_connect(self, call: UpstreamCall, reason: str) -> None:
         call.fail(FailureKind.CONNECT, f"cannot connect to {self._host}:{self._port}: {reason}")
 
     def abandon(self, call: UpstreamCall) -> None:
         """Stop connecting for a call that has ended."""
-        connecting = self._connecting.pop(call, None)
-        if connecting is not None:
-            connecting[0].cancel()
+        found = self._connecting.pop(call, None)
+        if found is not None:
+            connecting, connection = found
+            connection.unwanted()
+            connecting.stop()
 
     def keep(self, connection: UpstreamConnection) -> None:
         """Put an idle connection on the shelf, or close it when the shelf is full."""
@@ -208,11 +216,11 @@ class UpstreamPool:
             self.sweep.stop()
 
     def _check_connecting(self, now: float) -> None:
-        for call, (_task, by) in tuple(self._connecting.items()):
+        for call, (connecting, _connection) in tuple(self._connecting.items()):
             if now >= call.deadline:
                 self.abandon(call)
                 call.fail(FailureKind.TIMEOUT, "no connection before the deadline")
-            elif now >= by:
+            elif now >= connecting.by:
                 self.abandon(call)
                 self._fail_to_connect(call, "no answer in time")
 

@@ -138,9 +138,9 @@ def test_answers_of_one_length_are_promised_to_the_moment(
     """But for a place that a newcomer of another tenant takes by fairness after it was promised."""
     world, clients = _overload(_Case(streams, service_s, tenants=tenants), 1)
 
-    assert world.promises.kept_share() >= 0.95
+    assert world.promises.kept_share() >= 0.9
     assert _idle_in_vain(clients, streams) < 0.02
-    assert _returns(clients) <= 1.05
+    assert _returns(clients) <= 1.1
 
 
 @pytest.mark.parametrize("belief", [0.5, 1.0, 2.0])

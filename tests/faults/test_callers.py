@@ -4,6 +4,7 @@ import hashlib
 import statistics
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -157,7 +158,8 @@ def test_row_26_thousands_of_credentials_leave_memory_and_labels_flat(
     start: Starter, upstream: FakeUpstream
 ) -> None:
     # What is remembered of single attempts is bounded by a setting, not by who asks.
-    gate = start(upstream.url, settings={"tenant_from": "key", "records": {"kept_attempts": 100}})
+    settings: dict[str, Any] = {"tenant_from": "key", "records": {"kept_attempts": 100}}
+    gate = start(upstream.url, settings=settings)
     talk = gate.connect()
 
     def served(begin: int, end: int) -> None:

@@ -54,3 +54,29 @@ def test_the_fast_way_agrees_with_a_full_parse(members: list[tuple[str, str]]) -
     doubled = {field for field in FIELDS if keys.count(field) > 1}
     found = find(body.encode())
     assert (found in doubled) if doubled else (found is None)
+
+
+@given(
+    st.lists(st.tuples(KEYS, VALUES), max_size=4),
+    st.lists(st.tuples(KEYS, VALUES), max_size=4),
+    st.lists(VALUES, max_size=4),
+)
+def test_what_is_inside_the_one_array_changes_nothing(
+    before: list[tuple[str, str]], after: list[tuple[str, str]], elements: list[str]
+) -> None:
+    array = f"[{','.join(elements)}]"
+    members = [*before, ("messages", array), *after]
+    body = ("{" + ",".join(f'"{key}":{value}' for key, value in members) + "}").encode()
+    assert (find(body, array.encode()) is None) == (find(body) is None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"messages":[1],"stop":["x"],"model":1,"model":2}',
+        b'{"model":1,"a":["model"],"messages":[1],"model":2}',
+        b'{"model":1,"messages":[1],"text":"]","model":2}',
+    ],
+)
+def test_a_duplicate_between_or_behind_brackets_is_found(body: bytes) -> None:
+    assert find(body, b"[1]") == "model"

@@ -1,6 +1,7 @@
 """Kept connections: used again, given up in time, replaced when dead; calls that are aborted or held back."""
 
 import asyncio
+import socket
 from functools import partial
 
 import pytest
@@ -12,6 +13,7 @@ from runtime.upstream.engine import (
     Asked,
     Receiver,
     Script,
+    Stand,
     chunk,
     close,
     engine,
@@ -324,6 +326,38 @@ def test_a_paused_call_holds_the_engine_back_and_misses_nothing() -> None:
             call.resume()
             await until(lambda: receiver.over)
             assert (len(receiver.body), receiver.ended) == (20_000_000, [True])
+
+    run(body())
+
+
+def waiting_room_bytes(stand: Stand) -> int:
+    """Return what the kernel may hold of the one answer under way; it doubles what it is told, for its own books."""
+    (connection,) = stand.pool._connections
+    assert connection._transport is not None
+    sock: socket.socket = connection._transport.get_extra_info("socket")
+    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+
+
+def test_a_widened_call_has_more_under_way_until_its_reader_falls_behind() -> None:
+    async def body() -> None:
+        async def script(asked: Asked) -> None:
+            assert await asked.request()
+            await asked.say(STREAM + chunk(b"x"))
+            await asked.hung_up()
+
+        async with engine(script, receive_bytes=16_384, wide_receive_bytes=65_536) as stand:
+            receiver = Receiver()
+            call = stand.send(receiver)
+            call.widen()  # it has no connection yet
+            await until(lambda: receiver.data)
+            assert waiting_room_bytes(stand) == 16_384
+            call.widen()
+            assert waiting_room_bytes(stand) == 65_536
+            call.pause()
+            assert waiting_room_bytes(stand) == 16_384
+            call.widen()  # nobody reads
+            assert waiting_room_bytes(stand) == 16_384
+            call.abort()
 
     run(body())
 

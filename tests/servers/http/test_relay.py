@@ -20,6 +20,7 @@ from gateway.harness import (
 )
 from headgate.core.decisions import Decision
 from headgate.core.events import EngineProgress, Event, Growth
+from headgate.runtime.upstream import UpstreamPool
 from headgate.servers.http import DoorSettings
 
 
@@ -205,6 +206,21 @@ def test_a_long_json_answer_passes_without_being_kept_whole() -> None:
     run(body())
 
 
+@pytest.mark.parametrize(("size", "wide"), [(10_000, False), (300_000, True)])
+def test_only_a_long_answer_gets_more_room_on_its_way(size: int, wide: bool) -> None:
+    async def script(asked: Asked) -> None:
+        asked.reply(answer("x" * size))
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            assert (await stand.ask(chat())).status == 200
+            pool = stand.gateway.door.engines["engine"].upstream
+            assert isinstance(pool, UpstreamPool)
+            assert [connection._wide for connection in pool._kept] == [wide]
+
+    run(body())
+
+
 def test_completions_pass_and_a_batch_of_prompts_counts_as_many_answers() -> None:
     async def body() -> None:
         async with standing() as stand:
@@ -284,5 +300,39 @@ def test_the_core_is_told_how_far_each_stream_has_come() -> None:
             while data := await client.chunk():
                 rest += data
             assert rest.endswith(DONE)
+
+    run(body())
+
+
+def test_streams_that_are_looked_at_in_several_turns_are_told_of_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headgate.servers.http.progress._AT_ONCE", 1)
+    end = asyncio.Event()
+
+    async def script(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(ROLE, event("a"))
+        await end.wait()
+        asked.send(event(finish="stop"), DONE)
+        asked.end_stream()
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            told: list[EngineProgress] = []
+
+            class Watching:
+                def on_step(self, happened: Event, decisions: tuple[Decision, ...], now: float) -> None:
+                    if isinstance(happened, EngineProgress):
+                        told.append(happened)
+
+            stand.gateway.driver.observers.append(Watching())
+            for _ in range(3):
+                client = await stand.client()
+                client.ask(chat(stream=True))
+                await client.head()
+            await until(lambda: told)
+            assert sorted(told[0].streams) == [Growth(1, 1), Growth(2, 1), Growth(3, 1)]
+            end.set()
 
     run(body())

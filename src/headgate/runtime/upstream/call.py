@@ -26,6 +26,9 @@ class Carrier(Protocol):
     def resume(self) -> None:
         """Read on."""
 
+    def widen(self) -> None:
+        """Let more be under way until the next pause."""
+
     def drop(self) -> None:
         """Close at once, without a word to the call."""
 
@@ -115,6 +118,11 @@ class UpstreamCall:
         self.paused = False
         if self.connection is not None:
             self.connection.resume()
+
+    def widen(self) -> None:
+        """Let more of the answer be under way: it is long, and its reader keeps up."""
+        if self.connection is not None and not self.paused:
+            self.connection.widen()
 
     def expire_at(self, at_s: float | None) -> None:
         """Fail with TIMEOUT at this loop time whatever has arrived by then; None takes the deadline away."""

@@ -42,7 +42,18 @@ class UpstreamConnection(asyncio.Protocol):
     It is made for one call, `first`, and then serves others.
     """
 
-    __slots__ = ("_clock", "_eof", "_first", "_pool", "_reader", "_transport", "call", "reused", "stamp")
+    __slots__ = (
+        "_clock",
+        "_eof",
+        "_first",
+        "_pool",
+        "_reader",
+        "_transport",
+        "_wide",
+        "call",
+        "reused",
+        "stamp",
+    )
 
     def __init__(self, pool: Shelf, first: UpstreamCall) -> None:
         self._first: UpstreamCall | None = first
@@ -51,6 +62,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._reader = AnswerReader(pool.settings.head_bytes, pool.settings.informational_answers)
         self._transport: asyncio.Transport | None = None
         self._eof = False
+        self._wide = False
         self.call: UpstreamCall | None = None
         self.reused = False
         self.stamp = 0.0
@@ -70,12 +82,27 @@ class UpstreamConnection(asyncio.Protocol):
         """Read nothing until `resume`."""
         if self._transport is not None:
             self._transport.pause_reading()
+            if self._wide:
+                self._receive(self._pool.settings.receive_bytes)
+                self._wide = False
 
     def resume(self) -> None:
         """Read on; the silence while paused is not the engine's."""
         if self._transport is not None:
             self.stamp = self._clock.now
             self._transport.resume_reading()
+
+    def widen(self) -> None:
+        """Let more be under way until the next pause."""
+        if self._transport is not None and not self._wide:
+            self._receive(self._pool.settings.wide_receive_bytes)
+            self._wide = True
+
+    def _receive(self, size_bytes: int) -> None:
+        """Let so many bytes wait in the kernel."""
+        assert self._transport is not None
+        sock = self._transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size_bytes)
 
     def drop(self) -> None:
         """Close at once, without a word to the call."""
@@ -111,9 +138,7 @@ class UpstreamConnection(asyncio.Protocol):
         if first is None:
             self._transport.abort()
             return
-        transport.get_extra_info("socket").setsockopt(
-            socket.SOL_SOCKET, socket.SO_RCVBUF, self._pool.settings.receive_bytes
-        )
+        self._receive(self._pool.settings.receive_bytes)
         self._pool.opened(self, first)
 
     def data_received(self, data: bytes) -> None:

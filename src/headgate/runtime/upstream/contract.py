@@ -80,6 +80,9 @@ class Call(Protocol):
     def resume(self) -> None:
         """Read on."""
 
+    def widen(self) -> None:
+        """Let more of the answer be under way: it is long, and its reader keeps up. A pause takes it back."""
+
     def expire_at(self, at_s: float | None) -> None:
         """Fail with TIMEOUT at this loop time whatever has arrived by then; None takes the deadline away.
 

@@ -14,7 +14,9 @@ class UpstreamSettings:
     how many 1xx heads may precede the answer, `head_bytes` how long all these heads may be together.
     `receive_bytes` is SO_RCVBUF: left to itself Linux takes megabytes in for a client that has stopped reading, and
     the engine generates them, and one read may bring all of it, which then is what a client that does not read holds.
-    32 KiB carries 32 MB/s within a data centre.
+    32 KiB carries 32 MB/s within a data centre, but 0.6 MB/s over a link of 50 ms: enough for any stream of tokens, not
+    for megabytes of audio or embeddings. So an answer that is no stream, has grown beyond 64 KiB, and is read as fast
+    as it comes gets `wide_receive_bytes`, until its client falls behind.
     """
 
     connect_s: float = 5.0
@@ -25,3 +27,4 @@ class UpstreamSettings:
     head_bytes: int = 64 * 1024
     informational_answers: int = 64
     receive_bytes: int = 32 * 1024
+    wide_receive_bytes: int = 512 * 1024

@@ -64,6 +64,7 @@ class WholeAnswer:
             self._started = True
             self._note_id(self._kept[0])
             self._owner.exchange.start(self._head.status, self._headers(), length=self._head.length)
+            self._owner.widen()
             if len(self._kept) > 1:
                 self._owner.exchange.write(b"".join(self._kept[:-1]))
                 del self._kept[:-1]

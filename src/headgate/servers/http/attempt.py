@@ -24,7 +24,7 @@ _NO_PAIRS: Pairs = []
 class Attempt:
     """Listens to the driver for one exchange and owns its answer.
 
-    After `_over` nothing is sent to an engine and nothing is reported: every path into a call or an event checks
+    After `over` nothing is sent to an engine and nothing is reported: every path into a call or an event checks
     it first (INV-4).
     """
 
@@ -36,7 +36,6 @@ class Attempt:
         "_engine",
         "_expires_at",
         "_facts",
-        "_over",
         "_reading",
         "_remembered",
         "_size_bytes",
@@ -45,6 +44,7 @@ class Attempt:
         "exchange",
         "extra",
         "number",
+        "over",
         "request_id",
         "stream",
     )
@@ -68,7 +68,8 @@ class Attempt:
         self._expires_at = 0.0
         self._asked_usage = False
         self._engine: EngineRoute | None = None
-        self._over = False
+        self.over = False
+        """Whether its client has been answered or has left."""
         self._unsent: FailureKind | None = None
         self.exchange = exchange
         self.number = number
@@ -83,11 +84,6 @@ class Attempt:
         return fingerprint(self._desk.secret, tenant, self._size_bytes, self._remembered)
 
     @property
-    def over(self) -> bool:
-        """Whether its client has been answered or has left."""
-        return self._over
-
-    @property
     def engine(self) -> str:
         """The engine that it runs on, empty before it is admitted."""
         return self._engine.name if self._engine is not None else ""
@@ -96,7 +92,7 @@ class Attempt:
 
     def on_admit(self, decision: Admit) -> None:
         """Send it to its engine, unless its client has left in this very moment."""
-        if self._over:
+        if self.over:
             return
         try:
             self._run(decision)
@@ -206,7 +202,7 @@ class Attempt:
 
     def unsent(self, kind: FailureKind) -> None:
         """Report a failure that another engine may make good: the core says what follows, here nothing is over."""
-        if self._over:
+        if self.over:
             return
         self._unsent = kind
         self._call = self._engine = self.stream = None
@@ -229,10 +225,15 @@ class Attempt:
         if self._call is not None:
             self._call.abort()
 
+    def widen(self) -> None:
+        """Let more of a long answer be under way."""
+        if self._call is not None:
+            self._call.widen()
+
     def resend(self, complaint: bytes) -> bool:
         """Send the request as it came if the engine does not know the `stream_options` that we put in."""
         engine = self._engine
-        if self._over or engine is None or not self._asked_usage or b"stream_options" not in complaint:
+        if self.over or engine is None or not self._asked_usage or b"stream_options" not in complaint:
             return False
         self._desk.refuses_usage(engine.name)
         self._asked_usage = False
@@ -260,9 +261,9 @@ class Attempt:
 
     def _close(self) -> bool:
         """Leave the door's books; return False when that has happened before."""
-        if self._over:
+        if self.over:
             return False
-        self._over = True
+        self.over = True
         self.stream = None  # the stream knows this object too: a cycle would wait for the collector
         self._desk.forget(self.exchange)
         return True

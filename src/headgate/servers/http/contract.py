@@ -89,6 +89,9 @@ class Owner(Protocol):
     def break_off(self) -> None:
         """Abort the call to the engine."""
 
+    def widen(self) -> None:
+        """Let more of a long answer be under way."""
+
     def resend(self, complaint: bytes) -> bool:
         """Take back what we added to the request if that is what this 400 complains of; True if sent again."""
 

@@ -87,6 +87,11 @@ class LightRequest:
         if self._call is not None:
             self._call.abort()
 
+    def widen(self) -> None:
+        """Let more of a long answer be under way."""
+        if self._call is not None:
+            self._call.widen()
+
     def resend(self, complaint: bytes) -> bool:
         """Nothing was added that could be taken back."""
         del complaint

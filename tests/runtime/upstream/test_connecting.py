@@ -1,0 +1,108 @@
+"""Connections made without a task: at once, in few turns of the loop, and given up cleanly."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, cast
+
+import pytest
+
+from headgate.runtime.upstream.call import UpstreamCall
+from headgate.runtime.upstream.connecting import Connecting
+from runtime.upstream.engine import run
+
+CALL = cast("UpstreamCall", object())
+
+
+class Made:
+    """What became of one attempt to connect."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self.failures: list[str] = []
+        self.connecting = Connecting(CALL, 0.0, coroutine, lambda _connecting, why: self.failures.append(why))
+
+
+def test_the_first_step_is_taken_before_start_returns() -> None:
+    async def body() -> None:
+        steps: list[int] = []
+
+        async def making() -> None:
+            steps.append(1)
+            await asyncio.sleep(0)
+            steps.append(2)
+
+        made = Made(making())
+        made.connecting.start()
+        assert steps == [1]
+        await asyncio.sleep(0.01)
+        assert (steps, made.failures) == ([1, 2], [])
+
+    run(body())
+
+
+def test_it_goes_on_when_what_it_waits_for_is_there() -> None:
+    async def body() -> None:
+        there = asyncio.get_running_loop().create_future()
+        seen: list[str] = []
+
+        async def making() -> None:
+            seen.append(await there)
+
+        Made(making()).connecting.start()
+        there.set_result("yes")
+        await asyncio.sleep(0.01)
+        assert seen == ["yes"]
+
+    run(body())
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "later"])
+def test_a_failure_is_told_once_and_never_before_start_has_returned(waits: bool) -> None:
+    async def body() -> None:
+        async def making() -> None:
+            if waits:
+                await asyncio.sleep(0)
+            raise ConnectionRefusedError("nobody there")
+
+        made = Made(making())
+        made.connecting.start()
+        assert made.failures == []
+        await asyncio.sleep(0.01)
+        assert made.failures == ["nobody there"]
+
+    run(body())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_is_given_up_says_nothing_and_cleans_up(fails: bool) -> None:
+    async def body() -> None:
+        cleaned: list[bool] = []
+
+        async def making() -> None:
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                cleaned.append(True)
+                if fails:
+                    raise OSError("while cleaning up")
+
+        made = Made(making())
+        made.connecting.start()
+        made.connecting.stop()
+        await asyncio.sleep(0.01)
+        assert (cleaned, made.failures) == ([True], [])
+
+    run(body())
+
+
+def test_a_failure_in_the_first_step_is_not_told_after_it_was_given_up() -> None:
+    async def body() -> None:
+        async def making() -> None:
+            raise OSError("at once")
+
+        made = Made(making())
+        made.connecting.start()
+        made.connecting.stop()
+        await asyncio.sleep(0.01)
+        assert made.failures == []
+
+    run(body())

@@ -8,11 +8,20 @@ no keys, no names that clients chose.
 import json
 import os
 import queue
+import sys
 import threading
 from collections.abc import MutableMapping
 from typing import Any, Final
 
-import structlog
+# structlog draws tracebacks with rich where it finds that; ours are JSON or plain words, and the lexers that come with it
+# would be 3 MB of every gateway.
+_TRACEBACKS: Final = sys.modules.get("rich.traceback")
+sys.modules["rich.traceback"] = _TRACEBACKS  # type: ignore[assignment]
+try:
+    import structlog
+finally:
+    if _TRACEBACKS is None:
+        del sys.modules["rich.traceback"]
 
 MOST_WAITING_LINES: Final = 1024
 """Lines between the loop and a slow reader; at some hundred bytes each they hold 0.2 MB."""

@@ -16,6 +16,7 @@ from statistics import median
 from typing import NamedTuple
 
 from headgate.core.littles_law.early_warning import EarlyWarning, Flow
+from headgate.core.measure.drift import SAMPLE_S
 
 TPOT_S = 0.02
 PREFILL_S = 0.0001
@@ -26,11 +27,11 @@ MEAN_WORK_S = 0.164 + TPOT_S * 200
 TTFT_SLO_S = 2.0
 DEADLINE_S = 10.0
 CALM_S = 300.0
-TOP_LOAD = 1.3
+MOST_LOAD = 1.5
 
 
-class Second(NamedTuple):
-    """What the gate has counted at a full second, and when the first request was known to be late, if one is."""
+class Look(NamedTuple):
+    """What the gate has counted so far, and when the first request was known to be late, if one is."""
 
     at: float
     flow: Flow
@@ -46,34 +47,39 @@ class Verdict(NamedTuple):
 
 
 def calm_load(seed: int) -> float:
-    """Return a load between 0.7 and 0.8."""
-    return 0.7 + 0.025 * (seed % 5)
+    """Return a load between 0.5 and 0.7."""
+    return 0.5 + 0.05 * (seed % 5)
 
 
-def seconds(
+def top_load(seed: int) -> float:
+    """Return a load between 1.3 and 1.5."""
+    return 1.3 + 0.05 * (seed // 5 % 5)
+
+
+def looks(
     seed: int,
     streams: int,
     load: Callable[[float], float],
     until_s: float,
     slowness: Callable[[float], float] = lambda _at: 1.0,
-) -> Iterator[Second]:
-    """Yield the totals of every second of such traffic; `slowness` multiplies the service of what starts then."""
+) -> Iterator[Look]:
+    """Yield the totals of such traffic every `SAMPLE_S`; `slowness` multiplies the service of what starts then."""
     dice = Random(seed)
-    most_per_s = 1.5 * streams / MEAN_WORK_S
+    most_per_s = MOST_LOAD * streams / MEAN_WORK_S
     free_at = [0.0] * streams
     running: list[tuple[float, float]] = []
     arrived, arrived_work_s, done_work_s = 0, 0.0, 0.0
     first_miss_at: float | None = None
-    now, second = 0.0, 1
-    while second <= until_s:
+    now, at = 0.0, SAMPLE_S
+    while at <= until_s:
         now += dice.expovariate(most_per_s)
-        while second <= min(now, until_s):
-            while running and running[0][0] <= second:
+        while at <= min(now, until_s):
+            while running and running[0][0] <= at:
                 done_work_s += heappop(running)[1]
             flow = Flow(arrived, arrived_work_s, done_work_s, len(running), 0, streams, DEADLINE_S)
-            yield Second(float(second), flow, first_miss_at)
-            second += 1
-        if dice.random() * 1.5 > load(now):
+            yield Look(at, flow, first_miss_at)
+            at += SAMPLE_S
+        if dice.random() * MOST_LOAD > load(now):
             continue
         price_s, service_s = _sizes(dice)
         start = max(now, free_at[0])
@@ -95,22 +101,22 @@ def _sizes(dice: Random) -> tuple[float, float]:
 
 def ramp(seed: int, streams: int, ramp_s: float) -> Verdict:
     """Return how one ramp was seen; an alarm that never comes counts as one at the end, a miss likewise."""
-    calm = calm_load(seed)
+    calm, top = calm_load(seed), top_load(seed)
     until_s = CALM_S + ramp_s + 120.0
 
     def load(at: float) -> float:
-        return min(TOP_LOAD, calm + (TOP_LOAD - calm) * max(0.0, at - CALM_S) / ramp_s)
+        return min(top, calm + (top - calm) * max(0.0, at - CALM_S) / ramp_s)
 
-    full_at = CALM_S + ramp_s * (1.0 - calm) / (TOP_LOAD - calm)
+    full_at = CALM_S + ramp_s * (1.0 - calm) / (top - calm)
     warning = EarlyWarning(0.0)
     alarm_at, miss_at = until_s, until_s
-    for second in seconds(seed, streams, load, until_s):
-        warning.feed(second.at, second.flow)
+    for look in looks(seed, streams, load, until_s):
+        warning.feed(look.at, look.flow)
         alarm = warning.alarm()
         if alarm is not None and alarm.raised_at > CALM_S and alarm_at == until_s:
-            alarm_at = second.at
-        if second.first_miss_at is not None:
-            miss_at = second.first_miss_at
+            alarm_at = look.at
+        if look.first_miss_at is not None:
+            miss_at = look.first_miss_at
     return Verdict(alarm_at - full_at, miss_at - alarm_at)
 
 
@@ -119,8 +125,8 @@ def false_alarms(seed: int, streams: int, hours: float) -> int:
     calm = calm_load(seed)
     warning = EarlyWarning(0.0)
     raised = set()
-    for second in seconds(seed, streams, lambda _at: calm, hours * 3600.0):
-        warning.feed(second.at, second.flow)
+    for look in looks(seed, streams, lambda _at: calm, hours * 3600.0):
+        warning.feed(look.at, look.flow)
         alarm = warning.alarm()
         if alarm is not None:
             raised.add(alarm.raised_at)

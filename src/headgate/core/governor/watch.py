@@ -1,11 +1,10 @@
-"""What the early warning and the adaptive limits are told, once a second at most; nothing here decides about anybody."""
+"""What the early warning and the adaptive limits are told, now and then; nothing here decides about anybody."""
 
 from headgate.core.governor.records import Attempt, Engine, Pool
 from headgate.core.littles_law.early_warning import Flow
+from headgate.core.measure.drift import SAMPLE_S
 from headgate.core.snapshot import PoolSnapshot
 
-# Both are made for about a look a second.
-_LOOK_S = 1.0
 # A gauge older than this says nothing (polled once a second, three misses).
 GAUGE_STALE_S = 3.0
 
@@ -21,10 +20,10 @@ def arrived(draft: Attempt, now: float) -> None:
 
 
 def look(pool: Pool, now: float) -> None:
-    """Feed the early warning, if a second has passed."""
+    """Feed the early warning, if its time has come."""
     if now < pool.look_at:
         return
-    pool.look_at = now + _LOOK_S
+    pool.look_at = now + SAMPLE_S
     up = [engine for engine in pool.engines if engine.up]
     bounds_s = [queue.lane.settings.deadline_s for queue in pool.queues]
     flow = Flow(

@@ -3,8 +3,9 @@
 In front of engines the earliest sign is the drift lambda x E[work] - mu: the queue only integrates it (dQ/dt =
 lambda - mu), waiting times follow the queue and errors follow the waits. Three signals raise an alarm:
 
-- `load`: what arrives over what can be served, as work and as the number of arrivals at their usual price (which
-  is less noisy and sees a crowd; the work sees a change of what is asked). Each is watched by a `Drift`.
+- `load`: more arrives than calm explains, and it has reached what engines can do. Two flows are watched by a `Drift`
+  each: arrivals, which are less noisy and see a crowd, and their work in usual requests, which sees a change of what
+  is asked. Both are counted per stream, so that engines that are lost are seen, too.
 - `backlog`: half of what may wait is waiting, and still growing. Later, but it needs no prediction of sizes, so it
   also sees engines that have become slower than is believed.
 - `decode`: the time per output token of one engine varies three times as much as it used to, and is longer:
@@ -18,14 +19,26 @@ from collections import deque
 from math import inf
 from typing import NamedTuple
 
-from headgate.core.measure.drift import Drift
+from headgate.core.measure.drift import SAMPLE_S, Drift
 from headgate.core.measure.ewma import Ewma
 from headgate.core.measure.holt import Holt
 from headgate.core.snapshot import Alarm, AlarmSignal, WarningReading
 
-# Calm time per false alarm of either load, by the approximation behind `Drift`; what was measured for both
-# together is in docs/policies/monitor.md.
-CALM_BETWEEN_S = 3.0 * 3600.0
+# Calm time per false alarm of each of two memories of either load, by the formula of `alarm_height`: one an hour if they
+# had nothing in common. What was measured is in docs/policies/monitor.md.
+CALM_BETWEEN_S = 4.0 * 3600.0
+# A rise below this load is no matter. Full engines of the profiles do 0.90 to 0.97 of the work that is expected of
+# them (Azure conversations, lognormal lengths).
+_BUSY_LOAD = 0.9
+# One huge prompt is no trend: a second's work counts at most as so many times that of as many usual arrivals.
+_MOST_HEAVY = 2.0
+# One second is no trend either: the load must have been above its calm for longer.
+_TREND_S = 1.5
+# How long the calm is learned before it is trusted. Work takes longer: the first answers to end are short ones, and
+# what is learned of lengths from them passes for requests that ask for more and more; and long tails show late.
+_LEARNING_S, _LEARNING_WORK_S = 30.0, 300.0
+# An alarm that has lasted two of the longer memories stays while their mean is busy.
+_LASTING_S = 16.0
 # Fast and slow smoothing; the difference of their trends is the second derivative.
 _FAST, _SLOW = 0.3, 0.1
 # Loads this little above 1 never fill a queue within any horizon.
@@ -37,10 +50,12 @@ _GROWING_READINGS = 10
 # counts as a few of them.
 _LEAST_PACE, _MOST_PACE = 0.25, 4.0
 _PACE_MEMORY_S, _PACE_PRIOR_S = 60.0, 20.0
-# The price of a usual arrival is that of about the last five minutes.
-_PRICE_MEMORY_S = 300.0
-# Totals read closer together than this are taken as one reading.
-_SHORTEST_S = 0.5
+# The price of a usual arrival is that of about the last calm minute: what is learned of lengths moves in minutes, and
+# must not pass for a change of the load.
+_PRICE_MEMORY_S = 60.0
+# Totals read closer together than this are taken as one reading; what is here is read every second time.
+_SHORTEST_S = 0.5 * SAMPLE_S
+_SLOWLY_S = 1.5 * SAMPLE_S
 # Decode: so many times the usual deviation, at a mean so much longer; about 20 answers against 400.
 _WIDENING = 3.0
 _SLOWING = 1.25
@@ -101,7 +116,7 @@ class _Decode:
 
 
 class EarlyWarning:
-    """Watches one gate, fed about once a second; times are core seconds."""
+    """Watches one gate, fed every `SAMPLE_S` or so; times are core seconds."""
 
     __slots__ = (
         "_alarms",
@@ -114,35 +129,36 @@ class EarlyWarning:
         "_last_at",
         "_pace",
         "_price",
-        "_recent",
         "_slow",
+        "_slowly_at",
         "_waiting_since",
         "_work",
     )
 
     def __init__(self, now: float) -> None:
         self._last: Flow | None = None
-        self._last_at = self._waiting_since = self._full_since = now
-        self._work = Drift(now, CALM_BETWEEN_S)
-        self._arrivals = Drift(now, CALM_BETWEEN_S)
-        self._recent = Holt(_FAST)
+        self._last_at = self._waiting_since = self._full_since = self._slowly_at = now
+        self._work = Drift(now, CALM_BETWEEN_S, learning_s=_LEARNING_WORK_S, is_uneven=True)
+        self._arrivals = Drift(now, CALM_BETWEEN_S, learning_s=_LEARNING_S, is_uneven=False)
         self._fast, self._slow = Holt(_FAST), Holt(_SLOW)
-        self._pace = Ewma(1.0, memory=_PACE_MEMORY_S, prior_samples=_PACE_PRIOR_S)
-        self._price = Ewma(0.0, memory=_PRICE_MEMORY_S, prior_samples=0.0)
+        self._pace = Ewma(1.0, memory=_PACE_MEMORY_S / SAMPLE_S, prior_samples=_PACE_PRIOR_S / SAMPLE_S)
+        self._price = Ewma(0.0, memory=_PRICE_MEMORY_S / SAMPLE_S, prior_samples=0.0)
         self._backlogs = deque([0.0], maxlen=_GROWING_READINGS)
         self._decodes: dict[str, _Decode] = {}
         self._alarms: dict[AlarmSignal, Alarm] = {}
 
     def feed(self, now: float, flow: Flow) -> None:
-        """Take the totals again, about a second after the last time; less than half a second after, do nothing."""
+        """Take the totals again, about half a second after the last time; less than half of that after, do nothing."""
         last, passed_s = self._last, now - self._last_at
         if last is None:
             self._last, self._last_at = flow, now
         elif passed_s >= _SHORTEST_S and flow.limit > 0:
             self._last, self._last_at = flow, now
             self._watch_load(now, last, flow, passed_s)
-            self._watch_backlog(now, flow)
-            self._watch_decode(now)
+            if now - self._slowly_at >= _SLOWLY_S:
+                self._slowly_at = now
+                self._watch_backlog(now, flow)
+                self._watch_decode(now)
 
     def decoded(self, engine: str, tpot_s: float) -> None:
         """Take one answer's mean time per output token; `engine` is one of the configured names."""
@@ -157,13 +173,13 @@ class EarlyWarning:
 
     def read(self) -> WarningReading:
         """Return all signals as numbers; changes nothing."""
-        work = self._work
+        work, price_s = self._work, self._price.mean
         return WarningReading(
-            load=self._recent.level,
-            calm_load=work.calm,
-            noise=work.deviation,
-            excess=work.excess,
-            excess_threshold=work.threshold,
+            load=work.mean * price_s,
+            calm_load=work.calm * price_s,
+            noise=work.deviation * price_s,
+            excess=work.excess * price_s,
+            excess_threshold=work.threshold * price_s if price_s > 0.0 else inf,
             occupancy=self._fast.level,
             trend=self._slow.trend,
             acceleration=self._fast.trend - self._slow.trend,
@@ -173,19 +189,44 @@ class EarlyWarning:
 
     def _watch_load(self, now: float, last: Flow, flow: Flow, passed_s: float) -> None:
         arrived, work_s = flow.arrived - last.arrived, flow.arrived_work_s - last.arrived_work_s
-        if arrived > 0:
+        is_calm = AlarmSignal.LOAD not in self._alarms
+        if arrived > 0 and is_calm:
             self._price.add(work_s / arrived)
         self._learn_pace(now, last, flow, passed_s)
-        capacity_s = passed_s * flow.limit * self._pace.mean
-        self._recent.add(work_s / capacity_s)
-        self._work.add(now, work_s / capacity_s, passed_s)
-        self._arrivals.add(now, arrived * self._price.mean / capacity_s, passed_s)
-        for drift in (self._work, self._arrivals):
-            if drift.is_over(now):
-                words = self._load_words(drift, now)
-                self._raise(AlarmSignal.LOAD, drift.excess, drift.threshold, drift.since, now, words)
-        if self._work.excess == self._arrivals.excess == 0.0:
-            self._alarms.pop(AlarmSignal.LOAD, None)
+        price_s = self._price.mean
+        if price_s <= 0.0:
+            return
+        # A gate that is full is not calm, however long it has been so.
+        most_calm = _BUSY_LOAD / price_s if flow.occupancy >= flow.limit else inf
+        streams = flow.limit * self._pace.mean
+        counted, asked = arrived / streams, min(work_s / price_s, _MOST_HEAVY * arrived) / streams
+        self._arrivals.add(now, counted, passed_s, 1.0 / streams, most_calm)
+        self._work.add(now, asked, passed_s, 1.0 / streams, most_calm)
+        self._judge_load(now)
+        if is_calm:
+            self._arrivals.learn(counted, passed_s)
+            self._work.learn(asked, passed_s)
+
+    def _judge_load(self, now: float) -> None:
+        alarm = self._alarms.get(AlarmSignal.LOAD)
+        if alarm is not None:
+            self._end_load(now - alarm.raised_at)
+            return
+        price_s = self._price.mean
+        for drift in (self._arrivals, self._work):
+            if drift.is_over and drift.level * price_s >= _BUSY_LOAD and now - drift.since >= _TREND_S:
+                words, value, threshold = self._load_words(drift, now), drift.excess, drift.threshold
+                self._raise(AlarmSignal.LOAD, value * price_s, threshold * price_s, drift.since, now, words)
+
+    def _end_load(self, lasted_s: float) -> None:
+        """End the alarm when neither flow is high any more; what it has come down to is the new calm."""
+        for drift in (self._arrivals, self._work):
+            is_busy = lasted_s < _LASTING_S or drift.recent * self._price.mean >= _BUSY_LOAD
+            if is_busy and drift.excess >= 0.5 * drift.threshold:
+                return
+        del self._alarms[AlarmSignal.LOAD]
+        self._arrivals.settle()
+        self._work.settle()
 
     def _learn_pace(self, now: float, last: Flow, flow: Flow, passed_s: float) -> None:
         """Learn what engines can do, from what they finish while full: a quiet system finishes what arrives.
@@ -241,14 +282,16 @@ class EarlyWarning:
 
     def _time_to_full_s(self) -> float:
         """Return (bound - queue) / (arriving - served work), both in seconds of capacity."""
-        if self._last is None or self._recent.level - 1.0 < _LEAST_DRIFT:
+        load = self._work.mean * self._price.mean
+        if self._last is None or load - 1.0 < _LEAST_DRIFT:
             return inf
-        return max(0.0, self._last.bound_s - self._backlogs[-1]) / (self._recent.level - 1.0)
+        return max(0.0, self._last.bound_s - self._backlogs[-1]) / (load - 1.0)
 
     def _load_words(self, drift: Drift, now: float) -> str:
+        level, calm = 100.0 * drift.level * self._price.mean, 100.0 * drift.calm * self._price.mean
         said = (
-            f"Offered load is {100.0 * self._recent.level:.0f} % of capacity, usually {100.0 * drift.calm:.0f} %; "
-            f"it has been above {100.0 * drift.reference:.0f} % for {now - drift.since:.0f} s."
+            f"Offered load is {level:.0f} % of capacity, usually {calm:.0f} %; "
+            f"it has been above that for {now - drift.since:.0f} s."
         )
         full_s = self._time_to_full_s()
         return said if full_s == inf else f"{said} At this rate the queue is full in {full_s:.0f} s."

@@ -100,6 +100,30 @@ def test_long_prompts_may_have_short_answers() -> None:
     assert sizes.estimate("m", "t", LANE, 1_000, 20_000)[0] == pytest.approx(40, rel=0.6)
 
 
+def test_classes_of_prompts_whose_answers_do_not_differ_are_expected_alike() -> None:
+    """An order by predicted size must not become an order by chance."""
+    sizes = OutputLength()
+    prompts = [60, 120, 250, 500, 1_000, 2_000]
+    for number, output in enumerate(_lengths(300, mean=180.0)):
+        sizes.learn("m", "t", LANE, 4_096, prompts[number % 6], output)
+
+    expected = [sizes.estimate("m", "t", LANE, 4_096, prompt)[0] for prompt in prompts]
+
+    assert max(expected) < 1.1 * min(expected)
+
+
+def test_one_tenant_with_long_answers_is_known_among_a_hundred_without() -> None:
+    dice, short, long = Random(6), iter(_lengths(3_100, mean=60.0)), _lengths(60, mean=900.0, seed=7)
+    sizes = OutputLength()
+    for output in long:
+        for _ in range(50):
+            sizes.learn("m", f"t{dice.randrange(100)}", LANE, 4_096, 500, next(short))
+        sizes.learn("m", "long", LANE, 4_096, 500, output)
+
+    assert sizes.estimate("m", "long", LANE, 4_096, 500)[0] == pytest.approx(fmean(long), rel=0.15)
+    assert sizes.estimate("m", "t7", LANE, 4_096, 500)[0] == pytest.approx(60, rel=0.35)
+
+
 def test_a_newcomer_is_taken_for_what_its_lane_is_and_a_new_lane_for_its_model() -> None:
     sizes = _taught(*[40] * 100)
     assert sizes.estimate("m", "new", LANE, 4_096, 500)[0] == pytest.approx(40, abs=5)

@@ -10,14 +10,12 @@ from math import log
 from typing import Self
 
 from headgate.core.measure.sketch import Sketch
+from headgate.core.sizing.credibility import Credibility, Standing
 
 # The quantile that a reservation covers; what outgrows it is re-reserved as it streams.
 _RESERVED_SHARE = 0.95
-# What lies below a key counts as this many of its answers (Buehlmann's credibility: k = variance within keys over
-# variance between them; lengths vary about four times as much inside such a key as between its neighbours). The
-# prior below the last level counts as one, for it knows nothing.
-_PARENT_ANSWERS = 4.0
-_PRIOR_ANSWERS = 1.0
+# The prior below the last level counts as a quarter of an answer, for it knows nothing.
+_PRIOR_ANSWERS = 0.25
 # An old answer weighs 1/e after this many: long enough for a steady 95th percentile, short enough to follow a
 # new release within a minute of traffic.
 _MEMORY_ANSWERS = 200.0
@@ -34,7 +32,8 @@ _LEAST_USED_SHARE = 1e-4
 class LengthPredictor:
     """One key's answers and what they say of the next; lengths are output tokens.
 
-    A prediction is fixed + share x `max_tokens` + doubt x prior. `trust` is how far the key itself is believed,
+    A prediction is fixed + share x `max_tokens` + doubt x prior. `trust` is how far the key itself is believed, by
+    the `credibility` of its parent,
     `fixed` to `upper_share` are its own word, for the mean and for the reservation; the `all_` ones and `doubt`
     have the lower levels in them and are kept where there are few keys: every answer below changes them.
     """
@@ -42,10 +41,12 @@ class LengthPredictor:
     __slots__ = (
         "_due",
         "_fixed_error",
+        "_log_allowed",
         "_log_mean",
         "_log_used",
         "_recent",
         "_share_error",
+        "_standing",
         "_used",
         "all_fixed",
         "all_share",
@@ -53,6 +54,7 @@ class LengthPredictor:
         "all_upper_share",
         "answers",
         "children",
+        "credibility",
         "doubt",
         "fixed",
         "outputs",
@@ -66,23 +68,30 @@ class LengthPredictor:
     def __init__(self, parent: Self | None, *, is_bounded: bool) -> None:
         self.parent = parent
         self.children: list[Self] = []
+        self.credibility = Credibility()
+        self._standing = Standing()
         self.outputs = Sketch(1.0, _LONGEST_OUTPUT, memory=_MEMORY_ANSWERS)
         self._used = Sketch(_LEAST_USED_SHARE, 1.0, memory=_MEMORY_ANSWERS) if is_bounded else None
         self.answers = self._recent = self._due = 0
-        self._log_mean = self._log_used = self._fixed_error = self._share_error = 0.0
+        self._log_mean = self._log_used = self._log_allowed = 0.0
+        self._fixed_error = self._share_error = 0.0
         self.trust = self.fixed = self.share = self.upper_fixed = self.upper_share = 0.0
         self.all_fixed = self.all_share = self.all_upper_fixed = self.all_upper_share = 0.0
         self.doubt = 1.0
 
     def learn(self, output_tokens: int, max_tokens: int | None, times: int) -> bool:
         """Learn from one answer that stands for so many; return whether the predictions have changed."""
+        said = log(output_tokens)
+        self._log_allowed = allowed = 0.0 if max_tokens is None else log(max_tokens)
+        if self.answers and self.parent is not None:
+            self.parent.credibility.scattered(said - self.word(allowed), self.weight())
         self.answers += 1
         self._recent += 1
         self.outputs.add(output_tokens, times)
         if self._used is not None and max_tokens is not None:
             self._used.add(output_tokens / max_tokens, times)
             if self.answers > 1:
-                self._judge(log(output_tokens), log(max_tokens))
+                self._judge(said, allowed)
         if self.answers < self._due:
             return False
         self._due = self.answers + min(self.answers // 16 + 1, _LONGEST_STALE_ANSWERS)
@@ -109,6 +118,19 @@ class LengthPredictor:
         self._recent //= 2
         return self._recent > 0
 
+    def word(self, allowed: float) -> float:
+        """Return what it says of an answer that is allowed so many tokens; both are logarithms."""
+        return self._log_used + allowed if self.share else self._log_mean
+
+    def weight(self) -> float:
+        """Return on how many answers its word rests."""
+        return min(float(self.answers), _MEMORY_ANSWERS)
+
+    def leave(self) -> None:
+        """Take it out of what its parent knows of keys: it is dropped."""
+        if self.parent is not None:
+            self.parent.credibility.forget(self._standing)
+
     def _judge(self, said: float, allowed: float) -> None:
         """Compare one answer with what either predictor would have said; both arguments are logarithms."""
         weight = 1.0 / min(self.answers - 1, _CONTEST_ANSWERS)
@@ -116,15 +138,26 @@ class LengthPredictor:
         self._share_error += weight * (abs(said - allowed - self._log_used) - self._share_error)
 
     def _read(self) -> None:
-        """Take the readings: trust, and the word of the better predictor."""
+        """Take the readings: the word of the better predictor, and how far it is believed."""
         outputs, used = self.outputs, self._used
-        mean, samples = outputs.mean, outputs.samples
-        self.trust = samples / (samples + (_PRIOR_ANSWERS if self.parent is None else _PARENT_ANSWERS))
+        mean = outputs.mean
         self._log_mean = log(mean)
-        self.fixed = self.share = self.upper_fixed = self.upper_share = 0.0
+        self.share = self.upper_share = 0.0
+        self.fixed, self.upper_fixed = mean, outputs.quantile(_RESERVED_SHARE)
         if used is not None:
             self._log_used = log(used.mean)
             if self._share_error < _CLEARLY * self._fixed_error:
+                self.fixed = self.upper_fixed = 0.0
                 self.share, self.upper_share = used.mean, used.quantile(_RESERVED_SHARE)
-                return
-        self.fixed, self.upper_fixed = mean, outputs.quantile(_RESERVED_SHARE)
+        self.trust = self._credible()
+
+    def _credible(self) -> float:
+        """Return how far its word is believed; not at all until what lies below has heard of it."""
+        below = self.parent
+        if below is None:
+            samples = self.outputs.samples
+            return samples / (samples + _PRIOR_ANSWERS)
+        if not below.answers:
+            return 0.0
+        distance = self.word(self._log_allowed) - below.word(self._log_allowed)
+        return below.credibility.compare(self._standing, distance, self.weight(), below.weight())

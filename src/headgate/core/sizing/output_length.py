@@ -2,7 +2,8 @@
 
 Keys form a hierarchy: (model, tenant, lane, log2 class of `max_tokens`, log2 class of the prompt), below it
 (model, tenant, lane), (model, lane), (model), and at the bottom the prior min(`max_tokens`, 256). Each predicts
-as `length_predictor` says; a key with n answers is believed by n / (n + 4) and what lies below it by the rest.
+as `length_predictor` says, is believed as far as keys of its kind differ (`credibility`), and what lies below it by
+the rest.
 The tenant has a level of its own because setting `max_tokens` exactly is a habit of one tenant's code.
 Requests without `max_tokens` have keys of their own on every level: the answers of the others are cut off.
 """
@@ -111,7 +112,8 @@ class OutputLength:
             outputs = [key.outputs for key in both if key is not None]
             yield (
                 model,
-                sum(each.samples * each.mean for each in outputs) / sum(each.samples for each in outputs),
+                sum((each.samples * each.mean for each in outputs), 0.0)
+                / sum(each.samples for each in outputs),
             )
 
     def _below(self, model: str, lane: str, *, is_bounded: bool) -> LengthPredictor:
@@ -143,11 +145,14 @@ class OutputLength:
     def _drop_idle(self) -> None:
         """Drop the keys that were hardly used, and the tenants that have none left."""
         self._turned_away = 0
-        self._keys = {name: key for name, key in self._keys.items() if key.is_still_used()}
-        users = {
-            (model, tenant, lane, classes >> _PROMPT_BITS > 0) for model, tenant, lane, classes in self._keys
-        }
-        self._tenants = {name: user for name, user in self._tenants.items() if name in users}
+        kept = {name: key for name, key in self._keys.items() if key.is_still_used()}
+        for name, key in self._keys.items():
+            if name not in kept:
+                key.leave()
+        self._keys = kept
+        users = {(model, tenant, lane, classes >> _PROMPT_BITS > 0) for model, tenant, lane, classes in kept}
+        for user_name in [name for name in self._tenants if name not in users]:
+            self._tenants.pop(user_name).leave()
 
     def _lane_of(self, model: str, lane: str, *, is_bounded: bool) -> LengthPredictor:
         if (model, is_bounded) not in self._models and len(self._models) >= MAX_MODELS:

@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install run check static test test-engines bench validate figures lock clean
+.PHONY: help install packages compiled interpreted fresh run check static test test-compiled test-engines bench validate figures lock clean
 
 VENV := .venv
 # Runs of each arm of an experiment in `make figures`.
@@ -26,7 +26,9 @@ FIND_PIP = for name in $(INTERPRETERS); do \
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
-install: $(STAMP) ## create .venv and install exactly what requirements.lock names
+install: packages compiled ## create .venv, install exactly what requirements.lock names, compile the hot path
+
+packages: $(STAMP)
 
 $(STAMP): requirements.lock pyproject.toml
 	@if [ ! -x $(BIN)/python ]; then \
@@ -43,26 +45,39 @@ $(STAMP): requirements.lock pyproject.toml
 	@pip="$(BIN)/python -m pip"; $(BIN)/python -c 'import pip' 2>/dev/null || pip="$$($(FIND_PIP)) -m pip --python $(BIN)/python"; \
 		$$pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock; \
 		echo "install: headgate itself, editable"; \
-		$$pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+		HEADGATE_INTERPRETED=1 $$pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 	@echo "install: done; the network is not needed any more"
 
-run: install ## a gate on 127.0.0.1:8080 in front of an embedded engine
+compiled: packages ## compile what every request passes: a minute or two, where there is a C compiler
+	@$(BIN)/python hatch_build.py compile
+
+interpreted: packages ## take the compiled modules away: everything runs from its source
+	@$(BIN)/python hatch_build.py remove
+
+# What was compiled from older sources must not be what is tested.
+fresh: packages
+	@$(BIN)/python hatch_build.py fresh
+
+run: packages fresh ## a gate on 127.0.0.1:8080 in front of an embedded engine
 	@$(BIN)/headgate run
 
-static: install
+static: packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-check: static ## lint, format, types, import rules, size budgets
-	$(BIN)/pytest tests/architecture
-
-test: static ## every check, then every test
+test-compiled: compiled ## every test once more, on what is compiled
 	$(BIN)/pytest -n 2 --dist loadfile -m "not engines"
 
-test-engines: install ## the gate before real engines that you have; docs/how-to says how to have one
+check: static fresh ## lint, format, types, import rules, size budgets
+	$(BIN)/pytest tests/architecture
+
+test: static fresh ## every check, then every test
+	$(BIN)/pytest -n 2 --dist loadfile -m "not engines"
+
+test-engines: packages fresh ## the gate before real engines that you have; docs/how-to says how to have one
 	$(BIN)/pytest -n 0 -rs tests/engines
 
 bench: install ## CPU per request, chunk and yield beside HAProxy and nginx
@@ -75,11 +90,12 @@ figures: install ## draw the two pictures of the README anew; some minutes on ev
 	@$(BIN)/headgate sim run no_gate_vs_gate --seeds $(SEEDS) --svg docs/pictures/no_gate_vs_gate.svg
 	@$(BIN)/headgate sim run retry_storm --seeds $(SEEDS) --svg docs/pictures/retry_storm.svg
 
-lock: install ## bring requirements.lock up to pyproject.toml (uses the network)
+lock: packages ## bring requirements.lock up to pyproject.toml (uses the network)
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
 		--quiet --output-file requirements.lock
 
-clean: ## remove the environment and every cache
+clean: ## remove the environment, what was compiled, and every cache
+	find src -name '*.so' -delete
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

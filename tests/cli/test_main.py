@@ -1,6 +1,7 @@
 """A wrong command line is one clear line on stderr, nothing on stdout, and a documented exit code."""
 
 import json
+import re
 import signal
 import socket
 import sys
@@ -12,7 +13,7 @@ import pytest
 
 from headgate import __version__
 from headgate.cli.exits import EXIT_CODES_HELP, ExitCode
-from headgate.cli.main import main
+from headgate.cli.main import COMMANDS, main
 from headgate.config.reference import render_page as config_page
 from headgate.observe.reference import render_page as metrics_page
 
@@ -44,7 +45,7 @@ def _ends() -> Iterator[None]:
     ("arguments", "complaint"),
     [
         (["serve", "--upstram", "http://a:1"], "No such option: --upstram (Possible options: --upstream)"),
-        (["sevre"], "No such command 'sevre'"),
+        (["sevre"], "No such command 'sevre'. Did you mean 'serve'?"),
         (["serve", "--port", "many", *UPSTREAM], "Invalid value for '--port'"),
         (
             ["serve"],
@@ -145,6 +146,25 @@ def test_help_tells_the_exit_codes(capsys: Captured) -> None:
 
     assert EXIT_CODES_HELP.split(";")[0] in capsys.readouterr().out
     assert all(f"{code.value} " in EXIT_CODES_HELP for code in ExitCode)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_and_stands_in_the_help(command: str, capsys: Captured) -> None:
+    assert main([command, "--help"]) == 0
+    alone = capsys.readouterr().out
+    assert main(["--help"]) == 0
+    everything = capsys.readouterr().out
+
+    assert re.search(rf"Usage: .*\b{command}\b", alone)
+    assert re.search(rf"^\W*{command}\s+\S", everything, re.MULTILINE)
+
+
+def test_no_command_at_all_is_shown_the_help_and_no_complaint(capsys: Captured) -> None:
+    assert main([]) == ExitCode.USAGE
+
+    out, err = capsys.readouterr()
+    assert "Usage:" in out + err
+    assert "headgate: " not in err
 
 
 @pytest.mark.parametrize(("command", "page"), [("reference", config_page), ("metrics", metrics_page)])

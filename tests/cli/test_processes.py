@@ -294,6 +294,36 @@ def test_help_and_version_load_nothing_heavy() -> None:
     assert shown.stdout.endswith("loaded: []\n")
 
 
+@pytest.mark.parametrize("command", ["serve", "run"])
+def test_a_gateway_imports_nothing_that_only_other_commands_need(command: str) -> None:
+    """What is imported stays for as long as it serves; the look is taken when it has drained and said so."""
+    needless = (
+        "rich",
+        "yaml",
+        "headgate.sim",
+        "headgate.cli.top",
+        "headgate.cli.line",
+        "headgate.demos.burst",
+    )
+    code = (
+        "import atexit, sys; from headgate.cli.main import run;"
+        f"atexit.register(lambda: print([name for name in {needless} if name in sys.modules])); run()"
+    )
+    upstream = ["--upstream", "http://127.0.0.1:9"] if command == "serve" else []
+    arguments = [command, *upstream, "--port", "0", "--admin-port", "0", "--json"]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        assert ask(ready["admin_url"], "GET", "/metrics")[0] == 200
+        process.send_signal(signal.SIGTERM)
+        out, errors = process.communicate(timeout=END_WITHIN_S)
+
+    assert (process.returncode, out) == (0, "[]\n")
+    assert "draining" in errors
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends the children of a killed process")
 def test_a_killed_run_leaves_no_engine_behind(commands: list[Command], tmp_path: Path) -> None:
     command = start(commands, tmp_path, "run", "--port", "0", "--admin-port", "0", "--json")

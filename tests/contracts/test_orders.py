@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as some
 
 from contracts.waiting import Waiting
+from headgate.core.queues import ranked
 from headgate.core.queues.arrival import ArrivalOrder
 from headgate.core.queues.base import Order
 from headgate.core.queues.deadline import DeadlineOrder
@@ -200,6 +201,8 @@ def test_ten_thousand_wait_without_a_search(make: Callable[[], Order]) -> None:
     """The ceiling of a queue: every operation compares a few keys, none walks the line."""
     crowd = [_waiting(number, float(number % 97), 10.0, 0.0, float(number % 97)) for number in range(10_000)]
     order = _filled(make, crowd)
+    if str(ranked.__file__).endswith(".so"):
+        pytest.skip("compiled code compares plain numbers, which cannot count how often they are looked at")
     compared = 0
 
     class Counted(float):

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from examples.pages import ROOT, Block, Session, blocks, missing, run
-from headgate.cli.main import app
+from headgate.cli.main import command_line
 from headgate.config.load import load_config
 
 README, TUTORIAL = ROOT / "README.md", ROOT / "docs/tutorial.md"
@@ -93,13 +93,13 @@ def _unknown(line: str, command: Any) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_and_flag_on_a_page_exists(page: Path) -> None:
-    root = typer.main.get_command(app)
+    root = typer.main.get_command(command_line())
 
     assert [(line, word) for line in _named_commands(page) for word in _unknown(line, root)] == []
 
 
 def test_a_command_or_a_flag_that_does_not_exist_is_seen() -> None:
-    root = typer.main.get_command(app)
+    root = typer.main.get_command(command_line())
 
     assert _unknown(" serve --upstreem URL", root) == ["--upstreem"]
     assert _unknown(" sim runn x.yaml", root) == ["runn"]

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,20 @@ def test_an_event_is_one_line_of_json_whatever_is_in_it() -> None:
         2,
     )
     assert record["timestamp"].endswith("Z")
+
+
+def test_a_value_that_json_does_not_know_is_told_as_text_and_the_time_in_utc() -> None:
+    read, write = os.pipe()
+    log = ProcessLog(write)
+
+    log.info("reloaded", file=Path("gate.yaml"))
+    log.close()
+    record = json.loads(lines_of(write, read))
+
+    assert list(record) == ["file", "event", "level", "timestamp"]
+    assert record["file"] == "gate.yaml"
+    age = datetime.now(UTC) - datetime.fromisoformat(record["timestamp"])
+    assert timedelta(0) <= age < timedelta(minutes=5)
 
 
 def test_a_terminal_gets_words_and_no_control_characters() -> None:

@@ -5,7 +5,7 @@ import sys
 
 
 def test_importing_observe_loads_no_exporter_and_no_loop() -> None:
-    heavy = ("asyncio", "prometheus_client", "structlog", "logging")
+    heavy = ("asyncio", "prometheus_client", "logging")
     code = f"import sys, headgate.observe; print([name for name in {heavy} if name in sys.modules])"
 
     loaded = subprocess.run(

@@ -1,14 +1,24 @@
 """What a started gateway says: what runs, which limits were chosen and why, what to try, where the metrics are."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Self
+import os
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TextIO
+
+from headgate.cli.output import PLAIN_WIDTH
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from headgate.gateway import Gateway
     from headgate.wiring.chosen import Choice
     from headgate.wiring.settings import Built
+
+# Select Graphic Rendition (ECMA-48, 8.3.117), as every terminal knows it.
+_BOLD: Final = "\x1b[1m"
+_DIM: Final = "\x1b[2m"
+_NORMAL: Final = "\x1b[0m"
+_GAP: Final = "  "
+# Reasons stay readable beside long names: a narrower terminal breaks the lines itself.
+_LEAST_WHY: Final = 20
 
 
 class Running(NamedTuple):
@@ -49,27 +59,58 @@ class Running(NamedTuple):
         )
 
 
-def show_banner(running: Running, console: "Console") -> None:
-    """Write the banner; the lines `listening` and `admin` have a form that other programs may read."""
-    from rich.table import Table
+def show_banner(running: Running, stream: TextIO) -> None:
+    """Write the banner; the lines `listening` and `admin` have a form that other programs may read.
 
+    It comes without the library that draws the tables of other commands: a gateway would keep that for as long as
+    it serves, more than 1 MB of it. Raises OSError when the stream takes nothing.
+    """
     from headgate import __version__
 
-    console.print(f"[bold]headgate {__version__}[/bold] lets in what the engine can finish in time")
-    console.print(f"  listening  {running.url}")
-    console.print(f"  admin      {running.admin_url}")
+    shows_styles = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+    def styled(style: str, text: str) -> str:
+        return f"{style}{text}{_NORMAL}" if shows_styles else text
+
+    header, *rows = _table(running.choices, _columns(stream))
+    lines = [
+        f"{styled(_BOLD, f'headgate {__version__}')} lets in what the engine can finish in time",
+        *_addresses(running),
+        "",
+        styled(_DIM, header),
+        *rows,
+        "",
+        styled(_DIM, "try"),
+        *(f"  {line}" for line in _hints(running)),
+    ]
+    stream.write("\n".join(lines) + "\n")
+    stream.flush()
+
+
+def _columns(stream: TextIO) -> int:
+    """Return how wide the terminal is; some say 0, and a file has no width."""
+    return (os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0) or PLAIN_WIDTH
+
+
+def _addresses(running: Running) -> Iterator[str]:
+    yield f"  listening  {running.url}"
+    yield f"  admin      {running.admin_url}"
     if running.line_address:
-        console.print(f"  line       {running.line_address}")
+        yield f"  line       {running.line_address}"
     for name, url in running.engines:
-        console.print(f"  engine     {name} at {url}{running.engine_note}", markup=False)
-    table = Table("limit", "value", "why", box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for choice in running.choices:
-        table.add_row(choice.name, choice.value, choice.why)
-    console.print()
-    console.print(table)
-    console.print("\n[dim]try[/dim]")
-    for line in _hints(running):
-        console.print(f"  {line}", markup=False, soft_wrap=True)
+        yield f"  engine     {name} at {url}{running.engine_note}"
+
+
+def _table(choices: Sequence["Choice"], columns: int) -> Iterator[str]:
+    """Yield the header and the lines of the limits; a long reason goes on below itself."""
+    rows = [("limit", "value", "why"), *choices]
+    names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
+    why_at = names + values + 2 * len(_GAP)
+    for name, value, why in rows:
+        start = f"{name:<{names}}{_GAP}{value:<{values}}{_GAP}"
+        first, *more = textwrap.wrap(why, max(_LEAST_WHY, columns - why_at)) or [""]
+        yield start + first
+        yield from (" " * why_at + part for part in more)
 
 
 def record(running: Running) -> dict[str, object]:

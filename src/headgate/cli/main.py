@@ -1,51 +1,36 @@
-"""The `headgate` command. Only typer is imported here; each command imports what it runs when it runs."""
+"""The `headgate` command. Only typer is imported here; the module of a command is imported when it is asked for."""
 
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Final, NoReturn
 
 import typer
 from typer.exceptions import TyperException
 
-from headgate.cli.config import check, config_app
-from headgate.cli.demo import demo_app
-from headgate.cli.engine import engine
 from headgate.cli.exits import EXIT_CODES_HELP, CommandError, ExitCode
-from headgate.cli.explain import explain
-from headgate.cli.key import key_app
-from headgate.cli.line import ping, send
 from headgate.cli.output import print_error, print_line
-from headgate.cli.run_all import run_all
-from headgate.cli.serve import serve
-from headgate.cli.sim import sim_app, size
-from headgate.cli.top import top
-from headgate.cli.why import why
 
-app = typer.Typer(
-    name="headgate",
-    help="The overload-control gateway for LLM inference: a hard cap, bounded queues, true retry hints.",
-    epilog=EXIT_CODES_HELP,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-app.command("run")(run_all)
-app.command("serve")(serve)
-app.command("engine")(engine)
-app.command("check")(check)
-app.command("explain")(explain)
-app.command("why")(why)
-app.command("top")(top)
-app.add_typer(key_app, name="key")
-app.add_typer(demo_app, name="demo")
-app.add_typer(config_app, name="config")
-app.add_typer(sim_app, name="sim")
-app.command("size")(size)
-app.command("send")(send)
-app.command("ping")(ping)
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "run": ("run_all", "run_all"),
+    "serve": ("serve", "serve"),
+    "engine": ("engine", "engine"),
+    "check": ("config", "check"),
+    "explain": ("explain", "explain"),
+    "why": ("why", "why"),
+    "top": ("top", "top"),
+    "size": ("sim", "size"),
+    "send": ("line", "send"),
+    "ping": ("line", "ping"),
+    "version": ("main", "version"),
+    "key": ("key", "key_app"),
+    "demo": ("demo", "demo_app"),
+    "config": ("config", "config_app"),
+    "sim": ("sim", "sim_app"),
+}
+"""Every command in the order of the help: its module in this room, and there its function or its own commands."""
 
 
-@app.command()
 def version() -> None:
     """Print the version."""
     from headgate import __version__
@@ -53,12 +38,40 @@ def version() -> None:
     print_line(__version__)
 
 
+def command_line(names: Iterable[str] = tuple(COMMANDS)) -> typer.Typer:
+    """Return the command line that knows these commands, all by default; their modules are imported."""
+    app = typer.Typer(
+        name="headgate",
+        help="The overload-control gateway for LLM inference: a hard cap, bounded queues, true retry hints.",
+        epilog=EXIT_CODES_HELP,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_group)
+    for name in names:
+        module, attribute = COMMANDS[name]
+        found = getattr(import_module(f"headgate.cli.{module}"), attribute)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name)(found)
+    return app
+
+
+def _group() -> None:
+    """Keep a lone command a subcommand."""
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; every foreseeable error becomes one line on stderr each."""
+    # A gateway keeps what it has imported for as long as it serves. The help, and who mistypes, needs all names.
+    asked = [name for name in arguments[:1] if name in COMMANDS]
     try:
-        result = app(list(arguments), standalone_mode=False)
+        result = command_line(asked or COMMANDS)(list(arguments), standalone_mode=False)
     except TyperException as error:
-        print_error(error.format_message())
+        if message := error.format_message():  # who named no command has been shown the help
+            print_error(message)
         return ExitCode.USAGE
     except CommandError as error:
         print_error(str(error))

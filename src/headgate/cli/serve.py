@@ -1,6 +1,7 @@
 """`headgate serve`: the gateway in front of engines that run already."""
 
 import contextlib
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -130,15 +131,14 @@ def announcer(
 ) -> Callable[["Gateway", "Built"], None]:
     """Return what tells people, and with `as_json` programs, that the gateway serves."""
     from headgate.cli.banner import Running, record, show_banner
-    from headgate.cli.output import people, print_json
+    from headgate.cli.output import print_json
 
-    console = people()
     token_env = loaded.config.admin.token_env if loaded.admin_token else None
 
     def announce(gateway: "Gateway", built: "Built") -> None:
         running = Running.of(gateway, built, engine_note, token_env)
         with contextlib.suppress(OSError):  # a full disk behind stderr costs the banner, not the gateway
-            show_banner(running, console)
+            show_banner(running, sys.stderr)
         if as_json:
             print_json(record(running))
 

@@ -77,7 +77,7 @@ class Concurrency:
     def quantile(self, share: float, now: float) -> int:
         """Return the least count that was not exceeded for this share of the time; 0 before any time has passed."""
         self._pass_time(now)
-        allowed_s = (1.0 - share) * (sum(self._past) + sum(self._current))
+        allowed_s = (1.0 - share) * (sum(self._past, 0.0) + sum(self._current, 0.0))
         for level in range(max(len(self._past), len(self._current)) - 1, 0, -1):
             allowed_s -= _at(self._past, level) + _at(self._current, level)
             if allowed_s < 0.0:

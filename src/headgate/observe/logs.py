@@ -8,20 +8,13 @@ no keys, no names that clients chose.
 import json
 import os
 import queue
-import sys
 import threading
-from collections.abc import MutableMapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Final
 
-# structlog draws tracebacks with rich where it finds that; ours are JSON or plain words, and the lexers that come with it
-# would be 3 MB of every gateway.
-_TRACEBACKS: Final = sys.modules.get("rich.traceback")
-sys.modules["rich.traceback"] = _TRACEBACKS  # type: ignore[assignment]
-try:
-    import structlog
-finally:
-    if _TRACEBACKS is None:
-        del sys.modules["rich.traceback"]
+Fields = Mapping[str, object]
+"""What belongs to an event, by name, in the order in which it is told."""
 
 MOST_WAITING_LINES: Final = 1024
 """Lines between the loop and a slow reader; at some hundred bytes each they hold 0.2 MB."""
@@ -35,16 +28,7 @@ class ProcessLog:
     def __init__(self, descriptor: int = _STDERR, *, plain: bool | None = None) -> None:
         self._lines = _Lines(descriptor)
         as_words = os.isatty(descriptor) if plain is None else plain
-        self._logger: Any = structlog.wrap_logger(
-            self._lines,
-            processors=[
-                structlog.processors.add_log_level,
-                structlog.processors.TimeStamper(fmt="iso", utc=True),
-                _in_words if as_words else structlog.processors.JSONRenderer(),
-            ],
-            wrapper_class=structlog.BoundLogger,
-            cache_logger_on_first_use=True,
-        )
+        self._render: Callable[[str, str, Fields], str] = _in_words if as_words else _in_json
 
     @property
     def dropped(self) -> int:
@@ -53,19 +37,22 @@ class ProcessLog:
 
     def info(self, event: str, **fields: object) -> None:
         """Say what the process does."""
-        self._logger.info(event, **fields)
+        self._say("info", event, fields)
 
     def warning(self, event: str, **fields: object) -> None:
         """Say what somebody should look at."""
-        self._logger.warning(event, **fields)
+        self._say("warning", event, fields)
 
     def error(self, event: str, **fields: object) -> None:
         """Say what has gone wrong."""
-        self._logger.error(event, **fields)
+        self._say("error", event, fields)
 
     def close(self) -> None:
         """Write what waits, within about a second, and stop."""
         self._lines.close()
+
+    def _say(self, level: str, event: str, fields: Fields) -> None:
+        self._lines.put(self._render(level, event, fields))
 
 
 class _Lines:
@@ -87,9 +74,6 @@ class _Lines:
         except queue.Full:
             self.dropped += 1
 
-    # The names of the levels, as the logger calls them.
-    info = warning = error = put
-
     def close(self) -> None:
         """Let the thread write what waits, and end it."""
         thread, self._thread = self._thread, None
@@ -110,10 +94,14 @@ class _Lines:
                 self.dropped += 1
 
 
-def _in_words(_logger: object, _method: str, fields: MutableMapping[str, Any]) -> str:
+def _in_json(level: str, event: str, fields: Fields) -> str:
+    """Render one line of ASCII; what JSON does not know stands as its text."""
+    at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    return json.dumps({**fields, "event": event, "level": level, "timestamp": at}, default=str)
+
+
+def _in_words(level: str, event: str, fields: Fields) -> str:
     """Render `headgate: event (name value, ...)`; JSON's escapes keep control characters off the terminal."""
-    event, level = fields.pop("event"), fields.pop("level")
-    fields.pop("timestamp")
     details = ", ".join(f"{name} {_word(value)}" for name, value in fields.items())
     return f"headgate: {'' if level == 'info' else level + ': '}{event}{f' ({details})' if details else ''}"
 

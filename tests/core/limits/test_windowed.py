@@ -9,15 +9,20 @@ from headgate.core.limits.fixed import FixedLimit
 from headgate.core.limits.windowed import MOST_READINGS, WindowedLimit, together
 
 
-class Listening(FixedLimit):
-    """Remembers what it was told."""
+class Listening:
+    """A limit of nine that remembers what it was told."""
 
     def __init__(self) -> None:
-        super().__init__(9)
         self.heard: list[LimitReading] = []
+
+    def current(self) -> int:
+        return 9
 
     def observe(self, reading: LimitReading) -> None:
         self.heard.append(reading)
+
+    def adopt(self, hard_cap: int) -> None:
+        assert hard_cap == 9
 
 
 def test_the_wrapped_limit_moves_once_a_window() -> None:

@@ -2,15 +2,34 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from headgate.core.words import FailureKind, Sent
 from headgate.runtime.upstream.call import UpstreamCall
 from headgate.runtime.upstream.connecting import Connecting
+from headgate.runtime.upstream.contract import AnswerHead, Ear
 from runtime.upstream.engine import run
 
-CALL = cast("UpstreamCall", object())
+
+class Nobody:
+    """A pool that keeps nothing, and a receiver that hears nothing."""
+
+    ear: Ear | None = None
+
+    def abandon(self, call: UpstreamCall) -> None: ...
+
+    def on_head(self, head: AnswerHead) -> None: ...
+
+    def on_data(self, data: bytes) -> None: ...
+
+    def on_end(self, *, delimited: bool) -> None: ...
+
+    def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None: ...
+
+
+CALL = UpstreamCall(Nobody(), b"", Nobody(), head_only=False, head_by=None, may_retry=False)
 
 
 class Made:

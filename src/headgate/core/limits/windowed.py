@@ -57,8 +57,8 @@ def together(readings: Sequence[LimitReading]) -> LimitReading:
     the smallest and the largest, and equal to them where load is steady.
     """
     last = readings[-1]
-    window_s = sum(each.window_s for each in readings)
-    tokens = sum(each.output_tokens_per_s * each.window_s for each in readings)
+    window_s = sum((each.window_s for each in readings), 0.0)
+    tokens = sum((each.output_tokens_per_s * each.window_s for each in readings), 0.0)
     return LimitReading(
         last.now,
         window_s,
@@ -71,11 +71,12 @@ def together(readings: Sequence[LimitReading]) -> LimitReading:
         sum(each.answers for each in readings),
         next((each.kv_share for each in reversed(readings) if each.kv_share is not None), None),
         next((each.waiting for each in reversed(readings) if each.waiting is not None), None),
+        _mean([(each.tpot_p90_per_stream_s, each.samples) for each in readings]),
     )
 
 
 def _mean(weighted: Sequence[tuple[float | None, int]]) -> float | None:
     """Return the weighted mean of what is known, None where nothing is."""
     known = [(value, weight) for value, weight in weighted if value is not None and weight > 0]
-    weight = sum(weight for _, weight in known)
-    return sum(value * weight for value, weight in known) / weight if weight else None
+    weight = sum((weight for _, weight in known), 0.0)
+    return sum((value * weight for value, weight in known), 0.0) / weight if weight else None

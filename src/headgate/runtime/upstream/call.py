@@ -61,6 +61,8 @@ class UpstreamCall:
         "receiver",
         "sent",
     )
+    # The compiler wants to know what is ever deleted.
+    __deletable__ = ("receiver",)
 
     def __init__(
         self,

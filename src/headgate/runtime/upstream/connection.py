@@ -36,10 +36,11 @@ class Shelf(Protocol):
         """Forget a connection that is closed."""
 
 
-class UpstreamConnection(asyncio.Protocol):
+class UpstreamConnection:
     """Sends a request in one write and hands over its answer, one `on_data` per read.
 
-    It is made for one call, `first`, and then serves others.
+    It is made for one call, `first`, and then serves others. An `asyncio.Protocol` by its methods alone, so that it can
+    be compiled to fixed places.
     """
 
     __slots__ = (
@@ -140,6 +141,12 @@ class UpstreamConnection(asyncio.Protocol):
             return
         self._receive(self._pool.settings.receive_bytes)
         self._pool.opened(self, first)
+
+    def pause_writing(self) -> None:
+        """Do nothing: a request is one write, and nothing follows it."""
+
+    def resume_writing(self) -> None:
+        """Do nothing, as with `pause_writing`."""
 
     def data_received(self, data: bytes) -> None:
         """Read what came and deliver it."""

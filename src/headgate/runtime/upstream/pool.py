@@ -4,7 +4,7 @@ import asyncio
 import ssl as tls
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, cast
 
 from headgate.core.words import FailureKind
 from headgate.runtime.upstream.call import UpstreamCall
@@ -52,7 +52,7 @@ class UpstreamPool:
         self._kept: list[UpstreamConnection] = []
         self._connections: set[UpstreamConnection] = set()
         self._connecting: dict[UpstreamCall, tuple[Connecting, UpstreamConnection]] = {}
-        self.sweep = Sweep(self._check)
+        self.sweep = Sweep(self._check, self._forgive)
         self.ear: Ear | None = None
         """Who listens to how the engine does; set it before the first request."""
         self._closed = False
@@ -142,7 +142,7 @@ class UpstreamPool:
         loop = asyncio.get_running_loop()
         connection = UpstreamConnection(self, call)
         making = loop.create_connection(
-            lambda: connection,
+            lambda: cast("asyncio.Protocol", connection),
             self._host,
             self._port,
             ssl=self._ssl,
@@ -214,6 +214,11 @@ class UpstreamPool:
             self._kept.pop(0).drop()
         if not self._connections and not self._connecting:
             self.sweep.stop()
+
+    def _forgive(self, lost_s: float) -> None:
+        """Count no time as silence in which nobody listened here."""
+        for connection in self._connections:
+            connection.stamp += lost_s
 
     def _check_connecting(self, now: float) -> None:
         for call, (connecting, _connection) in tuple(self._connecting.items()):

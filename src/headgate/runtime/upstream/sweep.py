@@ -6,18 +6,31 @@ from typing import Final
 
 SWEEP_S: Final = 0.1
 """How often deadlines are compared (design section 6): fine enough for seconds, nothing at ten times a second."""
+_TURN_S: Final = 0.001
+"""The shortest timer: it fires only after the loop has looked at its sockets once."""
+
+
+def _unforgiving(_lost_s: float) -> None:
+    """Let a standstill count like any time."""
 
 
 class Sweep:
     """Calls `check(now)` every `SWEEP_S` seconds between `start` and `stop`; `now` is the loop's last stamp.
 
     The stamp is at most `SWEEP_S` old, so that the hot path reads an attribute and no clock.
+
+    After the loop has stood still (a stopped process, a paused machine) `forgive` is told for how long, and the sockets
+    are read once before anything is compared: what came meanwhile came in time, and nobody else was late for our sake.
     """
 
-    __slots__ = ("_check", "_loop", "_timer", "now")
+    __slots__ = ("_check", "_forgave", "_forgive", "_loop", "_timer", "now")
 
-    def __init__(self, check: Callable[[float], None]) -> None:
+    def __init__(
+        self, check: Callable[[float], None], forgive: Callable[[float], None] = _unforgiving
+    ) -> None:
         self._check = check
+        self._forgive = forgive
+        self._forgave = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.now = 0.0
@@ -42,6 +55,13 @@ class Sweep:
 
     def _tick(self) -> None:
         assert self._loop is not None
-        self.now = self._loop.time()
-        self._timer = self._loop.call_later(SWEEP_S, self._tick)
-        self._check(self.now)
+        before, self.now = self.now, self._loop.time()
+        lost_s = self.now - before - SWEEP_S
+        # Not twice in a row: a loop that is always late must still come to its deadlines.
+        self._forgave = lost_s > SWEEP_S and not self._forgave
+        if self._forgave:
+            self._forgive(lost_s)
+            self._timer = self._loop.call_later(_TURN_S, self._tick)
+        else:
+            self._timer = self._loop.call_later(SWEEP_S, self._tick)
+            self._check(self.now)

@@ -85,8 +85,9 @@ def _send_nowhere(_data: bytes) -> None:
     """Drop what is written after the client has left."""
 
 
-class Connection(asyncio.Protocol):
-    """Serves one client."""
+# Transports call it by its methods; a compiled class that inherits from an interpreted one loses its fixed fields.
+class Connection:
+    """Serves one client, as an `asyncio.Protocol` without inheriting from it."""
 
     __slots__ = (
         "_advancing", "_backlog", "_exchange", "_intake", "_server", "_slow", "_state", "_transport", "heads", "patience",

@@ -1,0 +1,78 @@
+"""What is compiled, and that what is compiled is what lies here."""
+
+import importlib
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import hatch_build
+import pytest
+
+
+def test_every_name_in_the_list_of_what_is_compiled_is_there(root: Path) -> None:
+    for group in hatch_build.GROUPS:
+        files = hatch_build.files(group)
+        assert files
+        assert all((root / file).is_file() for file in files)
+
+
+def test_no_module_is_in_two_groups() -> None:
+    files = [file for group in hatch_build.GROUPS for file in hatch_build.files(group)]
+    assert len(files) == len(set(files))
+
+
+def test_all_that_was_named_is_compiled_or_nothing_is(root: Path) -> None:
+    """Half of it would run, and cost more than either."""
+    compiled = {
+        path.relative_to(root).with_suffix("").with_suffix("").as_posix() for path in hatch_build.extensions()
+    }
+    named = {file.removesuffix(".py") for group in hatch_build.GROUPS for file in hatch_build.files(group)}
+    assert not compiled or named <= compiled
+
+
+def test_compiled_modules_are_those_that_are_imported() -> None:
+    if not hatch_build.extensions():
+        pytest.skip("nothing is compiled here: make compiled")
+    governor = importlib.import_module("headgate.core.governor.governor")
+    assert str(governor.__file__).endswith(".so")
+
+
+def test_a_source_that_changed_later_makes_what_is_compiled_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hatch_build, "SOURCES", tmp_path)
+    monkeypatch.setattr(hatch_build, "files", lambda _group: [str(tmp_path / "a.py")])
+    source, extension = tmp_path / "a.py", tmp_path / "a.so"
+    source.touch()
+    assert not hatch_build.stale()
+    extension.touch()
+    os.utime(source, (1.0, 1.0))
+    assert not hatch_build.stale()
+    os.utime(extension, (0.5, 0.5))
+    assert hatch_build.stale()
+    hatch_build.drop_stale()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.py"]
+
+
+def test_without_a_compiler_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(hatch_build.INTERPRETED, raising=False)
+    monkeypatch.setattr(shutil, "which", lambda _name: None)
+    assert "C compiler" in hatch_build.lacking()
+    monkeypatch.setenv(hatch_build.INTERPRETED, "1")
+    assert hatch_build.INTERPRETED in hatch_build.lacking()
+
+
+def test_a_compiler_that_fails_leaves_the_sources_to_the_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(hatch_build, "SOURCES", tmp_path)
+    monkeypatch.setattr(hatch_build, "files", lambda _group: [])
+    monkeypatch.setattr(hatch_build, "lacking", lambda: "")
+    half_way = tmp_path / "half-way"
+    half_way.write_text(f"#!/bin/sh\ntouch {tmp_path}/half.so\nexit 1\n")
+    half_way.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(half_way))
+    assert not hatch_build.compiled()
+    assert hatch_build.extensions() == []
+    assert "not compiled" in capsys.readouterr().err

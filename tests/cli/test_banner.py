@@ -1,0 +1,127 @@
+"""The banner: plain lines into a file, emphasis and broken lines on a terminal, as wide as that is."""
+
+import fcntl
+import io
+import os
+import pty
+import struct
+import termios
+from collections.abc import Iterator
+from typing import TextIO
+
+import pytest
+
+from headgate.cli.banner import Running, show_banner
+from headgate.wiring.chosen import Choice
+
+RUNNING = Running(
+    url="http://127.0.0.1:8080",
+    admin_url="http://127.0.0.1:8081",
+    engines=[("gpu-0", "http://10.0.0.7:8000")],
+    choices=[
+        Choice("gpu-0 max_inflight", "64", "default: the engine does not tell its KV tokens"),
+        Choice("lane interactive", "ttft_slo 10s", ""),
+    ],
+    model="any",
+    engine_note=" (profile demo)",
+    line_address="127.0.0.1:7777",
+)
+COLUMNS = 60
+
+
+class Terminal:
+    """A terminal of so many columns, and what was written to it."""
+
+    def __init__(self, columns: int) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self.stream: TextIO = os.fdopen(slave, "w", encoding="utf-8")
+
+    def shown(self) -> str:
+        """Return what it shows; what fits into its buffer, some kilobytes."""
+        return os.read(self._master, 65_536).decode().replace("\r\n", "\n")
+
+    def close(self) -> None:
+        self.stream.close()
+        os.close(self._master)
+
+
+@pytest.fixture
+def terminals(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Terminal]]:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    opened: list[Terminal] = []
+    yield opened
+    for terminal in opened:
+        terminal.close()
+
+
+def on_terminal(terminals: list[Terminal], columns: int = COLUMNS) -> str:
+    terminals.append(Terminal(columns))
+    show_banner(RUNNING, terminals[-1].stream)
+    return terminals[-1].shown()
+
+
+def in_file() -> list[str]:
+    stream = io.StringIO()
+    show_banner(RUNNING, stream)
+    return stream.getvalue().splitlines()
+
+
+def test_a_file_gets_plain_lines_that_programs_may_read() -> None:
+    lines = in_file()
+
+    assert lines[1:5] == [
+        "  listening  http://127.0.0.1:8080",
+        "  admin      http://127.0.0.1:8081",
+        "  line       127.0.0.1:7777",
+        "  engine     gpu-0 at http://10.0.0.7:8000 (profile demo)",
+    ]
+    assert "\x1b" not in "".join(lines)
+
+
+def test_every_limit_stands_below_its_header() -> None:
+    lines = in_file()
+    header = lines.index(next(line for line in lines if line.startswith("limit")))
+
+    value_at, why_at = lines[header].index("value"), lines[header].index("why")
+    first, second = lines[header + 1 : header + 3]
+    assert (first[:value_at].rstrip(), first[value_at:why_at].rstrip()) == ("gpu-0 max_inflight", "64")
+    assert first[why_at:] == RUNNING.choices[0].why
+    assert second[value_at:].rstrip() == "ttft_slo 10s"
+
+
+def test_a_narrow_terminal_gets_long_reasons_on_lines_of_their_own(terminals: list[Terminal]) -> None:
+    lines = on_terminal(terminals).splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("gpu-0 max_inflight"))
+
+    first, more = lines[start : start + 2]
+    why_at = first.index("default:")
+    assert max(len(first), len(more)) <= COLUMNS
+    assert more[:why_at].isspace()
+    assert f"{first[why_at:]} {more[why_at:]}".startswith("default: the engine does not")
+
+
+def test_what_is_to_be_copied_is_never_broken(terminals: list[Terminal]) -> None:
+    shown = on_terminal(terminals)
+
+    assert [line for line in in_file() if line.startswith("  curl")] == [
+        line for line in shown.splitlines() if line.startswith("  curl")
+    ]
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_emphasis_is_for_terminals_that_want_it(
+    name: str, value: str, terminals: list[Terminal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emphasised = on_terminal(terminals)
+    monkeypatch.setenv(name, value)
+    plain = on_terminal(terminals)
+
+    assert emphasised.startswith("\x1b[1mheadgate ")
+    assert "\x1b" not in plain
+    assert emphasised.replace("\x1b[1m", "").replace("\x1b[2m", "").replace("\x1b[0m", "") == plain
+
+
+def test_a_terminal_without_a_width_is_as_wide_as_a_file(terminals: list[Terminal]) -> None:
+    assert RUNNING.choices[0].why in on_terminal(terminals, columns=0)

@@ -23,7 +23,7 @@ from bench.processes import Process, Stage, choose_cores, free_port
 from headgate.core.settings import EngineSettings, LaneSettings, Settings
 from headgate.gateway import EngineAddress, Gateway, GatewaySettings, serve
 from headgate.observe.eyes import Eyes, EyesSettings
-from headgate.observe.why import KEPT_ATTEMPTS
+from headgate.observe.ring import KEPT_ATTEMPTS
 from headgate.wiring.governor import build_governor
 
 _USERS = 32

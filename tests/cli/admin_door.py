@@ -41,6 +41,7 @@ class Door:
             explain=lambda arrival: self.core.explain(arrival, self.now),
             ready=lambda: Readiness(ready=True, detail={}),
             render_metrics=Exposition(lambda: self.core.snapshot(self.now)).render_in_pieces,
+            traffic=self.eyes.traffic,
             why=self.eyes.why,
         )
 

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from cli.admin_door import admin_door
 from headgate.cli.exits import ExitCode
 from headgate.cli.main import main
+from headgate.core.events import Arrived
 
 Captured = pytest.CaptureFixture[str]
 NOBODY = ["--set", "admin.port=1"]
@@ -76,7 +78,23 @@ def test_a_gate_that_must_answer_and_does_not_is_a_failure(request_file: Path, c
     code = main(["explain", str(request_file), "--admin", "http://127.0.0.1:1"])
 
     assert code == ExitCode.FAILURE
-    assert "http://127.0.0.1:1 does not answer as a gate" in capsys.readouterr().err
+    assert "nobody listens at http://127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_a_running_gate_is_asked_with_its_token(
+    request_file: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADGATE_ADMIN_TOKEN", "hush")
+    with admin_door(token="hush") as door:
+        door.post(0.0, Arrived(1))
+        code = main(["explain", str(request_file), "--json", "--admin", door.url])
+
+        answer = json.loads(capsys.readouterr().out)
+        assert (code, answer["running"], answer["decision"]["reason"]) == (ExitCode.OK, 1, "saturated")
+        assert (
+            main(["explain", str(request_file), "--admin", door.url, "--lane", "x" * 300]) == ExitCode.FAILURE
+        )
+        assert f"{door.url} answered 400: " in capsys.readouterr().err
 
 
 def test_check_accepts_what_can_be_served(tmp_path: Path, capsys: Captured) -> None:

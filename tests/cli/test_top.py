@@ -92,6 +92,20 @@ def test_a_gate_that_was_started_anew_has_no_rates_rather_than_negative_ones() -
     assert re.search(r"a +3 +- +- +- +- ", drawn(STATE, before))
 
 
+def test_what_was_measured_lately_stands_beside_what_is_expected() -> None:
+    lately = {"tpot_mean_s": 0.012, "tpot_variance": 9e-6, "gap_mean_s": 0.011, "gap_variance": 4e-4}
+    engine = {"name": "e", "expected_tpot_s": 0.01, "lately": {**lately, "prefix_hit_share": 0.8}}
+    lanes = [
+        {"name": "a", "hints_kept": 9, "hints_broken": 1, "lately": {"window_s": 0.02}},
+        {"name": "b", "hints_kept": 5},
+    ]
+    shown = drawn({"engines": [engine], "lanes": lanes}, width=120)
+
+    assert re.search(r"e +- +10 ms +12 ms +3 ms +11 ms +20 ms +80 %", shown)
+    assert re.search(r"a( +-){8} +20 ms", shown)
+    assert "hints kept 14 of 15" in shown
+
+
 def test_what_is_wrong_stands_in_words() -> None:
     shown = drawn(STATE, silence="nobody listens")
 
@@ -107,7 +121,9 @@ def test_what_is_wrong_stands_in_words() -> None:
         assert words in shown
 
 
-@pytest.mark.parametrize("state", [{}, {"lanes": None, "engines": [1], "pools": [{}]}, {"lanes": [{}]}])
+@pytest.mark.parametrize(
+    "state", [{}, {"lanes": None, "engines": [1, {"lately": None}], "pools": [{}]}, {"lanes": [{}]}]
+)
 def test_a_state_with_holes_is_drawn_with_dashes(state: dict[str, Any]) -> None:
     assert "headgate" in drawn(state)
 

@@ -96,7 +96,7 @@ def test_every_event_of_a_stream_is_what_it_is() -> None:
         True,
         *[False] * 3,
     ]
-    assert seen[0] == StreamEvent(usage=Usage(500, None))
+    assert seen[0] == StreamEvent(usage=Usage(500, None, 28))
     assert seen[2].silent
     assert seen[9].usage == Usage(None, 89)
     assert [each.done for each in seen] == [*[False] * 10, True]
@@ -150,10 +150,12 @@ def test_usage_counts_the_whole_prompt_and_a_tools_input_cannot_fake_it() -> Non
     usage = {"input_tokens": 3, "cache_creation_input_tokens": 4, "cache_read_input_tokens": 5}
     fake = {"type": "tool_use", "input": {"usage": {"input_tokens": 1, "output_tokens": 1}}}
     answer = json.dumps({"usage": {**usage, "output_tokens": 6}, "content": [fake]}).encode()
-    assert ANTHROPIC.read_usage(answer) == Usage(12, 6)
+    assert ANTHROPIC.read_usage(answer) == Usage(12, 6, 5)
 
 
 def test_usage_is_found_in_the_last_bytes_of_a_long_answer() -> None:
     tail = b'xx"}],"stop_reason":"end_turn","usage":{"input_tokens":3,"output_tokens":6}}'
     assert ANTHROPIC.read_usage(tail) == Usage(3, 6)
+    cached = b'xx"}],"usage":{"input_tokens":3,"cache_creation_input_tokens":4,"cache_read_input_tokens":5,"output_tokens":6}}'
+    assert ANTHROPIC.read_usage(cached) == Usage(12, 6, 5)
     assert ANTHROPIC.read_usage(b'xx"}]}') is None

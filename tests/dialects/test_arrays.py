@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from headgate.dialects.arrays import AtMost, check_members, check_objects
+from headgate.dialects.arrays import AtMost, check_keys, check_members, check_objects, read_keys
 from headgate.dialects.bodies import MOST_BIASES, MOST_MESSAGES, MOST_PROMPTS, MOST_STOPS, MOST_TOOLS
 from headgate.dialects.contract import BadInputError
 from headgate.dialects.openai import OPENAI
@@ -152,3 +152,12 @@ def peak_bytes(body: bytes) -> int:
 def test_a_megabyte_of_tiny_elements_never_becomes_five(body: bytes) -> None:
     assert MOST_PROMPTS < 250_000
     assert peak_bytes(body) < 5 * len(body)
+
+
+def test_keys_are_shown_as_a_parser_reads_them_and_one_too_many_is_refused() -> None:
+    seen: list[str] = []
+    read_keys(b'{"a": {"b": [1]}, "\\u0061": 2, "": "c"}', seen.append)
+    assert seen == ["a", "a", ""]
+    check_keys(b'{"a": {"b": 1}, "a": 2}', 2)
+    with pytest.raises(msgspec.ValidationError):
+        check_keys(b'{"a": {"b": 1}, "a": 2}', 1)

@@ -255,6 +255,30 @@ def test_usage_that_makes_no_sense_is_unknown(tokens: str) -> None:
     assert OPENAI.read_usage(text.encode()) == Usage(None, 3)
 
 
+@pytest.mark.parametrize(
+    ("details", "cached"),
+    [
+        ({"cached_tokens": 5}, 5),
+        ({"audio_tokens": None, "cached_tokens": 0}, 0),
+        ({"cached_tokens": -5}, None),
+        ({"cached_tokens": 10**12}, None),
+        ({"cached_tokens": "5 of them"}, None),
+        ({"audio_tokens": 123456789}, None),
+        ({}, None),
+        (None, None),
+        (["a shape that nobody expects"], None),
+    ],
+)
+def test_cached_tokens_are_read_from_streams_and_answers_and_cost_no_other_count(
+    details: object, cached: int | None
+) -> None:
+    usage = {"prompt_tokens": 9, "total_tokens": 11, "completion_tokens": 2, "prompt_tokens_details": details}
+    answer = json.dumps({"choices": [], "usage": usage}).encode()
+
+    assert OPENAI.read_usage(answer) == Usage(9, 2, cached)
+    assert OPENAI.read_event(chunk(choices=[], usage=usage)).usage == Usage(9, 2, cached)
+
+
 def test_an_answer_without_usage_has_none() -> None:
     assert OPENAI.read_usage(b'{"choices":[]}') is None
 

@@ -85,7 +85,7 @@ def test_an_item_is_neither_content_nor_end() -> None:
 def test_an_ending_carries_the_usage(kind: str) -> None:
     usage = {"input_tokens": 5, "input_tokens_details": {"cached_tokens": 1}, "output_tokens": 7}
     seen = RESPONSES.read_event(event(kind, response={"id": "resp_1", "usage": usage}))
-    assert (seen.done, seen.usage, seen.error) == (True, Usage(5, 7), None)
+    assert (seen.done, seen.usage, seen.error) == (True, Usage(5, 7, 1), None)
 
 
 def test_a_failed_response_is_an_error_that_ends_its_stream() -> None:
@@ -116,4 +116,6 @@ def test_the_id_and_the_usage_of_a_whole_response() -> None:
     assert RESPONSES.read_id(body) == "resp_abc-1"
     assert RESPONSES.read_usage(body) == Usage(5, 7)
     assert RESPONSES.read_usage(b'x"}],"usage":{"input_tokens":5,"output_tokens":7}}') == Usage(5, 7)
+    cached = b'"usage":{"input_tokens":5,"input_tokens_details":{"cached_tokens":4},"output_tokens":7}}'
+    assert RESPONSES.read_usage(b"{" + cached) == RESPONSES.read_usage(b'x"}],' + cached) == Usage(5, 7, 4)
     assert RESPONSES.read_id(b'{"object":"x","output":[{"id":"msg_1"}]}') is None

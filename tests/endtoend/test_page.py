@@ -85,9 +85,9 @@ async def paged(token: str | None, **gate: Any) -> AsyncIterator[tuple[str, int]
     """Serve both doors and give the page's address and the gateway's port."""
     async with served(**gate) as serving:
         driver = serving.gateway.driver
-        feed, observers = open_feed(driver.snapshot, driver.explain)
-        driver.observers += observers
-        views = Views(driver.snapshot, driver.explain, serving.gateway.ready, _no_metrics, feed)
+        eyes = serving.gateway.eyes
+        feed = open_feed(driver.snapshot, driver.explain, eyes)
+        views = Views(driver.snapshot, driver.explain, serving.gateway.ready, _no_metrics, feed, eyes.traffic)
         door = AdminServer(views, "127.0.0.1", 0, token=token)
         await door.start()
         try:
@@ -168,6 +168,10 @@ def test_the_page_shows_the_numbers_of_the_state_and_asks_nobody_else(
         for index, engine in enumerate(now["engines"], 1):
             load = text(fresh, f"#engines tbody tr:nth-child({index}) td:nth-child(2)")
             assert load == f"{engine['running']} of {engine['limit']}"
+            pace = text(fresh, f"#engines tbody tr:nth-child({index}) td:nth-child(4)")
+            assert pace.startswith(f"{max(1, round(1000 * engine['lately']['gap_mean_s']))} ms ± "), pace
+            cached = text(fresh, f"#engines tbody tr:nth-child({index}) td:nth-child(6)")
+            assert (cached, engine["lately"]["prefix_hit_share"]) == ("unknown", None)
         shown_good = fresh.run("return [...document.querySelectorAll('#decisions .good')].length")
         assert shown_good == lane["outcomes"]["good"] == 12
         assert fresh.console() == []

@@ -223,15 +223,27 @@ STEERING = (
 )
 
 
-def test_row_23_and_24_fields_that_steer_or_spoof_never_reach_the_engine(
+def counted(gate: GateProcess, name: str) -> float:
+    lines = gate.ask("/metrics")[1].decode().splitlines()
+    return float(next(line for line in lines if line.startswith(f"headgate_door_{name}_total ")).split()[1])
+
+
+def test_row_23_and_24_fields_that_steer_or_spoof_never_reach_the_engine_and_are_counted(
     gate: GateProcess, upstream: FakeUpstream
 ) -> None:
-    assert ask(gate, chat(), *STEERING).status == 200
-    (received,) = upstream.received
+    steering, spoofed = counted(gate, "steering_fields"), counted(gate, "spoofed_fields")
+    talk = gate.connect()
+    for _ in range(2):  # a head that repeats on its connection is not read again, but counted
+        talk.ask(chat(), *STEERING)
+        assert talk.answer().status == 200
+    assert counted(gate, "steering_fields") - steering == 2 * 5
+    assert counted(gate, "spoofed_fields") - spoofed == 2 * 3
+    received = upstream.received[-1]
     names = {name for name, _value in received.headers}
     assert not names & {line.partition(":")[0].lower().encode() for line in STEERING}
     assert received.header(b"host") == f"127.0.0.1:{upstream.port}".encode()
     assert [lane["name"] for lane in gate.state()["lanes"]] == ["interactive"]
+    assert len(upstream.received) == 2
 
 
 def test_row_23_an_address_in_the_body_is_never_called(gate: GateProcess, upstream: FakeUpstream) -> None:

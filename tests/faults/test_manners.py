@@ -280,6 +280,32 @@ def test_row_66_a_loop_that_stands_still_is_measured_and_reported(gate: GateProc
     assert metric(gate, "headgate_loop_lag_worst_seconds") >= 0.5
 
 
+def test_row_66_who_spoke_or_waited_while_the_gate_stood_still_is_not_late(
+    gate: GateProcess, upstream: FakeUpstream
+) -> None:
+    """For longer than an engine may be silent, and than a client may take for its head: neither of them was to blame."""
+
+    async def go_on(line: Line) -> None:
+        await line.send(answers.head(200, answers.EVENT_STREAM))
+        for _ in range(40):
+            await line.send(answers.chunks(answers.event("a")))
+            await line.wait(0.05)
+        await line.send(answers.chunks(answers.event(finish="stop"), answers.DONE) + answers.LAST_CHUNK)
+
+    upstream.script = go_on
+    (talk,) = streaming(gate)
+    begun = gate.connect()
+    begun.send(b"GET /v1/models HTTP/1.1\r\n")
+    time.sleep(0.2)
+    gate.process.send_signal(signal.SIGSTOP)
+    time.sleep(1.3)
+    begun.send(b"Host: gate\r\n\r\n")
+    gate.process.send_signal(signal.SIGCONT)
+    assert begun.head().status != 408
+    assert answers.DONE in b"".join(iter(talk.chunk, b""))
+    assert gate.ended() == {"good": 1}
+
+
 def test_row_67_a_second_instance_says_that_the_port_is_taken(
     gate: GateProcess, upstream: FakeUpstream
 ) -> None:

@@ -1,8 +1,10 @@
 """Rows 38-43: engines that are not there, stall, break off or talk nonsense; no part is ever shown as a whole."""
 
 import contextlib
+import json
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -65,20 +67,40 @@ def test_row_38_a_refused_connection_is_502_and_an_engine_that_comes_back_is_use
 # ---- rows 39 and 40
 
 
+@pytest.fixture(scope="module")
+def the_untaught(
+    the_upstream: FakeUpstream, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GateProcess]:
+    starter = Starter(tmp_path_factory.mktemp("untaught"))
+    yield starter(the_upstream.url)
+    starter.stop()
+
+
+@pytest.fixture
+def untaught(the_untaught: GateProcess, upstream: FakeUpstream) -> Iterator[GateProcess]:
+    """A gateway that has never had an answer.
+
+    The shared one learns how slow the machine is, and where that is slow it rightly refuses a client that waits for
+    less than a second.
+    """
+    with unchanged(the_untaught, upstream):
+        yield the_untaught
+
+
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("headed", [True, False])
 def test_row_39_an_engine_that_never_answers_is_504_at_the_clients_deadline(
-    gate: GateProcess, upstream: FakeUpstream, stream: bool, headed: bool
+    untaught: GateProcess, upstream: FakeUpstream, stream: bool, headed: bool
 ) -> None:
     kind = answers.EVENT_STREAM if stream else answers.JSON
     upstream.script = say(*[answers.head(200, kind)] * headed, end="stall")
-    answer = ask(gate, "x-headgate-deadline-ms: 300", stream=stream)
+    answer = ask(untaught, "x-headgate-deadline-ms: 300", stream=stream)
     failed(answer, 504, "upstream_timeout")
     until(lambda: upstream.aborted == 1)
-    assert gate.ended() == {"engine_failed/timeout": 1}
+    assert untaught.ended() == {"engine_failed/timeout": 1}
 
 
-def test_row_39_keep_alive_comments_are_no_answer(gate: GateProcess, upstream: FakeUpstream) -> None:
+def test_row_39_keep_alive_comments_are_no_answer(untaught: GateProcess, upstream: FakeUpstream) -> None:
     async def chatter(line: Line) -> None:
         await line.send(STREAM_HEAD)
         while True:
@@ -86,8 +108,8 @@ def test_row_39_keep_alive_comments_are_no_answer(gate: GateProcess, upstream: F
             await line.wait(0.05)
 
     upstream.script = chatter
-    failed(ask(gate, "x-headgate-deadline-ms: 300", stream=True), 504, "upstream_timeout")
-    assert gate.ended() == {"engine_failed/timeout": 1}
+    failed(ask(untaught, "x-headgate-deadline-ms: 300", stream=True), 504, "upstream_timeout")
+    assert untaught.ended() == {"engine_failed/timeout": 1}
 
 
 def test_row_40_silence_within_a_stream_ends_it_with_an_error_event(
@@ -128,6 +150,50 @@ def test_row_41_a_stream_without_its_terminal_event_is_broken(
     else:
         upstream.script = say(answers.head(200, answers.EVENT_STREAM, chunked=False) + events, end="fin")
     broken_off(ask(gate, stream=True))
+    assert gate.ended() == {"engine_failed/broken": 1}
+
+
+def named(kind: str, **fields: Any) -> bytes:
+    """Return an event as Anthropic and the Responses API write it."""
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
+
+
+MESSAGES = [
+    named("message_start", message={"id": "m", "usage": {"input_tokens": 5, "output_tokens": 1}}),
+    named("content_block_start", index=0, content_block={"type": "text", "text": ""}),
+    named("content_block_delta", index=0, delta={"type": "text_delta", "text": "a"}),
+]
+RESPONSE = [
+    named("response.created", response={"id": "resp_1", "status": "in_progress"}),
+    named("response.output_text.delta", delta="a"),
+]
+
+
+@pytest.mark.parametrize("end", ["fin", "reset", "no terminal event"])
+@pytest.mark.parametrize(
+    ("path", "asked", "events", "ended"),
+    [
+        ("/v1/messages", {"max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}, MESSAGES, b"message_stop"),
+        ("/v1/responses", {"input": "hi"}, RESPONSE, b"response.completed"),
+    ],
+    ids=["messages", "responses"],
+)  # fmt: skip
+def test_row_41_a_stream_that_breaks_off_says_so_in_its_own_dialect(
+    gate: GateProcess, upstream: FakeUpstream, path: str, asked: dict[str, Any], events: list[bytes], ended: bytes, end: str
+) -> None:  # fmt: skip
+    rest = answers.LAST_CHUNK if end == "no terminal event" else b""
+    upstream.script = say(STREAM_HEAD + answers.chunks(*events) + rest, end=end)
+    talk = gate.connect()
+    talk.ask(json.dumps({"model": "m", "stream": True, **asked}).encode(), path=path)
+    answer = talk.answer()
+    said, _, last = answer.body.rstrip().rpartition(b"\n\n")
+    assert said == b"".join(events).rstrip(), "what came before passes unchanged"
+    assert not answer.whole
+    assert ended not in answer.body
+    assert last.startswith(b"event: error\ndata: ")
+    error = json.loads(last.partition(b"data: ")[2])
+    assert (error["type"], bool(error["error"]["message"])) == ("error", True)
+    assert len(upstream.received) == 1, "never sent again after the first byte"
     assert gate.ended() == {"engine_failed/broken": 1}
 
 
@@ -280,8 +346,7 @@ def test_row_43_what_is_no_answer_is_502_and_its_connection_is_not_used_again(
     gate: GateProcess, upstream: FakeUpstream, name: str
 ) -> None:
     upstream.script = NONSENSE[name]
-    answer = ask(gate, "x-headgate-deadline-ms: 5000")
-    failed(answer, 502, "upstream_protocol_error")
+    failed(ask(gate), 502, "upstream_protocol_error")
     upstream.script = say(answers.whole(answers.completion("fine")))
     assert ask(gate).status == 200
     assert upstream.received[0].connection != upstream.received[-1].connection
@@ -299,7 +364,7 @@ def test_row_43_one_interim_answer_is_skipped(gate: GateProcess, upstream: FakeU
 
 
 def test_row_43_interim_answers_do_not_hold_a_request_beyond_its_deadline(
-    gate: GateProcess, upstream: FakeUpstream
+    untaught: GateProcess, upstream: FakeUpstream
 ) -> None:
     async def hints(line: Line) -> None:
         while True:
@@ -307,9 +372,9 @@ def test_row_43_interim_answers_do_not_hold_a_request_beyond_its_deadline(
             await line.wait(0.05)
 
     upstream.script = hints
-    answer = ask(gate, "x-headgate-deadline-ms: 300")
+    answer = ask(untaught, "x-headgate-deadline-ms: 300")
     assert answer.status in {502, 504}
-    assert gate.ended() in ({"engine_failed/timeout": 1}, {"engine_failed/protocol": 1})
+    assert untaught.ended() in ({"engine_failed/timeout": 1}, {"engine_failed/protocol": 1})
 
 
 def test_row_43_what_follows_an_answer_unasked_is_never_given_to_the_next_client(

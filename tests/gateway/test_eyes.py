@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.harness import FakeEngine, Stand, chat, run, until
+from gateway.harness import DONE, Asked, FakeEngine, Stand, chat, event, run, until
 from gateway.stand import core_settings
 from headgate.gateway import AdminAddress, EngineAddress, Gateway, GatewaySettings
 from headgate.observe.eyes import EyesSettings
@@ -91,5 +91,47 @@ def test_a_rotated_log_is_opened_anew(tmp_path: Path) -> None:
         await stand.close()
 
         assert len((tmp_path / "log").read_text().splitlines()) == 1
+
+    run(test())
+
+
+async def answer_from_a_cache(asked: Asked) -> None:
+    """Answer as vLLM does with `--enable-prompt-tokens-details`."""
+    usage = {"prompt_tokens": 1000, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 800}}
+    if b'"stream": true' not in asked.body:
+        asked.reply(json.dumps({"id": "c", "choices": [], "usage": usage}).encode())
+        return
+    asked.open_stream()
+    asked.send(event("hel"), event(finish="stop"))
+    asked.send(b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\n", DONE)
+    asked.end_stream()
+
+
+def test_what_an_engine_found_in_its_cache_is_shown_everywhere(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    async def test() -> None:
+        stand = await watched(EyesSettings(str(log)))
+        stand.engine.script = answer_from_a_cache
+        assert stand.gateway.admin is not None
+        port = stand.gateway.admin.port
+        await stand.ask(chat(PROMPT))
+        await stand.ask(chat(PROMPT, stream=True))
+        await stand.settle()
+
+        state = json.loads((await get(port, "/api/state"))[1])
+        _, page = await get(port, "/metrics")
+        why = json.loads((await get(port, "/api/why?id=2"))[1])["attempts"][0]["steps"][-1]["words"]
+        await stand.close()
+
+        assert state["engines"][0]["lately"]["prefix_hit_share"] == 0.8
+        (model,) = state["models"]
+        assert (model["prompt_tokens"], model["cached_tokens"]) == (2000, 1600)
+        assert state["served"][0]["judged"] == 2
+        assert state["lanes"][0]["lately"] == {"window_s": None}
+        assert b'headgate_engine_cached_prompt_tokens_total{engine="engine"} 1600.0' in page
+        assert b'headgate_engine_prefix_hit_ratio{engine="engine"} 0.8' in page
+        assert "1,000 tokens read (800 of them from its cache)" in why
+        assert [json.loads(line)["cached_tokens"] for line in log.read_text().splitlines()] == [800, 800]
 
     run(test())

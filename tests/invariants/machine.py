@@ -222,6 +222,7 @@ class GateMachine(RuleBasedStateMachine):
         what=some.one_of(
             some.builds(EngineDown, some.sampled_from(ENGINES)),
             some.builds(EngineUp, some.sampled_from([*ENGINES, "nobody"])),
+            some.builds(EngineUp, some.sampled_from(ENGINES), trial=some.just(True)),
             core_settings,
             some.just(Draining(None)),
             some.just(Draining(0.5)),

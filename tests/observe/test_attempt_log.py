@@ -14,7 +14,7 @@ from headgate.core.events import Arrived
 from headgate.core.words import Reason
 from headgate.observe import attempt_log
 from headgate.observe.attempt_log import AttemptLog, Finish
-from headgate.observe.why import facts_of
+from headgate.observe.ring import facts_of
 
 HOSTILE = 'a\r\nb\x1b[31m"}{${jndi:ldap://x}\u202e\x00'
 PATIENCE_S = 5.0

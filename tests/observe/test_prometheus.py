@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_clas
 from headgate import __version__
 from headgate.config.lanes import MAX_LANES
 from headgate.config.schema import MAX_ENGINES
-from headgate.core.decisions import Ended
+from headgate.core.decisions import Admit, Ended
 from headgate.core.events import EngineSeen
 from headgate.core.settings import EngineSettings, LaneSettings, Settings
 from headgate.core.snapshot import (
@@ -64,6 +64,8 @@ LANE = LaneSnapshot(
     failures=((FailureKind.TIMEOUT, 21),),
     little=LITTLE,
     slo=SLO,
+    hints_kept=22,
+    hints_broken=23,
 )
 ENGINE = EngineSnapshot(
     name="gpu-0",
@@ -129,8 +131,11 @@ SNAPSHOT = Snapshot(
 )
 TRAFFIC = Traffic(["acme"])
 TRAFFIC.arrived("acme", 1000.0)
-TRAFFIC.ended("acme", Ended(1, Outcome.GOOD, "interactive", "gpu-0", 0.3, 2.7, 0.7, 5, 21, None))
+ENDED = Ended(1, Outcome.GOOD, "interactive", "gpu-0", 0.3, 2.7, 0.7, 5, 21, None, cached_tokens=4)
+TRAFFIC.ended("acme", "model-a", ENDED, 1000.0)
 TRAFFIC.decoded("gpu-0", 1000.0, 2.0, 20)
+BACK = Admit(1, (), 0.5, 0.1, 1.0, due_at=999.25, window_s=0.04)
+TRAFFIC.admitted("interactive", BACK, 1000.0)
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -230,6 +235,19 @@ def test_a_histogram_counts_upwards_as_prometheus_reads_it() -> None:
     assert value(samples, "tenant_good_total", tenant="acme") == 1
 
 
+def test_the_truth_of_hints_the_window_and_the_cache_are_exported() -> None:
+    samples = scrape()
+
+    assert value(samples, "hints_kept_total", lane="interactive") == 22
+    assert value(samples, "hints_broken_total", lane="interactive") == 23
+    assert value(samples, "hint_return_seconds_sum", lane="interactive") == pytest.approx(0.25)
+    assert value(samples, "hint_error_seconds_sum", lane="interactive") == pytest.approx(0.75)
+    assert value(samples, "window_wait_seconds_sum", lane="interactive") == pytest.approx(0.04)
+    assert value(samples, "engine_prefix_hit_ratio", engine="gpu-0") == pytest.approx(0.8)
+    assert value(samples, "engine_cached_prompt_tokens_total", engine="gpu-0") == 4
+    assert value(samples, "engine_tpot_variance", engine="gpu-0") == pytest.approx(0.0)
+
+
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text"])
 def test_a_page_rendered_in_pieces_is_the_same_page_and_lets_others_run(accept: str) -> None:
     snapshot, traffic = largest_gate()
@@ -277,7 +295,9 @@ def largest_gate() -> tuple[Snapshot, Traffic]:
         lane, name = f"lane-{number % MAX_LANES}", f"engine-{number % MAX_ENGINES}"
         traffic.arrived(f"tenant-{number}", 1.0)
         traffic.refused(f"tenant-{number}", lane, 1.0)
-        traffic.ended(f"tenant-{number}", Ended(1, Outcome.GOOD, lane, name, 0.1, 2.0, 0.3, 9, 9, None))
+        ended = Ended(1, Outcome.GOOD, lane, name, 0.1, 2.0, 0.3, 9, 9, None, cached_tokens=4)
+        traffic.ended(f"tenant-{number}", f"model-{number}", ended, 1.0)
+        traffic.admitted(lane, Admit(1, (), 0.5, 0.1, 1.0, due_at=0.5, window_s=0.1), 1.0)
         traffic.decoded(name, 1.0, 1.0, 9)
     return snapshot, traffic
 

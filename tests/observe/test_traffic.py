@@ -1,23 +1,25 @@
 """Distributions: what is added comes back, by name, and names are bounded."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, strategies as st
 
-from headgate.core.decisions import Ended
+from headgate.core.decisions import Admit, Ended
 from headgate.core.words import Outcome, Stage
 from headgate.observe.histogram import Buckets, Spread
 from headgate.observe.traffic import (
     FORGET_AFTER_S,
     MOST_ENGINES,
     MOST_LANES,
+    MOST_MODELS,
     MOST_TENANTS,
     NOBODY,
     OTHER,
-    TenantTraffic,
     Traffic,
 )
+from headgate.observe.traffic_records import ModelTraffic, TenantTraffic
 
 TIMES = st.floats(0.001, 10.0)
 
@@ -61,19 +63,31 @@ def test_the_spread_forgets_within_minutes() -> None:
     assert spread.mean == pytest.approx(0.02, abs=100 * 5 * math.exp(-10))
 
 
+def test_the_spread_of_a_busy_minute_is_as_if_every_sample_had_aged_by_itself() -> None:
+    spread = Spread()
+    for index in range(60_000):
+        spread.add(index / 1000.0, float(index % 7), 1.0)
+    weights = [math.exp(index / 60_000) for index in range(60_000)]
+    mean = sum(weight * (index % 7) for index, weight in enumerate(weights)) / sum(weights)
+
+    assert spread.mean == pytest.approx(mean, rel=0.01)
+
+
 def test_an_answer_is_measured_from_arrival_for_its_lane_and_from_admission_for_its_engine() -> None:
     traffic = Traffic()
-    traffic.ended("", ended())
+    traffic.ended("", "m", ended(), 5.0)
 
     (lane,), (engine,) = traffic.read().lanes, traffic.read().engines
     assert (lane.wait.total, lane.ttft.total, lane.total.total) == (0.5, 1.5, 4.5)
     assert engine.ttft.total == 1.0
     assert engine.tpot.total == pytest.approx(0.1)
+    assert engine.lately.tpot_mean_s == pytest.approx(0.1)
+    assert engine.lately.ttft_mean_s == pytest.approx(1.0)
 
 
 def test_an_answer_that_was_not_streamed_has_no_time_to_its_first_token() -> None:
     traffic = Traffic()
-    traffic.ended("", ended(ttft_s=None))
+    traffic.ended("", "m", ended(ttft_s=None), 5.0)
 
     assert sum(traffic.read().lanes[0].ttft.counts) == 0
     assert sum(traffic.read().lanes[0].total.counts) == 1
@@ -86,14 +100,83 @@ def test_tokens_count_as_many_as_they_are_and_the_variance_sees_a_stutter() -> N
         uneven.decoded("gpu", float(second), 1.0, 10 if second % 2 else 90)
 
     assert sum(even.read().engines[0].gap.counts) == sum(uneven.read().engines[0].gap.counts) == 500
-    assert even.read().engines[0].gap_variance == pytest.approx(0.0, abs=1e-12)
-    assert (uneven.read().engines[0].gap_variance or 0.0) > 1e-4
+    assert even.read().engines[0].lately.gap_variance == pytest.approx(0.0, abs=1e-12)
+    assert (uneven.read().engines[0].lately.gap_variance or 0.0) > 1e-4
+
+
+def test_streams_that_are_served_unevenly_have_a_variance_and_equal_ones_none() -> None:
+    even, uneven = Traffic(), Traffic()
+    for number in range(10):
+        even.ended("", "m", ended(), float(number))
+        uneven.ended("", "m", ended(output_tokens=11 if number % 2 else 301), float(number))
+
+    assert even.read().engines[0].lately.tpot_variance == pytest.approx(0.0, abs=1e-12)
+    assert (uneven.read().engines[0].lately.tpot_variance or 0.0) > 0.01
+
+
+def test_an_engine_that_never_speaks_of_its_cache_has_no_share() -> None:
+    traffic = Traffic()
+    traffic.ended("", "m", ended(), 1.0)
+
+    (engine,) = traffic.read().engines
+    assert (engine.prompt_tokens, engine.cached_tokens, engine.lately.prefix_hit_share) == (None, None, None)
+    assert traffic.read().models == ()
+
+
+def test_from_its_first_word_on_silence_about_the_cache_is_a_miss() -> None:
+    traffic = Traffic()
+    for cached in (None, 50, None, 100):
+        traffic.ended("", "m", ended(cached_tokens=cached), 1.0)
+
+    (engine,) = traffic.read().engines
+    assert (engine.prompt_tokens, engine.cached_tokens) == (300, 150)
+    assert engine.lately.prefix_hit_share == pytest.approx(0.5)
+    assert traffic.read().models == (ModelTraffic("m", 300, 150, 0.5),)
+
+
+def test_a_prompt_that_nobody_finished_says_nothing_of_the_cache() -> None:
+    traffic = Traffic()
+    traffic.ended("", "m", ended(cached_tokens=50), 1.0)
+    traffic.ended("", "m", ended(outcome=Outcome.CLIENT_GONE, cause=Stage.DECODE), 1.0)
+
+    assert traffic.read().engines[0].prompt_tokens == 100
+
+
+def test_models_that_clients_invent_are_one_beyond_the_bound() -> None:
+    traffic = Traffic()
+    for number in range(2 * MOST_MODELS):
+        traffic.ended("", f"model-{number}", ended(cached_tokens=10), 1.0)
+
+    models = traffic.read().models
+    assert len(models) == MOST_MODELS + 1
+    assert (models[-1].name, models[-1].prompt_tokens) == (OTHER, 100 * MOST_MODELS)
+
+
+def test_who_comes_back_is_measured_by_its_return_and_by_its_admission() -> None:
+    traffic = Traffic()
+    traffic.admitted("lane", Admit(1, (), 0.5, 0.1, 99.0, due_at=10.2), 10.0)
+
+    (lane,) = traffic.read().lanes
+    assert lane.hint_return.total == pytest.approx(0.7), "back at 9.5"
+    assert lane.hint_error.total == pytest.approx(0.2)
+    assert sum(lane.window.counts) == 0
+
+
+def test_the_time_in_a_window_is_that_of_those_who_were_in_one() -> None:
+    traffic = Traffic()
+    for window_s in (0.0, 0.02, 0.04):
+        traffic.admitted("lane", Admit(1, (), 0.5, 0.1, 99.0, window_s=window_s), 10.0)
+
+    (lane,) = traffic.read().lanes
+    assert sum(lane.window.counts) == 2
+    assert lane.window.total == pytest.approx(0.06)
+    assert lane.lately.window_s == pytest.approx(0.03)
 
 
 def test_lanes_and_engines_beyond_the_bound_are_one() -> None:
     traffic = Traffic()
     for number in range(3 * MOST_ENGINES):
-        traffic.ended("", ended(f"lane-{number}", f"engine-{number}"))
+        traffic.ended("", "m", ended(f"lane-{number}", f"engine-{number}"), 5.0)
 
     read = traffic.read()
     assert (len(read.lanes), len(read.engines)) == (MOST_LANES + 1, MOST_ENGINES + 1)
@@ -140,6 +223,23 @@ def test_nobody_and_a_tenant_that_calls_itself_other_are_told_apart_from_the_res
 def test_what_a_client_left_counts_its_tokens_and_is_not_good() -> None:
     traffic = Traffic()
     traffic.arrived("acme", 0.0)
-    traffic.ended("acme", ended(outcome=Outcome.CLIENT_GONE, cause=Stage.DECODE))
+    traffic.ended("acme", "m", ended(outcome=Outcome.CLIENT_GONE, cause=Stage.DECODE), 5.0)
 
-    assert tenants(traffic)["acme"] == TenantTraffic("acme", 1, 0, 0, 100, 31)
+    acme = tenants(traffic)["acme"]
+    assert acme.ttft_p95_s == acme.ttft_p99_s == pytest.approx(1.5, rel=0.05)
+    assert replace(acme, ttft_p95_s=None, ttft_p99_s=None) == TenantTraffic(
+        "acme", 1, 0, 0, 0, 100, 31, None, None
+    )
+
+
+def test_a_tenants_answers_are_judged_and_its_slowest_streams_are_known() -> None:
+    traffic = Traffic()
+    traffic.arrived("acme", 0.0)
+    for number in range(100):
+        outcome = (Outcome.GOOD, Outcome.GOOD, Outcome.LATE, Outcome.ENGINE_FAILED)[number % 4]
+        traffic.ended("acme", "m", ended(outcome=outcome, ttft_s=10.0 if number >= 97 else 1.0), 5.0)
+
+    acme = tenants(traffic)["acme"]
+    assert (acme.judged, acme.good) == (100, 50)
+    assert acme.ttft_p95_s == pytest.approx(1.0, rel=0.05)
+    assert acme.ttft_p99_s == pytest.approx(10.0, rel=0.05)

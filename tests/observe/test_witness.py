@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headgate.core.decisions import Yield
 from headgate.core.events import (
     Arrived,
     ClientGone,
@@ -22,6 +23,8 @@ from headgate.core.events import (
 from headgate.core.settings import EngineSettings, LaneSettings, Settings
 from headgate.core.words import FailureKind, Sent
 from headgate.observe.attempt_log import AttemptLog
+from headgate.observe.refusals import Refusals
+from headgate.observe.ring import Ring
 from headgate.observe.traffic import Traffic
 from headgate.observe.witness import Witness
 from headgate.wiring.governor import build_governor
@@ -35,7 +38,8 @@ class Room:
         self.core = build_governor(settings, 0.0)
         self.traffic = Traffic()
         self.log = AttemptLog(str(path), boot="b007", first_lane="interactive", tenants=["acme"])
-        self.witness = Witness(self.traffic, None, self.log, "interactive")
+        self.ring = Ring()
+        self.witness = Witness(self.ring, self.traffic, Refusals(), self.log, "interactive")
         self._path = path
 
     def post(self, now: float, *events: Event) -> None:
@@ -143,3 +147,64 @@ def test_hints_and_how_true_they_were_for_whoever_came_back_with_a_ticket(tmp_pa
     (lane,) = room.traffic.read().lanes
     assert (sum(lane.hint.counts), sum(lane.hint_error.counts)) == (1, 1)
     assert lane.hint_error.total == pytest.approx(0.4)
+
+
+def test_hints_and_how_true_they_were_for_whoever_came_back_without_a_ticket(tmp_path: Path) -> None:
+    room = Room(tmp_path / "log", max_queue=0)
+    room.post(0.0, Arrived(1), Arrived(2, fingerprint=lambda: 7))
+    room.witness.settle()
+    (refusal,) = [step[2][0] for _, step in room.ring.newest(9) if isinstance(step[2][0], Yield)]
+    hint_s = refusal.retry_after_s
+    room.post(hint_s, Finished(1, 10, 10), Released(1))
+    room.post(hint_s + 0.3, Arrived(3, fingerprint=lambda: 7))
+    room.post(hint_s + 0.4, Finished(3, 10, 10), Released(3))
+    room.lines()
+
+    (lane,) = room.traffic.read().lanes
+    assert sum(lane.hint_return.counts) == sum(lane.hint_error.counts) == 1
+    assert lane.hint_return.total == lane.hint_error.total == pytest.approx(0.3)
+
+
+def test_a_line_says_what_was_cached_and_what_was_waited_for_company(tmp_path: Path) -> None:
+    room = Room(tmp_path / "log", max_inflight=4, window_s=0.5)
+    room.post(0.0, Arrived(1, max_tokens=64))
+    room.post(0.5, Tick())
+    room.post(1.0, Finished(1, 100, 20, 60), Released(1))
+
+    (line,) = room.lines()
+    assert (line["cached_tokens"], line["window_s"], line["waited_s"]) == (60, 0.5, 0.5)
+    (lane,) = room.traffic.read().lanes
+    assert lane.window.total == pytest.approx(0.5)
+
+
+def test_whoever_looks_now_and_then_is_called_at_most_every_tenth_of_a_second(tmp_path: Path) -> None:
+    room = Room(tmp_path / "log", max_inflight=100)
+    beats: list[float] = []
+    room.witness.on_beat.append(beats.append)
+    for number in range(1, 31):
+        room.post(1.0 + number / 128, Arrived(number))
+    room.log.close()
+
+    assert beats == [1.0 + number / 128 for number in (1, 14, 27)]
+
+
+def test_what_no_later_step_brings_in_is_brought_in_by_a_timer(tmp_path: Path) -> None:
+    """On an idle gate whose engine is never polled the last attempt would wait for the next user."""
+    timers: list[tuple[float, Any]] = []
+    room = Room(tmp_path / "log")
+    room.witness = Witness(
+        room.ring,
+        room.traffic,
+        Refusals(),
+        room.log,
+        "interactive",
+        lambda delay_s, callback: timers.append((delay_s, callback)),
+    )
+    room.post(1.0, Arrived(1, "", "interactive", "m", 400, 400, 64))
+    room.post(1.01, Finished(1, 100, 64), Released(1))
+    assert [delay_s for delay_s, _ in timers] == [0.1]
+    timers.pop()[1]()
+    room.log.close()
+    assert len((tmp_path / "log").read_bytes().splitlines()) == 1
+    room.post(1.02, Arrived(2, "", "interactive", "m", 400, 400, 64))
+    assert len(timers) == 1

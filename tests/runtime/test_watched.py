@@ -1,4 +1,4 @@
-"""An engine that takes no new connections: its silent streams end soon, its streams that speak go on."""
+"""Engines that take no new connections, and engines that come back: what becomes of streams, and who tries them."""
 
 import asyncio
 import contextlib
@@ -72,9 +72,9 @@ def test_a_stream_of_an_engine_that_takes_no_connections_and_says_nothing_is_bro
             assert b'"error"' in got
             assert b"[DONE]" not in got
             assert not got.endswith(answers.LAST_CHUNK)
+            await until(lambda: upstream.aborted == 1)
             (failed,) = [n for word, n in gateway.driver.snapshot().lanes[0].outcomes if n]
             assert failed == 1
-            assert upstream.aborted == 1
 
     run(body())
 
@@ -95,5 +95,73 @@ def test_a_stream_that_goes_on_speaking_is_heard_to_its_end() -> None:
             assert got.endswith(answers.LAST_CHUNK)
             assert b"[DONE]" in got
             assert b'"error"' not in got
+
+    run(body())
+
+
+class Ailing:
+    """An engine that fails what it gets, until it is `silent`, and then until it is `well`."""
+
+    def __init__(self) -> None:
+        self.well = asyncio.Event()
+        self.silent = False
+
+    async def __call__(self, line: Line) -> None:
+        if self.silent:
+            await self.well.wait()
+        if self.well.is_set():
+            await line.send(answers.whole(answers.completion("well")))
+        else:
+            await line.send(answers.whole(answers.error(500), 500, answers.JSON))
+
+
+async def answer_slowly(line: Line) -> None:
+    await asyncio.sleep(0.02)
+    await line.send(answers.whole(answers.completion("slow")))
+
+
+async def keep_asking(gateway: Gateway) -> None:
+    """Ask again and again, whatever the answer, over one connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    try:
+        while True:
+            writer.write(request(chat()))
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+            await reader.readexactly(length)
+    finally:
+        writer.close()
+
+
+def is_left_alone(gateway: Gateway, number: int) -> bool:
+    engine = gateway.driver.snapshot().engines[number]
+    return not engine.up and not engine.running
+
+
+def test_an_engine_that_comes_back_is_tried_with_one_request_while_the_others_go_elsewhere() -> None:
+    async def body() -> None:
+        ailing = Ailing()
+        async with FakeUpstream(answer_slowly) as steady, FakeUpstream(ailing) as ill:
+            lane = LaneSettings("interactive", ttft_slo_s=60.0, deadline_s=60.0)
+            core = Settings((lane,), (EngineSettings("steady", 2), EngineSettings("ill", 8)))
+            addresses = [EngineAddress(n, "127.0.0.1", u.port) for n, u in (("steady", steady), ("ill", ill))]
+            settings = GatewaySettings(engines=tuple(addresses), port=0)
+            gateway = Gateway(build_governor(core, time.monotonic()), settings)
+            await gateway.start()
+            crowd = [asyncio.ensure_future(keep_asking(gateway)) for _ in range(20)]
+            try:
+                await until(lambda: is_left_alone(gateway, 1))
+                ailing.silent, failed = True, len(ill.received)
+                await until(lambda: ill.answering == 1)
+                served = len(steady.received)
+                await until(lambda: len(steady.received) >= served + 20)
+                assert len(ill.received) == failed + 1, "one, while many wait"
+                ailing.well.set()
+                await until(lambda: len(ill.received) >= failed + 20)
+            finally:
+                for client in crowd:
+                    client.cancel()
+                await asyncio.gather(*crowd, return_exceptions=True)
+                await gateway.stop()
 
     run(body())

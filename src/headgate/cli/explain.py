@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from headgate.cli.asking import AdminDoor, AdminOption, SilentError, complaint
 from headgate.cli.exits import CommandError, ExitCode
 from headgate.cli.output import people, print_json, print_line
-from headgate.cli.settings import FileOption, SetOption, flag, load_or_fail
+from headgate.cli.settings import FileOption, SetOption
 
 if TYPE_CHECKING:
     from headgate.config.load import Loaded
 
 MOST_REQUEST_BYTES: Final = 32 * 1024 * 1024
-_WITHIN_S: Final = 5.0
+_ANSWERED: Final = 200
 # The body says which endpoint it is for, as far as it differs.
 _PATHS: Final = {"messages": "/v1/chat/completions", "prompt": "/v1/completions", "input": "/v1/embeddings"}
 
@@ -23,12 +24,7 @@ Answer = dict[str, Any]
 
 def explain(
     request: Annotated[Path, typer.Argument(help="The body of a request, JSON.", show_default=False)],
-    admin: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="Admin door of the gate to ask.", show_default="that of the configuration"
-        ),
-    ] = None,
+    admin: AdminOption = None,
     config: FileOption = None,
     assignments: SetOption = None,
     path: Annotated[
@@ -40,13 +36,16 @@ def explain(
 ) -> None:
     """Say what would be decided about a request now, and the numbers behind it. Nothing is sent to an engine."""
     description = {**describe(request, path), "tenant": tenant, "lane": lane}
-    instead = flag("headgate explain", "engines", None if config else [{"url": "http://127.0.0.1:8000"}])
-    loaded = load_or_fail(config, assignments, (), instead)
-    url = (admin or _admin_url(loaded)).rstrip("/")
-    answer = ask(url, loaded, description, must_answer=admin is not None)
-    if answer is None:
-        people().print(f"nobody answers at {url}: this is what an empty gate would decide", markup=False)
-        answer = decide_on_empty(loaded, description)
+    door = AdminDoor(admin, config, assignments)
+    try:
+        status, answer = door.post("/api/explain", description)
+    except SilentError:
+        if admin is not None:
+            raise
+        people().print(f"nobody answers at {door.url}: this is what an empty gate would decide", markup=False)
+        status, answer = _ANSWERED, decide_on_empty(door.loaded, description)
+    if status != _ANSWERED:
+        raise complaint(door.url, status, answer)
     if as_json:
         print_json(answer)
         return
@@ -87,36 +86,6 @@ def describe(file: Path, path: str | None) -> dict[str, Any]:
     }
 
 
-def ask(url: str, loaded: "Loaded", description: Mapping[str, Any], *, must_answer: bool) -> Answer | None:
-    """Ask a running gate; None when nobody listens there, unless somebody must."""
-    from http.client import HTTPConnection, HTTPException
-    from urllib.parse import urlsplit
-
-    import msgspec
-
-    parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname:
-        raise CommandError(f"--admin: {url!r} is not an address: write http://host:port", ExitCode.USAGE)
-    headers = {"content-type": "application/json"}
-    if loaded.admin_token is not None:
-        headers["authorization"] = f"Bearer {loaded.admin_token.get_secret_value()}"
-    connection = HTTPConnection(parts.hostname, parts.port or 80, timeout=_WITHIN_S)
-    try:
-        connection.request("POST", "/api/explain", msgspec.json.encode(description), headers)
-        answer = connection.getresponse()
-        status, body = answer.status, answer.read()
-        found = msgspec.json.decode(body)
-    except (OSError, HTTPException, msgspec.DecodeError) as error:
-        if not must_answer and isinstance(error, OSError):
-            return None
-        raise CommandError(f"{url} does not answer as a gate: {type(error).__name__}") from None
-    finally:
-        connection.close()
-    if status != 200:
-        raise CommandError(f"{url} answered {status}: {found.get('error', {}).get('message', '')}")
-    return dict(found)
-
-
 def decide_on_empty(loaded: "Loaded", description: Mapping[str, Any]) -> Answer:
     """Return what a gate with this configuration, on which nothing runs or waits, would decide."""
     from headgate.config.problems import ConfigError
@@ -130,12 +99,6 @@ def decide_on_empty(loaded: "Loaded", description: Mapping[str, Any]) -> Answer:
         raise CommandError(str(error), ExitCode.USAGE) from None
     governor = build_governor(built.settings, 0.0)
     return plain_explanation(governor.explain(ExplainQuery(**description).arrival(), 0.0))
-
-
-def _admin_url(loaded: "Loaded") -> str:
-    host, port = loaded.config.admin.host, loaded.config.admin.port
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - listening there, asking here
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _flat(answer: Answer, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -4,6 +4,7 @@ The gate may be anybody's: names are shown without what a terminal would obey, a
 """
 
 from collections.abc import Iterable, Iterator
+from math import sqrt
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
@@ -20,8 +21,8 @@ def frame(url: str, state: State, before: State | None, silence: str = "") -> Re
     """Return the frame of this state; rates are those since `before`, dashes without it. `silence` is why it is old."""
     passed_s = _number(state, "now") - _number(before, "now") if before is not None else 0.0
     parts: list[RenderableType] = [_title(url, state, silence), *_warnings(state)]
-    parts += [_lanes(state, before, passed_s), _lane_times(state), _engines(state), _load(state)]
-    parts.append(_retries(state))
+    parts += [_lanes(state, before, passed_s), _lane_times(state)]
+    parts += [_engines(state), _engine_times(state), _load(state), _retries(state)]
     refused = _refused(state, before, passed_s)
     return Group(*parts, refused) if refused is not None else Group(*parts)
 
@@ -66,8 +67,8 @@ def _lanes(state: State, before: State | None, passed_s: float) -> Table:
 
 
 def _lane_times(state: State) -> Table:
-    """Return what answers take, and Little's law: running, admitted a second, stay, and what is left over."""
-    table = _table("lane", "ttft p95", "p99", "tpot p95", "p99", "L", "lambda", "W", "residual")
+    """Return what answers take, Little's law (running, admitted a second, stay, what is left over), and the window."""
+    table = _table("lane", "ttft p95", "p99", "tpot p95", "p99", "L", "lambda", "W", "residual", "window")
     for lane in _rows(state, "lanes"):
         slo, little = lane.get("slo") or {}, lane.get("little") or {}
         table.add_row(
@@ -77,13 +78,14 @@ def _lane_times(state: State) -> Table:
             _decimal(little, "admitted_per_s"),
             _seconds(little, "mean_stay_s"),
             _percent(little, "residual"),
+            _seconds(lane.get("lately"), "window_s"),
         )
     return table
 
 
 def _engines(state: State) -> Table:
-    """Return permits and limits, learned speed, and the engine's own gauges: running, waiting, KV in use."""
-    table = _table("engine", "state", "run", "left", "KV", "prefill", "drain/s", "ttft", "tpot", "own gauges")
+    """Return permits and limits, and the engine's own gauges: running, waiting, KV in use."""
+    table = _table("engine", "state", "run", "left", "KV", "prefill", "drain/s", "own gauges")
     for engine in _rows(state, "engines"):
         own = f"{_count(engine, 'seen_running')}+{_count(engine, 'seen_waiting')} {_percent(engine, 'seen_kv_share')}"
         table.add_row(
@@ -94,9 +96,28 @@ def _engines(state: State) -> Table:
             _share(engine, "kv_tokens", "kv_limit"),
             _share(engine, "prefill_tokens", "prefill_limit"),
             _decimal(engine, "drain_per_s"),
+            own,
+        )
+    return table
+
+
+def _engine_times(state: State) -> Table:
+    """Return what is expected of engines, what was measured in the last minute, and how much of prompts was cached.
+
+    Each ± is one standard deviation: of streams from each other, and of the time between tokens.
+    """
+    table = _table("engine", "ttft", "tpot", "streams", "±", "tokens", "±", "cached")
+    for engine in _rows(state, "engines"):
+        lately = engine.get("lately")
+        table.add_row(
+            _name(engine.get("name", "")),
             _seconds(engine, "expected_ttft_s"),
             _seconds(engine, "expected_tpot_s"),
-            own,
+            _seconds(lately, "tpot_mean_s"),
+            _deviation(lately, "tpot_variance"),
+            _seconds(lately, "gap_mean_s"),
+            _deviation(lately, "gap_variance"),
+            _percent(lately, "prefix_hit_share"),
         )
     return table
 
@@ -125,10 +146,18 @@ def _retries(state: State) -> Text:
         ("retry budget", f"{_count(retries, 'budget_spent')} of {_decimal(retries, 'budget')}"),
         ("expected back", _count(retries, "places")),
         ("recognised", _count(retries, "recognised")),
+        ("hints kept", _hints(state)),
         ("early", _count(retries, "early")),
         ("wasted tokens", _count(state, "wasted_output_tokens")),
     )
     return Text("  ".join(f"{name} {value}" for name, value in shown))
+
+
+def _hints(state: State) -> str:
+    """Return how many of the hints that were followed were kept, over all lanes since the start."""
+    kept = sum([_number(lane, "hints_kept") for lane in _rows(state, "lanes")])
+    broken = sum([_number(lane, "hints_broken") for lane in _rows(state, "lanes")])
+    return f"{kept:,.0f} of {kept + broken:,.0f}"
 
 
 def _refused(state: State, before: State | None, passed_s: float) -> Text | None:
@@ -179,7 +208,7 @@ def _number(record: State | None, path: str) -> float:
 
 
 def _known(record: State | None, name: str) -> float | None:
-    value = record.get(name) if record else None
+    value = record.get(name) if isinstance(record, dict) else None
     return float(value) if isinstance(value, int | float) else None
 
 
@@ -198,10 +227,18 @@ def _percent(record: State | None, name: str) -> str:
     return _UNKNOWN if value is None else f"{100.0 * value:.0f} %"
 
 
+def _deviation(record: State | None, name: str) -> str:
+    """Return the square root of a variance, as a time."""
+    value = _known(record, name)
+    return _UNKNOWN if value is None else _time(sqrt(max(0.0, value)))
+
+
 def _seconds(record: State | None, name: str) -> str:
     value = _known(record, name)
-    if value is None:
-        return _UNKNOWN
+    return _UNKNOWN if value is None else _time(value)
+
+
+def _time(value: float) -> str:
     return f"{1000.0 * value:.0f} ms" if 0.0 < value < 1.0 else f"{value:.1f} s"
 
 

@@ -40,7 +40,8 @@ class Admit(NamedTuple):
     `first_event_by` is when the engine must have sent its first event (streaming) or its whole answer (not
     streaming), an absolute core time; past it the runtime reports Failed(TIMEOUT). `would` is set only in
     observe mode: the reason a protecting gate would have refused with. `quota` is what is left of the buckets that
-    it falls under.
+    it falls under. `due_at` is when its client had been told to be back, by whatever it was recognised by; None for
+    who was told nothing. `window_s` of the wait were for the company of its lane's batch window.
     """
 
     attempt: int
@@ -51,6 +52,8 @@ class Admit(NamedTuple):
     would: Reason | None = None
     reshaped: Reshaped | None = None
     quota: tuple[QuotaState, ...] = ()
+    due_at: float | None = None
+    window_s: float = 0.0
 
 
 class Hold(NamedTuple):
@@ -92,7 +95,7 @@ class Ended(NamedTuple):
 
     `cause` is the stage of a client_gone, the kind of an engine_failed, the reason of a yielded, else None. Times
     are seconds; None where the stage was never reached. Token counts are the engine's where it reported them,
-    else estimates.
+    else estimates. `cached_tokens` of the prompt were in the engine's cache; None where it does not say.
     """
 
     attempt: int
@@ -105,6 +108,7 @@ class Ended(NamedTuple):
     prompt_tokens: int
     output_tokens: int
     cause: Cause
+    cached_tokens: int | None = None
 
 
 Decision = Admit | Hold | Yield | Cancel | Ended

@@ -20,8 +20,8 @@ class Arrived(NamedTuple):
     `first_seen` is handed in when the door knows the request (a verified ticket, the same job on a line
     connection). `retry_count` is the client's own label (`x-stainless-retry-count`), None without one; 0 says
     outright that this is a first attempt. `fingerprint` is called only at a yield, a hang-up, or while the
-    tenant has entries. `due_at` is when it was told to come, by a ticket; `caps_sleep` says that its client cannot
-    wait as long as it may be told. An answer has at least `min_tokens`; `fixed_tokens` of the prompt are not in
+    tenant has entries. `due_at` is when it was told to come, by a ticket, and `hint_s` how long it had to wait for
+    that; `caps_sleep` says that its client cannot wait as long as it may be told. An answer has at least `min_tokens`; `fixed_tokens` of the prompt are not in
     `prompt_bytes` (images). Only `engine` can answer it, where that is set. `may_clip` says
     that a shorter answer would still be of use.
     """
@@ -46,6 +46,7 @@ class Arrived(NamedTuple):
     fixed_tokens: int = 0
     engine: str | None = None
     may_clip: bool = False
+    hint_s: float = 0.0
 
 
 class ClientGone(NamedTuple):
@@ -63,13 +64,13 @@ class FirstToken(NamedTuple):
 class Finished(NamedTuple):
     """The engine has answered whole; token counts are None where the engine reported no usage.
 
-    `cached_tokens` are those of the prompt that the engine had in its cache.
+    `cached_tokens` are those of the prompt that the engine had in its cache, None where it does not say.
     """
 
     attempt: int
     prompt_tokens: int | None = None
     output_tokens: int | None = None
-    cached_tokens: int = 0
+    cached_tokens: int | None = None
 
 
 class Failed(NamedTuple):
@@ -140,9 +141,10 @@ class QuotaSeen(NamedTuple):
 
 
 class EngineUp(NamedTuple):
-    """This engine answers again."""
+    """This engine answers again; on `trial` it gets one request, and no other until it is up without trial."""
 
     engine: str
+    trial: bool = False
 
 
 class EngineDown(NamedTuple):

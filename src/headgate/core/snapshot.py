@@ -33,7 +33,7 @@ class AlarmSignal(StrEnum):
 class Alarm(NamedTuple):
     """One alarm with its evidence, as it was when `value` passed `threshold` at `raised_at`.
 
-    `since` is when it began to move. For `load` value and threshold are the cumulated excess in seconds of the
+    `since` is when it began to move. For `load` value and threshold are the excess in seconds of the
     whole capacity, for `backlog` shares of what may wait, for `decode` multiples of the usual deviation. `words`
     says it in a sentence or two; times are core seconds.
     """
@@ -50,10 +50,10 @@ class WarningReading(NamedTuple):
     """The signals as numbers.
 
     `load` (last seconds), `calm_load` (last minutes) and `noise` (standard deviation of one second) are shares of
-    capacity; `excess` and `excess_threshold` are the CUSUM of the work, in seconds of capacity; `occupancy`, its
-    `trend` (per second) and its `acceleration` (fast less slow trend, per second) are shares of the limit, with
-    what is held on top; `backlog_s` is how long what waits takes to serve; `time_to_full_s` is infinite unless
-    more arrives than is served.
+    capacity; `excess` and `excess_threshold` are what has come above the calm of late and where that is an alarm, in
+    seconds of capacity; `occupancy`, its `trend` (per second) and its `acceleration` (fast less slow trend, per
+    second) are shares of the limit, with what is held on top; `backlog_s` is how long what waits takes to serve;
+    `time_to_full_s` is infinite unless more arrives than is served.
     """
 
     load: float
@@ -135,7 +135,10 @@ class TenantSnapshot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LaneSnapshot:
-    """One lane now and since start; `headroom` counts streams that it lends to nobody; counts are attempts, ages and waits seconds."""
+    """One lane now and since start; `headroom` counts streams that it lends to nobody; counts are attempts, ages and waits seconds.
+
+    `hints_kept` and `hints_broken` count who was back when told: admitted within max(0.5 s, 20 % of the hint), or not.
+    """
 
     name: str
     held: int
@@ -153,6 +156,8 @@ class LaneSnapshot:
     failures: tuple[tuple[FailureKind, int], ...]
     little: LittleSnapshot
     slo: SloReading
+    hints_kept: int = 0
+    hints_broken: int = 0
 
 
 @dataclass(frozen=True, slots=True)

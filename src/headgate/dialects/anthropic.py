@@ -6,12 +6,12 @@ are cumulative (platform.claude.com, "Streaming messages").
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import ClassVar, Final
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import Raw
 
-from headgate.dialects.bodies import ABSENT, MOST_STOPS, Messages, Model, Tokens, Tools, decode, named_model
+from headgate.dialects.bodies import ABSENT, Messages, Model, Tokens, Tools, decode, named_model
 from headgate.dialects.contract import (
     EngineError,
     Family,
@@ -52,7 +52,7 @@ class _Messages(msgspec.Struct, kw_only=True):
     max_tokens: Tokens | None = None
     messages: Messages
     stream: bool | None = None
-    stop_sequences: Annotated[list[str], Meta(max_length=MOST_STOPS)] | None = None
+    stop_sequences: Raw = ABSENT
     tools: Tools = ABSENT
 
 
@@ -97,6 +97,8 @@ _error = msgspec.json.Decoder(_Error)
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
 _INPUT: Final = re.compile(rb'"input_tokens"\s*:\s*(\d{1,8})[,}\s]')
 _OUTPUT: Final = re.compile(rb'"output_tokens"\s*:\s*(\d{1,8})[,}\s]')
+_WRITTEN: Final = re.compile(rb'"cache_creation_input_tokens"\s*:\s*(\d{1,8})[,}\s]')
+_READ: Final = re.compile(rb'"cache_read_input_tokens"\s*:\s*(\d{1,8})[,}\s]')
 _ABORT: Final = re.compile(rb'"stop_reason"\s*:\s*"abort"')
 _PING: Final = (b"event: ping", b"event:ping")
 
@@ -119,8 +121,14 @@ def _usage(usage: _Usage | None) -> Usage | None:
     """Count the whole prompt: what came from the cache and what went into it are beside `input_tokens`."""
     if usage is None:
         return None
-    cached = sane(usage.cache_creation_input_tokens), sane(usage.cache_read_input_tokens)
-    return Usage(total(sane(usage.input_tokens), *cached), sane(usage.output_tokens))
+    written, read = sane(usage.cache_creation_input_tokens), sane(usage.cache_read_input_tokens)
+    return Usage(total(sane(usage.input_tokens), written, read), sane(usage.output_tokens), read)
+
+
+def _usage_from(answer: bytes, start: int) -> Usage:
+    """Count the same in text that cannot be parsed, from where the usage begins."""
+    written, read = count(_WRITTEN, answer, start), count(_READ, answer, start)
+    return Usage(total(count(_INPUT, answer, start), written, read), count(_OUTPUT, answer, start), read)
 
 
 def _piece(piece: _Piece | None) -> bool:
@@ -133,16 +141,16 @@ def _piece(piece: _Piece | None) -> bool:
 class Anthropic:
     """Messages; the singleton `ANTHROPIC` is the dialect."""
 
-    name = "anthropic"
-    family: Family = "anthropic"
-    refuser = Refuser("anthropic")
-    readers: Mapping[bytes, Reader] = {b"/v1/messages": _read_messages}
-    forms: Mapping[bytes, FormReader] = {}
-    light: frozenset[bytes] = frozenset((b"/v1/messages/count_tokens",))
+    name: ClassVar[str] = "anthropic"
+    family: ClassVar[Family] = "anthropic"
+    refuser: ClassVar[Refuser] = Refuser("anthropic")
+    readers: ClassVar[Mapping[bytes, Reader]] = {b"/v1/messages": _read_messages}
+    forms: ClassVar[Mapping[bytes, FormReader]] = {}
+    light: ClassVar[frozenset[bytes]] = frozenset((b"/v1/messages/count_tokens",))
     # A line end inside JSON is written \n: the raw one stands behind the event's name alone.
-    unfinished = b"event: content_block_delta\n"
-    keep_alive = b'event: ping\ndata: {"type": "ping"}\n\n'
-    answer_kinds: tuple[bytes, ...] = (b"json",)
+    unfinished: ClassVar[bytes] = b"event: content_block_delta\n"
+    keep_alive: ClassVar[bytes] = b'event: ping\ndata: {"type": "ping"}\n\n'
+    answer_kinds: ClassVar[tuple[bytes, ...]] = (b"json",)
 
     def read_event(self, event: bytes) -> StreamEvent:
         """Read one whole event; only `message_stop` ends a stream."""
@@ -197,7 +205,7 @@ class Anthropic:
         except (msgspec.DecodeError, RecursionError):
             pass
         start = max((found.start() for found in _USAGE.finditer(answer)), default=-1)
-        return None if start < 0 else Usage(count(_INPUT, answer, start), count(_OUTPUT, answer, start))
+        return None if start < 0 else _usage_from(answer, start)
 
     def read_id(self, answer: bytes) -> str | None:
         """Find nothing: messages are not kept."""

@@ -7,6 +7,7 @@ commas too) is looked at again, by a decoder that gives up at the first element 
 
 import re
 import threading
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -25,7 +26,7 @@ class _Counting(threading.local):
 _counting: Final = _Counting()
 
 
-class _Object(msgspec.Struct):
+class _Object(msgspec.Struct, gc=False):
     """An object of which nothing is kept."""
 
     def __post_init__(self) -> None:
@@ -65,23 +66,60 @@ def check_members(members: Raw, most: int) -> None:
         raise msgspec.ValidationError(f"Expected `object` of length <= {most}")
 
 
+class _Key:
+    """A key of which nothing is kept: however many members an object has, it becomes a mapping of one."""
+
+
+_KEY: Final = _Key()
+
+
+def read_keys(members: bytes, note: Callable[[str], None]) -> None:
+    """Show the keys of an object, as a parser reads them, without keeping any; what `note` raises comes as a ValidationError."""
+
+    def hook(_kind: type, key: str) -> _Key:
+        note(key)
+        return _KEY
+
+    msgspec.json.decode(members, type=dict[_Key, Raw], dec_hook=hook)
+
+
+def check_keys(members: bytes, most: int) -> None:
+    """Raise msgspec.ValidationError for an object of more than `most` members, whatever they hold."""
+    left = most
+
+    def note(_key: str) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise ValueError("too many members")
+
+    read_keys(members, note)
+
+
 class AtMost:
     """Arrays of at most `most` elements of one kind, a few thousand: read as records without names, which end early."""
 
-    __slots__ = ("_list", "_most", "_record")
+    __slots__ = ("_kind", "_list", "_most", "_record")
 
     def __init__(self, kind: Any, most: int) -> None:
+        self._kind = kind
         self._most = most
-        fields = [(f"element_{number}", kind | None, None) for number in range(most)]
-        record = msgspec.defstruct("Elements", fields, array_like=True, forbid_unknown_fields=True)
-        self._record = msgspec.json.Decoder(record)
         self._list = msgspec.json.Decoder(list[kind])
+        self._record: msgspec.json.Decoder[Any] | None = None
 
     def count(self, array: Raw) -> int:
         """Return how many elements there are; raise msgspec.ValidationError for too many, or one of another kind."""
         if _may_exceed(array, self._most):
-            self._record.decode(array)
+            self._ending_early().decode(array)
         elements = len(self._list.decode(array))
         if elements > self._most:
             raise msgspec.ValidationError(f"Expected `array` of length <= {self._most}")
         return elements
+
+    def _ending_early(self) -> msgspec.json.Decoder[Any]:
+        """Return the decoder of records, made when a body first needs it: one of 2,048 fields is 1.1 MB and takes 6 ms."""
+        if self._record is None:
+            fields = [(f"element_{number}", self._kind | None, None) for number in range(self._most)]
+            record = msgspec.defstruct("Elements", fields, array_like=True, forbid_unknown_fields=True)
+            self._record = msgspec.json.Decoder(record)
+        return self._record

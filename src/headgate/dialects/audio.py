@@ -5,7 +5,7 @@ to `transcript.text.done`, `speech.audio.delta` to `speech.audio.done`) or vLLM'
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -70,13 +70,13 @@ def _read_speech(body: bytes) -> RequestFacts:
 class Audio(OpenAI):
     """Transcriptions, translations and speech; the singleton `AUDIO` is the dialect."""
 
-    name = "openai-audio"
-    readers: Mapping[bytes, Reader] = {b"/v1/audio/speech": _read_speech}
-    forms: Mapping[bytes, FormReader] = dict.fromkeys(
+    name: ClassVar[str] = "openai-audio"
+    readers: ClassVar[Mapping[bytes, Reader]] = {b"/v1/audio/speech": _read_speech}
+    forms: ClassVar[Mapping[bytes, FormReader]] = dict.fromkeys(
         (b"/v1/audio/transcriptions", b"/v1/audio/translations"), _read_recording
     )
-    light: frozenset[bytes] = frozenset()
-    answer_kinds: tuple[bytes, ...] = (
+    light: ClassVar[frozenset[bytes]] = frozenset()
+    answer_kinds: ClassVar[tuple[bytes, ...]] = (
         b"json",
         b"audio/",
         b"text/plain",

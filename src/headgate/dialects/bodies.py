@@ -4,6 +4,7 @@ Requests are decoded into structs that skip what they do not know: a 2 MB body c
 pass untouched. Errors name the field and the limit.
 """
 
+import codecs
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -61,6 +62,10 @@ ABSENT = Raw(b"")
 _Body = TypeVar("_Body", bound=msgspec.Struct)
 _FIELD = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(\w+)`")
+_utf8: Final = codecs.getincrementaldecoder("utf-8")
+_PIECE_BYTES: Final = 65_536
+_FIRST: Final = re.compile(rb"\[\s*([\"\[{])")
+"""How an array of texts, of arrays or of objects begins."""
 _texts: Final = {most: AtMost(Raw, most) for most in (MOST_PROMPTS, MOST_INPUTS)}
 _stops: Final = AtMost(str, MOST_STOPS)
 
@@ -78,6 +83,10 @@ def _check_stop(stop: Raw) -> None:
         _stops.count(stop)
 
 
+def _check_stop_sequences(stops: Raw) -> None:
+    _stops.count(stops)
+
+
 def _check_biases(biases: Raw) -> None:
     check_members(biases, MOST_BIASES)
 
@@ -86,6 +95,7 @@ _BOUNDS: Final[Mapping[str, Callable[[Raw], None]]] = {
     "messages": _check_messages,
     "tools": _check_tools,
     "stop": _check_stop,
+    "stop_sequences": _check_stop_sequences,
     "logit_bias": _check_biases,
 }
 
@@ -128,10 +138,8 @@ def parse(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
     """Do as `decode` does, but leave the bounds of raw fields and fields that are named twice to the caller."""
     try:
         if not body.isascii():
-            body.decode()  # msgspec skips unknown strings without looking at their UTF-8
+            check_utf8(body)  # msgspec skips unknown strings without looking at theirs
         request = decoder.decode(body)
-    except UnicodeDecodeError as error:
-        raise BadInputError(f"body is not valid UTF-8 (byte {error.start})") from None
     except msgspec.ValidationError as error:
         raise _named(str(error)) from None
     except msgspec.DecodeError as error:
@@ -141,6 +149,18 @@ def parse(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
     except RecursionError:
         raise BadInputError("body is nested too deeply") from None
     return request
+
+
+def check_utf8(body: bytes) -> None:
+    """Raise BadInputError for what is no UTF-8; piece by piece, as one emoji makes text of four bytes a character."""
+    reader = _utf8()
+    begin = 0
+    try:
+        for at in range(0, len(body), _PIECE_BYTES):
+            begin = at - len(reader.getstate()[0])
+            reader.decode(body[at : at + _PIECE_BYTES], at + _PIECE_BYTES >= len(body))
+    except UnicodeDecodeError as error:
+        raise BadInputError(f"body is not valid UTF-8 (byte {begin + error.start})") from None
 
 
 def twice(field: str) -> BadInputError:
@@ -162,8 +182,7 @@ def count_texts(raw: bytes, field: str, most: int) -> int:
 
     `most` is MOST_PROMPTS or MOST_INPUTS.
     """
-    inner = raw[1:].lstrip() if raw.startswith(b"[") else b""
-    if inner[:1] not in {b'"', b"[", b"{"}:
+    if _FIRST.match(raw) is None:
         if raw[:1] not in {b"", b'"', b"[", b"n"}:
             raise BadInputError(f"{field}: expected {LIMITS[field]}", field)
         return 1
@@ -171,6 +190,14 @@ def count_texts(raw: bytes, field: str, most: int) -> int:
         return _texts[most].count(Raw(raw))
     except msgspec.ValidationError:
         raise BadInputError(f"{field}: expected {LIMITS[field]}", field) from None
+
+
+def count_entries(array: Raw, field: str, most: int) -> int:
+    """Count the entries of an array, whatever they are; `most` is MOST_PROMPTS or MOST_INPUTS."""
+    try:
+        return _texts[most].count(array)
+    except msgspec.ValidationError as error:
+        raise _named(str(error), field) from None
 
 
 def _named(complaint: str, raw_field: str = "") -> BadInputError:

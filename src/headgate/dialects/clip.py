@@ -3,8 +3,15 @@
 Half a tool call or half a JSON document is worth nothing, so bodies that ask for either are left alone.
 """
 
+from typing import Final
+
 import msgspec
 from msgspec import Raw
+
+from headgate.dialects.arrays import check_keys
+
+MOST_MEMBERS: Final = 1024
+"""Fields of a request that is rewritten: five times all that vLLM's chat completions know, with room for its extras."""
 
 _LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 _ABSENT = Raw(b"")
@@ -33,12 +40,14 @@ class _Wishes(msgspec.Struct):
 
 
 _wishes = msgspec.json.Decoder(_Wishes)
+_members = msgspec.json.Decoder(dict[str, Raw])
 
 
 def may_clip(body: bytes) -> bool:
     """Return whether a shorter answer to this body would still be of use: no tools, no schema, no grammar."""
     try:
         wishes = _wishes.decode(body)
+        check_keys(body, MOST_MEMBERS)
     except msgspec.DecodeError:
         return False
     shapes = [wishes.response_format, wishes.text.format if wishes.text is not None else None]
@@ -57,10 +66,10 @@ def may_clip(body: bytes) -> bool:
 
 
 def clipped(body: bytes, max_tokens: int, *, path: bytes) -> bytes:
-    """Return the body with its answer bounded by so many tokens; the caller has read the body before."""
-    fields = msgspec.json.decode(body)
-    given = [name for name in _LIMITS if fields.get(name) is not None]
+    """Return the body with its answer bounded by so many tokens, all else as it was; `may_clip` has agreed."""
+    fields = _members.decode(body)
+    given = [name for name in _LIMITS if bytes(fields.get(name, _ABSENT)) not in _NOTHING]
     usual = "max_output_tokens" if path == b"/v1/responses" else "max_tokens"
     for name in given or [usual]:
-        fields[name] = max_tokens
+        fields[name] = Raw(b"%d" % max_tokens)
     return msgspec.json.encode(fields)

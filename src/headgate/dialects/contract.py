@@ -1,7 +1,7 @@
 """What every dialect offers the doors: one request read, one answer watched, one error dressed."""
 
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 from headgate.dialects.refusals import Refuser
 
@@ -36,17 +36,23 @@ class RequestFacts(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """Token counts as the engine reported them; None for what is missing, negative or absurd."""
+    """Token counts as the engine reported them; None for what is missing, negative or absurd.
+
+    `cached_tokens` of the prompt came from the engine's cache. Some engines leave a 0 out (vLLM does), so None is no
+    proof that the engine never says.
+    """
 
     prompt_tokens: int | None
     output_tokens: int | None
+    cached_tokens: int | None = None
 
     def after(self, earlier: "Usage") -> "Usage":
         """Return these counts, completed by what an earlier event of the same stream has said."""
-        prompt, output = self
+        prompt, output, cached = self
         return Usage(
             earlier.prompt_tokens if prompt is None else prompt,
             earlier.output_tokens if output is None else output,
+            earlier.cached_tokens if cached is None else cached,
         )
 
 
@@ -102,21 +108,21 @@ FormReader = Callable[[bytes, bytes], RequestFacts]
 class Dialect(Protocol):
     """One wire language between clients and engines; stateless, shared by all requests."""
 
-    name: str
-    family: Family
-    refuser: Refuser
+    name: ClassVar[str]
+    family: ClassVar[Family]
+    refuser: ClassVar[Refuser]
     """Writes the refusals of this dialect's family."""
-    readers: Mapping[bytes, Reader]
+    readers: ClassVar[Mapping[bytes, Reader]]
     """Request path -> reader of its JSON body."""
-    forms: Mapping[bytes, FormReader]
+    forms: ClassVar[Mapping[bytes, FormReader]]
     """Request path -> reader of its multipart/form-data body."""
-    light: frozenset[bytes]
+    light: ClassVar[frozenset[bytes]]
     """Paths that are posted to and cost an engine next to nothing: no permit, a small cap of their own."""
-    unfinished: bytes
+    unfinished: ClassVar[bytes]
     """Bytes that stand once in every event that neither ends the answer nor reports an error."""
-    keep_alive: bytes
+    keep_alive: ClassVar[bytes]
     """An event that this dialect's clients skip."""
-    answer_kinds: tuple[bytes, ...]
+    answer_kinds: ClassVar[tuple[bytes, ...]]
     """Parts of the content types that a whole good answer may have."""
 
     def read_event(self, event: bytes) -> StreamEvent:

@@ -4,29 +4,25 @@ Every fast parser keeps the last of two equal keys, silently; an engine behind t
 readings of one body are a way around a limit, so the few fields that limits hang on may appear once only.
 """
 
-import json
 import re
 from collections.abc import Sized
 
-import msgspec
-from msgspec import Raw
+from headgate.dialects.arrays import read_keys
 
 FIELDS = ("model", "stream", "max_tokens", "max_completion_tokens")
 
 # An escaped letter or underscore: no encoder writes one, but "mod\u0065l" is a second "model".
 _ESCAPED_LETTER = re.compile(rb"\\u00(?:5[fF]|[64][1-9a-fA-F]|[75][0-9aA])")
-_members = msgspec.json.Decoder(dict[str, Raw])
 
 
 class Guard:
     """Watches over the fields of one kind of request."""
 
-    __slots__ = ("_fields", "_names", "_quoted")
+    __slots__ = ("_fields", "_names")
 
     def __init__(self, fields: tuple[str, ...]) -> None:
         self._fields = fields
         self._names = tuple(f'"{field}"'.encode() for field in fields)
-        self._quoted = re.compile(b'"(?:%b)"' % "|".join(fields).encode())
 
     def find(self, body: bytes, array: Sized = b"") -> str | None:
         """Return the guarded field that this valid JSON object names more than once, or None.
@@ -41,32 +37,22 @@ class Guard:
         # From the first bracket to the last: no other array is as long.
         outside = body[:begin] + body[end:] if end - begin == len(array) else body
         if b"\\u00" in outside and _ESCAPED_LETTER.search(outside):
-            return self._find_slowly(body)
+            return self._look_again(body)
         for quoted in self._names:
             if outside.count(quoted) > 1:
                 return self._look_again(body)
         return None
 
     def _look_again(self, body: bytes) -> str | None:
-        names = self._quoted.findall(body)
-        for name in set(names):
-            if names.count(name) - _count_inside(body, name) > 1:
-                return self._find_slowly(body)
-        return None
+        """Count the object's own keys as a parser reads them, without keeping any of it."""
+        counts = dict.fromkeys(self._fields, 0)
 
-    def _find_slowly(self, body: bytes) -> str | None:
-        """Parse with every key kept: twenty times slower, so only for bodies that no honest encoder writes."""
-        try:
-            top = json.loads(body, object_pairs_hook=list)
-        except (ValueError, RecursionError):
-            return self._fields[0]  # the fast parser took it and this one does not: two readings, refuse
-        keys = [key for key, _ in top]
-        return next((field for field in self._fields if keys.count(field) > 1), None)
+        def note(key: str) -> None:
+            if key in counts:
+                counts[key] += 1
 
-
-def _count_inside(body: bytes, name: bytes) -> int:
-    """Count where the name stands inside the values of the object; values of lost duplicates are not seen."""
-    return sum(bytes(value).count(name) for value in _members.decode(body).values())
+        read_keys(body, note)
+        return next((field for field, count in counts.items() if count > 1), None)
 
 
 find = Guard(FIELDS).find

@@ -6,6 +6,7 @@ pass untouched. Errors name the field and the limit and never repeat the body.
 
 import re
 from collections.abc import Mapping
+from typing import ClassVar
 
 import msgspec
 from msgspec import Raw
@@ -41,7 +42,7 @@ from headgate.dialects.duplicates import find
 from headgate.dialects.media import measure
 from headgate.dialects.refusals import Refuser
 from headgate.dialects.sse import payload
-from headgate.dialects.token_counts import count, sane
+from headgate.dialects.token_counts import cached, count, find_cached, sane
 
 
 class _StreamOptions(msgspec.Struct):
@@ -100,6 +101,7 @@ class _Choice(msgspec.Struct):
 class _Usage(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    prompt_tokens_details: Raw = ABSENT
 
 
 class _Chunk(msgspec.Struct):
@@ -205,7 +207,10 @@ def _is_content(choice: _Choice) -> bool:
 
 
 def _usage(usage: _Usage | None) -> Usage | None:
-    return None if usage is None else Usage(sane(usage.prompt_tokens), sane(usage.completion_tokens))
+    if usage is None:
+        return None
+    prompt_tokens, output_tokens = sane(usage.prompt_tokens), sane(usage.completion_tokens)
+    return Usage(prompt_tokens, output_tokens, cached(usage.prompt_tokens_details))
 
 
 def status_of_error(error: bytes) -> int:
@@ -222,18 +227,18 @@ def status_of_error(error: bytes) -> int:
 class OpenAI:
     """Chat completions and completions; the singleton `OPENAI` is the dialect, and OpenAI's other surfaces build on it."""
 
-    name = "openai"
-    family: Family = "openai"
-    refuser = Refuser("openai")
-    readers: Mapping[bytes, Reader] = {
+    name: ClassVar[str] = "openai"
+    family: ClassVar[Family] = "openai"
+    refuser: ClassVar[Refuser] = Refuser("openai")
+    readers: ClassVar[Mapping[bytes, Reader]] = {
         b"/v1/chat/completions": _read_chat,
         b"/v1/completions": _read_completion,
     }
-    forms: Mapping[bytes, FormReader] = {}
-    light: frozenset[bytes] = frozenset((b"/tokenize", b"/detokenize"))
-    unfinished = b'"finish_reason":null'
-    keep_alive = b": waiting\n\n"
-    answer_kinds: tuple[bytes, ...] = (b"json",)
+    forms: ClassVar[Mapping[bytes, FormReader]] = {}
+    light: ClassVar[frozenset[bytes]] = frozenset((b"/tokenize", b"/detokenize"))
+    unfinished: ClassVar[bytes] = b'"finish_reason":null'
+    keep_alive: ClassVar[bytes] = b": waiting\n\n"
+    answer_kinds: ClassVar[tuple[bytes, ...]] = (b"json",)
 
     def read_event(self, event: bytes) -> StreamEvent:
         """Read one whole event; what cannot be read counts as content."""
@@ -261,9 +266,11 @@ class OpenAI:
         end = len(answer)
         while (start := answer.rfind(b'"usage"', 0, end)) >= 0:
             if plain := _PLAIN_USAGE.match(answer, start):
-                return Usage(int(plain[1]), int(plain[2]))
+                return Usage(int(plain[1]), int(plain[2]), find_cached(answer, start))
             if _USAGE.match(answer, start):
-                return Usage(count(_PROMPT_TOKENS, answer, start), count(_OUTPUT_TOKENS, answer, start))
+                prompt_tokens = count(_PROMPT_TOKENS, answer, start)
+                output_tokens = count(_OUTPUT_TOKENS, answer, start)
+                return Usage(prompt_tokens, output_tokens, find_cached(answer, start))
             end = start
         return None
 

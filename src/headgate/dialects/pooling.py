@@ -5,10 +5,10 @@ clients ask `/v2/rerank`, and vLLM offers both without a version too.
 """
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import ClassVar
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import Raw
 
 from headgate.dialects.bodies import (
     ABSENT,
@@ -16,6 +16,7 @@ from headgate.dialects.bodies import (
     MOST_INPUTS,
     Messages,
     Model,
+    count_entries,
     count_texts,
     decode,
     named_model,
@@ -33,7 +34,7 @@ class _Embedding(msgspec.Struct):
 
 class _Rerank(msgspec.Struct, kw_only=True):
     model: Model | None = None
-    documents: Annotated[list[Raw], Meta(max_length=MOST_INPUTS)]
+    documents: Raw
 
 
 class _Score(msgspec.Struct):
@@ -60,7 +61,7 @@ def _read_embedding(body: bytes) -> RequestFacts:
 
 def _read_rerank(body: bytes) -> RequestFacts:
     request = decode(_rerank, body)
-    return _facts(request.model, len(request.documents), body)
+    return _facts(request.model, count_entries(request.documents, "documents", MOST_INPUTS), body)
 
 
 def _read_score(body: bytes) -> RequestFacts:
@@ -93,18 +94,18 @@ def _facts(model: str | None, inputs: int, body: bytes) -> RequestFacts:
 class Pooling(OpenAI):
     """Embeddings, rerank and score; the singleton `POOLING` is the dialect."""
 
-    name = "openai-pooling"
-    readers: Mapping[bytes, Reader] = {
+    name: ClassVar[str] = "openai-pooling"
+    readers: ClassVar[Mapping[bytes, Reader]] = {
         b"/v1/embeddings": _read_embedding,
         **dict.fromkeys((b"/v1/rerank", b"/v2/rerank", b"/rerank"), _read_rerank),
         **dict.fromkeys((b"/v1/score", b"/score"), _read_score),
     }
-    light: frozenset[bytes] = frozenset()
+    light: ClassVar[frozenset[bytes]] = frozenset()
 
     def read_usage(self, answer: bytes) -> Usage | None:
         """Find the prompt tokens; there are no others."""
         usage = super().read_usage(answer)
-        return Usage(None if usage is None else usage.prompt_tokens, 0)
+        return Usage(None, 0) if usage is None else usage._replace(output_tokens=0)
 
 
 POOLING = Pooling()

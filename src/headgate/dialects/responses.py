@@ -7,7 +7,7 @@ sending it twice could compute and keep it twice.
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 import msgspec
 from msgspec import Meta, Raw
@@ -18,7 +18,7 @@ from headgate.dialects.duplicates import Guard
 from headgate.dialects.media import measure
 from headgate.dialects.openai import OpenAI, status_of_error
 from headgate.dialects.sse import payload
-from headgate.dialects.token_counts import count, sane
+from headgate.dialects.token_counts import cached, count, find_cached, sane
 
 MOST_ID_CHARS: Final = 128
 
@@ -38,6 +38,7 @@ class _Request(msgspec.Struct):
 class _Usage(msgspec.Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
+    input_tokens_details: Raw = ABSENT
 
 
 class _Response(msgspec.Struct):
@@ -93,17 +94,19 @@ def _read_response(body: bytes) -> RequestFacts:
 
 def _usage(response: _Response | None) -> Usage | None:
     usage = response.usage if response is not None else None
-    return None if usage is None else Usage(sane(usage.input_tokens), sane(usage.output_tokens))
+    if usage is None:
+        return None
+    return Usage(sane(usage.input_tokens), sane(usage.output_tokens), cached(usage.input_tokens_details))
 
 
 class Responses(OpenAI):
     """Responses; the singleton `RESPONSES` is the dialect."""
 
-    name = "openai-responses"
-    readers: Mapping[bytes, Reader] = {b"/v1/responses": _read_response}
-    light: frozenset[bytes] = frozenset()
+    name: ClassVar[str] = "openai-responses"
+    readers: ClassVar[Mapping[bytes, Reader]] = {b"/v1/responses": _read_response}
+    light: ClassVar[frozenset[bytes]] = frozenset()
     # A line end inside JSON is written \n: the raw one stands behind the event's name alone.
-    unfinished = b".delta\ndata: "
+    unfinished: ClassVar[bytes] = b".delta\ndata: "
 
     def read_event(self, event: bytes) -> StreamEvent:
         """Read one whole event; a `[DONE]` that some engines add says nothing here."""
@@ -150,7 +153,10 @@ class Responses(OpenAI):
         except (msgspec.DecodeError, RecursionError):
             pass
         start = max((found.start() for found in _USAGE.finditer(answer)), default=-1)
-        return None if start < 0 else Usage(count(_INPUT, answer, start), count(_OUTPUT, answer, start))
+        if start < 0:
+            return None
+        input_tokens, output_tokens = count(_INPUT, answer, start), count(_OUTPUT, answer, start)
+        return Usage(input_tokens, output_tokens, find_cached(answer, start))
 
     def read_id(self, answer: bytes) -> str | None:
         """Find the id of a response, which engines write first."""

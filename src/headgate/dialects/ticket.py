@@ -47,10 +47,11 @@ _MOST_AHEAD_S = 1.0
 
 
 class Ticket(NamedTuple):
-    """What a good ticket says, in wall seconds: when the request was first seen, and when it was asked back."""
+    """What a good ticket says, in wall seconds: when the request was first seen, when it was asked back, and its hint."""
 
     first_seen: float
     due_at: float
+    hint_s: float
 
 
 class Tickets:
@@ -97,7 +98,8 @@ class Tickets:
         issued = issued_ms / 1000.0
         if not -_MOST_AHEAD_S <= now - issued < VALID_S or not self._use(serial, issued + VALID_S, now):
             return None
-        return Ticket(issued - age_ms / 1000.0, issued + hint_ms / 1000.0)
+        hint_s = hint_ms / 1000.0
+        return Ticket(issued - age_ms / 1000.0, issued + hint_s, hint_s)
 
     def _use(self, serial: int, until: float, now: float) -> bool:
         """Note that this ticket is used; False if it was, or if there is no room to remember it."""

@@ -2,7 +2,38 @@
 
 import re
 
+import msgspec
+from msgspec import Raw
+
 from headgate.dialects.contract import MOST_TOKENS
+
+_CACHED = re.compile(rb'"cached_tokens"\s*:\s*(\d{1,8})[,}\s]')
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+_details = msgspec.json.Decoder(_Details)
+
+
+def cached(details: Raw) -> int | None:
+    """Return the cached tokens in OpenAI's details of a prompt, None where there are none to read.
+
+    The details are read apart, so that a shape that nobody expects costs this number and no other.
+    """
+    if len(bytes(details)) < len(b'{"cached_tokens":0}'):
+        return None
+    try:
+        return sane(_details.decode(details).cached_tokens)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def find_cached(answer: bytes, start: int) -> int | None:
+    """Return the cached tokens that stand at or after `start`, None without any: most answers have none."""
+    at = answer.find(b'"cached_tokens"', start)
+    return None if at < 0 else count(_CACHED, answer, at)
 
 
 def sane(tokens: int | None) -> int | None:

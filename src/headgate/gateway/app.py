@@ -76,6 +76,7 @@ class Gateway:
             boot=self.door.boot,
             first_lane=self.driver.snapshot().lanes[0].name,
             tenants=[tenant.name for tenant in self.settings.callers.tenants],
+            defer=asyncio.get_running_loop().call_later,
         )
         self.driver.observers.append(eyes.witness)
         self.door.on_named = eyes.witness.named
@@ -90,14 +91,14 @@ class Gateway:
         )
         if self.line is not None and self.settings.line is not None and self.settings.line.metrics:
             exposition.add(HeptaminiCollector(self.line.readings))
-        live, watching = open_feed(self.driver.snapshot, self.driver.explain)
-        self.driver.observers.extend(watching)
+        live = open_feed(self.driver.snapshot, self.driver.explain, self.eyes)
         views = Views(
             self.driver.snapshot,
             self.driver.explain,
             self.ready,
             exposition.render_in_pieces,
             live,
+            traffic=self.eyes.traffic,
             standings=lambda: self._fleet.standings,
             why=self.eyes.why,
         )
@@ -114,6 +115,8 @@ class Gateway:
             refused_callers=door.entry.refused,
             spoofed_fields=door.entry.callers.spoofed,
             shed=door.shed,
+            steering_fields=door.steered,
+            unusable_usage=door.unusable_usage,
         )
 
     def _service_snapshot(self) -> ServiceSnapshot:

@@ -12,6 +12,7 @@ from typing import Any
 import uvloop
 
 from headgate.gateway.app import Gateway
+from headgate.gateway.notices import Notices
 from headgate.gateway.notify import Notifier
 from headgate.gateway.reload import Fetch, Reloader
 from headgate.gateway.settings import GatewaySettings
@@ -52,6 +53,8 @@ async def serve(
     gateway = Gateway(governor, settings, observers=observers)
     gateway.lines_dropped = lambda: log.dropped
     gateway.door.lag.on_stall = lambda late_s: log.warning("the loop stood still", seconds=round(late_s, 3))
+    notices = Notices(log, asyncio.get_running_loop().time)
+    gateway.door.on_bad_request, gateway.door.on_unusable_usage = notices.bad_request, notices.unusable_usage
     reloader = None if fetch is None else Reloader(gateway, fetch, log, notifier)
     try:
         await gateway.start()

@@ -20,9 +20,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from headgate.core.decisions import Admit, Ended, Yield
-from headgate.core.events import Arrived
 from headgate.core.words import Outcome
-from headgate.observe.why import Facts
+from headgate.observe.ring import Facts, place_in_facts
 
 MOST_WAITING_LINES: Final = 20_000
 """Records between the path and a slow disk; at some 700 bytes each they hold 14 MB (INV-5)."""
@@ -31,11 +30,11 @@ STDOUT: Final = "-"
 _BATCH_S: Final = 0.1
 """How long lines gather before they are written: at 5,000 attempts a second 500 lines for one write."""
 _LAST_WORDS_S: Final = 1.0
-_TENANT: Final = Arrived._fields.index("tenant")
-_LANE: Final = Arrived._fields.index("lane")
-_STREAM: Final = Arrived._fields.index("stream")
-_RETRY_COUNT: Final = Arrived._fields.index("retry_count")
-_PROMPT_BYTES: Final = Arrived._fields.index("prompt_bytes")
+_TENANT: Final = place_in_facts("tenant")
+_LANE: Final = place_in_facts("lane")
+_STREAM: Final = place_in_facts("stream")
+_RETRY_COUNT: Final = place_in_facts("retry_count")
+_PROMPT_BYTES: Final = place_in_facts("prompt_bytes")
 _STDOUT: Final = 1
 _MOST_NAMES: Final = 4096
 _OPEN_TENANT: Final = re.compile(r"key-[0-9a-f]{24}|others")
@@ -71,8 +70,10 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
     expected_prompt_tokens: int | None = None
     reserved_tokens: int | None = None
     prompt_tokens: int | None = None
+    cached_tokens: int | None = None
     output_tokens: int | None = None
     waited_s: float | None = None
+    window_s: float | None = None
     expected_ttft_s: float | None = None
     ttft_s: float | None = None
     total_s: float | None = None
@@ -242,6 +243,7 @@ def _say_expected(line: Line, admit: Admit) -> None:
     line.expected_prompt_tokens = leg.prompt_tokens
     line.reserved_tokens = leg.kv_tokens
     line.expected_ttft_s = round(admit.expected_ttft_s, 4)
+    line.window_s = round(admit.window_s, 4) or None
 
 
 def _say_refused(line: Line, final: Yield) -> None:
@@ -261,4 +263,5 @@ def _say_ended(line: Line, final: Ended) -> None:
     if final.engine is not None:
         line.engine = final.engine
         line.prompt_tokens = final.prompt_tokens
+        line.cached_tokens = final.cached_tokens
         line.output_tokens = final.output_tokens

@@ -9,7 +9,8 @@ class DoorSnapshot:
 
     `rejected` counts bad requests (wrong framing, wrong path, bad input), `refused_connections` those beyond the
     cap, `refused_callers` requests without a good key, `spoofed_fields` tenant, lane and priority headers that were
-    not believed. `shed` counts requests refused because this process itself was too slow. `body_bytes` are held now
+    not believed, `steering_fields` those that would steer another gateway. `unusable_usage` counts whole answers that
+    said nothing usable of their tokens. `shed` counts requests refused because this process itself was too slow. `body_bytes` are held now
     against `body_limit_bytes` (INV-5).
     """
 
@@ -21,6 +22,8 @@ class DoorSnapshot:
     refused_callers: int = 0
     spoofed_fields: int = 0
     shed: int = 0
+    steering_fields: int = 0
+    unusable_usage: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 # What is called the present variance is that of about the last minute.
 _SPREAD_MEMORY_S = 60.0
+# Samples closer together than this are equally old: a hundredth of the memory, and an exponential saved.
+_SAME_AGE_S = 0.6
 
 
 class Histogram(NamedTuple):
@@ -55,13 +57,18 @@ class Spread:
 
     def add(self, now: float, value: float, weight: float) -> None:
         """Take a sample of this weight (above 0) at core time `now`."""
-        kept = exp((self._at - now) / _SPREAD_MEMORY_S) if now > self._at else 1.0
-        self._at = now
-        before = self._weight * kept
-        self._weight = before + weight
+        if now - self._at > _SAME_AGE_S:
+            self._fade(now)
+        self._weight += weight
         off = value - self._mean
         self._mean += off * weight / self._weight
-        self._squares = self._squares * kept + weight * off * (value - self._mean)
+        self._squares += weight * off * (value - self._mean)
+
+    def _fade(self, now: float) -> None:
+        kept = exp((self._at - now) / _SPREAD_MEMORY_S)
+        self._at = now
+        self._weight *= kept
+        self._squares *= kept
 
     @property
     def mean(self) -> float | None:

@@ -28,7 +28,7 @@ from headgate.observe.door import DoorSnapshot, ServiceSnapshot
 from headgate.observe.histogram import Histogram
 from headgate.observe.meters import METERS, PREFIX, Kind, Meter, Scope
 from headgate.observe.process import ProcessSnapshot, read_process
-from headgate.observe.traffic import TrafficSnapshot
+from headgate.observe.traffic_records import TrafficSnapshot
 
 _END = b"# EOF\n"
 """Ends a page of OpenMetrics, and every piece of one."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 from headgate.core.decisions import Admit, Cancel, Decision, Ended, Hold, Yield
 from headgate.core.events import Arrived
 from headgate.core.words import Outcome, Reason, Stage
-from headgate.observe.why import Recorded, Step
+from headgate.observe.ring import Recorded, Step
 
 _MILLISECONDS_BELOW_S: Final = 0.1
 
@@ -59,14 +59,28 @@ def sentence(decision: Decision, at: float, *, was_held: bool = False) -> str:
     `was_held` says that it was decided later than the arrival: what a refusal carries then is the wait.
     """
     if isinstance(decision, Admit):
-        return _admitted(decision, at)
-    if isinstance(decision, Hold):
-        return f"held at place {decision.place}, expected wait {seconds(decision.expected_wait_s)}"
+        return f"admitted {_waited(decision)} to {_legs(decision)}: {_expected(decision, at)}"
+    if isinstance(decision, Ended):
+        return _ended(decision)
+    said = numbers(decision, at, was_held=was_held)
     if isinstance(decision, Yield):
-        return f"refused {decision.reason.value}: {_reason(decision, was_held=was_held)}; {_hint(decision)}"
+        return f"refused {decision.reason.value}: {said}"
+    return f"held {said}" if isinstance(decision, Hold) else f"cancelled {decision.reason.value}; {said}"
+
+
+def numbers(decision: Decision, at: float, *, was_held: bool = False) -> str:
+    """Return the numbers of the same decision, for whoever is shown beside them what it was, and on which engine."""
+    if isinstance(decision, Admit):
+        read = " and ".join(f"{leg.kv_tokens:,} tokens reserved" for leg in decision.legs)
+        return f"{_waited(decision)}, {read}; {_expected(decision, at)}"
+    if isinstance(decision, Hold):
+        return f"at place {decision.place}, expected wait {seconds(decision.expected_wait_s)}"
+    if isinstance(decision, Yield):
+        return f"{_reason(decision, was_held=was_held)}; {_hint(decision)}"
     if isinstance(decision, Cancel):
-        return f"cancelled {decision.reason.value}; hint {seconds(decision.retry_after_s)}"
-    return _ended(decision)
+        return f"hint {seconds(decision.retry_after_s)}"
+    cause = f"{_cause(decision)}; " if decision.cause else ""
+    return cause + (_served(decision) if decision.engine else f"after {seconds(decision.total_s)} of waiting")
 
 
 def _arrived(arrival: Arrived) -> str:
@@ -84,17 +98,34 @@ def _arrived(arrival: Arrived) -> str:
     return f"arrived{whose}{lane}: {', '.join(said)}"
 
 
-def _admitted(decision: Admit, at: float) -> str:
-    legs = " and ".join(
+def _waited(decision: Admit) -> str:
+    if decision.waited_s <= 0.0:
+        return "at once"
+    window = f", {seconds(decision.window_s)} of them for company" if decision.window_s > 0.0 else ""
+    return f"after {seconds(decision.waited_s)}{window}"
+
+
+def _legs(decision: Admit) -> str:
+    return " and ".join(
         f"{leg.engine} (reserved {leg.kv_tokens:,} tokens, {leg.prompt_tokens:,} of them to read)"
         for leg in decision.legs
     )
-    waited = f"after {seconds(decision.waited_s)}" if decision.waited_s > 0.0 else "at once"
+
+
+def _expected(decision: Admit, at: float) -> str:
+    told = f"; {_back(decision, at)}" if decision.due_at is not None else ""
     would = f"; a protecting gate would have refused {decision.would.value}" if decision.would else ""
     return (
-        f"admitted {waited} to {legs}: first token expected in {seconds(decision.expected_ttft_s)}, "
-        f"the engine has {seconds(decision.first_event_by - at)} to begin{would}"
+        f"first token expected in {seconds(decision.expected_ttft_s)}, "
+        f"the engine has {seconds(decision.first_event_by - at)} to begin{told}{would}"
     )
+
+
+def _back(decision: Admit, at: float) -> str:
+    """Say how well its client kept to what it had been told."""
+    assert decision.due_at is not None
+    late_s = at - decision.waited_s - decision.due_at
+    return f"it was back {seconds(abs(late_s))} {'after' if late_s >= 0.0 else 'before'} its hint"
 
 
 def _hint(decision: Yield) -> str:
@@ -143,12 +174,14 @@ def _ended(decision: Ended) -> str:
     cause = f" ({_cause(decision)})" if decision.cause else ""
     if decision.engine is None:
         return f"ended {decision.outcome.value}{cause} after {seconds(decision.total_s)} of waiting"
+    return f"ended {decision.outcome.value}{cause} on {decision.engine}: {_served(decision)}"
+
+
+def _served(decision: Ended) -> str:
     ttft = "" if decision.ttft_s is None else f"first token after {seconds(decision.ttft_s)}, "
-    tokens = f"{decision.prompt_tokens:,} tokens read and {decision.output_tokens:,} written"
-    return (
-        f"ended {decision.outcome.value}{cause} on {decision.engine}: {ttft}"
-        f"over after {seconds(decision.total_s)}, {tokens}"
-    )
+    cached = f" ({decision.cached_tokens:,} of them from its cache)" if decision.cached_tokens else ""
+    tokens = f"{decision.prompt_tokens:,} tokens read{cached} and {decision.output_tokens:,} written"
+    return f"{ttft}over after {seconds(decision.total_s)}, {tokens}"
 
 
 def _cause(decision: Ended) -> str:

@@ -1,64 +1,80 @@
-"""The observer behind the metrics, the log and `why`: sees each step once and tells all three.
+"""The observer behind the metrics, the page, the log and `why`: sees each step once and tells all of them.
 
 It stands on the path of every request, so there it only appends what happened to a list. The books are done for many
 steps together, which costs less than half of doing them one by one: between two requests the processor's caches have
 been filled with other things. They are done after so many steps, at the first step after a tenth of a second (engines
-are polled once a second, so there is always one), and before anybody reads them.
+are polled once a second, so there is nearly always one), or by a timer where none comes, and before anybody reads them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from headgate.core.decisions import Admit, Decision, Ended, Yield
 from headgate.core.events import Arrived, EngineProgress, Event, FirstToken
 from headgate.core.words import Outcome
 from headgate.observe.attempt_log import AttemptLog, Finish
+from headgate.observe.refusals import Refusals
+from headgate.observe.ring import Facts, Ring, facts_of, place_in_facts
 from headgate.observe.traffic import Traffic
-from headgate.observe.why import Facts, Ring, facts_of
 
 _MOST_STEPS: Final = 256
 """Done together: about half a millisecond, which no stream notices."""
 _WITHIN_S: Final = 0.1
-_TENANT: Final = Arrived._fields.index("tenant")
-_LANE: Final = Arrived._fields.index("lane")
-_DUE_AT: Final = Arrived._fields.index("due_at")
+_TENANT: Final = place_in_facts("tenant")
+_LANE: Final = place_in_facts("lane")
+_MODEL: Final = place_in_facts("model")
 _WHOLE: Final = (Outcome.GOOD, Outcome.LATE)
+_OF_STREAMS: Final = (FirstToken, EngineProgress)
 
-Seen = tuple[float, Facts | None, FirstToken | EngineProgress | None, tuple[Decision, ...]]
-"""One step: its core time, what arrived, what else happened as far as it is of use, and what was decided."""
+Defer = Callable[[float, Callable[[], None]], object]
+"""Calls back after so many seconds, as an event loop's `call_later` does."""
+
+_Step = tuple[float, Facts | FirstToken | EngineProgress | None, tuple[Decision, ...]]
+"""One step: its core time, what arrived or was heard of streams, and what was decided; what was heard decides nothing."""
 
 
 class Witness:
-    """Observes a driver's steps; each of the three may be left out.
+    """Observes a driver's steps; without a `log` none is written, and `first_lane` takes what names none.
 
-    `first_lane` takes what names none. Everything kept is bounded by what is under way and by the parts' own bounds.
+    Everything kept is bounded by what is under way and by the parts' own bounds. Whoever wants to look at the core now
+    and then is called from `on_beat`, with the core's time, about every tenth of a second in which anything happens.
     """
 
     __slots__ = (
         "_admits",
+        "_awaits",
+        "_defer",
         "_facts",
         "_given",
         "_heard",
         "_log",
+        "_refusals",
         "_ring",
         "_steps",
         "_traffic",
         "_until",
         "first_lane",
+        "on_beat",
     )
 
     def __init__(
         self,
-        traffic: Traffic | None = None,
-        ring: Ring | None = None,
+        ring: Ring,
+        traffic: Traffic,
+        refusals: Refusals,
         log: AttemptLog | None = None,
         first_lane: str = "",
+        defer: Defer | None = None,
     ) -> None:
         self.first_lane = first_lane
-        self._traffic = traffic
+        self._defer = defer
+        self._awaits = False
+        self.on_beat: list[Callable[[float], None]] = []
         self._ring = ring
+        self._traffic = traffic
+        self._refusals = refusals
         self._log = log
-        self._steps: list[Seen] = []
+        self._steps: list[_Step] = []
         self._until = 0.0
         self._facts: dict[int, Facts] = {}
         self._admits: dict[int, Admit] = {}
@@ -71,68 +87,74 @@ class Witness:
         """Take note of the id that a client gave, None where it gave none; call it before the arrival is posted."""
         if request_id is None:
             return
-        if self._ring is not None:
-            self._ring.name(attempt, request_id)
+        self._ring.name(attempt, request_id)
         if self._log is not None:
             self._given[attempt] = request_id
 
     def on_step(self, event: Event, decisions: tuple[Decision, ...], now: float) -> None:
         """Keep what was decided at core time `now`."""
         if isinstance(event, Arrived):
-            self._steps.append((now, facts_of(event), None, decisions))
-        elif isinstance(event, FirstToken | EngineProgress):
-            self._steps.append((now, None, event, decisions))
-        elif decisions:
-            self._steps.append((now, None, None, decisions))
+            self._steps.append((now, facts_of(event), decisions))
+        else:
+            if isinstance(event, _OF_STREAMS):
+                self._steps.append((now, event, ()))
+            if decisions:
+                self._steps.append((now, None, decisions))
         if now >= self._until or len(self._steps) >= _MOST_STEPS:
             self._until = now + _WITHIN_S
             self.settle()
+            for look in self.on_beat:
+                look(now)
+        elif self._defer is not None and not self._awaits:
+            self._awaits = True
+            self._defer(_WITHIN_S, self._late)
+
+    def _late(self) -> None:
+        """Do the books of what no later step has brought in."""
+        self._awaits = False
+        self.settle()
 
     # ---- in the books
 
     def settle(self) -> None:
         """Do the books of every step so far; whoever reads them calls it first."""
         steps, self._steps = self._steps, []
-        if self._ring is not None:
-            self._ring.extend([(now, facts, decisions) for now, facts, _, decisions in steps if decisions])
-        if self._traffic is not None or self._log is not None:
-            self._enter(steps)
+        self._ring.extend([step for step in steps if step[2]])
+        self._enter(steps)
 
-    def _enter(self, steps: Sequence[Seen]) -> None:
-        traffic = self._traffic
-        for now, facts, heard, decisions in steps:
-            if facts is not None:
-                self._facts[facts[0]] = facts
-                if traffic is not None:
-                    traffic.arrived(facts[_TENANT], now)
-            elif heard is not None and traffic is not None:
-                self._hear(traffic, heard, now)
+    def _enter(self, steps: Sequence[_Step]) -> None:
+        for now, what, decisions in steps:
+            if type(what) is tuple:
+                self._facts[what[0]] = what
+                self._traffic.arrived(what[_TENANT], now)
+            elif isinstance(what, _OF_STREAMS):
+                self._hear(what, now)
             for decision in decisions:
-                if isinstance(decision, Ended):
-                    self._ended(decision, now)
-                elif isinstance(decision, Admit):
+                if isinstance(decision, Admit):
                     self._admitted(decision, now)
+                elif isinstance(decision, Ended):
+                    self._ended(decision, now)
                 elif isinstance(decision, Yield):
                     self._refused(decision, now)
 
     def _admitted(self, decision: Admit, now: float) -> None:
-        facts = self._facts.get(decision.attempt)
-        if facts is None:
-            return
-        again = decision.attempt in self._admits
-        self._admits[decision.attempt] = decision
-        if facts[_DUE_AT] is not None and not again and self._traffic is not None:
-            self._traffic.returned(facts[_LANE] or self.first_lane, facts[_DUE_AT], now)
+        if self._log is not None:
+            self._admits[decision.attempt] = decision
+        if decision.window_s or decision.due_at is not None:
+            facts = self._facts.get(decision.attempt)
+            if facts is not None:
+                self._traffic.admitted(facts[_LANE] or self.first_lane, decision, now)
 
     def _refused(self, decision: Yield, now: float) -> None:
         """Close the books on a refusal; where it was held before, its end comes next and finds them closed."""
+        self._refusals.note(decision, now)
         facts = self._facts.pop(decision.attempt, None)
         if facts is None:
             return
-        if self._traffic is not None:
-            hint_s = decision.retry_after_s if decision.retry else None
-            self._traffic.refused(facts[_TENANT], facts[_LANE] or self.first_lane, hint_s)
-        self._write(facts, decision, now)
+        hint_s = decision.retry_after_s if decision.retry else None
+        self._traffic.refused(facts[_TENANT], facts[_LANE] or self.first_lane, hint_s)
+        if self._log is not None:
+            self._write(self._log, facts, decision, now)
 
     def _ended(self, decision: Ended, now: float) -> None:
         number = decision.attempt
@@ -140,20 +162,20 @@ class Witness:
         heard = self._heard.pop(number, None) if self._heard else None
         if facts is None:
             return
-        if self._traffic is not None and decision.engine is not None:
-            self._traffic.ended(facts[_TENANT], decision)
+        if decision.engine is not None:
+            self._traffic.ended(facts[_TENANT], facts[_MODEL], decision, now)
             # Only a whole answer says how many tokens came since the last look.
             if heard is not None and decision.outcome in _WHOLE and decision.output_tokens > heard[1]:
                 self._traffic.decoded(decision.engine, now, now - heard[0], decision.output_tokens - heard[1])
-        self._write(facts, decision, now)
-
-    def _write(self, facts: Facts, final: Ended | Yield, now: float) -> None:
-        admit = self._admits.pop(final.attempt, None)
         if self._log is not None:
-            given = self._given.pop(final.attempt, None) if self._given else None
-            self._log.add(Finish(now, facts, admit, final, given))
+            self._write(self._log, facts, decision, now)
 
-    def _hear(self, traffic: Traffic, event: FirstToken | EngineProgress, now: float) -> None:
+    def _write(self, log: AttemptLog, facts: Facts, final: Ended | Yield, now: float) -> None:
+        admit = self._admits.pop(final.attempt, None)
+        given = self._given.pop(final.attempt, None) if self._given else None
+        log.add(Finish(now, facts, admit, final, given))
+
+    def _hear(self, event: FirstToken | EngineProgress, now: float) -> None:
         """Note how far streams have come, and what that says of the time between their tokens."""
         if isinstance(event, FirstToken):
             self._heard[event.attempt] = now, 1
@@ -161,5 +183,5 @@ class Witness:
         for attempt, tokens in event.streams:
             heard = self._heard.get(attempt)
             if heard is not None and tokens > heard[1]:
-                traffic.decoded(event.engine, now, now - heard[0], tokens - heard[1])
+                self._traffic.decoded(event.engine, now, now - heard[0], tokens - heard[1])
                 self._heard[attempt] = now, tokens

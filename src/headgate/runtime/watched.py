@@ -42,7 +42,7 @@ class HealthCheck:
         self._pages = pages
         self._driver = driver
         self._alone = alone
-        self._told = True
+        self._told: EngineUp | EngineDown = EngineUp(engine)
         self._running = False
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -116,7 +116,7 @@ class HealthCheck:
         quick = alone and (health.in_doubt or health.stance is not Stance.UP)
         self._look_in(settings.quick_poll_s if quick else settings.poll_s)
         health.waited(self._now(), alone=alone)
-        self._tell()
+        self._tell(again=health.stance is Stance.TRIAL)
         if settings.target is not None and self._call is None:
             by = self._loop.time() + settings.page_within_s
             page = _Page(self)
@@ -134,13 +134,15 @@ class HealthCheck:
         """The next look may begin."""
         self._call = None
 
-    def _tell(self) -> None:
-        """Post what follows from news, if anything does."""
-        self.anxious = self.health.anxious
-        takes_work = self.health.takes_work
-        if takes_work is not self._told:
-            self._told = takes_work
-            self._driver.post(EngineUp(self.engine) if takes_work else EngineDown(self.engine))
+    def _tell(self, *, again: bool = False) -> None:
+        """Post what follows from news, if anything does; `again`, as the one who was to try it may have left at once."""
+        health = self.health
+        self.anxious = health.anxious
+        trial = health.stance is Stance.TRIAL
+        told = EngineUp(self.engine, trial) if health.takes_work else EngineDown(self.engine)
+        if again or told != self._told:
+            self._told = told
+            self._driver.post(told)
 
 
 class _Page:

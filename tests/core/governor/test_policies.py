@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from core.world import steady_prior
-from headgate.core.decisions import Admit, Decision, Hold, Yield
+from headgate.core.decisions import Admit, Decision, Ended, Hold, Yield
 from headgate.core.events import (
     Arrived,
     ClientGone,
@@ -49,9 +49,11 @@ def _ask(gate: Governor, attempt: int, now: float = 0.0, **fields: Any) -> Any:
     return gate.handle(arrival._replace(**fields), now)[0]
 
 
-def _finish(gate: Governor, attempt: int, now: float, output_tokens: int = 100) -> tuple[Decision, ...]:
+def _finish(
+    gate: Governor, attempt: int, now: float, output_tokens: int = 100, cached: int | None = None
+) -> tuple[Decision, ...]:
     gate.handle(FirstToken(attempt), now)
-    gate.handle(Finished(attempt, 100, output_tokens), now)
+    gate.handle(Finished(attempt, 100, output_tokens, cached), now)
     return gate.handle(Released(attempt), now)
 
 
@@ -70,6 +72,29 @@ def test_a_quota_refuses_with_the_time_to_the_next_token_and_counts_what_was_use
 
     _finish(gate, 1, 1.0, output_tokens=10)
     assert isinstance(_ask(gate, 4, 1.0, tenant="a", max_tokens=300), Admit), "190 were never used"
+
+
+@pytest.mark.parametrize(("counts", "left"), [(True, 500), (False, 580)])
+def test_what_came_from_a_cache_is_charged_only_where_that_counts(counts: bool, left: float) -> None:
+    rule = QuotaRule("input", QuotaLimit(QuotaKind.ITPM, 600, count_cached=counts), each=("tenant",))
+    gate = _gate(quotas=(rule,))
+    _ask(gate, 1, tenant="a")
+    _finish(gate, 1, 0.0, cached=80)
+    (state,) = _ask(gate, 2, tenant="a", prompt_bytes=4).quota
+
+    assert state.remaining == pytest.approx(left - 1, abs=0.6)
+
+
+@pytest.mark.parametrize(("said", "told"), [(None, None), (0, 0), (80, 80), (150, 100)])
+def test_the_end_says_how_much_of_the_prompt_was_cached_as_far_as_the_engine_does(
+    said: int | None, told: int | None
+) -> None:
+    gate = _gate()
+    _ask(gate, 1)
+    (ended,) = gate.handle(Finished(1, 100, 20, said), 2.0)
+
+    assert isinstance(ended, Ended)
+    assert ended.cached_tokens == told
 
 
 def test_what_never_ran_gives_its_quota_back() -> None:
@@ -176,6 +201,18 @@ def test_a_window_forms_a_batch_and_lets_it_go_together() -> None:
     admitted = gate.handle(Tick(), 0.5)
 
     assert [each.attempt for each in admitted if isinstance(each, Admit)] == [1, 2]
+    assert [each.window_s for each in admitted if isinstance(each, Admit)] == pytest.approx([0.5, 0.3])
+
+
+def test_only_the_wait_for_company_counts_as_the_windows() -> None:
+    gate = _gate(LaneSettings("lane", deadline_s=60.0, window_s=0.5), streams=2)
+    _ask(gate, 1)
+    _ask(gate, 2, 0.1)
+    gate.handle(Tick(), 0.1)
+    assert isinstance(_ask(gate, 3, 0.2), Hold), "both streams are out"
+    admitted = [each for each in _finish(gate, 1, 2.2) if isinstance(each, Admit)]
+
+    assert [(each.attempt, each.window_s, each.waited_s) for each in admitted] == [(3, 0.0, 2.0)]
 
 
 def test_a_full_batch_does_not_wait_for_its_window() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from headgate.core.events import EngineProgress, Finished, FirstToken, Growth, Released, Tick
 from headgate.core.snapshot import Alarm, AlarmSignal, PoolSnapshot, Snapshot, TenantSnapshot
 from headgate.observe.live.banner import Level
 from headgate.observe.live.painter import MOST_ROWS, MOST_TENANTS, Painter, Sources
@@ -18,7 +19,7 @@ def painter_of(room: Room, snapshot: Snapshot) -> Painter:
         Sources(
             lambda: snapshot,
             lambda arrival: room.core.explain(arrival, room.now),
-            room.recent,
+            room.eyes,
             room.trail,
             lambda: EPOCH + room.now,
         )
@@ -97,13 +98,62 @@ def test_what_is_infinite_is_unknown_in_json() -> None:
     assert frame["lanes"][0]["objective"]["answers"] == 0
 
 
-def test_tenants_are_the_busiest_and_bounded() -> None:
-    room = Room()
-    crowd = tuple(TenantSnapshot(f"tenant-{number}", number, number // 2) for number in range(80))
-    picture = painter_of(room, replace(room.core.snapshot(room.now), tenants=crowd)).paint()
+def test_tenants_are_the_busiest_and_bounded_and_have_the_cores_amplification_where_it_knows_them() -> None:
+    room = Room(streams=4)
+    room.arrive(1, tenant="acme")
+    room.step(FirstToken(1))
+    room.step(Finished(1, 300, 100))
+    room.step(Released(1))
+    room.arrive(2, tenant="acme")
+    for number in range(80):
+        room.arrive(10 + number, tenant=f"tenant-{number}")
+    room.arrive(3)
+    room.step(FirstToken(10))
+    room.step(Finished(10, 50, 50))
+    known = (TenantSnapshot("acme", 6, 4), TenantSnapshot("", 3, 3))
+    picture = painter_of(room, replace(room.core.snapshot(room.now), tenants=known)).paint()
+    acme = picture.tenants[0]
 
     assert len(picture.tenants) == MOST_TENANTS
-    assert (picture.tenants[0].tenant, picture.tenants[0].amplification) == ("tenant-79", 79 / 39)
+    assert (acme.served.name, acme.served.attempts, acme.served.good) == ("acme", 2, 1)
+    assert (acme.tokens_share, acme.good_share, acme.amplification) == (0.8, 1.0, 1.5)
+    assert picture.tenants[1].amplification is None
+
+
+def test_hints_are_summed_over_lanes() -> None:
+    room = Room()
+    snapshot = room.core.snapshot(room.now)
+    lanes = tuple(replace(lane, hints_kept=9, hints_broken=1) for lane in snapshot.lanes)
+    returns = painter_of(room, replace(snapshot, lanes=lanes)).paint().returns
+
+    assert (returns.hints_kept, returns.hints_followed) == (18, 20)
+
+
+def test_an_engine_shows_how_evenly_its_tokens_come_and_what_its_cache_held() -> None:
+    room = Room()
+    room.arrive(1)
+    room.step(FirstToken(1))
+    for at, tokens in ((100.2, 11), (100.4, 101)):
+        room.now = at
+        room.step(EngineProgress("gpu", (Growth(1, tokens),)))
+    room.step(Finished(1, 100, 101, 60))
+    (engine,) = room.painter.paint().engines
+
+    assert engine.lately is not None
+    assert engine.lately.prefix_hit_share == pytest.approx(0.6)
+    assert engine.lately.gap_mean_s == pytest.approx(0.004), "ten tokens in 0.2 s, then ninety"
+    assert engine.gap_deviation_s == pytest.approx((0.1 * 0.016**2 + 0.9 * (0.004 - 0.2 / 90) ** 2) ** 0.5)
+
+
+def test_a_lane_says_how_long_its_window_holds_work_back() -> None:
+    room = Room(streams=4, window_s=0.5)
+    room.arrive(1)
+    room.now += 0.5
+    room.step(Tick())
+    interactive, throughput = room.painter.paint().lanes
+
+    assert interactive.window_s == pytest.approx(0.5)
+    assert throughput.window_s is None
 
 
 def test_a_frame_has_few_decisions_and_a_question_may_have_more() -> None:

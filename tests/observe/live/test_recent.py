@@ -2,17 +2,19 @@
 
 import pytest
 
-from headgate.core.decisions import Yield
-from headgate.core.events import ClientGone, Finished, Released, Tick
+from headgate.core.decisions import Hold, Yield
+from headgate.core.events import Arrived, ClientGone, Finished, Released, Tick
 from headgate.core.words import Reason
-from headgate.observe.live.recent import MOST_DECISIONS, QUIET_S, DecisionFilter, RecentDecisions
+from headgate.observe.live.recent import DecisionFilter, recent_rows
+from headgate.observe.ring import FEWEST_STEPS, Ring, facts_of
 from observe.live.rooms import Room
 
 LANES = ("interactive", "throughput")
 
 
 def told(room: Room, wanted: DecisionFilter | None = None) -> list[tuple[str, str, int, str, str]]:
-    rows = room.recent.rows(100, wanted or DecisionFilter(), LANES)
+    room.eyes.settle()
+    rows = recent_rows(room.eyes.ring, 100, wanted or DecisionFilter(), LANES)
     return [(row.kind, row.word, row.attempt, row.lane, row.engine) for row in rows]
 
 
@@ -36,7 +38,9 @@ def test_numbers_count_decisions_since_start() -> None:
     for attempt in range(1, 6):
         room.arrive(attempt)
 
-    assert [row.number for row in room.recent.rows(2, DecisionFilter(), LANES)] == [5, 4]
+    room.eyes.settle()
+    rows = recent_rows(room.eyes.ring, 2, DecisionFilter(), LANES)
+    assert [row.number for row in rows] == [5, 4]
 
 
 @pytest.mark.parametrize(
@@ -83,37 +87,37 @@ def test_an_unknown_lane_is_the_first_one_as_the_core_takes_it() -> None:
     assert [lane for _, _, _, lane, _ in told(room)] == ["interactive"]
 
 
-def test_what_is_kept_is_bounded() -> None:
-    recent = RecentDecisions()
-    crowd = tuple(Yield(attempt, Reason.SATURATED, 1.0, True) for attempt in range(MOST_DECISIONS + 500))
-    recent.on_step(Tick(), crowd, 0.0)
+def test_the_page_reads_only_so_far_back() -> None:
+    ring = Ring(attempts=10 * FEWEST_STEPS)
+    crowd = [
+        (0.0, None, (Yield(number, Reason.SATURATED, 1.0, True),)) for number in range(FEWEST_STEPS + 500)
+    ]
+    ring.extend(crowd)
 
-    rows = recent.rows(10**6, DecisionFilter(), LANES)
+    rows = recent_rows(ring, 10**6, DecisionFilter(), LANES)
 
-    assert (len(rows), rows[0].number) == (MOST_DECISIONS, MOST_DECISIONS + 500)
-
-
-def test_refusing_begins_with_the_first_refusal_after_quiet() -> None:
-    recent = RecentDecisions()
-    refusal = (Yield(1, Reason.TOO_LATE, 1.0, True),)
-    for at in (5.0, 10.0, 18.0, 18.0 + QUIET_S + 1.0):
-        recent.on_step(Tick(), refusal, at)
-        assert recent.is_refusing(at)
-        assert recent.refusing_since == (5.0 if at < 20.0 else at)
-    assert not recent.is_refusing(at + QUIET_S + 0.1)
+    assert (len(rows), rows[0].number) == (FEWEST_STEPS, FEWEST_STEPS + 500)
 
 
-def test_a_quota_is_no_overload() -> None:
-    recent = RecentDecisions()
-    recent.on_step(Tick(), (Yield(1, Reason.QUOTA, 1.0, True),), 5.0)
+def test_where_nobody_may_ask_why_the_page_still_has_its_rows_and_why_has_nothing() -> None:
+    ring = Ring(attempts=0)
+    ring.name(1, b"known")
+    ring.extend([(0.0, None, (Yield(1, Reason.SATURATED, 1.0, True),))])
 
-    assert not recent.is_refusing(5.0)
+    assert [row.attempt for row in recent_rows(ring, 5, DecisionFilter(), LANES)] == [1]
+    assert ring.find("known") == ring.find("1") == []
 
 
-def test_hints_are_those_of_the_last_seconds_that_are_worth_following() -> None:
-    recent = RecentDecisions()
-    for at, hint_s, retry in ((0.0, 50.0, True), (15.0, 3.0, True), (16.0, 18.0, True), (17.0, 60.0, False)):
-        recent.on_step(Tick(), (Yield(1, Reason.TOO_LATE, hint_s, retry),), at)
+def test_whoever_had_to_make_room_has_a_row_beside_the_arrival_that_took_it() -> None:
+    ring = Ring()
+    ring.extend([(0.0, facts_of(Arrived(1, lane="throughput")), (Hold(1, 1, 2.0),))])
+    displaced = Yield(1, Reason.DISPLACED, 1.0, True, value=3.0, bound=10.0)
+    ring.extend([(3.0, facts_of(Arrived(2)), (Hold(2, 1, 2.0), displaced))])
 
-    assert recent.hints(18.0) == (3.0, 18.0)
-    assert recent.hints(100.0) is None
+    rows = recent_rows(ring, 5, DecisionFilter(), LANES)
+    assert [(row.number, row.attempt, row.lane) for row in rows] == [
+        (3, 1, "throughput"),
+        (2, 2, "interactive"),
+        (1, 1, "throughput"),
+    ]
+    assert rows[0].words.startswith("waited 3.0 s, ")

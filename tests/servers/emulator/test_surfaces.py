@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from headgate.dialects.anthropic import ANTHROPIC
+from headgate.dialects.contract import Usage
 from headgate.dialects.responses import RESPONSES
 from headgate.dialects.sse import Splitter
 from headgate.servers.emulator.messages import MessageText
@@ -81,7 +82,7 @@ def test_a_message_stream_is_one_that_our_own_dialect_reads(tool: ToolCall | Non
     ]
     assert sum(each.content for each in seen) == (2 if tool is None else 4)
     assert seen[-1].done
-    assert seen[-2].usage == (7, 3)
+    assert seen[-2].usage == Usage(7, 3)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_a_response_stream_is_one_that_our_own_dialect_reads(
     assert events[-1].startswith(f"event: {kind}\n".encode())
     assert seen[0].answer_id == f"resp_{1:032x}"
     assert seen[-1].done
-    assert seen[-1].usage == (7, 3)
+    assert seen[-1].usage == Usage(7, 3, 0)
     assert (seen[-1].error is not None) is (finish_reason == "abort")
     assert sum(each.content for each in seen) == (2 if tool is None else 3)
     numbers = [json.loads(each.partition(b"data: ")[2])["sequence_number"] for each in events]

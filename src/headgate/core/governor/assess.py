@@ -16,7 +16,7 @@ from headgate.core.governor.records import Attempt, Engine, Lane
 from headgate.core.governor.refusal import refusal
 from headgate.core.governor.turns import ahead_of, may_go
 from headgate.core.lanes import choose_lane
-from headgate.core.tickets import DUE_HOLD_S, EARLY_RETURNS_FORGIVEN, EARLY_S, Entry
+from headgate.core.tickets import DUE_HOLD_S, EARLY_RETURNS_FORGIVEN, EARLY_S, SOONEST_RETURN_S, Entry
 from headgate.core.words import DeadlineFrom, Reason
 
 # Who is back when told is held for this share of its hint, if that is longer: the promise is kept within as much.
@@ -136,6 +136,8 @@ def _line_up(draft: Attempt, entry: Entry, now: float) -> None:
     """Give the draft its age back, and its place in the line unless it has come too early too often."""
     caps_sleep = draft.arrival.caps_sleep
     is_early = entry.is_early(now) and not caps_sleep
+    if entry.due_at is not None:
+        draft.due_at, draft.hint_s = entry.due_at, entry.due_at - entry.known_from + SOONEST_RETURN_S
     draft.recognised = True
     draft.first_seen = entry.first_seen
     draft.early_returns = entry.early_returns + is_early
@@ -313,4 +315,5 @@ def admission(draft: Attempt, engine: Engine, ttft_s: float, now: float) -> Admi
             first_event_by = min(first_event_by, draft.arrived_at + draft.arrival.time_allowed_s)
     leg = Leg(engine.settings.name, 1, kv_tokens, prefill_tokens)
     waited_s = now - draft.arrived_at
-    return Admit(draft.attempt, (leg,), waited_s, ttft_s, first_event_by, None, draft.reshaped)
+    due_at = draft.due_at
+    return Admit(draft.attempt, (leg,), waited_s, ttft_s, first_event_by, None, draft.reshaped, (), due_at)

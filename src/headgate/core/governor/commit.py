@@ -2,11 +2,11 @@
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TypeVar
 
 from headgate.core.decisions import Admit, Decision, Ended, Yield
 from headgate.core.governor.allowances import give_back
 from headgate.core.governor.assess import Plan, admission, all_down, fit_somewhere, is_agreed, less_important
+from headgate.core.governor.hint_truth import judge_hint
 from headgate.core.governor.knowledge import Knowledge
 from headgate.core.governor.promises import known_until, place_until
 from headgate.core.governor.records import Attempt, Engine, Route
@@ -52,10 +52,7 @@ def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]
     return (decision, *displaced)
 
 
-_Told = TypeVar("_Told", Admit, Yield)
-
-
-def _with_quota(knowledge: Knowledge, draft: Attempt, decision: _Told, now: float) -> _Told:
+def _with_quota(knowledge: Knowledge, draft: Attempt, decision: Admit | Yield, now: float) -> Admit | Yield:
     """Say what is left of its tenant's quotas, where there are any."""
     states = knowledge.allowances.report(draft, now)
     return decision._replace(quota=states) if states else decision
@@ -92,7 +89,8 @@ def _hold(knowledge: Knowledge, draft: Attempt, now: float) -> None:
         draft.give_up_at = min(draft.give_up_at, draft.hold_until)
     knowledge.hold(draft, now)
     if (opens_at := draft.queue.opens_at()) is not None:
-        knowledge.wake_at(max(now, opens_at), draft.attempt)
+        draft.window_until = max(now, opens_at)
+        knowledge.wake_at(draft.window_until, draft.attempt)
     knowledge.wake_at(draft.give_up_at, draft.attempt)
     wake_for_account(knowledge, draft, now)
 
@@ -119,9 +117,12 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
     gate.take(draft.attempt, leg.kv_tokens, leg.prompt_tokens)
     if engine.signal is not None:
         engine.signal.inflight(gate.streams)
+    engine.is_tried = engine.on_trial
     engine.work_prompt.add(draft.prompt_tokens)
     engine.work_output.add(draft.output_tokens)
     draft.lane.admitted += 1
+    if draft.due_at is not None:
+        judge_hint(draft, now, admitted=True)
     draft.lane.little.enter(now)
     draft.queue.order.started(draft, now)
     knowledge.allowances.admitted(now)
@@ -165,6 +166,8 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
             continue
         knowledge.unhold(held, admitted=True)
         admit = admission(held, engine, ttft_s, now)
+        if held.queue.window is not None:
+            admit = admit._replace(window_s=min(now, held.window_until) - held.arrived_at)
         _start(knowledge, held, engine, admit, now)
         decisions.append(_with_quota(knowledge, held, admit, now))
     return decisions
@@ -205,6 +208,8 @@ def _leave_record(knowledge: Knowledge, draft: Attempt, decision: Yield, now: fl
     lane, reason, hint = draft.lane, decision.reason, decision.retry_after_s
     lane.outcomes[Outcome.YIELDED] += 1
     lane.causes[reason] += 1
+    if draft.due_at is not None:
+        judge_hint(draft, now, admitted=False)
     knowledge.hints_given += 1
     if reason is Reason.TOO_LARGE or draft.arrival.fingerprint is None:
         return

@@ -69,12 +69,16 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
         engine.openings.answered(knowledge.running())
     attempt.output_seen = output_tokens
     attempt.queue.order.settle(attempt, prompt_tokens, output_tokens)
-    settle(attempt, event.prompt_tokens, event.cached_tokens, now)
+    cached_tokens = event.cached_tokens or 0
+    settle(attempt, event.prompt_tokens, cached_tokens, now)
     if engine.provider is not None:
-        engine.provider.answered(attempt, event.prompt_tokens, event.cached_tokens, now)
+        engine.provider.answered(attempt, event.prompt_tokens, cached_tokens, now)
     engine.longest_read = max(engine.longest_read, prompt_tokens)
     outcome = Outcome.GOOD if good else Outcome.LATE
-    return _end(knowledge, attempt, outcome, now, None, prompt_tokens)
+    ended = _end(knowledge, attempt, outcome, now, None, prompt_tokens)
+    if event.cached_tokens is None or event.prompt_tokens is None:
+        return ended
+    return ended._replace(cached_tokens=min(event.cached_tokens, event.prompt_tokens))
 
 
 def _learn_prompt(knowledge: Knowledge, attempt: Attempt, prompt_tokens: int) -> None:

@@ -189,7 +189,10 @@ class Governor:
         return ()
 
     def _engine_up(self, event: events.EngineUp, now: float) -> tuple[Decision, ...]:
-        return self._turn(event.engine, now, up=True)
+        engine = self._knowledge.engines.get(event.engine)
+        if engine is not None:
+            engine.on_trial, engine.is_tried = event.trial, False
+        return self._turn(event.engine, now, up=True) or tuple(dispatch(self._knowledge, now))
 
     def _engine_down(self, event: events.EngineDown, now: float) -> tuple[Decision, ...]:
         return self._turn(event.engine, now, up=False)

@@ -53,6 +53,8 @@ class Attempt:
     `looked_at` and `looked_tokens` how far its stream was when last looked at. `reservation` is its tenant's, `charged` the provider account's.
     `engine_s` is the part of an engine's time that it is foreseen to take, `service_s` the time that its permit is out, as the early warning counts it.
     `tried` is the engine that failed it before it had anything of it; there is no third try.
+    `due_at` is when its client had been told to be back, `hint_s` how long that was; `window_until` when the batch
+    window lets it go that it was held for.
     """
 
     __slots__ = (
@@ -64,6 +66,7 @@ class Attempt:
         "body_bytes",
         "charged",
         "deadline",
+        "due_at",
         "early_returns",
         "engine",
         "engine_s",
@@ -73,6 +76,7 @@ class Attempt:
         "first_token_at",
         "give_up_at",
         "gone_at",
+        "hint_s",
         "hold_until",
         "kv_tokens",
         "lane",
@@ -96,6 +100,7 @@ class Attempt:
         "tried",
         "turn",
         "weight",
+        "window_until",
     )
 
     def __init__(self, arrival: Arrived, lane: "Lane", now: float, number: int) -> None:
@@ -112,6 +117,8 @@ class Attempt:
         self.fingerprint: int | None = None
         self.first_seen = self.lined_up_at = now
         self.early_returns = self.turn = 0
+        self.due_at, self.hint_s = arrival.due_at, arrival.hint_s
+        self.window_until = now
         self.looked_at = now
         self.looked_tokens = 0
         self.lane_deadline = self.deadline = now
@@ -199,7 +206,7 @@ class Engine:
     `openings` foresees its work by the TPOT `pace_s`;
     `longest_read` counts the tokens of the longest prompt that it is known to have read;
     `drain_read` is forgotten whenever work starts, reads its first token or ends. `position` and `is_priced` are
-    `placement`'s. A `retired` engine is no longer configured and lives until its last permit ends.
+    `placement`'s. One `on_trial` gets one request and `is_tried` then. A `retired` engine is no longer configured and lives until its last permit ends.
     """
 
     __slots__ = (
@@ -210,7 +217,9 @@ class Engine:
         "gate",
         "ignores",
         "is_priced",
+        "is_tried",
         "longest_read",
+        "on_trial",
         "openings",
         "pace_s",
         "pool",
@@ -229,6 +238,7 @@ class Engine:
     def __init__(self, settings: EngineSettings, now: float) -> None:
         self.settings = settings
         self.up = True
+        self.on_trial = self.is_tried = False
         self.retired = False
         limit = build_limit(settings.limit, settings.max_inflight, settings.prior)
         self.gate = Gate(limit, settings.kv_tokens, settings.prefill_tokens)
@@ -259,7 +269,7 @@ class Engine:
 
     def has_room(self, draft: Attempt, now: float) -> bool:
         """Return whether this attempt could start here now: gate, and account where there is one."""
-        if not self.gate.has_room(draft.kv_tokens, draft.prompt_tokens):
+        if self.is_tried or not self.gate.has_room(draft.kv_tokens, draft.prompt_tokens):
             return False
         return self.provider is None or self.provider.wait_s(draft, now) <= 0.0
 
@@ -408,6 +418,8 @@ class Lane:
         "held",
         "held_bytes",
         "held_tokens",
+        "hints_broken",
+        "hints_kept",
         "little",
         "make_order",
         "outcomes",
@@ -425,6 +437,7 @@ class Lane:
         self.slo = SloWatch(settings, now)
         self.arrived = 0
         self.admitted = 0
+        self.hints_kept = self.hints_broken = 0
         self.outcomes: Counter[Outcome] = Counter()
         self.causes: Counter[Reason | Stage | FailureKind] = Counter()
 

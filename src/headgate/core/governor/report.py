@@ -76,6 +76,8 @@ def _lane(knowledge: Knowledge, lane: Lane, now: float) -> LaneSnapshot:
         ),
         little=lane.little.read(now),
         slo=lane.slo.read(now),
+        hints_kept=lane.hints_kept,
+        hints_broken=lane.hints_broken,
     )
 
 

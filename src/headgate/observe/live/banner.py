@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from headgate.core.words import Reason
 from headgate.observe.live.phrases import percent, seconds
-from headgate.observe.live.recent import OVERLOAD_REASONS
+from headgate.observe.refusals import OVERLOAD_REASONS
 
 
 class Level(StrEnum):

@@ -6,8 +6,8 @@ differences of counts over the last five to ten seconds.
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import isfinite
-from typing import Any, Final, NamedTuple
+from math import isfinite, sqrt
+from typing import Final, NamedTuple
 
 from headgate.core.decisions import Admit, Explanation, Hold, Yield
 from headgate.core.events import Arrived
@@ -16,12 +16,11 @@ from headgate.core.snapshot import (
     EngineSnapshot,
     LaneSnapshot,
     PoolSnapshot,
-    RetrySnapshot,
     SloReading,
     Snapshot,
-    TenantSnapshot,
     WarningReading,
 )
+from headgate.observe.eyes import Eyes
 from headgate.observe.live.banner import Banner, LaneWait, Situation, banner
 from headgate.observe.live.phrases import seconds
 from headgate.observe.live.picture import (
@@ -31,12 +30,15 @@ from headgate.observe.live.picture import (
     ObjectivePicture,
     Picture,
     PoolPicture,
+    ReturnsPicture,
     SignalsPicture,
     TenantPicture,
 )
 from headgate.observe.live.rates import arrived_between, rates_between, refused_between
-from headgate.observe.live.recent import DecisionFilter, DecisionRow, RecentDecisions
+from headgate.observe.live.recent import DecisionFilter, DecisionRow, recent_rows
 from headgate.observe.live.trail import EVERY_S, Trail, TrailPoint
+from headgate.observe.traffic import NOBODY, OTHER
+from headgate.observe.traffic_records import EngineTraffic, TenantTraffic, TrafficSnapshot
 
 RATES_OVER_S: Final = EVERY_S
 """Counts are compared with those of the newest snapshot that is at least so old; it is at most twice as old."""
@@ -44,6 +46,8 @@ MOST_ROWS: Final = 40
 """Decisions in one frame; the rest of what is kept is asked for with a filter."""
 MOST_TENANTS: Final = 50
 """Tenants in one frame: those with the most attempts."""
+_CORE_NAMES: Final = {"": NOBODY, "others": OTHER}
+"""What the core and the observers call those without a name of their own."""
 _PROBE_BYTES: Final = 1000
 """What a newcomer would be told is asked for a small chat request, the default of `/api/explain`."""
 
@@ -56,22 +60,23 @@ class Sources(NamedTuple):
 
     snapshot: Callable[[], Snapshot]
     explain: Callable[[Arrived], Explanation]
-    recent: RecentDecisions
+    eyes: Eyes
     trail: Trail
     wall: Callable[[], float]
 
 
 class _Instant(NamedTuple):
-    """The snapshots that one picture compares, and what turns core seconds into seconds since the epoch."""
+    """What one picture compares, and what turns core seconds into seconds since the epoch."""
 
     now: Snapshot
     before: Snapshot
     long_before: Snapshot
+    traffic: TrafficSnapshot
     epoch: float
 
 
 class Painter:
-    """Makes pictures from what the core and its two observers know."""
+    """Makes pictures from what the core knows and its observers have seen."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
@@ -85,10 +90,10 @@ class Painter:
             snapshot,
             trail.before(snapshot.now, RATES_OVER_S),
             trail.before(snapshot.now, 2 * RATES_OVER_S),
+            self._sources.eyes.traffic(),
             self._sources.wall() - snapshot.now,
         )
         lanes = tuple(self._lane(lane, instant) for lane in snapshot.lanes)
-        retries = snapshot.retries
         return Picture(
             at=instant.epoch + snapshot.now,
             banner=self._banner(instant, lanes),
@@ -96,10 +101,10 @@ class Painter:
             lanes=lanes,
             pools=tuple(_pool(pool, instant.epoch) for pool in snapshot.pools),
             cleared=_alarm(*trail.cleared, instant.epoch) if trail.cleared else None,
-            engines=tuple(_engine(engine) for engine in snapshot.engines),
-            retries=retries,
-            amplification=_amplification(retries),
-            tenants=_tenants(snapshot.tenants),
+            engines=_engines(snapshot.engines, instant.traffic.engines),
+            returns=_returns(snapshot),
+            tenants=_tenants(instant.traffic.tenants, snapshot),
+            models=instant.traffic.models,
             good_output_tokens=snapshot.good_output_tokens,
             wasted_output_tokens=snapshot.wasted_output_tokens,
             decisions=self._rows(snapshot, MOST_ROWS, DecisionFilter(), instant.epoch),
@@ -114,13 +119,14 @@ class Painter:
     def decisions(self, most: int, wanted: DecisionFilter) -> tuple[DecisionRow, ...]:
         """Return up to `most` of the kept decisions that are wanted, newest first, in seconds since the epoch."""
         snapshot = self._sources.snapshot()
+        self._sources.eyes.settle()
         return self._rows(snapshot, most, wanted, self._sources.wall() - snapshot.now)
 
     def _rows(
         self, snapshot: Snapshot, most: int, wanted: DecisionFilter, epoch: float
     ) -> tuple[DecisionRow, ...]:
         lanes = [lane.name for lane in snapshot.lanes]
-        rows = self._sources.recent.rows(most, wanted, lanes)
+        rows = recent_rows(self._sources.eyes.ring, most, wanted, lanes)
         return tuple(replace(row, at=epoch + row.at) for row in rows)
 
     def _lane(self, lane: LaneSnapshot, instant: _Instant) -> LanePicture:
@@ -137,7 +143,8 @@ class Painter:
             running=lane.running,
             other_running=sum([other.running for other in instant.now.lanes]) - lane.running,
             stream_limit=_stream_limit(instant.now),
-            headroom=_where_known(lane, "headroom"),
+            headroom=lane.headroom,
+            window_s=_window_s(lane.name, instant.traffic),
             rates=rates_between(instant.before, instant.now, lane.name),
             little=lane.little,
             trend_per_s=trend,
@@ -146,7 +153,7 @@ class Painter:
         )
 
     def _banner(self, instant: _Instant, lanes: tuple[LanePicture, ...]) -> Banner:
-        snapshot, recent, epoch = instant.now, self._sources.recent, instant.epoch
+        snapshot, refusals, epoch = instant.now, self._sources.eyes.refusals, instant.epoch
         alarms = [pool.alarm for pool in snapshot.pools if pool.alarm is not None]
         first = min(alarms, key=lambda alarm: alarm.since, default=None)
         up = [engine for engine in snapshot.engines if engine.up]
@@ -161,8 +168,8 @@ class Painter:
             limit=_stream_limit(snapshot),
             arrived=arrived_between(instant.before, snapshot),
             refused=refused_between(instant.before, snapshot),
-            refusing_since=epoch + recent.refusing_since if recent.is_refusing(snapshot.now) else None,
-            hints_s=recent.hints(snapshot.now),
+            refusing_since=epoch + refusals.refusing_since if refusals.is_refusing(snapshot.now) else None,
+            hints_s=refusals.hints(snapshot.now),
             warning=first.words if first else "",
             warned_since=epoch + first.since if first else None,
             draining=snapshot.draining,
@@ -233,23 +240,52 @@ def _alarm(alarm: Alarm, since: float, epoch: float) -> AlarmPicture:
     return AlarmPicture(alarm.signal.value, alarm.words, epoch + since)
 
 
-def _engine(engine: EngineSnapshot) -> EnginePicture:
-    return EnginePicture(engine, _where_known(engine, "tpot_deviation_s"))
+def _window_s(lane: str, traffic: TrafficSnapshot) -> float | None:
+    return next((each.lately.window_s for each in traffic.lanes if each.name == lane), None)
 
 
-def _tenants(tenants: tuple[TenantSnapshot, ...]) -> tuple[TenantPicture, ...]:
-    """Return the tenants with the most attempts; they are named only where the core tells them apart."""
+def _engines(
+    engines: tuple[EngineSnapshot, ...], traffic: tuple[EngineTraffic, ...]
+) -> tuple[EnginePicture, ...]:
+    lately = {each.name: each.lately for each in traffic}
+    pictures = []
+    for engine in engines:
+        own = lately.get(engine.name)
+        variance = own.gap_variance if own is not None else None
+        pictures.append(EnginePicture(engine, own, None if variance is None else sqrt(max(0.0, variance))))
+    return tuple(pictures)
+
+
+def _tenants(tenants: tuple[TenantTraffic, ...], snapshot: Snapshot) -> tuple[TenantPicture, ...]:
+    """Return the tenants with the most attempts."""
+    amplification = {
+        _CORE_NAMES.get(each.tenant, each.tenant): _ratio(each.attempts, each.requests)
+        for each in snapshot.tenants
+    }
+    tokens = sum([each.prompt_tokens + each.output_tokens for each in tenants])
     most = sorted(tenants, key=lambda each: -each.attempts)[:MOST_TENANTS]
     return tuple(
-        TenantPicture(each.tenant, each.attempts, each.requests, _ratio(each.attempts, each.requests))
+        TenantPicture(
+            each,
+            (each.prompt_tokens + each.output_tokens) / tokens if tokens else 0.0,
+            _ratio(each.good, each.judged),
+            amplification.get(each.name),
+        )
         for each in most
     )
 
 
-def _amplification(retries: RetrySnapshot) -> float:
-    """Return attempts over requests: the core's own reading where it has one, else since start."""
+def _returns(snapshot: Snapshot) -> ReturnsPicture:
+    retries, lanes = snapshot.retries, snapshot.lanes
     own = retries.amplification
-    return own if own is not None else _ratio(retries.attempts, retries.attempts - retries.recognised)
+    kept = sum([lane.hints_kept for lane in lanes])
+    return ReturnsPicture(
+        retries=retries,
+        # The core's own reading where it has one, else since start.
+        amplification=_ratio(retries.attempts, retries.attempts - retries.recognised) if own is None else own,
+        hints_followed=kept + sum([lane.hints_broken for lane in lanes]),
+        hints_kept=kept,
+    )
 
 
 def _on_wall(point: TrailPoint, epoch: float) -> TrailPoint:
@@ -262,8 +298,3 @@ def _stream_limit(snapshot: Snapshot) -> int:
 
 def _ratio(part: float, whole: float) -> float:
     return part / whole if whole > 0 else 1.0
-
-
-def _where_known(record: object, field: str) -> Any:
-    """Read a field that not every core has yet."""
-    return getattr(record, field, None)

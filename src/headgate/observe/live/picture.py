@@ -10,6 +10,7 @@ from headgate.observe.live.banner import Banner
 from headgate.observe.live.rates import Rates
 from headgate.observe.live.recent import DecisionRow
 from headgate.observe.live.trail import TrailPoint
+from headgate.observe.traffic_records import EngineLately, ModelTraffic, TenantTraffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class LanePicture:
     """One lane: what waits, against which deadline, what a newcomer would be told, and how it went lately.
 
     `stream_limit` is what all engines that are up may run, `other_running` what runs for other lanes; `headroom`
-    are the streams that are lent to nobody, None while the core does not say.
+    are the streams that are lent to nobody. `window_s` is the mean time that its batch window held somebody back for
+    company lately, None where it held nobody.
     """
 
     name: str
@@ -48,7 +50,8 @@ class LanePicture:
     running: int
     other_running: int
     stream_limit: int
-    headroom: int | None
+    headroom: int
+    window_s: float | None
     rates: Rates
     little: LittleSnapshot
     trend_per_s: float
@@ -89,20 +92,37 @@ class PoolPicture:
 
 @dataclass(frozen=True, slots=True)
 class EnginePicture:
-    """One engine as the core sees it; `tpot_deviation_s` is None while the core does not say."""
+    """One engine as the core sees it, and how it did lately; `gap_deviation_s` is how far tokens are from even.
+
+    None where nothing was streamed, or for an engine beyond those that are told apart.
+    """
 
     seen: EngineSnapshot
-    tpot_deviation_s: float | None
+    lately: EngineLately | None
+    gap_deviation_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class TenantPicture:
-    """One tenant: attempts over requests is its amplification."""
+    """One tenant: its counts, its share of all tokens served, and of its answers that were good (1 of none).
 
-    tenant: str
-    attempts: int
-    requests: int
+    `amplification` is attempts over requests, None where the core does not count it for this tenant.
+    """
+
+    served: TenantTraffic
+    tokens_share: float
+    good_share: float
+    amplification: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnsPicture:
+    """Work that comes back; `hints_kept` of `hints_followed` were admitted when they had been told to come."""
+
+    retries: RetrySnapshot
     amplification: float
+    hints_followed: int
+    hints_kept: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +136,9 @@ class Picture:
     pools: tuple[PoolPicture, ...]
     cleared: AlarmPicture | None
     engines: tuple[EnginePicture, ...]
-    retries: RetrySnapshot
-    amplification: float
+    returns: ReturnsPicture
     tenants: tuple[TenantPicture, ...]
+    models: tuple[ModelTraffic, ...]
     good_output_tokens: int
     wasted_output_tokens: int
     decisions: tuple[DecisionRow, ...]

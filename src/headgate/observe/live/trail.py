@@ -1,7 +1,7 @@
 """Ten minutes of history in a hundred and twenty points, kept whether or not anybody watches.
 
-On the path it is one comparison per step; every five seconds the step that comes next reads a snapshot. Without it
-a page that is opened in the middle of an overload could not say what came before.
+It is looked after at the beats of the witness; every five seconds it reads a snapshot. Without it a page that is opened
+in the middle of an overload could not say what came before.
 """
 
 from collections import deque
@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from headgate.core.decisions import Decision
-from headgate.core.events import Event
 from headgate.core.snapshot import Alarm, Snapshot
 from headgate.observe.live.rates import rates_between
 
@@ -37,7 +35,7 @@ class TrailPoint:
 
 
 class Trail:
-    """An observer that marks the state about every five seconds; reads no clock but the time of the steps.
+    """Marks the state about every five seconds; reads no clock but the core's.
 
     `cleared` is the alarm that ended last and when it was seen to have ended, None before there is one.
     """
@@ -52,8 +50,8 @@ class Trail:
         self._mark_at = first.now + EVERY_S
         self.cleared: tuple[Alarm, float] | None = None
 
-    def on_step(self, event: Event, decisions: tuple[Decision, ...], now: float) -> None:  # noqa: ARG002 - the contract of an observer
-        """Mark the state, if five seconds have passed."""
+    def look(self, now: float) -> None:
+        """Mark the state, if five seconds have passed at core time `now`."""
         if now >= self._mark_at:
             self.mark(self._snapshot())
 

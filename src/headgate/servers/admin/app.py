@@ -11,6 +11,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from headgate.observe.traffic_records import TrafficSnapshot
+from headgate.servers.admin.answers import error_answer, json_answer
 from headgate.servers.admin.guard import Guard
 from headgate.servers.admin.page import page_routes
 from headgate.servers.admin.queries import ExplainQuery, plain, plain_explanation
@@ -54,7 +56,7 @@ class _Door:
         """200 while work should come here, else 503; the detail says which part is not ready."""
         readiness = self._views.ready()
         body = {"ready": readiness.ready, "detail": dict(readiness.detail)}
-        return _json(body, 200 if readiness.ready else 503)
+        return json_answer(body, 200 if readiness.ready else 503)
 
     async def metrics(self, request: Request) -> Response:
         """The metrics of docs/reference/metrics.md, in the format that the Accept header asks for."""
@@ -64,6 +66,8 @@ class _Door:
     async def state(self, _: Request) -> Response:
         """The whole snapshot of the core as it is now."""
         state = plain(self._views.snapshot())
+        if self._views.traffic is not None:
+            _add_traffic(state, self._views.traffic())
         now = state["now"]
         health = {each.name: each for each in self._views.standings()}
         for engine in state["engines"]:
@@ -73,18 +77,28 @@ class _Door:
                     "since_s": round(now - standing.since, 3),
                     "why": standing.why,
                 }
-        return _json(state)
+        return json_answer(state)
 
     async def explain(self, request: Request) -> Response:
         """What an arrival like the one described would be told now, and the numbers behind it."""
         try:
             query = await _read_query(request)
         except msgspec.DecodeError as error:
-            return _json({"error": {"code": "invalid_query", "message": str(error)}}, 400)
+            return error_answer(400, "invalid_query", str(error))
         except _TooLargeError:
             message = f"the description is longer than {MAX_QUERY_BYTES} bytes"
-            return _json({"error": {"code": "too_large", "message": message}}, 413)
-        return _json(plain_explanation(self._views.explain(query.arrival())))
+            return error_answer(413, "too_large", message)
+        return json_answer(plain_explanation(self._views.explain(query.arrival())))
+
+
+def _add_traffic(state: dict[str, Any], traffic: TrafficSnapshot) -> None:
+    """Put what was seen lately beside the core's numbers, and who was served what."""
+    for rows, seen in ((state["lanes"], traffic.lanes), (state["engines"], traffic.engines)):
+        lately = {each.name: plain(each.lately) for each in seen}
+        for row in rows:
+            row["lately"] = lately.get(row["name"])
+    state["served"] = plain(traffic.tenants)
+    state["models"] = plain(traffic.models)
 
 
 class _TooLargeError(Exception):
@@ -100,7 +114,3 @@ async def _read_query(request: Request) -> ExplainQuery:
         if len(body) > MAX_QUERY_BYTES:
             raise _TooLargeError
     return msgspec.json.decode(body or b"{}", type=ExplainQuery)
-
-
-def _json(content: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(content), status_code=status, media_type="application/json")

@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headgate.servers.admin.answers import error_answer
 from headgate.servers.admin.session import Sessions
 
 # Probes of orchestrators carry no token; these two answers tell a state and no numbers. Whoever wants to sign in has
@@ -39,12 +40,12 @@ class Guard:
     def _refusal(self, path: str, headers: list[tuple[bytes, bytes]]) -> Response | None:
         hosts = [value for name, value in headers if name == b"host"]
         if len(hosts) != 1 or not self._knows("//" + hosts[0].decode("latin-1")):
-            return _error(
+            return error_answer(
                 403, "host_not_allowed", "Host must be an IP address, localhost or listed in admin.hosts"
             )
         origins = [value for name, value in headers if name == b"origin"]
         if not all(self._knows(value.decode("latin-1")) for value in origins):
-            return _error(403, "origin_not_allowed", "requests made by other web pages are refused")
+            return error_answer(403, "origin_not_allowed", "requests made by other web pages are refused")
         if self._sessions is not None and path not in _OPEN_PATHS and not _may(self._sessions, headers):
             return _sign_in_first(path)
         return None
@@ -71,7 +72,7 @@ def _sign_in_first(path: str) -> Response:
     if path == "/":
         # Relative: the browser knows under which prefix it found us.
         return RedirectResponse("login", status_code=303)
-    answer = _error(401, "token_required", "send Authorization: Bearer TOKEN")
+    answer = error_answer(401, "token_required", "send Authorization: Bearer TOKEN")
     answer.headers["www-authenticate"] = "Bearer"
     return answer
 
@@ -90,10 +91,6 @@ def _is_ip(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _error(status: int, code: str, message: str) -> JSONResponse:
-    return JSONResponse({"error": {"code": code, "message": message}}, status_code=status)
 
 
 def _with_answer_headers(send: Send) -> Send:

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from headgate.observe.live.feed import LiveFeed, TooManyWatchersError
 from headgate.observe.live.recent import DecisionFilter
+from headgate.servers.admin.answers import error_answer, json_answer
 
 PAGE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -91,7 +92,9 @@ class _Page:
             self._feed.join()
         except TooManyWatchersError:
             message = f"{self._feed.watchers} watch already, which is as many as may"
-            return _json(_error("too_many_watchers", message), 503, {"retry-after": _COME_BACK_S})
+            answer = error_answer(503, "too_many_watchers", message)
+            answer.headers["retry-after"] = _COME_BACK_S
+            return answer
         return LiveResponse(self._feed)
 
     async def decisions(self, request: Request) -> Response:
@@ -99,8 +102,8 @@ class _Page:
         try:
             query = msgspec.convert(dict(request.query_params), DecisionQuery, strict=False)
         except msgspec.ValidationError as error:
-            return _json(_error("invalid_query", str(error)), 400)
-        return _json(self._feed.painter.decisions(query.most, query.filter()))
+            return error_answer(400, "invalid_query", str(error))
+        return json_answer(self._feed.painter.decisions(query.most, query.filter()))
 
 
 def read_assets() -> dict[str, bytes]:
@@ -112,11 +115,3 @@ def read_assets() -> dict[str, bytes]:
 def asset_response(name: str, content: bytes, status: int = 200) -> Response:
     """Return one of the page's files under the page's policy."""
     return Response(content, status, PAGE_HEADERS, media_type=_TYPES[name.rsplit(".", maxsplit=1)[-1]])
-
-
-def _error(code: str, message: str) -> dict[str, dict[str, str]]:
-    return {"error": {"code": code, "message": message}}
-
-
-def _json(content: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(msgspec.json.encode(content), status, headers, media_type="application/json")

@@ -8,6 +8,7 @@ from headgate.core.decisions import Explanation
 from headgate.core.events import Arrived
 from headgate.core.snapshot import Snapshot
 from headgate.observe.live.feed import LiveFeed
+from headgate.observe.traffic_records import TrafficSnapshot
 from headgate.runtime.health import Standing
 from headgate.servers.admin.why import Find
 
@@ -24,7 +25,7 @@ class Views:
     """Everything that may be asked; each callable is quick, changes nothing and, but for metrics, is synchronous.
 
     `explain` answers what the arrival would be told now; `render_metrics` takes an Accept header and returns the
-    text and its content type. `live` feeds the page; None shows no page.
+    text and its content type. `live` feeds the page; None shows no page. `traffic` are the distributions; None has none.
     `standings` are the engines' health, by name, as `/api/state` shows it beside the core's numbers.
     `why` tells what was decided about the attempts under an id; None keeps no decisions.
     """
@@ -34,5 +35,6 @@ class Views:
     ready: Callable[[], Readiness]
     render_metrics: Callable[[str], Awaitable[tuple[bytes, str]]]
     live: LiveFeed | None = None
+    traffic: Callable[[], TrafficSnapshot] | None = None
     standings: Callable[[], Sequence[Standing]] = tuple
     why: Find | None = None

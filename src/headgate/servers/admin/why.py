@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from headgate.observe.retelling import ToldAttempt
+from headgate.servers.admin.answers import error_answer, json_answer
 
 _LONGEST_ID: Final = 128
 """As long as a request id may be that the HTTP door takes from a client."""
@@ -24,15 +24,11 @@ def why_route(find: Find) -> Route:
         wanted = request.query_params.get("id", "")
         if not 0 < len(wanted) <= _LONGEST_ID:
             message = f"id: give a request id or an attempt's number, at most {_LONGEST_ID} characters"
-            return _json({"error": {"code": "invalid_query", "message": message}}, 400)
+            return error_answer(400, "invalid_query", message)
         found = find(wanted)
         if not found:
             message = "no decision is kept under this id: it is not known here, or too long ago"
-            return _json({"error": {"code": "not_found", "message": message}}, 404)
-        return _json({"id": wanted, "attempts": found}, 200)
+            return error_answer(404, "not_found", message)
+        return json_answer({"id": wanted, "attempts": found})
 
     return Route("/api/why", why)
-
-
-def _json(content: object, status: int) -> Response:
-    return Response(msgspec.json.encode(content), status_code=status, media_type="application/json")

@@ -84,7 +84,7 @@ class WholeAnswer:
                 self._note_id(rest)
             self._pass_on(rest)
             usage = owner.dialect.read_usage(rest)
-            owner.finished(*(usage or _UNKNOWN))
+            owner.finished(usage or _UNKNOWN)
         elif not (status == 400 and owner.resend(rest)):
             self._pass_on(rest)
             kind = FailureKind.REFUSED if status in OVERLOADED else FailureKind.STATUS

@@ -12,7 +12,10 @@ from headgate.servers.http.tickets import TicketDesk
 def arrival_of(attempt: Attempt, reading: Reading, facts: RequestFacts, size_bytes: int) -> Arrived:
     """Return the arrival of a request whose body has `size_bytes`."""
     tenant, lane = reading.caller
-    first_seen, max_wait_s, due_at, caps_sleep = None, None, None, False
+    first_seen: float | None = None
+    max_wait_s: float | None = None
+    due_at: float | None = None
+    caps_sleep = False
     # By position: keywords make this record three times dearer, and it is built for every request.
     return Arrived(
         attempt.number,
@@ -41,7 +44,7 @@ def with_ticket(arrival: Arrived, desk: TicketDesk, value: bytes) -> Arrived:
     ticket = desk.redeem(value, arrival.tenant)
     if ticket is None:
         return arrival
-    return arrival._replace(first_seen=ticket.first_seen, due_at=ticket.due_at)
+    return arrival._replace(first_seen=ticket.first_seen, due_at=ticket.due_at, hint_s=ticket.hint_s)
 
 
 def back_to_keeper(arrival: Arrived, kept_answers: KeptAnswers, answer_id: str) -> Arrived:

@@ -4,7 +4,7 @@ from headgate.core.decisions import Admit, Cancel, Ended, Hold, Yield
 from headgate.core.events import ClientGone, Failed, Finished, FirstToken, Released
 from headgate.core.words import FailureKind, Outcome, Sent
 from headgate.dialects.clip import clipped
-from headgate.dialects.contract import Dialect, RequestFacts
+from headgate.dialects.contract import Dialect, RequestFacts, Usage
 from headgate.runtime.upstream import Call
 from headgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
 from headgate.servers.http.adornment import adornment, quota_pairs
@@ -17,8 +17,16 @@ from headgate.servers.http.reading import Reading
 from headgate.servers.http.streams import StreamAnswer, cut_off
 from headgate.servers.http1.contract import Exchange
 
+_SAYS_USAGE = (b"json",)
+"""The kinds of answers of a dialect in which each says its tokens; sounds and subtitles do not."""
 _NO_PAIRS: Pairs = []
 """Shared by all attempts whose answers get nothing of ours: most do not."""
+
+
+def _owes_usage(dialect: Dialect, facts: RequestFacts, asked: bool) -> bool:
+    """Whether an answer should say its tokens: not a sound, and no stream for which nobody asked for them."""
+    asks = not facts.stream or asked or facts.include_usage is True
+    return asks and dialect.answer_kinds == _SAYS_USAGE
 
 
 class Attempt:
@@ -194,11 +202,13 @@ class Attempt:
         """Report the first content."""
         self._desk.driver.post(FirstToken(self.number))
 
-    def finished(self, prompt_tokens: int | None, output_tokens: int | None) -> None:
+    def finished(self, usage: Usage) -> None:
         """Report a whole answer; the engine is done with it."""
         if self._close():
             number = self.number
-            self._desk.driver.post(Finished(number, prompt_tokens, output_tokens), Released(number))
+            self._desk.driver.post(Finished(number, *usage), Released(number))
+            if usage.prompt_tokens is None and _owes_usage(self.dialect, self._facts, self._asked_usage):
+                self._desk.misses_usage(self.engine)
 
     def unsent(self, kind: FailureKind) -> None:
         """Report a failure that another engine may make good: the core says what follows, here nothing is over."""

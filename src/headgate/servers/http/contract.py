@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from headgate.core.words import FailureKind, QuotaKind, Sent
-from headgate.dialects.contract import Dialect, RequestFacts
+from headgate.dialects.contract import Dialect, RequestFacts, Usage
 from headgate.runtime.driver import Driver
 from headgate.runtime.lag import LATE_S
 from headgate.runtime.upstream import Upstream
@@ -77,8 +77,8 @@ class Owner(Protocol):
     def first_token(self) -> None:
         """The first event with content has come (streams only)."""
 
-    def finished(self, prompt_tokens: int | None, output_tokens: int | None) -> None:
-        """The client has the whole answer."""
+    def finished(self, usage: Usage) -> None:
+        """The client has the whole answer, and the engine has counted so much of it."""
 
     def failed(self, kind: FailureKind, sent: Sent, said: Said = SAID_NOTHING) -> None:
         """There is no whole answer; the client has been told."""
@@ -117,6 +117,9 @@ class Desk(Protocol):
 
     def refuses_usage(self, engine: str) -> None:
         """Never ask this engine again."""
+
+    def misses_usage(self, engine: str) -> None:
+        """Count an answer of this engine that should say its tokens and says nothing usable."""
 
 
 class Ongoing(Protocol):

@@ -28,6 +28,10 @@ def _unnoticed(_attempt: int, _given_id: bytes | None) -> None:
     """Nobody wants to know."""
 
 
+def _untold(_what: str) -> None:
+    """Nobody wants to know this either."""
+
+
 class HttpDoor:
     """The application behind the gateway's HTTP server: one object for all connections.
 
@@ -57,6 +61,14 @@ class HttpDoor:
         self.complaints = Complaints(self._boot)
         self.shed = 0
         """How many requests were refused because this process itself was too slow."""
+        self.steered = 0
+        """How many fields were dropped that would steer another gateway."""
+        self.unusable_usage = 0
+        """How many whole answers said nothing usable of their tokens."""
+        self.on_bad_request: Callable[[str], None] = _untold
+        """Told the code of each complaint of the server: what came was no request, too much, or too slow."""
+        self.on_unusable_usage: Callable[[str], None] = _untold
+        """Told the engine of each of those answers."""
         self.on_named: Callable[[int, bytes | None], None] = _unnoticed
         """Told of each attempt, before it arrives, by which id its client calls it."""
 
@@ -81,6 +93,7 @@ class HttpDoor:
         reading = kept_reading(exchange.head, self.entry.callers) or self._read_head(exchange)
         if reading is None:
             return
+        self.steered += reading.steering
         number = self.driver.next_attempt()
         request_id = reading.given_id or b"%b-%x" % (self._boot, number)
         try:
@@ -127,6 +140,7 @@ class HttpDoor:
     def bad_request(self, status: int, code: str, message: str, head: Head | None = None) -> Refusal:
         """Dress a complaint of the server in the dialect of whoever is speaking."""
         self.complaints.rejected += 1
+        self.on_bad_request(code)
         return self.complaints.early(head, status, code, message)
 
     # ---- what attempts ask
@@ -154,6 +168,11 @@ class HttpDoor:
     def refuses_usage(self, engine: str) -> None:
         """Never ask this engine again: it answered 400 to `stream_options`."""
         self._no_usage.add(engine)
+
+    def misses_usage(self, engine: str) -> None:
+        """Count an answer whose usage is missing, negative or absurd; the estimate stands."""
+        self.unusable_usage += 1
+        self.on_unusable_usage(engine)
 
     @property
     def boot(self) -> str:

@@ -13,8 +13,7 @@ from headgate.runtime.upstream.fields import ANSWER_RESERVED, HOP_BY_HOP, Lines,
 Pairs = list[tuple[bytes, bytes]]
 
 _FRAMING: Final = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
-# Fields that steer other gateways; from a client they could only be an attempt to steer this one's engines.
-_STEERING: Final = frozenset(
+STEERING: Final = frozenset(
     (
         b"x-forwarded-host",
         b"x-gateway-destination-endpoint",
@@ -23,10 +22,11 @@ _STEERING: Final = frozenset(
         b"x-rewrite-url",
     )
 )
+"""Fields that steer other gateways; from a client they could only be an attempt to steer this one's engines."""
 # The relay must be able to read what it passes on.
 _CODING: Final = frozenset((b"accept-encoding",))
 _OWN_IDS: Final = frozenset((b"x-request-id", b"request-id"))
-_STAYS: Final = _FRAMING | _STEERING | _CODING | _OWN_IDS
+_STAYS: Final = _FRAMING | STEERING | _CODING | _OWN_IDS
 
 _OWN_PREFIX: Final = b"x-headgate-"
 _MOST_KNOWN_NAMES: Final = 1024

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from headgate.core.words import FailureKind, Sent
-from headgate.dialects.contract import Dialect
+from headgate.dialects.contract import Dialect, Usage
 from headgate.runtime.upstream import Call
 from headgate.servers.http.answers import tell_failure
 from headgate.servers.http.contract import SAID_NOTHING, EngineRoute, Said
@@ -72,9 +72,9 @@ class LightRequest:
         """Nothing: whoever asks by id knows it."""
         del answer_id
 
-    def finished(self, prompt_tokens: int | None, output_tokens: int | None) -> None:
+    def finished(self, usage: Usage) -> None:
         """Be over."""
-        del prompt_tokens, output_tokens
+        del usage
         self._close()
 
     def failed(self, kind: FailureKind, sent: Sent, said: Said = SAID_NOTHING) -> None:

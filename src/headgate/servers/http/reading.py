@@ -11,6 +11,7 @@ from headgate.runtime.callers import OWN_CREDENTIALS, Caller, Callers
 from headgate.runtime.upstream.fields import REQUEST_RESERVED, HeaderWriter, Lines
 from headgate.servers.http.contract import EngineRoute
 from headgate.servers.http.fields import (
+    STEERING,
     for_engine,
     is_harmless_id,
     retry_count,
@@ -41,6 +42,7 @@ class Reading:
         "given_id",
         "read",
         "retries",
+        "steering",
         "ticket",
     )
 
@@ -53,6 +55,8 @@ class Reading:
         self.read: Reader | None = self.dialect.readers.get(head.path)
         self.given_id = given_id if given_id is not None and is_harmless_id(given_id) else None
         self.retries = retry_count(named.get(b"x-stainless-retry-count"))
+        self.steering = sum(name in named for name in STEERING)
+        """How many of its fields would steer another gateway; none of them goes on."""
         self.ticket = named.get(TICKET)
         self.allowed_s: float | None = None
         self.complaint: BadInputError | None = None

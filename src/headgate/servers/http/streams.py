@@ -214,11 +214,8 @@ class StreamAnswer:
         if not self._started:
             self._start()
         self._exchange.finish()
-        usage = self._usage
-        counted = usage.output_tokens if usage is not None else None
-        self._owner.finished(
-            usage.prompt_tokens if usage is not None else None, self.events if counted is None else counted
-        )
+        seen = Usage(None, self.events)
+        self._owner.finished(seen if self._usage is None else self._usage.after(seen))
 
     def _break(self, kind: FailureKind, sent: Sent) -> None:
         self._owner.break_off()

@@ -33,7 +33,7 @@ class TicketDesk:
         if ticket is None:
             return None
         ahead = wall - self._now()
-        return Ticket(ticket.first_seen - ahead, ticket.due_at - ahead)
+        return Ticket(ticket.first_seen - ahead, ticket.due_at - ahead, ticket.hint_s)
 
     def line(self, tenant: str, refused: Yield) -> bytes:
         """Return the header line with which this refusal's client proves its age when it is back."""

@@ -65,6 +65,11 @@ class Patience:
         self._parting = True
         self.until = self._clock.now + self._limits.linger_s
 
+    def forgive(self, lost_s: float) -> None:
+        """Give back the time in which this process stood still, to whoever waited for it."""
+        self.until += lost_s
+        self._body_since += lost_s
+
     def judge(self, now: float, body_bytes: int) -> Verdict:
         """Say what follows from a deadline that has passed; a body that came fast enough is given more time."""
         if self._parting:

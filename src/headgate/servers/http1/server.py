@@ -4,7 +4,7 @@ import asyncio
 import socket
 import ssl as tls
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from headgate.runtime.upstream.sweep import Sweep
 from headgate.servers.http1.answers import AnswerHeads
@@ -36,7 +36,7 @@ class HttpServer:
         self.limits = limits or ServerLimits()
         self.budget = budget or ByteBudget()
         self.heads = AnswerHeads()
-        self.sweep = Sweep(self._check)
+        self.sweep = Sweep(self._check, self._forgive)
         self.draining = False
         self.refused_connections = 0
         self._loop = asyncio.get_running_loop()
@@ -68,7 +68,7 @@ class HttpServer:
 
     async def _accept(self, sock: socket.socket, ssl: tls.SSLContext | None) -> asyncio.Server:
         return await self._loop.create_server(
-            lambda: Connection(self),
+            lambda: cast("asyncio.Protocol", Connection(self)),
             sock=sock,
             backlog=self.limits.backlog,
             ssl=ssl,
@@ -176,3 +176,7 @@ class HttpServer:
         late = [connection for connection in self._connections if connection.patience.until <= now]
         for connection in late:
             connection.on_deadline(now)
+
+    def _forgive(self, lost_s: float) -> None:
+        for connection in self._connections:
+            connection.patience.forgive(lost_s)

@@ -212,8 +212,7 @@ class LineAttempt:
             return
         # First the frame, then the release: inside it the job still counts itself, as the published daemon's does.
         owner.on_done(self._job, self._elapsed_ms(), result, self._answer_kind)
-        prompt_tokens, output_tokens = usage or (None, None)
-        self._desk.driver.post(Finished(self.number, prompt_tokens, output_tokens), Released(self.number))
+        self._desk.driver.post(Finished(self.number, *(usage or ())), Released(self.number))
 
     def _refused_by_engine(self) -> None:
         """An engine that is full itself is a yield too: the job may come back."""

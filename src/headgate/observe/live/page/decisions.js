@@ -74,16 +74,29 @@ async function ask() {
 function draw(rows) {
   document.getElementById("decisions-none").hidden = rows.length > 0;
   if (!rows.length) body.replaceChildren();
-  keyed(body, rows.map((row) => String(row.number)), () => make("tr")).forEach((line, index) => {
+  keyed(body, rows.map((row) => String(row.number)), line).forEach((line, index) => {
     if (!line.childElementCount) line.append(...cells(rows[index]));
   });
+}
+
+// On a phone a row is laid out as a block, which would hide from screen readers that it is one: so it says it.
+function line() {
+  const made = make("tr");
+  made.setAttribute("role", "row");
+  return made;
+}
+
+function cell(classes, text) {
+  const made = make("td", classes, text);
+  made.setAttribute("role", "cell");
+  return made;
 }
 
 function cells(row) {
   const time = make("time", "", clock(row.at));
   time.dateTime = new Date(row.at * 1000).toISOString();
-  const when = make("td");
+  const when = cell("");
   when.append(time);
-  const what = make("td", `what ${row.kind} ${row.word}`, row.word && row.kind !== "ended" ? `${row.kind} ${row.word}` : row.word || row.kind);
-  return [when, make("td", "number", String(row.attempt)), what, make("td", "wide", row.lane), make("td", "wide", row.engine), make("td", "", row.words)];
+  const what = cell(`what ${row.kind} ${row.word}`, row.word && row.kind !== "ended" ? `${row.kind} ${row.word}` : row.word || row.kind);
+  return [when, cell("number", String(row.attempt)), what, cell("wide", row.lane), cell("wide", row.engine), cell("", row.words)];
 }

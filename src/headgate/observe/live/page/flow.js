@@ -30,6 +30,7 @@ const NARROW = {
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 let layout = null;
 let parts = null;
+let newest = null;
 let last = 0;
 
 /** Start the picture inside `holder`; it is built anew when the place becomes narrow or wide. */
@@ -39,6 +40,7 @@ export function startFlow(holder) {
     if (wanted === layout) return;
     layout = wanted;
     parts = draw(holder);
+    if (newest) showFlow(newest);
   };
   build();
   new ResizeObserver(build).observe(holder);
@@ -89,6 +91,7 @@ function reasonMark(picture, [x, y]) {
 
 /** Set all ribbons and numbers. */
 export function showFlow(picture) {
+  newest = picture;
   const { rates } = picture;
   const reasons = largest(rates.yielded);
   const flows = [rates.arrived, rates.admitted, ...ENDINGS.map((ending) => rates[ending.field]), ...reasons.map(([, rate]) => rate)];

@@ -3,7 +3,7 @@
 import { alarmOf, bar, keyed, make, row, say, setBar } from "./draw.js";
 import { clock, figure, percent, seconds, signed } from "./words.js";
 
-// Attempts for each request at which a bar is full: clients that try three times each are a retry storm.
+// Attempts for each request: clients that try three times each are a retry storm.
 const STORM = 3;
 
 const sum = (counts) => Object.values(counts).reduce((total, count) => total + count, 0);
@@ -41,14 +41,14 @@ export function showLanes(picture) {
     say(cells[6], refused ? `${figure(refused)} /s ${topReason(lane.rates.yielded)}` : "0");
     cells[6].classList.toggle("alarming", refused > 0);
     setObjective(cells[7], lane.objective);
-    say(cells[8], lane.newcomer);
+    say(cells[8], lane.window_s === null ? lane.newcomer : `${lane.newcomer}; batch window ${seconds(lane.window_s)}`);
   });
 }
 
 function setStreams(holder, lane) {
   const limit = lane.stream_limit || 1;
-  const lent = lane.headroom === null ? 0 : Math.max(0, lane.running - lane.headroom);
-  const beyond = lent && lane.other_running >= 0 && lane.headroom > 0 ? `, ${lent} lent` : "";
+  const lent = lane.headroom > 0 ? Math.max(0, lane.running - lane.headroom) : 0;
+  const beyond = lent ? `, ${lent} lent` : "";
   setBar(holder, {
     share: lane.running / limit,
     more: lane.other_running / limit,
@@ -67,22 +67,37 @@ function setObjective(cell, objective) {
 
 /** Engines: load against limit, memory, learned speed, and the engine's own counts. */
 export function showEngines(picture) {
-  const classes = ["", "", "number", "number wide", "number wide", "number wide"];
+  const classes = ["", "", "number", "number wide", "number wide", "number wide", "number wide"];
   const names = picture.engines.map((engine) => engine.seen.name);
   cellsOf("engines", names, classes, [1, 2]).forEach((cells, index) => {
-    const { seen, tpot_deviation_s: deviation } = picture.engines[index];
+    const { seen, lately, gap_deviation_s: deviation } = picture.engines[index];
     setEngineName(cells[0], seen);
     const share = seen.limit ? seen.running / seen.limit : 0;
     const leaving = seen.departing ? `, ${seen.departing} leaving` : "";
     setBar(cells[1].firstChild, { share, words: `${seen.running} of ${seen.limit}${leaving}` });
     setMemory(cells[2].firstChild, seen);
-    say(cells[3], seconds(seen.expected_tpot_s) + (deviation === null ? "" : ` ± ${seconds(deviation)}`));
+    setPace(cells[3], seen, lately, deviation);
     say(cells[4], seconds(seen.expected_ttft_s));
-    say(cells[5], figure(seen.drain_per_s));
+    const cached = lately === null ? null : lately.prefix_hit_share;
+    say(cells[5], cached === null ? "unknown" : percent(cached));
+    cells[5].classList.toggle("soft", cached === null);
+    say(cells[6], figure(seen.drain_per_s));
     const known = seen.seen_running !== null;
-    say(cells[6], known ? `${seen.seen_running} + ${seen.seen_waiting ?? 0} waiting` : "unknown");
-    cells[6].classList.toggle("soft", !known);
+    const queue = seen.seen_waiting ? ` + ${seen.seen_waiting} waiting` : "";
+    say(cells[7], known ? `${seen.seen_running} running${queue}` : "unknown");
+    cells[7].classList.toggle("soft", !known);
   });
+}
+
+// What was measured lately, or what is expected where nothing was streamed. A spread beyond half the mean is a stutter:
+// preemption, or prompts in the way.
+function setPace(cell, seen, lately, deviation) {
+  const expected = `${seconds(seen.expected_tpot_s)} expected at the present load`;
+  const measured = lately !== null && lately.gap_mean_s !== null;
+  say(cell, measured ? `${seconds(lately.gap_mean_s)} ± ${seconds(deviation)}` : seconds(seen.expected_tpot_s));
+  cell.title = measured ? expected : `${expected}; nothing was streamed lately`;
+  cell.classList.toggle("soft", !measured);
+  cell.classList.toggle("uneven", measured && deviation > 0.5 * lately.gap_mean_s);
 }
 
 function setEngineName(cell, seen) {
@@ -159,12 +174,12 @@ function showAlarms(picture) {
 
 /** Work that comes back, and who asks how often for each request. */
 export function showReturns(picture) {
-  const { retries } = picture;
+  const { retries, amplification, hints_kept: kept, hints_followed: followed } = picture.returns;
   const written = picture.good_output_tokens + picture.wasted_output_tokens;
   const facts = {
-    "attempts per request": picture.amplification.toFixed(2),
-    "recognised returns": figure(retries.recognised),
-    "before their hint": figure(retries.early),
+    "attempts per request": amplification.toFixed(2),
+    "hints kept": followed ? `${percent(kept / followed)} of ${figure(followed)}` : "–",
+    "back before their hint": figure(retries.early),
     "expected back": figure(retries.places),
     "output tokens wasted": written ? percent(picture.wasted_output_tokens / written) : "–",
   };
@@ -174,12 +189,32 @@ export function showReturns(picture) {
     pair.append(make("dt", "", name), make("dd"));
     return pair;
   }).forEach((pair, index) => say(pair.lastChild, Object.values(facts)[index]));
-  document.getElementById("tenants").hidden = picture.tenants.length < 2;
-  if (picture.tenants.length < 2) return;
-  cellsOf("tenants", picture.tenants.map((tenant) => tenant.tenant || "(nobody named)"), ["number", "number", ""], [3]).forEach((cells, index) => {
-    const tenant = picture.tenants[index];
-    say(cells[1], figure(tenant.requests));
-    say(cells[2], figure(tenant.attempts));
-    setBar(cells[3].firstChild, { share: (tenant.amplification - 1) / (STORM - 1), alarm: alarmOf((tenant.amplification - 1) / (STORM - 1)), words: tenant.amplification.toFixed(2) });
+  showTenants(picture.tenants);
+  showModels(picture.models);
+}
+
+function showTenants(tenants) {
+  document.getElementById("tenants").hidden = tenants.length < 2;
+  if (tenants.length < 2) return;
+  const names = tenants.map(({ served }) => (served.name === "-" ? "(no name)" : served.name));
+  const classes = ["number wide", "number", "number", "number wide", "", "number"];
+  cellsOf("tenants", names, classes, [5]).forEach((cells, index) => {
+    const { served, tokens_share: share, good_share: good, amplification } = tenants[index];
+    say(cells[1], figure(served.attempts));
+    say(cells[2], figure(served.yields));
+    say(cells[3], served.judged ? percent(good) : "–");
+    say(cells[4], seconds(served.ttft_p95_s));
+    setBar(cells[5].firstChild, { share, words: percent(share) });
+    say(cells[6], amplification === null ? "–" : amplification.toFixed(2));
+    cells[6].classList.toggle("alarming", amplification !== null && amplification >= STORM);
+  });
+}
+
+function showModels(models) {
+  document.getElementById("models").hidden = models.length < 2;
+  if (models.length < 2) return;
+  cellsOf("models", models.map((model) => model.name || "(no name)"), ["number", ""], [2]).forEach((cells, index) => {
+    say(cells[1], figure(models[index].prompt_tokens));
+    setBar(cells[2].firstChild, { share: models[index].prefix_hit_share, words: percent(models[index].prefix_hit_share) });
   });
 }

@@ -9,8 +9,10 @@ from headgate.core.events import Arrived, Event, Finished, FirstToken, Released,
 from headgate.core.governor import Governor
 from headgate.core.settings import EngineSettings, LaneSettings, Settings
 from headgate.core.words import FailureKind, Outcome, Reason, Stage
-from headgate.observe.retelling import ToldAttempt, retell, sentence
-from headgate.observe.why import MOST_ANSWERED, Ring, arrival_of, facts_of
+from headgate.observe.refusals import Refusals
+from headgate.observe.retelling import ToldAttempt, numbers, retell, sentence
+from headgate.observe.ring import FEWEST_STEPS, MOST_ANSWERED, Ring, arrival_of, facts_of
+from headgate.observe.traffic import Traffic
 from headgate.observe.witness import Witness
 from headgate.wiring.governor import build_governor
 
@@ -22,7 +24,7 @@ class Watched:
         settings = Settings((LaneSettings("interactive", **lane),), (EngineSettings("gpu-0", 1),))
         self.core: Governor = build_governor(settings, 0.0)
         self.ring = Ring("b007", attempts)
-        self.witness = Witness(ring=self.ring)
+        self.witness = Witness(self.ring, Traffic(), Refusals())
 
     def post(self, event: Event, now: float) -> None:
         self.witness.on_step(event, self.core.handle(event, now), now)
@@ -102,14 +104,16 @@ def test_every_try_under_one_id_is_found_the_newest_first() -> None:
 
 
 def test_the_ring_forgets_the_oldest_and_says_where_a_story_is_cut() -> None:
-    gate = Watched(attempts=2)
-    for attempt in range(1, 9):
+    gate = Watched(attempts=2, max_queue=0)
+    gate.post(Arrived(1), 0.0)
+    last = FEWEST_STEPS + 10
+    for attempt in range(2, last + 1):
         gate.post(Arrived(attempt), 0.0)
     gate.post(Finished(1, 10, 10), 1.0)
 
     assert not gate.told("1")[0].whole
     assert gate.told("3") == []
-    assert gate.told("8")[0].whole
+    assert gate.told(str(last))[0].whole
 
 
 def test_what_is_kept_of_an_arrival_is_everything_but_its_body() -> None:
@@ -159,6 +163,25 @@ def test_what_is_kept_of_an_arrival_is_everything_but_its_body() -> None:
 )
 def test_each_decision_is_one_sentence_with_its_numbers(decision: Any, words: str) -> None:
     assert sentence(decision, 10.0) == words
+
+
+def test_whoever_sees_beside_it_what_was_decided_reads_the_numbers_alone() -> None:
+    back = Admit(1, (Leg("gpu-0", 1, 1300, 1000),), 0.6, 0.5, 20.0, due_at=9.2, window_s=0.04)
+    gone = Ended(1, Outcome.CLIENT_GONE, "i", None, 3.0, 3.0, None, 10, 0, Stage.HELD)
+    good = Ended(1, Outcome.GOOD, "i", "gpu-0", 0.0, 3.0, 0.2, 1000, 20, None, cached_tokens=800)
+
+    assert numbers(back, 10.0) == (
+        "after 0.6 s, 40 ms of them for company, 1,300 tokens reserved; first token expected in 0.5 s, "
+        "the engine has 10.0 s to begin; it was back 0.2 s after its hint"
+    )
+    assert numbers(Hold(1, 7, 1.9), 10.0) == "at place 7, expected wait 1.9 s"
+    assert numbers(Yield(1, Reason.QUEUE_FULL, 3.0, retry=True, value=64, bound=64), 10.0) == (
+        "the lane holds 64, where 64 may wait (attempts, tokens or bytes); hint 3.0 s"
+    )
+    assert numbers(gone, 10.0) == "while it waited; after 3.0 s of waiting"
+    assert numbers(good, 10.0) == (
+        "first token after 0.2 s, over after 3.0 s, 1,000 tokens read (800 of them from its cache) and 20 written"
+    )
 
 
 @pytest.mark.parametrize("was_held", [False, True])

@@ -1,0 +1,14 @@
+"""How the admin door answers: JSON, and errors with a code and a message."""
+
+import msgspec
+from starlette.responses import Response
+
+
+def json_answer(content: object, status: int = 200) -> Response:
+    """Return this content as JSON; records become objects."""
+    return Response(msgspec.json.encode(content), status, media_type="application/json")
+
+
+def error_answer(status: int, code: str, message: str) -> Response:
+    """Return an error as JSON: `code` for programs, `message` for people."""
+    return json_answer({"error": {"code": code, "message": message}}, status)

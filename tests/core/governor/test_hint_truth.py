@@ -1,0 +1,120 @@
+"""Hints are judged by what became of those who were back when told, however they were recognised."""
+
+from typing import Any
+
+import pytest
+
+from core.world import steady_prior
+from headgate.core.decisions import Admit, Yield
+from headgate.core.events import Arrived, Finished, FirstToken, Released, Tick
+from headgate.core.governor import Governor
+from headgate.core.settings import EngineSettings, LaneSettings, Settings
+from headgate.wiring.governor import build_governor
+
+
+class Gate:
+    """One stream whose answers take 2 s, and nobody is held but who is back when told, unless there is a queue."""
+
+    def __init__(self, max_queue: int = 0) -> None:
+        lane = LaneSettings("lane", ttft_slo_s=60.0, deadline_s=60.0, max_queue=max_queue)
+        engine = EngineSettings("engine", 1, prior=steady_prior(2.0))
+        self.core: Governor = build_governor(Settings((lane,), (engine,)), 0.0)
+
+    def ask(self, attempt: int, now: float, body: int = 7, **more: Any) -> Any:
+        arrival = Arrived(attempt, prompt_bytes=400, max_tokens=100, fingerprint=lambda: body, **more)
+        return self.core.handle(arrival, now)[0]
+
+    def finish(self, attempt: int, now: float) -> list[Admit]:
+        """End an answer and return who is let in for it."""
+        self.core.handle(FirstToken(attempt), now)
+        self.core.handle(Finished(attempt, 100, 100), now)
+        return [each for each in self.core.handle(Released(attempt), now) if isinstance(each, Admit)]
+
+    def refused(self) -> float:
+        """Fill the stream, be refused at 0 and return the hint."""
+        self.ask(1, 0.0, body=1)
+        refusal = self.ask(2, 0.0)
+        assert isinstance(refusal, Yield)
+        assert refusal.retry
+        return refusal.retry_after_s
+
+    @property
+    def judged(self) -> tuple[int, int]:
+        """Hints kept and broken."""
+        (lane,) = self.core.snapshot(self.core.next_wake() or 0.0).lanes
+        return lane.hints_kept, lane.hints_broken
+
+
+def test_who_is_back_when_told_without_a_ticket_is_admitted_and_its_hint_was_true() -> None:
+    gate = Gate()
+    hint_s = gate.refused()
+    gate.finish(1, hint_s - 0.1)
+    admit = gate.ask(3, hint_s)
+
+    assert isinstance(admit, Admit)
+    assert admit.due_at == pytest.approx(hint_s)
+    assert gate.judged == (1, 0)
+
+
+def test_who_is_held_for_long_after_its_hint_was_promised_too_much() -> None:
+    gate = Gate()
+    hint_s = gate.refused()
+    gate.ask(3, hint_s)
+    late_s = max(0.5, 0.2 * hint_s) + 0.05
+    (admit,) = gate.finish(1, hint_s + late_s)
+
+    assert admit.attempt == 3
+    assert gate.judged == (0, 1)
+
+
+def test_who_is_refused_again_though_back_when_told_was_promised_too_much() -> None:
+    gate = Gate()
+    hint_s = gate.refused()
+    gate.ask(3, hint_s)
+    decisions = gate.core.handle(Tick(), hint_s + 10.0)
+
+    assert isinstance(decisions[0], Yield)
+    assert gate.judged == (0, 1)
+
+
+@pytest.mark.parametrize("back_share", [0.2, 4.0])
+def test_who_is_not_back_when_told_says_nothing_about_its_hint(back_share: float) -> None:
+    gate = Gate()
+    hint_s = gate.refused()
+    gate.finish(1, 0.1 * hint_s)
+    admit = gate.ask(3, back_share * hint_s, retry_count=1)
+
+    assert isinstance(admit, Admit)
+    assert admit.due_at == pytest.approx(hint_s)
+    assert gate.judged == (0, 0)
+
+
+def test_who_was_told_nothing_has_nothing_to_keep_to() -> None:
+    gate = Gate()
+    admit = gate.ask(1, 0.0)
+
+    assert admit.due_at is None
+    assert gate.judged == (0, 0)
+
+
+@pytest.mark.parametrize(("late_s", "judged"), [(1.9, (1, 0)), (2.1, (0, 1))])
+def test_a_ticket_says_how_long_its_hint_was(late_s: float, judged: tuple[int, int]) -> None:
+    """A fifth of ten seconds is longer than half a second."""
+    gate = Gate(max_queue=5)
+    gate.ask(1, 19.0, body=1)
+    gate.ask(2, 20.0, body=2, first_seen=10.0, due_at=20.0, hint_s=10.0)
+    gate.finish(1, 20.0 + late_s)
+
+    assert gate.judged == judged
+
+
+def test_explaining_judges_nobody() -> None:
+    gate = Gate()
+    hint_s = gate.refused()
+    gate.finish(1, hint_s - 0.1)
+    arrival = Arrived(3, prompt_bytes=400, max_tokens=100, fingerprint=lambda: 7)
+    said = gate.core.explain(arrival, hint_s)
+
+    assert gate.judged == (0, 0)
+    assert said.decision == gate.core.handle(arrival, hint_s)[0]
+    assert gate.judged == (1, 0)

@@ -1,0 +1,67 @@
+"""An engine that comes back on trial: one request goes there, the others elsewhere or wait, until it is up for good."""
+
+from core.world import governor, steady_prior
+from headgate.core.decisions import Admit, Decision, Hold
+from headgate.core.events import Arrived, EngineDown, EngineUp, Finished, Released
+from headgate.core.governor import Governor
+from headgate.core.settings import EngineSettings, LaneSettings
+
+PATIENT = LaneSettings("lane", deadline_s=60.0)
+
+
+def gate_of(*names: str) -> Governor:
+    engines = [EngineSettings(name, 4, prior=steady_prior(2.0)) for name in names]
+    return governor(PATIENT, engines=tuple(engines))
+
+
+def ask(gate: Governor, attempt: int, now: float = 0.0) -> Decision:
+    return gate.handle(Arrived(attempt, prompt_bytes=400, max_tokens=100), now)[0]
+
+
+def engines_of(decisions: tuple[Decision, ...] | list[Decision]) -> list[str]:
+    return [each.legs[0].engine for each in decisions if isinstance(each, Admit)]
+
+
+def test_what_waits_is_not_all_sent_to_an_engine_that_has_just_come_back() -> None:
+    gate = gate_of("well", "ill")
+    gate.handle(EngineDown("ill"), 0.0)
+    assert engines_of([ask(gate, number) for number in range(10)]) == ["well"] * 4
+
+    assert engines_of(gate.handle(EngineUp("ill", trial=True), 1.0)) == ["ill"]
+    assert isinstance(ask(gate, 10, 1.0), Hold)
+
+
+def test_an_arrival_may_be_the_trial_and_the_next_go_elsewhere() -> None:
+    gate = gate_of("well", "ill")
+    gate.handle(EngineDown("ill"), 0.0)
+    gate.handle(EngineUp("ill", trial=True), 1.0)
+    assert sorted(engines_of([ask(gate, number, 1.0) for number in range(5)])) == ["ill"] + ["well"] * 4
+
+
+def test_when_the_trial_has_succeeded_everybody_may_come() -> None:
+    gate = gate_of("well", "ill")
+    gate.handle(EngineDown("ill"), 0.0)
+    for number in range(10):
+        ask(gate, number)
+    gate.handle(EngineUp("ill", trial=True), 1.0)
+    assert engines_of(gate.handle(EngineUp("ill"), 1.5)) == ["ill"] * 3
+
+
+def test_the_end_of_the_trial_alone_lets_nobody_in() -> None:
+    """Whether it was a success is not the permit's to say."""
+    gate = gate_of("well", "ill")
+    gate.handle(EngineDown("ill"), 0.0)
+    for number in range(10):
+        ask(gate, number)
+    (trial,) = gate.handle(EngineUp("ill", trial=True), 1.0)
+    gate.handle(Finished(trial.attempt, 100, 100), 2.0)
+    assert engines_of(gate.handle(Released(trial.attempt), 2.0)) == []
+
+
+def test_a_second_trial_may_follow_one_that_showed_nothing() -> None:
+    gate = gate_of("well", "ill")
+    gate.handle(EngineDown("ill"), 0.0)
+    for number in range(10):
+        ask(gate, number)
+    for now in (1.0, 2.0):
+        assert engines_of(gate.handle(EngineUp("ill", trial=True), now)) == ["ill"]

@@ -35,16 +35,17 @@ MOST_MODELS: Final = 32
 FORGET_AFTER_S: Final = 3600.0
 """A tenant keeps its label for so long after its last attempt while others want one."""
 
+Bounds = tuple[float, ...]
 # Bounds in seconds. Waits and totals span what deadlines do; a gap of 10-50 ms is an engine at work, 0.2 s and more
 # is preemption or a prompt in the way (docs/policies/monitor.md).
-WAIT_S: Final = (0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-TTFT_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-TOTAL_S: Final = (0.5, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
-HINT_S: Final = (0.5, 1.0, 2.0, 5.0, 20.0, 60.0)
-HINT_ERROR_S: Final = (0.2, 0.5, 2.0, 10.0)
-WINDOW_S: Final = (0.005, 0.02, 0.1, 0.5)
-GAP_S: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5)
-TPOT_S: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+WAIT_S: Final[Bounds] = (0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+TTFT_S: Final[Bounds] = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+TOTAL_S: Final[Bounds] = (0.5, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+HINT_S: Final[Bounds] = (0.5, 1.0, 2.0, 5.0, 20.0, 60.0)
+HINT_ERROR_S: Final[Bounds] = (0.2, 0.5, 2.0, 10.0)
+WINDOW_S: Final[Bounds] = (0.005, 0.02, 0.1, 0.5)
+GAP_S: Final[Bounds] = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5)
+TPOT_S: Final[Bounds] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 
 _WHOLE: Final = (Outcome.GOOD, Outcome.LATE)

@@ -68,14 +68,14 @@ def test_one_window_takes_a_tenth_at_most_and_only_once(kind: str) -> None:
     assert limit.current() == 90
 
 
-@pytest.mark.parametrize("kind", BUILDERS)
-def test_a_limit_waits_for_those_whom_it_let_in(kind: str) -> None:
-    """With 200 still running under a limit of 100, their latency is that of 200 streams."""
+@pytest.mark.parametrize(("kind", "streams"), [("slo_gradient", 96), ("aimd", 100)])
+def test_a_limit_waits_for_those_whom_it_let_in(kind: str, streams: int) -> None:
+    """With 200 still running under a limit of 100, their latency is that of 200 streams: about half keep the SLO."""
     limit = BUILDERS[kind](1_000, 100, 1)
-    for _ in range(20):
+    for _ in range(200):
         limit.observe(SOUND._replace(max_inflight=200, tpot_p90_s=0.06))
 
-    assert limit.current() == 100
+    assert limit.current() == streams
 
 
 @pytest.mark.parametrize("kind", BUILDERS)

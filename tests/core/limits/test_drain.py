@@ -66,3 +66,25 @@ def test_the_spread_of_many_departures_grows_with_their_root() -> None:
         drain.departed(now)
     assert drain.spread_s(1, 1.6) == pytest.approx(0.2, rel=0.25)
     assert drain.spread_s(100, 1.6) == pytest.approx(10 * drain.spread_s(1, 1.6))
+
+
+def test_what_departs_in_step_is_no_spread() -> None:
+    """Four at once every two seconds: between two departures chance, over four of them a clock."""
+    drain = DrainRate(4)
+    for batch in range(20):
+        drain.became_full(2.0 * batch, 4)
+        for _ in range(4):
+            drain.departed(2.0 * batch + 2.0)
+            drain.became_full(2.0 * batch + 2.0, 4)
+    assert drain.spread_s(4, 2.0) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_spread_is_believed_before_it_is_measured() -> None:
+    """Half a gap, until four cycles of two departures were seen."""
+    drain = DrainRate(2)
+    assert drain.spread_s(4, 2.0) == pytest.approx(2.0 * 0.5 / drain.per_s(2.0))
+    for tick in range(8):
+        assert not drain.spread_is_measured
+        drain.became_full(float(tick), 2)
+        drain.departed(tick + 1.0)
+    assert drain.spread_is_measured

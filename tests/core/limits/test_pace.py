@@ -38,6 +38,34 @@ def test_other_numbers_of_streams_are_foreseen_by_the_line() -> None:
     assert _p90_s(pace, 60) / _p90_s(pace, 20) == pytest.approx(2.0)
 
 
+def test_what_was_learned_at_far_more_streams_is_nearly_forgotten() -> None:
+    """50 streams take twice what the line has; 10 take what it has, and half a minute shows it."""
+    pace = Pace(PRIOR)
+    _steady(pace, 60, 50, 0.07)
+    _steady(pace, 30, 10, 0.015, since=60)
+    assert _p90_s(pace, 10) == pytest.approx(0.015, rel=0.15)
+
+
+def test_an_answer_that_began_before_a_far_move_says_nothing() -> None:
+    pace = Pace(PRIOR)
+    _steady(pace, 60, 50, 0.035)
+    pace.measured(61.0, 10, 0.015)
+    before = _p90_s(pace, 10)
+    for _ in range(100):
+        pace.answered(30.0, 0.07)
+    assert _p90_s(pace, 10) == before
+
+
+def test_few_streams_more_or_less_are_no_move() -> None:
+    """A limit that sways by a fifth goes on learning."""
+    pace = Pace(PRIOR)
+    for second in range(1, 200):
+        pace.measured(float(second), 20 + second % 8, 0.03 * (1.0 + 0.2 * (second % 2)))
+    swaying = _p90_s(pace, 20)
+    pace.measured(200.0, 20, 0.06)
+    assert _p90_s(pace, 20) < 1.1 * swaying
+
+
 def test_an_engine_that_becomes_slower_is_known_within_seconds() -> None:
     pace = Pace(PRIOR)
     _steady(pace, 100, 20, 0.02)

@@ -51,3 +51,16 @@ def test_the_edges_hold_what_lies_beyond_them() -> None:
     assert 100.0 <= high <= 110.0
     sketch.clear()
     assert sketch.quantile(0.5) is None
+
+
+def test_what_has_faded_weighs_as_much_less() -> None:
+    """A hundred ones at a tenth are ten: twenty twos are the most."""
+    sketch = Sketch()
+    for _ in range(100):
+        sketch.add(1.0)
+    sketch.fade(0.1)
+    assert sketch.samples == pytest.approx(10.0)
+    for _ in range(20):
+        sketch.add(2.0)
+    assert sketch.samples == pytest.approx(30.0)
+    assert sketch.quantile(0.5) == pytest.approx(2.0, rel=0.05)

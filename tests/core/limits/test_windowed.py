@@ -50,7 +50,12 @@ def test_counts_add_up_peaks_stay_and_gauges_are_the_newest_known() -> None:
     whole = together(
         [
             SOUND._replace(
-                max_inflight=9, samples=100, tpot_p90_s=0.02, output_tokens_per_s=100.0, failures=1
+                max_inflight=9,
+                samples=100,
+                tpot_p90_s=0.02,
+                output_tokens_per_s=100.0,
+                failures=1,
+                tpot_p90_per_stream_s=0.0003,
             ),
             SOUND._replace(
                 now=4.0,
@@ -70,7 +75,8 @@ def test_counts_add_up_peaks_stay_and_gauges_are_the_newest_known() -> None:
     assert whole.tpot_p90_s == pytest.approx(0.035)
     assert whole.ttft_excess_p90_s == 0.0
     assert whole.output_tokens_per_s == 40.0
-    assert whole[7:] == (1, 40, 0.5, 2)
+    assert whole[7:11] == (1, 40, 0.5, 2)
+    assert whole.tpot_p90_per_stream_s == pytest.approx(0.0003)
 
 
 def test_what_is_unknown_in_every_window_stays_unknown() -> None:

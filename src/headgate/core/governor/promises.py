@@ -8,18 +8,19 @@ stays deterministic.
 
 from headgate.core.governor.knowledge import Knowledge
 from headgate.core.governor.records import Attempt
-from headgate.core.tickets import DUE_HOLD_S
 
 # Hints stay in a range that every SDK honours: openai gives up above 120 s and treats 0 as absent (wire.md B1).
 SHORTEST_HINT_S = 0.1
 LONGEST_HINT_S = 60.0
 # A place beyond the longest hint is a guess; those clients are spread evenly from here up to it.
 FAR_HINT_S = 45.0
-# A client is asked to be back this share of the hold that awaits it early: coming early costs a short hold,
-# coming late costs an idle stream. But answers rather take a little longer than foreseen (relaying, connecting,
-# one more step), and over a long line that adds up to more than the hold: so hints are stretched by a hundredth,
-# which idles a perfectly foreseen engine by that much and no more.
-_LEAD_S = 0.2 * DUE_HOLD_S
+# A promise is kept when its client is admitted within so much of its hint: half a second, or a fifth.
+_KEPT_S, _KEPT_SHARE = 0.5, 0.2
+# A client is asked to be back a little before its permit is expected: coming early costs a short hold, coming late
+# costs an idle stream. Over a long line a little is a fifth of what it may be held, so that somebody is always held
+# when permits come sooner than foreseen. But answers rather take a little longer than foreseen (relaying, connecting,
+# one more step), so hints are stretched by a hundredth first.
+_LEAD_S, _LEAD_SHARE = 0.2, 0.2 * _KEPT_SHARE
 _STRETCH = 1.01
 _SPREAD_S = 0.1
 _GOLDEN = 0.6180339887498949
@@ -55,9 +56,25 @@ def hint_s(knowledge: Knowledge, draft: Attempt, now: float) -> float:
     share = spread(knowledge.hints_given)
     if expected_s > LONGEST_HINT_S or not places.has_room_for(arrival.tenant, now):
         return FAR_HINT_S + share * (LONGEST_HINT_S - FAR_HINT_S)
-    early_s = _LEAD_S + share * min(_SPREAD_S, 1.0 / openings.per_s())
-    hint = expected_s * _STRETCH - min(early_s, expected_s / 2.0)
-    return min(max(SHORTEST_HINT_S, hint), LONGEST_HINT_S)
+    late_s = openings.upper_s(place) if _is_measured(draft) else 0.0
+    hint = _aim_s(expected_s * _STRETCH, late_s) - share * min(_SPREAD_S, 1.0 / openings.per_s())
+    return min(max(SHORTEST_HINT_S, expected_s / 2.0, hint), LONGEST_HINT_S)
+
+
+def _is_measured(draft: Attempt) -> bool:
+    """Return whether its engines' spread is measured: for what is only believed nobody is sent away longer."""
+    return all(engine.provider is None and engine.drain.spread_is_measured for engine in draft.route.up)
+
+
+def _aim_s(expected_s: float, late_s: float) -> float:
+    """Return when to come back for a permit expected then, which nine times in ten comes at most `late_s` later.
+
+    A little early; but where little is sure (few streams, answers of very different length) not before the time from
+    which nine in ten are let in while their promise is still kept.
+    """
+    latest_s = expected_s + late_s
+    early = min(expected_s - _LEAD_S, expected_s / (1.0 + _LEAD_SHARE))
+    return max(early, min(latest_s - _KEPT_S, latest_s / (1.0 + _KEPT_SHARE)))
 
 
 def no_engine_hint_s(knowledge: Knowledge) -> float:

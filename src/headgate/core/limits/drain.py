@@ -10,22 +10,39 @@ from math import sqrt
 
 from headgate.core.measure.ewma import Ewma
 
-# The prior counts as this many departures, so that the measured rate leads after about a dozen.
+# The prior counts as this many departures, so that the measured rate leads after about a dozen; that of the spread
+# until so many cycles are there.
 _PRIOR_DEPARTURES = 4.0
 # Departures and full time fade over this many departures: some batches' worth, long enough to average lengths.
 _MEMORY_DEPARTURES = 200.0
+# The spread fades over so many cycles, each as many departures as the gate runs streams.
+_MEMORY_CYCLES = 50.0
 
 
 class DrainRate:
-    """Departures per second of one full gate, with the spread of the gaps between them."""
+    """Departures per second of one full gate, with the spread of the time that many of them take.
 
-    __slots__ = ("_departures", "_full_since", "_full_time_s", "_gap", "_streams")
+    The spread is measured over whole cycles, not between two departures: four answers that began together end
+    together, and the next four a whole answer later; between two departures that is chance, over four it is a clock.
+    """
+
+    __slots__ = (
+        "_cycle",
+        "_cycle_departures",
+        "_cycle_s",
+        "_departures",
+        "_full_since",
+        "_full_time_s",
+        "_streams",
+    )
 
     def __init__(self, limit: int) -> None:
         self._departures = 0.0
         self._full_time_s = 0.0
         self._full_since: float | None = None
-        self._gap = Ewma(0.0, memory=_MEMORY_DEPARTURES, prior_samples=0.0)
+        self._cycle = Ewma(0.0, memory=_MEMORY_CYCLES, prior_samples=0.0)
+        self._cycle_departures = 0
+        self._cycle_s = 0.0
         self._streams = Ewma(float(limit), memory=50.0, prior_samples=4.0)
 
     @property
@@ -37,6 +54,11 @@ class DrainRate:
     def is_full(self) -> bool:
         """Whether the gate has been full since its last departure."""
         return self._full_since is not None
+
+    @property
+    def spread_is_measured(self) -> bool:
+        """Whether cycles enough were seen for `spread_s` to be more than a belief."""
+        return self._cycle.samples >= _PRIOR_DEPARTURES
 
     def became_full(self, now: float, streams: int) -> None:
         """The gate has no room left, with this many streams running."""
@@ -53,7 +75,15 @@ class DrainRate:
         fade = 1.0 - 1.0 / _MEMORY_DEPARTURES
         self._departures = self._departures * fade + 1.0
         self._full_time_s = self._full_time_s * fade + gap_s
-        self._gap.add(gap_s)
+        self._measure_cycle(gap_s)
+
+    def _measure_cycle(self, gap_s: float) -> None:
+        self._cycle_departures += 1
+        self._cycle_s += gap_s
+        if self._cycle_departures >= self._streams.mean:
+            self._cycle.add(self._cycle_s / self._cycle_departures)
+            self._cycle_departures = 0
+            self._cycle_s = 0.0
 
     def per_s(self, service_s: float) -> float:
         """Return departures per second of the full gate, given the expected service time of one permit."""
@@ -63,6 +93,6 @@ class DrainRate:
 
     def spread_s(self, departures: float, service_s: float) -> float:
         """Return one standard deviation of the time that this many departures take."""
-        if self._gap.samples < _PRIOR_DEPARTURES:
+        if not self.spread_is_measured:
             return sqrt(departures) * 0.5 / self.per_s(service_s)
-        return sqrt(departures) * self._gap.deviation
+        return sqrt(departures * self._streams.mean) * self._cycle.deviation

@@ -7,14 +7,20 @@ Three parts, each as fast as it can be without noise:
   control loop lagging behind its own moves. The slope holds what the prompts of others cost as well: with P
   prompt tokens to an output token, each stream delays each token by P tokens of prefill.
 - The *level*, the mean pace of the last windows over the line. One window alone says little: on a slow engine
-  two prompts, more or less, double the pace of a second.
+  two prompts, more or less, double the pace of a second, and windows spread by 5 to 50 % around their mean.
 - The *tail*: what whole answers got, over the level that was in force while they ran; its p90. Samples of one
   second know neither the short answer that met one long prompt nor how a long one averages out: their own p90 was
   5 % below that of answers on an 8B model with 64 streams, and 32 % above it on a slow 70B one with 3. Since the
   tail is measured against the very number that a limit holds constant, whatever is wrong with line or level ends
   in it and is made good.
 
-The constants were chosen in the closed loop of `sim/limiters`, on every shipped profile.
+Both are averaged for long, because every error of theirs moves the limit, and a limit that moves spreads the very
+paces whose p90 it holds: at an SLO of 1.5 times a lone stream's TPOT a limit that varies by a fifth has 5 % fewer
+tokens at the same p90 than one that stands still. So that a long memory does not hold on to what is over, both are
+nearly forgotten when the number of streams has moved *far* from where they were learned: the line is not straight,
+and at fifty streams the tail is thinner than at seven.
+
+The constants were chosen in the closed loop of `sim/limiters`, on every shipped profile, seeds 100 to 109.
 """
 
 from bisect import bisect_right
@@ -26,16 +32,21 @@ from headgate.core.settings import ServicePrior
 _QUANTILE = 0.9
 # Prompt tokens to an output token: 1,020 to 211 and 1,155 to 211 in mean for Azure's 2023 conversations, rounded.
 PROMPT_PER_OUTPUT = 4.0
-# 8 windows average out the prompts of a slow engine (two a second). At an SLO of twice a lone stream's TPOT p90 ends
-# at 0.987 of it; with 3 windows at 1.015, with 20 at 0.972 and 3 % of the tokens are lost.
-_LEVEL_WINDOWS = 8.0
+# 25 windows average out the prompts of a slow engine (two a second). With 8 windows p90 over all profiles ends between
+# 0.95 and 1.04 of one SLO, with 25 between 0.97 and 1.00, and 40 or 80 gain nothing.
+_LEVEL_WINDOWS = 25.0
 # No window more than doubles the level: an engine that stood still for seconds is not so much slower after it.
 _MOST_JUMP = 2.0
-# A hundred answers; with four hundred a bad start is remembered for minutes where two answers end in a second, and
-# p90 ends up to 1.07 of the SLO. Before them 20 believed ones say what busy engines show.
-_TAIL_ANSWERS = 100.0
-_PRIOR_TAIL = 1.2
-_PRIOR_ANSWERS = 20.0
+# Four hundred answers: the p90 of a hundred is uncertain by 2 %. Before them fifty believed ones: full engines of every
+# profile show 1.05 to 1.15 between 2 and 32 streams, and less beyond.
+_TAIL_ANSWERS = 400.0
+_PRIOR_TAIL = 1.1
+_PRIOR_ANSWERS = 50.0
+# Far is 1.6 times the streams, or as many fewer; a settled limit varies by a fifth at most and never gets there.
+_FAR = 1.6
+# What is kept of the level after such a move, as a number of windows, and of the tail's weight.
+_KEPT_WINDOWS = 3.0
+_KEPT_TAIL = 0.1
 # Readings remembered, so that an answer is compared with the level of its whole life: a minute or two.
 _READINGS = 128
 
@@ -48,7 +59,7 @@ def slope_s(prior: ServicePrior) -> float:
 class Pace:
     """The TPOT of one engine by streams; seconds."""
 
-    __slots__ = ("_base_s", "_level", "_slope_s", "_sums", "_tail", "_times")
+    __slots__ = ("_base_s", "_learned_at", "_level", "_moved_at", "_slope_s", "_sums", "_tail", "_times")
 
     def __init__(self, prior: ServicePrior) -> None:
         self._base_s = prior.tpot_base_s
@@ -57,11 +68,15 @@ class Pace:
         self._tail = Sketch(_TAIL_ANSWERS)
         self._times: list[float] = []
         self._sums = [0.0]
+        self._learned_at = 0.0
+        self._moved_at = 0.0
 
     def measured(self, now: float, streams: int, mean_tpot_s: float) -> None:
         """Learn one window: the mean time per output token over all streams."""
+        if not 1.0 / _FAR < streams / max(1.0, self._learned_at) < _FAR:
+            self._move(now, streams)
         ratio = mean_tpot_s / self._line_s(streams)
-        if self._level.samples > 0.0:
+        if self._times:
             ratio = min(ratio, _MOST_JUMP * self._level.mean)
         self._level.add(ratio)
         self._times.append(now)
@@ -70,9 +85,12 @@ class Pace:
             del self._times[:_READINGS], self._sums[:_READINGS]
 
     def answered(self, began_at: float, tpot_s: float) -> None:
-        """Learn one whole answer: when its first token came, and its mean TPOT."""
+        """Learn one whole answer: when its first token came, and its mean TPOT.
+
+        One that began before the last far move says nothing about either side of it.
+        """
         times, sums = self._times, self._sums
-        if not times or not tpot_s > 0.0:
+        if not times or not tpot_s > 0.0 or began_at < self._moved_at:
             return
         first = min(bisect_right(times, began_at), len(times) - 1)
         level_s = (sums[-1] - sums[first]) / (len(times) - first)
@@ -81,6 +99,17 @@ class Pace:
     def p90_s(self, streams: int) -> float | None:
         """Return the TPOT that nine answers in ten keep at so many streams; None before the first window."""
         return self._tail_ratio() * self._mean_s(streams) if self._times else None
+
+    def p90_per_stream_s(self) -> float | None:
+        """Return how much one stream more adds to that TPOT, by the line; None before the first window."""
+        return self._tail_ratio() * self._level.mean * self._slope_s if self._times else None
+
+    def _move(self, now: float, streams: int) -> None:
+        """From now on learn at this number of streams, and keep little of what was learned elsewhere."""
+        self._learned_at, self._moved_at = float(streams), now
+        kept = _KEPT_WINDOWS if self._times else 0.0
+        self._level = Ewma(self._level.mean, memory=_LEVEL_WINDOWS, prior_samples=kept)
+        self._tail.fade(_KEPT_TAIL)
 
     def _tail_ratio(self) -> float:
         samples = self._tail.samples

@@ -89,6 +89,7 @@ class Signal:
             self._answers,
             kv_share,
             waiting,
+            self._pace.p90_per_stream_s(),
         )
         self._begin(now)
         return reading

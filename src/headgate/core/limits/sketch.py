@@ -34,6 +34,10 @@ class Sketch:
         self._weight = 1.0
         self._total = 0.0
 
+    def fade(self, share: float) -> None:
+        """Let everything that was counted weigh this share (0..1, not 0) of what it did."""
+        self._weight /= share
+
     @property
     def samples(self) -> float:
         """How many numbers the quantiles rest on; never more than the memory."""

@@ -248,3 +248,17 @@ def test_levels_never_shrink_as_the_count_grows() -> None:
         count.change(peak, 0.0)
         learned.append(count.quantile(0.99, 10.0))
     assert all(smaller <= larger for smaller, larger in pairwise(learned))
+
+
+def test_what_is_read_ahead_of_time_can_be_taken_back() -> None:
+    """Whoever only asks what would be decided later must not make it later."""
+    shares, looked_at = (LaneShares([LaneShareSettings("a"), LaneShareSettings("b")], 0.0) for _ in range(2))
+    for each in (shares, looked_at):
+        each.entered("a", 0.0)
+    undo = looked_at.undoing()
+    assert looked_at.headroom("a", 64, 500.0) == 1
+    undo()
+    for each in (shares, looked_at):
+        each.entered("a", 1.0)
+    assert [each.headroom("a", 64, 2.0) for each in (shares, looked_at)] == [2, 2]
+    assert [each.headroom("a", 64, 700.0) for each in (shares, looked_at)] == [2, 2]

@@ -7,7 +7,7 @@ running / part < limit, one at or over it running / part >= limit, so the first 
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 LaneT = TypeVar("LaneT")
@@ -68,6 +68,14 @@ class Concurrency:
         self._current: list[float] = []
         self._minutes: deque[list[float]] = deque(maxlen=_LEARNED_BUCKETS - 1)
         self._past: list[float] = []
+
+    def twin(self) -> "Concurrency":
+        """Return another that has seen the same."""
+        twin = Concurrency(self._since)
+        twin.count, twin._rolls_at = self.count, self._rolls_at
+        twin._current, twin._past = list(self._current), self._past
+        twin._minutes.extend(self._minutes)
+        return twin
 
     def change(self, step: int, now: float) -> None:
         """Move the count by this step."""
@@ -242,6 +250,20 @@ class LaneShares:
     def granted(self, lane: str) -> int:
         """Return the headroom that was last granted to this lane; changes nothing."""
         return self._claims[lane].headroom
+
+    def undoing(self) -> Callable[[], None]:
+        """Return what takes back everything read from here on: reading lets time pass, which mere looking must not."""
+        known = self._limit, self._unused, self._read_at
+        before = [
+            (claim, claim.wanted, claim.headroom, claim.concurrency.twin()) for claim in self._claims.values()
+        ]
+
+        def undo() -> None:
+            self._limit, self._unused, self._read_at = known
+            for claim, wanted, headroom, concurrency in before:
+                claim.wanted, claim.headroom, claim.concurrency = wanted, headroom, concurrency
+
+        return undo
 
     def _read(self, limit: int, now: float) -> None:
         """Grant every lane its headroom anew: the limit has changed, or what was learned is a second old."""

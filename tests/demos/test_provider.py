@@ -12,8 +12,9 @@ from gateway.harness import Asked, chat, run, standing
 from headgate.config.schema import Config
 from headgate.core.events import Arrived, Failed
 from headgate.core.governor.provider import Provider as Account
-from headgate.core.governor.records import Attempt
-from headgate.core.settings import AccountSettings, QuotaLimit
+from headgate.core.governor.records import Attempt, Lane
+from headgate.core.queues.arrival import ArrivalOrder
+from headgate.core.settings import AccountSettings, LaneSettings, QuotaLimit
 from headgate.core.words import FailureKind, QuotaKind, Sent
 from headgate.demos.connection import Address, Answer, Endpoint
 from headgate.demos.crowd import Manners, Wish
@@ -82,11 +83,9 @@ def test_hints_of_output_charged_as_made_count_the_line_before_them() -> None:
 
 
 def attempt(number: int, admitted_at: float) -> Attempt:
-    made = Attempt.__new__(Attempt)
-    made.attempt, made.arrival = number, Arrived(number)
+    lane = Lane(LaneSettings("interactive"), lambda _settings: ArrivalOrder(), 0.0)
+    made = Attempt(Arrived(number), lane, admitted_at, number)
     made.prompt_tokens = made.output_tokens = 1
-    made.output_seen = 0
-    made.charged = None
     made.admitted_at = admitted_at
     return made
 

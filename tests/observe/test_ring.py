@@ -137,7 +137,7 @@ def test_what_is_kept_of_an_arrival_is_everything_but_its_body() -> None:
             "refused retry_budget: 3 retries were charged within 10 s, the budget is 2.4; coming back would be useless",
         ),
         (
-            Yield(1, Reason.SATURATED, 0.04, retry=True, value=2.5, bound=1.0),
+            Yield(1, Reason.SATURATED, 0.04, retry=True, value=2.5, bound=1.0, of_wait=True),
             "refused saturated: a wait of 2.5 s, where it may be 1.0 s; hint 40 ms",
         ),
         (Cancel(1, Reason.DRAINING, 1.0), "cancelled draining; hint 1.0 s"),

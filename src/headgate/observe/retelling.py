@@ -140,7 +140,7 @@ def _reason(decision: Yield, *, was_held: bool) -> str:
         return _AFTER_WAITING.get(decision.reason, "{}").format(waited)
     if decision.reason is Reason.TOO_LATE:
         return f"predicted first token in {seconds(value)}, deadline in {seconds(bound)}"
-    if decision.reason is Reason.SATURATED and isinstance(value, float):
+    if decision.of_wait:
         return f"a wait of {seconds(value)}, where it may be {seconds(max(0.0, bound))}"
     template = _COUNTED.get(decision.reason)
     return template.format(value, bound) if template else _PLAIN[decision.reason]

@@ -214,7 +214,8 @@ def _judge_wait(
         return _refused(knowledge, draft, entry, now, Reason.TOO_LATE, upper_s + ttft_s, left_s, wait_s)
     if draft.hold_until is not None and not _is_due(entry, now) and now + upper_s > draft.hold_until:
         left_s = draft.hold_until - now
-        return _refused(knowledge, draft, entry, now, Reason.SATURATED, upper_s, left_s, wait_s)
+        refused = refusal(knowledge, draft, Reason.SATURATED, now, upper_s, left_s)._replace(of_wait=True)
+        return Plan(draft, entry, None, refused, wait_s)
     return Plan(draft, entry, None, Hold(draft.attempt, place, wait_s), wait_s)
 
 

@@ -1,6 +1,6 @@
 """Compiles the rooms that every request passes, with mypyc, where a C compiler and Python's headers are at hand.
 
-The same sources run either way, with the same results: compiled, a decision costs a fifth. What is compiled is named
+The same sources run either way, with the same results: compiled, a request costs a half (bench/). What is compiled is named
 in pyproject.toml, in groups that two processors build side by side. The build backend calls this page for an
 installation from the checkout (the extensions then lie beside their sources) and for a wheel (which gets them inside).
 The Makefile calls it by the verbs at its end; `fresh` removes extensions that are older than a source, because
@@ -57,7 +57,7 @@ def compiled() -> bool:
             return True
         remove()
         missing = (done.stdout + done.stderr)[-2000:]
-    say(f"not compiled, so a decision costs five times as much: {missing}")
+    say(f"not compiled, so a request costs twice as much: {missing}")
     return False
 
 

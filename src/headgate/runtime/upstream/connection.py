@@ -12,6 +12,7 @@ from headgate.core.words import FailureKind
 from headgate.runtime.upstream.answer import ProtocolViolationError
 from headgate.runtime.upstream.call import UpstreamCall
 from headgate.runtime.upstream.contract import AnswerHead
+from headgate.runtime.upstream.outbox import Outbox
 from headgate.runtime.upstream.reader import AnswerReader
 from headgate.runtime.upstream.settings import UpstreamSettings
 from headgate.runtime.upstream.sweep import Sweep
@@ -21,6 +22,7 @@ class Shelf(Protocol):
     """The pool, as its connections see it."""
 
     settings: UpstreamSettings
+    outbox: Outbox
     sweep: Sweep
 
     def connect(self, call: UpstreamCall) -> None:
@@ -77,7 +79,12 @@ class UpstreamConnection:
         self.stamp = self._clock.now
         if call.paused:
             self._transport.pause_reading()
-        self._transport.write(call.message)
+        self._pool.outbox.put(self, call.message)
+
+    def deliver(self, data: bytes) -> None:
+        """Write now, or nowhere when the connection is lost."""
+        if self._transport is not None:
+            self._transport.write(data)
 
     def pause(self) -> None:
         """Read nothing until `resume`."""

@@ -2,9 +2,9 @@
 
 import asyncio
 import ssl as tls
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from headgate.core.words import FailureKind
 from headgate.runtime.upstream.call import UpstreamCall
@@ -12,6 +12,7 @@ from headgate.runtime.upstream.connecting import Connecting
 from headgate.runtime.upstream.connection import UpstreamConnection
 from headgate.runtime.upstream.contract import Ear, Receiver
 from headgate.runtime.upstream.fields import REQUEST_RESERVED, HeaderWriter, Lines
+from headgate.runtime.upstream.outbox import Outbox
 from headgate.runtime.upstream.settings import UpstreamSettings
 from headgate.runtime.upstream.sweep import Sweep
 
@@ -24,6 +25,10 @@ _DEFAULT_PORTS: Final = {False: 80, True: 443}
 def _check_target(target: bytes) -> None:
     if not target or any(byte <= 0x20 or byte == 0x7F for byte in target):
         raise ValueError("a request target with a space or a control character in it cannot be sent")
+
+
+def _soon(callback: Callable[..., Any]) -> object:
+    return asyncio.get_running_loop().call_soon(callback)
 
 
 class UpstreamPool:
@@ -52,6 +57,7 @@ class UpstreamPool:
         self._kept: list[UpstreamConnection] = []
         self._connections: set[UpstreamConnection] = set()
         self._connecting: dict[UpstreamCall, tuple[Connecting, UpstreamConnection]] = {}
+        self.outbox = Outbox(_soon)
         self.sweep = Sweep(self._check, self._forgive)
         self.ear: Ear | None = None
         """Who listens to how the engine does; set it before the first request."""

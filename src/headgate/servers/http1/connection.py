@@ -5,11 +5,10 @@ because pausing the reading would hide a hang-up. How long anything may take is 
 """
 
 import asyncio
-import socket
-import struct
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
+from headgate.runtime.upstream.outbox import Outbox
 from headgate.runtime.upstream.sweep import Sweep
 from headgate.servers.http1.answers import CONTINUE, AnswerHeads
 from headgate.servers.http1.backlog import Backlog
@@ -20,6 +19,7 @@ from headgate.servers.http1.framing import UnacceptableError
 from headgate.servers.http1.intake import IDLE, Intake
 from headgate.servers.http1.limits import ServerLimits
 from headgate.servers.http1.patience import Patience, Verdict
+from headgate.servers.http1.wire import Wire
 
 OPEN: Final = 0
 DEAF: Final = 1
@@ -29,8 +29,6 @@ CLOSING: Final = 3
 _TURNS: Final = 32
 """How many pipelined requests are served before other connections get their turn."""
 
-_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
-
 
 class Owner(Protocol):
     """The server, as its connections see it."""
@@ -39,6 +37,7 @@ class Owner(Protocol):
     limits: ServerLimits
     budget: ByteBudget
     heads: AnswerHeads
+    outbox: Outbox
     sweep: Sweep
     draining: bool
 
@@ -62,42 +61,17 @@ class Owner(Protocol):
         """Dress what has gone wrong with a request."""
 
 
-def _reset(transport: asyncio.Transport) -> None:
-    """Close so that the client sees a reset, which no reader takes for the end of an answer."""
-    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-    transport.abort()
-
-
-def _prepare(transport: asyncio.Transport, limits: ServerLimits) -> str:
-    """Bound what the transport buffers for a slow client, and return the client's address."""
-    transport.set_write_buffer_limits(limits.write_high_bytes, limits.write_low_bytes)
-    peername: tuple[str, ...] = transport.get_extra_info("peername") or ("",)
-    return peername[0]
-
-
-def _half_close(transport: asyncio.Transport) -> None:
-    """Say that nothing more will be sent, where that can be said: TLS has no half-close."""
-    if transport.can_write_eof():
-        transport.write_eof()
-
-
-def _send_nowhere(_data: bytes) -> None:
-    """Drop what is written after the client has left."""
-
-
 # Transports call it by its methods; a compiled class that inherits from an interpreted one loses its fixed fields.
 class Connection:
     """Serves one client, as an `asyncio.Protocol` without inheriting from it."""
 
     __slots__ = (
-        "_advancing", "_backlog", "_exchange", "_intake", "_server", "_slow", "_state", "_transport", "heads", "patience",
-        "send", "soon",
+        "_advancing", "_backlog", "_exchange", "_intake", "_server", "_slow", "_state", "heads", "patience", "soon", "wire",
     )  # fmt: skip
 
     def __init__(self, server: Owner) -> None:
         self._server = server
         self._intake = Intake(server.application, server.limits, server.budget)
-        self._transport: asyncio.Transport | None = None
         self._exchange: HttpExchange | None = None
         self._backlog = Backlog(server.limits)
         self._state = OPEN
@@ -106,15 +80,13 @@ class Connection:
         self.patience = Patience(server.sweep, server.limits)
         self.heads = server.heads
         self.soon: Callable[[Callable[..., Any]], object] = server.soon
-        self.send: Callable[[bytes], None] = _send_nowhere
+        self.wire = Wire(server.outbox)
 
     # ---- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport, or refuse a connection beyond the cap with a prebuilt answer."""
-        self._transport = stream = cast("asyncio.Transport", transport)
-        self.send = stream.write
-        self._intake.peer = _prepare(stream, self._server.limits)
+        self._intake.peer = self.wire.attach(cast("asyncio.Transport", transport), self._server.limits)
         if not self._server.admit(self):
             self._linger(self._server.full_answer())
             if self._server.crowded:
@@ -135,14 +107,14 @@ class Connection:
             self._lose(self._exchange)
             self.abort()
         else:
+            self.wire.flush()
             self._state = CLOSING  # the transport closes when what is written has left
             self.patience.writing()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """End what was under way."""
         self._state = CLOSING
-        self._transport = None
-        self.send = _send_nowhere
+        self.wire.detach()
         if self._exchange is not None:
             self._lose(self._exchange)
         self._backlog.clear()
@@ -185,15 +157,16 @@ class Connection:
     def cut(self, exchange: HttpExchange, last: bytes, *, framed: bool) -> None:
         """Break off an answer: a framed one shows it by its missing end and is flushed, another needs a reset."""
         self._let_go(exchange)
-        if self._transport is None:
+        self.wire.flush()
+        if not self.wire.attached:
             return
         if framed and not self._slow:
-            self.send(last)
+            self.wire.send(last)
             self._close()
             self.patience.parting()
         elif exchange.started and not framed:
             self._state = CLOSING
-            _reset(self._transport)
+            self.wire.reset()
         else:
             self.abort()
 
@@ -210,8 +183,7 @@ class Connection:
     def abort(self) -> None:
         """Cut the connection at once."""
         self._state = CLOSING
-        if self._transport is not None:
-            self._transport.abort()
+        self.wire.abort()
 
     def on_deadline(self, now: float) -> None:
         """Act on a deadline that has passed."""
@@ -258,7 +230,7 @@ class Connection:
             if self._server.draining:
                 self._refuse(UnacceptableError(503, "draining", "the server is shutting down"))
                 return len(data)
-            self.send(CONTINUE)
+            self.wire.send(CONTINUE)
         if intake.phase not in {IDLE, self.patience.phase}:
             self.patience.reading(intake.phase)
         return begin
@@ -309,29 +281,28 @@ class Connection:
 
     def _linger(self, answer: bytes) -> None:
         """Send a last answer, half-close, and drop what still comes: a reset would destroy the answer."""
-        assert self._transport is not None
         self._state = LINGERING
         self._backlog.clear()
         self._intake.release()
-        self.send(answer)
-        _half_close(self._transport)
+        self.wire.send(answer)
+        self.wire.half_close()
         self.patience.parting()
 
     def _drop(self, size_bytes: int) -> None:
         """Drop input; past the bound leave a lingering client's in the kernel, so that it can still read."""
         self._backlog.drop(size_bytes)
-        if self._state == LINGERING and self._backlog.lingered and self._transport is not None:
-            self._transport.pause_reading()
+        if self._state == LINGERING and self._backlog.lingered:
+            self.wire.deafen()
         elif self._state == DEAF and self._backlog.flooded:
             self.abort()
 
     def _close(self) -> None:
         """Close when all that is written has left; with unread input dropped, linger instead."""
-        if self._transport is None:
+        if not self.wire.attached:
             return
         if self._backlog.held or self._state == DEAF:
             self._linger(b"")
         else:
             self._state = CLOSING
             self.patience.writing()
-            self._transport.close()
+            self.wire.close()

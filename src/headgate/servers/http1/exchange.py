@@ -7,6 +7,7 @@ from headgate.runtime.upstream.fields import Lines
 from headgate.servers.http1.answers import AnswerHeads
 from headgate.servers.http1.contract import Head, Headers, Refusal
 from headgate.servers.http1.intake import Intake
+from headgate.servers.http1.wire import Wire
 
 _BODILESS: Final = frozenset((204, 304))
 _LAST_CHUNK: Final = b"0\r\n\r\n"
@@ -20,8 +21,8 @@ class Line(Protocol):
     """The connection, as its exchange sees it."""
 
     heads: AnswerHeads
-    send: Callable[[bytes], None]
     soon: Callable[[Callable[..., Any]], object]
+    wire: Wire
 
     def closing_after(self, exchange: "HttpExchange") -> bool:
         """Tell whether this exchange's answer is the connection's last."""
@@ -76,10 +77,10 @@ class HttpExchange:
         connection = self._connection
         close = close or connection.closing_after(self)
         if status in _BODILESS:
-            connection.send(connection.heads.bodiless(status, headers, close=close))
+            connection.wire.send(connection.heads.bodiless(status, headers, close=close))
         else:
             head = connection.heads.sized(status, headers, len(body), close)
-            connection.send(head if self._silent else head + body)
+            connection.wire.send(head if self._silent else head + body)
         self._over = True
         connection.answered(self, close)
 
@@ -111,9 +112,9 @@ class HttpExchange:
         if self._chunked and data and not self.gone and not self._over:  # the way of a streamed event
             if self._pending:
                 pending, self._pending = self._pending, b""
-                self._connection.send(b"%b%x\r\n%b\r\n" % (pending, len(data), data))
+                self._connection.wire.send(b"%b%x\r\n%b\r\n" % (pending, len(data), data))
             else:
-                self._connection.send(b"%x\r\n%b\r\n" % (len(data), data))
+                self._connection.wire.send(b"%x\r\n%b\r\n" % (len(data), data))
         elif data and not self.gone:
             self._expect(started=True)
             if not self._silent:
@@ -132,7 +133,7 @@ class HttpExchange:
             return
         ending = _LAST_CHUNK if self._chunked else b""
         if self._pending or ending:
-            self._connection.send(self._pending + ending)
+            self._connection.wire.send(self._pending + ending)
             self._pending = b""
         self._over = True
         self._connection.answered(self, self._connection.closing_after(self))
@@ -168,9 +169,9 @@ class HttpExchange:
                 raise ValueError("more body bytes than the length that was announced")
             self._size_left -= len(data)
         pending, self._pending = self._pending, b""
-        self._connection.send(pending + data if pending else data)
+        self._connection.wire.send(pending + data if pending else data)
 
     def _flush(self) -> None:
         if self._pending and not self.gone and not self._over:
             pending, self._pending = self._pending, b""
-            self._connection.send(pending)
+            self._connection.wire.send(pending)

@@ -6,6 +6,7 @@ import ssl as tls
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from headgate.runtime.upstream.outbox import Outbox
 from headgate.runtime.upstream.sweep import Sweep
 from headgate.servers.http1.answers import AnswerHeads
 from headgate.servers.http1.budget import ByteBudget
@@ -40,6 +41,7 @@ class HttpServer:
         self.draining = False
         self.refused_connections = 0
         self._loop = asyncio.get_running_loop()
+        self.outbox = Outbox(self._loop.call_soon)
         self._connections: set[Connection] = set()
         self._cap = self.limits.connections or connections_by_descriptors()
         self._listeners: list[tuple[socket.socket, asyncio.Server]] = []

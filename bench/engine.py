@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import socket
 import sys
 import time
 from typing import cast
@@ -14,6 +15,8 @@ from bench import wire
 
 _PLAIN = wire.stream_writes(with_usage=False)
 _WITH_USAGE = wire.stream_writes(with_usage=True)
+
+_ACCEPTS_PER_TURN = 8
 
 _GETS = {b"/v1/models": wire.MODELS_ANSWER, b"/metrics": wire.METRICS_ANSWER}
 
@@ -88,9 +91,12 @@ def _content_length(data: bytes, end: int) -> int:
 
 async def _serve(port: int, spacing_s: float) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: _Connection(loop, spacing_s), "127.0.0.1", port, backlog=4096)
-    async with server:
-        await server.serve_forever()
+    with socket.create_server(("127.0.0.1", port), backlog=4096) as sock:
+        sock.setblocking(False)
+        # libuv takes one connection from each descriptor in a turn: with one the engine would be the queue.
+        for _ in range(_ACCEPTS_PER_TURN):
+            await loop.create_server(lambda: _Connection(loop, spacing_s), sock=sock.dup(), backlog=4096)
+        await loop.create_future()
 
 
 if __name__ == "__main__":

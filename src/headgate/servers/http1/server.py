@@ -16,7 +16,10 @@ from headgate.servers.http1.framing import UnacceptableError
 from headgate.servers.http1.intake import EarlyRefusalError
 from headgate.servers.http1.limits import ServerLimits, connections_by_descriptors
 
-_SURPLUS_CONNECTIONS: Final = 64
+_ACCEPTS_PER_TURN: Final = 8
+"""With a thousand streams a turn of the loop takes milliseconds: at one a turn, a thousand new users a second would wait
+in the kernel for a tenth of one. libuv has not accepted in a loop since 1.45."""
+_SURPLUS_CONNECTIONS: Final = 56
 """How many connections over the cap may linger with their refusal; what comes beyond is closed at once."""
 
 
@@ -44,7 +47,7 @@ class HttpServer:
         self.outbox = Outbox(self._loop.call_soon)
         self._connections: set[Connection] = set()
         self._cap = self.limits.connections or connections_by_descriptors()
-        self._listeners: list[tuple[socket.socket, asyncio.Server]] = []
+        self._listeners: list[tuple[socket.socket, list[asyncio.Server]]] = []
         self._full_answer = b""
         self._emptied: asyncio.Future[None] | None = None
 
@@ -68,25 +71,29 @@ class HttpServer:
         self.sweep.start()
         return bound_port
 
-    async def _accept(self, sock: socket.socket, ssl: tls.SSLContext | None) -> asyncio.Server:
-        return await self._loop.create_server(
-            lambda: cast("asyncio.Protocol", Connection(self)),
-            sock=sock,
-            backlog=self.limits.backlog,
-            ssl=ssl,
-            ssl_handshake_timeout=self.limits.head_s if ssl is not None else None,
-        )
+    async def _accept(self, sock: socket.socket, ssl: tls.SSLContext | None) -> list[asyncio.Server]:
+        """Accept on several descriptors of one socket: libuv takes one connection from each in a turn of its loop."""
+        return [
+            await self._loop.create_server(
+                lambda: cast("asyncio.Protocol", Connection(self)),
+                sock=sock.dup(),
+                backlog=self.limits.backlog,
+                ssl=ssl,
+                ssl_handshake_timeout=self.limits.head_s if ssl is not None else None,
+            )
+            for _ in range(_ACCEPTS_PER_TURN)
+        ]
 
     async def secure(self, ssl: tls.SSLContext | None) -> None:
         """Serve new connections with this context, or without TLS; those that are open stay as they are.
 
-        The socket goes on listening under a second descriptor while its listener is replaced: nobody is refused.
+        The socket goes on listening while its listeners are replaced: nobody is refused.
         """
         fresh = []
-        for sock, listener in self._listeners:
-            twin = sock.dup()
-            fresh.append((twin, await self._accept(twin, ssl)))
-            listener.close()
+        for sock, listeners in self._listeners:
+            fresh.append((sock, await self._accept(sock, ssl)))
+            for listener in listeners:
+                listener.close()
         self._listeners = fresh
 
     def adopt(self, limits: ServerLimits, byte_budget: int) -> None:
@@ -103,16 +110,19 @@ class HttpServer:
 
     def stop_listening(self) -> None:
         """Accept no more connections; those that are open go on."""
-        for _sock, listener in self._listeners:
-            listener.close()
+        for sock, listeners in self._listeners:
+            sock.close()
+            for listener in listeners:
+                listener.close()
 
     async def close(self) -> None:
         """Stop listening, cut every connection, and return when all are closed; clients count as gone."""
         self.stop_listening()
         for connection in tuple(self._connections):
             connection.abort()
-        for _sock, listener in self._listeners:
-            await listener.wait_closed()
+        for _sock, listeners in self._listeners:
+            for listener in listeners:
+                await listener.wait_closed()
         self._listeners.clear()
         if self._connections:
             self._emptied = self._loop.create_future()

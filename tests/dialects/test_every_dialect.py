@@ -168,3 +168,31 @@ def test_every_refusal_fits_into_an_event_too(dialect: Dialect, reason: Reason) 
 def test_a_later_usage_completes_an_earlier_one() -> None:
     assert Usage(None, 7).after(Usage(5, None)) == Usage(5, 7)
     assert Usage(6, 7).after(Usage(5, 1)) == Usage(6, 7)
+
+
+ARRAYS = {
+    "messages": [{"role": "user", "content": "a"}],
+    "tools": [{"name": "f", "parameters": {"model": {}, "more": {"model": {}, "stream": {}}}}],
+    "input": ["say", '"model": "model"'],
+    "prompt": ["[", "]"],
+    "documents": ["a", "b"],
+    "stop_sequences": ["model", "model"],
+    "nobody knows": [{"model": 1, "more": {"model": 2}}],
+}
+
+
+@pytest.mark.parametrize("path", [path for each in ALL for path in each.readers])
+@pytest.mark.parametrize("last", ARRAYS)
+@pytest.mark.parametrize("padding", [0, 5_000], ids=["short", "long"])
+def test_a_name_in_an_array_is_none_of_the_bodys_own_and_a_second_one_is_refused(
+    path: bytes, last: str, padding: int
+) -> None:
+    read = BY_PATH[path].readers[path]
+    arrays = {name: array for name, array in ARRAYS.items() if name != last} | {last: ARRAYS[last]}
+    fields = {"max_tokens": 5, **arrays, "model": "m", "more": "[" * padding}
+    assert read(json.dumps(fields).encode()).model == "m"
+
+    for twice in ({"model": "m", **fields}, {**arrays, "model": "m", "max_tokens": 5}):
+        doubled = json.dumps(twice)[:-1] + ',"model":"m","more":"' + "]" * padding + '"}'
+        with pytest.raises(BadInputError, match="more than once"):
+            read(doubled.encode())

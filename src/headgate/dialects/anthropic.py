@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import ClassVar, Final
 
 import msgspec
-from msgspec import Raw
 
-from headgate.dialects.bodies import ABSENT, Messages, Model, Tokens, Tools, decode, named_model
+from headgate.dialects.anthropic_bodies import ANSWER, ERROR, EVENT, REQUEST, Counts, Error, Event, Piece
+from headgate.dialects.bodies import ABSENT, decode, named_model
 from headgate.dialects.contract import (
     EngineError,
     Family,
@@ -47,53 +47,6 @@ _TYPE_OF_STATUS: Final = {status: kind for kind, status in STATUS_OF_TYPE.items(
 }
 
 
-class _Messages(msgspec.Struct, kw_only=True):
-    model: Model | None = None
-    max_tokens: Tokens | None = None
-    messages: Messages
-    stream: bool | None = None
-    stop_sequences: Raw = ABSENT
-    tools: Tools = ABSENT
-
-
-class _Usage(msgspec.Struct):
-    input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    output_tokens: int | None = None
-
-
-class _Message(msgspec.Struct):
-    usage: _Usage | None = None
-
-
-class _Piece(msgspec.Struct):
-    type: str = ""
-    text: str = ""
-    thinking: str = ""
-    partial_json: str = ""
-    stop_reason: str | None = None
-
-
-class _Error(msgspec.Struct):
-    type: str | None = None
-    message: str | None = None
-
-
-class _Event(msgspec.Struct):
-    type: str = ""
-    message: _Message | None = None
-    delta: _Piece | None = None
-    content_block: _Piece | None = None
-    usage: _Usage | None = None
-    error: Raw = ABSENT
-
-
-_messages = msgspec.json.Decoder(_Messages)
-_event = msgspec.json.Decoder(_Event)
-_answer = msgspec.json.Decoder(_Message)
-_error = msgspec.json.Decoder(_Error)
-
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
 _INPUT: Final = re.compile(rb'"input_tokens"\s*:\s*(\d{1,8})[,}\s]')
 _OUTPUT: Final = re.compile(rb'"output_tokens"\s*:\s*(\d{1,8})[,}\s]')
@@ -104,7 +57,7 @@ _PING: Final = (b"event: ping", b"event:ping")
 
 
 def _read_messages(body: bytes) -> RequestFacts:
-    request = decode(_messages, body)
+    request = decode(REQUEST, body)
     media_tokens, text_bytes = measure(body)
     return RequestFacts(
         named_model(request.model),
@@ -117,7 +70,7 @@ def _read_messages(body: bytes) -> RequestFacts:
     )
 
 
-def _usage(usage: _Usage | None) -> Usage | None:
+def _usage(usage: Counts | None) -> Usage | None:
     """Count the whole prompt: what came from the cache and what went into it are beside `input_tokens`."""
     if usage is None:
         return None
@@ -131,7 +84,7 @@ def _usage_from(answer: bytes, start: int) -> Usage:
     return Usage(total(count(_INPUT, answer, start), written, read), count(_OUTPUT, answer, start), read)
 
 
-def _piece(piece: _Piece | None) -> bool:
+def _piece(piece: Piece | None) -> bool:
     """Whether this piece of a block is more than its frame; a tool's name is the model's own word."""
     if piece is None:
         return False
@@ -158,12 +111,12 @@ class Anthropic:
         if not data or event.startswith(_PING):
             return StreamEvent(silent=True)
         try:
-            said = _event.decode(data)
+            said = EVENT.decode(data)
         except (msgspec.DecodeError, RecursionError):
             return StreamEvent(content=True)
         return self._read(said, data)
 
-    def _read(self, said: _Event, data: bytes) -> StreamEvent:
+    def _read(self, said: Event, data: bytes) -> StreamEvent:
         match said.type:
             case "content_block_delta":
                 return StreamEvent(content=_piece(said.delta))
@@ -180,16 +133,16 @@ class Anthropic:
                 return StreamEvent(done=True)
             case "ping":
                 return StreamEvent(silent=True)
-        if bytes(said.error) not in {b"", b"null"}:
+        if said.error is not ABSENT and bytes(said.error) != b"null":
             return StreamEvent(error=self._engine_error(said, data))
         return StreamEvent()
 
-    def _engine_error(self, said: _Event, data: bytes) -> EngineError:
+    def _engine_error(self, said: Event, data: bytes) -> EngineError:
         """Take the status from the error's type; put an error of another shape into this one."""
         try:
-            error = _error.decode(bytes(said.error))
+            error = ERROR.decode(bytes(said.error))
         except (msgspec.DecodeError, RecursionError):
-            error = _Error()
+            error = Error()
         status = STATUS_OF_TYPE.get(error.type or "", 502)
         if said.type == "error":
             return EngineError(status, data)
@@ -201,7 +154,7 @@ class Anthropic:
         A tool call's input is JSON of its own and may have a `usage` too, so a whole answer is parsed.
         """
         try:
-            return _usage(_answer.decode(answer).usage)
+            return _usage(ANSWER.decode(answer).usage)
         except (msgspec.DecodeError, RecursionError):
             pass
         start = max((found.start() for found in _USAGE.finditer(answer)), default=-1)
@@ -214,7 +167,7 @@ class Anthropic:
 
     def is_aborted(self, answer: bytes) -> bool:
         """Whether the answer stopped for `abort`: vLLM's word for work that it gave up."""
-        return b'"abort"' in answer and _ABORT.search(answer) is not None
+        return answer.find(b'"abort"') >= 0 and _ABORT.search(answer) is not None
 
     def error(self, kind: str, code: str | None, message: str, field: str | None = None) -> bytes:
         """Dress an error as `{"type": "error", ...}`; there is no room for a code or a field but in the message."""

@@ -9,7 +9,8 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from headgate.dialects.bodies import LIMITS, MOST_MODEL_CHARS, Model, decode, named_model
+from headgate.dialects.audio_bodies import EVENT, SPEECH
+from headgate.dialects.bodies import LIMITS, MOST_MODEL_CHARS, decode, named_model
 from headgate.dialects.contract import BadInputError, FormReader, Reader, RequestFacts, StreamEvent, Usage
 from headgate.dialects.forms import read_form
 from headgate.dialects.openai import OpenAI
@@ -21,26 +22,6 @@ BYTES_PER_POSITION: Final = 320
 
 _FIELDS: Final = ("model", "stream")
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False, "": False}
-
-
-class _Speech(msgspec.Struct):
-    model: Model | None = None
-    stream: bool | None = None
-    stream_format: str | None = None
-
-
-class _Usage(msgspec.Struct):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-
-
-class _Event(msgspec.Struct):
-    type: str = ""
-    usage: _Usage | None = None
-
-
-_speech = msgspec.json.Decoder(_Speech)
-_event = msgspec.json.Decoder(_Event)
 
 
 def _read_recording(body: bytes, boundary: bytes) -> RequestFacts:
@@ -62,7 +43,7 @@ def _read_recording(body: bytes, boundary: bytes) -> RequestFacts:
 
 
 def _read_speech(body: bytes) -> RequestFacts:
-    request = decode(_speech, body)
+    request = decode(SPEECH, body)
     stream = request.stream is True or request.stream_format == "sse"
     return RequestFacts(named_model(request.model), stream, max_tokens=None, answers=1, include_usage=True)
 
@@ -88,7 +69,7 @@ class Audio(OpenAI):
     def read_event(self, event: bytes) -> StreamEvent:
         """Read one whole event, of either kind of stream."""
         try:
-            said = _event.decode(payload(event))
+            said = EVENT.decode(payload(event))
         except (msgspec.DecodeError, RecursionError):
             return super().read_event(event)
         usage = said.usage

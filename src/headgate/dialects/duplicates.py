@@ -5,7 +5,10 @@ readings of one body are a way around a limit, so the few fields that limits han
 """
 
 import re
-from collections.abc import Sized
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Raw
 
 from headgate.dialects.arrays import read_keys
 
@@ -24,19 +27,16 @@ class Guard:
         self._fields = fields
         self._names = tuple(f'"{field}"'.encode() for field in fields)
 
-    def find(self, body: bytes, array: Sized = b"") -> str | None:
+    def find(self, body: bytes, arrays: Sequence[Raw] = ()) -> str | None:
         """Return the guarded field that this valid JSON object names more than once, or None.
 
-        `array` is the value of one of its other fields: where it is the only array, nothing inside it is looked at.
+        `arrays` are values of its other fields, in which nothing needs to be looked at.
 
-        A count of each quoted name decides nearly always; only bodies in which one of them stands twice (a tool
-        with a parameter called "model") are looked at again.
+        A count of each quoted name decides nearly always; only bodies in which one of them stands twice are looked
+        at again.
         """
-        begin = body.find(b"[")
-        end = body.rfind(b"]") + 1
-        # From the first bracket to the last: no other array is as long.
-        outside = body[:begin] + body[end:] if end - begin == len(array) else body
-        if b"\\u00" in outside and _ESCAPED_LETTER.search(outside):
+        outside = _outside(body, arrays)
+        if outside.find(b"\\u00") >= 0 and _ESCAPED_LETTER.search(outside):
             return self._look_again(body)
         for quoted in self._names:
             if outside.count(quoted) > 1:
@@ -55,5 +55,35 @@ class Guard:
         return next((field for field, count in counts.items() if count > 1), None)
 
 
-find = Guard(FIELDS).find
+def _outside(body: bytes, arrays: Sequence[Raw]) -> bytes:
+    """Return the body without these arrays, as far as they can be found at once."""
+    if len(arrays) == 1:
+        begin, end = body.find(b"["), body.rfind(b"]") + 1
+        if end - begin == len(arrays[0]):  # from the first bracket to the last: no other array is as long
+            return body[:begin] + body[end:]
+    return _cut(body, [bytes(array) for array in arrays])
+
+
+def _cut(body: bytes, arrays: list[bytes]) -> bytes:
+    """Cut out arrays from the left, as long as it is one of them that begins at the next bracket.
+
+    Should that bracket be part of a string, what is cut out may begin and end inside strings. No name is lost then:
+    what the body reads as strings there is what stands between an array's strings, which is no letter of a name but
+    those of true, false and null.
+    """
+    pieces: list[bytes] = []
+    at = 0
+    begin = body.find(b"[")
+    while begin >= 0:
+        found = next((array for array in arrays if body.startswith(array, begin)), None)
+        if found is None:
+            break
+        arrays.remove(found)
+        pieces.append(body[at:begin])
+        at = begin + len(found)
+        begin = body.find(b"[", at)
+    return b"".join((*pieces, body[at:])) if pieces else body
+
+
+COMMON: Final = Guard(FIELDS)
 """The guard of the fields that chat completions, completions and messages have in common."""

@@ -30,14 +30,21 @@ def measure(body: bytes) -> tuple[int, int | None]:
 
     The length is None for a body without base64 worth a subtraction. A body without typed parts costs one search.
     """
-    if body.find(_HAS_PARTS) < 0:
+    first = body.find(_HAS_PARTS)
+    if first < 0:
         return 0, None
     text = body
     if len(body) >= _LARGE_BYTES:
         for mark in _MARKS:
             text = _without_data(text, mark)
-    tokens = MEDIA_TOKENS * sum(1 for _ in _PART.finditer(text))
-    return tokens, None if text is body else len(text)
+    if text is body:
+        return MEDIA_TOKENS * _parts(body, first), None
+    return MEDIA_TOKENS * _parts(text, 0), len(text)
+
+
+def _parts(text: bytes, begin: int) -> int:
+    """Count the parts that are no text, from the first part of any kind on."""
+    return sum(1 for _ in _PART.finditer(text, begin))
 
 
 def _without_data(body: bytes, mark: bytes) -> bytes:

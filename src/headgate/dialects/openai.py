@@ -6,7 +6,7 @@ pass untouched. Errors name the field and the limit and never repeat the body.
 
 import re
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 from msgspec import Raw
@@ -16,13 +16,7 @@ from headgate.dialects.bodies import (
     ABSENT,
     MOST_MESSAGES,
     MOST_PROMPTS,
-    Answers,
-    LeastTokens,
-    Messages,
-    Model,
-    Tokens,
-    Tools,
-    check_bounds,
+    check_request,
     count_texts,
     decode,
     named_model,
@@ -38,100 +32,34 @@ from headgate.dialects.contract import (
     StreamEvent,
     Usage,
 )
-from headgate.dialects.duplicates import find
+from headgate.dialects.duplicates import COMMON
 from headgate.dialects.media import measure
+from headgate.dialects.openai_bodies import (
+    CHAT,
+    CHUNK,
+    COMPLETION,
+    ERROR_CODE,
+    Chat,
+    Choice,
+    Counts,
+    Request,
+)
 from headgate.dialects.refusals import Refuser
 from headgate.dialects.sse import payload
 from headgate.dialects.token_counts import cached, count, find_cached, sane
 
-
-class _StreamOptions(msgspec.Struct):
-    include_usage: bool | None = None
-
-
-class _Request(msgspec.Struct):
-    model: Model | None = None
-    stream: bool | None = None
-    stream_options: _StreamOptions | None = None
-    max_tokens: Tokens | None = None
-    min_tokens: LeastTokens | None = None
-    ignore_eos: bool | None = None
-    n: Answers | None = None
-    stop: Raw = ABSENT
-    logit_bias: Raw = ABSENT
-
-
-class _Chat(_Request, kw_only=True):
-    messages: Messages
-    max_completion_tokens: Tokens | None = None
-    tools: Tools = ABSENT
-
-    def is_short(self) -> bool:
-        """Whether there is nothing in it that could be beyond its bound: the usual request, for a fifth of the price."""
-        return (
-            self.tools is ABSENT
-            and self.stop is ABSENT
-            and self.logit_bias is ABSENT
-            and len(self.messages) <= MOST_MESSAGES
-            and FILLED.match(self.messages) is not None
-        )
-
-
-class _Completion(_Request, kw_only=True):
-    prompt: Raw = ABSENT
-    best_of: Answers | None = None
-
-
-class _Delta(msgspec.Struct):
-    content: Raw = ABSENT
-    reasoning_content: Raw = ABSENT
-    reasoning: Raw = ABSENT
-    tool_calls: Raw = ABSENT
-    function_call: Raw = ABSENT
-    refusal: Raw = ABSENT
-    audio: Raw = ABSENT
-
-
-class _Choice(msgspec.Struct):
-    delta: _Delta | None = None
-    text: Raw = ABSENT
-    finish_reason: str | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: Raw = ABSENT
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] | None = None
-    usage: _Usage | None = None
-    error: Raw = ABSENT
-
-
-class _ErrorCode(msgspec.Struct):
-    code: int | str | None = None
-    type: str | None = None
-
-
-_chat = msgspec.json.Decoder(_Chat)
-_completion = msgspec.json.Decoder(_Completion)
-_chunk = msgspec.json.Decoder(_Chunk)
-_error_code = msgspec.json.Decoder(_ErrorCode)
-
-_NOTHING = frozenset((b"", b"null", b'""', b"[]", b"{}"))
-_USAGE = re.compile(rb'"usage"\s*:\s*\{')
-_PROMPT_TOKENS = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,8})[,}\s]')
-_OUTPUT_TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,8})[,}\s]')
+_NOTHING: Final = frozenset((b"", b"null", b'""', b"[]", b"{}"))
+_USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
+_PROMPT_TOKENS: Final = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,8})[,}\s]')
+_OUTPUT_TOKENS: Final = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,8})[,}\s]')
 # As every engine writes it: found in one search. Anything else is searched for field by field.
-_PLAIN_USAGE = re.compile(
+_PLAIN_USAGE: Final = re.compile(
     rb'"usage"\s*:\s*\{\s*"prompt_tokens"\s*:\s*(\d{1,7})\s*,[^{}]*?"completion_tokens"\s*:\s*(\d{1,7})[,}\s]'
 )
-_ABORT = re.compile(rb'"finish_reason"\s*:\s*"abort"')
-_OPENING_BRACE = re.compile(rb"\s*\{")
+_ABORT: Final = re.compile(rb'"finish_reason"\s*:\s*"abort"')
+_OPENING_BRACE: Final = re.compile(rb"\s*\{")
 # Words that engines and OpenAI use where the code is not a number.
-_STATUS_OF_WORD = {
+_STATUS_OF_WORD: Final = {
     "rate_limit_exceeded": 429,
     "slow_down": 429,
     "server_is_overloaded": 503,
@@ -141,10 +69,10 @@ _STATUS_OF_WORD = {
 
 
 def _read_chat(body: bytes) -> RequestFacts:
-    request = parse(_chat, body)
-    if not request.is_short():
-        check_bounds(request)
-    if field := find(body, request.messages):
+    request = parse(CHAT, body)
+    if not _is_short(request):
+        check_request(request, body, COMMON)
+    elif field := COMMON.find(body, [request.messages]):
         raise twice(field)
     fixed_tokens, text_bytes = measure(body)
     limit = request.max_completion_tokens
@@ -162,8 +90,20 @@ def _read_chat(body: bytes) -> RequestFacts:
     )
 
 
+def _is_short(request: Chat) -> bool:
+    """Whether there is nothing in it that could be beyond its bound: the usual request, for a fifth of the price."""
+    messages = request.messages
+    return (
+        request.tools is ABSENT
+        and request.stop is ABSENT
+        and request.logit_bias is ABSENT
+        and len(messages) <= MOST_MESSAGES
+        and FILLED.match(messages) is not None
+    )
+
+
 def _read_completion(body: bytes) -> RequestFacts:
-    request = decode(_completion, body)
+    request = decode(COMPLETION, body)
     each = max(request.n or 1, request.best_of or 1)
     return RequestFacts(
         named_model(request.model),
@@ -175,12 +115,12 @@ def _read_completion(body: bytes) -> RequestFacts:
     )
 
 
-def _asked_usage(request: _Request) -> bool | None:
+def _asked_usage(request: Request) -> bool | None:
     options = request.stream_options
     return None if options is None else options.include_usage is True
 
 
-def _min_tokens(request: _Request, max_tokens: int | None) -> int:
+def _min_tokens(request: Request, max_tokens: int | None) -> int:
     """Return what the engine will write at least: vLLM's `min_tokens`, or all of it with `ignore_eos`."""
     least = request.min_tokens or 0
     if request.ignore_eos and max_tokens is not None:
@@ -188,25 +128,28 @@ def _min_tokens(request: _Request, max_tokens: int | None) -> int:
     return least if max_tokens is None else min(least, max_tokens)
 
 
-def _is_content(choice: _Choice) -> bool:
-    if bytes(choice.text) not in _NOTHING:
-        return True
+def _says(part: Raw) -> bool:
+    """Whether there is something in a part of a delta, or in an error."""
+    return part is not ABSENT and bytes(part) not in _NOTHING
+
+
+def _is_content(choice: Choice) -> bool:
     delta = choice.delta
-    return delta is not None and any(
-        bytes(part) not in _NOTHING
-        for part in (
-            delta.content,
-            delta.reasoning_content,
-            delta.reasoning,
-            delta.tool_calls,
-            delta.function_call,
-            delta.refusal,
-            delta.audio,
+    return _says(choice.text) or (
+        delta is not None
+        and (
+            _says(delta.content)
+            or _says(delta.reasoning_content)
+            or _says(delta.reasoning)
+            or _says(delta.tool_calls)
+            or _says(delta.function_call)
+            or _says(delta.refusal)
+            or _says(delta.audio)
         )
     )
 
 
-def _usage(usage: _Usage | None) -> Usage | None:
+def _usage(usage: Counts | None) -> Usage | None:
     if usage is None:
         return None
     prompt_tokens, output_tokens = sane(usage.prompt_tokens), sane(usage.completion_tokens)
@@ -216,7 +159,7 @@ def _usage(usage: _Usage | None) -> Usage | None:
 def status_of_error(error: bytes) -> int:
     """Take the status from an error object's code or its word; an error without either is a bad gateway."""
     try:
-        said = _error_code.decode(error)
+        said = ERROR_CODE.decode(error)
     except (msgspec.DecodeError, RecursionError):
         return 502
     if isinstance(said.code, int):
@@ -248,10 +191,10 @@ class OpenAI:
         if data == b"[DONE]":
             return StreamEvent(done=True)
         try:
-            chunk = _chunk.decode(data)
+            chunk = CHUNK.decode(data)
         except (msgspec.DecodeError, RecursionError):
             return StreamEvent(content=True)
-        if bytes(chunk.error) not in _NOTHING:
+        if _says(chunk.error):
             return StreamEvent(error=EngineError(status_of_error(bytes(chunk.error)), data))
         choices = chunk.choices or ()
         finish = next((choice.finish_reason for choice in choices if choice.finish_reason), None)
@@ -281,7 +224,7 @@ class OpenAI:
 
     def is_aborted(self, answer: bytes) -> bool:
         """Whether a choice ended with `abort`: vLLM's word for work that it gave up."""
-        return b'"abort"' in answer and _ABORT.search(answer) is not None
+        return answer.find(b'"abort"') >= 0 and _ABORT.search(answer) is not None
 
     def error(self, kind: str, code: str | None, message: str, field: str | None = None) -> bytes:
         """Dress an error as `{"error": {...}}`."""

@@ -7,15 +7,9 @@ clients ask `/v2/rerank`, and vLLM offers both without a version too.
 from collections.abc import Mapping
 from typing import ClassVar
 
-import msgspec
-from msgspec import Raw
-
 from headgate.dialects.bodies import (
-    ABSENT,
     LIMITS,
     MOST_INPUTS,
-    Messages,
-    Model,
     count_entries,
     count_texts,
     decode,
@@ -24,49 +18,24 @@ from headgate.dialects.bodies import (
 from headgate.dialects.contract import BadInputError, Reader, RequestFacts, Usage
 from headgate.dialects.media import measure
 from headgate.dialects.openai import OpenAI
-
-
-class _Embedding(msgspec.Struct):
-    model: Model | None = None
-    input: Raw = ABSENT
-    messages: Messages = ABSENT
-
-
-class _Rerank(msgspec.Struct, kw_only=True):
-    model: Model | None = None
-    documents: Raw
-
-
-class _Score(msgspec.Struct):
-    model: Model | None = None
-    text_1: Raw = ABSENT
-    text_2: Raw = ABSENT
-    queries: Raw = ABSENT
-    documents: Raw = ABSENT
-    data_1: Raw = ABSENT
-    data_2: Raw = ABSENT
-
-
-_embedding = msgspec.json.Decoder(_Embedding)
-_rerank = msgspec.json.Decoder(_Rerank)
-_score = msgspec.json.Decoder(_Score)
+from headgate.dialects.pooling_bodies import EMBEDDING, RERANK, SCORE
 
 
 def _read_embedding(body: bytes) -> RequestFacts:
-    request = decode(_embedding, body)
+    request = decode(EMBEDDING, body)
     if bytes(request.messages) in {b"", b"null"} and not bytes(request.input):
         raise BadInputError(f"input: the field is required: {LIMITS['input']}", "input")
     return _facts(request.model, count_texts(bytes(request.input), "input", MOST_INPUTS), body)
 
 
 def _read_rerank(body: bytes) -> RequestFacts:
-    request = decode(_rerank, body)
+    request = decode(RERANK, body)
     return _facts(request.model, count_entries(request.documents, "documents", MOST_INPUTS), body)
 
 
 def _read_score(body: bytes) -> RequestFacts:
     """Count the pairs: one list is scored against one text, or two lists of one length entry by entry."""
-    request = decode(_score, body)
+    request = decode(SCORE, body)
     sides = (
         request.text_1,
         request.text_2,

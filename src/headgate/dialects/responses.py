@@ -7,62 +7,30 @@ sending it twice could compute and keep it twice.
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Final
+from typing import ClassVar, Final
 
 import msgspec
-from msgspec import Meta, Raw
 
-from headgate.dialects.bodies import ABSENT, Model, Tokens, Tools, decode, named_model
+from headgate.dialects.bodies import decode, named_model
 from headgate.dialects.contract import EngineError, Reader, RequestFacts, StreamEvent, Usage
 from headgate.dialects.duplicates import Guard
 from headgate.dialects.media import measure
 from headgate.dialects.openai import OpenAI, status_of_error
+from headgate.dialects.responses_bodies import (
+    ANSWER,
+    ERROR,
+    EVENT,
+    MOST_ID_CHARS,
+    REQUEST,
+    Error,
+    Event,
+    Response,
+)
 from headgate.dialects.sse import payload
 from headgate.dialects.token_counts import cached, count, find_cached, sane
 
-MOST_ID_CHARS: Final = 128
-
 _GUARD: Final = Guard(("model", "stream", "max_output_tokens", "store", "background", "previous_response_id"))
 
-
-class _Request(msgspec.Struct):
-    model: Model | None = None
-    stream: bool | None = None
-    max_output_tokens: Tokens | None = None
-    store: bool | None = None
-    background: bool | None = None
-    previous_response_id: Annotated[str, Meta(max_length=MOST_ID_CHARS)] | None = None
-    tools: Tools = ABSENT
-
-
-class _Usage(msgspec.Struct):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    input_tokens_details: Raw = ABSENT
-
-
-class _Response(msgspec.Struct):
-    id: str | None = None
-    usage: _Usage | None = None
-    error: Raw = ABSENT
-
-
-class _Event(msgspec.Struct):
-    type: str = ""
-    response: _Response | None = None
-    message: str | None = None
-    error: Raw = ABSENT
-
-
-class _Error(msgspec.Struct):
-    code: str | int | None = None
-    message: str | None = None
-
-
-_request = msgspec.json.Decoder(_Request)
-_event = msgspec.json.Decoder(_Event)
-_answer = msgspec.json.Decoder(_Response)
-_error = msgspec.json.Decoder(_Error)
 
 _NOTHING: Final = (b"", b"null")
 _OPENINGS: Final = ("response.created", "response.queued", "response.in_progress")
@@ -76,7 +44,7 @@ _ID_WITHIN_BYTES: Final = 4096
 
 
 def _read_response(body: bytes) -> RequestFacts:
-    request = decode(_request, body, _GUARD.find)
+    request = decode(REQUEST, body, _GUARD)
     kept = request.store is not False or request.background is True
     media_tokens, text_bytes = measure(body)
     return RequestFacts(
@@ -92,7 +60,7 @@ def _read_response(body: bytes) -> RequestFacts:
     )
 
 
-def _usage(response: _Response | None) -> Usage | None:
+def _usage(response: Response | None) -> Usage | None:
     usage = response.usage if response is not None else None
     if usage is None:
         return None
@@ -114,7 +82,7 @@ class Responses(OpenAI):
         if not data or data == b"[DONE]":
             return StreamEvent(silent=True)
         try:
-            said = _event.decode(data)
+            said = EVENT.decode(data)
         except (msgspec.DecodeError, RecursionError):
             return StreamEvent(content=True)
         if said.type.endswith(".delta"):
@@ -127,7 +95,7 @@ class Responses(OpenAI):
             return StreamEvent(error=self._failure(bytes(said.error), data, final=False))
         return StreamEvent()
 
-    def _ending(self, said: _Event) -> StreamEvent:
+    def _ending(self, said: Event) -> StreamEvent:
         usage = _usage(said.response)
         if said.type != "response.failed":
             return StreamEvent(done=True, usage=usage)
@@ -138,9 +106,9 @@ class Responses(OpenAI):
         """Read an error object, or the event itself where the error's fields are its own."""
         source = nested if nested not in _NOTHING else flat
         try:
-            error = _error.decode(source)
+            error = ERROR.decode(source)
         except (msgspec.DecodeError, RecursionError):
-            error = _Error()
+            error = Error()
         body = self.error(
             "server_error", str(error.code or "upstream_error"), error.message or "the engine failed"
         )
@@ -149,7 +117,7 @@ class Responses(OpenAI):
     def read_usage(self, answer: bytes) -> Usage | None:
         """Find the usage: by its place in a whole answer, else the last one in the text."""
         try:
-            return _usage(_answer.decode(answer))
+            return _usage(ANSWER.decode(answer))
         except (msgspec.DecodeError, RecursionError):
             pass
         start = max((found.start() for found in _USAGE.finditer(answer)), default=-1)
@@ -182,7 +150,7 @@ class Responses(OpenAI):
         return b"event: error\ndata: " + msgspec.json.encode(event) + b"\n\n"
 
 
-def _kept_id(response: _Response | None) -> str | None:
+def _kept_id(response: Response | None) -> str | None:
     answer_id = response.id if response is not None else None
     plain = answer_id is not None and len(answer_id) <= MOST_ID_CHARS and _PLAIN_ID.match(answer_id)
     return answer_id if plain else None

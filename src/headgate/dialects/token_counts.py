@@ -1,20 +1,16 @@
 """Token counts as engines report them: found by pattern in the last bytes of an answer, and believed within reason."""
 
 import re
+from typing import Final
 
 import msgspec
 from msgspec import Raw
 
 from headgate.dialects.contract import MOST_TOKENS
+from headgate.dialects.openai_bodies import PROMPT_DETAILS
 
-_CACHED = re.compile(rb'"cached_tokens"\s*:\s*(\d{1,8})[,}\s]')
-
-
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-_details = msgspec.json.Decoder(_Details)
+_CACHED: Final = re.compile(rb'"cached_tokens"\s*:\s*(\d{1,8})[,}\s]')
+_LEAST_DETAILS_BYTES: Final = len('{"cached_tokens":0}')
 
 
 def cached(details: Raw) -> int | None:
@@ -22,10 +18,10 @@ def cached(details: Raw) -> int | None:
 
     The details are read apart, so that a shape that nobody expects costs this number and no other.
     """
-    if len(bytes(details)) < len(b'{"cached_tokens":0}'):
+    if len(details) < _LEAST_DETAILS_BYTES:
         return None
     try:
-        return sane(_details.decode(details).cached_tokens)
+        return sane(PROMPT_DETAILS.decode(details).cached_tokens)
     except (msgspec.DecodeError, RecursionError):
         return None
 

@@ -12,7 +12,7 @@ from typing import Final
 from headgate.core.decisions import Admit, Decision, Ended, Yield
 from headgate.core.events import Arrived, EngineProgress, Event, FirstToken
 from headgate.core.words import Outcome
-from headgate.observe.attempt_log import AttemptLog, Finish
+from headgate.observe.attempt_log import AttemptLog
 from headgate.observe.refusals import Refusals
 from headgate.observe.ring import Facts, Ring, facts_of, place_in_facts
 from headgate.observe.traffic import Traffic
@@ -173,7 +173,7 @@ class Witness:
     def _write(self, log: AttemptLog, facts: Facts, final: Ended | Yield, now: float) -> None:
         admit = self._admits.pop(final.attempt, None)
         given = self._given.pop(final.attempt, None) if self._given else None
-        log.add(Finish(now, facts, admit, final, given))
+        log.add(now, facts, admit, final, given)
 
     def _hear(self, event: FirstToken | EngineProgress, now: float) -> None:
         """Note how far streams have come, and what that says of the time between their tokens."""

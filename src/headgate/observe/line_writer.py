@@ -1,0 +1,120 @@
+"""Lines for a file or standard output, written by a thread in batches, never in the way of a request.
+
+The path appends a line to a bounded list. A thread takes what has gathered and writes it. A full disk, a closed pipe or
+a reader that has stopped costs lines, which are counted, and never a request.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from typing import Final
+
+MOST_WAITING_LINES: Final = 20_000
+"""Lines between the path and a slow disk; at some 500 bytes each they hold 10 MB (INV-5)."""
+STDOUT: Final = "-"
+"""The path that means standard output."""
+_BATCH_S: Final = 0.1
+"""How long lines gather before they are written: at 5,000 attempts a second 500 lines for one write."""
+_LAST_WORDS_S: Final = 1.0
+_STDOUT: Final = 1
+
+
+class LineWriter:
+    """Writes to the file at `path`, or to standard output for `-`; raises OSError when it cannot be opened."""
+
+    def __init__(self, path: str) -> None:
+        self._crowded_out = 0
+        self._unwritten = 0
+        self._path = path
+        self._waiting: deque[bytes] = deque()
+        self._told = False
+        self._wake = threading.Event()
+        self._ending = False
+        self._reopening = False
+        self._torn = False
+        self._descriptor: int | None = _open(path)
+        self._thread = threading.Thread(target=self._run, name="line writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """How many lines were lost: too many waited, or they could not be written."""
+        return self._crowded_out + self._unwritten  # one counter for each thread: neither waits for the other
+
+    # ---- on the path
+
+    def add(self, line: bytes) -> None:
+        """Write this and a line end soon, or drop and count it when too many wait."""
+        if len(self._waiting) >= MOST_WAITING_LINES:
+            self._crowded_out += 1
+            return
+        self._waiting.append(line)
+        if not self._told:
+            self._told = True
+            self._wake.set()
+
+    def reopen(self) -> None:
+        """Open the file anew soon and before the next line: its old name may have been moved away."""
+        self._reopening = True
+        self._wake.set()
+
+    def close(self) -> None:
+        """Write what waits, within about a second, and stop."""
+        self._ending = True
+        self._wake.set()
+        self._thread.join(_LAST_WORDS_S)
+
+    # ---- in the thread
+
+    def _run(self) -> None:
+        while not self._ending:
+            self._wake.wait()
+            if not self._ending:
+                time.sleep(_BATCH_S)
+            self._wake.clear()
+            self._told = False
+            self._write_waiting()
+        self._write_waiting()
+        if self._descriptor is not None and self._descriptor != _STDOUT:
+            os.close(self._descriptor)
+
+    def _write_waiting(self) -> None:
+        batch = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if self._reopening or self._descriptor is None:
+            self._open_again()
+        if batch and not self._write(b"\n".join((*batch, b""))):
+            self._unwritten += len(batch)
+
+    def _open_again(self) -> None:
+        self._reopening = False
+        if self._path == STDOUT:
+            return
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+        with contextlib.suppress(OSError):
+            self._descriptor = _open(self._path)
+            self._torn = self._torn and os.fstat(self._descriptor).st_size > 0
+
+    def _write(self, data: bytes) -> bool:
+        """Write a batch whole; return False when it could not be, which loses all of it but what is on the disk."""
+        if self._descriptor is None:
+            return False
+        if self._torn:
+            data = b"\n" + data
+        try:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+                self._torn = True
+        except OSError:
+            return False
+        self._torn = False
+        return True
+
+
+def _open(path: str) -> int:
+    if path == STDOUT:
+        return _STDOUT
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)

@@ -1,0 +1,106 @@
+"""Lines are written whole, and no disk or reader can hold the process up."""
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headgate.observe import line_writer
+from headgate.observe.line_writer import LineWriter
+
+LINE = b"line %d" + b"." * 300
+PATIENCE_S = 5.0
+
+
+def until(truth: Callable[[], object]) -> None:
+    by = time.monotonic() + PATIENCE_S
+    while not truth():
+        assert time.monotonic() < by, "this should have become true"
+        time.sleep(0.005)
+
+
+def test_a_file_that_cannot_be_opened_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        LineWriter(str(tmp_path / "nowhere" / "log"))
+
+
+def test_a_file_is_continued_and_only_its_owner_and_group_may_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    for number in (1, 2):
+        writer = LineWriter(str(path))
+        writer.add(LINE % number)
+        writer.close()
+
+    assert path.read_bytes().splitlines() == [LINE % 1, LINE % 2]
+    assert path.stat().st_mode & 0o007 == 0
+
+
+def test_a_rotated_file_is_opened_anew_and_no_line_is_lost(tmp_path: Path) -> None:
+    path, old = tmp_path / "log", tmp_path / "log.1"
+    writer = LineWriter(str(path))
+    writer.add(LINE % 1)
+    until(lambda: path.stat().st_size)
+    path.rename(old)
+    writer.reopen()
+    until(path.exists)
+    writer.add(LINE % 2)
+    writer.close()
+
+    assert [each.read_bytes() for each in (old, path)] == [LINE % 1 + b"\n", LINE % 2 + b"\n"]
+    assert writer.dropped == 0
+
+
+def test_a_full_disk_costs_lines_and_nothing_else() -> None:
+    writer = LineWriter("/dev/full")
+    for number in range(3):
+        writer.add(LINE % number)
+    writer.close()
+
+    assert writer.dropped == 3
+
+
+def test_a_line_torn_by_a_full_disk_does_not_take_the_next_one_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log"
+    writer = LineWriter(str(path))
+    write, left = os.write, [20]
+
+    def write_with_little_room(descriptor: int, data: bytes) -> int:
+        if left[0] == 0:
+            raise OSError(errno.ENOSPC, "no space left")
+        taken = write(descriptor, data[: left[0]])
+        left[0] -= taken
+        return taken
+
+    monkeypatch.setattr(os, "write", write_with_little_room)
+    writer.add(LINE % 1)
+    until(lambda: writer.dropped)
+    left[0] = 1_000_000
+    writer.add(LINE % 2)
+    writer.close()
+
+    torn, whole = path.read_bytes().splitlines()
+    assert len(torn) == 20
+    assert whole == LINE % 2
+
+
+def test_a_reader_that_stops_never_blocks_the_caller_and_what_waits_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_writer, "MOST_WAITING_LINES", 2000)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    writer = LineWriter(str(pipe))
+    for _ in range(5):
+        for _ in range(2000):
+            writer.add(LINE % 1)
+        time.sleep(0.15)
+
+    assert writer.dropped > 0
+    os.close(reader)
+    writer.close()

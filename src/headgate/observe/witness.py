@@ -18,7 +18,7 @@ from headgate.observe.ring import Facts, Ring, facts_of, place_in_facts
 from headgate.observe.traffic import Traffic
 
 _MOST_STEPS: Final = 256
-"""Done together: about half a millisecond, which no stream notices."""
+"""Done together: less than a millisecond, which no stream notices."""
 _WITHIN_S: Final = 0.1
 _TENANT: Final = place_in_facts("tenant")
 _LANE: Final = place_in_facts("lane")

@@ -34,6 +34,15 @@ def _found(places: Places, entry: Entry, now: float | None = None) -> Entry:
     return found
 
 
+def _refused_again(found: Entry, **change: float) -> Entry:
+    """Return the record that a request leaves that was found and is refused again, but for these fields."""
+    names = (
+        "tenant fingerprint first_seen number known_from known_until due_at place_until lined_up_at "
+        "early_returns turn"
+    )
+    return Entry(**{name: getattr(found, name) for name in names.split()} | change)
+
+
 def _places(*entries: Entry, bound: int = 100) -> Places:
     places = Places(bound)
     for entry in entries:
@@ -184,7 +193,7 @@ def test_a_request_that_is_refused_again_keeps_its_turn() -> None:
     for _ in range(5):
         found = _found(places, ours[0], 10.0)
         places.take(found)
-        places.leave(found._replace(known_from=9.0, due_at=10.0, place_until=12.0))
+        places.leave(_refused_again(found, known_from=9.0, due_at=10.0, place_until=12.0))
         assert places.rank("a", first, number, 10.0) == before == 1
 
 
@@ -193,7 +202,8 @@ def test_a_request_that_has_lost_its_place_is_known_by_its_age_and_stands_last()
     places = _places(*ours)
     found = _found(places, ours[0], 5.0)
     places.take(found)
-    places.leave(found._replace(number=10**6, lined_up_at=5.0, early_returns=3, turn=0, place_until=12.0))
+    lost = _refused_again(found, number=10**6, lined_up_at=5.0, early_returns=3, turn=0, place_until=12.0)
+    places.leave(lost)
     again = _found(places, ours[0], 10.0)
     assert (again.first_seen, again.early_returns, again.number) == (0.0, 3, 10**6)
     assert places.rank("t", 5.0, 10**6, 10.0) == 3
@@ -394,7 +404,7 @@ def test_inv_5_a_crowd_of_equal_bodies_costs_a_few_looks_and_the_memory_of_ends_
     for _ in range(50_000):
         found = _found(places, _entry(body=0), 10.0)
         places.take(found)
-        assert places.leave(found._replace(known_until=20.0, due_at=11.0, place_until=12.0))
+        assert places.leave(_refused_again(found, known_until=20.0, due_at=11.0, place_until=12.0))
     assert places.entries == 20_000
     assert len(places._ends) <= 2 * (20_000 + 1_000) + 1
 

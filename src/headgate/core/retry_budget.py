@@ -24,19 +24,19 @@ call is O(1).
 """
 
 from math import floor
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-WINDOW_S = 10.0
-SHARE_OF_ADMITTED = 0.2
-RESERVE_SHARE_OF_DRAIN = 0.05
-LEAST_RESERVE_PER_S = 0.1
+WINDOW_S: Final = 10.0
+SHARE_OF_ADMITTED: Final = 0.2
+RESERVE_SHARE_OF_DRAIN: Final = 0.05
+LEAST_RESERVE_PER_S: Final = 0.1
 # Twitter's budgets cut their ten seconds into ten slots as well: a tenth of the window is forgotten at a time.
-_SLOTS = 10
+_SLOTS: Final = 10
 # Above the budget shares may be spent up to this many budgets in all.
-_MOST_BUDGETS = 2.0
-FORGET_AFTER_S = 600.0
+_MOST_BUDGETS: Final = 2.0
+FORGET_AFTER_S: Final = 600.0
 """A tenant keeps its own record for so long after its last attempt while others wait for one."""
-OTHERS = "others"
+OTHERS: Final = "others"
 """The one tenant of all that are not known apart."""
 
 
@@ -72,10 +72,11 @@ class _Window:
 
     def add(self, slot: int) -> None:
         """Count one more in this slot of time."""
-        for place in self._passed(slot):
-            self._total -= self._counts[place]
-            self._counts[place] = 0
-        self._slot = max(self._slot, slot)
+        if slot > self._slot:
+            for place in self._passed(slot):
+                self._total -= self._counts[place]
+                self._counts[place] = 0
+            self._slot = slot
         self._counts[self._slot % _SLOTS] += 1
         self._total += 1
 

@@ -7,6 +7,7 @@ the budget over 1 h and 5 min). It reports and advises; it moves nothing.
 """
 
 from math import exp
+from typing import Final
 
 from headgate.core.measure.sketch import Sketch
 from headgate.core.measure.window import Window
@@ -14,16 +15,16 @@ from headgate.core.settings import LaneSettings
 from headgate.core.snapshot import Attainment, Quantiles, SloReading
 
 # The share of answers that is to be good: what a p95 objective says.
-TARGET_SHARE = 0.95
+TARGET_SHARE: Final = 0.95
 SHORT_WINDOW_S, LONG_WINDOW_S = 300.0, 3600.0
 # At this rate two hundredths of a month's budget are gone within an hour. A target of less than 96.5 % could miss
 # half of all answers without reaching it, so there half of all answers is the alarm.
-_FAST_BURN = 14.4
-_ALWAYS_ALARMING_SHARE = 0.5
+_FAST_BURN: Final = 14.4
+_ALWAYS_ALARMING_SHARE: Final = 0.5
 # Fewer answers than this in the short window say nothing (a quiet night's one slow answer is 20 times the budget).
-_LEAST_ANSWERS = 20
+_LEAST_ANSWERS: Final = 20
 # The windows slide in steps of this; quantiles forget in them too, with the short window as time constant.
-_STEP_S = 30.0
+_STEP_S: Final = 30.0
 _LEAST_TIME_S, _MOST_TIME_S = 1e-4, 1e4
 
 

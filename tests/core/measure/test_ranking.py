@@ -32,6 +32,7 @@ def test_it_agrees_with_a_sorted_list(of: list[int], asked: list[int], dice: Ran
         index = bisect_left(left, key)
         after = ranking.after(key)
         assert ranking.before(key) == index
+        assert ranking.owner(key) == (of.index(key) if key in left else None)
         assert (None if after is None else after[0]) == (left[index] if index < len(left) else None)
     ends = [(key, of.index(key)) for key in left[:1] + left[-1:]]
     assert [each for each in (ranking.first(), ranking.last()) if each is not None] == ends

@@ -5,8 +5,7 @@ permit or hold or yield. The plan carries a draft record that nobody has registe
 throws it away.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final
 
 from headgate.core.decisions import Admit, Hold, Leg, Reshaped, Yield
 from headgate.core.events import Arrived
@@ -20,25 +19,35 @@ from headgate.core.tickets import DUE_HOLD_S, EARLY_RETURNS_FORGIVEN, EARLY_S, S
 from headgate.core.words import DeadlineFrom, Reason
 
 # Who is back when told is held for this share of its hint, if that is longer: the promise is kept within as much.
-_DUE_HOLD_SHARE = 0.2
+_DUE_HOLD_SHARE: Final = 0.2
 # So many answers teach how long a whole one takes; nobody is refused for what is only believed.
-_TRUSTED_ANSWERS = 10
+_TRUSTED_ANSWERS: Final = 10
 # Refusals for want of room: a shorter request, or one that may wait longer, may still go.
-_UNDER_PRESSURE = (Reason.SATURATED, Reason.QUEUE_FULL, Reason.TOO_LATE)
+_UNDER_PRESSURE: Final[tuple[Reason, ...]] = (Reason.SATURATED, Reason.QUEUE_FULL, Reason.TOO_LATE)
 # SDKs try twice more by themselves: this is the last of them.
-_LAST_CHANCE = 2
+_LAST_CHANCE: Final = 2
 # A whole answer may take this many times its expected decoding before its engine is given up (design section 6).
-_ANSWER_PATIENCE = 2.0
+_ANSWER_PATIENCE: Final = 2.0
 
 
-class Plan(NamedTuple):
+class Plan:
     """A decision not yet taken: the draft record, the entry that it continues, the engine that would take it."""
 
-    draft: Attempt
-    entry: Entry | None
-    engine: Engine | None
-    decision: Admit | Hold | Yield
-    expected_wait_s: float
+    __slots__ = ("decision", "draft", "engine", "entry", "expected_wait_s")
+
+    def __init__(
+        self,
+        draft: Attempt,
+        entry: Entry | None,
+        engine: Engine | None,
+        decision: Admit | Hold | Yield,
+        expected_wait_s: float,
+    ) -> None:
+        self.draft = draft
+        self.entry = entry
+        self.engine = engine
+        self.decision = decision
+        self.expected_wait_s = expected_wait_s
 
 
 def assess(knowledge: Knowledge, arrival: Arrived, now: float) -> Plan:
@@ -67,10 +76,9 @@ def _reshape(knowledge: Knowledge, refused: Plan, now: float) -> Plan | None:
 
 def _announced(plan: Plan, reshaped: Reshaped) -> Plan:
     plan.draft.reshaped = reshaped
-    decision = plan.decision
-    return (
-        plan._replace(decision=decision._replace(reshaped=reshaped)) if isinstance(decision, Admit) else plan
-    )
+    if isinstance(plan.decision, Admit):
+        plan.decision = plan.decision._replace(reshaped=reshaped)
+    return plan
 
 
 def _assess_as_it_is(knowledge: Knowledge, arrival: Arrived, now: float) -> Plan:
@@ -97,9 +105,10 @@ def _observed(knowledge: Knowledge, plan: Plan, now: float) -> Plan:
         return plan
     if knowledge.hard_cap and all(engine.gate.streams >= engine.limit for engine in draft.route.up):
         return plan
-    engine = min(draft.route.up, key=lambda each: each.gate.streams / each.limit)
+    plan.engine = engine = min(draft.route.up, key=lambda each: each.gate.streams / each.limit)
     admit = admission(draft, engine, engine.expected_ttft_s(draft.prompt_tokens), now)
-    return plan._replace(engine=engine, decision=admit._replace(would=would))
+    plan.decision = admit._replace(would=would)
+    return plan
 
 
 def _size(knowledge: Knowledge, draft: Attempt) -> None:
@@ -182,7 +191,8 @@ def _judge(knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float
     agreed = is_agreed(draft, entry, now)
     short = knowledge.allowances.shortfall(draft, agreed, now)
     if short is not None:
-        return _refused(knowledge, draft, entry, now, *short)
+        reason, value, bound, wait_s = short
+        return _refused(knowledge, draft, entry, now, reason, value, bound, wait_s)
     price(draft)
     ahead = ahead_of(draft)
     roomy = knowledge.roomy_engine(draft, engines, now) if may_go(draft, ahead, now) else None
@@ -191,8 +201,11 @@ def _judge(knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float
         if not engine.is_in_time(draft, ttft_s, now):
             return _refused(knowledge, draft, entry, now, Reason.TOO_LATE, ttft_s, draft.deadline - now)
         return Plan(draft, entry, engine, admission(draft, engine, ttft_s, now), 0.0)
-    if (full := _over_bounds(knowledge, draft, entry, now)) is not None:
-        return _refused(knowledge, draft, entry, now, *full)
+    full = _over_bounds(knowledge, draft, entry, now)
+    if full is not None:
+        # Not by `*full`: a starred call costs 0.2 us more.
+        reason, value, bound = full
+        return _refused(knowledge, draft, entry, now, reason, value, bound)
     return _judge_wait(knowledge, draft, entry, now, ahead + 1, engines)
 
 
@@ -202,7 +215,7 @@ def _judge_wait(
     entry: Entry | None,
     now: float,
     place: int,
-    engines: Sequence[Engine],
+    engines: tuple[Engine, ...],
 ) -> Plan:
     """Hold it at this place if it will make it from there."""
     openings = draft.route.pool.openings
@@ -243,7 +256,7 @@ def price(draft: Attempt) -> None:
     draft.service_s = engine.permit_s(draft.prompt_tokens, draft.output_tokens)
 
 
-def fit_somewhere(engines: Sequence[Engine], prompt_tokens: int) -> bool:
+def fit_somewhere(engines: tuple[Engine, ...], prompt_tokens: int) -> bool:
     """Return whether one of these engines could ever run a prompt of this size."""
     for engine in engines:  # noqa: SIM110 - a generator would cost every arrival 0.3 us
         if engine.gate.fits(prompt_tokens):
@@ -251,7 +264,7 @@ def fit_somewhere(engines: Sequence[Engine], prompt_tokens: int) -> bool:
     return False
 
 
-def all_down(engines: Sequence[Engine], now: float) -> bool:
+def all_down(engines: tuple[Engine, ...], now: float) -> bool:
     """Return whether each of these is a provider that cannot be reached, so that waiting for them is no use."""
     for engine in engines:  # noqa: SIM110 - a generator would cost every arrival 0.3 us
         if engine.provider is None or not engine.provider.is_down(now):
@@ -259,7 +272,7 @@ def all_down(engines: Sequence[Engine], now: float) -> bool:
     return True
 
 
-def largest_prompt(engines: Sequence[Engine]) -> int:
+def largest_prompt(engines: tuple[Engine, ...]) -> int:
     """Return the tokens that a prompt must stay below: the largest KV limit of these engines."""
     return max(engine.gate.kv_limit or 0 for engine in engines)
 

@@ -1,7 +1,7 @@
 """Commit: write a plan down, admit from the queue, and refuse out of it. Nothing here asks whether; `assess` did."""
 
 from collections import deque
-from collections.abc import Sequence
+from typing import Final
 
 from headgate.core.decisions import Admit, Decision, Ended, Yield
 from headgate.core.governor.allowances import give_back
@@ -18,11 +18,11 @@ from headgate.core.tickets import SOONEST_RETURN_S, Entry
 from headgate.core.words import Outcome, Reason
 
 # Refusals that tell of a gate without room, rather than of this attempt alone.
-_BLOCKED = (Reason.SATURATED, Reason.QUEUE_FULL)
+_BLOCKED: Final[tuple[Reason, ...]] = (Reason.SATURATED, Reason.QUEUE_FULL)
 
 
 # Nobody is held so long that a wake beyond this would find it.
-_FAR_S = 86_400.0
+_FAR_S: Final = 86_400.0
 
 
 def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]:
@@ -173,7 +173,7 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
     return decisions
 
 
-def _mark_blocked(engines: Sequence[Engine], now: float) -> None:
+def _mark_blocked(engines: tuple[Engine, ...], now: float) -> None:
     """Somebody was not let in although streams may be free: a gate is full in another meter, and drains as such."""
     for engine in engines:
         if not engine.drain.is_full and engine.gate.streams:
@@ -205,15 +205,14 @@ def refuse_held(knowledge: Knowledge, held: Attempt, reason: Reason, now: float)
 
 def _leave_record(knowledge: Knowledge, draft: Attempt, decision: Yield, now: float) -> None:
     """Count the yield and remember the request, so that it keeps its age when it returns."""
-    lane, reason, hint = draft.lane, decision.reason, decision.retry_after_s
-    lane.outcomes[Outcome.YIELDED] += 1
-    lane.causes[reason] += 1
+    reason, hint = decision.reason, decision.retry_after_s
+    draft.lane.count(Outcome.YIELDED, reason)
     if draft.due_at is not None:
         judge_hint(draft, now, admitted=False)
     knowledge.hints_given += 1
     if reason is Reason.TOO_LARGE or draft.arrival.fingerprint is None:
         return
-    if decision.reason in OF_ONE_TENANT:
+    if reason in OF_ONE_TENANT:
         if draft.lane_deadline > now:
             draft.route.pool.places.leave(entry_of(draft, now + SOONEST_RETURN_S, draft.lane_deadline))
         return
@@ -236,7 +235,7 @@ def entry_of(
 ) -> Entry:
     """Return the record by which this attempt's request is recognised if it comes back in that time."""
     return Entry(
-        draft.arrival.tenant,
+        draft.tenant,
         fingerprint_of(draft),
         draft.first_seen,
         draft.arrival_number,

@@ -13,6 +13,8 @@ what has just been sent, so attempts admitted shortly before the reading are not
 conclusion errs on the side of holding the permit.
 """
 
+from typing import Final
+
 from headgate.core.decisions import Cancel, Cause, Decision, Ended
 from headgate.core.events import ClientGone, EngineProgress, EngineSeen, Failed, Finished
 from headgate.core.governor.allowances import give_back, settle
@@ -27,15 +29,15 @@ from headgate.core.slo import answered_in_time, streamed_in_time
 from headgate.core.words import DeadlineFrom, FailureKind, IgnoresHangups, Outcome, Reason, Stage
 
 # An admission reaches the engine's gauge within this time: connect, parse, schedule one step.
-_GAUGE_SETTLE_S = 0.25
+_GAUGE_SETTLE_S: Final = 0.25
 # Failures that load can explain; the others say nothing of how many streams an engine can run.
-_OVERLOADED = (FailureKind.REFUSED, FailureKind.TIMEOUT, FailureKind.BROKEN)
+_OVERLOADED: Final[tuple[FailureKind, ...]] = (FailureKind.REFUSED, FailureKind.TIMEOUT, FailureKind.BROKEN)
 # What the objective of a lane is judged by: who was refused or left was not answered at all.
-_JUDGED = (Outcome.GOOD, Outcome.LATE, Outcome.ENGINE_FAILED)
+_JUDGED: Final[tuple[Outcome, ...]] = (Outcome.GOOD, Outcome.LATE, Outcome.ENGINE_FAILED)
 # An engine that has not let go after this many abort lags ignores hang-ups.
-_IGNORING_LAGS = 3.0
+_IGNORING_LAGS: Final = 3.0
 # Only a hang-up after this share of the deadline is somebody who got tired of waiting (design section 4, step 3).
-_TIRED_SHARE = 0.1
+_TIRED_SHARE: Final = 0.1
 
 
 def first_token(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
@@ -193,11 +195,9 @@ def _account(
     attempt: Attempt, outcome: Outcome, now: float, cause: Cause, prompt_tokens: int | None = None
 ) -> Ended:
     lane, engine = attempt.lane, attempt.engine
-    lane.outcomes[outcome] += 1
+    lane.count(outcome, cause)
     if outcome in _JUDGED:
         _note_slo(attempt, outcome, now)
-    if cause is not None:
-        lane.causes[cause] += 1
     first_token_at, arrived_at = attempt.first_token_at, attempt.arrived_at
     return Ended(
         attempt.attempt,

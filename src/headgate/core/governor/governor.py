@@ -7,7 +7,7 @@ one is taken at the last one's time (INV-7).
 
 from collections.abc import Callable
 from heapq import heappop
-from typing import Any
+from typing import Any, Final
 
 from headgate.core import events
 from headgate.core.decisions import Decision, Explanation
@@ -27,11 +27,11 @@ from headgate.core.slo import SloWatch
 from headgate.core.snapshot import Snapshot
 from headgate.core.words import IgnoresHangups, Reason
 
-_MAY_LEAVE = states_before(events.ClientGone)
-_MAY_READ = states_before(events.FirstToken)
-_MAY_FINISH = states_before(events.Finished)
-_MAY_FAIL = states_before(events.Failed)
-_MAY_RELEASE = states_before(events.Released)
+_MAY_LEAVE: Final[tuple[State, ...]] = states_before(events.ClientGone)
+_MAY_READ: Final[tuple[State, ...]] = states_before(events.FirstToken)
+_MAY_FINISH: Final[tuple[State, ...]] = states_before(events.Finished)
+_MAY_FAIL: Final[tuple[State, ...]] = states_before(events.Failed)
+_MAY_RELEASE: Final[tuple[State, ...]] = states_before(events.Released)
 
 
 class Governor:
@@ -290,7 +290,7 @@ def _re_engine_all(knowledge: Knowledge, settings: Settings, now: float) -> None
             engine.gate.limit, engine.signal = fresh.gate.limit, fresh.signal
         else:
             engine.gate.limit.adopt(new.max_inflight)
-        engine.settings = new
+        engine.adopt(new)
         engine.gate.kv_limit = fresh.gate.kv_limit
         engine.gate.prefill_limit = fresh.gate.prefill_limit
         engines[new.name] = engine

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappush
 from math import isfinite
+from typing import Final
 
 from headgate.core.governor.allowances import Allowances
 from headgate.core.governor.placement import Placement
@@ -16,7 +17,7 @@ from headgate.core.sizing.output_length import OutputLength
 from headgate.core.sizing.prompt_bytes import PromptBytes
 
 # The heap of wake times may hold this many finished attempts' items before it is rebuilt (INV-5).
-_STALE_WAKES = 1_000
+_STALE_WAKES: Final = 1_000
 
 
 class Knowledge:
@@ -77,7 +78,7 @@ class Knowledge:
         self.held_count = 0
         self.answers = self.arrivals = self.labelled = self.recognised = self.early = self.hints_given = 0
         self.good_output_tokens = self.wasted_prompt_tokens = self.wasted_output_tokens = 0
-        self.up_engines: Sequence[Engine] = ()
+        self.up_engines: tuple[Engine, ...] = ()
         self.routes = Routes(list(self.engines.values()), self.attempts, self.max_places, (), now)
         self._share_out((), now)
         self.engines_turned()
@@ -141,7 +142,7 @@ class Knowledge:
                 shares.entered(attempt.lane.settings.name, now)
 
     def roomy_engine(
-        self, draft: Attempt, engines: Sequence[Engine], now: float
+        self, draft: Attempt, engines: tuple[Engine, ...], now: float
     ) -> tuple[Engine, float] | None:
         """Return where this attempt would go now, with its time to first token there; None without room.
 
@@ -188,7 +189,10 @@ class Knowledge:
 
     def stream_limit(self) -> int:
         """Return how many streams may run, over all engines that are up."""
-        return sum([engine.gate.limit.current() for engine in self.up_engines])
+        streams = 0
+        for engine in self.up_engines:
+            streams += engine.gate.limit.current()
+        return streams
 
     def wake_at(self, at: float, attempt: int) -> None:
         """Look at this attempt again at this time."""

@@ -5,21 +5,21 @@ when the next arrival wants a place; the cheapest is then found by comparing num
 where asking each took fifty. Prices are those of the usual request, and are all renewed when it has changed.
 """
 
-from collections.abc import Sequence
 from math import inf
 from operator import itemgetter
+from typing import Final
 
 from headgate.core.governor.records import Attempt, Engine
 from headgate.core.measure.ewma import Ewma
 from headgate.core.routing.base import Router
 
 # The usual request before one was seen (as in `records`); the first replaces it.
-_USUAL_PROMPT_TOKENS = 1000.0
-_USUAL_OUTPUT_TOKENS = 256.0
+_USUAL_PROMPT_TOKENS: Final = 1000.0
+_USUAL_OUTPUT_TOKENS: Final = 256.0
 # Long enough that chance alone hardly ever moves a mean by the share below.
-_MEMORY_REQUESTS = 400.0
+_MEMORY_REQUESTS: Final = 400.0
 # Prices are renewed when prompt or answer has changed by this share: less moves no ranking that matters.
-_CHANGED_SHARE = 0.1
+_CHANGED_SHARE: Final = 0.1
 
 
 class Placement:
@@ -29,14 +29,14 @@ class Placement:
 
     def __init__(self, router: Router) -> None:
         self._router = router
-        self._engines: Sequence[Engine] = ()
+        self._engines: tuple[Engine, ...] = ()
         self._costs: list[float] = []
         self._unpriced: list[Engine] = []
         self._prompt = Ewma(_USUAL_PROMPT_TOKENS, memory=_MEMORY_REQUESTS, prior_samples=0.0)
         self._output = Ewma(_USUAL_OUTPUT_TOKENS, memory=_MEMORY_REQUESTS, prior_samples=0.0)
         self._priced_for = (_USUAL_PROMPT_TOKENS, _USUAL_OUTPUT_TOKENS)
 
-    def choose_among(self, engines: Sequence[Engine]) -> None:
+    def choose_among(self, engines: tuple[Engine, ...]) -> None:
         """From now on these engines take work; they may have other limits than before."""
         self._engines = engines
         self._costs = [inf] * len(engines)
@@ -64,7 +64,7 @@ class Placement:
             self._priced_for = (self._prompt.mean, self._output.mean)
             self._forget_prices()
 
-    def cheapest(self, draft: Attempt, engines: Sequence[Engine], now: float) -> Engine | None:
+    def cheapest(self, draft: Attempt, engines: tuple[Engine, ...], now: float) -> Engine | None:
         """Return the cheapest of these engines with room for this attempt, the first named among equals, or None.
 
         `engines` are all that take work, or those of them that answer for its model.
@@ -82,7 +82,7 @@ class Placement:
         roomy = _with_room(draft, engines, now)
         return min(roomy, key=lambda engine: costs[engine.position], default=None)
 
-    def soonest(self, draft: Attempt, engines: Sequence[Engine], now: float) -> tuple[Engine, float] | None:
+    def soonest(self, draft: Attempt, engines: tuple[Engine, ...], now: float) -> tuple[Engine, float] | None:
         """Return the engine with room where this attempt's first token comes first, and when; None without room."""
         times = [
             (engine.expected_ttft_s(draft.prompt_tokens), engine)
@@ -116,7 +116,7 @@ class Placement:
         self._unpriced.clear()
 
 
-def _with_room(draft: Attempt, engines: Sequence[Engine], now: float) -> list[Engine]:
+def _with_room(draft: Attempt, engines: tuple[Engine, ...], now: float) -> list[Engine]:
     """Return those of these engines that have room for this attempt now."""
     prompt_tokens = draft.prompt_tokens
     return [engine for engine in engines if engine.gate.fits(prompt_tokens) and engine.has_room(draft, now)]

@@ -1,12 +1,14 @@
 """What the early warning and the adaptive limits are told, now and then; nothing here decides about anybody."""
 
+from typing import Final
+
 from headgate.core.governor.records import Attempt, Engine, Pool
 from headgate.core.littles_law.early_warning import Flow
 from headgate.core.measure.drift import SAMPLE_S
 from headgate.core.snapshot import PoolSnapshot
 
 # A gauge older than this says nothing (polled once a second, three misses).
-GAUGE_STALE_S = 3.0
+GAUGE_STALE_S: Final = 3.0
 
 
 def arrived(draft: Attempt, now: float) -> None:

@@ -7,16 +7,17 @@ its limit.
 """
 
 from math import sqrt
+from typing import Final
 
 from headgate.core.measure.ewma import Ewma
 
 # The prior counts as this many departures, so that the measured rate leads after about a dozen; that of the spread
 # until so many cycles are there.
-_PRIOR_DEPARTURES = 4.0
+_PRIOR_DEPARTURES: Final = 4.0
 # Departures and full time fade over this many departures: some batches' worth, long enough to average lengths.
-_MEMORY_DEPARTURES = 200.0
+_MEMORY_DEPARTURES: Final = 200.0
 # The spread fades over so many cycles, each as many departures as the gate runs streams.
-_MEMORY_CYCLES = 50.0
+_MEMORY_CYCLES: Final = 50.0
 
 
 class DrainRate:

@@ -8,12 +8,12 @@ load: it is a leaked permit, a lost completion or a clock that jumped (Little 19
 The window slides in two halves: readings cover the time since the older mark, between one and two half windows.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headgate.core.snapshot import LittleSnapshot
 
 # Edge errors fade with window / W; ten stays is the rule of reference texts, and answers last seconds.
-HALF_WINDOW_S = 60.0
+HALF_WINDOW_S: Final = 60.0
 
 
 class _Mark(NamedTuple):

@@ -5,11 +5,13 @@ x = 0, one at a typical x. So an unused part of the line stays where the prior p
 fitted through one point. Both coefficients are kept at or above zero: no engine gets faster with more work.
 """
 
+from typing import Final
+
 # A sample may pull the fit to at most this multiple of the prediction: one stalled answer must not teach the
 # line a second per token, while a truly slower engine is still reached within a few samples (8 x 8 x 8...).
-_OUTLIER_RATIO = 8.0
+_OUTLIER_RATIO: Final = 8.0
 # A line may lie at zero (an engine that answers at once); it must be able to leave again.
-_LEAST_EXPECTED = 1e-6
+_LEAST_EXPECTED: Final = 1e-6
 
 
 class LearnedLine:

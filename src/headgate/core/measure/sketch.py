@@ -6,14 +6,14 @@ grows instead (Cormode, Shkapenyuk, Srivastava and Xu, Forward Decay, ICDE 2009)
 multiplication a sample.
 """
 
-from array import array
 from math import ceil, exp, log
+from typing import Final
 
 # Neighbouring bins are a tenth apart: the geometric middle of a bin is within 4.9 % of everything in it.
-_WIDTH = log(1.1)
-_PER_LOG = 1.0 / _WIDTH
+_WIDTH: Final = log(1.1)
+_PER_LOG: Final = 1.0 / _WIDTH
 # Weights grow up to here before all are scaled back; far below where adding 1 to a double is lost.
-_HEAVIEST = 1e9
+_HEAVIEST: Final = 1e9
 
 
 class Sketch:
@@ -28,7 +28,8 @@ class Sketch:
     def __init__(self, least: float, most: float, *, memory: float | None = None) -> None:
         self.least = least
         self._log_least = log(least)
-        self._bins = array("d", bytes(8 * (ceil((log(most) - self._log_least) * _PER_LOG) + 2)))
+        # A list, not an array, in which setting a number costs 0.1 us more; all empty bins are the same number.
+        self._bins = [0.0] * (ceil((log(most) - self._log_least) * _PER_LOG) + 2)
         self._growth = 1.0 if memory is None else memory / (memory - 1.0)
         self._top = 0
         self._weight = 1.0
@@ -89,7 +90,7 @@ class Sketch:
 
     def _rescale(self) -> None:
         scale = 1.0 / self._weight
-        self._bins = array("d", [weight * scale for weight in self._bins])
+        self._bins = [weight * scale for weight in self._bins]
         self._total *= scale
         self._sum *= scale
         self._weight = 1.0

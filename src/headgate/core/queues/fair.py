@@ -17,17 +17,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heapreplace
 from math import ceil
+from typing import Final
 
 from headgate.core.queues.base import Held, Order
 
 # VTC, section 4: the prices of a prompt token and an output token.
-PROMPT_PRICE = 1.0
-OUTPUT_PRICE = 2.0
+PROMPT_PRICE: Final = 1.0
+OUTPUT_PRICE: Final = 2.0
 # Tenants without waiting work whose counters are kept (INV-5); beyond it the one that was longest without any is
 # forgotten, and comes back at the least counter as a new one does.
-IDLE_TENANTS = 1_000
+IDLE_TENANTS: Final = 1_000
 # An estimate of how many are ahead looks at no more lines than this, evenly chosen among those that go first.
-_LINES_LOOKED_AT = 16
+_LINES_LOOKED_AT: Final = 16
 
 _Rank = tuple[float, float, int, str]
 
@@ -117,7 +118,7 @@ class FairOrder:
             if held.attempt != self._just_left:
                 self._lift(line)
             self._last = line
-            self._idle.move_to_end(held.tenant)
+            self._idle.move_to_end(line.tenant)
         line.counter += charge(held)
         line.order.started(held, now)
         if line.rank is not None:

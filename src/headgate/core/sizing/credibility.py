@@ -12,22 +12,24 @@ least 1 - what chance explains / its square (the non-negative garrote: Breiman, 
 Technometrics 1995).
 """
 
+from typing import Final
+
 from headgate.core.measure.ewma import Ewma
 
 # Variance of the logarithm of lengths inside one key: they scatter by a factor of two, e^0.7 (the virtual overload's
 # by 1.8 to 3.3). It counts as much as twenty answers, and an old answer weighs 1/e after a thousand.
 _PRIOR_SCATTER, _PRIOR_SCATTER_ANSWERS = 0.5, 20.0
-_MEMORY_ANSWERS = 1000.0
+_MEMORY_ANSWERS: Final = 1000.0
 # Answers that are all equal scatter by a hundredth at least, or nothing would ever be chance.
-_LEAST_SCATTER = 1e-4
+_LEAST_SCATTER: Final = 1e-4
 # Before keys can be compared, what lies below one counts as eight of its answers, and that belief as eight as well.
 # Good users of a virtual overload over the first-come-first-served optimum with 4 / 12: 1.10 / 1.11 where prompts say
 # nothing of answers, 1.45 / 1.38 where long prompts have short answers, for what is hardly served teaches little.
-_PRIOR_WORTH = 8.0
-_PRIOR_ANSWERS = 8.0
+_PRIOR_WORTH: Final = 8.0
+_PRIOR_ANSWERS: Final = 8.0
 # Squared standard errors that chance explains: on average over keys, and of a single one (three errors).
-_CHANCE_OF_ALL = 1.5
-_CHANCE_OF_ONE = 9.0
+_CHANCE_OF_ALL: Final = 1.5
+_CHANCE_OF_ONE: Final = 9.0
 
 
 class Standing:

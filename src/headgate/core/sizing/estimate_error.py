@@ -1,6 +1,7 @@
 """How wrong were the estimates: in total, and one by one in logarithms, so that half and double weigh the same."""
 
 from math import log
+from typing import Final
 
 from headgate.core.measure.sketch import Sketch
 from headgate.core.snapshot import ErrorReading
@@ -8,9 +9,9 @@ from headgate.core.snapshot import ErrorReading
 # Errors below 1 % count as 1 %; those above e^10 are all the same disaster.
 _LEAST_ERROR, _MOST_ERROR = 0.01, 10.0
 # An old answer weighs 1/e after this many: what operators mean by "now".
-_MEMORY_ANSWERS = 300.0
-_KEPT = 1.0 - 1.0 / _MEMORY_ANSWERS
-_TAIL = 0.9
+_MEMORY_ANSWERS: Final = 300.0
+_KEPT: Final = 1.0 - 1.0 / _MEMORY_ANSWERS
+_TAIL: Final = 0.9
 
 
 class EstimateError:

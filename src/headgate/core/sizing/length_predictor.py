@@ -7,26 +7,26 @@ one whose recent logarithmic error is smaller.
 """
 
 from math import log
-from typing import Self
+from typing import Final, Self
 
 from headgate.core.measure.sketch import Sketch
 from headgate.core.sizing.credibility import Credibility, Standing
 
 # The quantile that a reservation covers; what outgrows it is re-reserved as it streams.
-_RESERVED_SHARE = 0.95
+_RESERVED_SHARE: Final = 0.95
 # The prior below the last level counts as a quarter of an answer, for it knows nothing.
-_PRIOR_ANSWERS = 0.25
+_PRIOR_ANSWERS: Final = 0.25
 # An old answer weighs 1/e after this many: long enough for a steady 95th percentile, short enough to follow a
 # new release within a minute of traffic.
-_MEMORY_ANSWERS = 200.0
+_MEMORY_ANSWERS: Final = 200.0
 # Which predictor is better is judged over about this many answers.
-_CONTEST_ANSWERS = 20.0
+_CONTEST_ANSWERS: Final = 20.0
 # `max_tokens` must predict this much better than the mean: where both say nothing, the choice must not flutter.
-_CLEARLY = 0.9
+_CLEARLY: Final = 0.9
 # Readings are taken anew with every answer at first, later every so many, for they hardly move.
-_LONGEST_STALE_ANSWERS = 16
-_LONGEST_OUTPUT = 1e6
-_LEAST_USED_SHARE = 1e-4
+_LONGEST_STALE_ANSWERS: Final = 16
+_LONGEST_OUTPUT: Final = 1e6
+_LEAST_USED_SHARE: Final = 1e-4
 
 
 class LengthPredictor:

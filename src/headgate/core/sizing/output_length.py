@@ -9,6 +9,7 @@ Requests without `max_tokens` have keys of their own on every level: the answers
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from headgate.core.sizing.estimate_error import EstimateError
 from headgate.core.sizing.length_predictor import LengthPredictor
@@ -16,23 +17,23 @@ from headgate.core.sizing.prompt_bytes import MAX_MODELS
 from headgate.core.snapshot import ErrorReading
 
 # Expected output before anything has finished (design section 4, step 1).
-PRIOR_OUTPUT_TOKENS = 256
+PRIOR_OUTPUT_TOKENS: Final = 256
 # What is reserved for an answer without `max_tokens` before anything is known.
-_PRIOR_RESERVED_TOKENS = 2 * PRIOR_OUTPUT_TOKENS
+_PRIOR_RESERVED_TOKENS: Final = 2 * PRIOR_OUTPUT_TOKENS
 # Keys of the finest level (INV-5). Beyond them new ones share their lane's, and after as many answers again the
 # keys that were hardly used make room (lossy counting: Manku and Motwani, VLDB 2002).
-MAX_KEYS = 500
+MAX_KEYS: Final = 500
 # A key that has had so many answers passes every eighth on, counting eight: its lane hardly learns from it any more.
-_YOUNG_ANSWERS = 64
-_PASS_ON_EVERY = 8
+_YOUNG_ANSWERS: Final = 64
+_PASS_ON_EVERY: Final = 8
 # Every third answer is compared with its estimate: the errors are for people to read, and the third part is not
 # in step with anything that comes in pairs.
-_COMPARE_EVERY = 3
+_COMPARE_EVERY: Final = 3
 # Bits for the class of the prompt within the class of both.
-_PROMPT_BITS = 6
+_PROMPT_BITS: Final = 6
 
 # What is said of a model that has answered nobody: the prior and nothing else.
-_NOTHING = LengthPredictor(None, is_bounded=False)
+_NOTHING: Final = LengthPredictor(None, is_bounded=False)
 
 
 class OutputLength:

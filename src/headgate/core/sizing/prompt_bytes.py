@@ -6,18 +6,19 @@ do not come from text bytes (the parts of an image, of a recording) are counted 
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from headgate.core.sizing.estimate_error import EstimateError
 from headgate.core.snapshot import ErrorReading
 
 # Bytes a token before anything is known: the common rule of thumb for English text.
-PRIOR_BYTES_PER_TOKEN = 4.0
+PRIOR_BYTES_PER_TOKEN: Final = 4.0
 # The prior counts as this many tokens, so that the first real prompt already outweighs it.
-_PRIOR_TOKENS = 200.0
+_PRIOR_TOKENS: Final = 200.0
 # Ratios forget with this half-life in tokens, so that a change of traffic shows within a few hundred prompts.
-_HALF_LIFE_TOKENS = 500_000.0
+_HALF_LIFE_TOKENS: Final = 500_000.0
 # Model names come from users: beyond this many, new ones share the ratio of the nameless model.
-MAX_MODELS = 500
+MAX_MODELS: Final = 500
 
 
 class PromptBytes:

@@ -5,31 +5,32 @@ in `engine/profile`; the attention terms are small against what queueing adds). 
 the engine's profile and are learned from what is served, per engine.
 """
 
-from collections.abc import Callable
+from typing import Final
 
 from headgate.core.measure.line import LearnedLine
 from headgate.core.settings import ServicePrior
 
 # Where the priors' pseudo-observations lie: a usual prompt and a usual batch.
-_TYPICAL_PROMPT_TOKENS = 1000.0
-_TYPICAL_STREAMS = 16.0
+_TYPICAL_PROMPT_TOKENS: Final = 1000.0
+_TYPICAL_STREAMS: Final = 16.0
 
 
 class ServiceTime:
-    """The learned speed of one engine; times are seconds.
+    """The learned speed of one engine; times are seconds."""
 
-    `ttft_s` predicts the time to first token for so many uncached prompt tokens, own and ahead; `tpot_s` the time
-    per output token with so many streams running. Both are asked several times per attempt, so they are the
-    lines' own methods.
-    """
-
-    __slots__ = ("_tpot", "_ttft", "tpot_s", "ttft_s")
+    __slots__ = ("_tpot", "_ttft")
 
     def __init__(self, prior: ServicePrior) -> None:
         self._ttft = LearnedLine(prior.ttft_base_s, prior.ttft_per_token_s, typical_x=_TYPICAL_PROMPT_TOKENS)
         self._tpot = LearnedLine(prior.tpot_base_s, prior.tpot_per_stream_s, typical_x=_TYPICAL_STREAMS)
-        self.ttft_s: Callable[[float], float] = self._ttft.at
-        self.tpot_s: Callable[[float], float] = self._tpot.at
+
+    def ttft_s(self, prompt_tokens: float) -> float:
+        """Return the predicted time to first token for so many uncached prompt tokens, own and ahead."""
+        return self._ttft.at(prompt_tokens)
+
+    def tpot_s(self, streams: float) -> float:
+        """Return the predicted time per output token with so many streams running."""
+        return self._tpot.at(streams)
 
     def service_s(self, prompt_tokens: float, output_tokens: float, streams: float) -> float:
         """Return the predicted time from permit to last token."""

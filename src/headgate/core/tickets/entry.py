@@ -1,18 +1,18 @@
 """One yielded or departed request, and the rules by which it is recognised when it comes back."""
 
-from typing import NamedTuple
+from typing import Final
 
 # A return at most this early, or due, may be held up to `DUE_HOLD_S` even where nothing else is held.
-EARLY_S = 1.0
-DUE_HOLD_S = 1.0
+EARLY_S: Final = 1.0
+DUE_HOLD_S: Final = 1.0
 # Nobody who was told to wait (hints start at 0.1 s) is back sooner than this: equal bodies that arrive together
 # are different requests.
-SOONEST_RETURN_S = 0.1
+SOONEST_RETURN_S: Final = 0.1
 # From this early return on a request stands at the end of the line at each: a client that polls has no place to keep.
-EARLY_RETURNS_FORGIVEN = 2
+EARLY_RETURNS_FORGIVEN: Final = 2
 
 
-class Entry(NamedTuple):
+class Entry:
     """One yielded or departed request that may return; absolute core seconds.
 
     `number` is the arrival number of the request's first known attempt: it orders equal ages. `due_at` is None for
@@ -23,18 +23,48 @@ class Entry(NamedTuple):
     again; 0 has one given. `slot` is where `Places` keeps it, -1 for what is not kept.
     """
 
-    tenant: str
-    fingerprint: int
-    first_seen: float
-    number: int
-    known_from: float
-    known_until: float
-    due_at: float | None = None
-    place_until: float = 0.0
-    lined_up_at: float | None = None
-    early_returns: int = 0
-    turn: int = 0
-    slot: int = -1
+    __slots__ = (
+        "due_at",
+        "early_returns",
+        "fingerprint",
+        "first_seen",
+        "known_from",
+        "known_until",
+        "lined_up_at",
+        "number",
+        "place_until",
+        "slot",
+        "tenant",
+        "turn",
+    )
+
+    def __init__(
+        self,
+        tenant: str,
+        fingerprint: int,
+        first_seen: float,
+        number: int,
+        known_from: float,
+        known_until: float,
+        due_at: float | None = None,
+        place_until: float = 0.0,
+        lined_up_at: float | None = None,
+        early_returns: int = 0,
+        turn: int = 0,
+        slot: int = -1,
+    ) -> None:
+        self.tenant: Final = tenant
+        self.fingerprint: Final = fingerprint
+        self.first_seen: Final = first_seen
+        self.number: Final = number
+        self.known_from: Final = known_from
+        self.known_until: Final = known_until
+        self.due_at: Final = due_at
+        self.place_until: Final = place_until
+        self.lined_up_at: Final = lined_up_at
+        self.early_returns: Final = early_returns
+        self.turn: Final = turn
+        self.slot: Final = slot
 
     def is_due(self, now: float) -> bool:
         """Return whether its promise has (nearly) come: at most `EARLY_S` before the hint, or after it.

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from math import ceil, floor, inf
+from typing import Final
 
 from headgate.core.measure.ranking import Ranking
 from headgate.core.tickets.entry import Entry
@@ -21,11 +22,11 @@ from headgate.core.tickets.records import (
 )
 
 # The most records that one event forgets: at 2 us each they cost less than one relayed request.
-FORGOTTEN_PER_EVENT = 32
+FORGOTTEN_PER_EVENT: Final = 32
 # The heap of ends may hold this many finished records per live one (and a few more) before it is rebuilt.
-_STALE_SHARE = 2
-_STALE_FLOOR = 1_000
-_NO_PLACES = Ranking()
+_STALE_SHARE: Final = 2
+_STALE_FLOOR: Final = 1_000
+_NO_PLACES: Final = Ranking()
 
 
 class Places:
@@ -245,8 +246,8 @@ class Places:
 
     def _will_end(self, slot: int, at: float) -> None:
         heap, ends = self._ends, self._slots.ends
-        ends[slot] = 0
         if len(heap) > _STALE_SHARE * (self.entries + _STALE_FLOOR):
+            ends[slot] = 0
             heap[:] = [item for line, item in zip(self._slots.line, ends, strict=True) if line and item]
             heapify(heap)
         ends[slot] = item = ceil(at * TICKS_PER_S) << SLOT_BITS | slot

@@ -5,33 +5,35 @@ takes about 130 bytes, and the garbage collector sees none of it.
 """
 
 from array import array
-from collections.abc import Iterable
 from itertools import islice
 from math import floor, isnan, nan
+from typing import Final
 
 from headgate.core.measure.ranking import Ranking
 from headgate.core.tickets.entry import Entry
 
 # Looking at a few equal bodies finds one that may match where the first may not (it was refused just now), and keeps
 # an arrival's cost bounded when a whole crowd sends the same bytes.
-_EQUALS_TRIED = 8
+_EQUALS_TRIED: Final = 8
 # Times are sorted in 1/1024 s, ties by number: two million arrivals within a millisecond would be out of order.
-TICKS_PER_S = 1024.0
-_NUMBER_BITS = 21
-_NUMBER_MASK = (1 << _NUMBER_BITS) - 1
+TICKS_PER_S: Final = 1024.0
+_NUMBER_BITS: Final = 21
+_NUMBER_MASK: Final = (1 << _NUMBER_BITS) - 1
 # Turns are sorted before numbers: sixteen million arrivals within one turn would be out of order.
-TURN_BITS = 24
-TURN_MASK = (1 << TURN_BITS) - 1
+TURN_BITS: Final = 24
+TURN_MASK: Final = (1 << TURN_BITS) - 1
 # A record's end and its slot share one integer; a million slots are ten times the usual bound.
-SLOT_BITS = 20
-SLOT_MASK = (1 << SLOT_BITS) - 1
-MOST_PLACES = 1 << SLOT_BITS
+SLOT_BITS: Final = 20
+SLOT_MASK: Final = (1 << SLOT_BITS) - 1
+MOST_PLACES: Final = 1 << SLOT_BITS
+# Slots are made so many at a time: growing a dozen columns costs as much for one as for all of these.
+_SLOTS_MADE: Final = 64
 # Early returns are counted in one byte.
-_MOST_COUNTED = 255
+_MOST_COUNTED: Final = 255
 # Tenants' equal fingerprints are kept apart by an odd multiple of the golden ratio (Fibonacci hashing, Knuth 6.4).
-_MIX = 0x9E3779B97F4A7C15
-_MASK_64 = (1 << 64) - 1
-_HALF_64 = 1 << 63
+_MIX: Final = 0x9E3779B97F4A7C15
+_MASK_64: Final = (1 << 64) - 1
+_HALF_64: Final = 1 << 63
 
 
 def age_key(at: float, number: int) -> int:
@@ -42,17 +44,17 @@ def age_key(at: float, number: int) -> int:
 class Line:
     """One tenant's share of the records: how many, and its places, oldest request first."""
 
-    __slots__ = ("entries", "number", "places", "tenant")
+    __slots__ = ("_mix", "entries", "places", "tenant")
 
     def __init__(self, tenant: str, number: int) -> None:
         self.tenant = tenant
-        self.number = number
+        self._mix = number * _MIX & _MASK_64
         self.entries = 0
         self.places = Ranking()
 
     def body_key(self, fingerprint: int) -> int:
         """Return the number by which this tenant's request with this fingerprint is found."""
-        return (fingerprint + self.number * _MIX & _MASK_64) - _HALF_64
+        return (fingerprint ^ self._mix) - _HALF_64
 
 
 class Slots:
@@ -87,19 +89,19 @@ class Slots:
 
     def put(self, entry: Entry, line: Line) -> int:
         """Keep a record, still without a turn and an end, and return its slot."""
-        slot = self.free.pop() if self.free else self._another()
-        _, fingerprint, first_seen, number, known_from, known_until, due_at, _, lined_up_at, early, _, _ = (
-            entry
-        )
+        if not self.free:
+            self._make_slots()
+        slot = self.free.pop()
+        lined_up_at, due_at = entry.lined_up_at, entry.due_at
         self.line[slot] = line
-        self.fingerprint[slot] = fingerprint
-        self.number[slot] = number
-        self.first_seen[slot] = first_seen
-        self.lined_up_at[slot] = first_seen if lined_up_at is None else lined_up_at
-        self.known_from[slot] = known_from
-        self.known_until[slot] = known_until
+        self.fingerprint[slot] = entry.fingerprint
+        self.number[slot] = entry.number
+        self.first_seen[slot] = entry.first_seen
+        self.lined_up_at[slot] = entry.first_seen if lined_up_at is None else lined_up_at
+        self.known_from[slot] = entry.known_from
+        self.known_until[slot] = entry.known_until
         self.due_at[slot] = nan if due_at is None else due_at
-        self.early_returns[slot] = min(_MOST_COUNTED, early)
+        self.early_returns[slot] = min(_MOST_COUNTED, entry.early_returns)
         return slot
 
     def entry(self, slot: int, line: Line) -> Entry:
@@ -133,13 +135,14 @@ class Slots:
         """Return the key of its place in the whole line."""
         return self.turn[slot] << TURN_BITS | self.number[slot] & TURN_MASK
 
-    def _another(self) -> int:
-        self.line.append(None)
+    def _make_slots(self) -> None:
+        made = len(self.line)
+        self.line += [None] * _SLOTS_MADE
         for column in (self.fingerprint, self.number, self.turn, self.ends, self.early_returns):
-            column.append(0)
+            column.frombytes(bytes(column.itemsize * _SLOTS_MADE))
         for times in (self.first_seen, self.lined_up_at, self.known_from, self.known_until, self.due_at):
-            times.append(0.0)
-        return len(self.line) - 1
+            times.frombytes(bytes(times.itemsize * _SLOTS_MADE))
+        self.free += range(made + _SLOTS_MADE - 1, made - 1, -1)
 
 
 class Bodies:
@@ -155,17 +158,17 @@ class Bodies:
         self._lone = Ranking()
         self._crowds: dict[int, Ranking] = {}
 
-    def find(self, key: int) -> Iterable[int]:
-        """Yield the slots of this body, due first first, as many as an arrival may try."""
+    def find(self, key: int) -> tuple[int, ...]:
+        """Return the slots of this body, due first first, as many as an arrival may try."""
         crowd = self._crowds.get(key) if self._crowds else None
         if crowd is not None:
-            return islice(crowd, _EQUALS_TRIED)
-        found = self._lone.after(key)
-        return (found[1],) if found is not None and found[0] == key else ()
+            return tuple(islice(crowd, _EQUALS_TRIED))
+        lone = self._lone.owner(key)
+        return () if lone is None else (lone,)
 
     def add(self, key: int, slot: int) -> None:
         """Note that this slot holds this body."""
-        crowd = self._crowds.get(key)
+        crowd = self._crowds.get(key) if self._crowds else None
         if crowd is None:
             lone = self._lone.claim(key, slot)
             if lone is None:
@@ -177,7 +180,7 @@ class Bodies:
 
     def remove(self, key: int, slot: int) -> None:
         """Note that this slot no longer holds this body; it must."""
-        crowd = self._crowds.get(key)
+        crowd = self._crowds.get(key) if self._crowds else None
         if crowd is None:
             self._lone.remove(key)
             return

@@ -8,14 +8,12 @@ _TAIL_BYTES = 3072
 
 
 def fingerprint(secret: bytes, tenant: str, size_bytes: int, body: bytes) -> int:
-    """Return 64 bits that equal requests of one tenant share; about 1.5 us.
+    """Return 64 bits that equal requests of one tenant share; 1 us, and 1.3 us for each kilobyte looked at.
 
     `body` is the whole body of `size_bytes`, or what `ends` has kept of it.
     """
-    digest = blake2b(b"%b\0%d\0" % (tenant.encode(), size_bytes), digest_size=8, key=secret)
-    digest.update(body[:_HEAD_BYTES])
-    digest.update(body[-_TAIL_BYTES:])
-    return int.from_bytes(digest.digest(), "big")
+    named = b"%b\0%d\0%b" % (tenant.encode(), size_bytes, ends(body))
+    return int.from_bytes(blake2b(named, digest_size=8, key=secret).digest(), "big")
 
 
 def ends(body: bytes) -> bytes:

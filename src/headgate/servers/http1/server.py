@@ -73,16 +73,17 @@ class HttpServer:
 
     async def _accept(self, sock: socket.socket, ssl: tls.SSLContext | None) -> list[asyncio.Server]:
         """Accept on several descriptors of one socket: libuv takes one connection from each in a turn of its loop."""
-        return [
-            await self._loop.create_server(
+        listeners = []
+        for _ in range(_ACCEPTS_PER_TURN):
+            listener = await self._loop.create_server(
                 lambda: cast("asyncio.Protocol", Connection(self)),
                 sock=sock.dup(),
                 backlog=self.limits.backlog,
                 ssl=ssl,
                 ssl_handshake_timeout=self.limits.head_s if ssl is not None else None,
             )
-            for _ in range(_ACCEPTS_PER_TURN)
-        ]
+            listeners.append(listener)
+        return listeners
 
     async def secure(self, ssl: tls.SSLContext | None) -> None:
         """Serve new connections with this context, or without TLS; those that are open stay as they are.

@@ -4,11 +4,13 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install packages compiled interpreted fresh run check static test test-compiled test-engines bench validate figures lock clean
+.PHONY: help install packages compiled interpreted fresh run check static test test-compiled test-engines bench soak fuzz validate figures lock clean
 
 VENV := .venv
 # Runs of each arm of an experiment in `make figures`.
 SEEDS ?= 5
+# What `make soak` and `make fuzz` throw their dice with.
+SEED ?= 1
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
@@ -82,6 +84,13 @@ test-engines: packages fresh ## the gate before real engines that you have; docs
 
 bench: install ## CPU per request, chunk and yield beside HAProxy and nginx
 	@$(BIN)/python -m bench $(BENCH)
+
+soak: packages fresh ## a gate between users and engines that do everything wrong, for SECONDS=600 with SEED=1
+	@PYTHONPATH=tests $(BIN)/python -m faults.stalled
+	@PYTHONPATH=tests $(BIN)/python -m faults.soak --seconds $(or $(SECONDS),600) --seed $(SEED)
+
+fuzz: packages fresh ## mutated requests against a gate, for SECONDS=300 with SEED=1; what does harm is kept in build/fuzz
+	@PYTHONPATH=tests $(BIN)/python -m faults.fuzz --seconds $(or $(SECONDS),300) --seed $(SEED)
 
 validate: install ## the simulator against closed forms; some minutes on every processor
 	@$(BIN)/headgate sim validate

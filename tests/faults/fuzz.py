@@ -1,11 +1,12 @@
 """Mutated requests against the real gateway until the time is over: it must not crash, hang, leak or execute twice.
 
-    PYTHONPATH=tests .venv/bin/python -m faults.fuzz --seconds 300 [--seed 1]
+    make fuzz [SECONDS=300] [SEED=1]
 
 Every payload comes from the corpus of this folder, changed by a few deterministic mutations, and is sent whole, in
 random pieces, or byte by byte. What may reach the engine is bounded by a second, independent reading of the same
 bytes (`strictly_readable`): a request, or a body, that a strict reader does not see must not be executed. After every
-batch the gateway must be idle, with as many descriptors as before; at the end its memory is looked at.
+batch the gateway must be idle; at the end its descriptors and its memory are looked at. What was sent when something
+went wrong is saved, one file each, and the exit code is 1; the same seed sends the same payloads again.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +27,9 @@ from faults.talk import Talk
 from headgate.testing import FakeUpstream
 
 BATCH = 48
+WARM_BATCHES = 20
+MOST_FINDINGS = 20
+"""Then it is over before its time: each costs a wait."""
 HUNG_AFTER_S = 8.0
 """A head and a body may take a second each, lingering another; beyond eight a connection hangs."""
 
@@ -154,6 +158,13 @@ def _chunked_body(data: bytes, at: int) -> tuple[bytes, int] | None:
 # ---- the run
 
 
+class Finding(NamedTuple):
+    """What must not be, and the payloads of which one, or all together, did it; none for a leak over the whole run."""
+
+    text: str
+    payloads: Sequence[bytes] = ()
+
+
 class Run:
     """One gateway under fire; `findings` are what must not be."""
 
@@ -163,21 +174,29 @@ class Run:
         self._dice = dice
         self.sent = 0
         self.statuses: Counter[str] = Counter()
-        self.findings: list[str] = []
+        self.findings: list[Finding] = []
+        self.is_over = False
 
     def batch(self) -> None:
         """Send one batch and look at what came of it."""
         payloads = [mutated(self._dice.choice(SEEDS), self._dice) for _ in range(BATCH)]
         self._upstream.received.clear()
+        with contextlib.suppress(
+            ConnectionError
+        ):  # who does not accept any more has died, and that is seen below
+            self._talk(payloads)
+        self._gate.hang_up()
+        self.sent += BATCH
+        self._account(payloads)
+        self.is_over = self.is_over or len(self.findings) > MOST_FINDINGS
+
+    def _talk(self, payloads: list[bytes]) -> None:
         talks = [self._gate.connect() for _ in payloads]
         for talk, payload in zip(talks, payloads, strict=True):
             self._send(talk, payload)
         self._leave(talks)
         for talk, payload in zip(talks, payloads, strict=True):
             self._listen(talk, payload)
-        self._gate.hang_up()
-        self.sent += BATCH
-        self._account(payloads)
 
     def _send(self, talk: Talk, payload: bytes) -> None:
         size = self._dice.choice((len(payload) or 1, len(payload) or 1, 1 + len(payload) // 3, 7))
@@ -200,22 +219,28 @@ class Run:
         try:
             said = talk.rest(HUNG_AFTER_S)
         except AssertionError:
-            self.findings.append(f"hung: {payload!r}")
+            self.findings.append(Finding("hung", [payload]))
             return
         statuses = re.findall(rb"HTTP/1\.1 (\d{3}) ", said)
         self.statuses.update(status.decode() for status in statuses or [b"closed"])
         if b"500" in statuses or (said and not said.startswith(b"HTTP/1.1 ")):
-            self.findings.append(f"answered {said[:200]!r}: {payload!r}")
+            self.findings.append(Finding(f"answered {said[:200]!r}", [payload]))
 
     def _account(self, payloads: list[bytes]) -> None:
-        if not self._gate.alive:
-            raise SystemExit(f"the gateway has died: {self._gate.errors()}\nlast batch: {payloads!r}")
+        if not self._gate.alive or "Traceback" in self._gate.errors():
+            self._end(f"the gateway has died or nearly so: {self._gate.errors()[-3000:]}", payloads)
+            return
         if _surplus(payloads, self._upstream):
             self._isolate(payloads)
-        self._gate.ended()
-        if "Traceback" in self._gate.errors():
-            self.findings.append(self._gate.errors()[-3000:])
-            raise SystemExit("\n".join(self.findings))
+        try:
+            self._gate.ended()
+        except AssertionError as error:
+            self._end(str(error), payloads)
+
+    def _end(self, text: str, payloads: list[bytes]) -> None:
+        """Give up a gateway that is of no use any more."""
+        self.is_over = True
+        self.findings.append(Finding(text, payloads))
 
     def _isolate(self, payloads: list[bytes]) -> None:
         """Send each payload of a batch alone, to find the one that executes more than can be read in it."""
@@ -228,7 +253,7 @@ class Run:
                 talk.half_close()
             talk.rest(HUNG_AFTER_S)
             if surplus := _surplus([payload], self._upstream):
-                self.findings.append(f"executed, but not readable: {surplus}\n{payload!r}")
+                self.findings.append(Finding(f"executed, but not readable: {surplus}", [payload]))
 
 
 def _surplus(payloads: list[bytes], upstream: FakeUpstream) -> "Counter[Readable]":
@@ -242,36 +267,68 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
+    parser.add_argument(
+        "--save", type=Path, default=Path("build/fuzz"), help="folder for what did harm (build/fuzz)"
+    )
+    asked = parser.parse_args()
+    sys.stdout.write(f"seed {asked.seed}\n")
+    sys.stdout.flush()
     with FakeUpstream() as upstream, tempfile.TemporaryDirectory() as directory:
         gate = GateProcess(upstream.url, errors=Path(directory) / "stderr.txt")
         try:
-            return _fuzz(gate, upstream, arguments.seconds, arguments.seed)
+            run = _fuzz(gate, upstream, asked.seconds, asked.seed)
         finally:
             gate.stop()
+    _show(run, asked.seed)
+    save(run.findings, asked.save, asked.seed)
+    return 1 if run.findings else 0
 
 
-def _fuzz(gate: GateProcess, upstream: FakeUpstream, seconds: float, seed: int) -> int:
+def _fuzz(gate: GateProcess, upstream: FakeUpstream, seconds: float, seed: int) -> Run:
     run = Run(gate, upstream, random.Random(seed))
     until_s = time.monotonic() + seconds
-    for _ in range(20):
-        run.batch()
+    _go_on(run, lambda: run.sent < WARM_BATCHES * BATCH)
     upstream.on_loop(upstream.cut)
-    descriptors, resident_bytes = gate.descriptors, gate.resident_bytes
-    while time.monotonic() < until_s:
+    if gate.alive:
+        descriptors, resident_bytes = gate.descriptors, gate.resident_bytes
+        _go_on(run, lambda: time.monotonic() < until_s)
+    if gate.alive:
+        upstream.on_loop(upstream.cut)
+        run.findings += _leaks(gate, descriptors, resident_bytes)
+    return run
+
+
+def _go_on(run: Run, more: Callable[[], bool]) -> None:
+    while more() and not run.is_over:
         run.batch()
-        if len(run.findings) > 20:
-            break
-    upstream.on_loop(upstream.cut)
-    until(lambda: gate.descriptors <= descriptors + 2, what="descriptors have leaked")
+
+
+def _leaks(gate: GateProcess, descriptors: int, resident_bytes: int) -> Iterator[Finding]:
+    """Yield what the gateway has not given back."""
+    try:
+        until(lambda: gate.descriptors <= descriptors + 2)
+    except AssertionError:
+        yield Finding(f"{gate.descriptors} descriptors, {descriptors} before")
     grown = gate.resident_bytes - resident_bytes
+    sys.stdout.write(f"memory {grown / 1e6:+.1f} MB\n")
     if grown > MOST_GROWTH_BYTES:
-        run.findings.append(f"memory has grown by {grown / 1e6:.1f} MB")
-    sys.stdout.write(
-        f"seed {seed}: {run.sent} payloads in {seconds:g} s, {len(run.findings)} findings, memory {grown / 1e6:+.1f} MB, "
-        f"answers {dict(run.statuses.most_common())}\n" + "\n".join(run.findings) + "\n"
-    )
-    return 1 if run.findings else 0
+        yield Finding(f"memory has grown by {grown / 1e6:.1f} MB")
+
+
+def _show(run: Run, seed: int) -> None:
+    answers = dict(run.statuses.most_common())
+    sys.stdout.write(f"seed {seed}: {run.sent} payloads, {len(run.findings)} findings, answers {answers}\n")
+    for finding in run.findings:
+        sys.stdout.write(finding.text + "\n")
+
+
+def save(findings: Sequence[Finding], folder: Path, seed: int) -> None:
+    """Write the payloads of each finding into files of their own, and say where."""
+    for number, finding in enumerate(findings, 1):
+        folder.mkdir(parents=True, exist_ok=True)
+        for place, payload in enumerate(finding.payloads, 1):
+            (folder / f"seed-{seed}-finding-{number}-{place:02d}.bin").write_bytes(payload)
+        sys.stdout.write(f"saved {len(finding.payloads)} as {folder}/seed-{seed}-finding-{number}-*.bin\n")
 
 
 if __name__ == "__main__":

@@ -241,6 +241,21 @@ def test_the_list_of_models_passes_without_a_permit() -> None:
     run(body())
 
 
+def test_the_body_of_a_request_that_has_none_by_its_method_stays_here() -> None:
+    """An engine that expects none would take it for the next request on its connection."""
+
+    async def body() -> None:
+        async with standing() as stand:
+            got = await stand.ask(b"GET /secret HTTP/1.1\r\n\r\n", b"/v1/models", b"GET")
+            assert got.status == 200
+            asked = await stand.engine.next()
+            assert asked.line.startswith(b"GET ")
+            assert asked.body == b""
+            assert "content-length" not in asked.headers
+
+    run(body())
+
+
 def test_light_requests_over_their_own_cap_are_refused() -> None:
     async def script(asked: Asked) -> None:
         await asked.hung_up()

@@ -1,0 +1,181 @@
+"""The soak: the real gate between users and engines that do everything wrong, and the accounts afterwards."""
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from faults.process import GateProcess
+from faults.soak.engines import Engine
+from faults.soak.ledger import Ledger
+from faults.soak.report import Report, growth
+from faults.soak.users import User
+from faults.soak.watch import Course, Sample, Watch
+
+ENGINES = 3
+CAP = 8
+"""Of each engine."""
+USERS = 70
+"""With their pauses they ask for a little more than three engines can do: some are held, some refused."""
+
+_LEAVE_WITHIN_S = 45.0
+"""The longest that a polite user waits for an answer, and some more."""
+
+MOST_ABOVE_CAP_S = 0.3
+"""At a time: the abort lag that the gate starts with."""
+MOST_ABOVE_CAP_SHARE = 0.01
+"""Of all the time: what was cut is still seen by the engine for a turn of its loop, and that is short."""
+
+_OWN_DESCRIPTORS = 2 + ENGINES
+"""The admin door's client, and the watch of each engine's gauges."""
+_QUIET_WITHIN_S = 10.0
+
+_SETTINGS = {
+    "lanes.*.ttft_slo": "2s",
+    "lanes.*.max_queue": "16",
+    "limits.first_event": "2s",
+    # So few that all are in memory when the warm-up is over.
+    "records.kept_attempts": "500",
+}
+_AT_REST = (
+    "headgate_held", "headgate_running", "headgate_engine_running", "headgate_engine_departing",
+    "headgate_engine_kv_tokens", "headgate_engine_prefill_tokens", "headgate_door_body_bytes",
+)  # fmt: skip
+"""Gauges, by the beginning of their names, that must be zero when nobody asks."""
+
+
+class Soak:
+    """One gate, its engines, its users, and everything that is known of them."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._seed = seed
+        self._log = folder / "attempts.jsonl"
+        self._errors = folder / "stderr.txt"
+        self._ledger = Ledger()
+        self._engines = [Engine(CAP, random.Random(f"engine {n} of {seed}")) for n in range(ENGINES)]
+        self._findings: list[str] = []
+
+    async def run(self, seconds: float) -> Report:
+        """Soak a gate for so long, let everybody leave, and return the accounts."""
+        async with contextlib.AsyncExitStack() as stack:
+            for engine in self._engines:
+                await engine.run(stack)
+            gate = await asyncio.to_thread(self._start)
+            try:
+                watch = Watch(gate)
+                await self._load(gate, watch, seconds)
+                ended = await asyncio.to_thread(self._rest, gate)
+                courses = watch.courses(await _quiet(watch))
+                cpu_s = gate.cpu_s
+            finally:
+                code = await asyncio.to_thread(gate.stop)
+        self._findings += self._judge(gate, code, ended)
+        self._findings += self._above_cap(seconds)
+        self._findings += growth(*courses, _OWN_DESCRIPTORS)
+        return self._report(seconds, cpu_s, ended, courses)
+
+    def _start(self) -> GateProcess:
+        settings = {**_SETTINGS, "records.log_attempts": str(self._log)}
+        urls = [engine.proxy.url for engine in self._engines]
+        return GateProcess(*urls, errors=self._errors, settings=settings, max_inflight=CAP)
+
+    async def _load(self, gate: GateProcess, watch: Watch, seconds: float) -> None:
+        """Let the users ask for so long, wait for their last answers, and let the engines' faults be over."""
+        over = asyncio.Event()
+        users = [asyncio.create_task(self._user(gate, number).run(over)) for number in range(USERS)]
+        await watch.run(seconds)
+        over.set()
+        _done, late = await asyncio.wait(users, timeout=_LEAVE_WITHIN_S)
+        for user in late:
+            user.cancel()
+        ends = await asyncio.gather(*users, return_exceptions=True)
+        self._findings += [f"user {number}: {end!r}" for number, end in enumerate(ends) if end is not None]
+        if not gate.alive:
+            raise SystemExit(f"the gate has died: {gate.errors()}")
+        for engine in self._engines:
+            await engine.calm()
+
+    def _user(self, gate: GateProcess, number: int) -> User:
+        dice = random.Random(f"user {number} of {self._seed}")
+        return User(gate.port, f"soak-{self._seed}-{number}", dice, self._ledger)
+
+    # ---- afterwards
+
+    def _rest(self, gate: GateProcess) -> dict[str, int]:
+        """Return the outcomes when nothing is in flight any more, and look at every gauge."""
+        try:
+            ended = gate.ended()
+        except AssertionError as error:
+            self._findings.append(str(error))
+            return {}
+        page = gate.ask("/metrics")[1].decode()
+        busy = [line for line in page.splitlines() if line.startswith(_AT_REST) and not line.endswith(" 0.0")]
+        self._findings += [f"not at rest: {line}" for line in busy]
+        return ended
+
+    def _judge(self, gate: GateProcess, code: int, ended: dict[str, int]) -> Iterator[str]:
+        """Yield what does not hold: the end of the process, and the accounts."""
+        if code:
+            yield f"the gate ended with {code}"
+        if "Traceback" in gate.errors():
+            yield gate.errors()[-3000:]
+        yield from self._ledger.compare(self._log, self._executed())
+        written = len(self._log.read_bytes().splitlines())
+        if written != sum(ended.values()):
+            yield f"{written} outcomes were written and {sum(ended.values())} counted"
+
+    def _above_cap(self, seconds: float) -> Iterator[str]:
+        """Yield which engine works on, or worked for more than it may for longer than an abort takes."""
+        for number, engine in enumerate(self._engines):
+            if engine.working:
+                yield f"engine {number} still works for {engine.working}"
+            if engine.longest_above_s > MOST_ABOVE_CAP_S or engine.above_s > MOST_ABOVE_CAP_SHARE * seconds:
+                yield (
+                    f"engine {number} was above its cap for {engine.longest_above_s:.3f} s at a time "
+                    f"and {engine.above_s:.3f} s in all"
+                )
+
+    def _executed(self) -> dict[str, list[str]]:
+        """Return what the engines did to each attempt that reached them."""
+        found: dict[str, list[str]] = {}
+        for name, done in (each for engine in self._engines for each in engine.executed):
+            found.setdefault(name, []).append(done)
+        return found
+
+    def _report(
+        self, seconds: float, cpu_s: float, ended: dict[str, int], courses: tuple[Course, Course]
+    ) -> Report:
+        entries = self._ledger.entries.values()
+        seen = self._ledger.matrix(self._log)
+        return Report(
+            seed=self._seed,
+            seconds=seconds,
+            sent=len(entries),
+            unsure=sum(not entry.sure for entry in entries),
+            written=seen.total(),
+            outcomes=ended,
+            seen=dict(seen),
+            executed=sum(len(engine.executed) for engine in self._engines),
+            cap=CAP,
+            most_at_once=tuple(engine.most for engine in self._engines),
+            longest_above_cap_s=max(engine.longest_above_s for engine in self._engines),
+            above_cap_s=sum(engine.above_s for engine in self._engines),
+            memory_mb=courses[0],
+            descriptors=courses[1],
+            cpu_s=cpu_s,
+            faults=dict(sum((engine.faults for engine in self._engines), Counter[str]())),
+            behaviours=dict(self._ledger.behaviours),
+            findings=self._findings,
+        )
+
+
+async def _quiet(watch: Watch) -> Sample:
+    """Return what the gate has when its connections are closed, or after a while what it then has."""
+    for _ in range(int(_QUIET_WITHIN_S / 0.1)):
+        sample = watch.look()
+        if sample.descriptors <= watch.samples[0].descriptors + _OWN_DESCRIPTORS:
+            break
+        await asyncio.sleep(0.1)
+    return sample

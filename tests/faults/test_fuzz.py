@@ -1,0 +1,42 @@
+"""The fuzzer itself: what it may execute, and that a payload which does harm is kept (`make fuzz` runs it long)."""
+
+import random
+from pathlib import Path
+
+from faults import corpus
+from faults.fuzz import BATCH, Run, save, strictly_readable
+from faults.process import GateProcess
+from faults.starter import Starter
+from headgate.testing import FakeUpstream
+
+
+def test_two_batches_do_no_harm(start: Starter, upstream: FakeUpstream) -> None:
+    run = Run(start(upstream.url), upstream, random.Random(1))
+    run.batch()
+    run.batch()
+    assert (run.sent, run.findings) == (2 * BATCH, [])
+    assert run.statuses["400"] > 0
+
+
+def test_what_was_sent_when_the_gateway_died_is_saved(upstream: FakeUpstream, tmp_path: Path) -> None:
+    gate = GateProcess(upstream.url, errors=tmp_path / "stderr.txt")
+    run = Run(gate, upstream, random.Random(1))
+    gate.process.kill()
+    gate.stop()
+    run.batch()
+    assert run.is_over
+    (finding,) = run.findings
+    assert finding.text.startswith("the gateway has died")
+    save(run.findings, tmp_path / "found", seed=7)
+    files = sorted((tmp_path / "found").iterdir())
+    assert [file.read_bytes() for file in files] == list(finding.payloads)
+    assert files[0].name == "seed-7-finding-1-01.bin"
+
+
+def test_a_strict_reader_sees_whole_requests_and_stops_at_what_is_none() -> None:
+    whole = corpus.post(b"Content-Length: %d" % len(corpus.BODY), body=corpus.BODY)
+    (first, second) = strictly_readable(whole + corpus.GOOD + b"POST")
+    assert (first.method, first.target, first.body) == (b"POST", corpus.PATH, corpus.BODY)
+    assert second.body == b""
+    assert strictly_readable(whole[:-1]) == []
+    assert strictly_readable(b"x" + whole) == []

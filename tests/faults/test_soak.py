@@ -1,0 +1,118 @@
+"""Row 74, soak: everything goes wrong at once, and the accounts are exact; `make soak` is the long version of it."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from faults.soak.connection import NOTHING, Seen
+from faults.soak.engines import FAULTS, OUTAGES, WEATHER
+from faults.soak.ledger import Entry, Ledger
+from faults.soak.report import as_json, as_table, growth
+from faults.soak.run import Soak
+from faults.soak.watch import Course
+
+SECONDS = 20.0
+WHOLE = Seen(200, "", whole=True, retry_after_s=0.0, kept=True)
+REFUSED = Seen(503, "too_late", whole=True, retry_after_s=1.0, kept=True)
+FAILED = Seen(502, "", whole=True, retry_after_s=0.0, kept=True)
+BROKEN_OFF = Seen(200, "", whole=False, retry_after_s=0.0, kept=False)
+GOOD = {"id": "a", "outcome": "good"}
+YIELDED = {"id": "a", "outcome": "yielded", "reason": "too_late"}
+
+
+def test_row_74_a_soak_in_every_fault_leaves_exact_accounts(tmp_path: Path) -> None:
+    report = asyncio.run(Soak(tmp_path, seed=1).run(SECONDS))
+    assert not report.findings, as_table(report)
+    assert report.written == report.sent == sum(report.outcomes.values())
+    # It was one: faults of nearly every kind, and users who were served, refused, held and cut.
+    assert len(report.faults) > 0.8 * len([*FAULTS, *WEATHER, *OUTAGES])
+    assert {"good", "yielded/queue_full", "client_gone/held", "client_gone/decode"} <= report.outcomes.keys()
+    assert {kind.partition("/")[0] for kind in report.outcomes} >= {"engine_failed", "client_gone"}
+    assert json.loads(as_json(report))["sent"] == report.sent
+
+
+# ---- the accounts themselves: what they must notice
+
+
+def compared(
+    folder: Path,
+    entries: Mapping[str, Entry],
+    *lines: Mapping[str, str],
+    executed: Mapping[str, Sequence[str]] | None = None,
+) -> list[str]:
+    ledger = Ledger()
+    ledger.entries.update(entries)
+    log = folder / "attempts.jsonl"
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return list(ledger.compare(log, executed or {}))
+
+
+@pytest.mark.parametrize(
+    ("saw", "line"),
+    [
+        (WHOLE, GOOD),
+        (WHOLE, {"id": "a", "outcome": "late"}),
+        (REFUSED, YIELDED),
+        (FAILED, {"id": "a", "outcome": "engine_failed", "reason": "broken"}),
+        (BROKEN_OFF, {"id": "a", "outcome": "client_gone", "reason": "decode"}),
+        (None, {"id": "a", "outcome": "client_gone", "reason": "held"}),
+        (None, GOOD),
+    ],
+)
+def test_what_agrees_is_no_finding(tmp_path: Path, saw: Seen | None, line: dict[str, str]) -> None:
+    assert compared(tmp_path, {"a": Entry(sure=True, saw=saw)}, line) == []
+
+
+@pytest.mark.parametrize(
+    ("saw", "line"),
+    [
+        (WHOLE, YIELDED),
+        (WHOLE, {"id": "a", "outcome": "client_gone", "reason": "decode"}),
+        (REFUSED, GOOD),
+        (REFUSED, {"id": "a", "outcome": "yielded", "reason": "queue_full"}),
+        (FAILED, GOOD),
+        (BROKEN_OFF, GOOD),
+        (NOTHING, GOOD),
+    ],
+)
+def test_an_outcome_that_its_user_did_not_see_is_found(
+    tmp_path: Path, saw: Seen, line: dict[str, str]
+) -> None:
+    (finding,) = compared(tmp_path, {"a": Entry(sure=True, saw=saw)}, line)
+    assert finding.startswith("a ")
+
+
+def test_an_attempt_without_an_outcome_is_found_unless_it_may_not_have_been_read(tmp_path: Path) -> None:
+    (finding,) = compared(tmp_path, {"a": Entry(sure=True, saw=None)})
+    assert finding.startswith("a has no outcome")
+    assert compared(tmp_path, {"a": Entry(sure=False, saw=None)}) == []
+
+
+def test_two_outcomes_and_one_of_nobody_are_found(tmp_path: Path) -> None:
+    entries = {"a": Entry(sure=True, saw=WHOLE)}
+    (finding,) = compared(tmp_path, entries, GOOD, GOOD)
+    assert finding.startswith("a has two outcomes")
+    (finding,) = compared(tmp_path, entries, GOOD, {"id": "b", "outcome": "good"})
+    assert finding.startswith("b was never sent whole")
+
+
+def test_an_engine_that_works_for_the_refused_or_again_and_again_is_found(tmp_path: Path) -> None:
+    entries = {"a": Entry(sure=True, saw=REFUSED)}
+    (finding,) = compared(tmp_path, entries, YIELDED, executed={"a": ["answered"]})
+    assert "reached an engine" in finding
+    entries = {"a": Entry(sure=True, saw=WHOLE)}
+    assert compared(tmp_path, entries, GOOD, executed={"a": ["answered"] * 4}) == []
+    (finding,) = compared(tmp_path, entries, GOOD, executed={"a": ["answered"] * 5})
+    assert "5 times" in finding
+
+
+def test_what_grows_is_found() -> None:
+    steady = Course(start=20, warm=60, end=62, quiet=24, slope_per_minute=0)
+    assert list(growth(steady, steady, 5)) == []
+    (finding,) = growth(steady._replace(end=70), steady, 5)
+    assert finding.startswith("memory has grown from 60.0 to 70.0 MB")
+    (finding,) = growth(steady, steady._replace(quiet=26), 5)
+    assert finding == "26 descriptors when all was quiet, 25 at most"

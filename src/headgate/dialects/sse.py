@@ -34,6 +34,8 @@ class Splitter:
     def feed(self, data: bytes) -> list[bytes]:
         """Return the events that are whole now, terminators included."""
         rest = self.rest
+        if not rest and data.endswith(b"\n\n") and data.find(b"\n") == len(data) - 2 and data.find(b"\r") < 0:
+            return [data]  # the usual chunk is one event in one line
         rest += data
         pieces: list[bytes] = []
         start, searched = 0, self._searched

@@ -183,6 +183,25 @@ def test_a_queue_that_grows_through_half_of_what_may_wait_is_an_alarm_of_its_own
     assert "of 10.0 s that may wait" in alarm.words
 
 
+def _called_after(calm: list[int]) -> AlarmSignal | None:
+    """Return what a backlog of six seconds is called after so many arrivals a second."""
+    gate = Gate()
+    for arrived in calm:
+        gate.second(arrived, 22, 90)
+    for second in range(20):
+        gate.second(22, 22, 100, held=min(150, 10 * second))
+        alarm = gate.warning.alarm()
+        if alarm is not None:
+            return alarm.signal
+    return None
+
+
+def test_a_queue_that_a_high_and_bursty_load_explains_is_no_alarm() -> None:
+    """At 0.88 of capacity, 150 that wait are nothing unheard of where 220 may come in a second, and then nobody for long."""
+    assert _called_after([22] * 300) is AlarmSignal.BACKLOG
+    assert _called_after([220, *[0] * 9] * 30) is None
+
+
 def test_the_alarm_of_a_backlog_ends_when_a_quarter_of_what_may_wait_is_left() -> None:
     gate = Gate()
     gate.calm(300.0)

@@ -99,7 +99,7 @@ def test_the_height_grows_with_the_calm_that_is_asked_for_and_falls_with_the_mem
 
 
 def test_calm_noise_is_over_about_as_often_as_is_said() -> None:
-    """Two memories that have much in common, so between one and two alarms in the time of one."""
+    """Two memories that have much in common share the alarms that are allowed, so rather fewer come than are said."""
     calm_between_s, alarms, dice = 300.0, 0, Random(7)
     drift = Drift(0.0, calm_between_s, learning_s=30.0, is_uneven=False)
     was_over, samples = False, 40_000
@@ -109,4 +109,4 @@ def test_calm_noise_is_over_about_as_often_as_is_said() -> None:
         drift.learn(amount, SAMPLE_S)
         alarms += drift.is_over and not was_over
         was_over = drift.is_over
-    assert 0.5 < alarms * calm_between_s / (samples * SAMPLE_S) < 2.5
+    assert 0.25 < alarms * calm_between_s / (samples * SAMPLE_S) < 1.25

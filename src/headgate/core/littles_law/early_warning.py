@@ -6,8 +6,8 @@ lambda - mu), waiting times follow the queue and errors follow the waits. Three 
 - `load`: more arrives than calm explains, and it has reached what engines can do. Two flows are watched by a `Drift`
   each: arrivals, which are less noisy and see a crowd, and their work in usual requests, which sees a change of what
   is asked. Both are counted per stream, so that engines that are lost are seen, too.
-- `backlog`: half of what may wait is waiting, and still growing. Later, but it needs no prediction of sizes, so it
-  also sees engines that have become slower than is believed.
+- `backlog`: half of what may wait is waiting, more than the usual load's own queueing explains, and still growing.
+  Later, but it needs no prediction of sizes, so it also sees engines that have become slower than is believed.
 - `decode`: the time per output token of one engine varies three times as much as it used to, and is longer:
   preemption, a noisy neighbour, a batch beyond its knee.
 
@@ -16,7 +16,7 @@ of the occupancy) is in `read`.
 """
 
 from collections import deque
-from math import inf
+from math import inf, log
 from typing import NamedTuple
 
 from headgate.core.measure.drift import SAMPLE_S, Drift
@@ -24,10 +24,14 @@ from headgate.core.measure.ewma import Ewma
 from headgate.core.measure.holt import Holt
 from headgate.core.snapshot import Alarm, AlarmSignal, WarningReading
 
-# Calm time per false alarm of each of two memories of either load, by the formula of `alarm_height`: one an hour if they
-# had nothing in common. What was measured is in docs/policies/monitor.md.
-CALM_BETWEEN_S = 4.0 * 3600.0
-# A rise below this load is no matter. Full engines of the profiles do 0.90 to 0.97 of the work that is expected of
+# Calm time per false alarm of arrivals and of work, by the formula of `alarm_height`. The memories have much in common and
+# what stays below `_COMING_LOAD` is none, so that both together measure half of one an hour (docs/policies/monitor.md).
+# Work is noisier: it sees a change of what is asked, and would call what arrivals call later, for as many false alarms.
+_ARRIVALS_BETWEEN_S, _WORK_BETWEEN_S = 0.75 * 3600.0, 10.0 * 3600.0
+# A rise below this load is no matter: before the engines of the profiles capacity is read as 0.88 to 0.98 of what is
+# expected of them (Azure conversations).
+_COMING_LOAD = 0.85
+# A full gate above this load is not calm. Full engines of the profiles do 0.90 to 0.97 of the work that is expected of
 # them (Azure conversations, lognormal lengths).
 _BUSY_LOAD = 0.9
 # One huge prompt is no trend: a second's work counts at most as so many times that of as many usual arrivals.
@@ -38,7 +42,7 @@ _TREND_S = 1.5
 # what is learned of lengths from them passes for requests that ask for more and more; and long tails show late.
 _LEARNING_S, _LEARNING_WORK_S = 30.0, 300.0
 # An alarm that has lasted two of the longer memories stays while their mean is busy.
-_LASTING_S = 16.0
+_LASTING_S = 24.0
 # Fast and slow smoothing; the difference of their trends is the second derivative.
 _FAST, _SLOW = 0.3, 0.1
 # Loads this little above 1 never fill a queue within any horizon.
@@ -46,6 +50,9 @@ _LEAST_DRIFT = 1e-3
 # The share of what may wait whose presence is an alarm while there is more of it than so many readings ago.
 _FULL_SHARE = 0.5
 _GROWING_READINGS = 10
+# Calm time per backlog that calm itself explains, and the load from which on it explains none.
+_BACKLOGS_BETWEEN_S = 10.0 * 3600.0
+_FULL_LOAD = 0.98
 # How much faster or slower than believed full engines may turn out, learned over so many full seconds; the belief
 # counts as a few of them.
 _LEAST_PACE, _MOST_PACE = 0.25, 4.0
@@ -53,9 +60,9 @@ _PACE_MEMORY_S, _PACE_PRIOR_S = 60.0, 20.0
 # The price of a usual arrival is that of about the last calm minute: what is learned of lengths moves in minutes, and
 # must not pass for a change of the load.
 _PRICE_MEMORY_S = 60.0
-# Totals read closer together than this are taken as one reading; what is here is read every second time.
+# Totals read closer together than this are taken as one reading; what is here is read about once a second.
 _SHORTEST_S = 0.5 * SAMPLE_S
-_SLOWLY_S = 1.5 * SAMPLE_S
+_SLOWLY_S = 1.0 - _SHORTEST_S
 # Decode: so many times the usual deviation, at a mean so much longer; about 20 answers against 400.
 _WIDENING = 3.0
 _SLOWING = 1.25
@@ -138,8 +145,8 @@ class EarlyWarning:
     def __init__(self, now: float) -> None:
         self._last: Flow | None = None
         self._last_at = self._waiting_since = self._full_since = self._slowly_at = now
-        self._work = Drift(now, CALM_BETWEEN_S, learning_s=_LEARNING_WORK_S, is_uneven=True)
-        self._arrivals = Drift(now, CALM_BETWEEN_S, learning_s=_LEARNING_S, is_uneven=False)
+        self._work = Drift(now, _WORK_BETWEEN_S, learning_s=_LEARNING_WORK_S, is_uneven=True)
+        self._arrivals = Drift(now, _ARRIVALS_BETWEEN_S, learning_s=_LEARNING_S, is_uneven=False)
         self._fast, self._slow = Holt(_FAST), Holt(_SLOW)
         self._pace = Ewma(1.0, memory=_PACE_MEMORY_S / SAMPLE_S, prior_samples=_PACE_PRIOR_S / SAMPLE_S)
         self._price = Ewma(0.0, memory=_PRICE_MEMORY_S / SAMPLE_S, prior_samples=0.0)
@@ -148,7 +155,7 @@ class EarlyWarning:
         self._alarms: dict[AlarmSignal, Alarm] = {}
 
     def feed(self, now: float, flow: Flow) -> None:
-        """Take the totals again, about half a second after the last time; less than half of that after, do nothing."""
+        """Take the totals again, `SAMPLE_S` after the last time or later; less than half of that after, do nothing."""
         last, passed_s = self._last, now - self._last_at
         if last is None:
             self._last, self._last_at = flow, now
@@ -214,7 +221,7 @@ class EarlyWarning:
             return
         price_s = self._price.mean
         for drift in (self._arrivals, self._work):
-            if drift.is_over and drift.level * price_s >= _BUSY_LOAD and now - drift.since >= _TREND_S:
+            if drift.is_over and drift.level * price_s >= _COMING_LOAD and now - drift.since >= _TREND_S:
                 words, value, threshold = self._load_words(drift, now), drift.excess, drift.threshold
                 self._raise(AlarmSignal.LOAD, value * price_s, threshold * price_s, drift.since, now, words)
 
@@ -249,15 +256,28 @@ class EarlyWarning:
         if backlog_s == 0.0:
             self._waiting_since = now
         filled = backlog_s / flow.bound_s if flow.bound_s > 0.0 else 0.0
-        if filled >= _FULL_SHARE and is_growing:
+        most = max(_FULL_SHARE, self._usual_backlog_s() / flow.bound_s) if flow.bound_s > 0.0 else _FULL_SHARE
+        if filled >= most and is_growing:
             words = (
                 f"What waits takes {backlog_s:.1f} s to serve, of {flow.bound_s:.1f} s that may wait; it began "
                 f"{now - self._waiting_since:.0f} s ago and still grows. Engines do {100.0 * self._pace.mean:.0f} % of "
                 "the work that is expected of them."
             )
-            self._raise(AlarmSignal.BACKLOG, filled, _FULL_SHARE, self._waiting_since, now, words)
-        if filled < 0.5 * _FULL_SHARE:
+            self._raise(AlarmSignal.BACKLOG, filled, most, self._waiting_since, now, words)
+        if filled < 0.5 * most:
             self._alarms.pop(AlarmSignal.BACKLOG, None)
+
+    def _usual_backlog_s(self) -> float:
+        """Return the backlog that the calm load passes once in `_BACKLOGS_BETWEEN_S`; 0 where calm is no calm.
+
+        In heavy traffic it is exponential with mean variance / (2 slack), slack = 1 - load, and forgets itself in
+        variance / slack^2 (Kingman, 1962; Harrison, Brownian Motion and Stochastic Flow Systems, 1985, chapter 5).
+        """
+        slack = 1.0 - self._work.calm * self._price.mean
+        variance = (self._work.deviation * self._price.mean) ** 2
+        if slack <= 1.0 - _FULL_LOAD or variance <= 0.0:
+            return 0.0
+        return 0.5 * variance / slack * max(1.0, log(_BACKLOGS_BETWEEN_S * slack * slack / variance))
 
     def _watch_decode(self, now: float) -> None:
         widest = max(self._decodes.items(), key=lambda each: each[1].widening(), default=None)

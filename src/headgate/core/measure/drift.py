@@ -2,22 +2,27 @@
 
 The statistic is an exponentially weighted mean of the last seconds (Roberts, 1959). For a flow that climbs from a level
 there is hardly a better one: its weights agree with those of the likelihood ratio of a ramp that began 2.2 memories
-ago to 0.98. Two memories see steep and flat ramps. The thresholds follow from the noise of the calm and a stated time
-per false alarm, so nobody has to tune them.
+ago to 0.98. Two memories see steep and flat ramps; most of the false alarms that are allowed go to the faster one, which
+has the least time. The thresholds follow from the noise of the calm and a stated time per false alarm, so nobody has to
+tune them.
 """
 
 from math import exp, inf, log, pi, sqrt
 
 from headgate.core.measure.dispersion import Dispersion, Noise
 
-# Best for ramps that take 5 s and 18 s from their beginning to where they matter. Tried on simulated ramps of 10, 30
-# and 60 s: 2 and 6, 3 alone, or a CUSUM at the same rate of false alarms differ by half a second.
-_FAST_S, _SLOW_S = 2.5, 8.0
+# Best for ramps that take 8 s and 26 s from their beginning to where they matter: those of 10 s and, before few requests a
+# second, of a minute. With 3 s and 8 s small engines are told of a minute's ramp 1 to 3 s later.
+_FAST_S, _SLOW_S = 3.5, 12.0
+# The fast memory's share of the false alarms. A steep ramp leaves a second or two, and there each part of them counts.
+_FAST_SHARE = 2.0 / 3.0
 # The calm rate is that of about the last five minutes.
 _CALM_MEMORY_S = 300.0
-SAMPLE_S = 0.5
-"""How often the flow is looked at: with every second instead, ramps of 10 s are called 0.4 s later."""
+SAMPLE_S = 0.25
+"""How often the flow is looked at: half the time between two looks is lost on the mean."""
 
+# The third cumulant of a mean with exponential weights, per variance, over that of twice its memory with even weights.
+_SKEWER = 4.0 / 3.0
 # The mean overshoot of a sum of Gaussian steps over a level, in deviations of a step (Siegmund, 1985, chapter 10).
 _OVERSHOOT = 0.583
 
@@ -54,15 +59,15 @@ class _Recent:
         """Compare with a calm that rests on so many seconds.
 
         The mean has the noise of twice its memory, and the calm has its own. The amount at height h lies sqrt(2 h x
-        variance) + h x largest / 3 above the expected, as a Poisson tail does (Bernstein's inequality); the variance
-        is known from `freedom` samples only, so Student's law takes the place of the Gaussian (Abramowitz and Stegun
-        26.7.5, first term).
+        variance) + h x skew / 3 above the expected, as a Poisson tail does (Bernstein's inequality), where skew is `largest`
+        times what exponential weights make of it; the variance is known from `freedom` samples only, so Student's law
+        takes the place of the Gaussian (Abramowitz and Stegun 26.7.5, first term).
         """
         height, length_s = self._height, 2.0 * self._memory_s
         variance = noise.dispersion * calm * length_s * (1.0 + length_s / calm_s)
         doubt = 1.0 + (2.0 * height + 1.0) / (4.0 * noise.freedom)
         self.excess = (self.rate - calm) * length_s
-        self.threshold = sqrt(2.0 * height * variance) * doubt + height * noise.largest / 3.0
+        self.threshold = sqrt(2.0 * height * variance) * doubt + height * _SKEWER * noise.largest / 3.0
 
 
 class Drift:
@@ -88,8 +93,8 @@ class Drift:
 
     def __init__(self, now: float, calm_between_s: float, *, learning_s: float, is_uneven: bool) -> None:
         self._judged_from = now + learning_s
-        self._fast = _Recent(_FAST_S, calm_between_s)
-        self._slow = _Recent(_SLOW_S, calm_between_s)
+        self._fast = _Recent(_FAST_S, calm_between_s / _FAST_SHARE)
+        self._slow = _Recent(_SLOW_S, calm_between_s / (1.0 - _FAST_SHARE))
         self._smooth = self._calm_s = 0.0
         self._dispersion = Dispersion(is_uneven=is_uneven)
         self.calm = self.excess = 0.0
@@ -130,7 +135,7 @@ class Drift:
 
     @property
     def recent(self) -> float:
-        """The mean rate of the last quarter of a minute."""
+        """The mean rate of the last half minute."""
         return self._slow.rate
 
     @property

@@ -6,7 +6,7 @@ the head's end at the same place, and no line may end otherwise than in CRLF, he
 llhttp has read.
 
 A head that repeats the connection's last one (see `repeats`) is not parsed again, and neither is its body, whose
-length says where it ends; llhttp then sees that answer not at all.
+length says where it ends; llhttp then sees that answer not at all. Nor does it see a read that is exactly one chunk.
 """
 
 from typing import Final
@@ -20,6 +20,8 @@ from headgate.runtime.upstream.repeats import Cut, Notes, cut_at_length
 
 _BARREN_BYTES: Final = 64 * 1024
 """How many bytes of a started answer may carry no body (trailers, chunk extensions) before it is refused."""
+_USUAL_DIGITS: Final = 5
+"""A chunk of up to 1 MiB may be one event."""
 
 _READER: Final = HeaderReader()
 
@@ -32,6 +34,7 @@ class AnswerReader:
     """
 
     __slots__ = (
+        "_at_chunk",
         "_barren_bytes",
         "_chunked",
         "_cut",
@@ -79,6 +82,7 @@ class AnswerReader:
         self._barren_bytes = 0
         self._size_left = 0
         self._chunked = False
+        self._at_chunk = False
         self._repeated = False
         self.head: AnswerHead | None = None
         self.touched = False
@@ -100,11 +104,7 @@ class AnswerReader:
             elif self._repeated:
                 self._take_sized(data)
             else:
-                self._parser.feed_data(data)
-                if self.parts and self._chunked and self._unfinished:  # the way of a streamed event
-                    self._barren_bytes = 0
-                    return
-                self._look(data)
+                self._feed_body(data)
         except (HttpParserError, HttpParserUpgrade) as error:
             if self.head is None or self._unfinished:
                 raise ProtocolViolationError(
@@ -166,6 +166,33 @@ class AnswerReader:
             self._size_left -= len(data)
         self.whole = not self._size_left
 
+    def _feed_body(self, data: bytes) -> None:
+        """Take what has come of the body; one event of a stream goes the short way."""
+        if self._at_chunk and self._take_chunk(data):
+            return
+        self._at_chunk = False
+        self._parser.feed_data(data)
+        if self.parts and self._chunked and self._unfinished:
+            self._barren_bytes = 0
+        else:
+            self._look(data)
+
+    def _take_chunk(self, data: bytes) -> bool:
+        """Take bytes that are one whole chunk, its length written the usual way; return whether they are.
+
+        llhttp does not see them and goes on expecting a chunk: after the first bytes that it does see nobody here knows
+        any more whether it stands between two chunks.
+        """
+        start = data.find(b"\r\n", 0, _USUAL_DIGITS + 2) + 2
+        if start < 3 or not data.endswith(b"\r\n"):
+            return False
+        size_bytes = len(data) - start - 2
+        if size_bytes <= 0 or data[: start - 2] != b"%x" % size_bytes:
+            return False
+        self.parts.append(data[start:-2])
+        self._barren_bytes = 0
+        return True
+
     def _remember(self, block: bytes, opening_bytes: int, lines: list[bytes], fields: list[Pair]) -> None:
         """Keep the head of a whole answer of known length that leaves its connection open."""
         head, self._cut = self.head, None
@@ -188,11 +215,12 @@ class AnswerReader:
             self._read_head(raw[: end + 4], head_only=head_only)
             raw = raw[end + 4 :]
         self._raw = b""
+        self._at_chunk = self._chunked
         if head_only:
             self.whole = self.surplus = True  # llhttp waits for a body: never use the connection again
-        elif raw or not self._unfinished:
-            if raw:
-                self._parser.feed_data(raw)
+        elif raw:
+            self._feed_body(raw)
+        elif not self._unfinished:
             self._look(raw)
 
     def _await_head(self, raw: bytes) -> None:

@@ -53,6 +53,7 @@ class Client:
     ttft_s: float = 0.1
     prompt_bytes: int = 400
     max_tokens: int | None = OUTPUT_TOKENS
+    output_tokens: int = OUTPUT_TOKENS
     lane: str | None = None
     returns: bool = True
     label: Callable[[int], int | None] = lambda _attempts: None
@@ -168,5 +169,5 @@ class World:
     def _answer(self, number: int) -> None:
         self.running -= 1
         client = self.clients[number]
-        self.send(Finished(number, max(1, client.prompt_bytes // 4), OUTPUT_TOKENS))
+        self.send(Finished(number, max(1, client.prompt_bytes // 4), client.output_tokens))
         self.send(Released(number))

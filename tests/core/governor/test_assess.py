@@ -269,15 +269,40 @@ def test_zero_holds_nobody_but_a_due_return_for_a_second(how: str) -> None:
     assert wake == pytest.approx(back + 1.0)
 
 
-def test_who_is_due_still_finds_a_bounded_queue() -> None:
-    gate = _gate(LaneSettings("lane", deadline_s=60.0, max_queue=1))
+@pytest.mark.parametrize(("most_tokens", "is_held"), [(None, True), (300, False)])
+def test_who_is_due_is_held_in_the_stead_of_a_newcomer_as_far_as_memory_goes(
+    most_tokens: int | None, is_held: bool
+) -> None:
+    """A newcomer that fills the queue while it is away must not take the place that it was promised."""
+    gate = _gate(LaneSettings("lane", deadline_s=60.0, max_queue=1, max_queue_tokens=most_tokens))
     _ask(gate, 1)
     _ask(gate, 2, fingerprint=lambda: 1)
     refused = _ask(gate, 3)
     assert isinstance(refused, Yield)
-    again = _ask(gate, 4, refused.retry_after_s, max_wait_s=0.0)
-    assert isinstance(again, Yield)
-    assert again.reason is Reason.QUEUE_FULL
+    _finish(gate, 1, 2.0)
+    newcomer = _ask(gate, 4, 2.0, fingerprint=lambda: 2)
+    arrival = Arrived(5, prompt_bytes=400, max_tokens=100, fingerprint=lambda: 7)
+    decisions = gate.handle(arrival, refused.retry_after_s)
+    reasons = [each.reason for each in decisions if isinstance(each, Yield)]
+
+    assert isinstance(newcomer, Hold)
+    assert isinstance(decisions[0], Hold) is is_held
+    assert reasons == [Reason.DISPLACED if is_held else Reason.QUEUE_FULL]
+    assert gate.snapshot(refused.retry_after_s).lanes[0].held == 1
+
+
+def test_who_is_due_is_held_for_a_fifth_of_its_hint_where_waits_are_short() -> None:
+    lane = LaneSettings("lane", deadline_s=600.0, max_wait_s=0.5)
+    gate = governor(lane, engines=(EngineSettings("engine", 1, prior=steady_prior(20.0)),))
+    _ask(gate, 1)
+    refused = _ask(gate, 2)
+    assert isinstance(refused, Yield)
+    back = refused.retry_after_s
+    held = _ask(gate, 3, back)
+
+    assert isinstance(held, Hold)
+    # Recognition begins 0.1 s after the refusal.
+    assert gate.next_wake() == pytest.approx(back + 0.2 * (back - 0.1))
 
 
 def test_a_newcomer_does_not_pass_by_those_who_wait_even_when_it_would_fit() -> None:

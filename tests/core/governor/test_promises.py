@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from core.world import Client, World, governor, primitive, steady_prior
-from headgate.core.decisions import Admit, Yield
+from headgate.core.decisions import Admit, Hold, Yield
 from headgate.core.events import Arrived
 from headgate.core.governor.promises import FAR_HINT_S, LONGEST_HINT_S, SHORTEST_HINT_S, spread
 from headgate.core.settings import EngineSettings, LaneSettings
@@ -273,3 +273,102 @@ def test_where_answers_differ_much_a_hint_is_as_late_as_nine_in_ten_need(
     assert isinstance(answers[0], Admit)
     assert all(hint - EARLY * 2.0 * place >= later_s - 0.4 for place, hint in enumerate(hints, 1))
     assert (hints[0] > 2.2) is (spread > 0.0)
+
+
+def _uneven_crowd(lane: LaneSettings, load: float, *, seconds: float = 120.0) -> tuple[World, list[Client]]:
+    """Run Poisson arrivals of lognormal length, all of whom come back as told, before ten streams of 1 s."""
+    dice = Random(11)
+    engine = EngineSettings("engine", 10, prior=steady_prior(1.0, 0.01))
+    world, time = World(governor(lane, engines=(engine,))), 0.0
+    clients: list[Client] = []
+    while time < seconds:
+        time += dice.expovariate(load * 10.0)
+        tokens = max(2, round(dice.lognormvariate(4.26, 0.83)))
+        service_s = 0.01 + 0.0099 * tokens
+        client = Client(
+            len(clients), service_s, body=len(clients), ttft_s=0.01, max_tokens=tokens, output_tokens=tokens
+        )
+        clients.append(client)
+        world.come(client, time)
+    world.run()
+    return world, clients
+
+
+@pytest.mark.parametrize(
+    ("order", "bounds"),
+    [
+        ("arrival", {"max_queue": 0}),
+        ("arrival", {"max_wait_s": 1.0}),
+        ("short_first", {"max_queue": 0}),
+        ("short_first", {"max_queue": 8}),
+        ("short_first", {"max_wait_s": 1.0}),
+    ],
+    ids=str,
+)
+def test_nine_in_ten_who_come_back_when_told_are_let_in_then_whatever_the_order(
+    order: str, bounds: dict[str, float]
+) -> None:
+    lane = LaneSettings("lane", ttft_slo_s=30.0, deadline_s=30.0, order=order, **bounds)  # type: ignore[arg-type]
+    world, clients = _uneven_crowd(lane, 2.0)
+    seen = world.gate.snapshot(world.now).lanes[0]
+    told = sum(each.retry for client in clients for each in client.yields)
+
+    assert told > 100
+    assert seen.hints_kept >= 0.9 * (seen.hints_kept + seen.hints_broken)
+
+
+def test_where_shorter_work_fills_the_engine_only_the_long_are_told_not_to_come_back() -> None:
+    lane = LaneSettings("lane", ttft_slo_s=30.0, deadline_s=30.0, order="short_first", max_wait_s=1.0)
+    _, clients = _uneven_crowd(lane, 2.0)
+    after = [client for client in clients if client.came_at > 20.0 and client.yields]
+    sent_away = [client.output_tokens for client in after if not client.yields[0].retry]
+    told = [client.output_tokens for client in after if client.yields[0].retry]
+
+    assert min(len(sent_away), len(told)) > 20
+    assert sum(told) / len(told) < 0.7 * sum(sent_away) / len(sent_away)
+
+
+def test_who_was_promised_passes_shorter_newcomers_that_wait() -> None:
+    lane = LaneSettings("lane", deadline_s=60.0, order="short_first", max_queue=1)
+    gate = governor(lane, engines=(EngineSettings("engine", 1, prior=steady_prior(2.0)),))
+    gate.handle(Arrived(0, max_tokens=100), 0.0)
+    gate.handle(Arrived(1, max_tokens=40, fingerprint=lambda: 1), 0.0)
+    refused = gate.handle(Arrived(2, max_tokens=90, fingerprint=lambda: 2), 0.0)[0]
+    assert isinstance(refused, Yield)
+    assert refused.retry
+    back = gate.handle(Arrived(3, max_tokens=90, fingerprint=lambda: 2), refused.retry_after_s)[0]
+
+    assert isinstance(back, Hold)
+    assert back.place == 1
+
+
+def test_a_thousand_at_once_keep_their_order_where_the_shortest_goes_first() -> None:
+    dice = Random(5)
+    lane = LaneSettings("lane", ttft_slo_s=90.0, deadline_s=90.0, order="short_first", max_queue=0)
+    world = World(governor(lane, engines=(EngineSettings("engine", 10, prior=steady_prior(0.5)),)))
+    for name in range(1000):
+        client = Client(name, 0.5 * (1.0 + 0.03 * dice.random()), body=name)
+        world.come(client, 0.0)
+    world.run()
+    returns = sum(client.attempts - 1 for client in world.served)
+
+    assert [client.name for client in world.served] == list(range(1000))
+    assert returns <= 1.1 * 990
+    assert _idle_share(world, 10) < 0.05
+
+
+@pytest.mark.parametrize(("deadline_s", "retry"), [(1.5, False), (2.0, True)])
+def test_a_return_is_of_use_if_all_of_the_time_in_which_it_is_promised_is_before_the_deadline(
+    deadline_s: float, retry: bool
+) -> None:
+    """A permit in 1.1 s, known by measuring: the hint is before both deadlines, half a second more only before one."""
+    lane = LaneSettings("lane", deadline_s=deadline_s, max_queue=0)
+    world = World(governor(lane, engines=(EngineSettings("engine", 1, prior=steady_prior(2.0)),)))
+    for name in range(8):
+        world.come(Client(name, 2.0), 2.1 * name)
+    world.run(15.6)
+    refused = world.gate.handle(Arrived(99, max_tokens=100), 15.6)[0]
+
+    assert isinstance(refused, Yield)
+    assert refused.retry_after_s < deadline_s - 0.3
+    assert refused.retry is retry

@@ -9,6 +9,7 @@ from typing import Final
 
 from headgate.core.decisions import Admit, Hold, Leg, Reshaped, Yield
 from headgate.core.events import Arrived
+from headgate.core.governor.hint_truth import is_back_when_told
 from headgate.core.governor.knowledge import Knowledge
 from headgate.core.governor.promises import expected_wait_s
 from headgate.core.governor.records import Attempt, Engine, Lane
@@ -194,6 +195,7 @@ def _judge(knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float
         reason, value, bound, wait_s = short
         return _refused(knowledge, draft, entry, now, reason, value, bound, wait_s)
     price(draft)
+    _let_promised_go_first(draft, now)
     ahead = ahead_of(draft)
     roomy = knowledge.roomy_engine(draft, engines, now) if may_go(draft, ahead, now) else None
     if roomy is not None:
@@ -252,8 +254,14 @@ def price(draft: Attempt) -> None:
     """
     engine = draft.route.up[0]
     service, streams = engine.service, engine.drain.full_streams
-    draft.engine_s = service.engine_s(draft.prompt_tokens, draft.output_tokens, streams)
+    draft.work_s = draft.engine_s = service.engine_s(draft.prompt_tokens, draft.output_tokens, streams)
     draft.service_s = engine.permit_s(draft.prompt_tokens, draft.output_tokens)
+
+
+def _let_promised_go_first(draft: Attempt, now: float) -> None:
+    """Rank who is back when told as the shortest there is: what was promised to it counted everybody shorter."""
+    if draft.due_at is not None and is_back_when_told(draft.due_at, draft.hint_s, now):
+        draft.engine_s = 0.0
 
 
 def fit_somewhere(engines: tuple[Engine, ...], prompt_tokens: int) -> bool:
@@ -286,18 +294,21 @@ def _over_bounds(
     allowed_s = draft.arrival.max_wait_s
     if allowed_s is None or (settings.max_wait_s is not None and settings.max_wait_s < allowed_s):
         allowed_s = settings.max_wait_s
+    if settings.max_queue == 0:
+        allowed_s = 0.0
     if allowed_s is not None:
+        if entry is not None and entry.due_at is not None and entry.is_due(now):
+            told_s = entry.due_at - entry.known_from
+            allowed_s = max(allowed_s, DUE_HOLD_S, _DUE_HOLD_SHARE * told_s)
         draft.hold_until = now + allowed_s
-    if settings.max_queue == 0 or draft.hold_until == now:
-        if not _is_due(entry, now):
+        if allowed_s == 0.0:
             return Reason.SATURATED, knowledge.running(), knowledge.stream_limit()
-        told_s = 0.0 if entry is None or entry.due_at is None else entry.due_at - entry.known_from
-        draft.hold_until = now + max(DUE_HOLD_S, _DUE_HOLD_SHARE * told_s)
     if knowledge.held_count >= knowledge.max_held and less_important(knowledge, settings.band) is None:
         return Reason.QUEUE_FULL, knowledge.held_count, knowledge.max_held
     # Somebody who was refused and told to come back, twice, may exceed the count, never the deadline.
     last_chance = draft.recognised and (draft.arrival.retry_count or 0) >= _LAST_CHANCE
-    if settings.max_queue and lane.held >= settings.max_queue and not last_chance:
+    finds_room = last_chance or (_is_due(entry, now) and goes_before_last(draft))
+    if settings.max_queue and lane.held >= settings.max_queue and not finds_room:
         return Reason.QUEUE_FULL, lane.held, settings.max_queue
     tokens = lane.held_tokens + draft.prompt_tokens + draft.output_tokens
     if settings.max_queue_tokens is not None and tokens > settings.max_queue_tokens:
@@ -306,6 +317,12 @@ def _over_bounds(
     if held_bytes > settings.max_queue_bytes:
         return Reason.QUEUE_FULL, held_bytes, settings.max_queue_bytes
     return None
+
+
+def goes_before_last(draft: Attempt) -> bool:
+    """Return whether somebody waits in its queue whom it would go before, and who can make room for it."""
+    order = draft.queue.order
+    return order.ahead_of(draft) < len(order)
 
 
 def less_important(knowledge: Knowledge, band: int) -> Lane | None:

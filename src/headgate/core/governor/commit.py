@@ -5,7 +5,15 @@ from typing import Final
 
 from headgate.core.decisions import Admit, Decision, Ended, Yield
 from headgate.core.governor.allowances import give_back
-from headgate.core.governor.assess import Plan, admission, all_down, fit_somewhere, is_agreed, less_important
+from headgate.core.governor.assess import (
+    Plan,
+    admission,
+    all_down,
+    fit_somewhere,
+    goes_before_last,
+    is_agreed,
+    less_important,
+)
 from headgate.core.governor.hint_truth import judge_hint
 from headgate.core.governor.knowledge import Knowledge
 from headgate.core.governor.promises import known_until, place_until
@@ -59,7 +67,15 @@ def _with_quota(knowledge: Knowledge, draft: Attempt, decision: Admit | Yield, n
 
 
 def _displace(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[Decision, ...]:
-    """Where everything is full, refuse the last of the least important lane; `assess` has found that there is one."""
+    """Refuse the last of its own queue where that is full, or of the least important lane where everything is.
+
+    `assess` has found that there is one: the last in order was promised nothing that was not promised to this one
+    before.
+    """
+    own = draft.lane
+    if own.settings.max_queue and own.held >= own.settings.max_queue and goes_before_last(draft):
+        last_held = deque(draft.queue.order, maxlen=1)[0]
+        return refuse_held(knowledge, knowledge.attempts[last_held.attempt], Reason.DISPLACED, now)
     if knowledge.held_count < knowledge.max_held:
         return ()
     lane = less_important(knowledge, draft.lane.settings.band)
@@ -125,6 +141,8 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
         judge_hint(draft, now, admitted=True)
     draft.lane.little.enter(now)
     draft.queue.order.started(draft, now)
+    if draft.queue.offered is not None:
+        draft.queue.offered.started(draft.work_s)
     knowledge.allowances.admitted(now)
     if engine.provider is not None:
         engine.provider.started(draft, now)
@@ -217,6 +235,8 @@ def _leave_record(knowledge: Knowledge, draft: Attempt, decision: Yield, now: fl
             draft.route.pool.places.leave(entry_of(draft, now + SOONEST_RETURN_S, draft.lane_deadline))
         return
     if decision.retry:
+        if draft.queue.offered is not None:
+            draft.queue.offered.promised(draft.work_s)
         until = known_until(now, hint, draft.lane_deadline)
         entry = entry_of(draft, now + SOONEST_RETURN_S, until, now + hint, place_until(now, hint))
     elif draft.lane_deadline > now:

@@ -17,7 +17,7 @@ def judge_hint(draft: Attempt, now: float, *, admitted: bool) -> None:
     """
     due_at, hint_s, back_at = draft.due_at, draft.hint_s, draft.arrived_at
     draft.due_at = None
-    if due_at is None or not _is_back_when_told(due_at, hint_s, back_at):
+    if due_at is None or not is_back_when_told(due_at, hint_s, back_at):
         return
     if admitted and now - max(due_at, back_at) <= max(_TRUE_WITHIN_S, _TRUE_WITHIN_SHARE * hint_s):
         draft.lane.hints_kept += 1
@@ -25,5 +25,6 @@ def judge_hint(draft: Attempt, now: float, *, admitted: bool) -> None:
         draft.lane.hints_broken += 1
 
 
-def _is_back_when_told(due_at: float, hint_s: float, back_at: float) -> bool:
+def is_back_when_told(due_at: float, hint_s: float, back_at: float) -> bool:
+    """Return whether a return at `back_at` is neither early nor so late that its place has ended."""
     return due_at - min(EARLY_S, hint_s / 2) <= back_at <= place_until(due_at - hint_s, hint_s)

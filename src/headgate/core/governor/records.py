@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 from headgate.core.decisions import Cause, Reshaped
 from headgate.core.events import Arrived, EngineSeen, Failed, QuotaReading
+from headgate.core.governor.offered import OfferedWork
 from headgate.core.lanes import LaneShares
 from headgate.core.lifecycle import State
 from headgate.core.limits.build import build_limit
@@ -50,7 +51,8 @@ class Attempt:
     `listed_end` is where `openings` keeps it. `route` is who may serve it, and `queue` where it waits if it must.
     `lined_up_at`, `early_returns` and `turn` are its place in the line of those who come back (`tickets`);
     `looked_at` and `looked_tokens` how far its stream was when last looked at. `reservation` is its tenant's, `charged` the provider account's.
-    `engine_s` is the part of an engine's time that it is foreseen to take, `service_s` the time that its permit is out, as the early warning counts it.
+    `work_s` is the part of an engine's time that it is foreseen to take, `engine_s` the same as the orders rank it (0 for who is
+    back when promised), `service_s` the time that its permit is out, as the early warning counts it.
     `tried` is the engine that failed it before it had anything of it; there is no third try.
     `due_at` is when its client had been told to be back, `hint_s` how long that was; `window_until` when the batch
     window lets it go that it was held for.
@@ -100,6 +102,7 @@ class Attempt:
         "turn",
         "weight",
         "window_until",
+        "work_s",
     )
 
     def __init__(self, arrival: Arrived, lane: "Lane", now: float, number: int) -> None:
@@ -125,7 +128,7 @@ class Attempt:
         self.give_up_at = now
         self.prompt_tokens = self.output_tokens = self.kv_tokens = 0
         self.output_seen = self.prefill_ahead = 0
-        self.expected_ttft_s = self.engine_s = self.service_s = 0.0
+        self.expected_ttft_s = self.engine_s = self.work_s = self.service_s = 0.0
         self.engine: Engine | None = None
         self.admitted_at = 0.0
         self.first_token_at: float | None = None
@@ -380,11 +383,15 @@ class Route:
 
 
 class Queue:
-    """What waits in one lane for one route, in the lane's order; `window` where the lane forms batches."""
+    """What waits in one lane for one route, in the lane's order; `window` where the lane forms batches.
 
-    __slots__ = ("lane", "order", "route", "window")
+    `offered` is the work that arrives by size, where the shortest goes first.
+    """
+
+    __slots__ = ("lane", "offered", "order", "route", "window")
 
     def __init__(self, lane: "Lane", route: Route, order: Order) -> None:
+        self.offered = OfferedWork() if lane.settings.order == "short_first" else None
         self.lane = lane
         self.route = route
         self.order = order

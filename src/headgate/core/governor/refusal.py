@@ -1,13 +1,16 @@
 """The decision to refuse: the hint that goes with each reason, and whether to come back at all."""
 
+from math import isfinite
+
 from headgate.core.decisions import Yield
 from headgate.core.governor.knowledge import Knowledge
 from headgate.core.governor.promises import (
     DRAINING_HINT_S,
     LONGEST_HINT_S,
     SHORTEST_HINT_S,
-    hint_s,
+    Promise,
     no_engine_hint_s,
+    promise,
 )
 from headgate.core.governor.records import Attempt
 from headgate.core.words import DeadlineFrom, Reason
@@ -37,17 +40,16 @@ def refusal(
         return Yield(draft.attempt, reason, no_engine_hint_s(knowledge), True, value, bound, draft.first_seen)
     if reason in OF_ONE_TENANT:
         return Yield(draft.attempt, reason, *_of_tenant(wait_s), value, bound, draft.first_seen)
-    hint = hint_s(knowledge, draft, now)
-    in_time = _is_in_time(draft, now + hint)
+    promised = promise(knowledge, draft, now)
+    in_time = _is_in_time(draft, promised, now)
     if reason is Reason.TOO_LATE and _never_in_time(draft):
         in_time = False
-    return Yield(draft.attempt, reason, hint, in_time, value, bound, draft.first_seen)
+    return Yield(draft.attempt, reason, promised.hint_s, in_time, value, bound, draft.first_seen)
 
 
 def _never_in_time(draft: Attempt) -> bool:
     """Return whether its prompt alone takes longer to read than it may wait in all, whenever it comes."""
-    ttft_s = min([engine.service.ttft_s(draft.prompt_tokens) for engine in draft.route.up])
-    return draft.arrived_at + ttft_s > max(draft.deadline, draft.arrived_at + _span_s(draft))
+    return draft.arrived_at + _reading_s(draft) > max(draft.deadline, draft.arrived_at + _span_s(draft))
 
 
 def _span_s(draft: Attempt) -> float:
@@ -62,6 +64,18 @@ def _of_tenant(wait_s: float) -> tuple[float, bool]:
     return hint, wait_s <= LONGEST_HINT_S
 
 
-def _is_in_time(draft: Attempt, at: float) -> bool:
-    """Return whether a return at this time is before a deadline that began with the first attempt."""
-    return draft.lane.settings.deadline_from is DeadlineFrom.ATTEMPT or at <= draft.lane_deadline
+def _is_in_time(draft: Attempt, promised: Promise, now: float) -> bool:
+    """Return whether a return is of use: let in nine times in ten before a deadline that began with the first attempt.
+
+    Where the deadline begins with each attempt, that there is such a time at all.
+    """
+    if draft.lane.settings.deadline_from is DeadlineFrom.ATTEMPT:
+        return isfinite(promised.by_s)
+    if promised.by_s == 0.0:
+        return now + promised.hint_s <= draft.lane_deadline
+    return now + max(promised.hint_s, promised.by_s) + _reading_s(draft) <= draft.lane_deadline
+
+
+def _reading_s(draft: Attempt) -> float:
+    """Return how long its prompt takes to be read, on the engine that reads fastest."""
+    return min([engine.service.ttft_s(draft.prompt_tokens) for engine in draft.route.up])

@@ -1,0 +1,87 @@
+"""How much work is on offer, by its size: who is long waits for all that is shorter, what is still to come included.
+
+Where the shortest goes first, a wait is not a place over a rate. While W seconds of work go before somebody, shorter
+work arrives and goes before it too: it waits W / (1 - load), load being the part of the engine's time that shorter
+work asks for (the mean-value law of non-preemptive priorities: Cobham 1954; for shortest job first Phipps 1956).
+Where shorter work alone asks for all of it, there is no such time.
+"""
+
+from math import floor, log2
+
+from headgate.core.measure.ewma import Ewma
+
+# Classes of size, four to a doubling, from a millisecond of an engine's time up to a quarter of an hour.
+_CLASSES, _PER_DOUBLING, _SHORTEST_S = 80, 4, 0.001
+# Arrivals are summed up over so long, and believed as the mean of so many such times.
+_SLOT_S = 1.0
+_MEMORY_SLOTS = 30.0
+# What arrives at once is a line, not a load: of one slot no more counts than so many times what can be served in it.
+_MOST_OF_SLOT = 8.0
+# The mean size of what is served is trusted from so many on.
+_TRUSTED_STARTS = 20.0
+# Who is told to come back may be larger or smaller than who is served by so much: sizes are priced by what is learned,
+# and prices may have changed between the two.
+_MOST_GROWTH = 1.5
+
+
+class OfferedWork:
+    """The engine time that arrives a second in one queue, by size of the request; seconds of an engine's own time."""
+
+    __slots__ = ("_below", "_promised", "_rates", "_served", "_since", "_slot")
+
+    def __init__(self) -> None:
+        self._since = 0.0
+        self._slot = [0.0] * _CLASSES
+        self._rates = [0.0] * _CLASSES
+        self._below = [0.0] * _CLASSES
+        self._served = Ewma(0.0, memory=200.0, prior_samples=0.0)
+        self._promised = Ewma(0.0, memory=200.0, prior_samples=0.0)
+
+    def arrived(self, work_s: float, now: float, per_s: float) -> None:
+        """Count a new request of this size; `per_s` requests can be served a second."""
+        if now - self._since >= _SLOT_S:
+            self._close_slot(now, per_s)
+        self._slot[_class_of(work_s)] += work_s
+
+    def started(self, work_s: float) -> None:
+        """Learn how large a request is that is served."""
+        self._served.add(work_s)
+
+    def promised(self, work_s: float) -> None:
+        """Learn how large a request is that was told to come back."""
+        self._promised.add(work_s)
+
+    def growth(self) -> float:
+        """Return how many times as large those who are told to come back are as those who are served."""
+        if self._served.samples < _TRUSTED_STARTS or self._promised.samples < _TRUSTED_STARTS:
+            return 1.0
+        return min(max(1.0 / _MOST_GROWTH, self._promised.mean / self._served.mean), _MOST_GROWTH)
+
+    def load_below(self, work_s: float, now: float, per_s: float) -> float:
+        """Return which part of the engines' time shorter work asks for, 0 while that is not known."""
+        if self._served.samples < _TRUSTED_STARTS or per_s <= 0.0:
+            return 0.0
+        missed = floor(max(0.0, now - self._since - _SLOT_S) / _SLOT_S)
+        faded = (1.0 - 1.0 / _MEMORY_SLOTS) ** missed
+        return self._below[_class_of(work_s)] * faded / (per_s * self._served.mean)
+
+    def _close_slot(self, now: float, per_s: float) -> None:
+        slots = floor((now - self._since) / _SLOT_S)
+        keep = 1.0 - 1.0 / _MEMORY_SLOTS
+        offered = sum(self._slot, 0.0)
+        most = _MOST_OF_SLOT * per_s * self._served.mean * _SLOT_S
+        weight = (1.0 - keep) / _SLOT_S * (most / offered if offered > most > 0.0 else 1.0)
+        below = 0.0
+        for each in range(_CLASSES):
+            rate = (self._rates[each] * keep + self._slot[each] * weight) * keep ** (slots - 1)
+            self._rates[each] = rate
+            self._below[each] = below
+            below += rate
+            self._slot[each] = 0.0
+        self._since += slots * _SLOT_S
+
+
+def _class_of(work_s: float) -> int:
+    if work_s <= _SHORTEST_S:
+        return 0
+    return min(_CLASSES - 1, floor(_PER_DOUBLING * log2(work_s / _SHORTEST_S)))

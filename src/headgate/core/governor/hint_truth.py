@@ -1,13 +1,15 @@
 """Whether hints were true: who came back when told, and was let in then."""
 
+from typing import Final
+
 from headgate.core.governor.promises import place_until
 from headgate.core.governor.records import Attempt
 from headgate.core.tickets import EARLY_S
 
 # A hint is true if its client is admitted within the longer of these two: so much of the hint, or half a second.
 # (What the hints are measured by; a client cannot tell less apart.)
-_TRUE_WITHIN_SHARE = 0.2
-_TRUE_WITHIN_S = 0.5
+_TRUE_WITHIN_SHARE: Final = 0.2
+_TRUE_WITHIN_S: Final = 0.5
 
 
 def judge_hint(draft: Attempt, now: float, *, admitted: bool) -> None:

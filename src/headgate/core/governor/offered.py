@@ -7,21 +7,24 @@ Where shorter work alone asks for all of it, there is no such time.
 """
 
 from math import floor, log2
+from typing import Final
 
 from headgate.core.measure.ewma import Ewma
 
 # Classes of size, four to a doubling, from a millisecond of an engine's time up to a quarter of an hour.
-_CLASSES, _PER_DOUBLING, _SHORTEST_S = 80, 4, 0.001
+_CLASSES: Final = 80
+_PER_DOUBLING: Final = 4.0
+_SHORTEST_S: Final = 0.001
 # Arrivals are summed up over so long, and believed as the mean of so many such times.
-_SLOT_S = 1.0
-_MEMORY_SLOTS = 30.0
+_SLOT_S: Final = 1.0
+_MEMORY_SLOTS: Final = 30.0
 # What arrives at once is a line, not a load: of one slot no more counts than so many times what can be served in it.
-_MOST_OF_SLOT = 8.0
+_MOST_OF_SLOT: Final = 8.0
 # The mean size of what is served is trusted from so many on.
-_TRUSTED_STARTS = 20.0
+_TRUSTED_STARTS: Final = 20.0
 # Who is told to come back may be larger or smaller than who is served by so much: sizes are priced by what is learned,
 # and prices may have changed between the two.
-_MOST_GROWTH = 1.5
+_MOST_GROWTH: Final = 1.5
 
 
 class OfferedWork:
@@ -37,10 +40,12 @@ class OfferedWork:
         self._served = Ewma(0.0, memory=200.0, prior_samples=0.0)
         self._promised = Ewma(0.0, memory=200.0, prior_samples=0.0)
 
-    def arrived(self, work_s: float, now: float, per_s: float) -> None:
-        """Count a new request of this size; `per_s` requests can be served a second."""
-        if now - self._since >= _SLOT_S:
-            self._close_slot(now, per_s)
+    def is_over(self, now: float) -> bool:
+        """Return whether it is time to `learn` what has arrived."""
+        return now - self._since >= _SLOT_S
+
+    def arrived(self, work_s: float) -> None:
+        """Count a new request of this size."""
         self._slot[_class_of(work_s)] += work_s
 
     def started(self, work_s: float) -> None:
@@ -65,7 +70,8 @@ class OfferedWork:
         faded = (1.0 - 1.0 / _MEMORY_SLOTS) ** missed
         return self._below[_class_of(work_s)] * faded / (per_s * self._served.mean)
 
-    def _close_slot(self, now: float, per_s: float) -> None:
+    def learn(self, now: float, per_s: float) -> None:
+        """Learn from what has arrived since the last time, a second ago or more; `per_s` can be served a second."""
         slots = floor((now - self._since) / _SLOT_S)
         keep = 1.0 - 1.0 / _MEMORY_SLOTS
         offered = sum(self._slot, 0.0)

@@ -16,21 +16,22 @@ asking, or not, changes no answer.
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from math import sqrt
+from typing import Final
 
 from headgate.core.governor.records import Attempt, Engine
 from headgate.core.lifecycle import State
 
 # Nothing known to drain: one departure in the longest time that a hint may name.
-_SLOWEST_PER_S = 1.0 / 60.0
+_SLOWEST_PER_S: Final = 1.0 / 60.0
 # One-sided 90 % point of the normal law: promises of waiting are kept nine times in ten (QLM's upper quantile).
-_UPPER_Z = 1.2816
+_UPPER_Z: Final = 1.2816
 # The pace is read again after one answer in so many running streams.
-_PACE_SHARE = 8
+_PACE_SHARE: Final = 8
 # Beyond so many notes, and a quarter of the list, building it anew is cheaper than changing it.
-_FEW_NOTES = 8
+_FEW_NOTES: Final = 8
 # Answers that outlive their expectation by d are expected to take d more and this: the doubling rule, which fits
 # an engine that is a little slow and a heavy tail alike.
-_LATE_STEP_S = 0.1
+_LATE_STEP_S: Final = 0.1
 
 
 class Openings:
@@ -120,8 +121,13 @@ class Openings:
 
     def _reading_s(self, place: int) -> float | None:
         """Return the time until the prompts before this place are read, where nothing else is in the way."""
-        times = [each.reading_s(place) for each in self._prompt_metered if each.only_prompts_block(place)]
-        return min(times, default=None)
+        least_s: float | None = None
+        for each in self._prompt_metered:
+            if each.only_prompts_block(place):
+                reading_s = each.reading_s(place)
+                if least_s is None or reading_s < least_s:
+                    least_s = reading_s
+        return least_s
 
     def _up(self) -> list[Engine]:
         return [engine for engine in self._engines if engine.up and not engine.retired]

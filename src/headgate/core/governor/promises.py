@@ -7,7 +7,7 @@ stays deterministic.
 """
 
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headgate.core.governor.knowledge import Knowledge
 from headgate.core.governor.records import Attempt
@@ -19,25 +19,27 @@ LONGEST_HINT_S = 60.0
 # A place beyond the longest hint is a guess; those clients are spread evenly from here up to it.
 FAR_HINT_S = 45.0
 # A promise is kept when its client is admitted within so much of its hint: half a second, or a fifth.
-_KEPT_S, _KEPT_SHARE = 0.5, 0.2
+_KEPT_S: Final = 0.5
+_KEPT_SHARE: Final = 0.2
 # A client is asked to be back a little before its permit is expected: coming early costs a short hold, coming late
 # costs an idle stream. Over a long line a little is a fifth of what it may be held, so that somebody is always held
 # when permits come sooner than foreseen. But answers rather take a little longer than foreseen (relaying, connecting,
 # one more step), so hints are stretched by a hundredth first.
-_LEAD_S, _LEAD_SHARE = 0.2, 0.2 * _KEPT_SHARE
+_LEAD_S: Final = 0.2
+_LEAD_SHARE: Final = 0.2 * _KEPT_SHARE
 # Of many streams no more than so many permits too early: whoever is held for less than a fifth of its hint is in time.
-_LEAD_PLACES = 4.0
+_LEAD_PLACES: Final = 4.0
 # So much of the load of shorter work lengthens a wait. Short ones that are refused come by places of their own and
 # pass nobody. And where all come by places, so much of it shortens the line that a longer one may join. Measured over
 # 1.3 to 3 times the capacity (docs/policies/places-and-tickets.md): 1 promises less, and costs 1 % more good answers;
 # 0.6 breaks 4 % of the promises.
-_PASSING_SHARE = 0.8
-_LINE_SHARE = 1.0 / 3.0
-_STRETCH = 1.01
-_SPREAD_S = 0.1
-_GOLDEN = 0.6180339887498949
+_PASSING_SHARE: Final = 0.8
+_LINE_SHARE: Final = 1.0 / 3.0
+_STRETCH: Final = 1.01
+_SPREAD_S: Final = 0.1
+_GOLDEN: Final = 0.6180339887498949
 # No engine: time for a health check and a restart to show.
-_NO_ENGINE_HINT_S = 5.0
+_NO_ENGINE_HINT_S: Final = 5.0
 DRAINING_HINT_S = 1.0
 
 

@@ -1,6 +1,6 @@
 """The decision to refuse: the hint that goes with each reason, and whether to come back at all."""
 
-from math import isfinite
+from math import inf, isfinite
 
 from headgate.core.decisions import Yield
 from headgate.core.governor.knowledge import Knowledge
@@ -78,4 +78,7 @@ def _is_in_time(draft: Attempt, promised: Promise, now: float) -> bool:
 
 def _reading_s(draft: Attempt) -> float:
     """Return how long its prompt takes to be read, on the engine that reads fastest."""
-    return min([engine.service.ttft_s(draft.prompt_tokens) for engine in draft.route.up])
+    least_s = inf
+    for engine in draft.route.up:
+        least_s = min(least_s, engine.service.ttft_s(draft.prompt_tokens))
+    return least_s

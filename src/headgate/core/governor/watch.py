@@ -17,8 +17,11 @@ def arrived(draft: Attempt, now: float) -> None:
     if not draft.recognised:
         pool.arrived += 1
         pool.arrived_work_s += draft.service_s
-        if draft.queue.offered is not None and draft.work_s > 0.0:
-            draft.queue.offered.arrived(draft.work_s, now, pool.openings.per_s())
+        offered = draft.queue.offered
+        if offered is not None and draft.work_s > 0.0:
+            if offered.is_over(now):
+                offered.learn(now, pool.openings.per_s())
+            offered.arrived(draft.work_s)
     if now >= pool.look_at:
         look(pool, now)
 

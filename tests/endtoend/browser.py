@@ -56,7 +56,7 @@ class Browser:
         """Run the body of a function in the page and return what it returns."""
         return self._ask("POST", "/execute/sync", {"script": script, "args": arguments})
 
-    def until(self, script: str, within_s: float = 5.0) -> float:
+    def until(self, script: str, within_s: float = 20.0) -> float:
         """Wait until the body of a function returns something true; return how long that took."""
         start = time.monotonic()
         while not self.run(script):

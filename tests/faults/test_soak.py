@@ -104,9 +104,16 @@ def test_an_engine_that_works_for_the_refused_or_again_and_again_is_found(tmp_pa
     (finding,) = compared(tmp_path, entries, YIELDED, executed={"a": ["answered"]})
     assert "reached an engine" in finding
     entries = {"a": Entry(sure=True, saw=WHOLE)}
-    assert compared(tmp_path, entries, GOOD, executed={"a": ["answered"] * 4}) == []
-    (finding,) = compared(tmp_path, entries, GOOD, executed={"a": ["answered"] * 5})
+    served = GOOD | {"engine": "one"}
+    assert compared(tmp_path, entries, served, executed={"a": ["answered"] * 4}) == []
+    (finding,) = compared(tmp_path, entries, served, executed={"a": ["answered"] * 5})
     assert "5 times" in finding
+
+
+def test_who_was_given_to_an_engine_and_then_refused_is_no_finding(tmp_path: Path) -> None:
+    """Its answer was lost, the second engine could not be reached, and nobody else had room."""
+    entries = {"a": Entry(sure=True, saw=REFUSED)}
+    assert compared(tmp_path, entries, YIELDED | {"engine": "one"}, executed={"a": ["answered"]}) == []
 
 
 def test_what_grows_is_found() -> None:

@@ -13,10 +13,11 @@ MOST_TRIES = 4
 
 
 class Told(NamedTuple):
-    """One line of the gate's log of attempts."""
+    """One line of the gate's log of attempts; `engine` is the one that it was given to, if it was ever admitted."""
 
     outcome: str
     reason: str
+    engine: str | None = None
 
 
 class Entry(NamedTuple):
@@ -45,7 +46,7 @@ class Ledger:
             name = record["id"]
             if name in told:
                 yield f"{name} has two outcomes: {told[name]}, {record}"
-            told[name] = Told(record["outcome"], record.get("reason", ""))
+            told[name] = Told(record["outcome"], record.get("reason", ""), record.get("engine"))
         for name in told.keys() - self.entries.keys():
             yield f"{name} was never sent whole, and is {told[name]}"
         for name, entry in self.entries.items():
@@ -94,8 +95,7 @@ def _disagreement(name: str, entry: Entry, told: Told | None, sent: Sequence[str
         yield f"{name} is {told}; seen: {entry.saw}"
     elif entry.saw is not None and entry.saw.reason and told.reason != entry.saw.reason:
         yield f"{name} was refused for {entry.saw.reason} and is {told}"
-    never_admitted = told.outcome == "yielded" or told == ("client_gone", "held")
-    if never_admitted and sent:
+    if told.engine is None and sent:
         yield f"{name} is {told} and reached an engine: {sent}"
     if len(sent) > MOST_TRIES:
         yield f"{name} reached engines {len(sent)} times: {sent}"

@@ -80,6 +80,8 @@ def measure(gate: GateProcess, upstream: FakeUpstream, readers: int) -> Stalled:
     for _ in range(readers):
         gate.connect(receive_bytes=_RECEIVE_BYTES).ask(chat(stream=True))
     until(lambda: _running(gate) == readers, _WITHIN_S, "the readers have not all been admitted")
+    until(lambda: upstream.answering == readers, _WITHIN_S, "the engine has not begun all streams")
+    until(lambda: not _unread_tokens(gate), _WITHIN_S, "the gate has not seen the beginning of all streams")
     until(lambda: _quiet(upstream), _WITHIN_S, "bytes still move")
     each_bytes = (gate.resident_bytes - before) / readers
     upstream.script = answer_politely
@@ -102,6 +104,11 @@ def _others(gate: GateProcess) -> float:
 
 def _running(gate: GateProcess) -> int:
     return sum(engine["running"] + engine["departing"] for engine in gate.state()["engines"])
+
+
+def _unread_tokens(gate: GateProcess) -> int:
+    """Return the prompt tokens of streams that have not begun, as far as the gate knows."""
+    return sum(engine["prefill_tokens"] for engine in gate.state()["engines"])
 
 
 def _quiet(upstream: FakeUpstream) -> bool:

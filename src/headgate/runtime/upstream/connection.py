@@ -112,16 +112,6 @@ class UpstreamConnection:
         sock = self._transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size_bytes)
 
-    def _acknowledge_late(self) -> None:
-        """Let the kernel acknowledge several events of a stream with one packet, not each with its own.
-
-        Linux tcp(7): without TCP_QUICKACK it waits, 40 ms at most, until it has something to send or two segments to
-        acknowledge. The engine waits for no acknowledgement before it sends on.
-        """
-        assert self._transport is not None
-        sock = self._transport.get_extra_info("socket")
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
-
     def drop(self) -> None:
         """Close at once, without a word to the call."""
         self.call = None
@@ -184,8 +174,6 @@ class UpstreamConnection:
             call.fail(FailureKind.PROTOCOL, str(violation))
             return
         if not headed and reader.head is not None:
-            if reader.head.length is None:
-                self._acknowledge_late()
             call.headed(reader.head.status)
             call.receiver.on_head(reader.head)
             if self.call is not call:

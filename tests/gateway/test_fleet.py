@@ -75,12 +75,14 @@ async def plant(
     for proxy in proxies:
         await proxy.start()
     names = "abcdef"[:count]
+    page = None if fleet.HEALTH.target is None else "/health"
     core = Settings(
         (lane or LaneSettings("lane"),),
         tuple(EngineSettings(name, max_inflight, prior=FAST) for name in names),
     )
     addresses = tuple(
-        EngineAddress(name, "127.0.0.1", proxy.port) for name, proxy in zip(names, proxies, strict=True)
+        EngineAddress(name, "127.0.0.1", proxy.port, health=page)
+        for name, proxy in zip(names, proxies, strict=True)
     )
     gateway = Gateway(build_governor(core, time.monotonic()), GatewaySettings(engines=addresses, port=0))
     await gateway.start()
@@ -304,8 +306,11 @@ def test_impatient_clients_cannot_talk_an_engine_down() -> None:
     run(body())
 
 
-@pytest.mark.usefixtures("by_requests")
-def test_a_light_request_goes_to_an_engine_that_is_up_and_to_the_next_when_it_cannot_be_reached() -> None:
+def test_a_light_request_goes_to_an_engine_that_is_up_and_to_the_next_when_it_cannot_be_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fleet, "HEALTH", HealthSettings(target=None, poll_s=0.05, shortest_probation_s=30.0))
+
     async def models(asked: Asked) -> None:
         asked.reply(b'{"object":"list","data":[]}')
 

@@ -32,7 +32,6 @@ def test_it_agrees_with_a_sorted_list(of: list[int], asked: list[int], dice: Ran
         index = bisect_left(left, key)
         after = ranking.after(key)
         assert ranking.before(key) == index
-        assert ranking.owner(key) == (of.index(key) if key in left else None)
         assert (None if after is None else after[0]) == (left[index] if index < len(left) else None)
     ends = [(key, of.index(key)) for key in left[:1] + left[-1:]]
     assert [each for each in (ranking.first(), ranking.last()) if each is not None] == ends
@@ -52,29 +51,6 @@ def test_many_blocks_answer_like_one() -> None:
 
 def test_an_equal_key_stands_before_those_that_were_there() -> None:
     assert list(_ranking([5, 5, 1])) == [2, 1, 0]
-
-
-def test_a_key_is_claimed_once() -> None:
-    ranking = _ranking([])
-
-    assert [ranking.claim(key, owner) for owner, key in enumerate([5, 3, 5, 9, 3])] == [
-        None,
-        None,
-        0,
-        None,
-        1,
-    ]
-    assert list(ranking) == [1, 0, 3]
-
-
-def test_claimed_keys_are_cut_into_blocks_too() -> None:
-    dice = Random(4)
-    of = dice.sample(range(10**9), 10_000)
-    ranking = _ranking([])
-
-    assert all(ranking.claim(key, owner) is None for owner, key in enumerate(of))
-    assert [of[owner] for owner in ranking] == sorted(of)
-    assert [ranking.before(key) for key in sorted(of)] == list(range(10_000))
 
 
 def test_a_copy_without_some_keys_leaves_the_first_alone() -> None:

@@ -6,8 +6,6 @@ without the one that failed it: a *detour*. With room there it is admitted in th
 or nobody else answers for the model, there is no second try.
 """
 
-from heapq import heapify
-
 from headgate.core.decisions import Decision, Hold
 from headgate.core.events import Failed
 from headgate.core.governor.assess import fit_somewhere, price
@@ -40,7 +38,8 @@ def try_again(knowledge: Knowledge, attempt: Attempt, detour: Route, now: float)
     attempt.state, attempt.listed_end = State.HELD, None
     attempt.route, attempt.queue = detour, attempt.lane.queue_for(detour)
     attempt.hold_until = _impatient_at(attempt)
-    _forget_wakes(knowledge, attempt)
+    # What was to fall due in its first try would mean that it has waited too long.
+    knowledge.wakes.forget(attempt.attempt)
     attempt.give_up_at = _latest_start(attempt, detour)
     knowledge.attempts[attempt.attempt] = attempt
     detour.pool.openings.unsettle()
@@ -106,9 +105,3 @@ def _latest_start(attempt: Attempt, detour: Route) -> float:
     start = attempt.deadline - min(engine.service.ttft_s(attempt.prompt_tokens) for engine in detour.up)
     impatient_at = _impatient_at(attempt)
     return start if impatient_at is None else min(start, impatient_at)
-
-
-def _forget_wakes(knowledge: Knowledge, attempt: Attempt) -> None:
-    """Drop what was to fall due in its first try: a held attempt's wake means that it has waited too long."""
-    knowledge.wakes[:] = [item for item in knowledge.wakes if item[2] != attempt.attempt]
-    heapify(knowledge.wakes)

@@ -6,7 +6,6 @@ one is taken at the last one's time (INV-7).
 """
 
 from collections.abc import Callable
-from heapq import heappop
 from typing import Any, Final
 
 from headgate.core import events
@@ -73,8 +72,7 @@ class Governor:
 
     def next_wake(self) -> float | None:
         """Return when `handle(Tick)` is due at the latest, or None when nothing will fall due by itself."""
-        wakes = self._knowledge.wakes
-        first = wakes[0][0] if wakes else None
+        first = self._knowledge.wakes.first()
         drain_by = self._knowledge.drain_by
         if first is None or drain_by is None:
             return first if drain_by is None else drain_by
@@ -227,8 +225,8 @@ class Governor:
         knowledge = self._knowledge
         decisions: list[Decision] = []
         opened = False
-        while knowledge.wakes and knowledge.wakes[0][0] <= now:
-            attempt = knowledge.attempts.get(heappop(knowledge.wakes)[2])
+        while (number := knowledge.wakes.pop(now)) is not None:
+            attempt = knowledge.attempts.get(number)
             if attempt is not None:
                 opened = self._fall_due(attempt, decisions, now) or opened
         if knowledge.drain_by is not None and now >= knowledge.drain_by:

@@ -1,23 +1,19 @@
 """All that the governor knows, in one place: `assess` reads it, `commit` and `endings` write it."""
 
 from collections.abc import Iterator, Sequence
-from heapq import heapify, heappush
 from math import isfinite
-from typing import Final
 
 from headgate.core.governor.allowances import Allowances
 from headgate.core.governor.placement import Placement
 from headgate.core.governor.pools import Routes
 from headgate.core.governor.provider import Provider
 from headgate.core.governor.records import Attempt, Engine, Lane, MakeOrder, Pool
+from headgate.core.governor.wakes import Wakes
 from headgate.core.lanes import LaneShares, LaneShareSettings
 from headgate.core.routing.base import Router
 from headgate.core.settings import EngineSettings, Settings
 from headgate.core.sizing.output_length import OutputLength
 from headgate.core.sizing.prompt_bytes import PromptBytes
-
-# The heap of wake times may hold this many finished attempts' items before it is rebuilt (INV-5).
-_STALE_WAKES: Final = 1_000
 
 
 class Knowledge:
@@ -72,7 +68,7 @@ class Knowledge:
         self.prompt_bytes = PromptBytes()
         self.output_length = OutputLength()
         self.attempts: dict[int, Attempt] = {}
-        self.wakes: list[tuple[float, int, int]] = []
+        self.wakes = Wakes()
         self.draining = False
         self.drain_by: float | None = None
         self.held_count = 0
@@ -196,10 +192,7 @@ class Knowledge:
 
     def wake_at(self, at: float, attempt: int) -> None:
         """Look at this attempt again at this time."""
-        if len(self.wakes) > 4 * (len(self.attempts) + _STALE_WAKES):
-            self.wakes[:] = [item for item in self.wakes if item[2] in self.attempts]
-            heapify(self.wakes)
-        heappush(self.wakes, (at, self.arrivals, attempt))
+        self.wakes.add(at, attempt, self.attempts)
 
     def held(self) -> Iterator[Attempt]:
         """Yield every attempt that waits, queue by queue, next first."""

@@ -7,7 +7,7 @@ stays deterministic.
 """
 
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final
 
 from headgate.core.governor.knowledge import Knowledge
 from headgate.core.governor.records import Attempt
@@ -61,18 +61,12 @@ def expected_wait_s(draft: Attempt, place: int, now: float) -> float:
     return max(permit_s, min([account.wait_s(draft, now, place) for account in accounts]))
 
 
-class Promise(NamedTuple):
-    """When to come back, and the seconds from now by which nine in ten who do are let in.
+def promise(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[float, float]:
+    """Return when this client, refused now, would be admitted if it came back then, in [0.1, 60] s, and by when for sure.
 
-    Those are infinite where nobody can say when, and 0 while nothing is measured: nobody is sent away for a belief.
+    That is the time in seconds from now by which nine in ten who come then are let in: infinite where nobody can say
+    when, and 0 while nothing is measured, for nobody is sent away for a belief.
     """
-
-    hint_s: float
-    by_s: float
-
-
-def promise(knowledge: Knowledge, draft: Attempt, now: float) -> Promise:
-    """Return when this client, refused now, would be admitted if it came back then, in [0.1, 60] s."""
     arrival, pool = draft.arrival, draft.route.pool
     places, openings = pool.places, pool.openings
     place = ahead_of(draft) + places.rank(arrival.tenant, draft.lined_up_at, draft.arrival_number, now)
@@ -83,10 +77,10 @@ def promise(knowledge: Knowledge, draft: Attempt, now: float) -> Promise:
         by_s = 0.0
     share = spread(knowledge.hints_given)
     if expected_s > LONGEST_HINT_S or not places.has_room_for(arrival.tenant, now):
-        return Promise(FAR_HINT_S + share * (LONGEST_HINT_S - FAR_HINT_S), by_s)
+        return FAR_HINT_S + share * (LONGEST_HINT_S - FAR_HINT_S), by_s
     per_s = openings.per_s()
     hint = _aim_s(expected_s * _STRETCH, late_s, per_s) - share * min(_SPREAD_S, 1.0 / per_s)
-    return Promise(min(max(SHORTEST_HINT_S, expected_s / 2.0, hint), LONGEST_HINT_S), by_s)
+    return min(max(SHORTEST_HINT_S, expected_s / 2.0, hint), LONGEST_HINT_S), by_s
 
 
 def _behind_shorter(draft: Attempt, wait_s: float, late_s: float, now: float) -> tuple[float, float, float]:

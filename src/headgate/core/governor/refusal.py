@@ -8,7 +8,6 @@ from headgate.core.governor.promises import (
     DRAINING_HINT_S,
     LONGEST_HINT_S,
     SHORTEST_HINT_S,
-    Promise,
     no_engine_hint_s,
     promise,
 )
@@ -40,11 +39,11 @@ def refusal(
         return Yield(draft.attempt, reason, no_engine_hint_s(knowledge), True, value, bound, draft.first_seen)
     if reason in OF_ONE_TENANT:
         return Yield(draft.attempt, reason, *_of_tenant(wait_s), value, bound, draft.first_seen)
-    promised = promise(knowledge, draft, now)
-    in_time = _is_in_time(draft, promised, now)
+    hint_s, by_s = promise(knowledge, draft, now)
+    in_time = _is_in_time(draft, hint_s, by_s, now)
     if reason is Reason.TOO_LATE and _never_in_time(draft):
         in_time = False
-    return Yield(draft.attempt, reason, promised.hint_s, in_time, value, bound, draft.first_seen)
+    return Yield(draft.attempt, reason, hint_s, in_time, value, bound, draft.first_seen)
 
 
 def _never_in_time(draft: Attempt) -> bool:
@@ -64,16 +63,16 @@ def _of_tenant(wait_s: float) -> tuple[float, bool]:
     return hint, wait_s <= LONGEST_HINT_S
 
 
-def _is_in_time(draft: Attempt, promised: Promise, now: float) -> bool:
+def _is_in_time(draft: Attempt, hint_s: float, by_s: float, now: float) -> bool:
     """Return whether a return is of use: let in nine times in ten before a deadline that began with the first attempt.
 
     Where the deadline begins with each attempt, that there is such a time at all.
     """
     if draft.lane.settings.deadline_from is DeadlineFrom.ATTEMPT:
-        return isfinite(promised.by_s)
-    if promised.by_s == 0.0:
-        return now + promised.hint_s <= draft.lane_deadline
-    return now + max(promised.hint_s, promised.by_s) + _reading_s(draft) <= draft.lane_deadline
+        return isfinite(by_s)
+    if by_s == 0.0:
+        return now + hint_s <= draft.lane_deadline
+    return now + max(hint_s, by_s) + _reading_s(draft) <= draft.lane_deadline
 
 
 def _reading_s(draft: Attempt) -> float:

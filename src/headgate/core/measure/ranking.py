@@ -53,15 +53,6 @@ class Ranking:
         index = bisect_left(keys, key)
         return keys[index], self._owners[block][index]
 
-    def owner(self, key: int) -> int | None:
-        """Return who has this key, None if it is not in."""
-        block = bisect_left(self._tops, key)
-        if block == len(self._tops):
-            return None
-        keys = self._keys[block]
-        index = bisect_left(keys, key)
-        return self._owners[block][index] if keys[index] == key else None
-
     def first(self) -> tuple[int, int] | None:
         """Return the smallest key and its owner, or None."""
         return (self._keys[0][0], self._owners[0][0]) if self._length else None
@@ -93,24 +84,6 @@ class Ranking:
             self._owners[block].insert(index, owner)
         if len(keys) > _FULL_BLOCK:
             self._cut(block)
-
-    def claim(self, key: int, owner: int) -> int | None:
-        """Put a key in unless it is there; return the owner that it has already, None if it is new."""
-        tops = self._tops
-        block = bisect_left(tops, key)
-        if block == len(tops):
-            self.add(key, owner)
-            return None
-        keys, owners = self._keys[block], self._owners[block]
-        index = bisect_left(keys, key)
-        if keys[index] == key:
-            return owners[index]
-        keys.insert(index, key)
-        owners.insert(index, owner)
-        self._length += 1
-        if len(keys) > _FULL_BLOCK:
-            self._cut(block)
-        return None
 
     def remove(self, key: int) -> None:
         """Take the first of this key out; it must be in."""

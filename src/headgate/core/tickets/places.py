@@ -89,7 +89,8 @@ class Places:
         if not self._order:
             return 1
         order, own = self._order, self._places_of(tenant)
-        if over := [slot for slot in self._next_over(now) if self._slots.turn[slot]]:
+        over = self._over(now)
+        if over and (over := [slot for slot in over if self._slots.turn[slot]]):
             mine = [slot for slot in over if (line := self._slots.line[slot]) and line.tenant == tenant]
             order = order.without([self._slots.turn_key(slot) for slot in over])
             own = own.without([self._slots.age_key(slot) for slot in mine])
@@ -100,7 +101,7 @@ class Places:
         """Return whether `leave` would find room for a record of this tenant."""
         if self.entries < self._max_entries:
             return True
-        over = list(self._next_over(now))
+        over = self._over(now)
         if not over:
             return self._longest > len(self._places_of(tenant))
         if any(self._slots.known_until[slot] <= now for slot in over):
@@ -165,13 +166,19 @@ class Places:
                 self._end_place(slot, line)
                 self._will_end(slot, self._slots.known_until[slot])
 
+    def _over(self, now: float) -> list[int]:
+        """Return the slots that `expire` would deal with at this time, if it has not; mostly there is none."""
+        if now <= self._swept_at or not self._ends or self._ends[0] >= _first_after(now):
+            return []
+        return list(self._next_over(now))
+
     def _next_over(self, now: float) -> Iterator[int]:
-        """Yield the slots that `expire` would deal with at this time, if it has not: a look ahead changes nothing.
+        """Yield the slots that `expire` would deal with at this time, one at least: a look ahead changes nothing.
 
         The heap is walked best first, as popping would, without popping.
         """
         heap, limit, ends = self._ends, _first_after(now), self._slots.ends
-        frontier = [(heap[0], 0)] if heap and now > self._swept_at else []
+        frontier = [(heap[0], 0)]
         before = None
         for _ in range(FORGOTTEN_PER_EVENT):
             if not frontier or frontier[0][0] >= limit:

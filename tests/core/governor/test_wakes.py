@@ -1,0 +1,61 @@
+"""What falls due comes in the order of its time, once, and what nobody waits for is dropped."""
+
+from math import inf
+
+from hypothesis import given, strategies as some
+
+from headgate.core.events import Arrived
+from headgate.core.governor.records import Attempt, Lane
+from headgate.core.governor.wakes import Wakes
+from headgate.core.settings import LaneSettings
+from headgate.wiring.governor import make_order
+
+NOBODY: dict[int, Attempt] = {}
+
+
+def _due(wakes: Wakes, now: float) -> list[int]:
+    due = []
+    while (attempt := wakes.pop(now)) is not None:
+        due.append(attempt)
+    return due
+
+
+@given(some.lists(some.sampled_from([0.0, 1.0, 1.5, 2.0, 1e9])), some.sampled_from([-1.0, 1.0, 1.7, 3.0]))
+def test_what_is_due_comes_earliest_first_and_equals_as_they_were_asked_for(
+    times: list[float], now: float
+) -> None:
+    wakes = Wakes()
+    for attempt, at in enumerate(times):
+        wakes.add(at, attempt, NOBODY)
+
+    # Equal times are put off by less than a nanosecond each.
+    due = [attempt for attempt, at in sorted(enumerate(times), key=lambda pair: pair[1]) if at <= now]
+    assert _due(wakes, now + 1e-6) == due
+    assert len(wakes) == len(times) - len(due)
+    first = wakes.first()
+    assert first is None if len(due) == len(times) else first is not None and first > now
+
+
+def test_forever_falls_never_due() -> None:
+    wakes = Wakes()
+    for attempt in range(3):
+        wakes.add(inf, attempt, NOBODY)
+    assert (len(wakes), wakes.first()) == (0, None)
+
+
+def test_a_forgotten_attempt_is_not_woken() -> None:
+    wakes = Wakes()
+    for attempt, at in [(1, 3.0), (2, 2.0), (1, 1.0), (3, 1.0)]:
+        wakes.add(at, attempt, NOBODY)
+    wakes.forget(1)
+    assert _due(wakes, 9.0) == [3, 2]
+
+
+def test_those_of_attempts_that_are_over_do_not_pile_up() -> None:
+    wakes = Wakes()
+    lane = Lane(LaneSettings("lane"), make_order, 0.0)
+    alive = {number: Attempt(Arrived(number), lane, 0.0, number) for number in range(10)}
+    for attempt in range(20_000):
+        wakes.add(attempt / 7.0, attempt, alive)
+    assert len(wakes) <= 4 * (10 + 1_000) + 1
+    assert _due(wakes, 1e9)[:10] == list(range(10))

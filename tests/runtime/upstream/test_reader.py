@@ -3,6 +3,7 @@
 from hypothesis import given, strategies as st
 
 from headgate.runtime.upstream.answer import ProtocolViolationError
+from headgate.runtime.upstream.chunk_lines import as_chunk, of_chunk
 from headgate.runtime.upstream.reader import AnswerReader
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -70,6 +71,13 @@ def test_one_chunk_a_read_is_what_it_is_byte_by_byte(
     assert outcome([HEAD + b"".join(first), *pieces[len(first) :]]) == expected
     assert expected is not None
     assert expected[1] is ends or LAST in pieces[:-1]
+
+
+@given(st.integers(1, 5_000) | st.integers(65_000, 66_000) | st.integers(0xFFFF0, 0xFFFFF))
+def test_what_is_framed_is_unframed(size_bytes: int) -> None:
+    data = b"x" * size_bytes
+    assert as_chunk(data) == b"%x\r\n%b\r\n" % (size_bytes, data)
+    assert of_chunk(as_chunk(data)) == data
 
 
 @given(reads, data.flatmap(broken), reads)

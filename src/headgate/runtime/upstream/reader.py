@@ -14,14 +14,13 @@ from typing import Final
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from headgate.runtime.upstream.answer import ProtocolViolationError, read_answer
+from headgate.runtime.upstream.chunk_lines import of_chunk
 from headgate.runtime.upstream.contract import AnswerHead
 from headgate.runtime.upstream.fields import HEAD_END, HeaderReader, Pair
 from headgate.runtime.upstream.repeats import Cut, Notes, cut_at_length
 
 _BARREN_BYTES: Final = 64 * 1024
 """How many bytes of a started answer may carry no body (trailers, chunk extensions) before it is refused."""
-_USUAL_DIGITS: Final = 5
-"""A chunk of up to 1 MiB may be one event."""
 
 _READER: Final = HeaderReader()
 
@@ -183,13 +182,10 @@ class AnswerReader:
         llhttp does not see them and goes on expecting a chunk: after the first bytes that it does see nobody here knows
         any more whether it stands between two chunks.
         """
-        start = data.find(b"\r\n", 0, _USUAL_DIGITS + 2) + 2
-        if start < 3 or not data.endswith(b"\r\n"):
+        part = of_chunk(data)
+        if part is None:
             return False
-        size_bytes = len(data) - start - 2
-        if size_bytes <= 0 or data[: start - 2] != b"%x" % size_bytes:
-            return False
-        self.parts.append(data[start:-2])
+        self.parts.append(part)
         self._barren_bytes = 0
         return True
 

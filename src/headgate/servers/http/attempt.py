@@ -206,7 +206,8 @@ class Attempt:
         """Report a whole answer; the engine is done with it."""
         if self._close():
             number = self.number
-            self._desk.driver.post(Finished(number, *usage), Released(number))
+            told = Finished(number, usage.prompt_tokens, usage.output_tokens, usage.cached_tokens)
+            self._desk.driver.post(told, Released(number))
             if usage.prompt_tokens is None and _owes_usage(self.dialect, self._facts, self._asked_usage):
                 self._desk.misses_usage(self.engine)
 

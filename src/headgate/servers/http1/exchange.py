@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from headgate.runtime.upstream.chunk_lines import as_chunk
 from headgate.runtime.upstream.fields import Lines
 from headgate.servers.http1.answers import AnswerHeads
 from headgate.servers.http1.contract import Head, Headers, Refusal
@@ -112,9 +113,9 @@ class HttpExchange:
         if self._chunked and data and not self.gone and not self._over:  # the way of a streamed event
             if self._pending:
                 pending, self._pending = self._pending, b""
-                self._connection.wire.send(b"%b%x\r\n%b\r\n" % (pending, len(data), data))
+                self._connection.wire.send(pending + as_chunk(data))
             else:
-                self._connection.wire.send(b"%x\r\n%b\r\n" % (len(data), data))
+                self._connection.wire.send(as_chunk(data))
         elif data and not self.gone:
             self._expect(started=True)
             if not self._silent:

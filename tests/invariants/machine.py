@@ -136,6 +136,12 @@ class GateMachine(RuleBasedStateMachine):
         decisions = self.gate.handle(event, self.now - late_s)
         self.script.append((event, self.now - late_s))
         self.answers.append(decisions)
+        assert all(decision == type(decision)(*decision) for decision in decisions), (
+            "a record without all fields"
+        )
+        assert all(len(decision) == len(decision._fields) for decision in decisions), (
+            "a record of another length"
+        )
         self.model.takes(event, decisions)
         self.judge(event, decisions)
         return decisions

@@ -29,6 +29,9 @@ _UNDER_PRESSURE: Final[tuple[Reason, ...]] = (Reason.SATURATED, Reason.QUEUE_FUL
 _LAST_CHANCE: Final = 2
 # A whole answer may take this many times its expected decoding before its engine is given up (design section 6).
 _ANSWER_PATIENCE: Final = 2.0
+# Everybody who is admitted passes here, and the constructor of a named tuple is an interpreted function that takes twice as
+# long.
+_new: Final = tuple.__new__
 
 
 class Plan:
@@ -344,7 +347,20 @@ def admission(draft: Attempt, engine: Engine, ttft_s: float, now: float) -> Admi
         first_event_by += _ANSWER_PATIENCE * output_tokens * engine.service.tpot_s(engine.limit)
         if draft.arrival.time_allowed_s is not None:
             first_event_by = min(first_event_by, draft.arrived_at + draft.arrival.time_allowed_s)
-    leg = Leg(engine.settings.name, 1, kv_tokens, prefill_tokens)
+    leg = _new(Leg, (engine.settings.name, 1, kv_tokens, prefill_tokens))
     waited_s = now - draft.arrived_at
-    due_at = draft.due_at
-    return Admit(draft.attempt, (leg,), waited_s, ttft_s, first_event_by, None, draft.reshaped, (), due_at)
+    return _new(
+        Admit,
+        (
+            draft.attempt,
+            (leg,),
+            waited_s,
+            ttft_s,
+            first_event_by,
+            None,
+            draft.reshaped,
+            (),
+            draft.due_at,
+            0.0,
+        ),
+    )

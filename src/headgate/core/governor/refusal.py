@@ -1,6 +1,7 @@
 """The decision to refuse: the hint that goes with each reason, and whether to come back at all."""
 
 from math import inf, isfinite
+from typing import Final
 
 from headgate.core.decisions import Yield
 from headgate.core.governor.knowledge import Knowledge
@@ -14,6 +15,8 @@ from headgate.core.governor.promises import (
 from headgate.core.governor.records import Attempt
 from headgate.core.words import DeadlineFrom, Reason
 
+# Refusals come in floods, and the constructor of a named tuple is an interpreted function that takes twice as long.
+_new: Final = tuple.__new__
 # These lie with one tenant: the hint is its own, and no place in the line of engines is promised.
 OF_ONE_TENANT = (Reason.QUOTA, Reason.TENANT_LIMIT, Reason.RETRY_BUDGET)
 
@@ -43,7 +46,7 @@ def refusal(
     in_time = _is_in_time(draft, hint_s, by_s, now)
     if reason is Reason.TOO_LATE and _never_in_time(draft):
         in_time = False
-    return Yield(draft.attempt, reason, hint_s, in_time, value, bound, draft.first_seen)
+    return _new(Yield, (draft.attempt, reason, hint_s, in_time, value, bound, draft.first_seen, (), False))
 
 
 def _never_in_time(draft: Attempt) -> bool:

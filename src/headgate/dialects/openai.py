@@ -213,7 +213,8 @@ class OpenAI:
         end = len(answer)
         while (start := answer.rfind(b'"usage"', 0, end)) >= 0:
             if plain := _PLAIN_USAGE.match(answer, start):
-                return Usage(int(plain[1]), int(plain[2]), find_cached(answer, start))
+                prompt, output = plain.group(1, 2)
+                return _new(Usage, (int(prompt), int(output), find_cached(answer, start)))
             if _USAGE.match(answer, start):
                 prompt_tokens = count(_PROMPT_TOKENS, answer, start)
                 output_tokens = count(_OUTPUT_TOKENS, answer, start)

@@ -38,6 +38,8 @@ _JUDGED: Final[tuple[Outcome, ...]] = (Outcome.GOOD, Outcome.LATE, Outcome.ENGIN
 _IGNORING_LAGS: Final = 3.0
 # Only a hang-up after this share of the deadline is somebody who got tired of waiting (design section 4, step 3).
 _TIRED_SHARE: Final = 0.1
+# Every attempt passes here, and the constructor of a named tuple is an interpreted function that takes twice as long.
+_new: Final = tuple.__new__
 
 
 def first_token(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
@@ -199,7 +201,7 @@ def _account(
     if outcome in _JUDGED:
         _note_slo(attempt, outcome, now)
     first_token_at, arrived_at = attempt.first_token_at, attempt.arrived_at
-    return Ended(
+    ended = (
         attempt.attempt,
         outcome,
         lane.settings.name,
@@ -210,7 +212,9 @@ def _account(
         attempt.prompt_tokens if prompt_tokens is None else prompt_tokens,
         attempt.output_seen,
         cause,
+        None,
     )
+    return _new(Ended, ended)
 
 
 def _note_slo(attempt: Attempt, outcome: Outcome, now: float) -> None:

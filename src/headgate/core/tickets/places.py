@@ -14,11 +14,11 @@ from headgate.core.tickets.records import (
     SLOT_MASK,
     TICKS_PER_S,
     TURN_BITS,
-    TURN_MASK,
     Bodies,
     Line,
     Slots,
     age_key,
+    turn_key,
 )
 
 # The most records that one event forgets: at 2 us each they cost less than one relayed request.
@@ -95,7 +95,7 @@ class Places:
             order = order.without([self._slots.turn_key(slot) for slot in over])
             own = own.without([self._slots.age_key(slot) for slot in mine])
         turn = self._turn(own, order, age_key(lined_up_at, number))
-        return order.before(turn << TURN_BITS | number & TURN_MASK) + 1
+        return order.before(turn_key(turn, number)) + 1
 
     def has_room_for(self, tenant: str, now: float) -> bool:
         """Return whether `leave` would find room for a record of this tenant."""
@@ -135,7 +135,7 @@ class Places:
         if entry.due_at is None:
             self._will_end(slot, entry.known_until)
         else:
-            self._line_up(line, slot, entry.turn)
+            self._line_up(line, slot, entry)
             self._will_end(slot, entry.place_until)
         return True
 
@@ -208,11 +208,14 @@ class Places:
         first = order.first()
         return 1 if first is None else first[0] >> TURN_BITS
 
-    def _line_up(self, line: Line, slot: int, turn: int) -> None:
-        slots, age_key = self._slots, self._slots.age_key(slot)
-        slots.turn[slot] = turn or self._turn(line.places, self._order, age_key)
-        line.places.add(age_key, slot)
-        self._order.add(slots.turn_key(slot), slot)
+    def _line_up(self, line: Line, slot: int, entry: Entry) -> None:
+        lined_up_at, number, turn = entry.lined_up_at, entry.number, entry.turn
+        age = age_key(entry.first_seen if lined_up_at is None else lined_up_at, number)
+        if not turn:
+            turn = self._turn(line.places, self._order, age)
+        self._slots.turn[slot] = turn
+        line.places.add(age, slot)
+        self._order.add(turn_key(turn, number), slot)
         self.places += 1
         length = len(line.places)
         self.tenants += length == 1

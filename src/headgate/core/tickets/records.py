@@ -21,7 +21,7 @@ _NUMBER_BITS: Final = 21
 _NUMBER_MASK: Final = (1 << _NUMBER_BITS) - 1
 # Turns are sorted before numbers: sixteen million arrivals within one turn would be out of order.
 TURN_BITS: Final = 24
-TURN_MASK: Final = (1 << TURN_BITS) - 1
+_TURN_MASK: Final = (1 << TURN_BITS) - 1
 # A record's end and its slot share one integer; a million slots are ten times the usual bound.
 SLOT_BITS: Final = 20
 SLOT_MASK: Final = (1 << SLOT_BITS) - 1
@@ -39,6 +39,11 @@ _MASK_60: Final = (1 << 60) - 1
 def age_key(at: float, number: int) -> int:
     """Return the number that sorts requests by age, equal ages by arrival number."""
     return floor(at * TICKS_PER_S) << _NUMBER_BITS | number & _NUMBER_MASK
+
+
+def turn_key(turn: int, number: int) -> int:
+    """Return the number that sorts requests by turn, equal turns by arrival number."""
+    return turn << TURN_BITS | number & _TURN_MASK
 
 
 class Line:
@@ -133,7 +138,7 @@ class Slots:
 
     def turn_key(self, slot: int) -> int:
         """Return the key of its place in the whole line."""
-        return self.turn[slot] << TURN_BITS | self.number[slot] & TURN_MASK
+        return turn_key(self.turn[slot], self.number[slot])
 
     def _make_slots(self) -> None:
         made = len(self.line)

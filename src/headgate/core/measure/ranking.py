@@ -59,7 +59,7 @@ class Ranking:
 
     def last(self) -> tuple[int, int] | None:
         """Return the largest key and its owner, or None."""
-        return (self._keys[-1][-1], self._owners[-1][-1]) if self._length else None
+        return (self._tops[-1], self._owners[-1][-1]) if self._length else None
 
     def add(self, key: int, owner: int) -> None:
         """Put a key in; an equal one stands behind it."""

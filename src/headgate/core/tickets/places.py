@@ -201,10 +201,11 @@ class Places:
 
         A tenant without a place is served in the turn that is being served.
         """
+        last = own.last()
+        if last is not None and last[0] < age_key:  # a newcomer, as most are
+            return self._slots.turn[last[1]] + 1
         if (behind := own.after(age_key)) is not None:
             return self._slots.turn[behind[1]]
-        if (last := own.last()) is not None:
-            return self._slots.turn[last[1]] + 1
         first = order.first()
         return 1 if first is None else first[0] >> TURN_BITS
 

@@ -28,9 +28,8 @@ def test_what_is_due_comes_earliest_first_and_equals_as_they_were_asked_for(
     for attempt, at in enumerate(times):
         wakes.add(at, attempt, NOBODY)
 
-    # Equal times are put off by less than a nanosecond each.
     due = [attempt for attempt, at in sorted(enumerate(times), key=lambda pair: pair[1]) if at <= now]
-    assert _due(wakes, now + 1e-6) == due
+    assert _due(wakes, now) == due
     assert len(wakes) == len(times) - len(due)
     first = wakes.first()
     assert first is None if len(due) == len(times) else first is not None and first > now
@@ -49,6 +48,17 @@ def test_a_forgotten_attempt_is_not_woken() -> None:
         wakes.add(at, attempt, NOBODY)
     wakes.forget(1)
     assert _due(wakes, 9.0) == [3, 2]
+
+
+def test_a_crowd_of_one_time_comes_in_its_order_and_costs_no_more_than_any_other() -> None:
+    wakes = Wakes()
+    lane = Lane(LaneSettings("lane"), make_order, 0.0)
+    alive = dict.fromkeys(range(50_000), Attempt(Arrived(0), lane, 0.0, 0))
+    for attempt in alive:
+        wakes.add(5.0, attempt, alive)
+    wakes.forget(7)
+    assert _due(wakes, 5.0) == [attempt for attempt in alive if attempt != 7]
+    assert (len(wakes), wakes.first()) == (0, None)
 
 
 def test_those_of_attempts_that_are_over_do_not_pile_up() -> None:

@@ -11,7 +11,7 @@ import pytest
 from headgate.observe import line_writer
 from headgate.observe.line_writer import LineWriter
 
-LINE = b"line %d" + b"." * 300
+LINE = b"line %d" + b"." * 300 + b"\n"
 PATIENCE_S = 5.0
 
 
@@ -31,35 +31,55 @@ def test_a_file_is_continued_and_only_its_owner_and_group_may_read_it(tmp_path: 
     path = tmp_path / "log"
     for number in (1, 2):
         writer = LineWriter(str(path))
-        writer.add(LINE % number)
+        writer.add(LINE % number, 1)
         writer.close()
 
-    assert path.read_bytes().splitlines() == [LINE % 1, LINE % 2]
+    assert path.read_bytes() == LINE % 1 + LINE % 2
     assert path.stat().st_mode & 0o007 == 0
 
 
 def test_a_rotated_file_is_opened_anew_and_no_line_is_lost(tmp_path: Path) -> None:
     path, old = tmp_path / "log", tmp_path / "log.1"
     writer = LineWriter(str(path))
-    writer.add(LINE % 1)
+    writer.add(LINE % 1, 1)
     until(lambda: path.stat().st_size)
     path.rename(old)
     writer.reopen()
     until(path.exists)
-    writer.add(LINE % 2)
+    writer.add(LINE % 2, 1)
     writer.close()
 
-    assert [each.read_bytes() for each in (old, path)] == [LINE % 1 + b"\n", LINE % 2 + b"\n"]
+    assert [each.read_bytes() for each in (old, path)] == [LINE % 1, LINE % 2]
     assert writer.dropped == 0
 
 
 def test_a_full_disk_costs_lines_and_nothing_else() -> None:
     writer = LineWriter("/dev/full")
     for number in range(3):
-        writer.add(LINE % number)
+        writer.add(LINE % number, 1)
     writer.close()
 
     assert writer.dropped == 3
+
+
+def test_lines_that_come_together_are_lost_and_counted_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_writer, "MOST_WAITING_LINES", 10)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    writer = LineWriter(str(pipe))
+    more_than_a_pipe_holds = 6 * (b"." * 50_000 + b"\n")
+    writer.add(more_than_a_pipe_holds, 6)
+    writer.add(5 * LINE % (1, 2, 3, 4, 5), 5)
+    assert writer.dropped == 5
+    writer.add(4 * LINE % (1, 2, 3, 4), 4)
+    assert writer.dropped == 5
+
+    os.close(reader)
+    writer.close()
+    assert writer.dropped == 5 + 6 + 4
 
 
 def test_a_line_torn_by_a_full_disk_does_not_take_the_next_one_with_it(
@@ -77,14 +97,14 @@ def test_a_line_torn_by_a_full_disk_does_not_take_the_next_one_with_it(
         return taken
 
     monkeypatch.setattr(os, "write", write_with_little_room)
-    writer.add(LINE % 1)
+    writer.add(LINE % 1, 1)
     until(lambda: writer.dropped)
     left[0] = 1_000_000
-    writer.add(LINE % 2)
+    writer.add(LINE % 2, 1)
     writer.close()
 
-    torn, whole = path.read_bytes().splitlines()
-    assert len(torn) == 20
+    torn, whole = path.read_bytes().splitlines(keepends=True)
+    assert len(torn) == 21
     assert whole == LINE % 2
 
 
@@ -98,7 +118,7 @@ def test_a_reader_that_stops_never_blocks_the_caller_and_what_waits_is_bounded(
     writer = LineWriter(str(pipe))
     for _ in range(5):
         for _ in range(2000):
-            writer.add(LINE % 1)
+            writer.add(LINE % 1, 1)
         time.sleep(0.15)
 
     assert writer.dropped > 0

@@ -11,7 +11,7 @@ from headgate.core.settings import EngineSettings, LaneSettings, Settings
 from headgate.core.words import FailureKind, Outcome, Reason, Stage
 from headgate.observe.refusals import Refusals
 from headgate.observe.retelling import ToldAttempt, numbers, retell, sentence
-from headgate.observe.ring import FEWEST_STEPS, MOST_ANSWERED, Ring, arrival_of, facts_of
+from headgate.observe.ring import FEWEST_STEPS, MOST_ANSWERED, Kept, Ring, arrival_of, facts_of
 from headgate.observe.traffic import Traffic
 from headgate.observe.witness import Witness
 from headgate.wiring.governor import build_governor
@@ -89,7 +89,7 @@ def test_a_request_is_found_under_the_id_that_the_client_saw() -> None:
     assert [each.attempt for each in gate.told("req-of-a-client")] == [17]
     assert [each.attempt for each in gate.told("b007-12")] == [18]
     assert [each.attempt for each in gate.told("18")] == [18]
-    for unknown in ("beef-12", "b007-", "19", "", "-1", "req", "\ud800"):
+    for unknown in ("beef-12", "b007-", "19", "", "-1", "req", "\ud800", "9" * 30, "b007-" + "f" * 16):
         assert gate.told(unknown) == []
 
 
@@ -106,14 +106,54 @@ def test_every_try_under_one_id_is_found_the_newest_first() -> None:
 def test_the_ring_forgets_the_oldest_and_says_where_a_story_is_cut() -> None:
     gate = Watched(attempts=2, max_queue=0)
     gate.post(Arrived(1), 0.0)
-    last = FEWEST_STEPS + 10
+    last = 2 * FEWEST_STEPS
     for attempt in range(2, last + 1):
         gate.post(Arrived(attempt), 0.0)
     gate.post(Finished(1, 10, 10), 1.0)
 
     assert not gate.told("1")[0].whole
     assert gate.told("3") == []
+    assert gate.told(str(last - FEWEST_STEPS + 10))[0].whole
     assert gate.told(str(last))[0].whole
+
+
+def refusals(numbers: range, model: str = "m") -> list[Kept]:
+    """Return one step for each of these attempts, all at the same time."""
+    return [
+        (1.0, facts_of(Arrived(number, model=model)), (Yield(number, Reason.SATURATED, 1.0, retry=True),))
+        for number in numbers
+    ]
+
+
+def test_at_least_so_many_steps_are_kept_and_at_most_one_batch_more() -> None:
+    ring, batch = Ring(attempts=FEWEST_STEPS), 100
+    bound = 3 * FEWEST_STEPS
+    for first in range(0, 2 * bound, batch):
+        ring.extend(refusals(range(first, first + batch)))
+        ring.extend([])
+
+    kept = [step[1][0] for _, step in ring.newest(10**9) if step[1] is not None]
+    last = first + batch
+    assert kept == list(range(last - 1, last - 1 - len(kept), -1))
+    assert bound <= len(kept) < bound + batch
+
+
+def test_what_is_large_is_kept_for_a_shorter_time() -> None:
+    ring = Ring(attempts=0)
+    batches = 40
+    for number in range(batches):
+        ring.extend(refusals(range(number, number + 1), model="m" * 100_000))
+
+    kept = [number for number, _ in ring.newest(10**9)]
+    assert kept[0] == batches
+    assert 100_000 * len(kept) <= 256 * FEWEST_STEPS
+
+
+def test_the_newest_batch_stays_however_large_it_is() -> None:
+    ring = Ring()
+    ring.extend(refusals(range(1), model="m" * 10_000_000))
+
+    assert [recorded.whole for recorded in ring.find("0")] == [True]
 
 
 def test_what_is_kept_of_an_arrival_is_everything_but_its_body() -> None:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from hashlib import blake2b
-from math import floor
 from typing import Final
 
 import msgspec
@@ -42,14 +41,16 @@ class AttemptLog:
     def __init__(
         self, path: str, *, boot: str = "", first_lane: str = "", tenants: Iterable[str] = ()
     ) -> None:
-        self._boot = boot
+        self._prefix = boot + "-"
         self._first_lane = first_lane
         self._tenants = {name: name for name in tenants}
         self._secret = os.urandom(32)
         self._core_second = -1
         self._core_epoch_s = 0.0
         self._second, self._second_words = 0, ""
-        self._encode = msgspec.json.Encoder().encode
+        self._millisecond, self._words = 0, ""
+        self._lines: list[Line] = []
+        self._encode_lines = msgspec.json.Encoder().encode_lines
         self._writer = LineWriter(path)
 
     @property
@@ -60,11 +61,24 @@ class AttemptLog:
     def add(
         self, at: float, facts: Facts, admit: Admit | None, final: Ended | Yield, request_id: bytes | None
     ) -> None:
-        """Write soon what became of an attempt that is over at core time `at`.
+        """Note what became of an attempt that is over at core time `at`; `hand_over` has it written soon.
 
         `facts` are what it asked, `admit` how it was admitted, `final` how it ended, `request_id` what its client calls it.
         """
-        self._writer.add(self._encode(self._line(at, facts, admit, final, request_id)))
+        number = final.attempt
+        name = self._prefix + format(number, "x") if request_id is None else request_id.decode("latin-1")
+        moment, tenant = self._moment(at), self._tenant(facts[_TENANT])
+        if isinstance(final, Ended):
+            self._lines.append(_ended(moment, name, tenant, facts, admit, final))
+        else:
+            lane = facts[_LANE] or self._first_lane or None
+            self._lines.append(_refused(moment, name, tenant, lane, facts, final))
+
+    def hand_over(self) -> None:
+        """Let everything that was noted be written soon: one call makes the text of all of it."""
+        if self._lines:
+            lines, self._lines = self._lines, []
+            self._writer.add(self._encode_lines(lines), len(lines))
 
     def reopen(self) -> None:
         """Open the file anew soon and before the next line: its old name may have been moved away."""
@@ -72,41 +86,26 @@ class AttemptLog:
 
     def close(self) -> None:
         """Write what waits, within about a second, and stop."""
+        self.hand_over()
         self._writer.close()
 
-    def _line(
-        self, at: float, facts: Facts, admit: Admit | None, final: Ended | Yield, request_id: bytes | None
-    ) -> Line:
-        number = final.attempt
-        line = Line(
-            self._moment(at),
-            f"{self._boot}-{number:x}" if request_id is None else request_id.decode("latin-1"),
-            number,
-            Outcome.YIELDED,
-        )
-        line.tenant = self._tenant(facts[_TENANT])
-        line.lane = facts[_LANE] or self._first_lane or None
-        line.stream = facts[_STREAM]
-        line.retry_count = facts[_RETRY_COUNT]
-        line.prompt_bytes = facts[_PROMPT_BYTES]
-        if admit is not None:
-            _say_expected(line, admit)
-        if isinstance(final, Yield):
-            _say_refused(line, final)
-        else:
-            _say_ended(line, final)
-        return line
-
     def _moment(self, at: float) -> str:
-        """Return the time of day in UTC to the millisecond, as RFC 3339 writes it.
+        """Return the time of day in UTC to the millisecond, as RFC 3339 writes it; words are made once for each.
 
-        Both clocks are compared, and the second is put into words, once a second.
+        Both clocks are compared once a second.
         """
-        core_second = floor(at)
+        core_second = int(at)
         if core_second != self._core_second:
             self._core_second = core_second
             self._core_epoch_s = time.time() - time.monotonic()
-        second, part = divmod(floor(1000.0 * (at + self._core_epoch_s) + 0.5), 1000)
+        millisecond = int(1000.0 * (at + self._core_epoch_s) + 0.5)
+        if millisecond != self._millisecond:
+            self._millisecond = millisecond
+            self._words = self._in_words(millisecond)
+        return self._words
+
+    def _in_words(self, millisecond: int) -> str:
+        second, part = divmod(millisecond, 1000)
         if second != self._second:
             self._second = second
             self._second_words = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
@@ -114,8 +113,10 @@ class AttemptLog:
 
     def _tenant(self, tenant: str) -> str | None:
         """Return a configured name, a hash for any other, and None for nobody's."""
+        if not tenant:
+            return None
         known = self._tenants.get(tenant)
-        if known is not None or not tenant:
+        if known is not None:
             return known
         if _OPEN_TENANT.fullmatch(tenant):
             return tenant
@@ -132,34 +133,68 @@ def _rounded(seconds: float) -> float:
     """
     if not -_LONGEST_S < seconds < _LONGEST_S:
         return seconds
-    return floor(seconds * 10_000.0 + 0.5) / 10_000.0
+    return int(seconds * 10_000.0 + 0.5) / 10_000.0
 
 
-def _say_expected(line: Line, admit: Admit) -> None:
+# Lines are built by position: keywords make this record five times dearer, and one is built for every request.
+
+
+def _refused(
+    moment: str, name: str, tenant: str | None, lane: str | None, facts: Facts, final: Yield
+) -> Line:
+    return Line(
+        moment,
+        name,
+        final.attempt,
+        Outcome.YIELDED,
+        final.reason,
+        _rounded(final.retry_after_s) if final.retry else None,
+        final.retry,
+        tenant,
+        lane,
+        None,
+        facts[_STREAM],
+        facts[_RETRY_COUNT],
+        facts[_PROMPT_BYTES],
+    )
+
+
+def _ended(
+    moment: str, name: str, tenant: str | None, facts: Facts, admit: Admit | None, final: Ended
+) -> Line:
+    engine, asked_of = final.engine, None
+    expected_tokens = reserved_tokens = expected_ttft_s = window_s = None
+    if admit is not None:
+        asked_of, expected_tokens, reserved_tokens, expected_ttft_s, window_s = _expected(admit)
+    return Line(
+        moment,
+        name,
+        final.attempt,
+        final.outcome,
+        final.cause,
+        None,
+        None,
+        tenant,
+        final.lane,
+        engine or asked_of,
+        facts[_STREAM],
+        facts[_RETRY_COUNT],
+        facts[_PROMPT_BYTES],
+        expected_tokens,
+        reserved_tokens,
+        None if engine is None else final.prompt_tokens,
+        None if engine is None else final.cached_tokens,
+        None if engine is None else final.output_tokens,
+        _rounded(final.waited_s),
+        window_s,
+        expected_ttft_s,
+        None if final.ttft_s is None else _rounded(final.ttft_s),
+        _rounded(final.total_s),
+    )
+
+
+def _expected(admit: Admit) -> tuple[str, int, int, float, float | None]:
+    """Return engine, prompt tokens, reserved tokens, time to the first token and window, as they were at admission."""
     leg = admit.legs[0]
-    line.engine = leg.engine
-    line.expected_prompt_tokens = leg.prompt_tokens
-    line.reserved_tokens = leg.kv_tokens
-    line.expected_ttft_s = _rounded(admit.expected_ttft_s)
-    line.window_s = _rounded(admit.window_s) or None
-
-
-def _say_refused(line: Line, final: Yield) -> None:
-    line.reason = final.reason
-    line.retry = final.retry
-    if final.retry:
-        line.retry_after_s = _rounded(final.retry_after_s)
-
-
-def _say_ended(line: Line, final: Ended) -> None:
-    line.outcome = final.outcome
-    line.reason = final.cause
-    line.lane = final.lane
-    line.waited_s = _rounded(final.waited_s)
-    line.total_s = _rounded(final.total_s)
-    line.ttft_s = None if final.ttft_s is None else _rounded(final.ttft_s)
-    if final.engine is not None:
-        line.engine = final.engine
-        line.prompt_tokens = final.prompt_tokens
-        line.cached_tokens = final.cached_tokens
-        line.output_tokens = final.output_tokens
+    window_s = _rounded(admit.window_s) or None
+    return leg.engine, leg.prompt_tokens, leg.kv_tokens, _rounded(admit.expected_ttft_s), window_s

@@ -1,10 +1,9 @@
-"""Histograms as plain integers: filled on the path for the price of a bisection, rendered by somebody else.
+"""Histograms as plain integers: filled on the path for the price of a few comparisons, rendered by somebody else.
 
 A sample lies in the first bucket whose bound is not below it, as Prometheus counts (`le`). The buckets here are not
 cumulative; the reader adds them up.
 """
 
-from bisect import bisect_left
 from math import exp
 from typing import NamedTuple
 
@@ -33,8 +32,16 @@ class Buckets:
         self._total = 0.0
 
     def add(self, value: float, times: int = 1) -> None:
-        """Count one sample, which stands for so many."""
-        self._counts[bisect_left(self._bounds, value)] += times
+        """Count one sample, which stands for so many.
+
+        Few bounds, most samples below the first ones: a comparison each takes a fifth of a call of `bisect_left`.
+        """
+        place = 0
+        for bound in self._bounds:
+            if not bound < value:
+                break
+            place += 1
+        self._counts[place] += times
         self._total += value * times
 
     def read(self) -> Histogram:

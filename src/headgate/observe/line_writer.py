@@ -1,7 +1,7 @@
 """Lines for a file or standard output, written by a thread in batches, never in the way of a request.
 
-The path appends a line to a bounded list. A thread takes what has gathered and writes it. A full disk, a closed pipe or
-a reader that has stopped costs lines, which are counted, and never a request.
+The path appends lines, many at a time, to a bounded list. A thread takes what has gathered and writes it. A full disk, a
+closed pipe or a reader that has stopped costs lines, which are counted, and never a request.
 """
 
 import contextlib
@@ -28,7 +28,9 @@ class LineWriter:
         self._crowded_out = 0
         self._unwritten = 0
         self._path = path
-        self._waiting: deque[bytes] = deque()
+        self._taken = 0
+        self._done = 0
+        self._waiting: deque[tuple[bytes, int]] = deque()
         self._told = False
         self._wake = threading.Event()
         self._ending = False
@@ -41,16 +43,19 @@ class LineWriter:
     @property
     def dropped(self) -> int:
         """How many lines were lost: too many waited, or they could not be written."""
-        return self._crowded_out + self._unwritten  # one counter for each thread: neither waits for the other
+        return (
+            self._crowded_out + self._unwritten
+        )  # as with lines taken and done, each thread has its own counter
 
     # ---- on the path
 
-    def add(self, line: bytes) -> None:
-        """Write this and a line end soon, or drop and count it when too many wait."""
-        if len(self._waiting) >= MOST_WAITING_LINES:
-            self._crowded_out += 1
+    def add(self, lines: bytes, count: int) -> None:
+        """Write so many whole lines soon, or drop and count them when too many wait."""
+        if self._taken - self._done + count > MOST_WAITING_LINES:
+            self._crowded_out += count
             return
-        self._waiting.append(line)
+        self._taken += count
+        self._waiting.append((lines, count))
         if not self._told:
             self._told = True
             self._wake.set()
@@ -81,11 +86,14 @@ class LineWriter:
             os.close(self._descriptor)
 
     def _write_waiting(self) -> None:
+        """Write what has gathered, piece by piece as it came: one piece of all would be copied once more."""
         batch = [self._waiting.popleft() for _ in range(len(self._waiting))]
         if self._reopening or self._descriptor is None:
             self._open_again()
-        if batch and not self._write(b"\n".join((*batch, b""))):
-            self._unwritten += len(batch)
+        for lines, count in batch:
+            if not self._write(lines):
+                self._unwritten += count
+            self._done += count
 
     def _open_again(self) -> None:
         self._reopening = False
@@ -99,7 +107,7 @@ class LineWriter:
             self._torn = self._torn and os.fstat(self._descriptor).st_size > 0
 
     def _write(self, data: bytes) -> bool:
-        """Write a batch whole; return False when it could not be, which loses all of it but what is on the disk."""
+        """Write lines whole; return False when they could not be, which loses all of them but what is on the disk."""
         if self._descriptor is None:
             return False
         if self._torn:

@@ -1,36 +1,44 @@
-"""The last decisions, kept as the core made them: `why` finds an attempt's here, the page shows the newest.
+"""The last decisions, kept as bytes: `why` finds an attempt's here, the page shows the newest.
 
-What is kept is one small tuple per step that decided something. Words are made when somebody asks: by a walk through
-the whole ring for one attempt, and through its newest part for the page. A question is rare and a few milliseconds, a
+Steps come many at a time and are packed with one call. A million small records that live for seconds would scatter what
+every later request allocates over the whole memory, and each of its reads would miss the caches: that cost more than
+everything else that watches. Records are made again when somebody asks. A question is rare and a few milliseconds, a
 request is neither.
 """
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from headgate.core.decisions import Decision
 from headgate.core.events import Arrived
+from headgate.observe.packing import may_name, pack, unpack, unpack_decision
 
 KEPT_ATTEMPTS: Final = 10_000
-"""With some 700 bytes each they hold 7 MB (INV-5)."""
+"""With some 250 bytes each they hold 2.5 MB (INV-5)."""
 FEWEST_STEPS: Final = 4096
-"""Kept for the page even where nobody may ask why; about 1 MB."""
+"""Kept for the page even where nobody may ask why; about 0.5 MB."""
 _STEPS_PER_ATTEMPT: Final = 3
 """Arrived, admitted out of the queue, ended: whoever waits for nothing has two."""
+_MOST_BYTES_PER_STEP: Final = 256
+"""On average; some 100 are usual, and long names and large crowds may take more for a while."""
 MOST_ANSWERED: Final = 16
 """Attempts under one id that are told of, the newest: a client may use its id for every try, or for everything."""
+_NO_ATTEMPT: Final = 2**63
+"""No process counts so far; one step further, and a number could not be packed."""
 _FINGERPRINT: Final = Arrived._fields.index("fingerprint")
+
 
 Facts = tuple[Any, ...]
 """An arrival's fields but for its fingerprint, which would keep the body alive."""
 Kept = tuple[float, Facts | None, tuple[Decision, ...]]
 """One step: its core time, the facts of the arrival if it was one, and what was decided."""
 
-facts_of: Final = itemgetter(*[index for index in range(len(Arrived._fields)) if index != _FINGERPRINT])
-"""Returns what may be kept of an arrival; `arrival_of` takes it. It stands on the path of every request."""
+
+def facts_of(arrival: tuple[Any, ...]) -> Facts:
+    """Return what may be kept of an Arrived; `arrival_of` takes it. It stands on the path of every request."""
+    return arrival[:_FINGERPRINT] + arrival[_FINGERPRINT + 1 :]
 
 
 def place_in_facts(field: str) -> int:
@@ -59,26 +67,53 @@ class Recorded(NamedTuple):
     whole: bool
 
 
+class _Batch(NamedTuple):
+    """Steps that came together."""
+
+    steps: int
+    packed: bytes
+
+
 class Ring:
-    """Keeps the newest steps of about so many attempts, and the ids that clients gave to theirs.
+    """Keeps the newest steps of at least so many attempts, and the ids that clients gave to theirs.
 
     `boot` begins the ids that the door makes: `boot-N` is attempt N in hexadecimal digits. For 0 attempts `find` finds
-    nothing, and the page still has its `FEWEST_STEPS`.
+    nothing, and the page still has its `FEWEST_STEPS`. Steps are kept and dropped in the batches in which they came;
+    where they are unusually large, there are fewer of them.
     """
 
-    __slots__ = ("_boot", "_decided", "_names", "_steps", "attempts")
+    __slots__ = ("_batches", "_boot", "_bytes", "_decided", "_least_steps", "_names", "_steps", "attempts")
 
     def __init__(self, boot: str = "", attempts: int = KEPT_ATTEMPTS) -> None:
         self.attempts = attempts
         self._boot = boot + "-"
         self._decided = 0
-        self._steps: deque[Kept] = deque(maxlen=max(FEWEST_STEPS, _STEPS_PER_ATTEMPT * attempts))
+        self._least_steps = max(FEWEST_STEPS, _STEPS_PER_ATTEMPT * attempts)
+        self._batches: deque[_Batch] = deque()
+        self._steps = self._bytes = 0
         self._names: deque[tuple[bytes, int]] = deque(maxlen=attempts)
 
     def extend(self, steps: Sequence[Kept]) -> None:
         """Append these steps in order."""
-        self._steps.extend(steps)
+        if not steps:
+            return
+        batch = _Batch(len(steps), pack(steps))
+        self._batches.append(batch)
+        self._steps += batch.steps
+        self._bytes += len(batch.packed)
         self._decided += sum([len(decisions) for _, _, decisions in steps])
+        self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        """Forget what need not or may not be kept any longer; the newest batch always stays."""
+        batches, most_bytes = self._batches, _MOST_BYTES_PER_STEP * self._least_steps
+        while len(batches) > 1:
+            oldest = batches[0]
+            if self._steps - oldest.steps < self._least_steps and self._bytes <= most_bytes:
+                return
+            self._steps -= oldest.steps
+            self._bytes -= len(oldest.packed)
+            batches.popleft()
 
     def name(self, attempt: int, request_id: bytes) -> None:
         """Take note that a client calls this attempt so."""
@@ -87,9 +122,14 @@ class Ring:
     def newest(self, most: int) -> Iterator[tuple[int, Kept]]:
         """Yield up to so many steps, newest first, each with the number since start of the last decision in it."""
         number = self._decided
-        for step in islice(reversed(self._steps), most):
-            yield number, step
-            number -= len(step[2])
+        for at, facts, decisions in islice(self._backwards(), most):
+            made = tuple([unpack_decision(fields) for fields in decisions])
+            yield number, (at, None if facts is None else tuple(facts), made)
+            number -= len(made)
+
+    def _backwards(self) -> Iterator[Any]:
+        for batch in reversed(self._batches):
+            yield from reversed(unpack(batch.packed))
 
     def find(self, wanted: str) -> list[Recorded]:
         """Return the attempts under a request id or an attempt's number, newest first; none when it is not kept."""
@@ -106,17 +146,20 @@ class Ring:
             return named[:MOST_ANSWERED]
         own = wanted.startswith(self._boot)
         try:
-            return [int(wanted.removeprefix(self._boot), 16 if own else 10)]
+            number = int(wanted.removeprefix(self._boot), 16 if own else 10)
         except ValueError:
             return []
+        return [number] if 0 <= number < _NO_ATTEMPT else []
 
     def _recorded(self, attempt: int) -> Recorded:
         steps = tuple(self._of(attempt))
         return Recorded(attempt, steps, bool(steps) and steps[0].arrival is not None)
 
     def _of(self, attempt: int) -> Iterator[Step]:
-        for at, facts, decisions in tuple(self._steps):
-            own = tuple([decision for decision in decisions if decision[0] == attempt])
-            if own:
-                arrived = facts is not None and facts[0] == attempt
-                yield Step(at, arrival_of(facts) if facts is not None and arrived else None, own)
+        for batch in self._batches:
+            if may_name(batch.packed, attempt):
+                for at, facts, decisions in unpack(batch.packed):
+                    own = [unpack_decision(fields) for fields in decisions if fields[0] == attempt]
+                    if own:
+                        arrived = facts is not None and facts[0] == attempt
+                        yield Step(at, arrival_of(tuple(facts)) if arrived else None, tuple(own))

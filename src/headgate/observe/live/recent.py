@@ -6,6 +6,7 @@ names of the configuration.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import tee
 from typing import Final, NamedTuple
 
 from headgate.core.decisions import Admit, Cancel, Decision, Ended, Yield
@@ -59,8 +60,9 @@ def recent_rows(ring: Ring, most: int, wanted: DecisionFilter, lanes: Sequence[s
     queue is left out: its refusal is there already.
     """
     found: list[_Entry] = []
-    lane_of = _Lanes(ring, lanes)
-    for entry in _entries(ring):
+    entries, again = tee(_entries(ring))
+    lane_of = _Lanes(again, lanes)
+    for entry in entries:
         if _fits(entry.decision, wanted) and (
             wanted.lane is None or lane_of.find(entry.decision.attempt) == wanted.lane
         ):
@@ -91,10 +93,10 @@ def _fits(decision: Decision, wanted: DecisionFilter) -> bool:
 
 
 class _Lanes:
-    """The lane of every attempt, as far as its arrival or its end is still kept; the ring is read as far as asked."""
+    """The lane of every attempt, as far as its arrival or its end is still kept; entries are read as far as asked."""
 
-    def __init__(self, ring: Ring, known: Sequence[str]) -> None:
-        self._entries = _entries(ring)
+    def __init__(self, entries: Iterator[_Entry], known: Sequence[str]) -> None:
+        self._entries = entries
         self._known = known
         self._found: dict[int, str] = {}
 

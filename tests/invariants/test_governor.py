@@ -109,7 +109,7 @@ class EverythingIsBounded(GateMachine):
         retries = self.gate.snapshot(self.now).retries
         knowledge = self.gate._knowledge
         assert retries.places <= retries.entries <= self.first_settings.max_places
-        assert len(knowledge.wakes) <= 4 * (len(knowledge.attempts) + 1_000) + 1
+        assert len(knowledge.wakes) <= 5 * (len(knowledge.attempts) + 1_000) + 2
         for pool in knowledge.pools:
             assert len(pool.places._ends) <= 2 * (pool.places.entries + 1_000) + 1
             assert isinstance(pool.openings, Openings)

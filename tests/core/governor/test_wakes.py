@@ -13,6 +13,11 @@ from headgate.wiring.governor import make_order
 NOBODY: dict[int, Attempt] = {}
 
 
+def _alive(count: int) -> dict[int, Attempt]:
+    lane = Lane(LaneSettings("lane"), make_order, 0.0)
+    return dict.fromkeys(range(count), Attempt(Arrived(0), lane, 0.0, 0))
+
+
 def _due(wakes: Wakes, now: float) -> list[int]:
     due = []
     while (attempt := wakes.pop(now)) is not None:
@@ -20,7 +25,11 @@ def _due(wakes: Wakes, now: float) -> list[int]:
     return due
 
 
-@given(some.lists(some.sampled_from([0.0, 1.0, 1.5, 2.0, 1e9])), some.sampled_from([-1.0, 1.0, 1.7, 3.0]))
+times = some.lists(some.sampled_from([0.0, 1.0, 1.5, 2.0, 1e9]))
+moments = some.sampled_from([-1.0, 1.0, 1.7, 3.0])
+
+
+@given(times, moments)
 def test_what_is_due_comes_earliest_first_and_equals_as_they_were_asked_for(
     times: list[float], now: float
 ) -> None:
@@ -33,6 +42,45 @@ def test_what_is_due_comes_earliest_first_and_equals_as_they_were_asked_for(
     assert len(wakes) == len(times) - len(due)
     first = wakes.first()
     assert first is None if len(due) == len(times) else first is not None and first > now
+
+
+@given(times, times, moments)
+def test_what_stands_in_line_falls_due_like_everything_else(
+    heaped: list[float], lined_up: list[float], now: float
+) -> None:
+    wakes = Wakes()
+    alive = _alive(len(heaped) + len(lined_up))
+    every = dict(enumerate([*heaped, *lined_up]))
+    for attempt, at in every.items():
+        (wakes.add if attempt < len(heaped) else wakes.add_in_line)(at, attempt, alive)
+
+    earliest = wakes.first()
+    assert earliest == min(every.values(), default=None)
+    assert len(wakes) == len(every)
+    due = _due(wakes, now)
+    assert sorted(due) == [attempt for attempt, at in every.items() if at <= now]
+    assert [every[attempt] for attempt in due] == sorted(every[attempt] for attempt in due)
+
+
+def test_the_line_forgets_who_is_over_and_who_is_to_be_forgotten() -> None:
+    wakes = Wakes()
+    alive = _alive(3)
+    for attempt in alive:
+        wakes.add_in_line(float(attempt), attempt, alive)
+    wakes.forget(1)
+    del alive[0]
+    wakes.add_in_line(9.0, 3, alive)
+    assert (len(wakes), wakes.first()) == (2, 2.0)
+    assert _due(wakes, 10.0) == [2, 3]
+
+
+def test_a_line_behind_somebody_slow_is_bounded_too() -> None:
+    wakes = Wakes()
+    alive = _alive(1)
+    for attempt in range(20_000):
+        wakes.add_in_line(float(attempt), attempt, alive)
+    assert len(wakes) <= 5 * (1 + 1_000) + 2
+    assert _due(wakes, 1e9)[0] == 0
 
 
 def test_forever_falls_never_due() -> None:
@@ -52,8 +100,7 @@ def test_a_forgotten_attempt_is_not_woken() -> None:
 
 def test_a_crowd_of_one_time_comes_in_its_order_and_costs_no_more_than_any_other() -> None:
     wakes = Wakes()
-    lane = Lane(LaneSettings("lane"), make_order, 0.0)
-    alive = dict.fromkeys(range(50_000), Attempt(Arrived(0), lane, 0.0, 0))
+    alive = _alive(50_000)
     for attempt in alive:
         wakes.add(5.0, attempt, alive)
     wakes.forget(7)
@@ -63,8 +110,7 @@ def test_a_crowd_of_one_time_comes_in_its_order_and_costs_no_more_than_any_other
 
 def test_those_of_attempts_that_are_over_do_not_pile_up() -> None:
     wakes = Wakes()
-    lane = Lane(LaneSettings("lane"), make_order, 0.0)
-    alive = {number: Attempt(Arrived(number), lane, 0.0, number) for number in range(10)}
+    alive = _alive(10)
     for attempt in range(20_000):
         wakes.add(attempt / 7.0, attempt, alive)
     assert len(wakes) <= 4 * (10 + 1_000) + 1

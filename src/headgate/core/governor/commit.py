@@ -154,7 +154,7 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
     knowledge.note(draft, engine)
     if not draft.arrival.stream:
         draft.give_up_at = now + decision.expected_ttft_s
-        knowledge.wake_at(draft.give_up_at, draft.attempt)
+        knowledge.wakes.add_in_line(draft.give_up_at, draft.attempt, knowledge.attempts)
 
 
 def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:

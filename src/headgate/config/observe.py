@@ -20,6 +20,6 @@ class RecordsConfig(Section):
         default=10_000,
         ge=0,
         le=1_000_000,
-        description="Attempts whose decisions are kept in memory for `headgate why`, about 700 bytes each; 0 keeps none: "
+        description="Attempts whose decisions are kept in memory for `headgate why`, about 250 bytes each; 0 keeps none: "
         "the live page alone then has the last few thousand.",
     )

@@ -60,7 +60,7 @@ _PLACES: Final = {
 
 
 def pack(steps: Sequence[object]) -> bytes:
-    """Return these steps as bytes, whatever numbers and strings are in them."""
+    """Return these steps as bytes, whatever strings are in them, and numbers of up to the 4,300 digits that Python reads."""
     try:
         return _encode(steps)
     except (OverflowError, UnicodeEncodeError):

@@ -16,28 +16,30 @@ from headgate.core.events import Arrived
 from headgate.observe.packing import may_name, pack, unpack, unpack_decision
 
 KEPT_ATTEMPTS: Final = 10_000
-"""With some 250 bytes each they hold 2.5 MB (INV-5)."""
+"""With some 250 bytes each they hold 2.5 MB, and 8 MB if all of them are unusually large (INV-5)."""
 FEWEST_STEPS: Final = 4096
-"""Kept for the page even where nobody may ask why; about 0.5 MB."""
+"""Kept for the page even where nobody may ask why; 0.4 MB, and 1 MB if all are unusually large."""
 _STEPS_PER_ATTEMPT: Final = 3
 """Arrived, admitted out of the queue, ended: whoever waits for nothing has two."""
 _MOST_BYTES_PER_STEP: Final = 256
-"""On average; some 100 are usual, and long names and large crowds may take more for a while."""
+"""On average over all that are kept; 100 are usual."""
 MOST_ANSWERED: Final = 16
 """Attempts under one id that are told of, the newest: a client may use its id for every try, or for everything."""
 _NO_ATTEMPT: Final = 2**63
 """No process counts so far; one step further, and a number could not be packed."""
 _FINGERPRINT: Final = Arrived._fields.index("fingerprint")
 
-
 Facts = tuple[Any, ...]
 """An arrival's fields but for its fingerprint, which would keep the body alive."""
 Kept = tuple[float, Facts | None, tuple[Decision, ...]]
 """One step: its core time, the facts of the arrival if it was one, and what was decided."""
+_Batch = tuple[int, bytes]
+"""How many steps came together, and the steps; a plain tuple, which the garbage collector stops looking at."""
 
 
 def facts_of(arrival: tuple[Any, ...]) -> Facts:
-    """Return what may be kept of an Arrived; `arrival_of` takes it. It stands on the path of every request."""
+    """Return what may be kept of an arrival; `arrival_of` takes it. It stands on the path of every request."""
+    # Called a tuple, an Arrived is cut in C; as itself it would be asked for its items as any object is.
     return arrival[:_FINGERPRINT] + arrival[_FINGERPRINT + 1 :]
 
 
@@ -67,19 +69,13 @@ class Recorded(NamedTuple):
     whole: bool
 
 
-class _Batch(NamedTuple):
-    """Steps that came together."""
-
-    steps: int
-    packed: bytes
-
-
 class Ring:
     """Keeps the newest steps of at least so many attempts, and the ids that clients gave to theirs.
 
     `boot` begins the ids that the door makes: `boot-N` is attempt N in hexadecimal digits. For 0 attempts `find` finds
     nothing, and the page still has its `FEWEST_STEPS`. Steps are kept and dropped in the batches in which they came;
-    where they are unusually large, there are fewer of them.
+    where they are unusually large, there are fewer of them. A batch has some 100 bytes of its own, which weigh as much as
+    its steps where they come one by one.
     """
 
     __slots__ = ("_batches", "_boot", "_bytes", "_decided", "_least_steps", "_names", "_steps", "attempts")
@@ -97,10 +93,10 @@ class Ring:
         """Append these steps in order."""
         if not steps:
             return
-        batch = _Batch(len(steps), pack(steps))
-        self._batches.append(batch)
-        self._steps += batch.steps
-        self._bytes += len(batch.packed)
+        packed = pack(steps)
+        self._batches.append((len(steps), packed))
+        self._steps += len(steps)
+        self._bytes += len(packed)
         self._decided += sum([len(decisions) for _, _, decisions in steps])
         self._drop_oldest()
 
@@ -108,11 +104,11 @@ class Ring:
         """Forget what need not or may not be kept any longer; the newest batch always stays."""
         batches, most_bytes = self._batches, _MOST_BYTES_PER_STEP * self._least_steps
         while len(batches) > 1:
-            oldest = batches[0]
-            if self._steps - oldest.steps < self._least_steps and self._bytes <= most_bytes:
+            steps, packed = batches[0]
+            if self._steps - steps < self._least_steps and self._bytes <= most_bytes:
                 return
-            self._steps -= oldest.steps
-            self._bytes -= len(oldest.packed)
+            self._steps -= steps
+            self._bytes -= len(packed)
             batches.popleft()
 
     def name(self, attempt: int, request_id: bytes) -> None:
@@ -128,8 +124,8 @@ class Ring:
             number -= len(made)
 
     def _backwards(self) -> Iterator[Any]:
-        for batch in reversed(self._batches):
-            yield from reversed(unpack(batch.packed))
+        for _, packed in reversed(self._batches):
+            yield from reversed(unpack(packed))
 
     def find(self, wanted: str) -> list[Recorded]:
         """Return the attempts under a request id or an attempt's number, newest first; none when it is not kept."""
@@ -156,9 +152,9 @@ class Ring:
         return Recorded(attempt, steps, bool(steps) and steps[0].arrival is not None)
 
     def _of(self, attempt: int) -> Iterator[Step]:
-        for batch in self._batches:
-            if may_name(batch.packed, attempt):
-                for at, facts, decisions in unpack(batch.packed):
+        for _, packed in self._batches:
+            if may_name(packed, attempt):
+                for at, facts, decisions in unpack(packed):
                     own = [unpack_decision(fields) for fields in decisions if fields[0] == attempt]
                     if own:
                         arrived = facts is not None and facts[0] == attempt

@@ -45,7 +45,6 @@ ARRIVAL: Fields = {
     "retry_count": st.none() | NUMBERS,
     "first_seen": st.none() | TIMES,
     "max_wait_s": st.none() | TIMES,
-    "fingerprint": st.just(len),
     "due_at": st.none() | TIMES,
     "caps_sleep": TRUTHS,
     "min_tokens": NUMBERS,
@@ -53,6 +52,7 @@ ARRIVAL: Fields = {
     "engine": st.none() | TEXTS,
     "may_clip": TRUTHS,
     "hint_s": TIMES,
+    "fingerprint": st.just(len),
 }
 LEG: Fields = {"engine": TEXTS, "streams": NUMBERS, "kv_tokens": NUMBERS, "prompt_tokens": NUMBERS}
 QUOTA: Fields = {

@@ -39,7 +39,6 @@ class Arrived(NamedTuple):
     retry_count: int | None = None
     first_seen: float | None = None
     max_wait_s: float | None = None
-    fingerprint: Callable[[], int] | None = None
     due_at: float | None = None
     caps_sleep: bool = False
     min_tokens: int = 0
@@ -47,6 +46,8 @@ class Arrived(NamedTuple):
     engine: str | None = None
     may_clip: bool = False
     hint_s: float = 0.0
+    # Last, so that an observer cuts it off in one go: it keeps the request's body alive.
+    fingerprint: Callable[[], int] | None = None
 
 
 class ClientGone(NamedTuple):

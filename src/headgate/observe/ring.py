@@ -27,10 +27,9 @@ MOST_ANSWERED: Final = 16
 """Attempts under one id that are told of, the newest: a client may use its id for every try, or for everything."""
 _NO_ATTEMPT: Final = 2**63
 """No process counts so far; one step further, and a number could not be packed."""
-_FINGERPRINT: Final = Arrived._fields.index("fingerprint")
 
 Facts = tuple[Any, ...]
-"""An arrival's fields but for its fingerprint, which would keep the body alive."""
+"""An arrival's fields but for the last, its fingerprint, which would keep the body alive."""
 Kept = tuple[float, Facts | None, tuple[Decision, ...]]
 """One step: its core time, the facts of the arrival if it was one, and what was decided."""
 _Batch = tuple[int, bytes]
@@ -40,17 +39,17 @@ _Batch = tuple[int, bytes]
 def facts_of(arrival: tuple[Any, ...]) -> Facts:
     """Return what may be kept of an arrival; `arrival_of` takes it. It stands on the path of every request."""
     # Called a tuple, an Arrived is cut in C; as itself it would be asked for its items as any object is.
-    return arrival[:_FINGERPRINT] + arrival[_FINGERPRINT + 1 :]
+    return arrival[:-1]
 
 
 def place_in_facts(field: str) -> int:
     """Return where this field of an arrival stands in its facts."""
-    return [each for each in Arrived._fields if each != "fingerprint"].index(field)
+    return Arrived._fields.index(field)
 
 
 def arrival_of(facts: Facts) -> Arrived:
     """Return the arrival again, without its fingerprint."""
-    return Arrived._make((*facts[:_FINGERPRINT], None, *facts[_FINGERPRINT:]))
+    return Arrived._make((*facts, None))
 
 
 class Step(NamedTuple):

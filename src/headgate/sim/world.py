@@ -115,7 +115,7 @@ class World:
                 retry_count,
                 None,
                 None,
-                visit.fingerprint if self._remembers else None,
+                fingerprint=visit.fingerprint if self._remembers else None,
             )
         )
 

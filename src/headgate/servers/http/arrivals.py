@@ -39,7 +39,6 @@ def arrival_of(attempt: Attempt, reading: Reading, facts: RequestFacts, size_byt
             reading.retries,
             first_seen,
             max_wait_s,
-            attempt.fingerprint,
             due_at,
             caps_sleep,
             facts.min_tokens,
@@ -47,6 +46,7 @@ def arrival_of(attempt: Attempt, reading: Reading, facts: RequestFacts, size_byt
             engine,
             may_clip,
             hint_s,
+            attempt.fingerprint,
         ),
     )
 

@@ -34,7 +34,8 @@ class Buckets:
     def add(self, value: float, times: int = 1) -> None:
         """Count one sample, which stands for so many.
 
-        Few bounds, most samples below the first ones: a comparison each takes a fifth of a call of `bisect_left`.
+        Bounds are few and most samples small: compiled, this takes half as long as `bisect_left` for those in the first
+        bucket, and as long for those in the last of nine.
         """
         place = 0
         for bound in self._bounds:

@@ -89,7 +89,7 @@ class Witness:
 
     def on_step(self, event: Event, decisions: tuple[Decision, ...], now: float) -> None:
         """Keep what was decided at core time `now`."""
-        # By the type itself here and below: `isinstance` asks what is not of a kind for its `__class__`, for 50 ns each.
+        # By the type itself, here and below: `isinstance` takes twice as long to say no.
         if type(event) is Arrived:
             self._steps.append((now, facts_of(event), decisions))
         else:

@@ -47,8 +47,8 @@ class Wakes:
     def add_in_line(self, at: float, attempt: int, alive: dict[int, Attempt]) -> None:
         """Do as `add` does for a time that is mostly over before it comes, and mostly later than the last such time.
 
-        An engine reads prompts in the order in which they come, and a whole answer is often there before its prompt was
-        believed to be read: so it costs a tenth of `add`.
+        An engine reads prompts in the order in which they come, and an answer is often whole before its prompt was
+        believed to be read: such a time need not pass the heap.
         """
         line = self._line
         while line and line[0][1] not in alive:

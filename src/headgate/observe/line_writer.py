@@ -43,9 +43,8 @@ class LineWriter:
     @property
     def dropped(self) -> int:
         """How many lines were lost: too many waited, or they could not be written."""
-        return (
-            self._crowded_out + self._unwritten
-        )  # as with lines taken and done, each thread has its own counter
+        # One counter for each thread, as with lines taken and done: neither waits for the other.
+        return self._crowded_out + self._unwritten
 
     # ---- on the path
 

@@ -98,7 +98,7 @@ def test_a_forgotten_attempt_is_not_woken() -> None:
     assert _due(wakes, 9.0) == [3, 2]
 
 
-def test_a_crowd_of_one_time_comes_in_its_order_and_costs_no_more_than_any_other() -> None:
+def test_a_crowd_of_one_time_comes_in_its_order() -> None:
     wakes = Wakes()
     alive = _alive(50_000)
     for attempt in alive:

@@ -313,7 +313,8 @@ class _Watched:
             if place_until > self.now and number != newcomer:
                 lines.setdefault(tenant, []).append(number)
         longest = max(len(line) for line in lines.values())
-        kept = set(self.places._slots.number)
+        slots = self.places._slots
+        kept = {slots.entry(slot, line).number for slot, line in enumerate(slots.line) if line}
         newest = [line[-1] for line in lines.values() if len(line) == longest and line[-1] not in kept]
         assert len(newest) == 1
         del self.inside[newest[0]]

@@ -90,10 +90,12 @@ class Ranking:
         block = bisect_left(self._tops, key)
         keys, owners = self._keys[block], self._owners[block]
         index = bisect_left(keys, key)
-        assert keys[index] == key
-        del keys[index]
+        found = keys.pop(index)
+        assert found == key
         del owners[index]
         self._length -= 1
+        if index < len(keys):
+            return
         if keys:
             self._tops[block] = keys[-1]
         else:

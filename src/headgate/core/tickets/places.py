@@ -1,29 +1,18 @@
 """The line of yielded clients over all tenants, and what is known of everybody in it."""
 
 from collections import Counter
-from collections.abc import Iterator
-from heapq import heapify, heappop, heappush
-from math import ceil, floor, inf
+from itertools import islice
+from math import inf
 from typing import Final
 
 from headgate.core.measure.ranking import Ranking
+from headgate.core.tickets.ends import NOBODY, Ends, last_tick, tick_of
 from headgate.core.tickets.entry import Entry
-from headgate.core.tickets.records import (
-    MOST_PLACES,
-    SLOT_BITS,
-    SLOT_MASK,
-    TICKS_PER_S,
-    TURN_BITS,
-    Bodies,
-    Line,
-    Slots,
-    age_key,
-    turn_key,
-)
+from headgate.core.tickets.records import MOST_PLACES, TURN_BITS, Bodies, Line, Slots, age_key, turn_key
 
 # The most records that one event forgets: at 2 us each they cost less than one relayed request.
 FORGOTTEN_PER_EVENT: Final = 32
-# The heap of ends may hold this many finished records per live one (and a few more) before it is rebuilt.
+# Of ends so many may be noted per live record (and a few more) before the true ones are noted anew.
 _STALE_SHARE: Final = 2
 _STALE_FLOOR: Final = 1_000
 _NO_PLACES: Final = Ranking()
@@ -62,7 +51,7 @@ class Places:
         self._lines_begun = 0
         self._lines: dict[str, Line] = {}
         self._order = Ranking()
-        self._ends: list[int] = []
+        self._ends = Ends()
         self._swept_at = -inf
         # Tenants by the length of their line, as ordered sets: the longest line is found without a search.
         self._by_length: dict[int, dict[str, None]] = {}
@@ -89,11 +78,10 @@ class Places:
         if not self._order:
             return 1
         order, own = self._order, self._places_of(tenant)
-        over = self._over(now)
-        if over and (over := [slot for slot in over if self._slots.turn[slot]]):
+        if over := [slot for slot in self._over(now) if self._slots.turn_key(slot)]:
             mine = [slot for slot in over if (line := self._slots.line[slot]) and line.tenant == tenant]
             order = order.without([self._slots.turn_key(slot) for slot in over])
-            own = own.without([self._slots.age_key(slot) for slot in mine])
+            own = own.without([self._slots.ending(slot)[1] for slot in mine])
         turn = self._turn(own, order, age_key(lined_up_at, number))
         return order.before(turn_key(turn, number)) + 1
 
@@ -104,7 +92,7 @@ class Places:
         over = self._over(now)
         if not over:
             return self._longest > len(self._places_of(tenant))
-        if any(self._slots.known_until[slot] <= now for slot in over):
+        if any(self._slots.ending(slot)[2] <= now for slot in over):
             return True
         gone = Counter(line.tenant for slot in over if (line := self._slots.line[slot]))
         lengths = {name: len(line.places) - gone[name] for name, line in self._lines.items()}
@@ -112,12 +100,12 @@ class Places:
 
     def standing(self, now: float) -> tuple[int, int]:
         """Return how many places and entries there are at this time, what has run out not counted."""
-        limit, slots = _first_after(now), self._slots
-        if not self._ends or self._ends[0] >= limit:
+        tick, slots = last_tick(now), self._slots
+        if not self._ends.has_any(tick):
             return self.places, self.entries
-        over = [slot for slot, item in enumerate(slots.ends) if slots.line[slot] and item < limit]
-        places = sum(slots.turn[slot] > 0 for slot in over)
-        return self.places - places, self.entries - sum(slots.known_until[slot] <= now for slot in over)
+        over = [slots.ending(slot) for slot, end in enumerate(slots.ends) if end <= tick and slots.line[slot]]
+        places = sum(turn > 0 for turn, _, _, _ in over)
+        return self.places - places, self.entries - sum(known_until <= now for _, _, known_until, _ in over)
 
     def leave(self, entry: Entry) -> bool:
         """Keep the record of a request that may come back; False when the bound leaves no room for it."""
@@ -128,69 +116,55 @@ class Places:
         if line is None:
             self._lines_begun += 1
             line = self._lines[entry.tenant] = Line(entry.tenant, self._lines_begun)
-        slot = self._slots.put(entry, line)
+        number = entry.number
+        age = age_key(entry.first_seen if entry.lined_up_at is None else entry.lined_up_at, number)
+        turn = 0
+        if entry.due_at is not None:
+            turn = turn_key(entry.turn or self._turn(line.places, self._order, age), number)
+        slot = self._slots.put(entry, line, turn, age)
         self._bodies.add(line.body_key(entry.fingerprint), slot)
         line.entries += 1
         self.entries += 1
-        if entry.due_at is None:
-            self._will_end(slot, entry.known_until)
-        else:
-            self._line_up(line, slot, entry)
-            self._will_end(slot, entry.place_until)
+        if turn:
+            self._line_up(slot, line, turn, age)
+        self._will_end(slot, entry.place_until if turn else entry.known_until)
         return True
 
     def take(self, entry: Entry) -> None:
         """Take out a record that `match` returned: its owner is back."""
         slots, slot = self._slots, entry.slot
         line = slots.line[slot]
-        if line is not None and slots.number[slot] == entry.number:
-            self._forget(slot, line)
+        if line is not None and slots.entry(slot, line).number == entry.number:
+            self._drop(slot, line)
 
     def expire(self, now: float) -> None:
         """End the places and forget the entries whose time is over, at most `FORGOTTEN_PER_EVENT` of them."""
-        heap, limit = self._ends, _first_after(now)
-        if not heap or heap[0] >= limit:
+        tick, slots = last_tick(now), self._slots
+        if not self._ends.has_any(tick):
             return
         self._swept_at = now
         for _ in range(FORGOTTEN_PER_EVENT):
-            if not heap or heap[0] >= limit:
+            slot = self._ends.pop(tick)
+            if slot == NOBODY:
                 return
-            item = heappop(heap)
-            slot = item & SLOT_MASK
-            line = self._slots.line[slot]
-            if line is None or self._slots.ends[slot] != item:
+            line = slots.line[slot]
+            if line is None or slots.ends[slot] > tick:
                 continue
-            if self._slots.known_until[slot] <= now:
-                self._forget(slot, line)
+            turn, age, known_until, body = slots.ending(slot)
+            if turn:
+                self._end_place(slot, line, turn, age)
+            if known_until <= now:
+                self._forget(slot, line, body)
             else:
-                self._end_place(slot, line)
-                self._will_end(slot, self._slots.known_until[slot])
+                self._will_end(slot, known_until)
 
     def _over(self, now: float) -> list[int]:
         """Return the slots that `expire` would deal with at this time, if it has not; mostly there is none."""
-        if now <= self._swept_at or not self._ends or self._ends[0] >= _first_after(now):
+        ends, tick, slots = self._ends, last_tick(now), self._slots
+        if now <= self._swept_at or not ends.has_any(tick):
             return []
-        return list(self._next_over(now))
-
-    def _next_over(self, now: float) -> Iterator[int]:
-        """Yield the slots that `expire` would deal with at this time, one at least: a look ahead changes nothing.
-
-        The heap is walked best first, as popping would, without popping.
-        """
-        heap, limit, ends = self._ends, _first_after(now), self._slots.ends
-        frontier = [(heap[0], 0)]
-        before = None
-        for _ in range(FORGOTTEN_PER_EVENT):
-            if not frontier or frontier[0][0] >= limit:
-                return
-            item, index = heappop(frontier)
-            slot = item & SLOT_MASK
-            if item != before and ends[slot] == item and self._slots.line[slot]:
-                yield slot
-            before = item
-            for child in (2 * index + 1, 2 * index + 2):
-                if child < len(heap):
-                    heappush(frontier, (heap[child], child))
+        noted = islice(ends.upcoming(tick), FORGOTTEN_PER_EVENT)
+        return list(dict.fromkeys([slot for slot in noted if slots.line[slot] and slots.ends[slot] <= tick]))
 
     def _places_of(self, tenant: str) -> Ranking:
         line = self._lines.get(tenant)
@@ -203,31 +177,25 @@ class Places:
         """
         last = own.last()
         if last is not None and last[0] < age_key:  # a newcomer, as most are
-            return self._slots.turn[last[1]] + 1
+            return (self._slots.turn_key(last[1]) >> TURN_BITS) + 1
         if (behind := own.after(age_key)) is not None:
-            return self._slots.turn[behind[1]]
+            return self._slots.turn_key(behind[1]) >> TURN_BITS
         first = order.first()
         return 1 if first is None else first[0] >> TURN_BITS
 
-    def _line_up(self, line: Line, slot: int, entry: Entry) -> None:
-        lined_up_at, number, turn = entry.lined_up_at, entry.number, entry.turn
-        age = age_key(entry.first_seen if lined_up_at is None else lined_up_at, number)
-        if not turn:
-            turn = self._turn(line.places, self._order, age)
-        self._slots.turn[slot] = turn
-        line.places.add(age, slot)
-        self._order.add(turn_key(turn, number), slot)
+    def _line_up(self, slot: int, line: Line, turn_key: int, age_key: int) -> None:
+        line.places.add(age_key, slot)
+        self._order.add(turn_key, slot)
         self.places += 1
         length = len(line.places)
         self.tenants += length == 1
         self._longest = max(self._longest, length)
         self._sort_by_length(line.tenant, length - 1, length)
 
-    def _end_place(self, slot: int, line: Line) -> None:
-        slots = self._slots
-        self._order.remove(slots.turn_key(slot))
-        line.places.remove(slots.age_key(slot))
-        slots.turn[slot] = 0
+    def _end_place(self, slot: int, line: Line, turn_key: int, age_key: int) -> None:
+        self._slots.end_place(slot)
+        self._order.remove(turn_key)
+        line.places.remove(age_key)
         self.places -= 1
         length = len(line.places)
         self.tenants -= length == 0
@@ -244,10 +212,15 @@ class Places:
         if after:
             by_length.setdefault(after, {})[tenant] = None
 
-    def _forget(self, slot: int, line: Line) -> None:
-        if self._slots.turn[slot]:
-            self._end_place(slot, line)
-        self._bodies.remove(line.body_key(self._slots.fingerprint[slot]), slot)
+    def _drop(self, slot: int, line: Line) -> None:
+        """End its place, and forget it."""
+        turn, age, _, body = self._slots.ending(slot)
+        if turn:
+            self._end_place(slot, line, turn, age)
+        self._forget(slot, line, body)
+
+    def _forget(self, slot: int, line: Line, body_key: int) -> None:
+        self._bodies.remove(body_key, slot)
         line.entries -= 1
         if not line.entries:
             del self._lines[line.tenant]
@@ -256,13 +229,14 @@ class Places:
         self.entries -= 1
 
     def _will_end(self, slot: int, at: float) -> None:
-        heap, ends = self._ends, self._slots.ends
-        if len(heap) > _STALE_SHARE * (self.entries + _STALE_FLOOR):
-            ends[slot] = 0
-            heap[:] = [item for line, item in zip(self._slots.line, ends, strict=True) if line and item]
-            heapify(heap)
-        ends[slot] = item = ceil(at * TICKS_PER_S) << SLOT_BITS | slot
-        heappush(heap, item)
+        slots = self._slots
+        if len(self._ends) > _STALE_SHARE * (self.entries + _STALE_FLOOR):
+            others = [
+                (end, other) for other, end in enumerate(slots.ends) if slots.line[other] and other != slot
+            ]
+            self._ends = Ends(others)
+        slots.ends[slot] = tick = tick_of(at)
+        self._ends.add(tick, slot)
 
     def _make_room(self, tenant: str) -> bool:
         """Take the newest place of the longest line, unless the newcomer itself would be it."""
@@ -271,11 +245,6 @@ class Places:
         line = self._lines[next(iter(self._by_length[self._longest]))]
         newest = line.places.last()
         assert newest is not None
-        self._forget(newest[1], line)
+        self._drop(newest[1], line)
         self.dropped += 1
         return True
-
-
-def _first_after(now: float) -> int:
-    """Return what every item of the heap of ends that is over at this time is smaller than."""
-    return (floor(now * TICKS_PER_S) + 1) << SLOT_BITS

@@ -1,4 +1,4 @@
-"""Where the records are kept: columns of machine numbers, lines by tenant, and bodies by fingerprint.
+"""Where the records are kept: rows of machine numbers, lines by tenant, and bodies by fingerprint.
 
 A record as an object with its indexes took a kilobyte, and forgetting a hundred thousand of them two seconds; here it
 takes about 250 bytes, and the garbage collector sees none of it.
@@ -7,6 +7,7 @@ takes about 250 bytes, and the garbage collector sees none of it.
 from array import array
 from itertools import islice
 from math import floor, isnan, nan
+from struct import Struct
 from typing import Final
 
 from headgate.core.measure.ranking import Ranking
@@ -22,12 +23,17 @@ _NUMBER_MASK: Final = (1 << _NUMBER_BITS) - 1
 # Turns are sorted before numbers: sixteen million arrivals within one turn would be out of order.
 TURN_BITS: Final = 24
 _TURN_MASK: Final = (1 << TURN_BITS) - 1
-# A record's end and its slot share one integer; a million slots are ten times the usual bound.
-SLOT_BITS: Final = 20
-SLOT_MASK: Final = (1 << SLOT_BITS) - 1
-MOST_PLACES: Final = 1 << SLOT_BITS
-# Slots are made so many at a time: growing a dozen columns costs as much for one as for all of these, 80 KB.
+MOST_PLACES: Final = 1 << 20
+"""A million records, ten times the usual bound."""
+# Slots are made so many at a time: growing costs as much for one as for all of these, 90 KB.
 _SLOTS_MADE: Final = 1024
+# A row is what forgets a record (the keys of its places, or 0 without one; known until when; the key of its body), and
+# what `match` wants besides (number, first seen, lined up, known from, due or nan, early returns). It is written by one
+# call: eleven columns took twice as long.
+_ROW: Final = Struct("<qqdQqddddB7x")
+_ENDING: Final = Struct("<qqdQ")
+_TURN: Final = Struct("<q")
+_ROW_BYTES: Final = _ROW.size
 # Early returns are counted in one byte.
 _MOST_COUNTED: Final = 255
 # Tenants' equal fingerprints are kept apart by an odd multiple of the golden ratio (Fibonacci hashing, Knuth 6.4), in
@@ -63,90 +69,84 @@ class Line:
 
 
 class Slots:
-    """The records, one column per field; a slot without a line is free.
+    """The records, a row each; a slot without a line is free. `ends` is the tick with which its place or itself ends."""
 
-    `turn` is 0 without a place; `place_until` is not kept, `ends` is: the item of the heap of ends that speaks of
-    this slot. `due_at` is nan for a record that was promised nothing.
-    """
-
-    __slots__ = (
-        "due_at",
-        "early_returns",
-        "ends",
-        "fingerprint",
-        "first_seen",
-        "free",
-        "known_from",
-        "known_until",
-        "line",
-        "lined_up_at",
-        "number",
-        "turn",
-    )
+    __slots__ = ("_rows", "ends", "free", "line")
 
     def __init__(self) -> None:
         self.free: list[int] = []
         self.line: list[Line | None] = []
-        self.fingerprint, self.early_returns = array("Q"), array("B")
-        self.number, self.turn, self.ends = array("q"), array("q"), array("q")
-        self.first_seen, self.lined_up_at = array("d"), array("d")
-        self.known_from, self.known_until, self.due_at = array("d"), array("d"), array("d")
+        self.ends = array("q")
+        self._rows = bytearray()
 
-    def put(self, entry: Entry, line: Line) -> int:
-        """Keep a record, still without a turn and an end, and return its slot."""
+    def put(self, entry: Entry, line: Line, turn_key: int, age_key: int) -> int:
+        """Keep a record with the keys of its place (no turn without one), still without an end; return its slot."""
         if not self.free:
             self._make_slots()
         slot = self.free.pop()
-        lined_up_at, due_at = entry.lined_up_at, entry.due_at
+        due_at = entry.due_at
         self.line[slot] = line
-        self.fingerprint[slot] = entry.fingerprint
-        self.number[slot] = entry.number
-        self.first_seen[slot] = entry.first_seen
-        self.lined_up_at[slot] = entry.first_seen if lined_up_at is None else lined_up_at
-        self.known_from[slot] = entry.known_from
-        self.known_until[slot] = entry.known_until
-        self.due_at[slot] = nan if due_at is None else due_at
-        self.early_returns[slot] = min(_MOST_COUNTED, entry.early_returns)
+        _ROW.pack_into(
+            self._rows,
+            slot * _ROW_BYTES,
+            turn_key,
+            age_key,
+            entry.known_until,
+            line.body_key(entry.fingerprint),
+            entry.number,
+            entry.first_seen,
+            entry.first_seen if entry.lined_up_at is None else entry.lined_up_at,
+            entry.known_from,
+            nan if due_at is None else due_at,
+            min(_MOST_COUNTED, entry.early_returns),
+        )
         return slot
 
     def entry(self, slot: int, line: Line) -> Entry:
         """Return the record as it was left; its `place_until` is not told."""
-        due_at = self.due_at[slot]
+        turn, _, known_until, body, number, first_seen, lined_up_at, known_from, due_at, early = (
+            _ROW.unpack_from(self._rows, slot * _ROW_BYTES)
+        )
         return Entry(
             line.tenant,
-            self.fingerprint[slot],
-            self.first_seen[slot],
-            self.number[slot],
-            self.known_from[slot],
-            self.known_until[slot],
+            line.body_key(body),
+            first_seen,
+            number,
+            known_from,
+            known_until,
             None if isnan(due_at) else due_at,
             0.0,
-            self.lined_up_at[slot],
-            self.early_returns[slot],
-            self.turn[slot],
+            lined_up_at,
+            early,
+            turn >> TURN_BITS,
             slot,
         )
 
-    def awaited_key(self, slot: int) -> int:
-        """Return the key by which equal bodies are tried: when it is expected back, at any time or at its hint."""
-        due_at = self.due_at[slot]
-        return age_key(self.known_from[slot] if isnan(due_at) else due_at, self.number[slot])
+    def ending(self, slot: int) -> tuple[int, int, float, int]:
+        """Return the keys of its place in the whole line (0 without one) and in its tenant's, when it is over, and its body's key."""
+        turn, age, known_until, body = _ENDING.unpack_from(self._rows, slot * _ROW_BYTES)
+        return turn, age, known_until, body
 
-    def age_key(self, slot: int) -> int:
-        """Return the key of its place in its tenant's line."""
-        return age_key(self.lined_up_at[slot], self.number[slot])
+    def end_place(self, slot: int) -> None:
+        """Leave it without a turn."""
+        _TURN.pack_into(self._rows, slot * _ROW_BYTES, 0)
 
     def turn_key(self, slot: int) -> int:
-        """Return the key of its place in the whole line."""
-        return turn_key(self.turn[slot], self.number[slot])
+        """Return the key of its place in the whole line, 0 without one."""
+        key: int = _TURN.unpack_from(self._rows, slot * _ROW_BYTES)[0]
+        return key
+
+    def awaited_key(self, slot: int) -> int:
+        """Return the key by which equal bodies are tried: when it is expected back, at any time or at its hint."""
+        row = _ROW.unpack_from(self._rows, slot * _ROW_BYTES)
+        number, known_from, due_at = row[4], row[7], row[8]
+        return age_key(known_from if isnan(due_at) else due_at, number)
 
     def _make_slots(self) -> None:
         made = len(self.line)
         self.line += [None] * _SLOTS_MADE
-        for column in (self.fingerprint, self.number, self.turn, self.ends, self.early_returns):
-            column.frombytes(bytes(column.itemsize * _SLOTS_MADE))
-        for times in (self.first_seen, self.lined_up_at, self.known_from, self.known_until, self.due_at):
-            times.frombytes(bytes(times.itemsize * _SLOTS_MADE))
+        self.ends.frombytes(bytes(self.ends.itemsize * _SLOTS_MADE))
+        self._rows += bytes(_ROW_BYTES * _SLOTS_MADE)
         self.free += range(made + _SLOTS_MADE - 1, made - 1, -1)
 
 

@@ -17,6 +17,7 @@ from headgate.dialects.bodies import (
     MOST_MESSAGES,
     MOST_PROMPTS,
     check_request,
+    check_utf8,
     count_texts,
     decode,
     named_model,
@@ -33,11 +34,13 @@ from headgate.dialects.contract import (
     Usage,
 )
 from headgate.dialects.duplicates import COMMON
+from headgate.dialects.frames import Frames
 from headgate.dialects.media import measure
 from headgate.dialects.openai_bodies import (
     CHAT,
     CHUNK,
     COMPLETION,
+    COUNTS,
     ERROR_CODE,
     Chat,
     Choice,
@@ -48,16 +51,14 @@ from headgate.dialects.refusals import Refuser
 from headgate.dialects.sse import payload
 from headgate.dialects.token_counts import cached, count, find_cached, sane
 
-# Every chat passes here, and the constructor of a named tuple is an interpreted function that takes twice as long.
+_FRAMES: Final = Frames(MOST_MESSAGES)
+# Every answer passes here, and the constructor of a named tuple is an interpreted function that takes twice as long.
 _new: Final = tuple.__new__
 _NOTHING: Final = frozenset((b"", b"null", b'""', b"[]", b"{}"))
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
 _PROMPT_TOKENS: Final = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,8})[,}\s]')
 _OUTPUT_TOKENS: Final = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,8})[,}\s]')
-# As every engine writes it: found in one search. Anything else is searched for field by field.
-_PLAIN_USAGE: Final = re.compile(
-    rb'"usage"\s*:\s*\{\s*"prompt_tokens"\s*:\s*(\d{1,7})\s*,[^{}]*?"completion_tokens"\s*:\s*(\d{1,7})[,}\s]'
-)
+_USAGE_KEY: Final = b'"usage":'
 _ABORT: Final = re.compile(rb'"finish_reason"\s*:\s*"abort"')
 _OPENING_BRACE: Final = re.compile(rb"\s*\{")
 # Words that engines and OpenAI use where the code is not a number.
@@ -71,27 +72,42 @@ _STATUS_OF_WORD: Final = {
 
 
 def _read_chat(body: bytes) -> RequestFacts:
+    facts = _FRAMES.find(body)
+    if facts is None:
+        return _read_anew(body)
+    if not body.isascii():
+        check_utf8(body)
+    return _with_media(facts, body)
+
+
+def _read_anew(body: bytes) -> RequestFacts:
     request = parse(CHAT, body)
-    if not _is_short(request):
+    is_short = _is_short(request)
+    if not is_short:
         check_request(request, body, COMMON)
     elif field := COMMON.find(body, [request.messages]):
         raise twice(field)
-    fixed_tokens, text_bytes = measure(body)
     limit = request.max_completion_tokens
     max_tokens = limit if limit is not None else request.max_tokens
-    facts = (
+    facts = RequestFacts(
         named_model(request.model),
         request.stream is True,
         max_tokens,
         request.n or 1,
         _asked_usage(request),
         _min_tokens(request, max_tokens),
-        fixed_tokens,
-        text_bytes,
-        True,
-        "",
     )
-    return _new(RequestFacts, facts)
+    if is_short:
+        _FRAMES.keep(body, request.messages, facts)
+    return _with_media(facts, body)
+
+
+def _with_media(facts: RequestFacts, body: bytes) -> RequestFacts:
+    """Return the facts with what in this body is no text."""
+    fixed_tokens, text_bytes = measure(body)
+    if not fixed_tokens and text_bytes is None:
+        return facts
+    return facts._replace(fixed_tokens=fixed_tokens, text_bytes=text_bytes)
 
 
 def _is_short(request: Chat) -> bool:
@@ -157,7 +173,21 @@ def _usage(usage: Counts | None) -> Usage | None:
     if usage is None:
         return None
     prompt_tokens, output_tokens = sane(usage.prompt_tokens), sane(usage.completion_tokens)
-    return Usage(prompt_tokens, output_tokens, cached(usage.prompt_tokens_details))
+    return _new(Usage, (prompt_tokens, output_tokens, cached(usage.prompt_tokens_details)))
+
+
+def _plain_usage(answer: bytes, start: int) -> Usage | None:
+    """Return the usage that begins there as most engines write it, flat and without cached tokens; None for any other."""
+    if not answer.startswith(_USAGE_KEY, start):
+        return None
+    begin = start + len(_USAGE_KEY)
+    end = answer.find(b"}", begin) + 1
+    if answer.find(b"{", begin + 1, end) >= 0 or answer.find(b'"cached_tokens"', begin) >= 0:
+        return None
+    try:
+        return _usage(COUNTS.decode(answer[begin:end]))
+    except msgspec.DecodeError:
+        return None
 
 
 def status_of_error(error: bytes) -> int:
@@ -212,9 +242,8 @@ class OpenAI:
         """Find the last usage object; inside a JSON string its quotes would be escaped, so text cannot fake it."""
         end = len(answer)
         while (start := answer.rfind(b'"usage"', 0, end)) >= 0:
-            if plain := _PLAIN_USAGE.match(answer, start):
-                prompt, output = plain.group(1, 2)
-                return _new(Usage, (int(prompt), int(output), find_cached(answer, start)))
+            if (plain := _plain_usage(answer, start)) is not None:
+                return plain
             if _USAGE.match(answer, start):
                 prompt_tokens = count(_PROMPT_TOKENS, answer, start)
                 output_tokens = count(_OUTPUT_TOKENS, answer, start)

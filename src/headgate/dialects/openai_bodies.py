@@ -98,5 +98,6 @@ class PromptDetails(msgspec.Struct, gc=False):
 CHAT: Final = msgspec.json.Decoder(Chat)
 COMPLETION: Final = msgspec.json.Decoder(Completion)
 CHUNK: Final = msgspec.json.Decoder(Chunk)
+COUNTS: Final = msgspec.json.Decoder(Counts)
 ERROR_CODE: Final = msgspec.json.Decoder(ErrorCode)
 PROMPT_DETAILS: Final = msgspec.json.Decoder(PromptDetails)

@@ -1,0 +1,58 @@
+"""A program's requests differ in their messages: what stands around those is read once.
+
+The frame of a body is what stands before its first bracket and behind its last. Where the messages were found to be
+all that lies between, another body with the same frame is the same request with other messages, if what it has there
+is one JSON array: a value of JSON may stand wherever another may. So an array is checked and nothing else is read.
+"""
+
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from headgate.dialects.arrays import FILLED
+from headgate.dialects.contract import RequestFacts
+
+# Bounds of what is remembered (INV-5), half a megabyte at most. Beyond them all is forgotten: a dozen programs are many.
+_MOST_FRAMES: Final = 256
+_MOST_FRAME_BYTES: Final = 1024
+_ARRAY: Final = msgspec.json.Decoder(Raw)
+
+
+class Frames:
+    """What bodies with a known frame say, whatever their messages are; `most_bytes` bounds an array that is looked at."""
+
+    __slots__ = ("_known", "_most_bytes")
+
+    def __init__(self, most_bytes: int) -> None:
+        self._known: dict[bytes, RequestFacts] = {}
+        self._most_bytes = most_bytes
+
+    def find(self, body: bytes) -> RequestFacts | None:
+        """Return what a body says but for its media, None unless its frame is known and its array is one.
+
+        Whether its strings are UTF-8 is not looked at.
+        """
+        begin, end = body.find(b"[") + 1, body.rfind(b"]")
+        if not 0 < begin < end <= begin + self._most_bytes:
+            return None
+        facts = self._known.get(body[:begin] + body[end:])
+        if facts is None:
+            return None
+        array = body[begin - 1 : end + 1]
+        if FILLED.match(array) is None:
+            return None
+        try:
+            _ARRAY.decode(array)
+        except (msgspec.DecodeError, RecursionError):
+            return None
+        return facts
+
+    def keep(self, body: bytes, messages: Raw, facts: RequestFacts) -> None:
+        """Remember the frame of a whole and right body, if its messages are all between its brackets."""
+        begin, end = body.find(b"[") + 1, body.rfind(b"]")
+        if end + 2 - begin != len(messages) or begin + len(body) - end > _MOST_FRAME_BYTES:
+            return
+        if len(self._known) >= _MOST_FRAMES:
+            self._known.clear()
+        self._known[body[:begin] + body[end:]] = facts

@@ -107,6 +107,9 @@ def compile_in_place() -> None:
     sources = [file for group, _ in groups for file in group]
     # For size: as fast here as gcc's second level, a third smaller in memory. Nobody debugs the C.
     modules = mypycify(sources, opt_level="s", debug_level="0", separate=groups, target_dir=str(work))
+    for module in modules:
+        # Nobody outside a library calls its functions by name: within it they are called directly.
+        module.extra_compile_args += ["-fvisibility=hidden", "-fno-semantic-interposition"]
     # Not `setup()`: it would read pyproject.toml, which another backend's needs have shaped.
     command = build_ext(Distribution({"ext_modules": modules, "package_dir": {"": "src"}}))
     command.build_lib, command.build_temp, command.parallel = str(SOURCES), str(work), 2

@@ -40,7 +40,7 @@ class Frames:
         if facts is None:
             return None
         array = body[begin - 1 : end + 1]
-        if FILLED.match(array) is None:
+        if not body.startswith(b"{", begin) and FILLED.match(array) is None:
             return None
         try:
             _ARRAY.decode(array)

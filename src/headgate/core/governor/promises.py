@@ -69,7 +69,10 @@ def promise(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[float, fl
     """
     arrival, pool = draft.arrival, draft.route.pool
     places, openings = pool.places, pool.openings
-    place = ahead_of(draft) + places.rank(arrival.tenant, draft.lined_up_at, draft.arrival_number, now)
+    place, turn = places.stand(arrival.tenant, draft.lined_up_at, draft.arrival_number, now)
+    place += ahead_of(draft)
+    if not draft.recognised:
+        draft.turn = turn
     measured = _is_measured(draft)
     late_s = openings.upper_s(place) if measured else 0.0
     expected_s, late_s, by_s = _behind_shorter(draft, expected_wait_s(draft, place, now), late_s, now)
@@ -79,8 +82,9 @@ def promise(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[float, fl
     if expected_s > LONGEST_HINT_S or not places.has_room_for(arrival.tenant, now):
         return FAR_HINT_S + share * (LONGEST_HINT_S - FAR_HINT_S), by_s
     per_s = openings.per_s()
-    hint = _aim_s(expected_s * _STRETCH, late_s, per_s) - share * min(_SPREAD_S, 1.0 / per_s)
-    return min(max(SHORTEST_HINT_S, expected_s / 2.0, hint), LONGEST_HINT_S), by_s
+    aim_s = _aim_s(expected_s * _STRETCH, late_s, per_s) - share * min(_SPREAD_S, 1.0 / per_s)
+    hint_s = max(expected_s / 2.0, aim_s)
+    return min(max(SHORTEST_HINT_S, hint_s), LONGEST_HINT_S), by_s
 
 
 def _behind_shorter(draft: Attempt, wait_s: float, late_s: float, now: float) -> tuple[float, float, float]:
@@ -105,7 +109,9 @@ def _behind_shorter(draft: Attempt, wait_s: float, late_s: float, now: float) ->
 
 
 def _kept_until_s(wait_s: float, late_s: float) -> float:
-    return wait_s + max(late_s, _KEPT_S, _KEPT_SHARE * wait_s)
+    # Two at a time: of three the compiler makes a call.
+    kept_s = max(_KEPT_S, _KEPT_SHARE * wait_s)
+    return wait_s + max(late_s, kept_s)
 
 
 def _holds_newcomers(draft: Attempt) -> bool:

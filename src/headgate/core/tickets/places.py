@@ -75,15 +75,19 @@ class Places:
 
     def rank(self, tenant: str, lined_up_at: float, number: int, now: float) -> int:
         """Return the fair place (1 is next) of a request of this age among those who are expected back."""
+        return self.stand(tenant, lined_up_at, number, now)[0]
+
+    def stand(self, tenant: str, lined_up_at: float, number: int, now: float) -> tuple[int, int]:
+        """Return the fair place of a request of this age, as `rank` does, and its turn."""
         if not self._order:
-            return 1
+            return 1, 1
         order, own = self._order, self._places_of(tenant)
         if over := [slot for slot in self._over(now) if self._slots.turn_key(slot)]:
             mine = [slot for slot in over if (line := self._slots.line[slot]) and line.tenant == tenant]
             order = order.without([self._slots.turn_key(slot) for slot in over])
             own = own.without([self._slots.ending(slot)[1] for slot in mine])
         turn = self._turn(own, order, age_key(lined_up_at, number))
-        return order.before(turn_key(turn, number)) + 1
+        return order.before(turn_key(turn, number)) + 1, turn
 
     def has_room_for(self, tenant: str, now: float) -> bool:
         """Return whether `leave` would find room for a record of this tenant."""

@@ -30,14 +30,14 @@ def steady_prior(service_s: float, ttft_s: float = 0.1) -> ServicePrior:
     return ServicePrior(ttft_s, 0.0, (service_s - ttft_s) / OUTPUT_TOKENS, 0.0)
 
 
-def primitive(cap: int, service_s: float) -> Governor:
-    """Return the pure primitive: a hard cap and a yield, nothing held but who is due."""
+def primitive(cap: int, service_s: float, max_queue: int = 0) -> Governor:
+    """Return the pure primitive: a hard cap and a yield, nothing held but who is due (and as many more as told)."""
     lane = LaneSettings(
         "primitive",
         ttft_slo_s=3600.0,
         deadline_s=3600.0,
         deadline_from=DeadlineFrom.ATTEMPT,
-        max_queue=0,
+        max_queue=max_queue,
     )
     return governor(lane, engines=(EngineSettings("engine", cap, prior=steady_prior(service_s)),))
 

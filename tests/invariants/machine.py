@@ -69,14 +69,16 @@ engine_settings = some.builds(
     ignores_hangups=some.sampled_from(IgnoresHangups),
 )
 core_settings = some.builds(
-    lambda lanes, engines, places: Settings(
+    lambda lanes, engines, places, held: Settings(
         tuple(replace(lane, name=name) for name, lane in zip(LANES, lanes, strict=False)),
         tuple(replace(engine, name=name) for name, engine in zip(ENGINES, engines, strict=False)),
         places,
+        held,
     ),
     some.lists(lane_settings, min_size=1, max_size=3),
     some.lists(engine_settings, min_size=1, max_size=2),
     some.sampled_from([4, 1_000]),
+    some.sampled_from([10_000, 10_000, 5]),
 )
 
 
@@ -96,7 +98,7 @@ def _pool(size: int, dice: Random) -> list[tuple[Arrived, int]]:
                 answers=dice.choice([1, 1, 1, 3]),
                 stream=dice.choice([True, False]),
                 time_allowed_s=dice.choice([*usually, 0.0, 1.0]),
-                retry_count=dice.choice([None, 0, 1]),
+                retry_count=dice.choice([None, 0, 1, 2]),
                 max_wait_s=dice.choice([*usually, 0.0, 2.0]),
             ),
             dice.randrange(3),
@@ -142,6 +144,7 @@ class GateMachine(RuleBasedStateMachine):
         assert all(len(decision) == len(decision._fields) for decision in decisions), (
             "a record of another length"
         )
+        self.model.now = self.now
         self.model.takes(event, decisions)
         self.judge(event, decisions)
         return decisions
@@ -156,6 +159,18 @@ class GateMachine(RuleBasedStateMachine):
     def many_arrive(self, burst: list[int]) -> None:
         for kind in burst:
             self._arrive(*KINDS[kind])
+
+    @precondition(lambda self: self.model.next_promise(self.now))
+    @rule(newcomers=some.lists(some.integers(0, len(KINDS) - 1), max_size=4))
+    def next_one_is_back_when_told(self, newcomers: list[int]) -> None:
+        """And finds what has come while it was away."""
+        promise = self.model.next_promise(self.now)
+        assert promise is not None
+        self.now = promise.due_at
+        self.send(Tick())
+        self.many_arrive(newcomers)
+        assert promise.arrival.fingerprint is not None
+        self._arrive(promise.arrival, promise.arrival.fingerprint())
 
     def _arrive(self, arrival: Arrived, body: int) -> None:
         self.attempts += 1
@@ -250,6 +265,7 @@ class GateMachine(RuleBasedStateMachine):
         decisions = self.gate.reconfigure(settings, self.now)
         self.script.append((settings, self.now))
         self.answers.append(decisions)
+        self.model.now = self.now
         self.model.takes(Tick(), decisions)
         self.judge(Tick(), decisions)
 

@@ -22,24 +22,51 @@ class Known:
     gone: bool = False
     ended: bool = False
     released: bool = False
+    due: bool = False
+    """Whether it may be somebody who is back when told, or who comes for the last time."""
+
+
+@dataclass
+class Promise:
+    """Who was refused, when it had been told to be back, and how long that was."""
+
+    arrival: Arrived
+    due_at: float
+    hint_s: float
+
+    def is_due(self, now: float) -> bool:
+        """Return whether a return now is no longer early: by a second at most, and at most half of the hint."""
+        return now >= self.due_at - min(1.0, self.hint_s / 2.0)
+
+
+# Tenant, body and age: by these a gate knows who is back.
+_Who = tuple[str, int | None, float]
 
 
 @dataclass
 class Model:
-    """Every attempt, and its one outcome when it has one."""
+    """Every attempt, and its one outcome when it has one.
+
+    `promises` are all that were made: of requests that are equal in everything nobody outside knows which is back.
+    """
 
     attempts: dict[int, Known] = field(default_factory=dict)
     outcomes: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
     held: dict[int, Known] = field(default_factory=dict)
     running: dict[int, Known] = field(default_factory=dict)
     departing: dict[int, Known] = field(default_factory=dict)
+    promises: dict[_Who, list[Promise]] = field(default_factory=dict)
+    now: float = 0.0
 
     def arrives(self, arrival: Arrived, explained: Explanation, now: float) -> None:
         """An attempt is handed in; `explained` is what the gate said about it beforehand."""
         assert arrival.attempt not in self.attempts
-        self.attempts[arrival.attempt] = Known(
+        self.attempts[arrival.attempt] = known = Known(
             arrival, explained.lane, explained.first_seen, explained.deadline, now
         )
+        promises = self.promises.get(_who(known), [])
+        is_last_chance = (arrival.retry_count or 0) >= 2
+        known.due = explained.recognised and (is_last_chance or any(each.is_due(now) for each in promises))
 
     def takes(self, event: Event, decisions: tuple[Decision, ...]) -> None:
         """Take the decisions in their order; a decision that is not possible fails here."""
@@ -61,6 +88,11 @@ class Model:
             known.tried, known.leg = known.leg.engine, None
             self.held[event.attempt] = self.running.pop(event.attempt)
 
+    def next_promise(self, now: float) -> Promise | None:
+        """Return the promise that falls due next."""
+        coming = [each for made in self.promises.values() for each in made if each.due_at >= now]
+        return min(coming, key=lambda each: each.due_at, default=None)
+
     def _takes_one(self, decision: Decision) -> None:
         attempt = self.attempts[decision.attempt]
         assert not attempt.ended, f"a decision after the end: {decision}"
@@ -72,6 +104,9 @@ class Model:
         elif isinstance(decision, Hold):
             self.held[decision.attempt] = attempt
         elif isinstance(decision, Yield):
+            if decision.retry:
+                promise = Promise(attempt.arrival, self.now + decision.retry_after_s, decision.retry_after_s)
+                self.promises.setdefault(_who(attempt), []).append(promise)
             # Out of the queue an Ended follows; at the door the yield itself is the end.
             if decision.attempt not in self.held:
                 self._end(attempt, Outcome.YIELDED)
@@ -88,3 +123,8 @@ class Model:
     def _end(self, attempt: Known, outcome: Outcome) -> None:
         attempt.ended = True
         self.outcomes[outcome] += 1
+
+
+def _who(known: Known) -> _Who:
+    body = known.arrival.fingerprint
+    return known.arrival.tenant, None if body is None else body(), known.first_seen

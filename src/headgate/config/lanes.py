@@ -94,8 +94,8 @@ class LaneConfig(Section):
     max_queue: Count | None = Field(
         default=None,
         le=1_000_000,
-        description="Most attempts that wait; 0 holds nothing: run now or refuse. Default: as many as can be "
-        "served within the deadline.",
+        description="Most attempts that wait, beside those that are back when told; 0 holds nobody else: run now or "
+        "refuse. Default: as many as can be served within the deadline.",
     )
     max_queue_tokens: Count | None = Field(
         default=None,

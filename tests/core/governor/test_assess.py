@@ -7,7 +7,7 @@ import pytest
 
 from core.world import governor, steady_prior
 from headgate.core.decisions import Admit, Decision, Hold, Yield
-from headgate.core.events import Arrived, ClientGone, EngineDown, Finished, FirstToken, Released
+from headgate.core.events import Arrived, ClientGone, EngineDown, Finished, FirstToken, Released, Tick
 from headgate.core.governor import Governor
 from headgate.core.settings import EngineSettings, LaneSettings
 from headgate.core.words import DeadlineFrom, Reason
@@ -269,26 +269,111 @@ def test_zero_holds_nobody_but_a_due_return_for_a_second(how: str) -> None:
     assert wake == pytest.approx(back + 1.0)
 
 
-@pytest.mark.parametrize(("most_tokens", "is_held"), [(None, True), (300, False)])
-def test_who_is_due_is_held_in_the_stead_of_a_newcomer_as_far_as_memory_goes(
-    most_tokens: int | None, is_held: bool
-) -> None:
-    """A newcomer that fills the queue while it is away must not take the place that it was promised."""
-    gate = _gate(LaneSettings("lane", deadline_s=60.0, max_queue=1, max_queue_tokens=most_tokens))
+def _full_queue(**bounds: Any) -> tuple[Governor, float]:
+    """Return a gate whose queue a newcomer fills while somebody is away, and when that one is told to be back."""
+    gate = _gate(LaneSettings("lane", deadline_s=60.0, max_queue=1, **bounds))
     _ask(gate, 1)
     _ask(gate, 2, fingerprint=lambda: 1)
     refused = _ask(gate, 3)
     assert isinstance(refused, Yield)
     _finish(gate, 1, 2.0)
-    newcomer = _ask(gate, 4, 2.0, fingerprint=lambda: 2)
-    arrival = Arrived(5, prompt_bytes=400, max_tokens=100, fingerprint=lambda: 7)
-    decisions = gate.handle(arrival, refused.retry_after_s)
-    reasons = [each.reason for each in decisions if isinstance(each, Yield)]
+    assert isinstance(_ask(gate, 4, 2.0, fingerprint=lambda: 2), Hold)
+    return gate, refused.retry_after_s
 
-    assert isinstance(newcomer, Hold)
-    assert isinstance(decisions[0], Hold) is is_held
-    assert reasons == [Reason.DISPLACED if is_held else Reason.QUEUE_FULL]
-    assert gate.snapshot(refused.retry_after_s).lanes[0].held == 1
+
+@pytest.mark.parametrize("order", ["arrival", "short_first"])
+def test_who_is_due_takes_the_place_of_the_newcomer_that_fills_the_queue(order: str) -> None:
+    gate, back = _full_queue(order=order)
+    arrival = Arrived(5, prompt_bytes=400, max_tokens=100, fingerprint=lambda: 7)
+    decisions = gate.handle(arrival, back)
+    displaced = [(each.attempt, each.reason) for each in decisions if isinstance(each, Yield)]
+
+    assert isinstance(decisions[0], Hold)
+    assert displaced == [(4, Reason.DISPLACED)]
+    assert gate.snapshot(back).lanes[0].held == 1
+
+
+@pytest.mark.parametrize("order", ["arrival", "short_first"])
+def test_where_all_were_promised_who_is_due_stands_beyond_the_count_and_no_newcomer_comes_in(
+    order: str,
+) -> None:
+    gate = _gate(LaneSettings("lane", deadline_s=60.0, max_queue=1, order=order))
+    _ask(gate, 1)
+    _ask(gate, 2, fingerprint=lambda: 2)
+    first, second = _ask(gate, 3, fingerprint=lambda: 3), _ask(gate, 4, fingerprint=lambda: 4)
+    assert isinstance(first, Yield)
+    assert isinstance(second, Yield)
+    # Two seconds are between their hints: one is back as late, the other as early as counts as back when told.
+    late, early = first.retry_after_s + 0.98, second.retry_after_s - 0.98
+    _finish(gate, 1, late - 0.1)
+    arrival = Arrived(5, prompt_bytes=400, max_tokens=100, fingerprint=lambda: 3)
+    again = [
+        gate.handle(arrival, late),
+        gate.handle(arrival._replace(attempt=6, fingerprint=lambda: 4), max(late, early)),
+    ]
+    newcomer = _ask(gate, 7, max(late, early), fingerprint=lambda: 7)
+
+    assert [[type(each) for each in decisions] for decisions in again] == [[Hold], [Hold]]
+    assert isinstance(newcomer, Yield)
+    assert (newcomer.reason, newcomer.value, newcomer.bound) == (Reason.QUEUE_FULL, 2, 1)
+
+
+def test_who_is_due_in_a_full_queue_waits_as_long_as_its_promise_counts_as_kept() -> None:
+    """As with `max_queue: 0`: a second, or a fifth of what it was told."""
+    gate, back = _full_queue()
+    _ask(gate, 5, back)
+    told_again = gate.handle(Tick(), back + 1.0)
+
+    assert isinstance(told_again[0], Yield)
+    assert (told_again[0].attempt, told_again[0].reason) == (5, Reason.SATURATED)
+
+
+@pytest.mark.parametrize("bounds", [{"max_queue_tokens": 300}, {"max_queue_bytes": 15}], ids=str)
+def test_who_is_due_is_held_as_far_as_memory_goes(bounds: dict[str, Any]) -> None:
+    gate = _gate(LaneSettings("lane", deadline_s=60.0, max_queue=1, **bounds))
+    _ask(gate, 1)
+    _ask(gate, 2, fingerprint=lambda: 1, body_bytes=10)
+    refused = _ask(gate, 3, body_bytes=10)
+    assert isinstance(refused, Yield)
+    again = _ask(gate, 4, refused.retry_after_s, body_bytes=10)
+
+    assert isinstance(again, Yield)
+    assert (again.reason, again.bound) == (Reason.QUEUE_FULL, next(iter(bounds.values())))
+    assert again.retry_after_s < refused.retry_after_s, "it stands where it stood"
+
+
+def test_who_is_back_too_soon_finds_no_room_in_a_full_queue_unless_it_comes_for_the_last_time() -> None:
+    gate, back = _full_queue()
+    too_soon = _ask(gate, 5, back - 1.1, retry_count=1)
+
+    assert isinstance(too_soon, Yield)
+    assert too_soon.reason is Reason.QUEUE_FULL
+    gate, back = _full_queue()
+    assert isinstance(_ask(gate, 5, back - 1.1, retry_count=2), Hold)
+
+
+@pytest.mark.parametrize("order", ["arrival", "short_first"])
+def test_what_was_promised_is_not_broken_for_a_forecast(order: str) -> None:
+    """A newcomer with as little time left is refused: from a second place behind 2 s it would be too late."""
+    lane = LaneSettings("lane", deadline_s=60.0, order=order, max_queue=0)
+    gate = _gate(lane)
+    _ask(gate, 1)
+    refused = _ask(gate, 2)
+    assert isinstance(refused, Yield)
+    back = refused.retry_after_s
+    _finish(gate, 1, back - 0.1)
+    _ask(gate, 3, back - 0.1, fingerprint=lambda: 1)
+    held = _ask(gate, 4, back, time_allowed_s=1.5)
+    assert isinstance(held, Hold)
+    assert held.expected_wait_s > 1.5
+
+    assert gate.next_wake() == pytest.approx(back + 1.0)
+    hopeless = _gate(lane)
+    _ask(hopeless, 1)
+    _ask(hopeless, 2)
+    late = _ask(hopeless, 3, back, time_allowed_s=0.05)
+    assert isinstance(late, Yield)
+    assert late.reason is Reason.TOO_LATE, "its prompt alone takes longer"
 
 
 def test_who_is_due_is_held_for_a_fifth_of_its_hint_where_waits_are_short() -> None:

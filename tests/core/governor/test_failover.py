@@ -1,5 +1,6 @@
 """A second try: where, for whom, and when there is none."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from headgate.core.events import (
     Tick,
 )
 from headgate.core.governor import Governor
-from headgate.core.settings import EngineSettings, LaneSettings
+from headgate.core.settings import EngineSettings, LaneSettings, Settings
 from headgate.core.words import FailureKind, Outcome, Reason, Sent
 
 LANE = LaneSettings("lane", ttft_slo_s=20.0, deadline_s=20.0)
@@ -223,3 +224,35 @@ def test_when_the_last_other_engine_goes_down_it_is_told_so() -> None:
     refused, ended = _send(gate, EngineDown("b"), 1.0)
 
     assert (refused.attempt, refused.reason, ended.outcome) == (1, Reason.NO_ENGINE, Outcome.YIELDED)
+
+
+def test_after_a_change_of_the_configuration_it_is_tried_on_an_engine_that_is_configured_now() -> None:
+    """It was admitted by a route that is no more; waiting there nobody would ever see it again."""
+    first = EngineSettings("a", 1, prior=steady_prior(2.0))
+    gate = governor(LANE, engines=(first,))
+    _ask(gate, 1)
+    gate.reconfigure(Settings((LANE,), (first, replace(first, name="b"))), 0.05)
+    (again,) = _refused_connection(gate, 1)
+
+    assert _engine(again) == "b"
+    assert _running(gate) == {"a": 0, "b": 1}
+
+
+def test_an_engine_that_now_serves_another_model_forgets_who_it_failed() -> None:
+    engines = (
+        EngineSettings("a", 1, prior=steady_prior(2.0)),
+        EngineSettings("b", 1, prior=steady_prior(2.0)),
+    )
+    gate = governor(LANE, engines=engines)
+    _ask(gate, 1, model="small")
+    _ask(gate, 2, model="small")
+    apart = tuple(
+        replace(engine, models=(model,)) for engine, model in zip(engines, ("big", "small"), strict=True)
+    )
+    gate.reconfigure(Settings((LANE,), apart), 0.05)
+    held = _refused_connection(gate, 1)[-1]
+
+    assert isinstance(held, Hold)
+    assert gate.snapshot(0.1).engines[0].running == 0
+    gate.handle(Finished(2, 100, 100), 0.3)
+    assert [_engine(each) for each in _send(gate, Released(2), 0.3) if isinstance(each, Admit)] == ["b"]

@@ -339,6 +339,16 @@ def test_where_everything_is_full_the_least_important_makes_room() -> None:
     assert (decisions[1].attempt, decisions[1].reason) == (2, Reason.DISPLACED)
 
 
+@pytest.mark.parametrize("max_queue", [0, 1])
+def test_where_everything_is_full_not_even_who_is_due_is_held(max_queue: int) -> None:
+    gate = _gate(LaneSettings("lane", deadline_s=600.0, max_queue=max_queue), streams=1, max_held=1)
+    bodies = [attempt for attempt in range(4) if isinstance(_ask(gate, attempt), Yield)][:2]
+    answers = [_ask(gate, 10 + body, 60.0, fingerprint=lambda body=body: body) for body in bodies]
+
+    assert [type(each) for each in answers] == ([Hold, Yield] if max_queue == 0 else [Yield, Yield])
+    assert (answers[-1].reason, answers[-1].value, answers[-1].bound) == (Reason.QUEUE_FULL, 1, 1)
+
+
 def test_a_lane_under_pressure_cuts_answers_before_it_refuses_them() -> None:
     lane = LaneSettings("lane", deadline_s=60.0, max_queue=0, clip_tokens=50)
     engine = EngineSettings("engine", 4, kv_tokens=1_000, prior=steady_prior(2.0))

@@ -35,14 +35,23 @@ def test_only_full_time_counts() -> None:
     assert drain.per_s(4.0) == pytest.approx(5.0, rel=0.05)
 
 
-def test_the_floor_is_what_really_ran_while_full_over_the_service_time() -> None:
-    """A gate full in KV tokens runs 4 of its 64 streams; a stalled one is never slower than that."""
+def test_the_floor_is_near_what_really_ran_while_full_over_the_service_time() -> None:
+    """A gate full in KV tokens runs 4 of its 64 streams; a stalled one is never taken to be much slower than that."""
     drain = DrainRate(64)
     for tick in range(200):
         drain.became_full(tick * 100.0, 4)
         drain.departed(tick * 100.0 + 100.0)
     assert drain.full_streams == pytest.approx(4.0, abs=1.0)
-    assert drain.per_s(2.0) == pytest.approx(drain.full_streams / 2.0)
+    assert drain.per_s(2.0) == pytest.approx(0.8 * drain.full_streams / 2.0)
+
+
+def test_a_rate_that_is_measured_a_little_below_its_floor_is_believed() -> None:
+    """Or of two estimates that are as often too high as too low the higher would always count."""
+    drain = DrainRate(8)
+    for tick in range(1_000):
+        drain.became_full(tick / 1.8, 8)
+        drain.departed((tick + 1) / 1.8)
+    assert drain.per_s(4.0) == pytest.approx(1.8, rel=0.01)
 
 
 def test_becoming_full_twice_starts_the_clock_once() -> None:

@@ -23,7 +23,7 @@ _WARM_UP_S = 20.0
 
 @dataclass(frozen=True)
 class _Case:
-    """One gate that holds nothing, and a crowd; `belief` is what is believed of an answer's time, over the truth."""
+    """One gate that holds nothing (or so many), and a crowd; `belief` is what is believed of an answer's time, over the truth."""
 
     streams: int
     service_s: float
@@ -32,6 +32,7 @@ class _Case:
     belief: float = 1.0
     load: float = 1.3
     seconds: float = 60.0
+    max_queue: int = 0
 
     def service(self, dice: Random) -> float:
         """Return how long one answer takes: within 3 % of the mean, or lognormal with this coefficient of variation."""
@@ -74,7 +75,7 @@ class _Listening(World):
             ttft_slo_s=3600.0,
             deadline_s=3600.0,
             deadline_from=DeadlineFrom.ATTEMPT,
-            max_queue=0,
+            max_queue=case.max_queue,
         )
         prior = steady_prior(case.belief * case.service_s)
         engine = EngineSettings("engine", case.streams, prior=prior)
@@ -153,6 +154,16 @@ def test_lognormal_answers_are_promised_well_nine_times_in_ten_also_of_an_engine
     assert world.promises.kept_share() >= 0.9
     assert _idle_in_vain(clients, 10) < 0.02
     assert _returns(clients) <= 1.2
+
+
+@pytest.mark.parametrize("max_queue", [1, 4, 16])
+def test_promises_are_kept_as_well_where_a_few_are_held(max_queue: int) -> None:
+    """More are due at a time than the queue holds, and newcomers stand in it."""
+    world, clients = _overload(_Case(10, 0.5, 0.5, max_queue=max_queue), 2)
+
+    assert world.promises.kept_share() >= 0.9
+    assert _idle_in_vain(clients, 10) < 0.02
+    assert _returns(clients) <= 1.1
 
 
 @pytest.mark.parametrize("tenants", [1, 5])

@@ -227,10 +227,11 @@ def _judge_wait(
     wait_s = expected_wait_s(draft, place, now)
     upper_s = wait_s + openings.upper_s(place)
     ttft_s = min([engine.expected_ttft_s(draft.prompt_tokens) for engine in engines])
-    if now + upper_s + ttft_s > draft.deadline:
+    due_hold_s = _due_hold_s(entry, now)
+    if now + upper_s + ttft_s > draft.deadline and not _keeps_its_promise(draft, due_hold_s, ttft_s, now):
         left_s = draft.deadline - now
         return _refused(knowledge, draft, entry, now, Reason.TOO_LATE, upper_s + ttft_s, left_s, wait_s)
-    if draft.hold_until is not None and not _is_due(entry, now) and now + upper_s > draft.hold_until:
+    if draft.hold_until is not None and not due_hold_s and now + upper_s > draft.hold_until:
         left_s = draft.hold_until - now
         refused = refusal(knowledge, draft, Reason.SATURATED, now, upper_s, left_s)._replace(of_wait=True)
         return Plan(draft, entry, None, refused, wait_s)
@@ -291,28 +292,27 @@ def largest_prompt(engines: tuple[Engine, ...]) -> int:
 def _over_bounds(
     knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float
 ) -> tuple[Reason, float, float] | None:
-    """Return the bound of the lane's queue that this draft would break, with its numbers; set how long it may wait."""
+    """Return the bound of the lane's queue that this draft would break, with its numbers; set how long it may wait.
+
+    `max_queue` bounds those to whom nothing was promised. A full queue holds what one of `max_queue: 0` holds: who is
+    due, in the place of one of them or beyond the count, for as long as its promise counts as kept. And it holds who
+    was refused before and comes for the last time, unless nobody is to be held at all.
+    """
     lane = draft.lane
     settings = lane.settings
-    allowed_s = draft.arrival.max_wait_s
-    if allowed_s is None or (settings.max_wait_s is not None and settings.max_wait_s < allowed_s):
-        allowed_s = settings.max_wait_s
-    if settings.max_queue == 0:
-        allowed_s = 0.0
+    is_full = settings.max_queue is not None and lane.held >= settings.max_queue
+    if settings.max_queue and draft.recognised and (draft.arrival.retry_count or 0) >= _LAST_CHANCE:
+        is_full = False
+    allowed_s = 0.0 if is_full else _most_wait_s(draft)
     if allowed_s is not None:
-        if entry is not None and entry.due_at is not None and entry.is_due(now):
-            told_s = entry.due_at - entry.known_from
-            allowed_s = max(allowed_s, DUE_HOLD_S, _DUE_HOLD_SHARE * told_s)
+        allowed_s = max(allowed_s, _due_hold_s(entry, now))
         draft.hold_until = now + allowed_s
         if allowed_s == 0.0:
+            if is_full and settings.max_queue:
+                return Reason.QUEUE_FULL, lane.held, settings.max_queue
             return Reason.SATURATED, knowledge.running(), knowledge.stream_limit()
     if knowledge.held_count >= knowledge.max_held and less_important(knowledge, settings.band) is None:
         return Reason.QUEUE_FULL, knowledge.held_count, knowledge.max_held
-    # Somebody who was refused and told to come back, twice, may exceed the count, never the deadline.
-    last_chance = draft.recognised and (draft.arrival.retry_count or 0) >= _LAST_CHANCE
-    finds_room = last_chance or (_is_due(entry, now) and goes_before_last(draft))
-    if settings.max_queue and lane.held >= settings.max_queue and not finds_room:
-        return Reason.QUEUE_FULL, lane.held, settings.max_queue
     tokens = lane.held_tokens + draft.prompt_tokens + draft.output_tokens
     if settings.max_queue_tokens is not None and tokens > settings.max_queue_tokens:
         return Reason.QUEUE_FULL, tokens, settings.max_queue_tokens
@@ -322,10 +322,31 @@ def _over_bounds(
     return None
 
 
-def goes_before_last(draft: Attempt) -> bool:
-    """Return whether somebody waits in its queue whom it would go before, and who can make room for it."""
-    order = draft.queue.order
-    return order.ahead_of(draft) < len(order)
+def _most_wait_s(draft: Attempt) -> float | None:
+    """Return how long its lane and its client let it wait; None where neither says."""
+    asked_s, most_s = draft.arrival.max_wait_s, draft.lane.settings.max_wait_s
+    if asked_s is None or (most_s is not None and most_s < asked_s):
+        return most_s
+    return asked_s
+
+
+def _due_hold_s(entry: Entry | None, now: float) -> float:
+    """Return how long somebody who is due is held in any case, until its promise no longer counts as kept; else 0."""
+    if entry is None or entry.due_at is None or not entry.is_due(now):
+        return 0.0
+    return max(DUE_HOLD_S, _DUE_HOLD_SHARE * (entry.due_at - entry.known_from))
+
+
+def _keeps_its_promise(draft: Attempt, due_hold_s: float, ttft_s: float, now: float) -> bool:
+    """Return whether it is held though it may be too late: what was promised is not broken for a forecast.
+
+    No longer than its promise counts as kept, and not where even a permit now would be too late.
+    """
+    if not due_hold_s or now + ttft_s > draft.deadline:
+        return False
+    hold_until = draft.hold_until
+    draft.hold_until = now + due_hold_s if hold_until is None else min(hold_until, now + due_hold_s)
+    return True
 
 
 def less_important(knowledge: Knowledge, band: int) -> Lane | None:

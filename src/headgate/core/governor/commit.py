@@ -10,11 +10,10 @@ from headgate.core.governor.assess import (
     admission,
     all_down,
     fit_somewhere,
-    goes_before_last,
     is_agreed,
     less_important,
 )
-from headgate.core.governor.hint_truth import judge_hint
+from headgate.core.governor.hint_truth import is_back_when_told, judge_hint
 from headgate.core.governor.knowledge import Knowledge
 from headgate.core.governor.promises import known_until, place_until
 from headgate.core.governor.records import Attempt, Engine, Route
@@ -69,13 +68,14 @@ def _with_quota(knowledge: Knowledge, draft: Attempt, decision: Admit | Yield, n
 def _displace(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[Decision, ...]:
     """Refuse the last of its own queue where that is full, or of the least important lane where everything is.
 
-    `assess` has found that there is one: the last in order was promised nothing that was not promised to this one
-    before.
+    Nobody who is due has to go from a full queue: beside those this one stands beyond the count. Where everything is
+    full, `assess` has found somebody.
     """
     own = draft.lane
-    if own.settings.max_queue and own.held >= own.settings.max_queue and goes_before_last(draft):
-        last_held = deque(draft.queue.order, maxlen=1)[0]
-        return refuse_held(knowledge, knowledge.attempts[last_held.attempt], Reason.DISPLACED, now)
+    if own.settings.max_queue and own.held >= own.settings.max_queue:
+        last_held = _last_without_promise(knowledge, draft)
+        if last_held is not None:
+            return refuse_held(knowledge, last_held, Reason.DISPLACED, now)
     if knowledge.held_count < knowledge.max_held:
         return ()
     lane = less_important(knowledge, draft.lane.settings.band)
@@ -85,6 +85,16 @@ def _displace(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[Decisio
     )
     held = deque(last.order, maxlen=1)[0]
     return refuse_held(knowledge, knowledge.attempts[held.attempt], Reason.DISPLACED, now)
+
+
+def _last_without_promise(knowledge: Knowledge, draft: Attempt) -> Attempt | None:
+    """Return the last in its queue if it goes before that one, to whom nothing was promised for now; else None."""
+    order = draft.queue.order
+    if order.ahead_of(draft) >= len(order):
+        return None
+    last = knowledge.attempts[deque(order, maxlen=1)[0].attempt]
+    is_promised = last.due_at is not None and is_back_when_told(last.due_at, last.hint_s, last.arrived_at)
+    return None if is_promised else last
 
 
 def _count_retry(knowledge: Knowledge, plan: Plan, now: float) -> None:

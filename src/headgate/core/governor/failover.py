@@ -34,7 +34,9 @@ def detour_after(knowledge: Knowledge, attempt: Attempt, event: Failed, now: flo
 
 def try_again(knowledge: Knowledge, attempt: Attempt, detour: Route, now: float) -> list[Decision]:
     """Take the attempt, whose permit has just been given back, out of its end: admit it on the detour, or hold it."""
-    attempt.tried, attempt.engine = attempt.engine, None
+    failed = attempt.engine
+    assert failed is not None
+    attempt.tried, attempt.engine = failed, None
     attempt.state, attempt.listed_end = State.HELD, None
     attempt.route, attempt.queue = detour, attempt.lane.queue_for(detour)
     attempt.hold_until = _impatient_at(attempt)
@@ -43,6 +45,8 @@ def try_again(knowledge: Knowledge, attempt: Attempt, detour: Route, now: float)
     attempt.give_up_at = _latest_start(attempt, detour)
     knowledge.attempts[attempt.attempt] = attempt
     detour.pool.openings.unsettle()
+    # The engine that failed may be of another pool by now, and would foresee the end of work that it has not.
+    failed.openings.unsettle()
     price(attempt)
     place = ahead_of(attempt) + 1
     knowledge.hold(attempt, now)
@@ -62,8 +66,14 @@ def detours_turned(knowledge: Knowledge) -> None:
 
 
 def _detour(knowledge: Knowledge, attempt: Attempt, failed: Engine) -> Route:
-    """Return the attempt's route without this engine; one object per lane, so that a lane's queues stay few."""
-    route = attempt.route
+    """Return the attempt's route of now without this engine; one object per lane, so that a lane's queues stay few.
+
+    A change of the configuration builds all routes anew: nobody would look into a queue of the one it came by.
+    """
+    routes, arrival = knowledge.routes, attempt.arrival
+    route = (
+        routes.of(arrival.model) if arrival.engine is None else routes.pinned(arrival.engine, arrival.model)
+    )
     others = tuple(engine for engine in route.engines if engine is not failed)
     for known in attempt.lane.queues:
         if (

@@ -96,12 +96,11 @@ class Openings:
         if not ends:
             return place / per_s
         laps, index = divmod(place - 1, len(ends))
-        wait_s = ends[index] - now
-        if ends[0] < now:
-            # Late answers end one after another at the drain rate, but no later than the doubling rule has it.
-            late = min(index + 1, bisect_right(ends, now))
-            wait_s = max(wait_s, min((late - 0.5) / per_s, now - ends[0] + _LATE_STEP_S))
-        return wait_s + laps * len(ends) / per_s
+        cycle_s = len(ends) / per_s
+        if ends[0] >= now:
+            return ends[index] - now + laps * cycle_s
+        late_by_s = min(cycle_s, now - ends[0] + _LATE_STEP_S)
+        return _among_late_s(ends, bisect_right(ends, now), late_by_s, index + 1, now) + laps * cycle_s
 
     def upper_s(self, place: int) -> float:
         """Return how much longer than expected the `place`-th permit may take, nine times in ten."""
@@ -170,3 +169,22 @@ def expected_end(attempt: Attempt) -> float:
     if attempt.first_token_at is None:
         return attempt.admitted_at + attempt.expected_ttft_s + decode_s
     return attempt.first_token_at + decode_s
+
+
+def _among_late_s(ends: list[float], late: int, late_by_s: float, place: int, now: float) -> float:
+    """Return the time until so many permits have come free, where the first `late` ends have passed unnoticed.
+
+    Those end evenly over `late_by_s`, beside the others.
+    """
+    low, high = late, len(ends)
+    while low < high:
+        middle = (low + high) // 2
+        passed = min(1.0, (ends[middle] - now) / late_by_s)
+        if middle - late + 1 + passed * late < place:
+            low = middle + 1
+        else:
+            high = middle
+    wait_s = (place - (low - late) - 0.5) / late * late_by_s
+    if low > late:
+        wait_s = max(wait_s, ends[low - 1] - now)
+    return wait_s if low == len(ends) else min(wait_s, ends[low] - now)

@@ -12,7 +12,7 @@ from headgate.core.governor.offered import OfferedWork
 from headgate.core.lanes import LaneShares
 from headgate.core.lifecycle import State
 from headgate.core.limits.build import build_limit
-from headgate.core.limits.drain import DrainRate
+from headgate.core.limits.drain import FLOOR_SHARE, DrainRate
 from headgate.core.limits.gate import Gate
 from headgate.core.limits.signal import Signal
 from headgate.core.littles_law.early_warning import EarlyWarning
@@ -330,7 +330,10 @@ class Engine:
         read = self.drain_read
         if read is None:
             service_s = self.expected_service_s()
-            read = DrainReading(self.drain.per_s(service_s), self.drain.spread_s(1.0, service_s))
+            # What keeps an account's work out is mostly the account: its full gate is seen too slow, never too fast.
+            share = FLOOR_SHARE if self.provider is None else 1.0
+            per_s = self.drain.per_s(service_s, share)
+            read = DrainReading(per_s, self.drain.spread_s(1.0, service_s))
             self.drain_read = read
         return read
 

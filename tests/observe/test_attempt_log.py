@@ -77,3 +77,14 @@ def test_the_time_of_day_goes_on_with_the_time_of_the_core(tmp_path: Path) -> No
     lines = [json.loads(line) for line in (tmp_path / "log").read_bytes().splitlines()]
     written_s = [datetime.fromisoformat(line["time"]).timestamp() for line in lines]
     assert written_s == pytest.approx([began + at for at in times], abs=0.05)
+
+
+def test_an_id_that_the_door_made_is_its_number_in_hexadecimal_digits(tmp_path: Path) -> None:
+    log = AttemptLog(str(tmp_path / "log"), boot="b007")
+    numbers = [0, 9, 15, 16, 255, 256, 257, 4095, 4096, 65_535, 65_536, 255, 2**63 - 1, 256]
+    for number in numbers:
+        refuse(log, number)
+    log.close()
+
+    lines = [json.loads(line) for line in (tmp_path / "log").read_bytes().splitlines()]
+    assert [line["id"] for line in lines] == [f"b007-{number:x}" for number in numbers]

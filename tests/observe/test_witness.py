@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.core.decisions import Yield
+from headgate.core.decisions import Admit, Ended, Hold, Leg, Yield
 from headgate.core.events import (
     Arrived,
     ClientGone,
@@ -21,7 +21,7 @@ from headgate.core.events import (
     Tick,
 )
 from headgate.core.settings import EngineSettings, LaneSettings, Settings
-from headgate.core.words import FailureKind, Sent
+from headgate.core.words import FailureKind, Outcome, Sent, Stage
 from headgate.observe.attempt_log import AttemptLog
 from headgate.observe.refusals import Refusals
 from headgate.observe.ring import Ring
@@ -51,7 +51,7 @@ class Room:
         witness = self.witness
         witness.settle()
         self.log.close()
-        assert (witness._facts, witness._admits, witness._heard, witness._given) == ({}, {}, {}, {})
+        assert not any((witness._arrivals, witness._admits, witness._heard, witness._given, witness._begun))
         return [json.loads(line) for line in self._path.read_bytes().splitlines()]
 
 
@@ -208,3 +208,42 @@ def test_what_no_later_step_brings_in_is_brought_in_by_a_timer(tmp_path: Path) -
     assert len((tmp_path / "log").read_bytes().splitlines()) == 1
     room.post(1.02, Arrived(2, "", "interactive", "m", 400, 400, 64))
     assert len(timers) == 1
+
+
+def test_a_first_token_that_comes_after_the_end_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A client hangs up, and the engine's first event is already on its way through the loop."""
+    room = Room(tmp_path / "log", max_inflight=2)
+    room.post(1.0, Arrived(1, max_tokens=10))
+    room.post(1.01, ClientGone(1), FirstToken(1), Released(1))
+    room.post(2.0, Arrived(2, max_tokens=10), ClientGone(2))
+    room.witness.settle()
+    room.post(2.5, FirstToken(2), EngineProgress("gpu", (Growth(2, 9),)), Released(2))
+
+    assert [line["outcome"] for line in room.lines()] == ["client_gone"] * 2
+
+
+def test_whoever_begins_to_watch_in_the_middle_keeps_nothing_of_those_whose_arrival_it_missed(
+    tmp_path: Path,
+) -> None:
+    room = Room(tmp_path / "log")
+    missed = (Arrived(1, max_tokens=10), Arrived(2, max_tokens=10))
+    for event in missed:
+        room.core.handle(event, 0.0)
+    room.post(1.0, FirstToken(1), Finished(1, 10, 10), Released(1))
+    room.post(2.0, FirstToken(2), Finished(2, 10, 10), Released(2))
+
+    assert room.lines() == []
+
+
+def test_an_attempt_that_is_admitted_again_is_logged_as_it_was_admitted_last(tmp_path: Path) -> None:
+    room = Room(tmp_path / "log")
+    first = Admit(1, (Leg("gpu", 1, 164, 100),), 0.0, 0.5, 9.0)
+    again = Admit(1, (Leg("tpu", 1, 264, 200),), 0.0, 0.7, 9.0)
+    gone = Ended(1, Outcome.CLIENT_GONE, "interactive", None, 0.0, 2.0, None, 100, 0, Stage.PREFILL)
+    room.witness.on_step(Arrived(1), (Hold(9, 1, 0.1), first), 0.0)
+    room.witness.on_step(Tick(), (again,), 1.0)
+    room.witness.on_step(ClientGone(1), (gone,), 2.0)
+
+    (line,) = room.lines()
+    assert (line["engine"], line["expected_prompt_tokens"], line["reserved_tokens"]) == ("tpu", 200, 264)
+    assert (line["expected_ttft_s"], "prompt_tokens" in line) == (0.7, False)

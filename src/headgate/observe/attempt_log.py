@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -25,6 +25,15 @@ _LANE: Final = place_in_facts("lane")
 _STREAM: Final = place_in_facts("stream")
 _RETRY_COUNT: Final = place_in_facts("retry_count")
 _PROMPT_BYTES: Final = place_in_facts("prompt_bytes")
+# Compiled, an imported name is looked up each time it is used, and a constant is not.
+_LINE: Final = Line
+_ENDED: Final = Ended
+_YIELD: Final = Yield
+_GOOD: Final = Outcome.GOOD
+_GOOD_WORD: Final = Outcome.GOOD.value
+"""What most attempts end with; as a plain string it is encoded sooner than as a member of its list."""
+_LAST_DIGITS: Final[tuple[str, ...]] = tuple([format(number, "02x") for number in range(256)])
+_NO_LEG: Final[tuple[Any, ...]] = (None, None, None, None)
 _MOST_NAMES: Final = 4096
 _LONGEST_S: Final = 1e9
 _OPEN_TENANT: Final = re.compile(r"key-[0-9a-f]{24}|others")
@@ -48,6 +57,7 @@ class AttemptLog:
         self._core_second = -1
         self._core_epoch_s = 0.0
         self._second, self._second_words = 0, ""
+        self._page, self._page_words = 0, ""
         self._millisecond, self._words = 0, ""
         self._lines: list[Line] = []
         self._encode_lines = msgspec.json.Encoder().encode_lines
@@ -65,12 +75,11 @@ class AttemptLog:
 
         `facts` are what it asked, `admit` how it was admitted, `final` how it ended, `request_id` what its client calls it.
         """
-        number = final.attempt
-        name = self._prefix + format(number, "x") if request_id is None else request_id.decode("latin-1")
+        name = self._own_name(final.attempt) if request_id is None else request_id.decode("latin-1")
         moment, tenant = self._moment(at), self._tenant(facts[_TENANT])
-        if isinstance(final, Ended):
+        if type(final) is _ENDED:
             self._lines.append(_ended(moment, name, tenant, facts, admit, final))
-        else:
+        elif type(final) is _YIELD:
             lane = facts[_LANE] or self._first_lane or None
             self._lines.append(_refused(moment, name, tenant, lane, facts, final))
 
@@ -88,6 +97,14 @@ class AttemptLog:
         """Write what waits, within about a second, and stop."""
         self.hand_over()
         self._writer.close()
+
+    def _own_name(self, number: int) -> str:
+        """Return the id that the door makes; all but the last two digits are the same for 256 attempts in a row."""
+        page = number >> 8
+        if page != self._page:
+            self._page = page
+            self._page_words = self._prefix + format(page, "x")
+        return self._page_words + _LAST_DIGITS[number & 255] if page else self._prefix + format(number, "x")
 
     def _moment(self, at: float) -> str:
         """Return the time of day in UTC to the millisecond, as RFC 3339 writes it; words are made once for each.
@@ -136,13 +153,14 @@ def _rounded(seconds: float) -> float:
     return int(seconds * 10_000.0 + 0.5) / 10_000.0
 
 
-# Lines are built by position: keywords make this record five times dearer, and one is built for every request.
+# Lines are built by position: keywords make this record five times dearer, and one is built for every request. What goes
+# into it as it came is not declared a number: compiled, it would be made one, and an object again.
 
 
 def _refused(
     moment: str, name: str, tenant: str | None, lane: str | None, facts: Facts, final: Yield
 ) -> Line:
-    return Line(
+    return _LINE(
         moment,
         name,
         final.attempt,
@@ -160,41 +178,44 @@ def _refused(
 
 
 def _ended(
-    moment: str, name: str, tenant: str | None, facts: Facts, admit: Admit | None, final: Ended
+    moment: str, name: str, tenant: str | None, facts: Facts, admit: Admit | None, final: tuple[Any, ...]
 ) -> Line:
-    engine, asked_of = final.engine, None
-    expected_tokens = reserved_tokens = expected_ttft_s = window_s = None
+    attempt, outcome, lane, engine, waited_s, total_s, ttft_s, prompt, output, cause, cached = final
+    asked_of, _, reserved, expected = _NO_LEG
+    expected_ttft_s = window_s = None
     if admit is not None:
-        asked_of, expected_tokens, reserved_tokens, expected_ttft_s, window_s = _expected(admit)
-    return Line(
+        asked_of, _, reserved, expected = _first_leg(admit)
+        expected_ttft_s = _rounded(admit.expected_ttft_s)
+        window_s = _rounded(admit.window_s) or None
+    if engine is None:
+        engine, prompt, output, cached = asked_of, None, None, None
+    return _LINE(
         moment,
         name,
-        final.attempt,
-        final.outcome,
-        final.cause,
+        attempt,
+        _GOOD_WORD if outcome is _GOOD else outcome,
+        cause,
         None,
         None,
         tenant,
-        final.lane,
-        engine or asked_of,
+        lane,
+        engine,
         facts[_STREAM],
         facts[_RETRY_COUNT],
         facts[_PROMPT_BYTES],
-        expected_tokens,
-        reserved_tokens,
-        None if engine is None else final.prompt_tokens,
-        None if engine is None else final.cached_tokens,
-        None if engine is None else final.output_tokens,
-        _rounded(final.waited_s),
+        expected,
+        reserved,
+        prompt,
+        cached,
+        output,
+        _rounded(waited_s),
         window_s,
         expected_ttft_s,
-        None if final.ttft_s is None else _rounded(final.ttft_s),
-        _rounded(final.total_s),
+        None if ttft_s is None else _rounded(ttft_s),
+        _rounded(total_s),
     )
 
 
-def _expected(admit: Admit) -> tuple[str, int, int, float, float | None]:
-    """Return engine, prompt tokens, reserved tokens, time to the first token and window, as they were at admission."""
-    leg = admit.legs[0]
-    window_s = _rounded(admit.window_s) or None
-    return leg.engine, leg.prompt_tokens, leg.kv_tokens, _rounded(admit.expected_ttft_s), window_s
+def _first_leg(admit: Admit) -> tuple[Any, ...]:
+    """Return engine, streams, reserved tokens and prompt tokens, as they were at admission."""
+    return admit.legs[0]

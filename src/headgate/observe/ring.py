@@ -7,7 +7,7 @@ request is neither.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +25,7 @@ _MOST_BYTES_PER_STEP: Final = 256
 """On average over all that are kept; 100 are usual."""
 MOST_ANSWERED: Final = 16
 """Attempts under one id that are told of, the newest: a client may use its id for every try, or for everything."""
+_ALL_BUT_LAST: Final = slice(-1)
 _NO_ATTEMPT: Final = 2**63
 """No process counts so far; one step further, and a number could not be packed."""
 
@@ -39,7 +40,8 @@ _Batch = tuple[int, bytes]
 def facts_of(arrival: tuple[Any, ...]) -> Facts:
     """Return what may be kept of an arrival; `arrival_of` takes it. It stands on the path of every request."""
     # Called a tuple, an Arrived is cut in C; as itself it would be asked for its items as any object is.
-    return arrival[:-1]
+    facts: Facts = arrival[_ALL_BUT_LAST]
+    return facts
 
 
 def place_in_facts(field: str) -> int:
@@ -77,12 +79,25 @@ class Ring:
     its steps where they come one by one.
     """
 
-    __slots__ = ("_batches", "_boot", "_bytes", "_decided", "_least_steps", "_names", "_steps", "attempts")
+    __slots__ = (
+        "_batches",
+        "_boot",
+        "_bytes",
+        "_least_steps",
+        "_names",
+        "_steps",
+        "attempts",
+        "decided",
+        "followers",
+    )
 
     def __init__(self, boot: str = "", attempts: int = KEPT_ATTEMPTS) -> None:
         self.attempts = attempts
         self._boot = boot + "-"
-        self._decided = 0
+        self.decided = 0
+        """How many decisions there were since start."""
+        self.followers: list[Callable[[Sequence[Kept]], None]] = []
+        """Are given all steps as they come, while they are still records."""
         self._least_steps = max(FEWEST_STEPS, _STEPS_PER_ATTEMPT * attempts)
         self._batches: deque[_Batch] = deque()
         self._steps = self._bytes = 0
@@ -96,8 +111,11 @@ class Ring:
         self._batches.append((len(steps), packed))
         self._steps += len(steps)
         self._bytes += len(packed)
-        self._decided += sum([len(decisions) for _, _, decisions in steps])
+        for step in steps:
+            self.decided += len(step[2])
         self._drop_oldest()
+        for follow in tuple(self.followers):
+            follow(steps)
 
     def _drop_oldest(self) -> None:
         """Forget what need not or may not be kept any longer; the newest batch always stays."""
@@ -115,16 +133,11 @@ class Ring:
         self._names.append((request_id, attempt))
 
     def newest(self, most: int) -> Iterator[tuple[int, Kept]]:
-        """Yield up to so many steps, newest first, each with the number since start of the last decision in it."""
-        number = self._decided
-        for at, facts, decisions in islice(self._backwards(), most):
-            made = tuple([unpack_decision(fields) for fields in decisions])
-            yield number, (at, None if facts is None else tuple(facts), made)
-            number -= len(made)
+        """Yield up to so many steps, newest first, each with the number since start of the last decision in it.
 
-    def _backwards(self) -> Iterator[Any]:
-        for _, packed in reversed(self._batches):
-            yield from reversed(unpack(packed))
+        They are those of the moment of the call, however long it takes to ask for them, and are read as they are asked for.
+        """
+        return _told(list(islice(reversed(self._batches), most)), self.decided, most)
 
     def find(self, wanted: str) -> list[Recorded]:
         """Return the attempts under a request id or an attempt's number, newest first; none when it is not kept."""
@@ -158,3 +171,16 @@ class Ring:
                     if own:
                         arrived = facts is not None and facts[0] == attempt
                         yield Step(at, arrival_of(tuple(facts)) if arrived else None, tuple(own))
+
+
+def _told(batches: list[_Batch], decided: int, most: int) -> Iterator[tuple[int, Kept]]:
+    number = decided
+    for at, facts, decisions in islice(_backwards(batches), most):
+        made = tuple([unpack_decision(fields) for fields in decisions])
+        yield number, (at, None if facts is None else tuple(facts), made)
+        number -= len(made)
+
+
+def _backwards(batches: list[_Batch]) -> Iterator[Any]:
+    for _, packed in batches:
+        yield from reversed(unpack(packed))

@@ -7,7 +7,7 @@ are polled once a second, so there is nearly always one), or by a timer where no
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from headgate.core.decisions import Admit, Decision, Ended, Yield
 from headgate.core.events import Arrived, EngineProgress, Event, FirstToken
@@ -20,6 +20,14 @@ from headgate.observe.traffic import Traffic
 _MOST_STEPS: Final = 512
 """Done together: less than a millisecond, which no stream notices."""
 _WITHIN_S: Final = 0.1
+# Compiled, an imported name is looked up each time it is used, and a constant is not.
+_ARRIVED: Final = Arrived
+_FIRST_TOKEN: Final = FirstToken
+_PROGRESS: Final = EngineProgress
+_ADMIT: Final = Admit
+_ENDED: Final = Ended
+_YIELD: Final = Yield
+_ATTEMPT: Final = place_in_facts("attempt")
 _TENANT: Final = place_in_facts("tenant")
 _LANE: Final = place_in_facts("lane")
 _MODEL: Final = place_in_facts("model")
@@ -38,9 +46,10 @@ class Witness:
 
     __slots__ = (
         "_admits",
+        "_arrivals",
         "_awaits",
+        "_begun",
         "_defer",
-        "_facts",
         "_given",
         "_heard",
         "_log",
@@ -72,10 +81,11 @@ class Witness:
         self._log = log
         self._steps: list[Kept] = []
         self._until = 0.0
-        self._facts: dict[int, Facts] = {}
+        self._arrivals: dict[int, Kept] = {}
         self._admits: dict[int, Admit] = {}
         self._given: dict[int, bytes] = {}
         self._heard: dict[int, tuple[float, int]] = {}
+        self._begun: list[int] = []
 
     # ---- on the path
 
@@ -90,14 +100,15 @@ class Witness:
     def on_step(self, event: Event, decisions: tuple[Decision, ...], now: float) -> None:
         """Keep what was decided at core time `now`."""
         # By the type itself, here and below: `isinstance` takes twice as long to say no.
-        if type(event) is Arrived:
+        if type(event) is _ARRIVED:
             self._steps.append((now, facts_of(event), decisions))
         else:
             if decisions:
                 self._steps.append((now, None, decisions))
-            if type(event) is FirstToken:
+            if type(event) is _FIRST_TOKEN:
+                self._begun.append(event.attempt)
                 self._heard[event.attempt] = now, 1
-            elif type(event) is EngineProgress:
+            elif type(event) is _PROGRESS:
                 self._hear(event, now)
         if now >= self._until or len(self._steps) >= _MOST_STEPS:
             self._until = now + _WITHIN_S
@@ -120,59 +131,94 @@ class Witness:
         steps, self._steps = self._steps, []
         self._ring.extend(steps)
         self._enter(steps)
+        if self._begun:
+            self._forget_strangers()
         if self._log is not None:
             self._log.hand_over()
 
+    def _forget_strangers(self) -> None:
+        """Drop what was heard of attempts that were over by then: a last event may come after a hang-up."""
+        for attempt in self._begun:
+            if attempt not in self._arrivals:
+                self._heard.pop(attempt, None)
+        self._begun = []
+
     def _enter(self, steps: Sequence[Kept]) -> None:
-        for now, facts, decisions in steps:
+        for step in steps:
+            now, facts, decisions = step
             if facts is not None:
-                self._facts[facts[0]] = facts
+                self._arrivals[facts[_ATTEMPT]] = step
                 self._traffic.arrived(facts[_TENANT], now)
             for decision in decisions:
-                if type(decision) is Admit:
-                    self._admitted(decision, now)
-                elif type(decision) is Ended:
+                if type(decision) is _ADMIT:
+                    self._admitted(decision, facts, now)
+                elif type(decision) is _ENDED:
                     self._ended(decision, now)
-                elif type(decision) is Yield:
+                elif type(decision) is _YIELD:
                     self._refused(decision, now)
 
-    def _admitted(self, decision: Admit, now: float) -> None:
-        if self._log is not None:
-            self._admits[decision.attempt] = decision
+    def _admitted(self, decision: Admit, facts: Facts | None, now: float) -> None:
+        """Note an admission; one that came with its own arrival, whose `facts` these are, is kept there."""
+        number: Any = decision[0]
+        later = self._log is not None and (facts is None or facts[_ATTEMPT] != number)
+        if not (later or decision.window_s or decision.due_at is not None):
+            return
+        arrival = self._arrivals.get(number)
+        if arrival is None:
+            return
+        if later:
+            self._admits[number] = decision
         if decision.window_s or decision.due_at is not None:
-            facts = self._facts.get(decision.attempt)
-            if facts is not None:
-                self._traffic.admitted(facts[_LANE] or self.first_lane, decision, now)
+            self._traffic.admitted(_facts(arrival)[_LANE] or self.first_lane, decision, now)
 
     def _refused(self, decision: Yield, now: float) -> None:
         """Close the books on a refusal; where it was held before, its end comes next and finds them closed."""
         self._refusals.note(decision, now)
-        facts = self._facts.pop(decision.attempt, None)
-        if facts is None:
+        arrival = self._arrivals.pop(decision.attempt, None)
+        if arrival is None:
             return
+        facts = _facts(arrival)
         hint_s = decision.retry_after_s if decision.retry else None
         self._traffic.refused(facts[_TENANT], facts[_LANE] or self.first_lane, hint_s)
         if self._log is not None:
-            self._write(self._log, facts, decision, now)
+            self._log.add(now, facts, None, decision, self._given_to(decision.attempt))
 
     def _ended(self, decision: Ended, now: float) -> None:
-        number = decision.attempt
-        facts = self._facts.pop(number, None)
-        heard = self._heard.pop(number, None) if self._heard else None
-        if facts is None:
+        # Kept boxed: as an integer of its own it would be made into an object again for every dictionary.
+        number: Any = decision[0]
+        arrival = self._arrivals.get(number)
+        if arrival is None:
             return
+        del self._arrivals[number]
+        facts = _facts(arrival)
         if decision.engine is not None:
             self._traffic.ended(facts[_TENANT], facts[_MODEL], decision, now)
-            # Only a whole answer says how many tokens came since the last look.
-            if heard is not None and decision.outcome in _WHOLE and decision.output_tokens > heard[1]:
-                self._traffic.decoded(decision.engine, now, now - heard[0], decision.output_tokens - heard[1])
+        if self._heard:
+            self._note_rest(decision, now)
         if self._log is not None:
-            self._write(self._log, facts, decision, now)
+            self._log.add(now, facts, self._admit_of(number, arrival), decision, self._given_to(number))
 
-    def _write(self, log: AttemptLog, facts: Facts, final: Ended | Yield, now: float) -> None:
-        admit = self._admits.pop(final.attempt, None)
-        given = self._given.pop(final.attempt, None) if self._given else None
-        log.add(now, facts, admit, final, given)
+    def _note_rest(self, decision: Ended, now: float) -> None:
+        """Count the tokens since the last look; only a whole answer says how many they are."""
+        heard, engine = self._heard.pop(decision.attempt, None), decision.engine
+        if heard is None or engine is None or decision.outcome not in _WHOLE:
+            return
+        if decision.output_tokens > heard[1]:
+            self._traffic.decoded(engine, now, now - heard[0], decision.output_tokens - heard[1])
+
+    def _admit_of(self, number: Any, arrival: Kept) -> Admit | None:
+        """Return the last admission of an attempt: its own, or the one that it arrived with."""
+        later = self._admits.pop(number, None) if self._admits else None
+        if later is not None:
+            return later
+        for decision in arrival[2]:
+            if type(decision) is _ADMIT and decision[0] == number:
+                return decision
+        return None
+
+    def _given_to(self, number: Any) -> bytes | None:
+        """Return, once, what its client called this attempt."""
+        return self._given.pop(number, None) if self._given else None
 
     def _hear(self, event: EngineProgress, now: float) -> None:
         """Note how far streams have come, and what that says of the time between their tokens."""
@@ -181,3 +227,10 @@ class Witness:
             if heard is not None and tokens > heard[1]:
                 self._traffic.decoded(event.engine, now, now - heard[0], tokens - heard[1])
                 self._heard[attempt] = now, tokens
+
+
+def _facts(arrival: Kept) -> Facts:
+    """Return what was asked in a step that is known to be an arrival."""
+    facts = arrival[1]
+    assert facts is not None
+    return facts

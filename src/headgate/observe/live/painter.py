@@ -4,7 +4,7 @@ A new field of the snapshot needs one line in a record of `picture`, one here, a
 differences of counts over the last five to ten seconds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import isfinite, sqrt
 from typing import Final, NamedTuple
@@ -35,7 +35,7 @@ from headgate.observe.live.picture import (
     TenantPicture,
 )
 from headgate.observe.live.rates import arrived_between, rates_between, refused_between
-from headgate.observe.live.recent import DecisionFilter, DecisionRow, recent_rows
+from headgate.observe.live.recent import DecisionFilter, DecisionRow, Recent
 from headgate.observe.live.trail import EVERY_S, Trail, TrailPoint
 from headgate.observe.traffic import NOBODY, OTHER
 from headgate.observe.traffic_records import EngineTraffic, TenantTraffic, TrafficSnapshot
@@ -80,6 +80,7 @@ class Painter:
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
+        self._recent = Recent(sources.eyes.ring)
 
     def paint(self) -> Picture:
         """Return the picture of this instant."""
@@ -116,6 +117,16 @@ class Painter:
         epoch = self._sources.wall() - self._sources.snapshot().now
         return tuple(_on_wall(point, epoch) for point in self._sources.trail.points)
 
+    def recall(self) -> Iterator[None]:
+        """Read what was decided before anybody looked, a little at a time.
+
+        Gone through before `decisions`, with other work in between, it keeps that from taking long.
+        """
+        now = self._sources.snapshot().now
+        self._sources.eyes.settle()
+        while self._recent.recall(now):
+            yield
+
     def decisions(self, most: int, wanted: DecisionFilter) -> tuple[DecisionRow, ...]:
         """Return up to `most` of the kept decisions that are wanted, newest first, in seconds since the epoch."""
         snapshot = self._sources.snapshot()
@@ -126,8 +137,7 @@ class Painter:
         self, snapshot: Snapshot, most: int, wanted: DecisionFilter, epoch: float
     ) -> tuple[DecisionRow, ...]:
         lanes = [lane.name for lane in snapshot.lanes]
-        rows = recent_rows(self._sources.eyes.ring, most, wanted, lanes)
-        return tuple(replace(row, at=epoch + row.at) for row in rows)
+        return self._recent.rows(most, wanted, lanes, snapshot.now, epoch)
 
     def _lane(self, lane: LaneSnapshot, instant: _Instant) -> LanePicture:
         told = self._sources.explain(Arrived(0, lane=lane.name, prompt_bytes=_PROBE_BYTES))

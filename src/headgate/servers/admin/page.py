@@ -4,6 +4,7 @@ The content security policy allows what we serve and nothing else: no inline scr
 framing. Addresses in the page are relative, so it works under any prefix that a proxy strips.
 """
 
+import asyncio
 from importlib.resources import files
 from typing import Annotated, Final
 
@@ -103,7 +104,10 @@ class _Page:
             query = msgspec.convert(dict(request.query_params), DecisionQuery, strict=False)
         except msgspec.ValidationError as error:
             return error_answer(400, "invalid_query", str(error))
-        return json_answer(self._feed.painter.decisions(query.most, query.filter()))
+        painter = self._feed.painter
+        for _ in painter.recall():
+            await asyncio.sleep(0)
+        return json_answer(painter.decisions(query.most, query.filter()))
 
 
 def read_assets() -> dict[str, bytes]:

@@ -14,13 +14,18 @@ the clock and the timer. What matters:
 import asyncio
 from collections import deque
 from itertools import count
-from typing import Protocol
+from typing import Final, Protocol
 
 from headgate.core.decisions import Admit, Cancel, Decision, Ended, Explanation, Hold, Yield
 from headgate.core.events import Arrived, Event, Tick
 from headgate.core.settings import Settings
 from headgate.core.snapshot import Snapshot
 from headgate.runtime.clock import Clock
+
+# Compiled, a name from elsewhere is looked up each time it is used, and a constant is not.
+_ADMIT: Final = Admit
+_ENDED: Final = Ended
+_YIELD: Final = Yield
 
 
 class Core(Protocol):
@@ -160,12 +165,12 @@ class Driver:
                 number = decision[0]
                 if (listener := listeners.get(number)) is None:
                     continue
-                if isinstance(decision, Admit):  # the most frequent first
+                if isinstance(decision, _ADMIT):  # the most frequent first
                     listener.on_admit(decision)
-                elif isinstance(decision, Ended):
+                elif isinstance(decision, _ENDED):
                     del listeners[number]
                     listener.on_ended(decision)
-                elif isinstance(decision, Yield):
+                elif isinstance(decision, _YIELD):
                     del listeners[number]
                     listener.on_yield(decision)
                 elif isinstance(decision, Hold):

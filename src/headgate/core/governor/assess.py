@@ -24,7 +24,13 @@ _DUE_HOLD_SHARE: Final = 0.2
 # So many answers teach how long a whole one takes; nobody is refused for what is only believed.
 _TRUSTED_ANSWERS: Final = 10
 # Refusals for want of room: a shorter request, or one that may wait longer, may still go.
-_UNDER_PRESSURE: Final[tuple[Reason, ...]] = (Reason.SATURATED, Reason.QUEUE_FULL, Reason.TOO_LATE)
+_UNDER_PRESSURE: Final = frozenset((Reason.SATURATED, Reason.QUEUE_FULL, Reason.TOO_LATE))
+# Compiled, a name from elsewhere is looked up each time it is used, and a constant is not.
+_ADMIT: Final = Admit
+_LEG: Final = Leg
+_YIELD: Final = Yield
+_SATURATED: Final = Reason.SATURATED
+_FROM_FIRST: Final = DeadlineFrom.FIRST_ATTEMPT
 # SDKs try twice more by themselves: this is the last of them.
 _LAST_CHANCE: Final = 2
 # A whole answer may take this many times its expected decoding before its engine is given up (design section 6).
@@ -57,7 +63,8 @@ class Plan:
 def assess(knowledge: Knowledge, arrival: Arrived, now: float) -> Plan:
     """Return what `handle(Arrived)` would decide at this time; changes nothing."""
     plan = _assess_as_it_is(knowledge, arrival, now)
-    if isinstance(plan.decision, Yield) and plan.decision.reason in _UNDER_PRESSURE:
+    decision = plan.decision
+    if isinstance(decision, _YIELD) and decision.reason in _UNDER_PRESSURE:
         plan = _reshape(knowledge, plan, now) or plan
     return _observed(knowledge, plan, now) if knowledge.observe else plan
 
@@ -170,7 +177,7 @@ def is_agreed(draft: Attempt, entry: Entry | None, now: float) -> bool:
 
 def _date(knowledge: Knowledge, draft: Attempt) -> None:
     settings = draft.lane.settings
-    from_first = settings.deadline_from is DeadlineFrom.FIRST_ATTEMPT
+    from_first = settings.deadline_from is _FROM_FIRST
     origin = draft.first_seen if from_first else draft.arrived_at
     draft.lane_deadline = draft.deadline = origin + settings.deadline_s
     allowed_s = draft.arrival.time_allowed_s
@@ -310,7 +317,7 @@ def _over_bounds(
         if allowed_s == 0.0:
             if is_full and settings.max_queue:
                 return Reason.QUEUE_FULL, lane.held, settings.max_queue
-            return Reason.SATURATED, knowledge.running(), knowledge.stream_limit()
+            return _SATURATED, knowledge.running(), knowledge.stream_limit()
     if knowledge.held_count >= knowledge.max_held and less_important(knowledge, settings.band) is None:
         return Reason.QUEUE_FULL, knowledge.held_count, knowledge.max_held
     tokens = lane.held_tokens + draft.prompt_tokens + draft.output_tokens
@@ -368,10 +375,10 @@ def admission(draft: Attempt, engine: Engine, ttft_s: float, now: float) -> Admi
         first_event_by += _ANSWER_PATIENCE * output_tokens * engine.service.tpot_s(engine.limit)
         if draft.arrival.time_allowed_s is not None:
             first_event_by = min(first_event_by, draft.arrived_at + draft.arrival.time_allowed_s)
-    leg = _new(Leg, (engine.settings.name, 1, kv_tokens, prefill_tokens))
+    leg = _new(_LEG, (engine.settings.name, 1, kv_tokens, prefill_tokens))
     waited_s = now - draft.arrived_at
     return _new(
-        Admit,
+        _ADMIT,
         (
             draft.attempt,
             (leg,),

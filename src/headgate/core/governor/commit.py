@@ -25,8 +25,12 @@ from headgate.core.tickets import SOONEST_RETURN_S, Entry
 from headgate.core.words import Outcome, Reason
 
 # Refusals that tell of a gate without room, rather than of this attempt alone.
-_BLOCKED: Final[tuple[Reason, ...]] = (Reason.SATURATED, Reason.QUEUE_FULL)
-
+_BLOCKED: Final = frozenset((Reason.SATURATED, Reason.QUEUE_FULL))
+# Compiled, a name from elsewhere is looked up each time it is used, and a constant is not.
+_ADMIT: Final = Admit
+_YIELD: Final = Yield
+_TOO_LARGE: Final = Reason.TOO_LARGE
+_YIELDED: Final = Outcome.YIELDED
 
 # Nobody is held so long that a wake beyond this would find it.
 _FAR_S: Final = 86_400.0
@@ -39,18 +43,19 @@ def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]
     draft.lane.arrived += 1
     if draft.recognised or draft.arrival.retry_count:
         _count_retry(knowledge, plan, now)
-    refused = decision.reason if isinstance(decision, Yield) else None
     agreed = is_agreed(draft, plan.entry, now)
     arrived(draft, now)
-    knowledge.allowances.arrived(draft, agreed=agreed, refused=refused, now=now)
-    if isinstance(decision, Yield):
-        if decision.reason in _BLOCKED:
+    if isinstance(decision, _YIELD):
+        reason = decision.reason
+        knowledge.allowances.arrived(draft, agreed=agreed, refused=reason, now=now)
+        if reason in _BLOCKED:
             _mark_blocked(draft.route.up, now)
         _leave_record(knowledge, draft, decision, now)
         return (_with_quota(knowledge, draft, decision, now),)
+    knowledge.allowances.arrived(draft, agreed=agreed, refused=None, now=now)
     knowledge.attempts[draft.attempt] = draft
     knowledge.allowances.taken_in(draft, now)
-    if isinstance(decision, Admit):
+    if isinstance(decision, _ADMIT):
         assert plan.engine is not None
         _start(knowledge, draft, plan.engine, decision, now)
         return (_with_quota(knowledge, draft, decision, now),)
@@ -234,11 +239,11 @@ def refuse_held(knowledge: Knowledge, held: Attempt, reason: Reason, now: float)
 def _leave_record(knowledge: Knowledge, draft: Attempt, decision: Yield, now: float) -> None:
     """Count the yield and remember the request, so that it keeps its age when it returns."""
     reason, hint = decision.reason, decision.retry_after_s
-    draft.lane.count(Outcome.YIELDED, reason)
+    draft.lane.count(_YIELDED, reason)
     if draft.due_at is not None:
         judge_hint(draft, now, admitted=False)
     knowledge.hints_given += 1
-    if reason is Reason.TOO_LARGE or draft.arrival.fingerprint is None:
+    if reason is _TOO_LARGE or draft.arrival.fingerprint is None:
         return
     if reason in OF_ONE_TENANT:
         if draft.lane_deadline > now:

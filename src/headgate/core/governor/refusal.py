@@ -18,7 +18,12 @@ from headgate.core.words import DeadlineFrom, Reason
 # Refusals come in floods, and the constructor of a named tuple is an interpreted function that takes twice as long.
 _new: Final = tuple.__new__
 # These lie with one tenant: the hint is its own, and no place in the line of engines is promised.
-OF_ONE_TENANT = (Reason.QUOTA, Reason.TENANT_LIMIT, Reason.RETRY_BUDGET)
+OF_ONE_TENANT: Final = frozenset((Reason.QUOTA, Reason.TENANT_LIMIT, Reason.RETRY_BUDGET))
+_UNPROMISED: Final = OF_ONE_TENANT | {Reason.TOO_LARGE, Reason.DRAINING, Reason.NO_ENGINE}
+# Compiled, a name from elsewhere is looked up each time it is used, and a constant is not.
+_YIELD: Final = Yield
+_TOO_LATE: Final = Reason.TOO_LATE
+_FROM_ATTEMPT: Final = DeadlineFrom.ATTEMPT
 
 
 def refusal(
@@ -34,19 +39,26 @@ def refusal(
 
     `wait_s` is until its tenant may have it, for reasons that lie with the tenant alone.
     """
+    if reason in _UNPROMISED:
+        return _without_promise(knowledge, draft, reason, value, bound, wait_s)
+    hint_s, by_s = promise(knowledge, draft, now)
+    in_time = _is_in_time(draft, hint_s, by_s, now)
+    if reason is _TOO_LATE and _never_in_time(draft):
+        in_time = False
+    return _new(_YIELD, (draft.attempt, reason, hint_s, in_time, value, bound, draft.first_seen, (), False))
+
+
+def _without_promise(
+    knowledge: Knowledge, draft: Attempt, reason: Reason, value: float, bound: float, wait_s: float
+) -> Yield:
+    """Return the refusal of what no place in the line of engines would help."""
     if reason is Reason.TOO_LARGE:
         return Yield(draft.attempt, reason, 0.0, False, value, bound, draft.first_seen)
     if reason is Reason.DRAINING:
         return Yield(draft.attempt, reason, DRAINING_HINT_S, True, 0.0, 0.0, draft.first_seen)
     if reason is Reason.NO_ENGINE:
         return Yield(draft.attempt, reason, no_engine_hint_s(knowledge), True, value, bound, draft.first_seen)
-    if reason in OF_ONE_TENANT:
-        return Yield(draft.attempt, reason, *_of_tenant(wait_s), value, bound, draft.first_seen)
-    hint_s, by_s = promise(knowledge, draft, now)
-    in_time = _is_in_time(draft, hint_s, by_s, now)
-    if reason is Reason.TOO_LATE and _never_in_time(draft):
-        in_time = False
-    return _new(Yield, (draft.attempt, reason, hint_s, in_time, value, bound, draft.first_seen, (), False))
+    return Yield(draft.attempt, reason, *_of_tenant(wait_s), value, bound, draft.first_seen)
 
 
 def _never_in_time(draft: Attempt) -> bool:
@@ -71,7 +83,7 @@ def _is_in_time(draft: Attempt, hint_s: float, by_s: float, now: float) -> bool:
 
     Where the deadline begins with each attempt, that there is such a time at all.
     """
-    if draft.lane.settings.deadline_from is DeadlineFrom.ATTEMPT:
+    if draft.lane.settings.deadline_from is _FROM_ATTEMPT:
         return isfinite(by_s)
     if by_s == 0.0:
         return now + hint_s <= draft.lane_deadline

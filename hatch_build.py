@@ -60,7 +60,7 @@ def compiled() -> bool:
     remove()
     missing = lacking()
     if not missing:
-        say("compiling what every request passes, once: a minute or two")
+        say("compiling what every request passes, once: two minutes or so")
         done = subprocess.run(
             [sys.executable, __file__, "mypyc"], cwd=HERE, capture_output=True, text=True, check=False
         )

@@ -17,7 +17,7 @@ start-time fair queueing (Goyal, Vin and Cheng 1996) with one place as the unit 
 lines each is promised one place in T, a tenant alone gets all, a short line never slows the long one down by more
 than its length, and no two clients are promised the same place: an engine that serves the line is never idle.
 
-A record is a slot in a dozen columns of machine numbers: no object, nothing for the garbage collector. The memory is
+A record is a row of machine numbers: no object, nothing for the garbage collector. The memory is
 one global bound; beyond it the longest line loses its newest place (INV-5). What has run out is forgotten a few
 records per event, so that a crowd that never came back stalls nobody.
 """

@@ -47,10 +47,22 @@ def test_what_is_not_one_filled_array_within_the_bound_is_read_anew(messages: by
 
 @pytest.mark.parametrize(
     "body",
-    [b'{"model":"n","messages":[{}],"max_tokens":8}', b'{"model":"m","messages":[{}],"max_tokens":9}', b"]["],
+    [
+        *(b'{"model":"n","messages":[{}],"max_tokens":8}', b'{"model":"m","messages":[{}],"max_tokens":9}'),
+        *(b"][", b"[{}]", b"", b"{}", b"[", b'{"model":"m","messages":[', b'],"max_tokens":8}'),
+    ],
 )
 def test_another_frame_is_read_anew(body: bytes) -> None:
+    assert Frames(1000).find(body) is None
     assert _frames().find(body) is None
+
+
+def test_frames_that_take_turns_are_all_known() -> None:
+    frames, other = _frames(), RequestFacts("n", True, None, 1, None)
+    frames.keep(b'{"stream":true,"messages":[{}]}', Raw(b"[{}]"), other)
+    for _ in range(2):
+        assert frames.find(_body(b"[{}]")) is FACTS
+        assert frames.find(b'{"stream":true,"messages":[{"a":1}]}') is other
 
 
 def test_a_body_with_a_second_array_has_no_frame() -> None:

@@ -19,13 +19,18 @@ _MOST_FRAME_BYTES: Final = 1024
 _ARRAY: Final = msgspec.json.Decoder(Raw)
 
 
+Frame = tuple[bytes, bytes, RequestFacts]
+"""What stands before the messages, their first bracket included, and behind them, and what it says."""
+
+
 class Frames:
     """What bodies with a known frame say, whatever their messages are; `most_bytes` bounds an array that is looked at."""
 
-    __slots__ = ("_known", "_most_bytes")
+    __slots__ = ("_known", "_last", "_most_bytes")
 
     def __init__(self, most_bytes: int) -> None:
-        self._known: dict[bytes, RequestFacts] = {}
+        self._known: dict[bytes, Frame] = {}
+        self._last: Frame | None = None
         self._most_bytes = most_bytes
 
     def find(self, body: bytes) -> RequestFacts | None:
@@ -33,11 +38,14 @@ class Frames:
 
         Whether its strings are UTF-8 is not looked at.
         """
-        begin, end = body.find(b"[") + 1, body.rfind(b"]")
-        if not 0 < begin < end <= begin + self._most_bytes:
-            return None
-        facts = self._known.get(body[:begin] + body[end:])
-        if facts is None:
+        frame = self._last
+        if frame is None or not (body.startswith(frame[0]) and body.endswith(frame[1])):
+            frame = self._known.get(body[: body.find(b"[") + 1] + body[body.rfind(b"]") :])
+            if frame is None:
+                return None
+            self._last = frame
+        begin, end = len(frame[0]), len(body) - len(frame[1])
+        if not begin < end <= begin + self._most_bytes:
             return None
         array = body[begin - 1 : end + 1]
         if not body.startswith(b"{", begin) and FILLED.match(array) is None:
@@ -46,7 +54,7 @@ class Frames:
             _ARRAY.decode(array)
         except (msgspec.DecodeError, RecursionError):
             return None
-        return facts
+        return frame[2]
 
     def keep(self, body: bytes, messages: Raw, facts: RequestFacts) -> None:
         """Remember the frame of a whole and right body, if its messages are all between its brackets."""
@@ -55,4 +63,5 @@ class Frames:
             return
         if len(self._known) >= _MOST_FRAMES:
             self._known.clear()
-        self._known[body[:begin] + body[end:]] = facts
+        before, behind = body[:begin], body[end:]
+        self._last = self._known[before + behind] = (before, behind, facts)

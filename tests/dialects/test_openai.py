@@ -281,6 +281,7 @@ def test_cached_tokens_are_read_from_streams_and_answers_and_cost_no_other_count
 
 def test_an_answer_without_usage_has_none() -> None:
     assert OPENAI.read_usage(b'{"choices":[]}') is None
+    assert OPENAI.read_usage(b'{"id":"}","usage":') is None
 
 
 def test_an_abort_is_seen_and_text_cannot_fake_it() -> None:

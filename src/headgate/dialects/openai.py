@@ -181,11 +181,11 @@ def _plain_usage(answer: bytes, start: int) -> Usage | None:
     if not answer.startswith(_USAGE_KEY, start):
         return None
     begin = start + len(_USAGE_KEY)
-    end = answer.find(b"}", begin) + 1
-    if answer.find(b"{", begin + 1, end) >= 0 or answer.find(b'"cached_tokens"', begin) >= 0:
+    end = answer.find(b"}", begin)
+    if end < 0 or answer.find(b"{", begin + 1, end) >= 0 or answer.find(b'"cached_tokens"', begin) >= 0:
         return None
     try:
-        return _usage(COUNTS.decode(answer[begin:end]))
+        return _usage(COUNTS.decode(answer[begin : end + 1]))
     except msgspec.DecodeError:
         return None
 

@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install packages compiled interpreted fresh run check static test test-compiled test-engines bench soak fuzz validate figures lock clean
+.PHONY: help install packages compiled interpreted fresh run check static test test-compiled explore test-engines bench soak fuzz validate figures lock clean
 
 VENV := .venv
 # Runs of each arm of an experiment in `make figures`.
@@ -78,6 +78,9 @@ check: static fresh ## lint, format, types, import rules, size budgets
 
 test: static fresh ## every check, then every test
 	$(BIN)/pytest -n 2 --dist loadfile -m "not engines"
+
+explore: packages ## every test with examples that nobody has tried yet, on what is compiled or not, as it lies here
+	$(BIN)/pytest -n 2 --dist loadfile -m "not engines" --hypothesis-profile=default
 
 test-engines: packages fresh ## the gate before real engines that you have; docs/how-to says how to have one
 	$(BIN)/pytest -n 0 -rs tests/engines

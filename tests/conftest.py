@@ -1,7 +1,12 @@
-"""What every test relies on: that the sources here are what runs."""
+"""What every test relies on: that the sources here are what runs, and that the gate says the same twice."""
 
 import hatch_build
 import pytest
+from hypothesis import settings
+
+# A gate must not turn on chance: `make test` tries the same examples each time, `make explore` others.
+settings.register_profile("gate", derandomize=True)
+settings.load_profile("gate")
 
 
 def pytest_sessionstart() -> None:

@@ -115,20 +115,27 @@ def run(
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a self-contained report.")] = None,
     svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the picture alone.")] = None,
     processes: Annotated[int | None, typer.Option(help="Processes.", show_default="all processors")] = None,
+    knobs: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KNOB=VALUE", help="Turn a knob of the experiment.")
+    ] = None,
 ) -> None:
     """Run an experiment over several seeds and say what came out."""
     from headgate.sim.experiments.contract import answer
 
-    experiment, run_one, key = _find_experiment(what)
+    turned = _knobs(knobs or [])
+    experiment, run_one, key = _find_experiment(what, turned)
     count = seeds or experiment.seeds
     arms = [(index, seed) for seed in range(1, count + 1) for index in range(len(experiment.arms))]
-    measured = in_parallel(run_one, [(key, index, seed) for index, seed in arms], experiment.name, processes)
+    rest = (turned,) if turned else ()
+    tasks = [(key, index, seed, *rest) for index, seed in arms]
+    measured = in_parallel(run_one, tasks, experiment.name, processes)
     runs = [(experiment.arms[index], one) for (index, _), one in zip(arms, measured, strict=True)]
     result = answer(experiment, runs)
     if html is not None:
         from headgate.sim.report.page import page
 
-        _write("--html", html, page(result, f"headgate sim run {what} --seeds {count} --html {html.name}"))
+        command = f"headgate sim run {what}{_as_typed(turned)} --seeds {count} --html {html.name}"
+        _write("--html", html, page(result, command))
     if svg is not None:
         from headgate.sim.report.drawing import drawing
 
@@ -139,19 +146,41 @@ def run(
         _show_answer(result)
 
 
-def _find_experiment(what: str) -> "tuple[Experiment, Callable[..., Measured], str | Path]":
+def _knobs(assignments: list[str]) -> dict[str, str]:
+    """Return what is set, by name."""
+    turned = {}
+    for assignment in assignments:
+        name, sign, value = assignment.partition("=")
+        if not sign:
+            raise CommandError(f"--set: {assignment!r} is not KNOB=VALUE", ExitCode.USAGE)
+        turned[name.strip()] = value.strip()
+    return turned
+
+
+def _as_typed(turned: dict[str, str]) -> str:
+    return "".join([f" --set {name}={value}" for name, value in turned.items()])
+
+
+def _find_experiment(
+    what: str, turned: dict[str, str]
+) -> "tuple[Experiment, Callable[..., Measured], str | Path]":
     """Return the experiment, what runs one of its arms in another process, and by which key."""
     from headgate.config.problems import ConfigError
-    from headgate.sim.experiments.catalogue import EXPERIMENTS, run_arm
+    from headgate.sim.experiments.catalogue import EXPERIMENTS, chosen, run_arm
     from headgate.sim.experiments.file import file_experiment, run_file_arm
 
     if what in EXPERIMENTS:
-        return EXPERIMENTS[what], run_arm, what
+        try:
+            return chosen(what, turned), run_arm, what
+        except ValueError as error:
+            raise CommandError(f"--set: {error}", ExitCode.USAGE) from None
     path = Path(what)
     if path.suffix not in {".yaml", ".yml"}:
         raise CommandError(
             f"{what!r} is neither a YAML file nor one of {', '.join(EXPERIMENTS)}", ExitCode.USAGE
         )
+    if turned:
+        raise CommandError("--set: an experiment file has its settings in it", ExitCode.USAGE)
     try:
         return file_experiment(path), run_file_arm, path
     except ConfigError as error:
@@ -196,20 +225,26 @@ def replay(
     as_json: JsonOption = False,
 ) -> None:
     """Let a trace pass through the gate once, and say what came of it and how fast that was simulated."""
+    from dataclasses import replace
     from time import perf_counter, process_time
 
     from headgate.core.settings import LaneSettings
-    from headgate.sim.fleet import uniform_fleet
+    from headgate.sim.fleet import Fleet, uniform_fleet
     from headgate.sim.policies import POLICIES
     from headgate.sim.randomness import Streams
     from headgate.sim.replay import replay as replayed
     from headgate.sim.traces import shaping
     from headgate.sim.traces.sources import open_trace
+    from headgate.wiring.chosen import PREFILL_TOKENS
 
     if policy not in POLICIES:
         raise CommandError(f"--policy: {policy!r} is not one of {', '.join(POLICIES)}", ExitCode.USAGE)
-    lane = LaneSettings("interactive", ttft_slo_s=_seconds("--slo", slo), deadline_s=_seconds("--slo", slo))
+    slo_s = _seconds("--slo", slo)
+    # What `headgate serve` runs by default: interactive work, shortest first, and the prefill meter.
+    lane = LaneSettings("interactive", ttft_slo_s=slo_s, deadline_s=slo_s, order="short_first")
     fleet = uniform_fleet(_profile(profile), engines, [lane], max_inflight=max_inflight)
+    metered = tuple(replace(engine, prefill_tokens=PREFILL_TOKENS) for engine in fleet.settings.engines)
+    fleet = Fleet(replace(fleet.settings, engines=metered), fleet.profiles)
     try:
         if requests is None and not Path(trace).is_file():
             requests = _SPEC_REQUESTS

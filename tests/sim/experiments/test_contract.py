@@ -15,6 +15,7 @@ def test_an_interval_is_students_for_few_seeds() -> None:
     assert result.mean == 3.0
     assert (result.low, result.high) == pytest.approx((3.0 - 1.963, 3.0 + 1.963), abs=0.01)
     assert estimate([2.0]).low == 2.0
+    assert estimate([1.0, 2.0, 30.0]).median == 2.0
 
 
 def test_places_gather_all_seeds_of_an_arm() -> None:

@@ -38,7 +38,17 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
 )
 
 
-def run_arm(name: str, arm: int, seed: int) -> Measured:
-    """Run one arm of an experiment under one seed; plain data in and out, for other processes."""
+def chosen(name: str, knobs: Mapping[str, str]) -> Experiment:
+    """Return an experiment with these knobs; a ValueError names the one that it does not have or that is wrong."""
     experiment = EXPERIMENTS[name]
+    if not knobs:
+        return experiment
+    if experiment.vary is None:
+        raise ValueError(f"{next(iter(knobs))}: {name} has no knobs")
+    return experiment.vary(knobs)
+
+
+def run_arm(name: str, arm: int, seed: int, knobs: Mapping[str, str] = MappingProxyType({})) -> Measured:
+    """Run one arm of an experiment under one seed; plain data in and out, for other processes."""
+    experiment = chosen(name, knobs)
     return experiment.run(experiment.arms[arm], seed)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
 Metrics = Mapping[str, float]
@@ -26,12 +26,13 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over seeds with its 95 % confidence interval."""
+    """A mean over seeds with its 95 % confidence interval, and the middle one of the seeds."""
 
     mean: float
     low: float
     high: float
     seeds: int
+    median: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class Experiment:
     """One question: its arms, how to run one of them, and which metric answers it.
 
     `facts` draws single numbers out of the places; `seeds` is the usual number.
+    `vary` returns the same question with other knobs, by name and text; a ValueError says which is wrong. None: it has
+    no knobs.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Experiment:
     seeds: int = FEWEST_SEEDS
     logarithmic_x: bool = False
     facts: Facts = field(default=lambda _places: {})
+    vary: "Callable[[Mapping[str, str]], Experiment] | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,13 @@ class Answer:
                     "series": place.series,
                     "x": place.x,
                     "metrics": {
-                        name: {"mean": each.mean, "low": each.low, "high": each.high, "seeds": each.seeds}
+                        name: {
+                            "mean": each.mean,
+                            "low": each.low,
+                            "high": each.high,
+                            "seeds": each.seeds,
+                            "median": each.median,
+                        }
                         for name, each in place.metrics.items()
                     },
                 }
@@ -124,10 +134,10 @@ def answer(experiment: Experiment, runs: Sequence[tuple[Arm, Measured]]) -> Answ
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Return mean and 95 % interval of independent values (Student)."""
-    mean, count = fmean(values), len(values)
+    """Return mean, 95 % interval (Student) and median of independent values."""
+    mean, middle, count = fmean(values), median(values), len(values)
     if count < 2:
-        return Estimate(mean, mean, mean, count)
+        return Estimate(mean, mean, mean, count, middle)
     wide = _STUDENT[count - 2] if count - 2 < len(_STUDENT) else _NORMAL
     half = wide * stdev(values) / sqrt(count)
-    return Estimate(mean, mean - half, mean + half, count)
+    return Estimate(mean, mean - half, mean + half, count, middle)

@@ -2,8 +2,8 @@
 
 So many equal streams serve in order of arrival what a Poisson process brings; nothing is refused (observe mode).
 Prompts are lognormal, answers lognormal around the mean of their class, and the price of an arrival is its
-expected service time: the class is known, the answer is not. Run as a program it prints the table of
-docs/policies/monitor.md:
+expected service time: the class is known, the answer is not. Run as a program it prints false alarms, delays and
+leads:
 
     PYTHONPATH=src python tests/core/ramps.py
 """
@@ -134,7 +134,7 @@ def false_alarms(seed: int, streams: int, hours: float) -> int:
 
 
 def table(seeds: range) -> Iterator[str]:
-    """Yield the lines that docs/policies/monitor.md shows."""
+    """Yield the lines that the program prints."""
     for streams in (256, 64):
         alarms = sum(false_alarms(seed, streams, 1.0) for seed in seeds)
         yield f"seeds {seeds[0]}-{seeds[-1]}, {streams} streams: {alarms} false alarms in {len(seeds)} h of calm"

@@ -215,6 +215,19 @@ def test_the_alarm_of_a_backlog_ends_when_a_quarter_of_what_may_wait_is_left() -
     assert held * SERVICE_S / STREAMS == pytest.approx(2.5, abs=0.4)
 
 
+def test_a_queue_that_a_full_gate_keeps_is_one_alarm_however_much_it_comes_to_explain() -> None:
+    """Bursts that fill the gate raise what is usual to more than may wait; the alarm ends with the queue all the same."""
+    gate = Gate()
+    gate.calm(300.0)
+    raised = set()
+    for second in range(600):
+        held = 160 + 40 * (second % 40 < 20) + second % 20
+        gate.second(220 if second % 10 == 0 else 0, 22, 100, held=held)
+        alarm = gate.warning.alarm()
+        raised |= {alarm.raised_at} if alarm is not None and alarm.signal is AlarmSignal.BACKLOG else set()
+    assert len(raised) <= 1
+
+
 def test_occupancy_bends_upward_before_it_is_high() -> None:
     gate = Gate()
     gate.calm(300.0)

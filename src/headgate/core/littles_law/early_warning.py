@@ -25,9 +25,10 @@ from headgate.core.measure.holt import Holt
 from headgate.core.snapshot import Alarm, AlarmSignal, WarningReading
 
 # Calm time per false alarm of arrivals and of work, by the formula of `alarm_height`. The memories have much in common and
-# what stays below `_COMING_LOAD` is none, so that both together measure half of one an hour (docs/policies/monitor.md).
+# what stays below `_COMING_LOAD` is none, so that both together measure two thirds of one an hour
+# (docs/policies/monitor.md).
 # Work is noisier: it sees a change of what is asked, and would call what arrivals call later, for as many false alarms.
-_ARRIVALS_BETWEEN_S, _WORK_BETWEEN_S = 0.75 * 3600.0, 10.0 * 3600.0
+_ARRIVALS_BETWEEN_S, _WORK_BETWEEN_S = 0.6 * 3600.0, 10.0 * 3600.0
 # A rise below this load is no matter: before the engines of the profiles capacity is read as 0.88 to 0.98 of what is
 # expected of them (Azure conversations).
 _COMING_LOAD = 0.85
@@ -47,8 +48,10 @@ _LASTING_S = 24.0
 _FAST, _SLOW = 0.3, 0.1
 # Loads this little above 1 never fill a queue within any horizon.
 _LEAST_DRIFT = 1e-3
-# The share of what may wait whose presence is an alarm while there is more of it than so many readings ago.
-_FULL_SHARE = 0.5
+# The share of what may wait whose presence is an alarm while there is more of it than so many readings ago, and the share
+# that ends the alarm, whatever the usual load has come to explain by then: a full gate learns that it is, and an end that
+# moved with it would raise the same alarm over and over.
+_FULL_SHARE, _SMALL_SHARE = 0.5, 0.25
 _GROWING_READINGS = 10
 # Calm time per backlog that calm itself explains, and the load from which on it explains none.
 _BACKLOGS_BETWEEN_S = 10.0 * 3600.0
@@ -256,7 +259,8 @@ class EarlyWarning:
         if backlog_s == 0.0:
             self._waiting_since = now
         filled = backlog_s / flow.bound_s if flow.bound_s > 0.0 else 0.0
-        most = max(_FULL_SHARE, self._usual_backlog_s() / flow.bound_s) if flow.bound_s > 0.0 else _FULL_SHARE
+        usual_s = self._usual_backlog_s(flow.limit * self._pace.mean)
+        most = max(_FULL_SHARE, usual_s / flow.bound_s) if flow.bound_s > 0.0 else _FULL_SHARE
         if filled >= most and is_growing:
             words = (
                 f"What waits takes {backlog_s:.1f} s to serve, of {flow.bound_s:.1f} s that may wait; it began "
@@ -264,17 +268,19 @@ class EarlyWarning:
                 "the work that is expected of them."
             )
             self._raise(AlarmSignal.BACKLOG, filled, most, self._waiting_since, now, words)
-        if filled < 0.5 * most:
+        if filled < _SMALL_SHARE:
             self._alarms.pop(AlarmSignal.BACKLOG, None)
 
-    def _usual_backlog_s(self) -> float:
+    def _usual_backlog_s(self, streams: float) -> float:
         """Return the backlog that the calm load passes once in `_BACKLOGS_BETWEEN_S`; 0 where calm is no calm.
 
         In heavy traffic it is exponential with mean variance / (2 slack), slack = 1 - load, and forgets itself in
-        variance / slack^2 (Kingman, 1962; Harrison, Brownian Motion and Stochastic Flow Systems, 1985, chapter 5).
+        variance / slack^2 (Kingman, 1962; Harrison, Brownian Motion and Stochastic Flow Systems, 1985, chapter 5). The
+        variance is that of the work as priced, and of what prices do not know: answers that vary as exponentials do.
         """
-        slack = 1.0 - self._work.calm * self._price.mean
-        variance = (self._work.deviation * self._price.mean) ** 2
+        price_s = self._price.mean
+        load = self._work.calm * price_s
+        slack, variance = 1.0 - load, (self._work.deviation * price_s) ** 2 + load * price_s / streams
         if slack <= 1.0 - _FULL_LOAD or variance <= 0.0:
             return 0.0
         return 0.5 * variance / slack * max(1.0, log(_BACKLOGS_BETWEEN_S * slack * slack / variance))

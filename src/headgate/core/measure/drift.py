@@ -2,8 +2,8 @@
 
 The statistic is an exponentially weighted mean of the last seconds (Roberts, 1959). For a flow that climbs from a level
 there is hardly a better one: its weights agree with those of the likelihood ratio of a ramp that began 2.2 memories
-ago to 0.98. Two memories see steep and flat ramps; most of the false alarms that are allowed go to the faster one, which
-has the least time. The thresholds follow from the noise of the calm and a stated time per false alarm, so nobody has to
+ago to 0.98. Two memories see steep and flat ramps; nearly all of the false alarms that are allowed go to the faster one,
+which has the least time. The thresholds follow from the noise of the calm and a stated time per false alarm, so nobody has to
 tune them.
 """
 
@@ -11,11 +11,14 @@ from math import exp, inf, log, pi, sqrt
 
 from headgate.core.measure.dispersion import Dispersion, Noise
 
-# Best for ramps that take 8 s and 26 s from their beginning to where they matter: those of 10 s and, before few requests a
-# second, of a minute. With 3 s and 8 s small engines are told of a minute's ramp 1 to 3 s later.
-_FAST_S, _SLOW_S = 3.5, 12.0
+# Best for ramps that take 11 s and 26 s from their beginning to where they matter: those of 10 s before few requests a
+# second, which are called late, and those of a minute. At as many false alarms, 3.5 s and 12 s tell 16 requests a second or
+# more of a ramp of 10 s a tenth of a second sooner, and 4 to 10 a second of one of 30 s half a second later.
+_FAST_S, _SLOW_S = 5.0, 12.0
 # The fast memory's share of the false alarms. A steep ramp leaves a second or two, and there each part of them counts.
-_FAST_SHARE = 2.0 / 3.0
+_FAST_SHARE = 0.9
+# The memory of the level: it says where a climb has come to, and must not be why a large engine is told of it late.
+_LEVEL_S = 3.5
 # The calm rate is that of about the last five minutes.
 _CALM_MEMORY_S = 300.0
 SAMPLE_S = 0.25
@@ -85,6 +88,7 @@ class Drift:
         "_judged_from",
         "_slow",
         "_smooth",
+        "_smoother",
         "calm",
         "excess",
         "since",
@@ -95,7 +99,7 @@ class Drift:
         self._judged_from = now + learning_s
         self._fast = _Recent(_FAST_S, calm_between_s / _FAST_SHARE)
         self._slow = _Recent(_SLOW_S, calm_between_s / (1.0 - _FAST_SHARE))
-        self._smooth = self._calm_s = 0.0
+        self._smooth = self._smoother = self._calm_s = 0.0
         self._dispersion = Dispersion(is_uneven=is_uneven)
         self.calm = self.excess = 0.0
         self.threshold = inf
@@ -126,12 +130,12 @@ class Drift:
     @property
     def level(self) -> float:
         """The rate now, by Brown's double smoothing (1963): no lag behind a ramp, up to 14 % too much of a step."""
-        return 2.0 * self._fast.rate - self._smooth
+        return 2.0 * self._smooth - self._smoother
 
     @property
     def mean(self) -> float:
         """The mean rate of the last seconds."""
-        return self._fast.rate
+        return self._smooth
 
     @property
     def recent(self) -> float:
@@ -151,11 +155,12 @@ class Drift:
     def _follow(self, rate: float, passed_s: float) -> None:
         fast, slow = self._fast, self._slow
         if self._calm_s == 0.0:
-            fast.rate = slow.rate = self._smooth = rate
-        share = fast.share(passed_s)
-        fast.rate += share * (rate - fast.rate)
-        self._smooth += share * (fast.rate - self._smooth)
+            fast.rate = slow.rate = self._smooth = self._smoother = rate
+        fast.rate += fast.share(passed_s) * (rate - fast.rate)
         slow.rate += slow.share(passed_s) * (rate - slow.rate)
+        share = 1.0 - exp(-passed_s / _LEVEL_S)
+        self._smooth += share * (rate - self._smooth)
+        self._smoother += share * (self._smooth - self._smoother)
 
     def _judge(self, calm: float, grain: float) -> None:
         noise = self._dispersion.noise(self.calm, grain)

@@ -10,7 +10,7 @@ from headgate.sim.experiments.isolation import LANE_ISOLATION
 from headgate.sim.experiments.limiter_shootout import LIMITER_SHOOTOUT
 from headgate.sim.experiments.overload import NO_GATE_VS_GATE
 from headgate.sim.experiments.queue_rules import QUEUE_RULES
-from headgate.sim.experiments.ramps import EARLY_WARNING, FALSE_ALARMS
+from headgate.sim.experiments.ramps import EARLIEST_WARNING, EARLY_WARNING, FALSE_ALARMS
 from headgate.sim.experiments.sizing import SIZING
 from headgate.sim.experiments.storm import RETRY_STORM
 from headgate.sim.experiments.tails import HEAVY_TAIL
@@ -32,6 +32,7 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
             FAIR_TENANTS,
             QUEUE_RULES,
             EARLY_WARNING,
+            EARLIEST_WARNING,
             FALSE_ALARMS,
         )
     }

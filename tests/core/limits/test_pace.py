@@ -60,10 +60,67 @@ def test_few_streams_more_or_less_are_no_move() -> None:
     """A limit that sways by a fifth goes on learning."""
     pace = Pace(PRIOR)
     for second in range(1, 200):
-        pace.measured(float(second), 20 + second % 8, 0.03 * (1.0 + 0.2 * (second % 2)))
+        tpot_s = 0.03 * (1.0 + 0.2 * (second % 2))
+        pace.measured(float(second), 20 + second % 8, tpot_s)
+        pace.answered(second - 0.5, tpot_s)
     swaying = _p90_s(pace, 20)
     pace.measured(200.0, 20, 0.06)
     assert _p90_s(pace, 20) < 1.1 * swaying
+
+
+def test_a_handful_of_streams_is_not_far_from_two_more_or_two_less() -> None:
+    """Three streams or seven: a TPOT 7 % longer by the line. What sixty seconds taught stays."""
+    few, steady = Pace(PRIOR), Pace(PRIOR)
+    for pace in (few, steady):
+        _steady(pace, 60, 5, 0.02)
+    _steady(few, 1, 7, 0.021, since=60)
+    _steady(few, 1, 3, 0.019, since=61)
+    assert _p90_s(few, 5) == pytest.approx(_p90_s(steady, 5), rel=0.02)
+
+
+def test_without_a_slope_far_is_still_far() -> None:
+    """A prior that knows no slope: from fifty streams to five, what was twice as slow is nearly forgotten."""
+    pace = Pace(ServicePrior(0.05, 0.0, 0.01, 0.0))
+    _steady(pace, 60, 50, 0.04)
+    _steady(pace, 30, 5, 0.02, since=60)
+    assert _p90_s(pace, 5) == pytest.approx(0.02, rel=0.15)
+
+
+def _unanswered(wave: float) -> Pace:
+    """Return a minute of windows that swing by so much around their mean, and no answer yet."""
+    pace = Pace(PRIOR)
+    for second in range(1, 61):
+        pace.measured(float(second), 20, 0.02 * (1.0 + wave * (-1) ** second))
+    return pace
+
+
+def test_before_any_answer_steady_windows_promise_that_all_are_alike() -> None:
+    steady = _unanswered(0.0)
+    assert steady.tail() == pytest.approx(1.0)
+    assert _p90_s(steady, 20) == pytest.approx(0.02, rel=0.001)
+
+
+def test_before_any_answer_the_spread_of_windows_is_believed_of_answers_that_last_four() -> None:
+    """A tenth of spread, halved by the root of four windows, times 1.5; of wilder ones 0.6 over four is believed."""
+    assert _p90_s(_unanswered(0.1), 20) == pytest.approx(0.02 * (1.0 + 1.5 * 0.1 / 2.0), rel=0.01)
+    assert _p90_s(_unanswered(0.3), 20) == pytest.approx(0.02 * 1.15, rel=0.01)
+
+
+def test_the_longer_answers_last_the_less_is_believed_of_the_spread() -> None:
+    short, long = _unanswered(0.1), _unanswered(0.1)
+    for _ in range(3):
+        short.answered(59.5, 0.02)
+        long.answered(10.0, 0.02)
+    assert _p90_s(long, 20) < _p90_s(short, 20)
+
+
+@pytest.mark.parametrize(("began_at", "most"), [(59.5, 0.6 * 14.0 / 32.0), (10.0, 0.1)])
+def test_however_wild_the_windows_no_more_is_believed(began_at: float, most: float) -> None:
+    """A tenth where answers last long; of twelve that lasted two windows (beside two believed ones of four) 0.6 / 2.3."""
+    pace = _unanswered(0.9)
+    for _ in range(12):
+        pace.answered(began_at, 1e-9)
+    assert pace.tail() == pytest.approx(50.0 * (1.0 + most) / (50.0 + 12.0), rel=0.005)
 
 
 def test_an_engine_that_becomes_slower_is_known_within_seconds() -> None:
@@ -86,6 +143,17 @@ def test_nothing_is_told_before_the_first_window() -> None:
     pace = Pace(PRIOR)
     pace.answered(0.0, 0.02)
     assert pace.p90_s(10) is None
+    assert pace.tail() is None
+
+
+def test_answers_that_were_there_at_once_teach_nothing() -> None:
+    """Whole answers that come sooner than their predicted first token: no time per token, and no division by it."""
+    pace = Pace(PRIOR)
+    pace.measured(1.0, 10, 0.0)
+    assert pace.p90_s(10) is None
+    pace.measured(2.0, 10, 0.02)
+    pace.measured(3.0, 10, 0.0)
+    assert _p90_s(pace, 10) == pytest.approx(0.02, rel=0.001)
 
 
 def test_memory_is_bounded() -> None:

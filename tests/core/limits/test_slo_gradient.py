@@ -42,7 +42,7 @@ def test_above_the_slo_it_falls_by_a_fifth_of_the_gradient_to_fourteen_in_a_hund
 
 
 @pytest.mark.parametrize(
-    ("per_stream_s", "streams"), [(0.0004, 97), (0.0001, 94), (1e-9, 92), (0.0, 97), (None, 97)]
+    ("per_stream_s", "streams"), [(0.0004, 97), (0.0001, 94), (1e-9, 93), (0.0, 97), (None, 97)]
 )
 def test_the_less_of_the_tpot_hangs_on_the_streams_the_further_it_goes(
     per_stream_s: float | None, streams: int
@@ -50,6 +50,21 @@ def test_the_less_of_the_tpot_hangs_on_the_streams_the_further_it_goes(
     """An eighth too slow: an eighth fewer streams where all of TPOT hangs on them, or nobody knows; 3 times at most."""
     after = _after(_limit(), tpot_p90_s=0.02 * 8 / 7, tpot_p90_per_stream_s=per_stream_s)
     assert after == streams
+
+
+@pytest.mark.parametrize(("per_stream_s", "target"), [(None, 0.955), (0.0001, 0.9591), (1e-9, 0.9729)])
+def test_the_dearer_the_margin_the_smaller_it_is(per_stream_s: float | None, target: float) -> None:
+    """A hundredth of TPOT is one of the streams, two, or three and more: a limit that meets its target stays."""
+    limit = SloGradientLimit(0.02 / target, 1_000, 100)
+    assert _after(limit, 100, tpot_p90_s=0.02, tpot_p90_per_stream_s=per_stream_s) == 100
+    assert _after(limit, 10, tpot_p90_s=0.0202, tpot_p90_per_stream_s=per_stream_s) < 100
+
+
+@pytest.mark.parametrize(("tail", "target"), [(1.2, 0.955), (1.05, 0.975), (1.0, 0.99)])
+def test_the_more_alike_answers_are_the_smaller_is_the_margin(tail: float, target: float) -> None:
+    limit = SloGradientLimit(0.02 / target, 1_000, 100)
+    assert _after(limit, 100, tpot_p90_s=0.02, tpot_tail=tail) == 100
+    assert _after(limit, 10, tpot_p90_s=0.0202, tpot_tail=tail) < 100
 
 
 def test_it_finds_what_is_feasible_from_ten_times_it_in_half_a_minute() -> None:

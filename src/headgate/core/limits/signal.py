@@ -90,6 +90,7 @@ class Signal:
             kv_share,
             waiting,
             self._pace.p90_per_stream_s(),
+            self._pace.tail(),
         )
         self._begin(now)
         return reading

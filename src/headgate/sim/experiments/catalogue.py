@@ -15,6 +15,7 @@ from headgate.sim.experiments.sizing import SIZING
 from headgate.sim.experiments.storm import RETRY_STORM
 from headgate.sim.experiments.tails import HEAVY_TAIL
 from headgate.sim.experiments.telemetry import ABORT_LAG, TELEMETRY_DELAY
+from headgate.sim.experiments.tight_slos import TIGHT_SLOS
 
 EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
     {
@@ -28,6 +29,7 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
             ABORT_LAG,
             SIZING,
             LIMITER_SHOOTOUT,
+            TIGHT_SLOS,
             LANE_ISOLATION,
             FAIR_TENANTS,
             QUEUE_RULES,

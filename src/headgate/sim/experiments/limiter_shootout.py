@@ -85,10 +85,14 @@ def hard_cap(streams: int) -> int:
     return max(10 * streams, _MOST)
 
 
+def pinned(profile: str, streams: int, share: float, ratio: float = SLO_RATIO) -> SloGradientLimit:
+    """Return the SLO-pinned limit, beginning at this share of the feasible streams."""
+    return SloGradientLimit(slo_s(profile, ratio), hard_cap(streams), max(1, round(share * streams)))
+
+
 def _starting(share: float) -> Callable[[str, int], Limit]:
     def build(profile: str, seed: int) -> Limit:
-        streams = feasible(profile, seed)[0]
-        return SloGradientLimit(slo_s(profile), hard_cap(streams), max(1, round(share * streams)))
+        return pinned(profile, feasible(profile, seed)[0], share)
 
     return build
 

@@ -367,6 +367,35 @@ def test_a_look_ahead_tells_what_the_next_event_will_find(
     assert places.standing(later) == standing
 
 
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    some.lists(
+        some.tuples(some.integers(0, 2), some.floats(0.1, 5.0), some.floats(0.0, 1.0), some.booleans()),
+        max_size=60,
+    )
+)
+def test_where_somebody_stands_is_the_same_however_often_it_was_asked(
+    steps: list[tuple[int, float, float, bool]],
+) -> None:
+    """One is asked about every newcomer and about one of old, the other only at the end."""
+    asked, silent = Places(1_000), Places(1_000)
+    now = 0.0
+    for who, hint, later, stays in steps:
+        now += later
+        entry = _entry(
+            now, now + hint, tenant=str(who), known_until=now + hint + 2.0, place_until=now + hint + 1.0
+        )
+        told = [asked.stand(each, now, entry.number, now, 3) for each in (entry.tenant, "0", entry.tenant)]
+        asked.stand(entry.tenant, now - 1.0, entry.number, now, 3)
+        for places in (asked, silent) if stays else ():
+            places.expire(now)
+            places.leave(entry)
+        assert told[0] == told[2]
+    number = next(NUMBERS)
+    for tenant, age in (("0", now), ("1", now), ("2", now - 1.0), ("0", now + 1.0)):
+        assert asked.stand(tenant, age, number, now, 3) == silent.stand(tenant, age, number, now, 3)
+
+
 def test_inv_5_a_burst_that_runs_out_together_is_forgotten_a_few_per_event() -> None:
     places = Places(10_000)
     for number in range(10_000):

@@ -130,8 +130,9 @@ class EngineConfig(Section):
     prefill_tokens: Count | None = Field(
         default=None,
         ge=1,
-        description="Most prompt tokens not yet prefilled at once; a longer prompt runs alone. Default: 16,384 "
-        "(eight chunks of engines that read 2,048 at a time); off for a provider's account.",
+        description="Most prompt tokens not yet prefilled at once, and no more than are read in a fifth of the "
+        "lane's deadline unless its order is arrival; a longer prompt runs alone. Default: 16,384 (eight chunks of "
+        "engines that read 2,048 at a time); off for a provider's account.",
     )
     models: tuple[str, ...] = Field(
         default=(),

@@ -21,7 +21,6 @@ from headgate.core.settings import (
     TenantSettings,
 )
 from headgate.core.words import DeadlineFrom, IgnoresHangups
-from headgate.engine.profile import find_profile, scaled
 from headgate.wiring.chosen import (
     Choice,
     EngineFacts,
@@ -138,6 +137,8 @@ def _prior(engine: EngineConfig, index: int, places: Mapping[SettingPath, Place]
     if engine.profile is None:
         return ServicePrior()
     try:
+        from headgate.engine.profile import find_profile, scaled  # noqa: PLC0415 - with it comes the simulator's library
+
         return scaled(find_profile(engine.profile), engine.time_scale).prior()
     except ValueError as error:
         path = ("engines", index, "profile")

@@ -9,7 +9,7 @@ from core.world import governor, steady_prior
 from headgate.core.decisions import Admit, Decision, Hold, Yield
 from headgate.core.events import Arrived, ClientGone, EngineDown, Finished, FirstToken, Released, Tick
 from headgate.core.governor import Governor
-from headgate.core.settings import EngineSettings, LaneSettings
+from headgate.core.settings import EngineSettings, LaneSettings, ServicePrior
 from headgate.core.words import DeadlineFrom, Reason
 
 
@@ -444,3 +444,40 @@ def test_where_only_unread_prompts_are_in_the_way_the_wait_is_the_time_to_read_t
     assert held == Hold(2, 1, 0.5)
     assert isinstance(turned_away, Yield)
     assert turned_away.retry_after_s <= 1.0
+
+
+def _reading_gate(deadline_s: float, prefill_tokens: int | None, order: str = "short_first") -> Governor:
+    """Return a gate of ten streams before an engine that reads 100 tokens, `_ask`'s prompt, in 0.5 s."""
+    prior = ServicePrior(0.0, 0.005, 0.01, 0.0)
+    engine = EngineSettings("engine", 10, prefill_tokens=prefill_tokens, prior=prior)
+    return governor(LaneSettings("lane", deadline_s=deadline_s, order=order), engines=(engine,))
+
+
+@pytest.mark.parametrize(("deadline_s", "read_at_once"), [(4.0, 1), (5.0, 2), (10.0, 4), (60.0, 8)])
+def test_no_more_prompts_wait_in_an_engine_than_it_reads_in_a_fifth_of_the_deadline(
+    deadline_s: float, read_at_once: int
+) -> None:
+    gate = _reading_gate(deadline_s, 800)
+    answers = [_ask(gate, attempt) for attempt in range(read_at_once + 1)]
+
+    assert [type(each) for each in answers[:-1]] == [Admit] * read_at_once
+    assert not isinstance(answers[-1], Admit)
+
+
+def test_without_a_prefill_meter_prompts_wait_in_the_engine_up_to_the_deadline() -> None:
+    gate = _reading_gate(5.0, None)
+    assert [type(_ask(gate, attempt)) for attempt in range(10)] == [Admit] * 10
+
+
+def test_where_the_gate_orders_as_the_engine_does_the_meter_alone_bounds_what_waits_in_it() -> None:
+    gate = _reading_gate(5.0, 800, order="arrival")
+    assert [type(_ask(gate, attempt)) for attempt in range(8)] == [Admit] * 8
+
+
+def test_a_held_prompt_goes_when_the_one_before_it_is_read() -> None:
+    gate = _reading_gate(4.0, 800)
+    _ask(gate, 1)
+    held = _ask(gate, 2)
+
+    assert isinstance(held, Hold)
+    assert [type(each) for each in gate.handle(FirstToken(1), 0.5)] == [Admit]

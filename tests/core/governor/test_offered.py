@@ -61,7 +61,6 @@ def test_nothing_is_said_before_enough_was_served() -> None:
         _arrive(offered, 0.05, float(second))
 
     assert offered.load_below(1.0, 100.0, PER_S) == 0.0
-    assert offered.growth() == 1.0
 
 
 def test_sizes_beyond_the_classes_count_in_the_last_of_them() -> None:
@@ -71,12 +70,3 @@ def test_sizes_beyond_the_classes_count_in_the_last_of_them() -> None:
     _arrive(offered, 0.05, 52.0)
 
     assert 0.0 < offered.load_below(1e12, 52.0, PER_S) < 0.1
-
-
-@pytest.mark.parametrize(("told_s", "growth"), [(0.1, 1.0), (0.12, 1.2), (9.0, 1.5), (0.001, 1 / 1.5)])
-def test_a_line_of_larger_requests_takes_longer_within_bounds(told_s: float, growth: float) -> None:
-    offered = _offered(1, 1, 0)
-    for _ in range(30):
-        offered.promised(told_s)
-
-    assert offered.growth() == pytest.approx(growth)

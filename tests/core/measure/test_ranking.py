@@ -5,7 +5,7 @@ from random import Random
 
 from hypothesis import given, settings, strategies as some
 
-from headgate.core.measure.ranking import Ranking
+from headgate.core.measure.ranking import Ranking, WeighedRanking
 
 keys = some.integers(-(2**63), 2**63 - 1)
 
@@ -67,3 +67,52 @@ def test_an_empty_one_has_neither_first_nor_last() -> None:
 
     assert (len(ranking), list(ranking), ranking.before(9)) == (0, [], 0)
     assert ranking.first() is ranking.last() is ranking.after(0) is None
+
+
+def _weighed(of: list[int]) -> WeighedRanking:
+    ranking = WeighedRanking()
+    for owner, key in enumerate(of):
+        ranking.weigh_in(key, owner, _weight(key))
+    return ranking
+
+
+def _weight(key: int) -> int:
+    return key % 1_000
+
+
+@settings(deadline=None, derandomize=True)
+@given(some.lists(keys, unique=True), some.lists(keys, max_size=5), some.randoms(use_true_random=False))
+def test_the_weight_before_a_key_is_that_of_the_smaller_ones(
+    of: list[int], asked: list[int], dice: Random
+) -> None:
+    ranking = _weighed(of)
+    gone = dice.sample(of, len(of) // 2)
+    for key in gone:
+        ranking.remove(key)
+    left = sorted(set(of) - set(gone))
+
+    assert ranking.total == sum(map(_weight, left))
+    for key in [*asked, *of]:
+        smaller = [_weight(each) for each in left if each < key]
+        assert ranking.weighed_before(key) == (ranking.before(key), sum(smaller))
+        assert list(ranking.weights_before(key, 3)) == smaller[:3]
+        assert ranking.before(key) == len(smaller)
+
+
+def test_the_weight_of_many_blocks_is_exact_at_their_ends_and_near_within() -> None:
+    of = Random(3).sample(range(10**9), 10_000)
+    ranking, ordered = _weighed(of), sorted(of)
+
+    for place in range(0, 10_000, 7):
+        true = sum(map(_weight, ordered[:place]))
+        assert abs(ranking.weighed_before(ordered[place])[1] - true) <= 30_000
+    assert ranking.weighed_before(10**9)[1] == sum(map(_weight, of))
+    assert list(ranking.weights_before(ordered[5_000], 4_000)) == list(map(_weight, ordered[:4_000]))
+
+
+def test_a_copy_that_lacks_some_keys_lacks_their_weight() -> None:
+    ranking = _weighed([3, 1, 2])
+    copy = ranking.lacking([1])
+
+    assert (list(copy), copy.total, copy.weighed_before(3)[1]) == ([2, 0], 5, 2)
+    assert ranking.total == 6

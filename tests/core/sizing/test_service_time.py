@@ -25,6 +25,28 @@ def test_a_prompt_has_the_engine_to_itself_and_a_step_is_shared_by_all() -> None
     assert service.engine_s(1_000, 100, 50) == pytest.approx(0.1 + 0.04)
 
 
+def test_what_others_prompts_take_is_no_part_of_a_step() -> None:
+    """Answers of 100 tokens take 4 s, in 3 of which the engine reads 30,000 prompt tokens: a step is 10 ms, not 40."""
+    service = ServiceTime(ServicePrior(0.05, 0.0001, 0.04, 0.0))
+    assert service.own_share() == 1.0
+    for _ in range(50):
+        read_before = service.has_read(1_000)
+        service.has_read(30_000)
+        service.learn_own_share(4.0, read_before)
+
+    assert service.own_share() == pytest.approx(0.25)
+    assert service.engine_s(1_000, 100, 50) == pytest.approx(0.1 + 100 * 0.01 / 50)
+    assert service.tpot_s(50) == pytest.approx(0.04)
+
+
+def test_a_token_of_an_answer_takes_no_less_than_one_of_a_prompt() -> None:
+    service = ServiceTime(ServicePrior(0.05, 0.0001, 0.04, 0.0))
+    service.learn_own_share(1.0, service.has_read(100) - 20_000)
+
+    assert service.own_share() == 0.0
+    assert service.engine_s(1_000, 100, 50) == pytest.approx(1_100 * 0.0001)
+
+
 def test_what_is_served_replaces_the_prior() -> None:
     service = ServiceTime(ServicePrior())
     for prompt_tokens in range(100, 3_000, 10):

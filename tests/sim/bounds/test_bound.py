@@ -59,6 +59,15 @@ def test_capacity_is_what_a_full_engine_needs_for_its_mean_request() -> None:
     assert capacity == pytest.approx(1.0 / 0.0405, rel=0.1)
 
 
+def test_the_size_blind_line_counts_no_time_after_the_last_deadline() -> None:
+    """Twelve seconds of work come within two, and are due in two more: a third of them, though a window is ten long."""
+    one_s = bound([Job(0.0, 1000, 100)], PROFILE, 1, 2.0).load * 1e-9
+    count = round(12.0 / one_s)
+    bounds = bound([Job(2.0 * number / count, 1000, 100) for number in range(count)], PROFILE, 1, 2.0)
+
+    assert bounds.size_blind == pytest.approx(4.0 / 12.0, rel=0.02)
+
+
 def test_no_request_at_all_is_refused() -> None:
     with pytest.raises(ValueError, match="no request"):
         bound([], PROFILE, 1, 1.0)

@@ -154,6 +154,9 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
     draft.lane.admitted += 1
     if draft.due_at is not None:
         judge_hint(draft, now, admitted=True)
+    pool = engine.pool
+    if not draft.recognised and draft.arrived_at == now and pool.places.places:
+        pool.overtaking.was_idle(pool.openings.per_s())
     draft.lane.little.enter(now)
     draft.queue.order.started(draft, now)
     if draft.queue.offered is not None:
@@ -161,7 +164,7 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
     knowledge.allowances.admitted(now)
     if engine.provider is not None:
         engine.provider.started(draft, now)
-    if (shares := engine.pool.shares) is not None:
+    if (shares := pool.shares) is not None:
         shares.entered(draft.lane.settings.name, now)
     if not gate.has_room(1, 1):
         engine.drain.became_full(now, gate.streams)
@@ -250,8 +253,6 @@ def _leave_record(knowledge: Knowledge, draft: Attempt, decision: Yield, now: fl
             draft.route.pool.places.leave(entry_of(draft, now + SOONEST_RETURN_S, draft.lane_deadline))
         return
     if decision.retry:
-        if draft.queue.offered is not None:
-            draft.queue.offered.promised(draft.work_s)
         until = known_until(now, hint, draft.lane_deadline)
         entry = entry_of(draft, now + SOONEST_RETURN_S, until, now + hint, place_until(now, hint))
     elif draft.lane_deadline > now:
@@ -281,6 +282,7 @@ def entry_of(
         draft.lined_up_at,
         draft.early_returns,
         draft.turn,
+        work_s=draft.service_s,
     )
 
 

@@ -21,6 +21,7 @@ from headgate.core.governor.allowances import give_back, settle
 from headgate.core.governor.commit import dispatch, entry_of
 from headgate.core.governor.failover import detour_after, try_again
 from headgate.core.governor.knowledge import Knowledge
+from headgate.core.governor.openings import foreseen_s
 from headgate.core.governor.promises import DRAINING_HINT_S
 from headgate.core.governor.records import Attempt, Engine
 from headgate.core.governor.watch import answered, began, grew, has_fresh_gauge
@@ -52,6 +53,7 @@ def first_token(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
     engine.service.learn_ttft(attempt.prompt_tokens + attempt.prefill_ahead, now - attempt.admitted_at)
     engine.longest_read = max(engine.longest_read, attempt.prompt_tokens + attempt.prefill_ahead)
     engine.gate.prefilled(attempt.attempt)
+    attempt.read_before = engine.service.has_read(attempt.prompt_tokens)
     knowledge.note(attempt, engine)
 
 
@@ -112,7 +114,9 @@ def _in_time(attempt: Attempt, engine: Engine, output_tokens: int, now: float) -
 def _learn_tpot(attempt: Attempt, engine: Engine, output_tokens: int, now: float) -> None:
     per_stream = output_tokens / attempt.arrival.answers
     if attempt.first_token_at is not None and per_stream >= 2:
-        engine.service.learn_tpot(engine.gate.streams, (now - attempt.first_token_at) / (per_stream - 1))
+        decode_s = now - attempt.first_token_at
+        engine.service.learn_tpot(engine.gate.streams, decode_s / (per_stream - 1))
+        engine.service.learn_own_share(decode_s, attempt.read_before)
     elif attempt.first_token_at is None and not attempt.arrival.stream:
         decode_s = now - attempt.admitted_at - attempt.expected_ttft_s
         engine.service.learn_tpot(engine.gate.streams, decode_s / per_stream)
@@ -270,7 +274,11 @@ def release(knowledge: Knowledge, attempt: Attempt, now: float, *, for_good: boo
         attempt.lane.little.leave(now)
         if (shares := engine.pool.shares) is not None:
             shares.left(attempt.lane.settings.name, now)
-        engine.drain.departed(now)
+        work_s = engine.permit_s(attempt.prompt_tokens, attempt.output_seen)
+        expected_s = engine.permit_s(attempt.prompt_tokens, attempt.output_tokens)
+        stayed_s = now - attempt.admitted_at
+        engine.permit_times.lasted(stayed_s, foreseen_s(attempt, engine))
+        engine.drain.departed(now, work_s, expected_s, stayed_s)
     attempt.lane.little.stayed(now, attempt.admitted_at)
     knowledge.note(attempt, engine)
     if engine.retired and not engine.gate.streams:

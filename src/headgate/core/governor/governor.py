@@ -250,6 +250,7 @@ class Governor:
             if attempt.arrival.stream:
                 return False
             attempt.engine.gate.prefilled(attempt.attempt)
+            attempt.engine.service.has_read(attempt.prompt_tokens)
             knowledge.placement.changed(attempt.engine)
             return True
         if endings.departure_due(attempt, now):

@@ -21,10 +21,13 @@ def judge_hint(draft: Attempt, now: float, *, admitted: bool) -> None:
     draft.due_at = None
     if due_at is None or not is_back_when_told(due_at, hint_s, back_at):
         return
+    pool = draft.route.pool
     if admitted and now - max(due_at, back_at) <= max(_TRUE_WITHIN_S, _TRUE_WITHIN_SHARE * hint_s):
         draft.lane.hints_kept += 1
+        pool.overtaking.was_kept(pool.openings.per_s())
     else:
         draft.lane.hints_broken += 1
+        pool.overtaking.was_broken(pool.openings.per_s())
 
 
 def is_back_when_told(due_at: float, hint_s: float, back_at: float) -> bool:

@@ -111,7 +111,7 @@ class Knowledge:
             attempt.route = route = self.routes.of(attempt.arrival.model)
             attempt.queue = lane.queue_for(route)
             attempt.queue.add(attempt, now)
-            route.pool.held_count += 1
+            _count_held(route.pool, attempt, 1)
 
     def _share_out(self, before: Sequence[Pool], now: float) -> None:
         """Divide each pool's streams among the lanes, as far as there are several; what they run goes on."""
@@ -167,13 +167,13 @@ class Knowledge:
     def hold(self, attempt: Attempt, now: float) -> None:
         """Put an attempt into its queue."""
         attempt.lane.hold(attempt, now)
-        attempt.route.pool.held_count += 1
+        _count_held(attempt.route.pool, attempt, 1)
         self.held_count += 1
 
     def unhold(self, attempt: Attempt, *, admitted: bool = False) -> None:
         """Take an attempt out of its queue."""
         attempt.lane.unhold(attempt, admitted=admitted)
-        attempt.route.pool.held_count -= 1
+        _count_held(attempt.route.pool, attempt, -1)
         self.held_count -= 1
         opens_at, head = attempt.queue.opens_at(), attempt.queue.order.head()
         if opens_at is not None and head is not None and isfinite(opens_at):
@@ -208,3 +208,10 @@ def new_engine(settings: EngineSettings, now: float) -> Engine:
     if settings.account is not None:
         engine.provider = Provider(settings.account, now)
     return engine
+
+
+def _count_held(pool: Pool, attempt: Attempt, more: int) -> None:
+    """Count somebody who begins to wait (1) or no longer does (-1)."""
+    pool.held_count += more
+    # Of nobody nothing remains, however the sums were rounded.
+    pool.held_work_s = pool.held_work_s + more * attempt.service_s if pool.held_count else 0.0

@@ -22,15 +22,12 @@ _MEMORY_SLOTS: Final = 30.0
 _MOST_OF_SLOT: Final = 8.0
 # The mean size of what is served is trusted from so many on.
 _TRUSTED_STARTS: Final = 20.0
-# Who is told to come back may be larger or smaller than who is served by so much: sizes are priced by what is learned,
-# and prices may have changed between the two.
-_MOST_GROWTH: Final = 1.5
 
 
 class OfferedWork:
     """The engine time that arrives a second in one queue, by size of the request; seconds of an engine's own time."""
 
-    __slots__ = ("_below", "_promised", "_rates", "_served", "_since", "_slot")
+    __slots__ = ("_below", "_rates", "_served", "_since", "_slot")
 
     def __init__(self) -> None:
         self._since = 0.0
@@ -38,7 +35,6 @@ class OfferedWork:
         self._rates = [0.0] * _CLASSES
         self._below = [0.0] * _CLASSES
         self._served = Ewma(0.0, memory=200.0, prior_samples=0.0)
-        self._promised = Ewma(0.0, memory=200.0, prior_samples=0.0)
 
     def is_over(self, now: float) -> bool:
         """Return whether it is time to `learn` what has arrived."""
@@ -51,16 +47,6 @@ class OfferedWork:
     def started(self, work_s: float) -> None:
         """Learn how large a request is that is served."""
         self._served.add(work_s)
-
-    def promised(self, work_s: float) -> None:
-        """Learn how large a request is that was told to come back."""
-        self._promised.add(work_s)
-
-    def growth(self) -> float:
-        """Return how many times as large those who are told to come back are as those who are served."""
-        if self._served.samples < _TRUSTED_STARTS or self._promised.samples < _TRUSTED_STARTS:
-            return 1.0
-        return min(max(1.0 / _MOST_GROWTH, self._promised.mean / self._served.mean), _MOST_GROWTH)
 
     def load_below(self, work_s: float, now: float, per_s: float) -> float:
         """Return which part of the engines' time shorter work asks for, 0 while that is not known."""

@@ -1,10 +1,12 @@
 """When will permits come free? Read off the running work, and off how fast a full gate empties.
 
-With N permits out, the first N places open when the running work is expected to end, in that order; every further
-N one cycle later, a cycle being N over the measured drain rate. For one stream that is the residual of the running
-answer; for a large batch of mixed ages it approaches place / drain rate; for a batch that started together it is
-right where place / drain rate would be wrong by the whole batch. Where only the prefill meter is full, a place opens
-as soon as the prompts before it are read.
+With N permits out, the first N places open when the running work is expected to end. Those who stand in line are known
+by the length that is foreseen for them, so each takes the permit that comes free first and has it for so long (list
+scheduling: Graham 1966); of those beyond the first `LISTED` the sum of their lengths says as much, a round of N at a
+time. Where lengths are known that is exact, for one stream as for many. Where only a mean is, it is right on average,
+and what remains of the running work is read off how long permits have lasted (`sizing/permit_times`): who has run for
+the mean of very uneven answers is not about to end. Where only the prefill meter is full, a place opens as soon as the
+prompts before it are read.
 
 The expected ends are kept in a sorted list. Who starts, reads a first token or ends is only noted, and the list is
 brought up to date when somebody asks: a gate that refuses nobody pays one append. The ends rest on each engine's
@@ -13,13 +15,17 @@ the last reading: re-sorting a thousand streams at every answer would cost more 
 asking, or not, changes no answer.
 """
 
+from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
+from heapq import heapreplace
 from math import sqrt
 from typing import Final
 
 from headgate.core.governor.records import Attempt, Engine
 from headgate.core.lifecycle import State
+from headgate.core.limits.drain import DrainReading
+from headgate.core.tickets import WORK_PARTS
 
 # Nothing known to drain: one departure in the longest time that a hint may name.
 _SLOWEST_PER_S: Final = 1.0 / 60.0
@@ -32,6 +38,14 @@ _FEW_NOTES: Final = 8
 # Answers that outlive their expectation by d are expected to take d more and this: the doubling rule, which fits
 # an engine that is a little slow and a heavy tail alike.
 _LATE_STEP_S: Final = 0.1
+# Of so many streams each one's end is looked at anew whenever somebody asks; of more their mean says as much.
+_FEW_STREAMS: Final = 64
+# Where permits come free is looked at anew when something has changed, and otherwise so often: a flood is refused by
+# one look.
+_TICKS_PER_S: Final = 16.0
+_NO_TICK: Final = -1
+# So many of those ahead are given their permits one by one; of what comes after them the sum says as much.
+LISTED: Final = 64
 
 
 class Openings:
@@ -42,11 +56,15 @@ class Openings:
         "_attempts",
         "_ends",
         "_engines",
+        "_first",
+        "_first_s",
         "_most_notes",
         "_noted",
+        "_opens",
         "_per_s",
         "_prompt_metered",
         "_stale",
+        "_tick",
     )
 
     def __init__(self, attempts: dict[int, Attempt], engines: Sequence[Engine]) -> None:
@@ -59,10 +77,15 @@ class Openings:
         self._stale = False
         self._per_s: float | None = None
         self._prompt_metered: list[Engine] = []
+        self._tick = _NO_TICK
+        self._first = array("I")
+        self._first_s = 0.0
+        self._opens: list[float] = []
 
     def note(self, attempt: Attempt) -> None:
         """Take note that this attempt has started, read its first token, or ended."""
         self._per_s = None
+        self._tick = _NO_TICK
         if not self._stale:
             noted = self._noted
             noted.append(attempt)
@@ -76,14 +99,17 @@ class Openings:
             for engine in self._engines:
                 engine.pace_s = engine.service.tpot_s(engine.drain.full_streams)
             self._stale = True
+            self._tick = _NO_TICK
 
     def rate_changed(self) -> None:
         """Take note that what counts as full has changed."""
         self._per_s = None
+        self._tick = _NO_TICK
 
     def unsettle(self) -> None:
         """Forget every derived number: engines or limits have changed."""
         self._per_s = None
+        self._tick = _NO_TICK
         self._prompt_metered = [each for each in self._up() if each.gate.prefill_limit is not None]
         self._stale = True
 
@@ -102,13 +128,67 @@ class Openings:
         late_by_s = min(cycle_s, now - ends[0] + _LATE_STEP_S)
         return _among_late_s(ends, bisect_right(ends, now), late_by_s, index + 1, now) + laps * cycle_s
 
-    def upper_s(self, place: int) -> float:
-        """Return how much longer than expected the `place`-th permit may take, nine times in ten."""
+    def wait_behind_s(self, first: "array[int]", work_s: float, now: float) -> float:
+        """Return the expected time until a permit comes free behind so much work, in seconds of permits.
+
+        `first` are the first of those ahead, next first, in parts of a second (`tickets.WORK_PARTS`); each takes the
+        permit that comes free first.
+        """
+        drains = self._drains()
+        usual_s = max(1e-6, drains.usual_work_s)
+        if self._prompt_metered and (reading_s := self._reading_s(1 + int(work_s / usual_s))) is not None:
+            return reading_s
+        ends = self._sorted_ends()
+        if not ends:
+            return (1.0 + work_s / usual_s) / self.per_s()
+        cycle_s = usual_s * drains.dearness
+        tick = int(now * _TICKS_PER_S)
+        if tick != self._tick or first != self._first:
+            self._tick, self._first = tick, first
+            self._first_s = sum(first) / WORK_PARTS
+            opens = self._opens_at(ends, cycle_s, tick / _TICKS_PER_S)
+            for parts in first:
+                heapreplace(opens, opens[0] + parts / WORK_PARTS * drains.dearness)
+            opens.sort()
+            self._opens = opens
+        rest = max(0.0, work_s - self._first_s) / usual_s
+        return max(0.0, _later(self._opens, rest, cycle_s) - now)
+
+    def _opens_at(self, ends: list[float], cycle_s: float, now: float) -> list[float]:
+        """Return when the running permits come free, ascending; those that are late evenly over as long again."""
+        if len(ends) <= _FEW_STREAMS:
+            ends = self._likely_ends(now)
+        late = bisect_right(ends, now)
+        if not late:
+            return ends[:]
+        late_by_s = min(cycle_s, now - ends[0] + _LATE_STEP_S)
+        opens = [now + (place + 0.5) / late * late_by_s for place in range(late)]
+        return sorted(opens + ends[late:])
+
+    def _likely_ends(self, now: float) -> list[float]:
+        """Return the ends of the running work, ascending, each as long as permits like it last.
+
+        The first to end is not the one of the shortest mean: of many that may end at any time some do soon. So by
+        their order they are read at ascending levels of what remains.
+        """
+        running = sorted([each for each in self._attempts.values() if self._is_ours(each)], key=_listed_end)
+        return sorted([_likely_end(each, (at + 0.5) / len(running), now) for at, each in enumerate(running)])
+
+    def upper_s(self, place: int, *, mean_is_known: bool = True) -> float:
+        """Return how much longer than expected the `place`-th permit may take, nine times in ten.
+
+        `mean_is_known` leaves out that the mean of all permits is itself an estimate.
+        """
         if self._reading_s(place) is not None:
             return 0.0
         up = self._up()
-        widest_s = max([engine.drains().spread_s for engine in up], default=0.0)
-        return _UPPER_Z * widest_s * sqrt(place / max(1, len(up)))
+        widest_s = 0.0
+        for engine in up:
+            drains, departures = engine.drains(), place / len(up)
+            # A mean of n permits is itself off by 1 / n of their variance, and each of k to come by as much.
+            off = 0.0 if mean_is_known else departures * departures / drains.departures
+            widest_s = max(widest_s, drains.spread_s * sqrt(departures + off))
+        return _UPPER_Z * widest_s
 
     def per_s(self) -> float:
         """Return how many permits a second end while every gate is full."""
@@ -127,6 +207,13 @@ class Openings:
                 if least_s is None or reading_s < least_s:
                     least_s = reading_s
         return least_s
+
+    def _drains(self) -> DrainReading:
+        """Return how the first engine that is up empties: all of a pool are alike in what they take."""
+        for engine in self._engines:
+            if engine.up and not engine.retired:
+                return engine.drains()
+        return self._engines[0].drains()
 
     def _up(self) -> list[Engine]:
         return [engine for engine in self._engines if engine.up and not engine.retired]
@@ -160,6 +247,26 @@ def _list_anew(attempt: Attempt) -> float:
     return end
 
 
+def _listed_end(attempt: Attempt) -> float:
+    end = attempt.listed_end
+    assert end is not None
+    return end
+
+
+def foreseen_s(attempt: Attempt, engine: Engine) -> float:
+    """Return how long this attempt's permit was foreseen to be out."""
+    return attempt.expected_ttft_s + attempt.output_tokens * engine.pace_s
+
+
+def _likely_end(attempt: Attempt, level: float, now: float) -> float:
+    engine = attempt.engine
+    if engine is None or attempt.state is State.DEPARTING:
+        return attempt.give_up_at
+    whole_s = foreseen_s(attempt, engine)
+    so_far = (now - attempt.admitted_at) / max(1e-6, whole_s)
+    return attempt.admitted_at + whole_s * engine.permit_times.share_at(so_far, level)
+
+
 def expected_end(attempt: Attempt) -> float:
     """Return when this attempt's permit is expected to end, an absolute core time."""
     if attempt.state is State.DEPARTING:
@@ -169,6 +276,15 @@ def expected_end(attempt: Attempt) -> float:
     if attempt.first_token_at is None:
         return attempt.admitted_at + attempt.expected_ttft_s + decode_s
     return attempt.first_token_at + decode_s
+
+
+def _later(opens: list[float], answers: float, cycle_s: float) -> float:
+    """Return the time of the opening so many usual answers after the first of these."""
+    whole, streams = int(answers), len(opens)
+    laps, index = whole // streams, whole % streams
+    opens_at = opens[index]
+    next_at = opens[index + 1] if index + 1 < streams else opens[0] + cycle_s
+    return opens_at + laps * cycle_s + (answers - whole) * max(0.0, next_at - opens_at)
 
 
 def _among_late_s(ends: list[float], late: int, late_by_s: float, place: int, now: float) -> float:

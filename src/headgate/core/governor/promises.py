@@ -6,12 +6,15 @@ one herd: a low-discrepancy sequence (multiples of the golden ratio, Weyl 1916) 
 stays deterministic.
 """
 
+from array import array
 from math import inf
 from typing import Final
 
 from headgate.core.governor.knowledge import Knowledge
+from headgate.core.governor.openings import LISTED
 from headgate.core.governor.records import Attempt
 from headgate.core.governor.turns import ahead_of
+from headgate.core.tickets import as_parts
 
 # Hints stay in a range that every SDK honours: openai gives up above 120 s and treats 0 as absent (wire.md B1).
 SHORTEST_HINT_S = 0.1
@@ -73,15 +76,24 @@ def promise(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[float, fl
     """
     arrival, pool = draft.arrival, draft.route.pool
     places, openings = pool.places, pool.openings
-    place, turn = places.stand(arrival.tenant, draft.lined_up_at, draft.arrival_number, now)
-    place += ahead_of(draft)
+    held = ahead_of(draft)
+    stand = places.stand(arrival.tenant, draft.lined_up_at, draft.arrival_number, now, LISTED)
+    place, turn = stand.place + held, stand.turn
+    work_s, first = stand.work_s, stand.first
+    if held:
+        held_s = pool.held_work_s / pool.held_count
+        work_s += held * held_s
+        first = (array("I", (as_parts(held_s),)) * min(held, LISTED) + first)[:LISTED]
     if not draft.recognised:
         draft.turn = turn
     measured = _is_measured(draft)
-    late_s = openings.upper_s(place) if measured else 0.0
+    late_s = openings.upper_s(place, mean_is_known=False) if measured else 0.0
     if not draft.recognised and _holds_newcomers(draft):
         late_s *= _SURER
-    expected_s, late_s, by_s = _behind_shorter(draft, expected_wait_s(draft, place, now), late_s, now)
+    wait_s = _wait_behind_s(draft, place, first, work_s, now)
+    expected_s, late_s, by_s = _behind_shorter(draft, wait_s, late_s, now)
+    if places.tenants > 1:  # and not `by_s`: who might still be in time is not sent away for it
+        expected_s *= 1.0 + pool.overtaking.share
     if not measured:
         by_s = 0.0
     share = spread(knowledge.hints_given)
@@ -93,11 +105,18 @@ def promise(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[float, fl
     return min(max(SHORTEST_HINT_S, hint_s), LONGEST_HINT_S), by_s
 
 
+def _wait_behind_s(draft: Attempt, place: int, first: "array[int]", work_s: float, now: float) -> float:
+    """Return how long an attempt at this place is expected to wait behind so much work, in seconds of permits."""
+    if draft.route.up[0].provider is not None:
+        return expected_wait_s(draft, place, now)
+    return draft.route.pool.openings.wait_behind_s(first, work_s, now)
+
+
 def _behind_shorter(draft: Attempt, wait_s: float, late_s: float, now: float) -> tuple[float, float, float]:
     """Return a wait, its upper part and the time by which it is over, with what shorter work takes of them.
 
     Where newcomers are held, shorter ones go first, and the wait itself is longer. Where none is, all come by their
-    places: there the wait is that of the line, as large as those in it are, and only its end is moved, so that the
+    places: there the wait is that of the line, and only its end is moved, so that the
     longer the line, the shorter must be who joins it.
     """
     offered = draft.queue.offered
@@ -106,7 +125,6 @@ def _behind_shorter(draft: Attempt, wait_s: float, late_s: float, now: float) ->
     load = offered.load_below(draft.work_s, now, draft.route.pool.openings.per_s())
     if not _holds_newcomers(draft):
         room = 1.0 - _LINE_SHARE * load
-        wait_s *= offered.growth()
         return wait_s, late_s, _kept_until_s(wait_s, late_s) / room if room > 0.0 else inf
     room = 1.0 - _PASSING_SHARE * load
     if room <= 0.0:

@@ -3,16 +3,18 @@
 Only `governor/governor.py` and the modules beside it touch these; policies get numbers, observers get snapshots.
 """
 
+from array import array
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from headgate.core.decisions import Cause, Reshaped
 from headgate.core.events import Arrived, EngineSeen, Failed, QuotaReading
 from headgate.core.governor.offered import OfferedWork
+from headgate.core.governor.overtaking import Overtaking
 from headgate.core.lanes import LaneShares
 from headgate.core.lifecycle import State
 from headgate.core.limits.build import build_limit
-from headgate.core.limits.drain import FLOOR_SHARE, DrainRate
+from headgate.core.limits.drain import FLOOR_SHARE, DrainRate, DrainReading
 from headgate.core.limits.gate import Gate
 from headgate.core.limits.signal import Signal
 from headgate.core.littles_law.early_warning import EarlyWarning
@@ -22,6 +24,7 @@ from headgate.core.queues.base import Order
 from headgate.core.queues.window import BatchWindow
 from headgate.core.quotas.amounts import Reservation
 from headgate.core.settings import EngineSettings, LaneSettings, ServicePrior
+from headgate.core.sizing.permit_times import PermitTimes
 from headgate.core.sizing.service_time import ServiceTime
 from headgate.core.slo import SloWatch
 from headgate.core.tickets import Places
@@ -36,6 +39,9 @@ PRIOR_ABORT_LAG_S: Final = 0.3
 # it is the only way to learn, and nobody else waits for it.
 _UNKNOWN_RATIO: Final = 2
 _ANY_PROMPT: Final = 10**9
+# Prompts that wait inside an engine are beyond any order: no more wait there than are read in this share of a deadline,
+# unless they are ordered as the engine would (from a tenth to three tenths serve about as many: docs/policies/short-first.md).
+_READING_SHARE: Final = 0.2
 # An engine without a profile: its speed is known only as far as it has been learned.
 _UNKNOWN_SPEED: Final = ServicePrior()
 # What one permit is taken to carry before any was given; the first admission replaces it.
@@ -49,13 +55,12 @@ class Attempt:
     It is what a queue holds (`queues.base.Held`). `arrival_number` orders equal `first_seen`; a recognised retry
     has its request's. `lane_deadline` is the lane's own, `deadline` the sooner of that and what the client allows.
     `listed_end` is where `openings` keeps it. `route` is who may serve it, and `queue` where it waits if it must.
-    `lined_up_at`, `early_returns` and `turn` are its place in the line of those who come back (`tickets`);
-    `looked_at` and `looked_tokens` how far its stream was when last looked at. `reservation` is its tenant's, `charged` the provider account's.
+    `lined_up_at`, `early_returns` and `turn` are its place in the line of those who come back (`tickets`); `looked_at` and
+    `looked_tokens` how far its stream was when last looked at. `reservation` is its tenant's, `charged` the provider account's.
     `work_s` is the part of an engine's time that it is foreseen to take, `engine_s` the same as the orders rank it (0 for who is
-    back when promised), `service_s` the time that its permit is out, as the early warning counts it.
-    `tried` is the engine that failed it before it had anything of it; there is no third try.
-    `due_at` is when its client had been told to be back, `hint_s` how long that was; `window_until` when the batch
-    window lets it go that it was held for.
+    back when promised), `service_s` the time that its permit is out, as the early warning counts it and lines are summed up.
+    `tried` is the engine that failed it before it had anything of it; there is no third try. `due_at` is when its client had
+    been told to be back, `hint_s` how long that was; `window_until` when the batch window lets it go that it was held for.
     """
 
     __slots__ = (
@@ -91,6 +96,7 @@ class Attempt:
         "prefill_ahead",
         "prompt_tokens",
         "queue",
+        "read_before",
         "recognised",
         "reservation",
         "reshaped",
@@ -127,7 +133,7 @@ class Attempt:
         self.hold_until: float | None = None
         self.give_up_at = now
         self.prompt_tokens = self.output_tokens = self.kv_tokens = 0
-        self.output_seen = self.prefill_ahead = 0
+        self.output_seen = self.prefill_ahead = self.read_before = 0
         self.expected_ttft_s = self.engine_s = self.work_s = self.service_s = 0.0
         self.engine: Engine | None = None
         self.admitted_at = 0.0
@@ -160,7 +166,10 @@ class Foresight(Protocol):
     def wait_s(self, place: int, now: float) -> float:
         """Return the expected time until the `place`-th permit comes free."""
 
-    def upper_s(self, place: int) -> float:
+    def wait_behind_s(self, first: "array[int]", work_s: float, now: float) -> float:
+        """Return the expected time until a permit comes free behind so much work."""
+
+    def upper_s(self, place: int, *, mean_is_known: bool = True) -> float:
         """Return how much longer than expected it may take, nine times in ten."""
 
     def per_s(self) -> float:
@@ -195,20 +204,12 @@ class Downstream(Protocol):
         """Learn from the headers of an answer."""
 
 
-class DrainReading(NamedTuple):
-    """Permits that end a second while a gate is full, and one standard deviation of the time that one takes."""
-
-    per_s: float
-    spread_s: float
-
-
 class Engine:
     """One engine: its gate, its learned speed, its gauges, and the permits of clients who have left.
 
-    `openings` foresees its work by the TPOT `pace_s`;
-    `longest_read` counts the tokens of the longest prompt that it is known to have read;
-    `drain_read` is forgotten whenever work starts, reads its first token or ends. `position` and `is_priced` are
-    `placement`'s. One `on_trial` gets one request and `is_tried` then. A `retired` engine is no longer configured and lives until its last permit ends.
+    `openings` foresees its work by the TPOT `pace_s`; `longest_read` counts the tokens of the longest prompt that it is known
+    to have read; `drain_read` is forgotten whenever work starts, reads its first token or ends. `position` and `is_priced` are
+    `placement`'s. One `on_trial` gets one request and `is_tried` then. A `retired` one lives until its last permit ends.
     """
 
     __slots__ = (
@@ -225,6 +226,7 @@ class Engine:
         "on_trial",
         "openings",
         "pace_s",
+        "permit_times",
         "pool",
         "position",
         "provider",
@@ -249,6 +251,7 @@ class Engine:
         self.service = ServiceTime(settings.prior)
         self.drain = DrainRate(settings.max_inflight)
         self.drain_read: DrainReading | None = None
+        self.permit_times = PermitTimes()
         self.position = 0
         self.is_priced = False
         self.longest_read = _ANY_PROMPT if settings.prior.certain else 0
@@ -279,7 +282,15 @@ class Engine:
         """Return whether this attempt could start here now: gate, and account where there is one."""
         if self.is_tried or not self.gate.has_room(draft.kv_tokens, draft.prompt_tokens):
             return False
-        return self.provider is None or self.provider.wait_s(draft, now) <= 0.0
+        return self._reads_soon(draft) and (self.provider is None or self.provider.wait_s(draft, now) <= 0.0)
+
+    def _reads_soon(self, draft: Attempt) -> bool:
+        """Return whether unread prompts, with this one, are read in a small part of its time; alone it always may."""
+        gate, lane = self.gate, draft.lane.settings
+        if gate.prefill_limit is None or not gate.prefill_tokens or lane.order == "arrival":
+            return True
+        reading_s = self.service.reading_s(gate.prefill_tokens + draft.prompt_tokens)
+        return reading_s <= _READING_SHARE * lane.deadline_s
 
     def serves(self, model: str) -> bool:
         """Return whether this engine answers for the model."""
@@ -296,7 +307,7 @@ class Engine:
         unknown = draft.prompt_tokens > _UNKNOWN_RATIO * self.longest_read and not self.gate.streams
         return unknown and now <= draft.deadline
 
-    def permit_s(self, prompt_tokens: int, output_tokens: int) -> float:
+    def permit_s(self, prompt_tokens: float, output_tokens: float) -> float:
         """Return how long a full engine's permit is out for such a request, at a price that does not move with load.
 
         By the profile, where there is one: streams x per_token x prompt + output x TPOT(streams), so that full streams
@@ -329,17 +340,16 @@ class Engine:
         """Return how this engine's gate empties while it is full; read anew when something has changed."""
         read = self.drain_read
         if read is None:
-            service_s = self.expected_service_s()
             # What keeps an account's work out is mostly the account: its full gate is seen too slow, never too fast.
             share = FLOOR_SHARE if self.provider is None else 1.0
-            per_s = self.drain.per_s(service_s, share)
-            read = DrainReading(per_s, self.drain.spread_s(1.0, service_s))
+            work_s = self.permit_s(self.work_prompt.mean, self.work_output.mean)
+            read = self.drain.read(self.expected_service_s(), work_s, share)
             self.drain_read = read
         return read
 
 
 class Pool:
-    """Engines that share work; `held_count` attempts wait for them in `queues`, and `places` are expected back.
+    """Engines that share work; `held_count` attempts of `held_work_s` wait for them in `queues`, and `places` are expected back.
 
     `shares` divides their streams among lanes; None while there is one lane. `arrived`, `arrived_work_s` and
     `done_work_s` are what `warning` is fed with, next at `look_at`.
@@ -351,8 +361,10 @@ class Pool:
         "done_work_s",
         "engines",
         "held_count",
+        "held_work_s",
         "look_at",
         "openings",
+        "overtaking",
         "places",
         "queues",
         "shares",
@@ -370,6 +382,8 @@ class Pool:
         self.queues: list[Queue] = []
         self.shares: LaneShares | None = None
         self.held_count = 0
+        self.held_work_s = 0.0
+        self.overtaking = Overtaking()
         for engine in engines:
             engine.pool, engine.openings = self, openings
 

@@ -29,7 +29,7 @@ from headgate.core.tickets.entry import (
     SOONEST_RETURN_S,
     Entry,
 )
-from headgate.core.tickets.places import FORGOTTEN_PER_EVENT, Places
+from headgate.core.tickets.places import FORGOTTEN_PER_EVENT, WORK_PARTS, Places, as_parts
 from headgate.core.tickets.records import MOST_PLACES
 
 __all__ = [
@@ -39,6 +39,8 @@ __all__ = [
     "FORGOTTEN_PER_EVENT",
     "MOST_PLACES",
     "SOONEST_RETURN_S",
+    "WORK_PARTS",
     "Entry",
     "Places",
+    "as_parts",
 ]

@@ -20,7 +20,7 @@ class Entry:
     `known_from` until `known_until`, which is not before `place_until`. `lined_up_at` is the age by which it stands
     in the line: None for `first_seen`, later for a request that has lost its place. `early_returns` counts how often
     it was back before its hint. `turn` is its turn in the fair line, handed in again when the request is refused
-    again; 0 has one given. `slot` is where `Places` keeps it, -1 for what is not kept.
+    again; 0 has one given. `work_s` is how long it will have a permit. `slot` is where `Places` keeps it, -1 for what is not kept.
     """
 
     __slots__ = (
@@ -36,6 +36,7 @@ class Entry:
         "slot",
         "tenant",
         "turn",
+        "work_s",
     )
 
     def __init__(
@@ -52,6 +53,7 @@ class Entry:
         early_returns: int = 0,
         turn: int = 0,
         slot: int = -1,
+        work_s: float = 1.0,
     ) -> None:
         self.tenant: Final = tenant
         self.fingerprint: Final = fingerprint
@@ -65,6 +67,7 @@ class Entry:
         self.early_returns: Final = early_returns
         self.turn: Final = turn
         self.slot: Final = slot
+        self.work_s: Final = work_s
 
     def is_due(self, now: float) -> bool:
         """Return whether its promise has (nearly) come: at most `EARLY_S` before the hint, or after it.

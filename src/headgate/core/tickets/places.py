@@ -1,11 +1,12 @@
 """The line of yielded clients over all tenants, and what is known of everybody in it."""
 
+from array import array
 from collections import Counter
 from itertools import islice
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
-from headgate.core.measure.ranking import Ranking
+from headgate.core.measure.ranking import Ranking, WeighedRanking
 from headgate.core.tickets.ends import NOBODY, Ends, last_tick, tick_of
 from headgate.core.tickets.entry import Entry
 from headgate.core.tickets.records import MOST_PLACES, TURN_BITS, Bodies, Line, Slots, age_key, turn_key
@@ -16,6 +17,51 @@ FORGOTTEN_PER_EVENT: Final = 32
 _STALE_SHARE: Final = 2
 _STALE_FLOOR: Final = 1_000
 _NO_PLACES: Final = Ranking()
+# Work is summed up in whole parts of a second, so many each: sums of whole numbers do not drift.
+WORK_PARTS: Final = 1 << 20
+_MOST_PARTS: Final = (1 << 32) - 1
+_NOBODY_AHEAD: Final = array("I")
+# The constructor of a named tuple is an interpreted function.
+_new: Final = tuple.__new__
+
+
+def as_parts(work_s: float) -> int:
+    """Return this work in whole parts of a second, `WORK_PARTS` each; what 32 bits cannot count is as much as they can."""
+    return min(_MOST_PARTS, int(work_s * WORK_PARTS + 0.5))
+
+
+class Standing(NamedTuple):
+    """Where somebody stands in the line: its fair place (1 is next), its turn, and the seconds of permits before it.
+
+    `first` is the work of the first who stand there, next first, in parts of a second, `WORK_PARTS` each.
+    """
+
+    place: int
+    turn: int
+    work_s: float
+    first: "array[int]"
+
+
+class _Newest:
+    """Where the last newcomer stood, behind everybody; the next of its tenant stands there too if nothing has changed."""
+
+    __slots__ = ("_age", "_key", "_most", "_tenant", "stands")
+
+    def __init__(self, tenant: str, age: int, key: int, most: int, stands: Standing) -> None:
+        self._tenant = tenant
+        self._age = age
+        self._key = key
+        self._most = most
+        self.stands = stands
+
+    def is_before(self, tenant: str, age: int, number: int, most: int) -> bool:
+        """Return whether a request is of the same tenant and no older, and asks for as much."""
+        return (
+            tenant == self._tenant
+            and age >= self._age
+            and turn_key(self.stands.turn, number) >= self._key
+            and most == self._most
+        )
 
 
 class Places:
@@ -33,6 +79,7 @@ class Places:
         "_lines_begun",
         "_longest",
         "_max_entries",
+        "_newest",
         "_order",
         "_slots",
         "_swept_at",
@@ -50,9 +97,10 @@ class Places:
         self._bodies = Bodies(self._slots)
         self._lines_begun = 0
         self._lines: dict[str, Line] = {}
-        self._order = Ranking()
+        self._order = WeighedRanking()
         self._ends = Ends()
         self._swept_at = -inf
+        self._newest: _Newest | None = None
         # Tenants by the length of their line, as ordered sets: the longest line is found without a search.
         self._by_length: dict[int, dict[str, None]] = {}
         self._longest = 0
@@ -77,17 +125,26 @@ class Places:
         """Return the fair place (1 is next) of a request of this age among those who are expected back."""
         return self.stand(tenant, lined_up_at, number, now)[0]
 
-    def stand(self, tenant: str, lined_up_at: float, number: int, now: float) -> tuple[int, int]:
-        """Return the fair place of a request of this age, as `rank` does, and its turn."""
+    def stand(self, tenant: str, lined_up_at: float, number: int, now: float, most: int = 0) -> Standing:
+        """Return where a request of this age stands, with the work of `most` who stand before it."""
         if not self._order:
-            return 1, 1
+            return Standing(1, 1, 0.0, _NOBODY_AHEAD)
+        age, newest = age_key(lined_up_at, number), self._newest
+        over = [slot for slot in self._over(now) if self._slots.turn_key(slot)]
+        if newest is not None and not over and newest.is_before(tenant, age, number, most):
+            return newest.stands
         order, own = self._order, self._places_of(tenant)
-        if over := [slot for slot in self._over(now) if self._slots.turn_key(slot)]:
+        if over:
             mine = [slot for slot in over if (line := self._slots.line[slot]) and line.tenant == tenant]
-            order = order.without([self._slots.turn_key(slot) for slot in over])
+            order = order.lacking([self._slots.turn_key(slot) for slot in over])
             own = own.without([self._slots.ending(slot)[1] for slot in mine])
-        turn = self._turn(own, order, age_key(lined_up_at, number))
-        return order.before(turn_key(turn, number)) + 1, turn
+        turn = self._turn(own, order, age)
+        key = turn_key(turn, number)
+        ahead, weight = order.weighed_before(key)
+        stands = _new(Standing, (ahead + 1, turn, weight / WORK_PARTS, order.weights_before(key, most)))
+        if ahead == len(order) and not over and ((last := own.last()) is None or last[0] < age):
+            self._newest = _Newest(tenant, age, key, most, stands)
+        return stands
 
     def has_room_for(self, tenant: str, now: float) -> bool:
         """Return whether `leave` would find room for a record of this tenant."""
@@ -130,7 +187,7 @@ class Places:
         line.entries += 1
         self.entries += 1
         if turn:
-            self._line_up(slot, line, turn, age)
+            self._line_up(slot, line, turn, age, entry.work_s)
         self._will_end(slot, entry.place_until if turn else entry.known_until)
         return True
 
@@ -187,9 +244,10 @@ class Places:
         first = order.first()
         return 1 if first is None else first[0] >> TURN_BITS
 
-    def _line_up(self, slot: int, line: Line, turn_key: int, age_key: int) -> None:
+    def _line_up(self, slot: int, line: Line, turn_key: int, age_key: int, work_s: float) -> None:
+        self._newest = None
         line.places.add(age_key, slot)
-        self._order.add(turn_key, slot)
+        self._order.weigh_in(turn_key, slot, as_parts(work_s))
         self.places += 1
         length = len(line.places)
         self.tenants += length == 1
@@ -197,6 +255,7 @@ class Places:
         self._sort_by_length(line.tenant, length - 1, length)
 
     def _end_place(self, slot: int, line: Line, turn_key: int, age_key: int) -> None:
+        self._newest = None
         self._slots.end_place(slot)
         self._order.remove(turn_key)
         line.places.remove(age_key)

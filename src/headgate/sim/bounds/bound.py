@@ -153,12 +153,17 @@ def _windows(needs: Sequence[_Need], engines: int, ttft_slo_s: float) -> float:
 
 
 def _size_blind(needs: Sequence[_Need], engines: int, ttft_slo_s: float) -> float:
-    """Return how many remain when each window serves the share that its capacity is of its demand."""
+    """Return how many remain when each window serves the share that its capacity is of its demand.
+
+    The last window ends with the last deadline: what an engine could do after that serves nobody.
+    """
     length_s = _WINDOWS_PER_SLO[1] * ttft_slo_s
+    last_s = needs[-1].at_s + ttft_slo_s
     served = 0.0
-    for _, group in groupby(needs, key=lambda need: need.at_s // length_s):
+    for index, group in groupby(needs, key=lambda need: need.at_s // length_s):
         sizes = [need.attained_s for need in group]
-        served += len(sizes) * min(1.0, engines * length_s / sum(sizes))
+        room_s = engines * (min((index + 1.0) * length_s, last_s) - index * length_s)
+        served += len(sizes) * min(1.0, room_s / sum(sizes))
     return served
 
 

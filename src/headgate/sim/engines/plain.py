@@ -73,6 +73,54 @@ class DelayStation:
             self._reports.finished(attempt, 1)
 
 
+class PacedStation:
+    """As many streams as it is given attempts, each at its own steady pace, whatever runs beside it.
+
+    An answer of n tokens takes `first_token_s` + n x `pace_s`.
+    """
+
+    def __init__(self, name: str, loop: Loop, reports: Reports, first_token_s: float, pace_s: float) -> None:
+        self.name = name
+        self._loop = loop
+        self._reports = reports
+        self._first_token_s = first_token_s
+        self._pace_s = pace_s
+        self._begun_at: dict[int, float] = {}
+
+    def start(self, attempt: int, job: Job) -> None:
+        """Read its prompt, then stream at the pace."""
+        begun_at = self._begun_at[attempt] = self._loop.now + self._first_token_s
+        self._loop.at(begun_at, self._begun, attempt, ENGINES)
+        tokens = job.output_tokens
+        self._loop.at(begun_at + tokens * self._pace_s, self._done, (attempt, tokens), ENGINES)
+
+    def hang_up(self, attempt: int) -> None:
+        """Let go at once."""
+        self._begun_at.pop(attempt, None)
+
+    def produced(self, attempt: int) -> int:
+        """Return the tokens of its time so far."""
+        begun_at = self._begun_at.get(attempt)
+        return 0 if begun_at is None else max(0, int((self._loop.now - begun_at) / self._pace_s))
+
+    def read(self) -> Reading:
+        """Return how many it serves."""
+        return Reading(len(self._begun_at), 0)
+
+    def totals(self) -> EngineTotals:
+        """Return nothing: nobody asks it for its tokens."""
+        return EngineTotals(0, 0, 0)
+
+    def _begun(self, attempt: int) -> None:
+        if attempt in self._begun_at:
+            self._reports.first_token(attempt)
+
+    def _done(self, ended: tuple[int, int]) -> None:
+        attempt, tokens = ended
+        if self._begun_at.pop(attempt, None) is not None:
+            self._reports.finished(attempt, tokens)
+
+
 class SharedStation:
     """One server shared equally: with n present each proceeds at 1 / n.
 

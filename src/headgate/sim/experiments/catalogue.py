@@ -9,6 +9,7 @@ from headgate.sim.experiments.hints import HINT_QUALITY
 from headgate.sim.experiments.isolation import LANE_ISOLATION
 from headgate.sim.experiments.limiter_shootout import LIMITER_SHOOTOUT
 from headgate.sim.experiments.overload import NO_GATE_VS_GATE
+from headgate.sim.experiments.promises import HINTS
 from headgate.sim.experiments.queue_rules import QUEUE_RULES
 from headgate.sim.experiments.ramps import EARLIEST_WARNING, EARLY_WARNING, FALSE_ALARMS
 from headgate.sim.experiments.sizing import SIZING
@@ -24,6 +25,7 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
             NO_GATE_VS_GATE,
             RETRY_STORM,
             HINT_QUALITY,
+            HINTS,
             HEAVY_TAIL,
             TELEMETRY_DELAY,
             ABORT_LAG,

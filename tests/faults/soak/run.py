@@ -36,6 +36,8 @@ _SETTINGS = {
     "lanes.*.ttft_slo": "2s",
     "lanes.*.max_queue": "16",
     "limits.first_event": "2s",
+    # Longer than any pause of a user, though the machine stand still for some seconds.
+    "limits.idle": "6s",
     # So few that all are in memory when the warm-up is over.
     "records.kept_attempts": "500",
 }

@@ -12,7 +12,7 @@ from faults.talk import chat, request
 
 _MEAN_PAUSE_S = 0.3
 _MOST_PAUSE_S = 1.0
-"""Longer than that, and the gate closes a kept connection just when the next request comes."""
+"""Far below the idle time after which the gate closes a kept connection, perhaps just when the next request comes."""
 _MOST_RETRIES = 3
 _SOON_S = 0.3
 """Within such a time requests are held, admitted and begun."""

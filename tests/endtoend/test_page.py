@@ -111,6 +111,13 @@ async def ask(port: int, output_tokens: int, number: int) -> None:
     writer.close()
 
 
+def in_words(gap_s: float) -> str:
+    """Return a gap as the page writes it, whatever the embedded engine made of it on this machine."""
+    if gap_s < 0.0005:
+        return "0 s"
+    return f"{max(1, round(1000 * gap_s))} ms" if gap_s < 0.0995 else f"{gap_s:.1f} s"
+
+
 @pytest.fixture(scope="module")
 def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """One browser for all tests: to start one takes a second."""
@@ -169,7 +176,7 @@ def test_the_page_shows_the_numbers_of_the_state_and_asks_nobody_else(
             load = text(fresh, f"#engines tbody tr:nth-child({index}) td:nth-child(2)")
             assert load == f"{engine['running']} of {engine['limit']}"
             pace = text(fresh, f"#engines tbody tr:nth-child({index}) td:nth-child(4)")
-            assert pace.startswith(f"{max(1, round(1000 * engine['lately']['gap_mean_s']))} ms ± "), pace
+            assert pace.startswith(f"{in_words(engine['lately']['gap_mean_s'])} ± "), pace
             cached = text(fresh, f"#engines tbody tr:nth-child({index}) td:nth-child(6)")
             assert (cached, engine["lately"]["prefix_hit_share"]) == ("unknown", None)
         shown_good = fresh.run("return [...document.querySelectorAll('#decisions .good')].length")

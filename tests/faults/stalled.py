@@ -21,12 +21,14 @@ from faults.talk import chat
 from headgate.testing import FakeUpstream, Line, answer_politely, answers
 
 SETTINGS = {
+    "engines.*.health": "null",
+    "limits.header_deadline": "1m",
     "limits.write_stall": "10m",
     "limits.upstream_connect": "1m",
     "limits.connections": "1000000",
     "lanes.*.max_queue": "1000000",
 }
-"""Nobody is cut before the figures are taken."""
+"""Nobody is cut before the figures are taken, and no engine is out because this machine is busy."""
 
 MOST_BYTES = 80 * 1024
 """For each reader: the gate buffers 64 KiB of an answer; the rest is two connections and an attempt."""

@@ -50,6 +50,11 @@ def _places(*entries: Entry, bound: int = 100) -> Places:
     return places
 
 
+def _rank(places: Places, tenant: str, lined_up_at: float, number: int, now: float) -> int:
+    """Return the fair place (1 is next) of a request of this age among those who are expected back."""
+    return places.stand(tenant, lined_up_at, number, now).place
+
+
 def test_only_the_same_tenant_and_the_same_body_match() -> None:
     entry = _entry()
     places = _places(entry)
@@ -134,18 +139,18 @@ def test_one_refused_just_now_does_not_hide_an_equal_one_that_may_match() -> Non
 
 def test_a_tenant_alone_has_the_whole_line() -> None:
     places = _places(*[_entry(float(age), tenant="a") for age in range(4)])
-    assert places.rank("a", 99.0, 10**6, 4.0) == 5
-    assert places.rank("a", 1.5, 0, 4.0) == 3
+    assert _rank(places, "a", 99.0, 10**6, 4.0) == 5
+    assert _rank(places, "a", 1.5, 0, 4.0) == 3
 
 
 def test_a_newcomer_of_another_tenant_is_behind_those_whose_turn_it_is_and_no_more() -> None:
     places = _places(*[_entry(float(age), tenant="a") for age in range(4)])
-    assert places.rank("b", 9.0, 10**6, 4.0) == 2
+    assert _rank(places, "b", 9.0, 10**6, 4.0) == 2
     places.leave(_entry(9.0, tenant="b"))
-    assert places.rank("b", 9.5, 10**6, 4.0) == 4
-    assert places.rank("c", 9.5, 10**6, 4.0) == 3
+    assert _rank(places, "b", 9.5, 10**6, 4.0) == 4
+    assert _rank(places, "c", 9.5, 10**6, 4.0) == 3
     # The long line waits for the short one's one place, not for as many as its own.
-    assert places.rank("a", 99.0, 10**6, 4.0) == 6
+    assert _rank(places, "a", 99.0, 10**6, 4.0) == 6
 
 
 @pytest.mark.parametrize("tenants", [2, 3, 7])
@@ -156,7 +161,7 @@ def test_with_equal_lines_each_tenant_is_promised_its_share(tenants: int) -> Non
         for age in range(20):
             places.leave(_entry(tenant * 20.0 + age, tenant=str(tenant), due_at=900.0, place_until=999.0))
     for tenant in range(tenants):
-        ranks = [places.rank(str(tenant), tenant * 20.0 + age + 0.5, 0, 300.0) for age in range(19)]
+        ranks = [_rank(places, str(tenant), tenant * 20.0 + age + 0.5, 0, 300.0) for age in range(19)]
         # Just behind its (age + 1)-th place, and so in its (age + 2)-th turn.
         assert all((age + 1) * tenants < rank <= (age + 2) * tenants for age, rank in enumerate(ranks))
 
@@ -169,7 +174,7 @@ def test_no_two_are_promised_the_same_place_and_none_is_left_out() -> None:
         entry = _entry(float(age), tenant=tenant, body=age, due_at=900.0, place_until=999.0)
         places.leave(entry)
         promised.append(entry)
-    ranks = [places.rank(entry.tenant, entry.first_seen, entry.number, 300.0) for entry in promised]
+    ranks = [_rank(places, entry.tenant, entry.first_seen, entry.number, 300.0) for entry in promised]
     assert sorted(ranks) == list(range(1, 301))
 
 
@@ -179,22 +184,22 @@ def test_when_the_others_have_gone_the_rest_of_a_line_moves_up() -> None:
     for age in range(4):
         theirs.append(_entry(age + 10.0, tenant="b", body=age, due_at=20.0))
         places.leave(theirs[-1])
-    assert places.rank("a", mine[3].first_seen, mine[3].number, 10.0) == 7
+    assert _rank(places, "a", mine[3].first_seen, mine[3].number, 10.0) == 7
     for entry in theirs:
         places.take(_found(places, entry, 19.5))
-    assert places.rank("a", mine[3].first_seen, mine[3].number, 10.0) == 4
+    assert _rank(places, "a", mine[3].first_seen, mine[3].number, 10.0) == 4
 
 
 def test_a_request_that_is_refused_again_keeps_its_turn() -> None:
     ours = [_entry(float(age), tenant="a", body=age) for age in range(3)]
     places = _places(*ours, *[_entry(float(age), tenant="b", body=age) for age in range(3)])
     first, number = ours[0].first_seen, ours[0].number
-    before = places.rank("a", first, number, 10.0)
+    before = _rank(places, "a", first, number, 10.0)
     for _ in range(5):
         found = _found(places, ours[0], 10.0)
         places.take(found)
         places.leave(_refused_again(found, known_from=9.0, due_at=10.0, place_until=12.0))
-        assert places.rank("a", first, number, 10.0) == before == 1
+        assert _rank(places, "a", first, number, 10.0) == before == 1
 
 
 def test_a_request_that_has_lost_its_place_is_known_by_its_age_and_stands_last() -> None:
@@ -206,7 +211,7 @@ def test_a_request_that_has_lost_its_place_is_known_by_its_age_and_stands_last()
     places.leave(lost)
     again = _found(places, ours[0], 10.0)
     assert (again.first_seen, again.early_returns, again.number) == (0.0, 3, 10**6)
-    assert places.rank("t", 5.0, 10**6, 10.0) == 3
+    assert _rank(places, "t", 5.0, 10**6, 10.0) == 3
 
 
 @pytest.mark.parametrize(("now", "early"), [(1.0, True), (8.9, True), (9.0, False), (12.0, False)])
@@ -218,7 +223,7 @@ def test_inv_7_equal_ages_keep_their_numbers_order() -> None:
     """INV-7: who arrived in the same instant as everybody else stands where its number says."""
     same = [_entry(0.0) for _ in range(5)]
     places = _places(*same)
-    assert [places.rank("t", 0.0, entry.number, 1.0) for entry in same] == [1, 2, 3, 4, 5]
+    assert [_rank(places, "t", 0.0, entry.number, 1.0) for entry in same] == [1, 2, 3, 4, 5]
 
 
 def test_a_place_ends_before_its_entry() -> None:
@@ -236,8 +241,8 @@ def test_a_place_ends_before_its_entry() -> None:
 def test_a_look_ahead_sees_what_will_be_over_and_changes_nothing() -> None:
     places = _places(_entry(), _entry(tenant="u", place_until=15.0))
     assert places.standing(13.0) == (1, 2)
-    assert places.rank("t", 99.0, 10**6, 13.0) == 2
-    assert places.rank("t", 99.0, 10**6, 25.0) == 1
+    assert _rank(places, "t", 99.0, 10**6, 13.0) == 2
+    assert _rank(places, "t", 99.0, 10**6, 25.0) == 1
     assert places.standing(25.0) == (0, 0)
     assert places.standing(5.0) == (2, 2)
 
@@ -268,7 +273,7 @@ def test_the_longest_line_is_known_after_it_has_shrunk() -> None:
         places.leave(_entry(tenant="new"))
     assert places.leave(_entry(tenant="third"))
     # The line of four is the longest now: it has lost one, and the line of three has lost none.
-    assert places.rank("other", 99.0, 10**6, 1.0) == places.rank("new", 99.0, 10**6, 1.0) == 8
+    assert _rank(places, "other", 99.0, 10**6, 1.0) == _rank(places, "new", 99.0, 10**6, 1.0) == 8
     assert places.entries == 7
 
 
@@ -358,13 +363,15 @@ def test_a_look_ahead_tells_what_the_next_event_will_find(
     places = Places(len(records))
     for who_else, hint in records:
         places.leave(_entry(0.0, hint, tenant=str(who_else), known_until=hint + 2.0, place_until=hint + 1.0))
-    foreseen = [places.rank(str(who), at, 10**6, later) for at in (-1.0, 0.0, 1.0)]
+    foreseen = [_rank(places, str(who), at, 10**6, later) for at in (-1.0, 0.0, 1.0)]
     room, standing = places.has_room_for(str(who), later), places.standing(later)
+    several = places.has_several(later)
     places.expire(later)
 
-    assert [places.rank(str(who), at, 10**6, later) for at in (-1.0, 0.0, 1.0)] == foreseen
+    assert [_rank(places, str(who), at, 10**6, later) for at in (-1.0, 0.0, 1.0)] == foreseen
     assert places.has_room_for(str(who), later) is room
     assert places.standing(later) == standing
+    assert several is places.has_several(later) is (places.tenants > 1)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

@@ -92,7 +92,7 @@ def promise(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[float, fl
         late_s *= _SURER
     wait_s = _wait_behind_s(draft, place, first, work_s, now)
     expected_s, late_s, by_s = _behind_shorter(draft, wait_s, late_s, now)
-    if places.tenants > 1:  # and not `by_s`: who might still be in time is not sent away for it
+    if places.has_several(now):  # and not `by_s`: who might still be in time is not sent away for it
         expected_s *= 1.0 + pool.overtaking.share
     if not measured:
         by_s = 0.0

@@ -121,12 +121,8 @@ class Places:
                 return entry
         return None
 
-    def rank(self, tenant: str, lined_up_at: float, number: int, now: float) -> int:
-        """Return the fair place (1 is next) of a request of this age among those who are expected back."""
-        return self.stand(tenant, lined_up_at, number, now)[0]
-
     def stand(self, tenant: str, lined_up_at: float, number: int, now: float, most: int = 0) -> Standing:
-        """Return where a request of this age stands, with the work of `most` who stand before it."""
+        """Return the fair place (1 is next) of a request of this age, with the work of `most` who stand before it."""
         if not self._order:
             return Standing(1, 1, 0.0, _NOBODY_AHEAD)
         age, newest = age_key(lined_up_at, number), self._newest
@@ -155,9 +151,14 @@ class Places:
             return self._longest > len(self._places_of(tenant))
         if any(self._slots.ending(slot)[2] <= now for slot in over):
             return True
-        gone = Counter(line.tenant for slot in over if (line := self._slots.line[slot]))
-        lengths = {name: len(line.places) - gone[name] for name, line in self._lines.items()}
+        lengths = _lengths(self._lines, self._slots, over)
         return max(lengths.values()) > lengths.get(tenant, 0)
+
+    def has_several(self, now: float) -> bool:
+        """Return whether more than one tenant has a place at this time; what has run out is none."""
+        if self.tenants < 2 or not (over := self._over(now)):
+            return self.tenants > 1
+        return sum([length > 0 for length in _lengths(self._lines, self._slots, over).values()]) > 1
 
     def standing(self, now: float) -> tuple[int, int]:
         """Return how many places and entries there are at this time, what has run out not counted."""
@@ -311,3 +312,9 @@ class Places:
         self._drop(newest[1], line)
         self.dropped += 1
         return True
+
+
+def _lengths(lines: dict[str, Line], slots: Slots, over: list[int]) -> dict[str, int]:
+    """Return how many places each tenant has without those in these slots."""
+    gone = Counter(line.tenant for slot in over if slots.turn_key(slot) and (line := slots.line[slot]))
+    return {name: len(line.places) - gone[name] for name, line in lines.items()}

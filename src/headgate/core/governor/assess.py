@@ -9,9 +9,9 @@ from typing import Final
 
 from headgate.core.decisions import Admit, Hold, Leg, Reshaped, Yield
 from headgate.core.events import Arrived
+from headgate.core.governor.forecast import forecast
 from headgate.core.governor.hint_truth import is_back_when_told
 from headgate.core.governor.knowledge import Knowledge
-from headgate.core.governor.promises import expected_wait_s
 from headgate.core.governor.records import Attempt, Engine, Lane
 from headgate.core.governor.refusal import refusal
 from headgate.core.governor.turns import ahead_of, may_go
@@ -117,7 +117,7 @@ def _observed(knowledge: Knowledge, plan: Plan, now: float) -> Plan:
     if knowledge.hard_cap and all(engine.gate.streams >= engine.limit for engine in draft.route.up):
         return plan
     plan.engine = engine = min(draft.route.up, key=lambda each: each.gate.streams / each.limit)
-    admit = admission(draft, engine, engine.expected_ttft_s(draft.prompt_tokens), now)
+    admit = admission(draft, engine, engine.expected_ttft_s(draft.prompt_tokens, now), now)
     plan.decision = admit._replace(would=would)
     return plan
 
@@ -210,15 +210,16 @@ def _judge(knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float
     roomy = knowledge.roomy_engine(draft, engines, now) if may_go(draft, ahead, now) else None
     if roomy is not None:
         engine, ttft_s = roomy
-        if not engine.is_in_time(draft, ttft_s, now):
-            return _refused(knowledge, draft, entry, now, Reason.TOO_LATE, ttft_s, draft.deadline - now)
+        upper_s = ttft_s if _is_due(entry, now) else engine.upper_ttft_s(ttft_s, draft.prompt_tokens)
+        if not engine.is_in_time(draft, upper_s, now):
+            return _refused(knowledge, draft, entry, now, Reason.TOO_LATE, upper_s, draft.deadline - now)
         return Plan(draft, entry, engine, admission(draft, engine, ttft_s, now), 0.0)
     full = _over_bounds(knowledge, draft, entry, now)
     if full is not None:
         # Not by `*full`: a starred call costs 0.2 us more.
         reason, value, bound = full
         return _refused(knowledge, draft, entry, now, reason, value, bound)
-    return _judge_wait(knowledge, draft, entry, now, ahead + 1, engines)
+    return _judge_wait(knowledge, draft, entry, now, ahead + 1)
 
 
 def _judge_wait(
@@ -227,13 +228,9 @@ def _judge_wait(
     entry: Entry | None,
     now: float,
     place: int,
-    engines: tuple[Engine, ...],
 ) -> Plan:
     """Hold it at this place if it will make it from there."""
-    openings = draft.route.pool.openings
-    wait_s = expected_wait_s(draft, place, now)
-    upper_s = wait_s + openings.upper_s(place)
-    ttft_s = min([engine.expected_ttft_s(draft.prompt_tokens) for engine in engines])
+    wait_s, upper_s, ttft_s = forecast(draft, place, now)
     due_hold_s = _due_hold_s(entry, now)
     if now + upper_s + ttft_s > draft.deadline and not _keeps_its_promise(draft, due_hold_s, ttft_s, now):
         left_s = draft.deadline - now

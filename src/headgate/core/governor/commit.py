@@ -143,7 +143,9 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
     draft.engine = engine
     draft.state = State.PREFILL
     draft.admitted_at = now
-    draft.prefill_ahead = gate.prefill_tokens
+    draft.prefill_ahead = engine.unread_tokens(now)
+    if not gate.prefill_tokens:
+        engine.reading.began(now)
     draft.expected_ttft_s = decision.expected_ttft_s
     gate.take(draft.attempt, leg.kv_tokens, leg.prompt_tokens)
     if engine.signal is not None:

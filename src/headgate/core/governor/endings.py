@@ -50,10 +50,13 @@ def first_token(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
     attempt.state = State.DECODE
     attempt.first_token_at = now
     began(attempt, engine, now)
-    engine.service.learn_ttft(attempt.prompt_tokens + attempt.prefill_ahead, now - attempt.admitted_at)
-    engine.longest_read = max(engine.longest_read, attempt.prompt_tokens + attempt.prefill_ahead)
+    service, took_s = engine.service, now - attempt.admitted_at
+    engine.reading.erred(attempt.expected_ttft_s, took_s)
+    service.learn_ttft(attempt.prompt_tokens + attempt.prefill_ahead, took_s)
+    engine.longest_read = max(engine.longest_read, attempt.prompt_tokens + int(attempt.prefill_ahead))
     engine.gate.prefilled(attempt.attempt)
-    attempt.read_before = engine.service.has_read(attempt.prompt_tokens)
+    engine.reading.read(attempt.prompt_tokens, service.ttft_s(0), now)
+    attempt.read_before = service.has_read(attempt.prompt_tokens)
     knowledge.note(attempt, engine)
 
 
@@ -270,7 +273,10 @@ def release(knowledge: Knowledge, attempt: Attempt, now: float, *, for_good: boo
         engine.pool.done_work_s += attempt.service_s
     if engine.signal is not None:
         engine.signal.inflight(engine.gate.streams - 1)
+    given_tokens = engine.gate.prefill_tokens
     if engine.gate.release(attempt.attempt):
+        if engine.gate.prefill_tokens < given_tokens:
+            engine.reading.interrupted(now)
         attempt.lane.little.leave(now)
         if (shares := engine.pool.shares) is not None:
             shares.left(attempt.lane.settings.name, now)

@@ -102,7 +102,7 @@ class Governor:
             recognised=draft.recognised,
             deadline=draft.deadline,
             expected_wait_s=plan.expected_wait_s,
-            expected_ttft_s=engine.expected_ttft_s(draft.prompt_tokens) if engine else 0.0,
+            expected_ttft_s=engine.expected_ttft_s(draft.prompt_tokens, now) if engine else 0.0,
             running=knowledge.running(),
             held=knowledge.held_count,
             limit=knowledge.stream_limit(),
@@ -250,6 +250,7 @@ class Governor:
             if attempt.arrival.stream:
                 return False
             attempt.engine.gate.prefilled(attempt.attempt)
+            attempt.engine.reading.interrupted(now)
             attempt.engine.service.has_read(attempt.prompt_tokens)
             knowledge.placement.changed(attempt.engine)
             return True

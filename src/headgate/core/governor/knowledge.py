@@ -149,12 +149,12 @@ class Knowledge:
             engine = engines[0]
             if not engine.has_room(draft, now):
                 return None
-            return engine, engine.expected_ttft_s(prompt_tokens)
+            return engine, engine.expected_ttft_s(prompt_tokens, now)
         cheapest = self.placement.cheapest(draft, engines, now)
         if cheapest is None:
             return None
-        ttft_s = cheapest.expected_ttft_s(prompt_tokens)
-        if now + ttft_s <= draft.deadline:
+        ttft_s = cheapest.expected_ttft_s(prompt_tokens, now)
+        if now + cheapest.upper_ttft_s(ttft_s, prompt_tokens) <= draft.deadline:
             return cheapest, ttft_s
         return self.placement.soonest(draft, engines, now)
 
@@ -213,5 +213,6 @@ def new_engine(settings: EngineSettings, now: float) -> Engine:
 def _count_held(pool: Pool, attempt: Attempt, more: int) -> None:
     """Count somebody who begins to wait (1) or no longer does (-1)."""
     pool.held_count += more
+    pool.held_prompt_tokens += more * attempt.prompt_tokens
     # Of nobody nothing remains, however the sums were rounded.
     pool.held_work_s = pool.held_work_s + more * attempt.service_s if pool.held_count else 0.0

@@ -113,9 +113,12 @@ class Openings:
         self._prompt_metered = [each for each in self._up() if each.gate.prefill_limit is not None]
         self._stale = True
 
-    def wait_s(self, place: int, now: float) -> float:
-        """Return the expected time until the `place`-th permit (1 is next) comes free."""
-        if self._prompt_metered and (reading_s := self._reading_s(place)) is not None:
+    def wait_s(self, place: int, now: float, *, prompts: bool = True) -> float:
+        """Return the expected time until the `place`-th permit (1 is next) comes free.
+
+        Without `prompts` it is asked for streams and memory alone, whatever has to be read.
+        """
+        if prompts and self._prompt_metered and (reading_s := self._reading_s(place)) is not None:
             return reading_s
         ends = self._sorted_ends()
         per_s = self.per_s()
@@ -174,12 +177,12 @@ class Openings:
         running = sorted([each for each in self._attempts.values() if self._is_ours(each)], key=_listed_end)
         return sorted([_likely_end(each, (at + 0.5) / len(running), now) for at, each in enumerate(running)])
 
-    def upper_s(self, place: int, *, mean_is_known: bool = True) -> float:
+    def upper_s(self, place: int, *, mean_is_known: bool = True, prompts: bool = True) -> float:
         """Return how much longer than expected the `place`-th permit may take, nine times in ten.
 
-        `mean_is_known` leaves out that the mean of all permits is itself an estimate.
+        `mean_is_known` leaves out that the mean of all permits is itself an estimate; `prompts` as for `wait_s`.
         """
-        if self._reading_s(place) is not None:
+        if prompts and self._reading_s(place) is not None:
             return 0.0
         up = self._up()
         widest_s = 0.0
@@ -202,8 +205,8 @@ class Openings:
         """Return the time until the prompts before this place are read, where nothing else is in the way."""
         least_s: float | None = None
         for each in self._prompt_metered:
-            if each.only_prompts_block(place):
-                reading_s = each.reading_s(place)
+            if _only_prompts_block(each, place):
+                reading_s = _reading_s(each, place)
                 if least_s is None or reading_s < least_s:
                     least_s = reading_s
         return least_s
@@ -240,6 +243,20 @@ class Openings:
             attempt.listed_end = None
         if attempt.state is not State.OVER:
             insort(ends, _list_anew(attempt))
+
+
+def _only_prompts_block(engine: Engine, place: int) -> bool:
+    """Return whether so many usual attempts more could start, but for prompts that are not yet read."""
+    gate = engine.gate
+    if gate.prefill_limit is None or gate.streams + place > engine.limit:
+        return False
+    usual_tokens = engine.work_prompt.mean + engine.work_output.mean
+    return gate.kv_limit is None or gate.kv_tokens + place * usual_tokens <= gate.kv_limit
+
+
+def _reading_s(engine: Engine, place: int) -> float:
+    """Return how long the prompts before this place take to be read."""
+    return engine.service.ttft_s(engine.gate.prefill_tokens + (place - 1) * engine.work_prompt.mean)
 
 
 def _list_anew(attempt: Attempt) -> float:

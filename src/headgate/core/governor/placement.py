@@ -85,7 +85,7 @@ class Placement:
     def soonest(self, draft: Attempt, engines: tuple[Engine, ...], now: float) -> tuple[Engine, float] | None:
         """Return the engine with room where this attempt's first token comes first, and when; None without room."""
         times = [
-            (engine.expected_ttft_s(draft.prompt_tokens), engine)
+            (engine.expected_ttft_s(draft.prompt_tokens, now), engine)
             for engine in _with_room(draft, engines, now)
         ]
         if not times:

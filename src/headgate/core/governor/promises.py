@@ -10,6 +10,7 @@ from array import array
 from math import inf
 from typing import Final
 
+from headgate.core.governor.forecast import expected_wait_s, reading_wait_s
 from headgate.core.governor.knowledge import Knowledge
 from headgate.core.governor.openings import LISTED
 from headgate.core.governor.records import Attempt
@@ -55,19 +56,6 @@ def spread(count: int) -> float:
     return (count + 1) * _GOLDEN % 1.0
 
 
-def expected_wait_s(draft: Attempt, place: int, now: float) -> float:
-    """Return how long an attempt at this place is expected to wait: for permits, and for accounts where those bind."""
-    route = draft.route
-    if route.up[0].provider is None:
-        return route.pool.openings.wait_s(place, now)
-    accounts = [engine.provider for engine in route.up if engine.provider is not None]
-    free = sum([engine.limit - engine.gate.streams for engine in route.up])
-    permit_s = 0.0 if place <= free else route.pool.openings.wait_s(place - max(0, free), now)
-    if len(accounts) < len(route.up):
-        return permit_s
-    return max(permit_s, min([account.wait_s(draft, now, place) for account in accounts]))
-
-
 def promise(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[float, float]:
     """Return when this client, refused now, would be admitted if it came back then, in [0.1, 60] s, and by when for sure.
 
@@ -91,6 +79,8 @@ def promise(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[float, fl
     if not draft.recognised and _holds_newcomers(draft):
         late_s *= _SURER
     wait_s = _wait_behind_s(draft, place, first, work_s, now)
+    if draft.queue.offered is None:
+        wait_s = max(wait_s, reading_wait_s(draft, held, now))
     expected_s, late_s, by_s = _behind_shorter(draft, wait_s, late_s, now)
     if places.has_several(now):  # and not `by_s`: who might still be in time is not sent away for it
         expected_s *= 1.0 + pool.overtaking.share

@@ -25,6 +25,7 @@ from headgate.core.queues.window import BatchWindow
 from headgate.core.quotas.amounts import Reservation
 from headgate.core.settings import EngineSettings, LaneSettings, ServicePrior
 from headgate.core.sizing.permit_times import PermitTimes
+from headgate.core.sizing.reading import Reading
 from headgate.core.sizing.service_time import ServiceTime
 from headgate.core.slo import SloWatch
 from headgate.core.tickets import Places
@@ -133,8 +134,8 @@ class Attempt:
         self.hold_until: float | None = None
         self.give_up_at = now
         self.prompt_tokens = self.output_tokens = self.kv_tokens = 0
-        self.output_seen = self.prefill_ahead = self.read_before = 0
-        self.expected_ttft_s = self.engine_s = self.work_s = self.service_s = 0.0
+        self.output_seen = self.read_before = 0
+        self.prefill_ahead = self.expected_ttft_s = self.engine_s = self.work_s = self.service_s = 0.0
         self.engine: Engine | None = None
         self.admitted_at = 0.0
         self.first_token_at: float | None = None
@@ -163,13 +164,13 @@ class Foresight(Protocol):
     def unsettle(self) -> None:
         """Forget every derived number."""
 
-    def wait_s(self, place: int, now: float) -> float:
+    def wait_s(self, place: int, now: float, *, prompts: bool = True) -> float:
         """Return the expected time until the `place`-th permit comes free."""
 
     def wait_behind_s(self, first: "array[int]", work_s: float, now: float) -> float:
         """Return the expected time until a permit comes free behind so much work."""
 
-    def upper_s(self, place: int, *, mean_is_known: bool = True) -> float:
+    def upper_s(self, place: int, *, mean_is_known: bool = True, prompts: bool = True) -> float:
         """Return how much longer than expected it may take, nine times in ten."""
 
     def per_s(self) -> float:
@@ -230,6 +231,7 @@ class Engine:
         "pool",
         "position",
         "provider",
+        "reading",
         "retired",
         "seen",
         "service",
@@ -249,6 +251,7 @@ class Engine:
         self.gate = Gate(limit, settings.kv_tokens, settings.prefill_tokens)
         self.signal: Signal | None = None
         self.service = ServiceTime(settings.prior)
+        self.reading = Reading(settings.prior.ttft_per_token_s, now)
         self.drain = DrainRate(settings.max_inflight)
         self.drain_read: DrainReading | None = None
         self.permit_times = PermitTimes()
@@ -296,9 +299,17 @@ class Engine:
         """Return whether this engine answers for the model."""
         return not self.settings.models or model in self.settings.models
 
-    def expected_ttft_s(self, prompt_tokens: int) -> float:
-        """Return the predicted time to first token of a prompt admitted now, behind what is not yet prefilled."""
-        return self.service.ttft_s(prompt_tokens + self.gate.prefill_tokens)
+    def unread_tokens(self, now: float) -> float:
+        """Return the prompt tokens that it has yet to read."""
+        return self.reading.unread(self.gate.prefill_tokens, now)
+
+    def expected_ttft_s(self, prompt_tokens: int, now: float) -> float:
+        """Return the predicted time to first token of a prompt admitted now, behind what is not yet read."""
+        return self.service.ttft_s(prompt_tokens + self.unread_tokens(now))
+
+    def upper_ttft_s(self, ttft_s: float, prompt_tokens: int) -> float:
+        """Return what holds nine times in ten of this prediction: those ahead are doubted, a prompt alone is not."""
+        return ttft_s + self.reading.upper_share * max(0.0, ttft_s - self.service.ttft_s(prompt_tokens))
 
     def is_in_time(self, draft: Attempt, ttft_s: float, now: float) -> bool:
         """Return whether this attempt should be tried here, given its predicted time to first token."""
@@ -324,18 +335,6 @@ class Engine:
         """Return the expected time that one permit is out while the gate is full."""
         return self.service.service_s(self.work_prompt.mean, self.work_output.mean, self.drain.full_streams)
 
-    def only_prompts_block(self, place: int) -> bool:
-        """Return whether so many usual attempts more could start, but for prompts that are not yet read."""
-        gate = self.gate
-        if gate.prefill_limit is None or gate.streams + place > self.limit:
-            return False
-        usual_tokens = self.work_prompt.mean + self.work_output.mean
-        return gate.kv_limit is None or gate.kv_tokens + place * usual_tokens <= gate.kv_limit
-
-    def reading_s(self, place: int) -> float:
-        """Return how long the prompts before this place take to be read."""
-        return self.service.ttft_s(self.gate.prefill_tokens + (place - 1) * self.work_prompt.mean)
-
     def drains(self) -> DrainReading:
         """Return how this engine's gate empties while it is full; read anew when something has changed."""
         read = self.drain_read
@@ -349,7 +348,7 @@ class Engine:
 
 
 class Pool:
-    """Engines that share work; `held_count` attempts of `held_work_s` wait for them in `queues`, and `places` are expected back.
+    """Engines that share work; `held_count` attempts of `held_work_s` and `held_prompt_tokens` wait for them in `queues`, and `places` are expected back.
 
     `shares` divides their streams among lanes; None while there is one lane. `arrived`, `arrived_work_s` and
     `done_work_s` are what `warning` is fed with, next at `look_at`.
@@ -361,6 +360,7 @@ class Pool:
         "done_work_s",
         "engines",
         "held_count",
+        "held_prompt_tokens",
         "held_work_s",
         "look_at",
         "openings",
@@ -381,7 +381,7 @@ class Pool:
         self.places = places
         self.queues: list[Queue] = []
         self.shares: LaneShares | None = None
-        self.held_count = 0
+        self.held_count = self.held_prompt_tokens = 0
         self.held_work_s = 0.0
         self.overtaking = Overtaking()
         for engine in engines:

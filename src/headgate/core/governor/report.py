@@ -115,7 +115,7 @@ def _engine(engine: Engine, now: float) -> EngineSnapshot:
         prefill_tokens=gate.prefill_tokens,
         prefill_limit=gate.prefill_limit,
         drain_per_s=engine.drains().per_s,
-        expected_ttft_s=engine.expected_ttft_s(round(engine.work_prompt.mean)),
+        expected_ttft_s=engine.expected_ttft_s(round(engine.work_prompt.mean), now),
         expected_tpot_s=engine.service.tpot_s(gate.streams),
         expected_service_s=engine.expected_service_s(),
         abort_lag_s=engine.abort_lag.mean,

@@ -1,0 +1,106 @@
+"""When would a newcomer's first token come? Behind the permits that must end, and the prompts that must be read.
+
+An engine is two service centres: whoever waits needs a stream, and the time to read its prompt after all those before
+it. The later of the two counts. Prompts are a sum of tokens over a speed, and each is counted once: those that wait
+inside the engine delay the permit where the meter is full, and the first token after it where it is not.
+"""
+
+from math import inf
+
+from headgate.core.governor.records import Attempt, Engine
+
+
+def expected_wait_s(draft: Attempt, place: int, now: float) -> float:
+    """Return how long an attempt at this place is expected to wait: for permits, and for accounts where those bind."""
+    route = draft.route
+    if route.up[0].provider is None:
+        return route.pool.openings.wait_s(place, now)
+    accounts = [engine.provider for engine in route.up if engine.provider is not None]
+    free = sum([engine.limit - engine.gate.streams for engine in route.up])
+    permit_s = 0.0 if place <= free else route.pool.openings.wait_s(place - max(0, free), now)
+    if len(accounts) < len(route.up):
+        return permit_s
+    return max(permit_s, min([account.wait_s(draft, now, place) for account in accounts]))
+
+
+def forecast(draft: Attempt, place: int, now: float) -> tuple[float, float, float]:
+    """Return the wait for a permit at this place (1 is next), the same nine times in ten, and the time to first token after it.
+
+    The first is what is expected, in seconds from now. The sum of the others is when the first token has come nine times
+    in ten.
+    """
+    engines, openings = draft.route.up, draft.route.pool.openings
+    ttft_s = min([engine.expected_ttft_s(draft.prompt_tokens, now) for engine in engines])
+    if not _is_metered(engines):
+        wait_s = expected_wait_s(draft, place, now)
+        return wait_s, wait_s + openings.upper_s(place), ttft_s
+    permit_s = late_s = 0.0
+    beyond = place - sum([_free_streams(engine) for engine in engines])
+    if beyond > 0:
+        permit_s = openings.wait_s(beyond, now, prompts=False)
+        late_s = openings.upper_s(beyond, prompts=False)
+    reading_s, first_s = _reading(draft, place - 1, engines, now)
+    surely = 1.0 + sum([engine.reading.upper_share for engine in engines]) / len(engines)
+    ttft_s *= surely
+    first_s *= surely
+    upper_s = max(permit_s + late_s, reading_s + first_s - ttft_s)
+    return max(permit_s, reading_s), upper_s, ttft_s
+
+
+def reading_wait_s(draft: Attempt, ahead: int, now: float) -> float:
+    """Return how long the prompts of so many who wait keep it from a permit; 0 where no meter does."""
+    engines = draft.route.up
+    return _reading(draft, ahead, engines, now)[0] if _is_metered(engines) else 0.0
+
+
+def _is_metered(engines: tuple[Engine, ...]) -> bool:
+    """Return whether prompts may be what these engines' permits wait for."""
+    for engine in engines:  # noqa: SIM110 - a generator would cost every arrival 0.3 us
+        if engine.gate.prefill_limit is None or engine.provider is not None:
+            return False
+    return True
+
+
+def _free_streams(engine: Engine) -> int:
+    """Return how many streams are free and of use: none while memory is full.
+
+    Memory counts as it is now. A line does not need all of its own at once, for the first have ended before the last begin.
+    """
+    gate = engine.gate
+    usual_tokens = engine.work_prompt.mean + engine.work_output.mean
+    if gate.kv_limit is not None and gate.kv_tokens + usual_tokens > gate.kv_limit:
+        return 0
+    return max(0, engine.limit - gate.streams)
+
+
+def _reading(draft: Attempt, ahead: int, engines: tuple[Engine, ...], now: float) -> tuple[float, float]:
+    """Return how long prompts keep it from a permit, and how long its first token takes then, behind those in the meter."""
+    own, first = draft.prompt_tokens, engines[0]
+    unread = own + _tokens_of(draft, ahead)
+    room = 0
+    tokens_per_s = 0.0
+    for engine in engines:
+        unread += engine.unread_tokens(now)
+        room += engine.gate.prefill_limit or 0
+        per_token_s = engine.reading.per_token_s
+        tokens_per_s += 1.0 / per_token_s if per_token_s > 0.0 else inf
+    inside = min(unread, max(room, own))
+    outside_s = (unread - inside) / tokens_per_s
+    if unread > inside:
+        # The meter has room again when somebody's first token is out, which takes more than the reading.
+        outside_s += first.service.ttft_s(0)
+    return outside_s, first.service.ttft_s(max(own, inside / len(engines)))
+
+
+def _tokens_of(draft: Attempt, ahead: int) -> float:
+    """Return how many prompt tokens so many who go first have.
+
+    Who comes last is behind all that waits, and their tokens are known; in the middle, behind its part of them. Where the
+    shortest goes first those ahead are as long as who is admitted.
+    """
+    pool = draft.route.pool
+    if not ahead or not pool.held_count:
+        return 0.0
+    if draft.queue.offered is not None:
+        return ahead * draft.route.up[0].work_prompt.mean
+    return pool.held_prompt_tokens * ahead / pool.held_count

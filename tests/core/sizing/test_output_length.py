@@ -112,6 +112,19 @@ def test_classes_of_prompts_whose_answers_do_not_differ_are_expected_alike() -> 
     assert max(expected) < 1.1 * min(expected)
 
 
+@pytest.mark.parametrize("slope", [-0.7, 0.7])
+def test_what_prompts_say_of_answers_holds_for_prompts_that_nobody_was_served_yet(slope: float) -> None:
+    dice, sizes = Random(8), OutputLength()
+    for _ in range(600):
+        prompt = dice.randrange(100, 600)
+        answer = 150.0 * (prompt / 300.0) ** slope * dice.lognormvariate(-0.18, 0.6)
+        sizes.learn("m", "t", LANE, 4_096, prompt, max(1, round(answer)))
+
+    expected, _ = sizes.estimate("m", "t", LANE, 4_096, 1_000)
+
+    assert expected == pytest.approx(150.0 * (1_000 / 300.0) ** slope, rel=0.3)
+
+
 def test_one_tenant_with_long_answers_is_known_among_a_hundred_without() -> None:
     dice, short, long = Random(6), iter(_lengths(3_100, mean=60.0)), _lengths(60, mean=900.0, seed=7)
     sizes = OutputLength()

@@ -6,11 +6,12 @@ set `max_tokens` exactly (agents, classification, load tests) the answer is as l
 one whose recent logarithmic error is smaller.
 """
 
-from math import log
+from math import exp, log
 from typing import Final, Self
 
 from headgate.core.measure.sketch import Sketch
 from headgate.core.sizing.credibility import Credibility, Standing
+from headgate.core.sizing.prompt_trend import Centre, PromptTrend
 
 # The quantile that a reservation covers; what outgrows it is re-reserved as it streams.
 _RESERVED_SHARE: Final = 0.95
@@ -32,7 +33,8 @@ _LEAST_USED_SHARE: Final = 1e-4
 class LengthPredictor:
     """One key's answers and what they say of the next; lengths are output tokens.
 
-    A prediction is fixed + share x `max_tokens` + doubt x prior. `trust` is how far the key itself is believed, by
+    A prediction is fixed x lean + share x `max_tokens` + doubt x prior. `trend` says how answers go with prompts and `centre`
+    where the key's own lie; `lean` is what that makes of its mean. `trust` is how far the key itself is believed, by
     the `credibility` of its parent,
     `fixed` to `upper_share` are its own word, for the mean and for the reservation; the `all_` ones and `doubt`
     have the lower levels in them and are kept where there are few keys: every answer below changes them.
@@ -53,6 +55,7 @@ class LengthPredictor:
         "all_upper_fixed",
         "all_upper_share",
         "answers",
+        "centre",
         "children",
         "credibility",
         "doubt",
@@ -60,13 +63,16 @@ class LengthPredictor:
         "outputs",
         "parent",
         "share",
+        "trend",
         "trust",
         "upper_fixed",
         "upper_share",
     )
 
-    def __init__(self, parent: Self | None, *, is_bounded: bool) -> None:
+    def __init__(self, parent: Self | None, *, is_bounded: bool, trend: PromptTrend | None = None) -> None:
         self.parent = parent
+        self.trend = trend or PromptTrend()
+        self.centre = Centre(_MEMORY_ANSWERS)
         self.children: list[Self] = []
         self.credibility = Credibility()
         self._standing = Standing()
@@ -79,12 +85,23 @@ class LengthPredictor:
         self.all_fixed = self.all_share = self.all_upper_fixed = self.all_upper_share = 0.0
         self.doubt = 1.0
 
-    def learn(self, output_tokens: int, max_tokens: int | None, times: int) -> bool:
-        """Learn from one answer that stands for so many; return whether the predictions have changed."""
+    def learn(
+        self,
+        prompt: float,
+        output_tokens: int,
+        max_tokens: int | None,
+        times: int,
+        teaches: PromptTrend | None = None,
+    ) -> bool:
+        """Learn from one answer that stands for so many; return whether the predictions have changed.
+
+        `prompt` is the logarithm of its prompt's tokens; a tenant's key `teaches` its lane how answers go with prompts.
+        """
         said = log(output_tokens)
         self._log_allowed = allowed = 0.0 if max_tokens is None else log(max_tokens)
         if self.answers and self.parent is not None:
-            self.parent.credibility.scattered(said - self.word(allowed), self.weight())
+            self.parent.credibility.scattered(said - self.word(allowed, prompt), self.weight())
+        self.centre.add(prompt, said, times, teaches)
         self.answers += 1
         self._recent += 1
         self.outputs.add(output_tokens, times)
@@ -118,9 +135,16 @@ class LengthPredictor:
         self._recent //= 2
         return self._recent > 0
 
-    def word(self, allowed: float) -> float:
-        """Return what it says of an answer that is allowed so many tokens; both are logarithms."""
-        return self._log_used + allowed if self.share else self._log_mean
+    def word(self, allowed: float, prompt: float) -> float:
+        """Return what it says of an answer to such a prompt that is allowed so many tokens; all are logarithms."""
+        if self.share:
+            return self._log_used + allowed
+        return self._log_mean + self.trend.lean(prompt, self.centre)
+
+    def lean(self, prompt: float) -> float:
+        """Return what `fixed` has to be multiplied by for a prompt with this logarithm."""
+        lean = self.trend.lean(prompt, self.centre)
+        return exp(lean) if lean else 1.0
 
     def weight(self) -> float:
         """Return on how many answers its word rests."""
@@ -159,5 +183,6 @@ class LengthPredictor:
             return samples / (samples + _PRIOR_ANSWERS)
         if not below.answers:
             return 0.0
-        distance = self.word(self._log_allowed) - below.word(self._log_allowed)
+        at = self.centre.usual
+        distance = self.word(self._log_allowed, at) - below.word(self._log_allowed, at)
         return below.credibility.compare(self._standing, distance, self.weight(), below.weight())

@@ -2,13 +2,14 @@
 
 Keys form a hierarchy: (model, tenant, lane, log2 class of `max_tokens`, log2 class of the prompt), below it
 (model, tenant, lane), (model, lane), (model), and at the bottom the prior min(`max_tokens`, 256). Each predicts
-as `length_predictor` says, is believed as far as keys of its kind differ (`credibility`), and what lies below it by
-the rest.
+as `length_predictor` says, moved along the trend of its lane (`prompt_trend`), is believed as far as keys of its kind
+differ (`credibility`), and what lies below it by the rest.
 The tenant has a level of its own because setting `max_tokens` exactly is a habit of one tenant's code.
 Requests without `max_tokens` have keys of their own on every level: the answers of the others are cut off.
 """
 
 from collections.abc import Iterator
+from math import log
 from typing import Final
 
 from headgate.core.sizing.estimate_error import EstimateError
@@ -71,7 +72,7 @@ class OutputLength:
         user = self._tenants.get((model, tenant, lane, is_bounded)) if key is None else key.parent
         if user is None or (below := user.parent) is None:
             below = self._below(model, lane, is_bounded=is_bounded)
-        return _predict(key, user, below, max_tokens, min_tokens)
+        return _predict(key, user, below, log(prompt_tokens or 1), max_tokens, min_tokens)
 
     def learn(
         self,
@@ -92,15 +93,15 @@ class OutputLength:
         if user is None or (below := user.parent) is None:
             below = self._lane_of(model, lane, is_bounded=is_bounded)
         self._learned += 1
+        times, prompt = 1, log(prompt_tokens or 1)
         if self._learned % _COMPARE_EVERY == 0:
-            self._error.add(_predict(key, user, below, max_tokens, 0)[0], output_tokens)
-        times = 1
+            self._error.add(_predict(key, user, below, prompt, max_tokens, 0)[0], output_tokens)
         for level in (key, user):
             if level is not None and times:
-                level.learn(output_tokens, max_tokens, times)
+                level.learn(prompt, output_tokens, max_tokens, times, below.trend if level is user else None)
                 times *= _passed_on(level)
         if times:
-            _learn_shared(below, output_tokens, max_tokens, times)
+            _learn_shared(below, prompt, output_tokens, max_tokens, times)
 
     def error(self) -> ErrorReading:
         """Return how wrong the expectations have been, lately and over all keys."""
@@ -138,9 +139,10 @@ class OutputLength:
         model, tenant, lane, _ = name
         user = self._tenants.get((model, tenant, lane, is_bounded))
         if user is None:
-            user = LengthPredictor(self._lane_of(model, lane, is_bounded=is_bounded), is_bounded=is_bounded)
+            below = self._lane_of(model, lane, is_bounded=is_bounded)
+            user = LengthPredictor(below, is_bounded=is_bounded, trend=below.trend)
             self._tenants[model, tenant, lane, is_bounded] = user
-        key = self._keys[name] = LengthPredictor(user, is_bounded=is_bounded)
+        key = self._keys[name] = LengthPredictor(user, is_bounded=is_bounded, trend=user.trend)
         return key
 
     def _drop_idle(self) -> None:
@@ -179,6 +181,7 @@ def _predict(
     key: LengthPredictor | None,
     user: LengthPredictor | None,
     below: LengthPredictor,
+    prompt: float,
     max_tokens: int | None,
     min_tokens: int,
 ) -> tuple[int, int]:
@@ -190,13 +193,14 @@ def _predict(
         prior = min(PRIOR_OUTPUT_TOKENS, max_tokens)
         # Reserving all of a generous bound at first would run a few streams where sixteen fit.
         prior_reserved = min(_PRIOR_RESERVED_TOKENS, max_tokens)
-    likely = below.all_fixed + below.all_share * allowed + below.doubt * prior
-    upper = below.all_upper_fixed + below.all_upper_share * allowed + below.doubt * prior_reserved
+    lean = below.lean(prompt)
+    likely = lean * below.all_fixed + below.all_share * allowed + below.doubt * prior
+    upper = lean * below.all_upper_fixed + below.all_upper_share * allowed + below.doubt * prior_reserved
     for level in (user, key):
         if level is not None:
-            trust = level.trust
-            likely += trust * (level.fixed + level.share * allowed - likely)
-            upper += trust * (level.upper_fixed + level.upper_share * allowed - upper)
+            trust, lean = level.trust, level.lean(prompt)
+            likely += trust * (lean * level.fixed + level.share * allowed - likely)
+            upper += trust * (lean * level.upper_fixed + level.upper_share * allowed - upper)
     expected, reserved = int(likely + 0.5) or 1, int(upper + 0.5)
     expected = max(expected, min_tokens)
     if max_tokens is not None:
@@ -211,13 +215,15 @@ def _passed_on(key: LengthPredictor) -> int:
     return 0 if key.answers % _PASS_ON_EVERY else _PASS_ON_EVERY
 
 
-def _learn_shared(lane: LengthPredictor, output_tokens: int, max_tokens: int | None, times: int) -> None:
+def _learn_shared(
+    lane: LengthPredictor, prompt: float, output_tokens: int, max_tokens: int | None, times: int
+) -> None:
     """Teach a lane's key and, through it, its model's; a level that reads anew tells those above it."""
     below = lane.parent
     assert below is not None
-    is_news = lane.learn(output_tokens, max_tokens, times)
+    is_news = lane.learn(prompt, output_tokens, max_tokens, times)
     passed_on = _passed_on(lane)
-    if passed_on and below.learn(output_tokens, max_tokens, times * passed_on):
+    if passed_on and below.learn(prompt, output_tokens, max_tokens, times * passed_on):
         below.compose()
     elif is_news:
         lane.compose()

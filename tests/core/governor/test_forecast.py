@@ -23,15 +23,18 @@ def _gate(
     order: str = "arrival",
     streams: int = 20,
     engines: int = 1,
+    max_queue: int | None = None,
     **more: Any,
 ) -> Governor:
-    lane = LaneSettings("lane", deadline_s=deadline_s, order=order)
+    lane = LaneSettings("lane", deadline_s=deadline_s, order=order, max_queue=max_queue)
     each = EngineSettings("engine", streams, prefill_tokens=prefill_tokens, **{"prior": _READS, **more})
     return governor(lane, engines=tuple(replace(each, name=f"engine {number}") for number in range(engines)))
 
 
 def _ask(gate: Governor, attempt: int, now: float = 0.0, prompt_tokens: int = 100) -> Decision:
-    return gate.handle(Arrived(attempt, prompt_bytes=4 * prompt_tokens, max_tokens=100), now)[0]
+    return gate.handle(
+        Arrived(attempt, prompt_bytes=4 * prompt_tokens, max_tokens=100, fingerprint=lambda: attempt), now
+    )[0]
 
 
 def _wait_s(decision: Decision) -> float:
@@ -173,3 +176,14 @@ def test_nobody_is_told_to_come_back_before_the_prompts_that_wait_have_been_read
 
     assert isinstance(refused, Yield)
     assert refused.retry_after_s > 45.0
+
+
+@pytest.mark.parametrize("order", ["arrival", "short_first"])
+def test_where_nobody_is_held_the_prompts_of_those_who_are_away_count(order: str) -> None:
+    """19 of 20 streams are free, but the meter is full: each of 1000 tokens takes 5 s to be read. Hints are a little early."""
+    gate = _gate(100, order=order, max_queue=0, prior=replace(_READS, certain=True))
+    _ask(gate, 0)
+    refused = [_ask(gate, attempt, prompt_tokens=1_000) for attempt in range(1, 6)]
+    hints_s = [each.retry_after_s for each in refused if isinstance(each, Yield)]
+
+    assert hints_s == pytest.approx([0.5 + 5.0 * ahead for ahead in range(5)], rel=0.15, abs=0.3)

@@ -9,7 +9,7 @@ from typing import Final
 
 from headgate.core.decisions import Admit, Hold, Leg, Reshaped, Yield
 from headgate.core.events import Arrived
-from headgate.core.governor.forecast import forecast
+from headgate.core.governor.forecast import forecast, upper_ttft_s
 from headgate.core.governor.hint_truth import is_back_when_told
 from headgate.core.governor.knowledge import Knowledge
 from headgate.core.governor.records import Attempt, Engine, Lane
@@ -210,7 +210,7 @@ def _judge(knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float
     roomy = knowledge.roomy_engine(draft, engines, now) if may_go(draft, ahead, now) else None
     if roomy is not None:
         engine, ttft_s = roomy
-        upper_s = ttft_s if _is_due(entry, now) else engine.upper_ttft_s(ttft_s, draft.prompt_tokens)
+        upper_s = ttft_s if _is_due(entry, now) else upper_ttft_s(engine, ttft_s, draft.prompt_tokens)
         if not engine.is_in_time(draft, upper_s, now):
             return _refused(knowledge, draft, entry, now, Reason.TOO_LATE, upper_s, draft.deadline - now)
         return Plan(draft, entry, engine, admission(draft, engine, ttft_s, now), 0.0)

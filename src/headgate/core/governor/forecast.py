@@ -5,9 +5,14 @@ it. The later of the two counts. Prompts are a sum of tokens over a speed, and e
 inside the engine delay the permit where the meter is full, and the first token after it where it is not.
 """
 
+from array import array
 from math import inf
+from typing import Final
 
 from headgate.core.governor.records import Attempt, Engine
+
+# Work that takes no time is still work.
+_LEAST_WORK_S: Final = 1e-6
 
 
 def expected_wait_s(draft: Attempt, place: int, now: float) -> float:
@@ -35,22 +40,47 @@ def forecast(draft: Attempt, place: int, now: float) -> tuple[float, float, floa
         wait_s = expected_wait_s(draft, place, now)
         return wait_s, wait_s + openings.upper_s(place), ttft_s
     permit_s = late_s = 0.0
-    beyond = place - sum([_free_streams(engine) for engine in engines])
+    beyond = place - _free_streams(engines)
     if beyond > 0:
         permit_s = openings.wait_s(beyond, now, prompts=False)
         late_s = openings.upper_s(beyond, prompts=False)
-    reading_s, first_s = _reading(draft, place - 1, engines, now)
-    surely = 1.0 + sum([engine.reading.upper_share for engine in engines]) / len(engines)
+    reading_s, first_s = _reading(draft, _tokens_of(draft, place - 1), engines, now)
+    surely = _surely(engines)
     ttft_s *= surely
     first_s *= surely
     upper_s = max(permit_s + late_s, reading_s + first_s - ttft_s)
     return max(permit_s, reading_s), upper_s, ttft_s
 
 
-def reading_wait_s(draft: Attempt, ahead: int, now: float) -> float:
-    """Return how long the prompts of so many who wait keep it from a permit; 0 where no meter does."""
-    engines = draft.route.up
-    return _reading(draft, ahead, engines, now)[0] if _is_metered(engines) else 0.0
+def upper_ttft_s(engine: Engine, ttft_s: float, prompt_tokens: int) -> float:
+    """Return what holds nine times in ten of this prediction: those ahead are doubted, a prompt alone is not."""
+    return ttft_s + engine.reading.upper_share * max(0.0, ttft_s - engine.service.ttft_s(prompt_tokens))
+
+
+def wait_behind_s(
+    draft: Attempt, held: int, away_s: float, first: "array[int]", work_s: float, now: float
+) -> tuple[float, float]:
+    """Return how long it is expected to wait behind the held and the away, and how much longer reading may take.
+
+    So many are held; the work of those who are away is `away_s`, that of all `work_s`, in seconds of permits, and `first` is as
+    in `openings`. Prompts of the away are taken to be as large a part of it as of usual work. The second is nine times in ten.
+    """
+    engines, openings = draft.route.up, draft.route.pool.openings
+    if not _is_metered(engines):
+        return openings.wait_behind_s(first, work_s, 0, now), 0.0
+    permit_s = openings.wait_behind_s(first, work_s, _free_streams(engines), now)
+    usual, prompt_tokens = engines[0], engines[0].work_prompt.mean
+    away = away_s / max(_LEAST_WORK_S, usual.permit_s(prompt_tokens, usual.work_output.mean))
+    tokens = _tokens_of(draft, held) + away * prompt_tokens
+    reading_s, _ = _reading(draft, tokens, engines, now)
+    if reading_s <= permit_s:
+        return permit_s, 0.0
+    return reading_s, reading_s * (_surely(engines) - 1.0)
+
+
+def _surely(engines: tuple[Engine, ...]) -> float:
+    """Return how many times as long as predicted reading takes nine times in ten at most."""
+    return 1.0 + sum([engine.reading.upper_share for engine in engines]) / len(engines)
 
 
 def _is_metered(engines: tuple[Engine, ...]) -> bool:
@@ -61,22 +91,27 @@ def _is_metered(engines: tuple[Engine, ...]) -> bool:
     return True
 
 
-def _free_streams(engine: Engine) -> int:
-    """Return how many streams are free and of use: none while memory is full.
+def _free_streams(engines: tuple[Engine, ...]) -> int:
+    """Return how many streams are free and of use: none of an engine whose memory is full.
 
     Memory counts as it is now. A line does not need all of its own at once, for the first have ended before the last begin.
     """
-    gate = engine.gate
-    usual_tokens = engine.work_prompt.mean + engine.work_output.mean
-    if gate.kv_limit is not None and gate.kv_tokens + usual_tokens > gate.kv_limit:
-        return 0
-    return max(0, engine.limit - gate.streams)
+    free = 0
+    for engine in engines:
+        gate = engine.gate
+        usual_tokens = engine.work_prompt.mean + engine.work_output.mean
+        if gate.kv_limit is None or gate.kv_tokens + usual_tokens <= gate.kv_limit:
+            free += max(0, engine.limit - gate.streams)
+    return free
 
 
-def _reading(draft: Attempt, ahead: int, engines: tuple[Engine, ...], now: float) -> tuple[float, float]:
-    """Return how long prompts keep it from a permit, and how long its first token takes then, behind those in the meter."""
+def _reading(draft: Attempt, tokens: float, engines: tuple[Engine, ...], now: float) -> tuple[float, float]:
+    """Return how long so many tokens of others keep it from a permit, and how long its first token takes then.
+
+    What the engines have not read yet is ahead as well; the first token comes behind what the meter lets in.
+    """
     own, first = draft.prompt_tokens, engines[0]
-    unread = own + _tokens_of(draft, ahead)
+    unread = own + tokens
     room = 0
     tokens_per_s = 0.0
     for engine in engines:

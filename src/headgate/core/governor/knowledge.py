@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 
 from headgate.core.governor.allowances import Allowances
+from headgate.core.governor.forecast import upper_ttft_s
 from headgate.core.governor.placement import Placement
 from headgate.core.governor.pools import Routes
 from headgate.core.governor.provider import Provider
@@ -154,7 +155,7 @@ class Knowledge:
         if cheapest is None:
             return None
         ttft_s = cheapest.expected_ttft_s(prompt_tokens, now)
-        if now + cheapest.upper_ttft_s(ttft_s, prompt_tokens) <= draft.deadline:
+        if now + upper_ttft_s(cheapest, ttft_s, prompt_tokens) <= draft.deadline:
             return cheapest, ttft_s
         return self.placement.soonest(draft, engines, now)
 

@@ -58,6 +58,7 @@ class Openings:
         "_engines",
         "_first",
         "_first_s",
+        "_free",
         "_most_notes",
         "_noted",
         "_opens",
@@ -79,6 +80,7 @@ class Openings:
         self._prompt_metered: list[Engine] = []
         self._tick = _NO_TICK
         self._first = array("I")
+        self._free = 0
         self._first_s = 0.0
         self._opens: list[float] = []
 
@@ -131,25 +133,24 @@ class Openings:
         late_by_s = min(cycle_s, now - ends[0] + _LATE_STEP_S)
         return _among_late_s(ends, bisect_right(ends, now), late_by_s, index + 1, now) + laps * cycle_s
 
-    def wait_behind_s(self, first: "array[int]", work_s: float, now: float) -> float:
+    def wait_behind_s(self, first: "array[int]", work_s: float, free: int, now: float) -> float:
         """Return the expected time until a permit comes free behind so much work, in seconds of permits.
 
         `first` are the first of those ahead, next first, in parts of a second (`tickets.WORK_PARTS`); each takes the
-        permit that comes free first.
+        permit that comes free first. So many are `free` already, and wait for prompts alone.
         """
         drains = self._drains()
         usual_s = max(1e-6, drains.usual_work_s)
-        if self._prompt_metered and (reading_s := self._reading_s(1 + int(work_s / usual_s))) is not None:
-            return reading_s
         ends = self._sorted_ends()
         if not ends:
             return (1.0 + work_s / usual_s) / self.per_s()
         cycle_s = usual_s * drains.dearness
         tick = int(now * _TICKS_PER_S)
-        if tick != self._tick or first != self._first:
-            self._tick, self._first = tick, first
+        if tick != self._tick or free != self._free or first != self._first:
+            self._tick, self._free, self._first = tick, free, first
             self._first_s = sum(first) / WORK_PARTS
-            opens = self._opens_at(ends, cycle_s, tick / _TICKS_PER_S)
+            at = tick / _TICKS_PER_S
+            opens = [at] * free + self._opens_at(ends, cycle_s, at)
             for parts in first:
                 heapreplace(opens, opens[0] + parts / WORK_PARTS * drains.dearness)
             opens.sort()

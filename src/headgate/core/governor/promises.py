@@ -10,12 +10,12 @@ from array import array
 from math import inf
 from typing import Final
 
-from headgate.core.governor.forecast import expected_wait_s, reading_wait_s
+from headgate.core.governor.forecast import expected_wait_s, wait_behind_s
 from headgate.core.governor.knowledge import Knowledge
 from headgate.core.governor.openings import LISTED
 from headgate.core.governor.records import Attempt
 from headgate.core.governor.turns import ahead_of
-from headgate.core.tickets import as_parts
+from headgate.core.tickets import Standing, as_parts
 
 # Hints stay in a range that every SDK honours: openai gives up above 120 s and treats 0 as absent (wire.md B1).
 SHORTEST_HINT_S = 0.1
@@ -78,9 +78,9 @@ def promise(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[float, fl
     late_s = openings.upper_s(place, mean_is_known=False) if measured else 0.0
     if not draft.recognised and _holds_newcomers(draft):
         late_s *= _SURER
-    wait_s = _wait_behind_s(draft, place, first, work_s, now)
-    if draft.queue.offered is None:
-        wait_s = max(wait_s, reading_wait_s(draft, held, now))
+    wait_s, reading_late_s = _wait_behind_s(draft, held, stand, first, work_s, now)
+    if measured:
+        late_s = max(late_s, reading_late_s)
     expected_s, late_s, by_s = _behind_shorter(draft, wait_s, late_s, now)
     if places.has_several(now):  # and not `by_s`: who might still be in time is not sent away for it
         expected_s *= 1.0 + pool.overtaking.share
@@ -95,11 +95,16 @@ def promise(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[float, fl
     return min(max(SHORTEST_HINT_S, hint_s), LONGEST_HINT_S), by_s
 
 
-def _wait_behind_s(draft: Attempt, place: int, first: "array[int]", work_s: float, now: float) -> float:
-    """Return how long an attempt at this place is expected to wait behind so much work, in seconds of permits."""
+def _wait_behind_s(
+    draft: Attempt, held: int, stand: Standing, first: "array[int]", work_s: float, now: float
+) -> tuple[float, float]:
+    """Return the expected wait behind so much work, and how much longer nine in ten may wait for prompts."""
     if draft.route.up[0].provider is not None:
-        return expected_wait_s(draft, place, now)
-    return draft.route.pool.openings.wait_behind_s(first, work_s, now)
+        return expected_wait_s(draft, stand.place + held, now), 0.0
+    if draft.queue.offered is not None and _holds_newcomers(draft):
+        # Shorter prompts go first whenever they come: by those that wait the long would be promised what they never get.
+        return draft.route.pool.openings.wait_behind_s(first, work_s, 0, now), 0.0
+    return wait_behind_s(draft, held, stand.work_s, first, work_s, now)
 
 
 def _behind_shorter(draft: Attempt, wait_s: float, late_s: float, now: float) -> tuple[float, float, float]:

@@ -167,7 +167,7 @@ class Foresight(Protocol):
     def wait_s(self, place: int, now: float, *, prompts: bool = True) -> float:
         """Return the expected time until the `place`-th permit comes free."""
 
-    def wait_behind_s(self, first: "array[int]", work_s: float, now: float) -> float:
+    def wait_behind_s(self, first: "array[int]", work_s: float, free: int, now: float) -> float:
         """Return the expected time until a permit comes free behind so much work."""
 
     def upper_s(self, place: int, *, mean_is_known: bool = True, prompts: bool = True) -> float:
@@ -307,10 +307,6 @@ class Engine:
         """Return the predicted time to first token of a prompt admitted now, behind what is not yet read."""
         return self.service.ttft_s(prompt_tokens + self.unread_tokens(now))
 
-    def upper_ttft_s(self, ttft_s: float, prompt_tokens: int) -> float:
-        """Return what holds nine times in ten of this prediction: those ahead are doubted, a prompt alone is not."""
-        return ttft_s + self.reading.upper_share * max(0.0, ttft_s - self.service.ttft_s(prompt_tokens))
-
     def is_in_time(self, draft: Attempt, ttft_s: float, now: float) -> bool:
         """Return whether this attempt should be tried here, given its predicted time to first token."""
         if now + ttft_s <= draft.deadline:
@@ -322,12 +318,12 @@ class Engine:
         """Return how long a full engine's permit is out for such a request, at a price that does not move with load.
 
         By the profile, where there is one: streams x per_token x prompt + output x TPOT(streams), so that full streams
-        do one second of work a second. What is learned holds what others' prompts take, and drifts as they come.
+        do one second of work a second. Else by what is learned of the engine's own time (`ServiceTime.engine_s`).
         """
-        prior = self.settings.prior
+        prior, streams = self.settings.prior, float(self.limit)
         if not self._has_profile:
-            return self.service.service_s(prompt_tokens, output_tokens, self.drain.full_streams)
-        streams = self.limit
+            streams = self.drain.full_streams
+            return streams * self.service.engine_s(prompt_tokens, output_tokens, streams)
         tpot_s = prior.tpot_base_s + prior.tpot_per_stream_s * streams
         return streams * prior.ttft_per_token_s * prompt_tokens + output_tokens * tpot_s
 

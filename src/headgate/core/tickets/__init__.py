@@ -29,7 +29,7 @@ from headgate.core.tickets.entry import (
     SOONEST_RETURN_S,
     Entry,
 )
-from headgate.core.tickets.places import FORGOTTEN_PER_EVENT, WORK_PARTS, Places, as_parts
+from headgate.core.tickets.places import FORGOTTEN_PER_EVENT, WORK_PARTS, Places, Standing, as_parts
 from headgate.core.tickets.records import MOST_PLACES
 
 __all__ = [
@@ -42,5 +42,6 @@ __all__ = [
     "WORK_PARTS",
     "Entry",
     "Places",
+    "Standing",
     "as_parts",
 ]

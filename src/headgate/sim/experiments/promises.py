@@ -42,9 +42,8 @@ _ENGINE = "engine"
 # Of an engine at one pace: tokens of a mean answer, and its first token after so many paces.
 _PACED_TOKENS = 100
 _FIRST_TOKEN_PACES = 2.0
-# The usual lengths before an engine of a profile: 600 tokens in, with cv 0.5, and 200 out.
-_PROMPT_TOKENS, _PROMPT_CV2 = 600.0, 0.25
-_OUTPUT_TOKENS = 200.0
+# Prompts before an engine of a profile: cv 0.5.
+_PROMPT_CV2 = 0.25
 # A promise counts as kept within so much of its hint.
 _KEPT_S, _KEPT_SHARE = 0.5, 0.2
 
@@ -53,7 +52,7 @@ _KEPT_S, _KEPT_SHARE = 0.5, 0.2
 class Case:
     """What can be set: streams, mean answer and its coefficient of variation, the lane, the crowd, the time watched.
 
-    `max_queue` and `max_wait_s` below 0 mean none. With a `profile` `answer_s` means nothing: 200 tokens are asked for.
+    `max_queue` and `max_wait_s` below 0 mean none. With a `profile` `answer_s` means nothing, and lengths are in tokens.
     """
 
     streams: int = 4
@@ -66,6 +65,8 @@ class Case:
     order: str = "arrival"
     tenants: int = 1
     profile: str = ""
+    prompt_tokens: float = 600.0
+    output_tokens: float = 200.0
     warm_up_s: float = 20.0
     seconds: float = 120.0
 
@@ -197,7 +198,7 @@ def _lengths(case: Case) -> Lengths:
     # Without spread all are within 3 % of their mean, as answers of real engines are.
     cv2 = max(case.spread, 0.01) ** 2
     if case.profile:
-        return Lengths(lognormal(_PROMPT_TOKENS, _PROMPT_CV2), lognormal(_OUTPUT_TOKENS, cv2))
+        return Lengths(lognormal(case.prompt_tokens, _PROMPT_CV2), lognormal(case.output_tokens, cv2))
     mean_tokens = _PACED_TOKENS - _FIRST_TOKEN_PACES
     return Lengths(lognormal(_PACED_TOKENS, 1e-6), lognormal(mean_tokens, cv2))
 
@@ -279,7 +280,7 @@ def _case(knobs: Mapping[str, str]) -> Case:
         except ValueError:
             raise ValueError(f"{name}: {text!r} is no {known[name].__name__}") from None
     case = replace(usual, **values)
-    for name in ("streams", "answer_s", "deadline_s", "tenants", "seconds"):
+    for name in ("streams", "answer_s", "deadline_s", "tenants", "prompt_tokens", "output_tokens", "seconds"):
         if getattr(case, name) <= 0:
             raise ValueError(f"{name}: must be above 0, got {getattr(case, name)}")
     return case

@@ -1,6 +1,7 @@
 """What an order is shown in its tests."""
 
 from dataclasses import dataclass
+from math import isnan, nan
 
 
 @dataclass(eq=False)
@@ -18,3 +19,10 @@ class Waiting:
     engine_s: float = 0.0
     tenant: str = ""
     weight: float = 1.0
+    turn: int = 0
+    as_old_as: float = nan
+
+    def __post_init__(self) -> None:
+        """Rank it by its own age where no older one is named that it was put before."""
+        if isnan(self.as_old_as):
+            self.as_old_as = self.first_seen

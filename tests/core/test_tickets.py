@@ -449,3 +449,38 @@ def test_inv_5_a_crowd_of_equal_bodies_costs_a_few_looks_and_the_memory_of_ends_
 def test_more_places_than_slots_can_be_numbered_are_refused() -> None:
     with pytest.raises(ValueError, match="max_entries is 1048577, the most is 1048576"):
         Places(MOST_PLACES + 1)
+
+
+def test_a_place_before_an_older_one_is_ranked_as_old_as_that() -> None:
+    """So a queue in which both wait keeps their turns."""
+    long = [_entry(float(at), tenant="long", body=at) for at in (1, 2, 3)]
+    places = _places(*long)
+    short = _entry(4.0, tenant="short")
+    places.leave(short)
+    assert [_found(places, each).as_old_as for each in (*long, short)] == [1.0, 2.0, 3.0, 2.0]
+    later = _entry(5.0, tenant="third")
+    places.leave(later)
+    assert _found(places, later).as_old_as == 2.0
+
+
+def test_it_is_ranked_no_older_than_it_is_told() -> None:
+    places = _places(*[_entry(float(at), tenant="long", body=at) for at in (1, 2, 3)])
+    short = _entry(4.0, tenant="short")
+    known = short.known_from, short.known_until, short.due_at, short.place_until
+    places.leave(Entry("short", 7, 4.0, short.number, *known, as_old_as=2.5))
+    assert _found(places, short).as_old_as == 2.5
+
+
+def test_who_stands_behind_everybody_or_has_no_place_is_ranked_by_its_own_age() -> None:
+    first, second, gone = _entry(1.0, body=1), _entry(2.0, body=2), _entry(3.0, None, tenant="gone")
+    places = _places(first, second, gone)
+    assert [_found(places, each).as_old_as for each in (first, second, gone)] == [1.0, 2.0, 3.0]
+
+
+def test_whose_place_has_ended_is_ranked_by_its_own_age() -> None:
+    places = _places(*[_entry(float(at), tenant="long", body=at, place_until=30.0) for at in (1, 2)])
+    short = _entry(4.0, tenant="short", place_until=12.0)
+    places.leave(short)
+    assert _found(places, short).as_old_as == 2.0
+    places.expire(13.0)
+    assert _found(places, short, 13.5).as_old_as == 4.0

@@ -48,12 +48,14 @@ def test_the_engine_of_a_profile_keeps_them_as_well(order: str) -> None:
     assert idle < 0.02
 
 
-def test_where_newcomers_of_other_tenants_go_first_most_are_kept_once_that_is_learned() -> None:
-    """Four tenants drawn by lot: little more than half are kept where nobody learns how many overtake."""
-    case = Case(4, 2.0, 0.5, tenants=4, seconds=240.0)
-    kept, idle = pooled(case, 1.3, known=True)
+@pytest.mark.parametrize(("tenants", "load", "least"), [(4, 1.3, 0.85), (4, 2.0, 0.85), (30, 2.0, 0.7)])
+def test_where_newcomers_of_other_tenants_go_first_most_are_kept_all_the_same(
+    tenants: int, load: float, least: float
+) -> None:
+    """By age instead of by turn, of those who wait, it is 77, 78 and 49 %."""
+    kept, idle = pooled(Case(4, 2.0, 0.5, tenants=tenants, seconds=240.0), load, known=True)
 
-    assert kept >= 0.7
+    assert kept >= least
     assert idle < 0.02
 
 

@@ -147,6 +147,7 @@ def _recognise(draft: Attempt, now: float) -> Entry | None:
     if arrival.first_seen is not None:
         draft.recognised = True
         draft.first_seen = min(draft.first_seen, arrival.first_seen)
+        draft.as_old_as = min(draft.as_old_as, draft.first_seen)
         if entry is None:
             draft.lined_up_at = draft.first_seen
     return entry
@@ -159,11 +160,12 @@ def _line_up(draft: Attempt, entry: Entry, now: float) -> None:
     if entry.due_at is not None:
         draft.due_at, draft.hint_s = entry.due_at, entry.due_at - entry.known_from + SOONEST_RETURN_S
     draft.recognised = True
-    draft.first_seen = entry.first_seen
+    draft.first_seen = draft.as_old_as = entry.first_seen
     draft.early_returns = entry.early_returns + is_early
     if draft.early_returns <= EARLY_RETURNS_FORGIVEN or not is_early:
         lined_up_at = entry.first_seen if entry.lined_up_at is None else entry.lined_up_at
         draft.arrival_number, draft.lined_up_at, draft.turn = entry.number, lined_up_at, entry.turn
+        draft.as_old_as = entry.as_old_as
 
 
 def is_agreed(draft: Attempt, entry: Entry | None, now: float) -> bool:

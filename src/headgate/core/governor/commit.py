@@ -1,6 +1,7 @@
 """Commit: write a plan down, admit from the queue, and refuse out of it. Nothing here asks whether; `assess` did."""
 
 from collections import deque
+from math import inf, nextafter
 from typing import Final
 
 from headgate.core.decisions import Admit, Decision, Ended, Yield
@@ -15,7 +16,7 @@ from headgate.core.governor.assess import (
 )
 from headgate.core.governor.hint_truth import is_back_when_told, judge_hint
 from headgate.core.governor.knowledge import Knowledge
-from headgate.core.governor.promises import known_until, place_until
+from headgate.core.governor.promises import holds_newcomers, known_until, place_until
 from headgate.core.governor.records import Attempt, Engine, Route
 from headgate.core.governor.refusal import OF_ONE_TENANT, refusal
 from headgate.core.governor.turns import latest_start, next_held
@@ -256,12 +257,23 @@ def _leave_record(knowledge: Knowledge, draft: Attempt, decision: Yield, now: fl
         return
     if decision.retry:
         until = known_until(now, hint, draft.lane_deadline)
-        entry = entry_of(draft, now + SOONEST_RETURN_S, until, now + hint, place_until(now, hint))
+        lapses_at, oldest = place_until(now, hint), _oldest_age(knowledge, draft)
+        entry = entry_of(draft, now + SOONEST_RETURN_S, until, now + hint, lapses_at, oldest)
     elif draft.lane_deadline > now:
         entry = entry_of(draft, now + SOONEST_RETURN_S, draft.lane_deadline)
     else:
         return
     draft.route.pool.places.leave(entry)
+
+
+def _oldest_age(knowledge: Knowledge, draft: Attempt) -> float:
+    """Return the oldest age by which queues may rank it when it is back.
+
+    Where newcomers are held all wait by their own; elsewhere it is put before nobody of its tenant who waits.
+    """
+    if holds_newcomers(draft.lane):
+        return draft.first_seen
+    return nextafter(knowledge.waiting.youngest(draft.tenant), inf)
 
 
 def entry_of(
@@ -270,8 +282,12 @@ def entry_of(
     known_until: float,
     due_at: float | None = None,
     place_until: float = 0.0,
+    oldest: float = -inf,
 ) -> Entry:
-    """Return the record by which this attempt's request is recognised if it comes back in that time."""
+    """Return the record by which this attempt's request is recognised if it comes back in that time.
+
+    No older than `oldest` do queues rank it then.
+    """
     return Entry(
         draft.tenant,
         fingerprint_of(draft),
@@ -285,6 +301,7 @@ def entry_of(
         draft.early_returns,
         draft.turn,
         work_s=draft.service_s,
+        as_old_as=oldest,
     )
 
 

@@ -9,6 +9,7 @@ from headgate.core.governor.placement import Placement
 from headgate.core.governor.pools import Routes
 from headgate.core.governor.provider import Provider
 from headgate.core.governor.records import Attempt, Engine, Lane, MakeOrder, Pool
+from headgate.core.governor.waiting import Waiting
 from headgate.core.governor.wakes import Wakes
 from headgate.core.lanes import LaneShares, LaneShareSettings
 from headgate.core.routing.base import Router
@@ -51,6 +52,7 @@ class Knowledge:
         "recognised",
         "routes",
         "up_engines",
+        "waiting",
         "wakes",
         "wasted_output_tokens",
         "wasted_prompt_tokens",
@@ -70,6 +72,7 @@ class Knowledge:
         self.output_length = OutputLength()
         self.attempts: dict[int, Attempt] = {}
         self.wakes = Wakes()
+        self.waiting = Waiting()
         self.draining = False
         self.drain_by: float | None = None
         self.held_count = 0
@@ -170,12 +173,14 @@ class Knowledge:
         attempt.lane.hold(attempt, now)
         _count_held(attempt.route.pool, attempt, 1)
         self.held_count += 1
+        self.waiting.begins(attempt.tenant, attempt.as_old_as)
 
     def unhold(self, attempt: Attempt, *, admitted: bool = False) -> None:
         """Take an attempt out of its queue."""
         attempt.lane.unhold(attempt, admitted=admitted)
         _count_held(attempt.route.pool, attempt, -1)
         self.held_count -= 1
+        self.waiting.ends(attempt.tenant)
         opens_at, head = attempt.queue.opens_at(), attempt.queue.order.head()
         if opens_at is not None and head is not None and isfinite(opens_at):
             self.wake_at(opens_at, head.attempt)

@@ -13,7 +13,7 @@ from typing import Final
 from headgate.core.governor.forecast import expected_wait_s, wait_behind_s
 from headgate.core.governor.knowledge import Knowledge
 from headgate.core.governor.openings import LISTED
-from headgate.core.governor.records import Attempt
+from headgate.core.governor.records import Attempt, Lane
 from headgate.core.governor.turns import ahead_of
 from headgate.core.tickets import Standing, as_parts
 
@@ -76,7 +76,7 @@ def promise(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[float, fl
         draft.turn = turn
     measured = _is_measured(draft)
     late_s = openings.upper_s(place, mean_is_known=False) if measured else 0.0
-    if not draft.recognised and _holds_newcomers(draft):
+    if not draft.recognised and holds_newcomers(draft.lane):
         late_s *= _SURER
     wait_s, reading_late_s = _wait_behind_s(draft, held, stand, first, work_s, now)
     if measured:
@@ -101,7 +101,7 @@ def _wait_behind_s(
     """Return the expected wait behind so much work, and how much longer nine in ten may wait for prompts."""
     if draft.route.up[0].provider is not None:
         return expected_wait_s(draft, stand.place + held, now), 0.0
-    if draft.queue.offered is not None and _holds_newcomers(draft):
+    if draft.queue.offered is not None and holds_newcomers(draft.lane):
         # Shorter prompts go first whenever they come: by those that wait the long would be promised what they never get.
         return draft.route.pool.openings.wait_behind_s(first, work_s, 0, now), 0.0
     return wait_behind_s(draft, held, stand.work_s, first, work_s, now)
@@ -118,7 +118,7 @@ def _behind_shorter(draft: Attempt, wait_s: float, late_s: float, now: float) ->
     if offered is None:
         return wait_s, late_s, _kept_until_s(wait_s, late_s)
     load = offered.load_below(draft.work_s, now, draft.route.pool.openings.per_s())
-    if not _holds_newcomers(draft):
+    if not holds_newcomers(draft.lane):
         room = 1.0 - _LINE_SHARE * load
         return wait_s, late_s, _kept_until_s(wait_s, late_s) / room if room > 0.0 else inf
     room = 1.0 - _PASSING_SHARE * load
@@ -133,8 +133,9 @@ def _kept_until_s(wait_s: float, late_s: float) -> float:
     return wait_s + max(late_s, kept_s)
 
 
-def _holds_newcomers(draft: Attempt) -> bool:
-    settings = draft.lane.settings
+def holds_newcomers(lane: Lane) -> bool:
+    """Return whether somebody to whom nothing was promised may wait in this lane."""
+    settings = lane.settings
     return settings.max_queue != 0 and settings.max_wait_s != 0.0
 
 

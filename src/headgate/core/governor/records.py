@@ -55,8 +55,8 @@ class Attempt:
 
     It is what a queue holds (`queues.base.Held`). `arrival_number` orders equal `first_seen`; a recognised retry
     has its request's. `lane_deadline` is the lane's own, `deadline` the sooner of that and what the client allows.
-    `listed_end` is where `openings` keeps it. `route` is who may serve it, and `queue` where it waits if it must.
-    `lined_up_at`, `early_returns` and `turn` are its place in the line of those who come back (`tickets`); `looked_at` and
+    `listed_end` is where `openings` keeps it. `route` is who may serve it, and `queue` where it waits if it must. `lined_up_at`,
+    `early_returns`, `turn` and `as_old_as` are its place in the line of those who come back (`tickets`); `looked_at` and
     `looked_tokens` how far its stream was when last looked at. `reservation` is its tenant's, `charged` the provider account's.
     `work_s` is the part of an engine's time that it is foreseen to take, `engine_s` the same as the orders rank it (0 for who is
     back when promised), `service_s` the time that its permit is out, as the early warning counts it and lines are summed up.
@@ -69,6 +69,7 @@ class Attempt:
         "arrival",
         "arrival_number",
         "arrived_at",
+        "as_old_as",
         "attempt",
         "body_bytes",
         "charged",
@@ -124,11 +125,10 @@ class Attempt:
         self.state = State.HELD
         self.recognised = False
         self.fingerprint: int | None = None
-        self.first_seen = self.lined_up_at = now
+        self.first_seen = self.lined_up_at = self.as_old_as = now
         self.early_returns = self.turn = 0
         self.due_at, self.hint_s = arrival.due_at, arrival.hint_s
-        self.window_until = now
-        self.looked_at = now
+        self.window_until = self.looked_at = now
         self.looked_tokens = 0
         self.lane_deadline = self.deadline = now
         self.hold_until: float | None = None

@@ -4,14 +4,17 @@ from headgate.core.queues.base import Held
 from headgate.core.queues.ranked import Key, RankedQueue
 
 
-def _by_first_seen(held: Held) -> Key:
-    return (held.first_seen, 0.0, held.arrival_number)
+def _by_age(held: Held) -> Key:
+    return (held.as_old_as, 0.0, held.turn, held.arrival_number)
 
 
 class ArrivalOrder(RankedQueue):
-    """Ordered by `first_seen`; fair, predictable, and the worst under overload when sizes differ much."""
+    """Ordered by age, the worst under overload when sizes differ much, but fair and predictable.
+
+    The age is `first_seen`, or that of an older one before which the line of those who come back has put somebody.
+    """
 
     __slots__ = ()
 
     def __init__(self) -> None:
-        super().__init__(_by_first_seen)
+        super().__init__(_by_age)

@@ -12,9 +12,10 @@ class Held(Protocol):
     """What an order needs to know of one held attempt; all times absolute core seconds.
 
     Nothing here may change between `add` and `remove`, nor `tenant`, `weight` and the two token counts between
-    `started` and `settle`. `weight` is the tenant's, above 0, 1.0 where nobody is worth more; `engine_s` is the
-    part of an engine's time that the whole answer is predicted to take, prompt and output, in seconds: what others
-    lose by it, not the time that it is under way.
+    `started` and `settle`. `as_old_as` is the age by which it is ranked, equal ones by `turn`: `first_seen`, unless
+    the fair line of those who come back has put it before somebody older (`tickets`). `weight` is the tenant's,
+    above 0, 1.0 where nobody is worth more; `engine_s` is the part of an engine's time that the whole answer is
+    predicted to take, prompt and output, in seconds: what others lose by it, not the time that it is under way.
     """
 
     attempt: int
@@ -22,6 +23,8 @@ class Held(Protocol):
     weight: float
     arrival_number: int
     first_seen: float
+    as_old_as: float
+    turn: int
     lane_deadline: float
     deadline: float
     prompt_tokens: int

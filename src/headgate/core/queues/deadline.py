@@ -9,7 +9,7 @@ from headgate.core.queues.ranked import Key, RankedQueue
 
 
 def _by_lane_deadline(held: Held) -> Key:
-    return (held.lane_deadline, held.first_seen, held.arrival_number)
+    return (held.lane_deadline, held.first_seen, 0, held.arrival_number)
 
 
 class DeadlineOrder(RankedQueue):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from headgate.core.queues.base import Held
 
-Key = tuple[float, float, int]
+Key = tuple[float, float, int, int]
 
 
 class RankedQueue:

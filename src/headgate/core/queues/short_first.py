@@ -23,7 +23,7 @@ DEFAULT_MAX_OVERTAKES = 512
 
 
 def _by_engine_time(held: Held) -> Key:
-    return (held.engine_s, held.first_seen, held.arrival_number)
+    return (held.engine_s, held.as_old_as, held.turn, held.arrival_number)
 
 
 class _Entry:

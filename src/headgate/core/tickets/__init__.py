@@ -16,6 +16,7 @@ turn that is being served if its tenant has no place; the line is ordered by tur
 start-time fair queueing (Goyal, Vin and Cheng 1996) with one place as the unit of work. So of T tenants with long
 lines each is promised one place in T, a tenant alone gets all, a short line never slows the long one down by more
 than its length, and no two clients are promised the same place: an engine that serves the line is never idle.
+A place that is put before an older one is ranked as old as that, so that queues keep the line's order when both are back.
 
 A record is a row of machine numbers: no object, nothing for the garbage collector. The memory is
 one global bound; beyond it the longest line loses its newest place (INV-5). What has run out is forgotten a few

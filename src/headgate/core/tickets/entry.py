@@ -1,5 +1,6 @@
 """One yielded or departed request, and the rules by which it is recognised when it comes back."""
 
+from math import inf
 from typing import Final
 
 # A return at most this early, or due, may be held up to `DUE_HOLD_S` even where nothing else is held.
@@ -20,10 +21,13 @@ class Entry:
     `known_from` until `known_until`, which is not before `place_until`. `lined_up_at` is the age by which it stands
     in the line: None for `first_seen`, later for a request that has lost its place. `early_returns` counts how often
     it was back before its hint. `turn` is its turn in the fair line, handed in again when the request is refused
-    again; 0 has one given. `work_s` is how long it will have a permit. `slot` is where `Places` keeps it, -1 for what is not kept.
+    again; 0 has one given. `as_old_as` is the age by which queues rank it, `first_seen` or older; handed in it is the
+    oldest that it may be. `work_s` is how long it will have a permit. `slot` is where `Places` keeps it, -1 for what
+    is not kept.
     """
 
     __slots__ = (
+        "as_old_as",
         "due_at",
         "early_returns",
         "fingerprint",
@@ -54,6 +58,7 @@ class Entry:
         turn: int = 0,
         slot: int = -1,
         work_s: float = 1.0,
+        as_old_as: float = -inf,
     ) -> None:
         self.tenant: Final = tenant
         self.fingerprint: Final = fingerprint
@@ -68,6 +73,7 @@ class Entry:
         self.turn: Final = turn
         self.slot: Final = slot
         self.work_s: Final = work_s
+        self.as_old_as: Final = as_old_as
 
     def is_due(self, now: float) -> bool:
         """Return whether its promise has (nearly) come: at most `EARLY_S` before the hint, or after it.

@@ -183,7 +183,7 @@ class Places:
         turn = 0
         if entry.due_at is not None:
             turn = turn_key(entry.turn or self._turn(line.places, self._order, age), number)
-        slot = self._slots.put(entry, line, turn, age)
+        slot = self._slots.put(entry, line, turn, age, _age_in_turn(entry, turn, self._order, self._slots))
         self._bodies.add(line.body_key(entry.fingerprint), slot)
         line.entries += 1
         self.entries += 1
@@ -318,3 +318,13 @@ def _lengths(lines: dict[str, Line], slots: Slots, over: list[int]) -> dict[str,
     """Return how many places each tenant has without those in these slots."""
     gone = Counter(line.tenant for slot in over if slots.turn_key(slot) and (line := slots.line[slot]))
     return {name: len(line.places) - gone[name] for name, line in lines.items()}
+
+
+def _age_in_turn(entry: Entry, turn_key: int, order: Ranking, slots: Slots) -> float:
+    """Return the age by which queues rank it: where somebody older stands behind it, that one's, so that its turn is kept."""
+    last = order.last()
+    if not turn_key or last is None or last[0] < turn_key:
+        return entry.first_seen
+    behind = order.after(turn_key)
+    assert behind is not None
+    return min(entry.first_seen, max(entry.as_old_as, slots.as_old_as(behind[1])))

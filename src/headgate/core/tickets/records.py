@@ -28,11 +28,13 @@ MOST_PLACES: Final = 1 << 20
 # Slots are made so many at a time: growing costs as much for one as for all of these, 90 KB.
 _SLOTS_MADE: Final = 1024
 # A row is what forgets a record (the keys of its places, or 0 without one; known until when; the key of its body), and
-# what `match` wants besides (number, first seen, lined up, known from, due or nan, early returns). It is written by one
+# what `match` wants besides (number, first seen, as old as, lined up, known from, due or nan, early returns). It is written by one
 # call: eleven columns took twice as long.
-_ROW: Final = Struct("<qqdQqddddB7x")
+_ROW: Final = Struct("<qqdQqdddddB7x")
 _ENDING: Final = Struct("<qqdQ")
 _TURN: Final = Struct("<q")
+_AGE: Final = Struct("<d")
+_AGE_OFFSET: Final = Struct("<qqdQqd").size
 _ROW_BYTES: Final = _ROW.size
 # Early returns are counted in one byte.
 _MOST_COUNTED: Final = 255
@@ -79,7 +81,7 @@ class Slots:
         self.ends = array("q")
         self._rows = bytearray()
 
-    def put(self, entry: Entry, line: Line, turn_key: int, age_key: int) -> int:
+    def put(self, entry: Entry, line: Line, turn_key: int, age_key: int, as_old_as: float) -> int:
         """Keep a record with the keys of its place (no turn without one), still without an end; return its slot."""
         if not self.free:
             self._make_slots()
@@ -95,6 +97,7 @@ class Slots:
             line.body_key(entry.fingerprint),
             entry.number,
             entry.first_seen,
+            as_old_as,
             entry.first_seen if entry.lined_up_at is None else entry.lined_up_at,
             entry.known_from,
             nan if due_at is None else due_at,
@@ -104,7 +107,7 @@ class Slots:
 
     def entry(self, slot: int, line: Line) -> Entry:
         """Return the record as it was left; its `place_until` is not told."""
-        turn, _, known_until, body, number, first_seen, lined_up_at, known_from, due_at, early = (
+        turn, _, known_until, body, number, first_seen, as_old_as, lined_up_at, known_from, due_at, early = (
             _ROW.unpack_from(self._rows, slot * _ROW_BYTES)
         )
         return Entry(
@@ -120,6 +123,7 @@ class Slots:
             early,
             turn >> TURN_BITS,
             slot,
+            as_old_as=as_old_as if turn else first_seen,
         )
 
     def ending(self, slot: int) -> tuple[int, int, float, int]:
@@ -136,10 +140,15 @@ class Slots:
         key: int = _TURN.unpack_from(self._rows, slot * _ROW_BYTES)[0]
         return key
 
+    def as_old_as(self, slot: int) -> float:
+        """Return the age by which queues rank it."""
+        age: float = _AGE.unpack_from(self._rows, slot * _ROW_BYTES + _AGE_OFFSET)[0]
+        return age
+
     def awaited_key(self, slot: int) -> int:
         """Return the key by which equal bodies are tried: when it is expected back, at any time or at its hint."""
         row = _ROW.unpack_from(self._rows, slot * _ROW_BYTES)
-        number, known_from, due_at = row[4], row[7], row[8]
+        number, known_from, due_at = row[4], row[8], row[9]
         return age_key(known_from if isnan(due_at) else due_at, number)
 
     def _make_slots(self) -> None:

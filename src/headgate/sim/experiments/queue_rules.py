@@ -128,7 +128,7 @@ class AdaptiveLifo(RankedQueue):
 
 
 def _newest_first(held: Held) -> Key:
-    return (-held.first_seen, 0.0, -held.arrival_number)
+    return (-held.first_seen, 0.0, 0, -held.arrival_number)
 
 
 def _gate(settings: Settings) -> Core:

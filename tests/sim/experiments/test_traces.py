@@ -8,6 +8,8 @@ import pytest
 
 from headgate.engine.profile import find_profile
 from headgate.sim.bounds.bound import Bounds, bound
+from headgate.sim.experiments.promises import Case, attend
+from headgate.sim.randomness import Streams
 from headgate.wiring.chosen import PREFILL_TOKENS
 from sim.experiments.recorded import at_load, good_share
 
@@ -60,3 +62,16 @@ def test_short_first_serves_more_than_arrival_where_long_prompts_have_short_answ
     )
 
     assert short_first > 1.05 * by_arrival
+
+
+@pytest.mark.parametrize("order", ["arrival", "short_first"])
+def test_hints_hold_where_bursts_of_long_prompts_bind_and_nobody_is_held(
+    order: str, shared_data: Callable[[str], Path]
+) -> None:
+    """Three of four were kept when a line was its permits alone: most streams are free, and the meter is full."""
+    coming = at_load(shared_data(CODE), 680.0, 1360.0, 1.5, find_profile(FAST), 5.0)
+    case = Case(streams=64, deadline_s=5.0, order=order, profile=FAST, seconds=coming[-1].at_s)
+    seen = attend(case, iter(coming), Streams(1)).metrics()
+
+    assert seen["promises"] > 200
+    assert seen["kept"] >= 0.9

@@ -232,17 +232,19 @@ def _station(case: Case, world: World) -> Station:
 
 def watch(case: Case, load: float, seed: int, *, known: bool) -> Witness:
     """Play one case under one seed; return who has watched it."""
-    streams, loop = Streams(seed), Loop()
+    streams = Streams(seed)
+    return attend(case, _coming(case, load, streams, known=known), streams)
+
+
+def attend(case: Case, coming: Iterator[Job], streams: Streams) -> Witness:
+    """Let these requests come before the gate and engine of a case; return who has watched it."""
+    loop = Loop()
     governor = build_governor(Settings((_lane(case),), (_settings(case),)), 0.0)
     witness = Witness(governor, case)
     world = World(witness, loop, NoBooks())
     world.add_station(_station(case, world))
     world.start_watch()
-    OpenLoop(
-        world,
-        Crowd(world, Manners(comeback=Honouring()), streams),
-        _coming(case, load, streams, known=known),
-    )
+    OpenLoop(world, Crowd(world, Manners(comeback=Honouring()), streams), coming)
     loop.run(case.seconds)
     return witness
 

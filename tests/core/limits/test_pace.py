@@ -87,11 +87,37 @@ def test_without_a_slope_far_is_still_far() -> None:
 
 
 def _unanswered(wave: float) -> Pace:
-    """Return a minute of windows that swing by so much around their mean, and no answer yet."""
+    """Return a minute of windows whose speeds swing by so much around their mean, and no answer yet."""
     pace = Pace(PRIOR)
     for second in range(1, 61):
-        pace.measured(float(second), 20, 0.02 * (1.0 + wave * (-1) ** second))
+        pace.measured(float(second), 20, 0.02 / (1.0 + wave * (-1) ** second))
     return pace
+
+
+def test_a_second_counts_as_a_second_however_little_is_written_in_it() -> None:
+    """20 tokens in one second and 60 in the next, for ever: an answer gets 25 ms a token, not the mean of 50 and 17."""
+    pace = Pace(PRIOR)
+    for second in range(1, 300):
+        pace.measured(float(second), 20, 1.0 / (20.0 if second % 2 else 60.0))
+        pace.answered(0.0, 0.025)
+    tail = pace.tail()
+    assert tail is not None
+    assert _p90_s(pace, 20) / tail == pytest.approx(0.025, rel=0.03)
+
+
+def test_what_is_read_turns_the_line_around_what_is_known() -> None:
+    """0.1 ms a stream and as much for each prompt token: 20 streams stay at 20 ms, 40 take more than the prior has."""
+    pace, told = Pace(PRIOR), Pace(PRIOR)
+    for each in (pace, told):
+        _steady(each, 60, 20, 0.02)
+    for _ in range(200):
+        told.worked(2_000, 100, 20)
+
+    assert _p90_s(told, 20) == pytest.approx(_p90_s(pace, 20))
+    slope_s = 0.0001 * (1.0 + (25.0 * 4.0 + 100.0 * 20.0) / 125.0)
+    longer = (0.01 + 40 * slope_s) / (0.01 + 20 * slope_s)
+    assert _p90_s(told, 40) / _p90_s(told, 20) == pytest.approx(longer)
+    assert _p90_s(pace, 40) / _p90_s(pace, 20) == pytest.approx(0.03 / 0.02)
 
 
 def test_before_any_answer_steady_windows_promise_that_all_are_alike() -> None:
@@ -101,9 +127,10 @@ def test_before_any_answer_steady_windows_promise_that_all_are_alike() -> None:
 
 
 def test_before_any_answer_the_spread_of_windows_is_believed_of_answers_that_last_four() -> None:
-    """A tenth of spread, halved by the root of four windows, times 1.5; of wilder ones 0.6 over four is believed."""
+    """A tenth of spread, halved by the root of four windows, times 1.5; of wilder ones 0.3 is believed."""
     assert _p90_s(_unanswered(0.1), 20) == pytest.approx(0.02 * (1.0 + 1.5 * 0.1 / 2.0), rel=0.01)
-    assert _p90_s(_unanswered(0.3), 20) == pytest.approx(0.02 * 1.15, rel=0.01)
+    assert _p90_s(_unanswered(0.3), 20) == pytest.approx(0.02 * 1.225, rel=0.02)
+    assert _p90_s(_unanswered(0.45), 20) == pytest.approx(0.02 * 1.3, rel=0.02)
 
 
 def test_the_longer_answers_last_the_less_is_believed_of_the_spread() -> None:
@@ -114,13 +141,29 @@ def test_the_longer_answers_last_the_less_is_believed_of_the_spread() -> None:
     assert _p90_s(long, 20) < _p90_s(short, 20)
 
 
-@pytest.mark.parametrize(("began_at", "most"), [(59.5, 0.6 * 14.0 / 32.0), (10.0, 0.1)])
+@pytest.mark.parametrize(("began_at", "most"), [(60.5, 0.6 * 14.0 / 20.0), (57.0, 0.3)])
 def test_however_wild_the_windows_no_more_is_believed(began_at: float, most: float) -> None:
-    """A tenth where answers last long; of twelve that lasted two windows (beside two believed ones of four) 0.6 / 2.3."""
+    """0.3 where answers last four windows; of twelve that lasted one window (beside two believed ones of four) 0.6 / 1.4."""
     pace = _unanswered(0.9)
     for _ in range(12):
         pace.answered(began_at, 1e-9)
-    assert pace.tail() == pytest.approx(50.0 * (1.0 + most) / (50.0 + 12.0), rel=0.005)
+    believed = 50.0 * (1.0 - 12.0 / 400.0)
+    assert pace.tail() == pytest.approx(believed * (1.0 + most) / (believed + 12.0), rel=0.005)
+
+
+def test_what_was_believed_is_forgotten_as_answers_are() -> None:
+    """Wild windows promise a tail of 1.3 and steady ones none; after thousands of answers that is all the same."""
+    tails = []
+    for wave in (0.0, 0.45):
+        pace = _unanswered(wave)
+        tail = pace.tail()
+        assert tail is not None
+        for _ in range(4_000):
+            pace.answered(50.0, 1.01 * _p90_s(pace, 20) / tail)
+            tail = pace.tail()
+            assert tail is not None
+        tails.append(tail)
+    assert tails[0] == pytest.approx(tails[1], rel=0.01)
 
 
 def test_an_engine_that_becomes_slower_is_known_within_seconds() -> None:

@@ -26,7 +26,7 @@ def test_a_reading_holds_what_happened_in_its_window() -> None:
     signal.first_token(0.2)
     signal.progressed(50, 1.0)
     signal.progressed(30, 1.0)
-    signal.finished(0.4, 0.02)
+    signal.finished(0.4, 0.02, 100)
     signal.failed()
     reading = _read(signal, 2.0)
 
@@ -78,7 +78,7 @@ def test_what_answers_got_corrects_what_seconds_show() -> None:
         for _ in range(10):
             signal.progressed(50, 1.0)
         for number in range(5):
-            signal.finished(second - 1.0, 0.03 if number == 0 else 0.02)
+            signal.finished(second - 1.0, 0.03 if number == 0 else 0.02, 400)
         reading = _read(signal, float(second))
 
     assert reading.tpot_p90_s == pytest.approx(0.03, rel=0.06)
@@ -89,8 +89,29 @@ def test_an_answer_that_nobody_could_look_into_counts_once_at_its_end() -> None:
     signal.inflight(1)
     for second in range(1, 100):
         signal.progressed(100, 2.0)
-        signal.finished(float(second), 0.02)
+        signal.finished(float(second), 0.02, 400)
         reading = _read(signal, float(second))
 
     assert reading.output_tokens_per_s == 100.0
     assert reading.tpot_p90_s == pytest.approx(0.02, rel=0.08)
+
+
+def _per_stream_share(prompt_tokens: int) -> float:
+    """Return the share of the TPOT that one more stream adds, where each answer of 100 tokens read so many."""
+    signal = _signal()
+    for second in range(1, 101):
+        signal.inflight(10)
+        signal.progressed(500, 10.0)
+        for _ in range(5):
+            signal.finished(second - 1.0, 0.02, prompt_tokens)
+        reading = _read(signal, float(second))
+    assert reading.tpot_p90_s is not None
+    assert reading.tpot_p90_per_stream_s is not None
+    return reading.tpot_p90_per_stream_s / reading.tpot_p90_s
+
+
+def test_the_longer_the_prompts_the_more_of_the_tpot_hangs_on_each_stream() -> None:
+    """10 ms + 0.1 ms a stream and as much for each prompt token to an output token, of which 20 % stay believed: 4."""
+    assert _per_stream_share(400) == pytest.approx(0.0005 / (0.01 + 10 * 0.0005), rel=0.01)
+    assert _per_stream_share(0) == pytest.approx(0.00018 / (0.01 + 10 * 0.00018), rel=0.01)
+    assert _per_stream_share(4_000) == pytest.approx(0.00338 / (0.01 + 10 * 0.00338), rel=0.01)

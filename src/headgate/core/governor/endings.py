@@ -66,19 +66,18 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
     assert engine is not None
     measured = event.output_tokens if event.output_tokens is not None else attempt.output_seen
     output_tokens = attempt.output_tokens if event.output_tokens is None and not measured else measured
-    prompt_tokens = event.prompt_tokens or attempt.prompt_tokens
+    prompt_tokens, cached_tokens = event.prompt_tokens or attempt.prompt_tokens, event.cached_tokens or 0
     good = _in_time(attempt, engine, output_tokens, now)
     if event.prompt_tokens:
         _learn_prompt(knowledge, attempt, event.prompt_tokens)
     if measured > 0:
         knowledge.answers += 1
         _learn_length(knowledge, attempt, output_tokens)
-        answered(attempt, engine, output_tokens, now)
+        answered(attempt, engine, max(0, prompt_tokens - cached_tokens), output_tokens, now)
         _learn_tpot(attempt, engine, output_tokens, now)
         engine.openings.answered(knowledge.running())
     attempt.output_seen = output_tokens
     attempt.queue.order.settle(attempt, prompt_tokens, output_tokens)
-    cached_tokens = event.cached_tokens or 0
     settle(attempt, event.prompt_tokens, cached_tokens, now)
     if engine.provider is not None:
         engine.provider.answered(attempt, event.prompt_tokens, cached_tokens, now)

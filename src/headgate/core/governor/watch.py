@@ -79,8 +79,8 @@ def grew(attempt: Attempt, engine: Engine, output_tokens: int, now: float) -> No
     attempt.looked_at, attempt.looked_tokens = now, output_tokens
 
 
-def answered(attempt: Attempt, engine: Engine, output_tokens: int, now: float) -> None:
-    """Note a whole answer: the tokens since the last look, and its mean time per token."""
+def answered(attempt: Attempt, engine: Engine, read_tokens: int, output_tokens: int, now: float) -> None:
+    """Note a whole answer: the tokens since the last look, its mean time per token, and what was read for it."""
     began_at = attempt.first_token_at
     if began_at is None:
         began_at = attempt.looked_at = min(now, attempt.admitted_at + attempt.expected_ttft_s)
@@ -90,7 +90,7 @@ def answered(attempt: Attempt, engine: Engine, output_tokens: int, now: float) -
         engine.pool.warning.decoded(engine.settings.name, tpot_s)
     if engine.signal is not None:
         engine.signal.progressed(max(0, output_tokens - attempt.looked_tokens), now - attempt.looked_at)
-        engine.signal.finished(began_at, tpot_s)
+        engine.signal.finished(began_at, tpot_s, read_tokens)
 
 
 def snapshot(pool: Pool) -> PoolSnapshot:

@@ -29,6 +29,7 @@ class Signal:
         "_inflight",
         "_max_inflight",
         "_pace",
+        "_prompt_tokens",
         "_since",
         "_stream_s",
         "_tokens",
@@ -39,7 +40,7 @@ class Signal:
         self._pace = Pace(prior)
         self._excess = Sketch()
         self._inflight = self._max_inflight = 0
-        self._tokens = self._answers = self._failures = 0
+        self._tokens = self._answers = self._failures = self._prompt_tokens = 0
         self._stream_s = 0.0
 
     def inflight(self, streams: int) -> None:
@@ -61,9 +62,13 @@ class Signal:
         self._tokens += output_tokens
         self._stream_s += max(0.0, elapsed_s)
 
-    def finished(self, began_at: float, tpot_s: float) -> None:
-        """An answer is whole: when its first token came (or was due), and its mean TPOT, 0 for a single token."""
+    def finished(self, began_at: float, tpot_s: float, prompt_tokens: int) -> None:
+        """An answer is whole: when its first token came (or was due), and its mean TPOT, 0 for a single token.
+
+        With it the prompt tokens that were read for it, without those that the engine had in its cache.
+        """
         self._answers += 1
+        self._prompt_tokens += prompt_tokens
         self._pace.answered(began_at, tpot_s)
 
     def failed(self) -> None:
@@ -76,6 +81,7 @@ class Signal:
         if window_s < LEAST_WINDOW_S or (self._tokens < LEAST_SAMPLES and window_s < LONGEST_WINDOW_S):
             return None
         if self._tokens >= FEWEST_SAMPLES:
+            self._pace.worked(self._prompt_tokens, self._tokens, self._max_inflight)
             self._pace.measured(now, self._max_inflight, self._stream_s / self._tokens)
         reading = LimitReading(
             now,
@@ -98,6 +104,6 @@ class Signal:
     def _begin(self, now: float) -> None:
         self._since = now
         self._max_inflight = self._inflight
-        self._tokens = self._answers = self._failures = 0
+        self._tokens = self._answers = self._failures = self._prompt_tokens = 0
         self._stream_s = 0.0
         self._excess.clear()

@@ -28,6 +28,11 @@ class Ewma:
         self.mean += weight * delta
         self.variance = (1.0 - weight) * (self.variance + weight * delta * delta)
 
+    def scale(self, factor: float) -> None:
+        """Count in another unit from now on: all that was learned is `factor` times as large."""
+        self.mean *= factor
+        self.variance *= factor * factor
+
     @property
     def samples(self) -> float:
         """How many samples the estimate rests on, the prior not counted; at most the memory."""

@@ -148,7 +148,7 @@ class ClosedLoop:
         first_at = stream.first_at if stream.first_at is not None else now
         self._look(stream, output_tokens)
         tpot_s = (now - first_at) / max(1, output_tokens - 1)
-        self.signal.finished(first_at, tpot_s)
+        self.signal.finished(first_at, tpot_s, stream.job.prompt_tokens)
         if output_tokens > 1:
             self.trace.answers.append(Answered(first_at, tpot_s))
         self._release(attempt)

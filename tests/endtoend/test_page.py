@@ -33,6 +33,9 @@ TAB, ENTER = "\ue004", "\ue007"
 WIDE, PHONE = (1440, 1100), (360, 780)
 
 
+# The field has the keyboard only some time after the page has come: what is typed before is lost.
+TOKEN_IS_ASKED_FOR = "return document.hasFocus() && document.activeElement instanceof HTMLInputElement"
+
 REMEMBER_FIRST_OVERLOAD = """
     const banner = document.getElementById("banner-text");
     new MutationObserver(() => {
@@ -296,8 +299,11 @@ def test_a_token_is_asked_for_once_and_the_feed_runs_on_its_cookie(fresh: Browse
     with staged(token="hush") as stage:
         fresh.open(stage.url)
         assert fresh.address == f"{stage.url}login"
+        fresh.until(TOKEN_IS_ASKED_FOR)
         fresh.type("wrong" + ENTER)
-        fresh.until("return document.querySelector('.complaint') !== null")
+        fresh.until(
+            f"return document.querySelector('.complaint') !== null && (() => {{ {TOKEN_IS_ASKED_FOR} }})()"
+        )
         fresh.type("hush" + ENTER)
         fresh.until("return document.getElementById('banner')?.dataset.level === 'calm'")
 

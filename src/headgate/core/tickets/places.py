@@ -16,7 +16,6 @@ FORGOTTEN_PER_EVENT: Final = 32
 # Of ends so many may be noted per live record (and a few more) before the true ones are noted anew.
 _STALE_SHARE: Final = 2
 _STALE_FLOOR: Final = 1_000
-_NO_PLACES: Final = Ranking()
 # Work is summed up in whole parts of a second, so many each: sums of whole numbers do not drift.
 WORK_PARTS: Final = 1 << 20
 _MOST_PARTS: Final = (1 << 32) - 1
@@ -129,16 +128,16 @@ class Places:
         over = [slot for slot in self._over(now) if self._slots.turn_key(slot)]
         if newest is not None and not over and newest.is_before(tenant, age, number, most):
             return newest.stands
-        order, own = self._order, self._places_of(tenant)
+        order, own = self._order, self._lines.get(tenant)
         if over:
-            mine = [slot for slot in over if (line := self._slots.line[slot]) and line.tenant == tenant]
             order = order.lacking([self._slots.turn_key(slot) for slot in over])
-            own = own.without([self._slots.ending(slot)[1] for slot in mine])
+            if own is not None:
+                own = own.without([slot for slot in over if self._slots.line[slot] is own])
         turn = self._turn(own, order, age)
         key = turn_key(turn, number)
         ahead, weight = order.weighed_before(key)
         stands = _new(Standing, (ahead + 1, turn, weight / WORK_PARTS, order.weights_before(key, most)))
-        if ahead == len(order) and not over and ((last := own.last()) is None or last[0] < age):
+        if ahead == len(order) and not over and (own is None or own.after(age) == NOBODY):
             self._newest = _Newest(tenant, age, key, most, stands)
         return stands
 
@@ -148,7 +147,7 @@ class Places:
             return True
         over = self._over(now)
         if not over:
-            return self._longest > len(self._places_of(tenant))
+            return self._longest > self._length(tenant)
         if any(self._slots.ending(slot)[2] <= now for slot in over):
             return True
         lengths = _lengths(self._lines, self._slots, over)
@@ -177,12 +176,12 @@ class Places:
         line = self._lines.get(entry.tenant)
         if line is None:
             self._lines_begun += 1
-            line = self._lines[entry.tenant] = Line(entry.tenant, self._lines_begun)
+            line = self._lines[entry.tenant] = Line(entry.tenant, self._lines_begun, self._slots)
         number = entry.number
         age = age_key(entry.first_seen if entry.lined_up_at is None else entry.lined_up_at, number)
         turn = 0
         if entry.due_at is not None:
-            turn = turn_key(entry.turn or self._turn(line.places, self._order, age), number)
+            turn = turn_key(entry.turn or self._turn(line, self._order, age), number)
         slot = self._slots.put(entry, line, turn, age, _age_in_turn(entry, turn, self._order, self._slots))
         self._bodies.add(line.body_key(entry.fingerprint), slot)
         line.entries += 1
@@ -228,29 +227,28 @@ class Places:
         noted = islice(ends.upcoming(tick), FORGOTTEN_PER_EVENT)
         return list(dict.fromkeys([slot for slot in noted if slots.line[slot] and slots.ends[slot] <= tick]))
 
-    def _places_of(self, tenant: str) -> Ranking:
+    def _length(self, tenant: str) -> int:
         line = self._lines.get(tenant)
-        return _NO_PLACES if line is None else line.places
+        return 0 if line is None else line.length()
 
-    def _turn(self, own: Ranking, order: Ranking, age_key: int) -> int:
+    def _turn(self, own: Line | None, order: Ranking, age_key: int) -> int:
         """Return the turn of a place of this age: that of the next in its line, or one after its last.
 
         A tenant without a place is served in the turn that is being served.
         """
-        last = own.last()
-        if last is not None and last[0] < age_key:  # a newcomer, as most are
-            return (self._slots.turn_key(last[1]) >> TURN_BITS) + 1
-        if (behind := own.after(age_key)) is not None:
-            return self._slots.turn_key(behind[1]) >> TURN_BITS
-        first = order.first()
-        return 1 if first is None else first[0] >> TURN_BITS
+        if own is None or (last := own.last()) == NOBODY:
+            first = order.first()
+            return 1 if first is None else first[0] >> TURN_BITS
+        if (behind := own.after(age_key)) == NOBODY:  # a newcomer, as most are
+            return (self._slots.turn_key(last) >> TURN_BITS) + 1
+        return self._slots.turn_key(behind) >> TURN_BITS
 
     def _line_up(self, slot: int, line: Line, turn_key: int, age_key: int, work_s: float) -> None:
         self._newest = None
-        line.places.add(age_key, slot)
+        line.add(age_key, slot)
         self._order.weigh_in(turn_key, slot, as_parts(work_s))
         self.places += 1
-        length = len(line.places)
+        length = line.length()
         self.tenants += length == 1
         self._longest = max(self._longest, length)
         self._sort_by_length(line.tenant, length - 1, length)
@@ -259,9 +257,9 @@ class Places:
         self._newest = None
         self._slots.end_place(slot)
         self._order.remove(turn_key)
-        line.places.remove(age_key)
+        line.remove(age_key, slot)
         self.places -= 1
-        length = len(line.places)
+        length = line.length()
         self.tenants -= length == 0
         self._sort_by_length(line.tenant, length + 1, length)
         if self._longest not in self._by_length:
@@ -304,12 +302,10 @@ class Places:
 
     def _make_room(self, tenant: str) -> bool:
         """Take the newest place of the longest line, unless the newcomer itself would be it."""
-        if self._longest <= len(self._places_of(tenant)):
+        if self._longest <= self._length(tenant):
             return False
         line = self._lines[next(iter(self._by_length[self._longest]))]
-        newest = line.places.last()
-        assert newest is not None
-        self._drop(newest[1], line)
+        self._drop(line.last(), line)
         self.dropped += 1
         return True
 
@@ -317,7 +313,7 @@ class Places:
 def _lengths(lines: dict[str, Line], slots: Slots, over: list[int]) -> dict[str, int]:
     """Return how many places each tenant has without those in these slots."""
     gone = Counter(line.tenant for slot in over if slots.turn_key(slot) and (line := slots.line[slot]))
-    return {name: len(line.places) - gone[name] for name, line in lines.items()}
+    return {name: line.length() - gone[name] for name, line in lines.items()}
 
 
 def _age_in_turn(entry: Entry, turn_key: int, order: Ranking, slots: Slots) -> float:

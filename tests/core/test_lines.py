@@ -22,7 +22,11 @@ def _answers(line: Line, places: list[tuple[int, int]], asked: int) -> bool:
     """Return whether it says of its last, of what is after this key, and of its length what these places say."""
     behind = [slot for key, slot in sorted(places) if key >= asked]
     last = max(places)[1] if places else NOBODY
-    return (line.after(asked), line.last(), line.length()) == (behind[0] if behind else NOBODY, last, len(places))
+    return (line.after(asked), line.last(), line.length()) == (
+        behind[0] if behind else NOBODY,
+        last,
+        len(places),
+    )
 
 
 @settings(deadline=None)

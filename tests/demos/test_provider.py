@@ -49,6 +49,11 @@ def config_of(account: dict[str, Any]) -> Config:
         ({"otpm": 30_000, "output": "max_tokens"}, 50.0),
         ({"tpm": 120_000, "output": "max_tokens"}, 50.0),
         ({"tpm": 120_000, "output": "larger"}, 50.0),
+        ({"rpm": 300, "itpm": 400_000, "otpm": 80_000, "output": "produced"}, 50.0),
+        ({"rpm": 2000, "itpm": 90_000, "otpm": 80_000, "output": "produced"}, 50.0),
+        ({"rpm": 2000, "itpm": 400_000, "otpm": 30_000, "output": "produced"}, 50.0),
+        ({"rpm": 500, "rpd": 100_000, "tpm": 120_000, "output": "larger"}, 50.0),
+        ({"rpm": 500, "rpd": 200_000, "output": "produced"}, 50.0),
     ],
 )
 def test_ten_times_the_account_is_used_up_and_hardly_refused(

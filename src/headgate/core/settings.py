@@ -7,6 +7,7 @@ from headgate.core.words import DeadlineFrom, IgnoresHangups, OutputCharge, Quot
 
 MINUTE_S = 60.0
 DAY_S = 86400.0
+_COUNT_OUTPUT = (QuotaKind.TPM, QuotaKind.OTPM)
 
 Scope = Literal["tenant", "model", "lane"]
 LimitKind = Literal["fixed", "slo_gradient", "aimd"]
@@ -36,7 +37,7 @@ class QuotaLimit:
     """So much of one kind in a minute (a day for `rpd`), and what may be saved up.
 
     `burst_s` is the time over which unused quota is saved, None for the whole minute or day, as providers do.
-    `count_cached` False leaves prompt tokens out that the engine had in its cache.
+    `output` says something of a limit that counts output, `tpm` or `otpm`. `count_cached` False leaves prompt tokens out that the engine had in its cache.
     """
 
     kind: QuotaKind
@@ -54,6 +55,16 @@ class QuotaLimit:
     def rate_per_s(self) -> float:
         """How much is added each second."""
         return self.amount / self.period_s
+
+    @property
+    def charges_as_made(self) -> bool:
+        """Whether it counts output, and only once that is made."""
+        return self.output is OutputCharge.PRODUCED and self.kind in _COUNT_OUTPUT
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it counts output, and a charge stays what it was at first."""
+        return self.output is OutputCharge.LARGER and self.kind in _COUNT_OUTPUT
 
     @property
     def burst(self) -> float:

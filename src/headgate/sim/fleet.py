@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from headgate.config.schema import Config
 from headgate.core.settings import EngineSettings, LaneSettings, Settings
-from headgate.core.words import OutputCharge
 from headgate.engine.profile import EngineProfile, find_profile, scaled
 from headgate.sim.engines.batched import BatchedStation
 from headgate.sim.engines.troubles import Refusing, Timetable, Trouble
@@ -68,7 +67,7 @@ class Fleet:
 
 def _followed(settings: Settings) -> frozenset[str]:
     """Return the engines about which something is decided by how far their streams have come."""
-    if any(rule.limit.output is OutputCharge.PRODUCED for rule in settings.quotas):
+    if any(rule.limit.charges_as_made for rule in settings.quotas):
         return frozenset(engine.name for engine in settings.engines)
     return frozenset(
         engine.name

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from headgate.core.quotas.amounts import Sizes, reserved_amount, used_amount
 from headgate.core.settings import QuotaLimit
-from headgate.core.words import OutputCharge, QuotaKind
+from headgate.core.words import QuotaKind
 
 
 class Meter:
@@ -80,8 +80,7 @@ class Grant:
         """Charge so many more output tokens where they are charged as they are made."""
         self.produced += output_tokens
         for index, meter in enumerate(self._meters):
-            as_made = meter.limit.output is OutputCharge.PRODUCED
-            if as_made and meter.limit.kind in {QuotaKind.OTPM, QuotaKind.TPM}:
+            if meter.limit.charges_as_made:
                 meter.charge(output_tokens, now)
                 self._taken[index] += output_tokens
 
@@ -89,7 +88,7 @@ class Grant:
         """Correct what was estimated to what was really used."""
         prompt = self._sizes.prompt_tokens
         for index, meter in enumerate(self._meters):
-            if meter.limit.output is not OutputCharge.LARGER:
+            if not meter.limit.is_final:
                 used = used_amount(meter.limit, prompt, cached_tokens, self.produced)
                 meter.charge(used - self._taken[index], now)
                 self._taken[index] = used

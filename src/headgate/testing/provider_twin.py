@@ -47,6 +47,7 @@ _SPREAD = 0.6
 _PIECES = 5
 _LEAST_WAY_S, _LONGEST_WAY_S = 0.001, 0.02
 _ROUNDED_TO = -3
+_REQUESTS = (QuotaKind.RPM, QuotaKind.RPD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class _Wish:
 
 
 class Twin:
-    """One run. `config` is a configuration of one engine with an account; the first of its limits is measured.
+    """One run. `config` is a configuration of one engine with an account.
 
     `used_share` says how full the provider's meters are at the start.
     """
@@ -130,7 +131,6 @@ class Twin:
         self.counts = Counts()
         self._engine = settings.engines[0].name
         self._law = ProviderLaw(account.limits, 0.0, used_share=used_share)
-        self._binding = account.limits[0].kind
         self._traffic, self._outage = traffic, outage
         self._dice = Random(seed)  # noqa: S311 - sizes and times of a simulation, no secrets
         self._agenda: list[tuple[float, int, Callable[[float], None]]] = []
@@ -144,8 +144,8 @@ class Twin:
 
     @property
     def used_share(self) -> float:
-        """The share of the first limit that was charged since the counts began."""
-        return self._law.used_share(self._binding, self._now)
+        """The share that was charged since the counts began, of the limit that was used most."""
+        return max([self._law.used_share(kind, self._now) for kind in self._law.meters])
 
     def run_until(self, end: float) -> None:
         """Let everything happen before this time."""
@@ -288,7 +288,7 @@ class Twin:
     def _says(self, now: float) -> QuotaReading:
         """Return the headers of an answer, tokens rounded to thousands as Anthropic does."""
         return tuple(
-            Remaining(kind, limit, left if kind is QuotaKind.RPM else round(left, _ROUNDED_TO), reset_s)
+            Remaining(kind, limit, left if kind in _REQUESTS else round(left, _ROUNDED_TO), reset_s)
             for kind, limit, left, reset_s in self._law.standing(now)
         )
 

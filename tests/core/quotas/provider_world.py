@@ -24,6 +24,7 @@ MEAN_PROMPT, MEAN_OUTPUT, MAX_TOKENS = 800, 200, 1024
 # Five per cent wrong: what the learned ratio of bytes to tokens is off by, to the safe side or not by chance.
 PROMPT_BIAS = 1.05
 PIECES = 4
+REQUESTS = (QuotaKind.RPM, QuotaKind.RPD)
 
 
 class Score(NamedTuple):
@@ -156,7 +157,7 @@ class World:
         if not self.headers:
             return ()
         return tuple(
-            Remaining(kind, limit, left if kind is QuotaKind.RPM else round(left, -3), reset_s)
+            Remaining(kind, limit, left if kind in REQUESTS else round(left, -3), reset_s)
             for kind, limit, left, reset_s in self.law.standing(now)
         )
 

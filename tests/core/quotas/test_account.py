@@ -94,6 +94,32 @@ def test_output_that_is_charged_as_produced_is_never_too_much() -> None:
     assert full.wait_s(10, 10_000, 50_000, 1000.0) == 0.0
 
 
+def test_output_that_is_charged_as_produced_is_no_matter_of_requests_or_prompts() -> None:
+    """A configured account has one rule for output, and every limit of it has that rule."""
+    made = OutputCharge.PRODUCED
+    full = rested(
+        QuotaLimit(QuotaKind.RPM, 600, output=made), QuotaLimit(QuotaKind.ITPM, 60_000, output=made)
+    )
+    for _ in range(10):
+        full.take(100, 5_000, None, 1000.0)
+    full.seen((Remaining(QuotaKind.RPM, 600, 590), Remaining(QuotaKind.ITPM, 60_000, 59_000)), 1000.0)
+
+    below = 1 - CUSHION * (1 - MARGIN)
+    assert left(full, 1000.0)[QuotaKind.RPM] == pytest.approx(600 * below - 10)
+    assert left(full, 1000.0)[QuotaKind.ITPM] == pytest.approx(60_000 * below - 1000)
+    assert full.wait_s(60_001, 0, None, 2000.0) == float("inf")
+
+
+def test_a_day_is_believed_in_until_the_provider_says_otherwise_and_then_three_seconds_of_it_are_left() -> (
+    None
+):
+    fresh = account(QuotaLimit(QuotaKind.RPD, 86_400))
+    assert left(fresh, 0.0)[QuotaKind.RPD] == pytest.approx(86_400 * (1 - MARGIN))
+
+    fresh.seen((Remaining(QuotaKind.RPD, 86_400, 10.0),), 0.0)
+    assert left(fresh, 0.0)[QuotaKind.RPD] == pytest.approx(10.0 - CUSHION * 60)
+
+
 def test_a_word_of_the_provider_lowers_and_never_raises() -> None:
     full = rested(QuotaLimit(QuotaKind.ITPM, 60_000))
     full.seen((Remaining(QuotaKind.ITPM, 60_000, 20_000), Remaining(QuotaKind.TPM, 1, 1)), 1000.0)

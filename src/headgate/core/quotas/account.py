@@ -29,18 +29,19 @@ from headgate.core.quotas.amounts import (
     used_amount,
 )
 from headgate.core.quotas.bucket import Bucket
-from headgate.core.settings import AccountSettings, QuotaLimit
+from headgate.core.settings import MINUTE_S, AccountSettings, QuotaLimit
 from headgate.core.words import OutputCharge, QuotaKind
 
 MARGIN = 0.02
 """How far below the provider's rate and burst the account runs: more than the jitter of arrivals within a minute
 (1 s of 60), less than the 5 % of a quota that may go unused."""
 CUSHION = 0.05
-"""Share of the burst that is left alone when the provider says how little is left: three seconds of a minute's
-quota, in which its word is on the way."""
+"""Share of the burst, of a minute's worth at most, that is left alone when the provider says how little is left: three
+seconds, in which its word is on the way."""
 
 # Nobody knows how full the provider's bucket is when this process starts (the one before it may have emptied it):
-# five seconds of a minute are tried, the rest comes at the rate.
+# five seconds of a minute are tried, the rest comes at the rate. A day would come back too slowly: all of it is believed
+# in until the provider says otherwise.
 _FIRST_LEVEL = 1.0 / 12.0
 # Refusals closer together than this tell of one empty moment, not of a rate.
 _LEAST_LESSON_S = 10.0
@@ -88,10 +89,11 @@ class _Limit:
 
     def __init__(self, limit: QuotaLimit, now: float) -> None:
         self.limit = limit
-        as_made = limit.output is OutputCharge.PRODUCED
+        as_made = limit.charges_as_made
         self.reserve = replace(limit, output=OutputCharge.EXPECTED) if as_made else limit
         self.bucket = Bucket(limit.rate_per_s * (1.0 - MARGIN), _kept_burst(limit), now)
-        self.bucket.lower_to(max(1.0, self.bucket.burst * _FIRST_LEVEL), now)
+        if limit.period_s == MINUTE_S:
+            self.bucket.lower_to(max(1.0, self.bucket.burst * _FIRST_LEVEL), now)
         self.others_per_s = 0.0
         self._faded_at = now
         self._empty_at = self._refused_at = float("-inf")
@@ -105,7 +107,7 @@ class _Limit:
         Those before it take what an answered request took in the end, which is less than it reserved by `max_tokens`.
         """
         needed, bucket = needed_amount(self.reserve, sizes), self.bucket
-        if needed > self.limit.burst and self.limit.output is not OutputCharge.PRODUCED:
+        if needed > self.limit.burst and not self.limit.charges_as_made:
             return float("inf")
         needed = min(needed, bucket.burst)
         if place <= 1:
@@ -115,7 +117,7 @@ class _Limit:
 
     def answered(self, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None:
         """Learn what a request takes in the end; a charge that is never corrected is learned as it is taken."""
-        if self.limit.output is not OutputCharge.LARGER:
+        if not self.limit.is_final:
             self.usual.add(used_amount(self.limit, prompt_tokens, cached_tokens, output_tokens))
 
     def expect_others(self, others_per_s: float, now: float) -> None:
@@ -137,7 +139,7 @@ class _Limit:
         """The provider has refused for this limit: its bucket is empty, and the hint says for how long."""
         self._learn_others(now)
         bucket = self.bucket
-        missing = CUSHION * bucket.burst + hint_s * bucket.rate_per_s
+        missing = self._cushion() + hint_s * bucket.rate_per_s
         bucket.lower_to(-missing - self._still_to_charge(unproduced), now)
 
     def seen(self, word: Remaining, unproduced: float, now: float) -> None:
@@ -149,15 +151,18 @@ class _Limit:
         if word.remaining is None:
             return
         bucket = self.bucket
-        bound = word.remaining - self._still_to_charge(unproduced) - CUSHION * bucket.burst
+        bound = word.remaining - self._still_to_charge(unproduced) - self._cushion()
         if bound < bucket.level(now):
             bucket.lower_to(bound, now)
         elif word.remaining > _PLENTY * self.limit.burst and now - self._faded_at >= _LEAST_LESSON_S:
             self.expect_others(self.others_per_s / 2.0, now)
 
+    def _cushion(self) -> float:
+        return CUSHION * min(self.bucket.burst, self.limit.rate_per_s * MINUTE_S)
+
     def _still_to_charge(self, unproduced: float) -> float:
         """Return what running answers will take from the provider's bucket, and have taken from ours already."""
-        return unproduced if self.limit.output is OutputCharge.PRODUCED else 0.0
+        return unproduced if self.limit.charges_as_made else 0.0
 
     def _learn_others(self, now: float) -> None:
         """Compare this empty moment with the last one; a volley of refusals is one moment, and its last counts.
@@ -223,7 +228,7 @@ class Account:
             bucket = each.bucket
             amount = reserved_amount(each.reserve, sizes)
             charges.append(Charge(each.reserve, bucket, amount, now))
-            if each.limit.output is OutputCharge.LARGER:
+            if each.limit.is_final:
                 each.usual.add(amount)
             share = bucket.level(now) / bucket.burst
             if share < lowest:

@@ -67,13 +67,13 @@ class Charge:
 
     def grow(self, amount: float, now: float) -> None:
         """Take more, up to this amount in all; a smaller one changes nothing."""
-        if amount > self.taken and self.limit.output is not OutputCharge.LARGER:
+        if amount > self.taken and not self.limit.is_final:
             self.bucket.take(amount - self.taken, now)
             self.taken = amount
 
     def settle(self, amount: float, now: float) -> None:
         """Correct to this amount and close; what is never corrected stays as it was reserved."""
-        if self.limit.output is not OutputCharge.LARGER:
+        if not self.limit.is_final:
             self.close(amount, now)
         else:
             self.bucket.unsettled -= 1

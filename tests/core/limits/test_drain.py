@@ -107,10 +107,10 @@ def test_permits_that_are_out_longer_than_the_price_list_says_are_dear() -> None
 
 
 def test_a_spread_is_believed_before_it_is_measured() -> None:
-    """Half a gap, until four cycles of two departures were seen."""
+    """Half a gap, until two cycles of two departures were seen."""
     drain = DrainRate(2)
     assert drain.spread_s(4, 2.0) == pytest.approx(2.0 * 0.5 / drain.per_s(2.0))
-    for tick in range(8):
+    for tick in range(4):
         assert not drain.spread_is_measured
         drain.became_full(float(tick), 2)
         depart(drain, tick + 1.0)

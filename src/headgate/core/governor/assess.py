@@ -130,7 +130,7 @@ def _size(knowledge: Knowledge, draft: Attempt) -> None:
     expected, reserved = knowledge.output_length.estimate(
         model, arrival.tenant, draft.lane.settings.name, arrival.max_tokens, prompt, arrival.min_tokens
     )
-    draft.output_tokens = arrival.answers * expected
+    draft.output_tokens = draft.foreseen_tokens = arrival.answers * expected
     draft.kv_tokens = prompt + arrival.answers * reserved
 
 

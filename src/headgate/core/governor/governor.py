@@ -13,6 +13,7 @@ from headgate.core.decisions import Decision, Explanation
 from headgate.core.events import Arrived, Event
 from headgate.core.governor import endings, report
 from headgate.core.governor.assess import assess
+from headgate.core.governor.beginnings import look_at_first
 from headgate.core.governor.commit import commit, dispatch, late_reason, refuse_held
 from headgate.core.governor.failover import detours_turned
 from headgate.core.governor.knowledge import Knowledge, new_engine
@@ -176,6 +177,7 @@ class Governor:
         if engine is None:
             return ()
         endings.progressed(knowledge, engine, event, now)
+        look_at_first(knowledge, engine, now)
         look(engine.pool, now)
         # A limit that has risen has room for somebody.
         return tuple(dispatch(knowledge, now)) if move_limit(engine, now) and knowledge.held_count else ()

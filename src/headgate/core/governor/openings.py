@@ -273,7 +273,7 @@ def _listed_end(attempt: Attempt) -> float:
 
 def foreseen_s(attempt: Attempt, engine: Engine) -> float:
     """Return how long this attempt's permit was foreseen to be out."""
-    return attempt.expected_ttft_s + attempt.output_tokens * engine.pace_s
+    return attempt.expected_ttft_s + attempt.foreseen_tokens * engine.pace_s
 
 
 def _likely_end(attempt: Attempt, level: float, now: float) -> float:
@@ -290,7 +290,7 @@ def expected_end(attempt: Attempt) -> float:
     if attempt.state is State.DEPARTING:
         return attempt.give_up_at
     assert attempt.engine is not None
-    decode_s = attempt.output_tokens * attempt.engine.pace_s
+    decode_s = attempt.foreseen_tokens * attempt.engine.pace_s
     if attempt.first_token_at is None:
         return attempt.admitted_at + attempt.expected_ttft_s + decode_s
     return attempt.first_token_at + decode_s

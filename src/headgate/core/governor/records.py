@@ -55,7 +55,7 @@ class Attempt:
 
     It is what a queue holds (`queues.base.Held`). `arrival_number` orders equal `first_seen`; a recognised retry
     has its request's. `lane_deadline` is the lane's own, `deadline` the sooner of that and what the client allows.
-    `listed_end` is where `openings` keeps it. `route` is who may serve it, and `queue` where it waits if it must. `lined_up_at`,
+    `listed_end` is where `openings` keeps it, by the output `foreseen_tokens` at its arrival or since. `route` is who may serve it, and `queue` where it waits if it must. `lined_up_at`,
     `early_returns`, `turn` and `as_old_as` are its place in the line of those who come back (`tickets`); `looked_at` and
     `looked_tokens` how far its stream was when last looked at. `reservation` is its tenant's, `charged` the provider account's.
     `work_s` is the part of an engine's time that it is foreseen to take, `engine_s` the same as the orders rank it (0 for who is
@@ -82,6 +82,7 @@ class Attempt:
         "fingerprint",
         "first_seen",
         "first_token_at",
+        "foreseen_tokens",
         "give_up_at",
         "gone_at",
         "hint_s",
@@ -133,7 +134,7 @@ class Attempt:
         self.lane_deadline = self.deadline = now
         self.hold_until: float | None = None
         self.give_up_at = now
-        self.prompt_tokens = self.output_tokens = self.kv_tokens = 0
+        self.prompt_tokens = self.output_tokens = self.foreseen_tokens = self.kv_tokens = 0
         self.output_seen = self.read_before = 0
         self.prefill_ahead = self.expected_ttft_s = self.engine_s = self.work_s = self.service_s = 0.0
         self.engine: Engine | None = None

@@ -14,9 +14,11 @@ from typing import Final, NamedTuple
 
 from headgate.core.measure.ewma import Ewma
 
-# The prior counts as this many departures, so that the measured rate leads after about a dozen; that of the spread
-# until so many cycles are there.
+# The prior counts as this many departures, so that the measured rate leads after about a dozen.
 _PRIOR_DEPARTURES: Final = 4.0
+# The spread is believed from so many cycles on: waiting for four broke up to a tenth more of the promises of the first
+# twenty seconds before four streams whose lengths were not known.
+_MEASURED_CYCLES: Final = 2.0
 # Departures and full time fade over this many departures: some batches' worth, long enough to average lengths.
 _MEMORY_DEPARTURES: Final = 200.0
 # The spread fades over so many cycles, each as many departures as the gate runs streams.
@@ -85,7 +87,7 @@ class DrainRate:
     @property
     def spread_is_measured(self) -> bool:
         """Whether cycles enough were seen for `spread_s` to be more than a belief."""
-        return self._cycle.samples >= _PRIOR_DEPARTURES
+        return self._cycle.samples >= _MEASURED_CYCLES
 
     def became_full(self, now: float, streams: int) -> None:
         """The gate has no room left, with this many streams running."""

@@ -11,6 +11,7 @@ from typing import Final, Self
 
 from headgate.core.measure.sketch import Sketch
 from headgate.core.sizing.credibility import Credibility, Standing
+from headgate.core.sizing.first_answers import FirstAnswers
 from headgate.core.sizing.prompt_trend import Centre, PromptTrend
 
 # The quantile that a reservation covers; what outgrows it is re-reserved as it streams.
@@ -35,7 +36,7 @@ class LengthPredictor:
 
     A prediction is fixed x lean + share x `max_tokens` + doubt x prior. `trend` says how answers go with prompts and `centre`
     where the key's own lie; `lean` is what that makes of its mean. `trust` is how far the key itself is believed, by
-    the `credibility` of its parent,
+    the `credibility` of its parent, `first` are a lane's first answers, and `stretch` what they make of every mean in it,
     `fixed` to `upper_share` are its own word, for the mean and for the reservation; the `all_` ones and `doubt`
     have the lower levels in them and are kept where there are few keys: every answer below changes them.
     """
@@ -59,10 +60,12 @@ class LengthPredictor:
         "children",
         "credibility",
         "doubt",
+        "first",
         "fixed",
         "outputs",
         "parent",
         "share",
+        "stretch",
         "trend",
         "trust",
         "upper_fixed",
@@ -75,6 +78,8 @@ class LengthPredictor:
         self.centre = Centre(_MEMORY_ANSWERS)
         self.children: list[Self] = []
         self.credibility = Credibility()
+        self.first: FirstAnswers | None = None
+        self.stretch = 1.0
         self._standing = Standing()
         self.outputs = Sketch(1.0, _LONGEST_OUTPUT, memory=_MEMORY_ANSWERS)
         self._used = Sketch(_LEAST_USED_SHARE, 1.0, memory=_MEMORY_ANSWERS) if is_bounded else None
@@ -149,6 +154,14 @@ class LengthPredictor:
     def weight(self) -> float:
         """Return on how many answers its word rests."""
         return min(float(self.answers), _MEMORY_ANSWERS)
+
+    def look_at_first(self) -> None:
+        """Read off its first answers how much too short a mean is; where answers are as long as allowed none is asked for."""
+        if self.first is not None:
+            stretch = self.first.stretch(max(1.0, self.outputs.mean))
+            self.stretch = 1.0 if self.share else stretch
+            if self.first.is_over:
+                self.first = None
 
     def leave(self) -> None:
         """Take it out of what its parent knows of keys: it is dropped."""

@@ -2,17 +2,19 @@
 
 Keys form a hierarchy: (model, tenant, lane, log2 class of `max_tokens`, log2 class of the prompt), below it
 (model, tenant, lane), (model, lane), (model), and at the bottom the prior min(`max_tokens`, 256). Each predicts
-as `length_predictor` says, moved along the trend of its lane (`prompt_trend`), is believed as far as keys of its kind
+as `length_predictor` says, moved along the trend of its lane (`prompt_trend`) and stretched by what its first answers that still run say
+(`first_answers`), is believed as far as keys of its kind
 differ (`credibility`), and what lies below it by the rest.
 The tenant has a level of its own because setting `max_tokens` exactly is a habit of one tenant's code.
 Requests without `max_tokens` have keys of their own on every level: the answers of the others are cut off.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import log
 from typing import Final
 
 from headgate.core.sizing.estimate_error import EstimateError
+from headgate.core.sizing.first_answers import FirstAnswers
 from headgate.core.sizing.length_predictor import LengthPredictor
 from headgate.core.sizing.prompt_bytes import MAX_MODELS
 from headgate.core.snapshot import ErrorReading
@@ -40,13 +42,15 @@ _NOTHING: Final = LengthPredictor(None, is_bounded=False)
 class OutputLength:
     """Expected and reserved output tokens of one answer, by what answers to such requests have been."""
 
-    __slots__ = ("_error", "_keys", "_lanes", "_learned", "_models", "_tenants", "_turned_away")
+    __slots__ = ("_error", "_keys", "_lanes", "_learned", "_models", "_tenants", "_turned_away", "_young")
 
     def __init__(self) -> None:
         self._keys: dict[tuple[str, str, str, int], LengthPredictor] = {}
         self._tenants: dict[tuple[str, str, str, bool], LengthPredictor] = {}
         self._lanes: dict[tuple[str, str, bool], LengthPredictor] = {}
         self._models: dict[tuple[str, bool], LengthPredictor] = {}
+        # Lanes whose first answers are still looked at.
+        self._young: list[LengthPredictor] = []
         self._learned = self._turned_away = 0
         self._error = EstimateError()
 
@@ -92,6 +96,8 @@ class OutputLength:
         user = None if key is None else key.parent
         if user is None or (below := user.parent) is None:
             below = self._lane_of(model, lane, is_bounded=is_bounded)
+        if below.first is not None:
+            below.first.ended(output_tokens)
         self._learned += 1
         times, prompt = 1, log(prompt_tokens or 1)
         if self._learned % _COMPARE_EVERY == 0:
@@ -102,6 +108,26 @@ class OutputLength:
                 times *= _passed_on(level)
         if times:
             _learn_shared(below, prompt, output_tokens, max_tokens, times)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether one of a lane's first answers has ended since `look`."""
+        return any(each.first is not None and each.first.has_news for each in self._young)
+
+    def look(self, running: Iterable[tuple[str, str, int | None, int]]) -> None:
+        """Correct what the first answers say by those that run: their model, lane, `max_tokens` and length so far."""
+        for model, lane, max_tokens, so_far in running:
+            first = self._below(model, lane, is_bounded=max_tokens is not None).first
+            if first is not None:
+                first.runs(so_far)
+        for each in self._young:
+            each.look_at_first()
+        self._young = [each for each in self._young if each.first is not None]
+
+    def follows_bound(self, model: str, lane: str, max_tokens: int | None) -> bool:
+        """Return whether the first answers of this lane have turned out to be as long as their bounds let them be."""
+        below = self._below(model, lane, is_bounded=max_tokens is not None)
+        return below.first is not None and below.share > 0.0
 
     def error(self) -> ErrorReading:
         """Return how wrong the expectations have been, lately and over all keys."""
@@ -166,6 +192,8 @@ class OutputLength:
             if below is None:
                 below = self._models[model, is_bounded] = LengthPredictor(None, is_bounded=is_bounded)
             known = self._lanes[model, lane, is_bounded] = LengthPredictor(below, is_bounded=is_bounded)
+            known.first = FirstAnswers()
+            self._young.append(known)
             below.children.append(known)
         return known
 
@@ -193,12 +221,12 @@ def _predict(
         prior = min(PRIOR_OUTPUT_TOKENS, max_tokens)
         # Reserving all of a generous bound at first would run a few streams where sixteen fit.
         prior_reserved = min(_PRIOR_RESERVED_TOKENS, max_tokens)
-    lean = below.lean(prompt)
+    lean = below.stretch * below.lean(prompt)
     likely = lean * below.all_fixed + below.all_share * allowed + below.doubt * prior
     upper = lean * below.all_upper_fixed + below.all_upper_share * allowed + below.doubt * prior_reserved
     for level in (user, key):
         if level is not None:
-            trust, lean = level.trust, level.lean(prompt)
+            trust, lean = level.trust, below.stretch * level.lean(prompt)
             likely += trust * (lean * level.fixed + level.share * allowed - likely)
             upper += trust * (lean * level.upper_fixed + level.upper_share * allowed - upper)
     expected, reserved = int(likely + 0.5) or 1, int(upper + 0.5)

@@ -1,0 +1,43 @@
+"""How long do they last, when most have only begun? What has ended says it too short: the short ones end first.
+
+Of a first crowd that is served side by side the mean of those that have ended is a third of the truth when most have not, half
+of it after one mean life of lognormal ones (cv 1), and still 0.84 of it after five. What still runs is known to last longer
+than it has so far, and counts as that (the product-limit estimate: Kaplan and Meier 1958). What lasts longer than all
+that has ended is taken to end as those did, so many for so much of all their time (an exponential tail).
+"""
+
+from collections.abc import Sequence
+from math import log
+
+_ROUNDING = 1e-9
+
+
+def lifetimes(ended: Sequence[float], running: Sequence[float], count: int) -> list[float]:
+    """Return so many lives, ascending, that stand for all: those at equal steps of their distribution.
+
+    `ended` and `running` are lives, and lives so far, ascending; something must have ended.
+    """
+    lives: list[float] = []
+    at_risk, left, younger = len(ended) + len(running), 1.0, 0
+    for life in ended:
+        while younger < len(running) and running[younger] < life:
+            younger += 1
+            at_risk -= 1
+        left *= 1.0 - 1.0 / at_risk
+        at_risk -= 1
+        while len(lives) < count and (len(lives) + 0.5) / count <= 1.0 - left + _ROUNDING:
+            lives.append(life)
+    return lives + _tail(ended, running, younger, left, count, len(lives))
+
+
+def _tail(
+    ended: Sequence[float], running: Sequence[float], younger: int, left: float, count: int, known: int
+) -> list[float]:
+    """Return the lives after the `known`, of the share that is `left` when the last has ended."""
+    if known == count:
+        return []
+    longest, older = ended[-1], running[younger:]
+    mean = (sum(ended) + sum(running)) / len(ended)
+    if older:
+        mean += sum(older) / len(older) - longest
+    return [longest + mean * log(left * count / (count - step - 0.5)) for step in range(known, count)]

@@ -1,0 +1,94 @@
+"""What the first answers of a lane say of length, when most of it still runs."""
+
+import pytest
+
+from headgate.core.sizing.first_answers import FirstAnswers
+from headgate.core.sizing.output_length import OutputLength
+
+
+def first(*ended: int) -> FirstAnswers:
+    answers = FirstAnswers()
+    for output_tokens in ended:
+        answers.ended(output_tokens)
+    return answers
+
+
+def test_two_answers_say_nothing_of_those_that_run() -> None:
+    answers = first(10, 20)
+    answers.runs(500)
+
+    assert answers.stretch(15.0) == 1.0
+
+
+def test_longer_ones_that_run_stretch_the_mean_the_more_the_more_have_ended() -> None:
+    stretches = []
+    for times in (1, 4, 16):
+        answers = first(*[50, 100, 150] * times)
+        for _ in range(3 * times):
+            answers.runs(200)
+        stretches.append(answers.stretch(100.0))
+
+    assert 1.05 < stretches[0] < stretches[1] < stretches[2] <= 2.0
+
+
+def test_shorter_ones_that_run_change_nothing_and_are_forgotten_after_each_reading() -> None:
+    answers = first(*[100] * 10)
+    for _ in range(8):
+        answers.runs(50)
+
+    assert answers.stretch(100.0) == 1.0
+    answers.runs(900)
+    assert answers.stretch(100.0) > 1.0
+    assert answers.stretch(100.0) == 1.0
+
+
+def test_after_twenty_for_each_that_runs_and_64_at_least_it_is_over() -> None:
+    answers = first(*[100] * 63)
+    answers.runs(900)
+    assert answers.stretch(100.0) > 1.0
+    answers.ended(100)
+    answers.runs(900)
+
+    assert answers.stretch(100.0) == 1.0
+    assert answers.is_over
+
+
+def learned(lengths: list[int], *, exact: bool) -> OutputLength:
+    sizes = OutputLength()
+    for length in lengths:
+        sizes.learn("m", "t", "lane", length if exact else 4096, 500, length)
+    return sizes
+
+
+def test_a_lane_expects_more_when_longer_ones_run_and_no_more_when_it_is_looked_at_without() -> None:
+    sizes = learned([50, 100, 150, 100, 80, 120], exact=False)
+    before, _ = sizes.estimate("m", "t", "lane", 4096, 500)
+    sizes.look([("m", "lane", 4096, 300)] * 6 + [("m", "another", 4096, 4000)] * 6)
+    stretched, reserved = sizes.estimate("m", "t", "lane", 4096, 500)
+    sizes.look([])
+
+    assert stretched > 1.1 * before
+    assert reserved >= stretched
+    assert sizes.estimate("m", "t", "lane", 4096, 500)[0] == before
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_where_answers_are_as_long_as_allowed_nothing_is_stretched(exact: bool) -> None:
+    sizes = learned([50, 300, 150, 700, 80, 120, 400, 60], exact=exact)
+    sizes.look([("m", "lane", 4096, 900)] * 6)
+
+    assert sizes.follows_bound("m", "lane", 4096) is exact
+    expected, _ = sizes.estimate("m", "t", "lane", 4000, 500)
+    assert (expected > 3500) is exact
+
+
+def test_there_is_news_when_one_of_the_first_has_ended() -> None:
+    sizes = OutputLength()
+    news = [sizes.has_news]
+    for _ in range(2):
+        sizes.learn("m", "t", "lane", 4096, 500, 100)
+        news.append(sizes.has_news)
+        sizes.look([])
+        news.append(sizes.has_news)
+
+    assert news == [False, True, False, True, False]

@@ -326,6 +326,26 @@ def test_what_an_engine_had_in_its_cache_is_not_read_and_hangs_on_no_stream() ->
     assert _limit_where_prompts_were(cached=100) < 0.95 * _limit_where_prompts_were(cached=0)
 
 
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_prompt_has_been_read_whether_or_not_anybody_saw_the_first_token(streams: bool) -> None:
+    """Twice as many run as the limit would allow, and keep the SLO: it may rise. Were no prompt read, it may not."""
+    limit = LimitSettings("slo_gradient", tpot_slo_s=0.112, start=10, minimum=2)
+    engine = EngineSettings("engine", 20, limit=limit, prior=ServicePrior(0.0, 0.0001, 0.05, 0.0001))
+    gate = _gate(LaneSettings("lane", deadline_s=60.0, max_queue=0), engine=engine, observe=True)
+    for second in range(25):
+        asked = range(20 * second, 20 * (second + 1))
+        for attempt in asked:
+            _ask(gate, attempt, float(second))
+            if streams:
+                gate.handle(FirstToken(attempt), second + 0.01)
+        for attempt in asked:
+            gate.handle(Finished(attempt, 100, 10), second + 0.01 + 9 * 0.104)
+            gate.handle(Released(attempt), second + 0.01 + 9 * 0.104)
+        gate.handle(EngineProgress("engine", ()), second + 0.95)
+
+    assert gate.snapshot(25.0).engines[0].limit == 20
+
+
 # ---- observe mode
 
 

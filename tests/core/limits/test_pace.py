@@ -111,13 +111,24 @@ def test_what_is_read_turns_the_line_around_what_is_known() -> None:
     for each in (pace, told):
         _steady(each, 60, 20, 0.02)
     for _ in range(200):
-        told.worked(2_000, 100, 20)
+        told.worked(1, 2_000, 100, 20)
 
     assert _p90_s(told, 20) == pytest.approx(_p90_s(pace, 20))
     slope_s = 0.0001 * (1.0 + (25.0 * 4.0 + 100.0 * 20.0) / 125.0)
     longer = (0.01 + 40 * slope_s) / (0.01 + 20 * slope_s)
     assert _p90_s(told, 40) / _p90_s(told, 20) == pytest.approx(longer)
     assert _p90_s(pace, 40) / _p90_s(pace, 20) == pytest.approx(0.03 / 0.02)
+
+
+@pytest.mark.parametrize(("began_share", "tpot_s"), [(0.0, 0.012), (0.5, 0.016), (1.0, 0.02), (2.0, 0.028)])
+def test_a_window_is_compared_with_the_line_for_what_was_read_in_it(
+    began_share: float, tpot_s: float
+) -> None:
+    """Of the line's 20 ms at 20 streams 8 are for prompts: without any the same engine takes 12, with twice as many 28."""
+    pace = Pace(PRIOR)
+    for second in range(1, 61):
+        pace.measured(float(second), 20, tpot_s, began_share)
+    assert _p90_s(pace, 20) == pytest.approx(0.02, rel=0.001)
 
 
 def test_before_any_answer_steady_windows_promise_that_all_are_alike() -> None:

@@ -8,7 +8,7 @@ from headgate.core.limits.prompt_share import PROMPT_PER_OUTPUT, PromptShare
 def _after(windows: int, prompt_tokens: int, output_tokens: int) -> float:
     share = PromptShare()
     for _ in range(windows):
-        share.add(prompt_tokens, output_tokens)
+        share.add(1, prompt_tokens, output_tokens)
     return share.prompt_per_output()
 
 
@@ -26,13 +26,27 @@ def test_it_is_a_ratio_of_sums_not_a_mean_of_ratios() -> None:
     """Prompts come in lumps: nothing, nothing, and 3,000 beside 100 tokens."""
     share = PromptShare()
     for window in range(300):
-        share.add(3_000 if window % 3 == 0 else 0, 100)
+        share.add(int(window % 3 == 0), 3_000 if window % 3 == 0 else 0, 100)
     assert share.prompt_per_output() == pytest.approx((25 * 4 + 100 * 10) / 125, rel=0.02)
+
+
+def test_as_many_usually_begin_as_end_with_so_many_tokens() -> None:
+    """Two answers end in each window of 200 tokens, so one goes with a hundred."""
+    share = PromptShare()
+    assert share.began_share(3, 100) == 1.0
+    share.add(0, 0, 200)
+    assert share.began_share(3, 100) == 1.0
+    for _ in range(300):
+        share.add(2, 2_000, 200)
+
+    assert share.began_share(2, 200) == pytest.approx(1.0, rel=0.1)
+    assert share.began_share(0, 200) == 0.0
+    assert share.began_share(2, 100) == pytest.approx(2.0, rel=0.1)
 
 
 def test_another_crowd_is_known_after_a_few_minutes() -> None:
     share = PromptShare()
     for prompt_tokens in (1_000, 50):
         for _ in range(300):
-            share.add(prompt_tokens, 100)
+            share.add(1, prompt_tokens, 100)
     assert share.prompt_per_output() == pytest.approx((25 * 4 + 100 * 0.5) / 125, rel=0.4)

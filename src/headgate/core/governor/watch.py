@@ -57,10 +57,10 @@ def move_limit(engine: Engine, now: float) -> bool:
     if signal is None:
         return False
     seen = engine.seen if has_fresh_gauge(engine, now) else None
-    reading = signal.read(now, seen.kv_share if seen else None, seen.waiting if seen else None)
+    before = engine.limit
+    reading = signal.read(now, before, seen.kv_share if seen else None, seen.waiting if seen else None)
     if reading is None:
         return False
-    before = engine.limit
     engine.gate.limit.observe(reading)
     return engine.limit > before
 
@@ -89,6 +89,8 @@ def answered(attempt: Attempt, engine: Engine, read_tokens: int, output_tokens: 
     if tpot_s > 0.0:
         engine.pool.warning.decoded(engine.settings.name, tpot_s)
     if engine.signal is not None:
+        if attempt.first_token_at is None:
+            engine.signal.came_whole()
         engine.signal.progressed(max(0, output_tokens - attempt.looked_tokens), now - attempt.looked_at)
         engine.signal.finished(began_at, tpot_s, read_tokens)
 

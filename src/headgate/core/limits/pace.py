@@ -7,6 +7,8 @@ Three parts, each as fast as it can be without noise:
   the control loop lagging behind its own moves. The slope holds what the prompts of others cost as well: with P
   prompt tokens to an output token, each stream delays each token by P tokens of prefill, and P is measured
   (`prompt_share`). With a slope of half the true one every step goes too far and is taken back.
+  While more streams run than the limit allows nobody joins them and few prompts are read: such a window is compared
+  with the line for what was read in it.
 - The *level*, the pace of the last windows over the line. One window alone says little: on a slow engine two
   prompts, more or less, double the pace of a second, and windows spread by 5 to 30 % around their mean, each
   independent of the one before. Averaged are speeds, not times: what an answer gets is its tokens over its time, so a
@@ -108,31 +110,38 @@ class Pace:
         self._learned_at = 0.0
         self._moved_at = 0.0
 
-    def worked(self, prompt_tokens: int, output_tokens: int, streams: int) -> None:
-        """Learn one window's mix: the prompts of the answers that ended in it, and the tokens made in it, above 0.
+    def worked(self, answers: int, prompt_tokens: int, output_tokens: int, streams: int) -> None:
+        """Learn one window's mix: the answers that ended in it, their prompts, and the tokens made in it, above 0.
 
         It turns the line around what is known: at so many streams the TPOT stays, whatever the slope.
         """
         before_s = self._line_s(streams)
-        self._prompts.add(prompt_tokens, output_tokens)
+        self._prompts.add(answers, prompt_tokens, output_tokens)
         self._slope_s = slope_s(self._prior, self._prompts.prompt_per_output())
         self._speed.scale(self._line_s(streams) / before_s)
 
-    def measured(self, now: float, streams: int, mean_tpot_s: float) -> None:
+    def began_share(self, began: int, output_tokens: int) -> float:
+        """Return how many answers began in a window to each that usually ends with so many tokens, above 0."""
+        return self._prompts.began_share(began, output_tokens)
+
+    def measured(self, now: float, streams: int, mean_tpot_s: float, began_share: float = 1.0) -> None:
         """Learn one window: the mean time per output token over all streams.
 
-        Nothing from none at all: answers that nobody could look into may all be there sooner than predicted.
+        It is compared with the line for the prompts that were read in it: with half of them where half as many answers
+        began as usually end. Nothing is learned from no time at all: answers that nobody could look into may all be
+        there sooner than predicted.
         """
         if not mean_tpot_s > 0.0:
             return
         if self._is_far(streams):
             self._move(now, streams)
-        speed = self._line_s(streams) / mean_tpot_s
+        line_s = self._line_s(streams, began_share)
+        speed = line_s / mean_tpot_s
         if self._times:
             speed = max(speed, self._speed.mean / _MOST_SLOWDOWN)
         self._speed.add(speed)
         self._times.append(now)
-        self._sums.append(self._sums[-1] + self._mean_s(streams))
+        self._sums.append(self._sums[-1] + line_s / self._speed.mean)
         if len(self._times) > 2 * _READINGS:
             del self._times[:_READINGS], self._sums[:_READINGS]
 
@@ -190,5 +199,6 @@ class Pace:
     def _mean_s(self, streams: int) -> float:
         return self._line_s(streams) / self._speed.mean
 
-    def _line_s(self, streams: int) -> float:
-        return max(1e-6, self._base_s + self._slope_s * streams)
+    def _line_s(self, streams: int, began_share: float = 1.0) -> float:
+        prompts_s = (self._slope_s - self._prior.tpot_per_stream_s) * streams
+        return max(1e-6, self._base_s + self._slope_s * streams - (1.0 - began_share) * prompts_s)

@@ -18,16 +18,27 @@ _PRIOR_WINDOWS = 25.0
 class PromptShare:
     """Prompt tokens to an output token, over the last hundred windows."""
 
-    __slots__ = ("_outputs", "_prompts")
+    __slots__ = ("_answers", "_outputs", "_prompts")
 
     def __init__(self) -> None:
+        self._answers = Ewma(0.0, memory=_MEMORY_WINDOWS, prior_samples=0.0)
         self._prompts = Ewma(0.0, memory=_MEMORY_WINDOWS, prior_samples=0.0)
         self._outputs = Ewma(0.0, memory=_MEMORY_WINDOWS, prior_samples=0.0)
 
-    def add(self, prompt_tokens: int, output_tokens: int) -> None:
-        """Learn one window: the prompts of the answers that ended in it, and the tokens made in it, above 0."""
+    def add(self, answers: int, prompt_tokens: int, output_tokens: int) -> None:
+        """Learn one window: the answers that ended in it, their prompts, and the tokens made in it, above 0."""
+        self._answers.add(float(answers))
         self._prompts.add(float(prompt_tokens))
         self._outputs.add(float(output_tokens))
+
+    def began_share(self, began: int, output_tokens: int) -> float:
+        """Return how many answers began in a window to each that usually ends with so many tokens, above 0.
+
+        1 where as many begin as end, and while none has ended. Counted and not weighed: only of an answer that has
+        ended is it known how much of its prompt was cached.
+        """
+        ended = output_tokens * self._answers.mean
+        return began * self._outputs.mean / ended if ended > 0.0 else 1.0
 
     def prompt_per_output(self) -> float:
         """Return how many prompt tokens are read for each output token."""

@@ -176,7 +176,7 @@ class ClosedLoop:
         for attempt, stream in self._streams.items():
             self._look(stream, self.station.produced(attempt))
         gauges, now = self.station.read(), self.loop.now
-        reading = self.signal.read(now, gauges.kv_share, gauges.waiting)
+        reading = self.signal.read(now, self.limit.current(), gauges.kv_share, gauges.waiting)
         if reading is not None:
             self.loop.at(now + self._delay_s, self._observe, reading, WATCHES)
         made = self.station.totals().output_tokens

@@ -188,6 +188,21 @@ def test_whoever_looks_now_and_then_is_called_at_most_every_tenth_of_a_second(tm
     assert beats == [1.0 + number / 128 for number in (1, 14, 27)]
 
 
+def test_the_books_of_a_flood_are_done_in_small_batches_and_nobody_looks_more_often_for_it(
+    tmp_path: Path,
+) -> None:
+    room = Room(tmp_path / "log", max_inflight=1000)
+    beats: list[float] = []
+    room.witness.on_beat.append(beats.append)
+    for number in range(1, 201):
+        room.post(1.0, Arrived(number))
+    booked = room.ring.decided
+    room.log.close()
+
+    assert booked == 1 + 3 * 64
+    assert beats == [1.0]
+
+
 def test_what_no_later_step_brings_in_is_brought_in_by_a_timer(tmp_path: Path) -> None:
     """On an idle gate whose engine is never polled the last attempt would wait for the next user."""
     timers: list[tuple[float, Any]] = []

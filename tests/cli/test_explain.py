@@ -50,6 +50,27 @@ def test_an_endpoint_is_known_by_what_the_body_holds(tmp_path: Path, capsys: Cap
     assert json.loads(capsys.readouterr().out)["decision"]["kind"] == "admit"
 
 
+def test_what_has_no_answer_of_tokens_is_explained_too(tmp_path: Path, capsys: Captured) -> None:
+    file = tmp_path / "embeddings.json"
+    file.write_text('{"model": "m", "input": ["a", "b"]}', encoding="utf-8")
+    with admin_door() as door:
+        code = main(["explain", str(file), "--json", "--admin", door.url])
+
+    assert (code, json.loads(capsys.readouterr().out)["decision"]["kind"]) == (ExitCode.OK, "admit")
+
+
+def test_an_image_is_no_prompt_of_its_own_bytes(tmp_path: Path, capsys: Captured) -> None:
+    file = tmp_path / "image.json"
+    url = "data:image/png;base64," + "A" * 400_000
+    content = [{"type": "image_url", "image_url": {"url": url}}]
+    file.write_text(
+        json.dumps({"model": "m", "messages": [{"role": "user", "content": content}]}), encoding="utf-8"
+    )
+
+    assert main(["explain", str(file), "--json", *NOBODY]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["prompt_tokens"] < 10_000
+
+
 @pytest.mark.parametrize(
     ("content", "arguments", "complaint"),
     [

@@ -139,6 +139,20 @@ def test_what_is_no_configuration_at_all_is_refused(write: Write, text: str, com
     assert complaint in refusal(write, text)[0]
 
 
+def test_a_limit_that_follows_an_slo_needs_one(write: Write) -> None:
+    engine = "engines: [{url: 'http://127.0.0.1:8000', limit: {kind: slo_gradient}}]\n"
+    (problem,) = refusal(write, engine)
+    assert problem.startswith("gate.yaml:1:50: engines[0].limit.kind: slo_gradient has no `tpot_slo` to keep")
+    assert load_config(write(engine + "lanes: [{name: a}, {name: b, tpot_slo: 40ms}]\n"))
+    assert load_config(write(engine.replace("gradient", "gradient, tpot_slo: 40ms")))
+
+
+def test_a_quota_of_a_tenant_whom_nobody_can_name_is_refused(write: Write) -> None:
+    text = ENGINE + "quotas: [{name: trial, tenant: ann, rpm: 1}]\n"
+    assert refusal(write, text) == ["gate.yaml:2:24: quotas[0].tenant: names no tenant: ann"]
+    assert load_config(write(text + "listen: {trusted_peers: [10.0.0.0/8]}\n"))
+
+
 SCALARS = st.sampled_from(
     [
         "1",

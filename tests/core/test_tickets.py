@@ -247,6 +247,16 @@ def test_a_look_ahead_sees_what_will_be_over_and_changes_nothing() -> None:
     assert places.standing(5.0) == (2, 2)
 
 
+def test_who_is_back_after_its_place_has_ended_is_found_without_it_swept_or_not() -> None:
+    places = _places(_entry(9.0, body=8), _entry(5.0, 12.0, place_until=13.0, known_until=30.0))
+    late = _entry(5.0, 12.0)
+    seen = _found(places, late, 13.5)
+    places.expire(13.5)
+    swept = _found(places, late, 13.5)
+
+    assert (seen.turn, seen.as_old_as) == (swept.turn, swept.as_old_as) == (0, 5.0)
+
+
 def test_at_the_bound_the_longest_line_loses_its_newest_place() -> None:
     long = [_entry(float(age), tenant="long", body=age) for age in range(3)]
     places = _places(*long, _entry(tenant="short"), bound=4)

@@ -14,6 +14,7 @@ from headgate.dialects.clip import clipped, may_clip
         {"messages": [], "tools": []},
         {"messages": [], "tools": None, "response_format": {"type": "text"}},
         {"input": "x", "text": {"format": {"type": "text"}}},
+        {"messages": [], "thinking": {"type": "disabled"}, "output_config": {"effort": "low"}},
     ],
 )
 def test_plain_text_may_be_shorter(body: object) -> None:
@@ -30,6 +31,12 @@ def test_plain_text_may_be_shorter(body: object) -> None:
         {"text": {"format": {"type": "json_schema"}}},
         {"guided_json": {"type": "object"}},
         {"grammar": "root ::= x"},
+        {"ebnf": "root ::= x"},
+        {"regex": "[0-9]+"},
+        {"guided_regex": "[0-9]+"},
+        {"output_config": {"format": {"type": "json_schema", "schema": {}}}},
+        {"output_format": {"type": "json_schema", "schema": {}}},
+        {"thinking": {"type": "enabled", "budget_tokens": 1024}},
     ],
 )
 def test_tool_calls_and_documents_are_never_cut(body: object) -> None:
@@ -46,6 +53,16 @@ def test_what_cannot_be_read_is_left_alone() -> None:
         ({"max_tokens": 900}, b"/v1/chat/completions", {"max_tokens": 64}),
         ({"max_completion_tokens": 900}, b"/v1/chat/completions", {"max_completion_tokens": 64}),
         ({}, b"/v1/completions", {"max_tokens": 64}),
+        (
+            {"max_tokens": 900, "min_tokens": 100},
+            b"/v1/completions",
+            {"max_tokens": 64, "min_tokens": 64},
+        ),
+        (
+            {"max_tokens": 900, "min_tokens": 10},
+            b"/v1/completions",
+            {"max_tokens": 64, "min_tokens": 10},
+        ),
         ({"max_tokens": None}, b"/v1/responses", {"max_tokens": None, "max_output_tokens": 64}),
     ],
 )

@@ -3,7 +3,9 @@
 import asyncio
 import json
 
-from gateway.harness import Asked, answer, answer_whole, chat, run, standing, until
+import pytest
+
+from gateway.harness import Asked, answer, answer_whole, chat, event, run, standing, until
 from headgate.core.settings import AccountSettings, LaneSettings, QuotaLimit, QuotaRule
 from headgate.core.words import QuotaKind
 from headgate.servers.http import DoorSettings
@@ -93,6 +95,35 @@ def test_a_provider_that_says_it_is_empty_is_sent_nothing_more() -> None:
             refused = await stand.ask(chat("second"))
             assert refused.status == 503
             assert int(refused.headers["retry-after-ms"]) >= 100
+
+    run(body())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_tenant_is_told_its_own_quota_and_not_its_providers_account(stream: bool) -> None:
+    async def said(asked: Asked) -> None:
+        body, kind = (event("hi") + event(finish="stop") + b"data: [DONE]\n\n", "text/event-stream")
+        if not stream:
+            body, kind = answer(), "application/json"
+        asked.reply(
+            body,
+            kind=kind,
+            x_ratelimit_remaining_requests="598",
+            x_ratelimit_remaining_tokens="99",
+            anthropic_ratelimit_requests_remaining="598",
+        )
+
+    async def body() -> None:
+        rule = QuotaRule("requests", QuotaLimit(QuotaKind.RPM, 2))
+        async with standing(said, quotas=(rule,)) as stand:
+            told = (await stand.ask(chat("first", stream=stream))).headers
+            assert {name: told[name] for name in told if "ratelimit" in name and "reset" not in name} == {
+                "x-ratelimit-limit-requests": "2",
+                "x-ratelimit-remaining-requests": "1",
+            }
+        async with standing(said) as stand:
+            told = (await stand.ask(chat("first", stream=stream))).headers
+            assert told["x-ratelimit-remaining-requests"] == "598", "without quotas it passes"
 
     run(body())
 

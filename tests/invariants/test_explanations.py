@@ -138,7 +138,7 @@ class _Story:
                 self.away.append((self.now + early_or_late * each.retry_after_s, request))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(40))
 def test_an_explanation_is_the_decision_that_follows_whoever_comes_back_to_whatever_queue(seed: int) -> None:
     story = _Story(Random(seed))
     for _ in range(_STEPS):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headgate.core.decisions import Admit, Cancel, Ended, Hold, Leg, Yield
+from headgate.core.decisions import Admit, Cancel, Ended, Hold, Leg, Reshaped, Yield
 from headgate.core.events import Arrived, Event, Finished, FirstToken, Released, Tick
 from headgate.core.governor import Governor
 from headgate.core.settings import EngineSettings, LaneSettings, Settings
@@ -186,6 +186,20 @@ def test_what_is_kept_of_an_arrival_is_everything_but_its_body() -> None:
             (
                 "admitted at once to gpu-0 (reserved 1,300 tokens, 1,000 of them to read): first token expected in "
                 "0.5 s, the engine has 10.0 s to begin; a protecting gate would have refused saturated"
+            ),
+        ),
+        (
+            Admit(1, (Leg("gpu-0", 1, 1300, 1000),), 0.0, 0.5, 20.0, reshaped=Reshaped("relaxed", 512)),
+            (
+                "admitted at once to gpu-0 (reserved 1,300 tokens, 1,000 of them to read): first token expected in "
+                "0.5 s, the engine has 10.0 s to begin; cut to 512 output tokens; in lane relaxed instead"
+            ),
+        ),
+        (
+            Yield(1, Reason.TOO_LARGE, 0.0, retry=False, value=1001, bound=1000),
+            (
+                "refused too_large: it needs 1,001 tokens, no more than 1,000 ever fit (engine, quota or account); "
+                "coming back would be useless"
             ),
         ),
         (

@@ -58,6 +58,7 @@ def describe(file: Path, path: str | None) -> dict[str, Any]:
     import msgspec
 
     from headgate.dialects import DIALECTS
+    from headgate.dialects.clip import may_clip
     from headgate.dialects.contract import BadInputError
 
     try:
@@ -78,8 +79,12 @@ def describe(file: Path, path: str | None) -> dict[str, Any]:
     except BadInputError as error:
         raise CommandError(f"{file}: {error.message}", ExitCode.USAGE) from None
     return {
-        "prompt_bytes": len(body),
+        "prompt_bytes": len(body) if facts.text_bytes is None else facts.text_bytes,
+        "body_bytes": len(body),
         "max_tokens": facts.max_tokens,
+        "min_tokens": facts.min_tokens,
+        "fixed_tokens": facts.fixed_tokens,
+        "may_clip": may_clip(body),
         "answers": facts.answers,
         "stream": facts.stream,
         "model": facts.model,

@@ -64,7 +64,8 @@ class TenantConfig(Section):
     )
     default_lane: Name | None = Field(
         default=None,
-        description="Lane of what names none. Default: the first of `lanes`, else by path, else the first lane.",
+        description="Lane of what names none. Default: by path, if that is one of `lanes` or there are none, else the first "
+        "of `lanes`, else the first lane.",
     )
 
     weight: Number = Field(

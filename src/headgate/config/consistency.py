@@ -19,6 +19,7 @@ def check_whole(config: Config, places: Mapping[SettingPath, Place]) -> None:
         *_exposure(config),
         *_tenants(config),
         *_lane_paths(config),
+        *_limits(config),
         *_quotas(config),
         *_demotions(config),
     ]
@@ -127,16 +128,28 @@ def _lane_paths(config: Config) -> Iterator[tuple[SettingPath, str]]:
                 yield ("lanes", index, "paths", number), f"is a path of the lane {owners[path]} too"
 
 
+def _limits(config: Config) -> Iterator[tuple[SettingPath, str]]:
+    if any(lane.tpot_slo is not None for lane in config.lanes):
+        return
+    for index, engine in enumerate(config.engines):
+        if engine.limit.kind == "slo_gradient" and engine.limit.tpot_slo is None:
+            yield (
+                ("engines", index, "limit", "kind"),
+                "slo_gradient has no `tpot_slo` to keep: give one, of a lane or here",
+            )
+
+
 def _quotas(config: Config) -> Iterator[tuple[SettingPath, str]]:
     lanes = {lane.name for lane in config.lanes}
     tenants = {tenant.name for tenant in config.tenants}
+    named_elsewhere = bool(config.listen.trusted_peers) or config.tenant_from is not None
     for index, quota in enumerate(config.quotas):
         if quota.lane is not None and quota.lane not in lanes:
             yield (
                 ("quotas", index, "lane"),
                 f"names no lane: {quota.lane} (there are {', '.join(sorted(lanes))})",
             )
-        if quota.tenant is not None and tenants and quota.tenant not in tenants:
+        if quota.tenant is not None and quota.tenant not in tenants and (tenants or not named_elsewhere):
             yield ("quotas", index, "tenant"), f"names no tenant: {quota.tenant}"
 
 

@@ -43,7 +43,7 @@ class RatesConfig(Section):
 class QuotaConfig(RatesConfig):
     """What somebody may ask for; a request must fit every rule that it falls under."""
 
-    name: Name = Field(description="Its name in refusals, metrics and answers of the admin door.")
+    name: Name = Field(description="Its name in the numbers of `headgate why`, with the limit: `NAME.rpm`.")
     tenant: Name | None = Field(default=None, description="Holds this tenant alone. Default: every tenant.")
     model: str | None = Field(
         default=None,

@@ -292,7 +292,8 @@ class Config(Section):
     )
     hard_cap: bool = Field(
         default=False,
-        description="In mode `observe`: refuse at `max_inflight` all the same. Has no meaning in mode `protect`.",
+        description="In mode `observe`: while every engine is at its limit, hold and refuse all the same. Has no "
+        "meaning in mode `protect`.",
     )
     tenant_from: Literal["key"] | None = Field(
         default=None,

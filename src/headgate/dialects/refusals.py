@@ -74,7 +74,7 @@ REASONS: Mapping[Reason, Row] = {
     ),
     Reason.DRAINING: _overloaded("the gateway is shutting down", close=True),
     Reason.TOO_LARGE: Row(
-        "the request can never fit the engine's limits",
+        "the request can never fit the limits that it falls under",
         Words(413, "invalid_request_error", "request_too_large"),
         Words(413, "request_too_large"),
     ),

@@ -115,10 +115,20 @@ def _legs(decision: Admit) -> str:
 def _expected(decision: Admit, at: float) -> str:
     told = f"; {_back(decision, at)}" if decision.due_at is not None else ""
     would = f"; a protecting gate would have refused {decision.would.value}" if decision.would else ""
+    told += _reshaped(decision)
     return (
         f"first token expected in {seconds(decision.expected_ttft_s)}, "
         f"the engine has {seconds(decision.first_event_by - at)} to begin{told}{would}"
     )
+
+
+def _reshaped(decision: Admit) -> str:
+    """Say how the request was changed so that it need not be refused."""
+    if decision.reshaped is None:
+        return ""
+    lane, most = decision.reshaped
+    cut = f"; cut to {most:,} output tokens" if most is not None else ""
+    return f"{cut}; in lane {lane} instead" if lane is not None else cut
 
 
 def _back(decision: Admit, at: float) -> str:
@@ -153,7 +163,7 @@ _COUNTED: Final = {
     Reason.QUOTA: "it needs {:,.0f}, {:,.0f} are left",
     Reason.TENANT_LIMIT: "{:,.0f} of its tenant's {:,.0f} streams are in",
     Reason.RETRY_BUDGET: "{:,.0f} retries were charged within 10 s, the budget is {:,.1f}",
-    Reason.TOO_LARGE: "{:,.0f} prompt tokens, the largest engine takes less than {:,.0f}",
+    Reason.TOO_LARGE: "it needs {:,.0f} tokens, no more than {:,.0f} ever fit (engine, quota or account)",
 }
 _AFTER_WAITING: Final = {
     Reason.TOO_LATE: "{}, and the first token would come later",

@@ -1,4 +1,4 @@
-"""Every policy, through the governor: quotas, accounts, budgets, lanes, windows, limits that move, observe mode."""
+"""Every policy, through the governor: quotas, accounts, budgets, lanes, windows, limits that move."""
 
 from typing import Any
 
@@ -109,10 +109,24 @@ def test_what_never_ran_gives_its_quota_back() -> None:
     assert isinstance(_ask(gate, 4, 0.2), Hold)
 
 
+def test_a_refusal_out_of_the_queue_says_what_is_left_as_one_at_the_door_does() -> None:
+    rule = QuotaRule("requests", QuotaLimit(QuotaKind.RPM, 6))
+    gate = _gate(streams=1, quotas=(rule,))
+    _ask(gate, 1)
+    assert isinstance(_ask(gate, 2, time_allowed_s=8.0), Hold)
+    (refused, _ended) = gate.handle(Tick(), 8.0)
+
+    assert isinstance(refused, Yield)
+    assert [state.remaining for state in refused.quota] == [pytest.approx(5.8, abs=0.01)]
+
+
 def test_what_no_quota_can_ever_hold_is_too_large() -> None:
     gate = _gate(quotas=(QuotaRule("prompts", QuotaLimit(QuotaKind.ITPM, 50)),))
     refused = _ask(gate, 1)
     assert (refused.reason, refused.retry) == (Reason.TOO_LARGE, False)
+    assert (refused.value, refused.bound) == (100, 50)
+    _ask(gate, 2, prompt_bytes=40)
+    assert _ask(gate, 3).bound == 50, "the whole bucket, not what is left of it"
 
 
 def test_a_tenant_has_so_many_streams_and_no_more() -> None:
@@ -253,6 +267,13 @@ def test_a_refusal_by_the_provider_empties_the_account_until_its_hint() -> None:
     assert _admitted_by(gate, 10.0) == 1
 
 
+def test_what_an_account_can_never_carry_is_too_large() -> None:
+    gate = _gate(engine=_account(tpm=150))
+    refused = _ask(gate, 1, max_tokens=100)
+    assert (refused.reason, refused.retry) == (Reason.TOO_LARGE, False)
+    assert (refused.value, refused.bound) == (200, 150)
+
+
 def test_headers_lower_what_may_be_sent() -> None:
     gate = _gate(engine=_account(rpm=600))
     _ask(gate, 1)
@@ -344,25 +365,6 @@ def test_a_prompt_has_been_read_whether_or_not_anybody_saw_the_first_token(strea
         gate.handle(EngineProgress("engine", ()), second + 0.95)
 
     assert gate.snapshot(25.0).engines[0].limit == 20
-
-
-# ---- observe mode
-
-
-def test_observe_mode_lets_everything_run_and_says_what_it_would_have_done() -> None:
-    gate = _gate(LaneSettings("lane", deadline_s=3.0), streams=1, observe=True)
-    decisions = [_ask(gate, attempt) for attempt in range(6)]
-
-    assert all(isinstance(each, Admit) for each in decisions)
-    assert decisions[0].would is None
-    assert decisions[-1].would is Reason.TOO_LATE
-    assert gate.snapshot(0.0).engines[0].running == 6
-
-
-def test_observe_mode_keeps_the_hard_cap_where_it_is_asked_to() -> None:
-    gate = _gate(LaneSettings("lane", deadline_s=3.0, max_queue=0), streams=1, observe=True, hard_cap=True)
-    assert isinstance(_ask(gate, 1), Admit)
-    assert isinstance(_ask(gate, 2), Yield)
 
 
 # ---- room made by others, and room made by oneself

@@ -93,9 +93,12 @@ class Allowances:
         if refused is not Reason.RETRY_BUDGET and self._is_charged(draft, agreed=agreed):
             budget.spend(draft.tenant, now)
 
-    def taken_in(self, draft: Attempt, now: float) -> None:
-        """Reserve for an attempt that is let in or held."""
-        if not self.ledger.is_empty:
+    def taken_in(self, draft: Attempt, would: Reason | None, now: float) -> None:
+        """Reserve for an attempt that is let in or held; not for one that a protecting gate would have refused.
+
+        Observed, it would leave debts that no protecting gate has.
+        """
+        if would is None and not self.ledger.is_empty:
             draft.reservation = self.ledger.take(_who(draft), sizes_of(draft), now)
         if draft.tenant in self._tenants:
             self._inside[draft.tenant] += 1

@@ -63,10 +63,10 @@ class Plan:
 def assess(knowledge: Knowledge, arrival: Arrived, now: float) -> Plan:
     """Return what `handle(Arrived)` would decide at this time; changes nothing."""
     plan = _assess_as_it_is(knowledge, arrival, now)
-    decision = plan.decision
+    decision, reshaped = plan.decision, None
     if isinstance(decision, _YIELD) and decision.reason in _UNDER_PRESSURE:
-        plan = _reshape(knowledge, plan, now) or plan
-    return _observed(knowledge, plan, now) if knowledge.observe else plan
+        reshaped = _reshape(knowledge, plan, now)
+    return _observed(knowledge, plan, reshaped, now) if knowledge.observe else reshaped or plan
 
 
 def _reshape(knowledge: Knowledge, refused: Plan, now: float) -> Plan | None:
@@ -105,17 +105,18 @@ def _assess_as_it_is(knowledge: Knowledge, arrival: Arrived, now: float) -> Plan
     return _judge(knowledge, draft, entry, now)
 
 
-def _observed(knowledge: Knowledge, plan: Plan, now: float) -> Plan:
+def _observed(knowledge: Knowledge, plan: Plan, reshaped: Plan | None, now: float) -> Plan:
     """Let it run all the same, and say what a protecting gate would have refused it for; None where it would hold it.
 
-    Only what nobody could run is refused: without an engine, and in a drain.
+    It runs as it came, also where a protecting gate would have `reshaped` it. Only what nobody could run is refused:
+    without an engine, and in a drain.
     """
     draft, decision = plan.draft, plan.decision
-    would = decision.reason if isinstance(decision, Yield) else None
+    would = decision.reason if isinstance(decision, Yield) and reshaped is None else None
     if isinstance(decision, Admit) or would in {Reason.NO_ENGINE, Reason.DRAINING}:
         return plan
     if knowledge.hard_cap and all(engine.gate.streams >= engine.limit for engine in draft.route.up):
-        return plan
+        return reshaped or plan
     plan.engine = engine = min(draft.route.up, key=lambda each: each.gate.streams / each.limit)
     admit = admission(draft, engine, engine.expected_ttft_s(draft.prompt_tokens, now), now)
     plan.decision = admit._replace(would=would)
@@ -146,11 +147,22 @@ def _recognise(draft: Attempt, now: float) -> Entry | None:
         _line_up(draft, entry, now)
     if arrival.first_seen is not None:
         draft.recognised = True
-        draft.first_seen = min(draft.first_seen, arrival.first_seen)
+        if not _begins_anew(draft, arrival.first_seen, arrival.due_at):
+            draft.first_seen = min(draft.first_seen, arrival.first_seen)
         draft.as_old_as = min(draft.as_old_as, draft.first_seen)
         if entry is None:
             draft.lined_up_at = draft.first_seen
     return entry
+
+
+def _begins_anew(draft: Attempt, first_seen: float, told_at: float | None) -> bool:
+    """Return whether it was asked back after its deadline, as without an engine or by a quota: its age would only refuse it."""
+    settings = draft.lane.settings
+    return (
+        told_at is not None
+        and settings.deadline_from is _FROM_FIRST
+        and told_at > first_seen + settings.deadline_s
+    )
 
 
 def _line_up(draft: Attempt, entry: Entry, now: float) -> None:
@@ -160,7 +172,8 @@ def _line_up(draft: Attempt, entry: Entry, now: float) -> None:
     if entry.due_at is not None:
         draft.due_at, draft.hint_s = entry.due_at, entry.due_at - entry.known_from + SOONEST_RETURN_S
     draft.recognised = True
-    draft.first_seen = draft.as_old_as = entry.first_seen
+    if not _begins_anew(draft, entry.first_seen, entry.told_at if entry.due_at is None else entry.due_at):
+        draft.first_seen = draft.as_old_as = entry.first_seen
     draft.early_returns = entry.early_returns + is_early
     if draft.early_returns <= EARLY_RETURNS_FORGIVEN or not is_early:
         lined_up_at = entry.first_seen if entry.lined_up_at is None else entry.lined_up_at
@@ -174,7 +187,7 @@ def is_agreed(draft: Attempt, entry: Entry | None, now: float) -> bool:
     told_at = arrival.due_at
     if told_at is not None and now >= told_at - EARLY_S:
         return True
-    return arrival.caps_sleep or _is_due(entry, now)
+    return arrival.caps_sleep or (entry is not None and entry.is_agreed(now))
 
 
 def _date(knowledge: Knowledge, draft: Attempt) -> None:
@@ -216,6 +229,9 @@ def _judge(knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float
         if not engine.is_in_time(draft, upper_s, now):
             return _refused(knowledge, draft, entry, now, Reason.TOO_LATE, upper_s, draft.deadline - now)
         return Plan(draft, entry, engine, admission(draft, engine, ttft_s, now), 0.0)
+    beyond = _beyond_accounts(draft)
+    if beyond is not None:
+        return _refused(knowledge, draft, entry, now, Reason.TOO_LARGE, beyond[0], beyond[1])
     full = _over_bounds(knowledge, draft, entry, now)
     if full is not None:
         # Not by `*full`: a starred call costs 0.2 us more.
@@ -288,6 +304,15 @@ def all_down(engines: tuple[Engine, ...], now: float) -> bool:
         if engine.provider is None or not engine.provider.is_down(now):
             return False
     return True
+
+
+def _beyond_accounts(draft: Attempt) -> tuple[float, float] | None:
+    """Return what it needs and the most that there ever is, where none of its engines' accounts can ever carry it."""
+    beyond: tuple[float, float] | None = None
+    for engine in draft.route.up:
+        if engine.provider is None or (beyond := engine.provider.beyond(draft)) is None:
+            return None
+    return beyond
 
 
 def largest_prompt(engines: tuple[Engine, ...]) -> int:

@@ -53,9 +53,10 @@ def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]
             _mark_blocked(draft.route.up, now)
         _leave_record(knowledge, draft, decision, now)
         return (_with_quota(knowledge, draft, decision, now),)
-    knowledge.allowances.arrived(draft, agreed=agreed, refused=None, now=now)
+    would = decision.would if isinstance(decision, _ADMIT) else None
+    knowledge.allowances.arrived(draft, agreed=agreed, refused=would, now=now)
     knowledge.attempts[draft.attempt] = draft
-    knowledge.allowances.taken_in(draft, now)
+    knowledge.allowances.taken_in(draft, would, now)
     if isinstance(decision, _ADMIT):
         assert plan.engine is not None
         _start(knowledge, draft, plan.engine, decision, now)
@@ -236,6 +237,9 @@ def refuse_held(knowledge: Knowledge, held: Attempt, reason: Reason, now: float)
     waited_s = now - held.arrived_at
     decision = refusal(knowledge, held, reason, now, waited_s, held.deadline - held.arrived_at)
     _leave_record(knowledge, held, decision, now)
+    states = knowledge.allowances.report(held, now)
+    if states:
+        decision = decision._replace(quota=states)
     ended = Ended(
         held.attempt, Outcome.YIELDED, held.lane.settings.name, None, waited_s, waited_s, None, 0, 0, reason
     )
@@ -251,11 +255,10 @@ def _leave_record(knowledge: Knowledge, draft: Attempt, decision: Yield, now: fl
     knowledge.hints_given += 1
     if reason is _TOO_LARGE or draft.arrival.fingerprint is None:
         return
-    if reason in OF_ONE_TENANT:
-        if draft.lane_deadline > now:
-            draft.route.pool.places.leave(entry_of(draft, now + SOONEST_RETURN_S, draft.lane_deadline))
-        return
-    if decision.retry:
+    if reason in OF_ONE_TENANT and decision.retry:
+        until = known_until(now, hint, draft.lane_deadline)
+        entry = entry_of(draft, now + SOONEST_RETURN_S, until, told_at=now + hint)
+    elif reason not in OF_ONE_TENANT and decision.retry:
         until = known_until(now, hint, draft.lane_deadline)
         lapses_at, oldest = place_until(now, hint), _oldest_age(knowledge, draft)
         entry = entry_of(draft, now + SOONEST_RETURN_S, until, now + hint, lapses_at, oldest)
@@ -283,10 +286,11 @@ def entry_of(
     due_at: float | None = None,
     place_until: float = 0.0,
     oldest: float = -inf,
+    told_at: float | None = None,
 ) -> Entry:
     """Return the record by which this attempt's request is recognised if it comes back in that time.
 
-    No older than `oldest` do queues rank it then.
+    No older than `oldest` do queues rank it then. `told_at` is when it was asked back without a place.
     """
     return Entry(
         draft.tenant,
@@ -302,6 +306,7 @@ def entry_of(
         draft.turn,
         work_s=draft.service_s,
         as_old_as=oldest,
+        told_at=told_at,
     )
 
 

@@ -63,6 +63,10 @@ class Provider:
             doubt_s = _TRIAL_S
         return max(self._account.wait_s(*sizes_of(draft), now, place), doubt_s)
 
+    def beyond(self, draft: Attempt) -> tuple[float, float] | None:
+        """Return what this attempt needs and the burst, where it can never be sent to the account; else None."""
+        return self._account.beyond(*sizes_of(draft))
+
     def is_shut(self, now: float) -> bool:
         """Return whether the breaker lets nobody through now: it is open, and no try is due or one is under way."""
         return not self.breaker.allows(now, self._probing is not None)

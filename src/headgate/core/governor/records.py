@@ -184,6 +184,9 @@ class Downstream(Protocol):
     def wait_s(self, draft: Attempt, now: float, place: int = 1) -> float:
         """Return how long until the `place`-th attempt like this may be sent."""
 
+    def beyond(self, draft: Attempt) -> tuple[float, float] | None:
+        """Return what this attempt needs and the most there ever is, where it can never be sent; else None."""
+
     def is_down(self, now: float) -> bool:
         """Return whether nobody should wait for it now."""
 

@@ -101,15 +101,21 @@ class _Limit:
         self._charged_then = 0.0
         self.usual = Ewma(0.0, memory=_USUAL_OF, prior_samples=0.0)
 
+    def beyond(self, sizes: Sizes) -> tuple[float, float] | None:
+        """Return what such a request needs and the burst, where that is less and it can never go; else None."""
+        needed = needed_amount(self.reserve, sizes)
+        never = needed > self.limit.burst and not self.limit.charges_as_made
+        return (needed, self.limit.burst) if never else None
+
     def in_line_s(self, sizes: Sizes, place: int, now: float) -> float:
         """Return how long until the `place`-th of such a line may go; infinite when it never can.
 
         Those before it take what an answered request took in the end, which is less than it reserved by `max_tokens`.
         """
-        needed, bucket = needed_amount(self.reserve, sizes), self.bucket
-        if needed > self.limit.burst and not self.limit.charges_as_made:
+        if self.beyond(sizes) is not None:
             return float("inf")
-        needed = min(needed, bucket.burst)
+        bucket = self.bucket
+        needed = min(needed_amount(self.reserve, sizes), bucket.burst)
         if place <= 1:
             return bucket.wait_s(needed, now)
         each = self.usual.mean if self.usual.samples else reserved_amount(self.reserve, sizes)
@@ -217,6 +223,14 @@ class Account:
             if in_line_s > wait_s and (not self._untried or in_line_s == float("inf")):
                 wait_s = in_line_s
         return wait_s
+
+    def beyond(
+        self, prompt_tokens: int, output_tokens: int, max_tokens: int | None
+    ) -> tuple[float, float] | None:
+        """Return what a request that can never go needs, and the burst that is less; None for any other."""
+        sizes = Sizes(prompt_tokens, output_tokens, max_tokens)
+        found = [each.beyond(sizes) for each in self._limits.values()]
+        return next((each for each in found if each is not None), None)
 
     def take(self, prompt_tokens: int, output_tokens: int, max_tokens: int | None, now: float) -> Reservation:
         """Reserve in every limit; the caller has asked `wait_s` at this very instant."""

@@ -38,7 +38,7 @@ class Shortage(NamedTuple):
     """The rule that keeps a request out longest, and its numbers.
 
     After `wait_s` seconds the same request passes, if nobody else has taken from its buckets; infinite and
-    `never_fits` where the full bucket is too small.
+    `never_fits` where the full bucket is too small, which is then what is `left`.
     """
 
     rule: str
@@ -77,7 +77,9 @@ class Ledger:
             if bucket is None:
                 short = _unused(rule, needed)
             elif (wait_s := bucket.wait_s(needed, now)) > 0.0:
-                short = Shortage(rule.name, wait_s, needed, bucket.level(now), bucket.too_large(needed))
+                never = bucket.too_large(needed)
+                left = bucket.burst if never else bucket.level(now)
+                short = Shortage(rule.name, wait_s, needed, left, never)
             else:
                 continue
             if short is not None and (worst is None or short.wait_s > worst.wait_s):

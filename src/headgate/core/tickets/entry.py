@@ -17,7 +17,8 @@ class Entry:
     """One yielded or departed request that may return; absolute core seconds.
 
     `number` is the arrival number of the request's first known attempt: it orders equal ages. `due_at` is None for
-    an entry without a place (it was promised nothing). `place_until` ends the place; recognition lasts from
+    an entry without a place; `told_at` is when somebody was asked back to whom no place was promised, by a quota.
+    `place_until` ends the place; recognition lasts from
     `known_from` until `known_until`, which is not before `place_until`. `lined_up_at` is the age by which it stands
     in the line: None for `first_seen`, later for a request that has lost its place. `early_returns` counts how often
     it was back before its hint. `turn` is its turn in the fair line, handed in again when the request is refused
@@ -39,6 +40,7 @@ class Entry:
         "place_until",
         "slot",
         "tenant",
+        "told_at",
         "turn",
         "work_s",
     )
@@ -59,6 +61,7 @@ class Entry:
         slot: int = -1,
         work_s: float = 1.0,
         as_old_as: float = -inf,
+        told_at: float | None = None,
     ) -> None:
         self.tenant: Final = tenant
         self.fingerprint: Final = fingerprint
@@ -74,15 +77,18 @@ class Entry:
         self.slot: Final = slot
         self.work_s: Final = work_s
         self.as_old_as: Final = as_old_as
+        self.told_at: Final = told_at
 
     def is_due(self, now: float) -> bool:
         """Return whether its promise has (nearly) come: at most `EARLY_S` before the hint, or after it.
 
         Of a short hint half is early enough: somebody who is told 0.8 s and is back within 0.2 s has not waited.
         """
-        if self.due_at is None:
-            return False
-        return now >= self.due_at - min(EARLY_S, (self.due_at - self.known_from) / 2)
+        return self.due_at is not None and self._has_come(self.due_at, now)
+
+    def is_agreed(self, now: float) -> bool:
+        """Return whether it is back when it was told to come, whether it has a place or not."""
+        return self.is_due(now) or (self.told_at is not None and self._has_come(self.told_at, now))
 
     def is_early(self, now: float) -> bool:
         """Return whether a return at this time breaks the agreement: it was given a hint and is not due."""
@@ -97,3 +103,6 @@ class Entry:
         if not self.known_from <= now < self.known_until:
             return False
         return self.due_at is None or self.is_due(now) or retry_count != 0
+
+    def _has_come(self, told_at: float, now: float) -> bool:
+        return now >= told_at - min(EARLY_S, (told_at - self.known_from) / 2)

@@ -114,8 +114,10 @@ class Places:
         line = self._lines.get(tenant)
         if line is None:
             return None
-        for slot in self._bodies.find(line.body_key(fingerprint)):
-            entry = self._slots.entry(slot, line)
+        slots = self._bodies.find(line.body_key(fingerprint))
+        over = self._over(now) if slots else []
+        for slot in slots:
+            entry = self._slots.entry(slot, line, has_place=slot not in over)
             if entry.matches(now, retry_count):
                 return entry
         return None

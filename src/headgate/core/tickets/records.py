@@ -32,9 +32,9 @@ _SHORT: Final = 32
 # Slots are made so many at a time: growing costs as much for one as for all of these, 90 KB.
 _SLOTS_MADE: Final = 1024
 # A row is what forgets a record (the keys of its places, or 0 without one; known until when; the key of its body), and
-# what `match` wants besides (number, first seen, as old as, lined up, known from, due or nan, early returns). It is written by one
-# call: eleven columns took twice as long.
-_ROW: Final = Struct("<qqdQqdddddB7x")
+# what `match` wants besides (number, first seen, as old as, lined up, known from, due or told or nan, early returns, whether
+# told without a place). It is written by one call: eleven columns took twice as long.
+_ROW: Final = Struct("<qqdQqdddddBB6x")
 _ENDING: Final = Struct("<qqdQ")
 _KEY: Final = Struct("<q")
 _AGE: Final = Struct("<d")
@@ -154,7 +154,8 @@ class Slots:
         if not self.free:
             self._make_slots()
         slot = self.free.pop()
-        due_at = entry.due_at
+        due_at, told_at = entry.due_at, entry.told_at
+        awaited_at = told_at if due_at is None else due_at
         self.line[slot] = line
         _ROW.pack_into(
             self._rows,
@@ -168,30 +169,35 @@ class Slots:
             as_old_as,
             entry.first_seen if entry.lined_up_at is None else entry.lined_up_at,
             entry.known_from,
-            nan if due_at is None else due_at,
+            nan if awaited_at is None else awaited_at,
             min(_MOST_COUNTED, entry.early_returns),
+            due_at is None and told_at is not None,
         )
         return slot
 
-    def entry(self, slot: int, line: Line) -> Entry:
-        """Return the record as it was left; its `place_until` is not told."""
-        turn, _, known_until, body, number, first_seen, as_old_as, lined_up_at, known_from, due_at, early = (
-            _ROW.unpack_from(self._rows, slot * _ROW_BYTES)
+    def entry(self, slot: int, line: Line, *, has_place: bool = True) -> Entry:
+        """Return the record as it was left; its `place_until` is not told. Without `has_place` its place is over."""
+        row = _ROW.unpack_from(self._rows, slot * _ROW_BYTES)
+        turn, _, until, body, number, first_seen, as_old_as, lined_up_at, known_from, back_at, early, told = (
+            row
         )
+        if not has_place:
+            turn = 0
         return Entry(
             line.tenant,
             line.body_key(body),
             first_seen,
             number,
             known_from,
-            known_until,
-            None if isnan(due_at) else due_at,
+            until,
+            None if told or isnan(back_at) else back_at,
             0.0,
             lined_up_at,
             early,
             turn >> TURN_BITS,
             slot,
             as_old_as=as_old_as if turn else first_seen,
+            told_at=back_at if told else None,
         )
 
     def ending(self, slot: int) -> tuple[int, int, float, int]:

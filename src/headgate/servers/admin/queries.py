@@ -18,7 +18,10 @@ class ExplainQuery(msgspec.Struct, forbid_unknown_fields=True):
 
     prompt_bytes: _Tokens = 1000
     body_bytes: _Tokens | None = None
-    max_tokens: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] | None = None
+    max_tokens: _Tokens | None = None
+    min_tokens: _Tokens = 0
+    fixed_tokens: _Tokens = 0
+    may_clip: bool = False
     answers: Annotated[int, msgspec.Meta(ge=1, le=128)] = 1
     stream: bool = True
     model: _Name = ""
@@ -39,6 +42,9 @@ class ExplainQuery(msgspec.Struct, forbid_unknown_fields=True):
             answers=self.answers,
             stream=self.stream,
             max_wait_s=self.max_wait_s,
+            min_tokens=self.min_tokens,
+            fixed_tokens=self.fixed_tokens,
+            may_clip=self.may_clip,
         )
 
 

@@ -6,7 +6,14 @@ from headgate.runtime.metered import named_limit
 from headgate.runtime.upstream import AnswerHead
 from headgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
 from headgate.servers.http.contract import Owner, Said
-from headgate.servers.http.fields import first, for_client, hint_s, lines_for_client, with_ids
+from headgate.servers.http.fields import (
+    beside_quotas,
+    first,
+    hint_s,
+    lines_for_client,
+    may_tell_quotas,
+    with_ids,
+)
 
 MOST_KEPT_BYTES = 64 * 1024
 """What is kept of an answer before its head is sent: a JSON answer of usual size is checked whole."""
@@ -132,8 +139,11 @@ class WholeAnswer:
         owner, head = self._owner, self._head
         if head.status < 300:
             lines = lines_for_client(head, owner.request_id)
-            return Lines(lines + header_lines(owner.extra, ANSWER_RESERVED)) if owner.extra else lines
-        headers = for_client(head.headers) + owner.extra
+            if not owner.extra:
+                return lines
+            if not may_tell_quotas(lines):
+                return Lines(lines + header_lines(owner.extra, ANSWER_RESERVED))
+        headers = beside_quotas(head.headers, owner.extra) + owner.extra
         hint = hint_s(head.headers) if head.status in OVERLOADED else None
         if hint is not None:
             headers.append((b"retry-after", b"%d" % max(1, round(hint))))

@@ -29,6 +29,7 @@ _OWN_IDS: Final = frozenset((b"x-request-id", b"request-id"))
 _STAYS: Final = _FRAMING | STEERING | _CODING | _OWN_IDS
 
 _OWN_PREFIX: Final = b"x-headgate-"
+_QUOTAS: Final = (b"x-ratelimit-", b"anthropic-ratelimit-")
 _MOST_KNOWN_NAMES: Final = 1024
 _LONGEST_KNOWN_NAME: Final = 64
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}\Z")
@@ -117,6 +118,22 @@ def seconds(value: bytes | None) -> float | None:
 def for_client(headers: Sequence[tuple[bytes, bytes]]) -> Pairs:
     """Return an engine's fields for the client, without ids."""
     return [pair for pair in headers if pair[0] not in _NOT_BACK and pair[0][:11] != _OWN_PREFIX]
+
+
+def may_tell_quotas(lines: Lines) -> bool:
+    """Return whether there may be a provider's quotas among these lines; false is sure."""
+    return lines.find(b"ratelimit-") >= 0
+
+
+def beside_quotas(headers: Sequence[tuple[bytes, bytes]], own: Sequence[tuple[bytes, bytes]]) -> Pairs:
+    """Return an engine's fields for the client beside our `own`: where these tell quotas, none of its account.
+
+    Two fields of one name reach a client as one value that is neither.
+    """
+    pairs = for_client(headers)
+    if any(name.startswith(_QUOTAS) for name, _value in own):
+        return [pair for pair in pairs if not pair[0].startswith(_QUOTAS)]
+    return pairs
 
 
 def lines_for_client(head: AnswerHead, request_id: bytes) -> Lines:

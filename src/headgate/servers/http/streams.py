@@ -15,7 +15,7 @@ from headgate.runtime.upstream import AnswerHead
 from headgate.runtime.upstream.fields import ANSWER_RESERVED, HeaderWriter
 from headgate.servers.http.answers import MOST_KEPT_BYTES, OVERLOADED, WholeAnswer, tell_failure
 from headgate.servers.http.contract import Owner
-from headgate.servers.http.fields import first, for_client, with_ids
+from headgate.servers.http.fields import beside_quotas, first, with_ids
 
 _NO_ENDING = b"\n\n\n"
 """No event in one line ends so."""
@@ -203,8 +203,9 @@ class StreamAnswer:
     def _start(self) -> None:
         assert self._head is not None
         self._started = True
-        headers = [pair for pair in for_client(self._head.headers) if pair[0] != b"cache-control"]
-        lines = _WRITER.write(headers + _STREAM_FIELDS + self._owner.extra)
+        extra = self._owner.extra
+        headers = [pair for pair in beside_quotas(self._head.headers, extra) if pair[0] != b"cache-control"]
+        lines = _WRITER.write(headers + _STREAM_FIELDS + extra)
         self._exchange.start(200, with_ids(lines, self._owner.request_id))
         self._owner.begun()
 

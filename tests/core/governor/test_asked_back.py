@@ -1,0 +1,80 @@
+"""Who is back when a quota, or a gate without an engine, said so: no retry that nobody asked for, and not too old."""
+
+from typing import Any
+
+from core.world import steady_prior
+from headgate.core.decisions import Admit, Hold
+from headgate.core.events import Arrived, EngineDown, EngineUp
+from headgate.core.governor import Governor
+from headgate.core.settings import EngineSettings, LaneSettings, QuotaLimit, QuotaRule, Settings
+from headgate.core.tickets import Entry, Places
+from headgate.core.words import QuotaKind, Reason
+from headgate.wiring.governor import build_governor
+
+
+def _gate(*lanes: LaneSettings, streams: int = 4, **whole: Any) -> Governor:
+    """Return a gate whose answers take 2 s."""
+    engine = EngineSettings("engine", streams, prior=steady_prior(2.0))
+    lane = LaneSettings("lane", deadline_s=60.0)
+    return build_governor(Settings(lanes or (lane,), (engine,), **whole), 0.0)
+
+
+def _ask(gate: Governor, attempt: int, now: float = 0.0, **fields: Any) -> Any:
+    arrival = Arrived(attempt, prompt_bytes=400, max_tokens=100, fingerprint=lambda: attempt)
+    return gate.handle(arrival._replace(**fields), now)[0]
+
+
+def test_who_is_back_when_a_quota_said_so_is_no_retry_that_nobody_asked_for() -> None:
+    rule = QuotaRule("requests", QuotaLimit(QuotaKind.RPM, 60, burst_s=1.0))
+    gate = _gate(streams=1, quotas=(rule,))
+    assert isinstance(_ask(gate, 0), Admit)
+    hints = [_ask(gate, number, fingerprint=lambda number=number: number) for number in range(1, 9)]
+    assert {(each.reason, each.retry) for each in hints} == {(Reason.QUOTA, True)}
+    due = hints[0].retry_after_s
+    back = [
+        _ask(gate, 10 + number, due, fingerprint=lambda number=number: number, retry_count=1)
+        for number in range(1, 9)
+    ]
+
+    assert isinstance(back[0], Hold)
+    assert {each.reason for each in back[1:]} == {Reason.QUOTA}, "the budget of 1.2 retries is not theirs"
+    early = [
+        _ask(gate, 20 + number, due + 0.2, fingerprint=lambda number=number: number, retry_count=2)
+        for number in range(2, 9)
+    ]
+    assert early[-1].reason is Reason.RETRY_BUDGET, "who comes sooner pays"
+
+
+def test_who_was_asked_back_after_its_deadline_is_not_refused_for_its_age() -> None:
+    rule = QuotaRule("requests", QuotaLimit(QuotaKind.RPM, 6, burst_s=10.0))
+    gate = _gate(LaneSettings("lane", deadline_s=3.0), quotas=(rule,))
+    assert isinstance(_ask(gate, 0), Admit)
+    by_body = _ask(gate, 1)
+    assert (by_body.reason, by_body.retry, by_body.retry_after_s) == (Reason.QUOTA, True, 10.0)
+    assert isinstance(_ask(gate, 2, 10.0, fingerprint=lambda: 1, retry_count=1), Admit)
+
+    by_ticket = _ask(gate, 3, 10.0, fingerprint=lambda: 3)
+    assert by_ticket.reason is Reason.QUOTA
+    back = _ask(gate, 4, 20.0, first_seen=10.0, due_at=20.0, hint_s=10.0)
+    assert isinstance(back, Admit)
+
+
+def test_who_found_no_engine_is_served_when_it_is_back_as_told() -> None:
+    gate = _gate(LaneSettings("lane", deadline_s=3.0))
+    gate.handle(EngineDown("engine"), 0.0)
+    refused = _ask(gate, 1)
+    assert (refused.reason, refused.retry) == (Reason.NO_ENGINE, True)
+    assert refused.retry_after_s > 3.0
+    gate.handle(EngineUp("engine"), 2.0)
+
+    assert isinstance(_ask(gate, 2, refused.retry_after_s, fingerprint=lambda: 1, retry_count=1), Admit)
+
+
+def test_who_was_asked_back_without_a_place_is_found_and_counts_in_no_line() -> None:
+    places = Places(10)
+    places.leave(Entry("t", 7, 1.0, 0, 1.1, 20.0, told_at=9.0))
+    assert (places.places, places.entries) == (0, 1)
+    found = places.match("t", 7, 8.0, 1)
+    assert found is not None
+    assert (found.due_at, found.told_at, found.is_due(9.0)) == (None, 9.0, False)
+    assert [found.is_agreed(now) for now in (7.9, 8.0, 9.0)] == [False, True, True]

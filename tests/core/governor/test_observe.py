@@ -1,0 +1,72 @@
+"""Observe mode, through the governor: everything runs as it came, and what a protecting gate would have refused is told."""
+
+from typing import Any
+
+from core.world import steady_prior
+from headgate.core.decisions import Admit, Yield
+from headgate.core.events import Arrived
+from headgate.core.governor import Governor
+from headgate.core.settings import EngineSettings, LaneSettings, QuotaLimit, QuotaRule, Settings
+from headgate.core.words import QuotaKind, Reason
+from headgate.wiring.governor import build_governor
+
+
+def _gate(*lanes: LaneSettings, streams: int = 4, **whole: Any) -> Governor:
+    """Return a gate whose answers take 2 s."""
+    engine = EngineSettings("engine", streams, prior=steady_prior(2.0))
+    lane = LaneSettings("lane", deadline_s=60.0)
+    return build_governor(Settings(lanes or (lane,), (engine,), **whole), 0.0)
+
+
+def _ask(gate: Governor, attempt: int, now: float = 0.0, **fields: Any) -> Any:
+    arrival = Arrived(attempt, prompt_bytes=400, max_tokens=100, fingerprint=lambda: attempt)
+    return gate.handle(arrival._replace(**fields), now)[0]
+
+
+def test_observe_mode_lets_everything_run_and_says_what_it_would_have_done() -> None:
+    gate = _gate(LaneSettings("lane", deadline_s=3.0), streams=1, observe=True)
+    decisions = [_ask(gate, attempt) for attempt in range(6)]
+
+    assert all(isinstance(each, Admit) for each in decisions)
+    assert decisions[0].would is None
+    assert decisions[-1].would is Reason.TOO_LATE
+    assert gate.snapshot(0.0).engines[0].running == 6
+
+
+def test_observe_mode_keeps_the_hard_cap_where_it_is_asked_to() -> None:
+    gate = _gate(LaneSettings("lane", deadline_s=3.0, max_queue=0), streams=1, observe=True, hard_cap=True)
+    assert isinstance(_ask(gate, 1), Admit)
+    assert isinstance(_ask(gate, 2), Yield)
+
+
+def test_observe_mode_owes_no_quota_for_what_a_protecting_gate_would_have_refused() -> None:
+    rule = QuotaRule("requests", QuotaLimit(QuotaKind.RPM, 60, burst_s=2.0))
+    observing = _gate(streams=100, observe=True, quotas=(rule,))
+    protecting = _gate(streams=100, quotas=(rule,))
+    would = [_ask(observing, number, 0.5 * number).would for number in range(40)]
+    does = [_ask(protecting, number, 0.5 * number) for number in range(40)]
+
+    assert would == [each.reason if isinstance(each, Yield) else None for each in does]
+    assert would.count(Reason.QUOTA) == 19, "two at first and one a second pass"
+
+
+def test_observe_mode_charges_no_retry_that_a_protecting_gate_would_have_refused() -> None:
+    gate = _gate(streams=1, observe=True)
+    would = [_ask(gate, number, retry_count=1).would for number in range(20)]
+    assert Reason.RETRY_BUDGET in would
+    assert gate.snapshot(0.0).retries.budget_spent == would.count(None)
+
+
+def test_observe_mode_changes_no_answer() -> None:
+    lanes = (
+        LaneSettings("chat", deadline_s=4.0, max_queue=0, clip_tokens=50, demote="batch"),
+        LaneSettings("batch", deadline_s=600.0),
+    )
+    gate = _gate(*lanes, streams=1, observe=True)
+    decisions = [_ask(gate, attempt, lane="chat", max_tokens=300, may_clip=True) for attempt in range(4)]
+
+    assert [each.reshaped for each in decisions] == [None] * 4
+    assert [each.would for each in decisions] == [None] * 4, (
+        "protecting, it would have held them in the other lane"
+    )
+    assert gate.snapshot(0.0).lanes[0].admitted == 4

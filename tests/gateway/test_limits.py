@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+
 from gateway.harness import Asked, chat, run, until
 from gateway.stand import gating
 from headgate.cli.compose import gateway_settings
@@ -63,5 +65,38 @@ def test_an_engine_that_does_not_begin_in_time_is_given_up() -> None:
                 assert time.monotonic() - began >= 0.2
                 await until(lambda: stand.engine.asked[0].gone)
                 await stand.settle()
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("lists", "known"),
+    [
+        (["m", "n"], {"m", "n"}),
+        (["m, n", "n"], {"m", "n"}),
+        (["m, n", "n, m"], None),
+        (["m", "m"], None),
+        (["m", ""], None),
+        (["m"], None),
+    ],
+)
+def test_names_that_nobody_answers_for_are_known_where_engines_serve_different_models(
+    lists: list[str], known: set[str] | None
+) -> None:
+    flags = [from_assignment(f"engines.{at}.url=http://127.0.0.1:{at + 1}") for at in range(len(lists))]
+    flags += [from_assignment(f"engines.{at}.name=e{at}") for at in range(len(lists))]
+    flags += [from_assignment(f"engines.{at}.models=[{names}]") for at, names in enumerate(lists)]
+
+    assert gateway_settings(load_config(None, {}, flags)).door.models == known
+
+
+def test_a_model_that_nobody_answers_for_is_not_found_and_nobody_is_asked() -> None:
+    async def body() -> None:
+        async with gating(door=DoorSettings(models=frozenset({"m"}))) as stand:
+            assert (await stand.ask(chat())).status == 200
+            got = await stand.ask(chat(model="mm"))
+            assert (got.status, got.error["code"], got.error["param"]) == (404, "model_not_found", "model")
+            assert got.headers["x-should-retry"] == "false"
+            assert len(stand.engine.asked) == 1
 
     run(body())

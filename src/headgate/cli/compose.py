@@ -130,7 +130,8 @@ def gateway_settings(loaded: Loaded) -> GatewaySettings:
             loop_lag_s=limits.loop_lag,
             keep_alive_s=limits.keep_alive or None,
             ticket_key=loaded.ticket_key,
-            clips=any(lane.clip is not None for lane in loaded.config.lanes),
+            clips=any(lane.clip is not None for lane in config.lanes),
+            models=_only_models(config),
         ),
         server=_server_limits(limits),
         upstream=UpstreamSettings(connect_s=limits.upstream_connect, chunk_idle_s=limits.upstream_idle),
@@ -138,6 +139,19 @@ def gateway_settings(loaded: Loaded) -> GatewaySettings:
         drain_grace_s=limits.drain_grace,
         eyes=EyesSettings(config.records.log_attempts, config.records.kept_attempts),
     )
+
+
+def _only_models(config: Config) -> frozenset[str] | None:
+    """Return the models that are answered where others are not: no engine takes any name, and not all serve the same."""
+    listed = frozenset(model for engine in config.engines for model in engine.models)
+    if not all(engine.models for engine in config.engines):
+        return None
+    served_by = {
+        model: [engine.name for engine in config.engines if model in engine.models]
+        for model in sorted(listed)
+    }
+    sets = list(served_by.values())
+    return None if all(each == sets[0] for each in sets) else listed
 
 
 def _engine_address(loaded: Loaded, index: int) -> EngineAddress:

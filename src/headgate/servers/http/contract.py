@@ -23,7 +23,8 @@ class DoorSettings:
     `first_event_s` bounds the time from admission to the first event beside the core's own deadline. While the loop
     is later than `loop_lag_s` new requests are refused. `keep_alive_s` names paths whose streaming clients get a sign
     of life every so many seconds before the first token; it settles their status (see `keep_alive`). `ticket_key` signs
-    tickets; None makes one at the start. With `clips` the core is told which answers may be cut short.
+    tickets; None makes one at the start. With `clips` the core is told which answers may be cut short. `models` are the
+    only ones that any engine answers for; None passes every name on.
     """
 
     light_at_once: int = 16
@@ -33,6 +34,7 @@ class DoorSettings:
     keep_alive_s: Mapping[str, float] | None = None
     ticket_key: bytes | None = field(default=None, repr=False)
     clips: bool = False
+    models: frozenset[str] | None = None
 
 
 class EngineRoute(NamedTuple):

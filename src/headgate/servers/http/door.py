@@ -4,8 +4,9 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Final
 
-from headgate.dialects.contract import BadInputError, RequestFacts
+from headgate.dialects.contract import BadInputError, Reader, RequestFacts
 from headgate.runtime.callers import Callers
 from headgate.runtime.driver import Driver
 from headgate.runtime.lag import LoopLag
@@ -22,6 +23,8 @@ from headgate.servers.http.progress import Progress
 from headgate.servers.http.reading import Reading, kept_reading
 from headgate.servers.http.tickets import TicketDesk
 from headgate.servers.http1.contract import Exchange, Head, Refusal
+
+_NO_SUCH_MODEL: Final = "no engine here answers for this model"
 
 
 def _unnoticed(_attempt: int, _given_id: bytes | None) -> None:
@@ -102,7 +105,7 @@ class HttpDoor:
             if reading.read is None:
                 self._light.pass_on(exchange, reading, request_id, body)
                 return
-            facts = reading.read(body)
+            facts = self._read_body(reading.read, body)
         except BadInputError as error:
             self.complaints.reject(exchange, reading.dialect, request_id, error)
             return
@@ -207,6 +210,13 @@ class HttpDoor:
         self._progress.stop()
 
     # ---- requests
+
+    def _read_body(self, read: Reader, body: bytes) -> RequestFacts:
+        """Return what the body asks for; BadInputError also where that is a model that nobody answers for."""
+        facts, models = read(body), self.settings.models
+        if models is not None and facts.model not in models:
+            raise BadInputError(_NO_SUCH_MODEL, "model", status=404, code="model_not_found")
+        return facts
 
     def _read_head(self, exchange: Exchange) -> Reading | None:
         """Conclude from a head what its repeats need not be asked again; None when it has been refused."""

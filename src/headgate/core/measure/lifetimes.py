@@ -37,7 +37,7 @@ def _tail(
     if known == count:
         return []
     longest, older = ended[-1], running[younger:]
-    mean = (sum(ended) + sum(running)) / len(ended)
+    mean = (sum(ended, 0.0) + sum(running, 0.0)) / len(ended)
     if older:
-        mean += sum(older) / len(older) - longest
+        mean += sum(older, 0.0) / len(older) - longest
     return [longest + mean * log(left * count / (count - step - 0.5)) for step in range(known, count)]

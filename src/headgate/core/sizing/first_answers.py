@@ -59,5 +59,5 @@ class FirstAnswers:
             return 1.0
         lives = lifetimes(ended, sorted(running), _LIVES)
         believed = len(ended) / (len(ended) + _DOUBT)
-        stretch: float = max(1.0, sum(lives) / _LIVES / mean) ** believed
+        stretch: float = max(1.0, sum(lives, 0.0) / _LIVES / mean) ** believed
         return min(_MOST_STRETCH, stretch)

@@ -42,15 +42,18 @@ def test_shorter_ones_that_run_change_nothing_and_are_forgotten_after_each_readi
     assert answers.stretch(100.0) == 1.0
 
 
-def test_after_twenty_for_each_that_runs_and_64_at_least_it_is_over() -> None:
-    answers = first(*[100] * 63)
-    answers.runs(900)
-    assert answers.stretch(100.0) > 1.0
-    answers.ended(100)
-    answers.runs(900)
+@pytest.mark.parametrize(("running", "enough"), [(0, 16), (1, 20), (8, 160)])
+def test_after_twenty_for_each_that_runs_and_16_at_least_it_is_over(running: int, enough: int) -> None:
+    answers = first(*[100] * (enough - 1))
+    over = []
+    for _ in range(2):
+        for _ in range(running):
+            answers.runs(900)
+        answers.stretch(100.0)
+        over.append(answers.is_over)
+        answers.ended(100)
 
-    assert answers.stretch(100.0) == 1.0
-    assert answers.is_over
+    assert over == [False, True]
 
 
 def learned(lengths: list[int], *, exact: bool) -> OutputLength:

@@ -13,7 +13,7 @@ from headgate.core.measure.lifetimes import lifetimes
 
 # Answers for each that runs: after twenty the ended alone are a hundredth or two too short.
 _TURNS: Final = 20
-_FEWEST: Final = 64
+_FEWEST: Final = 16
 # Eight bytes and a reference each; of more streams the first answers are looked at for less long.
 _MOST: Final = 4096
 # Fewer ends say nothing of what is to come.

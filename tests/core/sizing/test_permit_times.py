@@ -64,6 +64,14 @@ def test_of_the_first_those_that_run_say_that_others_last_longer_than_all_that_h
     assert times.share_at(0.8, 0.5) > 1.2
 
 
+def test_a_lone_permit_that_has_ended_is_not_the_end_of_the_first() -> None:
+    times = learned([1.0])
+    times.look([])
+    times.lasted(1.0, 2.0)
+
+    assert times.has_news
+
+
 def test_once_enough_have_ended_those_that_run_are_not_asked_for() -> None:
     times = learned([0.5, 1.5] * 30)
     times.look([1.0, 1.0])

@@ -17,6 +17,7 @@ from headgate.core.measure.lifetimes import lifetimes
 _KEPT: Final = 128
 # So many for each that runs: then those that have ended say enough by themselves.
 _TURNS: Final = 20
+_FEWEST: Final = 16
 # Fewer ends say nothing of what is to come.
 _LEAST: Final = 3
 # So many lives stand for all.
@@ -53,7 +54,7 @@ class PermitTimes:
         """Correct what the first permits say by these, which run and have lasted so long so far."""
         ended = self._sorted
         self.has_news = False
-        self._is_young = len(ended) < min(_KEPT, _TURNS * len(running))
+        self._is_young = len(ended) < min(_KEPT, max(_FEWEST, _TURNS * len(running)))
         has_lives = self._is_young and len(ended) >= _LEAST
         self._lives = lifetimes(ended, sorted(running), _LIVES) if has_lives else []
 

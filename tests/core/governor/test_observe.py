@@ -4,9 +4,16 @@ from typing import Any
 
 from core.world import steady_prior
 from headgate.core.decisions import Admit, Yield
-from headgate.core.events import Arrived
+from headgate.core.events import Arrived, Finished, Released
 from headgate.core.governor import Governor
-from headgate.core.settings import EngineSettings, LaneSettings, QuotaLimit, QuotaRule, Settings
+from headgate.core.settings import (
+    EngineSettings,
+    LaneSettings,
+    QuotaLimit,
+    QuotaRule,
+    Settings,
+    TenantSettings,
+)
 from headgate.core.words import QuotaKind, Reason
 from headgate.wiring.governor import build_governor
 
@@ -70,3 +77,20 @@ def test_observe_mode_changes_no_answer() -> None:
         "protecting, it would have held them in the other lane"
     )
     assert gate.snapshot(0.0).lanes[0].admitted == 4
+
+
+def test_observe_mode_counts_a_tenants_streams_as_a_protecting_gate_would() -> None:
+    tenants = (TenantSettings("ann", max_inflight=2),)
+    gates = [_gate(streams=100, observe=observe, tenants=tenants) for observe in (True, False)]
+    would: list[list[Reason | None]] = [[], []]
+    for second in range(12):
+        for gate, said in zip(gates, would, strict=True):
+            decision = _ask(gate, second, float(second), tenant="ann")
+            said.append(decision.reason if isinstance(decision, Yield) else decision.would)
+            if second >= 3:
+                for event in (Finished(second - 3, 100, 100), Released(second - 3)):
+                    gate.handle(event, second + 0.5)
+
+    assert would[0] == would[1]
+    assert Reason.TENANT_LIMIT in would[0]
+    assert gates[0].snapshot(12.0).engines[0].running > gates[1].snapshot(12.0).engines[0].running

@@ -32,13 +32,15 @@ class Allowances:
     stream of its own.
     """
 
-    __slots__ = ("_inside", "_tenants", "budget", "ledger")
+    __slots__ = ("_inside", "_observed", "_tenants", "budget", "ledger")
 
     def __init__(self, settings: Settings) -> None:
         self.ledger = Ledger(settings.quotas)
         self.budget = RetryBudget() if settings.retry_budget else None
         self._tenants: dict[str, TenantSettings] = {each.name: each for each in settings.tenants}
         self._inside: Counter[str] = Counter()
+        # Attempts that run although a protecting gate would have refused them.
+        self._observed: set[int] = set()
 
     def reconfigure(self, settings: Settings, now: float) -> None:
         """Take new rules; what has been spent stays spent."""
@@ -96,9 +98,12 @@ class Allowances:
     def taken_in(self, draft: Attempt, would: Reason | None, now: float) -> None:
         """Reserve for an attempt that is let in or held; not for one that a protecting gate would have refused.
 
-        Observed, it would leave debts that no protecting gate has.
+        Observed, it would leave debts and take streams that no protecting gate has.
         """
-        if would is None and not self.ledger.is_empty:
+        if would is not None:
+            self._observed.add(draft.attempt)
+            return
+        if not self.ledger.is_empty:
             draft.reservation = self.ledger.take(_who(draft), sizes_of(draft), now)
         if draft.tenant in self._tenants:
             self._inside[draft.tenant] += 1
@@ -114,7 +119,9 @@ class Allowances:
 
     def over(self, attempt: Attempt) -> None:
         """An attempt that was taken in has neither place nor permit any more."""
-        if attempt.tenant in self._tenants:
+        if self._observed and attempt.attempt in self._observed:
+            self._observed.discard(attempt.attempt)
+        elif attempt.tenant in self._tenants:
             self._inside[attempt.tenant] -= 1
             if not self._inside[attempt.tenant]:
                 del self._inside[attempt.tenant]

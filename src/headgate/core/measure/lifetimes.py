@@ -8,11 +8,24 @@ that has ended is taken to end as those did, so many for so much of all their ti
 
 from collections.abc import Sequence
 from math import log
+from typing import Final
 
-_ROUNDING = 1e-9
+LEAST_ENDED: Final = 3
+"""Of fewer ends nothing is to be concluded."""
+LIVES: Final = 64
+"""So many lives stand for all."""
+# After twenty ends for each that runs those that have ended are a hundredth or two too short.
+_TURNS: Final = 20
+_FEWEST: Final = 16
+_ROUNDING: Final = 1e-9
 
 
-def lifetimes(ended: Sequence[float], running: Sequence[float], count: int) -> list[float]:
+def say_enough(ended: int, running: int) -> bool:
+    """Return whether so many that have ended say enough by themselves beside those that run."""
+    return ended >= max(_FEWEST, _TURNS * running)
+
+
+def lifetimes(ended: Sequence[float], running: Sequence[float], count: int = LIVES) -> list[float]:
     """Return so many lives, ascending, that stand for all: those at equal steps of their distribution.
 
     `ended` and `running` are lives, and lives so far, ascending; something must have ended.

@@ -9,23 +9,16 @@ than either, until so many have ended for each that runs that it makes no differ
 from bisect import insort
 from typing import Final
 
-from headgate.core.measure.lifetimes import lifetimes
+from headgate.core.measure.lifetimes import LEAST_ENDED, LIVES, lifetimes, say_enough
 
-# Answers for each that runs: after twenty the ended alone are a hundredth or two too short.
-_TURNS: Final = 20
-_FEWEST: Final = 16
 # Eight bytes and a reference each; of more streams the first answers are looked at for less long.
 _MOST: Final = 4096
-# Fewer ends say nothing of what is to come.
-_LEAST: Final = 3
 # Root mean squares of the error, 8 streams, cv 1, after 1, 2 and 5 mean answers: 0.46, 0.28 and 0.14 (the ended 0.53, 0.37 and
 # 0.20, all 0.48, 0.30 and 0.17); 32 streams, cv 1.5 alike. 8 to 16 err less still, but as much too long as too short, and
 # a hint that is too long idles a stream: at 1.3 times the capacity 1.9 instead of 1.65 % of the time after twenty seconds.
 _DOUBT: Final = 32.0
 # A few short answers that end first may say anything.
 _MOST_STRETCH: Final = 2.0
-# So many lives stand for all.
-_LIVES: Final = 64
 
 
 class FirstAnswers:
@@ -54,10 +47,10 @@ class FirstAnswers:
         """Return what this mean of those that have ended has to be multiplied by, and forget those that run."""
         ended, running = self._ended, self._running
         self._running, self.has_news = [], False
-        self.is_over = len(ended) >= min(_MOST, max(_FEWEST, _TURNS * len(running)))
-        if self.is_over or len(ended) < _LEAST:
+        self.is_over = len(ended) >= _MOST or say_enough(len(ended), len(running))
+        if self.is_over or len(ended) < LEAST_ENDED:
             return 1.0
-        lives = lifetimes(ended, sorted(running), _LIVES)
+        lives = lifetimes(ended, sorted(running))
         believed = len(ended) / (len(ended) + _DOUBT)
-        stretch: float = max(1.0, sum(lives, 0.0) / _LIVES / mean) ** believed
+        stretch: float = max(1.0, sum(lives, 0.0) / LIVES / mean) ** believed
         return min(_MOST_STRETCH, stretch)

@@ -11,17 +11,10 @@ from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from typing import Final
 
-from headgate.core.measure.lifetimes import lifetimes
+from headgate.core.measure.lifetimes import LEAST_ENDED, lifetimes, say_enough
 
 # So many permits are kept: what a tenth of them does is known to a fifth of itself, and a change is seen in as many.
 _KEPT: Final = 128
-# So many for each that runs: then those that have ended say enough by themselves.
-_TURNS: Final = 20
-_FEWEST: Final = 16
-# Fewer ends say nothing of what is to come.
-_LEAST: Final = 3
-# So many lives stand for all.
-_LIVES: Final = 64
 
 
 class PermitTimes:
@@ -54,9 +47,9 @@ class PermitTimes:
         """Correct what the first permits say by these, which run and have lasted so long so far."""
         ended = self._sorted
         self.has_news = False
-        self._is_young = len(ended) < min(_KEPT, max(_FEWEST, _TURNS * len(running)))
-        has_lives = self._is_young and len(ended) >= _LEAST
-        self._lives = lifetimes(ended, sorted(running), _LIVES) if has_lives else []
+        self._is_young = len(ended) < _KEPT and not say_enough(len(ended), len(running))
+        has_lives = self._is_young and len(ended) >= LEAST_ENDED
+        self._lives = lifetimes(ended, sorted(running)) if has_lives else []
 
     def share_at(self, share: float, level: float) -> float:
         """Return how long it lasts that has lasted `share` so far, at this level (0 to 1) of those who lasted longer.

@@ -143,15 +143,10 @@ def gateway_settings(loaded: Loaded) -> GatewaySettings:
 
 def _only_models(config: Config) -> frozenset[str] | None:
     """Return the models that are answered where others are not: no engine takes any name, and not all serve the same."""
-    listed = frozenset(model for engine in config.engines for model in engine.models)
-    if not all(engine.models for engine in config.engines):
+    lists = {frozenset(engine.models) for engine in config.engines}
+    if frozenset() in lists or len(lists) == 1:
         return None
-    served_by = {
-        model: [engine.name for engine in config.engines if model in engine.models]
-        for model in sorted(listed)
-    }
-    sets = list(served_by.values())
-    return None if all(each == sets[0] for each in sets) else listed
+    return frozenset().union(*lists)
 
 
 def _engine_address(loaded: Loaded, index: int) -> EngineAddress:

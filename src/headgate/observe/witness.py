@@ -19,7 +19,7 @@ from headgate.observe.traffic import Traffic
 
 _MOST_STEPS: Final = 64
 """Done together: a tenth of a millisecond. From 16 to 128 cost the same, 512 cost a refusal and a request 7 to 9 % more CPU (AMD
-EPYC, gates of both in turn under the load of `bench`): so many records no longer lie in the processor's caches when they are packed."""
+EPYC, this constant changed by hand, under the load of `bench`): so many records no longer lie in the processor's caches when they are packed."""
 _WITHIN_S: Final = 0.1
 # Compiled, an imported name is looked up each time it is used, and a constant is not.
 _ARRIVED: Final = Arrived

@@ -1,27 +1,11 @@
 """Who is back when a quota, or a gate without an engine, said so: no retry that nobody asked for, and not too old."""
 
-from typing import Any
-
-from core.world import steady_prior
+from core.governor.asking import ask as _ask, gate_of as _gate
 from headgate.core.decisions import Admit, Hold
-from headgate.core.events import Arrived, EngineDown, EngineUp
-from headgate.core.governor import Governor
-from headgate.core.settings import EngineSettings, LaneSettings, QuotaLimit, QuotaRule, Settings
+from headgate.core.events import EngineDown, EngineUp
+from headgate.core.settings import LaneSettings, QuotaLimit, QuotaRule
 from headgate.core.tickets import Entry, Places
 from headgate.core.words import QuotaKind, Reason
-from headgate.wiring.governor import build_governor
-
-
-def _gate(*lanes: LaneSettings, streams: int = 4, **whole: Any) -> Governor:
-    """Return a gate whose answers take 2 s."""
-    engine = EngineSettings("engine", streams, prior=steady_prior(2.0))
-    lane = LaneSettings("lane", deadline_s=60.0)
-    return build_governor(Settings(lanes or (lane,), (engine,), **whole), 0.0)
-
-
-def _ask(gate: Governor, attempt: int, now: float = 0.0, **fields: Any) -> Any:
-    arrival = Arrived(attempt, prompt_bytes=400, max_tokens=100, fingerprint=lambda: attempt)
-    return gate.handle(arrival._replace(**fields), now)[0]
 
 
 def test_who_is_back_when_a_quota_said_so_is_no_retry_that_nobody_asked_for() -> None:

@@ -1,33 +1,15 @@
 """Observe mode, through the governor: everything runs as it came, and what a protecting gate would have refused is told."""
 
-from typing import Any
-
-from core.world import steady_prior
+from core.governor.asking import ask as _ask, gate_of as _gate
 from headgate.core.decisions import Admit, Yield
-from headgate.core.events import Arrived, Finished, Released
-from headgate.core.governor import Governor
+from headgate.core.events import Finished, Released
 from headgate.core.settings import (
-    EngineSettings,
     LaneSettings,
     QuotaLimit,
     QuotaRule,
-    Settings,
     TenantSettings,
 )
 from headgate.core.words import QuotaKind, Reason
-from headgate.wiring.governor import build_governor
-
-
-def _gate(*lanes: LaneSettings, streams: int = 4, **whole: Any) -> Governor:
-    """Return a gate whose answers take 2 s."""
-    engine = EngineSettings("engine", streams, prior=steady_prior(2.0))
-    lane = LaneSettings("lane", deadline_s=60.0)
-    return build_governor(Settings(lanes or (lane,), (engine,), **whole), 0.0)
-
-
-def _ask(gate: Governor, attempt: int, now: float = 0.0, **fields: Any) -> Any:
-    arrival = Arrived(attempt, prompt_bytes=400, max_tokens=100, fingerprint=lambda: attempt)
-    return gate.handle(arrival._replace(**fields), now)[0]
 
 
 def test_observe_mode_lets_everything_run_and_says_what_it_would_have_done() -> None:

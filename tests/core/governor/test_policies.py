@@ -1,9 +1,8 @@
 """Every policy, through the governor: quotas, accounts, budgets, lanes, windows, limits that move."""
 
-from typing import Any
-
 import pytest
 
+from core.governor.asking import ask as _ask, gate_of as _gate
 from core.world import steady_prior
 from headgate.core.decisions import Admit, Decision, Ended, Hold, Yield
 from headgate.core.events import (
@@ -28,26 +27,11 @@ from headgate.core.settings import (
     QuotaLimit,
     QuotaRule,
     ServicePrior,
-    Settings,
     TenantSettings,
 )
 from headgate.core.words import DeadlineFrom, FailureKind, QuotaKind, Reason, Sent
-from headgate.wiring.governor import build_governor
 
 _LANE = LaneSettings("lane", deadline_s=60.0)
-
-
-def _gate(
-    *lanes: LaneSettings, streams: int = 4, engine: EngineSettings | None = None, **whole: Any
-) -> Governor:
-    """Return a gate whose answers take 2 s."""
-    engine = engine or EngineSettings("engine", streams, prior=steady_prior(2.0))
-    return build_governor(Settings(lanes or (_LANE,), (engine,), **whole), 0.0)
-
-
-def _ask(gate: Governor, attempt: int, now: float = 0.0, **fields: Any) -> Any:
-    arrival = Arrived(attempt, prompt_bytes=400, max_tokens=100, fingerprint=lambda: attempt)
-    return gate.handle(arrival._replace(**fields), now)[0]
 
 
 def _finish(

@@ -1,25 +1,12 @@
 """How long do they last, when most have only begun?"""
 
-from math import log, sqrt
 from random import Random
 from statistics import fmean
 
 import pytest
 
+from core.measure.crowds import crowd
 from headgate.core.measure.lifetimes import lifetimes
-
-
-def crowd(streams: int, until: float, dice: Random, cv: float = 1.0) -> tuple[list[float], list[float]]:
-    """Return the lognormal lives of mean 1 that have ended by then side by side, and those that run, so far."""
-    spread = sqrt(log(1.0 + cv * cv))
-    ended, running = list[float](), list[float]()
-    for _ in range(streams):
-        at = 0.0
-        while at + (life := dice.lognormvariate(-spread * spread / 2.0, spread)) <= until:
-            ended.append(life)
-            at += life
-        running.append(until - at)
-    return sorted(ended), sorted(running)
 
 
 def test_where_nothing_runs_they_are_the_lives_that_have_ended() -> None:
@@ -53,3 +40,12 @@ def test_the_mean_of_a_first_crowd_is_right_where_that_of_the_ended_is_far_too_s
 
     assert of_ended < 1.0 - 0.09 * cv
     assert abs(of_all - 1.0) < min(0.2, 1.0 - of_ended)
+
+
+@pytest.mark.parametrize(("turns", "of_truth"), [(1.0, 0.48), (5.0, 0.84)])
+def test_the_ended_of_eight_uneven_streams_say_so_much_of_the_truth(turns: float, of_truth: float) -> None:
+    """The figures of docs/policies/sizing.md."""
+    dice = Random(2)
+    means = [fmean(ended) for ended, _ in (crowd(8, turns, dice) for _ in range(400)) if ended]
+
+    assert fmean(means) == pytest.approx(of_truth, abs=0.02)

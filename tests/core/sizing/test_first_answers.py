@@ -1,7 +1,12 @@
 """What the first answers of a lane say of length, when most of it still runs."""
 
+from math import sqrt
+from random import Random
+from statistics import fmean
+
 import pytest
 
+from core.measure.crowds import crowd
 from headgate.core.sizing.first_answers import FirstAnswers
 from headgate.core.sizing.output_length import OutputLength
 
@@ -95,3 +100,27 @@ def test_there_is_news_when_one_of_the_first_has_ended() -> None:
         news.append(sizes.has_news)
 
     assert news == [False, True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("turns", "of_ended", "of_stretched"), [(1.0, 0.53, 0.46), (2.0, 0.37, 0.28), (5.0, 0.20, 0.14)]
+)
+def test_a_stretched_mean_is_off_by_less_than_that_of_the_ended(
+    turns: float, of_ended: float, of_stretched: float
+) -> None:
+    """Root mean squares over crowds of eight streams, cv 1, that have run for one, two and five mean answers."""
+    dice = Random(3)
+    off: list[tuple[float, float]] = []
+    for _ in range(400):
+        ended, running = crowd(8, turns, dice)
+        if len(ended) >= 3:
+            answers = first(*[round(1e4 * life) for life in ended])
+            for life in running:
+                answers.runs(round(1e4 * life))
+            off.append((fmean(ended), fmean(ended) * answers.stretch(1e4 * fmean(ended))))
+    ended_off, stretched_off = (
+        sqrt(fmean((mean - 1.0) ** 2 for mean in means)) for means in zip(*off, strict=True)
+    )
+
+    assert ended_off == pytest.approx(of_ended, abs=0.03)
+    assert stretched_off == pytest.approx(of_stretched, abs=0.03)

@@ -237,13 +237,12 @@ def refuse_held(knowledge: Knowledge, held: Attempt, reason: Reason, now: float)
     waited_s = now - held.arrived_at
     decision = refusal(knowledge, held, reason, now, waited_s, held.deadline - held.arrived_at)
     _leave_record(knowledge, held, decision, now)
-    states = knowledge.allowances.report(held, now)
-    if states:
-        decision = decision._replace(quota=states)
+    told = _with_quota(knowledge, held, decision, now)
+    assert isinstance(told, Yield)
     ended = Ended(
         held.attempt, Outcome.YIELDED, held.lane.settings.name, None, waited_s, waited_s, None, 0, 0, reason
     )
-    return decision, ended
+    return told, ended
 
 
 def _leave_record(knowledge: Knowledge, draft: Attempt, decision: Yield, now: float) -> None:

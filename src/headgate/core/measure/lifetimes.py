@@ -40,17 +40,9 @@ def lifetimes(ended: Sequence[float], running: Sequence[float], count: int = LIV
         at_risk -= 1
         while len(lives) < count and (len(lives) + 0.5) / count <= 1.0 - left + _ROUNDING:
             lives.append(life)
-    return lives + _tail(ended, running, younger, left, count, len(lives))
-
-
-def _tail(
-    ended: Sequence[float], running: Sequence[float], younger: int, left: float, count: int, known: int
-) -> list[float]:
-    """Return the lives after the `known`, of the share that is `left` when the last has ended."""
-    if known == count:
-        return []
     longest, older = ended[-1], running[younger:]
     mean = (sum(ended, 0.0) + sum(running, 0.0)) / len(ended)
     if older:
         mean += sum(older, 0.0) / len(older) - longest
-    return [longest + mean * log(left * count / (count - step - 0.5)) for step in range(known, count)]
+    tail = [longest + mean * log(left * count / (count - step - 0.5)) for step in range(len(lives), count)]
+    return lives + tail

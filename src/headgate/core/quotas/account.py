@@ -104,18 +104,17 @@ class _Limit:
     def beyond(self, sizes: Sizes) -> tuple[float, float] | None:
         """Return what such a request needs and the burst, where that is less and it can never go; else None."""
         needed = needed_amount(self.reserve, sizes)
-        never = needed > self.limit.burst and not self.limit.charges_as_made
-        return (needed, self.limit.burst) if never else None
+        return (needed, self.limit.burst) if self._is_beyond(needed) else None
 
     def in_line_s(self, sizes: Sizes, place: int, now: float) -> float:
         """Return how long until the `place`-th of such a line may go; infinite when it never can.
 
         Those before it take what an answered request took in the end, which is less than it reserved by `max_tokens`.
         """
-        if self.beyond(sizes) is not None:
+        needed, bucket = needed_amount(self.reserve, sizes), self.bucket
+        if self._is_beyond(needed):
             return float("inf")
-        bucket = self.bucket
-        needed = min(needed_amount(self.reserve, sizes), bucket.burst)
+        needed = min(needed, bucket.burst)
         if place <= 1:
             return bucket.wait_s(needed, now)
         each = self.usual.mean if self.usual.samples else reserved_amount(self.reserve, sizes)
@@ -162,6 +161,9 @@ class _Limit:
             bucket.lower_to(bound, now)
         elif word.remaining > _PLENTY * self.limit.burst and now - self._faded_at >= _LEAST_LESSON_S:
             self.expect_others(self.others_per_s / 2.0, now)
+
+    def _is_beyond(self, needed: float) -> bool:
+        return needed > self.limit.burst and not self.limit.charges_as_made
 
     def _cushion(self) -> float:
         return CUSHION * min(self.bucket.burst, self.limit.rate_per_s * MINUTE_S)

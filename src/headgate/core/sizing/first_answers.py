@@ -14,8 +14,8 @@ from headgate.core.measure.lifetimes import LEAST_ENDED, LIVES, lifetimes, say_e
 # Eight bytes and a reference each; of more streams the first answers are looked at for less long.
 _MOST: Final = 4096
 # Root mean squares of the error, 8 streams, cv 1, after 1, 2 and 5 mean answers: 0.46, 0.28 and 0.14 (the ended 0.53, 0.37 and
-# 0.20, all 0.48, 0.30 and 0.17); 32 streams, cv 1.5 alike. 8 to 16 err less still, but as much too long as too short, and
-# a hint that is too long idles a stream: at 1.3 times the capacity 1.9 instead of 1.65 % of the time after twenty seconds.
+# 0.20; a test says so). 8 to 16 err less still, but as much too long as too short, and a hint that is too long idles a
+# stream: with 12, at 1.3 times the capacity, 1.9 instead of 1.65 % of the time after twenty seconds (this changed by hand).
 _DOUBT: Final = 32.0
 # A few short answers that end first may say anything.
 _MOST_STRETCH: Final = 2.0

@@ -1,4 +1,4 @@
-# Headgate: `make run` starts a gate over an embedded engine, `make test` runs every check and test.
+# Millgate: `make run` starts a gate over an embedded engine, `make test` runs every check and test.
 # Both install what they need first, once per change of the lock file; nothing after that uses the network.
 
 SHELL := /bin/bash
@@ -36,7 +36,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@if [ ! -x $(BIN)/python ]; then \
 		python=$$($(FIND_PYTHON)); \
 		if [ -z "$$python" ]; then \
-			echo "Headgate needs Python 3.11 or newer. On Debian: apt-get install python3 python3-venv" >&2; exit 1; fi; \
+			echo "Millgate needs Python 3.11 or newer. On Debian: apt-get install python3 python3-venv" >&2; exit 1; fi; \
 		echo "install: creating $(VENV) with $$($$python --version)"; \
 		if $$python -c 'import ensurepip' 2>/dev/null; then $$python -m venv $(VENV); \
 		elif [ -n "$$($(FIND_PIP))" ]; then $$python -m venv --without-pip $(VENV); \
@@ -46,8 +46,8 @@ $(STAMP): requirements.lock pyproject.toml
 	@echo "install: $$(grep -c '^[a-z]' requirements.lock) packages at the exact versions and hashes of requirements.lock"
 	@pip="$(BIN)/python -m pip"; $(BIN)/python -c 'import pip' 2>/dev/null || pip="$$($(FIND_PIP)) -m pip --python $(BIN)/python"; \
 		$$pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock; \
-		echo "install: headgate itself, editable"; \
-		HEADGATE_INTERPRETED=1 $$pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+		echo "install: millgate itself, editable"; \
+		MILLGATE_INTERPRETED=1 $$pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 	@echo "install: done; the network is not needed any more"
 
@@ -62,7 +62,7 @@ fresh: packages
 	@$(BIN)/python hatch_build.py fresh
 
 run: packages fresh ## a gate on 127.0.0.1:8080 in front of an embedded engine
-	@$(BIN)/headgate run
+	@$(BIN)/millgate run
 
 static: packages
 	$(BIN)/ruff check .
@@ -96,11 +96,11 @@ fuzz: packages fresh ## mutated requests against a gate, for SECONDS=300 with SE
 	@PYTHONPATH=tests $(BIN)/python -m faults.fuzz --seconds $(or $(SECONDS),300) --seed $(SEED)
 
 validate: install ## the simulator against closed forms; some minutes on every processor
-	@$(BIN)/headgate sim validate
+	@$(BIN)/millgate sim validate
 
 figures: install ## draw the two pictures of the README anew; some minutes on every processor
-	@$(BIN)/headgate sim run no_gate_vs_gate --seeds $(SEEDS) --svg docs/pictures/no_gate_vs_gate.svg
-	@$(BIN)/headgate sim run retry_storm --seeds $(SEEDS) --svg docs/pictures/retry_storm.svg
+	@$(BIN)/millgate sim run no_gate_vs_gate --seeds $(SEEDS) --svg docs/pictures/no_gate_vs_gate.svg
+	@$(BIN)/millgate sim run retry_storm --seeds $(SEEDS) --svg docs/pictures/retry_storm.svg
 
 lock: packages ## bring requirements.lock up to pyproject.toml (uses the network)
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --python-version 3.11 \

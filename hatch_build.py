@@ -22,7 +22,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 HERE = Path(__file__).parent
 SOURCES = HERE / "src"
-INTERPRETED = "HEADGATE_INTERPRETED"
+INTERPRETED = "MILLGATE_INTERPRETED"
 """Set to anything, this environment variable leaves everything to the interpreter."""
 
 GROUPS = ("deciding", "relaying", "simulating")
@@ -114,7 +114,7 @@ def compile_in_place() -> None:
     from setuptools.command.build_ext import build_ext  # type: ignore[import-untyped]
 
     work = HERE / "build" / "mypyc"
-    groups: Any = [(files(group), f"headgate_{group}") for group in GROUPS]
+    groups: Any = [(files(group), f"millgate_{group}") for group in GROUPS]
     sources = [file for group, _ in groups for file in group]
     modules = mypycify(sources, opt_level="2", debug_level="0", separate=groups, target_dir=str(work))
     work.mkdir(parents=True, exist_ok=True)
@@ -136,7 +136,7 @@ def files(group: str) -> list[str]:
     named = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"][group]
     chosen: set[Path] = set()
     for name in named:
-        path = SOURCES / "headgate" / name.removeprefix("-")
+        path = SOURCES / "millgate" / name.removeprefix("-")
         found = {path} if path.suffix else set(path.rglob("*.py"))
         chosen = chosen - found if name.startswith("-") else chosen | found
     return [str(path.relative_to(HERE)) for path in sorted(chosen)]

@@ -20,7 +20,7 @@ from bench.load import BenchError
 from bench.processes import Process, Stage, choose_cores
 from bench.rounds import Cost
 
-GATE = "headgate"
+GATE = "millgate"
 
 _SPACING_MS = 5.0
 """Between the chunks of one stream: 200 tokens a second, faster than an engine serves one user, so that 64
@@ -47,7 +47,7 @@ def _say(text: str) -> None:
 
 async def _run(stage: Stage, count: int) -> Figures:
     engine = stage.engine(_SPACING_MS)
-    gate = stage.headgate(engine, GATE, "--max-inflight", "256")
+    gate = stage.millgate(engine, GATE, "--max-inflight", "256")
     proxies = [gate, *(proxy for proxy in (stage.haproxy(engine), stage.nginx(engine)) if proxy)]
     _say(f"bench: {', '.join(proxy.name for proxy in proxies)}; {count} rounds of each")
     await asyncio.sleep(_IDLE_S)
@@ -56,7 +56,7 @@ async def _run(stage: Stage, count: int) -> Figures:
     names = [proxy.name for proxy in proxies]
     json_costs, paced, chunk = ({name: list[Cost]() for name in names} for _ in range(3))
     figures = Figures(json_costs, paced, chunk, [], idle_rss_mb, 0.0)
-    yielding = stage.headgate(engine, "headgate-yielding", "--max-inflight", "1", "--max-queue", "0")
+    yielding = stage.millgate(engine, "millgate-yielding", "--max-inflight", "1", "--max-queue", "0")
     for number in range(1, count + 1):
         await _run_round(figures, proxies, yielding, engine)
         _say(f"bench: round {number} of {count} done")
@@ -169,7 +169,7 @@ def _main() -> int:
     asked = parser.parse_args()
     cores = choose_cores()
     os.sched_setaffinity(0, {cores.others})
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="millgate-bench-") as folder:
         stage = Stage(Path(folder), cores)
         try:
             if asked.part == "streams":

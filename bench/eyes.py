@@ -20,11 +20,11 @@ import uvloop
 
 from bench import load
 from bench.processes import Process, Stage, choose_cores, free_port
-from headgate.core.settings import EngineSettings, LaneSettings, Settings
-from headgate.gateway import EngineAddress, Gateway, GatewaySettings, serve
-from headgate.observe.eyes import Eyes, EyesSettings
-from headgate.observe.ring import KEPT_ATTEMPTS
-from headgate.wiring.governor import build_governor
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.gateway import EngineAddress, Gateway, GatewaySettings, serve
+from millgate.observe.eyes import Eyes, EyesSettings
+from millgate.observe.ring import KEPT_ATTEMPTS
+from millgate.wiring.governor import build_governor
 
 _USERS = 32
 _WARM = 4_000
@@ -119,7 +119,7 @@ def _main() -> int:
         return 0
     cores = choose_cores()
     os.sched_setaffinity(0, {cores.others})
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as name:
+    with tempfile.TemporaryDirectory(prefix="millgate-bench-") as name:
         stage = _Stage(Path(name), cores)
         try:
             found = uvloop.run(_measure(stage, asked.watches, asked.rounds, asked.requests))

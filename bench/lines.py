@@ -29,7 +29,7 @@ from bench import load, wire
 from bench.crowds import quantile
 from bench.load import BenchError
 from bench.processes import Process, Stage, choose_cores, cpu_s, free_port
-from headgate.dialects.line import Chunk, Manifest, Request, Verb, write_request
+from millgate.dialects.line import Chunk, Manifest, Request, Verb, write_request
 
 IDLE = 2_000
 ACTIVE = 200
@@ -245,7 +245,7 @@ class _Bench:
         self._engine = stage.engine(1.0)
         self._line_port = free_port()
         flags = ("--line-port", str(self._line_port), "--max-inflight", "512")
-        self._gate: Process = stage.headgate(self._engine, "headgate", *flags)
+        self._gate: Process = stage.millgate(self._engine, "millgate", *flags)
         self._sizes = (idle, active)
         self._per_s = per_s
 
@@ -342,7 +342,7 @@ def _main() -> int:
     asked = parser.parse_args()
     cores = choose_cores()
     os.sched_setaffinity(0, {cores.others})
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="millgate-bench-") as folder:
         stage = Stage(Path(folder), cores)
         try:
             bench = _Bench(stage, asked.idle, asked.active, asked.per_s)

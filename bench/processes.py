@@ -76,10 +76,10 @@ class Stage:
         command = [sys.executable, "-m", "bench.engine", str(port), str(spacing_ms)]
         return self._start("engine", command, port, self._cores.others)
 
-    def headgate(self, engine: Process, name: str, *flags: str) -> Process:
-        """Start the gate as its users do, with everything on; `flags` are those of `headgate serve`."""
+    def millgate(self, engine: Process, name: str, *flags: str) -> Process:
+        """Start the gate as its users do, with everything on; `flags` are those of `millgate serve`."""
         port, admin_port = free_port(), free_port()
-        command = [sys.executable, "-m", "headgate", "serve", "--upstream", f"http://127.0.0.1:{engine.port}"]
+        command = [sys.executable, "-m", "millgate", "serve", "--upstream", f"http://127.0.0.1:{engine.port}"]
         command += ["--port", str(port), "--admin-port", str(admin_port), *flags]
         return self._start(name, command, port, self._cores.proxy)
 

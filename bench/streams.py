@@ -35,7 +35,7 @@ async def measure(stage: Stage, counts: Sequence[int]) -> list[Row]:
     rows = []
     for count in counts:
         engine = stage.engine(1000 * count / _EVENTS_PER_S)
-        gate = stage.headgate(engine, "headgate", "--max-inflight", str(count + 100))
+        gate = stage.millgate(engine, "millgate", "--max-inflight", str(count + 100))
         proxies = [gate, stage.haproxy(engine), stage.nginx(engine)]
         await asyncio.sleep(_SETTLE_S)
         for process in (engine._replace(name="direct"), *filter(None, proxies)):

@@ -1,6 +1,6 @@
 """A streamed answer and a streamed tool call with the Anthropic SDK as it is, through the gateway.
 
-HEADGATE_URL=http://127.0.0.1:8080 python examples/anthropic_tools.py
+MILLGATE_URL=http://127.0.0.1:8080 python examples/anthropic_tools.py
 """
 
 import os
@@ -20,7 +20,7 @@ WEATHER: ToolParam = {
 
 def main() -> None:
     """Let the model call a tool, then read its answer as it comes."""
-    url = os.environ.get("HEADGATE_URL", "http://127.0.0.1:8080")
+    url = os.environ.get("MILLGATE_URL", "http://127.0.0.1:8080")
     client = anthropic.Anthropic(base_url=url, api_key="unused")
     messages: list[MessageParam] = [{"role": "user", "content": "What is the weather?"}]
 

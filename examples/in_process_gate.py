@@ -2,9 +2,9 @@
 
 import asyncio
 
-import headgate
+import millgate
 
-gate = headgate.Gate(max_inflight=4, max_tokens=8_000, max_wait_s=2.0, expected_s=0.05)
+gate = millgate.Gate(max_inflight=4, max_tokens=8_000, max_wait_s=2.0, expected_s=0.05)
 
 
 async def answer(question: str) -> str:
@@ -28,7 +28,7 @@ async def main() -> None:
     gate.drain()
     try:
         await answer("too late")
-    except headgate.Yielded as refused:
+    except millgate.Yielded as refused:
         print(f"refused: {refused.reason}, retry: {refused.retry}")
 
 

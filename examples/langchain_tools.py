@@ -1,6 +1,6 @@
 """A streamed answer and a tool call with langchain-openai as it is, through the gateway.
 
-HEADGATE_URL=http://127.0.0.1:8080 python examples/langchain_tools.py
+MILLGATE_URL=http://127.0.0.1:8080 python examples/langchain_tools.py
 """
 
 import os
@@ -23,7 +23,7 @@ WEATHER = {
 
 def main() -> None:
     """Let the model call a tool, then read its answer as it comes."""
-    url = os.environ.get("HEADGATE_URL", "http://127.0.0.1:8080")
+    url = os.environ.get("MILLGATE_URL", "http://127.0.0.1:8080")
     model = ChatOpenAI(
         model="any", base_url=url + "/v1", api_key=SecretStr("unused"), max_completion_tokens=5
     )

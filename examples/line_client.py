@@ -1,18 +1,18 @@
 """One job over the line door, with its answer.
 
-HEADGATE_LINE=127.0.0.1:7777 python examples/line_client.py
+MILLGATE_LINE=127.0.0.1:7777 python examples/line_client.py
 """
 
 import json
 import os
 
-from headgate.client.line import LineClient
+from millgate.client.line import LineClient
 
 
 def main() -> None:
     """Ask how the server stands, then have one request executed."""
     body = {"model": "any", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 5}
-    with LineClient(os.environ.get("HEADGATE_LINE", "127.0.0.1:7777")) as client:
+    with LineClient(os.environ.get("MILLGATE_LINE", "127.0.0.1:7777")) as client:
         print("ready" if client.ping().ready else "saturated")
         sent = client.send(json.dumps(body).encode(), want_result=True)
     answer = json.loads(sent.result or b"{}")

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-import headgate
-from headgate.library.asgi import GateMiddleware
+import millgate
+from millgate.library.asgi import GateMiddleware
 
 
 async def complete(request: Request) -> JSONResponse:
@@ -22,7 +22,7 @@ async def complete(request: Request) -> JSONResponse:
     return JSONResponse({"model": body["model"], "choices": []})
 
 
-gate = headgate.Gate(max_inflight=2, max_queue=0)
+gate = millgate.Gate(max_inflight=2, max_queue=0)
 app = Starlette(routes=[Route("/v1/chat/completions", complete, methods=["POST"])])
 app.add_middleware(GateMiddleware, gate=gate, paths={"/v1/chat/completions"})
 
@@ -34,7 +34,7 @@ async def main() -> None:
         asks = (client.post("/v1/chat/completions", json={"model": f"m{number}"}) for number in range(3))
         answers = await asyncio.gather(*asks)
     for answer in sorted(answers, key=lambda each: each.status_code):
-        print(answer.status_code, answer.headers.get("x-headgate-reason", "served"))
+        print(answer.status_code, answer.headers.get("x-millgate-reason", "served"))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A streamed answer and a streamed tool call with the OpenAI SDK as it is, through the gateway.
 
-HEADGATE_URL=http://127.0.0.1:8080 python examples/openai_tools.py
+MILLGATE_URL=http://127.0.0.1:8080 python examples/openai_tools.py
 """
 
 import json
@@ -24,7 +24,7 @@ WEATHER: ChatCompletionToolParam = {
 
 def main() -> None:
     """Let the model call a tool, then read its answer as it comes."""
-    url = os.environ.get("HEADGATE_URL", "http://127.0.0.1:8080")
+    url = os.environ.get("MILLGATE_URL", "http://127.0.0.1:8080")
     client = openai.OpenAI(base_url=url + "/v1", api_key="unused")
     messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is the weather?"}]
 

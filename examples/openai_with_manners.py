@@ -1,6 +1,6 @@
 """The OpenAI SDK with manners: a burst waits at home, hints are kept, retries do not multiply.
 
-HEADGATE_URL=http://127.0.0.1:8080 python examples/openai_with_manners.py
+MILLGATE_URL=http://127.0.0.1:8080 python examples/openai_with_manners.py
 """
 
 import asyncio
@@ -8,12 +8,12 @@ import os
 
 import openai
 
-from headgate.client import Limits, Manners, for_httpx2
+from millgate.client import Limits, Manners, for_httpx2
 
 
 async def main() -> None:
     """Ask twenty questions at once."""
-    url = os.environ.get("HEADGATE_URL", "http://127.0.0.1:8080")
+    url = os.environ.get("MILLGATE_URL", "http://127.0.0.1:8080")
     manners = Manners(max_inflight=100, limits=Limits(rpm=6_000))
     async with for_httpx2.async_client(manners) as http_client:
         client = openai.AsyncOpenAI(base_url=url + "/v1", api_key="unused", http_client=http_client)

@@ -1,4 +1,4 @@
-"""What a type checker must see of Headgate's public face; run it through mypy --strict or pyright."""
+"""What a type checker must see of Millgate's public face; run it through mypy --strict or pyright."""
 
 from collections.abc import AsyncIterator
 from typing import assert_type
@@ -6,11 +6,11 @@ from typing import assert_type
 import httpx
 import httpx2
 
-import headgate
-from headgate.client import Limits, Manners, for_httpx, for_httpx2
-from headgate.client.line import AsyncLineClient, LineClient, Sent
+import millgate
+from millgate.client import Limits, Manners, for_httpx, for_httpx2
+from millgate.client.line import AsyncLineClient, LineClient, Sent
 
-gate = headgate.Gate(max_inflight=2)
+gate = millgate.Gate(max_inflight=2)
 
 
 @gate

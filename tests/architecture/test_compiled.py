@@ -34,7 +34,7 @@ def test_all_that_was_named_is_compiled_or_nothing_is(root: Path) -> None:
 def test_compiled_modules_are_those_that_are_imported() -> None:
     if not hatch_build.extensions():
         pytest.skip("nothing is compiled here: make compiled")
-    governor = importlib.import_module("headgate.core.governor.governor")
+    governor = importlib.import_module("millgate.core.governor.governor")
     assert str(governor.__file__).endswith(".so")
 
 

@@ -49,7 +49,7 @@ IMPURE_BUILTINS = frozenset({"hash", "id", "input", "open", "print", "exec", "ev
 
 
 def _room(sources: Sources, room: str) -> Sources:
-    return {file: tree for file, tree in sources.items() if file.parts[:3] == ("src", "headgate", room)}
+    return {file: tree for file, tree in sources.items() if file.parts[:3] == ("src", "millgate", room)}
 
 
 def _imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -74,15 +74,15 @@ def test_the_core_imports_only_itself_and_the_pure_standard_library(product: Sou
     core = _room(product, "core")
 
     assert core
-    assert list(_foreign(core, ("headgate.core",))) == []
+    assert list(_foreign(core, ("millgate.core",))) == []
 
 
 def test_an_impure_import_is_seen() -> None:
-    tree = ast.parse("import time\nfrom headgate.config import load\nimport heapq")
+    tree = ast.parse("import time\nfrom millgate.config import load\nimport heapq")
 
-    assert list(_foreign({Path("core.py"): tree}, ("headgate.core",))) == [
+    assert list(_foreign({Path("core.py"): tree}, ("millgate.core",))) == [
         "core.py:1 imports time",
-        "core.py:2 imports headgate.config",
+        "core.py:2 imports millgate.config",
     ]
 
 
@@ -134,7 +134,7 @@ def test_the_core_iterates_over_no_set(product: Sources) -> None:
     assert over_sets == []
 
 
-@pytest.mark.parametrize("module", ["headgate", "headgate.observe", "headgate.sim"])
+@pytest.mark.parametrize("module", ["millgate", "millgate.observe", "millgate.sim"])
 def test_importing_the_face_loads_no_event_loop(module: str) -> None:
     """The simulator must not pull asyncio in through a package face, where no linter sees it."""
     script = (

@@ -14,6 +14,8 @@ _PACKAGE_INDEX = re.compile(
     "|".join(["python" + "hosted", r"pypi\.org" + "/simple", "registry" + r"\.npmjs", "deb" + r"\.debian"])
 )
 
+_OLD_NAME = re.compile("head" + "gate", re.IGNORECASE)
+
 
 def _findings(files: list[Path], pattern: re.Pattern[str], root: Path) -> list[str]:
     found = []
@@ -33,6 +35,14 @@ def test_no_file_names_a_path_of_somebodys_machine(root: Path, kept_files: list[
 
 def test_no_file_names_a_package_index(root: Path, kept_files: list[Path]) -> None:
     assert _findings(kept_files, _PACKAGE_INDEX, root) == []
+
+
+def test_the_old_name_survives_in_the_changelog_alone(root: Path, kept_files: list[Path]) -> None:
+    elsewhere = [file for file in kept_files if file != root / "CHANGELOG.md"]
+
+    assert _findings(elsewhere, _OLD_NAME, root) == []
+    assert [str(file) for file in kept_files if _OLD_NAME.search(str(file.relative_to(root)))] == []
+    assert _findings([root / "CHANGELOG.md"], _OLD_NAME, root)
 
 
 def test_a_machine_path_is_seen(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.core import words
+from millgate.core import words
 
 Sources = dict[Path, ast.Module]
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from headgate.core.events import Event
-from headgate.core.settings import EngineSettings, LaneSettings, Settings
-from headgate.observe.eyes import Eyes, EyesSettings
-from headgate.observe.prometheus import Exposition
-from headgate.servers.admin.server import AdminServer
-from headgate.servers.admin.views import Readiness, Views
-from headgate.wiring.governor import build_governor
+from millgate.core.events import Event
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.observe.eyes import Eyes, EyesSettings
+from millgate.observe.prometheus import Exposition
+from millgate.servers.admin.server import AdminServer
+from millgate.servers.admin.views import Readiness, Views
+from millgate.wiring.governor import build_governor
 
 LANE: Final = "interactive"
 

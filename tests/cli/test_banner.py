@@ -11,8 +11,8 @@ from typing import TextIO
 
 import pytest
 
-from headgate.cli.banner import Running, show_banner
-from headgate.wiring.chosen import Choice
+from millgate.cli.banner import Running, show_banner
+from millgate.wiring.chosen import Choice
 
 RUNNING = Running(
     url="http://127.0.0.1:8080",
@@ -118,7 +118,7 @@ def test_emphasis_is_for_terminals_that_want_it(
     monkeypatch.setenv(name, value)
     plain = on_terminal(terminals)
 
-    assert emphasised.startswith("\x1b[1mheadgate ")
+    assert emphasised.startswith("\x1b[1mmillgate ")
     assert "\x1b" not in plain
     assert emphasised.replace("\x1b[1m", "").replace("\x1b[2m", "").replace("\x1b[0m", "") == plain
 

@@ -1,4 +1,4 @@
-"""`headgate explain` and `headgate check`: what would be decided, and whether a file can be served."""
+"""`millgate explain` and `millgate check`: what would be decided, and whether a file can be served."""
 
 import json
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from cli.admin_door import admin_door
-from headgate.cli.exits import ExitCode
-from headgate.cli.main import main
-from headgate.core.events import Arrived
+from millgate.cli.exits import ExitCode
+from millgate.cli.main import main
+from millgate.core.events import Arrived
 
 Captured = pytest.CaptureFixture[str]
 NOBODY = ["--set", "admin.port=1"]
@@ -105,7 +105,7 @@ def test_a_gate_that_must_answer_and_does_not_is_a_failure(request_file: Path, c
 def test_a_running_gate_is_asked_with_its_token(
     request_file: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HEADGATE_ADMIN_TOKEN", "hush")
+    monkeypatch.setenv("MILLGATE_ADMIN_TOKEN", "hush")
     with admin_door(token="hush") as door:
         door.post(0.0, Arrived(1))
         code = main(["explain", str(request_file), "--json", "--admin", door.url])

@@ -1,4 +1,4 @@
-"""`headgate key new`: a key is shown once, and its hash is what a configuration takes."""
+"""`millgate key new`: a key is shown once, and its hash is what a configuration takes."""
 
 import json
 from hashlib import sha256
@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.exits import ExitCode
-from headgate.cli.main import main
-from headgate.config.document import read_document
-from headgate.config.load import load_config
-from headgate.runtime.callers import LONGEST_KEY
+from millgate.cli.exits import ExitCode
+from millgate.cli.main import main
+from millgate.config.document import read_document
+from millgate.config.load import load_config
+from millgate.runtime.callers import LONGEST_KEY
 
 Captured = pytest.CaptureFixture[str]
 
@@ -46,4 +46,4 @@ def test_a_tenant_that_is_no_name_is_refused(capsys: Captured) -> None:
 
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("headgate: --tenant:")
+    assert err.startswith("millgate: --tenant:")

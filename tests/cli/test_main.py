@@ -11,11 +11,11 @@ from types import FrameType
 
 import pytest
 
-from headgate import __version__
-from headgate.cli.exits import EXIT_CODES_HELP, ExitCode
-from headgate.cli.main import COMMANDS, main
-from headgate.config.reference import render_page as config_page
-from headgate.observe.reference import render_page as metrics_page
+from millgate import __version__
+from millgate.cli.exits import EXIT_CODES_HELP, ExitCode
+from millgate.cli.main import COMMANDS, main
+from millgate.config.reference import render_page as config_page
+from millgate.observe.reference import render_page as metrics_page
 
 Captured = pytest.CaptureFixture[str]
 UPSTREAM = ["--upstream", "http://127.0.0.1:9"]
@@ -76,7 +76,7 @@ def _ends() -> Iterator[None]:
             ["serve", "--host", "0.0.0.0", *UPSTREAM],
             "--host: listen.host: 0.0.0.0 can be reached from outside",
         ),
-        (["serve", "--set", "admin.host=0.0.0.0", *UPSTREAM], "environment variable HEADGATE_ADMIN_TOKEN"),
+        (["serve", "--set", "admin.host=0.0.0.0", *UPSTREAM], "environment variable MILLGATE_ADMIN_TOKEN"),
         (["serve", "--config", "/nowhere.yaml"], "/nowhere.yaml: cannot be read: No such file or directory"),
         (["serve", "--set", "engines.0.profile=warp", *UPSTREAM], "engines[0].profile: 'warp' is not one of"),
         (["engine", "--time-scale", "11"], "--time-scale: must be from 0.01 to 10, got 11"),
@@ -107,8 +107,8 @@ def test_every_problem_of_a_file_has_its_own_line(tmp_path: Path, capsys: Captur
 
     assert code == ExitCode.USAGE
     assert capsys.readouterr().err.splitlines() == [
-        f"headgate: {file}:1:31: engines[0].max_inflight: must be at least 1, not 0",
-        f"headgate: {file}:2:10: listen.prot: is not a setting; did you mean `port`?",
+        f"millgate: {file}:1:31: engines[0].max_inflight: must be at least 1, not 0",
+        f"millgate: {file}:2:10: listen.prot: is not a setting; did you mean `port`?",
     ]
 
 
@@ -123,7 +123,7 @@ def test_a_taken_port_is_told_with_the_flag_that_helps(capsys: Captured) -> None
 
     assert (gate, admin, engine) == (ExitCode.PORT_TAKEN,) * 3
     assert capsys.readouterr().err.splitlines() == [
-        f"headgate: 127.0.0.1:{taken} is taken by another program: stop it, or choose another port with {flag}"
+        f"millgate: 127.0.0.1:{taken} is taken by another program: stop it, or choose another port with {flag}"
         for flag in ("--port", "--admin-port", "--port")
     ]
 
@@ -164,7 +164,7 @@ def test_no_command_at_all_is_shown_the_help_and_no_complaint(capsys: Captured) 
 
     out, err = capsys.readouterr()
     assert "Usage:" in out + err
-    assert "headgate: " not in err
+    assert "millgate: " not in err
 
 
 @pytest.mark.parametrize(("command", "page"), [("reference", config_page), ("metrics", metrics_page)])
@@ -197,8 +197,8 @@ def test_the_file_may_be_named_by_the_environment(
 ) -> None:
     file = tmp_path / "gate.yaml"
     file.write_text("engines: [{url: 'http://a:1'}]\nlisten: {port: 1}\n", encoding="utf-8")
-    monkeypatch.setenv("HEADGATE_CONFIG", str(file))
-    monkeypatch.setenv("HEADGATE_LISTEN__PORT", "4")
+    monkeypatch.setenv("MILLGATE_CONFIG", str(file))
+    monkeypatch.setenv("MILLGATE_LISTEN__PORT", "4")
 
     assert main(["config", "show"]) == 0
     assert json.loads(capsys.readouterr().out)["listen"]["port"] == 4
@@ -210,4 +210,4 @@ def test_a_full_disk_behind_stdout_is_told(capsys: Captured, monkeypatch: pytest
         code = main(["version"])
 
     assert code == ExitCode.FAILURE
-    assert capsys.readouterr().err == "headgate: cannot write to stdout: No space left on device\n"
+    assert capsys.readouterr().err == "millgate: cannot write to stdout: No space left on device\n"

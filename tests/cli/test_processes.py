@@ -22,13 +22,13 @@ CHAT = b'{"model": "any", "max_tokens": 4, "messages": [{"role": "user", "conten
 
 
 class Command:
-    """One `headgate` process whose stderr goes to a file."""
+    """One `millgate` process whose stderr goes to a file."""
 
     def __init__(self, arguments: list[str], errors: Path, stdout: Any = subprocess.PIPE) -> None:
         self._errors = errors
         with errors.open("w", encoding="utf-8") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "headgate", *arguments],
+                [sys.executable, "-m", "millgate", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
@@ -130,7 +130,7 @@ def test_run_ends_with_its_own_exit_code_when_its_engine_dies(
 
     assert command.process.wait(END_WITHIN_S) == 4
     assert not listens(ready["url"])
-    assert "headgate: headgate engine ended with -9" in command.errors()
+    assert "millgate: millgate engine ended with -9" in command.errors()
     assert "Traceback" not in command.errors()
 
 
@@ -190,7 +190,7 @@ def test_a_gate_whose_banner_nobody_reads_serves_all_the_same() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     process = subprocess.Popen(
-        [sys.executable, "-m", "headgate", "serve", *arguments], stdout=subprocess.PIPE, stderr=writer
+        [sys.executable, "-m", "millgate", "serve", *arguments], stdout=subprocess.PIPE, stderr=writer
     )
     os.close(writer)
     try:
@@ -208,7 +208,7 @@ def test_a_gate_whose_banner_nobody_reads_serves_all_the_same() -> None:
 def test_a_token_closes_the_admin_door_and_is_never_shown(
     commands: list[Command], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HEADGATE_ADMIN_TOKEN", "hush-hush")
+    monkeypatch.setenv("MILLGATE_ADMIN_TOKEN", "hush-hush")
     arguments = ["--upstream", "http://127.0.0.1:9", "--port", "0", "--admin-port", "0", "--json"]
     command = start(commands, tmp_path, "serve", *arguments)
     ready = command.ready()
@@ -217,7 +217,7 @@ def test_a_token_closes_the_admin_door_and_is_never_shown(
     assert ask(ready["admin_url"], "GET", "/healthz")[0] == 200
     assert command.end(signal.SIGTERM) == 0
     assert "hush-hush" not in command.errors() + json.dumps(ready)
-    assert "Bearer $HEADGATE_ADMIN_TOKEN" in command.errors()
+    assert "Bearer $MILLGATE_ADMIN_TOKEN" in command.errors()
 
 
 def test_two_gates_cannot_have_one_port(commands: list[Command], tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_two_gates_cannot_have_one_port(commands: list[Command], tmp_path: Path)
     assert second.process.wait(START_WITHIN_S) == 3
     assert (
         second.errors()
-        == f"headgate: 127.0.0.1:{port} is taken by another program: stop it, or choose another port with --port\n"
+        == f"millgate: 127.0.0.1:{port} is taken by another program: stop it, or choose another port with --port\n"
     )
     assert second.process.stdout is not None
     assert second.process.stdout.read() == b""
@@ -245,7 +245,7 @@ def test_a_gate_that_cannot_say_that_it_is_ready_does_not_serve(
         command = start(commands, tmp_path, "serve", *arguments, stdout=full)
 
         assert command.process.wait(START_WITHIN_S) == 1
-    assert command.errors().endswith("headgate: cannot write to stdout: No space left on device\n")
+    assert command.errors().endswith("millgate: cannot write to stdout: No space left on device\n")
 
 
 def test_a_closed_pipe_behind_stdout_is_one_line(commands: list[Command], tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_closed_pipe_behind_stdout_is_one_line(commands: list[Command], tmp_pa
         command = start(commands, tmp_path, "version", stdout=closed)
 
         assert command.process.wait(START_WITHIN_S) == 1
-    assert command.errors() == "headgate: cannot write to stdout: Broken pipe\n"
+    assert command.errors() == "millgate: cannot write to stdout: Broken pipe\n"
 
 
 def test_engine_says_where_it_serves_and_ends_with_0(commands: list[Command], tmp_path: Path) -> None:
@@ -278,12 +278,12 @@ def test_help_and_version_load_nothing_heavy() -> None:
         "uvloop",
         "starlette",
         "prometheus_client",
-        "headgate.core.governor",
+        "millgate.core.governor",
         "yaml",
         "openai",
     )
     code = (
-        "import sys; from headgate.cli.main import main; main(['version']); main(['serve', '--help']);"
+        "import sys; from millgate.cli.main import main; main(['version']); main(['serve', '--help']);"
         f"print('loaded:', [name for name in {heavy} if name in sys.modules])"
     )
 
@@ -300,13 +300,13 @@ def test_a_gateway_imports_nothing_that_only_other_commands_need(command: str) -
     needless = (
         "rich",
         "yaml",
-        "headgate.sim",
-        "headgate.cli.top",
-        "headgate.cli.line",
-        "headgate.demos.burst",
+        "millgate.sim",
+        "millgate.cli.top",
+        "millgate.cli.line",
+        "millgate.demos.burst",
     )
     code = (
-        "import atexit, sys; from headgate.cli.main import run;"
+        "import atexit, sys; from millgate.cli.main import run;"
         f"atexit.register(lambda: print([name for name in {needless} if name in sys.modules])); run()"
     )
     upstream = ["--upstream", "http://127.0.0.1:9"] if command == "serve" else []
@@ -343,7 +343,7 @@ def test_explain_asks_the_gate_that_runs(commands: list[Command], tmp_path: Path
     request.write_bytes(CHAT)
 
     asked = subprocess.run(
-        [sys.executable, "-m", "headgate", "explain", str(request), "--admin", ready["admin_url"], "--json"],
+        [sys.executable, "-m", "millgate", "explain", str(request), "--admin", ready["admin_url"], "--json"],
         capture_output=True,
         check=True,
         timeout=START_WITHIN_S,

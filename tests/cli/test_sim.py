@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.main import main
+from millgate.cli.main import main
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> object:

@@ -1,4 +1,4 @@
-"""`headgate top`: one frame for pipes, a living one for terminals, and a clear word when there is no gate."""
+"""`millgate top`: one frame for pipes, a living one for terminals, and a clear word when there is no gate."""
 
 import contextlib
 import os
@@ -16,14 +16,14 @@ import typer
 from rich.console import Console
 
 from cli.admin_door import Door, admin_door
-from headgate.cli.exits import CommandError, ExitCode
-from headgate.cli.frame import frame
-from headgate.cli.top import top
-from headgate.core.events import Arrived
+from millgate.cli.exits import CommandError, ExitCode
+from millgate.cli.frame import frame
+from millgate.cli.top import top
+from millgate.core.events import Arrived
 
 Captured = pytest.CaptureFixture[str]
 PATIENCE_S = 20.0
-ALONE = "import typer; from headgate.cli.top import top; typer.run(top)"
+ALONE = "import typer; from millgate.cli.top import top; typer.run(top)"
 
 
 def ask(*arguments: str) -> None:
@@ -54,7 +54,7 @@ def test_once_prints_one_frame_without_a_terminal(capsys: Captured) -> None:
     assert "\x1b" not in out
     assert re.search(r"gpu-0\s+up\s+1/1", out)
     assert "refused  saturated: interactive 1 (" in out
-    assert out.startswith(f"headgate {door.url}")
+    assert out.startswith(f"millgate {door.url}")
 
 
 def test_without_a_terminal_it_says_how_to_have_one_frame() -> None:
@@ -125,7 +125,7 @@ def test_what_is_wrong_stands_in_words() -> None:
     "state", [{}, {"lanes": None, "engines": [1, {"lately": None}], "pools": [{}]}, {"lanes": [{}]}]
 )
 def test_a_state_with_holes_is_drawn_with_dashes(state: dict[str, Any]) -> None:
-    assert "headgate" in drawn(state)
+    assert "millgate" in drawn(state)
 
 
 def test_names_cannot_steer_the_terminal() -> None:

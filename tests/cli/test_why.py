@@ -1,4 +1,4 @@
-"""`headgate why`: what was decided about one request, in sentences or as JSON, or one line that says why not."""
+"""`millgate why`: what was decided about one request, in sentences or as JSON, or one line that says why not."""
 
 import json
 import re
@@ -8,15 +8,15 @@ import pytest
 import typer
 
 from cli.admin_door import Door, admin_door
-from headgate.cli.exits import CommandError, ExitCode
-from headgate.cli.why import why
-from headgate.core.events import Arrived, Finished, Released
+from millgate.cli.exits import CommandError, ExitCode
+from millgate.cli.why import why
+from millgate.core.events import Arrived, Finished, Released
 
 Captured = pytest.CaptureFixture[str]
 
 
 def ask(*arguments: str) -> None:
-    """Run the command alone, as its place in `headgate` does."""
+    """Run the command alone, as its place in `millgate` does."""
     app = typer.Typer(add_completion=False)
     app.command()(why)
     app([*arguments], standalone_mode=False)
@@ -73,12 +73,12 @@ def test_what_cannot_be_told_is_one_line(arguments: list[str], complaint: str, c
 
 
 def test_the_token_of_the_environment_is_shown_and_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HEADGATE_ADMIN_TOKEN", raising=False)
+    monkeypatch.delenv("MILLGATE_ADMIN_TOKEN", raising=False)
     with admin_door(token="a-secret-token-of-an-operator") as door:
         two_requests(door)
         with pytest.raises(CommandError, match="answered 401") as raised:
             ask("1", "--admin", door.url)
-        monkeypatch.setenv("HEADGATE_ADMIN_TOKEN", "a-secret-token-of-an-operator")
+        monkeypatch.setenv("MILLGATE_ADMIN_TOKEN", "a-secret-token-of-an-operator")
         ask("1", "--admin", door.url)
 
     assert "secret" not in str(raised.value)

@@ -6,8 +6,8 @@ from typing import Any
 import openai
 
 from gateway.harness import Asked, answer, run, standing
-from headgate.client import for_httpx2
-from headgate.core.settings import LaneSettings
+from millgate.client import for_httpx2
+from millgate.core.settings import LaneSettings
 
 CALLS, CAPACITY, WORK_S = 60, 5, 0.05
 

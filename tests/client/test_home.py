@@ -5,10 +5,10 @@ from email.utils import format_datetime
 
 import pytest
 
-from headgate.client.answers import Meaning, backoff_s, judge, read_hint_s
-from headgate.client.home import Home, Manners, Turn
-from headgate.client.pace import Cost, Limits, Pace
-from headgate.client.window import RetryBudget, Window
+from millgate.client.answers import Meaning, backoff_s, judge, read_hint_s
+from millgate.client.home import Home, Manners, Turn
+from millgate.client.pace import Cost, Limits, Pace
+from millgate.client.window import RetryBudget, Window
 
 
 @pytest.mark.parametrize(

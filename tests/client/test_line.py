@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from headgate.cli.main import main
-from headgate.client.line import AbortedError, AsyncLineClient, LineClient, LineError, Sent, YieldedError
-from headgate.dialects.line import (
+from millgate.cli.main import main
+from millgate.client.line import AbortedError, AsyncLineClient, LineClient, LineError, Sent, YieldedError
+from millgate.dialects.line import (
     Chunk,
     Manifest,
     Receipt,

@@ -13,10 +13,10 @@ import httpx2
 import openai
 import pytest
 
-from headgate.client import Limits, Manners, for_httpx, for_httpx2
-from headgate.client.carry import Homes
-from headgate.testing import FakeUpstream, answers
-from headgate.testing.fake_upstream import Line
+from millgate.client import Limits, Manners, for_httpx, for_httpx2
+from millgate.client.carry import Homes
+from millgate.testing import FakeUpstream, answers
+from millgate.testing.fake_upstream import Line
 
 LIBRARIES = [for_httpx, for_httpx2]
 HELLO: list[Any] = [{"role": "user", "content": "hi"}]
@@ -107,13 +107,13 @@ def library(request: pytest.FixtureRequest) -> Any:
 @pytest.mark.parametrize(("ask", "library"), PAIRS)
 def test_a_refused_call_comes_back_at_its_hint_and_the_sdk_never_knows(ask: Any, library: Any) -> None:
     good = MESSAGE if "anthropic" in ask.__name__ else GOOD
-    with FakeUpstream(script_of(refusal(150, 503, "x-headgate-ticket: t1"), good)) as engine:
+    with FakeUpstream(script_of(refusal(150, 503, "x-millgate-ticket: t1"), good)) as engine:
         began = time.monotonic()
         assert ask(engine.url, library) == "hello"
         assert time.monotonic() - began >= 0.15
         first, second = engine.received
-        assert first.header(b"x-headgate-ticket") is None
-        assert second.header(b"x-headgate-ticket") == b"t1"
+        assert first.header(b"x-millgate-ticket") is None
+        assert second.header(b"x-millgate-ticket") == b"t1"
         assert (first.header(b"x-stainless-retry-count"), second.header(b"x-stainless-retry-count")) == (
             b"0",
             b"1",
@@ -157,7 +157,7 @@ def test_a_hint_beyond_the_calls_time_is_not_waited_for(library: Any) -> None:
 def test_the_deadline_is_the_calls_timeout_and_shrinks(library: Any) -> None:
     with FakeUpstream(script_of(refusal(200), GOOD)) as engine:
         ask_openai(engine.url, library, timeout=30.0)
-        first, second = (int(each.header(b"x-headgate-deadline-ms") or 0) for each in engine.received)
+        first, second = (int(each.header(b"x-millgate-deadline-ms") or 0) for each in engine.received)
         assert first == 30_000
         assert 25_000 < second <= 29_800
 

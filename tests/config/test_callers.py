@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.config.load import Loaded, load_config
-from headgate.config.problems import ConfigError
+from millgate.config.load import Loaded, load_config
+from millgate.config.problems import ConfigError
 
 ENGINE = "engines: [{url: 'http://127.0.0.1:8000', name: one}]\n"
 SECRET = "hgk_planted-secret-that-nobody-may-see"

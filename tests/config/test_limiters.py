@@ -5,8 +5,8 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
-from headgate.config.limiters import LimitConfig
-from headgate.core.settings import LEAST_LIMIT, LimitKind, LimitSettings
+from millgate.config.limiters import LimitConfig
+from millgate.core.settings import LEAST_LIMIT, LimitKind, LimitSettings
 
 
 def test_nothing_is_needed() -> None:

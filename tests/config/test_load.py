@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from headgate.config.document import read_document
-from headgate.config.load import load_config, validated
-from headgate.config.overrides import Override, from_assignment
-from headgate.config.problems import ConfigError, Place
-from headgate.config.schema import Config
+from millgate.config.document import read_document
+from millgate.config.load import load_config, validated
+from millgate.config.overrides import Override, from_assignment
+from millgate.config.problems import ConfigError, Place
+from millgate.config.schema import Config
 
 ENGINE = "engines: [{url: 'http://127.0.0.1:8000'}]\n"
 Write = Callable[[str], Path]
@@ -244,39 +244,39 @@ def test_a_byte_order_mark_is_not_part_of_the_first_key(tmp_path: Path) -> None:
 
 def test_flag_wins_over_environment_over_file_over_default(write: Write) -> None:
     file = write(ENGINE + "listen: {port: 1}\nadmin: {port: 2}\nlimits: {idle: 3s, body_deadline: 3s}\n")
-    environ = {"HEADGATE_LISTEN__PORT": "4", "HEADGATE_ADMIN__PORT": "5"}
+    environ = {"MILLGATE_LISTEN__PORT": "4", "MILLGATE_ADMIN__PORT": "5"}
 
     loaded = load_config(file, environ, [Override(("listen", "port"), 6, Place("--port"))])
 
     assert (loaded.config.listen.port, loaded.config.admin.port) == (6, 5)
     assert (loaded.config.limits.idle, loaded.config.limits.header_deadline) == (3.0, 10.0)
     assert loaded.origin("listen", "port") == "--port"
-    assert loaded.origin("admin", "port") == "HEADGATE_ADMIN__PORT"
+    assert loaded.origin("admin", "port") == "MILLGATE_ADMIN__PORT"
     assert loaded.origin("limits", "idle") == f"{file}:4:10"
     assert loaded.origin("limits", "header_deadline") is None
 
 
 def test_a_problem_from_the_environment_or_a_flag_names_the_variable_or_the_flag(write: Write) -> None:
     with pytest.raises(ConfigError) as caught:
-        load_config(write(ENGINE), {"HEADGATE_LISTEN__PORT": "many"}, [from_assignment("limits.idle=5")])
+        load_config(write(ENGINE), {"MILLGATE_LISTEN__PORT": "many"}, [from_assignment("limits.idle=5")])
 
     assert [str(problem) for problem in caught.value.problems] == [
         "--set limits.idle: limits.idle: 5 has no unit: write 5s, 5ms or 5m",
-        "HEADGATE_LISTEN__PORT: listen.port: 'many' is not a whole number: write it like 200, 8k (8,000) or 8Ki (8,192)",
+        "MILLGATE_LISTEN__PORT: listen.port: 'many' is not a whole number: write it like 200, 8k (8,000) or 8Ki (8,192)",
     ]
 
 
 def test_a_misspelt_variable_is_refused_by_its_name(write: Write) -> None:
     with pytest.raises(
-        ConfigError, match="HEADGATE_LISTN__PORT: listn: is not a setting; did you mean `listen`"
+        ConfigError, match="MILLGATE_LISTN__PORT: listn: is not a setting; did you mean `listen`"
     ):
-        load_config(write(ENGINE), {"HEADGATE_LISTN__PORT": "1"})
+        load_config(write(ENGINE), {"MILLGATE_LISTN__PORT": "1"})
 
 
 def test_variables_without_a_double_underscore_are_not_settings(write: Write) -> None:
-    """Kubernetes injects HEADGATE_PORT for a service of that name; it must not stop the gate."""
+    """Kubernetes injects MILLGATE_PORT for a service of that name; it must not stop the gate."""
     loaded = load_config(
-        write(ENGINE), {"HEADGATE_PORT": "tcp://10.0.0.7:8080", "HEADGATE_SERVICE_HOST": "10.0.0.7"}
+        write(ENGINE), {"MILLGATE_PORT": "tcp://10.0.0.7:8080", "MILLGATE_SERVICE_HOST": "10.0.0.7"}
     )
 
     assert loaded.config.listen.port == 8080
@@ -289,7 +289,7 @@ def test_list_items_are_set_by_place_by_name_and_all_at_once(write: Write) -> No
         ["engines.0.max_inflight=3", "engines[1].kv_tokens=8k", "engines.*.ignores_hangups=no"],
     )
 
-    engines = load_config(file, {"HEADGATE_ENGINES__BIG__MAX_INFLIGHT": "5"}, flags).config.engines
+    engines = load_config(file, {"MILLGATE_ENGINES__BIG__MAX_INFLIGHT": "5"}, flags).config.engines
 
     assert [engine.max_inflight for engine in engines] == [3, 5]
     assert [engine.kv_tokens for engine in engines] == [None, 8000]
@@ -362,14 +362,14 @@ def test_an_admin_door_that_can_be_reached_needs_its_token_in_the_environment(wr
     with pytest.raises(
         ConfigError, match=r"admin\.host: 0\.0\.0\.0 can be reached .* environment variable MY_TOKEN"
     ):
-        load_config(file, {"HEADGATE_ADMIN_TOKEN": "other"})
+        load_config(file, {"MILLGATE_ADMIN_TOKEN": "other"})
     token = load_config(file, {"MY_TOKEN": "hush"}).admin_token
     assert token is not None
     assert token.get_secret_value() == "hush"
 
 
 def test_a_loaded_configuration_never_shows_the_token(write: Write) -> None:
-    assert "hush" not in repr(load_config(write(ENGINE), {"HEADGATE_ADMIN_TOKEN": "hush"}))
+    assert "hush" not in repr(load_config(write(ENGINE), {"MILLGATE_ADMIN_TOKEN": "hush"}))
 
 
 def test_a_configuration_cannot_be_changed_after_it_was_checked() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from headgate.config.quotas import AccountConfig, QuotaConfig
+from millgate.config.quotas import AccountConfig, QuotaConfig
 
 
 def complaint(section: type[QuotaConfig | AccountConfig], **values: Any) -> str:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from headgate.config.blame import inner_section
-from headgate.config.reference import render_page
-from headgate.config.schema import Config
+from millgate.config.blame import inner_section
+from millgate.config.reference import render_page
+from millgate.config.schema import Config
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "config.md"
 
@@ -19,7 +19,7 @@ def sections(section: type[BaseModel] = Config) -> list[type[BaseModel]]:
 
 
 def test_the_page_in_the_repository_is_current() -> None:
-    """Write it with `headgate config reference > docs/reference/config.md`."""
+    """Write it with `millgate config reference > docs/reference/config.md`."""
     assert PAGE.read_text(encoding="utf-8") == render_page()
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, strategies as st
 
-from headgate.config import units
+from millgate.config import units
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings, strategies as some
 
 from contracts.waiting import Waiting
-from headgate.core.queues import ranked
-from headgate.core.queues.arrival import ArrivalOrder
-from headgate.core.queues.base import Order
-from headgate.core.queues.deadline import DeadlineOrder
-from headgate.core.queues.fair import FairOrder
-from headgate.core.queues.short_first import ShortFirstOrder
+from millgate.core.queues import ranked
+from millgate.core.queues.arrival import ArrivalOrder
+from millgate.core.queues.base import Order
+from millgate.core.queues.deadline import DeadlineOrder
+from millgate.core.queues.fair import FairOrder
+from millgate.core.queues.short_first import ShortFirstOrder
 
 ORDERS: list[Callable[[], Order]] = [
     ArrivalOrder,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from headgate.config.load import load_config
+from millgate.config.load import load_config
 
 CONTRIB = Path(__file__).parents[2] / "contrib"
 
@@ -82,7 +82,7 @@ def test_every_file_that_the_container_copies_is_in_the_repository() -> None:
 def unit() -> configparser.ConfigParser:
     parser = configparser.ConfigParser(strict=False, interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
-    parser.read(CONTRIB / "headgate.service", encoding="utf-8")
+    parser.read(CONTRIB / "millgate.service", encoding="utf-8")
     return parser
 
 
@@ -96,12 +96,12 @@ def test_the_unit_waits_for_readiness_reloads_by_signal_and_is_watched() -> None
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on this machine")
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    text = (CONTRIB / "headgate.service").read_text(encoding="utf-8")
-    file = tmp_path / "headgate.service"
-    file.write_text(text.replace("/opt/headgate/bin/headgate", "/bin/true"), encoding="utf-8")
+    text = (CONTRIB / "millgate.service").read_text(encoding="utf-8")
+    file = tmp_path / "millgate.service"
+    file.write_text(text.replace("/opt/millgate/bin/millgate", "/bin/true"), encoding="utf-8")
 
     result = subprocess.run(
         ["systemd-analyze", "verify", str(file)], capture_output=True, text=True, check=False
     )
 
-    assert "headgate.service" not in result.stderr, result.stderr
+    assert "millgate.service" not in result.stderr, result.stderr

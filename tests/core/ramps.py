@@ -15,8 +15,8 @@ from random import Random
 from statistics import median
 from typing import NamedTuple
 
-from headgate.core.littles_law.early_warning import EarlyWarning, Flow
-from headgate.core.measure.drift import SAMPLE_S
+from millgate.core.littles_law.early_warning import EarlyWarning, Flow
+from millgate.core.measure.drift import SAMPLE_S
 
 TPOT_S = 0.02
 PREFILL_S = 0.0001

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings, strategies as some
 
-from headgate.core.lanes import Concurrency, LaneShares, LaneShareSettings, choose_lane
+from millgate.core.lanes import Concurrency, LaneShares, LaneShareSettings, choose_lane
 
 
 @pytest.mark.parametrize(("hint", "lane"), [(None, 1), ("fast", 2), ("gone", 1)])

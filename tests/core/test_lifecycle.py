@@ -3,12 +3,12 @@
 import pytest
 
 from core.world import governor
-from headgate.core.decisions import Ended
-from headgate.core.events import Arrived, ClientGone, Event, Failed, Finished, FirstToken, Released
-from headgate.core.governor import Governor
-from headgate.core.lifecycle import NEXT, State
-from headgate.core.settings import EngineSettings, LaneSettings
-from headgate.core.words import FailureKind, Sent, Stage
+from millgate.core.decisions import Ended
+from millgate.core.events import Arrived, ClientGone, Event, Failed, Finished, FirstToken, Released
+from millgate.core.governor import Governor
+from millgate.core.lifecycle import NEXT, State
+from millgate.core.settings import EngineSettings, LaneSettings
+from millgate.core.words import FailureKind, Sent, Stage
 
 NEWS: dict[type, Event] = {
     ClientGone: ClientGone(1),

@@ -4,9 +4,9 @@ from random import Random
 
 from hypothesis import given, settings, strategies as some
 
-from headgate.core.tickets import Entry
-from headgate.core.tickets.ends import NOBODY
-from headgate.core.tickets.records import Line, Slots, age_key
+from millgate.core.tickets import Entry
+from millgate.core.tickets.ends import NOBODY
+from millgate.core.tickets.records import Line, Slots, age_key
 
 KNOWN = 0.0, 20.0, 10.0, 12.0
 

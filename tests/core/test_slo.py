@@ -2,8 +2,8 @@
 
 import pytest
 
-from headgate.core.settings import LaneSettings
-from headgate.core.slo import SloWatch, answered_in_time, streamed_in_time
+from millgate.core.settings import LaneSettings
+from millgate.core.slo import SloWatch, answered_in_time, streamed_in_time
 
 FIRST_TOKEN_ONLY = LaneSettings("lane", ttft_slo_s=1.0)
 BOTH = LaneSettings("lane", ttft_slo_s=1.0, tpot_slo_s=0.1)

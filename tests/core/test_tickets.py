@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings, strategies as some
 
-from headgate.core.tickets import EARLY_S, FORGOTTEN_PER_EVENT, MOST_PLACES, SOONEST_RETURN_S, Entry, Places
+from millgate.core.tickets import EARLY_S, FORGOTTEN_PER_EVENT, MOST_PLACES, SOONEST_RETURN_S, Entry, Places
 
 NUMBERS = count(1)
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from headgate.core.decisions import Admit, Decision, Ended, Hold, Yield
-from headgate.core.events import Arrived, Event, Finished, FirstToken, Released, Tick
-from headgate.core.governor import Governor
-from headgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
-from headgate.core.words import DeadlineFrom, Outcome
-from headgate.wiring.governor import build_governor
+from millgate.core.decisions import Admit, Decision, Ended, Hold, Yield
+from millgate.core.events import Arrived, Event, Finished, FirstToken, Released, Tick
+from millgate.core.governor import Governor
+from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
+from millgate.core.words import DeadlineFrom, Outcome
+from millgate.wiring.governor import build_governor
 
 OUTPUT_TOKENS = 100
 

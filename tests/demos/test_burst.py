@@ -2,8 +2,8 @@
 
 import pytest
 
-from headgate.demos.burst import OUTPUT_TOKENS, BurstOptions, Record, engine_setup
-from headgate.engine.profile import find_profile, scaled
+from millgate.demos.burst import OUTPUT_TOKENS, BurstOptions, Record, engine_setup
+from millgate.engine.profile import find_profile, scaled
 
 
 @pytest.mark.parametrize(("service_s", "time_scale"), [(10.0, 10.0), (10.0, 1.0), (2.0, 4.0)])

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from headgate.demos.connection import Address, Answer, Endpoint, hint_seconds
+from millgate.demos.connection import Address, Answer, Endpoint, hint_seconds
 
 EVENTS = (
     b'data: {"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n',
@@ -18,7 +18,7 @@ EVENTS = (
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 2\r\nRetry-After: 4\r\nretry-after-ms: 3200\r\n"
-    b"x-should-retry: false\r\nx-headgate-reason: queue_full\r\n\r\n{}"
+    b"x-should-retry: false\r\nx-millgate-reason: queue_full\r\n\r\n{}"
 )
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from headgate.demos.connection import Answer, Endpoint
-from headgate.demos.crowd import CrowdError, Ending, Manners, Story, User, Wish, closed_loop, open_loop
+from millgate.demos.connection import Answer, Endpoint
+from millgate.demos.crowd import CrowdError, Ending, Manners, Story, User, Wish, closed_loop, open_loop
 
 MANNERS = Manners(patience_s=5.0, refreshes=2, returns=3)
 HUNG_UP = Answer(hung_up=True)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from headgate.demos.connection import Address
-from headgate.demos.haproxy import find_haproxy, haproxy_config
-from headgate.demos.stage import EngineSetup, Stage, fetch
+from millgate.demos.connection import Address
+from millgate.demos.haproxy import find_haproxy, haproxy_config
+from millgate.demos.stage import EngineSetup, Stage, fetch
 
 
 def test_cap_queue_and_socket_are_in_the_configuration() -> None:

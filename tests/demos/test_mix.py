@@ -7,9 +7,9 @@ from statistics import fmean
 
 import pytest
 
-from headgate.demos.crowd import Wish
-from headgate.demos.mix import Encoder, Mix, closed_wishes, poisson_wishes, sizes
-from headgate.servers.emulator.requests import RequestReader, Surface
+from millgate.demos.crowd import Wish
+from millgate.demos.mix import Encoder, Mix, closed_wishes, poisson_wishes, sizes
+from millgate.servers.emulator.requests import RequestReader, Surface
 
 MIX = Mix()
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.config.schema import Config
-from headgate.demos.crowd import Ending, Story
-from headgate.demos.mix import Mix
-from headgate.demos.overload import (
+from millgate.config.schema import Config
+from millgate.demos.crowd import Ending, Story
+from millgate.demos.mix import Mix
+from millgate.demos.overload import (
     EXACT,
     PATIENCE_S,
     RETRIES,
@@ -25,17 +25,17 @@ from headgate.demos.overload import (
     wasted_share,
     wishes_of,
 )
-from headgate.demos.scores import EngineCounts, score
-from headgate.sim.clients.comeback import Sdk
-from headgate.sim.clients.crowd import Crowd, Manners, OpenLoop
-from headgate.sim.fleet import Fleet, configured_fleet
-from headgate.sim.jobs import Job
-from headgate.sim.laws import constant
-from headgate.sim.loop import Loop
-from headgate.sim.policies import POLICIES
-from headgate.sim.randomness import Streams
-from headgate.sim.records import Recorder
-from headgate.sim.world import World
+from millgate.demos.scores import EngineCounts, score
+from millgate.sim.clients.comeback import Sdk
+from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
+from millgate.sim.fleet import Fleet, configured_fleet
+from millgate.sim.jobs import Job
+from millgate.sim.laws import constant
+from millgate.sim.loop import Loop
+from millgate.sim.policies import POLICIES
+from millgate.sim.randomness import Streams
+from millgate.sim.records import Recorder
+from millgate.sim.world import World
 
 GOOD = Story(Ending.WHOLE, first_token_s=1.0, prompt_tokens=100, output_tokens=50)
 PLAYED = [("llama3-70b_h100_tp4", 1), ("llama3-70b_h100_tp4", 2), ("llama3-8b_h100_tp1", 1)]
@@ -89,7 +89,7 @@ def test_a_body_allows_the_true_length_or_one_number_for_all() -> None:
 
     assert exact["max_tokens"] == wish.output_tokens
     assert vague["max_tokens"] == 4096
-    assert exact["headgate_output_tokens"] == vague["headgate_output_tokens"] == wish.output_tokens
+    assert exact["millgate_output_tokens"] == vague["millgate_output_tokens"] == wish.output_tokens
 
 
 def test_what_is_in_no_good_answer_was_wasted() -> None:

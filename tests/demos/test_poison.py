@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.demos.poison import PoisonOptions
+from millgate.demos.poison import PoisonOptions
 
 
 @pytest.mark.parametrize(

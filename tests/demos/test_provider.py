@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 
 from gateway.harness import Asked, chat, run, standing
-from headgate.config.schema import Config
-from headgate.core.events import Arrived, Failed
-from headgate.core.governor.provider import Provider as Account
-from headgate.core.governor.records import Attempt, Lane
-from headgate.core.queues.arrival import ArrivalOrder
-from headgate.core.settings import AccountSettings, LaneSettings, QuotaLimit
-from headgate.core.words import FailureKind, QuotaKind, Sent
-from headgate.demos.connection import Address, Answer, Endpoint
-from headgate.demos.crowd import Manners, Wish
-from headgate.demos.provider import ProviderOptions, measure
-from headgate.demos.provider_emulator import ProviderSetup, counts, provider_of, setup_of
-from headgate.demos.provider_stage import ProviderStage, gate_config
-from headgate.demos.provider_users import AccountEndpoint, AccountUser, Books, write_body
-from headgate.demos.showing import Show
-from headgate.runtime.metered import named_limit
-from headgate.testing.provider_twin import Outage, Traffic, Twin
+from millgate.config.schema import Config
+from millgate.core.events import Arrived, Failed
+from millgate.core.governor.provider import Provider as Account
+from millgate.core.governor.records import Attempt, Lane
+from millgate.core.queues.arrival import ArrivalOrder
+from millgate.core.settings import AccountSettings, LaneSettings, QuotaLimit
+from millgate.core.words import FailureKind, QuotaKind, Sent
+from millgate.demos.connection import Address, Answer, Endpoint
+from millgate.demos.crowd import Manners, Wish
+from millgate.demos.provider import ProviderOptions, measure
+from millgate.demos.provider_emulator import ProviderSetup, counts, provider_of, setup_of
+from millgate.demos.provider_stage import ProviderStage, gate_config
+from millgate.demos.provider_users import AccountEndpoint, AccountUser, Books, write_body
+from millgate.demos.showing import Show
+from millgate.runtime.metered import named_limit
+from millgate.testing.provider_twin import Outage, Traffic, Twin
 
 DOOR = Address("127.0.0.1", 1)
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.demos.crowd import Wish
-from headgate.demos.replay import ReplayOptions, Slice, measure, replayed, run
+from millgate.demos.crowd import Wish
+from millgate.demos.replay import ReplayOptions, Slice, measure, replayed, run
 
 TRACE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44

@@ -6,9 +6,9 @@ from typing import cast
 
 import pytest
 
-from headgate.demos.connection import Answer, Endpoint
-from headgate.demos.crowd import Ending, Manners, Story
-from headgate.demos.sdk_users import BACKOFF_JITTER, FIRST_BACKOFF_S, SdkUser
+from millgate.demos.connection import Answer, Endpoint
+from millgate.demos.crowd import Ending, Manners, Story
+from millgate.demos.sdk_users import BACKOFF_JITTER, FIRST_BACKOFF_S, SdkUser
 
 HUNG_UP = Answer(hung_up=True)
 WHOLE = Answer(status=200, first_token_at=1.0, whole=True)

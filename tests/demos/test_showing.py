@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from headgate.demos.showing import Show, counted, percent, seconds, table_of
+from millgate.demos.showing import Show, counted, percent, seconds, table_of
 
 TABLE = table_of("A run", ("load", "good"), [("2x", "50.0 %")])
 

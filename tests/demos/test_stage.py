@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from headgate.config.load import load_config
-from headgate.demos import processes
-from headgate.demos.connection import Address
-from headgate.demos.crowd import CrowdError
-from headgate.demos.processes import Child, ChildError, Children
-from headgate.demos.showing import Show
-from headgate.demos.stage import (
+from millgate.config.load import load_config
+from millgate.demos import processes
+from millgate.demos.connection import Address
+from millgate.demos.crowd import CrowdError
+from millgate.demos.processes import Child, ChildError, Children
+from millgate.demos.showing import Show
+from millgate.demos.stage import (
     EVENTS_PER_S,
     EngineSetup,
     GateSetup,
@@ -25,8 +25,8 @@ from headgate.demos.stage import (
     perform,
     tokens_per_event,
 )
-from headgate.engine.profile import find_profile, scaled
-from headgate.wiring.settings import build_settings
+from millgate.engine.profile import find_profile, scaled
+from millgate.wiring.settings import build_settings
 
 ENGINE = EngineSetup("llama3-70b_h100_tp4", time_scale=5.0, max_num_seqs=16)
 
@@ -108,8 +108,8 @@ def test_a_signal_leaves_no_child_behind(number: signal.Signals) -> None:
     """A demo process of its own starts a child, tells its id, and is interrupted."""
     program = f"""if True:
         import sys, time
-        from headgate.demos import processes, stage
-        from headgate.demos.showing import Show
+        from millgate.demos import processes, stage
+        from millgate.demos.showing import Show
         processes.COMMAND = {SLEEPER!r}
         def play(stage):
             child = stage._children.start(["sleeper"])

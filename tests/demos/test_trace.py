@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.demos.trace import TraceError, TraceRow, read_trace
+from millgate.demos.trace import TraceError, TraceRow, read_trace
 
 GOOD = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
@@ -78,7 +78,7 @@ def test_a_binary_file_is_refused_as_such(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "requests"), [("conv", 19_366), ("code", 8_819)])
 def test_the_published_traces_are_read_whole(name: str, requests: int) -> None:
     """Row counts as published; the hour of each is under 3,600 s."""
-    root = Path(os.environ.get("HEADGATE_SHARED", Path(__file__).parents[3] / "shared"))
+    root = Path(os.environ.get("MILLGATE_SHARED", Path(__file__).parents[3] / "shared"))
     path = root / "data" / "traces" / f"AzureLLMInferenceTrace_{name}.csv"
     if not path.exists():
         pytest.skip(f"{path} is absent: the Azure traces are not part of the repository")

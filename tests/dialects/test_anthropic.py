@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from headgate.dialects.anthropic import ANTHROPIC, STATUS_OF_TYPE
-from headgate.dialects.contract import BadInputError, RequestFacts, StreamEvent, Usage
-from headgate.dialects.sse import Splitter
+from millgate.dialects.anthropic import ANTHROPIC, STATUS_OF_TYPE
+from millgate.dialects.contract import BadInputError, RequestFacts, StreamEvent, Usage
+from millgate.dialects.sse import Splitter
 
 read = ANTHROPIC.readers[b"/v1/messages"]
 

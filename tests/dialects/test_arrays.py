@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from headgate.dialects.arrays import AtMost, check_keys, check_members, check_objects, read_keys
-from headgate.dialects.bodies import MOST_BIASES, MOST_MESSAGES, MOST_PROMPTS, MOST_STOPS, MOST_TOOLS
-from headgate.dialects.contract import BadInputError
-from headgate.dialects.openai import OPENAI
+from millgate.dialects.arrays import AtMost, check_keys, check_members, check_objects, read_keys
+from millgate.dialects.bodies import MOST_BIASES, MOST_MESSAGES, MOST_PROMPTS, MOST_STOPS, MOST_TOOLS
+from millgate.dialects.contract import BadInputError
+from millgate.dialects.openai import OPENAI
 
 read_chat = OPENAI.readers[b"/v1/chat/completions"]
 read_completion = OPENAI.readers[b"/v1/completions"]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from headgate.dialects.audio import AUDIO, BYTES_PER_POSITION
-from headgate.dialects.contract import BadInputError, RequestFacts, Usage
+from millgate.dialects.audio import AUDIO, BYTES_PER_POSITION
+from millgate.dialects.contract import BadInputError, RequestFacts, Usage
 
 PATH = b"/v1/audio/transcriptions"
 

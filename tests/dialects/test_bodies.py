@@ -2,8 +2,8 @@
 
 import pytest
 
-from headgate.dialects.bodies import check_utf8
-from headgate.dialects.contract import BadInputError
+from millgate.dialects.bodies import check_utf8
+from millgate.dialects.contract import BadInputError
 
 AROUND = (0, 1, 65_532, 65_533, 65_534, 65_535, 65_536, 65_537, 131_071, 131_072)
 """Places within, before and behind the ends of the pieces that a long body is read in."""

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from headgate.dialects.clip import clipped, may_clip
+from millgate.dialects.clip import clipped, may_clip
 
 
 @pytest.mark.parametrize(

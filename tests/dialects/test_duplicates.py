@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 from msgspec import Raw
 
-from headgate.dialects.duplicates import COMMON, FIELDS
+from millgate.dialects.duplicates import COMMON, FIELDS
 
 find = COMMON.find
 

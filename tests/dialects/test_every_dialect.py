@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import example, given, strategies as st
 
-from headgate.core.words import FailureKind, Reason
-from headgate.dialects import BY_PATH, DIALECTS, dialect_of
-from headgate.dialects.contract import BadInputError, Dialect, RequestFacts, Usage
+from millgate.core.words import FailureKind, Reason
+from millgate.dialects import BY_PATH, DIALECTS, dialect_of
+from millgate.dialects.contract import BadInputError, Dialect, RequestFacts, Usage
 
 ALL = list(DIALECTS.values())
 by_name = pytest.mark.parametrize("dialect", ALL, ids=lambda each: each.name)

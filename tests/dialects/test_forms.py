@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from headgate.dialects.contract import BadInputError
-from headgate.dialects.forms import MOST_PARTS, boundary, read_form
+from millgate.dialects.contract import BadInputError
+from millgate.dialects.forms import MOST_PARTS, boundary, read_form
 
 
 def part(disposition: bytes, value: bytes = b"v") -> bytes:

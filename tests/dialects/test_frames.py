@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings, strategies as some
 from msgspec import Raw
 
-from headgate.dialects import openai
-from headgate.dialects.contract import BadInputError, RequestFacts
-from headgate.dialects.frames import Frames
+from millgate.dialects import openai
+from millgate.dialects.contract import BadInputError, RequestFacts
+from millgate.dialects.frames import Frames
 
 FACTS = RequestFacts("m", False, 8, 1, None)
 FRAME = (b'{"model":"m","messages":', b',"max_tokens":8}')

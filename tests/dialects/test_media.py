@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headgate.dialects.media import MEDIA_TOKENS, measure
-from headgate.dialects.openai import OPENAI
+from millgate.dialects.media import MEDIA_TOKENS, measure
+from millgate.dialects.openai import OPENAI
 
 PICTURE = base64.b64encode(bytes(range(256)) * 400).decode()
 

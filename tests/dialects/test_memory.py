@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate.dialects import DIALECTS
-from headgate.dialects.clip import clipped, may_clip
-from headgate.dialects.contract import BadInputError
-from headgate.dialects.line import read_request
+from millgate.dialects import DIALECTS
+from millgate.dialects.clip import clipped, may_clip
+from millgate.dialects.contract import BadInputError
+from millgate.dialects.line import read_request
 
 SIZE_BYTES = 500_000
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from headgate.dialects.bodies import MOST_ANSWERS
-from headgate.dialects.contract import BadInputError, RequestFacts, Usage
-from headgate.dialects.openai import OPENAI
+from millgate.dialects.bodies import MOST_ANSWERS
+from millgate.dialects.contract import BadInputError, RequestFacts, Usage
+from millgate.dialects.openai import OPENAI
 
 read_chat = OPENAI.readers[b"/v1/chat/completions"]
 read_completion = OPENAI.readers[b"/v1/completions"]

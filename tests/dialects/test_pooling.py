@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from headgate.dialects.contract import BadInputError, RequestFacts, Usage
-from headgate.dialects.pooling import POOLING
+from millgate.dialects.contract import BadInputError, RequestFacts, Usage
+from millgate.dialects.pooling import POOLING
 
 
 def read(path: bytes, **fields: Any) -> RequestFacts:

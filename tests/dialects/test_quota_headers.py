@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given, strategies as some
 
-from headgate.core.decisions import QuotaState
-from headgate.core.events import Remaining
-from headgate.core.words import QuotaKind
-from headgate.dialects.quota_headers import (
+from millgate.core.decisions import QuotaState
+from millgate.core.events import Remaining
+from millgate.core.words import QuotaKind
+from millgate.dialects.quota_headers import (
     go_duration,
     read_quota_headers,
     rfc_3339,

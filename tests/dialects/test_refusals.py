@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from headgate.core.words import FailureKind, Reason
-from headgate.dialects.refusals import FAILURES, REASONS, Refuser
+from millgate.core.words import FailureKind, Reason
+from millgate.dialects.refusals import FAILURES, REASONS, Refuser
 
 
 def test_every_reason_and_every_failure_has_its_words() -> None:
@@ -65,7 +65,7 @@ def test_no_hint_is_given_where_coming_back_is_of_no_use() -> None:
 
 def test_a_refusal_names_its_reason_and_the_request() -> None:
     headers = dict(Refuser().refuse(Reason.QUEUE_FULL, 1.0, retry=True, request_id=b"abc").headers)
-    assert headers[b"x-headgate-reason"] == b"queue_full"
+    assert headers[b"x-millgate-reason"] == b"queue_full"
     assert headers[b"x-request-id"] == headers[b"request-id"] == b"abc"
 
 

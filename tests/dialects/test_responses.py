@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from headgate.dialects.contract import BadInputError, Usage
-from headgate.dialects.responses import RESPONSES
+from millgate.dialects.contract import BadInputError, Usage
+from millgate.dialects.responses import RESPONSES
 
 read = RESPONSES.readers[b"/v1/responses"]
 

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from headgate.dialects.sse import EventTooLongError, Splitter, payload
+from millgate.dialects.sse import EventTooLongError, Splitter, payload
 
 LINE_ENDS = [b"\n", b"\r\n", b"\r"]
 STREAMS = st.lists(

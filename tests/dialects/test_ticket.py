@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings, strategies as some
 
-from headgate.dialects.ticket import LONGEST_KEY, SHORTEST_KEY, VALID_S, Tickets
+from millgate.dialects.ticket import LONGEST_KEY, SHORTEST_KEY, VALID_S, Tickets
 
 KEY = bytes(range(32))
 NOW = 1_800_000_000.0

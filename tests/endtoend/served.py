@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from headgate.core.settings import EngineSettings, LaneSettings, Settings
-from headgate.gateway import EngineAddress, Gateway, GatewaySettings
-from headgate.servers.emulator import EmulatorSettings, RunningEngine, start_engine
-from headgate.servers.http import DoorSettings
-from headgate.wiring.governor import build_governor
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.gateway import EngineAddress, Gateway, GatewaySettings
+from millgate.servers.emulator import EmulatorSettings, RunningEngine, start_engine
+from millgate.servers.http import DoorSettings
+from millgate.wiring.governor import build_governor
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ WITHIN_S = 120
 
 
 def _demo(*arguments: str) -> dict[str, Any]:
-    """Run `headgate demo` and return the one line that it prints."""
+    """Run `millgate demo` and return the one line that it prints."""
     done = subprocess.run(
-        [sys.executable, "-m", "headgate", "demo", *arguments, "--json"],
+        [sys.executable, "-m", "millgate", "demo", *arguments, "--json"],
         capture_output=True,
         text=True,
         timeout=WITHIN_S,
@@ -104,7 +104,7 @@ def test_a_bad_trace_names_line_and_field(tmp_path: Path) -> None:
     path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 00:00:00,-1,5\n", encoding="utf-8")
 
     done = subprocess.run(
-        [sys.executable, "-m", "headgate", "demo", "replay", str(path), "--json"],
+        [sys.executable, "-m", "millgate", "demo", "replay", str(path), "--json"],
         capture_output=True,
         text=True,
         timeout=WITHIN_S,

@@ -1,6 +1,6 @@
 """The live page in a real browser before a real gateway: it says what the gate says, to everybody, and to nobody else.
 
-Pictures of what was seen are left in `$HEADGATE_ARTIFACTS`, or in the test's own folder.
+Pictures of what was seen are left in `$MILLGATE_ARTIFACTS`, or in the test's own folder.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ import uvloop
 
 from endtoend.browser import MISSING, Browser, browser
 from endtoend.served import served
-from headgate.observe.live.opening import open_feed
-from headgate.servers.admin.server import AdminServer
-from headgate.servers.admin.views import Views
+from millgate.observe.live.opening import open_feed
+from millgate.servers.admin.server import AdminServer
+from millgate.servers.admin.views import Views
 
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 
@@ -142,7 +142,7 @@ def fresh(window: Browser) -> Browser:
 @pytest.fixture
 def artifacts(tmp_path: Path) -> Path:
     """Where pictures go."""
-    folder = Path(os.environ.get("HEADGATE_ARTIFACTS", tmp_path))
+    folder = Path(os.environ.get("MILLGATE_ARTIFACTS", tmp_path))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

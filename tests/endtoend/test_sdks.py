@@ -12,8 +12,8 @@ import pytest
 
 from endtoend.served import Served, served
 from gateway.harness import run, until
-from headgate.servers.http import DoorSettings
-from headgate.servers.http.keep_alive import KeptAlive
+from millgate.servers.http import DoorSettings
+from millgate.servers.http.keep_alive import KeptAlive
 
 WEATHER: dict[str, Any] = {
     "type": "object",
@@ -76,7 +76,7 @@ def test_openai_responses_stream_and_are_fetched_and_deleted_where_they_are_kept
         async with served(engines=3) as gate, openai_at(gate) as client:
             for number in range(6):
                 async with client.responses.stream(
-                    model="m", input=f"hello {number}", extra_body={"headgate_output_tokens": 4}
+                    model="m", input=f"hello {number}", extra_body={"millgate_output_tokens": 4}
                 ) as stream:
                     kinds = [event.type async for event in stream]
                     kept = await stream.get_final_response()

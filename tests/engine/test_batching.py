@@ -5,9 +5,9 @@ from math import inf
 
 import pytest
 
-from headgate.engine.batching import Batch
-from headgate.engine.sequences import BatchEvent, BatchLimits, EngineSequence, EventKind
-from headgate.engine.step_time import CoefficientModel
+from millgate.engine.batching import Batch
+from millgate.engine.sequences import BatchEvent, BatchLimits, EngineSequence, EventKind
+from millgate.engine.step_time import CoefficientModel
 
 FIRST, RESUMED = EventKind.FIRST_TOKEN, EventKind.RESUMED
 PREEMPTED, FINISHED = EventKind.PREEMPTED, EventKind.FINISHED

@@ -6,9 +6,9 @@ from math import inf
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from headgate.engine.batching import Batch
-from headgate.engine.sequences import BatchEvent, BatchLimits, EngineSequence, EventKind
-from headgate.engine.step_time import Chunk, CoefficientModel
+from millgate.engine.batching import Batch
+from millgate.engine.sequences import BatchEvent, BatchLimits, EngineSequence, EventKind
+from millgate.engine.step_time import Chunk, CoefficientModel
 
 FIRST, RESUMED = EventKind.FIRST_TOKEN, EventKind.RESUMED
 PREEMPTED, FINISHED = EventKind.PREEMPTED, EventKind.FINISHED

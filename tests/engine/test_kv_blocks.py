@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from headgate.engine.kv_blocks import KvBlocks
+from millgate.engine.kv_blocks import KvBlocks
 
 HELD = st.lists(st.integers(1, 200), max_size=12)
 

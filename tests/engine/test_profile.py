@@ -4,14 +4,14 @@ from dataclasses import fields
 
 import pytest
 
-from headgate.engine.profile import (
+from millgate.engine.profile import (
     DEFAULT_PROFILE,
     EngineProfile,
     find_profile,
     load_profiles,
     scaled,
 )
-from headgate.engine.step_time import Chunk
+from millgate.engine.step_time import Chunk
 
 H100 = "llama3-8b_h100_tp1"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.engine.sequences import BatchLimits
+from millgate.engine.sequences import BatchLimits
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from headgate.engine.profile import load_profiles
-from headgate.engine.step_time import Chunk, CoefficientModel, steps_within
+from millgate.engine.profile import load_profiles
+from millgate.engine.step_time import Chunk, CoefficientModel, steps_within
 
 MODELS = [profile.step_model() for profile in load_profiles().values()]
 ANY_MODEL = st.sampled_from(MODELS)

@@ -34,7 +34,7 @@ class Bench:
         self._start = start
 
     def gate(self, *, cap: int, **settings: str) -> GateProcess:
-        """Start `headgate serve` with defaults, but for the cap and for what is named (a double underscore is a dot)."""
+        """Start `millgate serve` with defaults, but for the cap and for what is named (a double underscore is a dot)."""
         named = {name.replace("__", "."): value for name, value in settings.items()}
         return self._start(self.engine.url, max_inflight=cap, settings={**DEFAULTS, **named})
 

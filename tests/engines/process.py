@@ -2,8 +2,8 @@
 
 What is started is told by the environment (`make test-engines`, docs/how-to/vllm.md and docs/how-to/llama-cpp.md):
 
-    HEADGATE_TEST_VLLM   a command that serves one model, or the address of an engine that runs already
-    HEADGATE_TEST_LLAMA  the same for llama-server
+    MILLGATE_TEST_VLLM   a command that serves one model, or the address of an engine that runs already
+    MILLGATE_TEST_LLAMA  the same for llama-server
 
 `{port}` in a command becomes the port; without it `--port N` is added. A command is started in a session of its own
 and only what it has started is ever ended. An engine given by its address is never stopped, so it is not asked to be.
@@ -54,7 +54,7 @@ class Kind(NamedTuple):
 
 VLLM = Kind(
     name="vLLM",
-    variable="HEADGATE_TEST_VLLM",
+    variable="MILLGATE_TEST_VLLM",
     version=("/version", "version"),
     gauges=("vllm:num_requests_running", "vllm:num_requests_waiting"),
     flags=("--max-num-seqs", "8", "--max-num-queued-reqs", "12"),
@@ -66,7 +66,7 @@ VLLM = Kind(
 )
 LLAMA = Kind(
     name="llama-server",
-    variable="HEADGATE_TEST_LLAMA",
+    variable="MILLGATE_TEST_LLAMA",
     version=("/props", "build_info"),
     gauges=("llamacpp:requests_processing", "llamacpp:requests_deferred"),
     flags=("--metrics", "--parallel", "8"),

@@ -7,7 +7,7 @@ from engines.findings import note
 from engines.process import seconds_until_idle
 from engines.users import crowd
 from engines.watch import Watch
-from headgate.core.words import Reason
+from millgate.core.words import Reason
 
 CAP = 4
 USERS = 50

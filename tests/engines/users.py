@@ -60,7 +60,7 @@ async def one_user(client: openai.AsyncOpenAI, engine: Engine, number: int, max_
             async for chunk in await client.chat.completions.create(stream=True, **wanted):
                 finish = next((choice.finish_reason for choice in chunk.choices), None) or finish
     except openai.APIStatusError as refusal:
-        return f"refused {refusal.response.headers.get('x-headgate-reason')}"
+        return f"refused {refusal.response.headers.get('x-millgate-reason')}"
     return str(finish)
 
 

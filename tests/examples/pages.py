@@ -17,18 +17,18 @@ READY_WITHIN_S = 60.0  # generous: the machine may be busy
 BLOCK_WITHIN_S = 60.0
 END_WITHIN_S = 30.0
 
-SERVERS = ("headgate run", "headgate serve", "headgate engine", "make run")
+SERVERS = ("millgate run", "millgate serve", "millgate engine", "make run")
 """What a block that goes on until Ctrl-C begins with."""
 ONLY_LOOKED_AT = ("make install", "make test")
 """What makes this environment, and what runs this suite: asked what it would do, and not done."""
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_COMMAND = re.compile(r"(?:make|headgate) [a-z]")
+_COMMAND = re.compile(r"(?:make|millgate) [a-z]")
 _FILE_NAME = re.compile(r"# (\S+\.yaml)$", re.MULTILINE)
 _GATE_READY = re.compile(
     r"listening +http://(\S+)\s+admin +http://(\S+).*^try$.*explain\?", re.DOTALL | re.MULTILINE
 )
-_ENGINE_READY = re.compile(r"headgate engine ready host=(\S+) port=(\d+)")
+_ENGINE_READY = re.compile(r"millgate engine ready host=(\S+) port=(\d+)")
 _REQUEST_ID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]+\b")
 _STATUS = r"(?:(?<=^)|(?<=: ))[2-5]\d\d\b"
 """A status of HTTP, which is no mere number: at the beginning of a line, or after a colon."""
@@ -114,12 +114,12 @@ class Session:
     def _environ(self) -> dict[str, str]:
         """Let every gate take free ports, and whoever asks a gate find the one that runs."""
         admin_port = self._addresses.get("127.0.0.1:8081", ":0").rpartition(":")[2]
-        foreign = ("MAKE", "MFLAGS", "HEADGATE_")
+        foreign = ("MAKE", "MFLAGS", "MILLGATE_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         return kept | {
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "HEADGATE_LISTEN__PORT": "0",
-            "HEADGATE_ADMIN__PORT": admin_port,
+            "MILLGATE_LISTEN__PORT": "0",
+            "MILLGATE_ADMIN__PORT": admin_port,
             "COLUMNS": "110",
             "NO_COLOR": "1",
         }
@@ -139,14 +139,14 @@ class Session:
         return done.stdout
 
     def _serve(self, text: str) -> str:
-        kind = "engine" if text.startswith("headgate engine") else "gate"
+        kind = "engine" if text.startswith("millgate engine") else "gate"
         self._stop(kind)
         said = self.folder / f"{kind}.said"
         with said.open("wb") as output:
             self._servers[kind] = subprocess.Popen(
                 ["bash", "-c", f"exec {self._on_any_port(text.strip())}"],
                 cwd=self.folder,
-                env=self._environ() | {"HEADGATE_ADMIN__PORT": "0"},
+                env=self._environ() | {"MILLGATE_ADMIN__PORT": "0"},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -157,7 +157,7 @@ class Session:
 
     def _on_any_port(self, command: str) -> str:
         """Gates take their ports from the environment; an engine has only its flag."""
-        if command.startswith("headgate engine"):
+        if command.startswith("millgate engine"):
             return f"{command} --port 0"
         return self._here(command).replace("make ", f"make --directory={ROOT} ", 1)
 

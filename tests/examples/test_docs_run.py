@@ -12,14 +12,14 @@ import typer
 from typer.core import TyperGroup
 
 from examples.pages import ROOT, Block, Session, blocks, missing, run
-from headgate.cli.main import command_line
-from headgate.config.load import load_config
+from millgate.cli.main import command_line
+from millgate.config.load import load_config
 
 README, TUTORIAL = ROOT / "README.md", ROOT / "docs/tutorial.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 
 _CODE = re.compile(r"```(?!output)\w*\n(.*?)```|`([^`\n]+)`", re.DOTALL)
-_COMMAND_LINE = re.compile(r"(?<![\w./-])headgate( [a-z][^\n|;#]*)")
+_COMMAND_LINE = re.compile(r"(?<![\w./-])millgate( [a-z][^\n|;#]*)")
 
 
 @pytest.fixture
@@ -41,11 +41,11 @@ def test_the_commands_of_the_readme_run(session: Session) -> None:
     is_fresh = ["make", "--question", f"--directory={ROOT}", ".venv/.installed"]
     if subprocess.run(is_fresh, capture_output=True, check=False).returncode:
         pytest.skip("the environment is older than its lock: `make run` would use the network")
-    session.type("headgate engine\n")
+    session.type("millgate engine\n")
 
     typed = [block.text.strip() for block, _ in run(README, session)]
 
-    assert typed == ["make run", "make test", "headgate serve --upstream http://127.0.0.1:8000"]
+    assert typed == ["make run", "make test", "millgate serve --upstream http://127.0.0.1:8000"]
 
 
 @pytest.mark.parametrize("page", [README, TUTORIAL], ids=lambda page: page.name)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.testing import FakeUpstream, answers
-from headgate.testing.fake_upstream import Line
+from millgate.testing import FakeUpstream, answers
+from millgate.testing.fake_upstream import Line
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -39,15 +39,15 @@ def expected(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[dict[str, str]]:
-    """`headgate run` with a line door, as an operator would start it."""
-    command = [sys.executable, "-m", "headgate", "run", "--json", "--port", "0", "--admin-port", "0"]
+    """`millgate run` with a line door, as an operator would start it."""
+    command = [sys.executable, "-m", "millgate", "run", "--json", "--port", "0", "--admin-port", "0"]
     with subprocess.Popen(
         [*command, "--set", "line.port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
         try:
             assert process.stdout is not None
             told = json.loads(process.stdout.readline())
-            yield {"HEADGATE_URL": told["url"], "HEADGATE_LINE": told["line_address"]}
+            yield {"MILLGATE_URL": told["url"], "MILLGATE_LINE": told["line_address"]}
         finally:
             process.terminate()
             process.wait(20)
@@ -81,7 +81,7 @@ def test_the_anthropic_example_runs() -> None:
         await line.send(answers.whole(json.dumps(message).encode()))
 
     with FakeUpstream(script) as engine:
-        assert run("anthropic_with_manners", HEADGATE_URL=engine.url) == "stopped for end_turn\n"
+        assert run("anthropic_with_manners", MILLGATE_URL=engine.url) == "stopped for end_turn\n"
 
 
 def test_every_example_is_run() -> None:

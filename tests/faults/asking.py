@@ -5,7 +5,7 @@ from typing import Any
 
 from faults.process import GateProcess
 from faults.talk import Answer, chat
-from headgate.testing import Line, Script, answers
+from millgate.testing import Line, Script, answers
 
 
 def ask(gate: GateProcess, *lines: str, stream: bool = False, **fields: Any) -> Answer:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from faults.process import GateProcess, until
 from faults.talk import chat
-from headgate.testing import FakeUpstream
+from millgate.testing import FakeUpstream
 
 # Connections that come and go by themselves: the watch of the engine's metrics page and the admin door's client.
 _OWN_CONNECTIONS = 2

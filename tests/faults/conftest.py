@@ -11,7 +11,7 @@ import pytest
 from faults.baseline import unchanged, warm_up
 from faults.process import GateProcess
 from faults.starter import Starter
-from headgate.testing import FakeUpstream
+from millgate.testing import FakeUpstream
 
 SAID_BY_CLIENTS = ("sk-secret", "private-prompt", "unmistakable", "evil", "jndi", "Bearer")
 """Parts of what the tests of this folder send in bodies, names and credentials: none of it belongs into the log."""

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from faults import corpus
 from faults.process import GateProcess, until
 from faults.talk import Talk
-from headgate.testing import FakeUpstream
+from millgate.testing import FakeUpstream
 
 BATCH = 48
 WARM_BATCHES = 20

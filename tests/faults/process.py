@@ -50,7 +50,7 @@ def until(truth: Callable[[], object], within_s: float = PATIENCE_S, what: str =
 
 
 class GateProcess:
-    """`headgate serve` in front of one or more addresses; `settings` is what `--set` takes."""
+    """`millgate serve` in front of one or more addresses; `settings` is what `--set` takes."""
 
     def __init__(
         self,
@@ -71,12 +71,12 @@ class GateProcess:
             arguments += ["--config", str(file)]
         for path, value in {**SHORT, **(settings or {})}.items():
             arguments += ["--set", f"{path}={value}"]
-        token = (environ or {}).get("HEADGATE_ADMIN_TOKEN")
+        token = (environ or {}).get("MILLGATE_ADMIN_TOKEN")
         self.admin_headers = {"authorization": f"Bearer {token}"} if token else {}
         self._errors = errors
         with errors.open("w", encoding="utf-8") as stderr:
             self.process = subprocess.Popen(
-                [*_limited(open_files), sys.executable, "-m", "headgate", *arguments],
+                [*_limited(open_files), sys.executable, "-m", "millgate", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from faults.process import GateProcess, until
 from faults.talk import chat
-from headgate.testing import FakeUpstream, Line, answer_politely, answers
+from millgate.testing import FakeUpstream, Line, answer_politely, answers
 
 SETTINGS = {
     "engines.*.health": "null",
@@ -138,7 +138,7 @@ def main() -> int:
     with (
         allowed(asked.readers) as readers,
         FakeUpstream() as upstream,
-        tempfile.TemporaryDirectory(prefix="headgate-stalled-") as folder,
+        tempfile.TemporaryDirectory(prefix="millgate-stalled-") as folder,
     ):
         errors = Path(folder) / "stderr.txt"
         gate = GateProcess(upstream.url, errors=errors, max_inflight=readers + 1, settings=SETTINGS)

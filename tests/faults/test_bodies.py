@@ -7,7 +7,7 @@ import pytest
 
 from faults.process import GateProcess
 from faults.talk import Answer, chat, request
-from headgate.testing import FakeUpstream, Line, answers
+from millgate.testing import FakeUpstream, Line, answers
 
 MARK = "unmistakable-4711"
 """Stands in bodies that are refused: it must come back nowhere."""
@@ -217,15 +217,15 @@ STEERING = (
     "Forwarded: host=evil.example",
     "X-Original-URL: /metrics",
     "X-Rewrite-URL: /metrics",
-    "X-Headgate-Tenant: vip",
-    "X-Headgate-Lane: vip",
-    "X-Headgate-Priority: 0",
+    "X-Millgate-Tenant: vip",
+    "X-Millgate-Lane: vip",
+    "X-Millgate-Priority: 0",
 )
 
 
 def counted(gate: GateProcess, name: str) -> float:
     lines = gate.ask("/metrics")[1].decode().splitlines()
-    return float(next(line for line in lines if line.startswith(f"headgate_door_{name}_total ")).split()[1])
+    return float(next(line for line in lines if line.startswith(f"millgate_door_{name}_total ")).split()[1])
 
 
 def test_row_23_and_24_fields_that_steer_or_spoof_never_reach_the_engine_and_are_counted(
@@ -294,7 +294,7 @@ def test_row_25_odd_model_names_are_refused_or_harmless(
     metrics = gate.ask("/metrics")[1].decode()
     assert NAMES[name] not in metrics
     assert "evil" not in metrics
-    assert all(line.startswith(("#", "headgate_")) for line in metrics.splitlines() if line)
+    assert all(line.startswith(("#", "millgate_")) for line in metrics.splitlines() if line)
     json.loads(gate.ask("/api/state")[1])
 
 

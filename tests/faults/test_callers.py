@@ -14,7 +14,7 @@ from faults.baseline import unchanged
 from faults.process import GateProcess, until
 from faults.starter import Starter
 from faults.talk import Answer, chat, request
-from headgate.testing import FakeUpstream
+from millgate.testing import FakeUpstream
 
 KEY = "hg-key-of-alice-0123456789"
 ENGINE_KEY = "sk-the-engines-own-credential"
@@ -67,7 +67,7 @@ WRONG = {
     "two fields": (f"Authorization: Bearer {KEY}", "Authorization: Bearer other"),
     "two equal fields": (f"Authorization: Bearer {KEY}",) * 2,
     "its hash": (f"Authorization: Bearer {hashlib.sha256(KEY.encode()).hexdigest()}",),
-    "a tenant's name": ("X-Headgate-Tenant: alice",),
+    "a tenant's name": ("X-Millgate-Tenant: alice",),
     "quotes": ("Authorization: Bearer ' OR 1=1 --",),
 }
 
@@ -133,11 +133,11 @@ def test_row_28_the_callers_key_stops_here_and_the_engine_gets_its_own(
 @pytest.mark.parametrize(
     ("line", "lane"),
     [
-        ("X-Headgate-Lane: throughput", "throughput"),
-        ("X-Headgate-Lane: vip", "interactive"),
-        ("X-Headgate-Lane: nonsense", "interactive"),
-        ("X-Headgate-Priority: 0", "interactive"),
-        ("X-Headgate-Tenant: bob", "interactive"),
+        ("X-Millgate-Lane: throughput", "throughput"),
+        ("X-Millgate-Lane: vip", "interactive"),
+        ("X-Millgate-Lane: nonsense", "interactive"),
+        ("X-Millgate-Priority: 0", "interactive"),
+        ("X-Millgate-Tenant: bob", "interactive"),
     ],
 )
 def test_row_24_a_caller_chooses_only_among_the_lanes_of_its_key(
@@ -158,13 +158,13 @@ def test_row_24_a_trusted_peer_is_believed_but_a_key_says_who_asks(
     peers = "listen: {trusted_peers: [127.0.0.0/8]}\n"
     config = CONFIG.replace("URL", upstream.url) + other + peers + f"records: {{log_attempts: {log}}}\n"
     gate = start(config=config, environ={"ENGINE_KEY": ENGINE_KEY})
-    key, bob = f"x-api-key: {KEY}", "X-Headgate-Tenant: bob"
+    key, bob = f"x-api-key: {KEY}", "X-Millgate-Tenant: bob"
     assert ask(gate, bob).status == 200, "the peer speaks for a tenant that has no key to show"
-    assert ask(gate, bob, "X-Headgate-Lane: vip").status == 200
+    assert ask(gate, bob, "X-Millgate-Lane: vip").status == 200
     assert ask(gate, key, bob).status == 200
-    assert ask(gate, key, "X-Headgate-Lane: vip").status == 200
-    assert ask(gate, "X-Headgate-Tenant: nobody").status == 401
-    assert ask(gate, bob, "X-Headgate-Tenant: alice").status == 401, "one of two may be the client's own"
+    assert ask(gate, key, "X-Millgate-Lane: vip").status == 200
+    assert ask(gate, "X-Millgate-Tenant: nobody").status == 401
+    assert ask(gate, bob, "X-Millgate-Tenant: alice").status == 401, "one of two may be the client's own"
     assert ask(gate, bob, "x-api-key: wrong").status == 401
     assert gate.ended() == {"good": 4}
     until(lambda: log.exists() and log.read_bytes().count(b"\n") == 4)
@@ -175,7 +175,7 @@ def test_row_24_a_trusted_peer_is_believed_but_a_key_says_who_asks(
         ("alice", "interactive"),
         ("alice", "vip"),
     ]
-    assert all(received.header(b"x-headgate-tenant") is None for received in upstream.received)
+    assert all(received.header(b"x-millgate-tenant") is None for received in upstream.received)
 
 
 def _series(gate: GateProcess) -> set[bytes]:

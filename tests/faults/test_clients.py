@@ -10,7 +10,7 @@ from faults import stalled
 from faults.process import GateProcess, until
 from faults.starter import Starter
 from faults.talk import Talk, chat
-from headgate.testing import FakeUpstream, Line, answers
+from millgate.testing import FakeUpstream, Line, answers
 
 MAX_INFLIGHT = 8
 
@@ -252,7 +252,7 @@ def test_row_37_who_cannot_wait_is_refused_early_instead_of_dying_in_the_queue(
     answer = impatient.answer()
     assert time.monotonic() - began < 0.2 + 1.0
     assert answer.status == 503
-    assert answer.headers["x-headgate-reason"] in {"too_late", "expired"}
+    assert answer.headers["x-millgate-reason"] in {"too_late", "expired"}
     assert len(upstream.received) == 2 * MAX_INFLIGHT
 
 

@@ -6,7 +6,7 @@ from faults.asking import BEGUN, STREAM_HEAD, ask, broken_off, failed, say
 from faults.process import GateProcess, until
 from faults.starter import Starter
 from faults.talk import chat
-from headgate.testing import FakeUpstream, Line, answers
+from millgate.testing import FakeUpstream, Line, answers
 
 # ---- row 44
 

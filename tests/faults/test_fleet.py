@@ -15,7 +15,7 @@ from faults.asking import ask, say
 from faults.process import GateProcess, until
 from faults.starter import Starter
 from faults.talk import Talk, chat
-from headgate.testing import FakeUpstream, Line, Script, answers
+from millgate.testing import FakeUpstream, Line, Script, answers
 
 CLIENTS, MAX_INFLIGHT = 6, 4
 
@@ -115,7 +115,7 @@ def test_row_49_one_of_three_engines_hangs_and_costs_its_clients_one_deadline(
     def hang() -> None:
         engines.all[0].script = say(end="stall")
 
-    statuses = crowd(gate, 150, "x-headgate-deadline-ms: 1500", midway=hang)
+    statuses = crowd(gate, 150, "x-millgate-deadline-ms: 1500", midway=hang)
     assert set(statuses) <= {200, 504}
     # Those that it had, and now and then a single one that was tried.
     assert statuses[504] <= MAX_INFLIGHT + 2

@@ -8,7 +8,7 @@ from faults import corpus
 from faults.corpus import GOOD, Odd
 from faults.process import GateProcess
 from faults.talk import Talk
-from headgate.testing import FakeUpstream
+from millgate.testing import FakeUpstream
 from servers.http1 import malformed
 from servers.http1.malformed import Case
 

@@ -7,7 +7,7 @@ from faults import corpus
 from faults.fuzz import BATCH, Run, save, strictly_readable
 from faults.process import GateProcess
 from faults.starter import Starter
-from headgate.testing import FakeUpstream
+from millgate.testing import FakeUpstream
 
 
 def test_two_batches_do_no_harm(start: Starter, upstream: FakeUpstream) -> None:

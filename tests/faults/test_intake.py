@@ -9,7 +9,7 @@ from faults.corpus import GOOD
 from faults.process import GateProcess, until
 from faults.starter import Starter
 from faults.talk import CHAT, Talk, chat, chunked, request
-from headgate.testing import FakeUpstream, Line, answer_politely, answers
+from millgate.testing import FakeUpstream, Line, answer_politely, answers
 
 MIB = 1024 * 1024
 BODY_LIMIT = 4 * MIB

@@ -7,7 +7,7 @@ from typing import Any
 from faults.asking import ask, say
 from faults.process import GateProcess, until
 from faults.starter import Starter
-from headgate.testing import FakeUpstream, answers
+from millgate.testing import FakeUpstream, answers
 
 TLS_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(190)
 GARBAGE = (TLS_HELLO, b"\x00" * 100, b"SSH-2.0-scan\r\n\r\n", b"\x03\x00\x00\x13\x0e\xe0\x00\x00\r\n\r\n")
@@ -31,7 +31,7 @@ def test_row_17_a_flood_of_garbage_is_one_line(start: Starter, upstream: FakeUps
         talk.try_send(garbage)
         assert talk.rest().startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 505 "))
         talk.close()
-    assert metric(gate, "headgate_door_rejected_total") == 25 * len(GARBAGE)
+    assert metric(gate, "millgate_door_rejected_total") == 25 * len(GARBAGE)
     until(lambda: written(gate, "bad requests"))
     lines = written(gate, "bad requests")
     assert [(line["level"], line["code"], line["count"]) for line in lines] == [
@@ -59,7 +59,7 @@ def test_row_27_every_attempt_is_one_valid_line_of_json_whatever_its_names_are(
     sent = 0
     for text in HOSTILE:
         plain = text.encode("ascii", "replace").decode().replace("\x1b", "").replace("\x7f", "")
-        lines = ("User-Agent", "X-Request-Id", "X-Headgate-Tenant", "X-Headgate-Lane", "Authorization")
+        lines = ("User-Agent", "X-Request-Id", "X-Millgate-Tenant", "X-Millgate-Lane", "Authorization")
         for model in (text, "m"):
             sent += ask(gate, *(f"{name}: {plain}" for name in lines), model=model).status == 200
     assert sum(gate.ended().values()) == sent >= len(HOSTILE)
@@ -79,7 +79,7 @@ def test_row_51_unusable_usage_is_counted_and_told_once(start: Starter, upstream
     gate = start(upstream.url)
     assert ask(gate).status == 200
     assert ask(gate, stream=True).status == 200
-    assert metric(gate, "headgate_door_unusable_usage_total") == 0
+    assert metric(gate, "millgate_door_unusable_usage_total") == 0
     for usage in UNUSABLE:
         upstream.script = say(answers.whole(answers.completion("a", usage=usage)))
         assert ask(gate).status == 200
@@ -89,7 +89,7 @@ def test_row_51_unusable_usage_is_counted_and_told_once(start: Starter, upstream
         assert ask(gate, stream=True).status == 200
         assert ask(gate, stream=True, stream_options={"include_usage": False}).status == 200
     assert gate.ended() == {"good": 2 + 3 * len(UNUSABLE)}
-    counted = metric(gate, "headgate_door_unusable_usage_total")
+    counted = metric(gate, "millgate_door_unusable_usage_total")
     assert counted == 2 * len(UNUSABLE), "who did not ask for it is owed none"
     until(lambda: written(gate, "answers without usable usage"))
     (line,) = written(gate, "answers without usable usage")

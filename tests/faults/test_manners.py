@@ -17,7 +17,7 @@ import pytest
 from faults.process import PATIENCE_S, START_WITHIN_S, GateProcess, until
 from faults.starter import Starter
 from faults.talk import Talk, chat
-from headgate.testing import FakeUpstream, Line, answers
+from millgate.testing import FakeUpstream, Line, answers
 
 CONFIG = """engines:
   - url: URL
@@ -179,14 +179,14 @@ def test_row_62_a_wrong_file_keeps_the_old_configuration_and_says_where(
         if text is not None:
             file.write_text(text.replace("URL", upstream.url), encoding="utf-8")
         gate.process.send_signal(signal.SIGHUP)
-        until(lambda: metric(gate, "headgate_config_reloads_failed_total") == count)  # noqa: B023 - called at once
+        until(lambda: metric(gate, "millgate_config_reloads_failed_total") == count)  # noqa: B023 - called at once
         until(lambda: len(said(gate, "refused")) == count)  # noqa: B023 - called at once
         assert complaint in "\n".join(said(gate, "refused")[-1]["problems"])
-        assert metric(gate, "headgate_config_reload_success") == 0
+        assert metric(gate, "millgate_config_reload_success") == 0
         assert ask_long_url(gate) == 414
     file.write_text(CONFIG.replace("URL", upstream.url).replace("url: 300", "url: 8KiB"), encoding="utf-8")
     gate.process.send_signal(signal.SIGHUP)
-    until(lambda: metric(gate, "headgate_config_reload_success") == 1)
+    until(lambda: metric(gate, "millgate_config_reload_success") == 1)
     slow.go_on = True
     assert b"[DONE]" in b"".join(iter(talk.chunk, b""))
     assert ask_long_url(gate) == 200
@@ -219,7 +219,7 @@ def test_row_63_of_a_storm_of_signals_the_last_word_wins_and_no_request_is_lost(
         answer = talk.answer()
         assert (answer.status, answer.whole) == (200, True)
     until(lambda: ask_long_url(gate) == 200)
-    assert metric(gate, "headgate_config_reloads_failed_total") == 0
+    assert metric(gate, "millgate_config_reloads_failed_total") == 0
     assert gate.ended() == {"good": gate.state()["lanes"][0]["arrived"]}
 
 
@@ -229,7 +229,7 @@ def test_row_63_of_a_storm_of_signals_the_last_word_wins_and_no_request_is_lost(
 def serves(*arguments: str, stderr: int, upstream: FakeUpstream) -> "subprocess.Popen[bytes]":
     command = ["serve", "--port", "0", "--admin-port", "0", "--json", "--upstream", upstream.url, *arguments]
     return subprocess.Popen(
-        [sys.executable, "-m", "headgate", *command],
+        [sys.executable, "-m", "millgate", *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=stderr,
@@ -277,7 +277,7 @@ def test_row_66_a_loop_that_stands_still_is_measured_and_reported(gate: GateProc
     gate.process.send_signal(signal.SIGCONT)
     until(lambda: len(said(gate, "stood still")) > before)
     assert said(gate, "stood still")[-1]["seconds"] >= 0.5
-    assert metric(gate, "headgate_loop_lag_worst_seconds") >= 0.5
+    assert metric(gate, "millgate_loop_lag_worst_seconds") >= 0.5
 
 
 def test_row_66_who_spoke_or_waited_while_the_gate_stood_still_is_not_late(

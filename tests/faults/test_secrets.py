@@ -19,7 +19,7 @@ import trustme
 from faults.process import GateProcess, until
 from faults.starter import Starter
 from faults.talk import Answer, chat, request
-from headgate.testing import FakeUpstream, Line, answers
+from millgate.testing import FakeUpstream, Line, answers
 
 KEY = "hgk_PLANTED-client-key-0123456789"
 STALE_KEY = "hgk_PLANTED-stale-key-0123456789"
@@ -59,7 +59,7 @@ async def break_off(line: Line) -> None:
 
 @pytest.fixture
 def gate(start: Starter, upstream: FakeUpstream) -> GateProcess:
-    environ = {"ENGINE_KEY": ENGINE_KEY, "HEADGATE_ADMIN_TOKEN": ADMIN_TOKEN}
+    environ = {"ENGINE_KEY": ENGINE_KEY, "MILLGATE_ADMIN_TOKEN": ADMIN_TOKEN}
     return start(config=CONFIG.replace("URL", upstream.url), environ=environ)
 
 
@@ -153,9 +153,9 @@ def commands(gate: GateProcess, directory: Path) -> list[str]:
         ["explain", str(body), "--config", config, "--admin", admin, "--json"],
         ["check", config, "--set", f"engines.0.api_key={PASTED}"],
     ):
-        environ = {**os.environ, "ENGINE_KEY": ENGINE_KEY, "HEADGATE_ADMIN_TOKEN": ADMIN_TOKEN}
+        environ = {**os.environ, "ENGINE_KEY": ENGINE_KEY, "MILLGATE_ADMIN_TOKEN": ADMIN_TOKEN}
         run = subprocess.run(
-            [sys.executable, "-m", "headgate", *arguments],
+            [sys.executable, "-m", "millgate", *arguments],
             capture_output=True,
             text=True,
             check=False,

@@ -13,7 +13,7 @@ from faults.baseline import unchanged
 from faults.process import GateProcess, until
 from faults.starter import Starter
 from faults.talk import Answer
-from headgate.testing import FakeUpstream, FaultProxy, Faults, Line, Script, answers
+from millgate.testing import FakeUpstream, FaultProxy, Faults, Line, Script, answers
 
 # ---- row 38
 
@@ -94,7 +94,7 @@ def test_row_39_an_engine_that_never_answers_is_504_at_the_clients_deadline(
 ) -> None:
     kind = answers.EVENT_STREAM if stream else answers.JSON
     upstream.script = say(*[answers.head(200, kind)] * headed, end="stall")
-    answer = ask(untaught, "x-headgate-deadline-ms: 300", stream=stream)
+    answer = ask(untaught, "x-millgate-deadline-ms: 300", stream=stream)
     failed(answer, 504, "upstream_timeout")
     until(lambda: upstream.aborted == 1)
     assert untaught.ended() == {"engine_failed/timeout": 1}
@@ -108,7 +108,7 @@ def test_row_39_keep_alive_comments_are_no_answer(untaught: GateProcess, upstrea
             await line.wait(0.05)
 
     upstream.script = chatter
-    failed(ask(untaught, "x-headgate-deadline-ms: 300", stream=True), 504, "upstream_timeout")
+    failed(ask(untaught, "x-millgate-deadline-ms: 300", stream=True), 504, "upstream_timeout")
     assert untaught.ended() == {"engine_failed/timeout": 1}
 
 
@@ -372,7 +372,7 @@ def test_row_43_interim_answers_do_not_hold_a_request_beyond_its_deadline(
             await line.wait(0.05)
 
     upstream.script = hints
-    answer = ask(untaught, "x-headgate-deadline-ms: 300")
+    answer = ask(untaught, "x-millgate-deadline-ms: 300")
     assert answer.status in {502, 504}
     assert untaught.ended() in ({"engine_failed/timeout": 1}, {"engine_failed/protocol": 1})
 

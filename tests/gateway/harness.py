@@ -16,11 +16,11 @@ from typing import Any
 
 import uvloop
 
-from headgate.core.settings import AccountSettings, EngineSettings, LaneSettings, QuotaRule, Settings
-from headgate.core.snapshot import LaneSnapshot, Snapshot
-from headgate.gateway import EngineAddress, Gateway, GatewaySettings
-from headgate.servers.http import DoorSettings
-from headgate.wiring.governor import build_governor
+from millgate.core.settings import AccountSettings, EngineSettings, LaneSettings, QuotaRule, Settings
+from millgate.core.snapshot import LaneSnapshot, Snapshot
+from millgate.gateway import EngineAddress, Gateway, GatewaySettings
+from millgate.servers.http import DoorSettings
+from millgate.wiring.governor import build_governor
 
 CHAT = b"/v1/chat/completions"
 PATIENCE_S = 5.0

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from gateway.harness import FakeEngine, Script, Stand, answer_whole
-from headgate.core.settings import EngineSettings, LaneSettings, Settings
-from headgate.gateway import AdminAddress, EngineAddress, Gateway, GatewaySettings
-from headgate.wiring.governor import build_governor
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.gateway import AdminAddress, EngineAddress, Gateway, GatewaySettings
+from millgate.wiring.governor import build_governor
 
 
 def core_settings(

@@ -7,9 +7,9 @@ import time
 import pytest
 
 from gateway.harness import DONE, ROLE, Asked, answer_whole, chat, event, run, standing, until
-from headgate.core.settings import EngineSettings, LaneSettings, Settings
-from headgate.gateway import AdminAddress, EngineAddress, Gateway, GatewaySettings
-from headgate.wiring.governor import build_governor
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.gateway import AdminAddress, EngineAddress, Gateway, GatewaySettings
+from millgate.wiring.governor import build_governor
 
 
 def a_gateway(port: int = 0, admin: AdminAddress | None = None) -> Gateway:
@@ -60,14 +60,14 @@ def test_a_drain_refuses_what_waits_and_what_comes_and_lets_streams_end() -> Non
             assert stand.gateway.ready().ready
             drain = asyncio.ensure_future(stand.gateway.drain())
             refused = await held.answer()
-            assert (refused.status, refused.headers["x-headgate-reason"]) == (503, "draining")
+            assert (refused.status, refused.headers["x-millgate-reason"]) == (503, "draining")
             assert refused.headers["connection"] == "close"
             assert not stand.gateway.ready().ready
             body = chat("late")
             late.writer.write(
                 b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
             )
-            assert (await late.answer()).headers["x-headgate-reason"] == "draining"
+            assert (await late.answer()).headers["x-millgate-reason"] == "draining"
             end.set()
             got = await streaming.answer()
             assert got.body.endswith(DONE)

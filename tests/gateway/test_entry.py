@@ -7,9 +7,9 @@ import pytest
 
 from gateway.harness import CHAT, Answer, Asked, Stand, chat, run, until
 from gateway.stand import core_settings, gating
-from headgate.core.settings import LaneSettings
-from headgate.runtime.callers import CallerSettings, TenantRule
-from headgate.runtime.guesses import MOST_FAILURES
+from millgate.core.settings import LaneSettings
+from millgate.runtime.callers import CallerSettings, TenantRule
+from millgate.runtime.guesses import MOST_FAILURES
 
 KEY, OTHER, UPSTREAM = "hgk_planted-client-key", "hgk_other-client-key", "sk-planted-engine-key"
 LANES = ("interactive", "bulk")
@@ -136,13 +136,13 @@ def test_the_lane_is_the_keys_choice_and_headers_of_strangers_are_dropped_and_co
         async with gating(callers=GUARDED, core=CORE) as stand:
             mine = {"authorization": f"Bearer {KEY}"}
             await stand.ask(chat(), CHAT, b"POST", **mine)
-            await stand.ask(chat(), CHAT, b"POST", **mine, x_headgate_lane="bulk")
+            await stand.ask(chat(), CHAT, b"POST", **mine, x_millgate_lane="bulk")
             await stand.ask(
-                chat(), authorization=f"Bearer {OTHER}", x_headgate_lane="bulk", x_headgate_tenant="a"
+                chat(), authorization=f"Bearer {OTHER}", x_millgate_lane="bulk", x_millgate_tenant="a"
             )
             assert arrived(stand) == {"interactive": 2, "bulk": 1}
             assert stand.gateway.door.entry.callers.spoofed == 2
-            assert not any("headgate" in name for asked in stand.engine.asked for name in asked.headers)
+            assert not any("millgate" in name for asked in stand.engine.asked for name in asked.headers)
 
     run(body())
 
@@ -150,8 +150,8 @@ def test_the_lane_is_the_keys_choice_and_headers_of_strangers_are_dropped_and_co
 def test_a_trusted_peer_speaks_for_its_callers() -> None:
     async def body() -> None:
         async with gating(callers=TRUSTING, core=CORE) as stand:
-            assert (await stand.ask(chat(), x_headgate_tenant="b", x_headgate_lane="bulk")).status == 200
-            assert (await stand.ask(chat(), x_headgate_tenant="nobody")).status == 401
+            assert (await stand.ask(chat(), x_millgate_tenant="b", x_millgate_lane="bulk")).status == 200
+            assert (await stand.ask(chat(), x_millgate_tenant="nobody")).status == 401
             assert arrived(stand) == {"bulk": 1}
 
     run(body())
@@ -195,22 +195,22 @@ def test_the_metrics_page_counts_callers_fields_and_the_service() -> None:
     async def body() -> None:
         async with gating(callers=GUARDED, core=CORE) as stand:
             await stand.ask(chat())
-            await stand.ask(chat(), authorization=f"Bearer {OTHER}", x_headgate_tenant="a")
+            await stand.ask(chat(), authorization=f"Bearer {OTHER}", x_millgate_tenant="a")
             assert stand.gateway.admin is not None
             reader, writer = await asyncio.open_connection("127.0.0.1", stand.gateway.admin.port)
             writer.write(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             page = (await reader.read()).decode()
             writer.close()
             for line in (
-                "headgate_door_refused_callers_total 1.0",
-                "headgate_door_spoofed_fields_total 1.0",
-                "headgate_config_reload_success 1.0",
-                "headgate_config_reloads_total 0.0",
-                "headgate_door_body_limit_bytes 2.56e+08",
-                "headgate_log_lines_dropped_total 0.0",
+                "millgate_door_refused_callers_total 1.0",
+                "millgate_door_spoofed_fields_total 1.0",
+                "millgate_config_reload_success 1.0",
+                "millgate_config_reloads_total 0.0",
+                "millgate_door_body_limit_bytes 2.56e+08",
+                "millgate_log_lines_dropped_total 0.0",
             ):
                 assert f"\n{line}\n" in page
-            assert "headgate_loop_lag_seconds " in page
+            assert "millgate_loop_lag_seconds " in page
 
     run(body())
 

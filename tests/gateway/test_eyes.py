@@ -10,9 +10,9 @@ import pytest
 
 from gateway.harness import DONE, Asked, FakeEngine, Stand, chat, event, run, until
 from gateway.stand import core_settings
-from headgate.gateway import AdminAddress, EngineAddress, Gateway, GatewaySettings
-from headgate.observe.eyes import EyesSettings
-from headgate.wiring.governor import build_governor
+from millgate.gateway import AdminAddress, EngineAddress, Gateway, GatewaySettings
+from millgate.observe.eyes import EyesSettings
+from millgate.wiring.governor import build_governor
 
 SECRET = "sk-live-0123456789abcdef"
 PROMPT = "the-prompt-that-nobody-may-log"
@@ -64,8 +64,8 @@ def test_a_request_is_counted_logged_and_explained_without_its_secrets(tmp_path:
         assert [step["kind"] for step in told[0]["attempts"][0]["steps"]] == ["arrived", "admit", "ended"]
         lines: list[dict[str, Any]] = [json.loads(line) for line in log.read_text().splitlines()]
         assert [line["id"] for line in lines] == ["seen-by-the-client", answer.headers["x-request-id"]]
-        assert b'headgate_ttft_seconds_count{lane="interactive"} 1.0' in page
-        assert b'headgate_tenant_attempts_total{tenant="-"} 2.0' in page
+        assert b'millgate_ttft_seconds_count{lane="interactive"} 1.0' in page
+        assert b'millgate_tenant_attempts_total{tenant="-"} 2.0' in page
         for private in (SECRET, PROMPT):
             assert private not in log.read_text() + json.dumps(told) + page.decode()
 
@@ -129,8 +129,8 @@ def test_what_an_engine_found_in_its_cache_is_shown_everywhere(tmp_path: Path) -
         assert (model["prompt_tokens"], model["cached_tokens"]) == (2000, 1600)
         assert state["served"][0]["judged"] == 2
         assert state["lanes"][0]["lately"] == {"window_s": None}
-        assert b'headgate_engine_cached_prompt_tokens_total{engine="engine"} 1600.0' in page
-        assert b'headgate_engine_prefix_hit_ratio{engine="engine"} 0.8' in page
+        assert b'millgate_engine_cached_prompt_tokens_total{engine="engine"} 1600.0' in page
+        assert b'millgate_engine_prefix_hit_ratio{engine="engine"} 0.8' in page
         assert "1,000 tokens read (800 of them from its cache)" in why
         assert [json.loads(line)["cached_tokens"] for line in log.read_text().splitlines()] == [800, 800]
 

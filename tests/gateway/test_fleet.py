@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import pytest
 
 from gateway.harness import Answer, Asked, Client, FakeEngine, answer, answer_whole, chat, run, until
-from headgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
-from headgate.gateway import EngineAddress, Gateway, GatewaySettings, fleet
-from headgate.runtime.health import HealthSettings, Stance
-from headgate.testing import FaultProxy
-from headgate.wiring.governor import build_governor
+from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
+from millgate.gateway import EngineAddress, Gateway, GatewaySettings, fleet
+from millgate.runtime.health import HealthSettings, Stance
+from millgate.testing import FaultProxy
+from millgate.wiring.governor import build_governor
 
 # Fast enough that nobody is refused for what is predicted.
 FAST = ServicePrior(0.001, 0.0, 0.0001, 0.0)
@@ -288,7 +288,7 @@ def test_impatient_clients_cannot_talk_an_engine_down() -> None:
 
     async def impatient(stand: Plant) -> int:
         client = Client(*await asyncio.open_connection("127.0.0.1", stand.gateway.port))
-        client.ask(chat("slow"), headers={"x-headgate-deadline-ms": "300"})
+        client.ask(chat("slow"), headers={"x-millgate-deadline-ms": "300"})
         got = await client.answer()
         client.leave()
         return got.status

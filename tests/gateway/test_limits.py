@@ -6,10 +6,10 @@ import pytest
 
 from gateway.harness import Asked, chat, run, until
 from gateway.stand import gating
-from headgate.cli.compose import gateway_settings
-from headgate.config.load import load_config
-from headgate.config.overrides import from_assignment
-from headgate.servers.http import DoorSettings
+from millgate.cli.compose import gateway_settings
+from millgate.config.load import load_config
+from millgate.config.overrides import from_assignment
+from millgate.servers.http import DoorSettings
 
 GIVEN = {
     "body": ("2KiB", "server.body_bytes", 2048),

@@ -1,6 +1,6 @@
 """Notices: one line of a kind a minute, with how many there were."""
 
-from headgate.gateway.notices import MOST_KINDS, QUIET_S, Notices
+from millgate.gateway.notices import MOST_KINDS, QUIET_S, Notices
 
 
 class Written:

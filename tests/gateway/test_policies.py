@@ -6,9 +6,9 @@ import json
 import pytest
 
 from gateway.harness import Asked, answer, answer_whole, chat, event, run, standing, until
-from headgate.core.settings import AccountSettings, LaneSettings, QuotaLimit, QuotaRule
-from headgate.core.words import QuotaKind
-from headgate.servers.http import DoorSettings
+from millgate.core.settings import AccountSettings, LaneSettings, QuotaLimit, QuotaRule
+from millgate.core.words import QuotaKind
+from millgate.servers.http import DoorSettings
 
 
 def test_answers_and_refusals_tell_what_is_left_of_a_quota() -> None:
@@ -19,7 +19,7 @@ def test_answers_and_refusals_tell_what_is_left_of_a_quota() -> None:
             assert (first.status, first.headers["x-ratelimit-limit-requests"]) == (200, "2")
             assert first.headers["x-ratelimit-remaining-requests"] == "1"
             assert second.headers["x-ratelimit-remaining-requests"] == "0"
-            assert (third.status, third.headers["x-headgate-reason"]) == (429, "quota")
+            assert (third.status, third.headers["x-millgate-reason"]) == (429, "quota")
             assert third.headers["x-ratelimit-remaining-requests"] == "0"
             assert 25_000 <= int(third.headers["retry-after-ms"]) <= 30_000
             assert third.error["code"] == "rate_limit_exceeded"
@@ -38,15 +38,15 @@ def test_a_ticket_is_given_to_who_asks_and_buys_the_old_age_once() -> None:
             busy.ask(chat("long", stream=True))
             await until(lambda: stand.snapshot.engines[0].running == 1)
             plain = await stand.ask(chat("a"))
-            asking = await stand.ask(chat("b"), x_headgate_ticket="1")
-            assert "x-headgate-ticket" not in plain.headers
-            ticket = asking.headers["x-headgate-ticket"]
+            asking = await stand.ask(chat("b"), x_millgate_ticket="1")
+            assert "x-millgate-ticket" not in plain.headers
+            ticket = asking.headers["x-millgate-ticket"]
             before = stand.snapshot.retries.recognised
-            await stand.ask(chat("another body"), x_headgate_ticket=ticket)
+            await stand.ask(chat("another body"), x_millgate_ticket=ticket)
             assert stand.snapshot.retries.recognised == before + 1
-            await stand.ask(chat("a third body"), x_headgate_ticket=ticket)
+            await stand.ask(chat("a third body"), x_millgate_ticket=ticket)
             assert stand.snapshot.retries.recognised == before + 1, "once"
-            await stand.ask(chat("a fourth body"), x_headgate_ticket="forged" * 8)
+            await stand.ask(chat("a fourth body"), x_millgate_ticket="forged" * 8)
             assert stand.snapshot.retries.recognised == before + 1
 
     run(body())
@@ -71,7 +71,7 @@ def test_a_shorter_answer_is_announced_and_asked_for() -> None:
             kept = await stand.ask(chat("tool", max_tokens=500, tools=[{"type": "function"}]))
             cut = await stand.ask(chat("short", max_tokens=500))
 
-            assert (cut.status, cut.headers["x-headgate-reshaped"]) == (200, "clip=32")
+            assert (cut.status, cut.headers["x-millgate-reshaped"]) == (200, "clip=32")
             assert json.loads(stand.engine.asked[-1].body)["max_tokens"] == 32
             assert kept.status == 503
 

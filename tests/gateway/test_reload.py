@@ -10,13 +10,13 @@ import pytest
 
 from gateway.harness import Asked, Client, FakeEngine, answer, chat, event, run, until
 from gateway.stand import core_settings, gating
-from headgate.core.settings import LaneSettings
-from headgate.gateway import AdminAddress, Configuration, EngineAddress, Gateway, ReloadError
-from headgate.gateway.notify import Notifier
-from headgate.gateway.reload import Fetch, Reloader
-from headgate.observe.logs import ProcessLog
-from headgate.servers.http import DoorSettings
-from headgate.servers.http1 import ServerLimits
+from millgate.core.settings import LaneSettings
+from millgate.gateway import AdminAddress, Configuration, EngineAddress, Gateway, ReloadError
+from millgate.gateway.notify import Notifier
+from millgate.gateway.reload import Fetch, Reloader
+from millgate.observe.logs import ProcessLog
+from millgate.servers.http import DoorSettings
+from millgate.servers.http1 import ServerLimits
 
 
 @pytest.fixture

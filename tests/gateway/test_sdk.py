@@ -8,9 +8,9 @@ import openai
 import pytest
 
 from gateway.harness import DONE, ROLE, Asked, Stand, answer_whole, chat, event, run, standing, until
-from headgate.core.decisions import Decision, Yield
-from headgate.core.events import Arrived, Event
-from headgate.core.settings import LaneSettings
+from millgate.core.decisions import Decision, Yield
+from millgate.core.events import Arrived, Event
+from millgate.core.settings import LaneSettings
 
 MESSAGES: list[openai.types.chat.ChatCompletionMessageParam] = [{"role": "user", "content": "hi"}]
 

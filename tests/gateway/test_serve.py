@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.harness import Asked, Client, FakeEngine, chat, event, run
-from headgate.core.settings import EngineSettings, LaneSettings, Settings
-from headgate.gateway import Ending, EngineAddress, Gateway, GatewaySettings, serve
-from headgate.wiring.governor import build_governor
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.gateway import Ending, EngineAddress, Gateway, GatewaySettings, serve
+from millgate.wiring.governor import build_governor
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ import trustme
 
 from gateway.harness import Asked, Client, FakeEngine, Stand, answer_whole, chat, event, run
 from gateway.stand import core_settings, gating
-from headgate.gateway import EngineAddress, TlsError, TlsFiles, listener_context
-from headgate.gateway.settings import LineAddress
+from millgate.gateway import EngineAddress, TlsError, TlsFiles, listener_context
+from millgate.gateway.settings import LineAddress
 
 
 class Authority:

@@ -9,8 +9,9 @@ from random import Random
 from hypothesis import Phase, settings as profile, strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from headgate.core.decisions import Decision
-from headgate.core.events import (
+from invariants.model import Known, Model
+from millgate.core.decisions import Decision
+from millgate.core.events import (
     Arrived,
     ClientGone,
     Draining,
@@ -26,12 +27,11 @@ from headgate.core.events import (
     Released,
     Tick,
 )
-from headgate.core.governor import Governor
-from headgate.core.settings import EngineSettings, LaneSettings, Settings
-from headgate.core.words import DeadlineFrom, FailureKind, IgnoresHangups, Sent
-from headgate.wiring.choices import ORDERS
-from headgate.wiring.governor import build_governor
-from invariants.model import Known, Model
+from millgate.core.governor import Governor
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.core.words import DeadlineFrom, FailureKind, IgnoresHangups, Sent
+from millgate.wiring.choices import ORDERS
+from millgate.wiring.governor import build_governor
 
 # Reproducible, and small enough for every machine of this suite to run in a few seconds. A failure is shown as it was
 # found: shrinking a story of fifty bursts takes minutes; add Phase.shrink to see it shorter.

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from headgate.core.decisions import Admit, Cancel, Decision, Ended, Explanation, Hold, Leg, Yield
-from headgate.core.events import Arrived, ClientGone, Event, Failed, Released
-from headgate.core.words import Outcome
+from millgate.core.decisions import Admit, Cancel, Decision, Ended, Explanation, Hold, Leg, Yield
+from millgate.core.events import Arrived, ClientGone, Event, Failed, Released
+from millgate.core.words import Outcome
 
 
 @dataclass

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import pytest
 
-from headgate.core.decisions import Admit, Decision, Ended, Yield
-from headgate.core.events import Arrived, ClientGone, Event, Finished, FirstToken, Released, Tick
-from headgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
-from headgate.core.words import DeadlineFrom
-from headgate.wiring.governor import build_governor
+from millgate.core.decisions import Admit, Decision, Ended, Yield
+from millgate.core.events import Arrived, ClientGone, Event, Finished, FirstToken, Released, Tick
+from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
+from millgate.core.words import DeadlineFrom
+from millgate.wiring.governor import build_governor
 
 _STEPS = 300
 

@@ -6,12 +6,12 @@ INV-6 is not applicable yet (there are no quotas); INV-8 is a measurement, INV-1
 from hypothesis import strategies as some
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
-from headgate.core.decisions import Admit, Decision, Ended, Hold
-from headgate.core.events import Event, Failed, Released, Tick
-from headgate.core.governor.openings import Openings
-from headgate.core.settings import Settings
-from headgate.core.words import Sent
 from invariants.machine import MODERATE, GateMachine, build
+from millgate.core.decisions import Admit, Decision, Ended, Hold
+from millgate.core.events import Event, Failed, Released, Tick
+from millgate.core.governor.openings import Openings
+from millgate.core.settings import Settings
+from millgate.core.words import Sent
 
 
 class NothingIsLost(GateMachine):

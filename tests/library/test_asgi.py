@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from headgate.library import Gate
-from headgate.library.asgi import GateMiddleware
+from millgate.library import Gate
+from millgate.library.asgi import GateMiddleware
 
 
 @dataclass
@@ -93,7 +93,7 @@ def test_above_it_the_answer_is_the_gateways_own() -> None:
         await until(lambda: stand.began == 1)
         refused = await client.post(CHAT, content=b"2")
         assert refused.status_code == 503
-        assert refused.headers["x-headgate-reason"] == "saturated"
+        assert refused.headers["x-millgate-reason"] == "saturated"
         assert refused.headers["x-should-retry"] == "true"
         assert 0 < int(refused.headers["retry-after-ms"]) <= 60_000
         assert refused.json()["error"]["code"] == "server_is_overloaded"

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-import headgate
-from headgate.core.words import Outcome, Reason
-from headgate.library import Gate, Yielded
+import millgate
+from millgate.core.words import Outcome, Reason
+from millgate.library import Gate, Yielded
 
 
 def outcomes(gate: Gate) -> dict[str, int]:
@@ -16,10 +16,10 @@ def outcomes(gate: Gate) -> dict[str, int]:
 
 
 def test_the_package_offers_the_gate_by_name() -> None:
-    assert headgate.Gate is Gate
-    assert headgate.Yielded is Yielded
+    assert millgate.Gate is Gate
+    assert millgate.Yielded is Yielded
     with pytest.raises(AttributeError, match="Grate"):
-        _ = headgate.Grate  # type: ignore[attr-defined]
+        _ = millgate.Grate  # type: ignore[attr-defined]
 
 
 def test_the_cap_is_hard_and_everybody_is_served_in_order() -> None:

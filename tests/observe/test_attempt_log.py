@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from headgate.core.decisions import Admit, Ended, Leg, Yield
-from headgate.core.events import Arrived
-from headgate.core.words import Outcome, Reason
-from headgate.observe.attempt_log import AttemptLog
-from headgate.observe.ring import Facts, facts_of
+from millgate.core.decisions import Admit, Ended, Leg, Yield
+from millgate.core.events import Arrived
+from millgate.core.words import Outcome, Reason
+from millgate.observe.attempt_log import AttemptLog
+from millgate.observe.ring import Facts, facts_of
 
 HOSTILE = 'a\r\nb\x1b[31m"}{${jndi:ldap://x}\u202e\x00'
 

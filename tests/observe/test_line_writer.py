@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.observe import line_writer
-from headgate.observe.line_writer import LineWriter
+from millgate.observe import line_writer
+from millgate.observe.line_writer import LineWriter
 
 LINE = b"line %d" + b"." * 300 + b"\n"
 PATIENCE_S = 5.0

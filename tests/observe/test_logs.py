@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.observe.logs import MOST_WAITING_LINES, ProcessLog
+from millgate.observe.logs import MOST_WAITING_LINES, ProcessLog
 
 HOSTILE = 'a\r\nb\x1b[31m"}{${jndi:ldap://x}\u202e\x00'
 
@@ -62,8 +62,8 @@ def test_a_terminal_gets_words_and_no_control_characters() -> None:
     log.close()
     first, second = lines_of(write, read).decode().splitlines()
 
-    assert first == "headgate: draining (left 3)"
-    assert second.startswith("headgate: error: failed (reason a")
+    assert first == "millgate: draining (left 3)"
+    assert second.startswith("millgate: error: failed (reason a")
     assert second.isprintable()
 
 

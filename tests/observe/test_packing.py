@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from headgate.core.decisions import (
+from millgate.core.decisions import (
     Admit,
     Cancel,
     Decision,
@@ -16,10 +16,10 @@ from headgate.core.decisions import (
     Reshaped,
     Yield,
 )
-from headgate.core.events import Arrived
-from headgate.core.words import FailureKind, Outcome, QuotaKind, Reason, Stage
-from headgate.observe.packing import may_name, pack, unpack, unpack_decision
-from headgate.observe.ring import Kept, Ring, arrival_of, facts_of
+from millgate.core.events import Arrived
+from millgate.core.words import FailureKind, Outcome, QuotaKind, Reason, Stage
+from millgate.observe.packing import may_name, pack, unpack, unpack_decision
+from millgate.observe.ring import Kept, Ring, arrival_of, facts_of
 
 Fields = dict[str, st.SearchStrategy[Any]]
 

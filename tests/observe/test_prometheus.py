@@ -8,13 +8,13 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_classic
 
-from headgate import __version__
-from headgate.config.lanes import MAX_LANES
-from headgate.config.schema import MAX_ENGINES
-from headgate.core.decisions import Admit, Ended
-from headgate.core.events import EngineSeen
-from headgate.core.settings import EngineSettings, LaneSettings, Settings
-from headgate.core.snapshot import (
+from millgate import __version__
+from millgate.config.lanes import MAX_LANES
+from millgate.config.schema import MAX_ENGINES
+from millgate.core.decisions import Admit, Ended
+from millgate.core.events import EngineSeen
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.core.snapshot import (
     Alarm,
     AlarmSignal,
     Attainment,
@@ -30,12 +30,12 @@ from headgate.core.snapshot import (
     TenantSnapshot,
     WarningReading,
 )
-from headgate.core.words import FailureKind, Outcome, Reason, Stage
-from headgate.observe.door import DoorSnapshot, ServiceSnapshot
-from headgate.observe.meters import METERS, Kind, Meter, Scope
-from headgate.observe.prometheus import Exposition
-from headgate.observe.traffic import MOST_ENGINES, MOST_LANES, MOST_TENANTS, Traffic
-from headgate.wiring.governor import build_governor
+from millgate.core.words import FailureKind, Outcome, Reason, Stage
+from millgate.observe.door import DoorSnapshot, ServiceSnapshot
+from millgate.observe.meters import METERS, Kind, Meter, Scope
+from millgate.observe.prometheus import Exposition
+from millgate.observe.traffic import MOST_ENGINES, MOST_LANES, MOST_TENANTS, Traffic
+from millgate.wiring.governor import build_governor
 
 # A different number in every field, so that a metric that reads the wrong one is seen.
 LITTLE = LittleSnapshot(window_s=60.0, mean_running=1.5, admitted_per_s=2.5, mean_stay_s=3.5, residual=-0.25)
@@ -150,7 +150,7 @@ def scrape(snapshot: Snapshot = SNAPSHOT) -> Samples:
 
 
 def value(samples: Samples, name: str, **labels: str) -> float:
-    return samples["headgate_" + name, tuple(sorted(labels.items()))]
+    return samples["millgate_" + name, tuple(sorted(labels.items()))]
 
 
 def test_counts_of_a_lane_are_exported_by_word() -> None:
@@ -173,7 +173,7 @@ def test_every_word_has_a_sample_before_it_happens_for_the_first_time() -> None:
         "clients_gone": Stage,
         "engine_failures": FailureKind,
     }.items():
-        assert sum(sample == f"headgate_{name}_total" for sample, _ in samples) == len(words)
+        assert sum(sample == f"millgate_{name}_total" for sample, _ in samples) == len(words)
 
 
 def test_gauges_of_lane_engine_and_gate_are_exported() -> None:
@@ -193,9 +193,9 @@ def test_gauges_of_lane_engine_and_gate_are_exported() -> None:
 def test_what_is_unknown_or_off_has_no_sample() -> None:
     names = {name for name, _ in scrape()}
 
-    assert "headgate_engine_seen_waiting" not in names
-    assert "headgate_engine_kv_limit_tokens" not in names
-    assert "headgate_engine_seen_running" in names
+    assert "millgate_engine_seen_waiting" not in names
+    assert "millgate_engine_kv_limit_tokens" not in names
+    assert "millgate_engine_seen_running" in names
 
 
 def test_objectives_and_the_early_warning_are_exported() -> None:
@@ -216,9 +216,9 @@ def test_objectives_and_the_early_warning_are_exported() -> None:
 def test_a_quantile_of_nothing_and_an_infinite_time_have_no_sample() -> None:
     names = {name for name, _ in scrape()}
 
-    assert "headgate_ttft_p95_seconds" in names
-    assert "headgate_tpot_p95_seconds" not in names
-    assert "headgate_time_to_full_seconds" not in names
+    assert "millgate_ttft_p95_seconds" in names
+    assert "millgate_tpot_p95_seconds" not in names
+    assert "millgate_time_to_full_seconds" not in names
 
 
 def test_a_histogram_counts_upwards_as_prometheus_reads_it() -> None:
@@ -254,7 +254,7 @@ def test_a_page_rendered_in_pieces_is_the_same_page_and_lets_others_run(accept: 
     exposition = Exposition(lambda: snapshot, traffic=traffic.read)
 
     def lasting(page: tuple[bytes, str]) -> list[bytes]:
-        return [line for line in page[0].splitlines() if b"headgate_process" not in line]
+        return [line for line in page[0].splitlines() if b"millgate_process" not in line]
 
     async def both() -> int:
         turns = 0
@@ -316,8 +316,8 @@ def test_the_largest_gate_has_at_most_5000_series() -> None:
         metric = {"lane": "wait_seconds_count", "engine": "engine_gap_seconds_count"}.get(
             kind, "tenant_good_total"
         )
-        assert sum(line.startswith(f"headgate_{metric}{{") for line in series) == most + 1
-        assert any(line.startswith(f'headgate_{metric}{{{kind}="other"}}') for line in series)
+        assert sum(line.startswith(f"millgate_{metric}{{") for line in series) == most + 1
+        assert any(line.startswith(f'millgate_{metric}{{{kind}="other"}}') for line in series)
 
 
 def test_the_tenant_is_the_only_label_that_a_client_may_bring_and_stands_on_counters_alone() -> None:
@@ -334,16 +334,16 @@ def test_the_door_is_measured_where_there_is_one() -> None:
 
     with_door = Exposition(lambda: SNAPSHOT, lambda: door).render()[0].decode()
 
-    assert "headgate_door_connections 61.0\n" in with_door
-    assert "headgate_door_refused_connections_total 62.0\n" in with_door
-    assert "headgate_door_rejected_total 63.0\n" in with_door
-    assert "headgate_door_body_bytes 64.0\n" in with_door
-    assert "headgate_door_body_limit_bytes 65.0\n" in with_door
-    assert "headgate_door_connections" not in {name for name, _ in scrape()}
+    assert "millgate_door_connections 61.0\n" in with_door
+    assert "millgate_door_refused_connections_total 62.0\n" in with_door
+    assert "millgate_door_rejected_total 63.0\n" in with_door
+    assert "millgate_door_body_bytes 64.0\n" in with_door
+    assert "millgate_door_body_limit_bytes 65.0\n" in with_door
+    assert "millgate_door_connections" not in {name for name, _ in scrape()}
 
 
 def test_the_build_is_told() -> None:
-    build = [dict(labels) for name, labels in scrape() if name == "headgate_build_info"]
+    build = [dict(labels) for name, labels in scrape() if name == "millgate_build_info"]
 
     assert [labels["version"] for labels in build] == [__version__]
 
@@ -361,7 +361,7 @@ def test_every_scrape_reads_a_new_snapshot() -> None:
     numbers = iter((1, 2))
     exposition = Exposition(lambda: dataclasses.replace(SNAPSHOT, good_output_tokens=next(numbers)))
 
-    assert [b"headgate_good_output_tokens_total %d.0" % n in exposition.render()[0] for n in (1, 2)] == [
+    assert [b"millgate_good_output_tokens_total %d.0" % n in exposition.render()[0] for n in (1, 2)] == [
         True,
         True,
     ]
@@ -373,22 +373,22 @@ def test_openmetrics_is_answered_where_it_is_asked_for() -> None:
     families = {family.name: family.type for family in read_openmetrics(body.decode())}  # type: ignore[no-untyped-call]
 
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
-    assert families["headgate_attempts"] == "counter"
-    assert families["headgate_held"] == "gauge"
+    assert families["millgate_attempts"] == "counter"
+    assert families["millgate_held"] == "gauge"
 
 
 def test_a_hostile_lane_name_cannot_break_the_page() -> None:
-    lane = dataclasses.replace(LANE, name='a"} 1\nheadgate_fake 2')
+    lane = dataclasses.replace(LANE, name='a"} 1\nmillgate_fake 2')
 
     samples = scrape(dataclasses.replace(SNAPSHOT, lanes=(lane,)))
 
-    assert value(samples, "held", lane='a"} 1\nheadgate_fake 2') == 11
-    assert "headgate_fake" not in {name for name, _ in samples}
+    assert value(samples, "held", lane='a"} 1\nmillgate_fake 2') == 11
+    assert "millgate_fake" not in {name for name, _ in samples}
 
 
 @pytest.mark.parametrize("meter", METERS, ids=lambda meter: meter.name)
 def test_a_name_keeps_the_house_rules(meter: Meter) -> None:
-    assert re.fullmatch(r"headgate_[a-z][a-z0-9_]*[a-z]", meter.full_name)
+    assert re.fullmatch(r"millgate_[a-z][a-z0-9_]*[a-z]", meter.full_name)
     assert meter.full_name.endswith("_total") == (meter.kind is Kind.COUNTER)
     if meter.unit in {"seconds", "bytes", "ratio", "1/s"}:
         suffix = "per_second" if meter.unit == "1/s" else meter.unit

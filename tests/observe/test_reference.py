@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from headgate.observe.meters import METERS
-from headgate.observe.reference import render_page
+from millgate.observe.meters import METERS
+from millgate.observe.reference import render_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 
 def test_the_page_in_the_repository_is_current() -> None:
-    """Write it with `headgate config metrics > docs/reference/metrics.md`."""
+    """Write it with `millgate config metrics > docs/reference/metrics.md`."""
     assert PAGE.read_text(encoding="utf-8") == render_page()
 
 

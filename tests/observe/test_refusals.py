@@ -1,8 +1,8 @@
 """An overload is known by its refusals: since when, and with which hints."""
 
-from headgate.core.decisions import Yield
-from headgate.core.words import Reason
-from headgate.observe.refusals import QUIET_S, Refusals
+from millgate.core.decisions import Yield
+from millgate.core.words import Reason
+from millgate.observe.refusals import QUIET_S, Refusals
 
 
 def test_refusing_begins_with_the_first_refusal_after_quiet() -> None:

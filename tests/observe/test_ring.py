@@ -4,17 +4,17 @@ from typing import Any
 
 import pytest
 
-from headgate.core.decisions import Admit, Cancel, Ended, Hold, Leg, Reshaped, Yield
-from headgate.core.events import Arrived, Event, Finished, FirstToken, Released, Tick
-from headgate.core.governor import Governor
-from headgate.core.settings import EngineSettings, LaneSettings, Settings
-from headgate.core.words import FailureKind, Outcome, Reason, Stage
-from headgate.observe.refusals import Refusals
-from headgate.observe.retelling import ToldAttempt, numbers, retell, sentence
-from headgate.observe.ring import FEWEST_STEPS, MOST_ANSWERED, Kept, Ring, arrival_of, facts_of
-from headgate.observe.traffic import Traffic
-from headgate.observe.witness import Witness
-from headgate.wiring.governor import build_governor
+from millgate.core.decisions import Admit, Cancel, Ended, Hold, Leg, Reshaped, Yield
+from millgate.core.events import Arrived, Event, Finished, FirstToken, Released, Tick
+from millgate.core.governor import Governor
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.core.words import FailureKind, Outcome, Reason, Stage
+from millgate.observe.refusals import Refusals
+from millgate.observe.retelling import ToldAttempt, numbers, retell, sentence
+from millgate.observe.ring import FEWEST_STEPS, MOST_ANSWERED, Kept, Ring, arrival_of, facts_of
+from millgate.observe.traffic import Traffic
+from millgate.observe.witness import Witness
+from millgate.wiring.governor import build_governor
 
 
 class Watched:

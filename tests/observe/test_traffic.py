@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from headgate.core.decisions import Admit, Ended
-from headgate.core.words import Outcome, Stage
-from headgate.observe.histogram import Buckets, Spread
-from headgate.observe.traffic import (
+from millgate.core.decisions import Admit, Ended
+from millgate.core.words import Outcome, Stage
+from millgate.observe.histogram import Buckets, Spread
+from millgate.observe.traffic import (
     FORGET_AFTER_S,
     MOST_ENGINES,
     MOST_LANES,
@@ -19,7 +19,7 @@ from headgate.observe.traffic import (
     OTHER,
     Traffic,
 )
-from headgate.observe.traffic_records import ModelTraffic, TenantTraffic
+from millgate.observe.traffic_records import ModelTraffic, TenantTraffic
 
 TIMES = st.floats(0.001, 10.0)
 

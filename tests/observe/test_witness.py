@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headgate.core.decisions import Admit, Ended, Hold, Leg, Yield
-from headgate.core.events import (
+from millgate.core.decisions import Admit, Ended, Hold, Leg, Yield
+from millgate.core.events import (
     Arrived,
     ClientGone,
     Draining,
@@ -20,14 +20,14 @@ from headgate.core.events import (
     Released,
     Tick,
 )
-from headgate.core.settings import EngineSettings, LaneSettings, Settings
-from headgate.core.words import FailureKind, Outcome, Sent, Stage
-from headgate.observe.attempt_log import AttemptLog
-from headgate.observe.refusals import Refusals
-from headgate.observe.ring import Ring
-from headgate.observe.traffic import Traffic
-from headgate.observe.witness import Witness
-from headgate.wiring.governor import build_governor
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.core.words import FailureKind, Outcome, Sent, Stage
+from millgate.observe.attempt_log import AttemptLog
+from millgate.observe.refusals import Refusals
+from millgate.observe.ring import Ring
+from millgate.observe.traffic import Traffic
+from millgate.observe.witness import Witness
+from millgate.wiring.governor import build_governor
 
 
 class Room:

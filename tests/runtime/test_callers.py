@@ -5,7 +5,7 @@ from hashlib import sha256
 import pytest
 from hypothesis import given, strategies as st
 
-from headgate.runtime.callers import (
+from millgate.runtime.callers import (
     FORGET_AFTER_S,
     LONGEST_KEY,
     OTHERS,
@@ -76,7 +76,7 @@ def test_a_key_names_its_tenant_in_either_field() -> None:
         [bearer(A), bearer(A)],
         [bearer(A), bearer("wrong")],
         [("x-api-key", A), ("x-api-key", B)],
-        [("x-headgate-tenant", "a")],
+        [("x-millgate-tenant", "a")],
     ],
 )
 def test_anything_but_one_good_key_is_nobody(fields: list[tuple[str, str]]) -> None:
@@ -93,18 +93,18 @@ def test_no_other_text_is_a_key(text: str) -> None:
 def test_a_client_chooses_among_the_lanes_of_its_key_and_no_other() -> None:
     callers = guarded()
 
-    assert ask(callers, bearer(A), ("x-headgate-lane", "bulk")) == ("a", "bulk")
+    assert ask(callers, bearer(A), ("x-millgate-lane", "bulk")) == ("a", "bulk")
     assert callers.spoofed == 0
-    assert ask(callers, bearer(A), ("x-headgate-lane", "secret")) == ("a", "interactive")
-    assert ask(callers, bearer(B), ("x-headgate-lane", "interactive")) == ("b", "bulk")
-    assert ask(callers, bearer(A), ("x-headgate-lane", "nowhere")) == ("a", "interactive")
+    assert ask(callers, bearer(A), ("x-millgate-lane", "secret")) == ("a", "interactive")
+    assert ask(callers, bearer(B), ("x-millgate-lane", "interactive")) == ("b", "bulk")
+    assert ask(callers, bearer(A), ("x-millgate-lane", "nowhere")) == ("a", "interactive")
     assert callers.spoofed == 3
 
 
 def test_the_key_wins_over_the_tenant_that_a_client_names() -> None:
     callers = guarded()
 
-    assert ask(callers, bearer(A), ("x-headgate-tenant", "b"), ("x-headgate-priority", "1")) == (
+    assert ask(callers, bearer(A), ("x-millgate-tenant", "b"), ("x-millgate-priority", "1")) == (
         "a",
         "interactive",
     )
@@ -113,7 +113,7 @@ def test_the_key_wins_over_the_tenant_that_a_client_names() -> None:
 
 def test_a_trusted_peer_names_tenant_and_lane() -> None:
     callers = guarded()
-    named = (("x-headgate-tenant", "b"), ("x-headgate-lane", "secret"))
+    named = (("x-millgate-tenant", "b"), ("x-millgate-lane", "secret"))
 
     assert ask(callers, *named, peer=INSIDE) == ("b", "secret")
     assert ask(callers, *named, peer="fd00::7%eth0") == ("b", "secret")
@@ -121,20 +121,20 @@ def test_a_trusted_peer_names_tenant_and_lane() -> None:
     assert callers.spoofed == 0
     assert ask(callers, *named, peer="::ffff:192.0.2.1") is None
     assert ask(callers, *named, peer="not an address") is None
-    assert ask(callers, ("x-headgate-tenant", "unheard-of"), peer=INSIDE) is None
+    assert ask(callers, ("x-millgate-tenant", "unheard-of"), peer=INSIDE) is None
 
 
 def test_a_wrong_key_is_not_mended_by_a_trusted_peer() -> None:
     """A proxy that passes a client's key on must not turn a refusal into somebody else's tenant."""
-    assert ask(guarded(), bearer("wrong"), ("x-headgate-tenant", "a"), peer=INSIDE) is None
+    assert ask(guarded(), bearer("wrong"), ("x-millgate-tenant", "a"), peer=INSIDE) is None
 
 
 def test_a_field_that_a_trusted_peer_added_to_a_clients_own_is_not_believed() -> None:
-    twice = (("x-headgate-tenant", "a"), ("x-headgate-tenant", "b"))
+    twice = (("x-millgate-tenant", "a"), ("x-millgate-tenant", "b"))
     callers = Callers(CallerSettings(trusted_peers=("10.0.0.0/8",), lanes=LANES))
 
     assert ask(guarded(), *twice, peer=INSIDE) is None
-    assert ask(guarded(), twice[0], ("x-headgate-lane", "bulk"), twice[1], peer=INSIDE) is None
+    assert ask(guarded(), twice[0], ("x-millgate-lane", "bulk"), twice[1], peer=INSIDE) is None
     assert ask(callers, *twice, peer=INSIDE) == ("", None)
     assert callers.spoofed == 1
 
@@ -153,7 +153,7 @@ def test_without_keys_nobody_is_refused_for_what_he_carries() -> None:
 def test_without_keys_everybody_is_one_tenant_and_headers_are_dropped() -> None:
     callers = Callers(CallerSettings(lanes=LANES))
 
-    assert ask(callers, bearer("anything"), ("x-headgate-lane", "bulk"), ("x-headgate-tenant", "t")) == (
+    assert ask(callers, bearer("anything"), ("x-millgate-lane", "bulk"), ("x-millgate-tenant", "t")) == (
         "",
         None,
     )
@@ -164,7 +164,7 @@ def test_without_keys_everybody_is_one_tenant_and_headers_are_dropped() -> None:
 def test_a_tenant_that_is_no_name_is_not_taken_even_from_a_trusted_peer(name: str) -> None:
     callers = Callers(CallerSettings(trusted_peers=("10.0.0.0/8",)))
 
-    assert ask(callers, ("x-headgate-tenant", name), peer=INSIDE) == ("", None)
+    assert ask(callers, ("x-millgate-tenant", name), peer=INSIDE) == ("", None)
 
 
 def test_a_lane_comes_from_header_key_or_path_in_this_order() -> None:
@@ -173,7 +173,7 @@ def test_a_lane_comes_from_header_key_or_path_in_this_order() -> None:
 
     assert ask(callers, bearer(A), path=b"/v1/embeddings") == ("a", "bulk")
     assert ask(callers, bearer(A), path=b"/v1/score") == ("a", "interactive")
-    assert ask(callers, bearer(A), ("x-headgate-lane", "interactive"), path=b"/v1/embeddings") == (
+    assert ask(callers, bearer(A), ("x-millgate-lane", "interactive"), path=b"/v1/embeddings") == (
         "a",
         "interactive",
     )

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from headgate.core.decisions import Admit, Cancel, Decision, Ended, Explanation, Hold, Yield
-from headgate.core.events import Arrived, ClientGone, Event, FirstToken, Released, Tick
-from headgate.core.settings import Settings
-from headgate.core.snapshot import Snapshot
-from headgate.core.words import Outcome, Reason
-from headgate.runtime.clock import MonotonicClock
-from headgate.runtime.driver import Driver
+from millgate.core.decisions import Admit, Cancel, Decision, Ended, Explanation, Hold, Yield
+from millgate.core.events import Arrived, ClientGone, Event, FirstToken, Released, Tick
+from millgate.core.settings import Settings
+from millgate.core.snapshot import Snapshot
+from millgate.core.words import Outcome, Reason
+from millgate.runtime.clock import MonotonicClock
+from millgate.runtime.driver import Driver
 
 
 class ScriptedCore:

@@ -3,9 +3,9 @@
 import asyncio
 
 from gateway.harness import Asked, FakeEngine, chat, run, standing, until
-from headgate.core.decisions import Decision
-from headgate.core.events import EngineSeen, Event
-from headgate.gateway import EngineAddress, ask_engine
+from millgate.core.decisions import Decision
+from millgate.core.events import EngineSeen, Event
+from millgate.gateway import EngineAddress, ask_engine
 
 PAGE = b"""vllm:num_requests_running 3
 vllm:num_requests_waiting 1

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from headgate.runtime.gauges import GAUGE_NAMES, MOST_PAGE_BYTES, GaugeNames, Gauges, read_gauges
+from millgate.runtime.gauges import GAUGE_NAMES, MOST_PAGE_BYTES, GaugeNames, Gauges, read_gauges
 
 VLLM = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge

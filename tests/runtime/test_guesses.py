@@ -1,6 +1,6 @@
 """Failed authentications are counted by peer, within a bound."""
 
-from headgate.runtime.guesses import MOST_FAILURES, WINDOW_S, Guesses, site_of
+from millgate.runtime.guesses import MOST_FAILURES, WINDOW_S, Guesses, site_of
 
 
 def test_the_failure_after_the_last_allowed_one_is_told_to_stop() -> None:

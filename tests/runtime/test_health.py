@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.runtime.health import EngineHealth, HealthSettings, Stance
+from millgate.runtime.health import EngineHealth, HealthSettings, Stance
 
 PAGE, NO_PAGE = HealthSettings(), HealthSettings(target=None)
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from headgate.runtime.lag import LATE_S, ON_TIME_SHARE, TICK_S, LoopLag
+from millgate.runtime.lag import LATE_S, ON_TIME_SHARE, TICK_S, LoopLag
 
 
 class ManualLoop:

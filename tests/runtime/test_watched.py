@@ -9,12 +9,12 @@ import pytest
 
 from faults.talk import chat, request
 from gateway.harness import run, until
-from headgate.core.settings import EngineSettings, LaneSettings, Settings
-from headgate.gateway import EngineAddress, Gateway, GatewaySettings, fleet
-from headgate.runtime.health import HealthSettings
-from headgate.runtime.upstream import UpstreamSettings
-from headgate.testing import FakeUpstream, Line, answers
-from headgate.wiring.governor import build_governor
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.gateway import EngineAddress, Gateway, GatewaySettings, fleet
+from millgate.runtime.health import HealthSettings
+from millgate.runtime.upstream import UpstreamSettings
+from millgate.testing import FakeUpstream, Line, answers
+from millgate.wiring.governor import build_governor
 
 QUICK = HealthSettings(poll_s=0.05, quick_poll_s=0.02, page_within_s=0.3)
 STREAM_HEAD = answers.head(200, answers.EVENT_STREAM)

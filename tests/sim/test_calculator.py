@@ -2,9 +2,9 @@
 
 import pytest
 
-from headgate.engine.profile import find_profile
-from headgate.sim.calculator import advise, streams_for
-from headgate.sim.truths.formulas import erlang_c
+from millgate.engine.profile import find_profile
+from millgate.sim.calculator import advise, streams_for
+from millgate.sim.truths.formulas import erlang_c
 
 
 @pytest.mark.parametrize("load", [5.0, 10.0, 20.0, 50.0, 100.0])

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
-from headgate.core.decisions import Decision
-from headgate.core.events import Arrived, ClientGone, EngineSeen, Event, Finished, FirstToken, Released, Tick
-from headgate.core.settings import EngineSettings, LaneSettings, Settings
-from headgate.runtime.driver import Driver
-from headgate.sim.driver import Core, VirtualDriver
-from headgate.sim.loop import Loop
-from headgate.sim.randomness import Streams
-from headgate.wiring.governor import build_governor
+from millgate.core.decisions import Decision
+from millgate.core.events import Arrived, ClientGone, EngineSeen, Event, Finished, FirstToken, Released, Tick
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.runtime.driver import Driver
+from millgate.sim.driver import Core, VirtualDriver
+from millgate.sim.loop import Loop
+from millgate.sim.randomness import Streams
+from millgate.wiring.governor import build_governor
 
 Script = list[tuple[float, Event]]
 Log = list[tuple[float, Event, tuple[Decision, ...]]]

@@ -7,10 +7,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from headgate.sim.clients.comeback import Sdk
-from headgate.sim.clients.crowd import Manners
-from headgate.sim.experiments.scenario import Scenario, play
-from headgate.sim.laws import lognormal
+from millgate.sim.clients.comeback import Sdk
+from millgate.sim.clients.crowd import Manners
+from millgate.sim.experiments.scenario import Scenario, play
+from millgate.sim.laws import lognormal
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "overload_at_twice_the_capacity.json"
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from headgate.sim import laws
-from headgate.sim.laws import Law
-from headgate.sim.traces.synthetic import LENGTHS
+from millgate.sim import laws
+from millgate.sim.laws import Law
+from millgate.sim.traces.synthetic import LENGTHS
 
 LAWS = [
     laws.constant(3.0),

@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from headgate.sim.loop import CLIENTS, ENGINES, WATCHES, Loop
+from millgate.sim.loop import CLIENTS, ENGINES, WATCHES, Loop
 
 
 def test_things_happen_in_order_of_time_then_priority_then_asking() -> None:

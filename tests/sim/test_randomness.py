@@ -1,7 +1,7 @@
 """Named dice: equal for equal names and seeds, different otherwise."""
 
-from headgate.sim.laws import exponential
-from headgate.sim.randomness import Streams
+from millgate.sim.laws import exponential
+from millgate.sim.randomness import Streams
 
 
 def take(streams: Streams, purpose: str, count: int = 2000, number: int = 0) -> list[float]:

@@ -1,8 +1,8 @@
 """Accounts of a run: judged from the user's side, in bounded memory."""
 
-from headgate.core.settings import LaneSettings
-from headgate.core.words import DeadlineFrom, Outcome
-from headgate.sim.records import MOST_BINS, Recorder, Timeline
+from millgate.core.settings import LaneSettings
+from millgate.core.words import DeadlineFrom, Outcome
+from millgate.sim.records import MOST_BINS, Recorder, Timeline
 
 LANE = LaneSettings("interactive", ttft_slo_s=1.0, tpot_slo_s=0.1)
 

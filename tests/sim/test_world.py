@@ -4,22 +4,22 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from headgate.core.governor import Governor
-from headgate.core.settings import LaneSettings, LimitSettings
-from headgate.engine.profile import find_profile
-from headgate.sim.clients.comeback import Honouring, Instant, Never, Refreshing, Sdk
-from headgate.sim.clients.crowd import ClosedLoop, Crowd, Manners, OpenLoop
-from headgate.sim.engines.troubles import Trouble
-from headgate.sim.fleet import EngineManners, Fleet, uniform_fleet
-from headgate.sim.jobs import Job
-from headgate.sim.laws import constant, exponential
-from headgate.sim.loop import Loop
-from headgate.sim.policies import POLICIES
-from headgate.sim.randomness import Streams
-from headgate.sim.records import Recorder
-from headgate.sim.traces.synthetic import LENGTHS, jobs, steady
-from headgate.sim.world import World
-from headgate.wiring.governor import build_governor
+from millgate.core.governor import Governor
+from millgate.core.settings import LaneSettings, LimitSettings
+from millgate.engine.profile import find_profile
+from millgate.sim.clients.comeback import Honouring, Instant, Never, Refreshing, Sdk
+from millgate.sim.clients.crowd import ClosedLoop, Crowd, Manners, OpenLoop
+from millgate.sim.engines.troubles import Trouble
+from millgate.sim.fleet import EngineManners, Fleet, uniform_fleet
+from millgate.sim.jobs import Job
+from millgate.sim.laws import constant, exponential
+from millgate.sim.loop import Loop
+from millgate.sim.policies import POLICIES
+from millgate.sim.randomness import Streams
+from millgate.sim.records import Recorder
+from millgate.sim.traces.synthetic import LENGTHS, jobs, steady
+from millgate.sim.world import World
+from millgate.wiring.governor import build_governor
 
 PROFILE = find_profile("llama3-8b_h100_tp1")
 LANE = LaneSettings("interactive", ttft_slo_s=2.0, deadline_s=2.0)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate.testing import FakeUpstream, Line, answers
+from millgate.testing import FakeUpstream, Line, answers
 
 ASK = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 15\r\n\r\n" + b'{"stream":true}'
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headgate.testing import NO_FAULTS, FaultProxy, Faults
+from millgate.testing import NO_FAULTS, FaultProxy, Faults
 
 TEXT = bytes(range(256)) * 64
 

@@ -4,12 +4,12 @@ from unittest.mock import ANY
 
 import pytest
 
-from headgate.core.decisions import Admit, Hold
-from headgate.core.events import Arrived, Finished, Released
-from headgate.core.settings import EngineSettings, LaneSettings, Settings
-from headgate.core.words import Outcome, Reason
-from headgate.testing import ManualClock, Playbook, PlaybookError
-from headgate.wiring.governor import build_governor
+from millgate.core.decisions import Admit, Hold
+from millgate.core.events import Arrived, Finished, Released
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.core.words import Outcome, Reason
+from millgate.testing import ManualClock, Playbook, PlaybookError
+from millgate.wiring.governor import build_governor
 
 
 def play() -> Playbook:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from headgate.core.events import Remaining
-from headgate.core.quotas.amounts import Sizes
-from headgate.core.settings import QuotaLimit
-from headgate.core.words import OutputCharge, QuotaKind
-from headgate.dialects.quota_headers import read_quota_headers
-from headgate.testing.provider import Provider
-from headgate.testing.provider_law import ProviderLaw
+from millgate.core.events import Remaining
+from millgate.core.quotas.amounts import Sizes
+from millgate.core.settings import QuotaLimit
+from millgate.core.words import OutputCharge, QuotaKind
+from millgate.dialects.quota_headers import read_quota_headers
+from millgate.testing.provider import Provider
+from millgate.testing.provider_law import ProviderLaw
 
 OPENAI, ANTHROPIC = "/v1/chat/completions", "/v1/messages"
 Answer = tuple[int, dict[str, str], bytes]

@@ -1,10 +1,10 @@
 """The governor that a configuration asks for decides by that configuration."""
 
-from headgate.config.schema import Config
-from headgate.core.decisions import Admit, Hold, Yield
-from headgate.core.events import Arrived
-from headgate.wiring.governor import build_governor
-from headgate.wiring.settings import build_settings
+from millgate.config.schema import Config
+from millgate.core.decisions import Admit, Hold, Yield
+from millgate.core.events import Arrived
+from millgate.wiring.governor import build_governor
+from millgate.wiring.settings import build_settings
 
 
 def kinds(lane: dict[str, object], arrivals: int) -> list[type]:

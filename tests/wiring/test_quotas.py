@@ -1,9 +1,9 @@
 """From configured quotas and accounts to the core's rules."""
 
-from headgate.config.quotas import AccountConfig, QuotaConfig
-from headgate.core.settings import QuotaLimit, QuotaRule
-from headgate.core.words import OutputCharge, QuotaKind
-from headgate.wiring.quotas import account_settings, quota_rules
+from millgate.config.quotas import AccountConfig, QuotaConfig
+from millgate.core.settings import QuotaLimit, QuotaRule
+from millgate.core.words import OutputCharge, QuotaKind
+from millgate.wiring.quotas import account_settings, quota_rules
 
 
 def test_each_limit_of_a_quota_is_a_rule_of_its_own() -> None:

@@ -5,17 +5,17 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given, strategies as st
 
-from headgate.config.lanes import LaneConfig
-from headgate.config.load import load_config
-from headgate.config.overrides import from_assignment, override
-from headgate.config.problems import ConfigError
-from headgate.config.schema import Config, EngineConfig
-from headgate.core.settings import ServicePrior
-from headgate.core.words import DeadlineFrom, IgnoresHangups
-from headgate.engine.profile import find_profile, scaled
-from headgate.wiring import choices
-from headgate.wiring.chosen import EngineFacts, choose_max_inflight
-from headgate.wiring.settings import Built, build_settings
+from millgate.config.lanes import LaneConfig
+from millgate.config.load import load_config
+from millgate.config.overrides import from_assignment, override
+from millgate.config.problems import ConfigError
+from millgate.config.schema import Config, EngineConfig
+from millgate.core.settings import ServicePrior
+from millgate.core.words import DeadlineFrom, IgnoresHangups
+from millgate.engine.profile import find_profile, scaled
+from millgate.wiring import choices
+from millgate.wiring.chosen import EngineFacts, choose_max_inflight
+from millgate.wiring.settings import Built, build_settings
 
 URL = "http://127.0.0.1:8000"
 
@@ -62,14 +62,14 @@ def test_what_was_given_wins_and_its_giver_is_named() -> None:
         from_assignment(f"engines.0.url={URL}"),
         override("engines.*.max_inflight", "8", "--max-inflight"),
     ]
-    loaded = load_config(None, {"HEADGATE_ENGINES__0__KV_TOKENS": "9k"}, flags)
+    loaded = load_config(None, {"MILLGATE_ENGINES__0__KV_TOKENS": "9k"}, flags)
 
     built = build_settings(loaded.config, {"127.0.0.1:8000": EngineFacts(420_659)}, loaded.places)
 
     engine = built.settings.engines[0]
     assert (engine.max_inflight, engine.kv_tokens) == (8, 9000)
     assert why(built, "127.0.0.1:8000 max_inflight") == ("8", "--max-inflight")
-    assert why(built, "127.0.0.1:8000 kv_tokens") == ("9,000", "HEADGATE_ENGINES__0__KV_TOKENS")
+    assert why(built, "127.0.0.1:8000 kv_tokens") == ("9,000", "MILLGATE_ENGINES__0__KV_TOKENS")
 
 
 def test_with_flags_alone_there_is_one_lane_with_its_deadline_from_the_first_attempt() -> None:

@@ -3,10 +3,10 @@
 from typing import Any
 
 from core.world import steady_prior
-from headgate.core.events import Arrived
-from headgate.core.governor import Governor
-from headgate.core.settings import EngineSettings, LaneSettings, Settings
-from headgate.wiring.governor import build_governor
+from millgate.core.events import Arrived
+from millgate.core.governor import Governor
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.wiring.governor import build_governor
 
 _LANE = LaneSettings("lane", deadline_s=60.0)
 

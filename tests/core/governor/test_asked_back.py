@@ -1,11 +1,11 @@
 """Who is back when a quota, or a gate without an engine, said so: no retry that nobody asked for, and not too old."""
 
 from core.governor.asking import ask as _ask, gate_of as _gate
-from headgate.core.decisions import Admit, Hold
-from headgate.core.events import EngineDown, EngineUp
-from headgate.core.settings import LaneSettings, QuotaLimit, QuotaRule
-from headgate.core.tickets import Entry, Places
-from headgate.core.words import QuotaKind, Reason
+from millgate.core.decisions import Admit, Hold
+from millgate.core.events import EngineDown, EngineUp
+from millgate.core.settings import LaneSettings, QuotaLimit, QuotaRule
+from millgate.core.tickets import Entry, Places
+from millgate.core.words import QuotaKind, Reason
 
 
 def test_who_is_back_when_a_quota_said_so_is_no_retry_that_nobody_asked_for() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from core.world import governor, steady_prior
-from headgate.core.decisions import Admit, Decision, Hold, Yield
-from headgate.core.events import Arrived, ClientGone, EngineDown, Finished, FirstToken, Released, Tick
-from headgate.core.governor import Governor
-from headgate.core.settings import EngineSettings, LaneSettings, ServicePrior
-from headgate.core.words import DeadlineFrom, Reason
+from millgate.core.decisions import Admit, Decision, Hold, Yield
+from millgate.core.events import Arrived, ClientGone, EngineDown, Finished, FirstToken, Released, Tick
+from millgate.core.governor import Governor
+from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
+from millgate.core.words import DeadlineFrom, Reason
 
 
 def _gate(

@@ -1,11 +1,11 @@
 """While little has ended, what runs is evidence too."""
 
-from headgate.core.decisions import Admit
-from headgate.core.events import Arrived, EngineProgress, Finished, FirstToken, Growth, Released
-from headgate.core.governor import Governor
-from headgate.core.governor.openings import foreseen_s
-from headgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
-from headgate.wiring.governor import build_governor
+from millgate.core.decisions import Admit
+from millgate.core.events import Arrived, EngineProgress, Finished, FirstToken, Growth, Released
+from millgate.core.governor import Governor
+from millgate.core.governor.openings import foreseen_s
+from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
+from millgate.wiring.governor import build_governor
 
 PRIOR = ServicePrior(0.0, 0.0, 0.01, 0.0)
 RUNNING = 8

@@ -3,8 +3,8 @@
 import pytest
 
 from core.world import governor, steady_prior
-from headgate.core.decisions import Admit, Ended, Hold
-from headgate.core.events import (
+from millgate.core.decisions import Admit, Ended, Hold
+from millgate.core.events import (
     Arrived,
     ClientGone,
     EngineProgress,
@@ -14,10 +14,10 @@ from headgate.core.events import (
     Released,
     Tick,
 )
-from headgate.core.governor import Governor
-from headgate.core.settings import EngineSettings, LaneSettings
-from headgate.core.snapshot import EngineSnapshot
-from headgate.core.words import IgnoresHangups, Outcome, Stage
+from millgate.core.governor import Governor
+from millgate.core.settings import EngineSettings, LaneSettings
+from millgate.core.snapshot import EngineSnapshot
+from millgate.core.words import IgnoresHangups, Outcome, Stage
 
 
 def _gate(ignores: IgnoresHangups = IgnoresHangups.AUTO, cap: int = 1) -> Governor:

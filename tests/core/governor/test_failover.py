@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from core.world import governor, steady_prior
-from headgate.core.decisions import Admit, Ended, Hold
-from headgate.core.events import (
+from millgate.core.decisions import Admit, Ended, Hold
+from millgate.core.events import (
     Arrived,
     ClientGone,
     Draining,
@@ -20,9 +20,9 @@ from headgate.core.events import (
     Released,
     Tick,
 )
-from headgate.core.governor import Governor
-from headgate.core.settings import EngineSettings, LaneSettings, Settings
-from headgate.core.words import FailureKind, Outcome, Reason, Sent
+from millgate.core.governor import Governor
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.core.words import FailureKind, Outcome, Reason, Sent
 
 LANE = LaneSettings("lane", ttft_slo_s=20.0, deadline_s=20.0)
 

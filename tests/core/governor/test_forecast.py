@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from core.world import governor
-from headgate.core.decisions import Admit, Decision, Hold, Yield
-from headgate.core.events import Arrived, Finished, FirstToken, Released
-from headgate.core.governor import Governor
-from headgate.core.settings import EngineSettings, LaneSettings, ServicePrior
-from headgate.core.words import Reason
+from millgate.core.decisions import Admit, Decision, Hold, Yield
+from millgate.core.events import Arrived, Finished, FirstToken, Released
+from millgate.core.governor import Governor
+from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
+from millgate.core.words import Reason
 
 _READS = ServicePrior(0.0, 0.005, 0.01, 0.0)
 """100 tokens, the usual prompt here, in 0.5 s; an answer of 100 in 1 s."""

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from core.world import steady_prior
-from headgate.core.decisions import Admit, Yield
-from headgate.core.events import Arrived, Finished, FirstToken, Released, Tick
-from headgate.core.governor import Governor
-from headgate.core.settings import EngineSettings, LaneSettings, Settings
-from headgate.wiring.governor import build_governor
+from millgate.core.decisions import Admit, Yield
+from millgate.core.events import Arrived, Finished, FirstToken, Released, Tick
+from millgate.core.governor import Governor
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.wiring.governor import build_governor
 
 
 class Gate:

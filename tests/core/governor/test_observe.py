@@ -1,15 +1,15 @@
 """Observe mode, through the governor: everything runs as it came, and what a protecting gate would have refused is told."""
 
 from core.governor.asking import ask as _ask, gate_of as _gate
-from headgate.core.decisions import Admit, Yield
-from headgate.core.events import Finished, Released
-from headgate.core.settings import (
+from millgate.core.decisions import Admit, Yield
+from millgate.core.events import Finished, Released
+from millgate.core.settings import (
     LaneSettings,
     QuotaLimit,
     QuotaRule,
     TenantSettings,
 )
-from headgate.core.words import QuotaKind, Reason
+from millgate.core.words import QuotaKind, Reason
 
 
 def test_observe_mode_lets_everything_run_and_says_what_it_would_have_done() -> None:

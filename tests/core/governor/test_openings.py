@@ -3,9 +3,9 @@
 import pytest
 
 from core.world import governor, steady_prior
-from headgate.core.decisions import Admit, Hold
-from headgate.core.events import Arrived
-from headgate.core.settings import EngineSettings, LaneSettings
+from millgate.core.decisions import Admit, Hold
+from millgate.core.events import Arrived
+from millgate.core.settings import EngineSettings, LaneSettings
 
 
 def _waits(starts: list[float], now: float, places: int) -> list[float]:

@@ -6,9 +6,9 @@ from statistics import fmean
 import pytest
 
 from core.world import OUTPUT_TOKENS, Client, World, governor, steady_prior
-from headgate.core.decisions import Hold
-from headgate.core.settings import EngineSettings, LaneSettings
-from headgate.core.words import Outcome, Reason
+from millgate.core.decisions import Hold
+from millgate.core.settings import EngineSettings, LaneSettings
+from millgate.core.words import Outcome, Reason
 
 DEADLINE_S = 10.0
 

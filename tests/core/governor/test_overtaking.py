@@ -3,11 +3,11 @@
 import pytest
 
 from core.world import governor
-from headgate.core.decisions import Yield
-from headgate.core.events import Arrived
-from headgate.core.governor import Governor
-from headgate.core.governor.overtaking import Overtaking
-from headgate.core.settings import EngineSettings, LaneSettings, ServicePrior
+from millgate.core.decisions import Yield
+from millgate.core.events import Arrived
+from millgate.core.governor import Governor
+from millgate.core.governor.overtaking import Overtaking
+from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
 
 PRIOR = ServicePrior(0.0, 0.0, 0.02, 0.0)
 LANE = LaneSettings("lane", ttft_slo_s=60.0, deadline_s=60.0, max_queue=0)

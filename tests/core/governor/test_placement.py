@@ -4,10 +4,10 @@ from collections import Counter
 from typing import Any
 
 from core.world import governor, steady_prior
-from headgate.core.decisions import Admit, Decision, Yield
-from headgate.core.events import Arrived, EngineDown, EngineUp, Finished, FirstToken, Released
-from headgate.core.governor import Governor
-from headgate.core.settings import EngineSettings, LaneSettings, ServicePrior
+from millgate.core.decisions import Admit, Decision, Yield
+from millgate.core.events import Arrived, EngineDown, EngineUp, Finished, FirstToken, Released
+from millgate.core.governor import Governor
+from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
 
 
 def _gate(*engines: EngineSettings, deadline_s: float = 60.0) -> Governor:

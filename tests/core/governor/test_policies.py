@@ -4,8 +4,8 @@ import pytest
 
 from core.governor.asking import ask as _ask, gate_of as _gate
 from core.world import steady_prior
-from headgate.core.decisions import Admit, Decision, Ended, Hold, Yield
-from headgate.core.events import (
+from millgate.core.decisions import Admit, Decision, Ended, Hold, Yield
+from millgate.core.events import (
     Arrived,
     ClientGone,
     EngineProgress,
@@ -18,8 +18,8 @@ from headgate.core.events import (
     Remaining,
     Tick,
 )
-from headgate.core.governor import Governor
-from headgate.core.settings import (
+from millgate.core.governor import Governor
+from millgate.core.settings import (
     AccountSettings,
     EngineSettings,
     LaneSettings,
@@ -29,7 +29,7 @@ from headgate.core.settings import (
     ServicePrior,
     TenantSettings,
 )
-from headgate.core.words import DeadlineFrom, FailureKind, QuotaKind, Reason, Sent
+from millgate.core.words import DeadlineFrom, FailureKind, QuotaKind, Reason, Sent
 
 _LANE = LaneSettings("lane", deadline_s=60.0)
 

@@ -1,11 +1,11 @@
 """Routes and pools: a full engine stops only what needs it, and promises are counted by pool."""
 
 from core.world import governor, steady_prior
-from headgate.core.decisions import Admit, Hold, Yield
-from headgate.core.events import Arrived, EngineDown, Finished, Released
-from headgate.core.governor import Governor
-from headgate.core.settings import EngineSettings, LaneSettings, Settings
-from headgate.core.words import Reason
+from millgate.core.decisions import Admit, Hold, Yield
+from millgate.core.events import Arrived, EngineDown, Finished, Released
+from millgate.core.governor import Governor
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.core.words import Reason
 
 _PATIENT = LaneSettings("lane", deadline_s=60.0)
 

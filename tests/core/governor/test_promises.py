@@ -7,11 +7,11 @@ from random import Random
 import pytest
 
 from core.world import Client, World, governor, primitive, steady_prior
-from headgate.core.decisions import Admit, Hold, Yield
-from headgate.core.events import Arrived
-from headgate.core.governor.promises import FAR_HINT_S, LONGEST_HINT_S, SHORTEST_HINT_S, spread
-from headgate.core.settings import EngineSettings, LaneSettings
-from headgate.core.words import DeadlineFrom, Reason
+from millgate.core.decisions import Admit, Hold, Yield
+from millgate.core.events import Arrived
+from millgate.core.governor.promises import FAR_HINT_S, LONGEST_HINT_S, SHORTEST_HINT_S, spread
+from millgate.core.settings import EngineSettings, LaneSettings
+from millgate.core.words import DeadlineFrom, Reason
 
 # A long hint aims a fifth of its hold early, after it was stretched by a hundredth.
 EARLY = 1.01 / 1.04

@@ -1,10 +1,10 @@
 """An engine that comes back on trial: one request goes there, the others elsewhere or wait, until it is up for good."""
 
 from core.world import governor, steady_prior
-from headgate.core.decisions import Admit, Decision, Hold
-from headgate.core.events import Arrived, EngineDown, EngineUp, Finished, Released
-from headgate.core.governor import Governor
-from headgate.core.settings import EngineSettings, LaneSettings
+from millgate.core.decisions import Admit, Decision, Hold
+from millgate.core.events import Arrived, EngineDown, EngineUp, Finished, Released
+from millgate.core.governor import Governor
+from millgate.core.settings import EngineSettings, LaneSettings
 
 PATIENT = LaneSettings("lane", deadline_s=60.0)
 

@@ -5,11 +5,11 @@ from math import inf
 import pytest
 
 from core.world import governor, steady_prior
-from headgate.core.decisions import Admit, Decision, Hold, Yield
-from headgate.core.events import Arrived, Finished, Released
-from headgate.core.governor import Governor
-from headgate.core.governor.waiting import Waiting
-from headgate.core.settings import EngineSettings, LaneSettings
+from millgate.core.decisions import Admit, Decision, Hold, Yield
+from millgate.core.events import Arrived, Finished, Released
+from millgate.core.governor import Governor
+from millgate.core.governor.waiting import Waiting
+from millgate.core.settings import EngineSettings, LaneSettings
 
 SERVICE_S = 10.0
 

@@ -4,11 +4,11 @@ from math import inf
 
 from hypothesis import given, strategies as some
 
-from headgate.core.events import Arrived
-from headgate.core.governor.records import Attempt, Lane
-from headgate.core.governor.wakes import Wakes
-from headgate.core.settings import LaneSettings
-from headgate.wiring.governor import make_order
+from millgate.core.events import Arrived
+from millgate.core.governor.records import Attempt, Lane
+from millgate.core.governor.wakes import Wakes
+from millgate.core.settings import LaneSettings
+from millgate.wiring.governor import make_order
 
 NOBODY: dict[int, Attempt] = {}
 

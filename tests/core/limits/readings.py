@@ -1,6 +1,6 @@
 """Readings for tests of limits: a sound, busy window unless said otherwise."""
 
-from headgate.core.limits.base import LimitReading
+from millgate.core.limits.base import LimitReading
 
 SOUND = LimitReading(
     now=1.0,

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from core.limits.readings import SOUND
-from headgate.core.limits.adaptive import AdaptiveLimit, overloaded
-from headgate.core.limits.aimd import AimdLimit
-from headgate.core.limits.base import LimitReading
-from headgate.core.limits.slo_gradient import SloGradientLimit
+from millgate.core.limits.adaptive import AdaptiveLimit, overloaded
+from millgate.core.limits.aimd import AimdLimit
+from millgate.core.limits.base import LimitReading
+from millgate.core.limits.slo_gradient import SloGradientLimit
 
 Build = Callable[[int, int, int], AdaptiveLimit]
 BUILDERS: dict[str, Build] = {

@@ -1,7 +1,7 @@
 """One more while all is well, a tenth less at any sign of overload."""
 
 from core.limits.readings import SOUND
-from headgate.core.limits.aimd import AimdLimit
+from millgate.core.limits.aimd import AimdLimit
 
 
 def test_it_adds_one_a_window_while_half_of_it_is_in_use() -> None:

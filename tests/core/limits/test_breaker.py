@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.core.limits.breaker import (
+from millgate.core.limits.breaker import (
     CONSECUTIVE_FAILURES,
     FIRST_PAUSE_S,
     LEAST_CALLS,
@@ -11,7 +11,7 @@ from headgate.core.limits.breaker import (
     Breaker,
     counts_against,
 )
-from headgate.core.words import FailureKind
+from millgate.core.words import FailureKind
 
 
 def opened(at: float, breaker: Breaker | None = None) -> Breaker:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from headgate.core.limits.aimd import AimdLimit
-from headgate.core.limits.build import build_limit, cold_start
-from headgate.core.limits.fixed import FixedLimit
-from headgate.core.limits.slo_gradient import SloGradientLimit
-from headgate.core.limits.windowed import WindowedLimit
-from headgate.core.settings import LimitSettings, ServicePrior
+from millgate.core.limits.aimd import AimdLimit
+from millgate.core.limits.build import build_limit, cold_start
+from millgate.core.limits.fixed import FixedLimit
+from millgate.core.limits.slo_gradient import SloGradientLimit
+from millgate.core.limits.windowed import WindowedLimit
+from millgate.core.settings import LimitSettings, ServicePrior
 
 PRIOR = ServicePrior(0.05, 0.0001, 0.01, 0.0001)
 

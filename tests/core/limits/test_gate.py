@@ -2,8 +2,8 @@
 
 import pytest
 
-from headgate.core.limits.fixed import FixedLimit
-from headgate.core.limits.gate import Gate
+from millgate.core.limits.fixed import FixedLimit
+from millgate.core.limits.gate import Gate
 
 
 def _gate() -> Gate:

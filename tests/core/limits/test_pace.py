@@ -2,8 +2,8 @@
 
 import pytest
 
-from headgate.core.limits.pace import Pace, slope_s
-from headgate.core.settings import ServicePrior
+from millgate.core.limits.pace import Pace, slope_s
+from millgate.core.settings import ServicePrior
 
 PRIOR = ServicePrior(0.05, 0.0001, 0.01, 0.0001)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.core.limits.prompt_share import PROMPT_PER_OUTPUT, PromptShare
+from millgate.core.limits.prompt_share import PROMPT_PER_OUTPUT, PromptShare
 
 
 def _after(windows: int, prompt_tokens: int, output_tokens: int) -> float:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from headgate.core.limits.base import LimitReading
-from headgate.core.limits.signal import Signal
-from headgate.core.settings import ServicePrior
+from millgate.core.limits.base import LimitReading
+from millgate.core.limits.signal import Signal
+from millgate.core.settings import ServicePrior
 
 PRIOR = ServicePrior(0.05, 0.0001, 0.01, 0.0001)
 LIMIT = 20

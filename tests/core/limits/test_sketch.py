@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from headgate.core.limits.sketch import Sketch
+from millgate.core.limits.sketch import Sketch
 
 
 @given(st.lists(st.floats(2e-4, 50.0), min_size=1, max_size=300), st.floats(0.01, 1.0))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from core.limits.readings import SOUND
-from headgate.core.limits.slo_gradient import TARGET, SloGradientLimit
+from millgate.core.limits.slo_gradient import TARGET, SloGradientLimit
 
 SLO_S = 0.02 / TARGET
 

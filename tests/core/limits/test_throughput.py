@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from headgate.core.limits.throughput import Throughput
+from millgate.core.limits.throughput import Throughput
 
 
 def _fed(slope: float, windows: int, noise: float = 0.0, inflight_spread: int = 20) -> Throughput:

@@ -3,10 +3,10 @@
 import pytest
 
 from core.limits.readings import SOUND
-from headgate.core.limits.aimd import AimdLimit
-from headgate.core.limits.base import LimitReading
-from headgate.core.limits.fixed import FixedLimit
-from headgate.core.limits.windowed import MOST_READINGS, WindowedLimit, together
+from millgate.core.limits.aimd import AimdLimit
+from millgate.core.limits.base import LimitReading
+from millgate.core.limits.fixed import FixedLimit
+from millgate.core.limits.windowed import MOST_READINGS, WindowedLimit, together
 
 
 class Listening:

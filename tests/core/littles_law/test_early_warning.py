@@ -7,8 +7,8 @@ from statistics import median
 import pytest
 
 from core.ramps import false_alarms, looks, ramp
-from headgate.core.littles_law.early_warning import EarlyWarning, Flow
-from headgate.core.snapshot import AlarmSignal
+from millgate.core.littles_law.early_warning import EarlyWarning, Flow
+from millgate.core.snapshot import AlarmSignal
 
 STREAMS = 100
 SERVICE_S = 4.0

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from headgate.core.littles_law.law import HALF_WINDOW_S, LittlesLaw
+from millgate.core.littles_law.law import HALF_WINDOW_S, LittlesLaw
 
 
 def test_with_empty_ends_l_is_lambda_times_w_exactly() -> None:

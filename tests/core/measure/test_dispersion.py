@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 
-from headgate.core.measure.dispersion import Dispersion
+from millgate.core.measure.dispersion import Dispersion
 
 SECONDS = 600
 

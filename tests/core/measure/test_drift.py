@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from headgate.core.measure.drift import SAMPLE_S, Drift, alarm_height
+from millgate.core.measure.drift import SAMPLE_S, Drift, alarm_height
 
 CALM_BETWEEN_S = 3_600.0
 GRAIN = 0.01

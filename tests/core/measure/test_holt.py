@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.core.measure.holt import Holt
+from millgate.core.measure.holt import Holt
 
 
 def test_the_first_sample_is_the_level() -> None:

@@ -5,7 +5,7 @@ from random import Random
 
 from hypothesis import given, settings, strategies as some
 
-from headgate.core.measure.ranking import Ranking, WeighedRanking
+from millgate.core.measure.ranking import Ranking, WeighedRanking
 
 keys = some.integers(-(2**63), 2**63 - 1)
 

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 from hypothesis import given, strategies as st
 
-from headgate.core.measure.sketch import Sketch
+from millgate.core.measure.sketch import Sketch
 
 WITHIN = 0.05
 

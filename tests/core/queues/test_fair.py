@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings, strategies as some
 
 from contracts.waiting import Waiting
-from headgate.core.queues.arrival import ArrivalOrder
-from headgate.core.queues.base import Order
-from headgate.core.queues.fair import IDLE_TENANTS, OUTPUT_PRICE, PROMPT_PRICE, FairOrder
-from headgate.core.queues.short_first import ShortFirstOrder
+from millgate.core.queues.arrival import ArrivalOrder
+from millgate.core.queues.base import Order
+from millgate.core.queues.fair import IDLE_TENANTS, OUTPUT_PRICE, PROMPT_PRICE, FairOrder
+from millgate.core.queues.short_first import ShortFirstOrder
 
 _numbers = count()
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as some
 
 from contracts.waiting import Waiting
-from headgate.core.queues.short_first import ShortFirstOrder
+from millgate.core.queues.short_first import ShortFirstOrder
 
 
 def _waiting(number: int, engine_s: float, first_seen: float = 0.0) -> Waiting:

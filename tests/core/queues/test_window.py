@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.core.queues.window import BatchWindow, opens_at
+from millgate.core.queues.window import BatchWindow, opens_at
 
 FAR = 1e9
 

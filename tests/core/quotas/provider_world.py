@@ -12,12 +12,12 @@ from math import ceil, inf
 from random import Random
 from typing import NamedTuple
 
-from headgate.core.events import QuotaReading, Remaining
-from headgate.core.quotas.account import Account, Refusal
-from headgate.core.quotas.amounts import Reservation, Sizes
-from headgate.core.settings import AccountSettings, QuotaLimit
-from headgate.core.words import QuotaKind
-from headgate.testing.provider_law import Grant, ProviderLaw
+from millgate.core.events import QuotaReading, Remaining
+from millgate.core.quotas.account import Account, Refusal
+from millgate.core.quotas.amounts import Reservation, Sizes
+from millgate.core.settings import AccountSettings, QuotaLimit
+from millgate.core.words import QuotaKind
+from millgate.testing.provider_law import Grant, ProviderLaw
 
 WARM_UP_S = 60.0
 MEAN_PROMPT, MEAN_OUTPUT, MAX_TOKENS = 800, 200, 1024

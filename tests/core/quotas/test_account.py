@@ -3,10 +3,10 @@
 import pytest
 
 from core.quotas.provider_world import World
-from headgate.core.events import Remaining
-from headgate.core.quotas.account import CUSHION, MARGIN, Account, Refusal
-from headgate.core.settings import AccountSettings, QuotaLimit
-from headgate.core.words import OutputCharge, QuotaKind
+from millgate.core.events import Remaining
+from millgate.core.quotas.account import CUSHION, MARGIN, Account, Refusal
+from millgate.core.settings import AccountSettings, QuotaLimit
+from millgate.core.words import OutputCharge, QuotaKind
 
 RPM = QuotaLimit(QuotaKind.RPM, 600)
 PLENTY = QuotaLimit(QuotaKind.RPM, 2000)

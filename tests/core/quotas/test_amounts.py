@@ -2,9 +2,9 @@
 
 import pytest
 
-from headgate.core.quotas.amounts import Sizes, needed_amount, reserved_amount, used_amount
-from headgate.core.settings import QuotaLimit
-from headgate.core.words import OutputCharge, QuotaKind
+from millgate.core.quotas.amounts import Sizes, needed_amount, reserved_amount, used_amount
+from millgate.core.settings import QuotaLimit
+from millgate.core.words import OutputCharge, QuotaKind
 
 SIZES = Sizes(prompt_tokens=100, output_tokens=50, max_tokens=400)
 UNBOUNDED = Sizes(prompt_tokens=100, output_tokens=50)

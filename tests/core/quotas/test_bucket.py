@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as some
 
-from headgate.core.quotas.bucket import Bucket
+from millgate.core.quotas.bucket import Bucket
 
 
 @pytest.mark.parametrize(

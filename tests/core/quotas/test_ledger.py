@@ -2,10 +2,10 @@
 
 import pytest
 
-from headgate.core.quotas.amounts import Reservation, Sizes
-from headgate.core.quotas.ledger import Ledger, Shortage, Who
-from headgate.core.settings import QuotaLimit, QuotaRule, Scope
-from headgate.core.words import OutputCharge, QuotaKind
+from millgate.core.quotas.amounts import Reservation, Sizes
+from millgate.core.quotas.ledger import Ledger, Shortage, Who
+from millgate.core.settings import QuotaLimit, QuotaRule, Scope
+from millgate.core.words import OutputCharge, QuotaKind
 
 ANN = Who("ann", "m", "interactive")
 BOB = Who("bob", "m", "interactive")

@@ -3,10 +3,10 @@
 from hypothesis import settings as profile, strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from headgate.core.quotas.amounts import Reservation, Sizes, reserved_amount, used_amount
-from headgate.core.quotas.ledger import Ledger, Shortage, Who
-from headgate.core.settings import QuotaLimit, QuotaRule
-from headgate.core.words import OutputCharge, QuotaKind
+from millgate.core.quotas.amounts import Reservation, Sizes, reserved_amount, used_amount
+from millgate.core.quotas.ledger import Ledger, Shortage, Who
+from millgate.core.settings import QuotaLimit, QuotaRule
+from millgate.core.words import OutputCharge, QuotaKind
 
 TENANTS = ("ann", "bob")
 CHARGES = (OutputCharge.EXPECTED, OutputCharge.MAX_TOKENS)

@@ -1,6 +1,6 @@
 """The engine that is least busy, by its own speed."""
 
-from headgate.core.routing.least_work import LeastWork
+from millgate.core.routing.least_work import LeastWork
 
 
 def cost(streams: int = 0, ttft_s: float = 0.1, tpot_s: float = 0.01) -> float:

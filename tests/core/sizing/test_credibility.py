@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from hypothesis import given, strategies as st
 
-from headgate.core.sizing.credibility import Credibility, Standing
+from millgate.core.sizing.credibility import Credibility, Standing
 
 SCATTER = 0.8
 MANY = 10_000.0

@@ -4,8 +4,8 @@ from math import log
 
 import pytest
 
-from headgate.core.sizing.estimate_error import EstimateError
-from headgate.core.snapshot import ErrorReading
+from millgate.core.sizing.estimate_error import EstimateError
+from millgate.core.snapshot import ErrorReading
 
 
 def test_before_any_answer_there_is_no_error() -> None:

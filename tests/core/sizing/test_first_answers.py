@@ -7,8 +7,8 @@ from statistics import fmean
 import pytest
 
 from core.measure.crowds import crowd
-from headgate.core.sizing.first_answers import FirstAnswers
-from headgate.core.sizing.output_length import OutputLength
+from millgate.core.sizing.first_answers import FirstAnswers
+from millgate.core.sizing.output_length import OutputLength
 
 
 def first(*ended: int) -> FirstAnswers:

@@ -6,8 +6,8 @@ from statistics import fmean
 import pytest
 from hypothesis import given, strategies as st
 
-from headgate.core.sizing.output_length import MAX_KEYS, PRIOR_OUTPUT_TOKENS, OutputLength
-from headgate.core.sizing.prompt_bytes import MAX_MODELS
+from millgate.core.sizing.output_length import MAX_KEYS, PRIOR_OUTPUT_TOKENS, OutputLength
+from millgate.core.sizing.prompt_bytes import MAX_MODELS
 
 LANE = "interactive"
 

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from headgate.core.sizing.permit_times import PermitTimes
+from millgate.core.sizing.permit_times import PermitTimes
 
 
 def learned(shares: list[float]) -> PermitTimes:

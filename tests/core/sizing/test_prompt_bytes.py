@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.core.sizing.prompt_bytes import MAX_MODELS, PromptBytes
+from millgate.core.sizing.prompt_bytes import MAX_MODELS, PromptBytes
 
 
 def test_before_any_usage_four_bytes_are_a_token_and_nothing_is_one_token() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.core.sizing.reading import Reading
+from millgate.core.sizing.reading import Reading
 
 _BASE_S = 0.05
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from headgate.core.settings import ServicePrior
-from headgate.core.sizing.service_time import ServiceTime
+from millgate.core.settings import ServicePrior
+from millgate.core.sizing.service_time import ServiceTime
 
 
 def test_the_prior_is_the_profile() -> None:

@@ -21,7 +21,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="headgate-soak-") as folder:
+    with tempfile.TemporaryDirectory(prefix="millgate-soak-") as folder:
         report = asyncio.run(Soak(Path(folder), asked.seed).run(asked.seconds))
     sys.stderr.write(as_table(report) + "\n")
     sys.stdout.write(as_json(report) + "\n")

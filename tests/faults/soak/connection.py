@@ -6,7 +6,7 @@ import socket
 import struct
 from typing import NamedTuple
 
-from headgate.testing.answers import DONE
+from millgate.testing.answers import DONE
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _READ_BYTES = 64 * 1024
@@ -69,7 +69,7 @@ class Connection:
         status = int(self._got[9:12])
         del self._got[: end + 4]
         whole = await self._body(fields)
-        reason = fields.get("x-headgate-reason", "")
+        reason = fields.get("x-millgate-reason", "")
         kept = whole and fields.get("connection") != "close"
         return Seen(status, reason, whole, float(fields.get("retry-after", 0.0)), kept)
 

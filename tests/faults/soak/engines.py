@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from headgate.testing import NO_FAULTS, FakeUpstream, FaultProxy, Faults, Line, Script, answers
+from millgate.testing import NO_FAULTS, FakeUpstream, FaultProxy, Faults, Line, Script, answers
 
 SHARE = 0.01
 """Of requests for every fault of an engine, and of time for every fault of the network."""

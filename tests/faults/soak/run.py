@@ -42,8 +42,8 @@ _SETTINGS = {
     "records.kept_attempts": "500",
 }
 _AT_REST = (
-    "headgate_held", "headgate_running", "headgate_engine_running", "headgate_engine_departing",
-    "headgate_engine_kv_tokens", "headgate_engine_prefill_tokens", "headgate_door_body_bytes",
+    "millgate_held", "millgate_running", "millgate_engine_running", "millgate_engine_departing",
+    "millgate_engine_kv_tokens", "millgate_engine_prefill_tokens", "millgate_door_body_bytes",
 )  # fmt: skip
 """Gauges, by the beginning of their names, that must be zero when nobody asks."""
 

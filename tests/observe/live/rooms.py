@@ -1,12 +1,12 @@
 """A real governor with everything that the page reads, and a clock that stands where it is put."""
 
-from headgate.core.decisions import Decision
-from headgate.core.events import Arrived, Event
-from headgate.core.settings import EngineSettings, LaneSettings, Settings
-from headgate.observe.eyes import Eyes, EyesSettings
-from headgate.observe.live.painter import Painter, Sources
-from headgate.observe.live.trail import Trail
-from headgate.wiring.governor import build_governor
+from millgate.core.decisions import Decision
+from millgate.core.events import Arrived, Event
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.observe.eyes import Eyes, EyesSettings
+from millgate.observe.live.painter import Painter, Sources
+from millgate.observe.live.trail import Trail
+from millgate.wiring.governor import build_governor
 
 EPOCH = 1_700_000_000.0
 """Seconds since the epoch when the core's clock was 0."""

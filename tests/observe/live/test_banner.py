@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from hypothesis import given, strategies as st
 
-from headgate.core.words import Reason
-from headgate.observe.live.banner import LaneWait, Level, Situation, banner
+from millgate.core.words import Reason
+from millgate.observe.live.banner import LaneWait, Level, Situation, banner
 
 # 14:05:12 UTC on 7 November 2023, two minutes after 14:03:12.
 NOW = 1_699_365_912.0

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headgate.observe.live.feed import FRAME_EVERY_S, MOST_WATCHERS, LiveFeed, TooManyWatchersError
-from headgate.observe.live.painter import Painter
-from headgate.observe.live.picture import Picture
+from millgate.observe.live.feed import FRAME_EVERY_S, MOST_WATCHERS, LiveFeed, TooManyWatchersError
+from millgate.observe.live.painter import Painter
+from millgate.observe.live.picture import Picture
 from observe.live.rooms import Room
 
 

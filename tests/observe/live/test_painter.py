@@ -5,11 +5,11 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from headgate.core.events import EngineProgress, Finished, FirstToken, Growth, Released, Tick
-from headgate.core.snapshot import Alarm, AlarmSignal, PoolSnapshot, Snapshot, TenantSnapshot
-from headgate.observe.live.banner import Level
-from headgate.observe.live.painter import MOST_ROWS, MOST_TENANTS, Painter, Sources
-from headgate.observe.live.recent import DecisionFilter
+from millgate.core.events import EngineProgress, Finished, FirstToken, Growth, Released, Tick
+from millgate.core.snapshot import Alarm, AlarmSignal, PoolSnapshot, Snapshot, TenantSnapshot
+from millgate.observe.live.banner import Level
+from millgate.observe.live.painter import MOST_ROWS, MOST_TENANTS, Painter, Sources
+from millgate.observe.live.recent import DecisionFilter
 from observe.live.rooms import EPOCH, Room
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.observe.live.phrases import percent, seconds
+from millgate.observe.live.phrases import percent, seconds
 
 
 @pytest.mark.parametrize(

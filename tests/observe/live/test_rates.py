@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.core.events import Finished
-from headgate.core.words import Reason
-from headgate.observe.live.rates import arrived_between, rates_between, refused_between
+from millgate.core.events import Finished
+from millgate.core.words import Reason
+from millgate.observe.live.rates import arrived_between, rates_between, refused_between
 from observe.live.rooms import Room
 
 

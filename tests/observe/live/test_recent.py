@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from headgate.core.decisions import Admit, Cancel, Decision, Ended, Hold, Leg, Yield
-from headgate.core.events import Arrived, ClientGone, Finished, Released, Tick
-from headgate.core.words import Outcome, Reason
-from headgate.observe.live.recent import STEPS_AT_ONCE, UNWATCHED_AFTER_S, DecisionFilter, Recent
-from headgate.observe.live.shelves import MOST_KEPT
-from headgate.observe.packing import unpack, unpack_decision
-from headgate.observe.ring import FEWEST_STEPS, Kept, Ring, facts_of
+from millgate.core.decisions import Admit, Cancel, Decision, Ended, Hold, Leg, Yield
+from millgate.core.events import Arrived, ClientGone, Finished, Released, Tick
+from millgate.core.words import Outcome, Reason
+from millgate.observe.live.recent import STEPS_AT_ONCE, UNWATCHED_AFTER_S, DecisionFilter, Recent
+from millgate.observe.live.shelves import MOST_KEPT
+from millgate.observe.packing import unpack, unpack_decision
+from millgate.observe.ring import FEWEST_STEPS, Kept, Ring, facts_of
 from observe.live.rooms import Room
 
 LANES = ("interactive", "throughput")
@@ -147,8 +147,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(-1)
         return unpack_decision(fields)
 
-    monkeypatch.setattr("headgate.observe.ring.unpack", counted)
-    monkeypatch.setattr("headgate.observe.ring.unpack_decision", made)
+    monkeypatch.setattr("millgate.observe.ring.unpack", counted)
+    monkeypatch.setattr("millgate.observe.ring.unpack_decision", made)
     return seen
 
 

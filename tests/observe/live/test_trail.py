@@ -2,8 +2,8 @@
 
 import pytest
 
-from headgate.core.events import Tick
-from headgate.observe.live.trail import EVERY_S, MOST_POINTS
+from millgate.core.events import Tick
+from millgate.observe.live.trail import EVERY_S, MOST_POINTS
 from observe.live.rooms import Room
 
 

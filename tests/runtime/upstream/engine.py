@@ -11,8 +11,8 @@ from typing import Any
 
 import uvloop
 
-from headgate.core.words import FailureKind, Sent
-from headgate.runtime.upstream import AnswerHead, Call, UpstreamPool, UpstreamSettings
+from millgate.core.words import FailureKind, Sent
+from millgate.runtime.upstream import AnswerHead, Call, UpstreamPool, UpstreamSettings
 
 PATIENCE_S = 5.0
 """How long a test waits for what must happen; only a failing test waits that long."""

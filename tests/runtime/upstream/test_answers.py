@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from headgate.runtime.upstream import AnswerHead, UpstreamPool
+from millgate.runtime.upstream import AnswerHead, UpstreamPool
 from runtime.upstream.engine import (
     LAST_CHUNK,
     STREAM,

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from headgate.core.words import FailureKind, Sent
-from headgate.runtime.upstream.call import UpstreamCall
-from headgate.runtime.upstream.connecting import Connecting
-from headgate.runtime.upstream.contract import AnswerHead, Ear
+from millgate.core.words import FailureKind, Sent
+from millgate.runtime.upstream.call import UpstreamCall
+from millgate.runtime.upstream.connecting import Connecting
+from millgate.runtime.upstream.contract import AnswerHead, Ear
 from runtime.upstream.engine import run
 
 

@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from headgate.core.words import FailureKind, Sent
-from headgate.runtime.upstream import UpstreamPool
+from millgate.core.words import FailureKind, Sent
+from millgate.runtime.upstream import UpstreamPool
 from runtime.upstream.engine import (
     LAST_CHUNK,
     STREAM,
@@ -180,7 +180,7 @@ def test_connecting_ends_at_its_deadline_or_at_the_calls(
 ) -> None:
     async def body() -> None:
         sockets, port = await unanswering_port()
-        from headgate.runtime.upstream import UpstreamSettings
+        from millgate.runtime.upstream import UpstreamSettings
 
         pool = UpstreamPool("127.0.0.1", port, settings=UpstreamSettings(connect_s=connect_s))
         receiver = Receiver()

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from headgate.runtime.upstream.fields import (
+from millgate.runtime.upstream.fields import (
     FRAMING,
     HeaderReader,
     HeaderWriter,

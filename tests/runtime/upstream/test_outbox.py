@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from headgate.runtime.upstream.outbox import Outbox
+from millgate.runtime.upstream.outbox import Outbox
 
 MANY = 16
 LARGE = b"x" * 65_536

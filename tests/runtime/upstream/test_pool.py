@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from headgate.core.words import FailureKind, Sent
+from millgate.core.words import FailureKind, Sent
 from runtime.upstream.engine import (
     LAST_CHUNK,
     STREAM,

@@ -2,9 +2,9 @@
 
 from hypothesis import given, strategies as st
 
-from headgate.runtime.upstream.answer import ProtocolViolationError
-from headgate.runtime.upstream.chunk_lines import as_chunk, of_chunk
-from headgate.runtime.upstream.reader import AnswerReader
+from millgate.runtime.upstream.answer import ProtocolViolationError
+from millgate.runtime.upstream.chunk_lines import as_chunk, of_chunk
+from millgate.runtime.upstream.reader import AnswerReader
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from headgate.runtime.upstream.answer import ProtocolViolationError
-from headgate.runtime.upstream.reader import AnswerReader
+from millgate.runtime.upstream.answer import ProtocolViolationError
+from millgate.runtime.upstream.reader import AnswerReader
 
 HEAD = b"HTTP/1.1 200 OK\r\nDate: now\r\nContent-Length: %b\r\nContent-Type: application/json\r\nX: 1\r\n\r\n"
 FIRST = HEAD % b"2" + b"{}"

@@ -5,7 +5,7 @@ import socket
 import time
 
 from gateway.harness import run
-from headgate.runtime.upstream.sweep import SWEEP_S, Sweep
+from millgate.runtime.upstream.sweep import SWEEP_S, Sweep
 
 STANDSTILL_S = 5 * SWEEP_S
 

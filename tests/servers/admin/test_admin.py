@@ -11,15 +11,15 @@ import pytest
 import uvloop
 from hypothesis import given, settings, strategies as st
 
-from headgate.config.schema import Config
-from headgate.core.events import Arrived
-from headgate.core.governor import Governor
-from headgate.observe.prometheus import Exposition
-from headgate.servers.admin.queries import plain
-from headgate.servers.admin.server import AdminServer
-from headgate.servers.admin.views import Readiness, Views
-from headgate.wiring.governor import build_governor
-from headgate.wiring.settings import build_settings
+from millgate.config.schema import Config
+from millgate.core.events import Arrived
+from millgate.core.governor import Governor
+from millgate.observe.prometheus import Exposition
+from millgate.servers.admin.queries import plain
+from millgate.servers.admin.server import AdminServer
+from millgate.servers.admin.views import Readiness, Views
+from millgate.wiring.governor import build_governor
+from millgate.wiring.settings import build_settings
 
 NOW = 100.0
 
@@ -125,7 +125,7 @@ def test_metrics_are_prometheus_text() -> None:
         answer = await client.get("/metrics", accept="text/plain")
 
         assert answer.headers["content-type"].startswith("text/plain; version=")
-        assert b'headgate_engine_limit{engine="gpu"} 1.0' in answer.body
+        assert b'millgate_engine_limit{engine="gpu"} 1.0' in answer.body
 
     serving(script)
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import uvloop
 
-from headgate.observe.live.feed import MOST_WATCHERS, LiveFeed
-from headgate.servers.admin.page import read_assets
-from headgate.servers.admin.server import AdminServer
-from headgate.servers.admin.session import COOKIE, LASTS_S, Sessions
-from headgate.servers.admin.views import Readiness, Views
+from millgate.observe.live.feed import MOST_WATCHERS, LiveFeed
+from millgate.servers.admin.page import read_assets
+from millgate.servers.admin.server import AdminServer
+from millgate.servers.admin.session import COOKIE, LASTS_S, Sessions
+from millgate.servers.admin.views import Readiness, Views
 from observe.live.rooms import Room
 from servers.admin.test_admin import Answer, Client
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from starlette.applications import Starlette
 
-from headgate.observe.retelling import ToldAttempt, ToldStep
-from headgate.servers.admin.why import Find, why_route
+from millgate.observe.retelling import ToldAttempt, ToldStep
+from millgate.servers.admin.why import Find, why_route
 
 TOLD = ToldAttempt(7, 1e9, whole=True, steps=(ToldStep(0.0, "hold", "held at place 1", {"place": 1}),))
 

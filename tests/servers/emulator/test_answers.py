@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from headgate.servers.emulator.answers import DONE, AnswerText, error_body
-from headgate.servers.emulator.requests import Answer, GenerationRequest, Surface
+from millgate.servers.emulator.answers import DONE, AnswerText, error_body
+from millgate.servers.emulator.requests import Answer, GenerationRequest, Surface
 
 
 def text(*, chat: bool = True, include_usage: bool = False) -> AnswerText:

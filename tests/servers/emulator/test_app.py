@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from headgate.servers.emulator import EmulatorSettings, RunningEngine, start_engine
+from millgate.servers.emulator import EmulatorSettings, RunningEngine, start_engine
 
 FAST = EmulatorSettings(port=0, time_scale=10.0)
 MESSAGES = [{"role": "user", "content": "x" * 400}]
@@ -166,7 +166,7 @@ def test_one_event_may_carry_several_tokens_after_the_first() -> None:
     async def story() -> None:
         async with engine() as running:
             client = await Client.to(running)
-            body = chat(stream=True, max_tokens=41, headgate_output_tokens=25, headgate_tokens_per_event=8)
+            body = chat(stream=True, max_tokens=41, millgate_output_tokens=25, millgate_tokens_per_event=8)
             await client.send("POST", "/v1/chat/completions", body)
             seen = [event["choices"][0] for event in events(await client.body())][1:]
             client.close()
@@ -318,14 +318,14 @@ def test_models_health_metrics_and_reset_answer() -> None:
         async with engine() as running:
             await ask(running, "POST", "/v1/chat/completions", chat(max_tokens=3))
             status, models = await ask(running, "GET", "/v1/models")
-            assert (status, models["data"][0]["id"]) == (200, "headgate-engine")
+            assert (status, models["data"][0]["id"]) == (200, "millgate-engine")
             assert (await ask(running, "GET", "/health"))[0] == 200
             _, metrics = await ask(running, "GET", "/metrics")
             assert (
-                'vllm:time_to_first_token_seconds_count{engine="0",model_name="headgate-engine"} 1' in metrics
+                'vllm:time_to_first_token_seconds_count{engine="0",model_name="millgate-engine"} 1' in metrics
             )
             assert (
-                'vllm:inter_token_latency_seconds_count{engine="0",model_name="headgate-engine"} 2' in metrics
+                'vllm:inter_token_latency_seconds_count{engine="0",model_name="millgate-engine"} 2' in metrics
             )
             assert (await stats(running))["executed"] == 1
             assert (await ask(running, "POST", "/stats/reset"))[1]["executed"] == 0
@@ -349,12 +349,12 @@ def test_twenty_at_once_run_within_the_limit_and_all_finish() -> None:
 
 
 def test_as_a_process_it_says_where_it_serves_and_exits_cleanly_on_a_signal() -> None:
-    code = "from headgate.servers.emulator import EmulatorSettings, run; run(EmulatorSettings(port=0))"
+    code = "from millgate.servers.emulator import EmulatorSettings, run; run(EmulatorSettings(port=0))"
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
         words = dict(word.split("=") for word in line.split() if "=" in word)
-        assert line.startswith("headgate engine ready ")
+        assert line.startswith("millgate engine ready ")
         assert words["host"] == "127.0.0.1"
         assert int(words["port"]) > 0
         process.send_signal(signal.SIGTERM)

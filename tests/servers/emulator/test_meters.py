@@ -2,10 +2,10 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from headgate.engine.batching import Batch
-from headgate.engine.profile import find_profile
-from headgate.engine.sequences import EngineSequence
-from headgate.servers.emulator.meters import SERIES_ROWS, Histogram, Meters
+from millgate.engine.batching import Batch
+from millgate.engine.profile import find_profile
+from millgate.engine.sequences import EngineSequence
+from millgate.servers.emulator.meters import SERIES_ROWS, Histogram, Meters
 
 
 def engine() -> tuple[Batch, Meters]:

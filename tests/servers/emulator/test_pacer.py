@@ -6,10 +6,10 @@ import time
 import pytest
 import uvloop
 
-from headgate.engine.batching import Batch
-from headgate.engine.profile import EngineProfile, find_profile, scaled
-from headgate.engine.sequences import BatchLimits, BatchStatistics, EngineSequence
-from headgate.servers.emulator.pacer import Feed, Pacer
+from millgate.engine.batching import Batch
+from millgate.engine.profile import EngineProfile, find_profile, scaled
+from millgate.engine.sequences import BatchLimits, BatchStatistics, EngineSequence
+from millgate.servers.emulator.pacer import Feed, Pacer
 
 
 class Reader:

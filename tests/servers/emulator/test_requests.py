@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from headgate.servers.emulator.requests import (
+from millgate.servers.emulator.requests import (
     Answer,
     BadRequestError,
     GenerationRequest,
@@ -61,13 +61,13 @@ def test_the_answer_is_as_long_as_its_limit(name: str) -> None:
     ("hidden", "tokens", "finish"), [(20, 20, "stop"), (50, 50, "stop"), (80, 50, "length")]
 )
 def test_the_true_length_may_hide_under_a_large_limit(hidden: int, tokens: int, finish: str) -> None:
-    request = read(chat(max_tokens=50, headgate_output_tokens=hidden))
+    request = read(chat(max_tokens=50, millgate_output_tokens=hidden))
 
     assert request.answers == (Answer(10, tokens, finish),)
 
 
 def test_min_tokens_lifts_a_short_answer() -> None:
-    assert read(chat(max_tokens=50, headgate_output_tokens=3, min_tokens=9)).answers[0].output_tokens == 9
+    assert read(chat(max_tokens=50, millgate_output_tokens=3, min_tokens=9)).answers[0].output_tokens == 9
 
 
 def test_ignore_eos_without_a_limit_fills_the_context() -> None:
@@ -97,7 +97,7 @@ def test_flags_and_names_are_read_and_have_defaults() -> None:
             model="other",
             stream=True,
             stream_options={"include_usage": True},
-            headgate_tokens_per_event=7,
+            millgate_tokens_per_event=7,
             temperature=0.1,
         )
     )
@@ -120,8 +120,8 @@ def test_flags_and_names_are_read_and_have_defaults() -> None:
         (chat(min_tokens=6, max_tokens=5), "min_tokens"),
         (chat(n=0), "n"),
         (chat(n=129), "n"),
-        (chat(headgate_output_tokens=0), "headgate_output_tokens"),
-        (chat(headgate_tokens_per_event=0), "headgate_tokens_per_event"),
+        (chat(millgate_output_tokens=0), "millgate_output_tokens"),
+        (chat(millgate_tokens_per_event=0), "millgate_tokens_per_event"),
         ({"messages": []}, "messages"),
         ({"max_tokens": 3}, "messages"),
         ({"messages": [{"role": "user", "content": "x" * 4000}]}, "messages"),

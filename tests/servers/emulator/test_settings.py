@@ -2,8 +2,8 @@
 
 import pytest
 
-from headgate.engine.profile import find_profile, scaled
-from headgate.servers.emulator.settings import EmulatorSettings
+from millgate.engine.profile import find_profile, scaled
+from millgate.servers.emulator.settings import EmulatorSettings
 
 
 @pytest.mark.parametrize(

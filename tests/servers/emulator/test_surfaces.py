@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from headgate.dialects.anthropic import ANTHROPIC
-from headgate.dialects.contract import Usage
-from headgate.dialects.responses import RESPONSES
-from headgate.dialects.sse import Splitter
-from headgate.servers.emulator.messages import MessageText
-from headgate.servers.emulator.requests import Answer, GenerationRequest, Surface
-from headgate.servers.emulator.responses import MOST_KEPT, KeptResponses, ResponseText
-from headgate.servers.emulator.tools import Choice, Function, Tool, ToolCall, choose
+from millgate.dialects.anthropic import ANTHROPIC
+from millgate.dialects.contract import Usage
+from millgate.dialects.responses import RESPONSES
+from millgate.dialects.sse import Splitter
+from millgate.servers.emulator.messages import MessageText
+from millgate.servers.emulator.requests import Answer, GenerationRequest, Surface
+from millgate.servers.emulator.responses import MOST_KEPT, KeptResponses, ResponseText
+from millgate.servers.emulator.tools import Choice, Function, Tool, ToolCall, choose
 
 NAMED = Tool(function=Function(name="a", parameters={"type": "object"}))
 FLAT = Tool(name="b", input_schema={"required": ["x"], "properties": {"x": {"type": "integer"}}})

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from headgate.servers.emulator import EmulatorSettings
-from headgate.servers.emulator.settings import EmulatorSettings as Settings
-from headgate.servers.emulator.troubles import Trouble, Troubles
+from millgate.servers.emulator import EmulatorSettings
+from millgate.servers.emulator.settings import EmulatorSettings as Settings
+from millgate.servers.emulator.troubles import Trouble, Troubles
 from servers.emulator.test_app import MESSAGES, Client, ask, engine, run, stats, until
 
 CHAT = "/v1/chat/completions"
@@ -150,7 +150,7 @@ def test_a_wrong_share_is_named(fields: dict[str, float], name: str) -> None:
 @pytest.mark.parametrize("flag", ["--fail-rate", "--stall", "--error-in-stream"])
 def test_the_command_line_names_its_own_flag(flag: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "headgate", "engine", flag, "1.5"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "millgate", "engine", flag, "1.5"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
     assert f"{flag}: must be from 0 to 1, got 1.5" in done.stderr

@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from gateway.harness import DONE, ROLE, Answer, Asked, Script, Stand, answer, chat, event, run, standing
-from headgate.core.settings import LaneSettings
-from headgate.core.words import FailureKind
+from millgate.core.settings import LaneSettings
+from millgate.core.words import FailureKind
 
 
 def last_event(got: Answer) -> dict[str, object]:

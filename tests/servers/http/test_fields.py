@@ -2,8 +2,8 @@
 
 import pytest
 
-from headgate.servers.http.fields import for_client, for_engine, hint_s, is_harmless_id, retry_count, seconds
-from headgate.servers.http.fingerprint import ends, fingerprint
+from millgate.servers.http.fields import for_client, for_engine, hint_s, is_harmless_id, retry_count, seconds
+from millgate.servers.http.fingerprint import ends, fingerprint
 
 SECRET = b"k" * 32
 
@@ -66,12 +66,12 @@ def test_fields_named_by_connection_stay_here() -> None:
 def test_many_names_are_sorted_right_however_many_have_been_seen() -> None:
     for number in range(5000):
         name = b"x-%d" % number
-        own = b"x-headgate-%d" % number
+        own = b"x-millgate-%d" % number
         assert for_engine(((name, b""), (own, b"")), None) == [(name, b"")]
 
 
 def test_our_own_names_do_not_come_from_an_engine() -> None:
-    back = for_client(((b"x-headgate-reason", b"no"), (b"date", b"x"), (b"x-kept", b"1")))
+    back = for_client(((b"x-millgate-reason", b"no"), (b"date", b"x"), (b"x-kept", b"1")))
     assert back == [(b"x-kept", b"1")]
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gateway.harness import ROLE, Asked, chat, event, run, standing, until
-from headgate.core.words import Stage
+from millgate.core.words import Stage
 
 
 async def wait_for_ever(asked: Asked) -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from headgate.servers.http.kept_answers import Keeper, KeptAnswers
-from headgate.servers.http.paths import kept_answer, methods, wants_stream
+from millgate.servers.http.kept_answers import Keeper, KeptAnswers
+from millgate.servers.http.paths import kept_answer, methods, wants_stream
 
 
 def test_the_answer_named_longest_ago_is_forgotten() -> None:

@@ -3,7 +3,7 @@
 import time
 
 from gateway.harness import chat, run, standing, until
-from headgate.runtime.lag import TICK_S
+from millgate.runtime.lag import TICK_S
 
 
 def test_requests_are_refused_after_their_head_while_the_loop_lags_and_taken_again_after() -> None:
@@ -12,7 +12,7 @@ def test_requests_are_refused_after_their_head_while_the_loop_lags_and_taken_aga
             lag = stand.gateway.door.lag
             lag.overloaded = True
             got = await stand.ask(chat())
-            assert (got.status, got.headers["x-headgate-reason"]) == (503, "saturated")
+            assert (got.status, got.headers["x-millgate-reason"]) == (503, "saturated")
             assert got.headers["connection"] == "close"
             assert not stand.engine.asked
             await until(lambda: not lag.overloaded)  # the next tick on time takes it back

@@ -4,10 +4,10 @@ from hashlib import sha256
 
 import pytest
 
-from headgate.runtime.callers import Caller, Callers, CallerSettings, TenantRule
-from headgate.runtime.upstream.repeats import Notes
-from headgate.servers.http.reading import Reading, kept_reading
-from headgate.servers.http1 import Head
+from millgate.runtime.callers import Caller, Callers, CallerSettings, TenantRule
+from millgate.runtime.upstream.repeats import Notes
+from millgate.servers.http.reading import Reading, kept_reading
+from millgate.servers.http1 import Head
 
 GUARDED = CallerSettings(tenants=(TenantRule("one", (sha256(b"key").digest(),)),))
 
@@ -30,7 +30,7 @@ def test_a_plain_head_is_concluded_from_once() -> None:
     assert kept(GUARDED, (b"authorization", b"Bearer key"))
 
 
-@pytest.mark.parametrize("name", [b"x-headgate-tenant", b"x-headgate-lane", b"x-headgate-priority"])
+@pytest.mark.parametrize("name", [b"x-millgate-tenant", b"x-millgate-lane", b"x-millgate-priority"])
 def test_a_head_that_steers_is_asked_and_counted_every_time(name: bytes) -> None:
     assert not kept(CallerSettings(), (name, b"x"))
 
@@ -41,7 +41,7 @@ def test_an_open_tenant_is_seen_every_time() -> None:
 
 def test_a_head_that_is_refused_is_not_kept() -> None:
     assert not kept(CallerSettings(), (b"content-encoding", b"gzip"))
-    assert not kept(CallerSettings(), (b"x-headgate-deadline-ms", b"soon"))
+    assert not kept(CallerSettings(), (b"x-millgate-deadline-ms", b"soon"))
 
 
 def test_other_keys_end_what_was_concluded() -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gateway.harness import CHAT, Asked, answer_whole, chat, run, standing, until
-from headgate.core.settings import LaneSettings
+from millgate.core.settings import LaneSettings
 
 NO_QUEUE = LaneSettings("interactive", max_queue=0)
 
@@ -24,7 +24,7 @@ def test_a_refusal_carries_the_reason_the_hint_and_whether_to_retry() -> None:
             assert got.status == 503
             assert got.error["type"] == "service_unavailable_error"
             assert got.error["code"] == "server_is_overloaded"
-            assert got.headers["x-headgate-reason"] == "saturated"
+            assert got.headers["x-millgate-reason"] == "saturated"
             assert got.headers["x-should-retry"] in {"true", "false"}
             if got.headers["x-should-retry"] == "true":
                 assert 1 <= int(got.headers["retry-after"]) <= 60
@@ -77,8 +77,8 @@ def test_a_client_that_waits_less_than_the_queue_takes_is_refused_at_once() -> N
             busy = await stand.client()
             busy.ask(chat())
             await stand.engine.next()
-            got = await stand.ask(chat("second"), x_headgate_deadline_ms="1")
-            assert (got.status, got.headers["x-headgate-reason"]) == (503, "too_late")
+            got = await stand.ask(chat("second"), x_millgate_deadline_ms="1")
+            assert (got.status, got.headers["x-millgate-reason"]) == (503, "too_late")
 
     run(body())
 
@@ -116,8 +116,8 @@ def test_bad_input_is_named_and_never_dispatched(sent: bytes, field: str | None)
 def test_a_deadline_that_is_no_number_is_bad_input() -> None:
     async def body() -> None:
         async with standing() as stand:
-            got = await stand.ask(chat(), x_headgate_deadline_ms="soon")
-            assert (got.status, got.error["param"]) == (400, "x-headgate-deadline-ms")
+            got = await stand.ask(chat(), x_millgate_deadline_ms="soon")
+            assert (got.status, got.error["param"]) == (400, "x-millgate-deadline-ms")
 
     run(body())
 

@@ -18,10 +18,10 @@ from gateway.harness import (
     until,
     usage_event,
 )
-from headgate.core.decisions import Decision
-from headgate.core.events import EngineProgress, Event, Growth
-from headgate.runtime.upstream import UpstreamPool
-from headgate.servers.http import DoorSettings
+from millgate.core.decisions import Decision
+from millgate.core.events import EngineProgress, Event, Growth
+from millgate.runtime.upstream import UpstreamPool
+from millgate.servers.http import DoorSettings
 
 
 def test_a_json_answer_is_relayed_whole_and_counted_good() -> None:
@@ -140,7 +140,7 @@ def test_headers_pass_but_for_those_that_frame_steer_or_belong_to_the_gate() -> 
                 connection="keep-alive, x-secret",
                 x_secret="1",
                 x_forwarded_host="evil",
-                x_headgate_lane="vip",
+                x_millgate_lane="vip",
                 x_gateway_destination_endpoint="10.0.0.1",
                 accept_encoding="gzip",
                 x_stainless_retry_count="0",
@@ -153,7 +153,7 @@ def test_headers_pass_but_for_those_that_frame_steer_or_belong_to_the_gate() -> 
             unwanted = {
                 "x-secret",
                 "x-forwarded-host",
-                "x-headgate-lane",
+                "x-millgate-lane",
                 "x-gateway-destination-endpoint",
                 "accept-encoding",
                 "connection",
@@ -266,7 +266,7 @@ def test_light_requests_over_their_own_cap_are_refused() -> None:
             first.ask(b"", b"/v1/models", b"GET")
             await stand.engine.next()
             got = await stand.ask(b"", b"/v1/models", b"GET")
-            assert (got.status, got.headers["x-headgate-reason"]) == (503, "saturated")
+            assert (got.status, got.headers["x-millgate-reason"]) == (503, "saturated")
             first.leave()
             await until(lambda: stand.gateway.door.ongoing == 0)
 
@@ -322,7 +322,7 @@ def test_the_core_is_told_how_far_each_stream_has_come() -> None:
 def test_streams_that_are_looked_at_in_several_turns_are_told_of_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("headgate.servers.http.progress._AT_ONCE", 1)
+    monkeypatch.setattr("millgate.servers.http.progress._AT_ONCE", 1)
     end = asyncio.Event()
 
     async def script(asked: Asked) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.harness import Asked, Stand, chat, run, standing, until
-from headgate.core.settings import LaneSettings
-from headgate.servers.http import DoorSettings
+from millgate.core.settings import LaneSettings
+from millgate.servers.http import DoorSettings
 
 NO_QUEUE = LaneSettings("interactive", max_queue=0)
 MESSAGES = b"/v1/messages"
@@ -203,7 +203,7 @@ def test_a_response_is_never_sent_twice_on_a_dead_connection_unless_nothing_is_k
         (b"POST", MESSAGES, {"content_encoding": "gzip"}, 415, "invalid_request_error"),
         (b"POST", MESSAGES, {"content_length": "99000000"}, 413, "request_too_large"),
         (b"POST", MESSAGES, {"expect": "200-maybe"}, 417, "invalid_request_error"),
-        (b"POST", MESSAGES, {"x_headgate_deadline_ms": "soon"}, 400, "invalid_request_error"),
+        (b"POST", MESSAGES, {"x_millgate_deadline_ms": "soon"}, 400, "invalid_request_error"),
     ],
 )
 def test_a_complaint_comes_in_anthropics_words(
@@ -234,7 +234,7 @@ def test_bad_input_and_refusals_come_in_anthropics_words() -> None:
             got = await stand.ask(message(stream=True), MESSAGES)
             assert (got.status, got.error["type"]) == (529, "overloaded_error")
             assert got.json()["request_id"] == got.headers["request-id"]
-            assert got.headers["x-headgate-reason"] == "saturated"
+            assert got.headers["x-millgate-reason"] == "saturated"
 
     run(body())
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate.servers.http1 import Exchange
+from millgate.servers.http1 import Exchange
 from servers.http1.wire import Recorder, get, ignore, run, serving, until
 
 HEAD = get().replace(b"GET", b"HEAD")

@@ -5,8 +5,8 @@ import resource
 
 import pytest
 
-from headgate.servers.http1 import ByteBudget, Exchange, ServerLimits
-from headgate.servers.http1.limits import connections_by_descriptors
+from millgate.servers.http1 import ByteBudget, Exchange, ServerLimits
+from millgate.servers.http1.limits import connections_by_descriptors
 from servers.http1.wire import Recorder, chunked, get, ignore, post, run, serving, until
 
 

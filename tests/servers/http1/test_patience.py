@@ -2,7 +2,7 @@
 
 import asyncio
 
-from headgate.servers.http1 import Exchange
+from millgate.servers.http1 import Exchange
 from servers.http1.wire import Recorder, chunked, get, ignore, post, run, serving, until
 
 

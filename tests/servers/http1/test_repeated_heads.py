@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import example, given, strategies as st
 
-from headgate.servers.http1 import ByteBudget, Head, Refusal, ServerLimits
-from headgate.servers.http1.framing import UnacceptableError
-from headgate.servers.http1.intake import EarlyRefusalError, Intake
+from millgate.servers.http1 import ByteBudget, Head, Refusal, ServerLimits
+from millgate.servers.http1.framing import UnacceptableError
+from millgate.servers.http1.intake import EarlyRefusalError, Intake
 from servers.http1.wire import Recorder
 
 LIMITS = ServerLimits(body_bytes=1000, fields=12)

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from headgate.servers.http1 import Exchange, Head, Refusal
+from millgate.servers.http1 import Exchange, Head, Refusal
 from servers.http1.wire import Recorder, chunked, get, ignore, post, run, serving, until
 
 TEAPOT = Refusal(418, [(b"content-type", b"text/plain")], b"short and stout")

@@ -11,7 +11,7 @@ from typing import Any
 
 import uvloop
 
-from headgate.servers.http1 import ByteBudget, Exchange, Head, HttpServer, Refusal, ServerLimits
+from millgate.servers.http1 import ByteBudget, Exchange, Head, HttpServer, Refusal, ServerLimits
 
 PATIENCE_S = 5.0
 """How long a test waits for what must happen; only a failing test waits that long."""

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
-from headgate.dialects.line import OutcomeReason, Reply, read_reply
-from headgate.servers.http1.budget import ByteBudget
-from headgate.servers.line.buffer import Buffer
-from headgate.servers.line.contract import Ask, Close, Drop, LineLimits, Readings, Send, SendAll, Wish
-from headgate.servers.line.session import Session
+from millgate.dialects.line import OutcomeReason, Reply, read_reply
+from millgate.servers.http1.budget import ByteBudget
+from millgate.servers.line.buffer import Buffer
+from millgate.servers.line.contract import Ask, Close, Drop, LineLimits, Readings, Send, SendAll, Wish
+from millgate.servers.line.session import Session
 
 
 def frame(verb: str, job: str = "J", seq: int = 1, **more: Any) -> bytes:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.harness import FakeEngine, Script, answer_whole, until
-from headgate.core.settings import EngineSettings, LaneSettings, Settings
-from headgate.core.snapshot import Snapshot
-from headgate.core.words import DeadlineFrom
-from headgate.dialects.line import Reply, read_reply
-from headgate.gateway import EngineAddress, Gateway, GatewaySettings
-from headgate.gateway.settings import LineAddress
-from headgate.servers.line import LineDoor, LineLimits, LineSettings
-from headgate.wiring.governor import build_governor
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.core.snapshot import Snapshot
+from millgate.core.words import DeadlineFrom
+from millgate.dialects.line import Reply, read_reply
+from millgate.gateway import EngineAddress, Gateway, GatewaySettings
+from millgate.gateway.settings import LineAddress
+from millgate.servers.line import LineDoor, LineLimits, LineSettings
+from millgate.wiring.governor import build_governor
 
 
 @dataclass

@@ -8,9 +8,9 @@ from typing import Any
 import trustme
 
 from gateway.harness import CHAT, Asked, Client as HttpClient, answer, chat, run, until
-from headgate.core.words import Outcome
-from headgate.dialects.line import Reply, Status
-from headgate.servers.line import LineLimits
+from millgate.core.words import Outcome
+from millgate.dialects.line import Reply, Status
+from millgate.servers.line import LineLimits
 from servers.line.stand import brief, chunk, ping, upload
 from servers.line.talk import LineStand, Peer, line_standing
 

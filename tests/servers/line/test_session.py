@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from headgate.dialects.line import OutcomeReason, Reply, Status
-from headgate.servers.line.contract import LineLimits, Readings
+from millgate.dialects.line import OutcomeReason, Reply, Status
+from millgate.servers.line.contract import LineLimits, Readings
 from servers.line.stand import Stand, brief, chunk, frame, manifest, ping, upload
 
 PAYLOAD = b"0123456789"

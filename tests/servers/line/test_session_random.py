@@ -6,7 +6,7 @@ from random import Random
 
 from hypothesis import given, settings, strategies as st
 
-from headgate.servers.line.contract import LineLimits
+from millgate.servers.line.contract import LineLimits
 from servers.line.stand import Stand, brief, chunk, frame, manifest, ping, upload
 
 PAYLOADS = (b"0123456789", b"abcd", b"x")

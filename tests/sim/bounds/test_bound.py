@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from headgate.engine.profile import find_profile
-from headgate.sim.bounds.bound import bound
-from headgate.sim.bounds.work import capacity_per_s, least_work_s
-from headgate.sim.experiments.scenario import Scenario, play, scenario_jobs
-from headgate.sim.jobs import Job
-from headgate.sim.randomness import Streams
-from headgate.sim.traces.synthetic import LENGTHS
+from millgate.engine.profile import find_profile
+from millgate.sim.bounds.bound import bound
+from millgate.sim.bounds.work import capacity_per_s, least_work_s
+from millgate.sim.experiments.scenario import Scenario, play, scenario_jobs
+from millgate.sim.jobs import Job
+from millgate.sim.randomness import Streams
+from millgate.sim.traces.synthetic import LENGTHS
 
 PROFILE = find_profile("llama3-8b_h100_tp1")
 

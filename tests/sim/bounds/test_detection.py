@@ -5,8 +5,8 @@ from math import exp, log, prod
 import numpy as np
 import pytest
 
-from headgate.core.measure.drift import SAMPLE_S
-from headgate.sim.bounds.detection import Beginnings, Climb, best_delays_s, counted, least_ratio_s
+from millgate.core.measure.drift import SAMPLE_S
+from millgate.sim.bounds.detection import Beginnings, Climb, best_delays_s, counted, least_ratio_s
 
 CLIMB = Climb(calm=0.5, top=1.5, ramp_s=10.0, capacity_per_s=8.0)
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from headgate.core.decisions import Yield
-from headgate.core.words import Reason
-from headgate.sim.clients.comeback import Comeback, Honouring, Instant, Never, Orbiting, Refreshing, Sdk
-from headgate.sim.laws import constant, uniform
-from headgate.sim.randomness import Draws, Streams
+from millgate.core.decisions import Yield
+from millgate.core.words import Reason
+from millgate.sim.clients.comeback import Comeback, Honouring, Instant, Never, Orbiting, Refreshing, Sdk
+from millgate.sim.laws import constant, uniform
+from millgate.sim.randomness import Draws, Streams
 
 
 def dice(value: float = 0.0) -> Draws:

@@ -4,13 +4,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from headgate.core.words import FailureKind, Sent
-from headgate.engine.batching import Batch
-from headgate.engine.profile import find_profile, scaled
-from headgate.engine.sequences import EngineSequence
-from headgate.sim.engines.batched import BatchedStation
-from headgate.sim.jobs import Job
-from headgate.sim.loop import Loop
+from millgate.core.words import FailureKind, Sent
+from millgate.engine.batching import Batch
+from millgate.engine.profile import find_profile, scaled
+from millgate.engine.sequences import EngineSequence
+from millgate.sim.engines.batched import BatchedStation
+from millgate.sim.jobs import Job
+from millgate.sim.loop import Loop
 
 PROFILE = find_profile("llama3-8b_h100_tp1")
 

@@ -1,10 +1,10 @@
 """Gauges are read once a second, soon after hang-ups, and as old as telemetry makes them."""
 
-from headgate.core.events import EngineSeen, Event
-from headgate.sim.engines.contract import EngineTotals, Reading
-from headgate.sim.engines.watch import GaugeWatch
-from headgate.sim.jobs import Job
-from headgate.sim.loop import Loop
+from millgate.core.events import EngineSeen, Event
+from millgate.sim.engines.contract import EngineTotals, Reading
+from millgate.sim.engines.watch import GaugeWatch
+from millgate.sim.jobs import Job
+from millgate.sim.loop import Loop
 
 
 class Gauge:

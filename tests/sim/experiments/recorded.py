@@ -14,20 +14,20 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from headgate.core.settings import LaneSettings
-from headgate.engine.profile import EngineProfile, find_profile
-from headgate.sim.bounds.bound import bound
-from headgate.sim.clients.comeback import Sdk
-from headgate.sim.clients.crowd import Manners
-from headgate.sim.experiments.promises import Case, attend
-from headgate.sim.fleet import Fleet, uniform_fleet
-from headgate.sim.jobs import Job
-from headgate.sim.laws import constant
-from headgate.sim.randomness import Streams
-from headgate.sim.replay import replay
-from headgate.sim.traces.azure import read_azure
-from headgate.sim.traces.shaping import between, faster
-from headgate.wiring.chosen import PREFILL_TOKENS
+from millgate.core.settings import LaneSettings
+from millgate.engine.profile import EngineProfile, find_profile
+from millgate.sim.bounds.bound import bound
+from millgate.sim.clients.comeback import Sdk
+from millgate.sim.clients.crowd import Manners
+from millgate.sim.experiments.promises import Case, attend
+from millgate.sim.fleet import Fleet, uniform_fleet
+from millgate.sim.jobs import Job
+from millgate.sim.laws import constant
+from millgate.sim.randomness import Streams
+from millgate.sim.replay import replay
+from millgate.sim.traces.azure import read_azure
+from millgate.sim.traces.shaping import between, faster
+from millgate.wiring.chosen import PREFILL_TOKENS
 
 # Users leave after so many times the objective.
 _PATIENCE = 2.5
@@ -109,7 +109,7 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("trace", type=Path, help="a file of the Azure LLM inference traces")
     parser.add_argument(
-        "--engine", default="llama3-8b_h100_tp1", help="a profile of `headgate engine --profiles`"
+        "--engine", default="llama3-8b_h100_tp1", help="a profile of `millgate engine --profiles`"
     )
     parser.add_argument(
         "--slo", type=float, default=2.0, help="objective and deadline for the first token, seconds"

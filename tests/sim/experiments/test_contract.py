@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.sim.experiments.catalogue import EXPERIMENTS, run_arm
-from headgate.sim.experiments.contract import Arm, answer, estimate
-from headgate.sim.experiments.scenario import Scenario, play
+from millgate.sim.experiments.catalogue import EXPERIMENTS, run_arm
+from millgate.sim.experiments.contract import Arm, answer, estimate
+from millgate.sim.experiments.scenario import Scenario, play
 
 
 def test_an_interval_is_students_for_few_seeds() -> None:

@@ -7,10 +7,10 @@ from statistics import median
 
 import pytest
 
-from headgate.sim.experiments.accounts import Account
-from headgate.sim.experiments.fairness import overload, serve_all, service
-from headgate.sim.randomness import Streams
-from headgate.sim.traces.clients27 import read_clients27
+from millgate.sim.experiments.accounts import Account
+from millgate.sim.experiments.fairness import overload, serve_all, service
+from millgate.sim.randomness import Streams
+from millgate.sim.traces.clients27 import read_clients27
 
 TIMES_S = range(30, 361, 30)
 

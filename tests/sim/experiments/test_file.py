@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from headgate.config.load import load_config
-from headgate.config.problems import ConfigError
-from headgate.sim.experiments.file import file_experiment, read_experiment, run_file_arm
-from headgate.wiring.chosen import EngineFacts
-from headgate.wiring.settings import build_settings
+from millgate.config.load import load_config
+from millgate.config.problems import ConfigError
+from millgate.sim.experiments.file import file_experiment, read_experiment, run_file_arm
+from millgate.wiring.chosen import EngineFacts
+from millgate.wiring.settings import build_settings
 
 GATE = """
 engines:

@@ -11,11 +11,11 @@ from random import Random
 import pytest
 
 from core.world import Client, World, steady_prior
-from headgate.core.decisions import Decision, Yield
-from headgate.core.governor.promises import FAR_HINT_S
-from headgate.core.settings import EngineSettings, LaneSettings, Settings
-from headgate.core.words import DeadlineFrom
-from headgate.wiring.governor import build_governor
+from millgate.core.decisions import Decision, Yield
+from millgate.core.governor.promises import FAR_HINT_S
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.core.words import DeadlineFrom
+from millgate.wiring.governor import build_governor
 
 # Promises count when the engine's real speed had time to be learned.
 _WARM_UP_S = 20.0

@@ -1,6 +1,6 @@
 """A lane under its share does not see that another floods."""
 
-from headgate.sim.experiments.isolation import isolation
+from millgate.sim.experiments.isolation import isolation
 
 
 def test_a_lane_under_its_share_misses_nothing_while_another_floods() -> None:

@@ -5,8 +5,8 @@ from statistics import fmean
 
 import pytest
 
-from headgate.core.limits.fixed import FixedLimit
-from headgate.sim.experiments.limiter_shootout import (
+from millgate.core.limits.fixed import FixedLimit
+from millgate.sim.experiments.limiter_shootout import (
     FROM_S,
     LIMITER_SHOOTOUT,
     PROFILES,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from headgate.sim.experiments.catalogue import chosen, run_arm
-from headgate.sim.experiments.promises import Case, watch
+from millgate.sim.experiments.catalogue import chosen, run_arm
+from millgate.sim.experiments.promises import Case, watch
 
 
 def pooled(case: Case, load: float, *, known: bool, seeds: int = 3) -> tuple[float, float]:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from headgate.sim.experiments.contract import Arm
-from headgate.sim.experiments.queue_rules import QUEUE_RULES
+from millgate.sim.experiments.contract import Arm
+from millgate.sim.experiments.queue_rules import QUEUE_RULES
 
 
 def goodput(series: str, load: float = 2.0) -> float:

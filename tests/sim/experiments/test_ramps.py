@@ -1,10 +1,10 @@
 """Load climbs through capacity before the real governor, or stays where it is."""
 
-from headgate.sim.bounds.detection import Climb
-from headgate.sim.experiments import ramps
-from headgate.sim.experiments.catalogue import run_arm
-from headgate.sim.experiments.contract import answer
-from headgate.sim.experiments.ramps import climb, earliest, stay
+from millgate.sim.bounds.detection import Climb
+from millgate.sim.experiments import ramps
+from millgate.sim.experiments.catalogue import run_arm
+from millgate.sim.experiments.contract import answer
+from millgate.sim.experiments.ramps import climb, earliest, stay
 
 
 def test_a_ramp_is_called_about_when_it_passes_capacity_and_well_before_the_first_miss() -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from headgate.sim.experiments import tight_slos
-from headgate.sim.experiments.contract import Arm, answer
-from headgate.sim.experiments.tight_slos import RATIOS, TIGHT_SLOS
+from millgate.sim.experiments import tight_slos
+from millgate.sim.experiments.contract import Arm, answer
+from millgate.sim.experiments.tight_slos import RATIOS, TIGHT_SLOS
 
 SEED = 1
 

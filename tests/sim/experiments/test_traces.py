@@ -6,11 +6,11 @@ from statistics import fmean
 
 import pytest
 
-from headgate.engine.profile import find_profile
-from headgate.sim.bounds.bound import Bounds, bound
-from headgate.sim.experiments.promises import Case, attend
-from headgate.sim.randomness import Streams
-from headgate.wiring.chosen import PREFILL_TOKENS
+from millgate.engine.profile import find_profile
+from millgate.sim.bounds.bound import Bounds, bound
+from millgate.sim.experiments.promises import Case, attend
+from millgate.sim.randomness import Streams
+from millgate.wiring.chosen import PREFILL_TOKENS
 from sim.experiments.recorded import at_load, good_share
 
 FAST = "llama3-8b_h100_tp1"

@@ -16,18 +16,18 @@ from random import Random
 from statistics import fmean
 from typing import NamedTuple
 
-from headgate.core.settings import EngineSettings, LaneSettings, Settings
-from headgate.engine.profile import EngineProfile, find_profile
-from headgate.sim.bounds.bound import bound
-from headgate.sim.bounds.work import capacity_per_s
-from headgate.sim.clients.comeback import Sdk
-from headgate.sim.clients.crowd import Manners
-from headgate.sim.fleet import Fleet
-from headgate.sim.jobs import Job
-from headgate.sim.laws import constant, lognormal
-from headgate.sim.replay import replay
-from headgate.sim.traces.synthetic import Lengths
-from headgate.wiring.chosen import PREFILL_TOKENS
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.engine.profile import EngineProfile, find_profile
+from millgate.sim.bounds.bound import bound
+from millgate.sim.bounds.work import capacity_per_s
+from millgate.sim.clients.comeback import Sdk
+from millgate.sim.clients.crowd import Manners
+from millgate.sim.fleet import Fleet
+from millgate.sim.jobs import Job
+from millgate.sim.laws import constant, lognormal
+from millgate.sim.replay import replay
+from millgate.sim.traces.synthetic import Lengths
+from millgate.wiring.chosen import PREFILL_TOKENS
 
 _SEQUENCES, _SLO_S, _PATIENCE_S, _RETRIES, _RUN_S = 16, 5.0, 10.0, 3, 60.0
 _MAX_TOKENS, _MOST_PROMPT, _MOST_OUTPUT = 4096, 8000, 2000

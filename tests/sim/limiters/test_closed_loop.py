@@ -5,18 +5,18 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from headgate.core.limits.base import Limit, LimitReading
-from headgate.core.limits.fixed import FixedLimit
-from headgate.core.limits.slo_gradient import SloGradientLimit
-from headgate.engine.profile import find_profile, scaled
-from headgate.sim.bounds.work import capacity_per_s
-from headgate.sim.engines.contract import EngineTotals, Reading, Station
-from headgate.sim.engines.troubles import Refusing
-from headgate.sim.jobs import Job
-from headgate.sim.limiters.closed_loop import ClosedLoop, Trace
-from headgate.sim.limiters.envoy import EnvoyLimit
-from headgate.sim.randomness import Streams
-from headgate.sim.traces.synthetic import LENGTHS, Rate, changing, jobs
+from millgate.core.limits.base import Limit, LimitReading
+from millgate.core.limits.fixed import FixedLimit
+from millgate.core.limits.slo_gradient import SloGradientLimit
+from millgate.engine.profile import find_profile, scaled
+from millgate.sim.bounds.work import capacity_per_s
+from millgate.sim.engines.contract import EngineTotals, Reading, Station
+from millgate.sim.engines.troubles import Refusing
+from millgate.sim.jobs import Job
+from millgate.sim.limiters.closed_loop import ClosedLoop, Trace
+from millgate.sim.limiters.envoy import EnvoyLimit
+from millgate.sim.randomness import Streams
+from millgate.sim.traces.synthetic import LENGTHS, Rate, changing, jobs
 
 PROFILE = "llama3-8b_h100_tp1"
 SLO_S = 0.0256

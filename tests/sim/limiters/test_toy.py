@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import pytest
 
-from headgate.core.limits.base import Limit, LimitReading
-from headgate.core.limits.slo_gradient import SloGradientLimit
-from headgate.sim.limiters.envoy import EnvoyLimit
-from headgate.sim.limiters.gradient2 import Gradient2Limit
-from headgate.sim.limiters.vegas import VegasLimit
+from millgate.core.limits.base import Limit, LimitReading
+from millgate.core.limits.slo_gradient import SloGradientLimit
+from millgate.sim.limiters.envoy import EnvoyLimit
+from millgate.sim.limiters.gradient2 import Gradient2Limit
+from millgate.sim.limiters.vegas import VegasLimit
 
 SLO_S = 0.03
 FEASIBLE = 116

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.sim.measured.judge import compare, judge
-from headgate.sim.measured.run import read_run
-from headgate.sim.measured.tables import MeasuredError
+from millgate.sim.measured.judge import compare, judge
+from millgate.sim.measured.run import read_run
+from millgate.sim.measured.tables import MeasuredError
 
 
 def test_the_measured_run_is_met_without_a_fitted_number_and_better_with_one(

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.engine.step_time import Chunk
-from headgate.sim.measured.model import KernelModel
-from headgate.sim.measured.tables import Attention, Grid, MeasuredError, read_attention, read_layers
+from millgate.engine.step_time import Chunk
+from millgate.sim.measured.model import KernelModel
+from millgate.sim.measured.tables import Attention, Grid, MeasuredError, read_attention, read_layers
 
 ATTENTION = Attention(
     [

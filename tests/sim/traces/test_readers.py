@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from headgate.sim.randomness import Streams
-from headgate.sim.traces.azure import read_azure
-from headgate.sim.traces.clients27 import read_clients27
-from headgate.sim.traces.contract import TraceError
-from headgate.sim.traces.mooncake import QUANTUM_S, read_mooncake
-from headgate.sim.traces.sources import open_trace
+from millgate.sim.randomness import Streams
+from millgate.sim.traces.azure import read_azure
+from millgate.sim.traces.clients27 import read_clients27
+from millgate.sim.traces.contract import TraceError
+from millgate.sim.traces.mooncake import QUANTUM_S, read_mooncake
+from millgate.sim.traces.sources import open_trace
 
 
 def test_azure_conversation_has_its_published_size_and_rate(shared_data: Callable[[str], Path]) -> None:

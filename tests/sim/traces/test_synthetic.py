@@ -6,10 +6,10 @@ from itertools import islice, takewhile
 import numpy as np
 import pytest
 
-from headgate.sim.jobs import Job
-from headgate.sim.randomness import Streams
-from headgate.sim.traces import shaping, synthetic
-from headgate.sim.traces.synthetic import LENGTHS, changing, jobs, steady
+from millgate.sim.jobs import Job
+from millgate.sim.randomness import Streams
+from millgate.sim.traces import shaping, synthetic
+from millgate.sim.traces.synthetic import LENGTHS, changing, jobs, steady
 
 
 @pytest.mark.parametrize("variation", [1.0, 2.0, 4.0])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.sim.truths import formulas
+from millgate.sim.truths import formulas
 
 
 @pytest.mark.parametrize(

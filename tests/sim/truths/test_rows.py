@@ -1,11 +1,11 @@
-"""One cheap row of each kind, through the governor; `headgate sim validate` runs them all at length."""
+"""One cheap row of each kind, through the governor; `millgate sim validate` runs them all at length."""
 
 from dataclasses import replace
 
 import pytest
 
-from headgate.sim.truths.exact import exact_rows
-from headgate.sim.truths.rows import Truth, all_truths, judge, run_part
+from millgate.sim.truths.exact import exact_rows
+from millgate.sim.truths.rows import Truth, all_truths, judge, run_part
 
 ALL = all_truths()
 KINDS = {truth.name.partition(" at ")[0].partition(" (")[0]: index for index, truth in enumerate(ALL)}

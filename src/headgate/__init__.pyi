@@ -1,6 +1,0 @@
-# What type checkers see of `__init__.py`, which loads these names only when somebody asks for them.
-from headgate.library.gate import Gate as Gate, Yielded as Yielded
-
-__all__ = ["Gate", "Yielded", "__version__"]
-
-__version__: str

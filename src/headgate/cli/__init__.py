@@ -1,1 +1,0 @@
-"""The `headgate` command: parse, call, print."""

@@ -1,6 +1,0 @@
-"""The client side: transports for the SDKs (`for_httpx2`, `for_httpx`) and a client of the line door (`line`)."""
-
-from headgate.client.home import Manners
-from headgate.client.pace import Limits
-
-__all__ = ["Limits", "Manners"]

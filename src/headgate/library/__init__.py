@@ -1,5 +1,0 @@
-"""The gate inside a Python process: slots, a decorator, and middleware for ASGI model servers."""
-
-from headgate.library.gate import Gate, Slot, Yielded
-
-__all__ = ["Gate", "Slot", "Yielded"]

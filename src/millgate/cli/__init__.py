@@ -1,0 +1,1 @@
+"""The `millgate` command: parse, call, print."""

@@ -1,0 +1,86 @@
+"""Asking a running gate's admin door: its address, its token, and one JSON answer at a time."""
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
+
+import typer
+
+from millgate.cli.exits import CommandError, ExitCode
+from millgate.cli.settings import flag, load_or_fail
+
+AdminOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL", help="Admin door of the gate to ask.", show_default="that of the configuration"
+    ),
+]
+_WITHIN_S: Final = 5.0
+_MOST_ANSWER_BYTES: Final = 64 * 1024 * 1024
+
+
+class SilentError(CommandError):
+    """Nobody answers there at all."""
+
+
+class AdminDoor:
+    """One gate's admin door; `url` http or https, the token from the environment variable that the configuration names.
+
+    `loaded` is that configuration.
+    """
+
+    def __init__(self, url: str | None, config: Path | None, assignments: list[str] | None) -> None:
+        instead = flag("millgate", "engines", None if config else [{"url": "http://127.0.0.1:8000"}])
+        self.loaded = loaded = load_or_fail(config, assignments, (), instead)
+        admin, token = loaded.config.admin, loaded.admin_token
+        self.url = (url or _listening(admin.host, admin.port)).rstrip("/")
+        parts = urlsplit(self.url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise CommandError(f"--admin: {url!r} is not an address: write http://host:port", ExitCode.USAGE)
+        self._headers = {} if token is None else {"authorization": f"Bearer {token.get_secret_value()}"}
+
+    def get(self, path: str) -> tuple[int, Any]:
+        """Return the status and the decoded JSON of this path.
+
+        Raises SilentError when there is no answer, CommandError when it is none of a gate.
+        """
+        return self._ask("GET", path, None)
+
+    def post(self, path: str, content: Any) -> tuple[int, Any]:
+        """Return the same for this path, asked with this content as JSON."""
+        return self._ask("POST", path, content)
+
+    def _ask(self, method: str, path: str, content: Any) -> tuple[int, Any]:
+        from http.client import HTTPConnection, HTTPException, HTTPSConnection
+
+        import msgspec
+
+        parts = urlsplit(self.url)
+        connect = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        connection = connect(parts.hostname or "", parts.port, timeout=_WITHIN_S)
+        body = None if content is None else msgspec.json.encode(content)
+        try:
+            connection.request(method, parts.path + path, body, self._headers)
+            answer = connection.getresponse()
+            return answer.status, msgspec.json.decode(answer.read(_MOST_ANSWER_BYTES))
+        except ConnectionRefusedError:
+            raise SilentError(
+                f"nobody listens at {self.url}: is the gate running, and is this its admin door?"
+            ) from None
+        except OSError as error:
+            raise SilentError(f"nobody answers at {self.url}: {type(error).__name__}") from None
+        except (HTTPException, msgspec.DecodeError) as error:
+            raise CommandError(f"{self.url} does not answer as a gate: {type(error).__name__}") from None
+        finally:
+            connection.close()
+
+
+def complaint(url: str, status: int, answer: Any) -> CommandError:
+    """Return the error for an answer that is none: what the gate said, and where a token goes."""
+    said = answer.get("error", {}).get("message", "") if isinstance(answer, dict) else ""
+    return CommandError(f"{url} answered {status}: {said}")
+
+
+def _listening(host: str, port: int) -> str:
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - listening there, asking here
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -1,0 +1,139 @@
+"""What a started gateway says: what runs, which limits were chosen and why, what to try, where the metrics are."""
+
+import os
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TextIO
+
+from millgate.cli.output import PLAIN_WIDTH
+
+if TYPE_CHECKING:
+    from millgate.gateway import Gateway
+    from millgate.wiring.chosen import Choice
+    from millgate.wiring.settings import Built
+
+# Select Graphic Rendition (ECMA-48, 8.3.117), as every terminal knows it.
+_BOLD: Final = "\x1b[1m"
+_DIM: Final = "\x1b[2m"
+_NORMAL: Final = "\x1b[0m"
+_GAP: Final = "  "
+# Reasons stay readable beside long names: a narrower terminal breaks the lines itself.
+_LEAST_WHY: Final = 20
+
+
+class Running(NamedTuple):
+    """A gateway that serves: its addresses (no slash at the end), its engines by name, its choices."""
+
+    url: str
+    admin_url: str
+    engines: Sequence[tuple[str, str]]
+    choices: Sequence["Choice"]
+    model: str
+    engine_note: str = ""
+    token_env: str | None = None
+    line_address: str = ""
+
+    @classmethod
+    def of(
+        cls, gateway: "Gateway", built: "Built", engine_note: str = "", token_env: str | None = None
+    ) -> Self:
+        """Read a started gateway; `engine_note` says more of its engine, `token_env` where the admin token is."""
+        settings = gateway.settings
+        admin = settings.admin
+        models = built.settings.engines[0].models
+        return cls(
+            url=_url(settings.host, gateway.port),
+            admin_url=_url(admin.host, gateway.admin.port) if admin and gateway.admin else "",
+            line_address=f"{settings.line.host}:{gateway.line_port}" if settings.line else "",
+            engines=[
+                (
+                    engine.name,
+                    _url(engine.host, engine.port, secure=engine.ssl is not None) + engine.base_path,
+                )
+                for engine in settings.engines
+            ],
+            choices=built.choices,
+            model=models[0] if models else "any",
+            engine_note=engine_note,
+            token_env=token_env,
+        )
+
+
+def show_banner(running: Running, stream: TextIO) -> None:
+    """Write the banner; the lines `listening` and `admin` have a form that other programs may read.
+
+    It comes without the library that draws the tables of other commands: a gateway would keep that for as long as
+    it serves, more than 1 MB of it. Raises OSError when the stream takes nothing.
+    """
+    from millgate import __version__
+
+    shows_styles = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+    def styled(style: str, text: str) -> str:
+        return f"{style}{text}{_NORMAL}" if shows_styles else text
+
+    header, *rows = _table(running.choices, _columns(stream))
+    lines = [
+        f"{styled(_BOLD, f'millgate {__version__}')} lets in what the engine can finish in time",
+        *_addresses(running),
+        "",
+        styled(_DIM, header),
+        *rows,
+        "",
+        styled(_DIM, "try"),
+        *(f"  {line}" for line in _hints(running)),
+    ]
+    stream.write("\n".join(lines) + "\n")
+    stream.flush()
+
+
+def _columns(stream: TextIO) -> int:
+    """Return how wide the terminal is; some say 0, and a file has no width."""
+    return (os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0) or PLAIN_WIDTH
+
+
+def _addresses(running: Running) -> Iterator[str]:
+    yield f"  listening  {running.url}"
+    yield f"  admin      {running.admin_url}"
+    if running.line_address:
+        yield f"  line       {running.line_address}"
+    for name, url in running.engines:
+        yield f"  engine     {name} at {url}{running.engine_note}"
+
+
+def _table(choices: Sequence["Choice"], columns: int) -> Iterator[str]:
+    """Yield the header and the lines of the limits; a long reason goes on below itself."""
+    rows = [("limit", "value", "why"), *choices]
+    names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
+    why_at = names + values + 2 * len(_GAP)
+    for name, value, why in rows:
+        start = f"{name:<{names}}{_GAP}{value:<{values}}{_GAP}"
+        first, *more = textwrap.wrap(why, max(_LEAST_WHY, columns - why_at)) or [""]
+        yield start + first
+        yield from (" " * why_at + part for part in more)
+
+
+def record(running: Running) -> dict[str, object]:
+    """Return what the banner says as plain data, for `--json`."""
+    return {
+        "url": running.url,
+        "admin_url": running.admin_url,
+        **({"line_address": running.line_address} if running.line_address else {}),
+        "engines": [{"name": name, "url": url} for name, url in running.engines],
+        "limits": [{"name": name, "value": value, "why": why} for name, value, why in running.choices],
+    }
+
+
+def _hints(running: Running) -> list[str]:
+    body = f'{{"model":"{running.model}","stream":true,"messages":[{{"role":"user","content":"Hello"}}]}}'
+    admin = f'curl -H "authorization: Bearer ${running.token_env}"' if running.token_env else "curl"
+    return [
+        f"curl -N {running.url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
+        f"{admin} {running.admin_url}/metrics        # counts and gauges for Prometheus",
+        f"{admin} {running.admin_url}/api/state      # everything the gate knows now",
+        f"{admin} '{running.admin_url}/api/explain?prompt_bytes=4000'  # what a request would be told now",
+    ]
+
+
+def _url(host: str, port: int, *, secure: bool = False) -> str:
+    return f"http{'s' if secure else ''}://{f'[{host}]' if ':' in host else host}:{port}"

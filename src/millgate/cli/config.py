@@ -1,0 +1,65 @@
+"""`millgate config`: check a file, show what is in force, print the reference and the JSON Schema."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from millgate.cli.output import print_json, print_line
+from millgate.cli.settings import FileOption, SetOption, load_or_fail
+
+config_app = typer.Typer(help="Check and describe configurations.", no_args_is_help=True)
+
+
+@config_app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="The file to check.", show_default=False)],
+    assignments: SetOption = None,
+) -> None:
+    """Say whether a file, with the environment laid over it, can be served: settings, names, certificates, secrets."""
+    from millgate.cli.compose import gateway_settings
+    from millgate.cli.exits import CommandError, ExitCode
+    from millgate.config.problems import ConfigError
+    from millgate.wiring.settings import build_settings
+
+    loaded = load_or_fail(file, assignments)
+    config = loaded.config
+    try:
+        gateway_settings(loaded)
+        build_settings(config, None, loaded.places)
+    except ConfigError as error:
+        raise CommandError(str(error), ExitCode.USAGE) from None
+    parts = [f"{len(config.engines)} engine(s)", f"{len(config.lanes)} lane(s)"]
+    if config.tenants:
+        parts.append(f"{len(config.tenants)} tenant(s)")
+    print_line(f"{file}: valid, {', '.join(parts)}")
+
+
+@config_app.command()
+def show(file: FileOption = None, assignments: SetOption = None) -> None:
+    """Print every setting in force as one line of JSON: seconds, bytes, counts. It holds no secrets."""
+    print_json(load_or_fail(file, assignments).config.model_dump(mode="json"))
+
+
+@config_app.command()
+def reference() -> None:
+    """Print the page that explains every setting, in Markdown."""
+    from millgate.config.reference import render_page
+
+    print_line(render_page().rstrip("\n"))
+
+
+@config_app.command()
+def schema() -> None:
+    """Print the JSON Schema, for editors that complete and check while one types."""
+    from millgate.config.schema import Config
+
+    print_json(Config.model_json_schema())
+
+
+@config_app.command()
+def metrics() -> None:
+    """Print the page that explains every metric, in Markdown."""
+    from millgate.observe.reference import render_page
+
+    print_line(render_page().rstrip("\n"))

@@ -1,0 +1,86 @@
+"""`millgate engine`: the embedded engine as a process of its own."""
+
+from typing import Annotated
+
+import typer
+
+from millgate.cli.exits import usage_error
+from millgate.cli.ports import address_error
+
+# Flags that are not called as their settings are.
+_FLAGS = {"stall_rate": "--stall", "stall_s": "--stall-seconds", "error_rate": "--error-in-stream"}
+
+FailRateOption = Annotated[
+    float, typer.Option(metavar="P", help="Share of requests that get a 500.", show_default="none")
+]
+StallOption = Annotated[
+    float,
+    typer.Option(metavar="P", help="Share of streams that stand still half-way.", show_default="none"),
+]
+ErrorOption = Annotated[
+    float,
+    typer.Option(
+        metavar="P", help="Share of streams that end half-way with an error event.", show_default="none"
+    ),
+]
+
+
+def engine(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="TCP port; 0 takes any free one.")] = 8000,
+    profile: Annotated[
+        str | None, typer.Option(help="Speed profile; a wrong name lists them.", show_default="demo")
+    ] = None,
+    model_name: Annotated[
+        str, typer.Option(help="The model that it lists; any name is answered.")
+    ] = "millgate-engine",
+    time_scale: Annotated[float, typer.Option(help="How much faster than the profile, at most 10.")] = 1.0,
+    max_num_seqs: Annotated[
+        int | None, typer.Option(help="Most sequences in a batch.", show_default="the profile's")
+    ] = None,
+    max_num_queued_reqs: Annotated[
+        int | None,
+        typer.Option(help="Refuse with 503 beyond so many waiting.", show_default="any number waits"),
+    ] = None,
+    max_model_len: Annotated[
+        int | None, typer.Option(help="Longest prompt and answer, tokens.", show_default="the KV cache")
+    ] = None,
+    tokens_per_event: Annotated[int, typer.Option(help="Tokens that one event of a stream carries.")] = 1,
+    ignore_hangups: Annotated[
+        bool, typer.Option("--ignore-hangups", help="Generate on for clients that left.")
+    ] = False,
+    fail_rate: FailRateOption = 0.0,
+    stall: StallOption = 0.0,
+    stall_seconds: Annotated[float, typer.Option(help="How long such a stream stands still.")] = 30.0,
+    error_in_stream: ErrorOption = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of the lengths of answers and of the troubles.")] = 1,
+) -> None:
+    """Run an engine that answers like vLLM, at the speed of a profile, without a GPU."""
+    from millgate.engine.profile import DEFAULT_PROFILE
+    from millgate.servers.emulator.run import run
+    from millgate.servers.emulator.settings import EmulatorSettings
+
+    try:
+        settings = EmulatorSettings(
+            host=host,
+            port=port,
+            profile=profile or DEFAULT_PROFILE,
+            model_name=model_name,
+            time_scale=time_scale,
+            max_num_seqs=max_num_seqs,
+            max_num_queued_reqs=max_num_queued_reqs,
+            max_model_len=max_model_len,
+            tokens_per_event=tokens_per_event,
+            ignore_hangups=ignore_hangups,
+            fail_rate=fail_rate,
+            stall_rate=stall,
+            stall_s=stall_seconds,
+            error_rate=error_in_stream,
+            seed=seed,
+        )
+    except ValueError as error:
+        raise usage_error(error, _FLAGS) from None
+    try:
+        run(settings)
+    except OSError as error:
+        raise address_error(error, host, port, "--port") from None

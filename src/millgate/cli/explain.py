@@ -1,0 +1,114 @@
+"""`millgate explain`: what a gate would do with a request now, asked of a running one or of an empty one."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from millgate.cli.asking import AdminDoor, AdminOption, SilentError, complaint
+from millgate.cli.exits import CommandError, ExitCode
+from millgate.cli.output import people, print_json, print_line
+from millgate.cli.settings import FileOption, SetOption
+
+if TYPE_CHECKING:
+    from millgate.config.load import Loaded
+
+MOST_REQUEST_BYTES: Final = 32 * 1024 * 1024
+_ANSWERED: Final = 200
+# The body says which endpoint it is for, as far as it differs.
+_PATHS: Final = {"messages": "/v1/chat/completions", "prompt": "/v1/completions", "input": "/v1/embeddings"}
+
+Answer = dict[str, Any]
+
+
+def explain(
+    request: Annotated[Path, typer.Argument(help="The body of a request, JSON.", show_default=False)],
+    admin: AdminOption = None,
+    config: FileOption = None,
+    assignments: SetOption = None,
+    path: Annotated[
+        str | None, typer.Option(help="Endpoint of the request.", show_default="by what the body holds")
+    ] = None,
+    tenant: Annotated[str, typer.Option(help="Tenant that asks.", show_default=False)] = "",
+    lane: Annotated[str | None, typer.Option(help="Lane of the request.", show_default="the first")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as one line of JSON.")] = False,
+) -> None:
+    """Say what would be decided about a request now, and the numbers behind it. Nothing is sent to an engine."""
+    description = {**describe(request, path), "tenant": tenant, "lane": lane}
+    door = AdminDoor(admin, config, assignments)
+    try:
+        status, answer = door.post("/api/explain", description)
+    except SilentError:
+        if admin is not None:
+            raise
+        people().print(f"nobody answers at {door.url}: this is what an empty gate would decide", markup=False)
+        status, answer = _ANSWERED, decide_on_empty(door.loaded, description)
+    if status != _ANSWERED:
+        raise complaint(door.url, status, answer)
+    if as_json:
+        print_json(answer)
+        return
+    for name, value in _flat(answer):
+        print_line(f"{name:<24} {value}")
+
+
+def describe(file: Path, path: str | None) -> dict[str, Any]:
+    """Return the facts of a request body that a decision needs; its content stays here."""
+    import msgspec
+
+    from millgate.dialects import DIALECTS
+    from millgate.dialects.clip import may_clip
+    from millgate.dialects.contract import BadInputError
+
+    try:
+        body = file.read_bytes()[: MOST_REQUEST_BYTES + 1]
+    except OSError as error:
+        raise CommandError(f"{file}: cannot be read: {error.strerror}", ExitCode.USAGE) from None
+    if path is None:
+        try:
+            keys = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        except (msgspec.DecodeError, RecursionError):
+            raise CommandError(f"{file}: is not a JSON object", ExitCode.USAGE) from None
+        path = next((known for key, known in _PATHS.items() if key in keys), "")
+    readers = [found for dialect in DIALECTS.values() if (found := dialect.readers.get(path.encode()))]
+    if not readers:
+        raise CommandError(f"--path: {path or 'give one'}: no endpoint that takes a permit", ExitCode.USAGE)
+    try:
+        facts = readers[0](body)
+    except BadInputError as error:
+        raise CommandError(f"{file}: {error.message}", ExitCode.USAGE) from None
+    return {
+        "prompt_bytes": len(body) if facts.text_bytes is None else facts.text_bytes,
+        "body_bytes": len(body),
+        "max_tokens": facts.max_tokens,
+        "min_tokens": facts.min_tokens,
+        "fixed_tokens": facts.fixed_tokens,
+        "may_clip": may_clip(body),
+        "answers": facts.answers,
+        "stream": facts.stream,
+        "model": facts.model,
+    }
+
+
+def decide_on_empty(loaded: "Loaded", description: Mapping[str, Any]) -> Answer:
+    """Return what a gate with this configuration, on which nothing runs or waits, would decide."""
+    from millgate.config.problems import ConfigError
+    from millgate.servers.admin.queries import ExplainQuery, plain_explanation
+    from millgate.wiring.governor import build_governor
+    from millgate.wiring.settings import build_settings
+
+    try:
+        built = build_settings(loaded.config, None, loaded.places)
+    except ConfigError as error:
+        raise CommandError(str(error), ExitCode.USAGE) from None
+    governor = build_governor(built.settings, 0.0)
+    return plain_explanation(governor.explain(ExplainQuery(**description).arrival(), 0.0))
+
+
+def _flat(answer: Answer, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in answer.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif value is not None:
+            yield f"{prefix}{name}", round(value, 4) if isinstance(value, float) else value

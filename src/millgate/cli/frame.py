@@ -1,0 +1,269 @@
+"""One frame of `millgate top`: a gate's state as tables; what arrives is the answer of `/api/state`.
+
+The gate may be anybody's: names are shown without what a terminal would obey, and a field that is missing is a dash.
+"""
+
+from collections.abc import Iterable, Iterator
+from math import sqrt
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+State = dict[str, Any]
+_UNKNOWN: Final = "-"
+_LONGEST_NAME: Final = 40
+_FULL, _HIGH = 1.0, 0.8
+
+
+def frame(url: str, state: State, before: State | None, silence: str = "") -> RenderableType:
+    """Return the frame of this state; rates are those since `before`, dashes without it. `silence` is why it is old."""
+    passed_s = _number(state, "now") - _number(before, "now") if before is not None else 0.0
+    parts: list[RenderableType] = [_title(url, state, silence), *_warnings(state)]
+    parts += [_lanes(state, before, passed_s), _lane_times(state)]
+    parts += [_engines(state), _engine_times(state), _load(state), _retries(state)]
+    refused = _refused(state, before, passed_s)
+    return Group(*parts, refused) if refused is not None else Group(*parts)
+
+
+def _title(url: str, state: State, silence: str) -> Text:
+    title = Text.assemble(("millgate ", "bold"), _clean(url))
+    if state.get("draining"):
+        title.append("  draining", "yellow")
+    if silence:
+        title.append(f"  no answer: {_clean(silence, 200)}", "red")
+    title.append("   q ends", "dim")
+    return title
+
+
+def _warnings(state: State) -> Iterator[Text]:
+    """Yield alarms and advice in words."""
+    for pool in _rows(state, "pools"):
+        if (alarm := pool.get("alarm")) is not None:
+            yield Text(f"! {_clean(alarm.get('words', ''), 300)}", "yellow")
+    for lane in _rows(state, "lanes"):
+        if advice := lane.get("slo", {}).get("advice"):
+            yield Text(f"! {_clean(advice, 300)}", "red")
+
+
+def _lanes(state: State, before: State | None, passed_s: float) -> Table:
+    table = _table("lane", "held", "oldest", "wait", "run", "in/s", "good/s", "refused/s", "good 5m", "burn")
+    earlier = {lane.get("name"): lane for lane in _rows(before or {}, "lanes")}
+    for lane in _rows(state, "lanes"):
+        was = earlier.get(lane.get("name"))
+        short = (lane.get("slo") or {}).get("short") or {}
+        table.add_row(
+            _name(lane.get("name", "")),
+            _count(lane, "held"),
+            _seconds(lane, "oldest_held_s"),
+            _seconds(lane, "expected_wait_s"),
+            _count(lane, "running"),
+            *(_rate(lane, was, what, passed_s) for what in ("arrived", "outcomes.good", "outcomes.yielded")),
+            _percent(short, "good_share"),
+            _decimal(short, "burn"),
+        )
+    return table
+
+
+def _lane_times(state: State) -> Table:
+    """Return what answers take, Little's law (running, admitted a second, stay, what is left over), and the window."""
+    table = _table("lane", "ttft p95", "p99", "tpot p95", "p99", "L", "lambda", "W", "residual", "window")
+    for lane in _rows(state, "lanes"):
+        slo, little = lane.get("slo") or {}, lane.get("little") or {}
+        table.add_row(
+            _name(lane.get("name", "")),
+            *(_seconds(slo.get(time), share) for time in ("ttft", "tpot") for share in ("p95", "p99")),
+            _decimal(little, "mean_running"),
+            _decimal(little, "admitted_per_s"),
+            _seconds(little, "mean_stay_s"),
+            _percent(little, "residual"),
+            _seconds(lane.get("lately"), "window_s"),
+        )
+    return table
+
+
+def _engines(state: State) -> Table:
+    """Return permits and limits, and the engine's own gauges: running, waiting, KV in use."""
+    table = _table("engine", "state", "run", "left", "KV", "prefill", "drain/s", "own gauges")
+    for engine in _rows(state, "engines"):
+        own = f"{_count(engine, 'seen_running')}+{_count(engine, 'seen_waiting')} {_percent(engine, 'seen_kv_share')}"
+        table.add_row(
+            _name(engine.get("name", "")),
+            Text("up", "green") if engine.get("up") else Text("down", "red"),
+            _used(engine, "running", "limit"),
+            _count(engine, "departing"),
+            _share(engine, "kv_tokens", "kv_limit"),
+            _share(engine, "prefill_tokens", "prefill_limit"),
+            _decimal(engine, "drain_per_s"),
+            own,
+        )
+    return table
+
+
+def _engine_times(state: State) -> Table:
+    """Return what is expected of engines, what was measured in the last minute, and how much of prompts was cached.
+
+    Each ± is one standard deviation: of streams from each other, and of the time between tokens.
+    """
+    table = _table("engine", "ttft", "tpot", "streams", "±", "tokens", "±", "cached")
+    for engine in _rows(state, "engines"):
+        lately = engine.get("lately")
+        table.add_row(
+            _name(engine.get("name", "")),
+            _seconds(engine, "expected_ttft_s"),
+            _seconds(engine, "expected_tpot_s"),
+            _seconds(lately, "tpot_mean_s"),
+            _deviation(lately, "tpot_variance"),
+            _seconds(lately, "gap_mean_s"),
+            _deviation(lately, "gap_variance"),
+            _percent(lately, "prefix_hit_share"),
+        )
+    return table
+
+
+def _load(state: State) -> Table:
+    table = _table("pool", "load", "calm", "occupancy", "trend/s", "accel", "backlog", "full in")
+    for pool in _rows(state, "pools"):
+        signals = pool.get("warning") or {}
+        table.add_row(
+            _name(" ".join(str(name) for name in pool.get("engines", ()))),
+            _percent(signals, "load"),
+            _percent(signals, "calm_load"),
+            _percent(signals, "occupancy"),
+            _decimal(signals, "trend", 4),
+            _decimal(signals, "acceleration", 4),
+            _seconds(signals, "backlog_s"),
+            _seconds(signals, "time_to_full_s"),
+        )
+    return table
+
+
+def _retries(state: State) -> Text:
+    retries = state.get("retries") or {}
+    shown = (
+        ("amplification", _decimal(retries, "amplification", 2)),
+        ("retry budget", f"{_count(retries, 'budget_spent')} of {_decimal(retries, 'budget')}"),
+        ("expected back", _count(retries, "places")),
+        ("recognised", _count(retries, "recognised")),
+        ("hints kept", _hints(state)),
+        ("early", _count(retries, "early")),
+        ("wasted tokens", _count(state, "wasted_output_tokens")),
+    )
+    return Text("  ".join(f"{name} {value}" for name, value in shown))
+
+
+def _hints(state: State) -> str:
+    """Return how many of the hints that were followed were kept, over all lanes since the start."""
+    kept = sum([_number(lane, "hints_kept") for lane in _rows(state, "lanes")])
+    broken = sum([_number(lane, "hints_broken") for lane in _rows(state, "lanes")])
+    return f"{kept:,.0f} of {kept + broken:,.0f}"
+
+
+def _refused(state: State, before: State | None, passed_s: float) -> Text | None:
+    """Return the refusals by reason, since the start and now; None while there was none."""
+    reasons: dict[str, list[str]] = {}
+    earlier = {lane.get("name"): lane for lane in _rows(before or {}, "lanes")}
+    for lane in _rows(state, "lanes"):
+        for reason in lane.get("yields") or {}:
+            rate = _rate(lane, earlier.get(lane.get("name")), f"yields.{reason}", passed_s)
+            said = f"{_clean(lane.get('name', ''))} {_count(lane['yields'], reason)} ({rate}/s)"
+            reasons.setdefault(_clean(reason), []).append(said)
+    if not reasons:
+        return None
+    return Text("refused  " + "  ".join(f"{reason}: {', '.join(said)}" for reason, said in reasons.items()))
+
+
+# ---- cells
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column(first, no_wrap=True)
+    for name in others:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _rows(state: State, name: str) -> Iterable[State]:
+    return [row for row in state.get(name) or () if isinstance(row, dict)]
+
+
+def _clean(text: object, longest: int = _LONGEST_NAME) -> str:
+    """Return text that a terminal only shows."""
+    return "".join(each if each.isprintable() else "?" for each in str(text)[:longest])
+
+
+def _name(text: object) -> Text:
+    """Return a name for a cell, where plain strings could hold markup."""
+    return Text(_clean(text))
+
+
+def _number(record: State | None, path: str) -> float:
+    """Return what the dotted path leads to, 0 where it leads nowhere."""
+    value: Any = record
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _known(record: State | None, name: str) -> float | None:
+    value = record.get(name) if isinstance(record, dict) else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _count(record: State | None, name: str) -> str:
+    value = _known(record, name)
+    return _UNKNOWN if value is None else f"{value:,.0f}"
+
+
+def _decimal(record: State | None, name: str, digits: int = 1) -> str:
+    value = _known(record, name)
+    return _UNKNOWN if value is None else f"{value:,.{digits}f}"
+
+
+def _percent(record: State | None, name: str) -> str:
+    value = _known(record, name)
+    return _UNKNOWN if value is None else f"{100.0 * value:.0f} %"
+
+
+def _deviation(record: State | None, name: str) -> str:
+    """Return the square root of a variance, as a time."""
+    value = _known(record, name)
+    return _UNKNOWN if value is None else _time(sqrt(max(0.0, value)))
+
+
+def _seconds(record: State | None, name: str) -> str:
+    value = _known(record, name)
+    return _UNKNOWN if value is None else _time(value)
+
+
+def _time(value: float) -> str:
+    return f"{1000.0 * value:.0f} ms" if 0.0 < value < 1.0 else f"{value:.1f} s"
+
+
+def _rate(record: State, before: State | None, path: str, passed_s: float) -> str:
+    """Return how fast a count rises; a dash when there is nothing to compare with or the gate has started anew."""
+    risen = _number(record, path) - _number(before, path)
+    if before is None or passed_s <= 0.0 or risen < 0.0:
+        return _UNKNOWN
+    return f"{risen / passed_s:.1f}"
+
+
+def _used(record: State, name: str, limit: str) -> Text:
+    """Return use and limit, coloured by how full it is."""
+    most = _known(record, limit)
+    return Text(f"{_count(record, name)}/{_count(record, limit)}", _colour(record, name, most))
+
+
+def _share(record: State, name: str, limit: str) -> Text:
+    """Return how full it is, or the use where there is no limit."""
+    most = _known(record, limit)
+    if not most:
+        return Text(_count(record, name))
+    return Text(f"{100.0 * _number(record, name) / most:.0f} %", _colour(record, name, most))
+
+
+def _colour(record: State, name: str, most: float | None) -> str:
+    share = _number(record, name) / most if most else 0.0
+    return "red" if share >= _FULL else "yellow" if share >= _HIGH else ""

@@ -1,0 +1,88 @@
+"""The `millgate` command. Only typer is imported here; the module of a command is imported when it is asked for."""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Final, NoReturn
+
+import typer
+from typer.exceptions import TyperException
+
+from millgate.cli.exits import EXIT_CODES_HELP, CommandError, ExitCode
+from millgate.cli.output import print_error, print_line
+
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "run": ("run_all", "run_all"),
+    "serve": ("serve", "serve"),
+    "engine": ("engine", "engine"),
+    "check": ("config", "check"),
+    "explain": ("explain", "explain"),
+    "why": ("why", "why"),
+    "top": ("top", "top"),
+    "size": ("sim", "size"),
+    "send": ("line", "send"),
+    "ping": ("line", "ping"),
+    "version": ("main", "version"),
+    "key": ("key", "key_app"),
+    "demo": ("demo", "demo_app"),
+    "config": ("config", "config_app"),
+    "sim": ("sim", "sim_app"),
+}
+"""Every command in the order of the help: its module in this room, and there its function or its own commands."""
+
+
+def version() -> None:
+    """Print the version."""
+    from millgate import __version__
+
+    print_line(__version__)
+
+
+def command_line(names: Iterable[str] = tuple(COMMANDS)) -> typer.Typer:
+    """Return the command line that knows these commands, all by default; their modules are imported."""
+    app = typer.Typer(
+        name="millgate",
+        help="The overload-control gateway for LLM inference: a hard cap, bounded queues, true retry hints.",
+        epilog=EXIT_CODES_HELP,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_group)
+    for name in names:
+        module, attribute = COMMANDS[name]
+        found = getattr(import_module(f"millgate.cli.{module}"), attribute)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name)(found)
+    return app
+
+
+def _group() -> None:
+    """Keep a lone command a subcommand."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; every foreseeable error becomes one line on stderr each."""
+    # A gateway keeps what it has imported for as long as it serves. The help, and who mistypes, needs all names.
+    asked = [name for name in arguments[:1] if name in COMMANDS]
+    try:
+        result = command_line(asked or COMMANDS)(list(arguments), standalone_mode=False)
+    except TyperException as error:
+        if message := error.format_message():  # who named no command has been shown the help
+            print_error(message)
+        return ExitCode.USAGE
+    except CommandError as error:
+        print_error(str(error))
+        return error.code
+    except typer.Exit as error:
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return ExitCode.INTERRUPTED
+    return result if isinstance(result, int) else ExitCode.OK
+
+
+def run() -> NoReturn:
+    """Run this process's command line and end the process with its exit code."""
+    sys.exit(main(sys.argv[1:]))

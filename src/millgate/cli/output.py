@@ -1,0 +1,58 @@
+"""Where words go: one line of JSON, or a plain result, to stdout; everything for people to stderr."""
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from millgate.cli.exits import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PLAIN_WIDTH = 160
+"""Of what goes to a file or a pipe, where no terminal says how wide it is."""
+
+
+def print_line(text: str) -> None:
+    """Write one line to stdout at once; raises CommandError when nobody can take it."""
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except OSError as error:
+        # What is still buffered would be written, and fail again, at exit.
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, sys.stdout.fileno())
+        os.close(silence)
+        raise CommandError(f"cannot write to stdout: {error.strerror}", ExitCode.FAILURE) from None
+
+
+def print_json(value: Any) -> None:
+    """Write `value` as one line of JSON to stdout."""
+    import msgspec
+
+    print_line(msgspec.json.encode(value).decode())
+
+
+def print_error(message: str) -> None:
+    """Write every line of `message` to stderr after the command's name; a closed stderr is nobody's concern."""
+    try:
+        for line in message.splitlines() or ["failed"]:
+            sys.stderr.write(f"millgate: {line}\n")
+        sys.stderr.flush()
+    except OSError:
+        return
+
+
+def people() -> "Console":
+    """Return the console for people: stderr, plain when it is not a terminal or NO_COLOR is set.
+
+    Nobody reading it is no reason to stop what the command is for: it falls silent.
+    """
+    from rich.console import Console
+
+    class People(Console):
+        def on_broken_pipe(self) -> None:
+            self.quiet = True
+
+    width = None if sys.stderr.isatty() else PLAIN_WIDTH
+    return People(stderr=True, highlight=False, width=width)

@@ -1,0 +1,97 @@
+"""`millgate run`: the gateway and an embedded engine behind it, for a first look; what `make run` does."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millgate.cli.exits import CommandError, ExitCode, usage_error
+from millgate.cli.serve import AdminPortOption, JsonOption, PortOption, announcer
+from millgate.cli.settings import SetOption, flag, load_or_fail
+
+if TYPE_CHECKING:
+    from millgate.config.load import Loaded
+    from millgate.demos.processes import Child
+    from millgate.gateway import Gateway
+    from millgate.wiring.settings import Built
+
+ENGINE_NAME = "embedded"
+_CHILD_LOOK_S = 0.5
+
+
+def run_all(
+    port: PortOption = None,
+    admin_port: AdminPortOption = None,
+    profile: Annotated[
+        str | None, typer.Option(help="The embedded engine's speed profile.", show_default="demo")
+    ] = None,
+    assignments: SetOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Start an embedded engine, which needs no GPU, and the gateway in front of it; Ctrl-C ends both."""
+    from millgate.demos.processes import ChildError, Children
+    from millgate.engine.profile import DEFAULT_PROFILE, find_profile
+
+    try:
+        profile = find_profile(profile or DEFAULT_PROFILE).name
+    except ValueError as error:
+        raise usage_error(error) from None
+    engine = {"url": "http://127.0.0.1:1", "name": ENGINE_NAME, "profile": profile}
+    instead = flag("millgate run", "engines", [engine])
+    flags = [
+        *flag("--port", "listen.port", port),
+        *flag("--admin-port", "admin.port", admin_port),
+    ]
+    load_or_fail(None, assignments, flags, instead)  # a wrong flag is told before anything is started
+    try:
+        with Children() as children:
+            child = children.start(["engine", "--port", "0", "--profile", profile])
+            engine_port = child.await_ready({"port": r"(?:port=|http://[^ ]*:)(\d+)"})["port"]
+            flags += flag("millgate run", "engines.0.url", f"http://127.0.0.1:{engine_port}")
+            note = f" (profile {profile}, process {child.process_id})"
+            load = partial(load_or_fail, None, assignments, flags, instead)
+            loaded = load()
+            return _serve_with(child, loaded, announcer(loaded, as_json=as_json, engine_note=note), load)
+    except ChildError as error:
+        raise CommandError(str(error), ExitCode.ENGINE_LOST) from None
+
+
+def _serve_with(
+    child: "Child",
+    loaded: "Loaded",
+    announce: Callable[["Gateway", "Built"], None],
+    load: Callable[[], "Loaded"],
+) -> int:
+    """Serve until a signal, or until the child dies (ChildError)."""
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve_beside(child, loaded, announce, load))
+
+
+async def _serve_beside(
+    child: "Child",
+    loaded: "Loaded",
+    announce: Callable[["Gateway", "Built"], None],
+    load: Callable[[], "Loaded"],
+) -> ExitCode:
+    from millgate.cli.compose import serve_configuration
+
+    serving = asyncio.ensure_future(serve_configuration(loaded, announce, load))
+    watching = asyncio.ensure_future(_watch(child))
+    await asyncio.wait((serving, watching), return_when=asyncio.FIRST_COMPLETED)
+    for task in (serving, watching):
+        task.cancel()
+    await asyncio.wait((serving, watching))
+    if serving.cancelled():
+        watching.result()
+    return serving.result()
+
+
+async def _watch(child: "Child") -> None:
+    """Raise ChildError soon after the child has died."""
+    while True:
+        child.check()
+        await asyncio.sleep(_CHILD_LOOK_S)

@@ -1,0 +1,145 @@
+"""`millgate serve`: the gateway in front of engines that run already."""
+
+import contextlib
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millgate.cli.settings import FileOption, SetOption, flag, load_or_fail
+
+if TYPE_CHECKING:
+    from millgate.config.load import Loaded
+    from millgate.config.overrides import Override
+    from millgate.gateway import Gateway
+    from millgate.wiring.settings import Built
+
+PortOption = Annotated[int | None, typer.Option(help="TCP port; 0 takes any free one.", show_default="8080")]
+AdminPortOption = Annotated[
+    int | None, typer.Option(help="TCP port of the admin door; 0 takes any free one.", show_default="8081")
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="When ready, print addresses and limits as one line of JSON on stdout.")
+]
+
+LinePortOption = Annotated[
+    int | None,
+    typer.Option(help="TCP port of the line door (newline-delimited JSON); 0 takes any.", show_default="off"),
+]
+LinePathOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="Path of the engines that its payloads are posted to.",
+        show_default="/v1/chat/completions",
+    ),
+]
+
+LogOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="File for one line of JSON per attempt; - is stdout. SIGHUP opens it anew.",
+        show_default="none",
+    ),
+]
+
+
+def serve(
+    config: FileOption = None,
+    upstream: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="An engine's base address; may be repeated.", show_default=False),
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
+    port: PortOption = None,
+    admin_port: AdminPortOption = None,
+    max_inflight: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Most streams at once, per engine.", show_default="asked or 64"),
+    ] = None,
+    max_queue: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N", help="Most attempts that wait; 0 holds none.", show_default="what can be served"
+        ),
+    ] = None,
+    ttft_slo: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Time to the first token that is good, and the deadline.", show_default="10s"
+        ),
+    ] = None,
+    assignments: SetOption = None,
+    line_port: LinePortOption = None,
+    line_path: LinePathOption = None,
+    log_attempts: LogOption = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Allow an address that can be reached from outside.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Stand in front of engines and let in what they can finish in time. A flag wins over MILLGATE_ variables, they over the file."""
+    flags = [
+        *(flag("--upstream", f"engines.{index}.url", url)[0] for index, url in enumerate(upstream or ())),
+        *flag("--host", "listen.host", host),
+        *flag("--port", "listen.port", port),
+        *flag("--admin-port", "admin.port", admin_port),
+        *flag("--max-inflight", "engines.*.max_inflight", max_inflight),
+        *flag("--max-queue", "lanes.*.max_queue", max_queue),
+        *flag("--ttft-slo", "lanes.*.ttft_slo", ttft_slo),
+        *_deadline_of_slo(ttft_slo),
+        *flag("--insecure", "listen.insecure", insecure or None),
+        *flag("--line-port", "line.port", line_port),
+        *flag("--line-path", "line.path", line_path),
+        *flag("--log-attempts", "records.log_attempts", log_attempts),
+    ]
+    # Other engines than the file's: what the file says of its own engines says nothing of these.
+    instead = flag("--upstream", "engines", [{"url": url} for url in upstream] if upstream else None)
+    load = partial(load_or_fail, config, assignments, flags, instead)
+    loaded = load()
+    return serve_loaded(loaded, announcer(loaded, as_json=as_json), load)
+
+
+def _deadline_of_slo(ttft_slo: str | None) -> list["Override"]:
+    """Take back a deadline that a file gives: without one it is the time of the flag."""
+    from millgate.config.overrides import override
+
+    return [] if ttft_slo is None else [override("lanes.*.deadline", None, "--ttft-slo")]
+
+
+def serve_loaded(
+    loaded: "Loaded",
+    on_ready: Callable[["Gateway", "Built"], None],
+    reload: Callable[[], "Loaded"] | None = None,
+) -> int:
+    """Serve on a loop of its own and return the exit code; at SIGHUP the configuration is read by `reload`."""
+    import asyncio
+
+    import uvloop
+
+    from millgate.cli.compose import serve_configuration
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(serve_configuration(loaded, on_ready, reload))
+
+
+def announcer(
+    loaded: "Loaded", *, as_json: bool, engine_note: str = ""
+) -> Callable[["Gateway", "Built"], None]:
+    """Return what tells people, and with `as_json` programs, that the gateway serves."""
+    from millgate.cli.banner import Running, record, show_banner
+    from millgate.cli.output import print_json
+
+    token_env = loaded.config.admin.token_env if loaded.admin_token else None
+
+    def announce(gateway: "Gateway", built: "Built") -> None:
+        running = Running.of(gateway, built, engine_note, token_env)
+        with contextlib.suppress(OSError):  # a full disk behind stderr costs the banner, not the gateway
+            show_banner(running, sys.stderr)
+        if as_json:
+            print_json(record(running))
+
+    return announce

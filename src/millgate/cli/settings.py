@@ -1,0 +1,62 @@
+"""From flags to a loaded configuration: the part that `serve`, `run` and `config` share."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from millgate.cli.exits import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from millgate.config.load import Loaded
+    from millgate.config.overrides import Override
+
+FileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        envvar="MILLGATE_CONFIG",
+        metavar="FILE",
+        help="Configuration file (YAML).",
+        show_default=False,
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Set any setting, e.g. lanes.interactive.max_queue=100; may be repeated.",
+        show_default=False,
+    ),
+]
+
+
+def load_or_fail(
+    file: Path | None,
+    assignments: Iterable[str] | None = None,
+    flags: Iterable["Override"] = (),
+    instead: Iterable["Override"] = (),
+) -> "Loaded":
+    """Return the configuration: flags over --set over environment over file over defaults.
+
+    `instead` replaces parts of the file first. Raises CommandError with one line for each problem.
+    """
+    from millgate.config.load import load_config
+    from millgate.config.overrides import from_assignment
+    from millgate.config.problems import ConfigError
+
+    try:
+        given = [*map(from_assignment, assignments or ()), *flags]
+        return load_config(file, os.environ, given, instead=instead)
+    except ConfigError as error:
+        raise CommandError(str(error), ExitCode.USAGE) from None
+
+
+def flag(name: str, path: str, value: Any) -> list["Override"]:
+    """Return what the flag `name` sets at the dotted `path`; nothing when it was not given (None)."""
+    from millgate.config.overrides import override
+
+    return [] if value is None else [override(path, value, name)]

@@ -1,0 +1,357 @@
+"""`millgate sim`: experiments, validation and bounds in virtual time."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from millgate.cli.exits import CommandError, ExitCode
+from millgate.cli.output import people, print_json, print_line
+from millgate.cli.parallel import in_parallel
+
+if TYPE_CHECKING:
+    from millgate.engine.profile import EngineProfile
+    from millgate.sim.experiments.contract import Answer, Experiment, Measured
+    from millgate.sim.truths.rows import Row
+
+sim_app = typer.Typer(
+    help="The same governor in virtual time: experiments, truths, bounds.", no_args_is_help=True
+)
+
+# Lengths by name come for ever; this many make a picture.
+_SPEC_REQUESTS = 10_000
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one line of JSON on stdout.")]
+
+
+@sim_app.command()
+def validate(
+    as_json: JsonOption = False,
+    measured: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Judge the simulator against this measured engine run instead."),
+    ] = None,
+    processes: Annotated[int | None, typer.Option(help="Processes.", show_default="all processors")] = None,
+) -> int:
+    """Hold the governor against closed forms, or the simulator against a measured engine run."""
+    if measured is not None:
+        return _validate_measured(measured, as_json=as_json)
+    rows = _validation_rows(processes)
+    if as_json:
+        print_json({"rows": [asdict(row) for row in rows]})
+    else:
+        _show_rows(rows)
+    return ExitCode.OK if all(row.ok for row in rows) else ExitCode.FAILURE
+
+
+def _validation_rows(processes: int | None) -> "list[Row]":
+    from millgate.sim.truths.exact import exact_rows
+    from millgate.sim.truths.rows import PARTS, all_truths, judge, run_part
+
+    truths = all_truths()
+    tasks = [(index, part) for index in range(len(truths)) for part in range(PARTS)]
+    tallies = in_parallel(run_part, tasks, "validating", processes)
+    rows = exact_rows()
+    for index, truth in enumerate(truths):
+        rows += judge(truth, tallies[index * PARTS : (index + 1) * PARTS])
+    return rows
+
+
+def _show_rows(rows: "list[Row]") -> None:
+    from rich.table import Table
+
+    table = Table("truth", "expected", "got", "standard error", "arrivals", "")
+    for row in rows:
+        verdict = "ok" if row.ok else "[red]off[/red]"
+        table.add_row(
+            row.name, f"{row.expected:.6g}", f"{row.got:.6g}", f"{row.stderr:.2g}", f"{row.n:,}", verdict
+        )
+    people().print(table)
+    people().print(f"{sum(row.ok for row in rows)} of {len(rows)} rows ok")
+
+
+def _validate_measured(folder: Path, *, as_json: bool) -> int:
+    from millgate.sim.measured.judge import judge
+    from millgate.sim.measured.run import read_run
+    from millgate.sim.measured.tables import MeasuredError
+
+    try:
+        verdict = judge(read_run(folder))
+    except (MeasuredError, OSError) as error:
+        raise CommandError(f"--measured: {error}", ExitCode.USAGE) from None
+    if as_json:
+        print_json(verdict.as_dict())
+        return ExitCode.OK
+    from rich.table import Table
+
+    table = Table("simulated against measured", "TTFT", "TPOT", "E2E", "makespan")
+    fitted = f"{verdict.overhead_ms:.2f} ms a step, second half"
+    for name, errors in (("nothing fitted", verdict.errors), (fitted, verdict.fitted)):
+        table.add_row(name, *(f"{value:+.1%}" for value in asdict(errors).values()))
+    people().print(table)
+    return ExitCode.OK
+
+
+@sim_app.command("list")
+def list_experiments(as_json: JsonOption = False) -> None:
+    """List the experiments that `sim run` knows."""
+    from millgate.sim.experiments.catalogue import EXPERIMENTS
+
+    if as_json:
+        print_json([{"name": each.name, "question": each.question} for each in EXPERIMENTS.values()])
+        return
+    for experiment in EXPERIMENTS.values():
+        print_line(f"{experiment.name:18} {experiment.question}")
+
+
+@sim_app.command()
+def run(
+    what: Annotated[str, typer.Argument(metavar="NAME|FILE.yaml", help="An experiment by name, or a file.")],
+    seeds: Annotated[int | None, typer.Option(min=1, max=1000, help="Seeds.", show_default="its own")] = None,
+    as_json: JsonOption = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a self-contained report.")] = None,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the picture alone.")] = None,
+    processes: Annotated[int | None, typer.Option(help="Processes.", show_default="all processors")] = None,
+    knobs: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KNOB=VALUE", help="Turn a knob of the experiment.")
+    ] = None,
+) -> None:
+    """Run an experiment over several seeds and say what came out."""
+    from millgate.sim.experiments.contract import answer
+
+    turned = _knobs(knobs or [])
+    experiment, run_one, key = _find_experiment(what, turned)
+    count = seeds or experiment.seeds
+    arms = [(index, seed) for seed in range(1, count + 1) for index in range(len(experiment.arms))]
+    rest = (turned,) if turned else ()
+    tasks = [(key, index, seed, *rest) for index, seed in arms]
+    measured = in_parallel(run_one, tasks, experiment.name, processes)
+    runs = [(experiment.arms[index], one) for (index, _), one in zip(arms, measured, strict=True)]
+    result = answer(experiment, runs)
+    if html is not None:
+        from millgate.sim.report.page import page
+
+        command = f"millgate sim run {what}{_as_typed(turned)} --seeds {count} --html {html.name}"
+        _write("--html", html, page(result, command))
+    if svg is not None:
+        from millgate.sim.report.drawing import drawing
+
+        _write("--svg", svg, drawing(result))
+    if as_json:
+        print_json(result.as_dict())
+    else:
+        _show_answer(result)
+
+
+def _knobs(assignments: list[str]) -> dict[str, str]:
+    """Return what is set, by name."""
+    turned = {}
+    for assignment in assignments:
+        name, sign, value = assignment.partition("=")
+        if not sign:
+            raise CommandError(f"--set: {assignment!r} is not KNOB=VALUE", ExitCode.USAGE)
+        turned[name.strip()] = value.strip()
+    return turned
+
+
+def _as_typed(turned: dict[str, str]) -> str:
+    return "".join([f" --set {name}={value}" for name, value in turned.items()])
+
+
+def _find_experiment(
+    what: str, turned: dict[str, str]
+) -> "tuple[Experiment, Callable[..., Measured], str | Path]":
+    """Return the experiment, what runs one of its arms in another process, and by which key."""
+    from millgate.config.problems import ConfigError
+    from millgate.sim.experiments.catalogue import EXPERIMENTS, chosen, run_arm
+    from millgate.sim.experiments.file import file_experiment, run_file_arm
+
+    if what in EXPERIMENTS:
+        try:
+            return chosen(what, turned), run_arm, what
+        except ValueError as error:
+            raise CommandError(f"--set: {error}", ExitCode.USAGE) from None
+    path = Path(what)
+    if path.suffix not in {".yaml", ".yml"}:
+        raise CommandError(
+            f"{what!r} is neither a YAML file nor one of {', '.join(EXPERIMENTS)}", ExitCode.USAGE
+        )
+    if turned:
+        raise CommandError("--set: an experiment file has its settings in it", ExitCode.USAGE)
+    try:
+        return file_experiment(path), run_file_arm, path
+    except ConfigError as error:
+        raise CommandError(str(error), ExitCode.USAGE) from None
+
+
+def _write(flag: str, file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"{flag}: {file}: {error.strerror}", ExitCode.USAGE) from None
+
+
+def _show_answer(result: "Answer") -> None:
+    from rich.table import Table
+
+    table = Table("series", result.x_label, f"{result.y_label} (95 % interval)", title=result.question)
+    for place in result.places:
+        chosen = place.metrics[result.metric]
+        table.add_row(
+            place.series, f"{place.x:g}", f"{chosen.mean:.3f} ({chosen.low:.3f} to {chosen.high:.3f})"
+        )
+    people().print(table)
+    for name, value in result.facts.items():
+        people().print(f"{name}: {value:.4g}")
+
+
+@sim_app.command()
+def replay(
+    trace: Annotated[str, typer.Argument(metavar="TRACE|SPEC", help="A trace file, or lengths by name.")],
+    engines: Annotated[int, typer.Option(min=1, max=10_000, help="Engines.")] = 1,
+    profile: Annotated[str, typer.Option(help="Their profile.")] = "llama3-8b_h100_tp1",
+    max_inflight: Annotated[
+        int | None, typer.Option(min=1, help="Cap of each engine.", show_default="the profile's batch")
+    ] = None,
+    slo: Annotated[str, typer.Option(help="Time to the first token that is still good.")] = "10s",
+    policy: Annotated[str, typer.Option(help="What decides; a wrong name lists them.")] = "gate",
+    rate: Annotated[float, typer.Option(min=0.001, help="Requests a second, for lengths by name.")] = 20.0,
+    faster: Annotated[float, typer.Option(min=0.001, help="Let the trace run so many times faster.")] = 1.0,
+    requests: Annotated[int | None, typer.Option(min=1, help="Most requests.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed.")] = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a trace pass through the gate once, and say what came of it and how fast that was simulated."""
+    from dataclasses import replace
+    from time import perf_counter, process_time
+
+    from millgate.core.settings import LaneSettings
+    from millgate.sim.fleet import Fleet, uniform_fleet
+    from millgate.sim.policies import POLICIES
+    from millgate.sim.randomness import Streams
+    from millgate.sim.replay import replay as replayed
+    from millgate.sim.traces import shaping
+    from millgate.sim.traces.sources import open_trace
+    from millgate.wiring.chosen import PREFILL_TOKENS
+
+    if policy not in POLICIES:
+        raise CommandError(f"--policy: {policy!r} is not one of {', '.join(POLICIES)}", ExitCode.USAGE)
+    slo_s = _seconds("--slo", slo)
+    # What `millgate serve` runs by default: interactive work, shortest first, and the prefill meter.
+    lane = LaneSettings("interactive", ttft_slo_s=slo_s, deadline_s=slo_s, order="short_first")
+    fleet = uniform_fleet(_profile(profile), engines, [lane], max_inflight=max_inflight)
+    metered = tuple(replace(engine, prefill_tokens=PREFILL_TOKENS) for engine in fleet.settings.engines)
+    fleet = Fleet(replace(fleet.settings, engines=metered), fleet.profiles)
+    try:
+        if requests is None and not Path(trace).is_file():
+            requests = _SPEC_REQUESTS
+        jobs = shaping.faster(open_trace(trace, Streams(seed), rate, inf), faster)
+        began, began_cpu = perf_counter(), process_time()
+        result = replayed(jobs if requests is None else shaping.first(jobs, requests), fleet, policy)
+    except ValueError as error:
+        raise CommandError(str(error), ExitCode.USAGE) from None
+    wall_s, cpu_s = perf_counter() - began, process_time() - began_cpu
+    speed = {"wall_s": wall_s, "cpu_s": cpu_s, "requests_per_cpu_s": result.summary.requests / cpu_s}
+    if as_json:
+        print_json({**result.summary.as_dict(), "virtual_s": result.lasted_s, "speed": speed})
+        return
+    _show_replay(result.summary.as_dict(), speed)
+
+
+def _show_replay(summary: dict[str, Any], speed: dict[str, float]) -> None:
+    from rich.table import Table
+
+    table = Table("what", "value")
+    for name, value in summary.items():
+        if isinstance(value, dict):
+            text = ", ".join(f"{key} {each:,.4g}" for key, each in value.items()) or "none"
+        else:
+            text = f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
+        table.add_row(name.replace("_", " "), text)
+    people().print(table)
+    people().print(
+        f"simulated in {speed['wall_s']:.2f} s: {speed['requests_per_cpu_s']:,.0f} requests a CPU second"
+    )
+
+
+def _seconds(flag: str, text: str) -> float:
+    from millgate.config.units import parse_duration
+
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise CommandError(f"{flag}: {error}", ExitCode.USAGE) from None
+    if not seconds > 0.0:
+        raise CommandError(f"{flag}: must be above 0, got {text}", ExitCode.USAGE)
+    return seconds
+
+
+def _profile(name: str) -> "EngineProfile":
+    from millgate.engine.profile import find_profile
+
+    try:
+        return find_profile(name)
+    except ValueError as error:
+        raise CommandError(f"--{error}", ExitCode.USAGE) from None
+
+
+@sim_app.command()
+def bound(
+    trace: Annotated[str, typer.Argument(metavar="TRACE|SPEC", help="A trace file, or lengths by name.")],
+    slo: Annotated[str, typer.Option(help="Time to the first token that is still good.")] = "2s",
+    engines: Annotated[int, typer.Option(min=1, max=10_000, help="Engines.")] = 1,
+    profile: Annotated[str, typer.Option(help="Their profile.")] = "llama3-8b_h100_tp1",
+    rate: Annotated[float, typer.Option(min=0.001, help="Requests a second, for lengths by name.")] = 20.0,
+    faster: Annotated[float, typer.Option(min=0.001, help="Let the trace run so many times faster.")] = 1.0,
+    lasts: Annotated[str, typer.Option(help="How long requests come, for lengths by name.")] = "300s",
+    seed: Annotated[int, typer.Option(help="Seed.")] = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what share of a load could be good at most, and what surely can."""
+    from millgate.sim.bounds.bound import bound as bound_of
+    from millgate.sim.randomness import Streams
+    from millgate.sim.traces.shaping import faster as sped_up
+    from millgate.sim.traces.sources import open_trace
+
+    slo_s, lasts_s, chosen = _seconds("--slo", slo), _seconds("--lasts", lasts), _profile(profile)
+    try:
+        jobs = sped_up(open_trace(trace, Streams(seed), rate, lasts_s), faster)
+        result = bound_of(jobs, chosen, engines, slo_s)
+    except ValueError as error:
+        raise CommandError(str(error), ExitCode.USAGE) from None
+    if as_json:
+        print_json(result.as_dict())
+        return
+    for name, value in result.as_dict().items():
+        print_line(f"{name:12} {value:,.0f}" if name == "requests" else f"{name:12} {value:.3f}")
+
+
+def size(
+    rate: Annotated[float, typer.Option(min=0.0001, max=1e6, help="Requests per second.")],
+    latency: Annotated[str, typer.Option(help="Time of one request on its engine, e.g. 4s.")],
+    max_wait: Annotated[str, typer.Option(help="The longest that a user would wait in the queue.")] = "10s",
+    prompt_tokens: Annotated[float, typer.Option(min=1, help="Mean prompt.")] = 1000.0,
+    output_tokens: Annotated[float, typer.Option(min=1, help="Mean answer.")] = 250.0,
+    profile: Annotated[
+        str | None, typer.Option(help="Engine profile, to count engines.", show_default="none")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what to set for max_inflight and queue, and why."""
+    from millgate.sim.calculator import advise
+
+    chosen = None if profile is None else _profile(profile)
+    latency_s, max_wait_s = _seconds("--latency", latency), _seconds("--max-wait", max_wait)
+    advice = advise(rate, latency_s, max_wait_s, chosen, prompt_tokens, output_tokens)
+    if as_json:
+        print_json([asdict(each) for each in advice])
+        return
+    from rich.table import Table
+
+    table = Table("what", "value", "why")
+    for each in advice:
+        table.add_row(each.name, each.value, each.why)
+    people().print(table)

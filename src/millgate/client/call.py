@@ -1,0 +1,157 @@
+"""One call from its first attempt to its last answer, as a conversation without I/O.
+
+The same generator serves four transports (two libraries, each synchronous and asynchronous): it says what to do
+next (stand in line, send, throw an answer away, sleep) and is told what came of it.
+
+Retries never multiply: what comes back to the SDK has been retried here as often as it may be, and says
+`x-should-retry: false`. There is no hedging: a second copy of a request is load without information.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Final, NamedTuple
+
+from millgate.client.answers import Meaning, Verdict, backoff_s, judge
+from millgate.client.home import Home, Turn
+from millgate.client.pace import Cost
+
+_DEADLINE: Final = "x-millgate-deadline-ms"
+_RETRY_COUNT: Final = "x-stainless-retry-count"
+_TICKET: Final = "x-millgate-ticket"
+
+
+class StandInLine(NamedTuple):
+    """Wait until this turn has been sent."""
+
+    turn: Turn
+
+
+class Send(NamedTuple):
+    """Send the request with these headers set; answer with a Head, or throw what was raised."""
+
+    headers: Mapping[str, str]
+
+
+class Discard(NamedTuple):
+    """Close the last answer unread."""
+
+
+class Sleep(NamedTuple):
+    """Do nothing for so long."""
+
+    seconds: float
+
+
+class Head(NamedTuple):
+    """The status and the headers of an answer; the mapping ignores case."""
+
+    status: int
+    headers: Mapping[str, str]
+
+
+class Final_(NamedTuple):  # noqa: N801 - Final is a word of typing
+    """Hand the last answer to the caller; `leaving` is to be told when its body is over.
+
+    Without an answer (`answered` False) the retry budget is used up and a refusal is made up here.
+    """
+
+    answered: bool
+    quiet: bool
+    leaving: "Leaving | None"
+
+
+Step = StandInLine | Send | Discard | Sleep
+Conversation = Generator[Step, Head | None, Final_]
+
+
+class Asked(NamedTuple):
+    """What is known of a call: its body, whether it can be sent again, its headers as they came, its time in seconds."""
+
+    body: bytes
+    replayable: bool
+    headers: Mapping[str, str]
+    allowed_s: float | None
+
+
+def converse(
+    home: Home, asked: Asked, wake: Callable[[], object], clock: Callable[[], float]
+) -> Conversation:
+    """Lead one call to its end; closing the generator early ends the call's turn."""
+    started, order, cost = clock(), home.next_order(), Cost.of(asked.body)
+    retries = int(asked.headers.get(_RETRY_COUNT) or 0) if _is_count(asked.headers) else 0
+    if retries == 0:
+        home.began()
+    elif not home.may_retry():
+        # The SDK retries what never got an answer; an outage must not triple its load.
+        return Final_(answered=False, quiet=True, leaving=None)
+    ticket, blind, own = "", 0, 0
+    while True:
+        turn = Turn(order, cost, wake)
+        home.enter(turn)
+        try:
+            yield StandInLine(turn)
+            head = yield Send(_headers(asked, ticket, retries + own, own, clock() - started))
+            assert head is not None
+            verdict = judge(head.status, head.headers)
+            pause_s = verdict.hint_s if verdict.hint_s is not None else backoff_s(own)
+            blind += verdict.hint_s is None
+            if not _again(home, asked, verdict, own, blind, clock() + pause_s - started):
+                return Final_(
+                    answered=True,
+                    quiet=asked.replayable and verdict.meaning is not Meaning.FINAL,
+                    leaving=Leaving(home, turn, verdict.meaning),
+                )
+            yield Discard()
+        except BaseException:
+            home.leave(turn)
+            raise
+        home.leave(turn, refused=verdict.meaning is Meaning.REFUSED)
+        ticket = head.headers.get(_TICKET) or ""
+        own += 1
+        yield Sleep(pause_s)
+
+
+def _again(home: Home, asked: Asked, verdict: Verdict, retries: int, blind: int, back_after_s: float) -> bool:
+    """Whether to come back after this answer, which would be `back_after_s` after the call began."""
+    manners = home.manners
+    if not verdict.retry or not asked.replayable or retries >= manners.max_retries:
+        return False
+    if verdict.hint_s is None and blind > manners.max_blind_retries:
+        return False
+    if asked.allowed_s is not None and back_after_s >= asked.allowed_s:
+        return False
+    return home.may_retry()
+
+
+def _headers(asked: Asked, ticket: str, count: int, own: int, spent_s: float) -> Mapping[str, str]:
+    """Return what this attempt says beside the request: how long it may take, and that it is a retry."""
+    headers = {}
+    if asked.allowed_s is not None and _DEADLINE not in asked.headers:
+        headers[_DEADLINE] = str(max(1, round((asked.allowed_s - spent_s) * 1000)))
+    if own:
+        headers[_RETRY_COUNT] = str(count)
+    if ticket:
+        headers[_TICKET] = ticket
+    return headers
+
+
+class Leaving:
+    """The end of an answered call: `now` when its body is over, `lost` when nobody knows the body any more."""
+
+    def __init__(self, home: Home, turn: Turn, meaning: Meaning) -> None:
+        self._home = home
+        self._turn = turn
+        self._meaning = meaning
+
+    def now(self) -> None:
+        """End the call; again is harmless."""
+        meaning = self._meaning
+        self._home.leave(self._turn, served=meaning is Meaning.FINAL, refused=meaning is Meaning.REFUSED)
+
+    def lost(self) -> None:
+        """End the call soon: a finaliser may run while this very thread holds the home's lock."""
+        if not self._turn.over:
+            self._home.lost.append(self._turn)
+
+
+def _is_count(headers: Mapping[str, str]) -> bool:
+    return (headers.get(_RETRY_COUNT) or "").isdigit()

@@ -1,0 +1,151 @@
+"""What this process knows of one host, shared by every client of it: the line at home, the window, the budgets.
+
+A burst waits here, in order, where waiting is free and can be cancelled, instead of at the server, where every
+attempt costs both sides. For threads and for any number of loops.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from typing import Final
+from weakref import WeakValueDictionary
+
+from millgate.client.pace import Cost, Limits, Pace
+from millgate.client.window import RetryBudget, Window
+
+_LOOK_S: Final = 1.0
+"""Whoever waits looks this often by itself, for answers that were lost and woke nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """How calls to one host behave; the first client of a host sets them for the process.
+
+    `max_inflight` bounds the window. `retry_share` of the calls, and `retry_floor`, may be retries. `max_retries`
+    bounds one call's retries, `max_blind_retries` those without a hint (as the SDKs' own). `limits` are the
+    provider's, where known.
+    """
+
+    max_inflight: int = 1000
+    retry_share: float = 0.2
+    retry_floor: float = 10.0
+    max_retries: int = 8
+    max_blind_retries: int = 2
+    limits: Limits = field(default_factory=Limits)
+
+
+class Turn:
+    """One attempt's place in the line; `wake` is called, from any thread, when it may look again."""
+
+    __slots__ = ("cost", "number", "order", "over", "sent", "wake")
+
+    def __init__(self, order: int, cost: Cost, wake: Callable[[], object]) -> None:
+        self.order = order
+        self.cost = cost
+        self.wake = wake
+        self.sent = False
+        self.over = False
+        self.number = 0
+
+    def __lt__(self, other: "Turn") -> bool:
+        return self.order < other.order
+
+
+class Home:
+    """One host's line; every method is quick and thread-safe."""
+
+    def __init__(self, manners: Manners, clock: Callable[[], float] = time.monotonic) -> None:
+        self.manners = manners
+        self.window = Window(manners.max_inflight)
+        self.budget = RetryBudget(manners.retry_share, manners.retry_floor)
+        self._pace = Pace(manners.limits, clock())
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._line: list[Turn] = []
+        self.lost: deque[Turn] = deque()
+        """Calls whose answer nobody knows any more, to be ended by whoever comes next."""
+        # Who waits at the front for the pace, and knows it.
+        self._told: Turn | None = None
+        self.next_order = count(1).__next__
+        """Returns a call's place among all calls: older calls go first, retries too."""
+
+    def enter(self, turn: Turn) -> None:
+        """Stand in line; the turn is woken when it may go."""
+        with self._lock:
+            heappush(self._line, turn)
+            self._pump()
+
+    def look(self, turn: Turn) -> float:
+        """Return how long to wait at most before looking again; sends whoever may go."""
+        with self._lock:
+            wait_s = self._pump()
+            at_front = bool(self._line) and self._line[0] is turn
+            return min(wait_s, _LOOK_S) if at_front and wait_s is not None else _LOOK_S
+
+    def leave(self, turn: Turn, *, served: bool = False, refused: bool = False) -> None:
+        """End a turn, in line or in flight; again is harmless."""
+        with self._lock:
+            if turn.over:
+                return
+            turn.over = True
+            if turn.sent:
+                self.window.inflight -= 1
+                if served:
+                    self.window.answered()
+                elif refused:
+                    self.window.refused(turn.number)
+            self._pump()
+
+    def began(self) -> None:
+        """Count a first attempt."""
+        with self._lock:
+            self.budget.deposit()
+
+    def may_retry(self) -> bool:
+        """Pay for a retry; return whether there was anything to pay with."""
+        with self._lock:
+            return self.budget.withdraw()
+
+    @property
+    def waiting(self) -> int:
+        """How many calls stand in line."""
+        with self._lock:
+            return sum(not turn.over for turn in self._line)
+
+    def _pump(self) -> float | None:
+        """Send from the front of the line what may go; return how long the front has to wait for its pace."""
+        line, now = self._line, self._clock()
+        while self.lost:
+            turn = self.lost.popleft()
+            if not turn.over:
+                turn.over = True
+                self.window.inflight -= 1
+        while line and (line[0].over or self.window.has_room):
+            front = line[0]
+            if not front.over:
+                wait_s = self._pace.wait_s(front.cost, now)
+                if wait_s > 0.0:
+                    if self._told is not front:
+                        self._told = front
+                        front.wake()
+                    return wait_s
+                self._pace.take(front.cost)
+                front.number = self.window.send()
+                front.sent = True
+                front.wake()
+            heappop(line)
+        return None
+
+
+_HOMES: WeakValueDictionary[tuple[str, str, int | None], Home] = WeakValueDictionary()
+_HOMES_LOCK = threading.Lock()
+
+
+def home_of(scheme: str, host: str, port: int | None, manners: Manners) -> Home:
+    """Return the process's one home of this host; `manners` count when it is new."""
+    with _HOMES_LOCK:
+        return _HOMES.setdefault((scheme, host, port), Home(manners))

@@ -1,0 +1,414 @@
+"""A client of the line door: uploads in checked chunks, comes back when told to, synchronous and asyncio.
+
+    with LineClient("127.0.0.1:7777") as client:
+        sent = client.send(b'{"model": "m", "messages": [...]}', want_result=True)
+
+The dialogue of one job is a generator without I/O, so both clients are the same client. A job that is refused comes
+back with its last chunk on the same connection: the server still has the rest, and knows the job by its age.
+"""
+
+import asyncio
+import hashlib
+import random
+import socket
+import ssl as tls
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, Final, NamedTuple, Self
+
+from millgate.dialects.line import (
+    PORT,
+    Chunk,
+    FrameError,
+    Manifest,
+    Reply,
+    Request,
+    Status,
+    Verb,
+    read_reply,
+    write_request,
+)
+
+CHUNK_BYTES: Final = 48 * 1024
+"""64 KiB in base64: a quarter of the longest line that the published daemon takes."""
+_MOST_LINE_BYTES: Final = 1024 * 1024
+_NO_HINT_S: Final = 0.5
+"""The published daemon's constant, for a server that yields without a hint."""
+_LONGEST_HINT_S: Final = 60.0
+
+
+class LineError(Exception):
+    """The exchange has failed: connection, protocol, or a payload that the server does not take."""
+
+
+class YieldedError(LineError):
+    """The server has no slot, after every allowed retry; `hint_s` is when it says to come back."""
+
+    def __init__(self, hint_s: float) -> None:
+        super().__init__(f"the server is busy; it says to come back in {hint_s:.1f} s")
+        self.hint_s = hint_s
+
+
+class AbortedError(LineError):
+    """The server has ended the job or the connection for good; `need` says why."""
+
+    def __init__(self, need: str) -> None:
+        super().__init__(f"the server has aborted: {need or 'no reason given'}")
+        self.need = need
+
+
+class Sent(NamedTuple):
+    """One executed job: the answer if it was wanted, how often it was refused, how long the engine took."""
+
+    result: bytes | None
+    content_type: str
+    yields: int
+    backend_ms: int
+    reply: Reply
+
+
+class Pinged(NamedTuple):
+    """How the server stands."""
+
+    ready: bool
+    inflight: int
+    cap: int
+    reply: Reply
+
+
+class Write(NamedTuple):
+    """Send this line."""
+
+    line: bytes
+
+
+class Read(NamedTuple):
+    """Wait for the next reply."""
+
+
+class Pause(NamedTuple):
+    """Do nothing for so long."""
+
+    seconds: float
+
+
+class Told(NamedTuple):
+    """What somebody who watches may want to see: every reply, and how much of the payload has been taken."""
+
+    reply: Reply
+    taken_bytes: int
+
+
+Step = Write | Read | Pause
+Dialogue = Generator[Step, Reply | None, Any]
+Watch = Callable[[Told], None]
+
+
+class _Job(NamedTuple):
+    """One payload to be sent, and how."""
+
+    payload: bytes
+    name: str
+    content_type: str
+    chunk_bytes: int
+    want_result: bool
+    retries: int
+    token: str
+    watch: Watch | None
+
+    def manifest(self) -> Manifest:
+        """Return what is said about the payload."""
+        chunks = max(1, -(-len(self.payload) // self.chunk_bytes))
+        digest = hashlib.sha256(self.payload).hexdigest()
+        sizes = (len(self.payload), self.chunk_bytes, chunks)
+        return Manifest("payload", self.content_type, "", "", *sizes, digest, self.want_result)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the payload in pieces."""
+        for index, offset in enumerate(range(0, len(self.payload), self.chunk_bytes)):
+            piece = self.payload[offset : offset + self.chunk_bytes]
+            yield Chunk(
+                "payload", index, offset, hashlib.sha256(piece).hexdigest(), b64encode(piece).decode()
+            )
+
+
+class _Upload:
+    """The dialogue of one job."""
+
+    def __init__(self, job: _Job) -> None:
+        self._job = job
+        self._seq = 0
+        self._taken = 0
+        self._yields = 0
+        self._result: bytearray | None = None
+        self._manifest: Manifest | None = None
+
+    def run(self) -> Dialogue:
+        """Lead the dialogue and return what became of the job."""
+        job = self._job
+        yield from self._until_taken(manifest=job.manifest())
+        last: Chunk | None = None
+        for chunk in job.chunks():
+            if last is not None:
+                yield from self._until_taken(chunk=last)
+                self._taken += min(job.chunk_bytes, len(job.payload))
+            last = chunk
+        assert last is not None
+        return (yield from self._finish(last))
+
+    def _until_taken(self, *, manifest: Manifest | None = None, chunk: Chunk | None = None) -> Dialogue:
+        """Send a frame until the server has it; it may be without memory for a while."""
+        while True:
+            yield self._frame(manifest, chunk)
+            reply = yield from self._read()
+            if reply.status is not Status.YIELD:
+                return
+            yield Pause(self._pause_s(reply))
+
+    def _finish(self, last: Chunk) -> Dialogue:
+        """Send the last chunk until the job has been executed; `clarify/ok` means that it still works."""
+        yield self._frame(None, last)
+        while True:
+            reply = yield from self._read()
+            if reply.status is Status.DONE:
+                return self._sent(reply)
+            if reply.status is Status.YIELD:
+                self._result = self._manifest = None
+                yield Pause(self._pause_s(reply))
+                yield self._frame(None, last)
+            elif reply.verb is Verb.RESULT:
+                self._take_result(reply)
+
+    def _read(self) -> Generator[Step, Reply | None, Reply]:
+        """Return the next reply about this job; raises LineError for what ends it."""
+        while True:
+            reply = yield Read()
+            assert reply is not None
+            if self._job.watch is not None:
+                self._job.watch(Told(reply, self._taken))
+            if reply.status is Status.ABORT:
+                raise AbortedError(reply.need)
+            if reply.status is Status.NEED:
+                raise LineError(f"the server does not take what was sent: {reply.need}")
+            if reply.job == self._job.name:
+                return reply
+
+    def _frame(self, manifest: Manifest | None, chunk: Chunk | None) -> Write:
+        self._seq += 1
+        job = self._job
+        return Write(write_request(Request(Verb.SHARE, job.name, self._seq, 0, manifest, chunk, job.token)))
+
+    def _pause_s(self, reply: Reply) -> float:
+        hint_s = reply.retry_hint_ms / 1000 if reply.retry_hint_ms else _NO_HINT_S * random.random()  # noqa: S311 - no secret
+        self._yields += 1
+        if self._yields > self._job.retries:
+            raise YieldedError(hint_s)
+        return min(hint_s, _LONGEST_HINT_S)
+
+    def _take_result(self, reply: Reply) -> None:
+        if reply.manifest is not None:
+            self._manifest, self._result = reply.manifest, bytearray()
+        elif reply.chunk is not None and self._result is not None:
+            try:
+                piece = b64decode(reply.chunk.bytes_b64, validate=True)
+            except ValueError:
+                raise LineError("a piece of the result is not base64") from None
+            if hashlib.sha256(piece).hexdigest() != reply.chunk.sha256:
+                raise LineError("a piece of the result does not match its digest")
+            self._result += piece
+
+    def _sent(self, reply: Reply) -> Sent:
+        backend_ms = reply.receipt("cdr.backend.ms") or 0
+        if self._result is None or self._manifest is None:
+            return Sent(None, "", self._yields, backend_ms, reply)
+        if hashlib.sha256(self._result).hexdigest() != self._manifest.sha256:
+            raise LineError("the result does not match its digest")
+        return Sent(bytes(self._result), self._manifest.content_type, self._yields, backend_ms, reply)
+
+
+def _ping(token: str, watch: Watch | None) -> Dialogue:
+    yield Write(write_request(Request(Verb.PING, "J_ping", 1, token=token)))
+    reply = yield Read()
+    assert reply is not None
+    if watch is not None:
+        watch(Told(reply, 0))
+    if reply.status is not Status.OK:
+        raise AbortedError(reply.need)
+    inflight, cap = reply.receipt("backend.inflight") or 0, reply.receipt("backend.cap") or 0
+    return Pinged(reply.receipt("server.health") == 1, inflight, cap, reply)
+
+
+class _Addressed:
+    """What both clients are told: `address` is `host[:port]`, `timeout_s` the longest silence."""
+
+    def __init__(
+        self,
+        address: str = f"127.0.0.1:{PORT}",
+        *,
+        token: str = "",
+        timeout_s: float = 20.0,
+        retries: int = 50,
+        ssl: tls.SSLContext | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        self._host, self._port = _split(address)
+        self._token = token
+        self._timeout_s = timeout_s
+        self._retries = retries
+        self._ssl = ssl
+        self._watch = watch
+        self._jobs = 0
+
+    def _upload(
+        self, payload: bytes, job: str, content_type: str, chunk_bytes: int, *, want_result: bool
+    ) -> Dialogue:
+        if not payload:
+            raise LineError("the payload is empty")
+        self._jobs += 1
+        name = job or f"J_{self._jobs}"
+        return _Upload(
+            _Job(
+                payload,
+                name,
+                content_type,
+                chunk_bytes,
+                want_result,
+                self._retries,
+                self._token,
+                self._watch,
+            )
+        ).run()
+
+
+class LineClient(_Addressed):
+    """Speaks to one server over one connection, one job at a time."""
+
+    def __enter__(self) -> Self:
+        try:
+            plain = socket.create_connection((self._host, self._port), self._timeout_s)
+            self._socket = self._ssl.wrap_socket(plain, server_hostname=self._host) if self._ssl else plain
+        except OSError as error:
+            raise LineError(f"cannot connect to {self._host}:{self._port}: {error}") from error
+        self._reader = self._socket.makefile("rb")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.close()
+        self._socket.close()
+
+    def send(
+        self,
+        payload: bytes,
+        *,
+        job: str = "",
+        content_type: str = "application/json",
+        chunk_bytes: int = CHUNK_BYTES,
+        want_result: bool = False,
+    ) -> Sent:
+        """Have this payload executed; raises YieldedError, AbortedError or LineError."""
+        sent: Sent = self._lead(
+            self._upload(payload, job, content_type, chunk_bytes, want_result=want_result)
+        )
+        return sent
+
+    def ping(self) -> Pinged:
+        """Ask how the server stands."""
+        pinged: Pinged = self._lead(_ping(self._token, self._watch))
+        return pinged
+
+    def _lead(self, dialogue: Dialogue) -> Any:
+        heard: Reply | None = None
+        try:
+            while True:
+                step = dialogue.send(heard)
+                heard = None
+                if isinstance(step, Write):
+                    self._socket.sendall(step.line)
+                elif isinstance(step, Pause):
+                    time.sleep(step.seconds)
+                else:
+                    heard = _parse(self._reader.readline(_MOST_LINE_BYTES))
+        except StopIteration as stop:
+            return stop.value
+        except OSError as error:
+            raise LineError(f"the connection to {self._host}:{self._port} has failed: {error}") from error
+
+
+class AsyncLineClient(_Addressed):
+    """The same for asyncio."""
+
+    async def __aenter__(self) -> Self:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                self._reader, self._writer = await asyncio.open_connection(
+                    self._host, self._port, ssl=self._ssl, limit=_MOST_LINE_BYTES
+                )
+        except OSError as error:
+            raise LineError(f"cannot connect to {self._host}:{self._port}: {error}") from error
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._writer.close()
+
+    async def send(
+        self,
+        payload: bytes,
+        *,
+        job: str = "",
+        content_type: str = "application/json",
+        chunk_bytes: int = CHUNK_BYTES,
+        want_result: bool = False,
+    ) -> Sent:
+        """Have this payload executed; raises YieldedError, AbortedError or LineError."""
+        sent: Sent = await self._lead(
+            self._upload(payload, job, content_type, chunk_bytes, want_result=want_result)
+        )
+        return sent
+
+    async def ping(self) -> Pinged:
+        """Ask how the server stands."""
+        pinged: Pinged = await self._lead(_ping(self._token, self._watch))
+        return pinged
+
+    async def _lead(self, dialogue: Dialogue) -> Any:
+        heard: Reply | None = None
+        while True:
+            try:
+                step = dialogue.send(heard)
+            except StopIteration as stop:
+                return stop.value
+            heard = None
+            try:
+                heard = await self._do(step)
+            except (OSError, ValueError) as error:
+                raise LineError(f"the connection to {self._host}:{self._port} has failed: {error}") from error
+
+    async def _do(self, step: Step) -> Reply | None:
+        if isinstance(step, Pause):
+            await asyncio.sleep(step.seconds)
+            return None
+        async with asyncio.timeout(self._timeout_s):
+            if isinstance(step, Write):
+                self._writer.write(step.line)
+                await self._writer.drain()
+                return None
+            return _parse(await self._reader.readline())
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, colon, port = address.rpartition(":")
+    if not colon or port.endswith("]"):
+        return address.strip("[]"), PORT
+    if not port.isdigit() or not 0 < int(port) < 65536:
+        raise LineError(f"{address!r} is not an address: write host:port")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _parse(line: bytes) -> Reply:
+    if not line.endswith(b"\n"):
+        raise LineError("the server has closed the connection")
+    try:
+        return read_reply(line)
+    except FrameError as error:
+        raise LineError(str(error)) from error

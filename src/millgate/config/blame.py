@@ -1,0 +1,162 @@
+"""Pydantic's findings in our words: the setting, what is allowed, and the nearest key for a typing error."""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from millgate.config import units
+from millgate.config.problems import Place, Problem, SettingPath
+from millgate.config.schema import Config
+
+# Bounds that pydantic reports, in the words of a sentence after the setting's name.
+_BOUNDS = {
+    "greater_than_equal": ("ge", "must be at least"),
+    "greater_than": ("gt", "must be more than"),
+    "less_than_equal": ("le", "must be at most"),
+    "less_than": ("lt", "must be less than"),
+}
+_SHAPES = {
+    "model_type": "must be a mapping",
+    "model_attributes_type": "must be a mapping",
+    "tuple_type": "must be a list",
+}
+_SECRET_WORDS = ("token", "secret", "password", "api_key", "apikey", "authorization")
+
+
+def explain(error: ValidationError, places: Mapping[SettingPath, Place]) -> list[Problem]:
+    """Return one problem for each finding, at the nearest place that is known."""
+    details = error.errors(include_url=False)
+    located = [tuple(detail["loc"]) for detail in details]
+    problems = []
+    for detail, path in zip(details, located, strict=True):
+        # A list is called too short when its items were refused: the items' own problems say more.
+        inner = any(len(other) > len(path) and other[: len(path)] == path for other in located)
+        if not (detail["type"] == "too_short" and inner):
+            problems.append(Problem(_nearest_place(path, places), path, _message(detail, path)))
+    return sorted(problems, key=_reading_order)
+
+
+def section_of(path: SettingPath) -> type[BaseModel] | None:
+    """Return the section whose keys the last part of `path` chooses from, None outside the schema."""
+    section: type[BaseModel] | None = Config
+    for part in path[:-1]:
+        if isinstance(part, str):
+            field = section.model_fields.get(part) if section else None
+            section = inner_section(field.annotation) if field else None
+    return section
+
+
+def field_of(path: SettingPath) -> FieldInfo | None:
+    """Return the declaration of the setting at `path`, None where there is none."""
+    section = section_of(path) if path else None
+    return section.model_fields.get(str(path[-1])) if section else None
+
+
+def is_duration(field: FieldInfo) -> bool:
+    """Say whether the setting is a time, written with a unit."""
+    return _parser(field) is units.parse_duration
+
+
+def is_size(field: FieldInfo) -> bool:
+    """Say whether the setting is a number of bytes."""
+    return _parser(field) is units.parse_size
+
+
+def _parser(field: FieldInfo) -> Any:
+    for item in all_metadata(field):
+        if isinstance(item, BeforeValidator):
+            return item.func
+    return None
+
+
+def all_metadata(field: FieldInfo) -> Iterator[Any]:
+    """Yield every constraint of the setting, those inside `X | None` included."""
+    yield from field.metadata
+    for argument in get_args(field.annotation):
+        yield from getattr(argument, "__metadata__", ())
+
+
+def inner_section(annotation: Any) -> type[BaseModel] | None:
+    """Return the section that a setting of this type holds, alone or in a list; None for a plain value."""
+    if get_origin(annotation) in {Union, UnionType, tuple}:
+        found = [inner_section(argument) for argument in get_args(annotation)]
+        return next((section for section in found if section), None)
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _nearest_place(path: SettingPath, places: Mapping[SettingPath, Place]) -> Place | None:
+    for length in range(len(path), -1, -1):
+        if path[:length] in places:
+            return places[path[:length]]
+        # An override may have set something inside what does not exist, as MILLGATE_LISTN__PORT does.
+        within = [known for known in places if length and known[:length] == path]
+        if within:
+            return places[within[0]]
+    return None
+
+
+def _reading_order(problem: Problem) -> tuple[str, int, int]:
+    place = problem.place or Place("")
+    return place.source, place.line or 0, place.column or 0
+
+
+def _message(detail: ErrorDetails, path: SettingPath) -> str:
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind == "missing":
+        return _missing(path)
+    if kind == "extra_forbidden":
+        return _unknown_key(path)
+    if kind in _BOUNDS:
+        name, words = _BOUNDS[kind]
+        return f"{words} {_amount(context[name], path)}, not {units.shown(detail['input'])}"
+    if kind == "literal_error":
+        return f"must be one of {context['expected']}, not {units.shown(detail['input'])}{_near(detail['input'], context['expected'])}"
+    if kind == "string_pattern_mismatch":
+        return f"must match {context['pattern']}, not {units.shown(detail['input'])}"
+    if kind in {"too_short", "too_long"}:
+        bound = context.get("min_length", context.get("max_length"))
+        return f"must have at {'least' if kind == 'too_short' else 'most'} {bound} items, not {context['actual_length']}"
+    if kind in _SHAPES:
+        return f"{_SHAPES[kind]}, not {type(detail['input']).__name__}"
+    return detail["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+
+
+def _missing(path: SettingPath) -> str:
+    if path == ("engines",):
+        return "is missing: name an engine with --upstream http://host:port or under `engines:`"
+    return "is missing"
+
+
+def _unknown_key(path: SettingPath) -> str:
+    key, section = str(path[-1]), section_of(path)
+    known = list(section.model_fields) if section else []
+    near = difflib.get_close_matches(key, known, n=1)
+    if near:
+        return f"is not a setting; did you mean `{near[0]}`?"
+    if any(word in key.lower() for word in _SECRET_WORDS):
+        return (
+            "is not a setting: secrets come from the environment, and `admin.token_env` and "
+            "`engines[].api_key_env` name the variables"
+        )
+    return f"is not a setting; known here: {', '.join(known)}"
+
+
+def _near(given: object, expected: str) -> str:
+    near = difflib.get_close_matches(
+        str(given), [word.strip("' ") for word in expected.replace(" or ", ",").split(",")], n=1
+    )
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _amount(bound: float, path: SettingPath) -> str:
+    field = field_of(path)
+    if field and is_duration(field):
+        return units.format_duration(float(bound))
+    if field and is_size(field):
+        return units.format_size(int(bound))
+    return f"{bound:,}"

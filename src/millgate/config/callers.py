@@ -1,0 +1,90 @@
+"""Who may ask, and how both sides prove who they are: tenants, certificates, authorities."""
+
+from typing import Self
+
+from pydantic import Field, field_serializer, model_validator
+
+from millgate.config.section import Section
+from millgate.config.values import Count, FilePath, KeyHash, Name, Number
+
+MAX_KEYS = 1000
+_SHOWN_DIGITS = 8
+"""How much of a stored hash leaves the process: enough to find the line in a file, nothing to try keys against."""
+
+
+class ListenTlsConfig(Section):
+    """TLS for clients of the HTTP door; files are read at the start and again at every reload."""
+
+    cert: FilePath = Field(description="Certificate of this gateway with its chain, PEM.")
+    key: FilePath = Field(description="Private key of the certificate, PEM, without a passphrase.")
+    client_ca: FilePath | None = Field(
+        default=None,
+        description="Authorities, PEM; a client must show a certificate of one of them. Default: none is asked for.",
+    )
+
+
+class EngineTlsConfig(Section):
+    """TLS towards one engine, whose certificate is always verified; for a `https` address."""
+
+    ca: FilePath | None = Field(default=None, description="Authorities, PEM, instead of those of the system.")
+    cert: FilePath | None = Field(
+        default=None, description="Certificate that is shown to the engine, with its chain, PEM."
+    )
+    key: FilePath | None = Field(
+        default=None, description="Private key of `cert`, PEM, without a passphrase."
+    )
+    server_name: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=253,
+        description="Name that is asked for (SNI) and that the certificate must be for. Default: the host of the URL.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.cert is None) is not (self.key is None):
+            raise ValueError("`cert` and `key` belong together: give both or none")
+        return self
+
+
+class TenantConfig(Section):
+    """Somebody who asks: known by the keys, held to the lanes."""
+
+    name: Name = Field(description="The name of this tenant in places that operators see.")
+    keys: tuple[KeyHash, ...] = Field(
+        min_length=1,
+        max_length=MAX_KEYS,
+        description="SHA-256 of each key in hexadecimal, as `millgate key new` prints it. Several, so that keys can "
+        "be changed without a gap. A key itself never stands in a file.",
+    )
+    lanes: tuple[Name, ...] = Field(
+        default=(),
+        max_length=32,
+        description="Lanes that this tenant may choose from with `x-millgate-lane`. Default: the default lane alone.",
+    )
+    default_lane: Name | None = Field(
+        default=None,
+        description="Lane of what names none. Default: by path, if that is one of `lanes` or there are none, else the first "
+        "of `lanes`, else the first lane.",
+    )
+
+    weight: Number = Field(
+        default=1.0, gt=0, le=1_000, description="Share among the tenants that wait in a fair lane."
+    )
+    max_inflight: Count | None = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description="Most streams at once over all engines; beyond it `tenant_limit`. Default: not bounded.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.default_lane is not None and self.lanes and self.default_lane not in self.lanes:
+            raise ValueError(f"default_lane {self.default_lane} is not among its lanes")
+        return self
+
+    @field_serializer("keys")
+    def _shorten(self, keys: tuple[str, ...]) -> list[str]:
+        """Dumps show which keys there are, never what could be tried against."""
+        return [f"{key[:_SHOWN_DIGITS]}..." for key in keys]

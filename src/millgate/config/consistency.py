@@ -1,0 +1,174 @@
+"""What only the whole configuration can tell: names that point nowhere, doors left open, secrets that are missing."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from pydantic import SecretStr
+
+from millgate.config.problems import ConfigError, Place, Problem, SettingPath
+from millgate.config.schema import Config
+from millgate.config.values import is_loopback
+
+_LONGEST_SECRET = 4096
+_TICKET_KEY = re.compile(r"(?:[0-9A-Fa-f]{2}){32,64}")
+
+
+def check_whole(config: Config, places: Mapping[SettingPath, Place]) -> None:
+    """Raise ConfigError with every setting that contradicts another."""
+    found = [
+        *_exposure(config),
+        *_tenants(config),
+        *_lane_paths(config),
+        *_limits(config),
+        *_quotas(config),
+        *_demotions(config),
+    ]
+    if found:
+        raise ConfigError(*(Problem(_place(path, places), path, message) for path, message in found))
+
+
+def read_admin_token(
+    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, Place]
+) -> SecretStr | None:
+    """Return the admin token, None without one; ConfigError where the address needs one."""
+    token = environ.get(config.admin.token_env, "")
+    if not token and not is_loopback(config.admin.host):
+        path = ("admin", "host")
+        message = (
+            f"{config.admin.host} can be reached from outside: "
+            f"put a token into the environment variable {config.admin.token_env}"
+        )
+        raise ConfigError(Problem(places.get(path), path, message))
+    return SecretStr(token) if token else None
+
+
+def read_line_token(
+    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, Place]
+) -> SecretStr | None:
+    """Return the token of the line door, None without one; ConfigError where the address needs one."""
+    line = config.line
+    if line is None:
+        return None
+    token = environ.get(line.token_env, "")
+    if not token and not line.insecure and not is_loopback(line.host):
+        path = ("line", "host")
+        message = f"{line.host} can be reached from outside: put a token into the environment variable {line.token_env}"
+        raise ConfigError(Problem(places.get(path), path, message))
+    return SecretStr(token) if token else None
+
+
+def read_ticket_secret(
+    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, Place]
+) -> SecretStr | None:
+    """Return the key of tickets in hexadecimal, None where none is named; ConfigError for one that is no key."""
+    name = config.retries.ticket_key_env
+    if name is None:
+        return None
+    value = environ.get(name, "")
+    if not _TICKET_KEY.fullmatch(value):
+        path = ("retries", "ticket_key_env")
+        message = f"the environment variable {name} must hold 32 to 64 bytes in hexadecimal digits"
+        raise ConfigError(Problem(_place(path, places), path, message))
+    return SecretStr(value)
+
+
+def read_engine_keys(
+    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, Place]
+) -> dict[str, SecretStr]:
+    """Return the engines' credentials by engine; ConfigError for one that is not there or cannot be a header."""
+    keys, problems = {}, []
+    for index, engine in enumerate(config.engines):
+        if engine.api_key_env is None:
+            continue
+        path: SettingPath = ("engines", index, "api_key_env")
+        value = environ.get(engine.api_key_env, "")
+        if not value:
+            message = f"the environment variable {engine.api_key_env} is not set"
+            problems.append(Problem(_place(path, places), path, message))
+        elif not (value.isascii() and value.isprintable() and len(value) <= _LONGEST_SECRET):
+            message = f"the environment variable {engine.api_key_env} holds what cannot stand in a header"
+            problems.append(Problem(_place(path, places), path, message))
+        else:
+            keys[engine.name] = SecretStr(value.strip())
+    if problems:
+        raise ConfigError(*problems)
+    return keys
+
+
+def _exposure(config: Config) -> Iterator[tuple[SettingPath, str]]:
+    listen = config.listen
+    authenticated = config.tenants or (listen.tls is not None and listen.tls.client_ca is not None)
+    if not listen.insecure and not authenticated and not is_loopback(listen.host):
+        remedy = "add `tenants`, or --insecure (listen.insecure: true) if that is meant"
+        message = f"{listen.host} can be reached from outside and no client keys are configured: {remedy}"
+        yield ("listen", "host"), message
+
+
+def _tenants(config: Config) -> Iterator[tuple[SettingPath, str]]:
+    if config.tenants and config.tenant_from is not None:
+        yield ("tenant_from",), "makes tenants of unknown credentials, `tenants` refuses them: give one"
+    lanes = {lane.name for lane in config.lanes}
+    owners: dict[str, str] = {}
+    for index, tenant in enumerate(config.tenants):
+        for field, names in (("lanes", tenant.lanes), ("default_lane", (tenant.default_lane,))):
+            strangers = [name for name in names if name is not None and name not in lanes]
+            if strangers:
+                known = ", ".join(sorted(lanes))
+                yield ("tenants", index, field), f"names no lane: {', '.join(strangers)} (there are {known})"
+        for number, key in enumerate(tenant.keys):
+            if owners.setdefault(key, tenant.name) != tenant.name:
+                yield ("tenants", index, "keys", number), f"is a key of the tenant {owners[key]} too"
+
+
+def _lane_paths(config: Config) -> Iterator[tuple[SettingPath, str]]:
+    owners: dict[str, str] = {}
+    for index, lane in enumerate(config.lanes):
+        for number, path in enumerate(lane.paths):
+            if owners.setdefault(path, lane.name) != lane.name:
+                yield ("lanes", index, "paths", number), f"is a path of the lane {owners[path]} too"
+
+
+def _limits(config: Config) -> Iterator[tuple[SettingPath, str]]:
+    if any(lane.tpot_slo is not None for lane in config.lanes):
+        return
+    for index, engine in enumerate(config.engines):
+        if engine.limit.kind == "slo_gradient" and engine.limit.tpot_slo is None:
+            yield (
+                ("engines", index, "limit", "kind"),
+                "slo_gradient has no `tpot_slo` to keep: give one, of a lane or here",
+            )
+
+
+def _quotas(config: Config) -> Iterator[tuple[SettingPath, str]]:
+    lanes = {lane.name for lane in config.lanes}
+    tenants = {tenant.name for tenant in config.tenants}
+    named_elsewhere = bool(config.listen.trusted_peers) or config.tenant_from is not None
+    for index, quota in enumerate(config.quotas):
+        if quota.lane is not None and quota.lane not in lanes:
+            yield (
+                ("quotas", index, "lane"),
+                f"names no lane: {quota.lane} (there are {', '.join(sorted(lanes))})",
+            )
+        if quota.tenant is not None and quota.tenant not in tenants and (tenants or not named_elsewhere):
+            yield ("quotas", index, "tenant"), f"names no tenant: {quota.tenant}"
+
+
+def _demotions(config: Config) -> Iterator[tuple[SettingPath, str]]:
+    lanes = {lane.name: lane for lane in config.lanes}
+    for index, lane in enumerate(config.lanes):
+        if lane.demote is None:
+            continue
+        if lane.demote not in lanes or lane.demote == lane.name:
+            yield ("lanes", index, "demote"), f"names no other lane: {lane.demote}"
+        elif lanes[lane.demote].demote is not None:
+            yield (
+                ("lanes", index, "demote"),
+                f"leads to {lane.demote}, which demotes again: one step is enough",
+            )
+
+
+def _place(path: SettingPath, places: Mapping[SettingPath, Place]) -> Place | None:
+    for length in range(len(path), 0, -1):
+        if path[:length] in places:
+            return places[path[:length]]
+    return None

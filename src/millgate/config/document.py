@@ -1,0 +1,47 @@
+"""YAML text to settings, remembering where each one stood."""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from millgate.config.problems import ConfigError, Place, Problem, SettingPath
+
+if TYPE_CHECKING:
+    from millgate.config.nodes import NodeReader
+
+MAX_BYTES = 1024 * 1024  # a thousand engines and their models fit in a tenth of it
+
+
+class Document(NamedTuple):
+    """One source of settings: plain data, and the place of every key and list item in it."""
+
+    data: dict[str, Any]
+    places: dict[SettingPath, Place]
+
+
+def read_document(text: str, source: str) -> Document:
+    """Return the mapping written in `text`; an empty text is an empty mapping.
+
+    Raises ConfigError with line and column for bad YAML, equal keys, keys that are not text, or no mapping.
+    """
+    if len(text) > MAX_BYTES:
+        raise ConfigError(Problem(Place(source), (), f"is longer than {MAX_BYTES} characters"))
+    reader = _reader(source)
+    data = reader.read(text)
+    if data is None:
+        return Document({}, {})
+    if not isinstance(data, dict):
+        raise ConfigError(
+            Problem(Place(source, 1, 1), (), "must be a mapping of settings, such as `engines:`")
+        )
+    return Document(data, reader.places)
+
+
+def read_value(text: str, source: str) -> Any:
+    """Return the one YAML value written in `text`: a number, true, a word, or `[a, b]`."""
+    return _reader(source).read(text)
+
+
+def _reader(source: str) -> "NodeReader":
+    # A gate with flags alone has no YAML to read, and does without the megabyte that PyYAML takes.
+    from millgate.config.nodes import NodeReader  # noqa: PLC0415 - the line above
+
+    return NodeReader(source)

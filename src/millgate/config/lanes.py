@@ -1,0 +1,110 @@
+"""Lanes: what good means for a class of traffic, when it is refused, and what it may hold and borrow."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from millgate.config.section import Section
+from millgate.config.values import Count, Duration, Name, Number, RequestPath, Size
+
+MAX_LANES = 32
+HOUR_S = 3600.0
+DAY_S = 86400.0
+
+
+class LaneConfig(Section):
+    """One class of traffic: what good means, when it is refused, and how much of it may wait."""
+
+    name: Name = Field(description="Its name in metrics and answers of the admin door, e.g. `interactive`.")
+    ttft_slo: Duration = Field(
+        default=10.0, gt=0, le=DAY_S, description="Time to the first token that is still good."
+    )
+    tpot_slo: Duration | None = Field(
+        default=None,
+        gt=0,
+        le=60.0,
+        description="Time per output token that is still good. Default: not judged.",
+    )
+    deadline: Duration | None = Field(
+        default=None,
+        gt=0,
+        le=DAY_S,
+        description="Refuse what cannot have its first token by then. Default: `ttft_slo`.",
+    )
+    deadline_from: Literal["first_attempt", "attempt"] | None = Field(
+        default=None,
+        description="Where the deadline starts: at the request's first attempt or at each attempt's own arrival. "
+        "Default: `first_attempt` for the lane `interactive`, `attempt` for others.",
+    )
+    paths: tuple[RequestPath, ...] = Field(
+        default=(),
+        max_length=64,
+        description="Request paths, such as `/v1/embeddings`, whose requests take this lane when neither key nor "
+        "header names one.",
+    )
+    order: Literal["arrival", "deadline", "short_first"] | None = Field(
+        default=None,
+        description="Who runs next among those of one tenant that wait. Default: `short_first` for the lane "
+        "`interactive`, `arrival` for others.",
+    )
+    fair: bool = Field(
+        default=True,
+        description="Serve waiting tenants by the tokens that each has had, so that none crowds out the others.",
+    )
+    max_overtakes: Count = Field(
+        default=512,
+        ge=1,
+        le=1_000_000,
+        description="With `short_first`: nobody is overtaken by more later arrivals than this.",
+    )
+    share: Number = Field(
+        default=1.0,
+        gt=0,
+        le=1_000,
+        description="Weight among the lanes that wait: a lane below its share of the streams goes first.",
+    )
+    headroom: Count | None = Field(
+        default=None,
+        le=100_000,
+        description="Streams that no other lane may borrow. Default: what this lane has lately needed (p99 of ten "
+        "minutes); all lanes together keep at most half of the limit.",
+    )
+    band: Count = Field(
+        default=0,
+        le=9,
+        description="Importance: work of a smaller number goes first, and may take the place of held work of a "
+        "larger one when a queue is full.",
+    )
+    window: Duration = Field(
+        default=0.0,
+        le=60.0,
+        description="Hold work until a batch is full or this time is over, never beyond what its deadline allows. "
+        "Default: no window; engines that batch continuously want none.",
+    )
+    demote: Name | None = Field(
+        default=None,
+        description="Under pressure, try this lane instead of refusing; announced in `x-millgate-reshaped`.",
+    )
+    clip: Count | None = Field(
+        default=None,
+        ge=1,
+        description="Under pressure, cut the answer to this many output tokens (never with tools or JSON schemas); "
+        "announced in `x-millgate-reshaped`.",
+    )
+    max_queue: Count | None = Field(
+        default=None,
+        le=1_000_000,
+        description="Most attempts that wait, beside those that are back when told; 0 holds nobody else: run now or "
+        "refuse. Default: as many as can be served within the deadline.",
+    )
+    max_queue_tokens: Count | None = Field(
+        default=None,
+        ge=1,
+        description="Most prompt and expected output tokens that wait. Default: not bounded.",
+    )
+    max_queue_bytes: Size = Field(default=256_000_000, ge=1, description="Most request bytes that wait.")
+    max_wait: Duration | None = Field(
+        default=None,
+        le=DAY_S,
+        description="Longest predicted wait, beside the deadline. Default: the deadline alone.",
+    )

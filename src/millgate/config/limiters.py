@@ -1,0 +1,60 @@
+"""The limit of an engine in the configuration: whether and how it moves below the hard cap."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from millgate.config.section import Section
+from millgate.config.values import Count, Duration
+
+
+class LimitConfig(Section):
+    """How many streams an engine may run at once, below `max_inflight`, which always holds."""
+
+    kind: Literal["fixed", "slo_gradient", "aimd"] | None = Field(
+        default=None,
+        description="`fixed` is `max_inflight`; `slo_gradient` steers the p90 TPOT of answers to just below "
+        "`tpot_slo`; `aimd` adds one while all is well and takes a tenth at any sign of overload. "
+        "Default: `slo_gradient` where a lane has a `tpot_slo`, else `fixed`.",
+    )
+    start: Count | None = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description="Where it begins. Default: where the engine's profile or `prior` says that `tpot_slo` is met; "
+        "`max_inflight` without a `tpot_slo`.",
+    )
+    minimum: Count = Field(default=4, ge=1, le=100_000, description="It never falls below this.")
+    tpot_slo: Duration | None = Field(
+        default=None,
+        gt=0,
+        le=60.0,
+        description="Time per output token to keep. Default: the shortest `tpot_slo` of the lanes.",
+    )
+    window: Duration | None = Field(
+        default=None,
+        gt=0,
+        le=600.0,
+        description="Let it move only once in so long, on all that was measured meanwhile. Default: every second "
+        "or 50 tokens, whichever is later.",
+    )
+    window_samples: Count | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Tokens that a `window` must hold; it is prolonged until it does. Default: 50.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.window_samples is not None and self.window is None:
+            raise ValueError("`window_samples` needs a `window`")
+        if self.start is not None and self.start < self.minimum:
+            raise ValueError(f"`start` ({self.start}) is below `minimum` ({self.minimum})")
+        if self.kind == "fixed" and self._moves():
+            raise ValueError("`kind: fixed` does not move: give it nothing else, the limit is `max_inflight`")
+        return self
+
+    def _moves(self) -> bool:
+        given = self.model_fields_set - {"kind"}
+        return any(getattr(self, name) is not None for name in given)

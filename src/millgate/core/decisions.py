@@ -1,0 +1,139 @@
+"""What the core answers: each decision names its attempt first and carries the numbers that made it."""
+
+from typing import NamedTuple
+
+from millgate.core.words import FailureKind, Outcome, QuotaKind, Reason, Stage
+
+Cause = Stage | FailureKind | Reason | None
+"""Which stage, kind or reason qualifies an outcome; good and late have none."""
+
+
+class Leg(NamedTuple):
+    """One permit on one engine, in its three meters: streams, KV tokens, prompt tokens not yet prefilled."""
+
+    engine: str
+    streams: int
+    kv_tokens: int
+    prompt_tokens: int
+
+
+class QuotaState(NamedTuple):
+    """One bucket as its owner may see it: what is left of `limit`, and when it is full again."""
+
+    rule: str
+    kind: QuotaKind
+    limit: float
+    remaining: float
+    reset_s: float
+
+
+class Reshaped(NamedTuple):
+    """How a request was changed so that it need not be refused: run in `lane`, cut to `max_tokens`; None is unchanged."""
+
+    lane: str | None = None
+    max_tokens: int | None = None
+
+
+class Admit(NamedTuple):
+    """Run it now on these legs.
+
+    `first_event_by` is when the engine must have sent its first event (streaming) or its whole answer (not
+    streaming), an absolute core time; past it the runtime reports Failed(TIMEOUT). `would` is set only in
+    observe mode: the reason a protecting gate would have refused with. `quota` is what is left of the buckets that
+    it falls under. `due_at` is when its client had been told to be back, by whatever it was recognised by; None for
+    who was told nothing. `window_s` of the wait were for the company of its lane's batch window.
+    """
+
+    attempt: int
+    legs: tuple[Leg, ...]
+    waited_s: float
+    expected_ttft_s: float
+    first_event_by: float
+    would: Reason | None = None
+    reshaped: Reshaped | None = None
+    quota: tuple[QuotaState, ...] = ()
+    due_at: float | None = None
+    window_s: float = 0.0
+
+
+class Hold(NamedTuple):
+    """Keep it: it waits at this place (1 is next) and is expected to run after `expected_wait_s`."""
+
+    attempt: int
+    place: int
+    expected_wait_s: float
+
+
+class Yield(NamedTuple):
+    """Refuse it, at the door or out of the queue; it has not touched an engine.
+
+    `retry_after_s` is a promise: come back then and you will be admitted. `retry` False means that coming back
+    is useless. `value` is what was measured and `bound` the line that it crossed, in the reason's own unit
+    (streams, attempts, seconds); `of_wait` says of a saturated gate that they are a wait and what it may be, not streams.
+    `first_seen` is when the request's first attempt came, for a ticket.
+    """
+
+    attempt: int
+    reason: Reason
+    retry_after_s: float
+    retry: bool
+    value: float = 0.0
+    bound: float = 0.0
+    first_seen: float = 0.0
+    quota: tuple[QuotaState, ...] = ()
+    of_wait: bool = False
+
+
+class Cancel(NamedTuple):
+    """Stop an admitted attempt: abort it upstream, tell its client; its permit still ends with Released."""
+
+    attempt: int
+    reason: Reason
+    retry_after_s: float
+
+
+class Ended(NamedTuple):
+    """The one outcome of an attempt that was held or admitted, with what is known of it.
+
+    `cause` is the stage of a client_gone, the kind of an engine_failed, the reason of a yielded, else None. Times
+    are seconds; None where the stage was never reached. Token counts are the engine's where it reported them,
+    else estimates. `cached_tokens` of the prompt were in the engine's cache; None where it does not say.
+    """
+
+    attempt: int
+    outcome: Outcome
+    lane: str
+    engine: str | None
+    waited_s: float
+    total_s: float
+    ttft_s: float | None
+    prompt_tokens: int
+    output_tokens: int
+    cause: Cause
+    cached_tokens: int | None = None
+
+
+Decision = Admit | Hold | Yield | Cancel | Ended
+
+
+class Explanation(NamedTuple):
+    """What `handle(Arrived)` would answer now, and the numbers behind it; asking changes nothing.
+
+    The decision is the one that the same arrival would get at the same time. `deadline` is an absolute core
+    time, sizes are tokens, waits seconds.
+    """
+
+    decision: Admit | Hold | Yield
+    lane: str
+    engine: str | None
+    prompt_tokens: int
+    output_tokens: int
+    kv_tokens: int
+    first_seen: float
+    recognised: bool
+    deadline: float
+    expected_wait_s: float
+    expected_ttft_s: float
+    running: int
+    held: int
+    limit: int

@@ -1,0 +1,145 @@
+"""May this tenant? Retry budget, quotas and streams of its own, asked before anybody looks for an engine.
+
+Every question costs one comparison where nothing is configured. A request that is let in or held has reserved its
+quotas; what never ran gives them back, what ran is settled with what it really used.
+"""
+
+from collections import Counter
+from typing import NamedTuple
+
+from millgate.core.decisions import QuotaState
+from millgate.core.governor.provider import sizes_of
+from millgate.core.governor.records import Attempt
+from millgate.core.quotas.ledger import Ledger, Who
+from millgate.core.retry_budget import RetryBudget, is_charged
+from millgate.core.settings import Settings, TenantSettings
+from millgate.core.words import Reason
+
+
+class Shortfall(NamedTuple):
+    """Why a tenant may not have this now: the reason with its numbers, and when it may (infinite: never)."""
+
+    reason: Reason
+    value: float
+    bound: float
+    wait_s: float
+
+
+class Allowances:
+    """What tenants may have; counts what they have.
+
+    A tenant's own streams count what it holds and what runs, so that nothing of it waits in front of others for a
+    stream of its own.
+    """
+
+    __slots__ = ("_inside", "_observed", "_tenants", "budget", "ledger")
+
+    def __init__(self, settings: Settings) -> None:
+        self.ledger = Ledger(settings.quotas)
+        self.budget = RetryBudget() if settings.retry_budget else None
+        self._tenants: dict[str, TenantSettings] = {each.name: each for each in settings.tenants}
+        self._inside: Counter[str] = Counter()
+        # Attempts that run although a protecting gate would have refused them.
+        self._observed: set[int] = set()
+
+    def reconfigure(self, settings: Settings, now: float) -> None:
+        """Take new rules; what has been spent stays spent."""
+        self.ledger.reconfigure(settings.quotas, now)
+        self._tenants = {each.name: each for each in settings.tenants}
+        if not settings.retry_budget:
+            self.budget = None
+        elif self.budget is None:
+            self.budget = RetryBudget()
+
+    def weight(self, tenant: str) -> float:
+        """Return the tenant's share among tenants."""
+        known = self._tenants.get(tenant)
+        return 1.0 if known is None else known.weight
+
+    def shortfall(self, draft: Attempt, agreed: bool, now: float) -> Shortfall | None:
+        """Return what this attempt's tenant lacks for it, None where it may go on; changes nothing.
+
+        `agreed` says that it is back when it was told to come.
+        """
+        if (budget := self.budget) is not None and self._is_charged(draft, agreed=agreed):
+            drain_per_s = draft.route.pool.openings.per_s()
+            if not budget.allows(draft.tenant, now, drain_per_s):
+                spent, most = budget.spent(now), budget.budget(now, drain_per_s)
+                return Shortfall(Reason.RETRY_BUDGET, spent, most, float("inf"))
+        if not self.ledger.is_empty:
+            short = self.ledger.shortage(_who(draft), sizes_of(draft), now)
+            if short is not None:
+                reason = Reason.TOO_LARGE if short.never_fits else Reason.QUOTA
+                return Shortfall(reason, short.needed, short.left, short.wait_s)
+        return self._own_streams(draft)
+
+    def _own_streams(self, draft: Attempt) -> Shortfall | None:
+        known = self._tenants.get(draft.tenant)
+        if known is None or known.max_inflight is None:
+            return None
+        inside = self._inside[draft.tenant]
+        if inside < known.max_inflight:
+            return None
+        engine = draft.route.up[0]
+        wait_s = engine.expected_service_s() / known.max_inflight
+        return Shortfall(Reason.TENANT_LIMIT, inside, known.max_inflight, wait_s)
+
+    def _is_charged(self, draft: Attempt, *, agreed: bool) -> bool:
+        return is_charged(draft.arrival.retry_count, recognised=draft.recognised, agreed=agreed)
+
+    def arrived(self, draft: Attempt, *, agreed: bool, refused: Reason | None, now: float) -> None:
+        """Count an attempt, and charge its retry unless that is what refused it."""
+        if (budget := self.budget) is None:
+            return
+        budget.arrived(draft.tenant, now, retry=draft.recognised or bool(draft.arrival.retry_count))
+        if refused is not Reason.RETRY_BUDGET and self._is_charged(draft, agreed=agreed):
+            budget.spend(draft.tenant, now)
+
+    def taken_in(self, draft: Attempt, would: Reason | None, now: float) -> None:
+        """Reserve for an attempt that is let in or held; not for one that a protecting gate would have refused.
+
+        Observed, it would leave debts and take streams that no protecting gate has.
+        """
+        if would is not None:
+            self._observed.add(draft.attempt)
+            return
+        if not self.ledger.is_empty:
+            draft.reservation = self.ledger.take(_who(draft), sizes_of(draft), now)
+        if draft.tenant in self._tenants:
+            self._inside[draft.tenant] += 1
+
+    def report(self, draft: Attempt, now: float) -> tuple[QuotaState, ...]:
+        """Return what is left of the quotas that this attempt falls under."""
+        return () if self.ledger.is_empty else self.ledger.report(_who(draft), now)
+
+    def admitted(self, now: float) -> None:
+        """Count an admission: it earns a fifth of a retry."""
+        if self.budget is not None:
+            self.budget.admitted(now)
+
+    def over(self, attempt: Attempt) -> None:
+        """An attempt that was taken in has neither place nor permit any more."""
+        if self._observed and attempt.attempt in self._observed:
+            self._observed.discard(attempt.attempt)
+        elif attempt.tenant in self._tenants:
+            self._inside[attempt.tenant] -= 1
+            if not self._inside[attempt.tenant]:
+                del self._inside[attempt.tenant]
+
+
+def _who(draft: Attempt) -> Who:
+    return Who(draft.tenant, draft.arrival.model, draft.lane.settings.name)
+
+
+def give_back(attempt: Attempt, now: float) -> None:
+    """Give back what an attempt reserved that was never run."""
+    if attempt.reservation is not None:
+        attempt.reservation.cancel(now)
+        attempt.reservation = None
+
+
+def settle(attempt: Attempt, prompt_tokens: int | None, cached_tokens: int, now: float) -> None:
+    """Correct what an attempt reserved to what it used; None leaves the estimate of its prompt."""
+    if attempt.reservation is not None:
+        attempt.reservation.settle(prompt_tokens, cached_tokens, attempt.output_seen, now)
+        attempt.reservation = None

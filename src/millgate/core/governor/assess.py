@@ -1,0 +1,418 @@
+"""Assess: what would be decided about an arrival now, and from which numbers. Reads only.
+
+The steps are those of design section 4, in its order: size it, lane it, is it a retry, date it, will it make it,
+permit or hold or yield. The plan carries a draft record that nobody has registered; `commit` does, `explain`
+throws it away.
+"""
+
+from typing import Final
+
+from millgate.core.decisions import Admit, Hold, Leg, Reshaped, Yield
+from millgate.core.events import Arrived
+from millgate.core.governor.forecast import forecast, upper_ttft_s
+from millgate.core.governor.hint_truth import is_back_when_told
+from millgate.core.governor.knowledge import Knowledge
+from millgate.core.governor.records import Attempt, Engine, Lane
+from millgate.core.governor.refusal import refusal
+from millgate.core.governor.turns import ahead_of, may_go
+from millgate.core.lanes import choose_lane
+from millgate.core.tickets import DUE_HOLD_S, EARLY_RETURNS_FORGIVEN, EARLY_S, SOONEST_RETURN_S, Entry
+from millgate.core.words import DeadlineFrom, Reason
+
+# Who is back when told is held for this share of its hint, if that is longer: the promise is kept within as much.
+_DUE_HOLD_SHARE: Final = 0.2
+# So many answers teach how long a whole one takes; nobody is refused for what is only believed.
+_TRUSTED_ANSWERS: Final = 10
+# Refusals for want of room: a shorter request, or one that may wait longer, may still go.
+_UNDER_PRESSURE: Final = frozenset((Reason.SATURATED, Reason.QUEUE_FULL, Reason.TOO_LATE))
+# Compiled, a name from elsewhere is looked up each time it is used, and a constant is not.
+_ADMIT: Final = Admit
+_LEG: Final = Leg
+_YIELD: Final = Yield
+_SATURATED: Final = Reason.SATURATED
+_FROM_FIRST: Final = DeadlineFrom.FIRST_ATTEMPT
+# SDKs try twice more by themselves: this is the last of them.
+_LAST_CHANCE: Final = 2
+# A whole answer may take this many times its expected decoding before its engine is given up (design section 6).
+_ANSWER_PATIENCE: Final = 2.0
+# Everybody who is admitted passes here, and the constructor of a named tuple is an interpreted function that takes twice as
+# long.
+_new: Final = tuple.__new__
+
+
+class Plan:
+    """A decision not yet taken: the draft record, the entry that it continues, the engine that would take it."""
+
+    __slots__ = ("decision", "draft", "engine", "entry", "expected_wait_s")
+
+    def __init__(
+        self,
+        draft: Attempt,
+        entry: Entry | None,
+        engine: Engine | None,
+        decision: Admit | Hold | Yield,
+        expected_wait_s: float,
+    ) -> None:
+        self.draft = draft
+        self.entry = entry
+        self.engine = engine
+        self.decision = decision
+        self.expected_wait_s = expected_wait_s
+
+
+def assess(knowledge: Knowledge, arrival: Arrived, now: float) -> Plan:
+    """Return what `handle(Arrived)` would decide at this time; changes nothing."""
+    plan = _assess_as_it_is(knowledge, arrival, now)
+    decision, reshaped = plan.decision, None
+    if isinstance(decision, _YIELD) and decision.reason in _UNDER_PRESSURE:
+        reshaped = _reshape(knowledge, plan, now)
+    return _observed(knowledge, plan, reshaped, now) if knowledge.observe else reshaped or plan
+
+
+def _reshape(knowledge: Knowledge, refused: Plan, now: float) -> Plan | None:
+    """Return how it could run all the same: shorter, or in the lane that its own demotes to; None if it could not."""
+    arrival, settings = refused.draft.arrival, refused.draft.lane.settings
+    most, demote = settings.clip_tokens, settings.demote
+    if most is not None and arrival.may_clip and (arrival.max_tokens is None or arrival.max_tokens > most):
+        arrival = arrival._replace(max_tokens=most)
+        plan = _assess_as_it_is(knowledge, arrival, now)
+        if not isinstance(plan.decision, Yield):
+            return _announced(plan, Reshaped(None, most))
+    if demote is None:
+        return None
+    plan = _assess_as_it_is(knowledge, arrival._replace(lane=demote), now)
+    clipped = most if arrival is not refused.draft.arrival else None
+    return None if isinstance(plan.decision, Yield) else _announced(plan, Reshaped(demote, clipped))
+
+
+def _announced(plan: Plan, reshaped: Reshaped) -> Plan:
+    plan.draft.reshaped = reshaped
+    if isinstance(plan.decision, Admit):
+        plan.decision = plan.decision._replace(reshaped=reshaped)
+    return plan
+
+
+def _assess_as_it_is(knowledge: Knowledge, arrival: Arrived, now: float) -> Plan:
+    lane = choose_lane(knowledge.open_lanes, arrival.lane, knowledge.first_lane)
+    draft = Attempt(arrival, lane, now, knowledge.arrivals)
+    routes, engine = knowledge.routes, arrival.engine
+    draft.route = route = routes.of(arrival.model) if engine is None else routes.pinned(engine, arrival.model)
+    draft.queue = lane.queue_for(route)
+    draft.weight = knowledge.allowances.weight(arrival.tenant)
+    _size(knowledge, draft)
+    entry = _recognise(draft, now)
+    _date(knowledge, draft)
+    return _judge(knowledge, draft, entry, now)
+
+
+def _observed(knowledge: Knowledge, plan: Plan, reshaped: Plan | None, now: float) -> Plan:
+    """Let it run all the same, and say what a protecting gate would have refused it for; None where it would hold it.
+
+    It runs as it came, also where a protecting gate would have `reshaped` it. Only what nobody could run is refused:
+    without an engine, and in a drain.
+    """
+    draft, decision = plan.draft, plan.decision
+    would = decision.reason if isinstance(decision, Yield) and reshaped is None else None
+    if isinstance(decision, Admit) or would in {Reason.NO_ENGINE, Reason.DRAINING}:
+        return plan
+    if knowledge.hard_cap and all(engine.gate.streams >= engine.limit for engine in draft.route.up):
+        return reshaped or plan
+    plan.engine = engine = min(draft.route.up, key=lambda each: each.gate.streams / each.limit)
+    admit = admission(draft, engine, engine.expected_ttft_s(draft.prompt_tokens, now), now)
+    plan.decision = admit._replace(would=would)
+    return plan
+
+
+def _size(knowledge: Knowledge, draft: Attempt) -> None:
+    arrival = draft.arrival
+    model = arrival.model
+    prompt = knowledge.prompt_bytes.tokens(model, arrival.prompt_bytes, arrival.fixed_tokens)
+    draft.prompt_tokens = prompt
+    expected, reserved = knowledge.output_length.estimate(
+        model, arrival.tenant, draft.lane.settings.name, arrival.max_tokens, prompt, arrival.min_tokens
+    )
+    draft.output_tokens = draft.foreseen_tokens = arrival.answers * expected
+    draft.kv_tokens = prompt + arrival.answers * reserved
+
+
+def _recognise(draft: Attempt, now: float) -> Entry | None:
+    """Find the entry that this arrival continues, and give the draft its `first_seen` back."""
+    arrival = draft.arrival
+    entry = None
+    places = draft.route.pool.places
+    if arrival.fingerprint is not None and places.knows(arrival.tenant):
+        draft.fingerprint = arrival.fingerprint()
+        entry = places.match(arrival.tenant, draft.fingerprint, now, arrival.retry_count)
+    if entry is not None:
+        _line_up(draft, entry, now)
+    if arrival.first_seen is not None:
+        draft.recognised = True
+        if not _begins_anew(draft, arrival.first_seen, arrival.due_at):
+            draft.first_seen = min(draft.first_seen, arrival.first_seen)
+        draft.as_old_as = min(draft.as_old_as, draft.first_seen)
+        if entry is None:
+            draft.lined_up_at = draft.first_seen
+    return entry
+
+
+def _begins_anew(draft: Attempt, first_seen: float, told_at: float | None) -> bool:
+    """Return whether it was asked back after its deadline, as without an engine or by a quota: its age would only refuse it."""
+    settings = draft.lane.settings
+    return (
+        told_at is not None
+        and settings.deadline_from is _FROM_FIRST
+        and told_at > first_seen + settings.deadline_s
+    )
+
+
+def _line_up(draft: Attempt, entry: Entry, now: float) -> None:
+    """Give the draft its age back, and its place in the line unless it has come too early too often."""
+    caps_sleep = draft.arrival.caps_sleep
+    is_early = entry.is_early(now) and not caps_sleep
+    if entry.due_at is not None:
+        draft.due_at, draft.hint_s = entry.due_at, entry.due_at - entry.known_from + SOONEST_RETURN_S
+    draft.recognised = True
+    if not _begins_anew(draft, entry.first_seen, entry.told_at if entry.due_at is None else entry.due_at):
+        draft.first_seen = draft.as_old_as = entry.first_seen
+    draft.early_returns = entry.early_returns + is_early
+    if draft.early_returns <= EARLY_RETURNS_FORGIVEN or not is_early:
+        lined_up_at = entry.first_seen if entry.lined_up_at is None else entry.lined_up_at
+        draft.arrival_number, draft.lined_up_at, draft.turn = entry.number, lined_up_at, entry.turn
+        draft.as_old_as = entry.as_old_as
+
+
+def is_agreed(draft: Attempt, entry: Entry | None, now: float) -> bool:
+    """Return whether it is back when it was told to come, or cannot help coming sooner."""
+    arrival = draft.arrival
+    told_at = arrival.due_at
+    if told_at is not None and now >= told_at - EARLY_S:
+        return True
+    return arrival.caps_sleep or (entry is not None and entry.is_agreed(now))
+
+
+def _date(knowledge: Knowledge, draft: Attempt) -> None:
+    settings = draft.lane.settings
+    from_first = settings.deadline_from is _FROM_FIRST
+    origin = draft.first_seen if from_first else draft.arrived_at
+    draft.lane_deadline = draft.deadline = origin + settings.deadline_s
+    allowed_s = draft.arrival.time_allowed_s
+    if allowed_s is not None:
+        if not draft.arrival.stream and knowledge.answers >= _TRUSTED_ANSWERS:
+            # The client waits so long for the whole answer: what is decoded after the first token counts too.
+            paces = [engine.service.tpot_s(1) for engine in draft.route.up]
+            allowed_s -= draft.output_tokens / draft.arrival.answers * min(paces, default=0.0)
+        draft.deadline = min(draft.deadline, draft.arrived_at + max(0.0, allowed_s))
+
+
+def _judge(knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float) -> Plan:
+    if knowledge.draining:
+        return _refused(knowledge, draft, entry, now, Reason.DRAINING)
+    engines = draft.route.up
+    if not engines or all_down(engines, now):
+        return _refused(knowledge, draft, entry, now, Reason.NO_ENGINE, bound=1.0)
+    if not fit_somewhere(engines, draft.prompt_tokens):
+        return _refused(
+            knowledge, draft, entry, now, Reason.TOO_LARGE, draft.prompt_tokens, largest_prompt(engines)
+        )
+    agreed = is_agreed(draft, entry, now)
+    short = knowledge.allowances.shortfall(draft, agreed, now)
+    if short is not None:
+        reason, value, bound, wait_s = short
+        return _refused(knowledge, draft, entry, now, reason, value, bound, wait_s)
+    price(draft)
+    _let_promised_go_first(draft, now)
+    ahead = ahead_of(draft)
+    roomy = knowledge.roomy_engine(draft, engines, now) if may_go(draft, ahead, now) else None
+    if roomy is not None:
+        engine, ttft_s = roomy
+        upper_s = ttft_s if _is_due(entry, now) else upper_ttft_s(engine, ttft_s, draft.prompt_tokens)
+        if not engine.is_in_time(draft, upper_s, now):
+            return _refused(knowledge, draft, entry, now, Reason.TOO_LATE, upper_s, draft.deadline - now)
+        return Plan(draft, entry, engine, admission(draft, engine, ttft_s, now), 0.0)
+    beyond = _beyond_accounts(draft)
+    if beyond is not None:
+        return _refused(knowledge, draft, entry, now, Reason.TOO_LARGE, beyond[0], beyond[1])
+    full = _over_bounds(knowledge, draft, entry, now)
+    if full is not None:
+        # Not by `*full`: a starred call costs 0.2 us more.
+        reason, value, bound = full
+        return _refused(knowledge, draft, entry, now, reason, value, bound)
+    return _judge_wait(knowledge, draft, entry, now, ahead + 1)
+
+
+def _judge_wait(
+    knowledge: Knowledge,
+    draft: Attempt,
+    entry: Entry | None,
+    now: float,
+    place: int,
+) -> Plan:
+    """Hold it at this place if it will make it from there."""
+    wait_s, upper_s, ttft_s = forecast(draft, place, now)
+    due_hold_s = _due_hold_s(entry, now)
+    if now + upper_s + ttft_s > draft.deadline and not _keeps_its_promise(draft, due_hold_s, ttft_s, now):
+        left_s = draft.deadline - now
+        return _refused(knowledge, draft, entry, now, Reason.TOO_LATE, upper_s + ttft_s, left_s, wait_s)
+    if draft.hold_until is not None and not due_hold_s and now + upper_s > draft.hold_until:
+        left_s = draft.hold_until - now
+        refused = refusal(knowledge, draft, Reason.SATURATED, now, upper_s, left_s)._replace(of_wait=True)
+        return Plan(draft, entry, None, refused, wait_s)
+    return Plan(draft, entry, None, Hold(draft.attempt, place, wait_s), wait_s)
+
+
+def _refused(
+    knowledge: Knowledge,
+    draft: Attempt,
+    entry: Entry | None,
+    now: float,
+    reason: Reason,
+    value: float = 0.0,
+    bound: float = 0.0,
+    wait_s: float = 0.0,
+) -> Plan:
+    return Plan(draft, entry, None, refusal(knowledge, draft, reason, now, value, bound, wait_s), wait_s)
+
+
+def price(draft: Attempt) -> None:
+    """Foresee what it takes of an engine, as the orders rank it, and as what the early warning counts it.
+
+    On the first engine that may, when it is full.
+    """
+    engine = draft.route.up[0]
+    service, streams = engine.service, engine.drain.full_streams
+    draft.work_s = draft.engine_s = service.engine_s(draft.prompt_tokens, draft.output_tokens, streams)
+    draft.service_s = engine.permit_s(draft.prompt_tokens, draft.output_tokens)
+
+
+def _let_promised_go_first(draft: Attempt, now: float) -> None:
+    """Rank who is back when told as the shortest there is: what was promised to it counted everybody shorter."""
+    if draft.due_at is not None and is_back_when_told(draft.due_at, draft.hint_s, now):
+        draft.engine_s = 0.0
+
+
+def fit_somewhere(engines: tuple[Engine, ...], prompt_tokens: int) -> bool:
+    """Return whether one of these engines could ever run a prompt of this size."""
+    for engine in engines:  # noqa: SIM110 - a generator would cost every arrival 0.3 us
+        if engine.gate.fits(prompt_tokens):
+            return True
+    return False
+
+
+def all_down(engines: tuple[Engine, ...], now: float) -> bool:
+    """Return whether each of these is a provider that cannot be reached, so that waiting for them is no use."""
+    for engine in engines:  # noqa: SIM110 - a generator would cost every arrival 0.3 us
+        if engine.provider is None or not engine.provider.is_down(now):
+            return False
+    return True
+
+
+def _beyond_accounts(draft: Attempt) -> tuple[float, float] | None:
+    """Return what it needs and the most that there ever is, where none of its engines' accounts can ever carry it."""
+    beyond: tuple[float, float] | None = None
+    for engine in draft.route.up:
+        if engine.provider is None or (beyond := engine.provider.beyond(draft)) is None:
+            return None
+    return beyond
+
+
+def largest_prompt(engines: tuple[Engine, ...]) -> int:
+    """Return the tokens that a prompt must stay below: the largest KV limit of these engines."""
+    return max(engine.gate.kv_limit or 0 for engine in engines)
+
+
+def _over_bounds(
+    knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float
+) -> tuple[Reason, float, float] | None:
+    """Return the bound of the lane's queue that this draft would break, with its numbers; set how long it may wait.
+
+    `max_queue` bounds those to whom nothing was promised. A full queue holds what one of `max_queue: 0` holds: who is
+    due, in the place of one of them or beyond the count, for as long as its promise counts as kept. And it holds who
+    was refused before and comes for the last time, unless nobody is to be held at all.
+    """
+    lane = draft.lane
+    settings = lane.settings
+    is_full = settings.max_queue is not None and lane.held >= settings.max_queue
+    if settings.max_queue and draft.recognised and (draft.arrival.retry_count or 0) >= _LAST_CHANCE:
+        is_full = False
+    allowed_s = 0.0 if is_full else _most_wait_s(draft)
+    if allowed_s is not None:
+        allowed_s = max(allowed_s, _due_hold_s(entry, now))
+        draft.hold_until = now + allowed_s
+        if allowed_s == 0.0:
+            if is_full and settings.max_queue:
+                return Reason.QUEUE_FULL, lane.held, settings.max_queue
+            return _SATURATED, knowledge.running(), knowledge.stream_limit()
+    if knowledge.held_count >= knowledge.max_held and less_important(knowledge, settings.band) is None:
+        return Reason.QUEUE_FULL, knowledge.held_count, knowledge.max_held
+    tokens = lane.held_tokens + draft.prompt_tokens + draft.output_tokens
+    if settings.max_queue_tokens is not None and tokens > settings.max_queue_tokens:
+        return Reason.QUEUE_FULL, tokens, settings.max_queue_tokens
+    held_bytes = lane.held_bytes + draft.body_bytes
+    if held_bytes > settings.max_queue_bytes:
+        return Reason.QUEUE_FULL, held_bytes, settings.max_queue_bytes
+    return None
+
+
+def _most_wait_s(draft: Attempt) -> float | None:
+    """Return how long its lane and its client let it wait; None where neither says."""
+    asked_s, most_s = draft.arrival.max_wait_s, draft.lane.settings.max_wait_s
+    if asked_s is None or (most_s is not None and most_s < asked_s):
+        return most_s
+    return asked_s
+
+
+def _due_hold_s(entry: Entry | None, now: float) -> float:
+    """Return how long somebody who is due is held in any case, until its promise no longer counts as kept; else 0."""
+    if entry is None or entry.due_at is None or not entry.is_due(now):
+        return 0.0
+    return max(DUE_HOLD_S, _DUE_HOLD_SHARE * (entry.due_at - entry.known_from))
+
+
+def _keeps_its_promise(draft: Attempt, due_hold_s: float, ttft_s: float, now: float) -> bool:
+    """Return whether it is held though it may be too late: what was promised is not broken for a forecast.
+
+    No longer than its promise counts as kept, and not where even a permit now would be too late.
+    """
+    if not due_hold_s or now + ttft_s > draft.deadline:
+        return False
+    hold_until = draft.hold_until
+    draft.hold_until = now + due_hold_s if hold_until is None else min(hold_until, now + due_hold_s)
+    return True
+
+
+def less_important(knowledge: Knowledge, band: int) -> Lane | None:
+    """Return the lane whose held work makes room for this band's where everything is full; None where none has to."""
+    lanes = [lane for lane in knowledge.lanes.values() if lane.held and lane.settings.band > band]
+    return max(lanes, key=lambda lane: lane.settings.band, default=None)
+
+
+def _is_due(entry: Entry | None, now: float) -> bool:
+    return entry is not None and entry.is_due(now)
+
+
+def admission(draft: Attempt, engine: Engine, ttft_s: float, now: float) -> Admit:
+    """Return the decision to run this attempt on this engine now, with this predicted time to first token."""
+    kv_tokens, prefill_tokens = engine.gate.clip(draft.kv_tokens, draft.prompt_tokens)
+    first_event_by = draft.deadline + ttft_s
+    if not draft.arrival.stream:
+        output_tokens = draft.kv_tokens - draft.prompt_tokens
+        first_event_by += _ANSWER_PATIENCE * output_tokens * engine.service.tpot_s(engine.limit)
+        if draft.arrival.time_allowed_s is not None:
+            first_event_by = min(first_event_by, draft.arrived_at + draft.arrival.time_allowed_s)
+    leg = _new(_LEG, (engine.settings.name, 1, kv_tokens, prefill_tokens))
+    waited_s = now - draft.arrived_at
+    return _new(
+        _ADMIT,
+        (
+            draft.attempt,
+            (leg,),
+            waited_s,
+            ttft_s,
+            first_event_by,
+            None,
+            draft.reshaped,
+            (),
+            draft.due_at,
+            0.0,
+        ),
+    )

@@ -1,0 +1,70 @@
+"""While little has ended, what runs is evidence too: answers and permits are longer than those that ended first.
+
+Looked at once a second, when something has ended since and the first answers of a lane, or the first permits of an
+engine, still count; later, and in a gate at rest, it costs nothing.
+"""
+
+from millgate.core.governor.knowledge import Knowledge
+from millgate.core.governor.openings import foreseen_s
+from millgate.core.governor.records import Attempt, Engine
+from millgate.core.lifecycle import State
+
+_SHORTEST_S = 1e-6
+
+
+def look_at_first(knowledge: Knowledge, engine: Engine, now: float) -> None:
+    """Tell what has been learned of lengths and of this engine's permits how far those are that run."""
+    if engine.permit_times.has_news:
+        running = [
+            each for each in knowledge.attempts.values() if each.engine is engine and _is_answered(each)
+        ]
+        engine.permit_times.look([_share_so_far(each, engine, now) for each in running])
+    if knowledge.output_length.has_news:
+        _look_at_lengths(knowledge, now)
+
+
+def _look_at_lengths(knowledge: Knowledge, now: float) -> None:
+    lengths = knowledge.output_length
+    running = [each for each in knowledge.attempts.values() if _is_answered(each)]
+    lengths.look(
+        [
+            (each.arrival.model, each.lane.settings.name, each.arrival.max_tokens, _output_so_far(each, now))
+            for each in running
+        ]
+    )
+    for each in running:
+        if lengths.follows_bound(each.arrival.model, each.lane.settings.name, each.arrival.max_tokens):
+            _foresee_anew(knowledge, each)
+
+
+def _foresee_anew(knowledge: Knowledge, attempt: Attempt) -> None:
+    """Foresee by its bound an answer that began when nobody knew that bounds say how long answers are."""
+    arrival = attempt.arrival
+    expected, _ = knowledge.output_length.estimate(
+        arrival.model,
+        attempt.tenant,
+        attempt.lane.settings.name,
+        arrival.max_tokens,
+        attempt.prompt_tokens,
+        arrival.min_tokens,
+    )
+    if attempt.foreseen_tokens != arrival.answers * expected and attempt.engine is not None:
+        attempt.foreseen_tokens = arrival.answers * expected
+        knowledge.note(attempt, attempt.engine)
+
+
+def _is_answered(attempt: Attempt) -> bool:
+    return attempt.engine is not None and attempt.state is not State.DEPARTING
+
+
+def _share_so_far(attempt: Attempt, engine: Engine, now: float) -> float:
+    return (now - attempt.admitted_at) / max(_SHORTEST_S, foreseen_s(attempt, engine))
+
+
+def _output_so_far(attempt: Attempt, now: float) -> int:
+    """Return how many tokens one of its answers has: what was counted of a stream, else by the engine's pace."""
+    engine, answers = attempt.engine, attempt.arrival.answers
+    if attempt.arrival.stream or engine is None:
+        return attempt.output_seen // answers
+    decode_s = now - attempt.admitted_at - attempt.expected_ttft_s
+    return int(max(0.0, decode_s) / max(_SHORTEST_S, engine.pace_s)) // answers

@@ -1,0 +1,317 @@
+"""Commit: write a plan down, admit from the queue, and refuse out of it. Nothing here asks whether; `assess` did."""
+
+from collections import deque
+from math import inf, nextafter
+from typing import Final
+
+from millgate.core.decisions import Admit, Decision, Ended, Yield
+from millgate.core.governor.allowances import give_back
+from millgate.core.governor.assess import (
+    Plan,
+    admission,
+    all_down,
+    fit_somewhere,
+    is_agreed,
+    less_important,
+)
+from millgate.core.governor.hint_truth import is_back_when_told, judge_hint
+from millgate.core.governor.knowledge import Knowledge
+from millgate.core.governor.promises import holds_newcomers, known_until, place_until
+from millgate.core.governor.records import Attempt, Engine, Route
+from millgate.core.governor.refusal import OF_ONE_TENANT, refusal
+from millgate.core.governor.turns import latest_start, next_held
+from millgate.core.governor.watch import arrived
+from millgate.core.lifecycle import State
+from millgate.core.tickets import SOONEST_RETURN_S, Entry
+from millgate.core.words import Outcome, Reason
+
+# Refusals that tell of a gate without room, rather than of this attempt alone.
+_BLOCKED: Final = frozenset((Reason.SATURATED, Reason.QUEUE_FULL))
+# Compiled, a name from elsewhere is looked up each time it is used, and a constant is not.
+_ADMIT: Final = Admit
+_YIELD: Final = Yield
+_TOO_LARGE: Final = Reason.TOO_LARGE
+_YIELDED: Final = Outcome.YIELDED
+
+# Nobody is held so long that a wake beyond this would find it.
+_FAR_S: Final = 86_400.0
+
+
+def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]:
+    """Make the plan true and return its decision, and after it what it means for somebody who had to make room."""
+    draft, decision = plan.draft, plan.decision
+    knowledge.arrivals += 1
+    draft.lane.arrived += 1
+    if draft.recognised or draft.arrival.retry_count:
+        _count_retry(knowledge, plan, now)
+    agreed = is_agreed(draft, plan.entry, now)
+    arrived(draft, now)
+    if isinstance(decision, _YIELD):
+        reason = decision.reason
+        knowledge.allowances.arrived(draft, agreed=agreed, refused=reason, now=now)
+        if reason in _BLOCKED:
+            _mark_blocked(draft.route.up, now)
+        _leave_record(knowledge, draft, decision, now)
+        return (_with_quota(knowledge, draft, decision, now),)
+    would = decision.would if isinstance(decision, _ADMIT) else None
+    knowledge.allowances.arrived(draft, agreed=agreed, refused=would, now=now)
+    knowledge.attempts[draft.attempt] = draft
+    knowledge.allowances.taken_in(draft, would, now)
+    if isinstance(decision, _ADMIT):
+        assert plan.engine is not None
+        _start(knowledge, draft, plan.engine, decision, now)
+        return (_with_quota(knowledge, draft, decision, now),)
+    displaced = _displace(knowledge, draft, now)
+    _hold(knowledge, draft, now)
+    return (decision, *displaced)
+
+
+def _with_quota(knowledge: Knowledge, draft: Attempt, decision: Admit | Yield, now: float) -> Admit | Yield:
+    """Say what is left of its tenant's quotas, where there are any."""
+    states = knowledge.allowances.report(draft, now)
+    return decision._replace(quota=states) if states else decision
+
+
+def _displace(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[Decision, ...]:
+    """Refuse the last of its own queue where that is full, or of the least important lane where everything is.
+
+    Nobody who is due has to go from a full queue: beside those this one stands beyond the count. Where everything is
+    full, `assess` has found somebody.
+    """
+    own = draft.lane
+    if own.settings.max_queue and own.held >= own.settings.max_queue:
+        last_held = _last_without_promise(knowledge, draft)
+        if last_held is not None:
+            return refuse_held(knowledge, last_held, Reason.DISPLACED, now)
+    if knowledge.held_count < knowledge.max_held:
+        return ()
+    lane = less_important(knowledge, draft.lane.settings.band)
+    assert lane is not None
+    last = max(
+        (queue for queue in lane.queues.values() if len(queue.order)), key=lambda each: len(each.order)
+    )
+    held = deque(last.order, maxlen=1)[0]
+    return refuse_held(knowledge, knowledge.attempts[held.attempt], Reason.DISPLACED, now)
+
+
+def _last_without_promise(knowledge: Knowledge, draft: Attempt) -> Attempt | None:
+    """Return the last in its queue if it goes before that one, to whom nothing was promised for now; else None."""
+    order = draft.queue.order
+    if order.ahead_of(draft) >= len(order):
+        return None
+    last = knowledge.attempts[deque(order, maxlen=1)[0].attempt]
+    is_promised = last.due_at is not None and is_back_when_told(last.due_at, last.hint_s, last.arrived_at)
+    return None if is_promised else last
+
+
+def _count_retry(knowledge: Knowledge, plan: Plan, now: float) -> None:
+    if plan.draft.arrival.retry_count:
+        knowledge.labelled += 1
+    if plan.draft.recognised:
+        knowledge.recognised += 1
+    entry = plan.entry
+    if entry is not None:
+        if entry.due_at is not None and not entry.is_due(now):
+            knowledge.early += 1
+        plan.draft.route.pool.places.take(entry)
+
+
+def _hold(knowledge: Knowledge, draft: Attempt, now: float) -> None:
+    draft.give_up_at = latest_start(draft)
+    if draft.hold_until is not None:
+        draft.give_up_at = min(draft.give_up_at, draft.hold_until)
+    knowledge.hold(draft, now)
+    if (opens_at := draft.queue.opens_at()) is not None:
+        draft.window_until = max(now, opens_at)
+        knowledge.wake_at(draft.window_until, draft.attempt)
+    knowledge.wake_at(draft.give_up_at, draft.attempt)
+    wake_for_account(knowledge, draft, now)
+
+
+def wake_for_account(knowledge: Knowledge, held: Attempt, now: float) -> None:
+    """Look again when an account has room for this attempt: no permit has to end for that."""
+    waits = [
+        wait_s
+        for engine in held.route.up
+        if engine.provider is not None and 0.0 < (wait_s := engine.provider.wait_s(held, now)) < _FAR_S
+    ]
+    if waits:
+        knowledge.wake_at(now + min(waits), held.attempt)
+
+
+def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit, now: float) -> None:
+    """Give the permit that `decision` speaks of."""
+    leg, gate = decision.legs[0], engine.gate
+    draft.engine = engine
+    draft.state = State.PREFILL
+    draft.admitted_at = now
+    draft.prefill_ahead = engine.unread_tokens(now)
+    if not gate.prefill_tokens:
+        engine.reading.began(now)
+    draft.expected_ttft_s = decision.expected_ttft_s
+    gate.take(draft.attempt, leg.kv_tokens, leg.prompt_tokens)
+    if engine.signal is not None:
+        engine.signal.inflight(gate.streams)
+    engine.is_tried = engine.on_trial
+    engine.work_prompt.add(draft.prompt_tokens)
+    engine.work_output.add(draft.output_tokens)
+    draft.lane.admitted += 1
+    if draft.due_at is not None:
+        judge_hint(draft, now, admitted=True)
+    pool = engine.pool
+    if not draft.recognised and draft.arrived_at == now and pool.places.places:
+        pool.overtaking.was_idle(pool.openings.per_s())
+    draft.lane.little.enter(now)
+    draft.queue.order.started(draft, now)
+    if draft.queue.offered is not None:
+        draft.queue.offered.started(draft.work_s)
+    knowledge.allowances.admitted(now)
+    if engine.provider is not None:
+        engine.provider.started(draft, now)
+    if (shares := pool.shares) is not None:
+        shares.entered(draft.lane.settings.name, now)
+    if not gate.has_room(1, 1):
+        engine.drain.became_full(now, gate.streams)
+    knowledge.placement.started(draft)
+    knowledge.note(draft, engine)
+    if not draft.arrival.stream:
+        draft.give_up_at = now + decision.expected_ttft_s
+        knowledge.wakes.add_in_line(draft.give_up_at, draft.attempt, knowledge.attempts)
+
+
+def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
+    """Admit what waits and fits, hopeless ones out first; return every decision in order.
+
+    A head without room stops what waits for the same engines, however small, or a large one would wait for ever;
+    it does not stop what other engines can take.
+    """
+    decisions: list[Decision] = []
+    blocked: list[Route] = []
+    while knowledge.held_count and (held := next_held(knowledge, blocked, now)) is not None:
+        engines = held.route.up
+        down = all_down(engines, now)
+        if down or not fit_somewhere(engines, held.prompt_tokens):
+            reason = Reason.NO_ENGINE if down else Reason.TOO_LARGE
+            decisions += refuse_held(knowledge, held, reason, now)
+            continue
+        roomy = knowledge.roomy_engine(held, engines, now)
+        if roomy is None:
+            _mark_blocked(engines, now)
+            wake_for_account(knowledge, held, now)
+            blocked.append(held.route)
+            continue
+        engine, ttft_s = roomy
+        if not engine.is_in_time(held, ttft_s, now):
+            decisions += refuse_held(knowledge, held, late_reason(held, now), now)
+            continue
+        knowledge.unhold(held, admitted=True)
+        admit = admission(held, engine, ttft_s, now)
+        if held.queue.window is not None:
+            admit = admit._replace(window_s=min(now, held.window_until) - held.arrived_at)
+        _start(knowledge, held, engine, admit, now)
+        decisions.append(_with_quota(knowledge, held, admit, now))
+    return decisions
+
+
+def _mark_blocked(engines: tuple[Engine, ...], now: float) -> None:
+    """Somebody was not let in although streams may be free: a gate is full in another meter, and drains as such."""
+    for engine in engines:
+        if not engine.drain.is_full and engine.gate.streams:
+            engine.drain.became_full(now, engine.gate.streams)
+            engine.drain_read = None
+            engine.openings.rate_changed()
+
+
+def late_reason(held: Attempt, now: float) -> Reason:
+    """Return which word of lateness applies: the deadline has passed, or the first token would miss it."""
+    return Reason.EXPIRED if now >= held.deadline else Reason.TOO_LATE
+
+
+def refuse_held(knowledge: Knowledge, held: Attempt, reason: Reason, now: float) -> tuple[Yield, Ended]:
+    """Take an attempt out of its queue with a yield; return the yield and the attempt's end."""
+    knowledge.unhold(held)
+    del knowledge.attempts[held.attempt]
+    held.state = State.OVER
+    give_back(held, now)
+    knowledge.allowances.over(held)
+    waited_s = now - held.arrived_at
+    decision = refusal(knowledge, held, reason, now, waited_s, held.deadline - held.arrived_at)
+    _leave_record(knowledge, held, decision, now)
+    told = _with_quota(knowledge, held, decision, now)
+    assert isinstance(told, Yield)
+    ended = Ended(
+        held.attempt, Outcome.YIELDED, held.lane.settings.name, None, waited_s, waited_s, None, 0, 0, reason
+    )
+    return told, ended
+
+
+def _leave_record(knowledge: Knowledge, draft: Attempt, decision: Yield, now: float) -> None:
+    """Count the yield and remember the request, so that it keeps its age when it returns."""
+    reason, hint = decision.reason, decision.retry_after_s
+    draft.lane.count(_YIELDED, reason)
+    if draft.due_at is not None:
+        judge_hint(draft, now, admitted=False)
+    knowledge.hints_given += 1
+    if reason is _TOO_LARGE or draft.arrival.fingerprint is None:
+        return
+    if reason in OF_ONE_TENANT and decision.retry:
+        until = known_until(now, hint, draft.lane_deadline)
+        entry = entry_of(draft, now + SOONEST_RETURN_S, until, told_at=now + hint)
+    elif reason not in OF_ONE_TENANT and decision.retry:
+        until = known_until(now, hint, draft.lane_deadline)
+        lapses_at, oldest = place_until(now, hint), _oldest_age(knowledge, draft)
+        entry = entry_of(draft, now + SOONEST_RETURN_S, until, now + hint, lapses_at, oldest)
+    elif draft.lane_deadline > now:
+        entry = entry_of(draft, now + SOONEST_RETURN_S, draft.lane_deadline)
+    else:
+        return
+    draft.route.pool.places.leave(entry)
+
+
+def _oldest_age(knowledge: Knowledge, draft: Attempt) -> float:
+    """Return the oldest age by which queues may rank it when it is back.
+
+    Where newcomers are held all wait by their own; elsewhere it is put before nobody of its tenant who waits.
+    """
+    if holds_newcomers(draft.lane):
+        return draft.first_seen
+    return nextafter(knowledge.waiting.youngest(draft.tenant), inf)
+
+
+def entry_of(
+    draft: Attempt,
+    known_from: float,
+    known_until: float,
+    due_at: float | None = None,
+    place_until: float = 0.0,
+    oldest: float = -inf,
+    told_at: float | None = None,
+) -> Entry:
+    """Return the record by which this attempt's request is recognised if it comes back in that time.
+
+    No older than `oldest` do queues rank it then. `told_at` is when it was asked back without a place.
+    """
+    return Entry(
+        draft.tenant,
+        fingerprint_of(draft),
+        draft.first_seen,
+        draft.arrival_number,
+        known_from,
+        known_until,
+        due_at,
+        place_until,
+        draft.lined_up_at,
+        draft.early_returns,
+        draft.turn,
+        work_s=draft.service_s,
+        as_old_as=oldest,
+        told_at=told_at,
+    )
+
+
+def fingerprint_of(draft: Attempt) -> int:
+    """Return the request's fingerprint, computed at most once per attempt."""
+    if draft.fingerprint is None:
+        assert draft.arrival.fingerprint is not None
+        draft.fingerprint = draft.arrival.fingerprint()
+    return draft.fingerprint

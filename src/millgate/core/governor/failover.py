@@ -1,0 +1,117 @@
+"""A second try: an engine failed somebody before it had anything of the request, and another may have it.
+
+Only then is it certain that nothing is computed twice and that no client has had a byte (design section 4). There is
+one second try. It gives its permit back and waits in its lane, by its own `first_seen`, for the engines of its route
+without the one that failed it: a *detour*. With room there it is admitted in the same breath. Where nobody may wait,
+or nobody else answers for the model, there is no second try.
+"""
+
+from millgate.core.decisions import Decision, Hold
+from millgate.core.events import Failed
+from millgate.core.governor.assess import fit_somewhere, price
+from millgate.core.governor.commit import dispatch
+from millgate.core.governor.knowledge import Knowledge
+from millgate.core.governor.records import Attempt, Engine, Route
+from millgate.core.governor.turns import ahead_of
+from millgate.core.lifecycle import State
+from millgate.core.words import Sent
+
+
+def detour_after(knowledge: Knowledge, attempt: Attempt, event: Failed, now: float) -> Route | None:
+    """Return by which route the attempt may be tried once more, None when it has failed for good; changes nothing."""
+    failed = attempt.engine
+    if event.sent is not Sent.NONE or attempt.state is not State.PREFILL or attempt.tried is not None:
+        return None
+    assert failed is not None
+    detour = _detour(knowledge, attempt, failed)
+    if not fit_somewhere(detour.up, attempt.prompt_tokens):
+        return None
+    roomy = knowledge.roomy_engine(attempt, detour.up, now)
+    if roomy is not None:
+        return detour if now + roomy[1] <= attempt.deadline else None
+    return detour if _may_wait(knowledge, attempt, detour, now) else None
+
+
+def try_again(knowledge: Knowledge, attempt: Attempt, detour: Route, now: float) -> list[Decision]:
+    """Take the attempt, whose permit has just been given back, out of its end: admit it on the detour, or hold it."""
+    failed = attempt.engine
+    assert failed is not None
+    attempt.tried, attempt.engine = failed, None
+    attempt.state, attempt.listed_end = State.HELD, None
+    attempt.route, attempt.queue = detour, attempt.lane.queue_for(detour)
+    attempt.hold_until = _impatient_at(attempt)
+    # What was to fall due in its first try would mean that it has waited too long.
+    knowledge.wakes.forget(attempt.attempt)
+    attempt.give_up_at = _latest_start(attempt, detour)
+    knowledge.attempts[attempt.attempt] = attempt
+    detour.pool.openings.unsettle()
+    # The engine that failed may be of another pool by now, and would foresee the end of work that it has not.
+    failed.openings.unsettle()
+    price(attempt)
+    place = ahead_of(attempt) + 1
+    knowledge.hold(attempt, now)
+    knowledge.wake_at(attempt.give_up_at, attempt.attempt)
+    decisions = dispatch(knowledge, now)
+    if attempt.state is State.HELD:
+        decisions.append(Hold(attempt.attempt, place, detour.pool.openings.wait_s(place, now)))
+    return decisions
+
+
+def detours_turned(knowledge: Knowledge) -> None:
+    """Read anew which engines of the detours are up."""
+    for lane in knowledge.lanes.values():
+        for route in lane.queues:
+            if route not in knowledge.routes.every:
+                route.up = tuple(engine for engine in route.engines if engine.up)
+
+
+def _detour(knowledge: Knowledge, attempt: Attempt, failed: Engine) -> Route:
+    """Return the attempt's route of now without this engine; one object per lane, so that a lane's queues stay few.
+
+    A change of the configuration builds all routes anew: nobody would look into a queue of the one it came by.
+    """
+    routes, arrival = knowledge.routes, attempt.arrival
+    route = (
+        routes.of(arrival.model) if arrival.engine is None else routes.pinned(arrival.engine, arrival.model)
+    )
+    others = tuple(engine for engine in route.engines if engine is not failed)
+    for known in attempt.lane.queues:
+        if (
+            tuple(known.engines) == others
+            and known.pool is route.pool
+            and known not in knowledge.routes.every
+        ):
+            return known
+    detour = Route(others, route.pool)
+    detour.up = tuple(engine for engine in others if engine.up)
+    return detour
+
+
+def _may_wait(knowledge: Knowledge, attempt: Attempt, detour: Route, now: float) -> bool:
+    """Return whether the lane's queue takes it (INV-5) and it may still begin in time."""
+    lane = attempt.lane
+    settings = lane.settings
+    most_tokens, tokens = settings.max_queue_tokens, attempt.prompt_tokens + attempt.output_tokens
+    most = knowledge.max_held if settings.max_queue is None else settings.max_queue
+    return (
+        not knowledge.draining
+        and knowledge.held_count < knowledge.max_held
+        and lane.held < most
+        and (most_tokens is None or lane.held_tokens + tokens <= most_tokens)
+        and lane.held_bytes + attempt.body_bytes <= settings.max_queue_bytes
+        and now < _latest_start(attempt, detour)
+    )
+
+
+def _impatient_at(attempt: Attempt) -> float | None:
+    """Return when it has waited as long as its lane and its client let it, from its arrival on."""
+    bounds = (attempt.lane.settings.max_wait_s, attempt.arrival.max_wait_s)
+    waits = [wait_s for wait_s in bounds if wait_s is not None]
+    return attempt.arrived_at + min(waits) if waits else None
+
+
+def _latest_start(attempt: Attempt, detour: Route) -> float:
+    """Return when waiting becomes useless: later no first token would come in time, or nobody waits any more."""
+    start = attempt.deadline - min(engine.service.ttft_s(attempt.prompt_tokens) for engine in detour.up)
+    impatient_at = _impatient_at(attempt)
+    return start if impatient_at is None else min(start, impatient_at)

@@ -1,0 +1,147 @@
+"""When would a newcomer's first token come? Behind the permits that must end, and the prompts that must be read.
+
+An engine is two service centres: whoever waits needs a stream, and the time to read its prompt after all those before
+it. The later of the two counts. Prompts are a sum of tokens over a speed, and each is counted once: those that wait
+inside the engine delay the permit where the meter is full, and the first token after it where it is not.
+"""
+
+from array import array
+from math import inf
+from typing import Final
+
+from millgate.core.governor.records import Attempt, Engine
+
+# Work that takes no time is still work.
+_LEAST_WORK_S: Final = 1e-6
+
+
+def expected_wait_s(draft: Attempt, place: int, now: float) -> float:
+    """Return how long an attempt at this place is expected to wait: for permits, and for accounts where those bind."""
+    route = draft.route
+    if route.up[0].provider is None:
+        return route.pool.openings.wait_s(place, now)
+    accounts = [engine.provider for engine in route.up if engine.provider is not None]
+    free = sum([engine.limit - engine.gate.streams for engine in route.up])
+    permit_s = 0.0 if place <= free else route.pool.openings.wait_s(place - max(0, free), now)
+    if len(accounts) < len(route.up):
+        return permit_s
+    return max(permit_s, min([account.wait_s(draft, now, place) for account in accounts]))
+
+
+def forecast(draft: Attempt, place: int, now: float) -> tuple[float, float, float]:
+    """Return the wait for a permit at this place (1 is next), the same nine times in ten, and the time to first token after it.
+
+    The first is what is expected, in seconds from now. The sum of the others is when the first token has come nine times
+    in ten.
+    """
+    engines, openings = draft.route.up, draft.route.pool.openings
+    ttft_s = min([engine.expected_ttft_s(draft.prompt_tokens, now) for engine in engines])
+    if not _is_metered(engines):
+        wait_s = expected_wait_s(draft, place, now)
+        return wait_s, wait_s + openings.upper_s(place), ttft_s
+    permit_s = late_s = 0.0
+    beyond = place - _free_streams(engines)
+    if beyond > 0:
+        permit_s = openings.wait_s(beyond, now, prompts=False)
+        late_s = openings.upper_s(beyond, prompts=False)
+    reading_s, first_s = _reading(draft, _tokens_of(draft, place - 1), engines, now)
+    surely = _surely(engines)
+    ttft_s *= surely
+    first_s *= surely
+    upper_s = max(permit_s + late_s, reading_s + first_s - ttft_s)
+    return max(permit_s, reading_s), upper_s, ttft_s
+
+
+def upper_ttft_s(engine: Engine, ttft_s: float, prompt_tokens: int) -> float:
+    """Return what holds nine times in ten of this prediction, where others are ahead for as long as it takes itself.
+
+    Of a shorter line only a part of that is doubted: an engine whose times vary by themselves is not left empty for it.
+    """
+    own_s = engine.service.ttft_s(prompt_tokens)
+    if ttft_s <= own_s or own_s <= 0.0:
+        return ttft_s
+    return ttft_s * (1.0 + engine.reading.upper_share * min(1.0, ttft_s / own_s - 1.0))
+
+
+def wait_behind_s(
+    draft: Attempt, held: int, away_s: float, first: "array[int]", work_s: float, now: float
+) -> tuple[float, float]:
+    """Return how long it is expected to wait behind the held and the away, and how much longer reading may take.
+
+    So many are held; the work of those who are away is `away_s`, that of all `work_s`, in seconds of permits, and `first` is as
+    in `openings`. Prompts of the away are taken to be as large a part of it as of usual work. The second is nine times in ten.
+    """
+    engines, openings = draft.route.up, draft.route.pool.openings
+    if not _is_metered(engines):
+        return openings.wait_behind_s(first, work_s, 0, now), 0.0
+    permit_s = openings.wait_behind_s(first, work_s, _free_streams(engines), now)
+    usual, prompt_tokens = engines[0], engines[0].work_prompt.mean
+    away = away_s / max(_LEAST_WORK_S, usual.permit_s(prompt_tokens, usual.work_output.mean))
+    tokens = _tokens_of(draft, held) + away * prompt_tokens
+    reading_s, _ = _reading(draft, tokens, engines, now)
+    if reading_s <= permit_s:
+        return permit_s, 0.0
+    return reading_s, reading_s * (_surely(engines) - 1.0)
+
+
+def _surely(engines: tuple[Engine, ...]) -> float:
+    """Return how many times as long as predicted reading takes nine times in ten at most."""
+    return 1.0 + sum([engine.reading.upper_share for engine in engines]) / len(engines)
+
+
+def _is_metered(engines: tuple[Engine, ...]) -> bool:
+    """Return whether prompts may be what these engines' permits wait for."""
+    for engine in engines:  # noqa: SIM110 - a generator would cost every arrival 0.3 us
+        if engine.gate.prefill_limit is None or engine.provider is not None:
+            return False
+    return True
+
+
+def _free_streams(engines: tuple[Engine, ...]) -> int:
+    """Return how many streams are free and of use: none of an engine whose memory is full.
+
+    Memory counts as it is now. A line does not need all of its own at once, for the first have ended before the last begin.
+    """
+    free = 0
+    for engine in engines:
+        gate = engine.gate
+        usual_tokens = engine.work_prompt.mean + engine.work_output.mean
+        if gate.kv_limit is None or gate.kv_tokens + usual_tokens <= gate.kv_limit:
+            free += max(0, engine.limit - gate.streams)
+    return free
+
+
+def _reading(draft: Attempt, tokens: float, engines: tuple[Engine, ...], now: float) -> tuple[float, float]:
+    """Return how long so many tokens of others keep it from a permit, and how long its first token takes then.
+
+    What the engines have not read yet is ahead as well; the first token comes behind what the meter lets in.
+    """
+    own, first = draft.prompt_tokens, engines[0]
+    unread = own + tokens
+    room = 0
+    tokens_per_s = 0.0
+    for engine in engines:
+        unread += engine.unread_tokens(now)
+        room += engine.gate.prefill_limit or 0
+        per_token_s = engine.reading.per_token_s
+        tokens_per_s += 1.0 / per_token_s if per_token_s > 0.0 else inf
+    inside = min(unread, max(room, own))
+    outside_s = (unread - inside) / tokens_per_s
+    if unread > inside:
+        # The meter has room again when somebody's first token is out, which takes more than the reading.
+        outside_s += first.service.ttft_s(0)
+    return outside_s, first.service.ttft_s(max(own, inside / len(engines)))
+
+
+def _tokens_of(draft: Attempt, ahead: int) -> float:
+    """Return how many prompt tokens so many who go first have.
+
+    Who comes last is behind all that waits, and their tokens are known; in the middle, behind its part of them. Where the
+    shortest goes first those ahead are as long as who is admitted.
+    """
+    pool = draft.route.pool
+    if not ahead or not pool.held_count:
+        return 0.0
+    if draft.queue.offered is not None:
+        return ahead * draft.route.up[0].work_prompt.mean
+    return pool.held_prompt_tokens * ahead / pool.held_count

@@ -1,0 +1,324 @@
+"""When will permits come free? Read off the running work, and off how fast a full gate empties.
+
+With N permits out, the first N places open when the running work is expected to end. Those who stand in line are known
+by the length that is foreseen for them, so each takes the permit that comes free first and has it for so long (list
+scheduling: Graham 1966); of those beyond the first `LISTED` the sum of their lengths says as much, a round of N at a
+time. Where lengths are known that is exact, for one stream as for many. Where only a mean is, it is right on average,
+and what remains of the running work is read off how long permits have lasted (`sizing/permit_times`): who has run for
+the mean of very uneven answers is not about to end. Where only the prefill meter is full, a place opens as soon as the
+prompts before it are read.
+
+The expected ends are kept in a sorted list. Who starts, reads a first token or ends is only noted, and the list is
+brought up to date when somebody asks: a gate that refuses nobody pays one append. The ends rest on each engine's
+*pace*, its learned TPOT as it was read when, over all engines, an eighth of the running streams had answered since
+the last reading: re-sorting a thousand streams at every answer would cost more than the rest of the decision. All of it is a cache:
+asking, or not, changes no answer.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
+from heapq import heapreplace
+from math import sqrt
+from typing import Final
+
+from millgate.core.governor.records import Attempt, Engine
+from millgate.core.lifecycle import State
+from millgate.core.limits.drain import DrainReading
+from millgate.core.tickets import WORK_PARTS
+
+# Nothing known to drain: one departure in the longest time that a hint may name.
+_SLOWEST_PER_S: Final = 1.0 / 60.0
+# One-sided 90 % point of the normal law: promises of waiting are kept nine times in ten (QLM's upper quantile).
+_UPPER_Z: Final = 1.2816
+# The pace is read again after one answer in so many running streams.
+_PACE_SHARE: Final = 8
+# Beyond so many notes, and a quarter of the list, building it anew is cheaper than changing it.
+_FEW_NOTES: Final = 8
+# Answers that outlive their expectation by d are expected to take d more and this: the doubling rule, which fits
+# an engine that is a little slow and a heavy tail alike.
+_LATE_STEP_S: Final = 0.1
+# Of so many streams each one's end is looked at anew whenever somebody asks; of more their mean says as much.
+_FEW_STREAMS: Final = 64
+# Where permits come free is looked at anew when something has changed, and otherwise so often: a flood is refused by
+# one look.
+_TICKS_PER_S: Final = 16.0
+_NO_TICK: Final = -1
+# So many of those ahead are given their permits one by one; of what comes after them the sum says as much.
+LISTED: Final = 64
+
+
+class Openings:
+    """The expected times at which the permits of one pool's engines come free."""
+
+    __slots__ = (
+        "_answers",
+        "_attempts",
+        "_ends",
+        "_engines",
+        "_first",
+        "_first_s",
+        "_free",
+        "_most_notes",
+        "_noted",
+        "_opens",
+        "_per_s",
+        "_prompt_metered",
+        "_stale",
+        "_tick",
+    )
+
+    def __init__(self, attempts: dict[int, Attempt], engines: Sequence[Engine]) -> None:
+        self._answers = 0
+        self._attempts = attempts
+        self._engines = engines
+        self._ends: list[float] = []
+        self._noted: list[Attempt] = []
+        self._most_notes = _FEW_NOTES
+        self._stale = False
+        self._per_s: float | None = None
+        self._prompt_metered: list[Engine] = []
+        self._tick = _NO_TICK
+        self._first = array("I")
+        self._free = 0
+        self._first_s = 0.0
+        self._opens: list[float] = []
+
+    def note(self, attempt: Attempt) -> None:
+        """Take note that this attempt has started, read its first token, or ended."""
+        self._per_s = None
+        self._tick = _NO_TICK
+        if not self._stale:
+            noted = self._noted
+            noted.append(attempt)
+            self._stale = len(noted) > self._most_notes
+
+    def answered(self, running: int) -> None:
+        """Take note that an engine's learned speed has changed by one answer, while so many permits are out."""
+        self._answers += 1
+        if self._answers * _PACE_SHARE > running:
+            self._answers = 0
+            for engine in self._engines:
+                engine.pace_s = engine.service.tpot_s(engine.drain.full_streams)
+            self._stale = True
+            self._tick = _NO_TICK
+
+    def rate_changed(self) -> None:
+        """Take note that what counts as full has changed."""
+        self._per_s = None
+        self._tick = _NO_TICK
+
+    def unsettle(self) -> None:
+        """Forget every derived number: engines or limits have changed."""
+        self._per_s = None
+        self._tick = _NO_TICK
+        self._prompt_metered = [each for each in self._up() if each.gate.prefill_limit is not None]
+        self._stale = True
+
+    def wait_s(self, place: int, now: float, *, prompts: bool = True) -> float:
+        """Return the expected time until the `place`-th permit (1 is next) comes free.
+
+        Without `prompts` it is asked for streams and memory alone, whatever has to be read.
+        """
+        if prompts and self._prompt_metered and (reading_s := self._reading_s(place)) is not None:
+            return reading_s
+        ends = self._sorted_ends()
+        per_s = self.per_s()
+        if not ends:
+            return place / per_s
+        laps, index = divmod(place - 1, len(ends))
+        cycle_s = len(ends) / per_s
+        if ends[0] >= now:
+            return ends[index] - now + laps * cycle_s
+        late_by_s = min(cycle_s, now - ends[0] + _LATE_STEP_S)
+        return _among_late_s(ends, bisect_right(ends, now), late_by_s, index + 1, now) + laps * cycle_s
+
+    def wait_behind_s(self, first: "array[int]", work_s: float, free: int, now: float) -> float:
+        """Return the expected time until a permit comes free behind so much work, in seconds of permits.
+
+        `first` are the first of those ahead, next first, in parts of a second (`tickets.WORK_PARTS`); each takes the
+        permit that comes free first. So many are `free` already, and wait for prompts alone.
+        """
+        drains = self._drains()
+        usual_s = max(1e-6, drains.usual_work_s)
+        ends = self._sorted_ends()
+        if not ends:
+            return (1.0 + work_s / usual_s) / self.per_s()
+        cycle_s = usual_s * drains.dearness
+        tick = int(now * _TICKS_PER_S)
+        if tick != self._tick or free != self._free or first != self._first:
+            self._tick, self._free, self._first = tick, free, first
+            self._first_s = sum(first) / WORK_PARTS
+            at = tick / _TICKS_PER_S
+            opens = [at] * free + self._opens_at(ends, cycle_s, at)
+            for parts in first:
+                heapreplace(opens, opens[0] + parts / WORK_PARTS * drains.dearness)
+            opens.sort()
+            self._opens = opens
+        rest = max(0.0, work_s - self._first_s) / usual_s
+        return max(0.0, _later(self._opens, rest, cycle_s) - now)
+
+    def _opens_at(self, ends: list[float], cycle_s: float, now: float) -> list[float]:
+        """Return when the running permits come free, ascending; those that are late evenly over as long again."""
+        if len(ends) <= _FEW_STREAMS:
+            ends = self._likely_ends(now)
+        late = bisect_right(ends, now)
+        if not late:
+            return ends[:]
+        late_by_s = min(cycle_s, now - ends[0] + _LATE_STEP_S)
+        opens = [now + (place + 0.5) / late * late_by_s for place in range(late)]
+        return sorted(opens + ends[late:])
+
+    def _likely_ends(self, now: float) -> list[float]:
+        """Return the ends of the running work, ascending, each as long as permits like it last.
+
+        The first to end is not the one of the shortest mean: of many that may end at any time some do soon. So by
+        their order they are read at ascending levels of what remains.
+        """
+        running = sorted([each for each in self._attempts.values() if self._is_ours(each)], key=_listed_end)
+        return sorted([_likely_end(each, (at + 0.5) / len(running), now) for at, each in enumerate(running)])
+
+    def upper_s(self, place: int, *, mean_is_known: bool = True, prompts: bool = True) -> float:
+        """Return how much longer than expected the `place`-th permit may take, nine times in ten.
+
+        `mean_is_known` leaves out that the mean of all permits is itself an estimate; `prompts` as for `wait_s`.
+        """
+        if prompts and self._reading_s(place) is not None:
+            return 0.0
+        up = self._up()
+        widest_s = 0.0
+        for engine in up:
+            drains, departures = engine.drains(), place / len(up)
+            # A mean of n permits is itself off by 1 / n of their variance, and each of k to come by as much.
+            off = 0.0 if mean_is_known else departures * departures / drains.departures
+            widest_s = max(widest_s, drains.spread_s * sqrt(departures + off))
+        return _UPPER_Z * widest_s
+
+    def per_s(self) -> float:
+        """Return how many permits a second end while every gate is full."""
+        per_s = self._per_s
+        if per_s is None:
+            per_s = sum([engine.drains().per_s for engine in self._up()])
+            per_s = self._per_s = per_s or _SLOWEST_PER_S
+        return per_s
+
+    def _reading_s(self, place: int) -> float | None:
+        """Return the time until the prompts before this place are read, where nothing else is in the way."""
+        least_s: float | None = None
+        for each in self._prompt_metered:
+            if _only_prompts_block(each, place):
+                reading_s = _reading_s(each, place)
+                if least_s is None or reading_s < least_s:
+                    least_s = reading_s
+        return least_s
+
+    def _drains(self) -> DrainReading:
+        """Return how the first engine that is up empties: all of a pool are alike in what they take."""
+        for engine in self._engines:
+            if engine.up and not engine.retired:
+                return engine.drains()
+        return self._engines[0].drains()
+
+    def _up(self) -> list[Engine]:
+        return [engine for engine in self._engines if engine.up and not engine.retired]
+
+    def _sorted_ends(self) -> list[float]:
+        if self._stale:
+            self._stale = False
+            self._ends = sorted([_list_anew(each) for each in self._attempts.values() if self._is_ours(each)])
+            self._noted.clear()
+            self._most_notes = _FEW_NOTES + len(self._ends) // 4
+        elif self._noted:
+            for attempt in self._noted:
+                self._list_again(attempt)
+            self._noted.clear()
+        return self._ends
+
+    def _is_ours(self, attempt: Attempt) -> bool:
+        return attempt.engine is not None and attempt.engine.openings is self
+
+    def _list_again(self, attempt: Attempt) -> None:
+        ends, listed = self._ends, attempt.listed_end
+        if listed is not None:
+            del ends[bisect_left(ends, listed)]
+            attempt.listed_end = None
+        if attempt.state is not State.OVER:
+            insort(ends, _list_anew(attempt))
+
+
+def _only_prompts_block(engine: Engine, place: int) -> bool:
+    """Return whether so many usual attempts more could start, but for prompts that are not yet read."""
+    gate = engine.gate
+    if gate.prefill_limit is None or gate.streams + place > engine.limit:
+        return False
+    usual_tokens = engine.work_prompt.mean + engine.work_output.mean
+    return gate.kv_limit is None or gate.kv_tokens + place * usual_tokens <= gate.kv_limit
+
+
+def _reading_s(engine: Engine, place: int) -> float:
+    """Return how long the prompts before this place take to be read."""
+    return engine.service.ttft_s(engine.gate.prefill_tokens + (place - 1) * engine.work_prompt.mean)
+
+
+def _list_anew(attempt: Attempt) -> float:
+    attempt.listed_end = end = expected_end(attempt)
+    return end
+
+
+def _listed_end(attempt: Attempt) -> float:
+    end = attempt.listed_end
+    assert end is not None
+    return end
+
+
+def foreseen_s(attempt: Attempt, engine: Engine) -> float:
+    """Return how long this attempt's permit was foreseen to be out."""
+    return attempt.expected_ttft_s + attempt.foreseen_tokens * engine.pace_s
+
+
+def _likely_end(attempt: Attempt, level: float, now: float) -> float:
+    engine = attempt.engine
+    if engine is None or attempt.state is State.DEPARTING:
+        return attempt.give_up_at
+    whole_s = foreseen_s(attempt, engine)
+    so_far = (now - attempt.admitted_at) / max(1e-6, whole_s)
+    return attempt.admitted_at + whole_s * engine.permit_times.share_at(so_far, level)
+
+
+def expected_end(attempt: Attempt) -> float:
+    """Return when this attempt's permit is expected to end, an absolute core time."""
+    if attempt.state is State.DEPARTING:
+        return attempt.give_up_at
+    assert attempt.engine is not None
+    decode_s = attempt.foreseen_tokens * attempt.engine.pace_s
+    if attempt.first_token_at is None:
+        return attempt.admitted_at + attempt.expected_ttft_s + decode_s
+    return attempt.first_token_at + decode_s
+
+
+def _later(opens: list[float], answers: float, cycle_s: float) -> float:
+    """Return the time of the opening so many usual answers after the first of these."""
+    whole, streams = int(answers), len(opens)
+    laps, index = whole // streams, whole % streams
+    opens_at = opens[index]
+    next_at = opens[index + 1] if index + 1 < streams else opens[0] + cycle_s
+    return opens_at + laps * cycle_s + (answers - whole) * max(0.0, next_at - opens_at)
+
+
+def _among_late_s(ends: list[float], late: int, late_by_s: float, place: int, now: float) -> float:
+    """Return the time until so many permits have come free, where the first `late` ends have passed unnoticed.
+
+    Those end evenly over `late_by_s`, beside the others.
+    """
+    low, high = late, len(ends)
+    while low < high:
+        middle = (low + high) // 2
+        passed = min(1.0, (ends[middle] - now) / late_by_s)
+        if middle - late + 1 + passed * late < place:
+            low = middle + 1
+        else:
+            high = middle
+    wait_s = (place - (low - late) - 0.5) / late * late_by_s
+    if low > late:
+        wait_s = max(wait_s, ends[low - 1] - now)
+    return wait_s if low == len(ends) else min(wait_s, ends[low] - now)

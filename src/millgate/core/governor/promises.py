@@ -1,0 +1,171 @@
+"""What may be promised to whom: a hint is the time at which this client would be admitted if it came back then.
+
+Its place is counted behind those who wait and those who were refused before and are expected back; the time of
+that place is read off `openings` (design section 4). Hints are spread so that equal promises do not come back as
+one herd: a low-discrepancy sequence (multiples of the golden ratio, Weyl 1916) instead of dice, so that the core
+stays deterministic.
+"""
+
+from array import array
+from math import inf
+from typing import Final
+
+from millgate.core.governor.forecast import expected_wait_s, wait_behind_s
+from millgate.core.governor.knowledge import Knowledge
+from millgate.core.governor.openings import LISTED
+from millgate.core.governor.records import Attempt, Lane
+from millgate.core.governor.turns import ahead_of
+from millgate.core.tickets import Standing, as_parts
+
+# Hints stay in a range that every SDK honours: openai gives up above 120 s and treats 0 as absent (wire.md B1).
+SHORTEST_HINT_S = 0.1
+LONGEST_HINT_S = 60.0
+# A place beyond the longest hint is a guess; those clients are spread evenly from here up to it.
+FAR_HINT_S = 45.0
+# A promise is kept when its client is admitted within so much of its hint: half a second, or a fifth.
+_KEPT_S: Final = 0.5
+_KEPT_SHARE: Final = 0.2
+# A client is asked to be back a little before its permit is expected: coming early costs a short hold, coming late
+# costs an idle stream. Over a long line a little is a fifth of what it may be held, so that somebody is always held
+# when permits come sooner than foreseen. But answers rather take a little longer than foreseen (relaying, connecting,
+# one more step), so hints are stretched by a hundredth first.
+_LEAD_S: Final = 0.2
+_LEAD_SHARE: Final = 0.2 * _KEPT_SHARE
+# Of many streams no more than so many permits too early: whoever is held for less than a fifth of its hint is in time.
+_LEAD_PLACES: Final = 4.0
+# Where newcomers are held they keep the streams busy while the promised are away: a later hint idles none, and is aimed
+# for 39 in 40 instead of nine in ten (one-sided points of the normal law). Only a newcomer is told so, for only its
+# coming shows that they come: after a burst nobody fills the time.
+_SURER: Final = 1.96 / 1.2816
+# So much of the load of shorter work lengthens a wait. Short ones that are refused come by places of their own and
+# pass nobody. And where all come by places, so much of it shortens the line that a longer one may join. Measured over
+# 1.3 to 3 times the capacity (docs/policies/places-and-tickets.md): 1 promises less, and costs 1 % more good answers;
+# 0.6 breaks 4 % of the promises.
+_PASSING_SHARE: Final = 0.8
+_LINE_SHARE: Final = 1.0 / 3.0
+_STRETCH: Final = 1.01
+_SPREAD_S: Final = 0.1
+_GOLDEN: Final = 0.6180339887498949
+# No engine: time for a health check and a restart to show.
+_NO_ENGINE_HINT_S: Final = 5.0
+DRAINING_HINT_S = 1.0
+
+
+def spread(count: int) -> float:
+    """Return the `count`-th number of the golden-ratio sequence, in [0, 1)."""
+    return (count + 1) * _GOLDEN % 1.0
+
+
+def promise(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[float, float]:
+    """Return when this client, refused now, would be admitted if it came back then, in [0.1, 60] s, and by when for sure.
+
+    That is the time in seconds from now by which nine in ten who come then are let in: infinite where nobody can say
+    when, and 0 while nothing is measured, for nobody is sent away for a belief.
+    """
+    arrival, pool = draft.arrival, draft.route.pool
+    places, openings = pool.places, pool.openings
+    held = ahead_of(draft)
+    stand = places.stand(arrival.tenant, draft.lined_up_at, draft.arrival_number, now, LISTED)
+    place, turn = stand.place + held, stand.turn
+    work_s, first = stand.work_s, stand.first
+    if held:
+        held_s = pool.held_work_s / pool.held_count
+        work_s += held * held_s
+        first = (array("I", (as_parts(held_s),)) * min(held, LISTED) + first)[:LISTED]
+    if not draft.recognised:
+        draft.turn = turn
+    measured = _is_measured(draft)
+    late_s = openings.upper_s(place, mean_is_known=False) if measured else 0.0
+    if not draft.recognised and holds_newcomers(draft.lane):
+        late_s *= _SURER
+    wait_s, reading_late_s = _wait_behind_s(draft, held, stand, first, work_s, now)
+    if measured:
+        late_s = max(late_s, reading_late_s)
+    expected_s, late_s, by_s = _behind_shorter(draft, wait_s, late_s, now)
+    if places.has_several(now):  # and not `by_s`: who might still be in time is not sent away for it
+        expected_s *= 1.0 + pool.overtaking.share
+    if not measured:
+        by_s = 0.0
+    share = spread(knowledge.hints_given)
+    if expected_s > LONGEST_HINT_S or not places.has_room_for(arrival.tenant, now):
+        return FAR_HINT_S + share * (LONGEST_HINT_S - FAR_HINT_S), by_s
+    per_s = openings.per_s()
+    aim_s = _aim_s(expected_s * _STRETCH, late_s, per_s) - share * min(_SPREAD_S, 1.0 / per_s)
+    hint_s = max(expected_s / 2.0, aim_s)
+    return min(max(SHORTEST_HINT_S, hint_s), LONGEST_HINT_S), by_s
+
+
+def _wait_behind_s(
+    draft: Attempt, held: int, stand: Standing, first: "array[int]", work_s: float, now: float
+) -> tuple[float, float]:
+    """Return the expected wait behind so much work, and how much longer nine in ten may wait for prompts."""
+    if draft.route.up[0].provider is not None:
+        return expected_wait_s(draft, stand.place + held, now), 0.0
+    if draft.queue.offered is not None and holds_newcomers(draft.lane):
+        # Shorter prompts go first whenever they come: by those that wait the long would be promised what they never get.
+        return draft.route.pool.openings.wait_behind_s(first, work_s, 0, now), 0.0
+    return wait_behind_s(draft, held, stand.work_s, first, work_s, now)
+
+
+def _behind_shorter(draft: Attempt, wait_s: float, late_s: float, now: float) -> tuple[float, float, float]:
+    """Return a wait, its upper part and the time by which it is over, with what shorter work takes of them.
+
+    Where newcomers are held, shorter ones go first, and the wait itself is longer. Where none is, all come by their
+    places: there the wait is that of the line, and only its end is moved, so that the
+    longer the line, the shorter must be who joins it.
+    """
+    offered = draft.queue.offered
+    if offered is None:
+        return wait_s, late_s, _kept_until_s(wait_s, late_s)
+    load = offered.load_below(draft.work_s, now, draft.route.pool.openings.per_s())
+    if not holds_newcomers(draft.lane):
+        room = 1.0 - _LINE_SHARE * load
+        return wait_s, late_s, _kept_until_s(wait_s, late_s) / room if room > 0.0 else inf
+    room = 1.0 - _PASSING_SHARE * load
+    if room <= 0.0:
+        return inf, late_s, inf
+    return wait_s / room, late_s / room, _kept_until_s(wait_s, late_s) / room
+
+
+def _kept_until_s(wait_s: float, late_s: float) -> float:
+    # Two at a time: of three the compiler makes a call.
+    kept_s = max(_KEPT_S, _KEPT_SHARE * wait_s)
+    return wait_s + max(late_s, kept_s)
+
+
+def holds_newcomers(lane: Lane) -> bool:
+    """Return whether somebody to whom nothing was promised may wait in this lane."""
+    settings = lane.settings
+    return settings.max_queue != 0 and settings.max_wait_s != 0.0
+
+
+def _is_measured(draft: Attempt) -> bool:
+    """Return whether its engines' spread is measured: for what is only believed nobody is sent away longer."""
+    return all(engine.provider is None and engine.drain.spread_is_measured for engine in draft.route.up)
+
+
+def _aim_s(expected_s: float, late_s: float, per_s: float) -> float:
+    """Return when to come back for a permit expected then, which nine times in ten comes at most `late_s` later.
+
+    A little early; but where little is sure (few streams, answers of very different length) not before the time from
+    which nine in ten are let in while their promise is still kept.
+    """
+    latest_s = expected_s + late_s
+    lead_s = min(expected_s - expected_s / (1.0 + _LEAD_SHARE), _LEAD_PLACES / per_s)
+    early = expected_s - max(_LEAD_S, lead_s)
+    return max(early, min(latest_s - _KEPT_S, latest_s / (1.0 + _KEPT_SHARE)))
+
+
+def no_engine_hint_s(knowledge: Knowledge) -> float:
+    """Return 5 to 10 s, spread."""
+    return _NO_ENGINE_HINT_S * (1.0 + spread(knowledge.hints_given))
+
+
+def place_until(now: float, hint: float) -> float:
+    """Return when a promised place ends unclaimed: max(1 s, 10 % of the hint) after it was due."""
+    return now + hint + (1.0 if hint < 10.0 else 0.1 * hint)
+
+
+def known_until(now: float, hint: float, deadline: float) -> float:
+    """Return until when the promised client is recognised: its deadline, or its hint and some grace if later."""
+    return max(deadline, now + hint + (2.0 if hint < 20.0 else 0.1 * hint))

@@ -1,0 +1,170 @@
+"""An engine that is somebody's account: its buckets and its breaker stand beside the gate (design section 4, step 5).
+
+Everything sent there counts against the provider's limits whoever sent it, so the reservation is made at the permit
+and not at the door.
+"""
+
+from millgate.core.events import Failed, QuotaReading
+from millgate.core.governor.records import Attempt
+from millgate.core.limits.breaker import Breaker, counts_against
+from millgate.core.quotas.account import Account, Refusal
+from millgate.core.quotas.amounts import Sizes
+from millgate.core.settings import AccountSettings
+from millgate.core.words import FailureKind
+
+# While a trial is under way others look again so often; its answer wakes nobody by itself.
+_TRIAL_S = 0.1
+# Between trials, doubled: single requests do no harm, and an outage should hardly outlast its cause.
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 5.0
+# Refusals come at once: a trial that has not failed by now is being answered, however long that takes.
+_TRIAL_PATIENCE_S = 5.0
+# One connection may be lost in the net; after so many in a row nobody is kept waiting.
+_UNREACHED = 2
+# These speak for whoever comes next as well; one answer that failed or broke speaks for itself, and to the breaker.
+_DOUBTED = (FailureKind.CONNECT, FailureKind.REFUSED)
+
+
+class Provider:
+    """Says when an attempt may be sent to the account, and learns from what comes back.
+
+    After a refused connection, a 503 or a 529 one request at a time is sent until one is answered: what waits behind
+    a pause would otherwise all be sent to fail with it.
+    """
+
+    __slots__ = (
+        "_account",
+        "_in_doubt",
+        "_next_trial_at",
+        "_pause_s",
+        "_probing",
+        "_refused_at",
+        "_tried_at",
+        "_unreached",
+        "breaker",
+    )
+
+    def __init__(self, settings: AccountSettings, now: float) -> None:
+        self._account = Account(settings, now)
+        self._in_doubt = False
+        self._unreached = 0
+        self._pause_s = _FIRST_PAUSE_S
+        self._next_trial_at = float("-inf")
+        self._probing: int | None = None
+        self._refused_at = self._tried_at = float("-inf")
+        self.breaker = Breaker()
+
+    def wait_s(self, draft: Attempt, now: float, place: int = 1) -> float:
+        """Return how long until the `place`-th attempt like this may be sent, 0 if now; infinite if never."""
+        doubt_s = 0.0
+        if self.is_shut(now):
+            doubt_s = max(_TRIAL_S, (self.breaker.next_try_at or now) - now)
+        elif self._in_doubt and self._probing is not None and now - self._tried_at < _TRIAL_PATIENCE_S:
+            doubt_s = _TRIAL_S
+        return max(self._account.wait_s(*sizes_of(draft), now, place), doubt_s)
+
+    def beyond(self, draft: Attempt) -> tuple[float, float] | None:
+        """Return what this attempt needs and the burst, where it can never be sent to the account; else None."""
+        return self._account.beyond(*sizes_of(draft))
+
+    def is_shut(self, now: float) -> bool:
+        """Return whether the breaker lets nobody through now: it is open, and no try is due or one is under way."""
+        return not self.breaker.allows(now, self._probing is not None)
+
+    def is_down(self, now: float) -> bool:
+        """Return whether nobody should wait for it: its breaker is open, or it could not be reached twice in a row.
+
+        A trial that is due is not kept from going.
+        """
+        if self._unreached < _UNREACHED and not self.breaker.is_open:
+            return False
+        trying = self._probing is not None and now - self._tried_at < _TRIAL_PATIENCE_S
+        return self.is_shut(now) or now < self._next_trial_at or trying
+
+    def started(self, attempt: Attempt, now: float) -> None:
+        """Reserve for an attempt that is being sent."""
+        attempt.charged = self._account.take(*sizes_of(attempt), now)
+        if self._in_doubt and self._probing is not None:
+            self._in_doubt, self._unreached = False, 0  # the trial before has outlasted the patience for it
+        if self.breaker.is_open or self._in_doubt:
+            self._probing, self._tried_at = attempt.attempt, now
+
+    def grew(self, attempt: Attempt, now: float) -> None:
+        """Charge what has been produced so far."""
+        if attempt.charged is not None:
+            self._account.progress(attempt.charged, attempt.output_seen, now)
+        if self._probing == attempt.attempt and attempt.output_seen:
+            self._succeeded(attempt, now)
+
+    def answered(self, attempt: Attempt, prompt_tokens: int | None, cached_tokens: int, now: float) -> None:
+        """Settle by the real size; the answer also speaks for the provider's health."""
+        self._settle(attempt, prompt_tokens, cached_tokens, attempt.output_seen, now)
+        self._succeeded(attempt, now)
+
+    def failed(self, attempt: Attempt, event: Failed, now: float) -> None:
+        """Give back what a refusal did not use, and learn what it says."""
+        if event.over_limit:
+            self._settle(attempt, 0, 0, 0, now)
+            self._account.refused(Refusal.LIMIT, event.hint_s, now, event.limit)
+        else:
+            self._settle(attempt, None, 0, attempt.output_seen, now)
+            if event.kind in _DOUBTED:
+                self._doubt(event.kind, event.hint_s, now)
+        if not counts_against(event.kind):
+            self._succeeded(attempt, now)
+        elif not event.over_limit and not self._is_of_volley(attempt, event, now):
+            self.breaker.failed(now, event.hint_s)
+        self._probed(attempt)
+
+    def _doubt(self, kind: FailureKind, hint_s: float | None, now: float) -> None:
+        """Pause until the hint, or a little longer than the last time, and then try singly."""
+        if hint_s is None:
+            hint_s = self._pause_s if now >= self._next_trial_at else 0.0
+        if now >= self._next_trial_at:
+            self._unreached = self._unreached + 1 if kind is FailureKind.CONNECT else 0
+            self._pause_s = min(2.0 * self._pause_s, _LONGEST_PAUSE_S)
+        self._next_trial_at = max(self._next_trial_at, now + hint_s)
+        self._in_doubt = True
+        self._account.refused(Refusal.OVERLOAD, hint_s, now)
+
+    def _is_of_volley(self, attempt: Attempt, event: Failed, now: float) -> bool:
+        """Return whether it was sent before an earlier 503 or 529 came back: those of one burst count as one failure."""
+        if event.kind is not FailureKind.REFUSED:
+            return False
+        if attempt.admitted_at <= self._refused_at:
+            return True
+        self._refused_at = now
+        return False
+
+    def left(self, attempt: Attempt, now: float) -> None:
+        """Settle for somebody who hung up: what was produced is charged."""
+        self._settle(attempt, None, 0, attempt.output_seen, now)
+        self._probed(attempt)
+
+    def seen(self, reading: QuotaReading, now: float) -> None:
+        """Learn from the headers of an answer."""
+        self._account.seen(reading, now)
+
+    def _settle(self, attempt: Attempt, prompt: int | None, cached: int, output: int, now: float) -> None:
+        if attempt.charged is not None:
+            self._account.settle(attempt.charged, prompt, cached, output, now)
+            attempt.charged = None
+
+    def _succeeded(self, attempt: Attempt, now: float) -> None:
+        self.breaker.succeeded(now)
+        if self._probing == attempt.attempt:
+            self._in_doubt = False
+            self._unreached = 0
+            self._pause_s = _FIRST_PAUSE_S
+        self._probed(attempt)
+
+    def _probed(self, attempt: Attempt) -> None:
+        if self._probing == attempt.attempt:
+            self._probing = None
+
+
+def sizes_of(attempt: Attempt) -> Sizes:
+    """Return what an attempt takes from quotas, over all its answers."""
+    arrival = attempt.arrival
+    most = None if arrival.max_tokens is None else arrival.max_tokens * arrival.answers
+    return Sizes(attempt.prompt_tokens, attempt.output_tokens, most)

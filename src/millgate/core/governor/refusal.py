@@ -1,0 +1,98 @@
+"""The decision to refuse: the hint that goes with each reason, and whether to come back at all."""
+
+from math import inf, isfinite
+from typing import Final
+
+from millgate.core.decisions import Yield
+from millgate.core.governor.knowledge import Knowledge
+from millgate.core.governor.promises import (
+    DRAINING_HINT_S,
+    LONGEST_HINT_S,
+    SHORTEST_HINT_S,
+    no_engine_hint_s,
+    promise,
+)
+from millgate.core.governor.records import Attempt
+from millgate.core.words import DeadlineFrom, Reason
+
+# Refusals come in floods, and the constructor of a named tuple is an interpreted function that takes twice as long.
+_new: Final = tuple.__new__
+# These lie with one tenant: the hint is its own, and no place in the line of engines is promised.
+OF_ONE_TENANT: Final = frozenset((Reason.QUOTA, Reason.TENANT_LIMIT, Reason.RETRY_BUDGET))
+_UNPROMISED: Final = OF_ONE_TENANT | {Reason.TOO_LARGE, Reason.DRAINING, Reason.NO_ENGINE}
+# Compiled, a name from elsewhere is looked up each time it is used, and a constant is not.
+_YIELD: Final = Yield
+_TOO_LATE: Final = Reason.TOO_LATE
+_FROM_ATTEMPT: Final = DeadlineFrom.ATTEMPT
+
+
+def refusal(
+    knowledge: Knowledge,
+    draft: Attempt,
+    reason: Reason,
+    now: float,
+    value: float,
+    bound: float,
+    wait_s: float = 0.0,
+) -> Yield:
+    """Return the decision to refuse this attempt, with a hint that is true.
+
+    `wait_s` is until its tenant may have it, for reasons that lie with the tenant alone.
+    """
+    if reason in _UNPROMISED:
+        return _without_promise(knowledge, draft, reason, value, bound, wait_s)
+    hint_s, by_s = promise(knowledge, draft, now)
+    in_time = _is_in_time(draft, hint_s, by_s, now)
+    if reason is _TOO_LATE and _never_in_time(draft):
+        in_time = False
+    return _new(_YIELD, (draft.attempt, reason, hint_s, in_time, value, bound, draft.first_seen, (), False))
+
+
+def _without_promise(
+    knowledge: Knowledge, draft: Attempt, reason: Reason, value: float, bound: float, wait_s: float
+) -> Yield:
+    """Return the refusal of what no place in the line of engines would help."""
+    if reason is Reason.TOO_LARGE:
+        return Yield(draft.attempt, reason, 0.0, False, value, bound, draft.first_seen)
+    if reason is Reason.DRAINING:
+        return Yield(draft.attempt, reason, DRAINING_HINT_S, True, 0.0, 0.0, draft.first_seen)
+    if reason is Reason.NO_ENGINE:
+        return Yield(draft.attempt, reason, no_engine_hint_s(knowledge), True, value, bound, draft.first_seen)
+    return Yield(draft.attempt, reason, *_of_tenant(wait_s), value, bound, draft.first_seen)
+
+
+def _never_in_time(draft: Attempt) -> bool:
+    """Return whether its prompt alone takes longer to read than it may wait in all, whenever it comes."""
+    return draft.arrived_at + _reading_s(draft) > max(draft.deadline, draft.arrived_at + _span_s(draft))
+
+
+def _span_s(draft: Attempt) -> float:
+    """Return how long a first attempt of this kind may wait for its first token."""
+    allowed_s, deadline_s = draft.arrival.time_allowed_s, draft.lane.settings.deadline_s
+    return deadline_s if allowed_s is None else min(allowed_s, deadline_s)
+
+
+def _of_tenant(wait_s: float) -> tuple[float, bool]:
+    """Return the time to the next token as a hint, and whether coming back then is of use."""
+    hint = min(max(SHORTEST_HINT_S, wait_s), LONGEST_HINT_S)
+    return hint, wait_s <= LONGEST_HINT_S
+
+
+def _is_in_time(draft: Attempt, hint_s: float, by_s: float, now: float) -> bool:
+    """Return whether a return is of use: let in nine times in ten before a deadline that began with the first attempt.
+
+    Where the deadline begins with each attempt, that there is such a time at all.
+    """
+    if draft.lane.settings.deadline_from is _FROM_ATTEMPT:
+        return isfinite(by_s)
+    if by_s == 0.0:
+        return now + hint_s <= draft.lane_deadline
+    return now + max(hint_s, by_s) + _reading_s(draft) <= draft.lane_deadline
+
+
+def _reading_s(draft: Attempt) -> float:
+    """Return how long its prompt takes to be read, on the engine that reads fastest."""
+    least_s = inf
+    for engine in draft.route.up:
+        least_s = min(least_s, engine.service.ttft_s(draft.prompt_tokens))
+    return least_s

@@ -1,0 +1,127 @@
+"""Numbers out: builds the frozen snapshot from what the governor knows; changes nothing."""
+
+from collections.abc import Sequence
+
+from millgate.core.governor import watch
+from millgate.core.governor.knowledge import Knowledge
+from millgate.core.governor.records import Engine, Lane
+from millgate.core.governor.watch import has_fresh_gauge
+from millgate.core.snapshot import EngineSnapshot, LaneSnapshot, RetrySnapshot, Snapshot, TenantSnapshot
+from millgate.core.words import FailureKind, Reason, Stage
+
+
+def snapshot(knowledge: Knowledge, now: float) -> Snapshot:
+    """Return everything at one instant."""
+    return Snapshot(
+        now=now,
+        draining=knowledge.draining,
+        lanes=tuple(_lane(knowledge, lane, now) for lane in knowledge.lanes.values()),
+        engines=tuple(_engine(engine, now) for engine in knowledge.engines.values()),
+        retries=_retries(knowledge, now),
+        good_output_tokens=knowledge.good_output_tokens,
+        wasted_prompt_tokens=knowledge.wasted_prompt_tokens,
+        wasted_output_tokens=knowledge.wasted_output_tokens,
+        bytes_per_token=tuple(knowledge.prompt_bytes.ratios()),
+        mean_output_tokens=tuple(knowledge.output_length.means()),
+        prompt_error=knowledge.prompt_bytes.error(),
+        output_error=knowledge.output_length.error(),
+        pools=tuple(watch.snapshot(pool) for pool in knowledge.pools),
+        tenants=_tenants(knowledge),
+    )
+
+
+def _retries(knowledge: Knowledge, now: float) -> RetrySnapshot:
+    standing = [pool.places.standing(now) for pool in knowledge.pools]
+    budget = knowledge.allowances.budget
+    known = () if budget is None else budget.amplification()
+    requests = sum([each.requests for each in known])
+    drain_per_s = max([pool.openings.per_s() for pool in knowledge.pools], default=0.0)
+    return RetrySnapshot(
+        attempts=knowledge.arrivals,
+        labelled=knowledge.labelled,
+        recognised=knowledge.recognised,
+        early=knowledge.early,
+        places=sum([places for places, _ in standing]),
+        entries=sum([entries for _, entries in standing]),
+        places_dropped=sum([pool.places.dropped for pool in knowledge.pools]),
+        amplification=sum([each.attempts for each in known]) / requests if requests else None,
+        budget=None if budget is None else budget.budget(now, drain_per_s),
+        budget_spent=None if budget is None else budget.spent(now),
+    )
+
+
+def _tenants(knowledge: Knowledge) -> tuple[TenantSnapshot, ...]:
+    budget = knowledge.allowances.budget
+    return () if budget is None else tuple(TenantSnapshot(*each) for each in budget.amplification())
+
+
+def _lane(knowledge: Knowledge, lane: Lane, now: float) -> LaneSnapshot:
+    held = [knowledge.attempts[each.attempt] for queue in lane.queues.values() for each in queue.order]
+    return LaneSnapshot(
+        name=lane.settings.name,
+        held=lane.held,
+        held_tokens=lane.held_tokens,
+        held_bytes=lane.held_bytes,
+        oldest_held_s=max((now - each.arrived_at for each in held), default=0.0),
+        headroom=_headroom(knowledge, lane),
+        expected_wait_s=_expected_wait_s(knowledge, lane, now),
+        running=lane.little.running,
+        arrived=lane.arrived,
+        admitted=lane.admitted,
+        outcomes=tuple(lane.outcomes.items()),
+        yields=tuple((cause, count) for cause, count in lane.causes.items() if isinstance(cause, Reason)),
+        gone=tuple((cause, count) for cause, count in lane.causes.items() if isinstance(cause, Stage)),
+        failures=tuple(
+            (cause, count) for cause, count in lane.causes.items() if isinstance(cause, FailureKind)
+        ),
+        little=lane.little.read(now),
+        slo=lane.slo.read(now),
+        hints_kept=lane.hints_kept,
+        hints_broken=lane.hints_broken,
+    )
+
+
+def _expected_wait_s(knowledge: Knowledge, lane: Lane, now: float) -> float:
+    """Return how long a newcomer behind everybody in this lane would wait, on the slowest of its routes."""
+    waits = []
+    for route in knowledge.routes.every:
+        queue = lane.queues.get(route)
+        held = 0 if queue is None else len(queue.order)
+        if route.up and (held or _is_full(route.up)):
+            waits.append(route.pool.openings.wait_s(held + 1, now))
+    return max(waits, default=0.0)
+
+
+def _headroom(knowledge: Knowledge, lane: Lane) -> int:
+    name = lane.settings.name
+    return sum([pool.shares.granted(name) for pool in knowledge.pools if pool.shares is not None])
+
+
+def _is_full(engines: Sequence[Engine]) -> bool:
+    return sum([engine.gate.streams for engine in engines]) >= sum([engine.limit for engine in engines])
+
+
+def _engine(engine: Engine, now: float) -> EngineSnapshot:
+    gate = engine.gate
+    seen = engine.seen if has_fresh_gauge(engine, now) else None
+    return EngineSnapshot(
+        name=engine.settings.name,
+        up=engine.up,
+        running=gate.streams,
+        departing=len(engine.departing),
+        limit=engine.limit,
+        kv_tokens=gate.kv_tokens,
+        kv_limit=gate.kv_limit,
+        prefill_tokens=gate.prefill_tokens,
+        prefill_limit=gate.prefill_limit,
+        drain_per_s=engine.drains().per_s,
+        expected_ttft_s=engine.expected_ttft_s(round(engine.work_prompt.mean), now),
+        expected_tpot_s=engine.service.tpot_s(gate.streams),
+        expected_service_s=engine.expected_service_s(),
+        abort_lag_s=engine.abort_lag.mean,
+        ignores_hangups=engine.ignores,
+        seen_running=seen.running if seen else None,
+        seen_waiting=seen.waiting if seen else None,
+        seen_kv_share=seen.kv_share if seen else None,
+        seen_age_s=None if engine.seen is None else now - engine.seen.seen_at,
+    )

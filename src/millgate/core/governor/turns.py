@@ -1,0 +1,109 @@
+"""Whose turn is it? Between lanes by `LaneShares`, inside a queue by its order; windows may hold a queue back.
+
+With one lane and one queue, the usual case, every answer is the queue's own.
+"""
+
+from collections.abc import Sequence
+from math import ceil
+
+from millgate.core.governor.knowledge import Knowledge
+from millgate.core.governor.records import Attempt, Pool, Queue, Route
+from millgate.core.lanes import LaneShares
+
+
+def ahead_of(draft: Attempt) -> int:
+    """Return how many would be admitted before this newcomer; beyond its own queue this is an estimate.
+
+    Of other lanes: all that wait in a smaller band, and in the same band as many as it takes that lane to run as
+    much for its share as this one will by then.
+    """
+    pool = draft.route.pool
+    if not pool.held_count:
+        return 0
+    own = draft.queue.order.ahead_of(draft)
+    if pool.shares is None:
+        return own + pool.held_count - len(draft.queue.order)
+    own += _of_other_routes(draft)
+    lane = draft.lane.settings
+    reached = (pool.shares.running(lane.name) + own) / lane.share
+    return own + sum([_goes_before(pool.shares, queue, lane.band, reached) for queue in _rivals(draft)])
+
+
+def _of_other_routes(draft: Attempt) -> int:
+    return sum(
+        [
+            len(queue.order)
+            for queue in draft.route.pool.queues
+            if queue.lane is draft.lane and queue is not draft.queue
+        ]
+    )
+
+
+def _rivals(draft: Attempt) -> list[Queue]:
+    return [queue for queue in draft.route.pool.queues if queue.lane is not draft.lane and len(queue.order)]
+
+
+def _goes_before(shares: LaneShares, queue: Queue, band: int, reached: float) -> int:
+    lane, waiting = queue.lane.settings, len(queue.order)
+    if lane.band != band:
+        return waiting if lane.band < band else 0
+    return min(waiting, max(0, ceil(reached * lane.share - shares.running(lane.name))))
+
+
+def may_go(draft: Attempt, ahead: int, now: float) -> bool:
+    """Return whether it is this newcomer's turn, as far as lanes and windows are concerned."""
+    pool, window = draft.route.pool, draft.queue.window
+    if window is not None and window.newcomer_goes_at(draft.queue.free(), now, latest_start(draft)) > now:
+        return False
+    if pool.shares is None:
+        return ahead == 0
+    if len(draft.queue.order) and draft.queue.order.ahead_of(draft):
+        return False
+    lanes = {queue.lane.settings.name: None for queue in pool.queues if len(queue.order)}
+    lanes[draft.lane.settings.name] = None
+    return _chosen(pool, pool.shares, list(lanes), now) == draft.lane.settings.name
+
+
+def latest_start(draft: Attempt) -> float:
+    """Return when it must start for its first token to come in time, on the engine that reads fastest."""
+    return draft.deadline - min([engine.service.ttft_s(draft.prompt_tokens) for engine in draft.route.up])
+
+
+def _chosen(pool: Pool, shares: LaneShares, lanes: Sequence[str], now: float) -> str | None:
+    limit = sum([engine.limit for engine in pool.engines if engine.up])
+    free = limit - sum([engine.gate.streams for engine in pool.engines if engine.up])
+    return shares.choose(lanes, free, limit, now)
+
+
+def next_held(knowledge: Knowledge, blocked: list[Route], now: float) -> Attempt | None:
+    """Return who is next over all queues whose route is not blocked, None when nobody may go.
+
+    Routes whose lanes may not borrow a stream now are added to `blocked`.
+    """
+    for pool in knowledge.pools:
+        if not pool.held_count:
+            continue
+        queues = [queue for queue in pool.queues if _is_ready(queue, blocked, now)]
+        if queues and pool.shares is not None:
+            lane = _chosen(pool, pool.shares, list({each.lane.settings.name: None for each in queues}), now)
+            if lane is None:
+                blocked += [queue.route for queue in queues]
+                continue
+            queues = [queue for queue in queues if queue.lane.settings.name == lane]
+        if queues:
+            return _oldest_head(knowledge, queues)
+    return None
+
+
+def _is_ready(queue: Queue, blocked: Sequence[Route], now: float) -> bool:
+    if not len(queue.order) or queue.route in blocked:
+        return False
+    return queue.window is None or queue.window.is_open(queue.free(), now)
+
+
+def _oldest_head(knowledge: Knowledge, queues: Sequence[Queue]) -> Attempt:
+    heads = [head for queue in queues if (head := queue.order.head()) is not None]
+    chosen = heads[0]
+    if len(heads) > 1:
+        chosen = min(heads, key=lambda head: (head.first_seen, head.arrival_number))
+    return knowledge.attempts[chosen.attempt]

@@ -1,0 +1,42 @@
+"""The legal lives of an attempt, as one table; what is not in it cannot happen to an attempt in that state.
+
+An attempt is held, prefilling or decoding until it ends with one outcome; if it had a permit it then departs
+until the engine is done with it. Late news about an attempt that has moved on (a first token after a hang-up) is
+normal on a network and is dropped: the table has no row for it.
+"""
+
+from enum import StrEnum
+
+from millgate.core.events import ClientGone, Failed, Finished, FirstToken, Released
+from millgate.core.words import Stage
+
+
+class State(StrEnum):
+    """Where an attempt stands; the first three carry the words of `Stage`."""
+
+    HELD = Stage.HELD
+    PREFILL = Stage.PREFILL
+    DECODE = Stage.DECODE
+    DEPARTING = "departing"
+    OVER = "over"
+
+
+NEXT: dict[tuple[State, type], State] = {
+    (State.HELD, ClientGone): State.OVER,
+    (State.PREFILL, FirstToken): State.DECODE,
+    (State.PREFILL, Finished): State.DEPARTING,
+    (State.PREFILL, Failed): State.DEPARTING,
+    (State.PREFILL, ClientGone): State.DEPARTING,
+    (State.DECODE, Finished): State.DEPARTING,
+    (State.DECODE, Failed): State.DEPARTING,
+    (State.DECODE, ClientGone): State.DEPARTING,
+    (State.DEPARTING, Released): State.OVER,
+}
+"""State and event to the next state. Admission moves HELD to PREFILL and a yield moves HELD to OVER; both are the
+governor's own decisions and not events. So is a second try after a failure (`governor/failover`), which moves PREFILL
+back to HELD instead."""
+
+
+def states_before(event: type) -> tuple[State, ...]:
+    """Return the states in which this event means something to an attempt."""
+    return tuple(state for state, kind in NEXT if kind is event)

@@ -1,0 +1,65 @@
+"""What adaptive limits share: their range, how they are cut, and the signs of overload that none may overlook."""
+
+from abc import ABC, abstractmethod
+
+from millgate.core.limits.base import LimitReading, checked_cap
+
+# One cut of a tenth for overload, at most once a window (algorithm G2; Netflix's AIMD has the same ratio).
+OVERLOAD_RATIO = 0.9
+# An engine that keeps so much of its KV cache busy, or so many waiting before it, has no use for more (G2).
+MOST_KV_SHARE = 0.9
+MOST_WAITING = 5
+# Errors are a sign of load when a tenth of what ended in a window failed. A cut for any error, as G2 has it, lets
+# two errors in a hundred that have nothing to do with load take a limit down to its minimum and keep it there.
+_FAILED_SHARE = 0.1
+
+
+class AdaptiveLimit(ABC):
+    """A limit between `minimum` and its hard cap that moves with what is measured; it begins at `start`.
+
+    ValueError when minimum, start or hard cap are below 1. A hard cap below the minimum wins.
+    """
+
+    def __init__(self, hard_cap: int, start: int, minimum: int = 1) -> None:
+        if minimum < 1:
+            raise ValueError(f"minimum must be at least 1, not {minimum}")
+        if start < 1:
+            raise ValueError(f"start must be at least 1, not {start}")
+        self._hard_cap = checked_cap(hard_cap)
+        self._minimum = minimum
+        self._level = 0.0
+        self._move_to(float(start))
+
+    def current(self) -> int:
+        """Return the limit in force: whole streams, at least 1, never above the hard cap."""
+        return int(self._level)
+
+    def adopt(self, hard_cap: int) -> None:
+        """Take a new hard cap; a limit above it falls to it at once, one below it may grow from now on."""
+        self._hard_cap = checked_cap(hard_cap)
+        self._move_to(self._level)
+
+    @abstractmethod
+    def observe(self, reading: LimitReading) -> None:
+        """Learn from one window."""
+
+    def _move_to(self, level: float) -> None:
+        self._level = min(float(self._hard_cap), max(float(self._minimum), level))
+
+    def _cut(self, reading: LimitReading, ratio: float) -> None:
+        """Fall by this ratio of what really ran; while more runs than the limit allows, what ran made the signal.
+
+        A limit that is cut again and again while those whom it let in are still there would end far too low.
+        """
+        ran = max(self._level, float(reading.max_inflight))
+        self._move_to(min(self._level, ratio * ran))
+
+
+def overloaded(reading: LimitReading) -> bool:
+    """Return whether this window shows overload whatever its TPOT: errors, a full KV cache, a queue inside."""
+    ended = reading.failures + reading.answers
+    if reading.failures and reading.failures >= _FAILED_SHARE * ended:
+        return True
+    if reading.kv_share is not None and reading.kv_share > MOST_KV_SHARE:
+        return True
+    return reading.waiting is not None and reading.waiting > MOST_WAITING

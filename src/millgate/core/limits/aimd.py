@@ -1,0 +1,39 @@
+"""The plain limit: one more while all is well, a tenth less at any sign of overload.
+
+Additive increase, multiplicative decrease (Chiu and Jain 1989), with the constants of Netflix's AIMDLimit: 0.9 on
+a drop or a latency above the threshold, + 1 where at least half is in use. It needs no SLO: without one the
+engine's own gauges and its errors are the signs.
+"""
+
+from millgate.core.limits.adaptive import OVERLOAD_RATIO, AdaptiveLimit, overloaded
+from millgate.core.limits.base import LimitReading
+from millgate.core.limits.signal import FEWEST_SAMPLES
+
+
+class AimdLimit(AdaptiveLimit):
+    """Moves by windows; `tpot_slo_s` is the p90 TPOT that counts as overload, None for none.
+
+    ValueError when `tpot_slo_s` is not above 0.
+    """
+
+    def __init__(
+        self, hard_cap: int, start: int, minimum: int = 1, *, tpot_slo_s: float | None = None
+    ) -> None:
+        if tpot_slo_s is not None and not tpot_slo_s > 0.0:
+            raise ValueError(f"tpot_slo must be above 0, not {tpot_slo_s:g} s")
+        super().__init__(hard_cap, start, minimum)
+        self._tpot_slo_s = tpot_slo_s
+
+    def observe(self, reading: LimitReading) -> None:
+        """Fall by a tenth, grow by one, or stay where fewer than ten samples or streams say nothing."""
+        if overloaded(reading):
+            self._cut(reading, OVERLOAD_RATIO)
+        elif reading.samples >= FEWEST_SAMPLES:
+            if self._too_slow(reading):
+                self._cut(reading, OVERLOAD_RATIO)
+            elif 2 * reading.max_inflight >= self._level:
+                self._move_to(self._level + 1.0)
+
+    def _too_slow(self, reading: LimitReading) -> bool:
+        slo_s, tpot_s = self._tpot_slo_s, reading.tpot_p90_s
+        return slo_s is not None and tpot_s is not None and tpot_s > slo_s

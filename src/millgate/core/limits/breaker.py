@@ -1,0 +1,133 @@
+"""The breaker of one engine: after repeated failures it stops sending there, tries again singly, and closes.
+
+It opens on either sign: so many failures in a row (an engine that is dead), or too large a share of failures in a
+window (one that is half dead, or that a balancer in front of several hides). It stays open for a bounded time that
+doubles with every try that fails. Then one request at a time is let through; the first success closes it.
+
+Which failures count is `counts_against`: those that blame the engine. An answer that blames the request (4xx) says
+that the engine is well.
+"""
+
+from millgate.core.words import FailureKind
+
+CONSECUTIVE_FAILURES = 5
+"""Failures in a row that open it: Envoy's default for ejecting a host (outlier detection, `consecutive_5xx`)."""
+FAILURE_SHARE = 0.5
+"""Share of failures in the window that opens it: Hystrix's `errorThresholdPercentage`, 50."""
+LEAST_CALLS = 20
+"""Calls in the window below which its share says nothing: Hystrix's `requestVolumeThreshold`."""
+WINDOW_S = 10
+"""Length of the window, whole seconds: Hystrix's `metrics.rollingStats.timeInMilliseconds`, 10,000."""
+FIRST_PAUSE_S = 5.0
+"""How long it stays open the first time: Hystrix's `sleepWindowInMilliseconds`, 5,000."""
+LONGEST_PAUSE_S = 60.0
+"""How long it stays open at most: the longest hint that a client is ever given (design section 4)."""
+
+_COUNTED = frozenset(
+    {
+        FailureKind.CONNECT,
+        FailureKind.REFUSED,
+        FailureKind.TIMEOUT,
+        FailureKind.BROKEN,
+        FailureKind.PROTOCOL,
+        FailureKind.STATUS,
+    }
+)
+
+
+def counts_against(kind: FailureKind) -> bool:
+    """Return whether a failure of this kind says that the engine is unwell.
+
+    Connect, timeout, broken, not HTTP, another 5xx, and 429, 503 or 529 do. An error event or `abort` inside an answer
+    does not: an engine that streams is alive, and the request may be to blame.
+    """
+    return kind in _COUNTED
+
+
+class Breaker:
+    """Closed, or open until `next_try_at` and then for single probes. Times are core seconds."""
+
+    __slots__ = (
+        "_calls",
+        "_closed_at",
+        "_failures",
+        "_in_a_row",
+        "_pause_s",
+        "_second",
+        "next_try_at",
+        "opened_at",
+    )
+
+    def __init__(self) -> None:
+        self.opened_at: float | None = None
+        self.next_try_at: float | None = None
+        self._in_a_row = 0
+        self._pause_s = FIRST_PAUSE_S
+        self._closed_at = float("-inf")
+        self._calls = [0] * WINDOW_S
+        self._failures = [0] * WINDOW_S
+        self._second = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the engine is taken for broken: nothing but single probes go there."""
+        return self.next_try_at is not None
+
+    def allows(self, now: float, probes_in_flight: int) -> bool:
+        """Return whether a request may be sent now; changes nothing.
+
+        `probes_in_flight` counts what was sent since the breaker opened and has not ended.
+        """
+        if self.next_try_at is None:
+            return True
+        return now >= self.next_try_at and probes_in_flight == 0
+
+    def failed(self, now: float, hint_s: float | None = None) -> None:
+        """A counted failure has come; open if it is one too many, for at least the engine's own hint.
+
+        While open, failures before `next_try_at` are of requests sent earlier and tell nothing new.
+        """
+        if self.next_try_at is None:
+            self._count(now, failure=1)
+            self._in_a_row += 1
+            if self._in_a_row >= CONSECUTIVE_FAILURES or self._mostly_fails():
+                self._open(now, hint_s)
+        elif now >= self.next_try_at:
+            self._open(now, hint_s)
+
+    def succeeded(self, now: float) -> None:
+        """An answer has come that blames nothing on the engine; a probe's closes the breaker."""
+        if self.next_try_at is None:
+            self._in_a_row = 0
+            self._count(now, failure=0)
+        elif now >= self.next_try_at:
+            self._close(now)
+
+    def _open(self, now: float, hint_s: float | None) -> None:
+        """Stay open twice as long as the last time, unless it has been well for the longest pause since."""
+        if self.next_try_at is None and now - self._closed_at >= LONGEST_PAUSE_S:
+            self._pause_s = FIRST_PAUSE_S
+        pause_s = min(max(self._pause_s, hint_s or 0.0), LONGEST_PAUSE_S)
+        self._pause_s = min(2.0 * self._pause_s, LONGEST_PAUSE_S)
+        self.opened_at = now if self.opened_at is None else self.opened_at
+        self.next_try_at = now + pause_s
+
+    def _close(self, now: float) -> None:
+        self.opened_at = self.next_try_at = None
+        self._closed_at = now
+        self._in_a_row = 0
+        self._calls = [0] * WINDOW_S
+        self._failures = [0] * WINDOW_S
+
+    def _count(self, now: float, failure: int) -> None:
+        """Add one call to its second; seconds that have left the window are emptied first."""
+        second = int(now)
+        for passed in range(max(self._second + 1, second - WINDOW_S + 1), second + 1):
+            self._calls[passed % WINDOW_S] = self._failures[passed % WINDOW_S] = 0
+        self._second = second
+        self._calls[second % WINDOW_S] += 1
+        self._failures[second % WINDOW_S] += failure
+
+    def _mostly_fails(self) -> bool:
+        calls = sum(self._calls)
+        return calls >= LEAST_CALLS and sum(self._failures) >= FAILURE_SHARE * calls

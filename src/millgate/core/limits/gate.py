@@ -1,0 +1,94 @@
+"""The gate of one engine: three meters, permits that end exactly once (INV-2, INV-3).
+
+Streams bound the batch, KV tokens the memory, prompt tokens not yet prefilled the wait for a first token: prefill
+and decode are different service centres and a batch full of prompts starves both. A permit takes from all three
+or from none. Permits are kept by attempt, so a second release finds nothing and changes nothing.
+"""
+
+from millgate.core.limits.base import Limit
+
+
+class Permit:
+    """One attempt's share of the meters; the KV share may grow, the prefill share ends first."""
+
+    __slots__ = ("kv_tokens", "prefill_tokens")
+
+    def __init__(self, kv_tokens: int, prefill_tokens: int) -> None:
+        self.kv_tokens = kv_tokens
+        self.prefill_tokens = prefill_tokens
+
+
+class Gate:
+    """Counts streams, KV tokens and unprefilled prompt tokens against their limits; None turns a meter off."""
+
+    __slots__ = ("_permits", "kv_limit", "kv_tokens", "limit", "prefill_limit", "prefill_tokens")
+
+    def __init__(self, limit: Limit, kv_limit: int | None = None, prefill_limit: int | None = None) -> None:
+        self.limit = limit
+        self.kv_limit = kv_limit
+        self.prefill_limit = prefill_limit
+        self.kv_tokens = 0
+        self.prefill_tokens = 0
+        self._permits: dict[int, Permit] = {}
+
+    @property
+    def streams(self) -> int:
+        """How many permits are out."""
+        return len(self._permits)
+
+    def clip(self, kv_tokens: int, prefill_tokens: int) -> tuple[int, int]:
+        """Return the reservation cut to what the meters can ever hold.
+
+        A user's generous `max_tokens`, or a prompt longer than the prefill meter, then runs alone instead of
+        never; what cannot fit even alone is told by `fits`.
+        """
+        if self.kv_limit is not None:
+            kv_tokens = min(kv_tokens, self.kv_limit)
+        if self.prefill_limit is not None:
+            prefill_tokens = min(prefill_tokens, self.prefill_limit)
+        return kv_tokens, prefill_tokens
+
+    def fits(self, prompt_tokens: int) -> bool:
+        """Return whether a prompt of this size and one output token could ever run here."""
+        return self.kv_limit is None or prompt_tokens < self.kv_limit
+
+    def has_room(self, kv_tokens: int, prefill_tokens: int) -> bool:
+        """Return whether a permit of this size, clipped, would be given now: an empty meter takes any."""
+        if len(self._permits) >= self.limit.current():
+            return False
+        kv_limit, prefill_limit = self.kv_limit, self.prefill_limit
+        if kv_limit is not None and self.kv_tokens and self.kv_tokens + kv_tokens > kv_limit:
+            return False
+        if prefill_limit is None or not self.prefill_tokens:
+            return True
+        return self.prefill_tokens + prefill_tokens <= prefill_limit
+
+    def take(self, attempt: int, kv_tokens: int, prefill_tokens: int) -> None:
+        """Give the attempt its permit; the caller has asked `has_room` at this very instant."""
+        assert attempt not in self._permits, f"attempt {attempt} already has a permit"
+        self._permits[attempt] = Permit(kv_tokens, prefill_tokens)
+        self.kv_tokens += kv_tokens
+        self.prefill_tokens += prefill_tokens
+
+    def prefilled(self, attempt: int) -> None:
+        """Give back the prefill share: the prompt has been read."""
+        permit = self._permits.get(attempt)
+        if permit is not None:
+            self.prefill_tokens -= permit.prefill_tokens
+            permit.prefill_tokens = 0
+
+    def grow(self, attempt: int, kv_tokens: int) -> None:
+        """Raise the KV share to `kv_tokens` if it is larger; may pass the limit, which then blocks admissions."""
+        permit = self._permits.get(attempt)
+        if permit is not None and kv_tokens > permit.kv_tokens:
+            self.kv_tokens += kv_tokens - permit.kv_tokens
+            permit.kv_tokens = kv_tokens
+
+    def release(self, attempt: int) -> bool:
+        """End the permit; False when there was none (it had ended before)."""
+        permit = self._permits.pop(attempt, None)
+        if permit is None:
+            return False
+        self.kv_tokens -= permit.kv_tokens
+        self.prefill_tokens -= permit.prefill_tokens
+        return True

@@ -1,0 +1,323 @@
+"""Overload seen coming: alarms from the balance of arriving and finished work, before anybody is late.
+
+In front of engines the earliest sign is the drift lambda x E[work] - mu: the queue only integrates it (dQ/dt =
+lambda - mu), waiting times follow the queue and errors follow the waits. Three signals raise an alarm:
+
+- `load`: more arrives than calm explains, and it has reached what engines can do. Two flows are watched by a `Drift`
+  each: arrivals, which are less noisy and see a crowd, and their work in usual requests, which sees a change of what
+  is asked. Both are counted per stream, so that engines that are lost are seen, too.
+- `backlog`: half of what may wait is waiting, more than the usual load's own queueing explains, and still growing.
+  Later, but it needs no prediction of sizes, so it also sees engines that have become slower than is believed.
+- `decode`: the time per output token of one engine varies three times as much as it used to, and is longer:
+  preemption, a noisy neighbour, a batch beyond its knee.
+
+It reports and moves nothing. What needs no alarm of its own (time to full; Holt level, trend and second derivative
+of the occupancy) is in `read`.
+"""
+
+from collections import deque
+from math import inf, log
+from typing import NamedTuple
+
+from millgate.core.measure.drift import SAMPLE_S, Drift
+from millgate.core.measure.ewma import Ewma
+from millgate.core.measure.holt import Holt
+from millgate.core.snapshot import Alarm, AlarmSignal, WarningReading
+
+# Calm time per false alarm of arrivals and of work, by the formula of `alarm_height`. The memories have much in common and
+# what stays below `_COMING_LOAD` is none, so that both together measure two thirds of one an hour
+# (docs/policies/monitor.md).
+# Work is noisier: it sees a change of what is asked, and would call what arrivals call later, for as many false alarms.
+_ARRIVALS_BETWEEN_S, _WORK_BETWEEN_S = 0.6 * 3600.0, 10.0 * 3600.0
+# A rise below this load is no matter: before the engines of the profiles capacity is read as 0.88 to 0.98 of what is
+# expected of them (Azure conversations).
+_COMING_LOAD = 0.85
+# A full gate above this load is not calm. Full engines of the profiles do 0.90 to 0.97 of the work that is expected of
+# them (Azure conversations, lognormal lengths).
+_BUSY_LOAD = 0.9
+# One huge prompt is no trend: a second's work counts at most as so many times that of as many usual arrivals.
+_MOST_HEAVY = 2.0
+# One second is no trend either: the load must have been above its calm for longer.
+_TREND_S = 1.5
+# How long the calm is learned before it is trusted. Work takes longer: the first answers to end are short ones, and
+# what is learned of lengths from them passes for requests that ask for more and more; and long tails show late.
+_LEARNING_S, _LEARNING_WORK_S = 30.0, 300.0
+# An alarm that has lasted two of the longer memories stays while their mean is busy.
+_LASTING_S = 24.0
+# Fast and slow smoothing; the difference of their trends is the second derivative.
+_FAST, _SLOW = 0.3, 0.1
+# Loads this little above 1 never fill a queue within any horizon.
+_LEAST_DRIFT = 1e-3
+# The share of what may wait whose presence is an alarm while there is more of it than so many readings ago, and the share
+# that ends the alarm, whatever the usual load has come to explain by then: a full gate learns that it is, and an end that
+# moved with it would raise the same alarm over and over.
+_FULL_SHARE, _SMALL_SHARE = 0.5, 0.25
+_GROWING_READINGS = 10
+# Calm time per backlog that calm itself explains, and the load from which on it explains none.
+_BACKLOGS_BETWEEN_S = 10.0 * 3600.0
+_FULL_LOAD = 0.98
+# How much faster or slower than believed full engines may turn out, learned over so many full seconds; the belief
+# counts as a few of them.
+_LEAST_PACE, _MOST_PACE = 0.25, 4.0
+_PACE_MEMORY_S, _PACE_PRIOR_S = 60.0, 20.0
+# The price of a usual arrival is that of about the last calm minute: what is learned of lengths moves in minutes, and
+# must not pass for a change of the load.
+_PRICE_MEMORY_S = 60.0
+# Totals read closer together than this are taken as one reading; what is here is read about once a second.
+_SHORTEST_S = 0.5 * SAMPLE_S
+_SLOWLY_S = 1.0 - _SHORTEST_S
+# Decode: so many times the usual deviation, at a mean so much longer; about 20 answers against 400.
+_WIDENING = 3.0
+_SLOWING = 1.25
+_NOW_ANSWERS, _USUAL_ANSWERS = 20.0, 400.0
+_TRUSTED_ANSWERS = 50.0
+# One answer counts at most this many times the usual mean now, and at most so many deviations for what is usual:
+# one stalled stream is no pattern. Steps of an engine are never more regular than a few per cent, so less deviation
+# than that is not believed.
+_MOST_SLOW = 2.0
+_OUTLIER_DEVIATIONS = 4.0
+_LEAST_SPREAD = 0.05
+
+
+class Flow(NamedTuple):
+    """What the governor counts: running totals since start, and the state now.
+
+    Work is expected service seconds at a full batch, priced once and given back unchanged when the permit ends,
+    so that `limit` streams serve `limit` seconds of it a second. All arrivals count, admitted or not, but for
+    recognised retries. `occupancy` is permits out (in observe mode it may pass `limit`), `bound_s` the longest
+    wait that the queue may have: the lane's deadline.
+    """
+
+    arrived: int
+    arrived_work_s: float
+    done_work_s: float
+    occupancy: int
+    held: int
+    limit: int
+    bound_s: float
+
+
+class _Decode:
+    """The time per output token of one engine: now, and usually."""
+
+    __slots__ = ("now", "usual")
+
+    def __init__(self) -> None:
+        self.now = Ewma(0.0, memory=_NOW_ANSWERS, prior_samples=0.0)
+        self.usual = Ewma(0.0, memory=_USUAL_ANSWERS, prior_samples=0.0)
+
+    def add(self, tpot_s: float) -> None:
+        usual = self.usual
+        if usual.samples < _TRUSTED_ANSWERS:
+            self.now.add(tpot_s)
+            usual.add(tpot_s)
+            return
+        self.now.add(min(tpot_s, _MOST_SLOW * usual.mean))
+        usual.add(min(tpot_s, usual.mean + _OUTLIER_DEVIATIONS * self._usual_deviation()))
+
+    def widening(self) -> float:
+        """Return how many times the usual deviation the present one is; 0 while the engine is not slower."""
+        if self.usual.samples < _TRUSTED_ANSWERS or self.now.mean < _SLOWING * self.usual.mean:
+            return 0.0
+        return self.now.deviation / self._usual_deviation()
+
+    def _usual_deviation(self) -> float:
+        return max(self.usual.deviation, _LEAST_SPREAD * self.usual.mean)
+
+
+class EarlyWarning:
+    """Watches one gate, fed every `SAMPLE_S` or so; times are core seconds."""
+
+    __slots__ = (
+        "_alarms",
+        "_arrivals",
+        "_backlogs",
+        "_decodes",
+        "_fast",
+        "_full_since",
+        "_last",
+        "_last_at",
+        "_pace",
+        "_price",
+        "_slow",
+        "_slowly_at",
+        "_waiting_since",
+        "_work",
+    )
+
+    def __init__(self, now: float) -> None:
+        self._last: Flow | None = None
+        self._last_at = self._waiting_since = self._full_since = self._slowly_at = now
+        self._work = Drift(now, _WORK_BETWEEN_S, learning_s=_LEARNING_WORK_S, is_uneven=True)
+        self._arrivals = Drift(now, _ARRIVALS_BETWEEN_S, learning_s=_LEARNING_S, is_uneven=False)
+        self._fast, self._slow = Holt(_FAST), Holt(_SLOW)
+        self._pace = Ewma(1.0, memory=_PACE_MEMORY_S / SAMPLE_S, prior_samples=_PACE_PRIOR_S / SAMPLE_S)
+        self._price = Ewma(0.0, memory=_PRICE_MEMORY_S / SAMPLE_S, prior_samples=0.0)
+        self._backlogs = deque([0.0], maxlen=_GROWING_READINGS)
+        self._decodes: dict[str, _Decode] = {}
+        self._alarms: dict[AlarmSignal, Alarm] = {}
+
+    def feed(self, now: float, flow: Flow) -> None:
+        """Take the totals again, `SAMPLE_S` after the last time or later; less than half of that after, do nothing."""
+        last, passed_s = self._last, now - self._last_at
+        if last is None:
+            self._last, self._last_at = flow, now
+        elif passed_s >= _SHORTEST_S and flow.limit > 0:
+            self._last, self._last_at = flow, now
+            self._watch_load(now, last, flow, passed_s)
+            if now - self._slowly_at >= _SLOWLY_S:
+                self._slowly_at = now
+                self._watch_backlog(now, flow)
+                self._watch_decode(now)
+
+    def decoded(self, engine: str, tpot_s: float) -> None:
+        """Take one answer's mean time per output token; `engine` is one of the configured names."""
+        decode = self._decodes.get(engine)
+        if decode is None:
+            decode = self._decodes[engine] = _Decode()
+        decode.add(tpot_s)
+
+    def alarm(self) -> Alarm | None:
+        """Return the alarm that has been on for longest, or None while all is well."""
+        return next(iter(self._alarms.values()), None)
+
+    def read(self) -> WarningReading:
+        """Return all signals as numbers; changes nothing."""
+        work, price_s = self._work, self._price.mean
+        return WarningReading(
+            load=work.mean * price_s,
+            calm_load=work.calm * price_s,
+            noise=work.deviation * price_s,
+            excess=work.excess * price_s,
+            excess_threshold=work.threshold * price_s if price_s > 0.0 else inf,
+            occupancy=self._fast.level,
+            trend=self._slow.trend,
+            acceleration=self._fast.trend - self._slow.trend,
+            backlog_s=self._backlogs[-1],
+            time_to_full_s=self._time_to_full_s(),
+        )
+
+    def _watch_load(self, now: float, last: Flow, flow: Flow, passed_s: float) -> None:
+        arrived, work_s = flow.arrived - last.arrived, flow.arrived_work_s - last.arrived_work_s
+        is_calm = AlarmSignal.LOAD not in self._alarms
+        if arrived > 0 and is_calm:
+            self._price.add(work_s / arrived)
+        self._learn_pace(now, last, flow, passed_s)
+        price_s = self._price.mean
+        if price_s <= 0.0:
+            return
+        # A gate that is full is not calm, however long it has been so.
+        most_calm = _BUSY_LOAD / price_s if flow.occupancy >= flow.limit else inf
+        streams = flow.limit * self._pace.mean
+        counted, asked = arrived / streams, min(work_s / price_s, _MOST_HEAVY * arrived) / streams
+        self._arrivals.add(now, counted, passed_s, 1.0 / streams, most_calm)
+        self._work.add(now, asked, passed_s, 1.0 / streams, most_calm)
+        self._judge_load(now)
+        if is_calm:
+            self._arrivals.learn(counted, passed_s)
+            self._work.learn(asked, passed_s)
+
+    def _judge_load(self, now: float) -> None:
+        alarm = self._alarms.get(AlarmSignal.LOAD)
+        if alarm is not None:
+            self._end_load(now - alarm.raised_at)
+            return
+        price_s = self._price.mean
+        for drift in (self._arrivals, self._work):
+            if drift.is_over and drift.level * price_s >= _COMING_LOAD and now - drift.since >= _TREND_S:
+                words, value, threshold = self._load_words(drift, now), drift.excess, drift.threshold
+                self._raise(AlarmSignal.LOAD, value * price_s, threshold * price_s, drift.since, now, words)
+
+    def _end_load(self, lasted_s: float) -> None:
+        """End the alarm when neither flow is high any more; what it has come down to is the new calm."""
+        for drift in (self._arrivals, self._work):
+            is_busy = lasted_s < _LASTING_S or drift.recent * self._price.mean >= _BUSY_LOAD
+            if is_busy and drift.excess >= 0.5 * drift.threshold:
+                return
+        del self._alarms[AlarmSignal.LOAD]
+        self._arrivals.settle()
+        self._work.settle()
+
+    def _learn_pace(self, now: float, last: Flow, flow: Flow, passed_s: float) -> None:
+        """Learn what engines can do, from what they finish while full: a quiet system finishes what arrives.
+
+        The first service time of a full spell does not count: answers longer than their price are what fills it.
+        """
+        if flow.occupancy < flow.limit:
+            self._full_since = now
+        elif now - passed_s - self._full_since >= self._price.mean:
+            pace = (flow.done_work_s - last.done_work_s) / (passed_s * flow.limit)
+            self._pace.add(min(_MOST_PACE, max(_LEAST_PACE, pace)))
+
+    def _watch_backlog(self, now: float, flow: Flow) -> None:
+        share = (flow.occupancy + flow.held) / flow.limit
+        self._fast.add(share)
+        self._slow.add(share)
+        backlog_s = max(0.0, share - 1.0) * self._price.mean / self._pace.mean
+        is_growing = backlog_s > self._backlogs[0]
+        self._backlogs.append(backlog_s)
+        if backlog_s == 0.0:
+            self._waiting_since = now
+        filled = backlog_s / flow.bound_s if flow.bound_s > 0.0 else 0.0
+        usual_s = self._usual_backlog_s(flow.limit * self._pace.mean)
+        most = max(_FULL_SHARE, usual_s / flow.bound_s) if flow.bound_s > 0.0 else _FULL_SHARE
+        if filled >= most and is_growing:
+            words = (
+                f"What waits takes {backlog_s:.1f} s to serve, of {flow.bound_s:.1f} s that may wait; it began "
+                f"{now - self._waiting_since:.0f} s ago and still grows. Engines do {100.0 * self._pace.mean:.0f} % of "
+                "the work that is expected of them."
+            )
+            self._raise(AlarmSignal.BACKLOG, filled, most, self._waiting_since, now, words)
+        if filled < _SMALL_SHARE:
+            self._alarms.pop(AlarmSignal.BACKLOG, None)
+
+    def _usual_backlog_s(self, streams: float) -> float:
+        """Return the backlog that the calm load passes once in `_BACKLOGS_BETWEEN_S`; 0 where calm is no calm.
+
+        In heavy traffic it is exponential with mean variance / (2 slack), slack = 1 - load, and forgets itself in
+        variance / slack^2 (Kingman, 1962; Harrison, Brownian Motion and Stochastic Flow Systems, 1985, chapter 5). The
+        variance is that of the work as priced, and of what prices do not know: answers that vary as exponentials do.
+        """
+        price_s = self._price.mean
+        load = self._work.calm * price_s
+        slack, variance = 1.0 - load, (self._work.deviation * price_s) ** 2 + load * price_s / streams
+        if slack <= 1.0 - _FULL_LOAD or variance <= 0.0:
+            return 0.0
+        return 0.5 * variance / slack * max(1.0, log(_BACKLOGS_BETWEEN_S * slack * slack / variance))
+
+    def _watch_decode(self, now: float) -> None:
+        widest = max(self._decodes.items(), key=lambda each: each[1].widening(), default=None)
+        if widest is None:
+            return
+        engine, decode = widest
+        widening = decode.widening()
+        if widening >= _WIDENING:
+            words = (
+                f"Engine {engine}: the time per output token varies {widening:.1f} times as much as usual, "
+                f"at {1e3 * decode.now.mean:.0f} ms on average, usually {1e3 * decode.usual.mean:.0f} ms."
+            )
+            self._raise(AlarmSignal.DECODE, widening, _WIDENING, now, now, words)
+        elif widening < 0.5 * _WIDENING:
+            self._alarms.pop(AlarmSignal.DECODE, None)
+
+    def _raise(
+        self, signal: AlarmSignal, value: float, threshold: float, since: float, now: float, words: str
+    ) -> None:
+        if signal not in self._alarms:
+            self._alarms[signal] = Alarm(signal, value, threshold, since, now, words)
+
+    def _time_to_full_s(self) -> float:
+        """Return (bound - queue) / (arriving - served work), both in seconds of capacity."""
+        load = self._work.mean * self._price.mean
+        if self._last is None or load - 1.0 < _LEAST_DRIFT:
+            return inf
+        return max(0.0, self._last.bound_s - self._backlogs[-1]) / (load - 1.0)
+
+    def _load_words(self, drift: Drift, now: float) -> str:
+        level, calm = 100.0 * drift.level * self._price.mean, 100.0 * drift.calm * self._price.mean
+        said = (
+            f"Offered load is {level:.0f} % of capacity, usually {calm:.0f} %; "
+            f"it has been above that for {now - drift.since:.0f} s."
+        )
+        full_s = self._time_to_full_s()
+        return said if full_s == inf else f"{said} At this rate the queue is full in {full_s:.0f} s."

@@ -1,0 +1,239 @@
+"""Every tenant gets the same service: the virtual token counter of Sheng et al. (VTC, OSDI'24) over any order.
+
+Each tenant has a line of its own, kept in the inner order, and a counter of the tokens that it was given:
+(prompt + 2 x output) / weight, an output token costing two since decoding one takes about twice the engine of
+reading one (their wp = 1, wq = 2). Among tenants with waiting work the smallest counter goes first. The charge is
+the *predicted* answer at the start (their variant with predicted length) and is settled at the end: charged only
+as tokens come out, a tenant would get all the streams before its counter moved.
+
+A tenant whose line was empty is lifted to the least counter among those who wait, or, where nobody waits, to the
+counter of who started last: idle time earns no credit. So between any two tenants that both have work waiting
+throughout, the services differ by at most 2 x max(wp x Lin, wq x M), with Lin the longest prompt and M the tokens
+that fit into all running streams together.
+"""
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heapreplace
+from math import ceil
+from typing import Final
+
+from millgate.core.queues.base import Held, Order
+
+# VTC, section 4: the prices of a prompt token and an output token.
+PROMPT_PRICE: Final = 1.0
+OUTPUT_PRICE: Final = 2.0
+# Tenants without waiting work whose counters are kept (INV-5); beyond it the one that was longest without any is
+# forgotten, and comes back at the least counter as a new one does.
+IDLE_TENANTS: Final = 1_000
+# An estimate of how many are ahead looks at no more lines than this, evenly chosen among those that go first.
+_LINES_LOOKED_AT: Final = 16
+
+_Rank = tuple[float, float, int, str]
+
+
+def charge(held: Held) -> float:
+    """Return what this attempt costs its tenant if it is answered as predicted, in weighted tokens."""
+    return (PROMPT_PRICE * held.prompt_tokens + OUTPUT_PRICE * held.output_tokens) / held.weight
+
+
+class _Line:
+    """One tenant: its counter, its waiting work, what that will cost, and its rank while it has any."""
+
+    __slots__ = ("counter", "order", "rank", "tenant", "waiting_charge")
+
+    def __init__(self, tenant: str, order: Order) -> None:
+        self.tenant = tenant
+        self.order = order
+        self.counter = 0.0
+        self.waiting_charge = 0.0
+        self.rank: _Rank | None = None
+
+
+class FairOrder:
+    """The least served tenant's head goes first, the older head among equals; `inner` makes each tenant's order.
+
+    Memory: one line for each tenant with waiting work, which the queue's own bound limits, and `IDLE_TENANTS`.
+    """
+
+    __slots__ = (
+        "_count",
+        "_idle",
+        "_inner",
+        "_just_left",
+        "_last",
+        "_lines",
+        "_ranks",
+        "body_bytes",
+        "tokens",
+    )
+
+    def __init__(self, inner: Callable[[], Order]) -> None:
+        self._inner = inner
+        self._lines: dict[str, _Line] = {}
+        self._idle: OrderedDict[str, None] = OrderedDict()
+        self._ranks: list[_Rank] = []
+        self._last: _Line | None = None
+        self._just_left: int | None = None
+        self._count = 0
+        self.tokens = 0
+        self.body_bytes = 0
+
+    def add(self, held: Held) -> int:
+        """Put an attempt in its place and return how many are ahead of it."""
+        line = self._line_of(held.tenant)
+        alone = len(self._ranks) == (line.rank is not None)
+        ahead = 0 if alone else self.ahead_of(held)
+        if line.rank is None:
+            self._lift(line)
+            del self._idle[held.tenant]
+        own = line.order.add(held)
+        line.waiting_charge += charge(held)
+        self._count += 1
+        self.tokens += held.prompt_tokens + held.output_tokens
+        self.body_bytes += held.body_bytes
+        if own == 0:
+            self._rank(line)
+        return own if alone else ahead
+
+    def remove(self, held: Held) -> None:
+        """Take this attempt out, wherever it stands; it must be in."""
+        line = self._lines[held.tenant]
+        line.order.remove(held)
+        line.waiting_charge -= charge(held)
+        self._count -= 1
+        self.tokens -= held.prompt_tokens + held.output_tokens
+        self.body_bytes -= held.body_bytes
+        self._just_left = held.attempt
+        self._rank(line)
+        if line.rank is None:
+            line.waiting_charge = 0.0
+            self._idle[held.tenant] = None
+
+    def started(self, held: Held, now: float) -> None:
+        """Charge the tenant with the predicted tokens; who ran at once has entered and left in one."""
+        line = self._line_of(held.tenant)
+        if line.rank is None:
+            if held.attempt != self._just_left:
+                self._lift(line)
+            self._last = line
+            self._idle.move_to_end(line.tenant)
+        line.counter += charge(held)
+        line.order.started(held, now)
+        if line.rank is not None:
+            self._rank(line)
+
+    def settle(self, held: Held, prompt_tokens: int, output_tokens: int) -> None:
+        """Correct the tenant's counter by what the prediction was wrong; a forgotten tenant's is gone."""
+        line = self._lines.get(held.tenant)
+        if line is None:
+            return
+        prompt_error = prompt_tokens - held.prompt_tokens
+        output_error = output_tokens - held.output_tokens
+        line.counter += (PROMPT_PRICE * prompt_error + OUTPUT_PRICE * output_error) / held.weight
+        line.order.settle(held, prompt_tokens, output_tokens)
+        if line.rank is not None:
+            self._rank(line)
+
+    def head(self) -> Held | None:
+        """Return who is next, without taking it out."""
+        return self._lines[self._ranks[0][3]].order.head() if self._ranks else None
+
+    def ahead_of(self, held: Held) -> int:
+        """Return how many would be admitted before this one, whether or not it is in.
+
+        Its place in its own line, and, of each other line, as many as it takes that line's counter to pass where
+        the own counter will be by then, at the mean charge of what waits in either: exact with one tenant.
+        """
+        ranks = self._ranks
+        if not ranks:
+            return 0
+        line = self._lines.get(held.tenant)
+        own = line.order.ahead_of(held) if line is not None and line.rank is not None else 0
+        if len(ranks) == 1 and ranks[0][3] == held.tenant:
+            return own
+        return min(self._count, own + self._others_before(line, held, own))
+
+    def counter_of(self, tenant: str) -> float:
+        """Return the weighted tokens charged to this tenant; 0.0 for one that is not known."""
+        line = self._lines.get(tenant)
+        return line.counter if line is not None else 0.0
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        return self._count
+
+    def __iter__(self) -> Iterator[Held]:
+        """Yield everything that waits, next first, each start charged as `started` will."""
+        walks = [(rank, iter(self._lines[rank[3]].order)) for rank in self._ranks]
+        nexts = [(rank, held, walk) for rank, walk in walks if (held := next(walk, None)) is not None]
+        heapify(nexts)
+        while nexts:
+            (counter, _, _, tenant), held, walk = nexts[0]
+            following = next(walk, None)
+            if following is None:
+                heappop(nexts)
+            else:
+                rank = (counter + charge(held), following.first_seen, following.arrival_number, tenant)
+                heapreplace(nexts, (rank, following, walk))
+            yield held
+
+    def _others_before(self, line: _Line | None, held: Held, own: int) -> int:
+        """Return how many of other lines go before the one that has `own` ahead in its own line."""
+        counter, tenant = self._entry_counter(line), held.tenant
+        if own and line is not None:
+            level: _Rank = (counter + own * line.waiting_charge / len(line.order), 0.0, 0, "")
+        else:
+            level = (counter, held.first_seen, held.arrival_number, tenant)
+        reached = bisect_left(self._ranks, level)
+        step = ceil(reached / _LINES_LOOKED_AT)
+        looked_at = self._ranks[0:reached:step] if reached else []
+        before = sum(self._gone_by(level[0], rank) for rank in looked_at if rank[3] != tenant)
+        return ceil(before * reached / len(looked_at)) if step > 1 else before
+
+    def _gone_by(self, level: float, rank: _Rank) -> int:
+        """Return how many of this line start until its counter has passed the level."""
+        line = self._lines[rank[3]]
+        waiting = len(line.order)
+        if line.waiting_charge <= 0.0:
+            return waiting
+        return min(waiting, 1 + int((level - line.counter) * waiting / line.waiting_charge))
+
+    def _entry_counter(self, line: _Line | None) -> float:
+        """Return the counter with which this line waits, or would after its lift."""
+        if line is not None and line.rank is not None:
+            return line.counter
+        own = line.counter if line is not None else 0.0
+        return max(own, self._least())
+
+    def _least(self) -> float:
+        """Return the least counter among tenants with waiting work, or that of who started last."""
+        if self._ranks:
+            return self._ranks[0][0]
+        return self._last.counter if self._last is not None else 0.0
+
+    def _lift(self, line: _Line) -> None:
+        line.counter = max(line.counter, self._least())
+
+    def _line_of(self, tenant: str) -> _Line:
+        line = self._lines.get(tenant)
+        if line is None:
+            if len(self._idle) >= IDLE_TENANTS:
+                forgotten, _ = self._idle.popitem(last=False)
+                del self._lines[forgotten]
+            line = self._lines[tenant] = _Line(tenant, self._inner())
+            self._idle[tenant] = None
+        return line
+
+    def _rank(self, line: _Line) -> None:
+        """Put the line where its counter and its head belong; out where nothing of it waits."""
+        head = line.order.head()
+        rank = None if head is None else (line.counter, head.first_seen, head.arrival_number, line.tenant)
+        if rank == line.rank:
+            return
+        if line.rank is not None:
+            del self._ranks[bisect_left(self._ranks, line.rank)]
+        if rank is not None:
+            insort(self._ranks, rank)
+        line.rank = rank

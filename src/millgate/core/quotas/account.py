@@ -1,0 +1,324 @@
+"""The provider behind one engine: its limits kept here, a little below, so that it hardly ever has to refuse.
+
+Every limit of the account has a bucket that is taken from with the permit, `MARGIN` below what the provider grants:
+the provider's bucket then always holds a little more than this one. Where the provider charges output as it is made,
+we reserve the expected output beforehand: what it will make is spent already.
+
+What the provider says can only lower a level: the numbers in its headers are rounded (Anthropic: to the nearest
+thousand) and as old as the answer is long.
+
+Somebody else may eat from the same account. At a refusal the provider's bucket is known to be empty. Between two such
+moments it was given rate x time, and what we did not take of that, others did: the rate to expect of them until it
+fades. With it the account runs on what is left, without it every surplus would end in a refusal.
+
+After a refusal, and below the last `CUSHION` of what the provider says is left, nothing is sent until that much is
+back. It costs no quota, because the provider's bucket fills meanwhile and holds a whole minute.
+"""
+
+from dataclasses import replace
+from enum import StrEnum
+
+from millgate.core.events import QuotaReading, Remaining
+from millgate.core.measure.ewma import Ewma
+from millgate.core.quotas.amounts import (
+    Charge,
+    Reservation,
+    Sizes,
+    needed_amount,
+    reserved_amount,
+    used_amount,
+)
+from millgate.core.quotas.bucket import Bucket
+from millgate.core.settings import MINUTE_S, AccountSettings, QuotaLimit
+from millgate.core.words import OutputCharge, QuotaKind
+
+MARGIN = 0.02
+"""How far below the provider's rate and burst the account runs: more than the jitter of arrivals within a minute
+(1 s of 60), less than the 5 % of a quota that may go unused."""
+CUSHION = 0.05
+"""Share of the burst, of a minute's worth at most, that is left alone when the provider says how little is left: three
+seconds, in which its word is on the way."""
+
+# Nobody knows how full the provider's bucket is when this process starts (the one before it may have emptied it):
+# five seconds of a minute are tried, the rest comes at the rate. A day would come back too slowly: all of it is believed
+# in until the provider says otherwise.
+_FIRST_LEVEL = 1.0 / 12.0
+# Refusals closer together than this tell of one empty moment, not of a rate.
+_LEAST_LESSON_S = 10.0
+# Refusals that follow each other faster were all sent before the first of them came back.
+_VOLLEY_S = 2.0
+# Others never take all: a tenth of the rate keeps trying, or nothing would ever be learned again.
+_MOST_OTHERS = 0.9
+# What others took is forgotten at this rate, in half an hour 63 %: quota that they left comes back, and the tries for
+# it cost one refusal in several minutes.
+_FADE_PER_S = 1.0 / 1800.0
+# A provider that still has half of its burst is being emptied by nobody: its word may halve what is expected of them.
+_PLENTY = 0.5
+# Pauses after refusals without a hint: doubled each time, at most the longest hint that we would give ourselves.
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 60.0
+# So many answers make the usual request: what a line of them takes is then known to a tenth.
+_USUAL_OF = 100.0
+_EITHER_TOKENS = (QuotaKind.ITPM, QuotaKind.OTPM)
+# A hint beyond this is a date misread or a spending limit: an hour, and then it is asked again.
+_LONGEST_HINT_S = 3600.0
+
+
+class Refusal(StrEnum):
+    """Why a provider sent a request back: a limit of the account (429), or its own overload (503, 529)."""
+
+    LIMIT = "limit"
+    OVERLOAD = "overload"
+
+
+class _Limit:
+    """One limit of the account: our bucket, and the rate at which others seem to take from the provider's."""
+
+    __slots__ = (
+        "_charged_then",
+        "_empty_at",
+        "_empty_mark",
+        "_faded_at",
+        "_refused_at",
+        "bucket",
+        "limit",
+        "others_per_s",
+        "reserve",
+        "usual",
+    )
+
+    def __init__(self, limit: QuotaLimit, now: float) -> None:
+        self.limit = limit
+        as_made = limit.charges_as_made
+        self.reserve = replace(limit, output=OutputCharge.EXPECTED) if as_made else limit
+        self.bucket = Bucket(limit.rate_per_s * (1.0 - MARGIN), _kept_burst(limit), now)
+        if limit.period_s == MINUTE_S:
+            self.bucket.lower_to(max(1.0, self.bucket.burst * _FIRST_LEVEL), now)
+        self.others_per_s = 0.0
+        self._faded_at = now
+        self._empty_at = self._refused_at = float("-inf")
+        self._empty_mark: int | None = None
+        self._charged_then = 0.0
+        self.usual = Ewma(0.0, memory=_USUAL_OF, prior_samples=0.0)
+
+    def beyond(self, sizes: Sizes) -> tuple[float, float] | None:
+        """Return what such a request needs and the burst, where that is less and it can never go; else None."""
+        needed = needed_amount(self.reserve, sizes)
+        return (needed, self.limit.burst) if self._is_beyond(needed) else None
+
+    def in_line_s(self, sizes: Sizes, place: int, now: float) -> float:
+        """Return how long until the `place`-th of such a line may go; infinite when it never can.
+
+        Those before it take what an answered request took in the end, which is less than it reserved by `max_tokens`.
+        """
+        needed, bucket = needed_amount(self.reserve, sizes), self.bucket
+        if self._is_beyond(needed):
+            return float("inf")
+        needed = min(needed, bucket.burst)
+        if place <= 1:
+            return bucket.wait_s(needed, now)
+        each = self.usual.mean if self.usual.samples else reserved_amount(self.reserve, sizes)
+        return max(0.0, needed + (place - 1) * each - bucket.level(now)) / bucket.rate_per_s
+
+    def answered(self, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None:
+        """Learn what a request takes in the end; a charge that is never corrected is learned as it is taken."""
+        if not self.limit.is_final:
+            self.usual.add(used_amount(self.limit, prompt_tokens, cached_tokens, output_tokens))
+
+    def expect_others(self, others_per_s: float, now: float) -> None:
+        """Run on what is left of the rate."""
+        self.others_per_s = others_per_s
+        self._faded_at = now
+        rate = self.limit.rate_per_s
+        self.bucket.change(
+            max(rate * (1.0 - MARGIN) - others_per_s, rate * MARGIN), _kept_burst(self.limit), now
+        )
+
+    def fade(self, now: float) -> None:
+        """Forget a little of what others took; at most once in ten seconds."""
+        elapsed_s = now - self._faded_at
+        if self.others_per_s > 0.0 and elapsed_s >= _LEAST_LESSON_S:
+            self.expect_others(self.others_per_s * max(0.0, 1.0 - elapsed_s * _FADE_PER_S), now)
+
+    def emptied(self, hint_s: float, unproduced: float, now: float) -> None:
+        """The provider has refused for this limit: its bucket is empty, and the hint says for how long."""
+        self._learn_others(now)
+        bucket = self.bucket
+        missing = self._cushion() + hint_s * bucket.rate_per_s
+        bucket.lower_to(-missing - self._still_to_charge(unproduced), now)
+
+    def seen(self, word: Remaining, unproduced: float, now: float) -> None:
+        """Take the provider's word where it says less than we thought."""
+        if word.limit is not None and 0.0 < word.limit < self.limit.amount:
+            self.limit = replace(self.limit, amount=word.limit)
+            self.reserve = replace(self.reserve, amount=word.limit)
+            self.expect_others(min(self.others_per_s, self.limit.rate_per_s * _MOST_OTHERS), now)
+        if word.remaining is None:
+            return
+        bucket = self.bucket
+        bound = word.remaining - self._still_to_charge(unproduced) - self._cushion()
+        if bound < bucket.level(now):
+            bucket.lower_to(bound, now)
+        elif word.remaining > _PLENTY * self.limit.burst and now - self._faded_at >= _LEAST_LESSON_S:
+            self.expect_others(self.others_per_s / 2.0, now)
+
+    def _is_beyond(self, needed: float) -> bool:
+        return needed > self.limit.burst and not self.limit.charges_as_made
+
+    def _cushion(self) -> float:
+        return CUSHION * min(self.bucket.burst, self.limit.rate_per_s * MINUTE_S)
+
+    def _still_to_charge(self, unproduced: float) -> float:
+        """Return what running answers will take from the provider's bucket, and have taken from ours already."""
+        return unproduced if self.limit.charges_as_made else 0.0
+
+    def _learn_others(self, now: float) -> None:
+        """Compare this empty moment with the last one; a volley of refusals is one moment, and its last counts.
+
+        What a refused request had taken from our bucket is given back before its refusal is learned from.
+        """
+        bucket, since_last_s = self.bucket, now - self._refused_at
+        self._refused_at = now
+        if since_last_s > _VOLLEY_S:
+            elapsed_s = now - self._empty_at
+            if elapsed_s < _LEAST_LESSON_S:
+                return
+            if self._empty_mark is not None and not bucket.was_full_since(self._empty_mark, now):
+                rate = self.limit.rate_per_s
+                others = rate - (bucket.charged - self._charged_then) / elapsed_s
+                others = min(max(0.0, others), rate * _MOST_OTHERS)
+                self.expect_others(
+                    others if not self.others_per_s else (self.others_per_s + others) / 2.0, now
+                )
+        self._empty_at, self._charged_then = now, bucket.charged
+        self._empty_mark = bucket.take(0.0, now)
+
+
+class Account:
+    """One provider account. `wait_s` only reads; 0 means that the request may be sent now.
+
+    `take` with the permit, `progress` as the answer grows, `settle` at its end; then `refused` if the provider sent it
+    back, `seen` whenever an answer's headers speak of limits. Tokens throughout; times are core seconds.
+    """
+
+    __slots__ = ("_limits", "_pause_s", "_paused_until", "_tightest", "_unproduced", "_untried")
+
+    def __init__(self, settings: AccountSettings, now: float) -> None:
+        self._limits = {limit.kind: _Limit(limit, now) for limit in settings.limits}
+        self._paused_until = now
+        self._pause_s = _FIRST_PAUSE_S
+        self._unproduced = 0.0
+        self._tightest: _Limit | None = None
+        self._untried = True
+
+    def wait_s(
+        self, prompt_tokens: int, output_tokens: int, max_tokens: int | None, now: float, place: int = 1
+    ) -> float:
+        """Return how long until the `place`-th of a line of requests may go: 0 now, infinite when this never can.
+
+        The first request ever goes at once, whatever it needs.
+        """
+        wait_s = max(0.0, self._paused_until - now)
+        sizes = Sizes(prompt_tokens, output_tokens, max_tokens)
+        for each in self._limits.values():
+            in_line_s = each.in_line_s(sizes, place, now)
+            if in_line_s > wait_s and (not self._untried or in_line_s == float("inf")):
+                wait_s = in_line_s
+        return wait_s
+
+    def beyond(
+        self, prompt_tokens: int, output_tokens: int, max_tokens: int | None
+    ) -> tuple[float, float] | None:
+        """Return what a request that can never go needs, and the burst that is less; None for any other."""
+        sizes = Sizes(prompt_tokens, output_tokens, max_tokens)
+        found = [each.beyond(sizes) for each in self._limits.values()]
+        return next((each for each in found if each is not None), None)
+
+    def take(self, prompt_tokens: int, output_tokens: int, max_tokens: int | None, now: float) -> Reservation:
+        """Reserve in every limit; the caller has asked `wait_s` at this very instant."""
+        self._untried = False
+        sizes = Sizes(prompt_tokens, output_tokens, max_tokens)
+        charges, lowest = [], float("inf")
+        for each in self._limits.values():
+            each.fade(now)
+            bucket = each.bucket
+            amount = reserved_amount(each.reserve, sizes)
+            charges.append(Charge(each.reserve, bucket, amount, now))
+            if each.limit.is_final:
+                each.usual.add(amount)
+            share = bucket.level(now) / bucket.burst
+            if share < lowest:
+                lowest, self._tightest = share, each
+        self._unproduced += output_tokens
+        return Reservation(tuple(charges), sizes)
+
+    def progress(self, reservation: Reservation, output_tokens: int, now: float) -> None:
+        """So many output tokens have come: what outgrows its reservation takes more."""
+        before = reservation.unproduced
+        reservation.progress(output_tokens, now)
+        self._unproduced -= before - reservation.unproduced
+
+    def settle(
+        self,
+        reservation: Reservation,
+        prompt_tokens: int | None,
+        cached_tokens: int,
+        output_tokens: int | None,
+        now: float,
+    ) -> None:
+        """Correct to what was really used; None leaves an estimate as it is. An answer ends a row of pauses."""
+        self._unproduced -= reservation.unproduced
+        reservation.settle(prompt_tokens, cached_tokens, output_tokens, now)
+        if output_tokens:
+            self._pause_s = _FIRST_PAUSE_S
+            if prompt_tokens is not None:
+                for each in self._limits.values():
+                    each.answered(prompt_tokens, cached_tokens, output_tokens)
+
+    def cancel(self, reservation: Reservation, now: float) -> None:
+        """Give everything back: nothing has reached the provider."""
+        self._unproduced -= reservation.unproduced
+        reservation.cancel(now)
+
+    def seen(self, reading: QuotaReading, now: float) -> None:
+        """Learn from the headers of an answer; limits that the account does not have are passed over."""
+        for word in reading:
+            limit = self._limits.get(word.kind)
+            if limit is not None:
+                limit.seen(word, self._unproduced, now)
+
+    def refused(
+        self, kind: Refusal, hint_s: float | None, now: float, limit: QuotaKind | None = None
+    ) -> None:
+        """Learn from a refusal, after `settle`: pause until its hint; the limit that refused is empty.
+
+        `limit` is the one that the answer names. Without a name it is the one that stood lowest here
+        when the last request was sent.
+        """
+        if hint_s is None and now >= self._paused_until:
+            hint_s, self._pause_s = self._pause_s, min(2.0 * self._pause_s, _LONGEST_PAUSE_S)
+        pause_s = min(max(0.0, hint_s or 0.0), _LONGEST_HINT_S)
+        self._paused_until = max(self._paused_until, now + pause_s)
+        if kind is Refusal.LIMIT:
+            empty = self._tightest if limit is None else self._named(limit, now)
+            if empty is not None:
+                empty.emptied(pause_s, self._unproduced, now)
+
+    def _named(self, kind: QuotaKind, now: float) -> _Limit | None:
+        """Return the limit of this name; "tokens" alone may mean either kind of them, then the lower one."""
+        limit = self._limits.get(kind)
+        if limit is not None or kind is not QuotaKind.TPM:
+            return limit
+        either = [each for name, each in self._limits.items() if name in _EITHER_TOKENS]
+        return min(either, key=lambda each: each.bucket.level(now) / each.bucket.burst, default=None)
+
+    def report(self, now: float) -> tuple[Remaining, ...]:
+        """Return every limit as it stands here: its amount, what may be sent now, when it is full."""
+        return tuple(
+            Remaining(kind, each.limit.amount, max(0.0, each.bucket.level(now)), each.bucket.full_in_s(now))
+            for kind, each in self._limits.items()
+        )
+
+
+def _kept_burst(limit: QuotaLimit) -> float:
+    return max(1.0, limit.burst * (1.0 - MARGIN))

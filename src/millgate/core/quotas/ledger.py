@@ -1,0 +1,203 @@
+"""The ledger: every bucket of every rule, and one request taken from all of them or from none.
+
+`shortage` reads, `reserve` writes. A request refused by one rule has taken nothing from the others, so nothing has to
+be given back. Rules that name a tenant are found by it; the others are few and looked through. Without rules every
+call returns at once.
+
+Tenants and models are client-chosen, so the buckets that are made for them are bounded (INV-5): `MAX_BUCKETS` over
+all rules, 100,000 of about 400 bytes. Beyond it the least recently used idle and full one goes, which changes nothing:
+made anew it would be full too. Only where none of the oldest is idle the very oldest goes, and is counted in
+`forgotten_early`: its owner has its burst again, as any new name would.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from millgate.core.decisions import QuotaState
+from millgate.core.quotas.amounts import Charge, Reservation, Sizes, needed_amount, reserved_amount
+from millgate.core.quotas.bucket import Bucket
+from millgate.core.settings import QuotaLimit, QuotaRule
+
+MAX_BUCKETS = 100_000
+# How many of the least recently used are looked at for one that is idle and full.
+_EVICTION_SCAN = 16
+
+BucketKey = tuple[str, str | None, str | None, str | None]
+
+
+class Who(NamedTuple):
+    """Whose quotas a request falls under."""
+
+    tenant: str
+    model: str
+    lane: str
+
+
+class Shortage(NamedTuple):
+    """The rule that keeps a request out longest, and its numbers.
+
+    After `wait_s` seconds the same request passes, if nobody else has taken from its buckets; infinite and
+    `never_fits` where the full bucket is too small, which is then what is `left`.
+    """
+
+    rule: str
+    wait_s: float
+    needed: float
+    left: float
+    never_fits: bool
+
+
+class Ledger:
+    """The quotas of all tenants, models and lanes; rules have names of their own (ValueError otherwise)."""
+
+    def __init__(self, rules: Sequence[QuotaRule] = (), max_buckets: int = MAX_BUCKETS) -> None:
+        self._max_buckets = max_buckets
+        self._shared: dict[str, Bucket] = {}
+        self._own: OrderedDict[BucketKey, Bucket] = OrderedDict()
+        self.forgotten_early = 0
+        self._file(rules)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no rules, and nothing ever to ask for."""
+        return not self._rules
+
+    @property
+    def buckets(self) -> int:
+        """How many buckets are kept: one for each shared rule, and at most `max_buckets` of the others."""
+        return len(self._shared) + len(self._own)
+
+    def shortage(self, who: Who, sizes: Sizes, now: float) -> Shortage | None:
+        """Return what keeps this request out now, or None when it may go; changes nothing."""
+        worst: Shortage | None = None
+        for rule in self._held_to(who):
+            needed = needed_amount(rule.limit, sizes)
+            bucket = self._find(rule, who)
+            if bucket is None:
+                short = _unused(rule, needed)
+            elif (wait_s := bucket.wait_s(needed, now)) > 0.0:
+                never = bucket.too_large(needed)
+                left = bucket.burst if never else bucket.level(now)
+                short = Shortage(rule.name, wait_s, needed, left, never)
+            else:
+                continue
+            if short is not None and (worst is None or short.wait_s > worst.wait_s):
+                worst = short
+        return worst
+
+    def reserve(self, who: Who, sizes: Sizes, now: float) -> Reservation | Shortage | None:
+        """Take from every bucket, or from none and say why not; None where no rule holds."""
+        return self.shortage(who, sizes, now) or self.take(who, sizes, now)
+
+    def take(self, who: Who, sizes: Sizes, now: float) -> Reservation | None:
+        """Take from every bucket; the caller has asked `shortage` at this very instant. None where no rule holds."""
+        charges = [
+            Charge(rule.limit, self._bucket(rule, who, now), reserved_amount(rule.limit, sizes), now)
+            for rule in self._held_to(who)
+        ]
+        return Reservation(tuple(charges), sizes) if charges else None
+
+    def report(self, who: Who, now: float) -> tuple[QuotaState, ...]:
+        """Return the state of every bucket that this request falls under; changes nothing."""
+        return tuple(self._states(who, now))
+
+    def reconfigure(self, rules: Sequence[QuotaRule], now: float) -> None:
+        """Take new rules; what has been spent under a rule that keeps its name and scope stays spent."""
+        self._file(rules)
+        shared = {rule.name: rule.limit for rule in rules if not rule.each}
+        each = {rule.name: rule.limit for rule in rules if rule.each}
+        for name, bucket in list(self._shared.items()):
+            if not _changed(bucket, shared.get(name), now):
+                del self._shared[name]
+        for key, bucket in list(self._own.items()):
+            if not _changed(bucket, each.get(key[0]), now):
+                del self._own[key]
+
+    def _file(self, rules: Sequence[QuotaRule]) -> None:
+        """Index the rules: those for everybody, and for each named tenant these and its own, in their order."""
+        named = {rule.name: rule for rule in rules}
+        twins = sorted(rule.name for rule in rules if named[rule.name] is not rule)
+        if twins:
+            raise ValueError(f"quotas have the same name: {', '.join(twins)}")
+        self._rules = tuple(rules)
+        self._general = tuple(rule for rule in rules if rule.tenant is None)
+        own: dict[str, list[QuotaRule]] = {}
+        for rule in rules:
+            if rule.tenant is not None:
+                own.setdefault(rule.tenant, []).append(rule)
+        self._by_tenant = {tenant: (*self._general, *theirs) for tenant, theirs in own.items()}
+
+    def _held_to(self, who: Who) -> list[QuotaRule]:
+        rules = self._by_tenant.get(who.tenant, self._general)
+        return [
+            rule
+            for rule in rules
+            if (rule.model is None or rule.model == who.model)
+            and (rule.lane is None or rule.lane == who.lane)
+        ]
+
+    def _states(self, who: Who, now: float) -> Iterator[QuotaState]:
+        for rule in self._held_to(who):
+            limit = rule.limit
+            bucket = self._find(rule, who)
+            left, full_in_s = (
+                (limit.burst, 0.0) if bucket is None else (bucket.level(now), bucket.full_in_s(now))
+            )
+            yield QuotaState(rule.name, limit.kind, limit.amount, max(0.0, left), full_in_s)
+
+    def _find(self, rule: QuotaRule, who: Who) -> Bucket | None:
+        return self._own.get(_key(rule, who)) if rule.each else self._shared.get(rule.name)
+
+    def _bucket(self, rule: QuotaRule, who: Who, now: float) -> Bucket:
+        """Return the bucket of this rule for this request, made full if it is the first."""
+        limit, bucket = rule.limit, self._find(rule, who)
+        if bucket is not None:
+            if rule.each:
+                self._own.move_to_end(_key(rule, who))
+            return bucket
+        bucket = Bucket(limit.rate_per_s, limit.burst, now)
+        if not rule.each:
+            self._shared[rule.name] = bucket
+            return bucket
+        if len(self._own) >= self._max_buckets:
+            self._forget_one(now)
+        self._own[_key(rule, who)] = bucket
+        return bucket
+
+    def _forget_one(self, now: float) -> None:
+        oldest = None
+        for scanned, (key, bucket) in enumerate(self._own.items()):
+            if bucket.is_idle(now):
+                del self._own[key]
+                return
+            if oldest is None:
+                oldest = key
+            if scanned >= _EVICTION_SCAN:
+                break
+        if oldest is not None:
+            del self._own[oldest]
+            self.forgotten_early += 1
+
+
+def _key(rule: QuotaRule, who: Who) -> BucketKey:
+    each = rule.each
+    return (
+        rule.name,
+        who.tenant if "tenant" in each else None,
+        who.model if "model" in each else None,
+        who.lane if "lane" in each else None,
+    )
+
+
+def _changed(bucket: Bucket, limit: QuotaLimit | None, now: float) -> bool:
+    """Give the bucket its new rate and burst; False when there is no limit for it any more."""
+    if limit is not None and (bucket.rate_per_s, bucket.burst) != (limit.rate_per_s, limit.burst):
+        bucket.change(limit.rate_per_s, limit.burst, now)
+    return limit is not None
+
+
+def _unused(rule: QuotaRule, needed: float) -> Shortage | None:
+    """Judge against a bucket that nobody has taken from yet: it is full."""
+    burst = rule.limit.burst
+    return Shortage(rule.name, float("inf"), needed, burst, never_fits=True) if needed > burst else None

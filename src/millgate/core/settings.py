@@ -1,0 +1,187 @@
+"""What the core is told before it decides: frozen numbers, built from configuration by `wiring`, never read here."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from millgate.core.words import DeadlineFrom, IgnoresHangups, OutputCharge, QuotaKind
+
+MINUTE_S = 60.0
+DAY_S = 86400.0
+_COUNT_OUTPUT = (QuotaKind.TPM, QuotaKind.OTPM)
+
+Scope = Literal["tenant", "model", "lane"]
+LimitKind = Literal["fixed", "slo_gradient", "aimd"]
+LEAST_LIMIT = 4
+"""The usual minimum of a limit: the least that the default hard cap can be, too (docs/design.md section 10)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePrior:
+    """What is believed of an engine's speed before it has served anything.
+
+    TTFT = `ttft_base_s` + `ttft_per_token_s` x prompt tokens; TPOT = `tpot_base_s` + `tpot_per_stream_s` x
+    running streams. The defaults are a mid-size model on one data-centre GPU, rounded; a handful of answers
+    replaces them. What is `certain` is believed from the first request on: without it an idle engine is tried with
+    a prompt longer than any that it has read, whatever is predicted.
+    """
+
+    ttft_base_s: float = 0.05
+    ttft_per_token_s: float = 0.0001
+    tpot_base_s: float = 0.015
+    tpot_per_stream_s: float = 0.0001
+    certain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaLimit:
+    """So much of one kind in a minute (a day for `rpd`), and what may be saved up.
+
+    `burst_s` is the time over which unused quota is saved, None for the whole minute or day, as providers do.
+    `output` says something of a limit that counts output, `tpm` or `otpm`. `count_cached` False leaves prompt tokens out that the engine had in its cache.
+    """
+
+    kind: QuotaKind
+    amount: float
+    burst_s: float | None = None
+    output: OutputCharge = OutputCharge.EXPECTED
+    count_cached: bool = True
+
+    @property
+    def period_s(self) -> float:
+        """The time that `amount` is for."""
+        return DAY_S if self.kind is QuotaKind.RPD else MINUTE_S
+
+    @property
+    def rate_per_s(self) -> float:
+        """How much is added each second."""
+        return self.amount / self.period_s
+
+    @property
+    def charges_as_made(self) -> bool:
+        """Whether it counts output, and only once that is made."""
+        return self.output is OutputCharge.PRODUCED and self.kind in _COUNT_OUTPUT
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it counts output, and a charge stays what it was at first."""
+        return self.output is OutputCharge.LARGER and self.kind in _COUNT_OUTPUT
+
+    @property
+    def burst(self) -> float:
+        """How much a full bucket holds, at least one request or token."""
+        return self.amount if self.burst_s is None else max(1.0, self.rate_per_s * self.burst_s)
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaRule:
+    """One limit and whom it holds: None is everybody; each value of a scope named in `each` has a bucket of its own."""
+
+    name: str
+    limit: QuotaLimit
+    tenant: str | None = None
+    model: str | None = None
+    lane: str | None = None
+    each: tuple[Scope, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AccountSettings:
+    """A provider's limits on everything that is sent to one engine; of each kind at most one."""
+
+    limits: tuple[QuotaLimit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSettings:
+    """What moves the limit of one engine below its hard cap, and how far.
+
+    `tpot_slo_s` is the tightest that its lanes promise, or its own. `start` None begins where the prior says that
+    the SLO is met, or at the hard cap where there is no SLO. `window_s` None lets every reading count.
+    """
+
+    kind: LimitKind = "fixed"
+    tpot_slo_s: float | None = None
+    start: int | None = None
+    minimum: int = LEAST_LIMIT
+    window_s: float | None = None
+    window_samples: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """One engine and the hard cap in front of it; None turns a meter off.
+
+    `max_inflight` counts streams, `kv_tokens` reserved prompt and output tokens, `prefill_tokens` prompt tokens
+    not yet prefilled. `models` empty means that it serves whatever it is asked for.
+    """
+
+    name: str
+    max_inflight: int
+    kv_tokens: int | None = None
+    prefill_tokens: int | None = None
+    models: tuple[str, ...] = ()
+    ignores_hangups: IgnoresHangups = IgnoresHangups.AUTO
+    account: AccountSettings | None = None
+    limit: LimitSettings = LimitSettings()
+    prior: ServicePrior = field(default_factory=ServicePrior)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSettings:
+    """One class of traffic: what good means, when it is refused, and how much of it may wait.
+
+    `tpot_slo_s` None judges no TPOT. `max_queue` None bounds the count by predicted wait alone (and by
+    `Settings.max_held`); 0 holds nothing: the pure primitive, cap and yield. `max_wait_s` bounds the predicted
+    wait beside the deadline. `max_queue_tokens` and `max_queue_bytes` bound what waits in tokens and memory.
+    `fair` serves tenants by the tokens that they have had; `max_overtakes` bounds short work first. `share` weighs
+    the lane among the others, `headroom` streams are lent to nobody (None: learned), a smaller `band` goes first,
+    `window_s` forms batches. Under pressure work may be tried in the lane `demote`, or cut to `clip_tokens`.
+    """
+
+    name: str
+    ttft_slo_s: float = 10.0
+    tpot_slo_s: float | None = None
+    deadline_s: float = 10.0
+    deadline_from: DeadlineFrom = DeadlineFrom.FIRST_ATTEMPT
+    order: str = "arrival"
+    max_queue: int | None = None
+    max_queue_tokens: int | None = None
+    max_queue_bytes: int = 256 * 1024 * 1024
+    max_wait_s: float | None = None
+    fair: bool = False
+    max_overtakes: int = 512
+    share: float = 1.0
+    headroom: int | None = None
+    band: int = 0
+    window_s: float = 0.0
+    demote: str | None = None
+    clip_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TenantSettings:
+    """One tenant's weight among the tenants of a lane, and how many streams it may have at once (None: any)."""
+
+    name: str
+    weight: float = 1.0
+    max_inflight: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that the core may be told; one lane and one engine are the smallest legal set.
+
+    `max_held` bounds what waits over all lanes: at 10,000 even a thousand departures a second mean ten seconds.
+    With `observe` nothing is refused but what `hard_cap`, if set, keeps out; every refusal that a protecting gate
+    would have spoken is told in `Admit.would`.
+    """
+
+    lanes: tuple[LaneSettings, ...]
+    engines: tuple[EngineSettings, ...]
+    max_places: int = 100_000
+    max_held: int = 10_000
+    tenants: tuple[TenantSettings, ...] = ()
+    quotas: tuple[QuotaRule, ...] = ()
+    retry_budget: bool = True
+    observe: bool = False
+    hard_cap: bool = False

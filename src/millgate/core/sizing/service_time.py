@@ -1,0 +1,84 @@
+"""How long will one engine take: prefill by prompt, decode by load.
+
+TTFT = a + b x uncached prompt tokens; TPOT = c + d x running streams (the linear parts of the step-time models
+in `engine/profile`; the attention terms are small against what queueing adds). Both lines start at the prior of
+the engine's profile and are learned from what is served, per engine.
+"""
+
+from typing import Final
+
+from millgate.core.measure.line import LearnedLine
+from millgate.core.settings import ServicePrior
+
+# Where the priors' pseudo-observations lie: a usual prompt and a usual batch.
+_TYPICAL_PROMPT_TOKENS: Final = 1000.0
+_TYPICAL_STREAMS: Final = 16.0
+# What of the decoding time is decoding fades over so many answers, as the lines do.
+_MEMORY_ANSWERS: Final = 200.0
+
+
+class ServiceTime:
+    """The learned speed of one engine; times are seconds."""
+
+    __slots__ = ("_decode_s", "_own_s", "_read_tokens", "_tpot", "_ttft")
+
+    def __init__(self, prior: ServicePrior) -> None:
+        self._ttft = LearnedLine(prior.ttft_base_s, prior.ttft_per_token_s, typical_x=_TYPICAL_PROMPT_TOKENS)
+        self._tpot = LearnedLine(prior.tpot_base_s, prior.tpot_per_stream_s, typical_x=_TYPICAL_STREAMS)
+        self._decode_s = self._own_s = 0.0
+        self._read_tokens = 0
+
+    def ttft_s(self, prompt_tokens: float) -> float:
+        """Return the predicted time to first token for so many uncached prompt tokens, own and ahead."""
+        return self._ttft.at(prompt_tokens)
+
+    def reading_s(self, prompt_tokens: float) -> float:
+        """Return how long the engine reads so many prompt tokens, without what comes before and after."""
+        return self._ttft.slope * prompt_tokens
+
+    def tpot_s(self, streams: float) -> float:
+        """Return the predicted time per output token with so many streams running."""
+        return self._tpot.at(streams)
+
+    def service_s(self, prompt_tokens: float, output_tokens: float, streams: float) -> float:
+        """Return the predicted time from permit to last token."""
+        return self._ttft.at(prompt_tokens) + max(0.0, output_tokens - 1.0) * self._tpot.at(streams)
+
+    def engine_s(self, prompt_tokens: float, output_tokens: float, streams: float) -> float:
+        """Return the part of the engine's own time that this takes while so many streams share it, in seconds.
+
+        A prompt has the engine to itself, a step of decoding is shared by all: per_token x prompt + output x step /
+        streams, a step being TPOT without the prompts that were read meanwhile. But a token of an answer takes no
+        less than one of a prompt: both go through the same weights, 2 FLOP a parameter (Kaplan et al. 2020).
+        """
+        per_token_s = self._ttft.slope
+        shared_s = self.own_share() * self._tpot.at(streams) / max(1.0, streams)
+        return per_token_s * prompt_tokens + output_tokens * max(per_token_s, shared_s)
+
+    def own_share(self) -> float:
+        """Return the part of the time per output token that is not the reading of others' prompts, in [0, 1]."""
+        if self._decode_s <= 0.0:
+            return 1.0
+        return min(max(0.0, self._own_s / self._decode_s), 1.0)
+
+    def learn_ttft(self, prompt_tokens: float, ttft_s: float) -> None:
+        """Learn one time to first token; `prompt_tokens` counts what had to be prefilled before it as well."""
+        if ttft_s > 0.0:
+            self._ttft.add(prompt_tokens, ttft_s)
+
+    def learn_tpot(self, streams: float, tpot_s: float) -> None:
+        """Learn one answer's mean time per output token."""
+        if tpot_s > 0.0:
+            self._tpot.add(streams, tpot_s)
+
+    def has_read(self, prompt_tokens: int) -> int:
+        """Count a prompt that has been read; return how many prompt tokens that makes, ever."""
+        self._read_tokens += prompt_tokens
+        return self._read_tokens
+
+    def learn_own_share(self, decode_s: float, read_before: int) -> None:
+        """Learn what of an answer's decoding time was its own; `read_before` is what `has_read` gave when it began."""
+        keep = 1.0 - 1.0 / _MEMORY_ANSWERS
+        others_s = self.reading_s(self._read_tokens - read_before)
+        self._decode_s = self._decode_s * keep + decode_s
+        self._own_s = self._own_s * keep + decode_s - others_s

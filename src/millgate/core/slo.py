@@ -1,0 +1,130 @@
+"""Was it good: finished whole within its lane's service-level objective (design section 2), and how many were.
+
+How many is watched per lane over five minutes and an hour, as error-budget burn: the share of misses over the
+share that the target allows. Both windows must burn fast for an alarm, the long one so that a blip is none, the short
+one so that the alarm ends with its cause (Google, The Site Reliability Workbook, 2018, chapter 5: 14.4 times
+the budget over 1 h and 5 min). It reports and advises; it moves nothing.
+"""
+
+from math import exp
+from typing import Final
+
+from millgate.core.measure.sketch import Sketch
+from millgate.core.measure.window import Window
+from millgate.core.settings import LaneSettings
+from millgate.core.snapshot import Attainment, Quantiles, SloReading
+
+# The share of answers that is to be good: what a p95 objective says.
+TARGET_SHARE: Final = 0.95
+SHORT_WINDOW_S, LONG_WINDOW_S = 300.0, 3600.0
+# At this rate two hundredths of a month's budget are gone within an hour. A target of less than 96.5 % could miss
+# half of all answers without reaching it, so there half of all answers is the alarm.
+_FAST_BURN: Final = 14.4
+_ALWAYS_ALARMING_SHARE: Final = 0.5
+# Fewer answers than this in the short window say nothing (a quiet night's one slow answer is 20 times the budget).
+_LEAST_ANSWERS: Final = 20
+# The windows slide in steps of this; quantiles forget in them too, with the short window as time constant.
+_STEP_S: Final = 30.0
+_LEAST_TIME_S, _MOST_TIME_S = 1e-4, 1e4
+
+
+def streamed_in_time(lane: LaneSettings, ttft_s: float, decode_s: float, output_tokens: int) -> bool:
+    """Return whether a streamed answer met its TTFT and, where the lane has one, its mean TPOT."""
+    if ttft_s > lane.ttft_slo_s:
+        return False
+    if lane.tpot_slo_s is None or output_tokens < 2:
+        return True
+    return decode_s <= lane.tpot_slo_s * (output_tokens - 1)
+
+
+def answered_in_time(lane: LaneSettings, total_s: float, output_tokens: int, learned_tpot_s: float) -> bool:
+    """Return whether a whole (not streamed) answer came in time.
+
+    Good is total <= ttft_slo + output x tpot_slo; without a TPOT objective the engine's learned TPOT stands in
+    its place, so that a long answer is not late for being long (design section 10).
+    """
+    tpot_s = learned_tpot_s if lane.tpot_slo_s is None else lane.tpot_slo_s
+    return total_s <= lane.ttft_slo_s + output_tokens * tpot_s
+
+
+class SloWatch:
+    """One lane's answers against its objective, in bounded memory; times are seconds, `now` core seconds."""
+
+    __slots__ = ("_counts", "_faded_at", "_lane", "_target", "_tpot", "_ttft")
+
+    def __init__(self, lane: LaneSettings, now: float, target_share: float = TARGET_SHARE) -> None:
+        if not 0.0 < target_share < 1.0:
+            raise ValueError(f"target_share is {target_share}, must lie between 0 and 1")
+        self._lane = lane
+        self._target = target_share
+        self._faded_at = now
+        self._counts = Window(_STEP_S, round(LONG_WINDOW_S / _STEP_S), counters=6)
+        self._ttft = Sketch(_LEAST_TIME_S, _MOST_TIME_S)
+        self._tpot = Sketch(_LEAST_TIME_S, _MOST_TIME_S)
+
+    def add(self, now: float, ttft_s: float | None, tpot_s: float | None, *, good: bool) -> None:
+        """Take one admitted attempt that is over: good, late, or failed by its engine.
+
+        `ttft_s` from the origin of the deadline, None for what was not streamed; `tpot_s` None for less than two
+        tokens.
+        """
+        if now - self._faded_at >= _STEP_S:
+            self._fade(now)
+        lane = self._lane
+        streamed = ttft_s is not None
+        judged = tpot_s is not None and lane.tpot_slo_s is not None
+        first_in = ttft_s is not None and ttft_s <= lane.ttft_slo_s
+        rest_in = tpot_s is not None and lane.tpot_slo_s is not None and tpot_s <= lane.tpot_slo_s
+        self._counts.add(now, (1, good, streamed, first_in, judged, rest_in))
+        if ttft_s is not None:
+            self._ttft.add(ttft_s)
+        if tpot_s is not None:
+            self._tpot.add(tpot_s)
+
+    def read(self, now: float) -> SloReading:
+        """Return quantiles, attainment and burn of both windows; changes nothing."""
+        short = self._attainment(SHORT_WINDOW_S, now)
+        long = self._attainment(LONG_WINDOW_S, now)
+        fast = min(_FAST_BURN, _ALWAYS_ALARMING_SHARE / (1.0 - self._target))
+        is_burning = short.answers >= _LEAST_ANSWERS and min(short.burn, long.burn) >= fast
+        return SloReading(
+            ttft=_quantiles(self._ttft),
+            tpot=_quantiles(self._tpot),
+            short=short,
+            long=long,
+            is_burning=is_burning,
+            advice=self._advice(short) if is_burning else "",
+        )
+
+    def _fade(self, now: float) -> None:
+        share = max(1e-9, exp(-(now - self._faded_at) / SHORT_WINDOW_S))
+        self._faded_at = now
+        self._ttft.fade(share)
+        self._tpot.fade(share)
+
+    def _attainment(self, window_s: float, now: float) -> Attainment:
+        counts = self._counts.read(now, round(window_s / _STEP_S))
+        answers, good, streamed, ttft_in, judged, tpot_in = counts
+        good_share = good / answers if answers else 1.0
+        return Attainment(
+            window_s=window_s,
+            answers=answers,
+            good_share=good_share,
+            ttft_share=ttft_in / streamed if streamed else 1.0,
+            tpot_share=tpot_in / judged if judged else 1.0,
+            burn=(1.0 - good_share) / (1.0 - self._target),
+        )
+
+    def _advice(self, short: Attainment) -> str:
+        """Return what would help, by what is missed most."""
+        said = f"Lane {self._lane.name}: {100.0 * short.good_share:.0f} % good over five minutes. "
+        worst = min(short.ttft_share, short.tpot_share)
+        if worst >= self._target:
+            return said + "Streams are in time: look at whole answers and at engine failures by kind."
+        if short.tpot_share < short.ttft_share:
+            return said + "Tokens come too slowly: lower the limit of streams, or add engines."
+        return said + "First tokens come too late: let less wait (max_wait, max_queue), or add engines."
+
+
+def _quantiles(sketch: Sketch) -> Quantiles | None:
+    return Quantiles(sketch.quantile(0.95), sketch.quantile(0.99)) if sketch.samples else None

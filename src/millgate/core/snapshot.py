@@ -1,0 +1,231 @@
+"""Frozen numbers that leave the core: observers read these and nothing else."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from millgate.core.words import FailureKind, Outcome, Reason, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class LittleSnapshot:
+    """Little's law over one window: three independent readings and what is left between them.
+
+    `mean_running` is L by time integral, `admitted_per_s` lambda, `mean_stay_s` W of what completed;
+    `residual` = (L - lambda x W) / L after the correction for work still in flight: 0 but for leaks.
+    """
+
+    window_s: float
+    mean_running: float
+    admitted_per_s: float
+    mean_stay_s: float
+    residual: float
+
+
+class AlarmSignal(StrEnum):
+    """What raised an alarm."""
+
+    LOAD = "load"
+    BACKLOG = "backlog"
+    DECODE = "decode"
+
+
+class Alarm(NamedTuple):
+    """One alarm with its evidence, as it was when `value` passed `threshold` at `raised_at`.
+
+    `since` is when it began to move. For `load` value and threshold are the excess in seconds of the
+    whole capacity, for `backlog` shares of what may wait, for `decode` multiples of the usual deviation. `words`
+    says it in a sentence or two; times are core seconds.
+    """
+
+    signal: AlarmSignal
+    value: float
+    threshold: float
+    since: float
+    raised_at: float
+    words: str
+
+
+class WarningReading(NamedTuple):
+    """The signals as numbers.
+
+    `load` (last seconds), `calm_load` (last minutes) and `noise` (standard deviation of one second) are shares of
+    capacity; `excess` and `excess_threshold` are what has come above the calm of late and where that is an alarm, in
+    seconds of capacity; `occupancy`, its `trend` (per second) and its `acceleration` (fast less slow trend, per
+    second) are shares of the limit, with what is held on top; `backlog_s` is how long what waits takes to serve;
+    `time_to_full_s` is infinite unless more arrives than is served.
+    """
+
+    load: float
+    calm_load: float
+    noise: float
+    excess: float
+    excess_threshold: float
+    occupancy: float
+    trend: float
+    acceleration: float
+    backlog_s: float
+    time_to_full_s: float
+
+
+class Quantiles(NamedTuple):
+    """Upper quantiles of one time, in seconds, right within 5 %."""
+
+    p95: float
+    p99: float
+
+
+class Attainment(NamedTuple):
+    """One window: what finished in it, the share that was good (1 of nothing), and how fast the budget burns.
+
+    `ttft_share` and `tpot_share` are the shares of what was streamed (and, for TPOT, judged) within either objective;
+    `burn` is the share of misses over the share that the target allows: 1 uses up exactly the budget.
+    """
+
+    window_s: float
+    answers: int
+    good_share: float
+    ttft_share: float
+    tpot_share: float
+    burn: float
+
+
+class SloReading(NamedTuple):
+    """One lane against its objective; `ttft` and `tpot` are None until something was streamed.
+
+    `is_burning` is the alarm of both windows; `advice` is a sentence then, and empty otherwise.
+    """
+
+    ttft: Quantiles | None
+    tpot: Quantiles | None
+    short: Attainment
+    long: Attainment
+    is_burning: bool
+    advice: str
+
+
+class ErrorReading(NamedTuple):
+    """The errors of one kind of estimate.
+
+    `bias` is sum of actual / sum of estimated - 1: 0.1 says that the work is 10 % more than is reckoned with.
+    `p90` is the 90th percentile of |ln(actual / estimated)|: 0.69 says that nine estimates in ten are within a
+    factor of two. (A mean of logarithms would be no bias: a right mean lies above most of a skewed law.)
+    """
+
+    samples: float
+    bias: float
+    p90: float
+
+
+class PoolSnapshot(NamedTuple):
+    """One pool's early warning: the names of its engines, the signals as numbers, and the alarm, if one is raised."""
+
+    engines: tuple[str, ...]
+    warning: WarningReading
+    alarm: Alarm | None
+
+
+class TenantSnapshot(NamedTuple):
+    """One tenant's attempts and requests: their ratio is its amplification; `others` stands for all not known apart."""
+
+    tenant: str
+    attempts: int
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSnapshot:
+    """One lane now and since start; `headroom` counts streams that it lends to nobody; counts are attempts, ages and waits seconds.
+
+    `hints_kept` and `hints_broken` count who was back when told: admitted within max(0.5 s, 20 % of the hint), or not.
+    """
+
+    name: str
+    held: int
+    held_tokens: int
+    held_bytes: int
+    oldest_held_s: float
+    headroom: int
+    expected_wait_s: float
+    running: int
+    arrived: int
+    admitted: int
+    outcomes: tuple[tuple[Outcome, int], ...]
+    yields: tuple[tuple[Reason, int], ...]
+    gone: tuple[tuple[Stage, int], ...]
+    failures: tuple[tuple[FailureKind, int], ...]
+    little: LittleSnapshot
+    slo: SloReading
+    hints_kept: int = 0
+    hints_broken: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """One engine and its gate: use and limit of every meter (None where a meter is off), learned speed, gauges.
+
+    `departing` counts permits whose client has left while the engine may still be working for it. Gauges are
+    None when unknown or stale.
+    """
+
+    name: str
+    up: bool
+    running: int
+    departing: int
+    limit: int
+    kv_tokens: int
+    kv_limit: int | None
+    prefill_tokens: int
+    prefill_limit: int | None
+    drain_per_s: float
+    expected_ttft_s: float
+    expected_tpot_s: float
+    expected_service_s: float
+    abort_lag_s: float
+    ignores_hangups: bool
+    seen_running: int | None
+    seen_waiting: int | None
+    seen_kv_share: float | None
+    seen_age_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RetrySnapshot:
+    """Returning work: attempts over requests is the amplification.
+
+    `labelled` arrived with a retry label, `recognised` matched an entry or a ticket and got its place back;
+    `places` are yielded clients expected to return, `early` those who came before their hint. `amplification` is
+    attempts over requests of the tenants known apart; `budget` and `budget_spent` count the retries that may pass, and
+    those that were charged, in ten seconds (of several pools, the fastest). None while there is no retry budget.
+    """
+
+    attempts: int
+    labelled: int
+    recognised: int
+    early: int
+    places: int
+    entries: int
+    places_dropped: int
+    amplification: float | None = None
+    budget: float | None = None
+    budget_spent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The whole core at one instant."""
+
+    now: float
+    draining: bool
+    lanes: tuple[LaneSnapshot, ...]
+    engines: tuple[EngineSnapshot, ...]
+    retries: RetrySnapshot
+    good_output_tokens: int
+    wasted_prompt_tokens: int
+    wasted_output_tokens: int
+    bytes_per_token: tuple[tuple[str, float], ...]
+    mean_output_tokens: tuple[tuple[str, float], ...]
+    prompt_error: ErrorReading
+    output_error: ErrorReading
+    pools: tuple[PoolSnapshot, ...]
+    tenants: tuple[TenantSnapshot, ...]

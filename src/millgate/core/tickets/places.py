@@ -1,0 +1,328 @@
+"""The line of yielded clients over all tenants, and what is known of everybody in it."""
+
+from array import array
+from collections import Counter
+from itertools import islice
+from math import inf
+from typing import Final, NamedTuple
+
+from millgate.core.measure.ranking import Ranking, WeighedRanking
+from millgate.core.tickets.ends import NOBODY, Ends, last_tick, tick_of
+from millgate.core.tickets.entry import Entry
+from millgate.core.tickets.records import MOST_PLACES, TURN_BITS, Bodies, Line, Slots, age_key, turn_key
+
+# The most records that one event forgets: at 2 us each they cost less than one relayed request.
+FORGOTTEN_PER_EVENT: Final = 32
+# Of ends so many may be noted per live record (and a few more) before the true ones are noted anew.
+_STALE_SHARE: Final = 2
+_STALE_FLOOR: Final = 1_000
+# Work is summed up in whole parts of a second, so many each: sums of whole numbers do not drift.
+WORK_PARTS: Final = 1 << 20
+_MOST_PARTS: Final = (1 << 32) - 1
+_NOBODY_AHEAD: Final = array("I")
+# The constructor of a named tuple is an interpreted function.
+_new: Final = tuple.__new__
+
+
+def as_parts(work_s: float) -> int:
+    """Return this work in whole parts of a second, `WORK_PARTS` each; what 32 bits cannot count is as much as they can."""
+    return min(_MOST_PARTS, int(work_s * WORK_PARTS + 0.5))
+
+
+class Standing(NamedTuple):
+    """Where somebody stands in the line: its fair place (1 is next), its turn, and the seconds of permits before it.
+
+    `first` is the work of the first who stand there, next first, in parts of a second, `WORK_PARTS` each.
+    """
+
+    place: int
+    turn: int
+    work_s: float
+    first: "array[int]"
+
+
+class _Newest:
+    """Where the last newcomer stood, behind everybody; the next of its tenant stands there too if nothing has changed."""
+
+    __slots__ = ("_age", "_key", "_most", "_tenant", "stands")
+
+    def __init__(self, tenant: str, age: int, key: int, most: int, stands: Standing) -> None:
+        self._tenant = tenant
+        self._age = age
+        self._key = key
+        self._most = most
+        self.stands = stands
+
+    def is_before(self, tenant: str, age: int, number: int, most: int) -> bool:
+        """Return whether a request is of the same tenant and no older, and asks for as much."""
+        return (
+            tenant == self._tenant
+            and age >= self._age
+            and turn_key(self.stands.turn, number) >= self._key
+            and most == self._most
+        )
+
+
+class Places:
+    """Every record of every tenant; bounded by `max_entries`, at most `MOST_PLACES`.
+
+    `entries`, `places` and `tenants` (with a place) count what is kept, what has run out and is not yet forgotten
+    included; `dropped` counts what the bound cost.
+    """
+
+    __slots__ = (
+        "_bodies",
+        "_by_length",
+        "_ends",
+        "_lines",
+        "_lines_begun",
+        "_longest",
+        "_max_entries",
+        "_newest",
+        "_order",
+        "_slots",
+        "_swept_at",
+        "dropped",
+        "entries",
+        "places",
+        "tenants",
+    )
+
+    def __init__(self, max_entries: int) -> None:
+        if max_entries > MOST_PLACES:
+            raise ValueError(f"max_entries is {max_entries}, the most is {MOST_PLACES}")
+        self._max_entries = max_entries
+        self._slots = Slots()
+        self._bodies = Bodies(self._slots)
+        self._lines_begun = 0
+        self._lines: dict[str, Line] = {}
+        self._order = WeighedRanking()
+        self._ends = Ends()
+        self._swept_at = -inf
+        self._newest: _Newest | None = None
+        # Tenants by the length of their line, as ordered sets: the longest line is found without a search.
+        self._by_length: dict[int, dict[str, None]] = {}
+        self._longest = 0
+        self.tenants = self.entries = self.places = self.dropped = 0
+
+    def knows(self, tenant: str) -> bool:
+        """Return whether this tenant has entries: only then is a fingerprint worth computing."""
+        return tenant in self._lines
+
+    def match(self, tenant: str, fingerprint: int, now: float, retry_count: int | None) -> Entry | None:
+        """Return the entry that this arrival continues, the one due first, or None; changes nothing."""
+        line = self._lines.get(tenant)
+        if line is None:
+            return None
+        slots = self._bodies.find(line.body_key(fingerprint))
+        over = self._over(now) if slots else []
+        for slot in slots:
+            entry = self._slots.entry(slot, line, has_place=slot not in over)
+            if entry.matches(now, retry_count):
+                return entry
+        return None
+
+    def stand(self, tenant: str, lined_up_at: float, number: int, now: float, most: int = 0) -> Standing:
+        """Return the fair place (1 is next) of a request of this age, with the work of `most` who stand before it."""
+        if not self._order:
+            return Standing(1, 1, 0.0, _NOBODY_AHEAD)
+        age, newest = age_key(lined_up_at, number), self._newest
+        over = [slot for slot in self._over(now) if self._slots.turn_key(slot)]
+        if newest is not None and not over and newest.is_before(tenant, age, number, most):
+            return newest.stands
+        order, own = self._order, self._lines.get(tenant)
+        if over:
+            order = order.lacking([self._slots.turn_key(slot) for slot in over])
+            if own is not None:
+                own = own.without([slot for slot in over if self._slots.line[slot] is own])
+        turn = self._turn(own, order, age)
+        key = turn_key(turn, number)
+        ahead, weight = order.weighed_before(key)
+        stands = _new(Standing, (ahead + 1, turn, weight / WORK_PARTS, order.weights_before(key, most)))
+        if ahead == len(order) and not over and (own is None or own.after(age) == NOBODY):
+            self._newest = _Newest(tenant, age, key, most, stands)
+        return stands
+
+    def has_room_for(self, tenant: str, now: float) -> bool:
+        """Return whether `leave` would find room for a record of this tenant."""
+        if self.entries < self._max_entries:
+            return True
+        over = self._over(now)
+        if not over:
+            return self._longest > self._length(tenant)
+        if any(self._slots.ending(slot)[2] <= now for slot in over):
+            return True
+        lengths = _lengths(self._lines, self._slots, over)
+        return max(lengths.values()) > lengths.get(tenant, 0)
+
+    def has_several(self, now: float) -> bool:
+        """Return whether more than one tenant has a place at this time; what has run out is none."""
+        if self.tenants < 2 or not (over := self._over(now)):
+            return self.tenants > 1
+        return sum([length > 0 for length in _lengths(self._lines, self._slots, over).values()]) > 1
+
+    def standing(self, now: float) -> tuple[int, int]:
+        """Return how many places and entries there are at this time, what has run out not counted."""
+        tick, slots = last_tick(now), self._slots
+        if not self._ends.has_any(tick):
+            return self.places, self.entries
+        over = [slots.ending(slot) for slot, end in enumerate(slots.ends) if end <= tick and slots.line[slot]]
+        places = sum(turn > 0 for turn, _, _, _ in over)
+        return self.places - places, self.entries - sum(known_until <= now for _, _, known_until, _ in over)
+
+    def leave(self, entry: Entry) -> bool:
+        """Keep the record of a request that may come back; False when the bound leaves no room for it."""
+        if self.entries >= self._max_entries and not self._make_room(entry.tenant):
+            self.dropped += 1
+            return False
+        line = self._lines.get(entry.tenant)
+        if line is None:
+            self._lines_begun += 1
+            line = self._lines[entry.tenant] = Line(entry.tenant, self._lines_begun, self._slots)
+        number = entry.number
+        age = age_key(entry.first_seen if entry.lined_up_at is None else entry.lined_up_at, number)
+        turn = 0
+        if entry.due_at is not None:
+            turn = turn_key(entry.turn or self._turn(line, self._order, age), number)
+        slot = self._slots.put(entry, line, turn, age, _age_in_turn(entry, turn, self._order, self._slots))
+        self._bodies.add(line.body_key(entry.fingerprint), slot)
+        line.entries += 1
+        self.entries += 1
+        if turn:
+            self._line_up(slot, line, turn, age, entry.work_s)
+        self._will_end(slot, entry.place_until if turn else entry.known_until)
+        return True
+
+    def take(self, entry: Entry) -> None:
+        """Take out a record that `match` returned: its owner is back."""
+        slots, slot = self._slots, entry.slot
+        line = slots.line[slot]
+        if line is not None and slots.entry(slot, line).number == entry.number:
+            self._drop(slot, line)
+
+    def expire(self, now: float) -> None:
+        """End the places and forget the entries whose time is over, at most `FORGOTTEN_PER_EVENT` of them."""
+        tick, slots = last_tick(now), self._slots
+        if not self._ends.has_any(tick):
+            return
+        self._swept_at = now
+        for _ in range(FORGOTTEN_PER_EVENT):
+            slot = self._ends.pop(tick)
+            if slot == NOBODY:
+                return
+            line = slots.line[slot]
+            if line is None or slots.ends[slot] > tick:
+                continue
+            turn, age, known_until, body = slots.ending(slot)
+            if turn:
+                self._end_place(slot, line, turn, age)
+            if known_until <= now:
+                self._forget(slot, line, body)
+            else:
+                self._will_end(slot, known_until)
+
+    def _over(self, now: float) -> list[int]:
+        """Return the slots that `expire` would deal with at this time, if it has not; mostly there is none."""
+        ends, tick, slots = self._ends, last_tick(now), self._slots
+        if now <= self._swept_at or not ends.has_any(tick):
+            return []
+        noted = islice(ends.upcoming(tick), FORGOTTEN_PER_EVENT)
+        return list(dict.fromkeys([slot for slot in noted if slots.line[slot] and slots.ends[slot] <= tick]))
+
+    def _length(self, tenant: str) -> int:
+        line = self._lines.get(tenant)
+        return 0 if line is None else line.length()
+
+    def _turn(self, own: Line | None, order: Ranking, age_key: int) -> int:
+        """Return the turn of a place of this age: that of the next in its line, or one after its last.
+
+        A tenant without a place is served in the turn that is being served.
+        """
+        if own is None or (last := own.last()) == NOBODY:
+            first = order.first()
+            return 1 if first is None else first[0] >> TURN_BITS
+        if (behind := own.after(age_key)) == NOBODY:  # a newcomer, as most are
+            return (self._slots.turn_key(last) >> TURN_BITS) + 1
+        return self._slots.turn_key(behind) >> TURN_BITS
+
+    def _line_up(self, slot: int, line: Line, turn_key: int, age_key: int, work_s: float) -> None:
+        self._newest = None
+        line.add(age_key, slot)
+        self._order.weigh_in(turn_key, slot, as_parts(work_s))
+        self.places += 1
+        length = line.length()
+        self.tenants += length == 1
+        self._longest = max(self._longest, length)
+        self._sort_by_length(line.tenant, length - 1, length)
+
+    def _end_place(self, slot: int, line: Line, turn_key: int, age_key: int) -> None:
+        self._newest = None
+        self._slots.end_place(slot)
+        self._order.remove(turn_key)
+        line.remove(age_key, slot)
+        self.places -= 1
+        length = line.length()
+        self.tenants -= length == 0
+        self._sort_by_length(line.tenant, length + 1, length)
+        if self._longest not in self._by_length:
+            self._longest -= 1
+
+    def _sort_by_length(self, tenant: str, before: int, after: int) -> None:
+        by_length = self._by_length
+        if before:
+            del by_length[before][tenant]
+            if not by_length[before]:
+                del by_length[before]
+        if after:
+            by_length.setdefault(after, {})[tenant] = None
+
+    def _drop(self, slot: int, line: Line) -> None:
+        """End its place, and forget it."""
+        turn, age, _, body = self._slots.ending(slot)
+        if turn:
+            self._end_place(slot, line, turn, age)
+        self._forget(slot, line, body)
+
+    def _forget(self, slot: int, line: Line, body_key: int) -> None:
+        self._bodies.remove(body_key, slot)
+        line.entries -= 1
+        if not line.entries:
+            del self._lines[line.tenant]
+        self._slots.line[slot] = None
+        self._slots.free.append(slot)
+        self.entries -= 1
+
+    def _will_end(self, slot: int, at: float) -> None:
+        slots = self._slots
+        if len(self._ends) > _STALE_SHARE * (self.entries + _STALE_FLOOR):
+            others = [
+                (end, other) for other, end in enumerate(slots.ends) if slots.line[other] and other != slot
+            ]
+            self._ends = Ends(others)
+        slots.ends[slot] = tick = tick_of(at)
+        self._ends.add(tick, slot)
+
+    def _make_room(self, tenant: str) -> bool:
+        """Take the newest place of the longest line, unless the newcomer itself would be it."""
+        if self._longest <= self._length(tenant):
+            return False
+        line = self._lines[next(iter(self._by_length[self._longest]))]
+        self._drop(line.last(), line)
+        self.dropped += 1
+        return True
+
+
+def _lengths(lines: dict[str, Line], slots: Slots, over: list[int]) -> dict[str, int]:
+    """Return how many places each tenant has without those in these slots."""
+    gone = Counter(line.tenant for slot in over if slots.turn_key(slot) and (line := slots.line[slot]))
+    return {name: line.length() - gone[name] for name, line in lines.items()}
+
+
+def _age_in_turn(entry: Entry, turn_key: int, order: Ranking, slots: Slots) -> float:
+    """Return the age by which queues rank it: where somebody older stands behind it, that one's, so that its turn is kept."""
+    last = order.last()
+    if not turn_key or last is None or last[0] < turn_key:
+        return entry.first_seen
+    behind = order.after(turn_key)
+    assert behind is not None
+    return min(entry.first_seen, max(entry.as_old_as, slots.as_old_as(behind[1])))

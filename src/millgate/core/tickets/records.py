@@ -1,0 +1,281 @@
+"""Where the records are kept: rows of machine numbers, lines by tenant, and bodies by fingerprint.
+
+A record as an object with its indexes took a kilobyte, and forgetting a hundred thousand of them two seconds; here it
+takes about 250 bytes, and the garbage collector sees none of it.
+"""
+
+from array import array
+from itertools import islice
+from math import floor, isnan, nan
+from struct import Struct
+from typing import Final
+
+from millgate.core.measure.ranking import Ranking
+from millgate.core.tickets.ends import NOBODY
+from millgate.core.tickets.entry import Entry
+
+# Looking at a few equal bodies finds one that may match where the first may not (it was refused just now), and keeps
+# an arrival's cost bounded when a whole crowd sends the same bytes.
+_EQUALS_TRIED: Final = 8
+# Times are sorted in 1/1024 s, ties by number: two million arrivals within a millisecond would be out of order.
+TICKS_PER_S: Final = 1024.0
+_NUMBER_BITS: Final = 21
+_NUMBER_MASK: Final = (1 << _NUMBER_BITS) - 1
+# Turns are sorted before numbers: sixteen million arrivals within one turn would be out of order.
+TURN_BITS: Final = 24
+_TURN_MASK: Final = (1 << TURN_BITS) - 1
+MOST_PLACES: Final = 1 << 20
+"""A million records, ten times the usual bound."""
+# A line of up to so many places is searched by reading its rows, newest first, as most who join are; rankings for the
+# short lines of ten thousand tenants took 6 MB more. A line that has shrunk to a quarter of it is short again.
+_SHORT: Final = 32
+# Slots are made so many at a time: growing costs as much for one as for all of these, 90 KB.
+_SLOTS_MADE: Final = 1024
+# A row is what forgets a record (the keys of its places, or 0 without one; known until when; the key of its body), and
+# what `match` wants besides (number, first seen, as old as, lined up, known from, due or told or nan, early returns, whether
+# told without a place). It is written by one call: eleven columns took twice as long.
+_ROW: Final = Struct("<qqdQqdddddBB6x")
+_ENDING: Final = Struct("<qqdQ")
+_KEY: Final = Struct("<q")
+_AGE: Final = Struct("<d")
+_AGE_OFFSET: Final = Struct("<qqdQqd").size
+_ROW_BYTES: Final = _ROW.size
+# Early returns are counted in one byte.
+_MOST_COUNTED: Final = 255
+# Tenants' equal fingerprints are kept apart by an odd multiple of the golden ratio (Fibonacci hashing, Knuth 6.4), in
+# the 60 bits that CPython computes with without an allocation.
+_MIX: Final = 0x9E3779B97F4A7C15
+_MASK_60: Final = (1 << 60) - 1
+
+
+def age_key(at: float, number: int) -> int:
+    """Return the number that sorts requests by age, equal ages by arrival number."""
+    return floor(at * TICKS_PER_S) << _NUMBER_BITS | number & _NUMBER_MASK
+
+
+def turn_key(turn: int, number: int) -> int:
+    """Return the number that sorts requests by turn, equal turns by arrival number."""
+    return turn << TURN_BITS | number & _TURN_MASK
+
+
+class Line:
+    """One tenant's share of the records: how many, and its places, oldest request first.
+
+    A short line keeps the slots alone, whose rows have the keys, a long one a ranking of both.
+    """
+
+    __slots__ = ("_long", "_mix", "_short", "_slots", "entries", "tenant")
+
+    def __init__(self, tenant: str, number: int, slots: "Slots") -> None:
+        self.tenant = tenant
+        self._mix = number * _MIX & _MASK_60
+        self._slots = slots
+        self.entries = 0
+        self._short = array("i")
+        self._long: Ranking | None = None
+
+    def length(self) -> int:
+        """Return how many places it has."""
+        return len(self._short) if self._long is None else len(self._long)
+
+    def body_key(self, fingerprint: int) -> int:
+        """Return the number by which this tenant's request with this fingerprint is found."""
+        return fingerprint ^ self._mix
+
+    def last(self) -> int:
+        """Return the slot of the newest request's place, `NOBODY` without one."""
+        if self._long is not None:
+            newest = self._long.last()
+            return NOBODY if newest is None else newest[1]
+        return self._short[-1] if self._short else NOBODY
+
+    def after(self, age_key: int) -> int:
+        """Return the slot of the oldest place that is no older than this, `NOBODY` without one."""
+        if self._long is not None:
+            behind = self._long.after(age_key)
+            return NOBODY if behind is None else behind[1]
+        older = self._older(age_key)
+        return NOBODY if older == len(self._short) else self._short[older]
+
+    def add(self, age_key: int, slot: int) -> None:
+        """Put in a place, whose row is written."""
+        if self._long is None and len(self._short) == _SHORT:
+            self._lengthen()
+        if self._long is None:
+            self._short.insert(self._older(age_key), slot)
+        else:
+            self._long.add(age_key, slot)
+
+    def remove(self, age_key: int, slot: int) -> None:
+        """Take out a place; it must be in."""
+        if self._long is None:
+            self._short.remove(slot)
+            return
+        self._long.remove(age_key)
+        if len(self._long) <= _SHORT // 4:
+            self._short, self._long = array("i", self._long), None
+
+    def without(self, slots: list[int]) -> "Line":
+        """Return a copy that lacks these places, each of which is in."""
+        other = Line(self.tenant, 0, self._slots)
+        if self._long is None:
+            other._short = array("i", [slot for slot in self._short if slot not in slots])
+        else:
+            other._long = self._long.without([self._slots.age_key(slot) for slot in slots])
+        return other
+
+    def _older(self, age_key: int) -> int:
+        short, slots = self._short, self._slots
+        older = len(short)
+        while older and slots.age_key(short[older - 1]) >= age_key:
+            older -= 1
+        return older
+
+    def _lengthen(self) -> None:
+        self._long = Ranking()
+        for slot in self._short:
+            self._long.add(self._slots.age_key(slot), slot)
+        self._short = array("i")
+
+
+class Slots:
+    """The records, a row each; a slot without a line is free. `ends` is the tick with which its place or itself ends."""
+
+    __slots__ = ("_rows", "ends", "free", "line")
+
+    def __init__(self) -> None:
+        self.free: list[int] = []
+        self.line: list[Line | None] = []
+        self.ends = array("q")
+        self._rows = bytearray()
+
+    def put(self, entry: Entry, line: Line, turn_key: int, age_key: int, as_old_as: float) -> int:
+        """Keep a record with the keys of its place (no turn without one), still without an end; return its slot."""
+        if not self.free:
+            self._make_slots()
+        slot = self.free.pop()
+        due_at, told_at = entry.due_at, entry.told_at
+        awaited_at = told_at if due_at is None else due_at
+        self.line[slot] = line
+        _ROW.pack_into(
+            self._rows,
+            slot * _ROW_BYTES,
+            turn_key,
+            age_key,
+            entry.known_until,
+            line.body_key(entry.fingerprint),
+            entry.number,
+            entry.first_seen,
+            as_old_as,
+            entry.first_seen if entry.lined_up_at is None else entry.lined_up_at,
+            entry.known_from,
+            nan if awaited_at is None else awaited_at,
+            min(_MOST_COUNTED, entry.early_returns),
+            due_at is None and told_at is not None,
+        )
+        return slot
+
+    def entry(self, slot: int, line: Line, *, has_place: bool = True) -> Entry:
+        """Return the record as it was left; its `place_until` is not told. Without `has_place` its place is over."""
+        row = _ROW.unpack_from(self._rows, slot * _ROW_BYTES)
+        turn, _, until, body, number, first_seen, as_old_as, lined_up_at, known_from, back_at, early, told = (
+            row
+        )
+        if not has_place:
+            turn = 0
+        return Entry(
+            line.tenant,
+            line.body_key(body),
+            first_seen,
+            number,
+            known_from,
+            until,
+            None if told or isnan(back_at) else back_at,
+            0.0,
+            lined_up_at,
+            early,
+            turn >> TURN_BITS,
+            slot,
+            as_old_as=as_old_as if turn else first_seen,
+            told_at=back_at if told else None,
+        )
+
+    def ending(self, slot: int) -> tuple[int, int, float, int]:
+        """Return the keys of its place in the whole line (0 without one) and in its tenant's, when it is over, and its body's key."""
+        turn, age, known_until, body = _ENDING.unpack_from(self._rows, slot * _ROW_BYTES)
+        return turn, age, known_until, body
+
+    def end_place(self, slot: int) -> None:
+        """Leave it without a turn."""
+        _KEY.pack_into(self._rows, slot * _ROW_BYTES, 0)
+
+    def turn_key(self, slot: int) -> int:
+        """Return the key of its place in the whole line, 0 without one."""
+        key: int = _KEY.unpack_from(self._rows, slot * _ROW_BYTES)[0]
+        return key
+
+    def age_key(self, slot: int) -> int:
+        """Return the key of its place in its tenant's line."""
+        key: int = _KEY.unpack_from(self._rows, slot * _ROW_BYTES + _KEY.size)[0]
+        return key
+
+    def as_old_as(self, slot: int) -> float:
+        """Return the age by which queues rank it."""
+        age: float = _AGE.unpack_from(self._rows, slot * _ROW_BYTES + _AGE_OFFSET)[0]
+        return age
+
+    def awaited_key(self, slot: int) -> int:
+        """Return the key by which equal bodies are tried: when it is expected back, at any time or at its hint."""
+        row = _ROW.unpack_from(self._rows, slot * _ROW_BYTES)
+        number, known_from, due_at = row[4], row[8], row[9]
+        return age_key(known_from if isnan(due_at) else due_at, number)
+
+    def _make_slots(self) -> None:
+        made = len(self.line)
+        self.line += [None] * _SLOTS_MADE
+        self.ends.frombytes(bytes(self.ends.itemsize * _SLOTS_MADE))
+        self._rows += bytes(_ROW_BYTES * _SLOTS_MADE)
+        self.free += range(made + _SLOTS_MADE - 1, made - 1, -1)
+
+
+class Bodies:
+    """Finds the records of equal requests: the slot of a body that is there once, a ranking for a crowd of equals.
+
+    The dictionary takes 130 bytes for each of different bodies. Sorted in arrays they took 12, and a refusal 2 us more.
+    """
+
+    __slots__ = ("_crowds", "_lone", "_slots")
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+        self._lone: dict[int, int] = {}
+        self._crowds: dict[int, Ranking] = {}
+
+    def find(self, key: int) -> tuple[int, ...]:
+        """Return the slots of this body, due first first, as many as an arrival may try."""
+        lone = self._lone.get(key)
+        if lone is not None:
+            return (lone,)
+        crowd = self._crowds.get(key) if self._crowds else None
+        return () if crowd is None else tuple(islice(crowd, _EQUALS_TRIED))
+
+    def add(self, key: int, slot: int) -> None:
+        """Note that this slot holds this body."""
+        crowd = self._crowds.get(key) if self._crowds else None
+        if crowd is None:
+            lone = self._lone.setdefault(key, slot)
+            if lone == slot:
+                return
+            del self._lone[key]
+            crowd = self._crowds[key] = Ranking()
+            crowd.add(self._slots.awaited_key(lone), lone)
+        crowd.add(self._slots.awaited_key(slot), slot)
+
+    def remove(self, key: int, slot: int) -> None:
+        """Note that this slot no longer holds this body; it must."""
+        if self._lone.pop(key, None) is not None:
+            return
+        crowd = self._crowds[key]
+        crowd.remove(self._slots.awaited_key(slot))
+        if not crowd:
+            del self._crowds[key]

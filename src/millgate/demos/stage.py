@@ -1,0 +1,254 @@
+"""The stage of every demo: an embedded engine, and a gate in front of it, each a process on a free port.
+
+Gate and engine share one time-scaled profile; the gate's own constants (how long an abort takes, how often gauges
+are read, the granularity of hints) are not scaled.
+"""
+
+import http.client
+import json
+import math
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from millgate.demos.connection import Address
+from millgate.demos.crowd import CrowdError
+from millgate.demos.haproxy import haproxy_config
+from millgate.demos.processes import Child, ChildError, Children
+from millgate.demos.scores import EngineCounts
+from millgate.demos.showing import Show
+from millgate.engine.profile import find_profile, scaled
+
+HOST = "127.0.0.1"
+ANSWER_WITHIN_S = 5.0
+HEALTHY_WITHIN_S = 20.0
+MOST_TIME_SCALE = 10.0
+"""The engine's own bound: beyond it its steps are shorter than its timer."""
+EVENTS_PER_S = 1000.0
+"""Of the engine at most. Each is sent, relayed and read: 3,000 a second over all is what two cores carry."""
+AT_HOST = rf"http://{HOST}:(\d+)"
+ENGINE_READY = r"millgate engine ready .*\bport=(\d+)"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSetup:
+    """The embedded engine of a run; `max_num_seqs` is also the cap of a gate in front of it."""
+
+    profile: str
+    time_scale: float
+    max_num_seqs: int
+    ignore_hangups: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GateSetup:
+    """The gate of a run: its one lane, in real seconds. `max_queue` None is its default: what can be served in time."""
+
+    ttft_slo_s: float
+    deadline_from: str
+    max_queue: int | None = None
+
+
+class RunningEngine(NamedTuple):
+    """An engine that answers."""
+
+    child: Child
+    address: Address
+
+    def stats(self) -> dict[str, Any]:
+        """Read the engine's own counters."""
+        return fetch(self.address, "/stats")
+
+    def counts(self) -> EngineCounts:
+        """Read the counters that a score needs."""
+        stats = self.stats()
+        return EngineCounts(
+            generated_tokens=stats["output_tokens"],
+            wasted_tokens=stats["wasted_tokens"],
+            prefilled_tokens=stats["prompt_tokens"],
+            peak_inflight=stats["peak_running_and_waiting"],
+        )
+
+
+class RunningGate(NamedTuple):
+    """A gate that answers; `admin` is its door for state."""
+
+    child: Child
+    address: Address
+    admin: Address
+
+    def state(self) -> dict[str, Any]:
+        """Read the whole snapshot of its core."""
+        return fetch(self.admin, "/api/state")
+
+
+class RunningPeer(NamedTuple):
+    """A proxy that answers in the gate's place."""
+
+    child: Child
+    address: Address
+
+
+class Stage:
+    """A `with` block in which engines and gates run; leaving it, however, ends them all."""
+
+    def __init__(self) -> None:
+        self._children = Children()
+        self._files = tempfile.TemporaryDirectory(prefix="millgate-demo-")
+        self._gates = 0
+
+    def start_engine(self, setup: EngineSetup) -> RunningEngine:
+        """Start an engine and wait until it is healthy."""
+        arguments = ["engine", "--host", HOST, "--port", "0", "--profile", setup.profile]
+        arguments += ["--time-scale", f"{setup.time_scale:g}", "--max-num-seqs", str(setup.max_num_seqs)]
+        if setup.ignore_hangups:
+            arguments.append("--ignore-hangups")
+        child = self._children.start(arguments)
+        address = Address(HOST, int(child.await_ready({"door": ENGINE_READY})["door"]))
+        await_healthy(child, address, "/health")
+        return RunningEngine(child, address)
+
+    def start_plain_gate(self, engine: RunningEngine, max_inflight: int, ttft_slo_s: float) -> RunningGate:
+        """Start a gate as its users do, with flags alone: it is told nothing of the engine's speed.
+
+        `ttft_slo_s` is real seconds.
+        """
+        url = f"http://{engine.address.host}:{engine.address.port}"
+        arguments = ["serve", "--upstream", url, "--max-inflight", str(max_inflight)]
+        arguments += ["--ttft-slo", f"{ttft_slo_s:.6f}s", "--port", "0", "--admin-port", "0"]
+        return self._gate_of(self._children.start(arguments))
+
+    def start_haproxy(
+        self, program: str, engine: RunningEngine, max_inflight: int, queue_s: float
+    ) -> RunningPeer:
+        """Start HAProxy before this engine, with the same cap and a queue that it may wait in for `queue_s`.
+
+        It inherits a socket that listens already: asking for a free port and binding it later would be a race.
+        """
+        file = Path(self._files.name) / "haproxy.cfg"
+        with socket.create_server((HOST, 0)) as door:
+            file.write_text(
+                haproxy_config(door.fileno(), engine.address, max_inflight, queue_s), encoding="ascii"
+            )
+            child = self._children.start(["-db", "-f", str(file)], (program,), (door.fileno(),))
+            address = Address(HOST, door.getsockname()[1])
+        child.await_ready({})
+        await_healthy(child, address, "/health")
+        return RunningPeer(child, address)
+
+    def start_gate(self, engine: RunningEngine, behind: EngineSetup, setup: GateSetup) -> RunningGate:
+        """Start a gate before this engine, with the engine's own cap, and wait until it is ready."""
+        self._gates += 1
+        file = Path(self._files.name) / f"gate-{self._gates}.yaml"
+        file.write_text(json.dumps(gate_config(engine.address, behind, setup)), encoding="utf-8")
+        return self._gate_of(self._children.start(["serve", "--config", str(file)]))
+
+    def _gate_of(self, child: Child) -> RunningGate:
+        doors = child.await_ready({"door": rf"listening .*?{AT_HOST}", "admin": rf"admin .*?{AT_HOST}"})
+        admin = Address(HOST, int(doors["admin"]))
+        await_healthy(child, admin, "/readyz")
+        return RunningGate(child, Address(HOST, int(doors["door"])), admin)
+
+    def stop(self, running: RunningEngine | RunningGate | RunningPeer) -> None:
+        """End one process before the block ends."""
+        self._children.stop(running.child)
+
+    def __enter__(self) -> Self:
+        self._children.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._children.__exit__(kind, error, trace)
+        self._files.cleanup()
+
+
+def perform(show: Show, play: Callable[[Stage], None]) -> int:
+    """Play on a stage and return the exit code: 0 when it ran, 1 when a process failed, 130 after Ctrl-C."""
+    try:
+        with Stage() as stage:
+            play(stage)
+    except (ChildError, CrowdError) as error:
+        show.note(str(error))
+        return 1
+    except KeyboardInterrupt:
+        show.note("interrupted: no process is left behind")
+        return 130
+    return 0
+
+
+def gate_config(engine: Address, behind: EngineSetup, setup: GateSetup) -> dict[str, Any]:
+    """Write the configuration of a gate: the engine's profile, scale and cap, and one lane."""
+    lane: dict[str, Any] = {
+        "name": "interactive",
+        "ttft_slo": f"{setup.ttft_slo_s:.6f}s",
+        "deadline_from": setup.deadline_from,
+    }
+    if setup.max_queue is not None:
+        lane["max_queue"] = setup.max_queue
+    return {
+        "listen": {"port": 0},
+        "admin": {"port": 0},
+        "engines": [
+            {
+                "url": f"http://{engine.host}:{engine.port}",
+                "max_inflight": behind.max_num_seqs,
+                "profile": behind.profile,
+                "time_scale": behind.time_scale,
+            }
+        ],
+        "lanes": [lane],
+    }
+
+
+def tokens_per_event(setup: EngineSetup) -> int:
+    """Say how many tokens one event must carry for a full engine to stay within `EVENTS_PER_S`."""
+    prior = scaled(find_profile(setup.profile), setup.time_scale).prior()
+    step_s = prior.tpot_base_s + setup.max_num_seqs * prior.tpot_per_stream_s
+    return max(1, math.ceil(setup.max_num_seqs / step_s / EVENTS_PER_S))
+
+
+def fetch(address: Address, path: str) -> dict[str, Any]:
+    """GET a JSON object; ChildError when the server does not answer with one."""
+    connection = http.client.HTTPConnection(*address, timeout=ANSWER_WITHIN_S)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        body = response.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise ChildError(f"GET {path} of port {address.port} failed: {error}") from error
+    finally:
+        connection.close()
+    if response.status != http.HTTPStatus.OK:
+        raise ChildError(f"GET {path} of port {address.port} answered {response.status}")
+    record: dict[str, Any] = json.loads(body)
+    return record
+
+
+def await_healthy(child: Child, address: Address, path: str) -> None:
+    """Wait until `path` answers 200; ChildError when the child dies first or takes too long."""
+    ends_at = time.monotonic() + HEALTHY_WITHIN_S
+    while not _healthy(address, path):
+        child.check()
+        if time.monotonic() > ends_at:
+            raise ChildError(f"{child.name}: {path} did not answer 200 in {HEALTHY_WITHIN_S:g} s")
+        time.sleep(0.05)
+
+
+def _healthy(address: Address, path: str) -> bool:
+    connection = http.client.HTTPConnection(*address, timeout=ANSWER_WITHIN_S)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        response.read()
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+    return bool(response.status == http.HTTPStatus.OK)

@@ -1,0 +1,72 @@
+"""What is read of Anthropic's messages: requests, answers, events and errors.
+
+Structs stay with the interpreter, as the compiler drops the keywords of their classes; what reads them is compiled.
+"""
+
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from millgate.dialects.bodies import ABSENT, Messages, Model, Tokens, Tools
+
+
+class Request(msgspec.Struct, kw_only=True, gc=False):
+    """A request for a message."""
+
+    model: Model | None = None
+    max_tokens: Tokens | None = None
+    messages: Messages
+    system: Raw = ABSENT
+    stream: bool | None = None
+    stop_sequences: Raw = ABSENT
+    tools: Tools = ABSENT
+
+
+class Counts(msgspec.Struct, gc=False):
+    """Usage as engines write it."""
+
+    input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class Message(msgspec.Struct, gc=False):
+    """An answer, whole or begun."""
+
+    usage: Counts | None = None
+
+
+class Piece(msgspec.Struct, gc=False):
+    """A piece of a content block, or of what ends the message."""
+
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+    partial_json: str = ""
+    stop_reason: str | None = None
+
+
+class Error(msgspec.Struct, gc=False):
+    """What an engine says of its failure."""
+
+    type: str | None = None
+    message: str | None = None
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event of a stream."""
+
+    type: str = ""
+    message: Message | None = None
+    delta: Piece | None = None
+    content_block: Piece | None = None
+    usage: Counts | None = None
+    error: Raw = ABSENT
+
+
+REQUEST: Final = msgspec.json.Decoder(Request)
+EVENT: Final = msgspec.json.Decoder(Event)
+ANSWER: Final = msgspec.json.Decoder(Message)
+ERROR: Final = msgspec.json.Decoder(Error)

@@ -1,0 +1,67 @@
+"""A program's requests differ in their messages: what stands around those is read once.
+
+The frame of a body is what stands before its first bracket and behind its last. Where the messages were found to be
+all that lies between, another body with the same frame is the same request with other messages, if what it has there
+is one JSON array: a value of JSON may stand wherever another may. So an array is checked and nothing else is read.
+"""
+
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from millgate.dialects.arrays import FILLED
+from millgate.dialects.contract import RequestFacts
+
+# Bounds of what is remembered (INV-5), half a megabyte at most. Beyond them all is forgotten: a dozen programs are many.
+_MOST_FRAMES: Final = 256
+_MOST_FRAME_BYTES: Final = 1024
+_ARRAY: Final = msgspec.json.Decoder(Raw)
+
+
+Frame = tuple[bytes, bytes, RequestFacts]
+"""What stands before the messages, their first bracket included, and behind them, and what it says."""
+
+
+class Frames:
+    """What bodies with a known frame say, whatever their messages are; `most_bytes` bounds an array that is looked at."""
+
+    __slots__ = ("_known", "_last", "_most_bytes")
+
+    def __init__(self, most_bytes: int) -> None:
+        self._known: dict[bytes, Frame] = {}
+        self._last: Frame | None = None
+        self._most_bytes = most_bytes
+
+    def find(self, body: bytes) -> RequestFacts | None:
+        """Return what a body says but for its media, None unless its frame is known and its array is one.
+
+        Whether its strings are UTF-8 is not looked at.
+        """
+        frame = self._last
+        if frame is None or not (body.startswith(frame[0]) and body.endswith(frame[1])):
+            frame = self._known.get(body[: body.find(b"[") + 1] + body[body.rfind(b"]") :])
+            if frame is None:
+                return None
+            self._last = frame
+        begin, end = len(frame[0]), len(body) - len(frame[1])
+        if not begin < end <= begin + self._most_bytes:
+            return None
+        array = body[begin - 1 : end + 1]
+        if not body.startswith(b"{", begin) and FILLED.match(array) is None:
+            return None
+        try:
+            _ARRAY.decode(array)
+        except (msgspec.DecodeError, RecursionError):
+            return None
+        return frame[2]
+
+    def keep(self, body: bytes, messages: Raw, facts: RequestFacts) -> None:
+        """Remember the frame of a whole and right body, if its messages are all between its brackets."""
+        begin, end = body.find(b"[") + 1, body.rfind(b"]")
+        if end + 2 - begin != len(messages) or begin + len(body) - end > _MOST_FRAME_BYTES:
+            return
+        if len(self._known) >= _MOST_FRAMES:
+            self._known.clear()
+        before, behind = body[:begin], body[end:]
+        self._last = self._known[before + behind] = (before, behind, facts)

@@ -1,0 +1,103 @@
+"""What is read of OpenAI's chat completions and completions: requests, events of an answer, and errors.
+
+Structs stay with the interpreter, as the compiler drops the keywords of their classes; what reads them is compiled.
+"""
+
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from millgate.dialects.bodies import ABSENT, Answers, LeastTokens, Messages, Model, Tokens, Tools
+
+
+class StreamOptions(msgspec.Struct, gc=False):
+    """What a client wants of a stream."""
+
+    include_usage: bool | None = None
+
+
+class Request(msgspec.Struct, gc=False):
+    """What both kinds of requests have."""
+
+    model: Model | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Tokens | None = None
+    min_tokens: LeastTokens | None = None
+    ignore_eos: bool | None = None
+    n: Answers | None = None
+    stop: Raw = ABSENT
+    logit_bias: Raw = ABSENT
+
+
+class Chat(Request, kw_only=True, gc=False):
+    """A request for a chat completion."""
+
+    messages: Messages
+    max_completion_tokens: Tokens | None = None
+    tools: Tools = ABSENT
+
+
+class Completion(Request, kw_only=True, gc=False):
+    """A request for a completion."""
+
+    prompt: Raw = ABSENT
+    best_of: Answers | None = None
+
+
+class Delta(msgspec.Struct, gc=False):
+    """Everything in a delta that may be content."""
+
+    content: Raw = ABSENT
+    reasoning_content: Raw = ABSENT
+    reasoning: Raw = ABSENT
+    tool_calls: Raw = ABSENT
+    function_call: Raw = ABSENT
+    refusal: Raw = ABSENT
+    audio: Raw = ABSENT
+
+
+class Choice(msgspec.Struct, gc=False):
+    """One of the parallel answers in an event."""
+
+    delta: Delta | None = None
+    text: Raw = ABSENT
+    finish_reason: str | None = None
+
+
+class Counts(msgspec.Struct, gc=False):
+    """Usage as engines write it; the details apart, so that an odd shape of theirs costs no other number."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: Raw = ABSENT
+
+
+class Chunk(msgspec.Struct, gc=False):
+    """One event of a stream."""
+
+    choices: list[Choice] | None = None
+    usage: Counts | None = None
+    error: Raw = ABSENT
+
+
+class ErrorCode(msgspec.Struct, gc=False):
+    """What of an error says its status."""
+
+    code: int | str | None = None
+    type: str | None = None
+
+
+class PromptDetails(msgspec.Struct, gc=False):
+    """What of a prompt's details is counted; responses have the same."""
+
+    cached_tokens: int | None = None
+
+
+CHAT: Final = msgspec.json.Decoder(Chat)
+COMPLETION: Final = msgspec.json.Decoder(Completion)
+CHUNK: Final = msgspec.json.Decoder(Chunk)
+COUNTS: Final = msgspec.json.Decoder(Counts)
+ERROR_CODE: Final = msgspec.json.Decoder(ErrorCode)
+PROMPT_DETAILS: Final = msgspec.json.Decoder(PromptDetails)

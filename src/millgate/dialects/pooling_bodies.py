@@ -1,0 +1,43 @@
+"""What is read of requests for embeddings, rerank and score.
+
+Structs stay with the interpreter, as the compiler drops the keywords of their classes; what reads them is compiled.
+"""
+
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from millgate.dialects.bodies import ABSENT, Messages, Model
+
+
+class Embedding(msgspec.Struct, gc=False):
+    """A request for embeddings, of texts or of a conversation."""
+
+    model: Model | None = None
+    input: Raw = ABSENT
+    messages: Messages = ABSENT
+
+
+class Rerank(msgspec.Struct, kw_only=True, gc=False):
+    """A request to order documents."""
+
+    model: Model | None = None
+    documents: Raw
+
+
+class Score(msgspec.Struct, gc=False):
+    """A request to score texts against each other, under any of the names that engines take for the two sides."""
+
+    model: Model | None = None
+    text_1: Raw = ABSENT
+    text_2: Raw = ABSENT
+    queries: Raw = ABSENT
+    documents: Raw = ABSENT
+    data_1: Raw = ABSENT
+    data_2: Raw = ABSENT
+
+
+EMBEDDING: Final = msgspec.json.Decoder(Embedding)
+RERANK: Final = msgspec.json.Decoder(Rerank)
+SCORE: Final = msgspec.json.Decoder(Score)

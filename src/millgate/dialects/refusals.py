@@ -1,0 +1,230 @@
+"""How to say no: the one table from reasons to what each dialect's clients expect, and its fast writer.
+
+The statuses are what the SDKs react to (design section 2): 503 and 429 are retried by the OpenAI SDK after
+`retry-after-ms`, 529 by Anthropic's; `x-should-retry: false` stops both.
+"""
+
+import json
+from collections.abc import Mapping
+from math import ceil
+from typing import NamedTuple
+
+from millgate.core.words import FailureKind, Reason
+
+Headers = list[tuple[bytes, bytes]]
+
+LEAST_HINT_S = 0.1
+MOST_HINT_S = 60.0
+"""The OpenAI SDK ignores a Retry-After above 120 s; Portkey gives up beyond 60 s in all."""
+
+
+class Answer(NamedTuple):
+    """A whole refusal, ready for the wire; `close` ends the connection after it."""
+
+    status: int
+    headers: Headers
+    body: bytes
+    close: bool
+
+
+class Words(NamedTuple):
+    """What one dialect says: status, error type, error code (Anthropic has none)."""
+
+    status: int
+    kind: str
+    code: str | None = None
+
+
+class Row(NamedTuple):
+    """One reason in every dialect, and its sentence for people."""
+
+    message: str
+    openai: Words
+    anthropic: Words
+    close: bool = False
+
+
+_OVERLOADED = Words(503, "service_unavailable_error", "server_is_overloaded")
+_OVERLOADED_ANTHROPIC = Words(529, "overloaded_error")
+_LIMITED = Words(429, "rate_limit_error", "rate_limit_exceeded")
+_LIMITED_ANTHROPIC = Words(429, "rate_limit_error")
+
+
+def _overloaded(message: str, *, close: bool = False) -> Row:
+    return Row(message, _OVERLOADED, _OVERLOADED_ANTHROPIC, close)
+
+
+REASONS: Mapping[Reason, Row] = {
+    Reason.SATURATED: _overloaded("every slot is taken and none may be waited for"),
+    Reason.QUEUE_FULL: _overloaded("the queue is full"),
+    Reason.DISPLACED: _overloaded("more urgent work took the place in the queue"),
+    Reason.TOO_LATE: _overloaded("the first token would come after the deadline"),
+    Reason.EXPIRED: _overloaded("the deadline passed in the queue"),
+    Reason.QUOTA: Row("the rate limit is used up", _LIMITED, _LIMITED_ANTHROPIC),
+    Reason.TENANT_LIMIT: Row("too many requests are running for this caller", _LIMITED, _LIMITED_ANTHROPIC),
+    Reason.RETRY_BUDGET: Row(
+        "too large a share of the requests are retries",
+        Words(429, "rate_limit_error", "slow_down"),
+        _LIMITED_ANTHROPIC,
+    ),
+    Reason.NO_ENGINE: Row(
+        "no engine can take this request",
+        Words(503, "service_unavailable_error", "no_healthy_upstream"),
+        Words(503, "api_error"),
+    ),
+    Reason.DRAINING: _overloaded("the gateway is shutting down", close=True),
+    Reason.TOO_LARGE: Row(
+        "the request can never fit the limits that it falls under",
+        Words(413, "invalid_request_error", "request_too_large"),
+        Words(413, "request_too_large"),
+    ),
+}
+
+
+class Failure(NamedTuple):
+    """One kind of engine failure in words; `retry_after_s` where coming back later may help."""
+
+    message: str
+    openai: Words
+    anthropic: Words
+    retry_after_s: float | None = None
+    retry: bool = True
+
+
+def _failure(
+    status: int, code: str, message: str, retry_after_s: float | None = None, *, retry: bool = True
+) -> Failure:
+    anthropic = Words(504, "timeout_error") if status == 504 else Words(status, "api_error")
+    return Failure(message, Words(status, "server_error", code), anthropic, retry_after_s, retry)
+
+
+FAILURES: Mapping[FailureKind, Failure] = {
+    FailureKind.CONNECT: _failure(502, "upstream_unreachable", "the engine cannot be reached", 5.0),
+    FailureKind.REFUSED: Failure("the engine refused the request", _OVERLOADED, _OVERLOADED_ANTHROPIC, 1.0),
+    # Its deadline has passed: whoever retries by machine would only repeat work that nobody waits for.
+    FailureKind.TIMEOUT: _failure(504, "upstream_timeout", "the engine did not answer in time", retry=False),
+    FailureKind.BROKEN: _failure(502, "upstream_broken", "the engine's answer broke off"),
+    FailureKind.PROTOCOL: _failure(
+        502, "upstream_protocol_error", "the engine's answer is not what was asked for"
+    ),
+    FailureKind.STATUS: _failure(502, "upstream_error", "the engine failed"),
+    FailureKind.ERROR_EVENT: _failure(502, "upstream_error", "the engine failed"),
+    FailureKind.ABORT: _failure(502, "upstream_aborted", "the engine gave up on the request"),
+}
+
+
+class _Prepared(NamedTuple):
+    """A reason with everything done that can be done before a request comes."""
+
+    status: int
+    later: bytes
+    never: bytes
+    reason: tuple[bytes, bytes]
+    close: bool
+    later_lines: bytes
+    never_lines: bytes
+
+
+_JSON = (b"content-type", b"application/json")
+_DO_RETRY = (b"x-should-retry", b"true")
+_DO_NOT_RETRY = (b"x-should-retry", b"false")
+
+
+_LINES = b"".join(
+    (
+        b"content-type: application/json\r\n",
+        b"x-request-id: %%b\r\n",
+        b"request-id: %%b\r\n",
+        b"x-millgate-reason: %b\r\n",
+    )
+)
+_LATER_LINES = _LINES + b"x-should-retry: true\r\nretry-after: %%d\r\nretry-after-ms: %%d\r\n"
+_NEVER_LINES = _LINES + b"x-should-retry: false\r\n"
+
+
+class Refuser:
+    """Writes the refusals of one dialect ("openai" or "anthropic") in about 2 us each (INV-8)."""
+
+    def __init__(self, dialect: str = "openai") -> None:
+        self._anthropic = dialect == "anthropic"
+        self._prepared = {reason: self._prepare(reason, row) for reason, row in REASONS.items()}
+
+    def _prepare(self, reason: Reason, row: Row) -> _Prepared:
+        words = row.anthropic if self._anthropic else row.openai
+        later = self._body(words, row.message + "; come back in %.1f s")
+        never = self._body(words, row.message + "; coming back is of no use")
+        name = reason.encode()
+        return _Prepared(
+            words.status,
+            later,
+            never,
+            (b"x-millgate-reason", name),
+            row.close,
+            _LATER_LINES % name,
+            _NEVER_LINES % name,
+        )
+
+    def _body(self, words: Words, message: str) -> bytes:
+        """Build the JSON text; Anthropic's ends open, for the request id."""
+        if self._anthropic:
+            error = json.dumps({"type": words.kind, "message": message})
+            return f'{{"type":"error","error":{error},"request_id":"'.encode()
+        error = json.dumps({"message": message, "type": words.kind, "param": None, "code": words.code})
+        return f'{{"error":{error}}}'.encode()
+
+    def refuse(self, reason: Reason, retry_after_s: float, retry: bool, request_id: bytes) -> Answer:
+        """Dress one refusal; `request_id` must be printable ASCII without quotes."""
+        prepared = self._prepared[reason]
+        headers = [_JSON, (b"x-request-id", request_id), (b"request-id", request_id), prepared.reason]
+        if retry:
+            hint_s = min(MOST_HINT_S, max(LEAST_HINT_S, retry_after_s))
+            headers += (
+                _DO_RETRY,
+                (b"retry-after", b"%d" % ceil(hint_s)),
+                (b"retry-after-ms", b"%d" % ceil(hint_s * 1000)),
+            )
+            body = prepared.later % hint_s
+        else:
+            headers.append(_DO_NOT_RETRY)
+            body = prepared.never
+        if self._anthropic:
+            body += request_id + b'"}'
+        return Answer(prepared.status, headers, body, prepared.close)
+
+    def refuse_in_lines(
+        self, reason: Reason, retry_after_s: float, retry: bool, request_id: bytes
+    ) -> tuple[int, bytes, bytes, bool]:
+        """Dress one refusal as `refuse` does, with the headers as whole lines; the way of every yield."""
+        prepared = self._prepared[reason]
+        if retry:
+            hint_s = min(MOST_HINT_S, max(LEAST_HINT_S, retry_after_s))
+            lines = prepared.later_lines % (request_id, request_id, ceil(hint_s), ceil(hint_s * 1000))
+            body = prepared.later % hint_s
+        else:
+            lines = prepared.never_lines % (request_id, request_id)
+            body = prepared.never
+        if self._anthropic:
+            body += request_id + b'"}'
+        return prepared.status, lines, body, prepared.close
+
+    def failure(self, kind: FailureKind) -> tuple[Words, str]:
+        """Return what to call an engine's failure in an event of a stream that has begun, and its sentence."""
+        failure = FAILURES[kind]
+        return failure.anthropic if self._anthropic else failure.openai, failure.message
+
+    def failed(self, kind: FailureKind, request_id: bytes) -> Answer:
+        """Dress an engine's failure, for a client that has not had a byte of its answer."""
+        failure = FAILURES[kind]
+        words = failure.anthropic if self._anthropic else failure.openai
+        headers = [_JSON, (b"x-request-id", request_id), (b"request-id", request_id)]
+        if not failure.retry:
+            headers.append(_DO_NOT_RETRY)
+        elif failure.retry_after_s is not None:
+            headers += (
+                (b"retry-after", b"%d" % ceil(failure.retry_after_s)),
+                (b"retry-after-ms", b"%d" % ceil(failure.retry_after_s * 1000)),
+            )
+        body = self._body(words, failure.message)
+        if self._anthropic:
+            body += request_id + b'"}'
+        return Answer(words.status, headers, body, close=False)

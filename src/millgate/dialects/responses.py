@@ -1,0 +1,159 @@
+"""OpenAI's dialect for responses: named events without `[DONE]`, and answers that the engine keeps.
+
+A stream begins with `response.created`, which is no token, and ends with `response.completed`, `.incomplete` or
+`.failed` (platform.openai.com, "Streaming events"). A response is stored unless the request says `store: false`:
+sending it twice could compute and keep it twice.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import ClassVar, Final
+
+import msgspec
+
+from millgate.dialects.bodies import decode, named_model
+from millgate.dialects.contract import EngineError, Reader, RequestFacts, StreamEvent, Usage
+from millgate.dialects.duplicates import Guard
+from millgate.dialects.media import measure
+from millgate.dialects.openai import OpenAI, status_of_error
+from millgate.dialects.responses_bodies import (
+    ANSWER,
+    ERROR,
+    EVENT,
+    MOST_ID_CHARS,
+    REQUEST,
+    Error,
+    Event,
+    Response,
+)
+from millgate.dialects.sse import payload
+from millgate.dialects.token_counts import cached, count, find_cached, sane
+
+_GUARD: Final = Guard(("model", "stream", "max_output_tokens", "store", "background", "previous_response_id"))
+
+
+_NOTHING: Final = (b"", b"null")
+_OPENINGS: Final = ("response.created", "response.queued", "response.in_progress")
+_ENDINGS: Final = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
+_USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
+_INPUT: Final = re.compile(rb'"input_tokens"\s*:\s*(\d{1,8})[,}\s]')
+_OUTPUT: Final = re.compile(rb'"output_tokens"\s*:\s*(\d{1,8})[,}\s]')
+_ID: Final = re.compile(rb'"id"\s*:\s*"(resp[A-Za-z0-9_-]{1,124})"')
+_PLAIN_ID: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
+_ID_WITHIN_BYTES: Final = 4096
+
+
+def _read_response(body: bytes) -> RequestFacts:
+    request = decode(REQUEST, body, _GUARD)
+    kept = request.store is not False or request.background is True
+    media_tokens, text_bytes = measure(body)
+    return RequestFacts(
+        named_model(request.model),
+        request.stream is True,
+        request.max_output_tokens,
+        answers=1,
+        include_usage=True,
+        fixed_tokens=media_tokens,
+        text_bytes=text_bytes,
+        may_retry=not kept,
+        previous_id=request.previous_response_id or "",
+    )
+
+
+def _usage(response: Response | None) -> Usage | None:
+    usage = response.usage if response is not None else None
+    if usage is None:
+        return None
+    return Usage(sane(usage.input_tokens), sane(usage.output_tokens), cached(usage.input_tokens_details))
+
+
+class Responses(OpenAI):
+    """Responses; the singleton `RESPONSES` is the dialect."""
+
+    name: ClassVar[str] = "openai-responses"
+    readers: ClassVar[Mapping[bytes, Reader]] = {b"/v1/responses": _read_response}
+    light: ClassVar[frozenset[bytes]] = frozenset()
+    # A line end inside JSON is written \n: the raw one stands behind the event's name alone.
+    unfinished: ClassVar[bytes] = b".delta\ndata: "
+
+    def read_event(self, event: bytes) -> StreamEvent:
+        """Read one whole event; a `[DONE]` that some engines add says nothing here."""
+        data = payload(event)
+        if not data or data == b"[DONE]":
+            return StreamEvent(silent=True)
+        try:
+            said = EVENT.decode(data)
+        except (msgspec.DecodeError, RecursionError):
+            return StreamEvent(content=True)
+        if said.type.endswith(".delta"):
+            return StreamEvent(content=True)
+        if said.type in _OPENINGS:
+            return StreamEvent(answer_id=_kept_id(said.response))
+        if said.type in _ENDINGS:
+            return self._ending(said)
+        if said.type == "error" or bytes(said.error) not in _NOTHING:
+            return StreamEvent(error=self._failure(bytes(said.error), data, final=False))
+        return StreamEvent()
+
+    def _ending(self, said: Event) -> StreamEvent:
+        usage = _usage(said.response)
+        if said.type != "response.failed":
+            return StreamEvent(done=True, usage=usage)
+        error = bytes(said.response.error) if said.response is not None else b""
+        return StreamEvent(done=True, usage=usage, error=self._failure(error, b"", final=True))
+
+    def _failure(self, nested: bytes, flat: bytes, *, final: bool) -> EngineError:
+        """Read an error object, or the event itself where the error's fields are its own."""
+        source = nested if nested not in _NOTHING else flat
+        try:
+            error = ERROR.decode(source)
+        except (msgspec.DecodeError, RecursionError):
+            error = Error()
+        body = self.error(
+            "server_error", str(error.code or "upstream_error"), error.message or "the engine failed"
+        )
+        return EngineError(status_of_error(source), body, final)
+
+    def read_usage(self, answer: bytes) -> Usage | None:
+        """Find the usage: by its place in a whole answer, else the last one in the text."""
+        try:
+            return _usage(ANSWER.decode(answer))
+        except (msgspec.DecodeError, RecursionError):
+            pass
+        start = max((found.start() for found in _USAGE.finditer(answer)), default=-1)
+        if start < 0:
+            return None
+        input_tokens, output_tokens = count(_INPUT, answer, start), count(_OUTPUT, answer, start)
+        return Usage(input_tokens, output_tokens, find_cached(answer, start))
+
+    def read_id(self, answer: bytes) -> str | None:
+        """Find the id of a response, which engines write first."""
+        found = _ID.search(answer, 0, _ID_WITHIN_BYTES)
+        return None if found is None else found[1].decode()
+
+    def is_aborted(self, answer: bytes) -> bool:
+        """Say no: a response names its own status, which its client reads."""
+        del answer
+        return False
+
+    def as_event(self, body: bytes) -> bytes:
+        """Put an error body into an `error` event: its fields once as documented, once where the SDK looks."""
+        error = msgspec.json.decode(body)["error"]
+        event = {
+            "type": "error",
+            "code": error["code"],
+            "message": error["message"],
+            "param": error["param"],
+            "sequence_number": 0,
+            "error": error,
+        }
+        return b"event: error\ndata: " + msgspec.json.encode(event) + b"\n\n"
+
+
+def _kept_id(response: Response | None) -> str | None:
+    answer_id = response.id if response is not None else None
+    plain = answer_id is not None and len(answer_id) <= MOST_ID_CHARS and _PLAIN_ID.match(answer_id)
+    return answer_id if plain else None
+
+
+RESPONSES = Responses()

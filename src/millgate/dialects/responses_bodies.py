@@ -1,0 +1,64 @@
+"""What is read of OpenAI's responses: requests, answers, events and errors.
+
+Structs stay with the interpreter, as the compiler drops the keywords of their classes; what reads them is compiled.
+"""
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Raw
+
+from millgate.dialects.bodies import ABSENT, Model, Tokens, Tools
+
+MOST_ID_CHARS: Final = 128
+
+
+class Request(msgspec.Struct, gc=False):
+    """A request for a response."""
+
+    model: Model | None = None
+    stream: bool | None = None
+    max_output_tokens: Tokens | None = None
+    store: bool | None = None
+    background: bool | None = None
+    previous_response_id: Annotated[str, Meta(max_length=MOST_ID_CHARS)] | None = None
+    input: Raw = ABSENT
+    tools: Tools = ABSENT
+
+
+class Counts(msgspec.Struct, gc=False):
+    """Usage as engines write it; the details apart, so that an odd shape of theirs costs no other number."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: Raw = ABSENT
+
+
+class Response(msgspec.Struct, gc=False):
+    """An answer, whole or under way."""
+
+    id: str | None = None
+    usage: Counts | None = None
+    error: Raw = ABSENT
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event of a stream."""
+
+    type: str = ""
+    response: Response | None = None
+    message: str | None = None
+    error: Raw = ABSENT
+
+
+class Error(msgspec.Struct, gc=False):
+    """What an engine says of its failure."""
+
+    code: str | int | None = None
+    message: str | None = None
+
+
+REQUEST: Final = msgspec.json.Decoder(Request)
+EVENT: Final = msgspec.json.Decoder(Event)
+ANSWER: Final = msgspec.json.Decoder(Response)
+ERROR: Final = msgspec.json.Decoder(Error)

@@ -1,0 +1,263 @@
+"""Who gets which tokens in the next step: vLLM's V1 rules, counted in steps.
+
+`plan` is called at a step boundary and says what the next step holds; `complete` tells how many steps went by.
+Decoding sequences are kept in a heap by the step at which they finish, prompts in a queue, running ones in an
+ordered dictionary whose end is the youngest: nothing here walks over all sequences.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+
+from millgate.engine.kv_blocks import KvBlocks
+from millgate.engine.sequences import BatchEvent, BatchLimits, EngineSequence, EventKind, Progress, State
+from millgate.engine.step_time import Chunk
+from millgate.engine.waste import Waste
+
+QUEUE_SLACK = 64
+"""Places of aborted sequences that the queue may keep before it is swept."""
+
+PrefixCache = Callable[[EngineSequence], int]
+"""How many tokens of this sequence's prompt are cached already; asked when the sequence is admitted."""
+
+
+class Scheduler:
+    """Waiting and running sequences, their blocks, and the rules; `steps` counts the steps that are over."""
+
+    def __init__(self, limits: BatchLimits, prefix_cache: PrefixCache | None = None) -> None:
+        self.limits = limits
+        self.blocks = KvBlocks(limits.blocks, limits.block_tokens)
+        self.waste = Waste()
+        self.sequences: dict[int, Progress] = {}
+        self.running: dict[int, Progress] = {}
+        self.events: list[BatchEvent] = []
+        self.steps = 0
+        self.decodes = 0
+        self.kv_tokens = 0
+        self.waiting = 0
+        self.peak_running = 0
+        self.began = 0
+        self.finished = 0
+        self.preemptions = 0
+        self.prefilled_tokens = 0
+        self.output_tokens = 0
+        self._prefix_cache = prefix_cache
+        self._queue: deque[Progress] = deque()
+        self._chunks: list[tuple[Progress, int]] = []
+        self._partial: Progress | None = None
+        self._finishing: list[tuple[int, int, Progress]] = []
+        self._leaving: list[Progress] = []
+        self._ticket = 0
+        self._preempted = False
+        self._watermark_blocks = int(limits.watermark_share * limits.blocks)
+
+    @property
+    def present(self) -> int:
+        """Sequences that run or wait, those included that leave at the next boundary."""
+        return len(self.running) + self.waiting
+
+    def enqueue(self, sequence: EngineSequence) -> bool:
+        """Put a new sequence at the end of the queue; True when it could be admitted at the next boundary.
+
+        Whoever waits through a step without chunks is blocked until somebody leaves: blocks only get fewer.
+        """
+        progress = self.sequences[sequence.sequence_id] = Progress(sequence)
+        self._queue.append(progress)
+        self.waiting += 1
+        return self.waiting == 1 and len(self.running) < self.limits.max_num_seqs
+
+    def drop(self, progress: Progress) -> bool:
+        """End a sequence for good, a running one at the next boundary; True when that may let another in."""
+        del self.sequences[progress.sequence.sequence_id]
+        if progress.state is not State.WAITING:
+            progress.state = State.LEAVING
+            self._leaving.append(progress)
+            return True
+        queue = self._queue
+        was_head = queue[0] is progress
+        progress.state = State.OVER
+        self.waiting -= 1
+        self.waste.settle(progress)
+        while queue and queue[0].state is State.OVER:
+            queue.popleft()
+        if len(queue) > 2 * self.waiting + QUEUE_SLACK:
+            self._queue = deque(held for held in queue if held.state is State.WAITING)
+        return was_head and self.waiting > 0 and len(self.running) < self.limits.max_num_seqs
+
+    def plan(self, at_s: float) -> Sequence[Chunk]:
+        """Decide the next step: preempt what has no room, continue the partial prompt, admit others."""
+        blocks = self.blocks
+        self._preempted = False
+        if blocks.total - blocks.used < self.decodes:
+            while blocks.demand(self.steps) > blocks.free:
+                self._preempt_youngest(at_s)
+        if self._partial is None and not self.waiting:
+            return ()
+        budget = self.limits.max_num_batched_tokens - self.decodes
+        if self._partial is not None and budget > 0:
+            budget -= self._continue(self._partial, budget, at_s)
+        if self.waiting and budget > 0 and not self._preempted:
+            self._admit(budget)
+        return [Chunk(progress.cached_tokens, tokens) for progress, tokens in self._chunks]
+
+    def steps_ahead(self) -> int:
+        """Steps without chunks that go by before the batch changes of itself: at least 1, given decodes."""
+        if self._preempted:
+            return 1
+        finishing = self._finishing
+        while finishing[0][2].finish_step != finishing[0][0] or finishing[0][2].state is not State.DECODING:
+            heappop(finishing)
+        return self.blocks.steps_that_fit(self.steps, finishing[0][0] - self.steps)
+
+    def complete(self, steps: int, at_s: float) -> None:
+        """Let `steps` planned steps go by: tokens are made, prompts get ahead, sequences finish and leave."""
+        if self.decodes:
+            grown = steps * self.decodes
+            self.blocks.used += self.blocks.demand(self.steps, steps)
+            self.kv_tokens += grown
+            self.output_tokens += grown
+        self.steps += steps
+        finishing = self._finishing
+        while finishing and finishing[0][0] <= self.steps:
+            finish_step, _, progress = heappop(finishing)
+            # A preempted or aborted sequence leaves its entry behind.
+            if progress.finish_step == finish_step and progress.state is State.DECODING:
+                self._finish(progress, at_s)
+        if self._chunks:
+            for progress, tokens in self._chunks:
+                self._advance_prompt(progress, tokens, at_s)
+            self._chunks.clear()
+        if self._leaving:
+            self._see_off()
+
+    def _advance_prompt(self, progress: Progress, tokens: int, at_s: float) -> None:
+        """Count a chunk as cached; the chunk that completes the prompt makes a token."""
+        progress.cached_tokens += tokens
+        self.prefilled_tokens += tokens
+        if progress.cached_tokens < progress.target_tokens:
+            self._partial = progress
+            return
+        if progress is self._partial:
+            self._partial = None
+        kind = EventKind.RESUMED if progress.produced_tokens else EventKind.FIRST_TOKEN
+        progress.produced_tokens += 1
+        self.output_tokens += 1
+        if progress.state is State.LEAVING:
+            return
+        self._tell(at_s, progress, kind)
+        if progress.produced_tokens < progress.sequence.output_tokens:
+            self._join(progress)
+        else:
+            self._finish(progress, at_s)
+
+    def _join(self, progress: Progress) -> None:
+        """Let a prefilled sequence decode from the next step on."""
+        progress.state = State.DECODING
+        progress.joined_step = step = self.steps
+        progress.finish_step = step + progress.sequence.output_tokens - progress.produced_tokens
+        progress.phase = self.blocks.join(step, progress.cached_tokens)
+        self.decodes += 1
+        self.kv_tokens += progress.cached_tokens
+        self._ticket += 1
+        heappush(self._finishing, (progress.finish_step, self._ticket, progress))
+
+    def _finish(self, progress: Progress, at_s: float) -> None:
+        self._release(progress)
+        progress.state = State.OVER
+        sequence_id = progress.sequence.sequence_id
+        del self.running[sequence_id], self.sequences[sequence_id]
+        self.finished += 1
+        self._tell(at_s, progress, EventKind.FINISHED)
+        if progress.departed_at_tokens >= 0:
+            self.waste.settle(progress)
+
+    def _see_off(self) -> None:
+        """Take out the sequences that were aborted during the last step."""
+        for progress in self._leaving:
+            self._release(progress)
+            progress.state = State.OVER
+            del self.running[progress.sequence.sequence_id]
+            self.waste.settle(progress)
+        self._leaving.clear()
+
+    def _release(self, progress: Progress) -> None:
+        """Free the blocks of a running sequence and stop its decoding."""
+        if progress.phase >= 0:
+            made = self.steps - progress.joined_step
+            progress.produced_tokens += made
+            progress.cached_tokens += made
+            self.blocks.leave(progress.phase)
+            progress.phase = -1
+            self.decodes -= 1
+            self.kv_tokens -= progress.cached_tokens
+        elif progress is self._partial:
+            self._partial = None
+        self.blocks.used -= self.blocks.blocks_for(progress.cached_tokens)
+
+    def _preempt_youngest(self, at_s: float) -> None:
+        """Send the youngest running sequence back to the front of the queue, its cache lost."""
+        _, progress = self.running.popitem()
+        self._release(progress)
+        progress.state = State.WAITING
+        progress.cached_tokens = 0
+        progress.target_tokens = progress.sequence.prompt_tokens + progress.produced_tokens
+        self._queue.appendleft(progress)
+        self.waiting += 1
+        self.preemptions += 1
+        self._preempted = True
+        self._tell(at_s, progress, EventKind.PREEMPTED)
+
+    def _continue(self, partial: Progress, budget: int, at_s: float) -> int:
+        """Give the partial prompt its next chunk, or preempt it for want of blocks; return tokens used.
+
+        It is the youngest running sequence: nobody was admitted behind it, for it took the whole budget.
+        """
+        tokens = min(partial.target_tokens - partial.cached_tokens, budget)
+        blocks = self.blocks
+        needed = blocks.blocks_for(partial.cached_tokens + tokens) - blocks.blocks_for(partial.cached_tokens)
+        if needed > blocks.free - blocks.demand(self.steps):
+            self._preempt_youngest(at_s)
+            return 0
+        blocks.used += needed
+        self._chunks.append((partial, tokens))
+        return tokens
+
+    def _admit(self, budget: int) -> None:
+        """Let waiting sequences run, first come first, while budget, sequences and blocks last."""
+        queue, running, blocks = self._queue, self.running, self.blocks
+        spare = blocks.free - blocks.demand(self.steps)
+        while budget > 0 and queue and len(running) < self.limits.max_num_seqs:
+            progress = queue[0]
+            if progress.state is State.OVER:
+                queue.popleft()
+                continue
+            taken = blocks.blocks_for(progress.target_tokens)
+            if taken + (self._watermark_blocks if running else 0) > spare:
+                return
+            queue.popleft()
+            self._begin(progress)
+            tokens = progress.target_tokens - progress.cached_tokens
+            if tokens > budget:
+                tokens = budget
+                taken = blocks.blocks_for(progress.cached_tokens + tokens)
+            blocks.used += taken
+            spare -= taken
+            budget -= tokens
+            self._chunks.append((progress, tokens))
+
+    def _begin(self, progress: Progress) -> None:
+        """Move one sequence from waiting to running, with what the prefix cache has of it."""
+        self.waiting -= 1
+        self.running[progress.sequence.sequence_id] = progress
+        self.peak_running = max(self.peak_running, len(self.running))
+        progress.state = State.PREFILLING
+        if not progress.has_begun:
+            progress.has_begun = True
+            self.began += 1
+        if self._prefix_cache is not None:
+            hit = self._prefix_cache(progress.sequence)
+            progress.cached_tokens = max(0, min(hit, progress.target_tokens - 1))
+
+    def _tell(self, at_s: float, progress: Progress, kind: EventKind) -> None:
+        sequence_id = progress.sequence.sequence_id
+        self.events.append(BatchEvent(at_s, sequence_id, kind, self.steps, progress.produced_tokens))

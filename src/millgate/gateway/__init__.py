@@ -1,0 +1,26 @@
+"""The process that serves: builds every room and takes it down again."""
+
+from millgate.gateway.app import Gateway
+from millgate.gateway.fleet import ask_engine
+from millgate.gateway.reload import Configuration, Fetch, ReloadError
+from millgate.gateway.serve import Ending, run, serve
+from millgate.gateway.settings import AdminAddress, EngineAddress, GatewaySettings, LineAddress
+from millgate.gateway.tls import TlsError, TlsFiles, listener_context
+
+__all__ = [
+    "AdminAddress",
+    "Configuration",
+    "Ending",
+    "EngineAddress",
+    "Fetch",
+    "Gateway",
+    "GatewaySettings",
+    "LineAddress",
+    "ReloadError",
+    "TlsError",
+    "TlsFiles",
+    "ask_engine",
+    "listener_context",
+    "run",
+    "serve",
+]

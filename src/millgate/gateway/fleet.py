@@ -1,0 +1,157 @@
+"""The engines of a gateway: their connections and their watches, exchanged while requests run."""
+
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from millgate.gateway.settings import EngineAddress
+from millgate.runtime.clock import Clock
+from millgate.runtime.driver import Driver
+from millgate.runtime.engines import EngineWatch, discover
+from millgate.runtime.gauges import Gauges
+from millgate.runtime.health import HealthSettings, Standing
+from millgate.runtime.metered import MeteredUpstream
+from millgate.runtime.upstream import Upstream, UpstreamPool, UpstreamSettings
+from millgate.runtime.watched import HealthCheck
+from millgate.servers.http import EngineRoute
+
+HEALTH = HealthSettings()
+"""How engines are looked at; each names its own page, or none."""
+
+
+class _Engine(NamedTuple):
+    """One engine's connections, its gauges' watch and its health's check, which have a pool of their own."""
+
+    address: EngineAddress
+    pool: UpstreamPool
+    watch_pool: UpstreamPool
+    watch: EngineWatch
+    check: HealthCheck
+    watched: Upstream
+
+    def start(self) -> None:
+        """Begin to watch."""
+        if not self.address.metered:
+            self.watch.start()
+        self.check.start()
+
+    def stop(self) -> None:
+        """Stop watching."""
+        self.watch.stop()
+        self.check.stop()
+
+    @property
+    def route(self) -> EngineRoute:
+        """How the doors reach it."""
+        address = self.address
+        credential = address.api_key.encode() if address.api_key is not None else None
+        return EngineRoute(
+            address.name, self.watched, address.base_path.encode(), self.watch.on_hangup, credential
+        )
+
+
+class Fleet:
+    """Owns what connects a gateway to its engines; use on the loop that runs it."""
+
+    def __init__(
+        self,
+        addresses: tuple[EngineAddress, ...],
+        settings: UpstreamSettings,
+        driver: Driver,
+        clock: Clock,
+    ) -> None:
+        self._driver = driver
+        self._clock = clock
+        self._settings = settings
+        self._started = False
+        self._engines = {address.name: self._connect(address) for address in addresses}
+        self._retired: list[_Engine] = []
+
+    @property
+    def routes(self) -> list[EngineRoute]:
+        """The ways to the engines, in the order of the settings."""
+        return [engine.route for engine in self._engines.values()]
+
+    @property
+    def standings(self) -> list[Standing]:
+        """How the engines stand, in the order of the settings."""
+        return [engine.check.standing for engine in self._engines.values()]
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._started = True
+        for engine in self._engines.values():
+            engine.start()
+
+    def stop(self) -> None:
+        """Stop watching."""
+        for engine in self._engines.values():
+            engine.stop()
+
+    def close(self) -> None:
+        """Close every connection, those of engines that are no longer ours too."""
+        for engine in (*self._engines.values(), *self._retired):
+            engine.pool.close()
+            engine.watch_pool.close()
+
+    def adopt(self, addresses: tuple[EngineAddress, ...], settings: UpstreamSettings) -> None:
+        """Reach these engines from now on; calls to others go on to their end.
+
+        An engine that is where it was keeps its connections, but not those made with other certificates.
+        """
+        self._settings = settings
+        before, self._engines = self._engines, {}
+        for address in addresses:
+            known = before.pop(address.name, None)
+            if known is not None and known.address.place == address.place:
+                for pool in (known.pool, known.watch_pool):
+                    pool.adopt(settings, address.ssl, address.server_name)
+                self._engines[address.name] = known._replace(address=address)
+                continue
+            if known is not None:
+                self._retire(known)
+            self._engines[address.name] = fresh = self._connect(address)
+            if self._started:
+                fresh.start()
+        for engine in before.values():
+            self._retire(engine)
+
+    def _retire(self, engine: _Engine) -> None:
+        """Keep it while calls to it are under way: attempts hold on to its pool."""
+        engine.stop()
+        engine.watch_pool.close()
+        self._retired = [old for old in self._retired if old.pool.open]
+        self._retired.append(engine)
+
+    def _connect(self, address: EngineAddress) -> _Engine:
+        pool, watch_pool = _pool(address, self._settings), _pool(address, self._settings)
+        base, name = address.base_path.encode(), address.name
+        watch = EngineWatch(name, watch_pool, self._driver, self._clock, target=base + b"/metrics")
+        page = address.health
+        settings = replace(HEALTH, target=None if page is None else base + page.encode())
+        alone = partial(self._is_alone, name)
+        check = HealthCheck(name, watch_pool, self._driver, self._clock, settings, alone)
+        check.listen(pool)
+        ways: Upstream = MeteredUpstream(pool, name, self._driver) if address.metered else pool
+        return _Engine(address, pool, watch_pool, watch, check, ways)
+
+    def _is_alone(self, name: str) -> bool:
+        """Return whether no other engine takes work."""
+        return not any(
+            engine.check.health.takes_work for other, engine in self._engines.items() if other != name
+        )
+
+
+def _pool(address: EngineAddress, settings: UpstreamSettings) -> UpstreamPool:
+    return UpstreamPool(
+        address.host, address.port, settings=settings, ssl=address.ssl, server_name=address.server_name
+    )
+
+
+async def ask_engine(address: EngineAddress, within_s: float = 2.0) -> Gauges:
+    """Read an engine's gauges and the size of its KV cache once; all unknown when it does not answer in time."""
+    pool = _pool(address, UpstreamSettings(connect_s=within_s))
+    try:
+        return await discover(pool, address.base_path.encode() + b"/metrics", within_s)
+    finally:
+        pool.close()

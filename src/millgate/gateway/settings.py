@@ -1,0 +1,108 @@
+"""What the gateway is told, as plain values: it reads no configuration file."""
+
+import ssl as tls
+from dataclasses import dataclass, field
+from typing import Self
+from urllib.parse import urlsplit
+
+from millgate.gateway.tls import TlsFiles, engine_context
+from millgate.observe.eyes import EyesSettings
+from millgate.runtime.callers import CallerSettings
+from millgate.runtime.upstream import UpstreamSettings
+from millgate.servers.http import DoorSettings
+from millgate.servers.http1 import ServerLimits
+from millgate.servers.line import LineSettings
+
+DEFAULT_BYTE_BUDGET = 256_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAddress:
+    """Where one engine listens; `name` is the core's name for it, `base_path` stands before `/v1/...`.
+
+    `server_name` is what its certificate must be for, by default `host`; `api_key` replaces clients' credentials.
+    `health` is the path of its health page, None where requests alone shall tell how it is. Of a `metered` one, a
+    provider's account, the limits are read off its answers, and nothing but requests is sent there.
+    """
+
+    name: str
+    host: str
+    port: int
+    base_path: str = ""
+    ssl: tls.SSLContext | None = None
+    server_name: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    health: str | None = "/health"
+    metered: bool = False
+
+    @property
+    def place(self) -> tuple[str, int, str, bool, str | None]:
+        """Return what makes it the same server: its credentials and certificates may change."""
+        return self.host, self.port, self.base_path, self.ssl is not None, self.health
+
+    @classmethod
+    def from_url(
+        cls,
+        name: str,
+        url: str,
+        *,
+        files: TlsFiles | None = None,
+        server_name: str | None = None,
+        api_key: str | None = None,
+        health: str | None = "/health",
+        metered: bool = False,
+    ) -> Self:
+        """Read `http[s]://host[:port][/base][/v1]`; ValueError says what is wrong, TlsError which file."""
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ValueError(f"{url!r} is not an address: write http://host:port")
+        secure = parts.scheme == "https"
+        # People write the base address as the SDKs want it, with the /v1 that every path here begins with.
+        base_path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
+        context = engine_context(files or TlsFiles()) if secure else None
+        port = parts.port or (443 if secure else 80)
+        return cls(name, parts.hostname, port, base_path, context, server_name, api_key, health, metered)
+
+
+@dataclass(frozen=True, slots=True)
+class AdminAddress:
+    """Where the admin door listens, and what it asks for."""
+
+    host: str = "127.0.0.1"
+    port: int = 8081
+    token: str | None = None
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LineAddress:
+    """Where the line door listens; with `metrics` the admin door shows its `heptamini_*` numbers beside our own."""
+
+    host: str = "127.0.0.1"
+    port: int = 7777
+    door: LineSettings = field(default_factory=LineSettings)
+    ssl: tls.SSLContext | None = field(default=None, compare=False)
+    metrics: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """Addresses, bounds and deadlines of one gateway process; port 0 takes any free one.
+
+    `ssl` is the context for clients, None for plain HTTP; `callers` says who may ask. `drain_grace_s` is how long running streams may go on after SIGTERM. `admin` None opens no admin
+    door, `line` None no line door.
+    """
+
+    engines: tuple[EngineAddress, ...]
+    host: str = "127.0.0.1"
+    port: int = 8080
+    ssl: tls.SSLContext | None = None
+    callers: CallerSettings = field(default_factory=CallerSettings)
+    admin: AdminAddress | None = None
+    line: LineAddress | None = None
+    door: DoorSettings = field(default_factory=DoorSettings)
+    server: ServerLimits = field(default_factory=ServerLimits)
+    upstream: UpstreamSettings = field(default_factory=UpstreamSettings)
+    byte_budget: int = DEFAULT_BYTE_BUDGET
+    drain_grace_s: float = 30.0
+    eyes: EyesSettings = field(default_factory=EyesSettings)

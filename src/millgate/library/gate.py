@@ -1,0 +1,323 @@
+"""A gate in your own program: at most so many at once, a bounded queue, and a refusal that says when to come back.
+
+    gate = millgate.Gate(max_inflight=4)
+
+    async with gate.slot(tokens=1200):
+        ...
+
+It is the governor of the gateway with one lane and one engine, your program. A slot's work is measured whole, so
+`deadline_s` is when it must be *finished*, and `max_wait_s` how long it may wait to begin.
+"""
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Callable
+from contextlib import aclosing
+from functools import wraps
+from hashlib import blake2b
+from types import TracebackType
+from typing import Any, Final, ParamSpec, Self, TypeVar, cast
+
+from millgate.core.decisions import Admit, Yield
+from millgate.core.events import Arrived, ClientGone, Draining, Failed, Finished, FirstToken, Released
+from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
+from millgate.core.sizing.prompt_bytes import PRIOR_BYTES_PER_TOKEN
+from millgate.core.snapshot import Snapshot
+from millgate.core.words import DeadlineFrom, FailureKind, Reason, Sent
+from millgate.library.turnstile import Turnstile
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_NO_DEADLINE_S: Final = 86_400.0
+"""A day: longer than anything that is held."""
+_HANGUPS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
+
+
+class Yielded(Exception):  # noqa: N818 - it is an answer, not an error: "not now"
+    """The gate said no: come back in `retry_after_s`, or, where `retry` is False, do not come back."""
+
+    def __init__(self, reason: Reason, retry_after_s: float, retry: bool) -> None:
+        super().__init__(reason, retry_after_s, retry)
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+        self.retry = retry
+
+    def __str__(self) -> str:
+        advice = f"come back in {self.retry_after_s:.1f} s" if self.retry else "coming back is of no use"
+        return f"{self.reason}: {advice}"
+
+
+class Gate:
+    """At most `max_inflight` slots at once; the others wait within bounds or are refused.
+
+    `max_tokens` bounds the tokens of all running slots (a slot that is larger alone runs alone). `max_queue` bounds
+    how many wait (None: whoever can begin within `max_wait_s`; 0: nobody). `deadline_s` refuses what cannot be
+    finished by then. `expected_s` is how long a slot is believed to take before any was seen. For threads and for
+    any number of asyncio loops.
+    """
+
+    def __init__(
+        self,
+        max_inflight: int,
+        *,
+        max_tokens: int | None = None,
+        max_queue: int | None = None,
+        max_wait_s: float | None = 10.0,
+        deadline_s: float | None = None,
+        expected_s: float = 1.0,
+        name: str = "here",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        _check("max_inflight", max_inflight, 1)
+        _check("max_tokens", max_tokens, 1)
+        _check("max_queue", max_queue, 0)
+        _check("max_wait_s", max_wait_s, 0)
+        _check("deadline_s", deadline_s, 0)
+        lane = LaneSettings(
+            name=name,
+            ttft_slo_s=deadline_s or _NO_DEADLINE_S,
+            deadline_s=deadline_s or _NO_DEADLINE_S,
+            deadline_from=DeadlineFrom.FIRST_ATTEMPT if deadline_s else DeadlineFrom.ATTEMPT,
+            max_queue=max_queue,
+            max_wait_s=max_wait_s,
+        )
+        # All of a slot's time is time to its one token: the core learns it as a line over the tokens at work.
+        prior = ServicePrior(
+            ttft_base_s=expected_s,
+            ttft_per_token_s=0.0,
+            tpot_base_s=0.0,
+            tpot_per_stream_s=0.0,
+            certain=True,
+        )
+        engine = EngineSettings(name, max_inflight, prefill_tokens=max_tokens, prior=prior)
+        self._turnstile = Turnstile(Settings((lane,), (engine,)), clock)
+
+    def slot(
+        self,
+        *,
+        tokens: int = 1,
+        tenant: str = "",
+        key: bytes | str | None = None,
+        max_wait_s: float | None = None,
+        time_allowed_s: float | None = None,
+    ) -> "Slot":
+        """Return one piece of work to be put into a `with` or an `async with`.
+
+        Entering runs, waits, or raises Yielded. `tenant` shares the line fairly. Give the same `key` when the same
+        work comes back after a refusal: it then keeps its place. `max_wait_s` and `time_allowed_s` (until finished)
+        only shorten what the gate allows.
+        """
+        _check("tokens", tokens, 1)
+        return Slot(self._turnstile, tokens, tenant, key, max_wait_s, time_allowed_s)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Decorate a function, coroutine function or async generator: every call takes a slot of one token."""
+        return self.limit()(function)
+
+    def limit(
+        self, *, tokens: int | Callable[..., int] = 1, tenant: str = ""
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Decorate a function: every call takes a slot; `tokens` may be computed from the call's arguments."""
+
+        def slot_for(*args: Any, **kwargs: Any) -> Slot:
+            return self.slot(tokens=tokens(*args, **kwargs) if callable(tokens) else tokens, tenant=tenant)
+
+        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+            return cast("Callable[P, R]", _wrapped(function, slot_for))
+
+        return decorate
+
+    def snapshot(self) -> Snapshot:
+        """Return the gate's numbers as they are now."""
+        return self._turnstile.snapshot()
+
+    @property
+    def inflight(self) -> int:
+        """How many slots run now."""
+        return self._turnstile.snapshot().engines[0].running
+
+    @property
+    def waiting(self) -> int:
+        """How many wait now."""
+        return self._turnstile.snapshot().lanes[0].held
+
+    def drain(self) -> None:
+        """Refuse everybody who waits or comes from now on; what runs goes on."""
+        self._turnstile.post(Draining())
+
+
+class Slot:
+    """One piece of work at a gate; enter it once, with `with` or `async with`.
+
+    An exception that leaves the block counts as a failure, a cancellation as a client that left.
+    """
+
+    def __init__(
+        self,
+        turnstile: Turnstile,
+        tokens: int,
+        tenant: str,
+        key: bytes | str | None,
+        max_wait_s: float | None,
+        time_allowed_s: float | None,
+    ) -> None:
+        self._turnstile = turnstile
+        self._number = turnstile.next_attempt()
+        self._arrival = Arrived(
+            self._number,
+            tenant=tenant,
+            prompt_bytes=round(tokens * PRIOR_BYTES_PER_TOKEN),
+            max_tokens=1,
+            time_allowed_s=time_allowed_s,
+            max_wait_s=max_wait_s,
+            fingerprint=None if key is None else lambda: _digest(key),
+        )
+        self._entered = False
+        self._failed = False
+        self.waited_s = 0.0
+        """How long it waited before it ran."""
+
+    # ---- synchronous
+
+    def __enter__(self) -> Self:
+        told = threading.Event()
+        turn = _Turn(told.set)
+        self._ask(turn)
+        try:
+            while turn.decision is None:
+                if not told.wait(self._turnstile.wake_in_s()):
+                    self._turnstile.tick()
+        except BaseException:
+            self._abandon()
+            raise
+        return self._take(turn.decision)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._leave(error)
+
+    # ---- asynchronous
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        told = asyncio.Event()
+        turn = _Turn(lambda: loop.call_soon_threadsafe(told.set))
+        self._ask(turn)
+        try:
+            while turn.decision is None:
+                await _wait(told, self._turnstile.wake_in_s())
+                self._turnstile.tick()
+        except BaseException:
+            self._abandon()
+            raise
+        return self._take(turn.decision)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._leave(error)
+
+    # ---- both
+
+    def fail(self) -> None:
+        """Count this work as failed although no exception leaves the block."""
+        self._failed = True
+
+    def _ask(self, turn: "_Turn") -> None:
+        if self._entered:
+            raise RuntimeError("a slot can be entered once; ask the gate for another")
+        self._entered = True
+        self._turnstile.ask(self._arrival, turn)
+
+    def _take(self, decision: Admit | Yield) -> Self:
+        if isinstance(decision, Yield):
+            raise Yielded(decision.reason, decision.retry_after_s, decision.retry)
+        self.waited_s = decision.waited_s
+        return self
+
+    def _abandon(self) -> None:
+        """Who asked is gone, perhaps in the very moment of the admission."""
+        self._turnstile.forget(self._number)
+        self._turnstile.post(ClientGone(self._number), Released(self._number))
+
+    def _leave(self, error: BaseException | None) -> None:
+        number = self._number
+        if isinstance(error, _HANGUPS):
+            self._turnstile.post(ClientGone(number), Released(number))
+        elif error is not None or self._failed:
+            self._turnstile.post(Failed(number, FailureKind.BROKEN, Sent.REQUEST), Released(number))
+        else:
+            self._turnstile.post(FirstToken(number), Finished(number, output_tokens=1), Released(number))
+
+
+class _Turn:
+    """Remembers the answer and wakes whoever waits for it."""
+
+    __slots__ = ("decision", "wake")
+
+    def __init__(self, wake: Callable[[], object]) -> None:
+        self.decision: Admit | Yield | None = None
+        self.wake = wake
+
+    def decided(self, decision: Admit | Yield) -> None:
+        """Take note, then wake."""
+        self.decision = decision
+        self.wake()
+
+
+async def _wait(told: asyncio.Event, within_s: float | None) -> None:
+    try:
+        async with asyncio.timeout(within_s):
+            await told.wait()
+    except TimeoutError:
+        return
+
+
+def _wrapped(function: Callable[..., Any], slot_for: Callable[..., Slot]) -> Callable[..., Any]:
+    """Return the function with a slot around every call, in the function's own colour."""
+    if inspect.isasyncgenfunction(function):
+
+        @wraps(function)
+        async def stream(*args: Any, **kwargs: Any) -> Any:
+            async with slot_for(*args, **kwargs), aclosing(function(*args, **kwargs)) as items:
+                async for item in items:
+                    yield item
+
+        return stream
+    if inspect.iscoroutinefunction(function):
+
+        @wraps(function)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            async with slot_for(*args, **kwargs):
+                return await function(*args, **kwargs)
+
+        return call
+    if inspect.isgeneratorfunction(function):
+        raise TypeError(f"{function.__qualname__} is a generator: use `with gate.slot()` inside it")
+
+    @wraps(function)
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        with slot_for(*args, **kwargs):
+            return function(*args, **kwargs)
+
+    return plain
+
+
+def _digest(key: bytes | str) -> int:
+    data = key.encode() if isinstance(key, str) else key
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
+
+
+def _check(name: str, value: float | None, least: int) -> None:
+    if value is not None and value < least:
+        raise ValueError(f"{name} is {value}, the least is {least}")

@@ -1,0 +1,92 @@
+"""The governor for threads and loops at once: one lock, no thread of its own, no timer.
+
+`runtime.driver` belongs to one event loop. Inside somebody's program there may be several loops and plain threads,
+so here every caller takes the lock for the microseconds of one decision. Nobody needs to be woken by a clock:
+whoever waits sleeps no longer than until the core's next wake and ticks then, which also decides about the others.
+"""
+
+import threading
+from collections.abc import Callable
+from itertools import count
+from typing import Protocol
+
+from millgate.core.decisions import Admit, Decision, Explanation, Yield
+from millgate.core.events import Arrived, Event, Tick
+from millgate.core.settings import Settings
+from millgate.core.snapshot import Snapshot
+from millgate.wiring.governor import build_governor
+
+
+class Waiter(Protocol):
+    """Who asked; told once, from any thread, while the lock is held: it must only take note."""
+
+    def decided(self, decision: Admit | Yield) -> None:
+        """This is the answer."""
+
+
+class Turnstile:
+    """Feeds events to a governor of its own and hands each admission or refusal to who asked for it."""
+
+    def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._governor = build_governor(settings, clock())
+        self._waiters: dict[int, Waiter] = {}
+        self.next_attempt = count(1).__next__
+        """Returns a number that no other attempt at this turnstile has."""
+
+    def ask(self, arrival: Arrived, waiter: Waiter) -> None:
+        """Ask for a permit; the waiter is told, at once or later."""
+        with self._lock:
+            self._waiters[arrival.attempt] = waiter
+            self._step(arrival)
+
+    def post(self, *events: Event) -> None:
+        """Tell the core what has happened."""
+        with self._lock:
+            for event in events:
+                self._step(event)
+
+    def forget(self, attempt: int) -> None:
+        """Tell this attempt's waiter nothing more."""
+        with self._lock:
+            self._waiters.pop(attempt, None)
+
+    def tick(self) -> None:
+        """Let the core do what is due."""
+        with self._lock:
+            self._catch_up(self._clock())
+
+    def wake_in_s(self) -> float | None:
+        """Return in how many seconds `tick` is due, None when nothing falls due by itself."""
+        with self._lock:
+            wake = self._governor.next_wake()
+        # At least a millisecond: a sleep that ends early would only be begun again.
+        return None if wake is None else max(0.001, wake - self._clock())
+
+    def snapshot(self) -> Snapshot:
+        """Return the core's numbers as they are now."""
+        with self._lock:
+            return self._governor.snapshot(self._clock())
+
+    def explain(self, arrival: Arrived) -> Explanation:
+        """Return what this arrival would get now; changes nothing."""
+        with self._lock:
+            return self._governor.explain(arrival, self._clock())
+
+    def _step(self, event: Event) -> None:
+        now = self._clock()
+        self._catch_up(now)
+        self._tell(self._governor.handle(event, now))
+
+    def _catch_up(self, now: float) -> None:
+        wake = self._governor.next_wake()
+        if wake is not None and wake <= now:
+            self._tell(self._governor.handle(Tick(), now))
+
+    def _tell(self, decisions: tuple[Decision, ...]) -> None:
+        for decision in decisions:
+            if isinstance(decision, Admit | Yield):
+                waiter = self._waiters.pop(decision.attempt, None)
+                if waiter is not None:
+                    waiter.decided(decision)

@@ -1,0 +1,78 @@
+"""Everything that watches a gateway's attempts, built together: distributions, recorded decisions, the log."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from millgate.observe.attempt_log import AttemptLog
+from millgate.observe.refusals import Refusals
+from millgate.observe.retelling import ToldAttempt, retell
+from millgate.observe.ring import KEPT_ATTEMPTS, Ring
+from millgate.observe.traffic import Traffic
+from millgate.observe.traffic_records import TrafficSnapshot
+from millgate.observe.witness import Defer, Witness
+
+
+@dataclass(frozen=True, slots=True)
+class EyesSettings:
+    """`log_attempts` is a file, `-` for standard output, None for no log; `kept_attempts` 0 keeps none for `why`."""
+
+    log_attempts: str | None = None
+    kept_attempts: int = KEPT_ATTEMPTS
+
+
+class Eyes:
+    """Watches through `witness`, an observer of the driver, until `close`; raises OSError where the log cannot be opened.
+
+    `boot` begins the ids that the door makes, `first_lane` takes what names none, `tenants` are the configured ones.
+    `ring` and `refusals` are current after `settle`, which `defer` has called within a tenth of a second; without it the
+    last attempt before a silence is read, and logged, when somebody looks or something happens.
+    """
+
+    def __init__(
+        self,
+        settings: EyesSettings,
+        *,
+        boot: str = "",
+        first_lane: str = "",
+        tenants: Iterable[str] = (),
+        defer: Defer | None = None,
+    ) -> None:
+        names = tuple(tenants)
+        path = settings.log_attempts
+        self._traffic = Traffic(names)
+        self.ring = Ring(boot, settings.kept_attempts)
+        self.refusals = Refusals()
+        self._log = (
+            AttemptLog(path, boot=boot, first_lane=first_lane, tenants=names) if path is not None else None
+        )
+        self.witness = Witness(self.ring, self._traffic, self.refusals, self._log, first_lane, defer)
+        self.settle = self.witness.settle
+        """Does the books of everything that has been seen."""
+
+    @property
+    def lines_dropped(self) -> int:
+        """How many lines of the log were lost."""
+        return 0 if self._log is None else self._log.dropped
+
+    def traffic(self) -> TrafficSnapshot:
+        """Return the distributions as they are now."""
+        self.settle()
+        return self._traffic.read()
+
+    def why(self, wanted: str) -> list[ToldAttempt]:
+        """Return what was decided about the attempts under this id, newest first, in sentences; none when not kept."""
+        self.settle()
+        epoch_offset_s = time.time() - time.monotonic()
+        return [retell(recorded, epoch_offset_s) for recorded in self.ring.find(wanted)]
+
+    def reopen(self) -> None:
+        """Open the log's file anew: its old name may have been moved away."""
+        if self._log is not None:
+            self._log.reopen()
+
+    def close(self) -> None:
+        """Write what waits, within about a second, and stop."""
+        self.settle()
+        if self._log is not None:
+            self._log.close()

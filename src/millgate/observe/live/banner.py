@@ -1,0 +1,152 @@
+"""One sentence that answers: is it overloaded, where, since when, and what does the gate do about it?
+
+Pure: the same situation gives the same sentence. The worst thing that is true is said first, with the numbers that
+make it so; a rule that refuses somebody (a quota) is no overload and only follows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from millgate.core.words import Reason
+from millgate.observe.live.phrases import percent, seconds
+from millgate.observe.refusals import OVERLOAD_REASONS
+
+
+class Level(StrEnum):
+    """How bad it is, from calm to down; the page shows each by its own colour and its own shape."""
+
+    CALM = "calm"
+    BUSY = "busy"
+    WARNED = "warned"
+    OVERLOADED = "overloaded"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True)
+class LaneWait:
+    """What a newcomer to this lane would wait, against the lane's deadline; `held` attempts wait already."""
+
+    lane: str
+    held: int
+    wait_s: float
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Everything that the sentence is made of.
+
+    `arrived` and `refused` count attempts of the last seconds. `now`, `refusing_since` and `warned_since` are
+    seconds since the epoch; the first is None while nobody is refused for want of capacity, the second while no
+    alarm is raised (`warning` is its evidence in words). `hints_s` are the shortest and longest hint handed out.
+    """
+
+    now: float
+    lanes: tuple[LaneWait, ...]
+    engines_up: int
+    engines: int
+    running: int
+    limit: int
+    arrived: int
+    refused: Mapping[Reason, int] = field(default_factory=dict)
+    refusing_since: float | None = None
+    hints_s: tuple[float, float] | None = None
+    warning: str = ""
+    warned_since: float | None = None
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Banner:
+    """The sentence and how bad it is."""
+
+    level: Level
+    text: str
+
+
+def banner(situation: Situation) -> Banner:
+    """Return the sentence for this situation."""
+    if situation.draining:
+        return Banner(Level.DOWN, f"Draining: {_still(situation.running)}, nothing new is let in")
+    if not situation.engines_up:
+        return Banner(Level.DOWN, "Down: no engine answers, every request is refused")
+    if situation.refusing_since is not None:
+        return Banner(Level.OVERLOADED, _overloaded(situation, situation.refusing_since))
+    if situation.warned_since is not None:
+        since = _since(situation.warned_since, situation.now)
+        return Banner(Level.WARNED, f"Overload is coming, seen {since}: {situation.warning}")
+    text = _busy(situation)
+    level = Level.BUSY if text else Level.CALM
+    parts = [text or "Calm", *_rules(situation), *_down(situation)]
+    return Banner(level, "; ".join(parts))
+
+
+def _overloaded(situation: Situation, since: float) -> str:
+    parts = [_refused(situation) or "refusals have just stopped"]
+    full = situation.running >= situation.limit
+    parts.append("engines full" if full else f"{situation.running} of {situation.limit} streams in use")
+    parts += _waits(situation)
+    if situation.hints_s is not None:
+        parts.append(_hints(*situation.hints_s))
+    parts += [*_rules(situation), *_down(situation)]
+    return f"Overloaded since {_since(since, situation.now)}: {'; '.join(parts)}"
+
+
+def _refused(situation: Situation) -> str:
+    """Say the share refused for want of capacity, by its two most frequent reasons."""
+    counts = [(reason, count) for reason, count in situation.refused.items() if count]
+    overload = sorted(
+        ((reason, count) for reason, count in counts if reason in OVERLOAD_REASONS), key=lambda each: -each[1]
+    )
+    # Refused out of the queue may have arrived before these seconds: never say more than all.
+    arrived = max(situation.arrived, sum(count for _, count in overload))
+    said = [f"{percent(count / arrived)} refused as {reason.value}" for reason, count in overload[:2]]
+    return ", ".join(said)
+
+
+def _busy(situation: Situation) -> str:
+    if waits := _waits(situation):
+        return f"Busy: {waits[0]}"
+    return "Busy: engines full, nothing waits" if 0 < situation.limit <= situation.running else ""
+
+
+def _waits(situation: Situation) -> list[str]:
+    """Name the lane that is nearest to its deadline, if anything waits."""
+    waiting = [lane for lane in situation.lanes if lane.held]
+    if not waiting:
+        return []
+    worst = max(waiting, key=lambda lane: lane.wait_s / lane.deadline_s if lane.deadline_s > 0.0 else 0.0)
+    return [f"{worst.lane} waits {seconds(worst.wait_s)} of {seconds(worst.deadline_s)}"]
+
+
+def _rules(situation: Situation) -> list[str]:
+    """Say what was refused by a rule and not for want of capacity."""
+    arrived = max(situation.arrived, 1)
+    return [
+        f"{percent(min(1.0, count / arrived))} refused as {reason.value}"
+        for reason, count in situation.refused.items()
+        if count and reason not in OVERLOAD_REASONS
+    ]
+
+
+def _down(situation: Situation) -> list[str]:
+    down = situation.engines - situation.engines_up
+    return [f"{down} of {situation.engines} engines down"] if down else []
+
+
+def _hints(shortest_s: float, longest_s: float) -> str:
+    shortest, longest = seconds(shortest_s), seconds(longest_s)
+    if shortest == longest:
+        return f"hints {longest}"
+    same_unit = shortest.split()[1] == longest.split()[1]
+    return f"hints {shortest.split()[0] if same_unit else shortest}-{longest}"
+
+
+def _since(at: float, now: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%H:%M:%S} UTC ({seconds(max(0.0, now - at))})"
+
+
+def _still(running: int) -> str:
+    return "1 request still runs" if running == 1 else f"{running} requests still run"

@@ -1,0 +1,310 @@
+"""Snapshot to picture: the one place that knows which number of the core stands where on the page.
+
+A new field of the snapshot needs one line in a record of `picture`, one here, and one in the page. Rates are
+differences of counts over the last five to ten seconds.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import isfinite, sqrt
+from typing import Final, NamedTuple
+
+from millgate.core.decisions import Admit, Explanation, Hold, Yield
+from millgate.core.events import Arrived
+from millgate.core.snapshot import (
+    Alarm,
+    EngineSnapshot,
+    LaneSnapshot,
+    PoolSnapshot,
+    SloReading,
+    Snapshot,
+    WarningReading,
+)
+from millgate.observe.eyes import Eyes
+from millgate.observe.live.banner import Banner, LaneWait, Situation, banner
+from millgate.observe.live.phrases import seconds
+from millgate.observe.live.picture import (
+    AlarmPicture,
+    EnginePicture,
+    LanePicture,
+    ObjectivePicture,
+    Picture,
+    PoolPicture,
+    ReturnsPicture,
+    SignalsPicture,
+    TenantPicture,
+)
+from millgate.observe.live.rates import arrived_between, rates_between, refused_between
+from millgate.observe.live.recent import DecisionFilter, DecisionRow, Recent
+from millgate.observe.live.trail import EVERY_S, Trail, TrailPoint
+from millgate.observe.traffic import NOBODY, OTHER
+from millgate.observe.traffic_records import EngineTraffic, TenantTraffic, TrafficSnapshot
+
+RATES_OVER_S: Final = EVERY_S
+"""Counts are compared with those of the newest snapshot that is at least so old; it is at most twice as old."""
+MOST_ROWS: Final = 40
+"""Decisions in one frame; the rest of what is kept is asked for with a filter."""
+MOST_TENANTS: Final = 50
+"""Tenants in one frame: those with the most attempts."""
+_CORE_NAMES: Final = {"": NOBODY, "others": OTHER}
+"""What the core and the observers call those without a name of their own."""
+_PROBE_BYTES: Final = 1000
+"""What a newcomer would be told is asked for a small chat request, the default of `/api/explain`."""
+
+
+class Sources(NamedTuple):
+    """What a picture is made from; every callable is quick and changes nothing.
+
+    `wall` gives seconds since the epoch: the core's own time means nothing to people.
+    """
+
+    snapshot: Callable[[], Snapshot]
+    explain: Callable[[Arrived], Explanation]
+    eyes: Eyes
+    trail: Trail
+    wall: Callable[[], float]
+
+
+class _Instant(NamedTuple):
+    """What one picture compares, and what turns core seconds into seconds since the epoch."""
+
+    now: Snapshot
+    before: Snapshot
+    long_before: Snapshot
+    traffic: TrafficSnapshot
+    epoch: float
+
+
+class Painter:
+    """Makes pictures from what the core knows and its observers have seen."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._recent = Recent(sources.eyes.ring)
+
+    def paint(self) -> Picture:
+        """Return the picture of this instant."""
+        trail = self._sources.trail
+        snapshot = self._sources.snapshot()
+        trail.mark(snapshot)
+        instant = _Instant(
+            snapshot,
+            trail.before(snapshot.now, RATES_OVER_S),
+            trail.before(snapshot.now, 2 * RATES_OVER_S),
+            self._sources.eyes.traffic(),
+            self._sources.wall() - snapshot.now,
+        )
+        lanes = tuple(self._lane(lane, instant) for lane in snapshot.lanes)
+        return Picture(
+            at=instant.epoch + snapshot.now,
+            banner=self._banner(instant, lanes),
+            rates=rates_between(instant.before, snapshot),
+            lanes=lanes,
+            pools=tuple(_pool(pool, instant.epoch) for pool in snapshot.pools),
+            cleared=_alarm(*trail.cleared, instant.epoch) if trail.cleared else None,
+            engines=_engines(snapshot.engines, instant.traffic.engines),
+            returns=_returns(snapshot),
+            tenants=_tenants(instant.traffic.tenants, snapshot),
+            models=instant.traffic.models,
+            good_output_tokens=snapshot.good_output_tokens,
+            wasted_output_tokens=snapshot.wasted_output_tokens,
+            decisions=self._rows(snapshot, MOST_ROWS, DecisionFilter(), instant.epoch),
+            trail=_on_wall(trail.newest, instant.epoch) if trail.newest else None,
+        )
+
+    def history(self) -> tuple[TrailPoint, ...]:
+        """Return the last ten minutes, oldest first, in seconds since the epoch."""
+        epoch = self._sources.wall() - self._sources.snapshot().now
+        return tuple(_on_wall(point, epoch) for point in self._sources.trail.points)
+
+    def recall(self) -> Iterator[None]:
+        """Read what was decided before anybody looked, a little at a time.
+
+        Gone through before `decisions`, with other work in between, it keeps that from taking long.
+        """
+        now = self._sources.snapshot().now
+        self._sources.eyes.settle()
+        while self._recent.recall(now):
+            yield
+
+    def decisions(self, most: int, wanted: DecisionFilter) -> tuple[DecisionRow, ...]:
+        """Return up to `most` of the kept decisions that are wanted, newest first, in seconds since the epoch."""
+        snapshot = self._sources.snapshot()
+        self._sources.eyes.settle()
+        return self._rows(snapshot, most, wanted, self._sources.wall() - snapshot.now)
+
+    def _rows(
+        self, snapshot: Snapshot, most: int, wanted: DecisionFilter, epoch: float
+    ) -> tuple[DecisionRow, ...]:
+        lanes = [lane.name for lane in snapshot.lanes]
+        return self._recent.rows(most, wanted, lanes, snapshot.now, epoch)
+
+    def _lane(self, lane: LaneSnapshot, instant: _Instant) -> LanePicture:
+        told = self._sources.explain(Arrived(0, lane=lane.name, prompt_bytes=_PROBE_BYTES))
+        trend, acceleration = _trend(lane.name, instant)
+        return LanePicture(
+            name=lane.name,
+            held=lane.held,
+            held_tokens=lane.held_tokens,
+            oldest_held_s=lane.oldest_held_s,
+            expected_wait_s=lane.expected_wait_s,
+            deadline_s=told.deadline - told.first_seen,
+            newcomer=_told(told.decision),
+            running=lane.running,
+            other_running=sum([other.running for other in instant.now.lanes]) - lane.running,
+            stream_limit=_stream_limit(instant.now),
+            headroom=lane.headroom,
+            window_s=_window_s(lane.name, instant.traffic),
+            rates=rates_between(instant.before, instant.now, lane.name),
+            little=lane.little,
+            trend_per_s=trend,
+            acceleration_per_s2=acceleration,
+            objective=_objective(lane.slo),
+        )
+
+    def _banner(self, instant: _Instant, lanes: tuple[LanePicture, ...]) -> Banner:
+        snapshot, refusals, epoch = instant.now, self._sources.eyes.refusals, instant.epoch
+        alarms = [pool.alarm for pool in snapshot.pools if pool.alarm is not None]
+        first = min(alarms, key=lambda alarm: alarm.since, default=None)
+        up = [engine for engine in snapshot.engines if engine.up]
+        situation = Situation(
+            now=epoch + snapshot.now,
+            lanes=tuple(
+                LaneWait(each.name, each.held, each.expected_wait_s, each.deadline_s) for each in lanes
+            ),
+            engines_up=len(up),
+            engines=len(snapshot.engines),
+            running=sum([engine.running for engine in up]),
+            limit=_stream_limit(snapshot),
+            arrived=arrived_between(instant.before, snapshot),
+            refused=refused_between(instant.before, snapshot),
+            refusing_since=epoch + refusals.refusing_since if refusals.is_refusing(snapshot.now) else None,
+            hints_s=refusals.hints(snapshot.now),
+            warning=first.words if first else "",
+            warned_since=epoch + first.since if first else None,
+            draining=snapshot.draining,
+        )
+        return banner(situation)
+
+
+def _trend(lane: str, instant: _Instant) -> tuple[float, float]:
+    """Return how fast a lane's attempts in the house (held and running) grow, and how fast that grows.
+
+    Differences of the last two steps of the trail, per second and per second squared; 0 until there are two.
+    """
+    first, middle, last = instant.long_before, instant.before, instant.now
+    early_s, late_s = middle.now - first.now, last.now - middle.now
+    if late_s <= 0.0:
+        return 0.0, 0.0
+    late = (_in_house(last, lane) - _in_house(middle, lane)) / late_s
+    if early_s <= 0.0:
+        return late, 0.0
+    early = (_in_house(middle, lane) - _in_house(first, lane)) / early_s
+    return late, (late - early) / (0.5 * (early_s + late_s))
+
+
+def _in_house(snapshot: Snapshot, lane: str) -> int:
+    return sum([each.held + each.running for each in snapshot.lanes if each.name == lane])
+
+
+def _told(decision: Admit | Hold | Yield) -> str:
+    if isinstance(decision, Admit):
+        return f"runs at once, first token in {seconds(decision.expected_ttft_s)}"
+    if isinstance(decision, Hold):
+        return f"waits {seconds(decision.expected_wait_s)} at place {decision.place}"
+    hint = f", hint {seconds(decision.retry_after_s)}" if decision.retry else ", not to come back"
+    return f"refused as {decision.reason.value}{hint}"
+
+
+def _objective(slo: SloReading) -> ObjectivePicture:
+    return ObjectivePicture(
+        answers=slo.short.answers,
+        good_share=slo.short.good_share,
+        long_answers=slo.long.answers,
+        long_good_share=slo.long.good_share,
+        ttft_p95_s=slo.ttft.p95 if slo.ttft else None,
+        tpot_p95_s=slo.tpot.p95 if slo.tpot else None,
+        is_burning=slo.is_burning,
+        advice=slo.advice,
+    )
+
+
+def _pool(pool: PoolSnapshot, epoch: float) -> PoolPicture:
+    alarm = None if pool.alarm is None else _alarm(pool.alarm, pool.alarm.since, epoch)
+    return PoolPicture(pool.engines, _signals(pool.warning), alarm)
+
+
+def _signals(warning: WarningReading) -> SignalsPicture:
+    return SignalsPicture(
+        load=warning.load,
+        calm_load=warning.calm_load,
+        occupancy=warning.occupancy,
+        trend=warning.trend,
+        acceleration=warning.acceleration,
+        backlog_s=warning.backlog_s,
+        time_to_full_s=warning.time_to_full_s if isfinite(warning.time_to_full_s) else None,
+    )
+
+
+def _alarm(alarm: Alarm, since: float, epoch: float) -> AlarmPicture:
+    return AlarmPicture(alarm.signal.value, alarm.words, epoch + since)
+
+
+def _window_s(lane: str, traffic: TrafficSnapshot) -> float | None:
+    return next((each.lately.window_s for each in traffic.lanes if each.name == lane), None)
+
+
+def _engines(
+    engines: tuple[EngineSnapshot, ...], traffic: tuple[EngineTraffic, ...]
+) -> tuple[EnginePicture, ...]:
+    lately = {each.name: each.lately for each in traffic}
+    pictures = []
+    for engine in engines:
+        own = lately.get(engine.name)
+        variance = own.gap_variance if own is not None else None
+        pictures.append(EnginePicture(engine, own, None if variance is None else sqrt(max(0.0, variance))))
+    return tuple(pictures)
+
+
+def _tenants(tenants: tuple[TenantTraffic, ...], snapshot: Snapshot) -> tuple[TenantPicture, ...]:
+    """Return the tenants with the most attempts."""
+    amplification = {
+        _CORE_NAMES.get(each.tenant, each.tenant): _ratio(each.attempts, each.requests)
+        for each in snapshot.tenants
+    }
+    tokens = sum([each.prompt_tokens + each.output_tokens for each in tenants])
+    most = sorted(tenants, key=lambda each: -each.attempts)[:MOST_TENANTS]
+    return tuple(
+        TenantPicture(
+            each,
+            (each.prompt_tokens + each.output_tokens) / tokens if tokens else 0.0,
+            _ratio(each.good, each.judged),
+            amplification.get(each.name),
+        )
+        for each in most
+    )
+
+
+def _returns(snapshot: Snapshot) -> ReturnsPicture:
+    retries, lanes = snapshot.retries, snapshot.lanes
+    own = retries.amplification
+    kept = sum([lane.hints_kept for lane in lanes])
+    return ReturnsPicture(
+        retries=retries,
+        # The core's own reading where it has one, else since start.
+        amplification=_ratio(retries.attempts, retries.attempts - retries.recognised) if own is None else own,
+        hints_followed=kept + sum([lane.hints_broken for lane in lanes]),
+        hints_kept=kept,
+    )
+
+
+def _on_wall(point: TrailPoint, epoch: float) -> TrailPoint:
+    return replace(point, at=epoch + point.at)
+
+
+def _stream_limit(snapshot: Snapshot) -> int:
+    return sum([engine.limit for engine in snapshot.engines if engine.up])
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 1.0

@@ -1,0 +1,145 @@
+"""What stands on the page at one instant: records that become JSON objects with the same names.
+
+Times called `at` or `since` are seconds since the epoch, all others durations in seconds.
+"""
+
+from dataclasses import dataclass
+
+from millgate.core.snapshot import EngineSnapshot, LittleSnapshot, RetrySnapshot
+from millgate.observe.live.banner import Banner
+from millgate.observe.live.rates import Rates
+from millgate.observe.live.recent import DecisionRow
+from millgate.observe.live.trail import TrailPoint
+from millgate.observe.traffic_records import EngineLately, ModelTraffic, TenantTraffic
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectivePicture:
+    """A lane against its objective: the share that was good of `answers` in the short window, and in the long one.
+
+    `advice` is a sentence while `is_burning`, and empty otherwise; the 95th percentiles are None until something
+    was streamed.
+    """
+
+    answers: int
+    good_share: float
+    long_answers: int
+    long_good_share: float
+    ttft_p95_s: float | None
+    tpot_p95_s: float | None
+    is_burning: bool
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class LanePicture:
+    """One lane: what waits, against which deadline, what a newcomer would be told, and how it went lately.
+
+    `stream_limit` is what all engines that are up may run, `other_running` what runs for other lanes; `headroom`
+    are the streams that are lent to nobody. `window_s` is the mean time that its batch window held somebody back for
+    company lately, None where it held nobody.
+    """
+
+    name: str
+    held: int
+    held_tokens: int
+    oldest_held_s: float
+    expected_wait_s: float
+    deadline_s: float
+    newcomer: str
+    running: int
+    other_running: int
+    stream_limit: int
+    headroom: int
+    window_s: float | None
+    rates: Rates
+    little: LittleSnapshot
+    trend_per_s: float
+    acceleration_per_s2: float
+    objective: ObjectivePicture
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmPicture:
+    """An early warning with its evidence in words; `since` is when its signal began to move, or when it cleared."""
+
+    signal: str
+    words: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class SignalsPicture:
+    """The early warning's signals by name (core/snapshot says their units); times that are infinite are None."""
+
+    load: float
+    calm_load: float
+    occupancy: float
+    trend: float
+    acceleration: float
+    backlog_s: float
+    time_to_full_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPicture:
+    """One pool of engines and its early warning; `alarm` None while none is raised."""
+
+    engines: tuple[str, ...]
+    signals: SignalsPicture
+    alarm: AlarmPicture | None
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePicture:
+    """One engine as the core sees it, and how it did lately; `gap_deviation_s` is how far tokens are from even.
+
+    None where nothing was streamed, or for an engine beyond those that are told apart.
+    """
+
+    seen: EngineSnapshot
+    lately: EngineLately | None
+    gap_deviation_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TenantPicture:
+    """One tenant: its counts, its share of all tokens served, and of its answers that were good (1 of none).
+
+    `amplification` is attempts over requests, None where the core does not count it for this tenant.
+    """
+
+    served: TenantTraffic
+    tokens_share: float
+    good_share: float
+    amplification: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnsPicture:
+    """Work that comes back; `hints_kept` of `hints_followed` were admitted when they had been told to come."""
+
+    retries: RetrySnapshot
+    amplification: float
+    hints_followed: int
+    hints_kept: int
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Everything on the page; `trail` is the newest whole step of the history."""
+
+    at: float
+    banner: Banner
+    rates: Rates
+    lanes: tuple[LanePicture, ...]
+    pools: tuple[PoolPicture, ...]
+    cleared: AlarmPicture | None
+    engines: tuple[EnginePicture, ...]
+    returns: ReturnsPicture
+    tenants: tuple[TenantPicture, ...]
+    models: tuple[ModelTraffic, ...]
+    good_output_tokens: int
+    wasted_output_tokens: int
+    decisions: tuple[DecisionRow, ...]
+    trail: TrailPoint | None

@@ -1,0 +1,104 @@
+"""Ten minutes of history in a hundred and twenty points, kept whether or not anybody watches.
+
+It is looked after at the beats of the witness; every five seconds it reads a snapshot. Without it a page that is opened
+in the middle of an overload could not say what came before.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from millgate.core.snapshot import Alarm, Snapshot
+from millgate.observe.live.rates import rates_between
+
+EVERY_S: Final = 5.0
+MOST_POINTS: Final = 120
+_SNAPSHOTS_KEPT: Final = 4
+"""The rates of the page look back 5 to 10 s and its trends 15: no older snapshot is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrailPoint:
+    """One step of history, ending at core time `at`: attempts per second, and the state at its end.
+
+    `used` is streams out over streams allowed, `wait_s` the longest expected wait of any lane.
+    """
+
+    at: float
+    arrived_per_s: float
+    good_per_s: float
+    refused_per_s: float
+    held: int
+    used: float
+    wait_s: float
+
+
+class Trail:
+    """Marks the state about every five seconds; reads no clock but the core's.
+
+    `cleared` is the alarm that ended last and when it was seen to have ended, None before there is one.
+    """
+
+    __slots__ = ("_mark_at", "_points", "_snapshot", "_snapshots", "cleared")
+
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
+        first = snapshot()
+        self._snapshots: deque[Snapshot] = deque([first], maxlen=_SNAPSHOTS_KEPT)
+        self._points: deque[TrailPoint] = deque(maxlen=MOST_POINTS)
+        self._mark_at = first.now + EVERY_S
+        self.cleared: tuple[Alarm, float] | None = None
+
+    def look(self, now: float) -> None:
+        """Mark the state, if five seconds have passed at core time `now`."""
+        if now >= self._mark_at:
+            self.mark(self._snapshot())
+
+    def mark(self, snapshot: Snapshot) -> None:
+        """Take this snapshot as the end of a step, if it is due."""
+        if snapshot.now < self._mark_at:
+            return
+        self._mark_at = snapshot.now + EVERY_S
+        last = self._snapshots[-1]
+        self._points.append(point_between(last, snapshot))
+        self._snapshots.append(snapshot)
+        over = [
+            pool.alarm
+            for pool, now in zip(last.pools, snapshot.pools, strict=False)
+            if pool.alarm is not None and now.alarm is None
+        ]
+        if over:
+            self.cleared = (over[0], snapshot.now)
+
+    @property
+    def points(self) -> tuple[TrailPoint, ...]:
+        """All steps, oldest first."""
+        return tuple(self._points)
+
+    @property
+    def newest(self) -> TrailPoint | None:
+        """The last whole step, None before there is one."""
+        return self._points[-1] if self._points else None
+
+    def before(self, now: float, age_s: float) -> Snapshot:
+        """Return the newest kept snapshot that is at least this old, else the oldest."""
+        for snapshot in reversed(self._snapshots):
+            if now - snapshot.now >= age_s:
+                return snapshot
+        return self._snapshots[0]
+
+
+def point_between(before: Snapshot, after: Snapshot) -> TrailPoint:
+    """Return the step from one snapshot to a later one."""
+    rates = rates_between(before, after)
+    limit = sum([engine.limit for engine in after.engines if engine.up])
+    return TrailPoint(
+        at=after.now,
+        arrived_per_s=rates.arrived,
+        good_per_s=rates.good,
+        refused_per_s=sum(rates.yielded.values()),
+        held=sum([lane.held for lane in after.lanes]),
+        used=sum([engine.running for engine in after.engines]) / limit if limit else 0.0,
+        wait_s=max([lane.expected_wait_s for lane in after.lanes], default=0.0),
+    )

@@ -1,0 +1,110 @@
+"""Events of the process - started, reloaded, draining - one line each to stderr, never in the way of the loop.
+
+A line is handed to a thread that writes it. A full disk, a closed pipe or a reader that has stopped costs lines,
+which are counted, and never a request. Nothing that a client or an engine sent is ever an argument here: no bodies,
+no keys, no names that clients chose.
+"""
+
+import json
+import os
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+Fields = Mapping[str, object]
+"""What belongs to an event, by name, in the order in which it is told."""
+
+MOST_WAITING_LINES: Final = 1024
+"""Lines between the loop and a slow reader; at some hundred bytes each they hold 0.2 MB."""
+_LAST_WORDS_S: Final = 0.5
+_STDERR: Final = 2
+
+
+class ProcessLog:
+    """Writes lines to a file descriptor: JSON for machines, or plain words for a terminal."""
+
+    def __init__(self, descriptor: int = _STDERR, *, plain: bool | None = None) -> None:
+        self._lines = _Lines(descriptor)
+        as_words = os.isatty(descriptor) if plain is None else plain
+        self._render: Callable[[str, str, Fields], str] = _in_words if as_words else _in_json
+
+    @property
+    def dropped(self) -> int:
+        """How many lines could not be written."""
+        return self._lines.dropped
+
+    def info(self, event: str, **fields: object) -> None:
+        """Say what the process does."""
+        self._say("info", event, fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        """Say what somebody should look at."""
+        self._say("warning", event, fields)
+
+    def error(self, event: str, **fields: object) -> None:
+        """Say what has gone wrong."""
+        self._say("error", event, fields)
+
+    def close(self) -> None:
+        """Write what waits, within about a second, and stop."""
+        self._lines.close()
+
+    def _say(self, level: str, event: str, fields: Fields) -> None:
+        self._lines.put(self._render(level, event, fields))
+
+
+class _Lines:
+    """The writer behind the log: a bounded queue, and a thread that may block where the loop may not."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.dropped = 0
+        self._descriptor = descriptor
+        self._queue: queue.Queue[bytes | None] = queue.Queue(MOST_WAITING_LINES)
+        self._thread: threading.Thread | None = None
+
+    def put(self, line: str) -> None:
+        """Hand one line to the thread, or drop and count it when too many wait."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write_all, name="log writer", daemon=True)
+            self._thread.start()
+        try:
+            self._queue.put_nowait(line.encode() + b"\n")
+        except queue.Full:
+            self.dropped += 1
+
+    def close(self) -> None:
+        """Let the thread write what waits, and end it."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        try:
+            self._queue.put(None, timeout=_LAST_WORDS_S)
+        except queue.Full:
+            return
+        thread.join(_LAST_WORDS_S)
+
+    def _write_all(self) -> None:
+        while (line := self._queue.get()) is not None:
+            try:
+                while line:
+                    line = line[os.write(self._descriptor, line) :]
+            except OSError:
+                self.dropped += 1
+
+
+def _in_json(level: str, event: str, fields: Fields) -> str:
+    """Render one line of ASCII; what JSON does not know stands as its text."""
+    at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    return json.dumps({**fields, "event": event, "level": level, "timestamp": at}, default=str)
+
+
+def _in_words(level: str, event: str, fields: Fields) -> str:
+    """Render `millgate: event (name value, ...)`; JSON's escapes keep control characters off the terminal."""
+    details = ", ".join(f"{name} {_word(value)}" for name, value in fields.items())
+    return f"millgate: {'' if level == 'info' else level + ': '}{event}{f' ({details})' if details else ''}"
+
+
+def _word(value: object) -> str:
+    return json.dumps(str(value))[1:-1]

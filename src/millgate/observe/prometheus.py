@@ -1,0 +1,217 @@
+"""Snapshots to Prometheus text: the table of meters is walked each time somebody scrapes.
+
+Nothing is counted here and nothing is kept between scrapes; the counts are plain integers. The library is used for
+what it is good at: escaping, ordering and the two exposition formats. A whole page of a large gate takes tens of
+milliseconds, so it is rendered in pieces, and the loop serves streams between two of them.
+"""
+
+import asyncio
+import platform
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from math import isinf
+from typing import Any, NamedTuple
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from millgate.core.snapshot import Snapshot
+from millgate.observe.door import DoorSnapshot, ServiceSnapshot
+from millgate.observe.histogram import Histogram
+from millgate.observe.meters import METERS, PREFIX, Kind, Meter, Scope
+from millgate.observe.process import ProcessSnapshot, read_process
+from millgate.observe.traffic_records import TrafficSnapshot
+
+_END = b"# EOF\n"
+"""Ends a page of OpenMetrics, and every piece of one."""
+_MOST_IN_A_PIECE = 128
+"""Samples that are rendered without a pause: about a millisecond."""
+
+
+class Records(NamedTuple):
+    """Everything that one scrape reads; None for what there is not (a gate without an HTTP door)."""
+
+    snapshot: Snapshot
+    process: ProcessSnapshot
+    door: DoorSnapshot | None
+    service: ServiceSnapshot | None
+    traffic: TrafficSnapshot | None = None
+
+
+class Exposition:
+    """Renders the gate's metrics; every call reads new records."""
+
+    def __init__(
+        self,
+        snapshot: Callable[[], Snapshot],
+        door: Callable[[], DoorSnapshot] | None = None,
+        service: Callable[[], ServiceSnapshot] | None = None,
+        traffic: Callable[[], TrafficSnapshot] | None = None,
+    ) -> None:
+        self._read: Callable[[], Records] = lambda: Records(
+            snapshot(),
+            read_process(),
+            door() if door else None,
+            service() if service else None,
+            traffic() if traffic else None,
+        )
+        self._others: list[Collector] = []
+        # Looking the version up reads files.
+        self._build = {"version": version("millgate"), "python": platform.python_version()}
+
+    def add(self, collector: Collector) -> None:
+        """Show these metrics too."""
+        self._others.append(collector)
+
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """Return the text and its content type: OpenMetrics where the Accept header asks for it, else classic."""
+        pieces, content_type = self._pieces(accept)
+        return _page(list(pieces), content_type), content_type
+
+    async def render_in_pieces(self, accept: str = "") -> tuple[bytes, str]:
+        """Return the same, of the records as they are at the first step, and let the loop run after every piece."""
+        pieces, content_type = self._pieces(accept)
+        rendered = []
+        for piece in pieces:
+            rendered.append(piece)
+            await asyncio.sleep(0)
+        return _page(rendered, content_type), content_type
+
+    def _pieces(self, accept: str) -> tuple[Iterator[bytes], str]:
+        encode, content_type = choose_encoder(accept)
+        return self._encoded(encode), content_type
+
+    def _encoded(self, encode: Callable[[CollectorRegistry], bytes]) -> Iterator[bytes]:
+        """Yield the records as one empty piece, because reading them takes its time, then the page piece by piece."""
+        records = self._read()
+        yield b""
+        for batch in _batches(self._families(records)):
+            yield encode(_registry(batch))
+
+    def _families(self, records: Records) -> Iterator[Metric]:
+        yield InfoMetricFamily(
+            PREFIX + "build",
+            "What runs: the version of Millgate and of Python.",
+            value=self._build,
+        )
+        for meter in METERS:
+            yield family(meter, records)
+        for other in self._others:
+            yield from other.collect()
+
+
+class _Batch(Collector):
+    """Families that are there already."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        """Return them."""
+        return self._families
+
+
+def _registry(families: list[Metric]) -> CollectorRegistry:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Batch(families))
+    return registry
+
+
+def _batches(families: Iterator[Metric]) -> Iterator[list[Metric]]:
+    """Gather families until they have enough samples for a piece; one alone may have more."""
+    batch: list[Metric] = []
+    samples = 0
+    for each in families:
+        if batch and samples + len(each.samples) > _MOST_IN_A_PIECE:
+            yield batch
+            batch, samples = [], 0
+        batch.append(each)
+        samples += len(each.samples)
+    if batch:
+        yield batch
+
+
+def _page(pieces: list[bytes], content_type: str) -> bytes:
+    if not content_type.startswith("application/openmetrics-text"):
+        return b"".join(pieces)
+    return b"".join(piece.removesuffix(_END) for piece in pieces) + _END
+
+
+def family(meter: Meter, records: Records) -> Metric:
+    """Return one metric with its samples; a field that is None or infinite has none."""
+    name = PREFIX + meter.name
+    if meter.kind is Kind.HISTOGRAM:
+        return _histogram(meter, name, records)
+    build = CounterMetricFamily if meter.kind is Kind.COUNTER else GaugeMetricFamily
+    metric = build(name, meter.help, labels=meter.labels)
+    for labels, record in _of_scope(meter.scope, records):
+        value = _read(record, meter.field)
+        if meter.split is not None:
+            counts = _counts(value)
+            for word in meter.split:
+                metric.add_metric([*labels, word.value], float(counts.get(word, 0)))
+        elif value is not None and not isinf(value):
+            metric.add_metric(labels, float(value))
+    return metric
+
+
+def _histogram(meter: Meter, name: str, records: Records) -> Metric:
+    metric = HistogramMetricFamily(name, meter.help, labels=meter.labels)
+    for labels, record in _of_scope(meter.scope, records):
+        histogram: Histogram = _read(record, meter.field)
+        metric.add_metric(labels, list(_cumulative(histogram)), histogram.total)
+    return metric
+
+
+def _cumulative(histogram: Histogram) -> Iterator[tuple[str, float]]:
+    """Yield each bound with the samples up to it, as the exposition formats count."""
+    so_far = 0
+    for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
+        so_far += count
+        yield "+Inf" if isinf(bound) else repr(bound), float(so_far)
+
+
+def _read(record: Any, path: str) -> Any:
+    """Return what the dotted path leads to, None where something on the way is."""
+    for name in path.split("."):
+        if record is None:
+            return None
+        record = getattr(record, name)
+    return record
+
+
+def _counts(value: Any) -> dict[Any, int]:
+    """Return pairs of (word, count) as a mapping; one word counts 1, None nothing."""
+    if value is None:
+        return {}
+    return {value: 1} if isinstance(value, str) else dict(value)
+
+
+def _of_scope(scope: Scope, records: Records) -> list[tuple[list[str], Any]]:
+    """Return the records that a metric of this scope is read from, each with its label if it has one."""
+    snapshot, traffic = records.snapshot, records.traffic
+    if scope is Scope.POOL:
+        return [([pool.engines[0]], pool) for pool in snapshot.pools if pool.engines]
+    named: dict[Scope, tuple[Any, ...]] = {Scope.LANE: snapshot.lanes, Scope.ENGINE: snapshot.engines}
+    if traffic is not None:
+        named[Scope.LANE_TRAFFIC], named[Scope.ENGINE_TRAFFIC] = traffic.lanes, traffic.engines
+        named[Scope.TENANT] = traffic.tenants
+    if scope in named:
+        return [([record.name], record) for record in named[scope]]
+    alone: dict[Scope, Any] = {
+        Scope.RETRIES: snapshot.retries,
+        Scope.PROCESS: records.process,
+        Scope.GATE: snapshot,
+        Scope.DOOR: records.door,
+        Scope.SERVICE: records.service,
+    }
+    record = alone.get(scope)
+    return [] if record is None else [([], record)]

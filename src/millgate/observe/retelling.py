@@ -1,0 +1,213 @@
+"""Decisions retold in sentences, each with the numbers that made it, for people who ask why."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from millgate.core.decisions import Admit, Cancel, Decision, Ended, Hold, Yield
+from millgate.core.events import Arrived
+from millgate.core.words import Outcome, Reason, Stage
+from millgate.observe.ring import Recorded, Step
+
+_MILLISECONDS_BELOW_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ToldStep:
+    """One step: `after_s` since the first that is kept, its kind, its sentence, and the numbers in it by name."""
+
+    after_s: float
+    kind: str
+    words: str
+    numbers: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToldAttempt:
+    """One attempt in order; `whole` False says that its beginning is no longer kept."""
+
+    attempt: int
+    at: float
+    whole: bool
+    steps: tuple[ToldStep, ...]
+
+
+def retell(recorded: Recorded, epoch_offset_s: float = 0.0) -> ToldAttempt:
+    """Return the attempt in sentences; `at` is its first step's core time plus the offset."""
+    began = recorded.steps[0].at
+    steps = [told for step in recorded.steps for told in _told(step, began)]
+    return ToldAttempt(recorded.attempt, began + epoch_offset_s, recorded.whole, tuple(steps))
+
+
+def seconds(value: float) -> str:
+    """Return a time with a tenth of a second, or in milliseconds below that."""
+    return f"{value:.1f} s" if abs(value) >= _MILLISECONDS_BELOW_S else f"{1000.0 * value:.0f} ms"
+
+
+def _told(step: Step, began: float) -> Iterator[ToldStep]:
+    if step.arrival is not None:
+        yield ToldStep(step.at - began, "arrived", _arrived(step.arrival), _plain(step.arrival))
+    for decision in step.decisions:
+        kind = type(decision).__name__.lower()
+        words = sentence(decision, step.at, was_held=step.arrival is None)
+        yield ToldStep(step.at - began, kind, words, _plain(decision))
+
+
+def sentence(decision: Decision, at: float, *, was_held: bool = False) -> str:
+    """Return what was decided at core time `at`, in one sentence without a full stop.
+
+    `was_held` says that it was decided later than the arrival: what a refusal carries then is the wait.
+    """
+    if isinstance(decision, Admit):
+        return f"admitted {_waited(decision)} to {_legs(decision)}: {_expected(decision, at)}"
+    if isinstance(decision, Ended):
+        return _ended(decision)
+    said = numbers(decision, at, was_held=was_held)
+    if isinstance(decision, Yield):
+        return f"refused {decision.reason.value}: {said}"
+    return f"held {said}" if isinstance(decision, Hold) else f"cancelled {decision.reason.value}; {said}"
+
+
+def numbers(decision: Decision, at: float, *, was_held: bool = False) -> str:
+    """Return the numbers of the same decision, for whoever is shown beside them what it was, and on which engine."""
+    if isinstance(decision, Admit):
+        read = " and ".join(f"{leg.kv_tokens:,} tokens reserved" for leg in decision.legs)
+        return f"{_waited(decision)}, {read}; {_expected(decision, at)}"
+    if isinstance(decision, Hold):
+        return f"at place {decision.place}, expected wait {seconds(decision.expected_wait_s)}"
+    if isinstance(decision, Yield):
+        return f"{_reason(decision, was_held=was_held)}; {_hint(decision)}"
+    if isinstance(decision, Cancel):
+        return f"hint {seconds(decision.retry_after_s)}"
+    cause = f"{_cause(decision)}; " if decision.cause else ""
+    return cause + (_served(decision) if decision.engine else f"after {seconds(decision.total_s)} of waiting")
+
+
+def _arrived(arrival: Arrived) -> str:
+    said = [f"{arrival.prompt_bytes:,} bytes of prompt"]
+    said.append(
+        "no bound on the answer" if arrival.max_tokens is None else f"max_tokens {arrival.max_tokens:,}"
+    )
+    said.append("streaming" if arrival.stream else "not streaming")
+    if arrival.time_allowed_s is not None:
+        said.append(f"its client waits {seconds(arrival.time_allowed_s)}")
+    if arrival.retry_count:
+        said.append(f"labelled as retry {arrival.retry_count}")
+    whose = f" of {arrival.tenant}" if arrival.tenant else ""
+    lane = f" for lane {arrival.lane}" if arrival.lane else ""
+    return f"arrived{whose}{lane}: {', '.join(said)}"
+
+
+def _waited(decision: Admit) -> str:
+    if decision.waited_s <= 0.0:
+        return "at once"
+    window = f", {seconds(decision.window_s)} of them for company" if decision.window_s > 0.0 else ""
+    return f"after {seconds(decision.waited_s)}{window}"
+
+
+def _legs(decision: Admit) -> str:
+    return " and ".join(
+        f"{leg.engine} (reserved {leg.kv_tokens:,} tokens, {leg.prompt_tokens:,} of them to read)"
+        for leg in decision.legs
+    )
+
+
+def _expected(decision: Admit, at: float) -> str:
+    told = f"; {_back(decision, at)}" if decision.due_at is not None else ""
+    would = f"; a protecting gate would have refused {decision.would.value}" if decision.would else ""
+    told += _reshaped(decision)
+    return (
+        f"first token expected in {seconds(decision.expected_ttft_s)}, "
+        f"the engine has {seconds(decision.first_event_by - at)} to begin{told}{would}"
+    )
+
+
+def _reshaped(decision: Admit) -> str:
+    """Say how the request was changed so that it need not be refused."""
+    if decision.reshaped is None:
+        return ""
+    lane, most = decision.reshaped
+    cut = f"; cut to {most:,} output tokens" if most is not None else ""
+    return f"{cut}; in lane {lane} instead" if lane is not None else cut
+
+
+def _back(decision: Admit, at: float) -> str:
+    """Say how well its client kept to what it had been told."""
+    assert decision.due_at is not None
+    late_s = at - decision.waited_s - decision.due_at
+    return f"it was back {seconds(abs(late_s))} {'after' if late_s >= 0.0 else 'before'} its hint"
+
+
+def _hint(decision: Yield) -> str:
+    return f"hint {seconds(decision.retry_after_s)}" if decision.retry else "coming back would be useless"
+
+
+def _reason(decision: Yield, *, was_held: bool) -> str:
+    """Return what was measured and the line that it crossed."""
+    value, bound = decision.value, decision.bound
+    if was_held:
+        waited = f"waited {seconds(value)}, deadline {seconds(bound)} after it arrived"
+        return _AFTER_WAITING.get(decision.reason, "{}").format(waited)
+    if decision.reason is Reason.TOO_LATE:
+        return f"predicted first token in {seconds(value)}, deadline in {seconds(bound)}"
+    if decision.of_wait:
+        return f"a wait of {seconds(value)}, where it may be {seconds(max(0.0, bound))}"
+    template = _COUNTED.get(decision.reason)
+    return template.format(value, bound) if template else _PLAIN[decision.reason]
+
+
+# What value and bound count, by reason (core/decisions).
+_COUNTED: Final = {
+    Reason.SATURATED: "{:,.0f} of {:,.0f} streams are out",
+    Reason.QUEUE_FULL: "the lane holds {:,.0f}, where {:,.0f} may wait (attempts, tokens or bytes)",
+    Reason.QUOTA: "it needs {:,.0f}, {:,.0f} are left",
+    Reason.TENANT_LIMIT: "{:,.0f} of its tenant's {:,.0f} streams are in",
+    Reason.RETRY_BUDGET: "{:,.0f} retries were charged within 10 s, the budget is {:,.1f}",
+    Reason.TOO_LARGE: "it needs {:,.0f} tokens, no more than {:,.0f} ever fit (engine, quota or account)",
+}
+_AFTER_WAITING: Final = {
+    Reason.TOO_LATE: "{}, and the first token would come later",
+    Reason.SATURATED: "{}, which is longer than it may wait",
+    Reason.NO_ENGINE: "{}; no engine that serves this model is up",
+    Reason.TOO_LARGE: "{}; no engine can take so long a prompt any more",
+    Reason.DRAINING: "{}; the gate is leaving",
+}
+_PLAIN: Final = {
+    Reason.EXPIRED: "its deadline had passed",
+    Reason.DISPLACED: "somebody with more right to the place came",
+    Reason.NO_ENGINE: "no engine that serves this model is up",
+    Reason.DRAINING: "the gate is leaving",
+}
+
+
+def _ended(decision: Ended) -> str:
+    cause = f" ({_cause(decision)})" if decision.cause else ""
+    if decision.engine is None:
+        return f"ended {decision.outcome.value}{cause} after {seconds(decision.total_s)} of waiting"
+    return f"ended {decision.outcome.value}{cause} on {decision.engine}: {_served(decision)}"
+
+
+def _served(decision: Ended) -> str:
+    ttft = "" if decision.ttft_s is None else f"first token after {seconds(decision.ttft_s)}, "
+    cached = f" ({decision.cached_tokens:,} of them from its cache)" if decision.cached_tokens else ""
+    tokens = f"{decision.prompt_tokens:,} tokens read{cached} and {decision.output_tokens:,} written"
+    return f"{ttft}over after {seconds(decision.total_s)}, {tokens}"
+
+
+def _cause(decision: Ended) -> str:
+    if decision.outcome is Outcome.CLIENT_GONE:
+        where = {
+            Stage.HELD: "it waited",
+            Stage.PREFILL: "its prompt was read",
+            Stage.DECODE: "it was answered",
+        }
+        return f"while {where.get(Stage(str(decision.cause)), 'it ran')}"
+    return str(decision.cause)
+
+
+def _plain(record: Decision | Arrived) -> dict[str, Any]:
+    """Return the fields of a record that say something; legs become mappings."""
+    found = {name: value for name, value in record._asdict().items() if value is not None and value != ""}
+    if isinstance(record, Admit):
+        found["legs"] = [leg._asdict() for leg in record.legs]
+    return found

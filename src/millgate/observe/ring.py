@@ -1,0 +1,186 @@
+"""The last decisions, kept as bytes: `why` finds an attempt's here, the page shows the newest.
+
+Steps come many at a time and are packed with one call. A million small records that live for seconds would scatter what
+every later request allocates over the whole memory, and each of its reads would miss the caches: that cost more than
+everything else that watches. Records are made again when somebody asks. A question is rare and a few milliseconds, a
+request is neither.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from millgate.core.decisions import Decision
+from millgate.core.events import Arrived
+from millgate.observe.packing import may_name, pack, unpack, unpack_decision
+
+KEPT_ATTEMPTS: Final = 10_000
+"""With some 250 bytes each they hold 2.5 MB, and 8 MB if all of them are unusually large (INV-5)."""
+FEWEST_STEPS: Final = 4096
+"""Kept for the page even where nobody may ask why; 0.4 MB, and 1 MB if all are unusually large."""
+_STEPS_PER_ATTEMPT: Final = 3
+"""Arrived, admitted out of the queue, ended: whoever waits for nothing has two."""
+_MOST_BYTES_PER_STEP: Final = 256
+"""On average over all that are kept; 100 are usual."""
+MOST_ANSWERED: Final = 16
+"""Attempts under one id that are told of, the newest: a client may use its id for every try, or for everything."""
+_ALL_BUT_LAST: Final = slice(-1)
+_NO_ATTEMPT: Final = 2**63
+"""No process counts so far; one step further, and a number could not be packed."""
+
+Facts = tuple[Any, ...]
+"""An arrival's fields but for the last, its fingerprint, which would keep the body alive."""
+Kept = tuple[float, Facts | None, tuple[Decision, ...]]
+"""One step: its core time, the facts of the arrival if it was one, and what was decided."""
+_Batch = tuple[int, bytes]
+"""How many steps came together, and the steps; a plain tuple, which the garbage collector stops looking at."""
+
+
+def facts_of(arrival: tuple[Any, ...]) -> Facts:
+    """Return what may be kept of an arrival; `arrival_of` takes it. It stands on the path of every request."""
+    # Called a tuple, an Arrived is cut in C; as itself it would be asked for its items as any object is.
+    facts: Facts = arrival[_ALL_BUT_LAST]
+    return facts
+
+
+def place_in_facts(field: str) -> int:
+    """Return where this field of an arrival stands in its facts."""
+    return Arrived._fields.index(field)
+
+
+def arrival_of(facts: Facts) -> Arrived:
+    """Return the arrival again, without its fingerprint."""
+    return Arrived._make((*facts, None))
+
+
+class Step(NamedTuple):
+    """What was decided about one attempt at core time `at`; `arrival` where that was the moment of its arrival."""
+
+    at: float
+    arrival: Arrived | None
+    decisions: tuple[Decision, ...]
+
+
+class Recorded(NamedTuple):
+    """One attempt and its steps, oldest first; `whole` says that its arrival is among them."""
+
+    attempt: int
+    steps: tuple[Step, ...]
+    whole: bool
+
+
+class Ring:
+    """Keeps the newest steps of at least so many attempts, and the ids that clients gave to theirs.
+
+    `boot` begins the ids that the door makes: `boot-N` is attempt N in hexadecimal digits. For 0 attempts `find` finds
+    nothing, and the page still has its `FEWEST_STEPS`. Steps are kept and dropped in the batches in which they came;
+    where they are unusually large, there are fewer of them. A batch has some 100 bytes of its own, which weigh as much as
+    its steps where they come one by one.
+    """
+
+    __slots__ = (
+        "_batches",
+        "_boot",
+        "_bytes",
+        "_least_steps",
+        "_names",
+        "_steps",
+        "attempts",
+        "decided",
+        "followers",
+    )
+
+    def __init__(self, boot: str = "", attempts: int = KEPT_ATTEMPTS) -> None:
+        self.attempts = attempts
+        self._boot = boot + "-"
+        self.decided = 0
+        """How many decisions there were since start."""
+        self.followers: list[Callable[[Sequence[Kept]], None]] = []
+        """Are given all steps as they come, while they are still records."""
+        self._least_steps = max(FEWEST_STEPS, _STEPS_PER_ATTEMPT * attempts)
+        self._batches: deque[_Batch] = deque()
+        self._steps = self._bytes = 0
+        self._names: deque[tuple[bytes, int]] = deque(maxlen=attempts)
+
+    def extend(self, steps: Sequence[Kept]) -> None:
+        """Append these steps in order."""
+        if not steps:
+            return
+        packed = pack(steps)
+        self._batches.append((len(steps), packed))
+        self._steps += len(steps)
+        self._bytes += len(packed)
+        for step in steps:
+            self.decided += len(step[2])
+        self._drop_oldest()
+        for follow in tuple(self.followers):
+            follow(steps)
+
+    def _drop_oldest(self) -> None:
+        """Forget what need not or may not be kept any longer; the newest batch always stays."""
+        batches, most_bytes = self._batches, _MOST_BYTES_PER_STEP * self._least_steps
+        while len(batches) > 1:
+            steps, packed = batches[0]
+            if self._steps - steps < self._least_steps and self._bytes <= most_bytes:
+                return
+            self._steps -= steps
+            self._bytes -= len(packed)
+            batches.popleft()
+
+    def name(self, attempt: int, request_id: bytes) -> None:
+        """Take note that a client calls this attempt so."""
+        self._names.append((request_id, attempt))
+
+    def newest(self, most: int) -> Iterator[tuple[int, Kept]]:
+        """Yield up to so many steps, newest first, each with the number since start of the last decision in it.
+
+        They are those of the moment of the call, however long it takes to ask for them, and are read as they are asked for.
+        """
+        return _told(list(islice(reversed(self._batches), most)), self.decided, most)
+
+    def find(self, wanted: str) -> list[Recorded]:
+        """Return the attempts under a request id or an attempt's number, newest first; none when it is not kept."""
+        if not self.attempts:
+            return []
+        found = [self._recorded(attempt) for attempt in self._numbers(wanted)]
+        return [recorded for recorded in found if recorded.steps]
+
+    def _numbers(self, wanted: str) -> list[int]:
+        """Return what clients called so, else what the door called so, else the number itself."""
+        name = wanted.encode("utf-8", "replace")
+        named = [attempt for known, attempt in reversed(self._names) if known == name]
+        if named:
+            return named[:MOST_ANSWERED]
+        own = wanted.startswith(self._boot)
+        try:
+            number = int(wanted.removeprefix(self._boot), 16 if own else 10)
+        except ValueError:
+            return []
+        return [number] if 0 <= number < _NO_ATTEMPT else []
+
+    def _recorded(self, attempt: int) -> Recorded:
+        steps = tuple(self._of(attempt))
+        return Recorded(attempt, steps, bool(steps) and steps[0].arrival is not None)
+
+    def _of(self, attempt: int) -> Iterator[Step]:
+        for _, packed in self._batches:
+            if may_name(packed, attempt):
+                for at, facts, decisions in unpack(packed):
+                    own = [unpack_decision(fields) for fields in decisions if fields[0] == attempt]
+                    if own:
+                        arrived = facts is not None and facts[0] == attempt
+                        yield Step(at, arrival_of(tuple(facts)) if arrived else None, tuple(own))
+
+
+def _told(batches: list[_Batch], decided: int, most: int) -> Iterator[tuple[int, Kept]]:
+    number = decided
+    for at, facts, decisions in islice(_backwards(batches), most):
+        made = tuple([unpack_decision(fields) for fields in decisions])
+        yield number, (at, None if facts is None else tuple(facts), made)
+        number -= len(made)
+
+
+def _backwards(batches: list[_Batch]) -> Iterator[Any]:
+    for _, packed in batches:
+        yield from reversed(unpack(packed))

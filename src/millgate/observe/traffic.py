@@ -1,0 +1,302 @@
+"""What passed, in distributions: waits, times to the first token, gaps between tokens, prompts found in a cache.
+
+By lane, engine, tenant and model.
+
+The core counts attempts; here is how long they took. Everything is a plain integer or float that the path adds to,
+and every set of names is bounded: beyond it the latecomers are counted together as `other` (INV-5).
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from millgate.core.decisions import Admit, Ended
+from millgate.core.measure.sketch import Sketch
+from millgate.core.words import Outcome
+from millgate.observe.histogram import Buckets, Spread
+from millgate.observe.traffic_records import (
+    EngineLately,
+    EngineTraffic,
+    LaneLately,
+    LaneTraffic,
+    ModelTraffic,
+    TenantTraffic,
+    TrafficSnapshot,
+)
+
+OTHER: Final = "other"
+"""The label of everybody who has none of their own."""
+NOBODY: Final = "-"
+"""The label of what comes without a tenant, as everything does where none is configured; no tenant's name begins so."""
+MOST_LANES: Final = 5
+MOST_ENGINES: Final = 8
+MOST_TENANTS: Final = 100
+MOST_MODELS: Final = 32
+"""Lanes, engines, tenants and models that are told apart; more histograms would be more than a scrape should carry."""
+FORGET_AFTER_S: Final = 3600.0
+"""A tenant keeps its label for so long after its last attempt while others want one."""
+
+Bounds = tuple[float, ...]
+# Bounds in seconds. Waits and totals span what deadlines do; a gap of 10-50 ms is an engine at work, 0.2 s and more
+# is preemption or a prompt in the way (docs/policies/monitor.md).
+WAIT_S: Final[Bounds] = (0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+TTFT_S: Final[Bounds] = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+TOTAL_S: Final[Bounds] = (0.5, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+HINT_S: Final[Bounds] = (0.5, 1.0, 2.0, 5.0, 20.0, 60.0)
+HINT_ERROR_S: Final[Bounds] = (0.2, 0.5, 2.0, 10.0)
+WINDOW_S: Final[Bounds] = (0.005, 0.02, 0.1, 0.5)
+GAP_S: Final[Bounds] = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5)
+TPOT_S: Final[Bounds] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+
+
+_GOOD: Final = Outcome.GOOD
+_WHOLE: Final = (Outcome.GOOD, Outcome.LATE)
+_JUDGED: Final = (Outcome.GOOD, Outcome.LATE, Outcome.ENGINE_FAILED)
+# A tenant's quantiles are those of about its last so many streams, between these ends in seconds.
+_TENANT_MEMORY: Final = 1000.0
+_SHORTEST_S, _LONGEST_S = 0.001, 600.0
+
+
+class _Lane:
+    __slots__ = ("hint", "hint_error", "hint_return", "total", "ttft", "wait", "window", "window_spread")
+
+    def __init__(self) -> None:
+        self.wait, self.ttft = Buckets(WAIT_S), Buckets(TTFT_S)
+        self.total, self.hint = Buckets(TOTAL_S), Buckets(HINT_S)
+        self.hint_error, self.hint_return = Buckets(HINT_ERROR_S), Buckets(HINT_ERROR_S)
+        self.window, self.window_spread = Buckets(WINDOW_S), Spread()
+
+
+class _Cache:
+    """What came from a cache, since anybody said so."""
+
+    __slots__ = ("cached_tokens", "known", "lately", "prompt_tokens")
+
+    def __init__(self) -> None:
+        self.known = False
+        self.prompt_tokens = self.cached_tokens = 0
+        self.lately = Spread()
+
+    def add(self, now: float, prompt_tokens: int, cached_tokens: int) -> None:
+        """Count one prompt."""
+        self.known = True
+        if prompt_tokens > 0:
+            self.prompt_tokens += prompt_tokens
+            self.cached_tokens += cached_tokens
+            self.lately.add(now, cached_tokens / prompt_tokens, prompt_tokens)
+
+
+class _Engine:
+    __slots__ = ("cache", "gap", "gap_spread", "tpot", "tpot_spread", "ttft", "ttft_spread")
+
+    def __init__(self) -> None:
+        self.ttft, self.tpot, self.gap = Buckets(TTFT_S), Buckets(TPOT_S), Buckets(GAP_S)
+        self.ttft_spread, self.tpot_spread, self.gap_spread = Spread(), Spread(), Spread()
+        self.cache = _Cache()
+
+
+class _Tenant:
+    __slots__ = (
+        "attempts",
+        "good",
+        "judged",
+        "output_tokens",
+        "prompt_tokens",
+        "seen_at",
+        "ttft",
+        "yields",
+    )
+
+    def __init__(self) -> None:
+        self.attempts = self.yields = self.judged = self.good = 0
+        self.prompt_tokens = self.output_tokens = 0
+        self.seen_at = 0.0
+        self.ttft: Sketch | None = None
+
+
+class Traffic:
+    """Takes what happens and gives it back as distributions; `pinned` tenants have their label from the start, for ever."""
+
+    def __init__(self, pinned: Iterable[str] = ()) -> None:
+        self._lanes: dict[str, _Lane] = {}
+        self._engines: dict[str, _Engine] = {}
+        self._models: dict[str, _Cache] = {}
+        self._pinned = frozenset(list(pinned)[:MOST_TENANTS])
+        self._tenants = {name: _Tenant() for name in sorted(self._pinned)}
+        self._others = _Tenant()
+        self._full_until = 0.0
+
+    def arrived(self, tenant: str, now: float) -> None:
+        """Count an attempt."""
+        known = self._tenants.get(tenant)
+        if known is None:
+            known = self._newcomer(tenant, now)
+        known.attempts += 1
+        known.seen_at = now
+
+    def refused(self, tenant: str, lane: str, hint_s: float | None) -> None:
+        """Count a refusal, and its hint where one was given."""
+        self._tenants.get(tenant, self._others).yields += 1
+        if hint_s is not None:
+            self._lane(lane).hint.add(hint_s)
+
+    def admitted(self, lane_name: str, admit: Admit, now: float) -> None:
+        """Count one that was admitted now after a batch window, or had been told when to come back."""
+        lane = self._lane(lane_name)
+        if admit.window_s > 0.0:
+            lane.window.add(admit.window_s)
+            lane.window_spread.add(now, admit.window_s, 1.0)
+        if admit.due_at is not None:
+            lane.hint_error.add(abs(now - admit.due_at))
+            lane.hint_return.add(abs(now - admit.waited_s - admit.due_at))
+
+    def ended(self, tenant: str, model: str, ended: Ended, now: float) -> None:
+        """Count what was admitted and is over."""
+        engine_name = ended.engine
+        assert engine_name is not None
+        lane, engine = self._lane(ended.lane), self._engine(engine_name)
+        known = self._tenants.get(tenant, self._others)
+        lane.wait.add(ended.waited_s)
+        lane.total.add(ended.total_s)
+        if ended.ttft_s is not None:
+            lane.ttft.add(ended.ttft_s)
+            _note_stream(engine, known, ended, ended.ttft_s, now)
+        _note_outcome(known, ended)
+        if engine.cache.known or ended.cached_tokens is not None:
+            self._note_cache(engine, model, ended, now)
+
+    def _note_cache(self, engine: _Engine, model: str, ended: Ended, now: float) -> None:
+        """Count a prompt by engine and model; engines that speak of their caches leave a 0 out (vLLM does)."""
+        if ended.outcome in _WHOLE:
+            cached_tokens = ended.cached_tokens or 0
+            engine.cache.add(now, ended.prompt_tokens, cached_tokens)
+            self._model(model).add(now, ended.prompt_tokens, cached_tokens)
+
+    def decoded(self, engine_name: str, now: float, took_s: float, tokens: int) -> None:
+        """Count the tokens that one stream got in this time."""
+        engine = self._engine(engine_name)
+        gap_s = took_s / tokens
+        engine.gap.add(gap_s, tokens)
+        engine.gap_spread.add(now, gap_s, tokens)
+
+    def read(self) -> TrafficSnapshot:
+        """Return everything as it is now."""
+        tenants = [*self._tenants.items()]
+        if self._others.attempts:
+            tenants.append((OTHER, self._others))
+        return TrafficSnapshot(
+            tuple(_lane_traffic(name, lane) for name, lane in self._lanes.items()),
+            tuple(_engine_traffic(name, engine) for name, engine in self._engines.items()),
+            tuple(_tenant_traffic(name, tenant) for name, tenant in tenants),
+            tuple(_model_traffic(name, cache) for name, cache in self._models.items()),
+        )
+
+    def _lane(self, name: str) -> _Lane:
+        found = self._lanes.get(name)
+        if found is None:
+            name = name if len(self._lanes) < MOST_LANES else OTHER
+            found = self._lanes.setdefault(name, _Lane())
+        return found
+
+    def _engine(self, name: str) -> _Engine:
+        found = self._engines.get(name)
+        if found is None:
+            name = name if len(self._engines) < MOST_ENGINES else OTHER
+            found = self._engines.setdefault(name, _Engine())
+        return found
+
+    def _model(self, name: str) -> _Cache:
+        found = self._models.get(name)
+        if found is None:
+            name = name if len(self._models) < MOST_MODELS else OTHER
+            found = self._models.setdefault(name, _Cache())
+        return found
+
+    def _newcomer(self, tenant: str, now: float) -> _Tenant:
+        """Give a label to a tenant that has none, if there is one left or somebody idle gives one back."""
+        if tenant == OTHER or now < self._full_until:
+            return self._others
+        if len(self._tenants) >= MOST_TENANTS and not self._forget_one(now):
+            return self._others
+        known = self._tenants[tenant] = _Tenant()
+        return known
+
+    def _forget_one(self, now: float) -> bool:
+        """Take the label of whoever has been idle longest; when nobody has been so for long, note until when not to ask."""
+        own = [name for name in self._tenants if name not in self._pinned]
+        idle = min(own, key=lambda name: self._tenants[name].seen_at, default=None)
+        self._full_until = (
+            now + FORGET_AFTER_S if idle is None else self._tenants[idle].seen_at + FORGET_AFTER_S
+        )
+        if idle is None or now < self._full_until:
+            return False
+        del self._tenants[idle]
+        return True
+
+
+def _note_stream(engine: _Engine, tenant: _Tenant, ended: Ended, ttft_s: float, now: float) -> None:
+    admitted_ttft_s = ttft_s - ended.waited_s
+    engine.ttft.add(admitted_ttft_s)
+    engine.ttft_spread.add(now, admitted_ttft_s, 1.0)
+    if tenant.ttft is None:
+        tenant.ttft = Sketch(_SHORTEST_S, _LONGEST_S, memory=_TENANT_MEMORY)
+    tenant.ttft.add(ttft_s)
+    if ended.output_tokens > 1:
+        tpot_s = (ended.total_s - ttft_s) / (ended.output_tokens - 1)
+        engine.tpot.add(tpot_s)
+        engine.tpot_spread.add(now, tpot_s, 1.0)
+
+
+def _note_outcome(tenant: _Tenant, ended: Ended) -> None:
+    if ended.outcome in _JUDGED:
+        tenant.judged += 1
+        tenant.good += ended.outcome is _GOOD
+    tenant.prompt_tokens += ended.prompt_tokens
+    tenant.output_tokens += ended.output_tokens
+
+
+def _lane_traffic(name: str, lane: _Lane) -> LaneTraffic:
+    return LaneTraffic(
+        name,
+        lane.wait.read(),
+        lane.window.read(),
+        lane.ttft.read(),
+        lane.total.read(),
+        lane.hint.read(),
+        lane.hint_return.read(),
+        lane.hint_error.read(),
+        LaneLately(lane.window_spread.mean),
+    )
+
+
+def _engine_traffic(name: str, engine: _Engine) -> EngineTraffic:
+    ttft, tpot, gap, cache = engine.ttft_spread, engine.tpot_spread, engine.gap_spread, engine.cache
+    return EngineTraffic(
+        name,
+        engine.ttft.read(),
+        engine.tpot.read(),
+        engine.gap.read(),
+        cache.prompt_tokens if cache.known else None,
+        cache.cached_tokens if cache.known else None,
+        EngineLately(
+            ttft.mean, ttft.variance, tpot.mean, tpot.variance, gap.mean, gap.variance, cache.lately.mean
+        ),
+    )
+
+
+def _tenant_traffic(name: str, tenant: _Tenant) -> TenantTraffic:
+    ttft = tenant.ttft
+    return TenantTraffic(
+        name or NOBODY,
+        tenant.attempts,
+        tenant.yields,
+        tenant.judged,
+        tenant.good,
+        tenant.prompt_tokens,
+        tenant.output_tokens,
+        None if ttft is None else ttft.quantile(0.95),
+        None if ttft is None else ttft.quantile(0.99),
+    )
+
+
+def _model_traffic(name: str, cache: _Cache) -> ModelTraffic:
+    return ModelTraffic(name, cache.prompt_tokens, cache.cached_tokens, cache.lately.mean or 0.0)

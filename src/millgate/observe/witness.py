@@ -1,0 +1,239 @@
+"""The observer behind the metrics, the page, the log and `why`: sees each step once and tells all of them.
+
+It stands on the path of every request, so there it only appends what happened to a list. The books are done for many
+steps together, which costs a third of doing them one by one: between two requests the processor's caches have been
+filled with other things. They are done after so many steps, at the first step after a tenth of a second (engines
+are polled once a second, so there is nearly always one), or by a timer where none comes, and before anybody reads them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from millgate.core.decisions import Admit, Decision, Ended, Yield
+from millgate.core.events import Arrived, EngineProgress, Event, FirstToken
+from millgate.core.words import Outcome
+from millgate.observe.attempt_log import AttemptLog
+from millgate.observe.refusals import Refusals
+from millgate.observe.ring import Facts, Kept, Ring, facts_of, place_in_facts
+from millgate.observe.traffic import Traffic
+
+_MOST_STEPS: Final = 64
+"""Done together: a tenth of a millisecond. From 16 to 128 cost the same, 512 cost a refusal and a request 7 to 9 % more CPU (AMD
+EPYC, this constant changed by hand, under the load of `bench`): so many records no longer lie in the processor's caches when they are packed."""
+_WITHIN_S: Final = 0.1
+# Compiled, an imported name is looked up each time it is used, and a constant is not.
+_ARRIVED: Final = Arrived
+_FIRST_TOKEN: Final = FirstToken
+_PROGRESS: Final = EngineProgress
+_ADMIT: Final = Admit
+_ENDED: Final = Ended
+_YIELD: Final = Yield
+_ATTEMPT: Final = place_in_facts("attempt")
+_TENANT: Final = place_in_facts("tenant")
+_LANE: Final = place_in_facts("lane")
+_MODEL: Final = place_in_facts("model")
+_WHOLE: Final = (Outcome.GOOD, Outcome.LATE)
+
+Defer = Callable[[float, Callable[[], None]], object]
+"""Calls back after so many seconds, as an event loop's `call_later` does."""
+
+
+class Witness:
+    """Observes a driver's steps; without a `log` none is written, and `first_lane` takes what names none.
+
+    Everything kept is bounded by what is under way and by the parts' own bounds. Whoever wants to look at the core now
+    and then is called from `on_beat`, with the core's time, about every tenth of a second in which anything happens.
+    """
+
+    __slots__ = (
+        "_admits",
+        "_arrivals",
+        "_awaits",
+        "_begun",
+        "_defer",
+        "_given",
+        "_heard",
+        "_log",
+        "_refusals",
+        "_ring",
+        "_steps",
+        "_traffic",
+        "_until",
+        "first_lane",
+        "on_beat",
+    )
+
+    def __init__(
+        self,
+        ring: Ring,
+        traffic: Traffic,
+        refusals: Refusals,
+        log: AttemptLog | None = None,
+        first_lane: str = "",
+        defer: Defer | None = None,
+    ) -> None:
+        self.first_lane = first_lane
+        self._defer = defer
+        self._awaits = False
+        self.on_beat: list[Callable[[float], None]] = []
+        self._ring = ring
+        self._traffic = traffic
+        self._refusals = refusals
+        self._log = log
+        self._steps: list[Kept] = []
+        self._until = 0.0
+        self._arrivals: dict[int, Kept] = {}
+        self._admits: dict[int, Admit] = {}
+        self._given: dict[int, bytes] = {}
+        self._heard: dict[int, tuple[float, int]] = {}
+        self._begun: list[int] = []
+
+    # ---- on the path
+
+    def named(self, attempt: int, request_id: bytes | None) -> None:
+        """Take note of the id that a client gave, None where it gave none; call it before the arrival is posted."""
+        if request_id is None:
+            return
+        self._ring.name(attempt, request_id)
+        if self._log is not None:
+            self._given[attempt] = request_id
+
+    def on_step(self, event: Event, decisions: tuple[Decision, ...], now: float) -> None:
+        """Keep what was decided at core time `now`."""
+        # By the type itself, here and below: `isinstance` takes twice as long to say no.
+        if type(event) is _ARRIVED:
+            self._steps.append((now, facts_of(event), decisions))
+        else:
+            if decisions:
+                self._steps.append((now, None, decisions))
+            if type(event) is _FIRST_TOKEN:
+                self._begun.append(event.attempt)
+                self._heard[event.attempt] = now, 1
+            elif type(event) is _PROGRESS:
+                self._hear(event, now)
+        if now >= self._until:
+            self._until = now + _WITHIN_S
+            self.settle()
+            for look in self.on_beat:
+                look(now)
+        elif len(self._steps) >= _MOST_STEPS:
+            self.settle()
+        elif self._defer is not None and not self._awaits:
+            self._awaits = True
+            self._defer(_WITHIN_S, self._late)
+
+    def _late(self) -> None:
+        """Do the books of what no later step has brought in."""
+        self._awaits = False
+        self.settle()
+
+    # ---- in the books
+
+    def settle(self) -> None:
+        """Do the books of every step so far; whoever reads them calls it first."""
+        steps, self._steps = self._steps, []
+        self._ring.extend(steps)
+        self._enter(steps)
+        if self._begun:
+            self._forget_strangers()
+        if self._log is not None:
+            self._log.hand_over()
+
+    def _forget_strangers(self) -> None:
+        """Drop what was heard of attempts that were over by then: a last event may come after a hang-up."""
+        for attempt in self._begun:
+            if attempt not in self._arrivals:
+                self._heard.pop(attempt, None)
+        self._begun = []
+
+    def _enter(self, steps: Sequence[Kept]) -> None:
+        for step in steps:
+            now, facts, decisions = step
+            if facts is not None:
+                self._arrivals[facts[_ATTEMPT]] = step
+                self._traffic.arrived(facts[_TENANT], now)
+            for decision in decisions:
+                if type(decision) is _ADMIT:
+                    self._admitted(decision, facts, now)
+                elif type(decision) is _ENDED:
+                    self._ended(decision, now)
+                elif type(decision) is _YIELD:
+                    self._refused(decision, now)
+
+    def _admitted(self, decision: Admit, facts: Facts | None, now: float) -> None:
+        """Note an admission; one that came with its own arrival, whose `facts` these are, is kept there."""
+        number: Any = decision[0]
+        later = self._log is not None and (facts is None or facts[_ATTEMPT] != number)
+        if not (later or decision.window_s or decision.due_at is not None):
+            return
+        arrival = self._arrivals.get(number)
+        if arrival is None:
+            return
+        if later:
+            self._admits[number] = decision
+        if decision.window_s or decision.due_at is not None:
+            self._traffic.admitted(_facts(arrival)[_LANE] or self.first_lane, decision, now)
+
+    def _refused(self, decision: Yield, now: float) -> None:
+        """Close the books on a refusal; where it was held before, its end comes next and finds them closed."""
+        self._refusals.note(decision, now)
+        arrival = self._arrivals.pop(decision.attempt, None)
+        if arrival is None:
+            return
+        facts = _facts(arrival)
+        hint_s = decision.retry_after_s if decision.retry else None
+        self._traffic.refused(facts[_TENANT], facts[_LANE] or self.first_lane, hint_s)
+        if self._log is not None:
+            self._log.add(now, facts, None, decision, self._given_to(decision.attempt))
+
+    def _ended(self, decision: Ended, now: float) -> None:
+        # Kept boxed: as an integer of its own it would be made into an object again for every dictionary.
+        number: Any = decision[0]
+        arrival = self._arrivals.get(number)
+        if arrival is None:
+            return
+        del self._arrivals[number]
+        facts = _facts(arrival)
+        if decision.engine is not None:
+            self._traffic.ended(facts[_TENANT], facts[_MODEL], decision, now)
+        if self._heard:
+            self._note_rest(decision, now)
+        if self._log is not None:
+            self._log.add(now, facts, self._admit_of(number, arrival), decision, self._given_to(number))
+
+    def _note_rest(self, decision: Ended, now: float) -> None:
+        """Count the tokens since the last look; only a whole answer says how many they are."""
+        heard, engine = self._heard.pop(decision.attempt, None), decision.engine
+        if heard is None or engine is None or decision.outcome not in _WHOLE:
+            return
+        if decision.output_tokens > heard[1]:
+            self._traffic.decoded(engine, now, now - heard[0], decision.output_tokens - heard[1])
+
+    def _admit_of(self, number: Any, arrival: Kept) -> Admit | None:
+        """Return the last admission of an attempt: its own, or the one that it arrived with."""
+        later = self._admits.pop(number, None) if self._admits else None
+        if later is not None:
+            return later
+        for decision in arrival[2]:
+            if type(decision) is _ADMIT and decision[0] == number:
+                return decision
+        return None
+
+    def _given_to(self, number: Any) -> bytes | None:
+        """Return, once, what its client called this attempt."""
+        return self._given.pop(number, None) if self._given else None
+
+    def _hear(self, event: EngineProgress, now: float) -> None:
+        """Note how far streams have come, and what that says of the time between their tokens."""
+        for attempt, tokens in event.streams:
+            heard = self._heard.get(attempt)
+            if heard is not None and tokens > heard[1]:
+                self._traffic.decoded(event.engine, now, now - heard[0], tokens - heard[1])
+                self._heard[attempt] = now, tokens
+
+
+def _facts(arrival: Kept) -> Facts:
+    """Return what was asked in a step that is known to be an arrival."""
+    facts = arrival[1]
+    assert facts is not None
+    return facts

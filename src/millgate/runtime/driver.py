@@ -1,0 +1,204 @@
+"""The driver owns the governor: every event passes here, one at a time, and every decision leaves from here.
+
+Prior art: mitmproxy's layers and aioquic's connection, where a pure state machine is driven by one object that owns
+the clock and the timer. What matters:
+
+- *One writer, no re-entry.* A listener that is told of an admission may post events at once (a dead engine fails
+  within the same call stack). They join the one queue and are handled after the present step.
+- *One timer.* The core says when it wants to be woken; the timer is replaced only when that moves earlier. A timer
+  that fires early finds nothing due and is set again. With a timer per attempt the loop's heap would churn.
+- *Listeners cannot break it.* A listener's exception goes to the loop's handler and the queue moves on; a gate that
+  stopped deciding because one connection misbehaved would hold every other client for ever.
+"""
+
+import asyncio
+from collections import deque
+from itertools import count
+from typing import Final, Protocol
+
+from millgate.core.decisions import Admit, Cancel, Decision, Ended, Explanation, Hold, Yield
+from millgate.core.events import Arrived, Event, Tick
+from millgate.core.settings import Settings
+from millgate.core.snapshot import Snapshot
+from millgate.runtime.clock import Clock
+
+# Compiled, a name from elsewhere is looked up each time it is used, and a constant is not.
+_ADMIT: Final = Admit
+_ENDED: Final = Ended
+_YIELD: Final = Yield
+
+
+class Core(Protocol):
+    """The five verbs of a governor (design section 4)."""
+
+    def handle(self, event: Event, now: float) -> tuple[Decision, ...]:
+        """Take one event and return what is decided."""
+
+    def next_wake(self) -> float | None:
+        """Return when a Tick is due at the latest."""
+
+    def snapshot(self, now: float) -> Snapshot:
+        """Return frozen numbers."""
+
+    def explain(self, arrival: Arrived, now: float) -> Explanation:
+        """Return what this arrival would get, changing nothing."""
+
+    def reconfigure(self, settings: Settings, now: float) -> tuple[Decision, ...]:
+        """Take new settings and return what they decide."""
+
+
+class Listener(Protocol):
+    """Who is told of one attempt's decisions, in the order in which they were made."""
+
+    def on_admit(self, decision: Admit) -> None:
+        """Run it now."""
+
+    def on_hold(self, decision: Hold) -> None:
+        """It waits."""
+
+    def on_yield(self, decision: Yield) -> None:
+        """It is refused; nothing follows."""
+
+    def on_cancel(self, decision: Cancel) -> None:
+        """Stop it at its engine, tell its client, and post Released."""
+
+    def on_ended(self, decision: Ended) -> None:
+        """Its outcome is known; nothing follows."""
+
+
+class Observer(Protocol):
+    """Who watches every step; must be quick and must not post."""
+
+    def on_step(self, event: Event, decisions: tuple[Decision, ...], now: float) -> None:
+        """One event has been handled at core time `now`."""
+
+
+class Driver:
+    """Feeds events to a governor and its decisions to listeners and observers, on one loop's thread."""
+
+    def __init__(self, governor: Core, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self._governor = governor
+        self._handle = governor.handle
+        self._next_wake = governor.next_wake
+        self._now = clock.now
+        self._loop = loop
+        self._events: deque[Event] = deque()
+        self._listeners: dict[int, Listener] = {}
+        self.next_attempt = count(1).__next__
+        """Returns a number that no other attempt of this process has."""
+        self._stepping = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self.observers: list[Observer] = []
+
+    # ---- what doors call
+
+    def attach(self, attempt: int, listener: Listener) -> None:
+        """Tell this listener of the attempt's decisions until its last one; call it before posting Arrived."""
+        self._listeners[attempt] = listener
+
+    def arrive(self, arrival: Arrived, listener: Listener) -> None:
+        """Attach the listener to this arrival's attempt and post the arrival."""
+        self._listeners[arrival.attempt] = listener
+        self._events.append(arrival)
+        if not self._stepping:
+            self._run()
+
+    def post(self, *events: Event) -> None:
+        """Handle these events in order, now or right after the step that is under way."""
+        self._events.extend(events)
+        if not self._stepping:
+            self._run()
+
+    def snapshot(self) -> Snapshot:
+        """Return the core's numbers as they are now."""
+        return self._governor.snapshot(self._now())
+
+    def explain(self, arrival: Arrived) -> Explanation:
+        """Return what this arrival would get now; changes nothing."""
+        return self._governor.explain(arrival, self._now())
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Give the core new settings and carry out what they decide; not to be called from a listener."""
+        assert not self._stepping
+        self._stepping = True
+        try:
+            self._tell(self._governor.reconfigure(settings, self._now()))
+        finally:
+            self._stepping = False
+        self._run()
+
+    def close(self) -> None:
+        """Stop the timer; events posted later are still handled, but nobody wakes the core."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # ---- the step
+
+    def _run(self) -> None:
+        events, handle, read_clock = self._events, self._handle, self._now
+        self._stepping = True
+        try:
+            while events:
+                event = events.popleft()
+                now = read_clock()
+                decisions = handle(event, now)
+                if self.observers:
+                    self._show(event, decisions, now)
+                if decisions:
+                    self._tell(decisions)
+        finally:
+            self._stepping = False
+            wake = self._next_wake()
+            if wake is not None and (self._timer is None or wake < self._timer_at):
+                self._arm(wake)
+
+    def _show(self, event: Event, decisions: tuple[Decision, ...], now: float) -> None:
+        for observer in self.observers:
+            observer.on_step(event, decisions, now)
+
+    def _tell(self, decisions: tuple[Decision, ...]) -> None:
+        listeners = self._listeners
+        for decision in decisions:
+            try:
+                number = decision[0]
+                if (listener := listeners.get(number)) is None:
+                    continue
+                if isinstance(decision, _ADMIT):  # the most frequent first
+                    listener.on_admit(decision)
+                elif isinstance(decision, _ENDED):
+                    del listeners[number]
+                    listener.on_ended(decision)
+                elif isinstance(decision, _YIELD):
+                    del listeners[number]
+                    listener.on_yield(decision)
+                elif isinstance(decision, Hold):
+                    listener.on_hold(decision)
+                else:
+                    listener.on_cancel(decision)
+            except Exception as error:  # noqa: BLE001 - see the head of this page
+                context = {
+                    "message": f"the listener of attempt {decision.attempt} failed",
+                    "exception": error,
+                }
+                self._loop.call_exception_handler(context)
+
+    # ---- the timer
+
+    def _arm(self, wake: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = wake
+        # At least a millisecond: loops round, and a timer that fires early would only be set again.
+        self._timer = self._loop.call_later(max(0.001, wake - self._now()), self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        wake = self._next_wake()
+        if wake is None:
+            return
+        if wake <= self._now():
+            self.post(Tick())
+        else:
+            self._arm(wake)

@@ -1,0 +1,169 @@
+"""Watches engines through their own metrics pages, and asks one for its size before the gate starts.
+
+A scrape is stamped with the time at which it was *sent*: the gauge may be younger, never older, so the core never
+takes a gauge for newer than what it has sent itself. A scrape that fails says nothing; the core lets the last
+reading grow stale.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from millgate.core.events import EngineSeen
+from millgate.core.words import FailureKind, Sent
+from millgate.runtime.clock import Clock
+from millgate.runtime.driver import Driver
+from millgate.runtime.gauges import GAUGE_NAMES, MOST_PAGE_BYTES, GaugeNames, Gauges, read_gauges
+from millgate.runtime.upstream import AnswerHead, Call, Upstream
+
+POLL_S = 1.0
+SCRAPE_TIMEOUT_S = 0.2
+# vLLM lets go of an aborted request within 0.3 s: one look on the way, one after it.
+AFTER_HANGUP_S = (0.15, 0.4)
+# At most ten extra scrapes a second, however many clients leave.
+LEAST_GAP_S = 0.1
+# An answer that ended just before the gauge was read must have been heard of before the gauge is: counted as still
+# there it would hide somebody who has left, and end that permit while the engine works on.
+NEWS_S = 0.03
+_HEADERS = ((b"accept", b"text/plain"),)
+
+
+class _Page:
+    """Receives one metrics page and hands it on, or None for anything else than a whole page in time."""
+
+    def __init__(self, done: Callable[[bytes | None], None]) -> None:
+        self._done = done
+        self._parts: list[bytes] = []
+        self._room = MOST_PAGE_BYTES
+        self._wanted = False
+
+    def on_head(self, head: AnswerHead) -> None:
+        """Look at the status."""
+        self._wanted = head.status == 200
+
+    def on_data(self, data: bytes) -> None:
+        """Keep what may be kept."""
+        self._room -= len(data)
+        if self._wanted and self._room >= 0:
+            self._parts.append(data)
+        else:
+            self._wanted = False
+            self._parts.clear()
+
+    def on_end(self, *, delimited: bool) -> None:
+        """Hand the page on; a page cut short loses a line at most, and a bad line is unknown."""
+        del delimited
+        self._done(b"".join(self._parts) if self._wanted else None)
+
+    def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
+        """Say that there is no page."""
+        del kind, sent, detail
+        self._done(None)
+
+
+def scrape(upstream: Upstream, target: bytes, within_s: float, done: Callable[[bytes | None], None]) -> Call:
+    """Fetch a metrics page; `done` is called once, with None when it did not come whole within `within_s`."""
+    by = asyncio.get_running_loop().time() + within_s
+    call = upstream.request(b"GET", target, _HEADERS, b"", _Page(done), head_by=by)
+    call.expire_at(by)
+    return call
+
+
+async def discover(upstream: Upstream, target: bytes = b"/metrics", within_s: float = 2.0) -> Gauges:
+    """Read an engine's gauges and size once; all unknown when it does not answer in time."""
+    page: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+    call = scrape(upstream, target, within_s, page.set_result)
+    try:
+        return read_gauges(await page or b"")
+    finally:
+        call.abort()
+
+
+class EngineWatch:
+    """Reads one engine's gauges every second, and soon after clients have left it, and posts EngineSeen.
+
+    `upstream` must be the watch's own pool: a scrape must not wait behind requests. One scrape at a time.
+    """
+
+    def __init__(
+        self,
+        engine: str,
+        upstream: Upstream,
+        driver: Driver,
+        clock: Clock,
+        *,
+        target: bytes = b"/metrics",
+        names: Sequence[GaugeNames] = GAUGE_NAMES,
+    ) -> None:
+        self.engine = engine
+        self.last = Gauges()
+        self._upstream = upstream
+        self._driver = driver
+        self._now = clock.now
+        self._target = target
+        self._names = names
+        self._loop = asyncio.get_running_loop()
+        self._poll_timer: asyncio.TimerHandle | None = None
+        self._due: list[float] = []
+        self._due_timer: asyncio.TimerHandle | None = None
+        self._last_sent = -1.0
+        self._call: Call | None = None
+        self._running = False
+
+    def start(self) -> None:
+        """Begin polling, at once."""
+        self._running = True
+        self._poll()
+
+    def stop(self) -> None:
+        """Stop polling and forget what is under way."""
+        self._running = False
+        for timer in (self._poll_timer, self._due_timer):
+            if timer is not None:
+                timer.cancel()
+        if self._call is not None:
+            self._call.abort()
+            self._call = None
+
+    def on_hangup(self) -> None:
+        """A client of this engine has left: look soon, so that its permit ends when the engine is done."""
+        if not self._running:
+            return
+        now = self._now()
+        for delay_s in AFTER_HANGUP_S:
+            if not any(abs(due - (now + delay_s)) < LEAST_GAP_S for due in self._due):
+                self._due.append(now + delay_s)
+        self._due.sort()
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._due_timer is None and self._due:
+            self._due_timer = self._loop.call_later(max(0.001, self._due[0] - self._now()), self._look)
+
+    def _look(self) -> None:
+        self._due_timer = None
+        self._due.pop(0)
+        self._send()
+        self._arm()
+
+    def _poll(self) -> None:
+        self._poll_timer = self._loop.call_later(POLL_S, self._poll)
+        self._send()
+
+    def _send(self) -> None:
+        now = self._now()
+        if self._call is not None or now - self._last_sent < LEAST_GAP_S:
+            return
+        self._last_sent = now
+        self._call = scrape(self._upstream, self._target, SCRAPE_TIMEOUT_S, self._take)
+
+    def _take(self, page: bytes | None) -> None:
+        self._call = None
+        if page is None or not self._running:
+            return
+        self.last = gauges = read_gauges(page, self._names)
+        seen = EngineSeen(self.engine, self._last_sent, gauges.running, gauges.waiting, gauges.kv_share)
+        self._loop.call_later(NEWS_S, self._tell, seen)
+
+    def _tell(self, seen: EngineSeen) -> None:
+        if self._running:
+            self._driver.post(seen)

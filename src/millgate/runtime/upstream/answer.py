@@ -1,0 +1,44 @@
+"""What llhttp leaves open in an answer's head: one framing only, and nothing of this hop passed on."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from millgate.runtime.upstream.contract import AnswerHead
+from millgate.runtime.upstream.fields import HOP_BY_HOP, Pair, listed, stays_open
+
+_DROPPED: Final = HOP_BY_HOP | {b"content-length", b"date"}
+
+
+class ProtocolViolationError(Exception):
+    """The engine's bytes are no HTTP/1.1 that this client accepts."""
+
+
+def read_answer(status: int, version: bytes, fields: Sequence[Pair]) -> tuple[AnswerHead, bool, bool]:
+    """Check the framing of a final answer and strip what belongs to the connection; raise ProtocolViolationError.
+
+    Returns the head, whether the body is chunked (without a length and chunks only the close ends it), and whether
+    the connection may be used again.
+    """
+    named = dict(fields)
+    length = _length(named[b"content-length"]) if b"content-length" in named else None
+    chunked = b"transfer-encoding" in named and _chunked(named[b"transfer-encoding"], version)
+    if chunked and length is not None:
+        raise ProtocolViolationError("answer with both Content-Length and Transfer-Encoding")
+    dropped = _DROPPED
+    if b"connection" in named:
+        dropped = dropped.union(*(listed(value) for name, value in fields if name == b"connection"))
+    headers = [pair for pair in fields if pair[0] not in dropped]
+    keep_alive = version == b"HTTP/1.1" and stays_open(fields, named)
+    return AnswerHead(status, headers, length), chunked, keep_alive
+
+
+def _length(value: bytes) -> int:
+    if not value.isdigit():
+        raise ProtocolViolationError("answer with a Content-Length that is no number")
+    return int(value)
+
+
+def _chunked(value: bytes, version: bytes) -> bool:
+    if version != b"HTTP/1.1" or value.lower() != b"chunked":
+        raise ProtocolViolationError("answer with a Transfer-Encoding other than chunked on HTTP/1.1")
+    return True

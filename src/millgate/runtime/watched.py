@@ -1,0 +1,205 @@
+"""Looks after one engine: asks its health page, listens to its answers, and posts EngineDown and EngineUp.
+
+What follows from the news is `health`'s to say; here are the timer, the page and the ear.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from millgate.core.events import EngineDown, EngineUp
+from millgate.core.words import FailureKind, Sent
+from millgate.runtime.clock import Clock
+from millgate.runtime.driver import Driver
+from millgate.runtime.health import EngineHealth, HealthSettings, Stance, Standing
+from millgate.runtime.upstream import AnswerHead, Call, Receiver, Upstream, UpstreamPool
+from millgate.runtime.upstream.call import FAULTY
+
+_NO_ROOM = (503, 529)
+
+
+class HealthCheck:
+    """Looks after one engine on the running loop and posts EngineDown and EngineUp; is the `Ear` of its pool.
+
+    `pages` is the pool for the health page: a look must not wait behind requests. `alone` tells whether no other
+    engine takes work. Use: `listen` to the pool that the doors get, `start`, `stop`.
+    """
+
+    def __init__(
+        self,
+        engine: str,
+        pages: Upstream,
+        driver: Driver,
+        clock: Clock,
+        settings: HealthSettings,
+        alone: Callable[[], bool],
+    ) -> None:
+        self.engine = engine
+        self.health = EngineHealth(settings, clock.now())
+        self.heard = 0
+        self.anxious = False
+        self.deserted = False
+        self._now = clock.now
+        self._pages = pages
+        self._driver = driver
+        self._alone = alone
+        self._told: EngineUp | EngineDown = EngineUp(engine)
+        self._running = False
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._call: Call | None = None
+
+    @property
+    def standing(self) -> Standing:
+        """How the engine stands, for people."""
+        health = self.health
+        return Standing(self.engine, health.stance, health.since, health.why)
+
+    def listen(self, pool: UpstreamPool) -> None:
+        """Hear what becomes of each request that this pool sends from now on."""
+        pool.ear = self
+
+    def start(self) -> None:
+        """Begin to look, at once."""
+        self._running = True
+        self._look()
+
+    def stop(self) -> None:
+        """Stop looking."""
+        self._running = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._call is not None:
+            self._call.abort()
+            self._call = None
+
+    # ---- what requests tell
+
+    def trial(self, receiver: Receiver) -> Receiver:
+        """Return who is to receive an answer that is asked for in anxious times: the first one may be the trial."""
+        is_trial = self.health.sent(self._now())
+        self._tell()
+        return _Trial(receiver, self) if is_trial else receiver
+
+    def succeeded(self) -> None:
+        """A request was answered."""
+        self.health.succeeded(self._now())
+        self._tell()
+
+    def complained(self, status: int) -> None:
+        """A request was answered with a status from 500 on: no room is no fault."""
+        if status in _NO_ROOM:
+            self.heard += 1
+        else:
+            self._failed(f"status {status}")
+
+    def failed(self, kind: FailureKind, heard_before: int) -> None:
+        """A request failed, unless it was only our own time that ran out while others were answered."""
+        if kind is not FailureKind.TIMEOUT or self.heard == heard_before:
+            self._failed(kind.value)
+
+    def _failed(self, why: str) -> None:
+        self.health.failed(why, self._now(), alone=self._alone())
+        self._tell()
+        if self._running and self.health.in_doubt:
+            self._look_in(self.health.settings.quick_poll_s)
+
+    # ---- looking
+
+    def _look_in(self, delay_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(delay_s, self._look)
+
+    def _look(self) -> None:
+        health, settings, alone = self.health, self.health.settings, self._alone()
+        quick = alone and (health.in_doubt or health.stance is not Stance.UP)
+        self._look_in(settings.quick_poll_s if quick else settings.poll_s)
+        health.waited(self._now(), alone=alone)
+        self._tell(again=health.stance is Stance.TRIAL)
+        if settings.target is not None and self._call is None:
+            by = self._loop.time() + settings.page_within_s
+            page = _Page(self)
+            self._call = self._pages.request(b"GET", settings.target, (), b"", page, head_by=by)
+            self._call.expire_at(by)
+
+    def looked(self, complaint: str | None, *, refused: bool = False) -> None:
+        """The health page has answered, or not; `refused` if there was not even a connection."""
+        if self._running:
+            self.health.looked(complaint, self._now(), alone=self._alone())
+            self.deserted = refused and self.health.stance is Stance.DOWN
+            self._tell()
+
+    def page_over(self) -> None:
+        """The next look may begin."""
+        self._call = None
+
+    def _tell(self, *, again: bool = False) -> None:
+        """Post what follows from news, if anything does; `again`, as the one who was to try it may have left at once."""
+        health = self.health
+        self.anxious = health.anxious
+        trial = health.stance is Stance.TRIAL
+        told = EngineUp(self.engine, trial) if health.takes_work else EngineDown(self.engine)
+        if again or told != self._told:
+            self._told = told
+            self._driver.post(told)
+
+
+class _Page:
+    """Receives one health page: what counts is its status."""
+
+    def __init__(self, check: HealthCheck) -> None:
+        self._check = check
+        self._heard_before = check.heard
+        self._headed = False
+
+    def on_head(self, head: AnswerHead) -> None:
+        """Below 500 somebody answers, and an engine without such a page answers too."""
+        self._headed = True
+        faulty = head.status >= FAULTY
+        self._check.looked(f"its health page says {head.status}" if faulty else None)
+
+    def on_data(self, data: bytes) -> None:
+        """Nothing: the status has said it."""
+
+    def on_end(self, *, delimited: bool) -> None:
+        """Let the next look begin."""
+        del delimited
+        self._check.page_over()
+
+    def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
+        """A page that does not come is a bad look, unless the engine was heard meanwhile."""
+        del sent, detail
+        self._check.page_over()
+        busy = kind is FailureKind.TIMEOUT and self._check.heard > self._heard_before
+        if not self._headed and not busy:
+            refused = kind is FailureKind.CONNECT
+            self._check.looked(f"its health page does not answer: {kind.value}", refused=refused)
+
+
+class _Trial:
+    """Stands before the receiver of the one request that is tried: its first bytes are its success.
+
+    A whole answer may take minutes, and everybody waits for this one.
+    """
+
+    __slots__ = ("_answered", "_check", "_receiver", "on_data", "on_end", "on_failed")
+
+    def __init__(self, receiver: Receiver, check: HealthCheck) -> None:
+        self._receiver = receiver
+        self._check = check
+        self._answered = False
+        self.on_data: Callable[[bytes], None] = self._first_data
+        self.on_end = receiver.on_end
+        self.on_failed = receiver.on_failed
+
+    def on_head(self, head: AnswerHead) -> None:
+        """Note whether bytes will be a success."""
+        self._answered = head.status < FAULTY
+        self._receiver.on_head(head)
+
+    def _first_data(self, data: bytes) -> None:
+        self.on_data = self._receiver.on_data
+        if self._answered:
+            self._check.succeeded()
+        self._receiver.on_data(data)

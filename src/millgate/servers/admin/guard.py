@@ -1,0 +1,102 @@
+"""Who may speak to the admin door: a known Host, no foreign web page, and the token where there is one.
+
+A browser can be made to send requests to 127.0.0.1 by any page it shows, and DNS rebinding lets that page read
+the answers: its own name then points to 127.0.0.1. The Host header still carries that name, so only IP literals,
+localhost and configured names pass. An Origin header must pass the same test.
+
+The token comes in an Authorization header, or as the session cookie that the sign-in form gives for it.
+"""
+
+from collections.abc import Iterable
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from millgate.servers.admin.answers import error_answer
+from millgate.servers.admin.session import Sessions
+
+# Probes of orchestrators carry no token; these two answers tell a state and no numbers. Whoever wants to sign in has
+# no token yet, and the form's look is the same file for everybody.
+_OPEN_PATHS = frozenset({"/healthz", "/readyz", "/login", "/page/style.css"})
+_ANSWER_HEADERS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
+
+
+class Guard:
+    """Wraps the admin application; refuses before a route is looked up."""
+
+    def __init__(self, app: ASGIApp, *, hosts: Iterable[str] = (), sessions: Sessions | None = None) -> None:
+        self._app = app
+        self._hosts = frozenset({"localhost", *(host.lower() for host in hosts)})
+        self._sessions = sessions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 403 (Host, Origin), 401 (token), or for the page 303 to its sign-in form."""
+        assert scope["type"] == "http", "the admin door serves plain HTTP only"
+        refusal = self._refusal(scope["path"], scope["headers"])
+        await (refusal or self._app)(scope, receive, _with_answer_headers(send))
+
+    def _refusal(self, path: str, headers: list[tuple[bytes, bytes]]) -> Response | None:
+        hosts = [value for name, value in headers if name == b"host"]
+        if len(hosts) != 1 or not self._knows("//" + hosts[0].decode("latin-1")):
+            return error_answer(
+                403, "host_not_allowed", "Host must be an IP address, localhost or listed in admin.hosts"
+            )
+        origins = [value for name, value in headers if name == b"origin"]
+        if not all(self._knows(value.decode("latin-1")) for value in origins):
+            return error_answer(403, "origin_not_allowed", "requests made by other web pages are refused")
+        if self._sessions is not None and path not in _OPEN_PATHS and not _may(self._sessions, headers):
+            return _sign_in_first(path)
+        return None
+
+    def _knows(self, address: str) -> bool:
+        try:
+            name = urlsplit(address).hostname or ""
+        except ValueError:
+            return False
+        return name in self._hosts or _is_ip(name)
+
+
+def _may(sessions: Sessions, headers: list[tuple[bytes, bytes]]) -> bool:
+    given = [value for name, value in headers if name == b"authorization"]
+    if given:
+        return (
+            len(given) == 1 and given[0][:7].lower() == b"bearer " and sessions.is_token(given[0][7:].strip())
+        )
+    cookies = [value for name, value in headers if name == b"cookie"]
+    return len(cookies) == 1 and sessions.is_open(cookies[0].decode("latin-1"))
+
+
+def _sign_in_first(path: str) -> Response:
+    if path == "/":
+        # Relative: the browser knows under which prefix it found us.
+        return RedirectResponse("login", status_code=303)
+    answer = error_answer(401, "token_required", "send Authorization: Bearer TOKEN")
+    answer.headers["www-authenticate"] = "Bearer"
+    return answer
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach this listening address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _is_ip(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _with_answer_headers(send: Send) -> Send:
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), *_ANSWER_HEADERS]
+        await send(message)
+
+    return send_with_headers

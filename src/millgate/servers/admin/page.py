@@ -1,0 +1,121 @@
+"""The live page: its files, its feed, and the decisions that it asks for.
+
+The content security policy allows what we serve and nothing else: no inline script or style, no other host, no
+framing. Addresses in the page are relative, so it works under any prefix that a proxy strips.
+"""
+
+import asyncio
+from importlib.resources import files
+from typing import Annotated, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from millgate.observe.live.feed import LiveFeed, TooManyWatchersError
+from millgate.observe.live.recent import DecisionFilter
+from millgate.servers.admin.answers import error_answer, json_answer
+
+PAGE_HEADERS: Final = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "referrer-policy": "same-origin",
+    "x-frame-options": "DENY",
+}
+MOST_DECISIONS_ASKED: Final = 200
+_TYPES: Final = {"css": "text/css", "js": "text/javascript", "html": "text/html"}
+_COME_BACK_S = "5"
+
+_Name = Annotated[str, msgspec.Meta(max_length=256)]
+
+
+class DecisionQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Which decisions somebody wants to see; an empty word is no filter."""
+
+    word: _Name = ""
+    lane: _Name = ""
+    engine: _Name = ""
+    attempt: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)] | None = None
+    most: Annotated[int, msgspec.Meta(ge=1, le=MOST_DECISIONS_ASKED)] = 100
+
+    def filter(self) -> DecisionFilter:
+        """Return the filter that this query describes."""
+        return DecisionFilter(self.word or None, self.lane or None, self.engine or None, self.attempt)
+
+
+class LiveResponse(StreamingResponse):
+    """The stream of one watcher who has joined; however it ends, the watcher leaves."""
+
+    def __init__(self, feed: LiveFeed) -> None:
+        # Proxies that collect an answer before they pass it on are told not to (nginx's X-Accel-Buffering).
+        super().__init__(feed.frames(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+        self._feed = feed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send frames until the watcher or the feed ends it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._feed.leave()
+
+
+def page_routes(feed: LiveFeed) -> list[Route]:
+    """Return the routes of the page over this feed."""
+    page = _Page(feed)
+    return [
+        Route("/", page.document),
+        Route("/page/{name}", page.asset),
+        Route("/api/live", page.live),
+        Route("/api/decisions", page.decisions),
+    ]
+
+
+class _Page:
+    def __init__(self, feed: LiveFeed) -> None:
+        self._feed = feed
+        self._assets = read_assets()
+
+    async def document(self, _: Request) -> Response:
+        """The page itself."""
+        return asset_response("index.html", self._assets["index.html"])
+
+    async def asset(self, request: Request) -> Response:
+        """One of its files."""
+        name = request.path_params["name"]
+        content = self._assets.get(name)
+        return Response("not found\n", 404) if content is None else asset_response(name, content)
+
+    async def live(self, _: Request) -> Response:
+        """Pictures, twice a second, as server-sent events; 503 when as many watch as may."""
+        try:
+            self._feed.join()
+        except TooManyWatchersError:
+            message = f"{self._feed.watchers} watch already, which is as many as may"
+            answer = error_answer(503, "too_many_watchers", message)
+            answer.headers["retry-after"] = _COME_BACK_S
+            return answer
+        return LiveResponse(self._feed)
+
+    async def decisions(self, request: Request) -> Response:
+        """The kept decisions that a query wants, newest first."""
+        try:
+            query = msgspec.convert(dict(request.query_params), DecisionQuery, strict=False)
+        except msgspec.ValidationError as error:
+            return error_answer(400, "invalid_query", str(error))
+        painter = self._feed.painter
+        for _ in painter.recall():
+            await asyncio.sleep(0)
+        return json_answer(painter.decisions(query.most, query.filter()))
+
+
+def read_assets() -> dict[str, bytes]:
+    """Return the page's files by name: a handful of small ones, read once."""
+    folder = files("millgate.observe.live") / "page"
+    return {each.name: each.read_bytes() for each in folder.iterdir() if each.name.split(".")[-1] in _TYPES}
+
+
+def asset_response(name: str, content: bytes, status: int = 200) -> Response:
+    """Return one of the page's files under the page's policy."""
+    return Response(content, status, PAGE_HEADERS, media_type=_TYPES[name.rsplit(".", maxsplit=1)[-1]])

@@ -1,0 +1,85 @@
+"""What `/api/explain` may be asked, and how records become JSON."""
+
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Annotated, Any, get_args, get_origin
+
+import msgspec
+
+from millgate.core.decisions import Explanation
+from millgate.core.events import Arrived
+
+_Name = Annotated[str, msgspec.Meta(max_length=256)]
+_Tokens = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
+
+
+class ExplainQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """An arrival as somebody imagines it; every field has the default of a small chat request."""
+
+    prompt_bytes: _Tokens = 1000
+    body_bytes: _Tokens | None = None
+    max_tokens: _Tokens | None = None
+    min_tokens: _Tokens = 0
+    fixed_tokens: _Tokens = 0
+    may_clip: bool = False
+    answers: Annotated[int, msgspec.Meta(ge=1, le=128)] = 1
+    stream: bool = True
+    model: _Name = ""
+    lane: _Name | None = None
+    tenant: _Name = ""
+    max_wait_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] | None = None
+
+    def arrival(self) -> Arrived:
+        """Return the event that such a request would be; its attempt number, 0, is nobody's."""
+        return Arrived(
+            attempt=0,
+            tenant=self.tenant,
+            lane=self.lane,
+            model=self.model,
+            prompt_bytes=self.prompt_bytes,
+            body_bytes=self.prompt_bytes if self.body_bytes is None else self.body_bytes,
+            max_tokens=self.max_tokens,
+            answers=self.answers,
+            stream=self.stream,
+            max_wait_s=self.max_wait_s,
+            min_tokens=self.min_tokens,
+            fixed_tokens=self.fixed_tokens,
+            may_clip=self.may_clip,
+        )
+
+
+def plain(value: Any) -> Any:
+    """Return records as mappings, all the way down: counts by word become {word: count}, enums their words."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: plain(item) for name, item in value._asdict().items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        counted = _counted_fields(type(value))
+        return {
+            field.name: _counts(getattr(value, field.name))
+            if field.name in counted
+            else plain(getattr(value, field.name))
+            for field in fields(value)
+        }
+    if isinstance(value, tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def plain_explanation(explanation: Explanation) -> dict[str, Any]:
+    """Return an explanation as mappings; its decision says of itself which kind it is."""
+    kind = type(explanation.decision).__name__.lower()
+    return {**plain(explanation), "decision": {"kind": kind, **plain(explanation.decision)}}
+
+
+def _counts(pairs: tuple[tuple[Any, Any], ...]) -> dict[str, Any]:
+    return {str(word): count for word, count in pairs}
+
+
+@cache
+def _counted_fields(record: type) -> frozenset[str]:
+    """Return the fields that are declared as pairs: an empty one must become {} and not []."""
+    return frozenset(
+        field.name
+        for field in fields(record)
+        if any(get_origin(item) is tuple and len(get_args(item)) == 2 for item in get_args(field.type))
+    )

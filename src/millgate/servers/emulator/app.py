@@ -1,0 +1,334 @@
+"""The embedded engine as an application of the HTTP/1.1 server: routes, answers, hang-ups.
+
+It behaves as vLLM does where a gateway can tell: 200 and headers at once while the request still waits, first
+come first served without bound (or a 503 beyond `max_num_queued_reqs`), an abort as soon as a client leaves,
+streaming or not, `finish_reason: "abort"` when the engine stops.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from itertools import count
+from random import Random
+from typing import Final
+
+import msgspec
+
+from millgate.engine.batching import Batch
+from millgate.engine.sequences import BatchStatistics, EngineSequence
+from millgate.servers.emulator.answers import AnswerText, error_body
+from millgate.servers.emulator.messages import MessageText
+from millgate.servers.emulator.meters import Meters
+from millgate.servers.emulator.pacer import Feed, Pacer
+from millgate.servers.emulator.pooling import PoolingAnswers
+from millgate.servers.emulator.requests import BadRequestError, GenerationRequest, RequestReader, Surface
+from millgate.servers.emulator.responses import KeptResponses, ResponseText
+from millgate.servers.emulator.settings import EmulatorSettings
+from millgate.servers.emulator.troubles import FAILURE, Trouble, Troubles, error_event
+from millgate.servers.http1.contract import Exchange, Head, Headers, Refusal
+
+JSON: Final[Headers] = ((b"content-type", b"application/json"),)
+TEXT: Final[Headers] = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
+EVENTS: Final[Headers] = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+)
+GENERATION_PATHS: Final = {
+    b"/v1/chat/completions": Surface.CHAT,
+    b"/v1/completions": Surface.COMPLETION,
+    b"/v1/messages": Surface.MESSAGES,
+    b"/v1/responses": Surface.RESPONSES,
+}
+KEPT_PATH: Final = b"/v1/responses/"
+METHODS: Final = {
+    b"/v1/models": b"GET",
+    b"/metrics": b"GET",
+    b"/health": b"GET",
+    b"/stats": b"GET",
+    b"/stats/reset": b"POST",
+}
+
+
+Text = AnswerText | MessageText | ResponseText
+
+
+class Generation:
+    """One request's answer while it is generated."""
+
+    __slots__ = (
+        "endings", "exchange", "feeds", "request", "slow", "stalled", "text", "trouble", "unfinished", "unsent",
+        "withheld",
+    )  # fmt: skip
+
+    def __init__(
+        self, exchange: Exchange, request: GenerationRequest, text: Text, trouble: Trouble | None = None
+    ) -> None:
+        self.exchange = exchange
+        self.request = request
+        self.text = text
+        self.feeds: list[Feed] = []
+        self.endings: list[tuple[int, str]] = []
+        self.unfinished = len(request.answers)
+        self.unsent: dict[int, int] = {}
+        self.slow = False
+        self.trouble = trouble
+        self.stalled = False
+        self.withheld: dict[Feed, tuple[int, bool]] = {}
+
+
+class EmulatorApplication:
+    """One embedded engine behind HTTP; `stop` ends what runs before the server closes."""
+
+    def __init__(self, settings: EmulatorSettings, loop: asyncio.AbstractEventLoop) -> None:
+        profile = settings.engine_profile()
+        limits = profile.limits()
+        batch = Batch(profile.step_model(), limits)
+        self._settings = settings
+        self._loop = loop
+        self._pacer = Pacer(batch, self, loop)
+        self.meters = Meters(limits, settings.model_name, loop.time(), batch.statistics(loop.time()))
+        self._reader = RequestReader(
+            max_model_len=settings.max_model_len or limits.blocks * limits.block_tokens,
+            tokens_per_event=settings.tokens_per_event,
+            model_name=settings.model_name,
+            dice=Random(settings.seed),  # noqa: S311 - lengths of answers, no secret
+        )
+        self._pooling = PoolingAnswers(self._reader, settings.model_name)
+        self._kept = KeptResponses()
+        posted = dict.fromkeys((*GENERATION_PATHS, *self._pooling.paths), b"POST")
+        self._methods = METHODS | posted
+        self.troubles = Troubles(settings)
+        self._open: dict[Exchange, Generation] = {}
+        self._numbers = count(1)
+        self._sequence_ids = count(1)
+        self._created = int(time.time())
+
+    def on_head(self, head: Head) -> Refusal | None:
+        """Refuse unknown paths and wrong methods before a body is read."""
+        if head.path.startswith(KEPT_PATH) and head.method in {b"GET", b"DELETE", b"POST"}:
+            return None
+        method = self._methods.get(head.path)
+        if method is None:
+            return Refusal(404, JSON, error_body(404, "Not Found", "NotFoundError"))
+        if head.method != method and not (method == b"GET" and head.method == b"HEAD"):
+            return Refusal(
+                405, (*JSON, (b"allow", method)), error_body(405, "Method Not Allowed", "BadRequestError")
+            )
+        return None
+
+    def on_request(self, exchange: Exchange, body: bytes) -> None:
+        """Answer one request: at once, or token by token."""
+        path = exchange.head.path
+        surface = GENERATION_PATHS.get(path)
+        if surface is not None:
+            self._generate(exchange, body, surface)
+        elif path in self._pooling.paths:
+            self._read(exchange, path, body)
+        elif path.startswith(KEPT_PATH):
+            self._find_kept(exchange, path)
+        elif path == b"/metrics":
+            exchange.respond(200, TEXT, self.meters.metrics(self._pacer.statistics()))
+        elif path == b"/v1/models":
+            exchange.respond(200, JSON, _models(self._settings.model_name, self._created))
+        elif path == b"/health":
+            exchange.respond(200, (), b"")
+        else:
+            if path == b"/stats/reset":
+                self._reset()
+            exchange.respond(200, JSON, self._stats())
+
+    def on_gone(self, exchange: Exchange) -> None:
+        """Abort what nobody reads any more, or with `ignore_hangups` generate on for nobody."""
+        generation = self._open.pop(exchange, None)
+        if generation is None:
+            return
+        self.meters.client_gone += 1
+        end = self._pacer.silence if self._settings.ignore_hangups else self._pacer.abort
+        for feed in generation.feeds:
+            end(feed)
+
+    def on_slow(self, exchange: Exchange, slow: bool) -> None:
+        """Hold tokens back while a reader is behind; they come together in its next event."""
+        generation = self._open.get(exchange)
+        if generation is not None:
+            generation.slow = slow
+
+    def bad_request(self, status: int, code: str, message: str, head: Head | None = None) -> Refusal:
+        """Dress a framing error, a cap or a deadline as vLLM dresses a bad request."""
+        del head
+        return Refusal(status, JSON, error_body(status, f"{code}: {message}", "BadRequestError"))
+
+    def on_tokens(self, feed: Feed, tokens: int, now: float, *, last: bool) -> None:
+        """Send tokens to the reader of this feed."""
+        if feed.delivered_tokens == tokens:
+            self.meters.ttft.observe(now - feed.asked_at)
+        else:
+            self.meters.itl.observe((now - feed.delivered_at) / tokens, tokens)
+        generation = feed.owner
+        assert isinstance(generation, Generation)
+        if feed.silent:
+            return
+        if generation.stalled:
+            withheld, _ = generation.withheld.get(feed, (0, False))
+            generation.withheld[feed] = (withheld + tokens, last)
+        else:
+            self._hand_out(generation, feed, tokens, last=last)
+            if generation.trouble is not None and 2 * feed.delivered_tokens >= feed.sequence.output_tokens:
+                self._befall(generation)
+
+    def _hand_out(self, generation: Generation, feed: Feed, tokens: int, *, last: bool) -> None:
+        if last:
+            self._end_answer(generation, feed, tokens)
+        elif generation.request.stream:
+            self._send(generation, feed, tokens)
+
+    def _befall(self, generation: Generation) -> None:
+        """Let a stream that is not over have its trouble, once."""
+        trouble, generation.trouble = generation.trouble, None
+        if generation.exchange not in self._open:
+            return
+        if trouble is Trouble.STALL:
+            generation.stalled = True
+            self._loop.call_later(self._settings.stall_s, self._go_on, generation)
+        else:
+            del self._open[generation.exchange]
+            for feed in generation.feeds:
+                self._pacer.abort(feed)
+            generation.exchange.write(error_event(generation.request.surface))
+            generation.exchange.finish()
+
+    def _go_on(self, generation: Generation) -> None:
+        """Hand out what a stall has kept back, if anybody is left to have it."""
+        if not generation.stalled or generation.exchange not in self._open:
+            return
+        generation.stalled = False
+        for feed, (tokens, last) in generation.withheld.items():
+            self._hand_out(generation, feed, tokens, last=last)
+
+    def on_second(self, statistics: BatchStatistics, now: float) -> None:
+        """Keep the per-second row."""
+        self.meters.second(now, statistics)
+
+    def stop(self) -> None:
+        """End every answer with `finish_reason: "abort"`, as an engine does that is told to stop."""
+        for generation in list(self._open.values()):
+            self._go_on(generation)
+            for feed in generation.feeds:
+                if self._pacer.holds(feed):
+                    self._pacer.abort(feed)
+                    self._end_answer(generation, feed, 0, finish_reason="abort")
+        self._pacer.stop()
+
+    def _generate(self, exchange: Exchange, body: bytes, surface: Surface) -> None:
+        self.meters.received += 1
+        limit = self._settings.max_num_queued_reqs
+        if limit is not None and self._pacer.batch.waiting >= limit:
+            self.meters.refused += 1
+            message = f"The engine's queue is full: max_num_queued_reqs is {limit}."
+            exchange.respond(503, JSON, error_body(503, message, "Service Unavailable"))
+            return
+        try:
+            request = self._reader.read(body, surface)
+        except BadRequestError as error:
+            exchange.respond(400, JSON, error_body(400, str(error), "BadRequestError", error.field))
+            return
+        trouble = self.troubles.draw(stream=request.stream)
+        if trouble is Trouble.FAIL:
+            exchange.respond(500, JSON, FAILURE)
+            return
+        text = _TEXTS[surface](request, next(self._numbers), self._created)
+        generation = self._open[exchange] = Generation(exchange, request, text, trouble)
+        if request.stream:
+            exchange.start(200, EVENTS)
+        self._submit(generation)
+
+    def _submit(self, generation: Generation) -> None:
+        request = generation.request
+        per_event = request.tokens_per_event if request.stream else None
+        now = self._loop.time()
+        for index, answer in enumerate(request.answers):
+            sequence = EngineSequence(next(self._sequence_ids), answer.prompt_tokens, answer.output_tokens)
+            generation.feeds.append(Feed(generation, index, sequence, per_event, now))
+            generation.endings.append((answer.output_tokens, answer.finish_reason))
+        for feed in generation.feeds:
+            self._pacer.submit(feed)
+
+    def _send(self, generation: Generation, feed: Feed, tokens: int) -> None:
+        """Write one event, or keep its tokens for the next while the reader is slow."""
+        index = feed.index
+        if generation.slow:
+            generation.unsent[index] = generation.unsent.get(index, 0) + tokens
+            return
+        if generation.unsent:
+            tokens += generation.unsent.pop(index, 0)
+        opening = b"" if feed.delivered_tokens > tokens else generation.text.opening(index)
+        generation.exchange.write(opening + generation.text.tokens(index, tokens))
+
+    def _end_answer(
+        self, generation: Generation, feed: Feed, tokens: int, *, finish_reason: str | None = None
+    ) -> None:
+        """End one answer; the last of a request ends the exchange."""
+        index = feed.index
+        if finish_reason is not None:
+            generation.endings[index] = (feed.delivered_tokens, finish_reason)
+        generation.unfinished -= 1
+        if generation.request.stream:
+            self._write_ending(generation, feed, tokens)
+        if generation.unfinished:
+            return
+        del self._open[generation.exchange]
+        if generation.request.stream:
+            generation.exchange.finish()
+        else:
+            generation.exchange.respond(200, JSON, generation.text.whole(generation.endings))
+        if generation.request.store and isinstance(generation.text, ResponseText):
+            self._kept.add(generation.text.answer_id, generation.text.whole(generation.endings))
+
+    def _write_ending(self, generation: Generation, feed: Feed, tokens: int) -> None:
+        """Write the last event of one answer, and with the last answer what closes the stream, in one write."""
+        text = generation.text
+        tokens += generation.unsent.pop(feed.index, 0)
+        opening = b"" if feed.delivered_tokens > tokens else text.opening(feed.index)
+        data = opening + text.last_tokens(feed.index, tokens, generation.endings[feed.index][1])
+        if not generation.unfinished:
+            data += text.closing(sum(made for made, _ in generation.endings))
+        generation.exchange.write(data)
+
+    def _read(self, exchange: Exchange, path: bytes, body: bytes) -> None:
+        """Answer at once what needs no tokens to be written."""
+        try:
+            exchange.respond(200, JSON, self._pooling.answer(path, body))
+        except BadRequestError as error:
+            exchange.respond(400, JSON, error_body(400, str(error), "BadRequestError", error.field))
+
+    def _find_kept(self, exchange: Exchange, path: bytes) -> None:
+        """Show, cancel (too late) or delete a response that is kept."""
+        body = self._kept.ask(exchange.head.method, path.removeprefix(KEPT_PATH))
+        if body is None:
+            message = "there is no response under this id"
+            exchange.respond(404, JSON, error_body(404, message, "NotFoundError"))
+        else:
+            exchange.respond(200, JSON, body)
+
+    def _stats(self) -> bytes:
+        stats = self.meters.stats(self._loop.time(), self._pacer.statistics())
+        return msgspec.json.encode({**stats, "troubles": self.troubles.counts})
+
+    def _reset(self) -> None:
+        now = self._loop.time()
+        self._pacer.batch.reset_peaks(now)
+        self.meters.reset(now, self._pacer.statistics())
+
+
+def _models(name: str, created: int) -> bytes:
+    model = {"id": name, "object": "model", "created": created, "owned_by": "millgate"}
+    return msgspec.json.encode({"object": "list", "data": [model]})
+
+
+_TEXTS: Final[Mapping[Surface, type[Text]]] = {
+    Surface.CHAT: AnswerText,
+    Surface.COMPLETION: AnswerText,
+    Surface.MESSAGES: MessageText,
+    Surface.RESPONSES: ResponseText,
+}

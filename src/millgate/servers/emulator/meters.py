@@ -1,0 +1,148 @@
+"""The engine's own accounts: histograms and per-second rows, and how `/metrics` and `/stats` show them."""
+
+from bisect import bisect_left
+from collections import deque
+from typing import Final, NamedTuple
+
+from millgate.engine.sequences import BatchLimits, BatchStatistics
+
+SERIES_ROWS: Final = 900
+"""Per-second rows kept: fifteen minutes of work."""
+
+TTFT_BOUNDS_S: Final = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+)  # fmt: skip
+ITL_BOUNDS_S: Final = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0,
+)  # fmt: skip
+"""Bucket bounds as vLLM exports them, so that dashboards made for vLLM fit."""
+
+
+class Histogram:
+    """A classic Prometheus histogram with fixed bounds."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float, weight: int = 1) -> None:
+        """Count `weight` samples of `value`."""
+        self.counts[bisect_left(self.bounds, value)] += weight
+        self.total += value * weight
+
+    def lines(self, name: str, labels: str) -> list[str]:
+        """Render in the text format; `labels` come without braces."""
+        lines = [f"# TYPE {name} histogram"]
+        seen = 0
+        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
+            seen += count
+            lines.append(f'{name}_bucket{{{labels},le="{bound}"}} {seen}')
+        return [*lines, f"{name}_sum{{{labels}}} {self.total:.9g}", f"{name}_count{{{labels}}} {seen}"]
+
+
+class SecondRow(NamedTuple):
+    """One second of work: states at its end, tokens made during it; idle seconds have no row."""
+
+    at_s: float
+    running: int
+    waiting: int
+    kv_share: float
+    output_tokens: int
+    wasted_tokens: int
+
+
+class Meters:
+    """What an engine has done since the start (`/metrics`) and since the last reset (`/stats`)."""
+
+    def __init__(self, limits: BatchLimits, model_name: str, now: float, zero: BatchStatistics) -> None:
+        self.ttft = Histogram(TTFT_BOUNDS_S)
+        self.itl = Histogram(ITL_BOUNDS_S)
+        self.received = 0
+        self.refused = 0
+        self.client_gone = 0
+        self._limits = limits
+        self._model_name = model_name
+        self._series: deque[SecondRow] = deque(maxlen=SERIES_ROWS)
+        self._since = now
+        self._zero = zero
+        self._last = zero
+        self._received_before = 0
+        self._refused_before = 0
+        self._gone_before = 0
+
+    def reset(self, now: float, statistics: BatchStatistics) -> None:
+        """Start `/stats` again from here; `/metrics` counts on."""
+        self._series.clear()
+        self._since = now
+        self._zero = self._last = statistics
+        self._received_before = self.received
+        self._refused_before = self.refused
+        self._gone_before = self.client_gone
+
+    def second(self, now: float, statistics: BatchStatistics) -> None:
+        """Write the row of the second that ends now."""
+        self._series.append(
+            SecondRow(
+                at_s=round(now - self._since, 3),
+                running=statistics.running,
+                waiting=statistics.waiting,
+                kv_share=round(statistics.kv_share, 4),
+                output_tokens=statistics.output_tokens - self._last.output_tokens,
+                wasted_tokens=statistics.wasted_tokens - self._last.wasted_tokens,
+            )
+        )
+        self._last = statistics
+
+    def stats(self, now: float, statistics: BatchStatistics) -> dict[str, object]:
+        """The numbers of `/stats`; counts since the last reset."""
+        zero = self._zero
+        return {
+            "since_s": round(now - self._since, 3),
+            "received": self.received - self._received_before,
+            "refused": self.refused - self._refused_before,
+            "client_gone": self.client_gone - self._gone_before,
+            "executed": statistics.began - zero.began,
+            "finished": statistics.finished - zero.finished,
+            "aborted": statistics.aborted - zero.aborted,
+            "running": statistics.running,
+            "waiting": statistics.waiting,
+            "peak_running": statistics.peak_running,
+            "peak_running_and_waiting": statistics.peak_present,
+            "kv_share": round(statistics.kv_share, 6),
+            "preemptions": statistics.preemptions - zero.preemptions,
+            "prompt_tokens": statistics.prefilled_tokens - zero.prefilled_tokens,
+            "output_tokens": statistics.output_tokens - zero.output_tokens,
+            "wasted_tokens": statistics.wasted_tokens - zero.wasted_tokens,
+            "orphan_tokens": statistics.orphan_tokens - zero.orphan_tokens,
+            "series": [row._asdict() for row in self._series],
+        }
+
+    def metrics(self, statistics: BatchStatistics) -> bytes:
+        """Render `/metrics` with vLLM's names and labels."""
+        labels = f'engine="0",model_name="{_escaped(self._model_name)}"'
+        info = f'block_size="{self._limits.block_tokens}",engine="0",num_gpu_blocks="{self._limits.blocks}"'
+        gauges = (
+            ("num_requests_running", "gauge", labels, statistics.running),
+            ("num_requests_waiting", "gauge", labels, statistics.waiting),
+            ("kv_cache_usage_perc", "gauge", labels, f"{statistics.kv_share:.6g}"),
+            ("num_preemptions_total", "counter", labels, statistics.preemptions),
+            ("prompt_tokens_total", "counter", labels, statistics.prefilled_tokens),
+            ("generation_tokens_total", "counter", labels, statistics.output_tokens),
+            ("cache_config_info", "gauge", info, 1),
+        )
+        lines = [
+            f"# TYPE vllm:{name} {kind}\nvllm:{name}{{{pairs}}} {value}"
+            for name, kind, pairs, value in gauges
+        ]
+        lines += self.ttft.lines("vllm:time_to_first_token_seconds", labels)
+        lines += self.itl.lines("vllm:inter_token_latency_seconds", labels)
+        return ("\n".join(lines) + "\n").encode()
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,120 @@
+"""Answers of an engine that reads and does not write: embeddings, rerank, scores, and counting tokens.
+
+They are made at once, without the batch: the numbers mean nothing, only their number and shape are right.
+"""
+
+import base64
+import struct
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from millgate.servers.emulator.requests import BYTES_PER_TOKEN, BadRequestError, RequestReader, Surface
+
+DIMENSIONS: Final = 8
+"""Enough for clients that look at the length of a vector."""
+
+
+class _Body(msgspec.Struct):
+    model: str = ""
+    input: str | list[str | int | list[int]] = ""
+    encoding_format: str = "float"
+    query: str = ""
+    documents: list[msgspec.Raw] = []
+    text_1: str | list[str] = ""
+    text_2: str | list[str] = ""
+    prompt: str = ""
+    tokens: list[int] = []
+
+
+_DECODER: Final = msgspec.json.Decoder(_Body)
+
+
+class PoolingAnswers:
+    """Answers the paths in `paths`; `reader` counts the tokens of messages."""
+
+    def __init__(self, reader: RequestReader, model_name: str) -> None:
+        self._reader = reader
+        self._model_name = model_name
+        self.paths: Mapping[bytes, Callable[[bytes], object]] = {
+            b"/v1/embeddings": self._embeddings,
+            **dict.fromkeys((b"/v1/rerank", b"/v2/rerank", b"/rerank"), self._rerank),
+            **dict.fromkeys((b"/v1/score", b"/score"), self._score),
+            b"/tokenize": self._tokenize,
+            b"/detokenize": self._detokenize,
+            b"/v1/messages/count_tokens": self._count_tokens,
+        }
+
+    def answer(self, path: bytes, body: bytes) -> bytes:
+        """Return the JSON answer; BadRequestError when a field is wrong."""
+        return msgspec.json.encode(self.paths[path](body))
+
+    def _embeddings(self, body: bytes) -> object:
+        asked = _decode(body)
+        given = asked.input
+        alone = isinstance(given, str) or all(isinstance(item, int) for item in given)
+        count = 1 if alone else len(given)
+        vector = [1.0] + [0.0] * (DIMENSIONS - 1)
+        packed = base64.b64encode(struct.pack(f"<{DIMENSIONS}f", *vector)).decode()
+        data = packed if asked.encoding_format == "base64" else vector
+        return {
+            "object": "list",
+            "model": asked.model or self._model_name,
+            "data": [{"object": "embedding", "index": index, "embedding": data} for index in range(count)],
+            "usage": _usage(msgspec.json.encode(given)),
+        }
+
+    def _rerank(self, body: bytes) -> object:
+        """Rank the documents in the order in which they came."""
+        asked = _decode(body)
+        count = len(asked.documents)
+        results = [
+            {"index": index, "document": _document(document), "relevance_score": 1.0 - index / count}
+            for index, document in enumerate(asked.documents)
+        ]
+        usage = _usage(b"".join(map(bytes, asked.documents)))
+        return {
+            "id": "rerank-0",
+            "model": asked.model or self._model_name,
+            "usage": usage,
+            "results": results,
+        }
+
+    def _score(self, body: bytes) -> object:
+        asked = _decode(body)
+        sides = [1 if isinstance(side, str) else len(side) for side in (asked.text_1, asked.text_2)]
+        data = [{"index": index, "object": "score", "score": 0.5} for index in range(max(sides))]
+        usage = _usage(msgspec.json.encode([asked.text_1, asked.text_2]))
+        return {"object": "list", "model": asked.model or self._model_name, "data": data, "usage": usage}
+
+    def _tokenize(self, body: bytes) -> object:
+        """Number the tokens of a prompt, as many as generation would count."""
+        count = _tokens(_decode(body).prompt.encode("utf-8", "surrogatepass"))
+        return {"count": count, "max_model_len": 0, "tokens": list(range(count))}
+
+    def _detokenize(self, body: bytes) -> object:
+        return {"prompt": " tok" * len(_decode(body).tokens)}
+
+    def _count_tokens(self, body: bytes) -> object:
+        return {"input_tokens": self._reader.read(body, Surface.MESSAGES).prompt_tokens}
+
+
+def _decode(body: bytes) -> _Body:
+    try:
+        return _DECODER.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise BadRequestError("body", "must be a JSON object with the fields of this path") from None
+
+
+def _document(raw: msgspec.Raw) -> object:
+    return {"text": msgspec.json.decode(raw)} if bytes(raw).startswith(b'"') else raw
+
+
+def _tokens(text: bytes) -> int:
+    return max(1, -(-len(text) // BYTES_PER_TOKEN))
+
+
+def _usage(text: bytes) -> dict[str, int]:
+    count = _tokens(text)
+    return {"prompt_tokens": count, "total_tokens": count, "completion_tokens": 0}

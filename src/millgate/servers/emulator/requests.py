@@ -1,0 +1,281 @@
+"""Reads OpenAI-compatible bodies as far as an engine without a model needs: how long is the prompt, the answer?
+
+Prompt tokens are the UTF-8 bytes of all message or prompt text over `BYTES_PER_TOKEN`, rounded up; a prompt
+given as token ids counts exactly. The answer's length is, in this order: `millgate_output_tokens` (the length
+that a load generator hides under a large `max_tokens`), else `max_tokens` / `max_completion_tokens`, else the
+whole context with `ignore_eos`, else a draw from a lognormal law. `min_tokens` lifts it, `max_tokens` cuts it.
+"""
+
+from enum import StrEnum
+from random import Random
+from typing import Final, NamedTuple
+
+import msgspec
+
+from millgate.servers.emulator.settings import MOST_TOKENS_PER_EVENT
+from millgate.servers.emulator.tools import Choice, Tool, ToolCall, choose
+
+BYTES_PER_TOKEN: Final = 4
+"""English text of current tokenisers, rounded."""
+
+ANSWER_MEDIAN_TOKENS: Final = 129
+ANSWER_SIGMA: Final = 0.93
+"""The lognormal through median 129 and 90th percentile 424, the Azure 2023 conversation trace."""
+
+MOST_ANSWERS: Final = 128
+"""Most sequences of one request (prompts x `n`), the bound that OpenAI states for `n`."""
+
+
+class Surface(StrEnum):
+    """The ways to ask for a text."""
+
+    CHAT = "chat"
+    COMPLETION = "completion"
+    MESSAGES = "messages"
+    RESPONSES = "responses"
+
+
+class BadRequestError(Exception):
+    """The request is wrong; the message names the field and the limit, never the prompt."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+class Answer(NamedTuple):
+    """One sequence of a request: how long its prompt and answer are, and why the answer will end."""
+
+    prompt_tokens: int
+    output_tokens: int
+    finish_reason: str
+
+
+class GenerationRequest(NamedTuple):
+    """One request, read: `prompt_tokens` counts each prompt once however many answers it gets.
+
+    `tool` is the call that stands for the text of every answer. `store` asks to keep the answer (responses).
+    """
+
+    surface: Surface
+    model: str
+    stream: bool
+    include_usage: bool
+    tokens_per_event: int
+    prompt_tokens: int
+    answers: tuple[Answer, ...]
+    tool: ToolCall | None = None
+    store: bool = False
+
+
+_ABSENT: Final = msgspec.Raw(b"")
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool = False
+
+
+class _Part(msgspec.Struct):
+    type: str = ""
+    text: str = ""
+    content: msgspec.Raw = _ABSENT
+
+
+class _Message(msgspec.Struct):
+    role: str = ""
+    type: str = ""
+    content: str | list[_Part] | None = None
+    output: msgspec.Raw = _ABSENT
+
+
+class _Body(msgspec.Struct):
+    model: str = ""
+    messages: list[_Message] | None = None
+    prompt: str | list[int | str | list[int]] | None = None
+    system: str | list[_Part] | None = None
+    input: str | list[_Message] | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    store: bool | None = None
+    tools: list[Tool] | None = None
+    tool_choice: str | Choice | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    n: int | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    millgate_output_tokens: int | None = None
+    millgate_tokens_per_event: int | None = None
+
+
+_DECODER: Final = msgspec.json.Decoder(_Body)
+
+
+class RequestReader:
+    """Reads bodies for one engine; `max_model_len` bounds prompt and answer together."""
+
+    def __init__(self, *, max_model_len: int, tokens_per_event: int, model_name: str, dice: Random) -> None:
+        self._max_model_len = max_model_len
+        self._tokens_per_event = tokens_per_event
+        self._model_name = model_name
+        self._dice = dice
+
+    def read(self, body: bytes, surface: Surface) -> GenerationRequest:
+        """Read one body; BadRequestError when a field is wrong."""
+        try:
+            fields = _DECODER.decode(body)
+        except msgspec.ValidationError as error:
+            raise _from_validation(str(error)) from None
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise BadRequestError("body", "must be a JSON object") from None
+        prompts = _PROMPTS[surface](fields)
+        count = _within("n", fields.n, 1, MOST_ANSWERS, default=1)
+        if len(prompts) * count > MOST_ANSWERS:
+            raise BadRequestError(
+                "n", f"prompts x n must be at most {MOST_ANSWERS}, got {len(prompts) * count}"
+            )
+        options = fields.stream_options
+        tool = None if _has_result(fields) else choose(fields.tools, fields.tool_choice)
+        return GenerationRequest(
+            surface=surface,
+            model=fields.model or self._model_name,
+            stream=bool(fields.stream),
+            include_usage=options is not None and options.include_usage,
+            tokens_per_event=_within(
+                "millgate_tokens_per_event",
+                fields.millgate_tokens_per_event,
+                1,
+                MOST_TOKENS_PER_EVENT,
+                default=self._tokens_per_event,
+            ),
+            prompt_tokens=sum(prompts),
+            answers=tuple(self._answer(fields, prompt, tool) for prompt in prompts for _ in range(count)),
+            tool=tool,
+            store=surface is Surface.RESPONSES and fields.store is not False,
+        )
+
+    def _answer(self, fields: _Body, prompt_tokens: int, tool: ToolCall | None) -> Answer:
+        """Settle how long one answer gets, and whether it stops of itself, at its limit, or for a tool."""
+        answer = self._text_answer(fields, prompt_tokens)
+        return answer if tool is None else answer._replace(finish_reason="tool_calls")
+
+    def _text_answer(self, fields: _Body, prompt_tokens: int) -> Answer:
+        room = self._max_model_len - prompt_tokens
+        if room < 1:
+            raise BadRequestError(
+                "messages" if fields.messages is not None else "prompt",
+                f"must leave room for 1 token of at most {self._max_model_len}, got {prompt_tokens}",
+            )
+        name, asked = _asked_limit(fields)
+        limit = _within(name, asked, 1, room, default=room)
+        least = _within("min_tokens", fields.min_tokens, 0, limit, default=0)
+        hidden = fields.millgate_output_tokens
+        if hidden is not None:
+            wanted = _within("millgate_output_tokens", hidden, 1, self._max_model_len, default=1)
+        elif asked is not None or fields.ignore_eos:
+            return Answer(prompt_tokens, limit, "length")
+        else:
+            wanted = max(1, round(ANSWER_MEDIAN_TOKENS * self._dice.lognormvariate(0.0, ANSWER_SIGMA)))
+        wanted = max(wanted, least)
+        return Answer(prompt_tokens, min(wanted, limit), "stop" if wanted <= limit else "length")
+
+
+def _from_validation(message: str) -> BadRequestError:
+    """Name the field that msgspec puts at the message's end, as in: Expected `int`, got `str` - at `$.n`."""
+    problem, _, path = message.partition(" - at `$.")
+    return BadRequestError(path.rstrip("`") or "body", problem)
+
+
+def _within(field: str, value: int | None, least: int, most: int, *, default: int) -> int:
+    if value is None:
+        return default
+    if not least <= value <= most:
+        raise BadRequestError(field, f"must be from {least} to {most}, got {value}")
+    return value
+
+
+def _asked_limit(fields: _Body) -> tuple[str, int | None]:
+    """Return the limit that the request sets itself, and what it is called there."""
+    if fields.max_completion_tokens is not None:
+        return "max_completion_tokens", fields.max_completion_tokens
+    if fields.max_output_tokens is not None:
+        return "max_output_tokens", fields.max_output_tokens
+    return "max_tokens", fields.max_tokens
+
+
+def _has_result(fields: _Body) -> bool:
+    """Whether the newest turn brings a tool's result: then it is time for words."""
+    turns = fields.messages if fields.messages is not None else fields.input
+    if not turns or isinstance(turns, str):
+        return False
+    last = turns[-1]
+    parts = last.content if isinstance(last.content, list) else ()
+    results = any(part.type == "tool_result" for part in parts)
+    return results or last.role == "tool" or last.type == "function_call_output"
+
+
+def _message_tokens(fields: _Body) -> list[int]:
+    """Count the one prompt that all messages make, with the system's."""
+    if not fields.messages:
+        raise BadRequestError("messages", "must hold at least one message")
+    return [_text_tokens(_text_bytes(fields.system) + sum(map(_content_bytes, fields.messages)))]
+
+
+def _input_tokens(fields: _Body) -> list[int]:
+    """Count the one prompt of a response."""
+    given = fields.input
+    if not given:
+        raise BadRequestError("input", "must be text or a list of items, and not empty")
+    size = _utf8_bytes(given) if isinstance(given, str) else sum(map(_content_bytes, given))
+    return [_text_tokens(size + _text_bytes(fields.instructions))]
+
+
+def _content_bytes(message: _Message) -> int:
+    return _text_bytes(message.content) + len(bytes(message.output))
+
+
+def _text_bytes(content: str | list[_Part] | None) -> int:
+    if content is None:
+        return 0
+    if isinstance(content, str):
+        return _utf8_bytes(content)
+    return sum(_utf8_bytes(part.text) + len(bytes(part.content)) for part in content)
+
+
+def _prompt_tokens(fields: _Body) -> list[int]:
+    """Count each prompt: one text, one list of token ids, or a list of either."""
+    prompt = fields.prompt
+    if not prompt:
+        raise BadRequestError("prompt", "must be text, token ids, or a list of either, and not empty")
+    if isinstance(prompt, str):
+        return [_text_tokens(_utf8_bytes(prompt))]
+    ids = sum(isinstance(item, int) for item in prompt)
+    if ids == len(prompt):
+        return [ids]
+    if ids:
+        raise BadRequestError("prompt", "must not mix token ids with prompts")
+    return [_item_tokens(item) for item in prompt]
+
+
+def _item_tokens(item: int | str | list[int]) -> int:
+    if isinstance(item, str):
+        return _text_tokens(_utf8_bytes(item))
+    return max(1, len(item)) if isinstance(item, list) else 1
+
+
+def _text_tokens(count: int) -> int:
+    return max(1, -(-count // BYTES_PER_TOKEN))
+
+
+def _utf8_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+_PROMPTS: Final = {
+    Surface.CHAT: _message_tokens,
+    Surface.COMPLETION: _prompt_tokens,
+    Surface.MESSAGES: _message_tokens,
+    Surface.RESPONSES: _input_tokens,
+}

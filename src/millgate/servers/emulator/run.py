@@ -1,0 +1,82 @@
+"""Starts and stops the embedded engine: inside a running loop, or as a process of its own."""
+
+import asyncio
+import gc
+import signal
+import sys
+from typing import Final
+
+import uvloop
+
+from millgate.servers.emulator.app import EmulatorApplication
+from millgate.servers.emulator.settings import EmulatorSettings
+from millgate.servers.http1 import HttpServer
+
+_FLUSH_LOOK_S: Final = 0.01
+_FLUSH_LOOKS: Final = 100
+"""The last answers may take a second to leave when the engine stops."""
+
+
+class RunningEngine:
+    """An embedded engine that serves: where, and how to stop it."""
+
+    def __init__(self, application: EmulatorApplication, server: HttpServer, host: str, port: int) -> None:
+        self.application = application
+        self.host = host
+        self.port = port
+        self._server = server
+
+    @property
+    def url(self) -> str:
+        """The base URL, without a slash at its end."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    async def stop(self) -> None:
+        """End what runs with `finish_reason: "abort"`, let it leave, and close every connection."""
+        self._server.stop_listening()
+        self._server.drain()
+        self.application.stop()
+        for _ in range(_FLUSH_LOOKS):
+            if not self._server.connections:
+                break
+            await asyncio.sleep(_FLUSH_LOOK_S)
+        await self._server.close()
+
+
+async def start_engine(settings: EmulatorSettings) -> RunningEngine:
+    """Start an embedded engine on the running loop; OSError when the port is taken."""
+    application = EmulatorApplication(settings, asyncio.get_running_loop())
+    server = HttpServer(application)
+    port = await server.listen(settings.host, settings.port)
+    return RunningEngine(application, server, settings.host, port)
+
+
+async def run_engine(settings: EmulatorSettings) -> None:
+    """Serve until SIGTERM or SIGINT; write one line to stderr when ready."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    engine = await start_engine(settings)
+    gc.collect()
+    gc.freeze()
+    sys.stderr.write(ready_line(settings, engine.port) + "\n")
+    sys.stderr.flush()
+    try:
+        await stopped.wait()
+    finally:
+        await engine.stop()
+
+
+def ready_line(settings: EmulatorSettings, port: int) -> str:
+    """The one line that says where the engine serves, made to be read by people and by a parent process."""
+    return (
+        f"millgate engine ready host={settings.host} port={port}"
+        f" profile={settings.profile} time_scale={settings.time_scale:g}"
+    )
+
+
+def run(settings: EmulatorSettings) -> None:
+    """Run the embedded engine as this process, on uvloop, until a signal ends it."""
+    uvloop.run(run_engine(settings))

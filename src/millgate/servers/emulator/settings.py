@@ -1,0 +1,73 @@
+"""What the embedded engine may be told; every field checked once, with its name in the error."""
+
+from dataclasses import dataclass, replace
+
+from millgate.engine.profile import DEFAULT_PROFILE, EngineProfile, find_profile, scaled
+
+MOST_TIME_SCALE = 10.0
+"""Beyond this a step of the fastest profile is shorter than the loop's timer (1 ms) and pacing turns to noise."""
+
+MOST_TOKENS_PER_EVENT = 4096
+"""Bound of one event's size: about 16 KB of text."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatorSettings:
+    """One embedded engine.
+
+    `port` 0 takes a free one. `max_num_seqs` None keeps the profile's. `max_num_queued_reqs` None lets any
+    number wait, as vLLM does by default. `ignore_hangups` keeps generating for clients that left.
+    `tokens_per_event` is how many tokens one SSE event carries after the first. `max_model_len` None allows a
+    context as long as the KV cache. `seed` feeds the law of answer lengths and the dice of troubles:
+    `fail_rate`, `stall_rate` and `error_rate` are the shares of requests that get a 500, of streams that stand
+    still for `stall_s` half-way, and of streams that end half-way with an error event.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    profile: str = DEFAULT_PROFILE
+    model_name: str = "millgate-engine"
+    time_scale: float = 1.0
+    max_num_seqs: int | None = None
+    max_num_queued_reqs: int | None = None
+    max_model_len: int | None = None
+    tokens_per_event: int = 1
+    ignore_hangups: bool = False
+    fail_rate: float = 0.0
+    stall_rate: float = 0.0
+    stall_s: float = 30.0
+    error_rate: float = 0.0
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        _within("port", self.port, 0, 65535)
+        _within("time_scale", self.time_scale, 0.01, MOST_TIME_SCALE)
+        _within("tokens_per_event", self.tokens_per_event, 1, MOST_TOKENS_PER_EVENT)
+        for name in ("fail_rate", "stall_rate", "error_rate"):
+            _within(name, getattr(self, name), 0.0, 1.0)
+        _within(
+            "fail_rate + stall_rate + error_rate",
+            self.fail_rate + self.stall_rate + self.error_rate,
+            0.0,
+            1.0,
+        )
+        _within("stall_s", self.stall_s, 0.0, 86_400.0)
+        profile = find_profile(self.profile)
+        if self.max_num_seqs is not None:
+            _within("max_num_seqs", self.max_num_seqs, 1, profile.max_num_batched_tokens)
+        if self.max_num_queued_reqs is not None:
+            _within("max_num_queued_reqs", self.max_num_queued_reqs, 1, 1_000_000)
+        if self.max_model_len is not None:
+            _within("max_model_len", self.max_model_len, 2, profile.kv_tokens)
+
+    def engine_profile(self) -> EngineProfile:
+        """Return the profile as it runs: scaled, with the sequences asked for."""
+        profile = scaled(find_profile(self.profile), self.time_scale)
+        if self.max_num_seqs is None:
+            return profile
+        return replace(profile, max_num_seqs=self.max_num_seqs)
+
+
+def _within(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise ValueError(f"{name}: must be from {least:g} to {most:g}, got {value:g}")

@@ -1,0 +1,150 @@
+"""Answers that come whole: JSON, and the errors of engines."""
+
+from millgate.core.words import FailureKind, Sent
+from millgate.dialects.contract import Usage
+from millgate.runtime.metered import named_limit
+from millgate.runtime.upstream import AnswerHead
+from millgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
+from millgate.servers.http.contract import Owner, Said
+from millgate.servers.http.fields import (
+    beside_quotas,
+    first,
+    hint_s,
+    lines_for_client,
+    may_tell_quotas,
+    with_ids,
+)
+
+MOST_KEPT_BYTES = 64 * 1024
+"""What is kept of an answer before its head is sent: a JSON answer of usual size is checked whole."""
+
+OVERLOADED = (429, 503, 529)
+_JSON = (b"json",)
+_UNKNOWN = Usage(None, None)
+_OVER_LIMIT = 429
+_NO_HEAD = AnswerHead(0, (), None)
+
+
+def _is_json(body: bytes) -> bool:
+    """Look at both ends of a body: enough to tell an answer from a page, a stump or nothing at all."""
+    if body.endswith(b"}") and body.startswith(b"{"):  # nearly all
+        return True
+    text = body.strip()
+    return text.startswith((b"{", b"[")) and text.endswith((b"}", b"]"))
+
+
+def tell_failure(owner: Owner, kind: FailureKind) -> None:
+    """Answer a client that has not had a byte yet."""
+    answer = owner.dialect.refuser.failed(kind, owner.request_id)
+    owner.exchange.respond(answer.status, answer.headers, answer.body)
+
+
+class WholeAnswer:
+    """Receives an answer that is not a stream: kept until it is whole or too long to keep, then passed on."""
+
+    __slots__ = ("_head", "_kept", "_owner", "_size", "_started")
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._head = _NO_HEAD
+        self._kept: list[bytes] = []
+        self._size = 0
+        self._started = False
+
+    def on_head(self, head: AnswerHead) -> None:
+        """Refuse what no client of this dialect can use: redirects (never followed) and pages of HTML."""
+        self._head = head
+        if head.notes is not None and head.notes.kept is not None:
+            return  # it has been sent to a client before
+        redirect = 300 <= head.status < 400
+        if redirect or (head.status < 300 and not self._is_kind(self._owner.dialect.answer_kinds)):
+            self._owner.break_off()
+            tell_failure(self._owner, FailureKind.PROTOCOL)
+            self._owner.failed(FailureKind.PROTOCOL, Sent.REQUEST)
+
+    def on_data(self, data: bytes) -> None:
+        """Keep it; beyond the bound pass on all but the newest piece, which may say that the engine gave up."""
+        self._kept.append(data)
+        if self._started:
+            self._owner.exchange.write(self._kept.pop(0))
+            return
+        self._size += len(data)
+        if self._size > MOST_KEPT_BYTES:
+            self._started = True
+            self._note_id(self._kept[0])
+            self._owner.exchange.start(self._head.status, self._headers(), length=self._head.length)
+            self._owner.widen()
+            if len(self._kept) > 1:
+                self._owner.exchange.write(b"".join(self._kept[:-1]))
+                del self._kept[:-1]
+
+    def on_end(self, *, delimited: bool) -> None:
+        """Pass the rest on and report how it went."""
+        owner, status = self._owner, self._head.status
+        rest = self._kept[0] if len(self._kept) == 1 else b"".join(self._kept)
+        if status < 300 and owner.dialect.is_aborted(rest):
+            self._fail(FailureKind.ABORT, Sent.REQUEST)
+        elif not delimited and not rest.rstrip().endswith((b"}", b"]")):
+            self._fail(FailureKind.BROKEN, Sent.REQUEST)
+        elif status < 300 and not self._started and not _is_json(rest) and self._is_kind(_JSON):
+            self._fail(FailureKind.PROTOCOL, Sent.REQUEST)
+        elif status < 300:
+            if not self._started:
+                self._note_id(rest)
+            self._pass_on(rest)
+            usage = owner.dialect.read_usage(rest)
+            owner.finished(usage or _UNKNOWN)
+        elif not (status == 400 and owner.resend(rest)):
+            self._pass_on(rest)
+            kind = FailureKind.REFUSED if status in OVERLOADED else FailureKind.STATUS
+            over = status == _OVER_LIMIT
+            said = Said(hint_s(self._head.headers), over, named_limit(rest) if over else None)
+            owner.failed(kind, Sent.REQUEST, said)
+
+    def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
+        """Hand on what was never sent; else tell the client, or cut it off if it has had a part."""
+        del detail
+        if sent is Sent.NONE:
+            self._owner.unsent(kind)
+        else:
+            self._fail(kind, sent)
+
+    def _is_kind(self, kinds: tuple[bytes, ...]) -> bool:
+        given = first(self._head.headers, b"content-type")
+        return any(kind in given for kind in kinds)
+
+    def _note_id(self, beginning: bytes) -> None:
+        answer_id = self._owner.dialect.read_id(beginning)
+        if answer_id is not None and self._head.status < 300:
+            self._owner.stored(answer_id)
+
+    def _pass_on(self, rest: bytes) -> None:
+        exchange = self._owner.exchange
+        if self._started:
+            exchange.write(rest)
+            exchange.finish()
+        else:
+            exchange.respond(self._head.status, self._headers(), rest)
+
+    def _fail(self, kind: FailureKind, sent: Sent) -> None:
+        if self._started:
+            self._owner.exchange.abort()
+            self._owner.failed(kind, Sent.BYTES)
+        else:
+            tell_failure(self._owner, kind)
+            self._owner.failed(kind, sent)
+
+    def _headers(self) -> Lines:
+        """An engine's retry hint is passed on clamped, and only where it refused."""
+        owner, head = self._owner, self._head
+        if head.status < 300:
+            lines = lines_for_client(head, owner.request_id)
+            if not owner.extra:
+                return lines
+            if not may_tell_quotas(lines):
+                return Lines(lines + header_lines(owner.extra, ANSWER_RESERVED))
+        headers = beside_quotas(head.headers, owner.extra) + owner.extra
+        hint = hint_s(head.headers) if head.status in OVERLOADED else None
+        if hint is not None:
+            headers.append((b"retry-after", b"%d" % max(1, round(hint))))
+        return with_ids(header_lines(headers, ANSWER_RESERVED), owner.request_id)

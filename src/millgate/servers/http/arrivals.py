@@ -1,0 +1,72 @@
+"""What the core is told of a request, from what its head and its body say."""
+
+from typing import Final
+
+from millgate.core.events import Arrived
+from millgate.dialects.clip import may_clip
+from millgate.dialects.contract import RequestFacts
+from millgate.servers.http.attempt import Attempt
+from millgate.servers.http.kept_answers import KeptAnswers
+from millgate.servers.http.reading import Reading
+from millgate.servers.http.tickets import TicketDesk
+
+# Every request passes here, and the constructor of a named tuple is an interpreted function that takes three times as long.
+_new: Final = tuple.__new__
+
+
+def arrival_of(attempt: Attempt, reading: Reading, facts: RequestFacts, size_bytes: int) -> Arrived:
+    """Return the arrival of a request whose body has `size_bytes`."""
+    tenant, lane = reading.caller
+    first_seen: float | None = None
+    max_wait_s: float | None = None
+    due_at: float | None = None
+    engine: str | None = None
+    caps_sleep = may_clip = False
+    hint_s = 0.0
+    return _new(
+        Arrived,
+        (
+            attempt.number,
+            tenant,
+            lane,
+            facts.model,
+            size_bytes if facts.text_bytes is None else facts.text_bytes,
+            size_bytes,
+            facts.max_tokens,
+            facts.answers,
+            facts.stream,
+            reading.allowed_s,
+            reading.retries,
+            first_seen,
+            max_wait_s,
+            due_at,
+            caps_sleep,
+            facts.min_tokens,
+            facts.fixed_tokens,
+            engine,
+            may_clip,
+            hint_s,
+            attempt.fingerprint,
+        ),
+    )
+
+
+def with_ticket(arrival: Arrived, desk: TicketDesk, value: bytes) -> Arrived:
+    """Give an arrival the age that its ticket proves; what is no good ticket changes nothing."""
+    ticket = desk.redeem(value, arrival.tenant)
+    if ticket is None:
+        return arrival
+    return arrival._replace(first_seen=ticket.first_seen, due_at=ticket.due_at, hint_s=ticket.hint_s)
+
+
+def back_to_keeper(arrival: Arrived, kept_answers: KeptAnswers, answer_id: str) -> Arrived:
+    """Send what builds on a kept answer to the engine that keeps it, if it is this tenant's."""
+    keeper = kept_answers.find(answer_id)
+    if keeper is None or keeper.tenant != arrival.tenant:
+        return arrival
+    return arrival._replace(engine=keeper.engine)
+
+
+def with_licence(arrival: Arrived, body: bytes) -> Arrived:
+    """Say whether the answer to this body may be cut short."""
+    return arrival._replace(may_clip=may_clip(body))

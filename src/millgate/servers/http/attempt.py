@@ -1,0 +1,284 @@
+"""One attempt at the door: from the decision about it to the end of its answer."""
+
+from typing import Final
+
+from millgate.core.decisions import Admit, Cancel, Ended, Hold, Yield
+from millgate.core.events import ClientGone, Failed, Finished, FirstToken, Released
+from millgate.core.words import FailureKind, Outcome, Sent
+from millgate.dialects.clip import clipped
+from millgate.dialects.contract import Dialect, RequestFacts, Usage
+from millgate.runtime.upstream import Call
+from millgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
+from millgate.servers.http.adornment import adornment, quota_pairs
+from millgate.servers.http.answers import WholeAnswer, tell_failure
+from millgate.servers.http.contract import SAID_NOTHING, Desk, EngineRoute, Said
+from millgate.servers.http.fields import Pairs
+from millgate.servers.http.fingerprint import ends, fingerprint
+from millgate.servers.http.kept_answers import Keeper
+from millgate.servers.http.reading import Reading
+from millgate.servers.http.streams import StreamAnswer, cut_off
+from millgate.servers.http1.contract import Exchange
+
+# Every attempt passes here, and the constructor of a named tuple is an interpreted function that takes twice as long.
+_new: Final = tuple.__new__
+_SAYS_USAGE = (b"json",)
+"""The kinds of answers of a dialect in which each says its tokens; sounds and subtitles do not."""
+_NO_PAIRS: Pairs = []
+"""Shared by all attempts whose answers get nothing of ours: most do not."""
+
+
+def _owes_usage(dialect: Dialect, facts: RequestFacts, asked: bool) -> bool:
+    """Whether an answer should say its tokens: not a sound, and no stream for which nobody asked for them."""
+    asks = not facts.stream or asked or facts.include_usage is True
+    return asks and dialect.answer_kinds == _SAYS_USAGE
+
+
+class Attempt:
+    """Listens to the driver for one exchange and owns its answer.
+
+    After `over` nothing is sent to an engine and nothing is reported: every path into a call or an event checks
+    it first (INV-4).
+    """
+
+    __slots__ = (
+        "_asked_usage",
+        "_body",
+        "_call",
+        "_desk",
+        "_engine",
+        "_expires_at",
+        "_facts",
+        "_reading",
+        "_remembered",
+        "_size_bytes",
+        "_unsent",
+        "dialect",
+        "exchange",
+        "extra",
+        "number",
+        "over",
+        "request_id",
+        "stream",
+    )
+
+    def __init__(
+        self,
+        desk: Desk,
+        exchange: Exchange,
+        number: int,
+        request_id: bytes,
+        reading: Reading,
+        facts: RequestFacts,
+        body: bytes,
+    ) -> None:
+        self._desk = desk
+        self._reading = reading
+        self._facts = facts
+        self._body = self._remembered = body
+        self._size_bytes = len(body)
+        self._call: Call | None = None
+        self._expires_at = 0.0
+        self._asked_usage = False
+        self._engine: EngineRoute | None = None
+        self.over = False
+        """Whether its client has been answered or has left."""
+        self._unsent: FailureKind | None = None
+        self.exchange = exchange
+        self.number = number
+        self.request_id = request_id
+        self.dialect: Dialect = reading.dialect
+        self.stream: StreamAnswer | None = None
+        self.extra = _NO_PAIRS
+
+    def fingerprint(self) -> int:
+        """Return what the request is recognised by when it comes back."""
+        tenant = self._reading.caller.tenant
+        return fingerprint(self._desk.secret, tenant, self._size_bytes, self._remembered)
+
+    @property
+    def engine(self) -> str:
+        """The engine that it runs on, empty before it is admitted."""
+        return self._engine.name if self._engine is not None else ""
+
+    # ---- what the core says
+
+    def on_admit(self, decision: Admit) -> None:
+        """Send it to its engine, unless its client has left in this very moment."""
+        if self.over:
+            return
+        try:
+            self._run(decision)
+        except Exception:
+            # Whatever our own fault is, the client must not wait and the permit must not stay out for ever.
+            tell_failure(self, FailureKind.BROKEN)
+            self.failed(FailureKind.BROKEN, Sent.REQUEST)
+            raise
+
+    def _run(self, decision: Admit) -> None:
+        self._engine = engine = self._desk.engines[decision.legs[0].engine]
+        self._expires_at = self._desk.first_event_by(decision.first_event_by)
+        if decision.quota or decision.reshaped is not None:
+            self._adorn(decision)
+        if self._facts.stream:
+            self._asked_usage = self._desk.asks_usage(engine.name, self._facts, self._body)
+            self._send_streaming(engine)
+        else:
+            self._send(engine, self._body, WholeAnswer(self))
+            self._drop_body()
+
+    def _adorn(self, decision: Admit) -> None:
+        """Cut the answer if that is how it may run, and tell the client of it and of its quotas."""
+        self.extra = adornment(decision, self.dialect.family)
+        reshaped = decision.reshaped
+        if reshaped is not None and reshaped.max_tokens is not None:
+            self._body = clipped(self._body, reshaped.max_tokens, path=self.exchange.head.path)
+
+    def _send_streaming(self, engine: EngineRoute) -> None:
+        """Send it; the body is kept only as long as it may have to be sent again."""
+        self.stream = StreamAnswer(self, strip_usage=self._asked_usage)
+        if self._asked_usage:
+            self._send(engine, self.dialect.with_usage(self._body), self.stream)
+        else:
+            self._send(engine, self._body, self.stream)
+            self._drop_body()
+
+    def _drop_body(self) -> None:
+        """Keep the body only where another engine may be tried."""
+        if self._unsent is not None or len(self._desk.engines) == 1:
+            self._body = b""
+            self._remembered = ends(self._remembered)
+
+    def _send(self, engine: EngineRoute, body: bytes, receiver: StreamAnswer | WholeAnswer) -> None:
+        head = self.exchange.head
+        headers = self._reading.onward(head, engine, self.request_id)
+        target = engine.base_path + head.target
+        self._call = call = engine.upstream.request(
+            b"POST", target, headers, body, receiver, may_retry=self._facts.may_retry
+        )
+        call.expire_at(self._expires_at)
+
+    def on_hold(self, decision: Hold) -> None:
+        """Wait in silence: a status sent now could not become a refusal later."""
+
+    def on_yield(self, decision: Yield) -> None:
+        """Refuse it."""
+        if self._close():
+            self._refuse(decision)
+
+    def on_cancel(self, decision: Cancel) -> None:
+        """Take it away from its engine and from its client."""
+        if not self._close():
+            return
+        self.break_off()
+        if self.exchange.started:
+            cut_off(self, FailureKind.BROKEN)
+        else:
+            self._refuse(Yield(self.number, decision.reason, decision.retry_after_s, retry=True))
+        self._desk.driver.post(Released(self.number))
+
+    def on_ended(self, decision: Ended) -> None:
+        """Tell a client whose request no engine has had; else whoever caused the end has told it."""
+        kind = self._unsent
+        if kind is not None and decision.outcome is Outcome.ENGINE_FAILED and self._close():
+            tell_failure(self, kind)
+            self._desk.driver.post(Released(self.number))
+
+    def _refuse(self, decision: Yield) -> None:
+        status, lines, body, close = self.dialect.refuser.refuse_in_lines(
+            decision.reason, decision.retry_after_s, decision.retry, self.request_id
+        )
+        if decision.quota:
+            lines += header_lines(quota_pairs(decision.quota, self.dialect.family), ANSWER_RESERVED)
+        if self._reading.ticket is not None and decision.retry:
+            lines += self._desk.tickets.line(self._reading.caller.tenant, decision)
+        self.exchange.respond(status, Lines(lines), body, close=close)
+
+    # ---- what the answer says
+
+    def begun(self) -> None:
+        """The first event has met its deadline; from here on only silence can expire it."""
+        self._body = b""
+        self._remembered = ends(self._remembered)
+        if self._call is not None:
+            self._call.expire_at(None)
+
+    def first_token(self) -> None:
+        """Report the first content."""
+        self._desk.driver.post(FirstToken(self.number))
+
+    def finished(self, usage: Usage) -> None:
+        """Report a whole answer; the engine is done with it."""
+        if self._close():
+            number = self.number
+            told = (number, usage.prompt_tokens, usage.output_tokens, usage.cached_tokens)
+            self._desk.driver.post(_new(Finished, told), _new(Released, (number,)))
+            if usage.prompt_tokens is None and _owes_usage(self.dialect, self._facts, self._asked_usage):
+                self._desk.misses_usage(self.engine)
+
+    def unsent(self, kind: FailureKind) -> None:
+        """Report a failure that another engine may make good: the core says what follows, here nothing is over."""
+        if self.over:
+            return
+        self._unsent = kind
+        self._call = self._engine = self.stream = None
+        self._desk.driver.post(Failed(self.number, kind, Sent.NONE))
+
+    def failed(self, kind: FailureKind, sent: Sent, said: Said = SAID_NOTHING) -> None:
+        """Report a failure; the engine is done with it."""
+        if self._close():
+            number = self.number
+            self._desk.driver.post(Failed(number, kind, sent, *said), Released(number))
+
+    def stored(self, answer_id: str) -> None:
+        """Let the door remember where the answer is kept."""
+        if self._engine is not None:
+            keeper = Keeper(self._engine.name, self._reading.caller.tenant)
+            self._desk.kept_answers.add(answer_id, keeper)
+
+    def break_off(self) -> None:
+        """Abort the call: the engine sees the hang-up now."""
+        if self._call is not None:
+            self._call.abort()
+
+    def widen(self) -> None:
+        """Let more of a long answer be under way."""
+        if self._call is not None:
+            self._call.widen()
+
+    def resend(self, complaint: bytes) -> bool:
+        """Send the request as it came if the engine does not know the `stream_options` that we put in."""
+        engine = self._engine
+        if self.over or engine is None or not self._asked_usage or b"stream_options" not in complaint:
+            return False
+        self._desk.refuses_usage(engine.name)
+        self._asked_usage = False
+        self._send_streaming(engine)
+        return True
+
+    # ---- what the client does
+
+    def gone(self) -> None:
+        """Abort everything; the core ends the permit when the engine has let go."""
+        if not self._close():
+            return
+        self.break_off()
+        self._desk.driver.post(ClientGone(self.number))
+        if self._engine is not None and self._engine.on_hangup is not None:
+            self._engine.on_hangup()
+
+    def slow(self, slow: bool) -> None:
+        """Read from the engine only as fast as the client reads."""
+        if self._call is not None:
+            if slow:
+                self._call.pause()
+            else:
+                self._call.resume()
+
+    def _close(self) -> bool:
+        """Leave the door's books; return False when that has happened before."""
+        if self.over:
+            return False
+        self.over = True
+        self.stream = None  # the stream knows this object too: a cycle would wait for the collector
+        self._desk.forget(self.exchange)
+        return True

@@ -1,0 +1,60 @@
+"""What the door says against requests that never become attempts: unknown paths, bad input, its own overload."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from millgate.core.words import Reason
+from millgate.dialects import DIALECTS
+from millgate.dialects.contract import BadInputError, Dialect
+from millgate.servers.http.fields import is_harmless_id
+from millgate.servers.http.reading import dialect_for
+from millgate.servers.http1.contract import Exchange, Head, Refusal
+
+_JSON: Final = (b"content-type", b"application/json")
+_NO_RETRY: Final = (b"x-should-retry", b"false")
+_OWN_LAG_RETRY_S: Final = 1.0
+
+
+class Complaints:
+    """Dresses each complaint in the dialect of whom it is for; `rejected` counts requests with something wrong in them.
+
+    `boot` tells this process's ids from another's.
+    """
+
+    def __init__(self, boot: bytes) -> None:
+        self.rejected = 0
+        self._boot = boot
+        self._made = 0
+        self._overloaded = {
+            name: Refusal(*dialect.refuser.refuse(Reason.SATURATED, _OWN_LAG_RETRY_S, True, boot)[:3])
+            for name, dialect in DIALECTS.items()
+        }
+
+    def overloaded(self, head: Head) -> Refusal:
+        """Return the prebuilt refusal of a process that is too slow itself."""
+        return self._overloaded[dialect_for(head).name]
+
+    def early(self, head: Head | None, status: int, code: str, message: str) -> Refusal:
+        """Refuse before there is an attempt, under the client's id or one of our own."""
+        self._made += 1
+        given = head.header(b"x-request-id") if head is not None else None
+        request_id = given if given is not None and is_harmless_id(given) else None
+        request_id = request_id or b"%b-bad-%x" % (self._boot, self._made)
+        headers = [_JSON, (b"x-request-id", request_id), (b"request-id", request_id)]
+        if status < 500 and status != 408:
+            headers.append(_NO_RETRY)
+        dialect = dialect_for(head) if head is not None else DIALECTS["openai"]
+        return Refusal(status, headers, dialect.complaint(status, code, message, request_id=request_id))
+
+    def wrong_method(self, head: Head, allowed: Sequence[bytes]) -> Refusal:
+        """Refuse a method that this path does not take."""
+        named = b", ".join(allowed)
+        refusal = self.early(head, 405, "method_not_allowed", f"this path takes {named.decode()}")
+        return refusal._replace(headers=[*refusal.headers, (b"allow", named)])
+
+    def reject(self, exchange: Exchange, dialect: Dialect, request_id: bytes, error: BadInputError) -> None:
+        """Answer bad input."""
+        self.rejected += 1
+        body = dialect.complaint(error.status, error.code, error.message, error.field, request_id)
+        headers = [_JSON, (b"x-request-id", request_id), (b"request-id", request_id), _NO_RETRY]
+        exchange.respond(error.status, headers, body)

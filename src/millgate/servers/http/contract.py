@@ -1,0 +1,134 @@
+"""What the pieces of the HTTP door ask of each other."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from millgate.core.words import FailureKind, QuotaKind, Sent
+from millgate.dialects.contract import Dialect, RequestFacts, Usage
+from millgate.runtime.driver import Driver
+from millgate.runtime.lag import LATE_S
+from millgate.runtime.upstream import Upstream
+from millgate.servers.http.fields import Pairs
+from millgate.servers.http.kept_answers import KeptAnswers
+from millgate.servers.http.tickets import TicketDesk
+from millgate.servers.http1.contract import Exchange
+
+
+@dataclass(frozen=True, slots=True)
+class DoorSettings:
+    """What the door may be told; `ask_usage` adds `stream_options` to streams that came without.
+
+    `light_at_once` is how many requests that need no permit (the list of models) may be under way together.
+    `first_event_s` bounds the time from admission to the first event beside the core's own deadline. While the loop
+    is later than `loop_lag_s` new requests are refused. `keep_alive_s` names paths whose streaming clients get a sign
+    of life every so many seconds before the first token; it settles their status (see `keep_alive`). `ticket_key` signs
+    tickets; None makes one at the start. With `clips` the core is told which answers may be cut short. `models` are the
+    only ones that any engine answers for; None passes every name on.
+    """
+
+    light_at_once: int = 16
+    ask_usage: bool = True
+    first_event_s: float | None = None
+    loop_lag_s: float = LATE_S
+    keep_alive_s: Mapping[str, float] | None = None
+    ticket_key: bytes | None = field(default=None, repr=False)
+    clips: bool = False
+    models: frozenset[str] | None = None
+
+
+class EngineRoute(NamedTuple):
+    """How to reach one engine: its pool, its base path (no trailing slash), and whom to tell of hang-ups.
+
+    `credential` replaces whatever the client sent; None sends what the door lets through.
+    """
+
+    name: str
+    upstream: Upstream
+    base_path: bytes = b""
+    on_hangup: Callable[[], None] | None = None
+    credential: bytes | None = None
+
+
+class Said(NamedTuple):
+    """What an engine said with a failure, as the core's `Failed` takes it: its hint, and the provider's limit it met."""
+
+    hint_s: float | None = None
+    over_limit: bool = False
+    limit: QuotaKind | None = None
+
+
+SAID_NOTHING = Said()
+
+
+class Owner(Protocol):
+    """Whose answer it is: told once, by `finished` or `failed`, how it ended."""
+
+    exchange: Exchange
+    request_id: bytes
+    dialect: Dialect
+    extra: Pairs
+    """Headers of our own for the answer."""
+
+    def unsent(self, kind: FailureKind) -> None:
+        """No connection was made, so that everything is open: another engine may be tried, the client knows nothing."""
+
+    def begun(self) -> None:
+        """The first event of a stream has come, in time."""
+
+    def first_token(self) -> None:
+        """The first event with content has come (streams only)."""
+
+    def finished(self, usage: Usage) -> None:
+        """The client has the whole answer, and the engine has counted so much of it."""
+
+    def failed(self, kind: FailureKind, sent: Sent, said: Said = SAID_NOTHING) -> None:
+        """There is no whole answer; the client has been told."""
+
+    def stored(self, answer_id: str) -> None:
+        """The engine keeps this answer under an id."""
+
+    def break_off(self) -> None:
+        """Abort the call to the engine."""
+
+    def widen(self) -> None:
+        """Let more of a long answer be under way."""
+
+    def resend(self, complaint: bytes) -> bool:
+        """Take back what we added to the request if that is what this 400 complains of; True if sent again."""
+
+
+class Desk(Protocol):
+    """What an attempt asks of its door."""
+
+    driver: Driver
+    engines: Mapping[str, EngineRoute]
+    tickets: TicketDesk
+    kept_answers: KeptAnswers
+    secret: bytes
+    """The key of the fingerprints."""
+
+    def forget(self, exchange: Exchange) -> None:
+        """Drop an exchange that is over."""
+
+    def first_event_by(self, decided: float) -> float:
+        """Return when the engine must have begun to answer: as decided, or sooner by the door's own bound."""
+
+    def asks_usage(self, engine: str, facts: RequestFacts, body: bytes) -> bool:
+        """Whether to ask this engine for the usage of a stream that came without `stream_options`."""
+
+    def refuses_usage(self, engine: str) -> None:
+        """Never ask this engine again."""
+
+    def misses_usage(self, engine: str) -> None:
+        """Count an answer of this engine that should say its tokens and says nothing usable."""
+
+
+class Ongoing(Protocol):
+    """What a client's connection can do to its request."""
+
+    def gone(self) -> None:
+        """The client has left: abort everything at once."""
+
+    def slow(self, slow: bool) -> None:
+        """Hold the engine back while the client lags behind."""

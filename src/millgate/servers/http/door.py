@@ -1,0 +1,251 @@
+"""The HTTP door: bytes of a request become facts, facts an arrival, and decisions answers."""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from millgate.dialects.contract import BadInputError, Reader, RequestFacts
+from millgate.runtime.callers import Callers
+from millgate.runtime.driver import Driver
+from millgate.runtime.lag import LoopLag
+from millgate.servers.http.arrivals import arrival_of, back_to_keeper, with_licence, with_ticket
+from millgate.servers.http.attempt import Attempt
+from millgate.servers.http.complaints import Complaints
+from millgate.servers.http.contract import DoorSettings, EngineRoute, Ongoing
+from millgate.servers.http.entry import Entry
+from millgate.servers.http.keep_alive import KeptAlive
+from millgate.servers.http.kept_answers import KeptAnswers
+from millgate.servers.http.light_desk import LightDesk
+from millgate.servers.http.paths import methods
+from millgate.servers.http.progress import Progress
+from millgate.servers.http.reading import Reading, kept_reading
+from millgate.servers.http.tickets import TicketDesk
+from millgate.servers.http1.contract import Exchange, Head, Refusal
+
+_NO_SUCH_MODEL: Final = "no engine here answers for this model"
+
+
+def _unnoticed(_attempt: int, _given_id: bytes | None) -> None:
+    """Nobody wants to know."""
+
+
+def _untold(_what: str) -> None:
+    """Nobody wants to know this either."""
+
+
+class HttpDoor:
+    """The application behind the gateway's HTTP server: one object for all connections.
+
+    `engines` are the routes to the engines that the core knows, by the same names; light requests go to the first.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        engines: Sequence[EngineRoute],
+        settings: DoorSettings | None = None,
+        callers: Callers | None = None,
+    ) -> None:
+        self.driver = driver
+        self.entry = Entry(callers)
+        self.engines: Mapping[str, EngineRoute] = {engine.name: engine for engine in engines}
+        self.settings = settings or DoorSettings()
+        self.kept_answers = KeptAnswers()
+        self.tickets = TicketDesk(asyncio.get_running_loop().time, self.settings.ticket_key)
+        self._ongoing: dict[Exchange, Ongoing] = {}
+        self._light = LightDesk(self, self._ongoing)
+        self._no_usage: set[str] = set()
+        self.secret = os.urandom(32)
+        self._boot = os.urandom(4).hex().encode()
+        self._progress = Progress(driver, self._ongoing)
+        self.lag = LoopLag(asyncio.get_running_loop(), self.settings.loop_lag_s)
+        self.complaints = Complaints(self._boot)
+        self.shed = 0
+        """How many requests were refused because this process itself was too slow."""
+        self.steered = 0
+        """How many fields were dropped that would steer another gateway."""
+        self.unusable_usage = 0
+        """How many whole answers said nothing usable of their tokens."""
+        self.on_bad_request: Callable[[str], None] = _untold
+        """Told the code of each complaint of the server: what came was no request, too much, or too slow."""
+        self.on_unusable_usage: Callable[[str], None] = _untold
+        """Told the engine of each of those answers."""
+        self.on_named: Callable[[int, bytes | None], None] = _unnoticed
+        """Told of each attempt, before it arrives, by which id its client calls it."""
+
+    # ---- what the server asks (see `Application`)
+
+    def on_head(self, head: Head) -> Refusal | None:
+        """Refuse unknown paths and wrong methods, and everything while this process lags, before the body is read."""
+        if self.lag.overloaded:
+            self.shed += 1
+            return self.complaints.overloaded(head)
+        if kept_reading(head, self.entry.callers) is not None:
+            return None
+        allowed = methods(head.path)
+        if head.method in allowed:
+            return self.entry.refusal(head, partial(self.complaints.early, head))
+        if allowed:
+            return self.complaints.wrong_method(head, allowed)
+        return self.complaints.early(head, 404, "unknown_path", "this path is not served here")
+
+    def on_request(self, exchange: Exchange, body: bytes) -> None:
+        """Ask the core about one request, or answer what needs no asking."""
+        reading = kept_reading(exchange.head, self.entry.callers) or self._read_head(exchange)
+        if reading is None:
+            return
+        self.steered += reading.steering
+        number = self.driver.next_attempt()
+        request_id = reading.given_id or b"%b-%x" % (self._boot, number)
+        try:
+            if reading.complaint is not None:
+                raise reading.complaint
+            if reading.read is None:
+                self._light.pass_on(exchange, reading, request_id, body)
+                return
+            facts = self._read_body(reading.read, body)
+        except BadInputError as error:
+            self.complaints.reject(exchange, reading.dialect, request_id, error)
+            return
+        settings = self.settings
+        if settings.keep_alive_s is None or not facts.stream:
+            attempt = Attempt(self, exchange, number, request_id, reading, facts, body)
+        else:
+            attempt = self._kept_alive(
+                settings.keep_alive_s, exchange, number, request_id, reading, facts, body
+            )
+        arrival = arrival_of(attempt, reading, facts, len(body))
+        if settings.clips:
+            arrival = with_licence(arrival, body)
+        if reading.ticket is not None:
+            arrival = with_ticket(arrival, self.tickets, reading.ticket)
+        if facts.previous_id:
+            arrival = back_to_keeper(arrival, self.kept_answers, facts.previous_id)
+        self.on_named(number, reading.given_id)
+        self.driver.arrive(arrival, attempt)
+        if not attempt.over:
+            self._ongoing[exchange] = attempt
+
+    def on_gone(self, exchange: Exchange) -> None:
+        """End what the client was waiting for."""
+        ongoing = self._ongoing.get(exchange)
+        if ongoing is not None:
+            ongoing.gone()
+
+    def on_slow(self, exchange: Exchange, slow: bool) -> None:
+        """Pass the client's pace on to the engine."""
+        ongoing = self._ongoing.get(exchange)
+        if ongoing is not None:
+            ongoing.slow(slow)
+
+    def bad_request(self, status: int, code: str, message: str, head: Head | None = None) -> Refusal:
+        """Dress a complaint of the server in the dialect of whoever is speaking."""
+        self.complaints.rejected += 1
+        self.on_bad_request(code)
+        return self.complaints.early(head, status, code, message)
+
+    # ---- what attempts ask
+
+    def forget(self, exchange: Exchange) -> None:
+        """Drop an exchange that is over."""
+        if isinstance(exchange, KeptAlive):
+            exchange = exchange.release()
+        self._ongoing.pop(exchange, None)
+
+    def first_event_by(self, decided: float) -> float:
+        """Return when the engine must have begun to answer: as decided, or sooner by the door's own bound."""
+        bound_s = self.settings.first_event_s
+        return decided if bound_s is None else min(decided, asyncio.get_running_loop().time() + bound_s)
+
+    def asks_usage(self, engine: str, facts: RequestFacts, body: bytes) -> bool:
+        """Whether to ask this engine for the usage of a stream that came without `stream_options`."""
+        return (
+            self.settings.ask_usage
+            and facts.include_usage is None
+            and engine not in self._no_usage
+            and b'"stream_options"' not in body
+        )
+
+    def refuses_usage(self, engine: str) -> None:
+        """Never ask this engine again: it answered 400 to `stream_options`."""
+        self._no_usage.add(engine)
+
+    def misses_usage(self, engine: str) -> None:
+        """Count an answer whose usage is missing, negative or absurd; the estimate stands."""
+        self.unusable_usage += 1
+        self.on_unusable_usage(engine)
+
+    @property
+    def boot(self) -> str:
+        """What the ids begin with that this door makes; the attempt's number follows in hexadecimal digits."""
+        return self._boot.decode()
+
+    @property
+    def rejected(self) -> int:
+        """How many requests had something wrong in them."""
+        return self.complaints.rejected
+
+    # ---- progress
+
+    @property
+    def ongoing(self) -> int:
+        """How many exchanges are not over."""
+        return len(self._ongoing)
+
+    def adopt(self, settings: DoorSettings) -> None:
+        """Take new settings, for requests that come from now on."""
+        self.settings = settings
+        self.lag.late_s = settings.loop_lag_s
+
+    def start(self) -> None:
+        """Begin to report the progress of streams, once a second, and to watch the loop's lag."""
+        self.lag.start()
+        self._progress.start()
+
+    def stop(self) -> None:
+        """Stop reporting and watching."""
+        self.lag.stop()
+        self._progress.stop()
+
+    # ---- requests
+
+    def _read_body(self, read: Reader, body: bytes) -> RequestFacts:
+        """Return what the body asks for; BadInputError also where that is a model that nobody answers for."""
+        facts, models = read(body), self.settings.models
+        if models is not None and facts.model not in models:
+            raise BadInputError(_NO_SUCH_MODEL, "model", status=404, code="model_not_found")
+        return facts
+
+    def _read_head(self, exchange: Exchange) -> Reading | None:
+        """Conclude from a head what its repeats need not be asked again; None when it has been refused."""
+        head, entry = exchange.head, self.entry
+        caller = entry.caller(head)
+        if caller is None:
+            refusal = entry.refusal(head, partial(self.complaints.early, head))
+            refusal = refusal or self.complaints.overloaded(head)
+            exchange.respond(refusal.status, refusal.headers, refusal.body, close=True)
+            return None
+        reading = Reading(head, entry.callers, caller)
+        reading.keep(head)
+        return reading
+
+    def _kept_alive(
+        self,
+        wanted: Mapping[str, float],
+        exchange: Exchange,
+        number: int,
+        request_id: bytes,
+        reading: Reading,
+        facts: RequestFacts,
+        body: bytes,
+    ) -> Attempt:
+        """Return an attempt whose client gets signs of life, if they are wanted on its path."""
+        every_s = wanted.get(exchange.head.path.decode("latin-1"))
+        if every_s is None:
+            return Attempt(self, exchange, number, request_id, reading, facts, body)
+        kept_alive = KeptAlive(exchange, reading.dialect, request_id, every_s)
+        attempt = Attempt(self, kept_alive, number, request_id, reading, facts, body)
+        kept_alive.until(lambda: attempt.stream is not None and attempt.stream.events > 0)
+        return attempt

@@ -1,0 +1,53 @@
+"""Who may come in: keys, tenants and lanes at the HTTP door, and the one answer for everybody who may not.
+
+A missing, a wrong and an overlong key get the same answer after the same work. It says nothing about which of them
+it was, and after too many of them a peer is told to stop instead; see `Guesses`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from math import ceil
+from typing import Final
+
+from millgate.runtime.callers import Caller, Callers, CallerSettings
+from millgate.runtime.guesses import Guesses
+from millgate.servers.http1.contract import Head, Refusal
+
+_UNKNOWN: Final = "a valid API key is needed: send it as Authorization: Bearer KEY or as x-api-key: KEY"
+_TOO_MANY: Final = "too many requests without a valid API key"
+_CHALLENGE: Final = (b"www-authenticate", b"Bearer")
+
+Dress = Callable[[int, str, str], Refusal]
+"""Dresses status, code and message in the dialect of the door."""
+
+
+class Entry:
+    """Asks `callers` about every request; `refused` counts requests without a good key."""
+
+    def __init__(self, callers: Callers | None = None) -> None:
+        self.callers = callers or Callers(CallerSettings())
+        self.refused = 0
+        self._guesses = Guesses()
+        self._time = asyncio.get_running_loop().time
+
+    def replace(self, settings: CallerSettings) -> None:
+        """Ask by these rules from now on; whoever has been let in stays in."""
+        self.callers = Callers(settings, self.callers)
+
+    def refusal(self, head: Head, dress: Dress) -> Refusal | None:
+        """Return why this caller may not ask, None if it may; made before a byte of the body is read."""
+        named = head.named if head.named is not None else dict(reversed(head.headers))
+        if self.callers.admits(named, head.headers, head.peer):
+            return None
+        self.refused += 1
+        wait_s = self._guesses.failed(head.peer, self._time())
+        if wait_s <= 0.0:
+            refusal = dress(401, "invalid_api_key", _UNKNOWN)
+            return refusal._replace(headers=[*refusal.headers, _CHALLENGE])
+        refusal = dress(429, "too_many_failures", _TOO_MANY)
+        return refusal._replace(headers=[*refusal.headers, (b"retry-after", b"%d" % ceil(wait_s))])
+
+    def caller(self, head: Head) -> Caller | None:
+        """Return who asks, None when a reload has taken the key away while the body came."""
+        named = head.named if head.named is not None else dict(reversed(head.headers))
+        return self.callers.identify(named, head.headers, head.peer, head.path, self._time())

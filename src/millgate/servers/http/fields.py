@@ -1,0 +1,167 @@
+"""Header fields on their way through: what goes on, what stays, and what the gate reads of them."""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from millgate.dialects.refusals import LEAST_HINT_S, MOST_HINT_S
+from millgate.runtime.callers import OWN_CREDENTIALS
+from millgate.runtime.upstream import AnswerHead
+from millgate.runtime.upstream.fields import ANSWER_RESERVED, HOP_BY_HOP, Lines, header_lines, listed
+
+Pairs = list[tuple[bytes, bytes]]
+
+_FRAMING: Final = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
+STEERING: Final = frozenset(
+    (
+        b"x-forwarded-host",
+        b"x-gateway-destination-endpoint",
+        b"forwarded",
+        b"x-original-url",
+        b"x-rewrite-url",
+    )
+)
+"""Fields that steer other gateways; from a client they could only be an attempt to steer this one's engines."""
+# The relay must be able to read what it passes on.
+_CODING: Final = frozenset((b"accept-encoding",))
+_OWN_IDS: Final = frozenset((b"x-request-id", b"request-id"))
+_STAYS: Final = _FRAMING | STEERING | _CODING | _OWN_IDS
+
+_OWN_PREFIX: Final = b"x-millgate-"
+_QUOTAS: Final = (b"x-ratelimit-", b"anthropic-ratelimit-")
+_MOST_KNOWN_NAMES: Final = 1024
+_LONGEST_KNOWN_NAME: Final = 64
+_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}\Z")
+_DECIMAL: Final = re.compile(rb"\d+\.\d+\Z")
+_LONGEST_NUMBER: Final = 18
+
+# The answer's own framing, ids and retry advice are ours to write.
+_NOT_BACK: Final = (
+    _FRAMING
+    | _OWN_IDS
+    | {
+        b"date",
+        b"retry-after",
+        b"retry-after-ms",
+        b"x-should-retry",
+        b"x-accel-buffering",
+    }
+)
+
+
+class _Passes(dict[bytes, bool]):
+    """Whether a field of this name goes on to the engine; answers are remembered, because names repeat."""
+
+    def __missing__(self, name: bytes) -> bool:
+        passes = name not in _STAYS and not name.startswith(_OWN_PREFIX)
+        if len(name) <= _LONGEST_KNOWN_NAME:
+            if len(self) >= _MOST_KNOWN_NAMES:
+                self.clear()
+            self[name] = passes
+        return passes
+
+
+_passes: Final = _Passes()
+
+
+def for_engine(headers: Sequence[tuple[bytes, bytes]], connection: bytes | None) -> Pairs:
+    """Return the fields for the engine, without an id; `connection` is that header's value, naming more that stay."""
+    passes = _passes
+    onward = [pair for pair in headers if passes[pair[0]]]
+    if connection is not None and connection.lower() not in {b"keep-alive", b"close"}:
+        dropped = set(listed(connection))
+        onward = [pair for pair in onward if pair[0] not in dropped]
+    return onward
+
+
+def with_id(lines: Lines, request_id: bytes) -> Lines:
+    """Return the lines for an engine with a request id that is ours or has passed `is_harmless_id`."""
+    return Lines(b"%bx-request-id: %b\r\n" % (lines, request_id))
+
+
+def with_credential(fields: Pairs, credential: bytes | None) -> Pairs:
+    """Return the fields with the engine's own credential instead of any of the client's; as they are without one.
+
+    It goes where engines look, and for requests in Anthropic's dialect, whose SDK always sends `anthropic-version`,
+    where Anthropic looks too.
+    """
+    if credential is None:
+        return fields
+    own = [pair for pair in fields if pair[0] not in OWN_CREDENTIALS]
+    own.append((b"authorization", b"Bearer " + credential))
+    if any(name == b"anthropic-version" for name, _value in fields):
+        own.append((b"x-api-key", credential))
+    return own
+
+
+def is_harmless_id(given: bytes) -> bool:
+    """Whether a client's own request id is short and harmless in logs and headers."""
+    return _REQUEST_ID.match(given) is not None
+
+
+def retry_count(label: bytes | None) -> int | None:
+    """Read the SDK's retry label; None when there is none or it makes no sense."""
+    if label == b"0":
+        return 0
+    return int(label) if label is not None and label.isdigit() and len(label) <= 4 else None
+
+
+@lru_cache(maxsize=64)  # clients say the same few numbers with every request
+def seconds(value: bytes | None) -> float | None:
+    """Read a plain positive decimal number, None for anything else."""
+    if value is None or not (value.isdigit() or _DECIMAL.match(value)) or len(value) > _LONGEST_NUMBER:
+        return None
+    return float(value) or None
+
+
+def for_client(headers: Sequence[tuple[bytes, bytes]]) -> Pairs:
+    """Return an engine's fields for the client, without ids."""
+    return [pair for pair in headers if pair[0] not in _NOT_BACK and pair[0][:11] != _OWN_PREFIX]
+
+
+def may_tell_quotas(lines: Lines) -> bool:
+    """Return whether there may be a provider's quotas among these lines; false is sure."""
+    return lines.find(b"ratelimit-") >= 0
+
+
+def beside_quotas(headers: Sequence[tuple[bytes, bytes]], own: Sequence[tuple[bytes, bytes]]) -> Pairs:
+    """Return an engine's fields for the client beside our `own`: where these tell quotas, none of its account.
+
+    Two fields of one name reach a client as one value that is neither.
+    """
+    pairs = for_client(headers)
+    if any(name.startswith(_QUOTAS) for name, _value in own):
+        return [pair for pair in pairs if not pair[0].startswith(_QUOTAS)]
+    return pairs
+
+
+def lines_for_client(head: AnswerHead, request_id: bytes) -> Lines:
+    """Return an engine's fields for the client as lines, with our ids; a head that repeats is written once."""
+    notes = head.notes
+    lines: Lines | None = notes.kept if notes is not None else None
+    if lines is None:
+        lines = header_lines(for_client(head.headers), ANSWER_RESERVED)
+        if notes is not None:
+            notes.kept = lines
+    return with_ids(lines, request_id)
+
+
+def with_ids(lines: Lines, request_id: bytes) -> Lines:
+    """Return the lines for a client with a request id, under both names, that is ours or has passed `is_harmless_id`."""
+    return Lines(b"%bx-request-id: %b\r\nrequest-id: %b\r\n" % (lines, request_id, request_id))
+
+
+def first(headers: Sequence[tuple[bytes, bytes]], name: bytes) -> bytes:
+    """Return the first value of this lower-case name, empty when there is none."""
+    for key, value in headers:
+        if key == name:
+            return value
+    return b""
+
+
+def hint_s(headers: Sequence[tuple[bytes, bytes]]) -> float | None:
+    """Return an engine's own retry hint, clamped to what we would say ourselves; dates are not read."""
+    exact, given = seconds(first(headers, b"retry-after-ms")), first(headers, b"retry-after")
+    hint = exact / 1000 if exact is not None else 0.0 if given == b"0" else seconds(given)
+    return None if hint is None else min(MOST_HINT_S, max(LEAST_HINT_S, hint))

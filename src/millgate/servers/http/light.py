@@ -1,0 +1,116 @@
+"""Requests that cost an engine nothing, like the list of models: passed on without a permit, a few at a time."""
+
+from collections.abc import Callable, Sequence
+
+from millgate.core.words import FailureKind, Sent
+from millgate.dialects.contract import Dialect, Usage
+from millgate.runtime.upstream import Call
+from millgate.servers.http.answers import tell_failure
+from millgate.servers.http.contract import SAID_NOTHING, EngineRoute, Said
+from millgate.servers.http.fields import Pairs
+from millgate.servers.http1.contract import Exchange
+
+
+class LightRequest:
+    """Owns the answer to one light request; `done` is called once, when it is over.
+
+    `send` posts it to one of `engines`: to the first, and to the second if the first cannot be reached.
+    """
+
+    __slots__ = (
+        "_call",
+        "_done",
+        "_engines",
+        "_send",
+        "dialect",
+        "exchange",
+        "extra",
+        "request_id",
+    )
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        request_id: bytes,
+        dialect: Dialect,
+        done: Callable[[], None],
+        send: Callable[[EngineRoute, "LightRequest"], Call],
+        engines: Sequence[EngineRoute],
+    ) -> None:
+        self._call: Call | None = None
+        self._done: Callable[[], None] | None = done
+        self._send = send
+        self._engines = list(engines[:2])
+        self.exchange = exchange
+        self.extra: Pairs = []
+        self.request_id = request_id
+        self.dialect = dialect
+
+    def begin(self) -> None:
+        """Ask the first engine that has not been asked."""
+        self._call = self._send(self._engines.pop(0), self)
+
+    def unsent(self, kind: FailureKind) -> None:
+        """Ask the next engine, once; without one tell the client."""
+        if self._done is None:
+            return
+        if self._engines:
+            self.begin()
+        else:
+            tell_failure(self, kind)
+            self._close()
+
+    def begun(self) -> None:
+        """Let a kept answer that is asked for as a stream take its time."""
+        if self._call is not None:
+            self._call.expire_at(None)
+
+    def first_token(self) -> None:
+        """Nothing: nobody counts what was counted when it was made."""
+
+    def stored(self, answer_id: str) -> None:
+        """Nothing: whoever asks by id knows it."""
+        del answer_id
+
+    def finished(self, usage: Usage) -> None:
+        """Be over."""
+        del usage
+        self._close()
+
+    def failed(self, kind: FailureKind, sent: Sent, said: Said = SAID_NOTHING) -> None:
+        """Be over."""
+        del kind, sent, said
+        self._close()
+
+    def break_off(self) -> None:
+        """Abort the call."""
+        if self._call is not None:
+            self._call.abort()
+
+    def widen(self) -> None:
+        """Let more of a long answer be under way."""
+        if self._call is not None:
+            self._call.widen()
+
+    def resend(self, complaint: bytes) -> bool:
+        """Nothing was added that could be taken back."""
+        del complaint
+        return False
+
+    def gone(self) -> None:
+        """Abort the call for a client that has left."""
+        self.break_off()
+        self._close()
+
+    def slow(self, slow: bool) -> None:
+        """Read from the engine only as fast as the client reads."""
+        if self._call is not None:
+            if slow:
+                self._call.pause()
+            else:
+                self._call.resume()
+
+    def _close(self) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            done()

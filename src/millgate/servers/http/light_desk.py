@@ -1,0 +1,95 @@
+"""Where light requests are passed on: to which engine, and not too many at a time."""
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Final, Protocol
+
+from millgate.core.words import Reason
+from millgate.dialects.contract import BadInputError
+from millgate.runtime.driver import Driver
+from millgate.runtime.upstream import Call
+from millgate.servers.http.answers import WholeAnswer
+from millgate.servers.http.complaints import Complaints
+from millgate.servers.http.contract import DoorSettings, EngineRoute, Ongoing
+from millgate.servers.http.kept_answers import KeptAnswers
+from millgate.servers.http.light import LightRequest
+from millgate.servers.http.paths import kept_answer, wants_stream
+from millgate.servers.http.reading import Reading
+from millgate.servers.http.streams import StreamAnswer
+from millgate.servers.http1.contract import Exchange
+
+_TIMEOUT_S: Final = 10.0
+_RETRY_S: Final = 1.0
+
+
+class House(Protocol):
+    """What it asks of its door."""
+
+    driver: Driver
+    engines: Mapping[str, EngineRoute]
+    settings: DoorSettings
+    kept_answers: KeptAnswers
+    complaints: Complaints
+
+
+class LightDesk:
+    """Passes on what needs no permit, `light_at_once` of them together; `ongoing` is the door's list of exchanges."""
+
+    def __init__(self, house: House, ongoing: dict[Exchange, Ongoing]) -> None:
+        self._house = house
+        self._ongoing = ongoing
+        self._under_way = 0
+
+    def pass_on(self, exchange: Exchange, reading: Reading, request_id: bytes, body: bytes) -> None:
+        """Relay a light request to the engine that it is for, or refuse it when too many are under way."""
+        house, dialect = self._house, reading.dialect
+        if self._under_way >= house.settings.light_at_once:
+            answer = dialect.refuser.refuse(Reason.SATURATED, _RETRY_S, retry=True, request_id=request_id)
+            exchange.respond(answer.status, answer.headers, answer.body)
+            return
+        engines = self._engines(exchange.head.path, reading.caller.tenant)
+        if not engines:
+            unknown = BadInputError("no answer is kept under this id", status=404, code="not_found")
+            house.complaints.reject(exchange, dialect, request_id, unknown)
+            return
+        self._under_way += 1
+        send = partial(_send, reading, body)
+        request = LightRequest(exchange, request_id, dialect, partial(self._done, exchange), send, engines)
+        self._ongoing[exchange] = request
+        request.begin()
+
+    def _engines(self, path: bytes, tenant: str) -> list[EngineRoute]:
+        """Return the engine that keeps what is asked for; none when none of several does, or it is another tenant's.
+
+        What every engine knows is asked of those that are up, and of one that is down rather than of none.
+        """
+        house = self._house
+        answer_id = kept_answer(path)
+        keeper = house.kept_answers.find(answer_id) if answer_id is not None else None
+        if keeper is not None:
+            kept_at = house.engines.get(keeper.engine)
+            return [kept_at] if kept_at is not None and keeper.tenant == tenant else []
+        engines = list(house.engines.values())
+        if len(engines) == 1:
+            return engines
+        if answer_id is not None:
+            return []
+        up = {engine.name for engine in house.driver.snapshot().engines if engine.up}
+        return [engine for engine in engines if engine.name in up] or engines[:1]
+
+    def _done(self, exchange: Exchange) -> None:
+        self._under_way -= 1
+        self._ongoing.pop(exchange, None)
+
+
+def _send(reading: Reading, body: bytes, engine: EngineRoute, request: LightRequest) -> Call:
+    head = request.exchange.head
+    streams = kept_answer(head.path) is not None and wants_stream(head.target)
+    receiver = StreamAnswer(request, strip_usage=False) if streams else WholeAnswer(request)
+    headers = reading.onward(head, engine, request.request_id)
+    if head.method != b"POST":
+        body = b""  # an engine that expects none would take it for the next request on its connection
+    call = engine.upstream.request(head.method, engine.base_path + head.target, headers, body, receiver)
+    call.expire_at(asyncio.get_running_loop().time() + _TIMEOUT_S)
+    return call

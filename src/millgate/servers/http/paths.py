@@ -1,0 +1,42 @@
+"""Which paths are served, by which methods: a closed list, never a pass-through (design section 6)."""
+
+import re
+from typing import Final
+
+from millgate.dialects import BY_PATH
+
+_GET: Final = (b"GET",)
+_POST: Final = (b"POST",)
+_GET_OR_DELETE: Final = (b"GET", b"DELETE")
+_MODELS: Final = b"/v1/models"
+_ONE_MODEL: Final = re.compile(
+    rb"/v1/models/[A-Za-z0-9_:@-][A-Za-z0-9._:@-]*(?:(?:/|%2F)[A-Za-z0-9_:@-][A-Za-z0-9._:@-]*)*\Z"
+)
+# A kept response, its cancellation, and the list of what went into it.
+_KEPT: Final = re.compile(rb"/v1/responses/([A-Za-z0-9_-]{1,128})(/cancel|/input_items)?\Z")
+_STREAM: Final = re.compile(rb"[?&]stream=(?:true|True|1)(?:&|\Z)")
+
+
+def methods(path: bytes) -> tuple[bytes, ...]:
+    """Return the methods that this path takes, none for a path that is not served."""
+    if path in BY_PATH:
+        return _POST
+    if path == _MODELS or _ONE_MODEL.match(path):
+        return _GET
+    kept = _KEPT.match(path)
+    if kept is None:
+        return ()
+    if kept[2] is None:
+        return _GET_OR_DELETE
+    return _POST if kept[2] == b"/cancel" else _GET
+
+
+def kept_answer(path: bytes) -> str | None:
+    """Return the id of the kept answer that this path is about, None for other paths."""
+    kept = _KEPT.match(path)
+    return None if kept is None else kept[1].decode()
+
+
+def wants_stream(target: bytes) -> bool:
+    """Whether this request for a kept answer asks to have it as a stream."""
+    return _STREAM.search(target) is not None

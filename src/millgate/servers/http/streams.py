@@ -1,0 +1,244 @@
+"""Streams of events on their way back.
+
+This is the hot path of the gateway: per chunk one call, two searches through its bytes, one write. That is enough as
+long as every event in the chunk says of itself that it does not end the answer (`Dialect.unfinished`). Any other
+chunk is taken apart event by event: the first ones (peek, first token) and the last two or three.
+
+A client must never take a broken answer for a finished one (INV-10), and an SDK raises nothing for a missing
+`[DONE]` or for `finish_reason: "abort"`. So an answer that breaks gets an error event and then a cut connection.
+"""
+
+from millgate.core.words import FailureKind, Sent
+from millgate.dialects.contract import EngineError, StreamEvent, Usage
+from millgate.dialects.sse import EventTooLongError, Splitter
+from millgate.runtime.upstream import AnswerHead
+from millgate.runtime.upstream.fields import ANSWER_RESERVED, HeaderWriter
+from millgate.servers.http.answers import MOST_KEPT_BYTES, OVERLOADED, WholeAnswer, tell_failure
+from millgate.servers.http.contract import Owner
+from millgate.servers.http.fields import beside_quotas, first, with_ids
+
+_NO_ENDING = b"\n\n\n"
+"""No event in one line ends so."""
+# Proxies between us and the client buffer event streams and caches keep them unless told not to.
+_STREAM_FIELDS = [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
+_WRITER = HeaderWriter(ANSWER_RESERVED)
+_JSON = _WRITER.write([(b"content-type", b"application/json")])
+
+
+def cut_off(owner: Owner, kind: FailureKind) -> None:
+    """End a stream that has begun: an error event, then a cut connection."""
+    words, message = owner.dialect.refuser.failure(kind)
+    owner.exchange.write(owner.dialect.error_event(words.kind, words.code, message))
+    owner.exchange.abort()
+
+
+class StreamAnswer:
+    """Receives the answer to a streaming request and passes its events on as they come.
+
+    `events` counts the events with content so far: the output tokens, as far as anybody knows before the usage.
+    With `strip_usage` the event that exists only because we asked for usage is taken out again.
+    """
+
+    __slots__ = (
+        "_dialect",
+        "_done",
+        "_ending",
+        "_exchange",
+        "_finish",
+        "_flowing",
+        "_head",
+        "_heard_content",
+        "_owner",
+        "_peeked",
+        "_peeked_bytes",
+        "_splitter",
+        "_started",
+        "_strip_usage",
+        "_unfinished",
+        "_usage",
+        "_whole",
+        "_write",
+        "events",
+    )
+
+    def __init__(self, owner: Owner, *, strip_usage: bool) -> None:
+        self._owner = owner
+        self._exchange = owner.exchange
+        self._write = owner.exchange.write
+        self._dialect = owner.dialect
+        self._unfinished = owner.dialect.unfinished
+        self._strip_usage = strip_usage
+        self._ending = _NO_ENDING
+        self._splitter = Splitter()
+        self._head: AnswerHead | None = None
+        self._whole: WholeAnswer | None = None
+        self._peeked: list[bytes] = []
+        self._peeked_bytes = 0
+        self._started = False
+        self._flowing = False
+        self._heard_content = False
+        self._done = False
+        self._finish: str | None = None
+        self._usage: Usage | None = None
+        self.events = 0
+
+    def on_head(self, head: AnswerHead) -> None:
+        """Take a stream as a stream and anything else whole."""
+        if head.status == 200 and first(head.headers, b"content-type").startswith(b"text/event-stream"):
+            self._head = head
+        else:
+            self._whole = WholeAnswer(self._owner)
+            self._whole.on_head(head)
+
+    def on_data(self, data: bytes) -> None:
+        """Pass a chunk on; the chunks in the middle of an answer take the short way."""
+        if self._flowing:
+            # The usual chunk is one event in one line (its first line end is the last but one byte) that ends as the
+            # one before did, and that one's ending said that it does not end the answer.
+            if data.endswith(self._ending) and data.find(b"\n") == len(data) - 2:
+                self.events += 1
+                self._write(data)
+                return
+            if data.endswith(b"\n\n"):
+                events = data.count(b"\n\n")
+                if data.count(self._unfinished) == events:
+                    self._learn_ending(data, events)
+                    self.events += events
+                    self._write(data)
+                    return
+        self._examine(data)
+
+    def _learn_ending(self, data: bytes, events: int) -> None:
+        """Keep how an event in one line ends, from the mark that it is not the last one on."""
+        if events == 1 and data.find(b"\n") == len(data) - 2:
+            self._ending = data[data.rfind(self._unfinished) :]
+
+    def _examine(self, data: bytes) -> None:
+        """Take the long way: split into events, read each."""
+        if self._whole is not None:
+            self._whole.on_data(data)
+            return
+        try:
+            pieces = self._splitter.feed(data)
+        except EventTooLongError:
+            self._break(FailureKind.PROTOCOL, Sent.REQUEST)
+            return
+        if self._take(pieces):
+            self._flowing = self._heard_content and not self._splitter.rest
+
+    def on_end(self, *, delimited: bool) -> None:
+        """Judge the end: whole with its terminal event, or at least with a finish reason and a framed end."""
+        if self._whole is not None:
+            self._whole.on_end(delimited=delimited)
+            return
+        if self._splitter.rest and not self._take([bytes(self._splitter.rest)]):
+            return
+        if self._done or (delimited and self._finish is not None):
+            self._complete()
+        else:
+            self._break(FailureKind.BROKEN, Sent.REQUEST)
+
+    def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
+        """Hand on what was never sent; else break the answer off, unless its terminal event has passed."""
+        if sent is Sent.NONE:
+            self._owner.unsent(kind)
+        elif self._whole is not None:
+            self._whole.on_failed(kind, sent, detail)
+        elif self._done:
+            self._complete()
+        else:
+            self._break(kind, sent)
+
+    # ---- event by event
+
+    def _take(self, pieces: list[bytes]) -> bool:
+        """Look at whole events and pass them on; return whether the answer goes on."""
+        onward: list[bytes] = []
+        heard = False
+        for piece in pieces:
+            event = self._dialect.read_event(piece)
+            if event.error is not None:
+                self._engine_error(event.error, b"".join(onward) + piece)
+                return False
+            heard = heard or not event.silent
+            self._note(event)
+            if not (self._strip_usage and event.usage_only):
+                onward.append(piece)
+            if event.finish == "abort":
+                self._send(onward, heard=True)
+                self._break(FailureKind.ABORT, Sent.REQUEST)
+                return False
+        self._send(onward, heard=heard)
+        if self.events and not self._heard_content:
+            self._heard_content = True
+            self._owner.first_token()
+        return True
+
+    def _note(self, event: StreamEvent) -> None:
+        if event.content:
+            self.events += 1
+        if event.finish is not None:
+            self._finish = event.finish
+        if event.usage is not None:
+            self._usage = event.usage if self._usage is None else event.usage.after(self._usage)
+        if event.answer_id is not None:
+            self._owner.stored(event.answer_id)
+        if event.done:
+            self._done = True
+
+    def _send(self, onward: list[bytes], *, heard: bool) -> None:
+        """Write events; until the first real one is heard, keep comments back and the status open."""
+        if self._started:
+            if onward:
+                self._exchange.write(b"".join(onward))
+            return
+        self._peeked += onward
+        self._peeked_bytes += sum(map(len, onward))
+        if not heard and self._peeked_bytes <= MOST_KEPT_BYTES:
+            return
+        self._start()
+        self._exchange.write(b"".join(self._peeked))
+        self._peeked.clear()
+
+    def _start(self) -> None:
+        assert self._head is not None
+        self._started = True
+        extra = self._owner.extra
+        headers = [pair for pair in beside_quotas(self._head.headers, extra) if pair[0] != b"cache-control"]
+        lines = _WRITER.write(headers + _STREAM_FIELDS + extra)
+        self._exchange.start(200, with_ids(lines, self._owner.request_id))
+        self._owner.begun()
+
+    # ---- the ends
+
+    def _complete(self) -> None:
+        if not self._started:
+            self._start()
+        self._exchange.finish()
+        seen = Usage(None, self.events)
+        self._owner.finished(seen if self._usage is None else self._usage.after(seen))
+
+    def _break(self, kind: FailureKind, sent: Sent) -> None:
+        self._owner.break_off()
+        if self._started:
+            cut_off(self._owner, kind)
+            self._owner.failed(kind, Sent.BYTES)
+        else:
+            tell_failure(self._owner, kind)
+            self._owner.failed(kind, sent)
+
+    def _engine_error(self, error: EngineError, seen: bytes) -> None:
+        """Turn an error event into a status while the status is open; later pass it on, and cut what does not end with it."""
+        self._owner.break_off()
+        kind = FailureKind.REFUSED if error.status in OVERLOADED else FailureKind.ERROR_EVENT
+        if self._started:
+            self._exchange.write(seen)
+            if error.final:
+                self._exchange.finish()
+            else:
+                self._exchange.abort()
+            self._owner.failed(kind, Sent.BYTES)
+        else:
+            headers = with_ids(_JSON, self._owner.request_id)
+            self._exchange.respond(error.status, headers, error.body)
+            self._owner.failed(kind, Sent.REQUEST)

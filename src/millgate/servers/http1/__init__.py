@@ -1,0 +1,17 @@
+"""HTTP/1.1 on the server's side: framing, caps and deadlines; knows no gate."""
+
+from millgate.servers.http1.budget import ByteBudget
+from millgate.servers.http1.contract import Application, Exchange, Head, Headers, Refusal
+from millgate.servers.http1.limits import ServerLimits
+from millgate.servers.http1.server import HttpServer
+
+__all__ = [
+    "Application",
+    "ByteBudget",
+    "Exchange",
+    "Head",
+    "Headers",
+    "HttpServer",
+    "Refusal",
+    "ServerLimits",
+]

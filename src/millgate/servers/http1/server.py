@@ -1,0 +1,195 @@
+"""The listening side: accepts, sweeps deadlines, drains, closes."""
+
+import asyncio
+import socket
+import ssl as tls
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from millgate.runtime.upstream.outbox import Outbox
+from millgate.runtime.upstream.sweep import Sweep
+from millgate.servers.http1.answers import AnswerHeads
+from millgate.servers.http1.budget import ByteBudget
+from millgate.servers.http1.connection import Connection
+from millgate.servers.http1.contract import Application, Head, Refusal
+from millgate.servers.http1.framing import UnacceptableError
+from millgate.servers.http1.intake import EarlyRefusalError
+from millgate.servers.http1.limits import ServerLimits, connections_by_descriptors
+
+_ACCEPTS_PER_TURN: Final = 8
+"""With a thousand streams a turn of the loop takes milliseconds: at one a turn, a thousand new users a second would wait
+in the kernel for a tenth of one. libuv has not accepted in a loop since 1.45."""
+_SURPLUS_CONNECTIONS: Final = 56
+"""How many connections over the cap may linger with their refusal; what comes beyond is closed at once."""
+
+
+class HttpServer:
+    """Serves one application on one or more addresses; build it on the loop that runs it.
+
+    `draining` makes every answer the last of its connection. The budget may be shared with other servers.
+    """
+
+    def __init__(
+        self,
+        application: Application,
+        *,
+        limits: ServerLimits | None = None,
+        budget: ByteBudget | None = None,
+    ) -> None:
+        self.application = application
+        self.limits = limits or ServerLimits()
+        self.budget = budget or ByteBudget()
+        self.heads = AnswerHeads()
+        self.sweep = Sweep(self._check, self._forgive)
+        self.draining = False
+        self.refused_connections = 0
+        self._loop = asyncio.get_running_loop()
+        self.outbox = Outbox(self._loop.call_soon)
+        self._connections: set[Connection] = set()
+        self._cap = self.limits.connections or connections_by_descriptors()
+        self._listeners: list[tuple[socket.socket, list[asyncio.Server]]] = []
+        self._full_answer = b""
+        self._emptied: asyncio.Future[None] | None = None
+
+    # ---- the owner's side
+
+    async def listen(self, host: str, port: int, ssl: tls.SSLContext | None = None) -> int:
+        """Accept connections on this address, over TLS with `ssl`, and return its port; OSError if it is taken.
+
+        TCP_NOTSENT_LOWAT is set on the listener and inherited by every connection: a client that stops reading
+        holds kilobytes of the kernel's memory instead of megabytes.
+        """
+        family, *_rest, address = (
+            await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        )[0]
+        sock = socket.create_server(address[:2], family=family, backlog=self.limits.backlog)
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, self.limits.unsent_bytes)
+        bound_port: int = sock.getsockname()[1]
+        self._listeners.append((sock, await self._accept(sock, ssl)))
+        self.heads.refresh()
+        self.sweep.start()
+        return bound_port
+
+    async def _accept(self, sock: socket.socket, ssl: tls.SSLContext | None) -> list[asyncio.Server]:
+        """Accept on several descriptors of one socket: libuv takes one connection from each in a turn of its loop."""
+        listeners = []
+        for _ in range(_ACCEPTS_PER_TURN):
+            listener = await self._loop.create_server(
+                lambda: cast("asyncio.Protocol", Connection(self)),
+                sock=sock.dup(),
+                backlog=self.limits.backlog,
+                ssl=ssl,
+                ssl_handshake_timeout=self.limits.head_s if ssl is not None else None,
+            )
+            listeners.append(listener)
+        return listeners
+
+    async def secure(self, ssl: tls.SSLContext | None) -> None:
+        """Serve new connections with this context, or without TLS; those that are open stay as they are.
+
+        The socket goes on listening while its listeners are replaced: nobody is refused.
+        """
+        fresh = []
+        for sock, listeners in self._listeners:
+            fresh.append((sock, await self._accept(sock, ssl)))
+            for listener in listeners:
+                listener.close()
+        self._listeners = fresh
+
+    def adopt(self, limits: ServerLimits, byte_budget: int) -> None:
+        """Take new limits: for connections that come from now on, the bounds over all of them at once."""
+        self.limits = limits
+        self._cap = limits.connections or connections_by_descriptors()
+        self.budget.limit_bytes = byte_budget
+
+    def drain(self) -> None:
+        """Make every answer the last of its connection and close the idle ones; still accept until told."""
+        self.draining = True
+        for connection in tuple(self._connections):
+            connection.close_idle()
+
+    def stop_listening(self) -> None:
+        """Accept no more connections; those that are open go on."""
+        for sock, listeners in self._listeners:
+            sock.close()
+            for listener in listeners:
+                listener.close()
+
+    async def close(self) -> None:
+        """Stop listening, cut every connection, and return when all are closed; clients count as gone."""
+        self.stop_listening()
+        for connection in tuple(self._connections):
+            connection.abort()
+        for _sock, listeners in self._listeners:
+            for listener in listeners:
+                await listener.wait_closed()
+        self._listeners.clear()
+        if self._connections:
+            self._emptied = self._loop.create_future()
+            await self._emptied
+        self.sweep.stop()
+
+    @property
+    def connections(self) -> int:
+        """How many client connections are open, lingering ones included."""
+        return len(self._connections)
+
+    # ---- the connections' side
+
+    def soon(self, callback: Callable[..., Any]) -> object:
+        """Call back in the next iteration of the loop."""
+        return self._loop.call_soon(callback)
+
+    def admit(self, connection: Connection) -> bool:
+        """Take a new connection in; return whether it is within the cap."""
+        self._connections.add(connection)
+        count = len(self._connections)
+        if count <= self._cap:
+            return True
+        self.refused_connections += 1
+        return False
+
+    def full_answer(self) -> bytes:
+        """Return the prebuilt 503 for connections over the cap."""
+        if not self._full_answer:
+            refusal = self.application.bad_request(503, "overloaded", "too many connections; try again soon")
+            self._full_answer = (
+                self.heads.sized(refusal.status, refusal.headers, len(refusal.body), True) + refusal.body
+            )
+        return self._full_answer
+
+    @property
+    def crowded(self) -> bool:
+        """Whether even lingering refusals are too many."""
+        return len(self._connections) > self._cap + _SURPLUS_CONNECTIONS
+
+    def forget(self, connection: Connection) -> None:
+        """Drop a connection that is closed."""
+        self._connections.discard(connection)
+        if self._emptied is not None and not self._connections and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    def refusal(self, error: Exception, head: Head | None = None) -> Refusal:
+        """Dress what has gone wrong with a request; report what is the application's own fault."""
+        if isinstance(error, EarlyRefusalError):
+            return error.refusal
+        if not isinstance(error, UnacceptableError):
+            self._loop.call_exception_handler(
+                {"message": "the application failed on a request", "exception": error}
+            )
+            error = UnacceptableError(500, "internal_error", "the server failed on this request")
+        return self.application.bad_request(error.status, error.code, error.message, head)
+
+    # ---- deadlines
+
+    def _check(self, now: float) -> None:
+        self.heads.refresh()
+        self._full_answer = b""  # it carries the date
+        late = [connection for connection in self._connections if connection.patience.until <= now]
+        for connection in late:
+            connection.on_deadline(now)
+
+    def _forgive(self, lost_s: float) -> None:
+        for connection in self._connections:
+            connection.patience.forgive(lost_s)

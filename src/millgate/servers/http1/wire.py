@@ -1,0 +1,80 @@
+"""The sending side of one connection: whatever ends it first sends what this turn of the loop has kept."""
+
+import asyncio
+import socket
+import struct
+from typing import Final
+
+from millgate.runtime.upstream.outbox import Outbox
+from millgate.servers.http1.limits import ServerLimits
+
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+
+
+class Wire:
+    """Writes to a transport from the time that it is there until it is lost; nowhere before and after."""
+
+    __slots__ = ("_outbox", "_transport")
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._transport: asyncio.Transport | None = None
+
+    def attach(self, transport: asyncio.Transport, limits: ServerLimits) -> str:
+        """Bound what the transport buffers for a slow client, and return the client's address."""
+        self._transport = transport
+        transport.set_write_buffer_limits(limits.write_high_bytes, limits.write_low_bytes)
+        peername: tuple[str, ...] = transport.get_extra_info("peername") or ("",)
+        return peername[0]
+
+    def detach(self) -> None:
+        """Forget a transport that is lost."""
+        self._transport = None
+
+    @property
+    def attached(self) -> bool:
+        """Whether there is a transport."""
+        return self._transport is not None
+
+    def send(self, data: bytes) -> None:
+        """Write with everything else that this turn of the loop writes."""
+        self._outbox.put(self, data)
+
+    def deliver(self, data: bytes) -> None:
+        """Write now."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def flush(self) -> None:
+        """Write what waits."""
+        self._outbox.send()
+
+    def deafen(self) -> None:
+        """Leave in the kernel what the client still sends."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def half_close(self) -> None:
+        """Say that nothing more will be sent, where that can be said: TLS has no half-close."""
+        self.flush()
+        if self._transport is not None and self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def close(self) -> None:
+        """Close when all that is written has left."""
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def reset(self) -> None:
+        """Close so that the client sees a reset, which no reader takes for the end of an answer."""
+        self.flush()
+        if self._transport is not None:
+            option = self._transport.get_extra_info("socket").setsockopt
+            option(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            self._transport.abort()
+
+    def abort(self) -> None:
+        """Cut at once."""
+        if self._transport is not None:
+            self._transport.abort()

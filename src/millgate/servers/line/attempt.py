@@ -1,0 +1,252 @@
+"""One time that a job asks for a slot: from the decision about it to the end of the engine's answer."""
+
+from time import monotonic
+from typing import Final, Protocol
+
+from millgate.core.decisions import Admit, Cancel, Ended, Hold, Yield
+from millgate.core.events import ClientGone, Failed, Finished, FirstToken, Released
+from millgate.core.words import FailureKind, Outcome, Reason, Sent
+from millgate.dialects.contract import Dialect, RequestFacts
+from millgate.dialects.line import Fault, Need, OutcomeReason
+from millgate.dialects.refusals import FAILURES
+from millgate.runtime.driver import Driver
+from millgate.runtime.upstream import AnswerHead, Call
+from millgate.servers.line.buffer import Buffer
+from millgate.servers.line.contract import LineRoute
+
+_TAIL_BYTES: Final = 64 * 1024
+"""What is kept of an answer that nobody wants: where its usage stands."""
+_OVERLOADED: Final = (429, 503, 529)
+_BACKEND: Final = (Need.BACKEND_ERROR, Fault.BACKEND_ERROR, OutcomeReason.BACKEND_ERROR)
+_TOO_LARGE: Final = (Need.PAYLOAD_TOO_LARGE, Fault.QUOTA, OutcomeReason.QUOTA)
+
+
+class Owner(Protocol):
+    """Who holds the job: told once how the attempt went."""
+
+    def on_yielded(self, job: int, hint_s: float) -> None:
+        """No slot now."""
+
+    def on_done(self, job: int, backend_ms: int, result: Buffer | None, content_type: str) -> None:
+        """The engine has answered whole."""
+
+    def on_failed(self, job: int, need: Need, fault: Fault, reason: OutcomeReason) -> None:
+        """It will never be executed."""
+
+
+class Desk(Protocol):
+    """What an attempt asks of its door."""
+
+    driver: Driver
+    dialect: Dialect
+
+    def route(self, engine: str) -> LineRoute:
+        """Return how to reach this engine."""
+
+    def target(self, route: LineRoute) -> bytes:
+        """Return what to post to there."""
+
+    def started(self) -> None:
+        """Count a start."""
+
+    def refused(self) -> None:
+        """Count a yield."""
+
+
+class LineAttempt:
+    """Listens to the driver for one job and receives the engine's answer.
+
+    After `_over` nothing is sent to an engine and nothing is reported (INV-4).
+    """
+
+    def __init__(
+        self,
+        desk: Desk,
+        owner: Owner,
+        job: int,
+        number: int,
+        facts: RequestFacts,
+        payload: Buffer,
+        kind: bytes,
+    ) -> None:
+        self._desk = desk
+        self._owner: Owner | None = owner
+        self._job = job
+        self.number = number
+        self._facts = facts
+        self._payload = payload
+        self._kind = kind
+        self.result: Buffer | None = None
+        """Where the answer goes, when it is wanted."""
+        self._tail = bytearray()
+        self._status = 0
+        self._answer_kind = ""
+        self._hint_s: float | None = None
+        self._begun = False
+        self._sent_at = 0.0
+        self._call: Call | None = None
+        self._unsent = False
+        self._route: LineRoute | None = None
+
+    # ---- what the core says
+
+    def on_admit(self, decision: Admit) -> None:
+        """Post the payload to the engine."""
+        if self._owner is None:
+            return
+        desk = self._desk
+        desk.started()
+        self._route = route = desk.route(decision.legs[0].engine)
+        self._sent_at = monotonic()
+        headers = [(b"content-type", self._kind), (b"accept", b"*/*")]
+        if route.credential is not None:
+            headers.append((b"authorization", b"Bearer " + route.credential))
+        self._call = call = route.upstream.request(
+            b"POST", desk.target(route), headers, bytes(self._payload.data), self
+        )
+        call.expire_at(decision.first_event_by)
+
+    def on_hold(self, decision: Hold) -> None:
+        """Wait: only somebody who was told to come back now is held, for a second at most."""
+
+    def on_yield(self, decision: Yield) -> None:
+        """Refuse it."""
+        owner = self._close()
+        if owner is None:
+            return
+        self._desk.refused()
+        if decision.reason is Reason.TOO_LARGE:
+            owner.on_failed(self._job, *_TOO_LARGE)
+        else:
+            owner.on_yielded(self._job, decision.retry_after_s)
+
+    def on_cancel(self, decision: Cancel) -> None:
+        """Take it away from its engine; the job may come back elsewhere."""
+        owner = self._close()
+        if owner is None:
+            return
+        self._abort()
+        owner.on_yielded(self._job, decision.retry_after_s)
+        self._desk.driver.post(Released(self.number))
+
+    def on_ended(self, decision: Ended) -> None:
+        """Give up a job that no engine has had; else whoever caused the end has told the client."""
+        if not self._unsent or decision.outcome is not Outcome.ENGINE_FAILED:
+            return
+        owner = self._close()
+        if owner is not None:
+            owner.on_failed(self._job, *_BACKEND)
+            self._desk.driver.post(Released(self.number))
+
+    # ---- what the engine says
+
+    def on_head(self, head: AnswerHead) -> None:
+        """Note what kind of answer it is."""
+        self._status = head.status
+        for name, value in head.headers:
+            if name == b"content-type":
+                self._answer_kind = value.decode("latin-1")
+            elif name == b"retry-after" and value.isdigit():
+                self._hint_s = float(value)
+
+    def on_data(self, data: bytes) -> None:
+        """Keep what is wanted, and the end of what is not."""
+        if not self._begun:
+            self._begin()
+        if self.result is not None and self._status < 300 and not self.result.append(data):
+            self._give_up(FailureKind.BROKEN)
+            return
+        self._tail += data
+        if len(self._tail) > 2 * _TAIL_BYTES:
+            del self._tail[:-_TAIL_BYTES]
+
+    def _begin(self) -> None:
+        """The answer has begun in time; from here on only silence can expire it."""
+        self._begun = True
+        if self._call is not None:
+            self._call.expire_at(None)
+        if self._facts.stream:
+            self._desk.driver.post(FirstToken(self.number))
+
+    def on_end(self, *, delimited: bool) -> None:
+        """Report a whole answer, or what the engine said instead of one."""
+        tail = bytes(self._tail)
+        if self._status in _OVERLOADED:
+            self._refused_by_engine()
+        elif self._status >= 300:
+            self._give_up(FailureKind.STATUS)
+        elif self._desk.dialect.is_aborted(tail):
+            self._give_up(FailureKind.ABORT)
+        elif not delimited and not tail.rstrip().endswith((b"}", b"]")):
+            self._give_up(FailureKind.BROKEN)
+        else:
+            self._finish(tail)
+
+    def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
+        """There is no whole answer; of what was never sent the core says whether another engine is tried."""
+        del detail
+        if sent is Sent.NONE and self._owner is not None:
+            self._unsent, self._call, self._route = True, None, None
+            self._desk.driver.post(Failed(self.number, kind, sent))
+        else:
+            self._give_up(kind, sent)
+
+    # ---- what the client does
+
+    def gone(self) -> None:
+        """Nobody waits for it: abort everything; the core ends the permit when the engine has let go."""
+        if self._close() is None:
+            return
+        self._abort()
+        self._desk.driver.post(ClientGone(self.number))
+        if self._route is not None and self._route.on_hangup is not None:
+            self._route.on_hangup()
+
+    # ---- endings
+
+    def _finish(self, tail: bytes) -> None:
+        usage = self._desk.dialect.read_usage(tail)
+        result, self.result = self.result, None
+        owner = self._close()
+        if owner is None:
+            return
+        # First the frame, then the release: inside it the job still counts itself, as the published daemon's does.
+        owner.on_done(self._job, self._elapsed_ms(), result, self._answer_kind)
+        self._desk.driver.post(Finished(self.number, *(usage or ())), Released(self.number))
+
+    def _refused_by_engine(self) -> None:
+        """An engine that is full itself is a yield too: the job may come back."""
+        owner = self._close()
+        if owner is None:
+            return
+        self._desk.refused()
+        hint_s = self._hint_s or FAILURES[FailureKind.REFUSED].retry_after_s or 1.0
+        owner.on_yielded(self._job, hint_s)
+        self._report(Failed(self.number, FailureKind.REFUSED, Sent.REQUEST, self._hint_s))
+
+    def _give_up(self, kind: FailureKind, sent: Sent = Sent.REQUEST) -> None:
+        owner = self._close()
+        if owner is None:
+            return
+        self._abort()
+        owner.on_failed(self._job, *_BACKEND)
+        self._report(Failed(self.number, kind, sent))
+
+    def _report(self, failed: Failed) -> None:
+        self._desk.driver.post(failed, Released(self.number))
+
+    def _elapsed_ms(self) -> int:
+        return round((monotonic() - self._sent_at) * 1000)
+
+    def _abort(self) -> None:
+        if self._call is not None:
+            self._call.abort()
+
+    def _close(self) -> Owner | None:
+        """End it and return whom to tell, once; what was kept of the answer is wiped."""
+        owner, self._owner = self._owner, None
+        if self.result is not None:
+            self.result.wipe()
+            self.result = None
+        self._tail.clear()
+        return owner

@@ -1,0 +1,109 @@
+"""What the pieces of the line door ask of each other, and its bounds with the source of each."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from millgate.dialects.line import Manifest
+from millgate.runtime.upstream import Upstream
+from millgate.servers.line.buffer import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class LineLimits:
+    """Bounds of the door; times are seconds.
+
+    `line_bytes`, `jobs` (unfinished, per connection), `payload_bytes` and `idle_s` are the published daemon's. A
+    silent gap must stay under 20 s for its client, and `keep_alive_s` is half of that. `unsent_bytes` of replies
+    that a peer does not read stop the reading from it, and after `write_stall_s` it is cut. An upload may be silent
+    for `idle_s` and must come at `upload_rate` bytes a second, a slow phone line.
+    """
+
+    connections: int = 4096
+    line_bytes: int = 262_144
+    jobs: int = 64
+    payload_bytes: int = 50 * 1024 * 1024
+    idle_s: float = 60.0
+    keep_alive_s: float = 10.0
+    write_stall_s: float = 30.0
+    upload_rate: float = 10_000.0
+    unsent_bytes: int = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LineSettings:
+    """What the door may be told: the engines' path that payloads are posted to, and the lane of its jobs.
+
+    With a `token`, the first frame of a connection must carry it.
+    """
+
+    path: str = "/v1/chat/completions"
+    lane: str = "line"
+    token: str | None = None
+    limits: LineLimits = field(default_factory=LineLimits)
+
+
+class LineRoute(NamedTuple):
+    """How to reach one engine: pool, base path (no trailing slash), whom to tell of hang-ups, credential."""
+
+    name: str
+    upstream: Upstream
+    base_path: bytes = b""
+    on_hangup: Callable[[], None] | None = None
+    credential: bytes | None = None
+
+
+class Readings(NamedTuple):
+    """The numbers that every reply carries: permits out and their cap over all doors, starts and yields of this one."""
+
+    inflight: int
+    cap: int
+    executed: int
+    yielded: int
+
+    @property
+    def health(self) -> int:
+        """1 ready, 0 saturated."""
+        return int(self.inflight < self.cap)
+
+
+# ---- what a session asks of its connection
+
+
+class Send(NamedTuple):
+    """Write these whole lines."""
+
+    data: bytes
+
+
+class SendAll(NamedTuple):
+    """Write these lines as fast as the peer reads them, then wipe the result that they are made of."""
+
+    lines: Iterator[bytes]
+    result: Buffer
+
+
+class Ask(NamedTuple):
+    """This upload is whole: ask for a slot.
+
+    `mark` tells this job from every other, through all its returns; `first_asked_at` is None the first time.
+    """
+
+    job: int
+    mark: int
+    first_asked_at: float | None
+    payload: Buffer
+    manifest: Manifest
+
+
+class Drop(NamedTuple):
+    """Nobody waits for this job any more."""
+
+    job: int
+
+
+class Close(NamedTuple):
+    """Send what was to be sent, then close."""
+
+
+Wish = Send | SendAll | Ask | Drop | Close

@@ -1,0 +1,274 @@
+"""The line door: listens, sweeps, counts, and asks the same governor as every other door."""
+
+import asyncio
+import hmac
+import math
+import os
+import socket
+import ssl as tls
+from collections.abc import Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Final
+
+from millgate.core.decisions import Decision
+from millgate.core.events import Arrived, Event
+from millgate.dialects import DIALECTS
+from millgate.dialects.contract import BadInputError, Dialect, RequestFacts
+from millgate.dialects.line import Fault, Manifest, Need, OutcomeReason
+from millgate.runtime.clock import MonotonicClock
+from millgate.runtime.driver import Driver
+from millgate.runtime.upstream.sweep import SWEEP_S, Sweep
+from millgate.servers.line import replies
+from millgate.servers.line.attempt import LineAttempt
+from millgate.servers.line.buffer import Buffer, Reserves
+from millgate.servers.line.connection import LineConnection
+from millgate.servers.line.contract import Ask, LineLimits, LineRoute, LineSettings, Readings
+from millgate.servers.line.replies import To
+from millgate.servers.line.session import Session
+
+_FULL_HINT_S: Final = 1.0
+_STALE_DUES: Final = 1000
+"""The heap of due times may hold so many entries of closed connections, and a few per open one (INV-5)."""
+_MOST_KIND: Final = 128
+"""Characters of a content type; registered ones are at most half as long."""
+_BACKEND: Final = (Need.BACKEND_ERROR, Fault.BACKEND_ERROR, OutcomeReason.BACKEND_ERROR)
+
+
+class LineDoor:
+    """Serves the line protocol; build it on the loop that runs it.
+
+    `engines` are the routes to the engines that the core knows, by the same names. `budget` is the process's one
+    bound over bytes being received and held.
+    """
+
+    def __init__(
+        self, driver: Driver, engines: Sequence[LineRoute], settings: LineSettings, budget: Reserves
+    ) -> None:
+        self.driver = driver
+        self.dialect: Dialect = DIALECTS["openai"]
+        self.settings = settings
+        self.limits: LineLimits = settings.limits
+        self.executed = 0
+        self.yielded = 0
+        self.refused_connections = 0
+        self.engines: Mapping[str, LineRoute] = {engine.name: engine for engine in engines}
+        self._path = settings.path.encode()
+        self._reader = self.dialect.readers.get(self._path)
+        self._budget = budget
+        self._loop = asyncio.get_running_loop()
+        self.now = MonotonicClock.now
+        self._connections: set[LineConnection] = set()
+        self._listener: asyncio.Server | None = None
+        self._socket: socket.socket | None = None
+        self._sweep = Sweep(self._check)
+        # When to look at whom next; an entry that is not its connection's `watched_at` is stale.
+        self._dues: list[tuple[float, int, LineConnection]] = []
+        self._next_watch = count().__next__
+        self._draining = False
+        self._stale = True
+        self._room = (0, 0)
+        self._emptied = asyncio.Event()
+        driver.observers.append(self)
+
+    # ---- the owner's side
+
+    async def listen(self, host: str, port: int, *, ssl: tls.SSLContext | None = None) -> int:
+        """Accept connections on this address and return its port; OSError if it is taken."""
+        family, *_rest, address = (
+            await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        )[0]
+        sock = socket.create_server(address[:2], family=family, backlog=1024)
+        sock.setblocking(False)
+        bound_port: int = sock.getsockname()[1]
+        await self._accept(sock, ssl)
+        self._sweep.start()
+        return bound_port
+
+    async def _accept(self, sock: socket.socket, ssl: tls.SSLContext | None) -> None:
+        self._socket = sock
+        self._listener = await self._loop.create_server(
+            lambda: LineConnection(self), sock=sock, backlog=1024, ssl=ssl
+        )
+
+    async def secure(self, ssl: tls.SSLContext) -> None:
+        """Serve new connections with this context; the socket goes on listening while its listener is replaced."""
+        listener = self._listener
+        assert listener is not None
+        assert self._socket is not None
+        await self._accept(self._socket.dup(), ssl)
+        listener.close()
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self._connections)
+
+    @property
+    def ongoing(self) -> int:
+        """How many connections have a job that waits or works, or a result on its way."""
+        return sum(connection.busy for connection in self._connections)
+
+    def drain(self) -> None:
+        """Close every connection as soon as no job of it is left."""
+        self._draining = True
+        for connection in tuple(self._connections):
+            connection.drain()
+
+    async def close(self) -> None:
+        """Stop listening and cut every connection; their clients count as gone."""
+        if self._listener is not None:
+            self._listener.close()
+        for connection in tuple(self._connections):
+            connection.abort()
+        while self._connections:
+            self._emptied.clear()
+            await self._emptied.wait()
+        self._sweep.stop()
+
+    # ---- what connections ask (see `connection.Hall`)
+
+    def welcome(self, connection: LineConnection) -> Session | None:
+        """Take a new connection in, or None when there are too many."""
+        if len(self._connections) >= self.limits.connections or self._draining:
+            self.refused_connections += 1
+            return None
+        self._connections.add(connection)
+        trusts = self._trusts if self.settings.token else None
+        return Session(self.limits, self.readings, self._budget, _new_mark, self.now(), trusts)
+
+    def full_line(self) -> bytes:
+        """Return what a connection too many is told."""
+        return replies.yielded(To(), replies.core_receipts(self.readings(), 0), _FULL_HINT_S)
+
+    def ask(self, connection: LineConnection, wish: Ask) -> None:
+        """Begin an attempt for a whole upload, or end a job whose payload is no request for the engines."""
+        try:
+            facts = self._facts(wish.payload)
+        except BadInputError:
+            connection.on_failed(wish.job, *_BACKEND)
+            return
+        number = self.driver.next_attempt()
+        attempt = LineAttempt(
+            self, connection, wish.job, number, facts, wish.payload, _kind_of(wish.manifest, facts)
+        )
+        if wish.manifest.want_result:
+            attempt.result = Buffer(self._budget)
+        connection.begin(wish.job, attempt)
+        self.driver.arrive(self._arrival(number, facts, wish), attempt)
+
+    def watch(self, connection: LineConnection) -> None:
+        """Look at this connection when it is due, which may have become earlier."""
+        self._watch_from(connection, 0.0)
+
+    def _watch_from(self, connection: LineConnection, earliest: float) -> None:
+        at = max(connection.due(), earliest)
+        if at < connection.watched_at:
+            connection.watched_at = at
+            if len(self._dues) > 4 * (len(self._connections) + _STALE_DUES):
+                self._dues = [each for each in self._dues if each[2] in self._connections]
+                heapify(self._dues)
+            heappush(self._dues, (at, self._next_watch(), connection))
+
+    def forget(self, connection: LineConnection) -> None:
+        """Drop a connection that is closed."""
+        self._connections.discard(connection)
+        if not self._connections:
+            self._emptied.set()
+
+    # ---- what attempts ask (see `attempt.Desk`)
+
+    def route(self, engine: str) -> LineRoute:
+        """Return how to reach this engine."""
+        return self.engines[engine]
+
+    def target(self, route: LineRoute) -> bytes:
+        """Return what to post to there."""
+        return route.base_path + self._path
+
+    def started(self) -> None:
+        """Count a start."""
+        self.executed += 1
+
+    def refused(self) -> None:
+        """Count a yield."""
+        self.yielded += 1
+
+    # ---- numbers
+
+    def on_step(self, event: Event, decisions: tuple[Decision, ...], now: float) -> None:
+        """Note that the core has moved: its numbers are read again when somebody asks."""
+        del event, decisions, now
+        self._stale = True
+
+    def readings(self) -> Readings:
+        """Return the numbers that every reply carries."""
+        if self._stale:
+            self._stale = False
+            engines = self.driver.snapshot().engines
+            self._room = (
+                sum(engine.running for engine in engines),
+                sum(engine.limit for engine in engines if engine.up),
+            )
+        return Readings(*self._room, self.executed, self.yielded)
+
+    # ---- jobs
+
+    def _facts(self, payload: Buffer) -> RequestFacts:
+        """Read a JSON payload as a request; anything else is the engine's to judge."""
+        body = bytes(payload.data)
+        if self._reader is None or body.lstrip()[:1] != b"{":
+            return RequestFacts(model="", stream=False, max_tokens=None, answers=1, include_usage=None)
+        return self._reader(body)
+
+    def _arrival(self, number: int, facts: RequestFacts, wish: Ask) -> Arrived:
+        """Ask for a slot now: whoever cannot have one is told so (`max_wait_s` 0).
+
+        The mark is the job's own, so that its return is recognised whatever else carries the same bytes.
+        """
+        return Arrived(
+            number,
+            lane=self.settings.lane,
+            model=facts.model,
+            prompt_bytes=len(wish.payload) if facts.text_bytes is None else facts.text_bytes,
+            body_bytes=len(wish.payload),
+            max_tokens=facts.max_tokens,
+            answers=facts.answers,
+            stream=facts.stream,
+            first_seen=wish.first_asked_at,
+            max_wait_s=0.0,
+            fingerprint=lambda: wish.mark,
+            caps_sleep=True,
+            min_tokens=facts.min_tokens,
+            fixed_tokens=facts.fixed_tokens,
+        )
+
+    def _trusts(self, token: str) -> bool:
+        assert self.settings.token is not None
+        return hmac.compare_digest(token.encode(errors="replace"), self.settings.token.encode())
+
+    # ---- deadlines
+
+    def _check(self, now: float) -> None:
+        """Look at those whose time has come: thousands that are silent cost nothing until theirs has."""
+        while self._dues and self._dues[0][0] <= now:
+            at, _, connection = heappop(self._dues)
+            if at != connection.watched_at or connection not in self._connections:
+                continue
+            if connection.due() <= now:
+                connection.tick(now)
+            connection.watched_at = math.inf
+            self._watch_from(connection, now + SWEEP_S)
+
+
+def _new_mark() -> int:
+    return int.from_bytes(os.urandom(8), "big")
+
+
+def _kind_of(manifest: Manifest, facts: RequestFacts) -> bytes:
+    """Return the content type for the engine: a payload that was read as a request is JSON, whatever it says."""
+    kind = manifest.content_type
+    if facts.model:
+        return b"application/json"
+    usable = 0 < len(kind) <= _MOST_KIND and kind.isascii() and kind.isprintable()
+    return kind.encode() if usable else b"application/octet-stream"

@@ -1,0 +1,166 @@
+"""An engine with continuous batching: `engine.batching` on the loop's time, with an engine's bad manners.
+
+`abort_lag_s` is how long it goes on after a hang-up before it notices; `ignores_hangups` lets it go on to the
+end. While it stalls its own time stands still, so that whatever was due comes that much later.
+"""
+
+from math import inf
+
+from millgate.core.words import FailureKind, Sent
+from millgate.engine.batching import Batch
+from millgate.engine.sequences import BatchLimits, EngineSequence, EventKind
+from millgate.engine.step_time import StepModel
+from millgate.sim.engines.contract import EngineTotals, Reading, Reports
+from millgate.sim.jobs import Job
+from millgate.sim.loop import ENGINES, Loop
+
+
+class BatchedStation:
+    """One simulated inference server; times are virtual seconds."""
+
+    def __init__(
+        self,
+        name: str,
+        loop: Loop,
+        reports: Reports,
+        model: StepModel,
+        limits: BatchLimits,
+        *,
+        abort_lag_s: float = 0.1,
+        ignores_hangups: bool = False,
+    ) -> None:
+        self.name = name
+        self._loop = loop
+        self._reports = reports
+        self._model = model
+        self._limits = limits
+        self._abort_lag_s = abort_lag_s
+        self._ignores_hangups = ignores_hangups
+        self._batch = Batch(model, limits)
+        self._before = EngineTotals(0, 0, 0)
+        self._present: set[int] = set()
+        self._lost_s = 0.0
+        self._stalled_at: float | None = None
+        self._dead = False
+        self._wake_at = inf
+
+    # ---- what the world asks
+
+    def start(self, attempt: int, job: Job) -> None:
+        """Put this attempt into the engine's queue, or fail it when the engine is dead or can never run it."""
+        if self._dead:
+            self._reports.failed(attempt, FailureKind.CONNECT, Sent.NONE, None)
+            return
+        sequence = EngineSequence(attempt, job.prompt_tokens, job.output_tokens)
+        if self._batch.refusal(sequence) is not None:
+            self._reports.failed(attempt, FailureKind.STATUS, Sent.REQUEST, None)
+            return
+        self._batch.add(sequence, self._own_time())
+        self._present.add(attempt)
+        self._arm()
+
+    def hang_up(self, attempt: int) -> None:
+        """Notice after the abort lag that nobody reads, or never."""
+        if attempt not in self._present:
+            return
+        if self._ignores_hangups:
+            self._batch.depart(attempt, self._own_time())
+        elif self._abort_lag_s > 0.0:
+            self._loop.at(self._loop.now + self._abort_lag_s, self._abort, attempt, ENGINES)
+        else:
+            self._abort(attempt)
+
+    def produced(self, attempt: int) -> int:
+        """Output tokens made so far."""
+        if attempt not in self._present:
+            return 0
+        return self._batch.produced_tokens(attempt, self._own_time())
+
+    def read(self) -> Reading:
+        """Return running, waiting and the share of KV blocks in use."""
+        if self._dead:
+            return Reading(0, 0, 0.0)
+        numbers = self._batch.statistics(self._own_time())
+        return Reading(numbers.running, numbers.waiting, numbers.kv_share)
+
+    def totals(self) -> EngineTotals:
+        """Return tokens computed, those of lives before a crash included."""
+        numbers = self._batch.statistics(self._own_time())
+        before = self._before
+        return EngineTotals(
+            before.prompt_tokens + numbers.prefilled_tokens,
+            before.output_tokens + numbers.output_tokens,
+            before.preemptions + numbers.preemptions,
+        )
+
+    # ---- what troubles do to it
+
+    def change_model(self, model: StepModel) -> None:
+        """Take as long for each step as this model says, from the next step on."""
+        self._batch.change_model(model, self._own_time())
+        self._arm()
+
+    def stall(self, for_s: float) -> None:
+        """Stand still for this long."""
+        if self._stalled_at is None and not self._dead:
+            self._stalled_at = self._loop.now
+            self._wake_at = inf
+            self._loop.at(self._loop.now + for_s, self._resume, for_s, ENGINES)
+
+    def crash(self) -> None:
+        """Lose everything that runs or waits here and take nothing until `restart`."""
+        self._before = self.totals()
+        lost, self._present = sorted(self._present), set()
+        self._dead = True
+        self._wake_at = inf
+        for attempt in lost:
+            self._reports.failed(attempt, FailureKind.BROKEN, Sent.BYTES, None)
+
+    def restart(self) -> None:
+        """Come back empty."""
+        self._batch = Batch(self._model, self._limits)
+        self._dead = False
+        self._lost_s = 0.0
+        self._stalled_at = None
+
+    # ---- its own time
+
+    def _own_time(self) -> float:
+        at = self._loop.now if self._stalled_at is None else self._stalled_at
+        return at - self._lost_s
+
+    def _resume(self, for_s: float) -> None:
+        if self._stalled_at is None:
+            return
+        self._stalled_at = None
+        self._lost_s += for_s
+        self._arm()
+
+    def _abort(self, attempt: int) -> None:
+        if attempt in self._present:
+            self._present.discard(attempt)
+            self._batch.abort(attempt, self._own_time())
+            self._arm()
+
+    def _arm(self) -> None:
+        """Be woken when the batch may change next; an alarm that is set for later is simply outrun."""
+        if self._stalled_at is not None:
+            return
+        at = self._batch.next_event_at + self._lost_s
+        if at < self._wake_at:
+            self._wake_at = at = max(at, self._loop.now)
+            self._loop.at(at, self._wake, at, ENGINES)
+
+    def _wake(self, set_for: float) -> None:
+        if set_for != self._wake_at or self._stalled_at is not None:
+            return
+        self._wake_at = inf
+        # Own time is a difference: without the second term rounding could leave the event just ahead for ever.
+        until = max(self._own_time(), self._batch.next_event_at) if self._lost_s else self._loop.now
+        for event in self._batch.advance(until):
+            if event.kind is EventKind.FIRST_TOKEN:
+                self._reports.first_token(event.sequence_id)
+            elif event.kind is EventKind.FINISHED:
+                self._present.discard(event.sequence_id)
+                self._reports.finished(event.sequence_id, event.produced_tokens)
+        self._arm()

@@ -1,0 +1,56 @@
+"""What the world asks of an engine, and what an engine tells the world."""
+
+from typing import NamedTuple, Protocol
+
+from millgate.core.words import FailureKind, Sent
+from millgate.sim.jobs import Job
+
+
+class Reading(NamedTuple):
+    """An engine's own gauges; None for what it does not tell."""
+
+    running: int
+    waiting: int
+    kv_share: float | None = None
+
+
+class EngineTotals(NamedTuple):
+    """What an engine has done since the start: tokens computed, and seconds in which it computed."""
+
+    prompt_tokens: int
+    output_tokens: int
+    preemptions: int
+
+
+class Reports(Protocol):
+    """Whom an engine tells of its attempts."""
+
+    def first_token(self, attempt: int) -> None:
+        """The first token of this answer is out."""
+
+    def finished(self, attempt: int, output_tokens: int) -> None:
+        """The answer is whole."""
+
+    def failed(self, attempt: int, kind: FailureKind, sent: Sent, hint_s: float | None) -> None:
+        """The engine does not (or no longer) work for this attempt."""
+
+
+class Station(Protocol):
+    """One engine: it starts attempts, is told of hang-ups, and shows its gauges."""
+
+    name: str
+
+    def start(self, attempt: int, job: Job) -> None:
+        """Run this attempt from now on."""
+
+    def hang_up(self, attempt: int) -> None:
+        """Its client has left; how long the engine works on for nobody is the engine's affair."""
+
+    def produced(self, attempt: int) -> int:
+        """Output tokens that it has made so far for a running attempt, 0 for one that it does not know."""
+
+    def read(self) -> Reading:
+        """Return the gauges as of now."""
+
+    def totals(self) -> EngineTotals:
+        """Return what it has done so far."""

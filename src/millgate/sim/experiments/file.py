@@ -1,0 +1,199 @@
+"""An experiment in a file: the gateway's own configuration, a crowd, a load, and the policies to compare.
+
+sim:
+gate: gate.yaml            # the same file that `millgate serve --config` reads
+trace: azure_conversation  # lengths by name, or a trace file
+rates: [10, 20, 40]        # requests per second, one place on the x axis each
+clients: {patience: 8s, comeback: sdk}
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError
+
+from millgate.config.blame import explain
+from millgate.config.document import read_document
+from millgate.config.load import load_config
+from millgate.config.problems import ConfigError, Place as Spot, Problem
+from millgate.config.section import Section
+from millgate.config.values import Count, Duration, Number, YesNoAuto
+from millgate.engine.profile import DEFAULT_PROFILE
+from millgate.sim.clients.comeback import Comeback, Honouring, Instant, Never, Refreshing, Sdk
+from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
+from millgate.sim.engines.troubles import Trouble
+from millgate.sim.experiments.contract import FEWEST_SEEDS, Arm, Experiment, Measured
+from millgate.sim.fleet import USUAL_ABORT_LAG_S, EngineManners, Fleet, configured_fleet
+from millgate.sim.jobs import Job
+from millgate.sim.laws import constant, exponential, lognormal
+from millgate.sim.loop import Loop
+from millgate.sim.policies import POLICIES
+from millgate.sim.randomness import Streams
+from millgate.sim.records import Recorder
+from millgate.sim.traces.shaping import between, faster
+from millgate.sim.traces.sources import open_trace
+from millgate.sim.world import World
+
+_COMEBACKS: dict[str, Comeback] = {
+    "none": Never(),
+    "sdk": Sdk(),
+    "instant": Instant(),
+    "honouring": Honouring(),
+    "refreshing": Refreshing(),
+}
+
+
+class ClientsSpec(Section):
+    """How the users behave."""
+
+    patience: Duration | None = Field(
+        default=None, gt=0, description="Mean time that one waits for a first token. Default: for ever."
+    )
+    patience_law: Literal["constant", "exponential", "lognormal"] = Field(
+        default="lognormal",
+        description="How patience differs between users; lognormal has a variation of 0.5.",
+    )
+    comeback: Literal["none", "sdk", "instant", "honouring", "refreshing"] = Field(
+        default="sdk", description="What one does after a refusal, a failure or a hang-up."
+    )
+    stop_share: Number = Field(default=0.0, ge=0, le=1, description="Share that stops reading midway.")
+    stops_reading: Duration = Field(default=2.0, gt=0, description="Mean time after which they stop.")
+
+    def manners(self) -> Manners:
+        """Build the users' manners."""
+        patience = None
+        if self.patience is not None:
+            laws = {"constant": constant, "exponential": exponential}
+            law = laws.get(self.patience_law)
+            patience = law(self.patience) if law else lognormal(self.patience, 0.25)
+        return Manners(patience, _COMEBACKS[self.comeback], self.stop_share, exponential(self.stops_reading))
+
+
+class EnginesSpec(Section):
+    """How the engines behave, beyond the speed that their profiles give."""
+
+    profile: str = Field(default=DEFAULT_PROFILE, description="For engines of the gate's file without one.")
+    abort_lag: Duration = Field(default=USUAL_ABORT_LAG_S, ge=0, description="Work after a hang-up.")
+    ignores_hangups: YesNoAuto = Field(default="no", description="`yes`: works on to the end for nobody.")
+    telemetry_delay: Duration = Field(default=0.0, ge=0, description="Age of the gauges when read.")
+
+
+class TroubleSpec(Section):
+    """One trouble of one engine."""
+
+    kind: Literal["loss", "stall", "drift", "refusals"] = Field(description="What goes wrong.")
+    engine: str = Field(description="Name of the engine in the gate's file.")
+    at: Duration = Field(description="When it begins.")
+    lasts: Duration = Field(gt=0, description="How long it lasts (a drift: how long it takes).")
+    factor: Number = Field(default=1.0, gt=0, description="Drift: times slower. Refusals: the share refused.")
+
+
+class SimSpec(Section):
+    """One experiment."""
+
+    name: str = Field(default="experiment", description="Its name in the report.")
+    question: str = Field(default="How does the gate fare?", description="The report's title.")
+    gate: str = Field(description="The gateway's configuration, relative to this file.")
+    trace: str = Field(default="azure_conversation", description="Lengths by name, or a trace file.")
+    rates: tuple[Annotated[Number, Field(gt=0)], ...] = Field(
+        default=(), max_length=50, description="Requests per second. For a trace file: how many times faster."
+    )
+    policies: tuple[str, ...] = Field(default=("no gate", "gate"), description="What is compared.")
+    seeds: Count = Field(default=FEWEST_SEEDS, ge=1, le=1000, description="Independent runs of everything.")
+    lasts: Duration = Field(default=60.0, gt=0, description="How long requests come.")
+    warm_up: Duration = Field(default=10.0, ge=0, description="Not counted.")
+    metric: str = Field(default="good_share", description="A number of the summary, for the picture.")
+    clients: ClientsSpec = Field(default_factory=ClientsSpec, description="The users.")
+    engines: EnginesSpec = Field(default_factory=EnginesSpec, description="The engines.")
+    troubles: tuple[TroubleSpec, ...] = Field(default=(), max_length=100, description="What goes wrong.")
+
+
+class _File(Section):
+    sim: SimSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An experiment file, read and checked, with the fleet of its gate."""
+
+    spec: SimSpec
+    fleet: Fleet
+    folder: Path
+
+
+def read_experiment(path: Path) -> Prepared:
+    """Read an experiment file and the gate's file that it names; ConfigError says what is wrong and where."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(Problem(Spot(str(path)), (), f"cannot be read: {error.strerror}")) from None
+    document = read_document(text, str(path))
+    try:
+        spec = _File.model_validate(document.data).sim
+    except ValidationError as error:
+        raise ConfigError(*explain(error, document.places)) from None
+    fleet = configured_fleet(load_config(path.parent / spec.gate).config, spec.engines.profile)
+    for policy in spec.policies:
+        if policy not in POLICIES:
+            problem = f"{policy!r} is not one of {', '.join(POLICIES)}"
+            raise ConfigError(Problem(document.places.get(("sim", "policies")), ("sim", "policies"), problem))
+    for trouble in spec.troubles:
+        if trouble.engine not in fleet.profiles:
+            problem = f"{trouble.engine!r} is not one of {', '.join(fleet.profiles)}"
+            raise ConfigError(Problem(document.places.get(("sim", "troubles")), ("sim", "troubles"), problem))
+    return Prepared(spec, fleet, path.parent)
+
+
+def file_experiment(path: Path) -> Experiment:
+    """Return the experiment that a file describes."""
+    prepared = read_experiment(path)
+    spec = prepared.spec
+    return Experiment(
+        name=spec.name,
+        question=spec.question,
+        arms=tuple(Arm(policy, rate) for policy in spec.policies for rate in spec.rates or (1.0,)),
+        run=lambda arm, seed: _run(prepared, arm, seed),
+        metric=spec.metric,
+        x_label="requests per second" if not _is_file(prepared) else "times faster than recorded",
+        y_label=spec.metric.replace("_", " "),
+        seeds=spec.seeds,
+    )
+
+
+def run_file_arm(path: Path, arm: int, seed: int) -> Measured:
+    """Run one arm of an experiment file under one seed; plain data in and out, for other processes."""
+    experiment = file_experiment(path)
+    return experiment.run(experiment.arms[arm], seed)
+
+
+def _is_file(prepared: Prepared) -> bool:
+    return (prepared.folder / prepared.spec.trace).is_file()
+
+
+def _jobs(prepared: Prepared, rate: float, streams: Streams) -> Iterator[Job]:
+    spec = prepared.spec
+    if not _is_file(prepared):
+        return open_trace(spec.trace, streams, rate, spec.lasts)
+    recorded = open_trace(str(prepared.folder / spec.trace), streams, rate, spec.lasts)
+    return between(faster(recorded, rate), 0.0, spec.lasts)
+
+
+def _run(prepared: Prepared, arm: Arm, seed: int) -> Measured:
+    spec, fleet, streams, loop = prepared.spec, prepared.fleet, Streams(seed), Loop()
+    rate = 1.0 if arm.x is None else arm.x
+    recorder = Recorder(fleet.settings.lanes, from_s=spec.warm_up)
+    world = World(POLICIES[arm.series](fleet.settings), loop, recorder)
+    troubles = [Trouble(each.kind, each.engine, each.at, each.lasts, each.factor) for each in spec.troubles]
+    manners = EngineManners(spec.engines.abort_lag, spec.engines.ignores_hangups == "yes")
+    fleet.populate(world, streams, manners, troubles)
+    world.start_watch(spec.engines.telemetry_delay)
+    OpenLoop(world, Crowd(world, spec.clients.manners(), streams), _jobs(prepared, rate, streams))
+    loop.run()
+    summary = world.summary(recorder)
+    plain = summary.as_dict()
+    metrics = {name: float(value) for name, value in plain.items() if isinstance(value, int | float)}
+    metrics |= {f"ttft_{name}_s": value for name, value in plain["ttft_s"].items() if name != "count"}
+    metrics |= {f"tpot_{name}_s": value for name, value in plain["tpot_s"].items() if name != "count"}
+    return [(rate, metrics)]

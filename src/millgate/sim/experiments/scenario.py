@@ -1,0 +1,102 @@
+"""One overload scenario, played under one policy and one seed; every experiment is made of these."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from millgate.core.settings import LaneSettings
+from millgate.engine.profile import find_profile
+from millgate.sim.bounds.work import capacity_per_s
+from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
+from millgate.sim.driver import Core
+from millgate.sim.engines.troubles import Trouble
+from millgate.sim.fleet import EngineManners, Fleet, uniform_fleet
+from millgate.sim.jobs import Job
+from millgate.sim.loop import Loop
+from millgate.sim.policies import POLICIES
+from millgate.sim.randomness import Streams
+from millgate.sim.records import Recorder, Summary, Timeline
+from millgate.sim.traces.synthetic import LENGTHS, Lengths, Rate, changing, jobs
+from millgate.sim.world import World
+
+# A run ends this long after the last arrival at the latest, whatever still runs.
+_AFTERMATH_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A fleet of equal engines, a crowd, a lane; `load` is a share of the fleet's capacity, over time.
+
+    Requests count from `warm_up_s` on and come until `until_s`.
+    """
+
+    policy: str = "gate"
+    profile: str = "llama3-8b_h100_tp1"
+    engines: int = 1
+    max_inflight: int = 64
+    lane: LaneSettings = field(
+        default_factory=lambda: LaneSettings("interactive", ttft_slo_s=2.0, deadline_s=2.0, tpot_slo_s=0.1)
+    )
+    lengths: Lengths = field(default_factory=lambda: LENGTHS["azure_conversation"])
+    load: Rate = field(default_factory=lambda: lambda _now: 1.0)
+    highest_load: float = 1.0
+    manners: Manners = field(default_factory=Manners)
+    engine_manners: EngineManners = field(default_factory=EngineManners)
+    telemetry_delay_s: float = 0.0
+    troubles: tuple[Trouble, ...] = ()
+    tenants: int = 1
+    warm_up_s: float = 20.0
+    until_s: float = 80.0
+    bin_s: float = 1.0
+    aftermath_s: float = _AFTERMATH_S
+
+    def at_load(self, load: float) -> "Scenario":
+        """Return the same under a constant load."""
+        return replace(self, load=lambda _now: load, highest_load=load)
+
+    @property
+    def capacity_per_s(self) -> float:
+        """Requests per second that the fleet can serve with full batches (bounds/work)."""
+        profile = find_profile(self.profile)
+        return self.engines * capacity_per_s(profile, self.lengths, self.max_inflight)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What a run showed."""
+
+    summary: Summary
+    timeline: Timeline
+    capacity_per_s: float
+
+    @property
+    def goodput_share(self) -> float:
+        """Good requests per second over the fleet's capacity."""
+        return self.summary.goodput_per_s / self.capacity_per_s
+
+
+def play(scenario: Scenario, seed: int, core: Core | None = None) -> Played:
+    """Play one scenario under one seed; `core` replaces the policy named by the scenario."""
+    streams = Streams(seed)
+    fleet = scenario_fleet(scenario)
+    loop = Loop()
+    recorder = Recorder(fleet.settings.lanes, bin_s=scenario.bin_s, from_s=scenario.warm_up_s)
+    world = World(core or POLICIES[scenario.policy](fleet.settings), loop, recorder)
+    fleet.populate(world, streams, scenario.engine_manners, scenario.troubles)
+    world.start_watch(scenario.telemetry_delay_s)
+    OpenLoop(world, Crowd(world, scenario.manners, streams), scenario_jobs(scenario, streams))
+    loop.run(scenario.until_s + scenario.aftermath_s)
+    return Played(world.summary(recorder), recorder.timeline, scenario.capacity_per_s)
+
+
+def scenario_fleet(scenario: Scenario) -> Fleet:
+    """Return the fleet of a scenario."""
+    return uniform_fleet(
+        find_profile(scenario.profile), scenario.engines, [scenario.lane], max_inflight=scenario.max_inflight
+    )
+
+
+def scenario_jobs(scenario: Scenario, streams: Streams) -> Iterator[Job]:
+    """Yield the jobs of a scenario."""
+    capacity = scenario.capacity_per_s
+    times = changing(lambda now: capacity * scenario.load(now), capacity * scenario.highest_load, streams)
+    return jobs(times, scenario.lengths, streams, until_s=scenario.until_s, tenants=scenario.tenants)

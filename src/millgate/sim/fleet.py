@@ -1,0 +1,106 @@
+"""Engines of a configuration, simulated: each configured engine gets a station with its profile and its manners."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from millgate.config.schema import Config
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.engine.profile import EngineProfile, find_profile, scaled
+from millgate.sim.engines.batched import BatchedStation
+from millgate.sim.engines.troubles import Refusing, Timetable, Trouble
+from millgate.sim.randomness import Streams
+from millgate.sim.world import World
+from millgate.wiring.chosen import EngineFacts
+from millgate.wiring.settings import build_settings
+
+# vLLM lets go of an aborted request within 0.3 s; half of that is a usual time.
+USUAL_ABORT_LAG_S = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class EngineManners:
+    """How an engine behaves beyond its speed."""
+
+    abort_lag_s: float = USUAL_ABORT_LAG_S
+    ignores_hangups: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Settings for a governor and, by engine name, what stands behind them."""
+
+    settings: Settings
+    profiles: Mapping[str, EngineProfile]
+
+    def populate(
+        self,
+        world: World,
+        streams: Streams,
+        manners: Mapping[str, EngineManners] | EngineManners = EngineManners(),
+        troubles: Iterable[Trouble] = (),
+    ) -> None:
+        """Put every engine into the world, and their troubles onto its loop."""
+        timetable = Timetable(world.loop, world.driver.post)
+        troubles = list(troubles)
+        followed = _followed(self.settings)
+        stormy = {trouble.engine for trouble in troubles if trouble.kind == "refusals"}
+        for number, (name, profile) in enumerate(self.profiles.items()):
+            own = manners if isinstance(manners, EngineManners) else manners.get(name, EngineManners())
+            station = BatchedStation(
+                name,
+                world.loop,
+                world,
+                profile.step_model(),
+                profile.limits(),
+                abort_lag_s=own.abort_lag_s,
+                ignores_hangups=own.ignores_hangups,
+            )
+            dice = streams.draws("refusals", lambda dice, count: dice.random(count), number)
+            door = Refusing(station, world, dice)
+            # A door that nobody slams is only in the way of a hundred thousand requests.
+            seen = door if name in stormy else station
+            world.add_station(seen, followed=name in followed)
+            for trouble in troubles:
+                if trouble.engine == name:
+                    timetable.put(trouble, station, door, profile)
+
+
+def _followed(settings: Settings) -> frozenset[str]:
+    """Return the engines about which something is decided by how far their streams have come."""
+    if any(rule.limit.charges_as_made for rule in settings.quotas):
+        return frozenset(engine.name for engine in settings.engines)
+    return frozenset(
+        engine.name
+        for engine in settings.engines
+        if engine.limit.kind != "fixed" or engine.account is not None
+    )
+
+
+def configured_fleet(config: Config, default_profile: str) -> Fleet:
+    """Return the fleet of a gateway's configuration: the settings that `millgate serve` would run with.
+
+    Engines tell their KV tokens as real ones do; one without a profile of its own gets the default.
+    """
+    profiles = {
+        engine.name: scaled(find_profile(engine.profile or default_profile), engine.time_scale)
+        for engine in config.engines
+    }
+    facts = {name: EngineFacts(kv_tokens=profile.kv_tokens) for name, profile in profiles.items()}
+    return Fleet(build_settings(config, facts).settings, profiles)
+
+
+def uniform_fleet(
+    profile: EngineProfile, engines: int, lanes: Sequence[LaneSettings], *, max_inflight: int | None = None
+) -> Fleet:
+    """Return equal engines of one profile behind a gate with these lanes; the cap is the profile's batch."""
+    names = [f"engine-{number:02d}" for number in range(engines)]
+    settings = tuple(
+        EngineSettings(
+            name=name,
+            max_inflight=max_inflight or profile.max_num_seqs,
+            kv_tokens=int(0.9 * profile.kv_tokens),
+            prior=profile.prior(),
+        )
+        for name in names
+    )
+    return Fleet(Settings(tuple(lanes), settings), dict.fromkeys(names, profile))

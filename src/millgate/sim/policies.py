@@ -1,0 +1,69 @@
+"""What is compared: the governor as configured, and what people have instead of it. To add one, add its line.
+
+Every policy gets the same settings and meets the same arrivals, lengths, tempers and troubles.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from millgate.core.decisions import Admit, Decision, Leg
+from millgate.core.events import Arrived, ClientGone, EngineDown, EngineUp, Event, Released
+from millgate.core.settings import Settings
+from millgate.sim.driver import Core
+from millgate.wiring.governor import build_governor
+
+
+class OpenDoor:
+    """No gate: a load balancer that sends everything to the engine with the fewest requests open."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._open = {engine.name: 0 for engine in settings.engines}
+        self._down: set[str] = set()
+        self._where: dict[int, str] = {}
+
+    def handle(self, event: Event, now: float) -> tuple[Decision, ...]:
+        """Admit every arrival at once; count who is where."""
+        del now
+        if isinstance(event, Arrived):
+            up = [name for name in self._open if name not in self._down] or list(self._open)
+            name = min(up, key=self._open.__getitem__)
+            self._open[name] += 1
+            self._where[event.attempt] = name
+            size = event.prompt_bytes + (event.max_tokens or 1_000_000)
+            return (Admit(event.attempt, (Leg(name, 1, size, 0),), 0.0, 0.0, float("inf")),)
+        if isinstance(event, EngineDown):
+            self._down.add(event.engine)
+        elif isinstance(event, EngineUp):
+            self._down.discard(event.engine)
+        elif isinstance(event, Released | ClientGone):
+            # A connection closes with its answer, its failure, or its client.
+            name = self._where.pop(event.attempt, "")
+            if name:
+                self._open[name] -= 1
+        return ()
+
+    def next_wake(self) -> float | None:
+        """Return None: nothing ever falls due."""
+        return None
+
+
+def _gate(settings: Settings) -> Core:
+    return build_governor(settings, 0.0)
+
+
+def _cap_and_yield(settings: Settings) -> Core:
+    """The pure primitive: the same hard cap, and nothing held."""
+    lanes = tuple(replace(lane, max_queue=0) for lane in settings.lanes)
+    return build_governor(replace(settings, lanes=lanes), 0.0)
+
+
+def _endless_queue(settings: Settings) -> Core:
+    """A hard cap with a queue that nobody is ever refused from: the classical hidden overload."""
+    lanes = tuple(replace(lane, deadline_s=1e9, max_queue=None) for lane in settings.lanes)
+    return build_governor(replace(settings, lanes=lanes), 0.0)
+
+
+POLICIES: Mapping[str, Callable[[Settings], Core]] = MappingProxyType(
+    {"no gate": OpenDoor, "endless queue": _endless_queue, "cap and yield": _cap_and_yield, "gate": _gate}
+)

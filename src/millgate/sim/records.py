@@ -1,0 +1,303 @@
+"""What is kept of a run: counts, sums, sketches and a timeline; memory does not grow with the run's length.
+
+Everything is judged from the *user's* side: a request begins with its first attempt and ends when its client has
+the answer or gives up. (The governor's own accounts are by attempt; a test holds the two against each other.)
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from millgate.core.settings import LaneSettings
+from millgate.core.slo import streamed_in_time
+from millgate.core.words import DeadlineFrom, Outcome
+from millgate.sim.sketch import Sketch
+
+# A longer run gets wider bins instead of more of them.
+MOST_BINS = 8_192
+
+
+class Bin:
+    """What happened in one stretch of time."""
+
+    __slots__ = ("asked", "attempts", "good", "good_tokens", "over")
+
+    def __init__(self) -> None:
+        self.asked = self.attempts = self.good = self.over = self.good_tokens = 0
+
+    def absorb(self, other: "Bin") -> None:
+        """Add another stretch to this one."""
+        self.asked += other.asked
+        self.attempts += other.attempts
+        self.good += other.good
+        self.over += other.over
+        self.good_tokens += other.good_tokens
+
+
+class Timeline:
+    """Bins of equal width from time 0 on; the width doubles rather than the number growing without bound."""
+
+    def __init__(self, width_s: float) -> None:
+        self.width_s = width_s
+        self.bins: list[Bin] = []
+        self._current = Bin()
+        self._begins_s = self._ends_s = -1.0
+
+    def at(self, now: float) -> Bin:
+        """Return the bin of this time."""
+        if self._begins_s <= now < self._ends_s:
+            return self._current
+        index = int(now / self.width_s)
+        while index >= MOST_BINS:
+            self._widen()
+            index = int(now / self.width_s)
+        bins = self.bins
+        while len(bins) <= index:
+            bins.append(Bin())
+        self._current = bins[index]
+        self._begins_s = index * self.width_s
+        self._ends_s = self._begins_s + self.width_s
+        return self._current
+
+    def _widen(self) -> None:
+        self.width_s *= 2.0
+        pairs = self.bins
+        self.bins = pairs[::2]
+        for wide, extra in zip(self.bins, pairs[1::2], strict=False):
+            wide.absorb(extra)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """A law as it came out, in seconds."""
+
+    count: int
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One run in numbers. `goodput_per_s` counts requests that ended good, over the time in which users came.
+
+    `amplification` is attempts over requests; `waste` the share of the engines' computed tokens (prompt and
+    output, warm-up and all) that went to anything but a good answer; `returns_kept` the share of hinted returns that ran within a
+    second of coming back.
+    """
+
+    requests: int
+    attempts: int
+    outcomes: dict[str, int]
+    yields: dict[str, int]
+    duration_s: float
+    asked_per_s: float
+    goodput_per_s: float
+    good_share: float
+    good_tokens_per_s: float
+    amplification: float
+    waste: float
+    returns: int
+    returns_kept: float
+    preemptions: int
+    ttft_s: Times
+    tpot_s: Times
+    total_s: Times
+    yielded_after_s: Times
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return asdict(self)
+
+
+class Books(Protocol):
+    """Who keeps a run's accounts; times are virtual seconds, `first_at` is when the request first came."""
+
+    def asked(self, now: float) -> None:
+        """A user comes with a new request."""
+
+    def tried(self, first_at: float, now: float) -> None:
+        """One attempt arrives at the gate."""
+
+    def yielded(self, reason: str, first_at: float, asked_at: float, now: float) -> None:
+        """One attempt is refused."""
+
+    def returned(self, *, kept: bool) -> None:
+        """A hinted return has been answered: it ran within a second, or it did not."""
+
+    def answered(
+        self,
+        lane: str | None,
+        first_at: float,
+        asked_at: float,
+        first_token_at: float,
+        now: float,
+        prompt_tokens: int,
+        output_tokens: int,
+    ) -> None:
+        """A whole answer: judge it and keep its times."""
+
+    def over(self, outcome: Outcome, first_at: float, now: float) -> None:
+        """A request is over without an answer, in this way."""
+
+
+class NoBooks:
+    """Keeps nothing, for runs that are observed otherwise."""
+
+    def asked(self, now: float) -> None:
+        """Keep nothing."""
+
+    def tried(self, first_at: float, now: float) -> None:
+        """Keep nothing."""
+
+    def yielded(self, reason: str, first_at: float, asked_at: float, now: float) -> None:
+        """Keep nothing."""
+
+    def returned(self, *, kept: bool) -> None:
+        """Keep nothing."""
+
+    def answered(
+        self,
+        lane: str | None,
+        first_at: float,
+        asked_at: float,
+        first_token_at: float,
+        now: float,
+        prompt_tokens: int,
+        output_tokens: int,
+    ) -> None:
+        """Keep nothing."""
+
+    def over(self, outcome: Outcome, first_at: float, now: float) -> None:
+        """Keep nothing."""
+
+
+class Recorder:
+    """Listens to the world and keeps its accounts; times are virtual seconds.
+
+    Requests that first come before `from_s` (the warm-up) or after `to_s` are served but not counted in anything
+    except the timeline.
+    """
+
+    def __init__(
+        self,
+        lanes: Sequence[LaneSettings],
+        *,
+        bin_s: float = 1.0,
+        from_s: float = 0.0,
+        to_s: float = float("inf"),
+    ) -> None:
+        self._lanes = {lane.name: lane for lane in lanes}
+        self._first_lane = lanes[0]
+        self._from_s, self._to_s = from_s, to_s
+        self.timeline = Timeline(bin_s)
+        self.requests = self.attempts = self.good_tokens = self.useful_tokens = 0
+        self.returns = self.returns_kept = 0
+        self.outcomes: Counter[str] = Counter()
+        self.yields: Counter[str] = Counter()
+        self.last_asked_s = from_s
+        self.ttft, self.tpot, self.total, self.yielded_after = Sketch(), Sketch(), Sketch(), Sketch()
+
+    def counts(self, first_at: float) -> bool:
+        """Return whether a request that came then is counted."""
+        return self._from_s <= first_at < self._to_s
+
+    def asked(self, now: float) -> None:
+        """A user comes with a new request."""
+        self.timeline.at(now).asked += 1
+        if self.counts(now):
+            self.requests += 1
+            self.last_asked_s = now
+
+    def tried(self, first_at: float, now: float) -> None:
+        """One attempt arrives at the gate."""
+        self.timeline.at(now).attempts += 1
+        if self.counts(first_at):
+            self.attempts += 1
+
+    def yielded(self, reason: str, first_at: float, asked_at: float, now: float) -> None:
+        """One attempt is refused."""
+        if self.counts(first_at):
+            self.yields[reason] += 1
+            self.yielded_after.add(now - asked_at)
+
+    def returned(self, *, kept: bool) -> None:
+        """A hinted return has been answered: it ran within a second, or it did not."""
+        self.returns += 1
+        self.returns_kept += kept
+
+    def answered(
+        self,
+        lane: str | None,
+        first_at: float,
+        asked_at: float,
+        first_token_at: float,
+        now: float,
+        prompt_tokens: int,
+        output_tokens: int,
+    ) -> None:
+        """A whole answer: judge it and keep its times."""
+        settings = self._lanes.get(lane or "", self._first_lane)
+        origin = first_at if settings.deadline_from is DeadlineFrom.FIRST_ATTEMPT else asked_at
+        decode_s = now - first_token_at
+        good = streamed_in_time(settings, first_token_at - origin, decode_s, output_tokens)
+        self.over(Outcome.GOOD if good else Outcome.LATE, first_at, now)
+        if good:
+            self.timeline.at(now).good_tokens += output_tokens
+            self.useful_tokens += prompt_tokens + output_tokens
+        if not self.counts(first_at):
+            return
+        if good:
+            self.good_tokens += output_tokens
+        self.ttft.add(first_token_at - first_at)
+        self.total.add(now - first_at)
+        if output_tokens > 1:
+            self.tpot.add(decode_s / (output_tokens - 1))
+
+    def over(self, outcome: Outcome, first_at: float, now: float) -> None:
+        """A request is over, in this way."""
+        stretch = self.timeline.at(now)
+        stretch.over += 1
+        if outcome is Outcome.GOOD:
+            stretch.good += 1
+        if self.counts(first_at):
+            self.outcomes[outcome.value] += 1
+
+    def summary(self, computed_tokens: int, preemptions: int) -> Summary:
+        """Return the run in numbers."""
+        good = self.outcomes[Outcome.GOOD.value]
+        duration_s = max(self.last_asked_s - self._from_s, 1e-9)
+        return Summary(
+            requests=self.requests,
+            attempts=self.attempts,
+            outcomes=dict(sorted(self.outcomes.items())),
+            yields=dict(sorted(self.yields.items())),
+            duration_s=duration_s,
+            asked_per_s=self.requests / duration_s,
+            goodput_per_s=good / duration_s,
+            good_share=good / max(1, self.requests),
+            good_tokens_per_s=self.good_tokens / duration_s,
+            amplification=self.attempts / max(1, self.requests),
+            waste=1.0 - self.useful_tokens / computed_tokens if computed_tokens else 0.0,
+            returns=self.returns,
+            returns_kept=self.returns_kept / max(1, self.returns),
+            preemptions=preemptions,
+            ttft_s=_times(self.ttft),
+            tpot_s=_times(self.tpot),
+            total_s=_times(self.total),
+            yielded_after_s=_times(self.yielded_after),
+        )
+
+
+def _times(sketch: Sketch) -> Times:
+    return Times(
+        sketch.count,
+        sketch.mean,
+        sketch.quantile(0.5),
+        sketch.quantile(0.9),
+        sketch.quantile(0.99),
+        sketch.most,
+    )

@@ -1,0 +1,54 @@
+"""Mooncake's traces: one JSON object a line with timestamp (ms), lengths and the hashes of 512-token blocks.
+
+Source: kvcache-ai/Mooncake, FAST25 release, Apache-2.0. Its timestamps come in steps of three seconds; requests
+that share one are spread over the three seconds that follow, at random and in their order, or every step would be
+a burst that never was.
+"""
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from millgate.sim.jobs import Job
+from millgate.sim.randomness import Streams
+from millgate.sim.traces.contract import MOST_TOKENS, TraceError
+
+QUANTUM_S = 3.0
+
+
+def read_mooncake(path: Path, streams: Streams) -> Iterator[Job]:
+    """Yield the requests of a file in order; equal seeds spread them equally."""
+    dice = streams.generator("mooncake jitter")
+    for _, together in groupby(_lines(path), key=lambda job: job.at_s):
+        jobs = list(together)
+        offsets = sorted(dice.random(len(jobs)).tolist())
+        for job, offset in zip(jobs, offsets, strict=True):
+            yield job._replace(at_s=job.at_s + QUANTUM_S * offset)
+
+
+class _Line(msgspec.Struct):
+    """One line of the file."""
+
+    timestamp: Annotated[float, msgspec.Meta(ge=0)]
+    input_length: Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+    output_length: Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+    hash_ids: tuple[int, ...] = ()
+
+
+def _lines(path: Path) -> Iterator[Job]:
+    decode = msgspec.json.Decoder(_Line).decode
+    with path.open("rb") as lines:
+        for number, text in enumerate(lines, start=1):
+            try:
+                line = decode(text)
+            except msgspec.DecodeError as error:
+                raise TraceError(path, number, f"not a request: {error}") from None
+            yield Job(
+                line.timestamp / 1e3,
+                max(1, line.input_length),
+                max(1, line.output_length),
+                blocks=line.hash_ids,
+            )

@@ -1,0 +1,253 @@
+"""The world: users on one side, engines on the other, the governor between them, virtual time around all.
+
+It does for the governor what the gateway's runtime does: it carries decisions out, posts what becomes of them,
+reads gauges, and sends Released right after a whole answer or a failure. After a hang-up it says nothing more; the
+governor concludes from the gauges when the engine has let go.
+"""
+
+from collections.abc import Callable
+
+from millgate.core.decisions import Admit, Cancel, Ended, Hold, Yield
+from millgate.core.events import (
+    Arrived,
+    ClientGone,
+    EngineProgress,
+    Failed,
+    Finished,
+    FirstToken,
+    Growth,
+    Released,
+)
+from millgate.core.words import FailureKind, Outcome, Sent
+from millgate.sim.driver import Core, VirtualDriver
+from millgate.sim.engines.contract import Station
+from millgate.sim.engines.watch import GaugeWatch
+from millgate.sim.loop import Loop
+from millgate.sim.records import Books, Recorder, Summary
+from millgate.sim.visit import Visit
+
+# English text and its JSON: what the governor's prior expects (core/sizing/prompt_bytes).
+BYTES_PER_TOKEN = 4
+# A hinted return that runs within this time was promised rightly: the governor may hold a due one for as long.
+KEPT_WITHIN_S = 1.0
+
+
+class World:
+    """One run's world. `remembers` lets attempts carry fingerprints, so that the governor knows who returns."""
+
+    def __init__(self, core: Core, loop: Loop, recorder: Books, *, remembers: bool = True) -> None:
+        self.loop = loop
+        self.recorder = recorder
+        self.sources = 0
+        self.driver = VirtualDriver(core, loop, self)
+        self.stations: dict[str, Station] = {}
+        self.watch: GaugeWatch | None = None
+        self.on_admit: Callable[[Visit, Admit], None] | None = None
+        self._remembers = remembers
+        self._visits: dict[int, Visit] = {}
+        self._growing: dict[str, dict[int, int]] = {}
+        self._followed: set[str] = set()
+        self._attempts = 0
+        self._numbers = 0
+
+    def add_station(self, station: Station, *, followed: bool = False) -> None:
+        """Put an engine into the world, under the name that the governor knows it by.
+
+        Of a `followed` one the progress of every stream with a token is told once a second, as the gateway does; of
+        others only that of streams which outgrow what they reserved, since nothing else is decided by it there.
+        """
+        self.stations[station.name] = station
+        self._growing[station.name] = {}
+        if followed:
+            self._followed.add(station.name)
+
+    def start_watch(self, delay_s: float = 0.0) -> None:
+        """Begin reading gauges, as the gateway does."""
+        self.watch = GaugeWatch(
+            self.loop,
+            list(self.stations.values()),
+            self.driver.post,
+            self.is_over,
+            delay_s=delay_s,
+            before_poll=self._progress,
+        )
+
+    def is_over(self) -> bool:
+        """Return whether nobody asks any more and every engine is idle."""
+        if self.sources or self._visits:
+            return False
+        return all(station.read()[:2] == (0, 0) for station in self.stations.values())
+
+    def summary(self, recorder: Recorder) -> Summary:
+        """Return the run in numbers, with what the engines computed for it."""
+        totals = [station.totals() for station in self.stations.values()]
+        return recorder.summary(
+            sum(total.prompt_tokens + total.output_tokens for total in totals),
+            sum(total.preemptions for total in totals),
+        )
+
+    # ---- what users do
+
+    def ask(self, visit: Visit, retry_count: int | None) -> None:
+        """Send the next attempt of this visit to the gate."""
+        if visit.number == 0:
+            self._numbers += 1
+            visit.number = self._numbers
+        self._attempts += 1
+        attempt = visit.attempt = self._attempts
+        visit.asked_at = self.loop.now
+        self._visits[attempt] = visit
+        self.recorder.tried(visit.first_at, self.loop.now)
+        job = visit.job
+        size = job.prompt_tokens * BYTES_PER_TOKEN
+        self.driver.post(
+            Arrived(
+                attempt,
+                job.tenant,
+                job.lane,
+                "",
+                size,
+                size,
+                job.max_tokens,
+                1,
+                job.stream,
+                None,
+                retry_count,
+                None,
+                None,
+                fingerprint=visit.fingerprint if self._remembers else None,
+            )
+        )
+
+    def leave(self, visit: Visit) -> None:
+        """The user hangs up on the attempt that is under way."""
+        attempt, station = visit.attempt, visit.station
+        if station is not None:
+            produced = station.produced(attempt)
+            self.driver.post(EngineProgress(station.name, (Growth(attempt, produced),)))
+        self._forget(visit)
+        self.driver.post(ClientGone(attempt))
+        if station is not None:
+            station.hang_up(attempt)
+            if self.watch is not None:
+                self.watch.hung_up(station)
+
+    def over(self, visit: Visit, outcome: Outcome) -> None:
+        """The request has ended without an answer."""
+        self.recorder.over(outcome, visit.first_at, self.loop.now)
+
+    # ---- what the governor decides
+
+    def admitted(self, decision: Admit) -> None:
+        """Run the attempt on its engine."""
+        attempt = decision.attempt
+        visit = self._visits[attempt]
+        leg = decision.legs[0]
+        station = visit.station = self.stations[leg.engine]
+        if visit.hinted:
+            self._judge_return(visit, kept=decision.waited_s <= KEPT_WITHIN_S)
+        if self.on_admit is not None:
+            self.on_admit(visit, decision)
+        job = visit.job
+        if leg.engine in self._followed:
+            if job.stream:
+                self._growing[leg.engine][attempt] = 0
+        elif job.prompt_tokens + job.output_tokens > leg.kv_tokens:
+            self._growing[leg.engine][attempt] = leg.kv_tokens - job.prompt_tokens
+        station.start(attempt, job)
+
+    def held(self, decision: Hold) -> None:
+        """It waits; nobody tells its user."""
+
+    def yielded(self, decision: Yield) -> None:
+        """Tell the user."""
+        visit = self._visits[decision.attempt]
+        self.recorder.yielded(decision.reason.value, visit.first_at, visit.asked_at, self.loop.now)
+        if visit.hinted:
+            self._judge_return(visit, kept=False)
+        self._forget(visit)
+        visit.user.yielded(visit, decision)
+
+    def cancelled(self, decision: Cancel) -> None:
+        """Stop it at its engine; its user sees a broken answer."""
+        visit = self._visits[decision.attempt]
+        assert visit.station is not None
+        visit.station.hang_up(decision.attempt)
+        self._forget(visit)
+        self.driver.post(Released(decision.attempt))
+        visit.user.failed(visit)
+
+    def ended(self, decision: Ended) -> None:
+        """The governor's own accounts; the world keeps the users', but for what no engine will answer any more."""
+        if decision.outcome is Outcome.ENGINE_FAILED:
+            visit = self._visits[decision.attempt]
+            self._forget(visit)
+            self.driver.post(Released(decision.attempt))
+            visit.user.failed(visit)
+
+    # ---- what engines report
+
+    def first_token(self, attempt: int) -> None:
+        """The answer begins; late news of somebody who has left means nothing.
+
+        Where nothing is streamed neither gate nor user see it; the answer is judged by it all the same.
+        """
+        visit = self._visits.get(attempt)
+        if visit is None:
+            return
+        visit.first_token_at = self.loop.now
+        if visit.job.stream:
+            self.driver.post(FirstToken(attempt))
+            visit.user.first_token(visit)
+
+    def finished(self, attempt: int, output_tokens: int) -> None:
+        """The answer is whole."""
+        visit = self._visits.get(attempt)
+        if visit is None:
+            return
+        now, job = self.loop.now, visit.job
+        first_token_at = now if visit.first_token_at is None else visit.first_token_at
+        self._forget(visit)
+        self.driver.post(Finished(attempt, job.prompt_tokens, output_tokens), Released(attempt))
+        self.recorder.answered(
+            job.lane, visit.first_at, visit.asked_at, first_token_at, now, job.prompt_tokens, output_tokens
+        )
+        visit.user.answered(visit)
+
+    def failed(self, attempt: int, kind: FailureKind, sent: Sent, hint_s: float | None) -> None:
+        """The engine gave up on it; the governor may try another before it has ended."""
+        visit = self._visits.get(attempt)
+        if visit is None:
+            return
+        assert visit.station is not None
+        self._growing[visit.station.name].pop(attempt, None)
+        visit.station = visit.first_token_at = None
+        self.driver.post(Failed(attempt, kind, sent, hint_s))
+
+    # ---- bookkeeping
+
+    def _forget(self, visit: Visit) -> None:
+        """No attempt of this visit is under way any more."""
+        if visit.station is not None:
+            self._growing[visit.station.name].pop(visit.attempt, None)
+            visit.station = None
+        del self._visits[visit.attempt]
+        visit.attempt = 0
+        visit.first_token_at = None
+
+    def _judge_return(self, visit: Visit, *, kept: bool) -> None:
+        visit.hinted = False
+        self.recorder.returned(kept=kept)
+
+    def _progress(self, station: Station) -> None:
+        """Tell once a second how far streams have come, as far as it matters (`add_station`)."""
+        growing = self._growing[station.name]
+        if not growing:
+            return
+        grown = [
+            Growth(attempt, tokens)
+            for attempt, reserved in growing.items()
+            if (tokens := station.produced(attempt)) > reserved
+        ]
+        if grown:
+            self.driver.post(EngineProgress(station.name, tuple(grown)))

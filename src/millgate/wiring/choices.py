@@ -1,0 +1,21 @@
+"""Every name that a configuration may choose a core policy by; to add one is to add its line here."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from millgate.core.queues.arrival import ArrivalOrder
+from millgate.core.queues.base import Order
+from millgate.core.queues.deadline import DeadlineOrder
+from millgate.core.queues.short_first import ShortFirstOrder
+from millgate.core.routing.base import Router
+from millgate.core.routing.least_work import LeastWork
+from millgate.core.settings import LaneSettings
+
+ORDERS: Mapping[str, Callable[[LaneSettings], Order]] = MappingProxyType(
+    {
+        "arrival": lambda _: ArrivalOrder(),
+        "deadline": lambda _: DeadlineOrder(),
+        "short_first": lambda lane: ShortFirstOrder(lane.max_overtakes),
+    }
+)
+ROUTERS: Mapping[str, Callable[[], Router]] = MappingProxyType({"least_work": LeastWork})

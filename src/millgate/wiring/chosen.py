@@ -1,0 +1,90 @@
+"""The numbers that nobody gave: how each was found, in words for the banner.
+
+Design section 10: max_inflight = flag, else KV tokens of the engine over mean tokens per request within 4..256,
+else 64; the token meter is 0.9 of the KV tokens when they are known, else off.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from millgate.config.problems import Place, SettingPath
+from millgate.config.schema import EngineConfig
+
+# Azure's public LLM traces have 1,366 (conversation) and 2,076 (code) prompt and output tokens per request on
+# average; 2,000 is their upper end, rounded: a cap that is somewhat low queues, one that is too high preempts.
+MEAN_TOKENS_PER_REQUEST = 2_000
+ACCOUNT_INFLIGHT = 1_000  # ten requests a second whose answers take a hundred: beyond what one process relays
+FEWEST_INFLIGHT, MOST_INFLIGHT, BLIND_INFLIGHT = 4, 256, 64  # design section 10
+# Eight chunks of an engine that reads 2,048 tokens a step. Long prompts behind one another make each other late; read
+# a few at a time they are in time. Good answers of the Azure code trace: +40 % at 1.25 times the capacity, +60 % at
+# twice, +110 % at five times; conversations lose at most a hundredth (docs/simulator.md).
+PREFILL_TOKENS = 16_384
+KV_SHARE = 0.9  # the rest absorbs estimates that were too low before the engine must preempt
+
+
+class EngineFacts(NamedTuple):
+    """What an engine tells of itself before the first request; None where it does not tell."""
+
+    kv_tokens: int | None = None
+
+
+class Choice(NamedTuple):
+    """One number in force and why it is that: `127.0.0.1:8000 max_inflight`, `64`, `--max-inflight`."""
+
+    name: str
+    value: str
+    why: str
+
+
+def choose_max_inflight(engine: EngineConfig, facts: EngineFacts, given_by: str | None) -> tuple[int, Choice]:
+    """Return the hard cap of an engine and the reason for it."""
+    name = f"{engine.name} max_inflight"
+    if engine.max_inflight is not None:
+        return engine.max_inflight, Choice(name, str(engine.max_inflight), given_by or "given")
+    kv_tokens = engine.kv_tokens or facts.kv_tokens
+    if engine.account is not None and kv_tokens is None:
+        return ACCOUNT_INFLIGHT, Choice(name, str(ACCOUNT_INFLIGHT), "the account's own limits bound it")
+    if kv_tokens is None:
+        return BLIND_INFLIGHT, Choice(
+            name, str(BLIND_INFLIGHT), "default: the engine does not tell its KV tokens"
+        )
+    streams = min(MOST_INFLIGHT, max(FEWEST_INFLIGHT, kv_tokens // MEAN_TOKENS_PER_REQUEST))
+    why = (
+        f"{kv_tokens:,} KV tokens / {MEAN_TOKENS_PER_REQUEST:,} tokens per request, "
+        f"within {FEWEST_INFLIGHT}..{MOST_INFLIGHT}"
+    )
+    return streams, Choice(name, str(streams), why)
+
+
+def choose_kv_tokens(
+    engine: EngineConfig, facts: EngineFacts, given_by: str | None
+) -> tuple[int | None, Choice]:
+    """Return the limit of an engine's KV meter, None for off, and the reason for it."""
+    name = f"{engine.name} kv_tokens"
+    if engine.kv_tokens is not None:
+        return engine.kv_tokens, Choice(name, f"{engine.kv_tokens:,}", given_by or "given")
+    if facts.kv_tokens is None:
+        return None, Choice(name, "off", "the engine does not tell its KV tokens")
+    limit = max(1, int(facts.kv_tokens * KV_SHARE))
+    return limit, Choice(
+        name, f"{limit:,}", f"{KV_SHARE:g} x the {facts.kv_tokens:,} KV tokens that the engine holds"
+    )
+
+
+def choose_prefill_tokens(engine: EngineConfig, given_by: str | None) -> tuple[int | None, Choice]:
+    """Return the limit of an engine's prefill meter, None for off, and the reason for it."""
+    name = f"{engine.name} prefill_tokens"
+    if engine.prefill_tokens is not None:
+        return engine.prefill_tokens, Choice(name, f"{engine.prefill_tokens:,}", given_by or "given")
+    if engine.account is not None:
+        return None, Choice(name, "off", "the account's own limits bound it")
+    return PREFILL_TOKENS, Choice(name, f"{PREFILL_TOKENS:,}", "default: prompts that wait to be read")
+
+
+def origin(places: Mapping[SettingPath, Place], *path: str | int) -> str | None:
+    """Return who gave the setting at `path`, or None where nobody did; a list given as a whole counts."""
+    for length in range(len(path), 1, -1):
+        place = places.get(path[:length])
+        if place is not None:
+            return str(place)
+    return None

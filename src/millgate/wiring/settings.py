@@ -1,0 +1,189 @@
+"""From a configuration to the core's settings: the same function for the gateway and for the simulator.
+
+Nothing is guessed silently: every number that the configuration leaves open comes back as a Choice with its reason.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from millgate.config.lanes import LaneConfig
+from millgate.config.line import LineConfig
+from millgate.config.problems import ConfigError, Place, Problem, SettingPath
+from millgate.config.schema import Config, EngineConfig
+from millgate.config.units import format_duration
+from millgate.core.limits.signal import LEAST_SAMPLES
+from millgate.core.settings import (
+    EngineSettings,
+    LaneSettings,
+    LimitSettings,
+    ServicePrior,
+    Settings,
+    TenantSettings,
+)
+from millgate.core.words import DeadlineFrom, IgnoresHangups
+from millgate.wiring.chosen import (
+    Choice,
+    EngineFacts,
+    choose_kv_tokens,
+    choose_max_inflight,
+    choose_prefill_tokens,
+    origin,
+)
+from millgate.wiring.quotas import account_settings, quota_rules
+
+_DEFAULT_LANE = "interactive"
+LINE_LANE = "line"
+"""Where jobs of the line door go; a lane of this name in the configuration takes its place."""
+
+
+class Built(NamedTuple):
+    """Settings for the core and, in the order of a banner, why each open number is what it is."""
+
+    settings: Settings
+    choices: tuple[Choice, ...]
+
+
+def build_settings(
+    config: Config,
+    facts: Mapping[str, EngineFacts] | None = None,
+    places: Mapping[SettingPath, Place] | None = None,
+) -> Built:
+    """Return the core's settings for this configuration.
+
+    `facts` holds what the engines told of themselves, by engine name; `places` says who gave each setting
+    (`Loaded.places`) and is only quoted in the reasons. Raises ConfigError for an unknown profile.
+    """
+    facts, places = facts or {}, places or {}
+    engines, reasons = [], []
+    tpot_slo_s = min([lane.tpot_slo for lane in config.lanes if lane.tpot_slo is not None], default=None)
+    for index, engine in enumerate(config.engines):
+        settings, why = _engine(engine, facts.get(engine.name, EngineFacts()), places, index, tpot_slo_s)
+        engines.append(settings)
+        reasons += why
+    for index, lane in enumerate(config.lanes):
+        reasons.append(_lane_choice(lane, places, index))
+    lanes = tuple(_lane(lane) for lane in config.lanes)
+    if config.line is not None and all(lane.name != LINE_LANE for lane in lanes):
+        lanes += (_line_lane(config.line),)
+    whole = Settings(
+        lanes=lanes,
+        engines=tuple(engines),
+        max_places=config.retries.places,
+        tenants=tuple(
+            TenantSettings(each.name, each.weight, each.max_inflight)
+            for each in config.tenants
+            if each.weight != 1.0 or each.max_inflight is not None
+        ),
+        quotas=quota_rules(config.quotas),
+        retry_budget=config.retries.budget,
+        observe=config.mode == "observe",
+        hard_cap=config.hard_cap,
+    )
+    return Built(whole, tuple(reasons))
+
+
+def _engine(
+    engine: EngineConfig,
+    facts: EngineFacts,
+    places: Mapping[SettingPath, Place],
+    index: int,
+    tpot_slo_s: float | None,
+) -> tuple[EngineSettings, list[Choice]]:
+    max_inflight, why_inflight = choose_max_inflight(
+        engine, facts, origin(places, "engines", index, "max_inflight")
+    )
+    kv_tokens, why_kv = choose_kv_tokens(engine, facts, origin(places, "engines", index, "kv_tokens"))
+    prefill_tokens, why_prefill = choose_prefill_tokens(
+        engine, origin(places, "engines", index, "prefill_tokens")
+    )
+    settings = EngineSettings(
+        name=engine.name,
+        max_inflight=max_inflight,
+        kv_tokens=kv_tokens,
+        prefill_tokens=prefill_tokens,
+        models=engine.models,
+        ignores_hangups=IgnoresHangups(engine.ignores_hangups),
+        account=account_settings(engine.account),
+        limit=_limit(engine, tpot_slo_s),
+        prior=_prior(engine, index, places),
+    )
+    return settings, [why_inflight, why_kv, why_prefill]
+
+
+def _limit(engine: EngineConfig, tpot_slo_s: float | None) -> LimitSettings:
+    """Return how the limit moves: pinned to the shortest TPOT that a lane promises, where one does."""
+    given = engine.limit
+    slo_s = given.tpot_slo if given.tpot_slo is not None else tpot_slo_s
+    return LimitSettings(
+        kind=given.kind or ("fixed" if slo_s is None else "slo_gradient"),
+        tpot_slo_s=slo_s,
+        start=given.start,
+        minimum=given.minimum,
+        window_s=given.window,
+        window_samples=given.window_samples or LEAST_SAMPLES,
+    )
+
+
+def _prior(engine: EngineConfig, index: int, places: Mapping[SettingPath, Place]) -> ServicePrior:
+    """Return what to believe of this engine's speed: its own numbers, its profile, or the core's default."""
+    if engine.prior is not None:
+        given = engine.prior
+        return ServicePrior(
+            ttft_base_s=given.ttft_base,
+            ttft_per_token_s=given.ttft_per_token,
+            tpot_base_s=given.tpot_base,
+            tpot_per_stream_s=given.tpot_per_stream,
+        )
+    if engine.profile is None:
+        return ServicePrior()
+    try:
+        from millgate.engine.profile import find_profile, scaled  # noqa: PLC0415 - with it comes the simulator's library
+
+        return scaled(find_profile(engine.profile), engine.time_scale).prior()
+    except ValueError as error:
+        path = ("engines", index, "profile")
+        raise ConfigError(Problem(places.get(path), path, str(error).removeprefix("profile: "))) from None
+
+
+def _line_lane(line: LineConfig) -> LaneSettings:
+    """Return the lane of the line door: each attempt has its own deadline, and it holds only who is due."""
+    return LaneSettings(
+        name=LINE_LANE,
+        ttft_slo_s=line.deadline,
+        deadline_s=line.deadline,
+        deadline_from=DeadlineFrom.ATTEMPT,
+    )
+
+
+def _lane(lane: LaneConfig) -> LaneSettings:
+    from_first = lane.deadline_from or ("first_attempt" if lane.name == _DEFAULT_LANE else "attempt")
+    return LaneSettings(
+        name=lane.name,
+        ttft_slo_s=lane.ttft_slo,
+        tpot_slo_s=lane.tpot_slo,
+        deadline_s=lane.ttft_slo if lane.deadline is None else lane.deadline,
+        deadline_from=DeadlineFrom(from_first),
+        order=lane.order or ("short_first" if lane.name == _DEFAULT_LANE else "arrival"),
+        fair=lane.fair,
+        max_overtakes=lane.max_overtakes,
+        share=lane.share,
+        headroom=lane.headroom,
+        band=lane.band,
+        window_s=lane.window,
+        demote=lane.demote,
+        clip_tokens=lane.clip,
+        max_queue=lane.max_queue,
+        max_queue_tokens=lane.max_queue_tokens,
+        max_queue_bytes=lane.max_queue_bytes,
+        max_wait_s=lane.max_wait,
+    )
+
+
+def _lane_choice(lane: LaneConfig, places: Mapping[SettingPath, Place], index: int) -> Choice:
+    """Say what decides in this lane: its time to the first token and what may wait."""
+    ttft = format_duration(lane.ttft_slo)
+    queue = "what can be served by then" if lane.max_queue is None else f"at most {lane.max_queue:,}"
+    if lane.max_queue == 0:
+        queue = "nothing: run now or refuse"
+    given = origin(places, "lanes", index, "ttft_slo") or "default"
+    return Choice(f"lane {lane.name}", f"ttft_slo {ttft}", f"{given}; held: {queue}")

@@ -187,8 +187,10 @@ class Openings:
             return 0.0
         up = self._up()
         widest_s = 0.0
+        # Permits of clients that have left end with the abort lag, whatever the lengths of answers.
+        leaving = sum([len(engine.departing) for engine in up if not engine.ignores])
         for engine in up:
-            drains, departures = engine.drains(), place / len(up)
+            drains, departures = engine.drains(), max(0, place - leaving) / len(up)
             # A mean of n permits is itself off by 1 / n of their variance, and each of k to come by as much.
             off = 0.0 if mean_is_known else departures * departures / drains.departures
             widest_s = max(widest_s, drains.spread_s * sqrt(departures + off))
@@ -278,19 +280,32 @@ def foreseen_s(attempt: Attempt, engine: Engine) -> float:
 
 def _likely_end(attempt: Attempt, level: float, now: float) -> float:
     engine = attempt.engine
-    if engine is None or attempt.state is State.DEPARTING:
-        return attempt.give_up_at
+    assert engine is not None
+    if attempt.state is State.DEPARTING:
+        return departs_at(attempt, engine)
     whole_s = foreseen_s(attempt, engine)
     so_far = (now - attempt.admitted_at) / max(1e-6, whole_s)
     return attempt.admitted_at + whole_s * engine.permit_times.share_at(so_far, level)
 
 
+def departs_at(attempt: Attempt, engine: Engine) -> float:
+    """Return when the permit of a client that has left is expected to end: after the engine's abort lag.
+
+    `give_up_at` is when the permit ends at the latest. Where a gauge will show that the engine has stopped, that is the
+    whole rest of the answer, and is expected only of an engine that is known to ignore hang-ups.
+    """
+    if attempt.gone_at is None or engine.ignores:
+        return attempt.give_up_at
+    return min(attempt.give_up_at, attempt.gone_at + engine.abort_lag.mean)
+
+
 def expected_end(attempt: Attempt) -> float:
     """Return when this attempt's permit is expected to end, an absolute core time."""
+    engine = attempt.engine
+    assert engine is not None
     if attempt.state is State.DEPARTING:
-        return attempt.give_up_at
-    assert attempt.engine is not None
-    decode_s = attempt.foreseen_tokens * attempt.engine.pace_s
+        return departs_at(attempt, engine)
+    decode_s = attempt.foreseen_tokens * engine.pace_s
     if attempt.first_token_at is None:
         return attempt.admitted_at + attempt.expected_ttft_s + decode_s
     return attempt.first_token_at + decode_s

@@ -13,7 +13,7 @@ KNOWN = 0.0, 20.0, 10.0, 12.0
 
 def _join(slots: Slots, line: Line, number: int, at: float) -> tuple[int, int]:
     key = age_key(at, number)
-    slot = slots.put(Entry("t", number, at, number, *KNOWN), line, 1, key, at)
+    slot = slots.put(Entry("t", number, at, number, *KNOWN), line, 1, key, at, 1.0)
     line.add(key, slot)
     return key, slot
 

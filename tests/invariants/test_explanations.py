@@ -38,6 +38,7 @@ def _settings(dice: Random) -> Settings:
             order=dice.choice(["arrival", "short_first", "deadline"]),
             max_queue=dice.choice([0, 0, 1, 2, 5, None]),
             max_wait_s=dice.choice([None, None, 0.0, 1.5]),
+            hold_due_s=dice.choice([None, None, 0.0, 1.0]),
             fair=dice.random() < 0.3,
         )
         for name in ("first", "second")[: dice.choice([1, 1, 2])]

@@ -108,3 +108,9 @@ class LaneConfig(Section):
         le=DAY_S,
         description="Longest predicted wait, beside the deadline. Default: the deadline alone.",
     )
+    hold_due: Duration | None = Field(
+        default=None,
+        le=60.0,
+        description="Longest time that a client which returns on time is queued where newcomers are not; 0s with "
+        "`max_queue: 0` queues nothing, ever. Default: a fifth of its hint, a second at least.",
+    )

@@ -132,7 +132,8 @@ class LaneSettings:
 
     `tpot_slo_s` None judges no TPOT. `max_queue` None bounds the count by predicted wait alone (and by
     `Settings.max_held`); 0 holds nothing: the pure primitive, cap and yield. `max_wait_s` bounds the predicted
-    wait beside the deadline. `max_queue_tokens` and `max_queue_bytes` bound what waits in tokens and memory.
+    wait beside the deadline. `hold_due_s` is how long a client that returns on time is queued where nothing else is (None:
+    a fifth of its hint, a second at least; 0: never). `max_queue_tokens` and `max_queue_bytes` bound what waits in tokens and memory.
     `fair` serves tenants by the tokens that they have had; `max_overtakes` bounds short work first. `share` weighs
     the lane among the others, `headroom` streams are lent to nobody (None: learned), a smaller `band` goes first,
     `window_s` forms batches. Under pressure work may be tried in the lane `demote`, or cut to `clip_tokens`.
@@ -148,6 +149,7 @@ class LaneSettings:
     max_queue_tokens: int | None = None
     max_queue_bytes: int = 256 * 1024 * 1024
     max_wait_s: float | None = None
+    hold_due_s: float | None = None
     fair: bool = False
     max_overtakes: int = 512
     share: float = 1.0

@@ -176,6 +176,7 @@ def _lane(lane: LaneConfig) -> LaneSettings:
         max_queue_tokens=lane.max_queue_tokens,
         max_queue_bytes=lane.max_queue_bytes,
         max_wait_s=lane.max_wait,
+        hold_due_s=lane.hold_due,
     )
 
 

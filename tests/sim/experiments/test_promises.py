@@ -80,3 +80,22 @@ def test_knobs_are_turned_by_name() -> None:
 def test_a_knob_that_is_wrong_is_named(name: str, knobs: dict[str, str], wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
         chosen(name, knobs)
+
+
+@pytest.mark.parametrize("absent_by", ["user", "tenant"])
+@pytest.mark.parametrize("known", [True, False])
+def test_where_half_stay_away_the_others_are_let_in_when_told_and_the_engine_works(
+    absent_by: str, *, known: bool
+) -> None:
+    case = Case(8, 2.0, 0.5, tenants=4, absent=0.5, absent_by=absent_by)
+    kept, idle = pooled(case, 2.0, known=known, seeds=4)
+
+    assert kept >= 0.8
+    assert idle <= 0.03
+
+
+def test_a_share_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="absent: a share from 0 to 1, got 2"):
+        chosen("hints", {"absent": "2"})
+    with pytest.raises(ValueError, match="absent_by: 'user' or 'tenant', got 'moon'"):
+        chosen("hints", {"absent_by": "moon"})

@@ -32,7 +32,7 @@ _YIELD: Final = Yield
 _SATURATED: Final = Reason.SATURATED
 _FROM_FIRST: Final = DeadlineFrom.FIRST_ATTEMPT
 # SDKs try twice more by themselves: this is the last of them.
-_LAST_CHANCE: Final = 2
+LAST_RETRY: Final = 2
 # A whole answer may take this many times its expected decoding before its engine is given up (design section 6).
 _ANSWER_PATIENCE: Final = 2.0
 # Everybody who is admitted passes here, and the constructor of a named tuple is an interpreted function that takes twice as
@@ -171,6 +171,7 @@ def _line_up(draft: Attempt, entry: Entry, now: float) -> None:
     is_early = entry.is_early(now) and not caps_sleep
     if entry.due_at is not None:
         draft.due_at, draft.hint_s = entry.due_at, entry.due_at - entry.known_from + SOONEST_RETURN_S
+        draft.told_share = entry.share
     draft.recognised = True
     if not _begins_anew(draft, entry.first_seen, entry.told_at if entry.due_at is None else entry.due_at):
         draft.first_seen = draft.as_old_as = entry.first_seen
@@ -249,7 +250,7 @@ def _judge_wait(
 ) -> Plan:
     """Hold it at this place if it will make it from there."""
     wait_s, upper_s, ttft_s = forecast(draft, place, now)
-    due_hold_s = _due_hold_s(entry, now)
+    due_hold_s = _due_hold_s(draft, entry, now)
     if now + upper_s + ttft_s > draft.deadline and not _keeps_its_promise(draft, due_hold_s, ttft_s, now):
         left_s = draft.deadline - now
         return _refused(knowledge, draft, entry, now, Reason.TOO_LATE, upper_s + ttft_s, left_s, wait_s)
@@ -332,11 +333,11 @@ def _over_bounds(
     lane = draft.lane
     settings = lane.settings
     is_full = settings.max_queue is not None and lane.held >= settings.max_queue
-    if settings.max_queue and draft.recognised and (draft.arrival.retry_count or 0) >= _LAST_CHANCE:
+    if settings.max_queue and draft.recognised and (draft.arrival.retry_count or 0) >= LAST_RETRY:
         is_full = False
     allowed_s = 0.0 if is_full else _most_wait_s(draft)
     if allowed_s is not None:
-        allowed_s = max(allowed_s, _due_hold_s(entry, now))
+        allowed_s = max(allowed_s, _due_hold_s(draft, entry, now))
         draft.hold_until = now + allowed_s
         if allowed_s == 0.0:
             if is_full and settings.max_queue:
@@ -361,11 +362,16 @@ def _most_wait_s(draft: Attempt) -> float | None:
     return asked_s
 
 
-def _due_hold_s(entry: Entry | None, now: float) -> float:
-    """Return how long somebody who is due is held in any case, until its promise no longer counts as kept; else 0."""
+def _due_hold_s(draft: Attempt, entry: Entry | None, now: float) -> float:
+    """Return how long a client that is due is queued in any case: until its promise no longer counts as kept; else 0.
+
+    A lane may say less, or nothing at all.
+    """
     if entry is None or entry.due_at is None or not entry.is_due(now):
         return 0.0
-    return max(DUE_HOLD_S, _DUE_HOLD_SHARE * (entry.due_at - entry.known_from))
+    hold_s = max(DUE_HOLD_S, _DUE_HOLD_SHARE * (entry.due_at - entry.known_from))
+    most_s = draft.lane.settings.hold_due_s
+    return hold_s if most_s is None else min(hold_s, most_s)
 
 
 def _keeps_its_promise(draft: Attempt, due_hold_s: float, ttft_s: float, now: float) -> bool:

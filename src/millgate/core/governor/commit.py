@@ -7,6 +7,7 @@ from typing import Final
 from millgate.core.decisions import Admit, Decision, Ended, Yield
 from millgate.core.governor.allowances import give_back
 from millgate.core.governor.assess import (
+    LAST_RETRY,
     Plan,
     admission,
     all_down,
@@ -22,7 +23,7 @@ from millgate.core.governor.refusal import OF_ONE_TENANT, refusal
 from millgate.core.governor.turns import latest_start, next_held
 from millgate.core.governor.watch import arrived
 from millgate.core.lifecycle import State
-from millgate.core.tickets import SOONEST_RETURN_S, Entry
+from millgate.core.tickets import SOONEST_RETURN_S, Entry, Kind
 from millgate.core.words import Outcome, Reason
 
 # Refusals that tell of a gate without room, rather than of this attempt alone.
@@ -159,7 +160,7 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
     if draft.due_at is not None:
         judge_hint(draft, now, admitted=True)
     pool = engine.pool
-    if not draft.recognised and draft.arrived_at == now and pool.places.places:
+    if _finds_idle(draft, now) and pool.places.is_as_expected(1.0):
         pool.overtaking.was_idle(pool.openings.per_s())
     draft.lane.little.enter(now)
     draft.queue.order.started(draft, now)
@@ -177,6 +178,11 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
     if not draft.arrival.stream:
         draft.give_up_at = now + decision.expected_ttft_s
         knowledge.wakes.add_in_line(draft.give_up_at, draft.attempt, knowledge.attempts)
+
+
+def _finds_idle(draft: Attempt, now: float) -> bool:
+    """Return whether a newcomer finds a stream free while others, who were told to come later, are away."""
+    return not draft.recognised and draft.arrived_at == now and draft.route.pool.places.places > 0
 
 
 def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
@@ -306,7 +312,15 @@ def entry_of(
         work_s=draft.service_s,
         as_old_as=oldest,
         told_at=told_at,
+        kind=_kind(draft),
     )
+
+
+def _kind(draft: Attempt) -> Kind:
+    """Return what is known of its client: a retry with the last label of an SDK mostly has no further one."""
+    if (draft.arrival.retry_count or 0) >= LAST_RETRY:
+        return Kind.LAST_RETRY
+    return Kind.RETURNED if draft.recognised else Kind.FIRST
 
 
 def fingerprint_of(draft: Attempt) -> int:

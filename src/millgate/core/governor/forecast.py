@@ -64,17 +64,17 @@ def upper_ttft_s(engine: Engine, ttft_s: float, prompt_tokens: int) -> float:
 
 
 def wait_behind_s(
-    draft: Attempt, held: int, away_s: float, first: "array[int]", work_s: float, now: float
+    draft: Attempt, held: int, away_s: float, first: "array[int]", share: float, work_s: float, now: float
 ) -> tuple[float, float]:
     """Return how long it is expected to wait behind the held and the away, and how much longer reading may take.
 
-    So many are held; the work of those who are away is `away_s`, that of all `work_s`, in seconds of permits, and `first` is as
+    So many are held; the work of those who are away is `away_s`, that of all `work_s`, in seconds of permits, and `first` and `share` are as
     in `openings`. Prompts of the away are taken to be as large a part of it as of usual work. The second is nine times in ten.
     """
     engines, openings = draft.route.up, draft.route.pool.openings
     if not _is_metered(engines):
-        return openings.wait_behind_s(first, work_s, 0, now), 0.0
-    permit_s = openings.wait_behind_s(first, work_s, _free_streams(engines), now)
+        return openings.wait_behind_s(first, share, work_s, 0, now), 0.0
+    permit_s = openings.wait_behind_s(first, share, work_s, _free_streams(engines), now)
     usual, prompt_tokens = engines[0], engines[0].work_prompt.mean
     away = away_s / max(_LEAST_WORK_S, usual.permit_s(prompt_tokens, usual.work_output.mean))
     tokens = _tokens_of(draft, held) + away * prompt_tokens

@@ -27,7 +27,8 @@ def judge_hint(draft: Attempt, now: float, *, admitted: bool) -> None:
         pool.overtaking.was_kept(pool.openings.per_s())
     else:
         draft.lane.hints_broken += 1
-        pool.overtaking.was_broken(pool.openings.per_s())
+        if pool.places.is_as_expected(draft.told_share):
+            pool.overtaking.was_broken(pool.openings.per_s())
 
 
 def is_back_when_told(due_at: float, hint_s: float, back_at: float) -> bool:

@@ -7,7 +7,7 @@ stays deterministic.
 """
 
 from array import array
-from math import inf
+from math import inf, sqrt
 from typing import Final
 
 from millgate.core.governor.forecast import expected_wait_s, wait_behind_s
@@ -66,12 +66,14 @@ def promise(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[float, fl
     places, openings = pool.places, pool.openings
     held = ahead_of(draft)
     stand = places.stand(arrival.tenant, draft.lined_up_at, draft.arrival_number, now, LISTED)
-    place, turn = stand.place + held, stand.turn
+    turn, share = stand.turn, stand.share
+    place = 1 + held + round(share * (stand.place - 1))
     work_s, first = stand.work_s, stand.first
     if held:
         held_s = pool.held_work_s / pool.held_count
         work_s += held * held_s
-        first = (array("I", (as_parts(held_s),)) * min(held, LISTED) + first)[:LISTED]
+        # Queued requests are there: what counts by `share` is divided by it first.
+        first = (array("I", (as_parts(held_s / share),)) * min(held, LISTED) + first)[:LISTED]
     if not draft.recognised:
         draft.turn = turn
     measured = _is_measured(draft)
@@ -81,16 +83,19 @@ def promise(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[float, fl
     wait_s, reading_late_s = _wait_behind_s(draft, held, stand, first, work_s, now)
     if measured:
         late_s = max(late_s, reading_late_s)
+    if share < 1.0:
+        absent_s = openings.absence_s(stand.place - 1, share)
+        late_s = sqrt(late_s * late_s + absent_s * absent_s)
     expected_s, late_s, by_s = _behind_shorter(draft, wait_s, late_s, now)
     if places.has_several(now):  # and not `by_s`: who might still be in time is not sent away for it
         expected_s *= 1.0 + pool.overtaking.share
     if not measured:
         by_s = 0.0
-    share = spread(knowledge.hints_given)
+    spread_share = spread(knowledge.hints_given)
     if expected_s > LONGEST_HINT_S or not places.has_room_for(arrival.tenant, now):
-        return FAR_HINT_S + share * (LONGEST_HINT_S - FAR_HINT_S), by_s
+        return FAR_HINT_S + spread_share * (LONGEST_HINT_S - FAR_HINT_S), by_s
     per_s = openings.per_s()
-    aim_s = _aim_s(expected_s * _STRETCH, late_s, per_s) - share * min(_SPREAD_S, 1.0 / per_s)
+    aim_s = _aim_s(expected_s * _STRETCH, late_s, per_s) - spread_share * min(_SPREAD_S, 1.0 / per_s)
     hint_s = max(expected_s / 2.0, aim_s)
     return min(max(SHORTEST_HINT_S, hint_s), LONGEST_HINT_S), by_s
 
@@ -100,11 +105,11 @@ def _wait_behind_s(
 ) -> tuple[float, float]:
     """Return the expected wait behind so much work, and how much longer nine in ten may wait for prompts."""
     if draft.route.up[0].provider is not None:
-        return expected_wait_s(draft, stand.place + held, now), 0.0
+        return expected_wait_s(draft, 1 + held + round(stand.share * (stand.place - 1)), now), 0.0
     if draft.queue.offered is not None and holds_newcomers(draft.lane):
         # Shorter prompts go first whenever they come: by those that wait the long would be promised what they never get.
-        return draft.route.pool.openings.wait_behind_s(first, work_s, 0, now), 0.0
-    return wait_behind_s(draft, held, stand.work_s, first, work_s, now)
+        return draft.route.pool.openings.wait_behind_s(first, stand.share, work_s, 0, now), 0.0
+    return wait_behind_s(draft, held, stand.work_s, first, stand.share, work_s, now)
 
 
 def _behind_shorter(draft: Attempt, wait_s: float, late_s: float, now: float) -> tuple[float, float, float]:

@@ -32,8 +32,6 @@ from millgate.core.tickets import Places
 from millgate.core.words import FailureKind, IgnoresHangups, Outcome, Reason, Stage
 
 MakeOrder = Callable[[LaneSettings], Order]
-"""Makes the order that a lane asks for."""
-
 # How long an engine takes to notice a hang-up before it has been measured (design section 4).
 PRIOR_ABORT_LAG_S: Final = 0.3
 # An idle engine is tried with a prompt this many times as long as any that it has read, whatever is predicted:
@@ -61,7 +59,7 @@ class Attempt:
     `work_s` is the part of an engine's time that it is foreseen to take, `engine_s` the same as the orders rank it (0 for who is
     back when promised), `service_s` the time that its permit is out, as the early warning counts it and lines are summed up.
     `tried` is the engine that failed it before it had anything of it; there is no third try. `due_at` is when its client had
-    been told to be back, `hint_s` how long that was; `window_until` when the batch window lets it go that it was held for.
+    been told to be back, `hint_s` how long that was and `told_share` which part of the line was expected to return; `window_until` when the batch window lets it go that it was held for.
     """
 
     __slots__ = (
@@ -107,6 +105,7 @@ class Attempt:
         "service_s",
         "state",
         "tenant",
+        "told_share",
         "tried",
         "turn",
         "weight",
@@ -129,16 +128,14 @@ class Attempt:
         self.first_seen = self.lined_up_at = self.as_old_as = now
         self.early_returns = self.turn = 0
         self.due_at, self.hint_s = arrival.due_at, arrival.hint_s
-        self.window_until = self.looked_at = now
-        self.looked_tokens = 0
-        self.lane_deadline = self.deadline = now
+        self.told_share = 1.0
+        self.window_until = self.looked_at = self.lane_deadline = self.deadline = self.give_up_at = now
         self.hold_until: float | None = None
-        self.give_up_at = now
         self.prompt_tokens = self.output_tokens = self.foreseen_tokens = self.kv_tokens = 0
-        self.output_seen = self.read_before = 0
+        self.output_seen = self.read_before = self.looked_tokens = 0
         self.prefill_ahead = self.expected_ttft_s = self.engine_s = self.work_s = self.service_s = 0.0
-        self.engine: Engine | None = None
         self.admitted_at = 0.0
+        self.engine: Engine | None = None
         self.first_token_at: float | None = None
         self.gone_at: float | None = None
         self.listed_end: float | None = None
@@ -168,11 +165,14 @@ class Foresight(Protocol):
     def wait_s(self, place: int, now: float, *, prompts: bool = True) -> float:
         """Return the expected time until the `place`-th permit comes free."""
 
-    def wait_behind_s(self, first: "array[int]", work_s: float, free: int, now: float) -> float:
+    def wait_behind_s(self, first: "array[int]", share: float, work_s: float, free: int, now: float) -> float:
         """Return the expected time until a permit comes free behind so much work."""
 
     def upper_s(self, place: int, *, mean_is_known: bool = True, prompts: bool = True) -> float:
         """Return how much longer than expected it may take, nine times in ten."""
+
+    def absence_s(self, appointments: int, share: float) -> float:
+        """Return how much longer it may take, nine times in ten, as more of these return than the `share`."""
 
     def per_s(self) -> float:
         """Return how many permits a second end while every gate is full."""

@@ -23,6 +23,7 @@ one global bound; beyond it the longest line loses its newest place (INV-5). Wha
 records per event, so that a crowd that never came back stalls nobody.
 """
 
+from millgate.core.tickets.attendance import Attendance, Kind
 from millgate.core.tickets.entry import (
     DUE_HOLD_S,
     EARLY_RETURNS_FORGIVEN,
@@ -41,7 +42,9 @@ __all__ = [
     "MOST_PLACES",
     "SOONEST_RETURN_S",
     "WORK_PARTS",
+    "Attendance",
     "Entry",
+    "Kind",
     "Places",
     "Standing",
     "as_parts",

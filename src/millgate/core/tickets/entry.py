@@ -3,6 +3,8 @@
 from math import inf
 from typing import Final
 
+from millgate.core.tickets.attendance import Kind
+
 # A return at most this early, or due, may be held up to `DUE_HOLD_S` even where nothing else is held.
 EARLY_S: Final = 1.0
 DUE_HOLD_S: Final = 1.0
@@ -23,7 +25,8 @@ class Entry:
     in the line: None for `first_seen`, later for a request that has lost its place. `early_returns` counts how often
     it was back before its hint. `turn` is its turn in the fair line, handed in again when the request is refused
     again; 0 has one given. `as_old_as` is the age by which queues rank it, `first_seen` or older; handed in it is the
-    oldest that it may be. `work_s` is how long it will have a permit. `slot` is where `Places` keeps it, -1 for what
+    oldest that it may be. `work_s` is how long it will have a permit. `kind` says how its client was known, for its
+    `Attendance`, and `share` which part of the line was expected to return when it was told. `slot` is where `Places` keeps it, -1 for what
     is not kept.
     """
 
@@ -33,11 +36,13 @@ class Entry:
         "early_returns",
         "fingerprint",
         "first_seen",
+        "kind",
         "known_from",
         "known_until",
         "lined_up_at",
         "number",
         "place_until",
+        "share",
         "slot",
         "tenant",
         "told_at",
@@ -62,6 +67,8 @@ class Entry:
         work_s: float = 1.0,
         as_old_as: float = -inf,
         told_at: float | None = None,
+        kind: int = Kind.FIRST,
+        share: float = 1.0,
     ) -> None:
         self.tenant: Final = tenant
         self.fingerprint: Final = fingerprint
@@ -78,6 +85,8 @@ class Entry:
         self.work_s: Final = work_s
         self.as_old_as: Final = as_old_as
         self.told_at: Final = told_at
+        self.kind: Final = kind
+        self.share: Final = share
 
     def is_due(self, now: float) -> bool:
         """Return whether its promise has (nearly) come: at most `EARLY_S` before the hint, or after it.

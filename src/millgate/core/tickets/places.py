@@ -7,6 +7,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 from millgate.core.measure.ranking import Ranking, WeighedRanking
+from millgate.core.tickets.attendance import Attendance
 from millgate.core.tickets.ends import NOBODY, Ends, last_tick, tick_of
 from millgate.core.tickets.entry import Entry
 from millgate.core.tickets.records import MOST_PLACES, TURN_BITS, Bodies, Line, Slots, age_key, turn_key
@@ -19,6 +20,8 @@ _STALE_FLOOR: Final = 1_000
 # Work is summed up in whole parts of a second, so many each: sums of whole numbers do not drift.
 WORK_PARTS: Final = 1 << 20
 _MOST_PARTS: Final = (1 << 32) - 1
+# A share of the line that returns is as it was expected within so much.
+_SHARE_TOLERANCE: Final = 0.1
 _NOBODY_AHEAD: Final = array("I")
 # The constructor of a named tuple is an interpreted function.
 _new: Final = tuple.__new__
@@ -32,13 +35,15 @@ def as_parts(work_s: float) -> int:
 class Standing(NamedTuple):
     """Where somebody stands in the line: its fair place (1 is next), its turn, and the seconds of permits before it.
 
-    `first` is the work of the first who stand there, next first, in parts of a second, `WORK_PARTS` each.
+    Work counts with the `share` of those before it that are expected to return. `first` is the work of the first who
+    stand there, next first, in parts of a second, `WORK_PARTS` each, as if all returned.
     """
 
     place: int
     turn: int
     work_s: float
     first: "array[int]"
+    share: float
 
 
 class _Newest:
@@ -63,6 +68,33 @@ class _Newest:
         )
 
 
+class _ByLength:
+    """Tenants by the length of their line, as ordered sets: the longest line is found without a search."""
+
+    __slots__ = ("_tenants", "longest")
+
+    def __init__(self) -> None:
+        self._tenants: dict[int, dict[str, None]] = {}
+        self.longest = 0
+
+    def note(self, tenant: str, before: int, after: int) -> None:
+        """Note that this tenant's line has become longer or shorter by one."""
+        tenants = self._tenants
+        if before:
+            del tenants[before][tenant]
+            if not tenants[before]:
+                del tenants[before]
+        if after:
+            tenants.setdefault(after, {})[tenant] = None
+        self.longest = max(self.longest, after)
+        if self.longest not in tenants and self.longest:
+            self.longest -= 1
+
+    def longest_tenant(self) -> str:
+        """Return the tenant with the longest line, the one that has had it longest; there is one."""
+        return next(iter(self._tenants[self.longest]))
+
+
 class Places:
     """Every record of every tenant; bounded by `max_entries`, at most `MOST_PLACES`.
 
@@ -71,12 +103,12 @@ class Places:
     """
 
     __slots__ = (
+        "_attendance",
         "_bodies",
         "_by_length",
         "_ends",
         "_lines",
         "_lines_begun",
-        "_longest",
         "_max_entries",
         "_newest",
         "_order",
@@ -92,6 +124,7 @@ class Places:
         if max_entries > MOST_PLACES:
             raise ValueError(f"max_entries is {max_entries}, the most is {MOST_PLACES}")
         self._max_entries = max_entries
+        self._attendance = Attendance()
         self._slots = Slots()
         self._bodies = Bodies(self._slots)
         self._lines_begun = 0
@@ -100,9 +133,7 @@ class Places:
         self._ends = Ends()
         self._swept_at = -inf
         self._newest: _Newest | None = None
-        # Tenants by the length of their line, as ordered sets: the longest line is found without a search.
-        self._by_length: dict[int, dict[str, None]] = {}
-        self._longest = 0
+        self._by_length = _ByLength()
         self.tenants = self.entries = self.places = self.dropped = 0
 
     def knows(self, tenant: str) -> bool:
@@ -125,7 +156,7 @@ class Places:
     def stand(self, tenant: str, lined_up_at: float, number: int, now: float, most: int = 0) -> Standing:
         """Return the fair place (1 is next) of a request of this age, with the work of `most` who stand before it."""
         if not self._order:
-            return Standing(1, 1, 0.0, _NOBODY_AHEAD)
+            return Standing(1, 1, 0.0, _NOBODY_AHEAD, 1.0)
         age, newest = age_key(lined_up_at, number), self._newest
         over = [slot for slot in self._over(now) if self._slots.turn_key(slot)]
         if newest is not None and not over and newest.is_before(tenant, age, number, most):
@@ -138,10 +169,16 @@ class Places:
         turn = self._turn(own, order, age)
         key = turn_key(turn, number)
         ahead, weight = order.weighed_before(key)
-        stands = _new(Standing, (ahead + 1, turn, weight / WORK_PARTS, order.weights_before(key, most)))
+        share = self._attendance.expected([self._slots.kind(slot) for slot in over])
+        first = order.weights_before(key, most)
+        stands = _new(Standing, (ahead + 1, turn, weight / WORK_PARTS * share, first, share))
         if ahead == len(order) and not over and (own is None or own.after(age) == NOBODY):
             self._newest = _Newest(tenant, age, key, most, stands)
         return stands
+
+    def is_as_expected(self, share: float) -> bool:
+        """Return whether about as much of the line returns as the `share` that was expected when a hint was given."""
+        return abs(self._attendance.expected() - share) <= _SHARE_TOLERANCE
 
     def has_room_for(self, tenant: str, now: float) -> bool:
         """Return whether `leave` would find room for a record of this tenant."""
@@ -149,7 +186,7 @@ class Places:
             return True
         over = self._over(now)
         if not over:
-            return self._longest > self._length(tenant)
+            return self._by_length.longest > self._length(tenant)
         if any(self._slots.ending(slot)[2] <= now for slot in over):
             return True
         lengths = _lengths(self._lines, self._slots, over)
@@ -184,12 +221,15 @@ class Places:
         turn = 0
         if entry.due_at is not None:
             turn = turn_key(entry.turn or self._turn(line, self._order, age), number)
-        slot = self._slots.put(entry, line, turn, age, _age_in_turn(entry, turn, self._order, self._slots))
+        as_old_as = _age_in_turn(entry, turn, self._order, self._slots)
+        slot = self._slots.put(entry, line, turn, age, as_old_as, self._attendance.expected())
         self._bodies.add(line.body_key(entry.fingerprint), slot)
         line.entries += 1
         self.entries += 1
         if turn:
-            self._line_up(slot, line, turn, age, entry.work_s)
+            likelihood = self._attendance.likelihood(entry.tenant, entry.kind)
+            self._attendance.opens(entry.kind)
+            self._line_up(slot, line, turn, age, entry.work_s * likelihood)
         self._will_end(slot, entry.place_until if turn else entry.known_until)
         return True
 
@@ -198,6 +238,8 @@ class Places:
         slots, slot = self._slots, entry.slot
         line = slots.line[slot]
         if line is not None and slots.entry(slot, line).number == entry.number:
+            if slots.turn_key(slot):
+                self._attendance.learn(line.tenant, slots.kind(slot), attended=True)
             self._drop(slot, line)
 
     def expire(self, now: float) -> None:
@@ -215,6 +257,7 @@ class Places:
                 continue
             turn, age, known_until, body = slots.ending(slot)
             if turn:
+                self._attendance.learn(line.tenant, slots.kind(slot), attended=False)
                 self._end_place(slot, line, turn, age)
             if known_until <= now:
                 self._forget(slot, line, body)
@@ -252,29 +295,18 @@ class Places:
         self.places += 1
         length = line.length()
         self.tenants += length == 1
-        self._longest = max(self._longest, length)
-        self._sort_by_length(line.tenant, length - 1, length)
+        self._by_length.note(line.tenant, length - 1, length)
 
     def _end_place(self, slot: int, line: Line, turn_key: int, age_key: int) -> None:
         self._newest = None
+        self._attendance.closes(self._slots.kind(slot))
         self._slots.end_place(slot)
         self._order.remove(turn_key)
         line.remove(age_key, slot)
         self.places -= 1
         length = line.length()
         self.tenants -= length == 0
-        self._sort_by_length(line.tenant, length + 1, length)
-        if self._longest not in self._by_length:
-            self._longest -= 1
-
-    def _sort_by_length(self, tenant: str, before: int, after: int) -> None:
-        by_length = self._by_length
-        if before:
-            del by_length[before][tenant]
-            if not by_length[before]:
-                del by_length[before]
-        if after:
-            by_length.setdefault(after, {})[tenant] = None
+        self._by_length.note(line.tenant, length + 1, length)
 
     def _drop(self, slot: int, line: Line) -> None:
         """End its place, and forget it."""
@@ -304,9 +336,9 @@ class Places:
 
     def _make_room(self, tenant: str) -> bool:
         """Take the newest place of the longest line, unless the newcomer itself would be it."""
-        if self._longest <= self._length(tenant):
+        if self._by_length.longest <= self._length(tenant):
             return False
-        line = self._lines[next(iter(self._by_length[self._longest]))]
+        line = self._lines[self._by_length.longest_tenant()]
         self._drop(line.last(), line)
         self.dropped += 1
         return True

@@ -33,13 +33,15 @@ _SHORT: Final = 32
 _SLOTS_MADE: Final = 1024
 # A row is what forgets a record (the keys of its places, or 0 without one; known until when; the key of its body), and
 # what `match` wants besides (number, first seen, as old as, lined up, known from, due or told or nan, early returns, whether
-# told without a place). It is written by one call: eleven columns took twice as long.
-_ROW: Final = Struct("<qqdQqdddddBB6x")
+# told without a place, the kind of client, the share of the line expected to return). It is written by one call: eleven columns took twice as long.
+_ROW: Final = Struct("<qqdQqdddddBBBB4x")
 _ENDING: Final = Struct("<qqdQ")
 _KEY: Final = Struct("<q")
 _AGE: Final = Struct("<d")
 _AGE_OFFSET: Final = Struct("<qqdQqd").size
+_KIND_OFFSET: Final = Struct("<qqdQqdddddBB").size
 _ROW_BYTES: Final = _ROW.size
+_SHARE_PARTS: Final = 255.0
 # Early returns are counted in one byte.
 _MOST_COUNTED: Final = 255
 # Tenants' equal fingerprints are kept apart by an odd multiple of the golden ratio (Fibonacci hashing, Knuth 6.4), in
@@ -149,7 +151,9 @@ class Slots:
         self.ends = array("q")
         self._rows = bytearray()
 
-    def put(self, entry: Entry, line: Line, turn_key: int, age_key: int, as_old_as: float) -> int:
+    def put(
+        self, entry: Entry, line: Line, turn_key: int, age_key: int, as_old_as: float, share: float
+    ) -> int:
         """Keep a record with the keys of its place (no turn without one), still without an end; return its slot."""
         if not self.free:
             self._make_slots()
@@ -172,15 +176,16 @@ class Slots:
             nan if awaited_at is None else awaited_at,
             min(_MOST_COUNTED, entry.early_returns),
             due_at is None and told_at is not None,
+            entry.kind,
+            round(_SHARE_PARTS * share),
         )
         return slot
 
     def entry(self, slot: int, line: Line, *, has_place: bool = True) -> Entry:
         """Return the record as it was left; its `place_until` is not told. Without `has_place` its place is over."""
         row = _ROW.unpack_from(self._rows, slot * _ROW_BYTES)
-        turn, _, until, body, number, first_seen, as_old_as, lined_up_at, known_from, back_at, early, told = (
-            row
-        )
+        turn, _, until, body, number, first_seen, as_old_as, lined_up_at, known_from = row[:9]
+        back_at, early, told, kind, share_parts = row[9:]
         if not has_place:
             turn = 0
         return Entry(
@@ -198,12 +203,18 @@ class Slots:
             slot,
             as_old_as=as_old_as if turn else first_seen,
             told_at=back_at if told else None,
+            kind=kind,
+            share=share_parts / _SHARE_PARTS,
         )
 
     def ending(self, slot: int) -> tuple[int, int, float, int]:
         """Return the keys of its place in the whole line (0 without one) and in its tenant's, when it is over, and its body's key."""
         turn, age, known_until, body = _ENDING.unpack_from(self._rows, slot * _ROW_BYTES)
         return turn, age, known_until, body
+
+    def kind(self, slot: int) -> int:
+        """Return how its client was known when it was told."""
+        return self._rows[slot * _ROW_BYTES + _KIND_OFFSET]
 
     def end_place(self, slot: int) -> None:
         """Leave it without a turn."""

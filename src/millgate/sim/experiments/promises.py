@@ -10,15 +10,16 @@ profiles. Where lengths are known `max_tokens` is the answer's own; where they a
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import tee
 
 from millgate.core.decisions import Admit, Decision, Ended, Hold, Yield
 from millgate.core.events import Arrived, Event, FirstToken, Released
-from millgate.core.governor.promises import FAR_HINT_S
+from millgate.core.governor.promises import FAR_HINT_S, spread
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
 from millgate.core.words import DeadlineFrom
 from millgate.engine.profile import find_profile
 from millgate.sim.bounds.work import capacity_per_s
-from millgate.sim.clients.comeback import Honouring
+from millgate.sim.clients.comeback import Honouring, Never
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.driver import Core
 from millgate.sim.engines.batched import BatchedStation
@@ -52,7 +53,8 @@ _KEPT_S, _KEPT_SHARE = 0.5, 0.2
 class Case:
     """What can be set: streams, mean answer and its coefficient of variation, the lane, the crowd, the time watched.
 
-    `max_queue` and `max_wait_s` below 0 mean none. With a `profile` `answer_s` means nothing, and lengths are in tokens.
+    `max_queue` and `max_wait_s` below 0 mean none. Of the users, or with `absent_by: tenant` of the tenants, the share
+    `absent` never returns, whatever it is told. With a `profile` `answer_s` means nothing, and lengths are in tokens.
     """
 
     streams: int = 4
@@ -64,6 +66,8 @@ class Case:
     deadline_from: str = "first_attempt"
     order: str = "arrival"
     tenants: int = 1
+    absent: float = 0.0
+    absent_by: str = "user"
     profile: str = ""
     prompt_tokens: float = 600.0
     output_tokens: float = 200.0
@@ -97,6 +101,7 @@ class Witness:
         self._visits: dict[int, int] = {}
         self._came_at: dict[int, float] = {}
         self._returns: dict[int, int] = {}
+        self._absent: set[int] = set()
         self._since = 0.0
         self.judged = {"": [0, 0], "start_": [0, 0]}
         self.idle = {"": [0.0, 0.0], "start_": [0.0, 0.0]}
@@ -149,6 +154,8 @@ class Witness:
         if visit in self._came_at:
             self._returns[visit] = self._returns.get(visit, 0) + 1
         else:
+            if is_absent(self._case, len(self._came_at), event.tenant):
+                self._absent.add(visit)
             self._came_at[visit] = now
             self.asked += self._is_watched(visit)
         self._waiting[visit] = now
@@ -171,7 +178,7 @@ class Witness:
         if promise is not None:
             self._judge(promise, kept=isinstance(decision, Admit) and now <= promise.ends_at() + 1e-9)
         if isinstance(decision, Yield):
-            if decision.retry:
+            if decision.retry and visit not in self._absent:
                 self._promised[visit] = _Promise(now, decision.retry_after_s)
             else:
                 del self._waiting[visit]
@@ -180,6 +187,13 @@ class Witness:
         if promise.hint_s < FAR_HINT_S and promise.ends_at() <= self._case.seconds:
             when = "" if promise.given_at >= self._case.warm_up_s else "start_"
             self.judged[when][not kept] += 1
+
+
+def is_absent(case: Case, number: int, tenant: str) -> bool:
+    """Return whether the user of this newcomer, the `number`-th from 0, never returns."""
+    if case.absent_by == "tenant":
+        return int(tenant.rpartition("-")[2] or 0) < round(case.absent * case.tenants)
+    return spread(number) < case.absent
 
 
 def _lane(case: Case) -> LaneSettings:
@@ -244,7 +258,12 @@ def attend(case: Case, coming: Iterator[Job], streams: Streams) -> Witness:
     world = World(witness, loop, NoBooks())
     world.add_station(_station(case, world))
     world.start_watch()
-    OpenLoop(world, Crowd(world, Manners(comeback=Honouring()), streams), coming)
+    everybody, absent = tee(enumerate(coming))
+    present = (job for number, job in everybody if not is_absent(case, number, job.tenant))
+    OpenLoop(world, Crowd(world, Manners(comeback=Honouring()), streams), present)
+    if case.absent:
+        staying_away = (job for number, job in absent if is_absent(case, number, job.tenant))
+        OpenLoop(world, Crowd(world, Manners(comeback=Never(labels=True)), streams, 1), staying_away)
     loop.run(case.seconds)
     return witness
 
@@ -282,6 +301,10 @@ def _case(knobs: Mapping[str, str]) -> Case:
         except ValueError:
             raise ValueError(f"{name}: {text!r} is no {known[name].__name__}") from None
     case = replace(usual, **values)
+    if case.absent_by not in {"user", "tenant"}:
+        raise ValueError(f"absent_by: 'user' or 'tenant', got {case.absent_by!r}")
+    if not 0.0 <= case.absent <= 1.0:
+        raise ValueError(f"absent: a share from 0 to 1, got {case.absent:g}")
     for name in ("streams", "answer_s", "deadline_s", "tenants", "prompt_tokens", "output_tokens", "seconds"):
         if getattr(case, name) <= 0:
             raise ValueError(f"{name}: must be above 0, got {getattr(case, name)}")

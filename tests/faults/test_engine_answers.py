@@ -26,6 +26,21 @@ def test_row_44_a_redirect_is_not_followed(
     assert gate.ended() == {"engine_failed/protocol": 1}
 
 
+# ---- a status that is none
+
+
+@pytest.mark.parametrize("status", [0, 99, 600, 777, 999])
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_of_a_status_that_no_client_knows_is_502(
+    gate: GateProcess, upstream: FakeUpstream, status: int, stream: bool
+) -> None:
+    upstream.script = say(
+        answers.whole(answers.error(500), status).replace(b" %d " % status, b" %03d " % status, 1)
+    )
+    failed(ask(gate, stream=stream), 502, "upstream_protocol_error")
+    assert gate.ended() == {"engine_failed/protocol": 1}
+
+
 # ---- row 45 (the limit's part belongs to the adaptive limits)
 
 

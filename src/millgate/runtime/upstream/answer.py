@@ -7,6 +7,8 @@ from millgate.runtime.upstream.contract import AnswerHead
 from millgate.runtime.upstream.fields import HOP_BY_HOP, Pair, listed, stays_open
 
 _DROPPED: Final = HOP_BY_HOP | {b"content-length", b"date"}
+_HIGHEST_STATUS: Final = 599
+"""llhttp takes any three digits; beyond the five classes of RFC 9110 section 15 no status means anything to a client."""
 
 
 class ProtocolViolationError(Exception):
@@ -19,6 +21,8 @@ def read_answer(status: int, version: bytes, fields: Sequence[Pair]) -> tuple[An
     Returns the head, whether the body is chunked (without a length and chunks only the close ends it), and whether
     the connection may be used again.
     """
+    if status > _HIGHEST_STATUS:
+        raise ProtocolViolationError("answer with a status beyond 599")
     named = dict(fields)
     length = _length(named[b"content-length"]) if b"content-length" in named else None
     chunked = b"transfer-encoding" in named and _chunked(named[b"transfer-encoding"], version)

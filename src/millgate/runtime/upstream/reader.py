@@ -248,6 +248,8 @@ class AnswerReader:
 
     def _skip_informational(self, status: int) -> None:
         self._informational += 1
+        if status < 100:
+            raise ProtocolViolationError("answer with a status below 100")
         if status == 101 or self._informational > self._informational_limit:
             raise ProtocolViolationError("a protocol switch, or too many informational answers")
         self._expect_head()

@@ -111,6 +111,57 @@ def test_row_46_an_error_event_within_a_stream_is_passed_on_and_the_stream_cut(
     assert outcome.startswith("engine_failed/")
 
 
+# ---- what comes behind the end
+
+SECOND = answers.event("of another answer")
+
+
+@pytest.mark.parametrize("behind", [SECOND, EARLY_ERROR, SECOND + answers.DONE, b"data: {\n\n"])
+@pytest.mark.parametrize("read_apart", [True, False])
+def test_events_behind_the_end_of_a_stream_are_cut_and_the_connection_is_closed(
+    gate: GateProcess, upstream: FakeUpstream, behind: bytes, read_apart: bool
+) -> None:
+    mine = answers.stream("a", "b")
+
+    async def talkative(line: Line) -> None:
+        await line.send(STREAM_HEAD + answers.chunks(answers.event("")))
+        await line.send(answers.chunks(mine[len(answers.event("")) :], *[] if read_apart else [behind]))
+        if read_apart:
+            await line.wait(0.1)
+            await line.send(answers.chunks(behind))
+        await line.stall()
+
+    upstream.script = talkative
+    answer = ask(gate, stream=True)
+    assert (answer.body, answer.whole) == (mine, True)
+    until(lambda: upstream.aborted == 1)
+    assert gate.ended() == {"good": 1}
+
+
+@pytest.mark.parametrize("behind", [b"\n\n", b": bye\n\n", answers.DONE])
+def test_what_engines_add_behind_the_end_of_a_stream_is_passed_on(
+    gate: GateProcess, upstream: FakeUpstream, behind: bytes
+) -> None:
+    events = answers.stream("a", "b") + behind
+    upstream.script = say(STREAM_HEAD + answers.chunks(events) + answers.LAST_CHUNK)
+    answer = ask(gate, stream=True)
+    assert (answer.body, answer.whole) == (events, True)
+    assert gate.ended() == {"good": 1}
+
+
+def test_a_second_answer_in_the_same_read_is_not_delivered_as_part_of_the_first(
+    gate: GateProcess, upstream: FakeUpstream
+) -> None:
+    first, second = answers.completion("mine"), answers.whole(answers.completion("stray"))
+    upstream.script = say(answers.whole(first) + second)
+    connected = upstream.connected
+    for _again in range(2):
+        answer = ask(gate)
+        assert (answer.status, answer.body) == (200, first)
+    assert upstream.connected >= connected + 1
+    assert gate.ended() == {"good": 2}
+
+
 # ---- row 47
 
 

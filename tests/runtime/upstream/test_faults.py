@@ -47,6 +47,10 @@ VIOLATIONS = {
     "a length of letters": HEAD + b"Content-Length: five\r\n\r\nhello",
     "another coding": HEAD + b"Transfer-Encoding: gzip\r\n\r\nhello",
     "two codings": HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + LAST_CHUNK,
+    "two codings in two fields": HEAD
+    + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n"
+    + LAST_CHUNK,
+    "chunked twice": HEAD + b"Transfer-Encoding: chunked\r\n" * 2 + b"\r\n" + LAST_CHUNK,
     "chunked on HTTP/1.0": b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + LAST_CHUNK,
     "a chunk size of letters": STREAM + b"zz\r\nhello\r\n",
     "a chunk that is too long": STREAM + b"5\r\nhelloo\r\n",

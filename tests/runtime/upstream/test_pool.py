@@ -40,6 +40,7 @@ def test_a_connection_is_used_again_after_a_whole_answer(answer: bytes) -> None:
 NOT_KEPT = {
     "the engine closes": sized(b"x", b"Connection: close"),
     "an empty answer of an engine that closes": sized(b"", b"Connection: Close"),
+    "the engine closes in the old way": sized(b"x", b"Proxy-Connection: close"),
     "HTTP/1.0": sized().replace(b"1.1", b"1.0"),
     "bytes behind a sized answer": sized() + b"x",
     "an answer behind a sized answer": sized() + sized(),

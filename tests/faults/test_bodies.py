@@ -254,13 +254,28 @@ def test_row_23_an_address_in_the_body_is_never_called(gate: GateProcess, upstre
     assert len(upstream.received) == 5
 
 
+def test_row_23_a_second_coding_of_the_body_is_refused(gate: GateProcess, upstream: FakeUpstream) -> None:
+    answer = ask(gate, chat(), "Content-Encoding: identity", "Content-Encoding: gzip")
+    assert (answer.status, answer.error["code"]) == (415, "unsupported_media_type")
+    assert upstream.received == []
+
+
+def test_row_23_a_name_that_the_engine_may_read_as_a_length_never_reaches_it(
+    gate: GateProcess, upstream: FakeUpstream
+) -> None:
+    assert ask(gate, chat(), "Content_Length: 1", "X_Forwarded_Host: evil.example", "X_Own: 1").status == 200
+    names = {name for name, _value in upstream.received[0].headers}
+    assert not names & {b"content_length", b"x_forwarded_host"}
+    assert b"x_own" in names
+
+
 def test_row_23_fields_of_one_connection_stay_on_it(gate: GateProcess, upstream: FakeUpstream) -> None:
-    lines = ("Connection: keep-alive, X-Private", "X-Private: a", "TE: trailers", "Keep-Alive: timeout=5",
+    lines = ("Connection: keep-alive, X-Private", "Connection: X-Other", "X-Private: a", "X-Other: b", "TE: trailers", "Keep-Alive: timeout=5",
              "Proxy-Authorization: Basic eA==", "Proxy-Connection: keep-alive")  # fmt: skip
     assert ask(gate, chat(), *lines).status == 200
     names = {name for name, _value in upstream.received[0].headers}
     assert not names & {
-        b"x-private", b"te", b"keep-alive", b"proxy-authorization", b"proxy-connection", b"connection", b"trailer",
+        b"x-private", b"x-other", b"te", b"keep-alive", b"proxy-authorization", b"proxy-connection", b"connection", b"trailer",
     }  # fmt: skip
 
 

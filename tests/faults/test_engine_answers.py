@@ -26,6 +26,21 @@ def test_row_44_a_redirect_is_not_followed(
     assert gate.ended() == {"engine_failed/protocol": 1}
 
 
+# ---- a status that is none
+
+
+@pytest.mark.parametrize("status", [0, 99, 600, 777, 999])
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_of_a_status_that_no_client_knows_is_502(
+    gate: GateProcess, upstream: FakeUpstream, status: int, stream: bool
+) -> None:
+    upstream.script = say(
+        answers.whole(answers.error(500), status).replace(b" %d " % status, b" %03d " % status, 1)
+    )
+    failed(ask(gate, stream=stream), 502, "upstream_protocol_error")
+    assert gate.ended() == {"engine_failed/protocol": 1}
+
+
 # ---- row 45 (the limit's part belongs to the adaptive limits)
 
 
@@ -94,6 +109,57 @@ def test_row_46_an_error_event_within_a_stream_is_passed_on_and_the_stream_cut(
     assert not answer.whole
     (outcome,) = gate.ended()
     assert outcome.startswith("engine_failed/")
+
+
+# ---- what comes behind the end
+
+SECOND = answers.event("of another answer")
+
+
+@pytest.mark.parametrize("behind", [SECOND, EARLY_ERROR, SECOND + answers.DONE, b"data: {\n\n"])
+@pytest.mark.parametrize("read_apart", [True, False])
+def test_events_behind_the_end_of_a_stream_are_cut_and_the_connection_is_closed(
+    gate: GateProcess, upstream: FakeUpstream, behind: bytes, read_apart: bool
+) -> None:
+    mine = answers.stream("a", "b")
+
+    async def talkative(line: Line) -> None:
+        await line.send(STREAM_HEAD + answers.chunks(answers.event("")))
+        await line.send(answers.chunks(mine[len(answers.event("")) :], *[] if read_apart else [behind]))
+        if read_apart:
+            await line.wait(0.1)
+            await line.send(answers.chunks(behind))
+        await line.stall()
+
+    upstream.script = talkative
+    answer = ask(gate, stream=True)
+    assert (answer.body, answer.whole) == (mine, True)
+    until(lambda: upstream.aborted == 1)
+    assert gate.ended() == {"good": 1}
+
+
+@pytest.mark.parametrize("behind", [b"\n\n", b": bye\n\n", answers.DONE])
+def test_what_engines_add_behind_the_end_of_a_stream_is_passed_on(
+    gate: GateProcess, upstream: FakeUpstream, behind: bytes
+) -> None:
+    events = answers.stream("a", "b") + behind
+    upstream.script = say(STREAM_HEAD + answers.chunks(events) + answers.LAST_CHUNK)
+    answer = ask(gate, stream=True)
+    assert (answer.body, answer.whole) == (events, True)
+    assert gate.ended() == {"good": 1}
+
+
+def test_a_second_answer_in_the_same_read_is_not_delivered_as_part_of_the_first(
+    gate: GateProcess, upstream: FakeUpstream
+) -> None:
+    first, second = answers.completion("mine"), answers.whole(answers.completion("stray"))
+    upstream.script = say(answers.whole(first) + second)
+    connected = upstream.connected
+    for _again in range(2):
+        answer = ask(gate)
+        assert (answer.status, answer.body) == (200, first)
+    assert upstream.connected >= connected + 1
+    assert gate.ended() == {"good": 2}
 
 
 # ---- row 47

@@ -12,8 +12,8 @@ from faults.asking import BEGUN, STREAM_HEAD, ask, broken_off, failed, say
 from faults.baseline import unchanged
 from faults.process import GateProcess, until
 from faults.starter import Starter
-from faults.talk import Answer
-from millgate.testing import FakeUpstream, FaultProxy, Faults, Line, Script, answers
+from faults.talk import Answer, chat
+from millgate.testing import FakeUpstream, FaultProxy, Faults, Line, Script, answer_politely, answers
 
 # ---- row 38
 
@@ -62,6 +62,79 @@ def test_row_38_a_refused_connection_is_502_and_an_engine_that_comes_back_is_use
     unreachable(gate, ask(gate))
     with engine:  # on the same port again
         until(lambda: ask(gate).status == 200)
+
+
+# ---- bodies of what runs
+
+LARGE = "x" * 3_000_000
+"""Five of them fill the budget of these gates, and each is well within their limit for one body."""
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_bodies_of_answers_that_have_begun_fill_neither_the_budget_nor_the_memory(
+    gate: GateProcess, upstream: FakeUpstream, stream: bool
+) -> None:
+    """The eight together are half as large again as the budget."""
+
+    async def endless(line: Line) -> None:
+        await line.send(
+            BEGUN if stream else answers.head(200, answers.JSON) + answers.chunks(b"{" + b" " * 70_000)
+        )
+        while True:
+            await line.send(answers.chunks(answers.event("b") if stream else b" " * 4))
+            await line.wait(0.1)
+
+    upstream.script = endless
+    before = gate.resident_bytes
+    talks = [gate.connect() for _ in range(8)]
+    for talk in talks:
+        talk.ask(chat(LARGE, stream=stream))
+        assert talk.head().status == 200
+        talk.chunk()
+    assert gate.resident_bytes < before + 12_000_000
+    assert upstream.answering == 8
+    upstream.script = answer_politely
+    gate.hang_up()
+    assert gate.ended() == {"client_gone/decode" if stream else "client_gone/prefill": 8}
+
+
+def test_a_large_body_is_sent_again_when_a_kept_connection_turns_out_dead(
+    gate: GateProcess, upstream: FakeUpstream
+) -> None:
+    async def fickle(line: Line) -> None:
+        if len(upstream.received) == 2:
+            line.reset()
+        else:
+            await line.send(answers.whole(answers.completion("hello")))
+
+    upstream.script = fickle
+    assert ask(gate).status == 200
+    answer = ask(gate, padding=LARGE)
+    assert (answer.status, len(upstream.received)) == (200, 3)
+    assert upstream.received[1].body == upstream.received[2].body
+    assert len(upstream.received[2].body) > len(LARGE)
+    assert gate.ended() == {"good": 2}
+
+
+def test_a_large_body_is_sent_again_without_what_the_engine_does_not_know(
+    start: Starter, upstream: FakeUpstream
+) -> None:
+    gate = start(upstream.url)
+
+    async def old(line: Line) -> None:
+        if b"stream_options" in line.request.body:
+            await line.send(answers.whole(answers.error(400, "unknown field stream_options"), 400))
+        else:
+            await answer_politely(line)
+
+    upstream.script = old
+    sent = chat(LARGE, stream=True)
+    talk = gate.connect()
+    talk.ask(sent)
+    assert talk.answer().whole
+    assert [len(each.body) > len(sent) for each in upstream.received] == [True, False]
+    assert upstream.received[1].body == sent
+    assert gate.ended() == {"good": 1}
 
 
 # ---- rows 39 and 40

@@ -31,6 +31,9 @@ VIOLATIONS = {
     "HTTP/0.9": b"<html>hello</html>",
     "a status of letters": b"HTTP/1.1 abc OK\r\n\r\n",
     "a status of two digits": b"HTTP/1.1 20 OK\r\n\r\n",
+    "a status below the informational": b"HTTP/1.1 099 Odd\r\n\r\n" + sized(),
+    "a status of no class": sized(b"hello", status=b"600 Odd"),
+    "the last three digits": sized(b"hello", status=b"999 Odd"),
     "an empty line first": b"\r\n" + sized(),
     "lines ended by LF": b"HTTP/1.1 200 OK\nContent-Length: 1\n\nx",
     "a head ended by LF LF": HEAD + b"Content-Length: 1\n\nx",
@@ -44,6 +47,10 @@ VIOLATIONS = {
     "a length of letters": HEAD + b"Content-Length: five\r\n\r\nhello",
     "another coding": HEAD + b"Transfer-Encoding: gzip\r\n\r\nhello",
     "two codings": HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + LAST_CHUNK,
+    "two codings in two fields": HEAD
+    + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n"
+    + LAST_CHUNK,
+    "chunked twice": HEAD + b"Transfer-Encoding: chunked\r\n" * 2 + b"\r\n" + LAST_CHUNK,
     "chunked on HTTP/1.0": b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + LAST_CHUNK,
     "a chunk size of letters": STREAM + b"zz\r\nhello\r\n",
     "a chunk that is too long": STREAM + b"5\r\nhelloo\r\n",

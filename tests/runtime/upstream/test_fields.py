@@ -79,5 +79,6 @@ def test_a_pair_that_would_break_the_framing_is_refused_every_time(pair: Pair) -
     ],
 )
 def test_close_is_found_in_any_connection_header(said: list[bytes], open_: bool) -> None:
-    fields = [(b"a", b"b"), *((b"connection", value) for value in said)]
-    assert stays_open(fields, dict(reversed(fields))) is open_
+    for name in (b"connection", b"proxy-connection"):
+        fields = [(b"a", b"b"), *((name, value) for value in said)]
+        assert stays_open(fields, dict(reversed(fields))) is open_

@@ -40,6 +40,7 @@ def test_a_connection_is_used_again_after_a_whole_answer(answer: bytes) -> None:
 NOT_KEPT = {
     "the engine closes": sized(b"x", b"Connection: close"),
     "an empty answer of an engine that closes": sized(b"", b"Connection: Close"),
+    "the engine closes in the old way": sized(b"x", b"Proxy-Connection: close"),
     "HTTP/1.0": sized().replace(b"1.1", b"1.0"),
     "bytes behind a sized answer": sized() + b"x",
     "an answer behind a sized answer": sized() + sized(),
@@ -56,6 +57,34 @@ def test_a_connection_that_cannot_be_trusted_is_not_used_again(answer: bytes) ->
             for _again in range(2):
                 got = await stand.ask()
                 assert got.ended == [True]
+                assert stand.pool.kept == 0
+            assert len(stand.asked) == 2
+
+    run(body())
+
+
+STRAY = sized(b"stray")
+BEHIND = {
+    "a sized answer": (sized(b"mine") + STRAY, b"mine"),
+    "an empty answer": (sized(b"") + STRAY, b""),
+    "an answer without a body by its status": (b"HTTP/1.1 204 No Content\r\n\r\n" + STRAY, b""),
+    "chunks": (STREAM + chunk(b"mi") + chunk(b"ne") + LAST_CHUNK + STRAY, b"mine"),
+    "an end that came apart": (STREAM + chunk(b"mine") + b"0\r\nA: b\r\n\r\n" + STRAY + STRAY[:20], b"mine"),
+    "an answer that is no HTTP any more": (sized(b"mine") + sized(b"x") + b"noise" * 9, b"mine"),
+}
+
+
+@pytest.mark.parametrize(("said", "mine"), BEHIND.values(), ids=BEHIND.keys())
+@pytest.mark.parametrize("split_bytes", [0, 1])
+def test_bytes_behind_an_answer_are_no_part_of_it_and_close_the_connection(
+    said: bytes, mine: bytes, split_bytes: int
+) -> None:
+    async def body() -> None:
+        pieces = [piece for piece in (said[:split_bytes], said[split_bytes:]) if piece]
+        async with engine(saying(*pieces)) as stand:
+            for _again in range(2):
+                got = await stand.ask()
+                assert (got.body, got.ended) == (mine, [True])
                 assert stand.pool.kept == 0
             assert len(stand.asked) == 2
 

@@ -2,7 +2,15 @@
 
 import pytest
 
-from millgate.servers.http.fields import for_client, for_engine, hint_s, is_harmless_id, retry_count, seconds
+from millgate.servers.http.fields import (
+    for_client,
+    for_engine,
+    hint_s,
+    is_harmless_id,
+    retry_count,
+    seconds,
+    with_credential,
+)
 from millgate.servers.http.fingerprint import ends, fingerprint
 
 SECRET = b"k" * 32
@@ -60,14 +68,36 @@ def test_an_id_that_could_break_a_log_line_is_not_taken(given: bytes) -> None:
 
 def test_fields_named_by_connection_stay_here() -> None:
     headers = ((b"x-hop", b"1"), (b"x-end", b"2"), (b"connection", b"X-Hop, close"))
-    assert for_engine(headers, b"X-Hop, close") == [(b"x-end", b"2")]
+    assert for_engine(headers) == [(b"x-end", b"2")]
+
+
+def test_fields_named_by_a_second_connection_field_stay_here_too() -> None:
+    hops = ((b"x-one", b"1"), (b"x-two", b"2"), (b"x-three", b"3"))
+    named = ((b"connection", b"keep-alive"), (b"connection", b"X-One"), (b"connection", b"x-three, X-Two"))
+    assert for_engine((*hops, *named, (b"x-end", b"4"))) == [(b"x-end", b"4")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [b"content_length", b"transfer_encoding", b"x_forwarded-host", b"x_request_id", b"x_millgate_tenant"],
+)
+def test_a_name_that_some_servers_read_as_one_of_ours_stays_here(name: bytes) -> None:
+    assert for_engine(((name, b"1"), (b"x_own", b"2"))) == [(b"x_own", b"2")]
+    assert for_client(((b"content_length", b"1"), (b"x_millgate_reason", b"1"), (b"x_own", b"2"))) == [
+        (b"x_own", b"2")
+    ]
+
+
+@pytest.mark.parametrize("name", [b"authorization", b"x-api-key", b"x_api_key"])
+def test_no_credential_of_a_client_stands_beside_the_engines_own(name: bytes) -> None:
+    assert with_credential([(name, b"mine")], b"own") == [(b"authorization", b"Bearer own")]
 
 
 def test_many_names_are_sorted_right_however_many_have_been_seen() -> None:
     for number in range(5000):
         name = b"x-%d" % number
         own = b"x-millgate-%d" % number
-        assert for_engine(((name, b""), (own, b"")), None) == [(name, b"")]
+        assert for_engine(((name, b""), (own, b""))) == [(name, b"")]
 
 
 def test_our_own_names_do_not_come_from_an_engine() -> None:

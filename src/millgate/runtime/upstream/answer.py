@@ -7,6 +7,8 @@ from millgate.runtime.upstream.contract import AnswerHead
 from millgate.runtime.upstream.fields import HOP_BY_HOP, Pair, listed, stays_open
 
 _DROPPED: Final = HOP_BY_HOP | {b"content-length", b"date"}
+_HIGHEST_STATUS: Final = 599
+"""llhttp takes any three digits; beyond the five classes of RFC 9110 section 15 no status means anything to a client."""
 
 
 class ProtocolViolationError(Exception):
@@ -19,9 +21,11 @@ def read_answer(status: int, version: bytes, fields: Sequence[Pair]) -> tuple[An
     Returns the head, whether the body is chunked (without a length and chunks only the close ends it), and whether
     the connection may be used again.
     """
+    if status > _HIGHEST_STATUS:
+        raise ProtocolViolationError("answer with a status beyond 599")
     named = dict(fields)
     length = _length(named[b"content-length"]) if b"content-length" in named else None
-    chunked = b"transfer-encoding" in named and _chunked(named[b"transfer-encoding"], version)
+    chunked = b"transfer-encoding" in named and _chunked(_codings(fields), version)
     if chunked and length is not None:
         raise ProtocolViolationError("answer with both Content-Length and Transfer-Encoding")
     dropped = _DROPPED
@@ -36,6 +40,11 @@ def _length(value: bytes) -> int:
     if not value.isdigit():
         raise ProtocolViolationError("answer with a Content-Length that is no number")
     return int(value)
+
+
+def _codings(fields: Sequence[Pair]) -> bytes:
+    """Return what all Transfer-Encoding fields say together: several are one list (RFC 9110 section 5.3)."""
+    return b", ".join(value for name, value in fields if name == b"transfer-encoding")
 
 
 def _chunked(value: bytes, version: bytes) -> bool:

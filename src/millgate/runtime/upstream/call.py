@@ -17,6 +17,10 @@ _REQUEST: Final = Sent.REQUEST
 class Carrier(Protocol):
     """The connection, as its call sees it."""
 
+    @property
+    def written(self) -> bool:
+        """Whether all that was sent has left this process."""
+
     def begin(self, call: "UpstreamCall") -> None:
         """Send this call's request."""
 
@@ -93,6 +97,11 @@ class UpstreamCall:
                 self.receiver = ear.trial(receiver)
 
     # ---- the caller's side
+
+    @property
+    def written(self) -> bool:
+        """Whether the whole request has left this process."""
+        return self.connection is not None and self.connection.written
 
     def abort(self) -> None:
         """Close the connection at once: the engine sees the hang-up, the receiver nothing more."""

@@ -80,6 +80,8 @@ class UpstreamConnection:
         if call.paused:
             self._transport.pause_reading()
         self._pool.outbox.put(self, call.message)
+        if not self.reused:
+            call.message = b""  # a fresh connection that fails has failed for good
 
     def deliver(self, data: bytes) -> None:
         """Write now, or nowhere when the connection is lost."""
@@ -133,6 +135,11 @@ class UpstreamConnection:
         return self._transport is None
 
     @property
+    def written(self) -> bool:
+        """Whether all that was sent has left this process."""
+        return self._transport is not None and not self._transport.get_write_buffer_size()
+
+    @property
     def headed(self) -> bool:
         """Whether the final head of the present call has been read."""
         return self._reader.head is not None
@@ -164,6 +171,8 @@ class UpstreamConnection:
         self.stamp = self._clock.now
         reader = self._reader
         headed = reader.head is not None
+        if not headed:
+            call.message = b""  # only a request without a byte of an answer is sent again
         if not headed and (repeated := reader.repeated(data)) is not None and not call.head_only:
             self._deliver(call, *repeated)
             return

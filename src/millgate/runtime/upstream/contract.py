@@ -71,6 +71,10 @@ class Ear(Protocol):
 class Call(Protocol):
     """One request under way."""
 
+    @property
+    def written(self) -> bool:
+        """Whether the whole request has left this process, which then keeps none of it for an answer that has begun."""
+
     def abort(self) -> None:
         """Close the connection at once: the engine sees the hang-up."""
 

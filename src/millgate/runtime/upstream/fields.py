@@ -37,6 +37,9 @@ ANSWER_RESERVED: Final = FRAMING | {b"date"}
 
 HEAD_END: Final = b"\r\n\r\n"
 
+_PERSISTENCE: Final = (b"connection", b"proxy-connection")
+"""Names that may say `close`."""
+
 _SECRET: Final = re.compile(rb"auth|cookie|key|password|secret|session|ticket|token")
 """Names whose values are never remembered beyond their request."""
 
@@ -154,13 +157,12 @@ def listed(value: bytes) -> list[bytes]:
 def stays_open(fields: Sequence[Pair], named: Mapping[bytes, bytes]) -> bool:
     """Tell whether an HTTP/1.1 message lets its connection be used again; `named` are its fields by name.
 
-    llhttp knows it only until a message is complete, and a head without a body completes it at once.
+    llhttp knows it only until a message is complete, and a head without a body completes it at once. Like llhttp this
+    takes the old `Proxy-Connection` at its word: what comes after it would be refused.
     """
-    if b"connection" not in named:
+    if b"connection" not in named and b"proxy-connection" not in named:
         return True
-    if len(named) == len(fields):
-        return not _says_close(named[b"connection"])
-    return not any(name == b"connection" and _says_close(value) for name, value in fields)
+    return not any(name in _PERSISTENCE and _says_close(value) for name, value in fields)
 
 
 @lru_cache(maxsize=256)

@@ -1,14 +1,15 @@
 """From an engine's bytes to its answer: llhttp checks every byte, and no callback of ours runs while it does.
 
-Its callbacks are methods of lists: `on_body` appends a piece, the two milestones empty a list of one token. So a
-piece of a stream costs no Python call in the parser. Heads are cut out at CRLF CRLF and fed alone; llhttp must find
-the head's end at the same place, and no line may end otherwise than in CRLF, hence the split into lines reads what
-llhttp has read.
+Its callbacks are methods of lists: `on_body` appends a piece, the end of a message appends an empty one, the end of a
+head empties a list of one token. So a piece of a stream costs no Python call in the parser. Heads are cut out at CRLF
+CRLF and fed alone; llhttp must find the head's end at the same place, and no line may end otherwise than in CRLF, hence
+the split into lines reads what llhttp has read.
 
 A head that repeats the connection's last one (see `repeats`) is not parsed again, and neither is its body, whose
 length says where it ends; llhttp then sees that answer not at all. Nor does it see a read that is exactly one chunk.
 """
 
+from functools import partial
 from typing import Final
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -21,6 +22,8 @@ from millgate.runtime.upstream.repeats import Cut, Notes, cut_at_length
 
 _BARREN_BYTES: Final = 64 * 1024
 """How many bytes of a started answer may carry no body (trailers, chunk extensions) before it is refused."""
+_END: Final = b""
+"""Stands in `parts` for the end of a message: llhttp hands over no empty piece."""
 
 _READER: Final = HeaderReader()
 
@@ -47,7 +50,6 @@ class AnswerReader:
         "_raw",
         "_repeated",
         "_size_left",
-        "_unfinished",
         "head",
         "keep_alive",
         "on_body",
@@ -64,10 +66,9 @@ class AnswerReader:
         self._informational_limit = informational_limit
         self.parts: list[bytes] = []
         self._headless: list[None] = [None]
-        self._unfinished: list[None] = [None]
         self.on_body = self.parts.append
         self.on_headers_complete = self._headless.clear
-        self.on_message_complete = self._unfinished.clear
+        self.on_message_complete = partial(self.parts.append, _END)
         self._parser = HttpResponseParser(self)
         self._cut: Cut | None = None
         self._known: AnswerHead | None = None
@@ -88,11 +89,11 @@ class AnswerReader:
         self.whole = False
         self.surplus = False
         self.keep_alive = False
-        self.parts.clear()
         self._expect_head()
 
     def _expect_head(self) -> None:
-        self._headless[:] = self._unfinished[:] = (None,)
+        self._headless[:] = (None,)
+        self.parts.clear()
 
     def feed(self, data: bytes, *, head_only: bool) -> None:
         """Read on; raise ProtocolViolationError."""
@@ -105,11 +106,11 @@ class AnswerReader:
             else:
                 self._feed_body(data)
         except (HttpParserError, HttpParserUpgrade) as error:
-            if self.head is None or self._unfinished:
+            if self.head is None or not self._ends():
                 raise ProtocolViolationError(
                     f"malformed answer: {str(error) or type(error).__name__}"
                 ) from None
-            self.whole = self.surplus = True
+            self.surplus = True
 
     @property
     def until_close(self) -> bool:
@@ -171,7 +172,7 @@ class AnswerReader:
             return
         self._at_chunk = False
         self._parser.feed_data(data)
-        if self.parts and self._chunked and self._unfinished:
+        if self.parts and self._chunked and _END not in self.parts:
             self._barren_bytes = 0
         else:
             self._look(data)
@@ -213,10 +214,11 @@ class AnswerReader:
         self._raw = b""
         self._at_chunk = self._chunked
         if head_only:
+            self.parts.clear()
             self.whole = self.surplus = True  # llhttp waits for a body: never use the connection again
         elif raw:
             self._feed_body(raw)
-        elif not self._unfinished:
+        elif self.parts:
             self._look(raw)
 
     def _await_head(self, raw: bytes) -> None:
@@ -248,17 +250,28 @@ class AnswerReader:
 
     def _skip_informational(self, status: int) -> None:
         self._informational += 1
+        if status < 100:
+            raise ProtocolViolationError("answer with a status below 100")
         if status == 101 or self._informational > self._informational_limit:
             raise ProtocolViolationError("a protocol switch, or too many informational answers")
         self._expect_head()
 
+    def _ends(self) -> bool:
+        """Cut the pieces at the answer's end if that has come: what llhttp read behind it is another message's."""
+        parts = self.parts
+        self.whole = _END in parts
+        if self.whole:
+            end = parts.index(_END)
+            self.surplus = end + 1 < len(parts)
+            del parts[end:]
+        return self.whole
+
     def _look(self, data: bytes) -> None:
         """See what a read has brought: the end, something beyond it, or nothing but framing."""
         self._size_left -= len(data)
-        self.whole = not self._unfinished
-        if self.whole:
+        if self._ends():
             ended = data.endswith(HEAD_END) if self._chunked else self._size_left == 0
-            self.surplus = not ended or not self._headless
+            self.surplus = self.surplus or not ended or not self._headless
         elif self.parts:
             self._barren_bytes = 0
         else:

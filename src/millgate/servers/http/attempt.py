@@ -23,6 +23,8 @@ from millgate.servers.http1.contract import Exchange
 _new: Final = tuple.__new__
 _SAYS_USAGE = (b"json",)
 """The kinds of answers of a dialect in which each says its tokens; sounds and subtitles do not."""
+_COMPLAINS: Final = 400
+"""The status of engines that know no `stream_options`."""
 _NO_PAIRS: Pairs = []
 """Shared by all attempts whose answers get nothing of ours: most do not."""
 
@@ -41,25 +43,9 @@ class Attempt:
     """
 
     __slots__ = (
-        "_asked_usage",
-        "_body",
-        "_call",
-        "_desk",
-        "_engine",
-        "_expires_at",
-        "_facts",
-        "_reading",
-        "_remembered",
-        "_size_bytes",
-        "_unsent",
-        "dialect",
-        "exchange",
-        "extra",
-        "number",
-        "over",
-        "request_id",
-        "stream",
-    )
+        "_asked_usage", "_body", "_call", "_desk", "_engine", "_expires_at", "_facts", "_reading", "_remembered",
+        "_size_bytes", "_unsent", "dialect", "exchange", "extra", "number", "over", "request_id", "stream",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -195,10 +181,14 @@ class Attempt:
 
     # ---- what the answer says
 
+    def answered(self, status: int) -> None:
+        """Let go of the body, unless the answer may complain of what was added to it."""
+        if status != _COMPLAINS or not self._asked_usage:
+            self._release_body()
+
     def begun(self) -> None:
         """The first event has met its deadline; from here on only silence can expire it."""
-        self._body = b""
-        self._remembered = ends(self._remembered)
+        self._release_body()
         if self._call is not None:
             self._call.expire_at(None)
 
@@ -273,6 +263,13 @@ class Attempt:
                 self._call.pause()
             else:
                 self._call.resume()
+
+    def _release_body(self) -> None:
+        """Keep no more of the body than the request is recognised by; what the engine has not read yet still counts."""
+        self._body = b""
+        self._remembered = ends(self._remembered)
+        if self._size_bytes > len(self._remembered) and self._call is not None and self._call.written:
+            self.exchange.release_body()
 
     def _close(self) -> bool:
         """Leave the door's books; return False when that has happened before."""

@@ -73,6 +73,9 @@ class Owner(Protocol):
     def unsent(self, kind: FailureKind) -> None:
         """No connection was made, so that everything is open: another engine may be tried, the client knows nothing."""
 
+    def answered(self, status: int) -> None:
+        """The head of the answer has come, so that the request is not sent again, but by `resend` after a 400."""
+
     def begun(self) -> None:
         """The first event of a stream has come, in time."""
 

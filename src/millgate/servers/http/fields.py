@@ -50,11 +50,21 @@ _NOT_BACK: Final = (
 )
 
 
+def _read_as(name: bytes) -> bytes:
+    """Return the name that servers behind WSGI or CGI take this one for: `Content_Length` is Content-Length to them."""
+    return name.replace(b"_", b"-")
+
+
 class _Passes(dict[bytes, bool]):
-    """Whether a field of this name goes on to the engine; answers are remembered, because names repeat."""
+    """Whether a field of this name goes on, or is one of those that stay; answers are remembered, because names repeat."""
+
+    def __init__(self, stays: frozenset[bytes]) -> None:
+        super().__init__()
+        self._stays = stays
 
     def __missing__(self, name: bytes) -> bool:
-        passes = name not in _STAYS and not name.startswith(_OWN_PREFIX)
+        read_as = _read_as(name)
+        passes = read_as not in self._stays and not read_as.startswith(_OWN_PREFIX)
         if len(name) <= _LONGEST_KNOWN_NAME:
             if len(self) >= _MOST_KNOWN_NAMES:
                 self.clear()
@@ -62,22 +72,26 @@ class _Passes(dict[bytes, bool]):
         return passes
 
 
-_passes: Final = _Passes()
+_passes: Final = _Passes(_STAYS)
+_passes_back: Final = _Passes(_NOT_BACK)
 
 
-def for_engine(headers: Sequence[tuple[bytes, bytes]], connection: bytes | None) -> Pairs:
-    """Return the fields for the engine, without an id; `connection` is that header's value, naming more that stay."""
+def for_engine(headers: Sequence[tuple[bytes, bytes]]) -> Pairs:
+    """Return the fields for the engine, without an id and without what any Connection field names."""
     passes = _passes
     onward = [pair for pair in headers if passes[pair[0]]]
-    if connection is not None and connection.lower() not in {b"keep-alive", b"close"}:
-        dropped = set(listed(connection))
-        onward = [pair for pair in onward if pair[0] not in dropped]
-    return onward
+    dropped = {named for name, value in headers if name == b"connection" for named in listed(value)}
+    return [pair for pair in onward if pair[0] not in dropped] if dropped else onward
 
 
 def with_id(lines: Lines, request_id: bytes) -> Lines:
     """Return the lines for an engine with a request id that is ours or has passed `is_harmless_id`."""
     return Lines(b"%bx-request-id: %b\r\n" % (lines, request_id))
+
+
+def without_credentials(fields: Pairs) -> Pairs:
+    """Return the fields without any that a credential may stand in."""
+    return [pair for pair in fields if _read_as(pair[0]) not in OWN_CREDENTIALS]
 
 
 def with_credential(fields: Pairs, credential: bytes | None) -> Pairs:
@@ -88,7 +102,7 @@ def with_credential(fields: Pairs, credential: bytes | None) -> Pairs:
     """
     if credential is None:
         return fields
-    own = [pair for pair in fields if pair[0] not in OWN_CREDENTIALS]
+    own = without_credentials(fields)
     own.append((b"authorization", b"Bearer " + credential))
     if any(name == b"anthropic-version" for name, _value in fields):
         own.append((b"x-api-key", credential))
@@ -117,7 +131,8 @@ def seconds(value: bytes | None) -> float | None:
 
 def for_client(headers: Sequence[tuple[bytes, bytes]]) -> Pairs:
     """Return an engine's fields for the client, without ids."""
-    return [pair for pair in headers if pair[0] not in _NOT_BACK and pair[0][:11] != _OWN_PREFIX]
+    passes = _passes_back
+    return [pair for pair in headers if passes[pair[0]]]
 
 
 def may_tell_quotas(lines: Lines) -> bool:

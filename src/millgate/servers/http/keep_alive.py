@@ -112,6 +112,10 @@ class KeptAlive:
         if not self._over:
             self._inner.abort()
 
+    def release_body(self) -> None:
+        """Give the body's bytes back to the budget."""
+        self._inner.release_body()
+
     def _fail(self, body: bytes) -> None:
         """Say in an event what could not be said in a status; the words are the refusal's own."""
         self._over = True

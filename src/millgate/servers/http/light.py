@@ -60,6 +60,10 @@ class LightRequest:
             tell_failure(self, kind)
             self._close()
 
+    def answered(self, status: int) -> None:
+        """Keep the body: few of these are under way at a time, and not for long."""
+        del status
+
     def begun(self) -> None:
         """Let a kept answer that is asked for as a stream take its time."""
         if self._call is not None:

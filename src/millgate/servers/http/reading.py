@@ -7,7 +7,7 @@ from millgate.dialects import dialect_of
 from millgate.dialects.contract import BadInputError, Dialect, FormReader, Reader
 from millgate.dialects.forms import boundary
 from millgate.dialects.ticket import HEADER as TICKET
-from millgate.runtime.callers import OWN_CREDENTIALS, Caller, Callers
+from millgate.runtime.callers import Caller, Callers
 from millgate.runtime.upstream.fields import REQUEST_RESERVED, HeaderWriter, Lines
 from millgate.servers.http.contract import EngineRoute
 from millgate.servers.http.fields import (
@@ -18,6 +18,7 @@ from millgate.servers.http.fields import (
     seconds,
     with_credential,
     with_id,
+    without_credentials,
 )
 from millgate.servers.http1.contract import Head
 
@@ -62,15 +63,15 @@ class Reading:
         self.complaint: BadInputError | None = None
         self._onward: dict[str, tuple[EngineRoute, Lines]] = {}
         if self.read is not None or head.path in self.dialect.forms:
-            self._check(head.path, named)
+            self._check(head, named)
 
-    def _check(self, path: bytes, named: Mapping[bytes, bytes]) -> None:
+    def _check(self, head: Head, named: Mapping[bytes, bytes]) -> None:
         try:
             if self.read is not None:
                 _check_json(named)
             else:
-                self.read = _form_reader(self.dialect.forms[path], _boundary(named))
-            _check_coding(named)
+                self.read = _form_reader(self.dialect.forms[head.path], _boundary(named))
+            _check_coding(head)
             self.allowed_s = _time_allowed_s(named)
         except BadInputError as error:
             self.complaint = error
@@ -90,9 +91,9 @@ class Reading:
         """Return the header lines of this request as this engine gets them; `head` is the one read, or a repeat of it."""
         kept = self._onward.get(engine.name)
         if kept is None or kept[0] is not engine:
-            fields = for_engine(head.headers, head.header(b"connection"))
+            fields = for_engine(head.headers)
             if self.callers.guarded:  # a key of ours
-                fields = [pair for pair in fields if pair[0] not in OWN_CREDENTIALS]
+                fields = without_credentials(fields)
             lines = _WRITER.write(with_credential(fields, engine.credential))
             self._onward[engine.name] = kept = engine, lines
         return with_id(kept[1], request_id)
@@ -130,9 +131,9 @@ def _check_json(named: Mapping[bytes, bytes]) -> None:
         raise _unsupported("content-type must be application/json", "content-type")
 
 
-def _check_coding(named: Mapping[bytes, bytes]) -> None:
-    """Refuse a body that is compressed."""
-    if named.get(b"content-encoding", b"identity") != b"identity":
+def _check_coding(head: Head) -> None:
+    """Refuse a body that is compressed, whichever of several fields says so."""
+    if any(name == b"content-encoding" and value != b"identity" for name, value in head.headers):
         raise _unsupported("content-encoding is not supported: send the body as it is", "content-encoding")
 
 

@@ -10,13 +10,14 @@ A client must never take a broken answer for a finished one (INV-10), and an SDK
 
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import EngineError, StreamEvent, Usage
-from millgate.dialects.sse import EventTooLongError, Splitter
+from millgate.dialects.sse import EventTooLongError, Splitter, payload
 from millgate.runtime.upstream import AnswerHead
 from millgate.runtime.upstream.fields import ANSWER_RESERVED, HeaderWriter
 from millgate.servers.http.answers import MOST_KEPT_BYTES, OVERLOADED, WholeAnswer, tell_failure
 from millgate.servers.http.contract import Owner
 from millgate.servers.http.fields import beside_quotas, first, with_ids
 
+_DONE = b"[DONE]"
 _NO_ENDING = b"\n\n\n"
 """No event in one line ends so."""
 # Proxies between us and the client buffer event streams and caches keep them unless told not to.
@@ -30,6 +31,11 @@ def cut_off(owner: Owner, kind: FailureKind) -> None:
     words, message = owner.dialect.refuser.failure(kind)
     owner.exchange.write(owner.dialect.error_event(words.kind, words.code, message))
     owner.exchange.abort()
+
+
+def _may_follow(piece: bytes, event: StreamEvent) -> bool:
+    """Whether an event may stand behind the terminal one: blanks, comments, and the `[DONE]` that engines add in any dialect."""
+    return event.silent or payload(piece) == _DONE
 
 
 class StreamAnswer:
@@ -86,6 +92,7 @@ class StreamAnswer:
         """Take a stream as a stream and anything else whole."""
         if head.status == 200 and first(head.headers, b"content-type").startswith(b"text/event-stream"):
             self._head = head
+            self._owner.answered(200)
         else:
             self._whole = WholeAnswer(self._owner)
             self._whole.on_head(head)
@@ -124,7 +131,7 @@ class StreamAnswer:
             self._break(FailureKind.PROTOCOL, Sent.REQUEST)
             return
         if self._take(pieces):
-            self._flowing = self._heard_content and not self._splitter.rest
+            self._flowing = self._heard_content and not self._done and not self._splitter.rest
 
     def on_end(self, *, delimited: bool) -> None:
         """Judge the end: whole with its terminal event, or at least with a finish reason and a framed end."""
@@ -154,9 +161,12 @@ class StreamAnswer:
     def _take(self, pieces: list[bytes]) -> bool:
         """Look at whole events and pass them on; return whether the answer goes on."""
         onward: list[bytes] = []
-        heard = False
+        heard = surplus = False
         for piece in pieces:
             event = self._dialect.read_event(piece)
+            if self._done and not _may_follow(piece, event):
+                surplus = True
+                break
             if event.error is not None:
                 self._engine_error(event.error, b"".join(onward) + piece)
                 return False
@@ -172,7 +182,10 @@ class StreamAnswer:
         if self.events and not self._heard_content:
             self._heard_content = True
             self._owner.first_token()
-        return True
+        if surplus:
+            self._owner.break_off()
+            self._complete()
+        return not surplus
 
     def _note(self, event: StreamEvent) -> None:
         if event.content:

@@ -170,6 +170,11 @@ class Connection:
         else:
             self.abort()
 
+    def release(self, exchange: HttpExchange) -> None:
+        """Give back what this exchange's body has reserved; again is harmless."""
+        self._server.budget.release(exchange.reserved_bytes)
+        exchange.reserved_bytes = 0
+
     @property
     def _busy(self) -> bool:
         """Whether an answer is being made, or has yet to leave."""
@@ -265,7 +270,7 @@ class Connection:
 
     def _let_go(self, exchange: HttpExchange) -> None:
         self._exchange = None
-        self._server.budget.release(exchange.reserved_bytes)
+        self.release(exchange)
 
     def _lose(self, exchange: HttpExchange) -> None:
         self._let_go(exchange)

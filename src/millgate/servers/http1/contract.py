@@ -84,6 +84,9 @@ class Exchange(Protocol):
     def abort(self) -> None:
         """Cut the connection: a started answer that must not look finished (INV-10)."""
 
+    def release_body(self) -> None:
+        """Give the body's bytes back to the budget before the end: the application keeps none of them any more."""
+
 
 class Application(Protocol):
     """What serves requests; one object for all connections."""

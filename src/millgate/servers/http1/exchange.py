@@ -34,6 +34,9 @@ class Line(Protocol):
     def cut(self, exchange: "HttpExchange", last: bytes, *, framed: bool) -> None:
         """Break off an answer."""
 
+    def release(self, exchange: "HttpExchange") -> None:
+        """Give back what this exchange's body has reserved; again is harmless."""
+
 
 class HttpExchange:
     """Implements `Exchange`: frames what the application writes, and never lets a cut answer look whole (INV-10)."""
@@ -149,6 +152,10 @@ class HttpExchange:
         self._over = True
         framed = self.started and (self._chunked or self._size_left is not None)
         self._connection.cut(self, self._pending if framed else b"", framed=framed)
+
+    def release_body(self) -> None:
+        """Give the body's bytes back to the budget before the end."""
+        self._connection.release(self)
 
     # ---- within
 

@@ -191,12 +191,14 @@ class Intake:
         limits = self._limits
         if len(block) > limits.header_bytes:
             raise _header_too_large(self._limits)
-        self._parser.feed_data(fresh)
+        try:
+            self._parser.feed_data(fresh)
+        except HttpParserUpgrade:  # httptools would read no body behind it
+            self._parts.clear()
+            self._parser = _reading_anew(self, block)
         if self._headless:
             raise _bare_line_end()
-        lines, opening = _split_head(block, limits)
-        opening_bytes = len(lines[0])
-        del lines[0]
+        lines, opening, opening_bytes = _split_head(block, limits)
         self._open_request(opening, lines)
         if self.keep_alive and not self.expects:
             most_bytes = min(limits.field_bytes, limits.header_bytes)
@@ -207,9 +209,7 @@ class Intake:
     def _open_request(self, opening: list[bytes], lines: list[bytes]) -> None:
         method, target, version = opening
         fields = _READER.read(lines)
-        named = dict(fields)
-        if len(named) != len(fields):
-            named = dict(reversed(fields))  # the first of several counts
+        named = _by_name(fields)
         length, chunked, expects = read_framing(version, target, fields, named)
         self.may_chunk = version == b"HTTP/1.1"
         self.keep_alive = self.may_chunk and stays_open(fields, named)
@@ -294,6 +294,19 @@ class Intake:
         self.reserved_bytes += size_bytes
 
 
+def _by_name(fields: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    named = dict(fields)
+    return named if len(named) == len(fields) else dict(reversed(fields))  # the first of several counts
+
+
+def _reading_anew(intake: "Intake", block: bytes) -> HttpRequestParser:
+    """Return a parser that has read this head as one without an upgrade; which to ignore is `read_framing`'s to say."""
+    parser = HttpRequestParser(intake)
+    lines = [line for line in block.split(b"\r\n") if not line.lower().startswith(b"upgrade:")]
+    parser.feed_data(b"\r\n".join(lines))
+    return parser
+
+
 def _take(parts: list[bytes | None]) -> tuple[bytes, bool]:
     """Empty the pieces that llhttp has found; return those of the present body, and whether it has ended."""
     ended = None in parts
@@ -321,8 +334,8 @@ def _skip_empty_lines(data: bytes, begin: int, tail: bytes) -> tuple[int, bytes]
     return begin, b""
 
 
-def _split_head(block: bytes, limits: ServerLimits) -> tuple[list[bytes], list[bytes]]:
-    """Split a head into its lines and its first line into method, target and version; hold both to the caps."""
+def _split_head(block: bytes, limits: ServerLimits) -> tuple[list[bytes], list[bytes], int]:
+    """Return a head's fields, its first line's method, target and version, and that line's length, held to the caps."""
     lines = block[:-4].split(b"\r\n")
     if len(lines) > limits.fields + 1:
         raise UnacceptableError(431, "header_too_large", f"more than {limits.fields} header fields")
@@ -334,7 +347,7 @@ def _split_head(block: bytes, limits: ServerLimits) -> tuple[list[bytes], list[b
     if len(opening[1]) > limits.target_bytes:
         message = f"the request target is limited to {limits.target_bytes} bytes"
         raise UnacceptableError(414, "target_too_long", message)
-    return lines, opening
+    return lines[1:], opening, len(lines[0])
 
 
 def _bare_line_end() -> UnacceptableError:

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, strategies as st
 from msgspec import Raw
 
+from millgate.dialects import dialect_of
+from millgate.dialects.contract import BadInputError
 from millgate.dialects.duplicates import COMMON, FIELDS
 
 find = COMMON.find
@@ -14,6 +16,31 @@ find = COMMON.find
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_guarded_field_twice_is_found(field: str) -> None:
     assert find(f'{{"{field}":1,"x":[],"{field}":1}}'.encode()) == field
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "first", "second"),
+    [
+        (b"/v1/chat/completions", "n", 1, 128),
+        (b"/v1/completions", "best_of", 1, 64),
+        (b"/v1/completions", "prompt", ["x"] * 64, "x"),
+        (b"/v1/embeddings", "input", ["x"] * 64, "x"),
+        (b"/v1/rerank", "documents", ["x"] * 64, ["x"]),
+        (b"/v1/score", "text_2", ["x"] * 64, "x"),
+    ],
+)
+def test_a_field_twice_that_changes_what_a_request_costs_is_refused(
+    path: bytes, field: str, first: object, second: object
+) -> None:
+    body = b'{"model":"m","messages":[{"role":"user","content":"x"}],"documents":["x"]'
+    if field == "documents":
+        body = b'{"model":"m"'
+    twice = body + f',"{field}":{json.dumps(first)},"{field}":{json.dumps(second)}}}'.encode()
+    once = body + f',"{field}":{json.dumps(second)}}}'.encode()
+    read = dialect_of(path, names_anthropic=False).readers[path]
+    read(once)
+    with pytest.raises(BadInputError, match=f"{field}: the field appears more than once"):
+        read(twice)
 
 
 @pytest.mark.parametrize(

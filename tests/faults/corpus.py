@@ -254,7 +254,7 @@ PATHS = [
 
 PROTOCOLS = [
     Case("the h2 preface alone", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", (400, 505)),
-    Case("an h2 preface behind an upgrade", get(b"Host: gate", b"Upgrade: h2c", b"Connection: Upgrade") + b"PRI * HTTP/2.0\r\n\r\n"),
+    Case("an h2 preface behind an upgrade", get(b"Host: gate", b"Upgrade: h2c", b"Connection: Upgrade") + b"PRI * HTTP/2.0\r\n\r\n", served=1),
     Case("an upgrade to TLS", get(b"Host: gate", b"Upgrade: TLS/1.0", b"Connection: Upgrade")),
     Case("an upgrade of a POST", post(b"Upgrade: websocket", b"Connection: Upgrade", b"Content-Length: " + SIZE, body=BODY)),
     Case("HTTP/0.9", b"GET /v1/models\r\n", (400, 408)),

@@ -10,6 +10,7 @@ from gateway.stand import core_settings, gating
 from millgate.core.settings import LaneSettings
 from millgate.runtime.callers import CallerSettings, TenantRule
 from millgate.runtime.guesses import MOST_FAILURES
+from millgate.servers.http1 import ServerLimits
 
 KEY, OTHER, UPSTREAM = "hgk_planted-client-key", "hgk_other-client-key", "sk-planted-engine-key"
 LANES = ("interactive", "bulk")
@@ -21,6 +22,8 @@ GUARDED = CallerSettings(
     lanes=LANES,
 )
 TRUSTING = CallerSettings(tenants=GUARDED.tenants, lanes=LANES, trusted_peers=("127.0.0.0/8",))
+SMALL_BODIES = ServerLimits(body_bytes=500_000)
+LONG = chat().replace(b"{", b"{" + b" " * 300_000, 1)
 CORE = core_settings(lanes=[LaneSettings(name) for name in LANES])
 
 
@@ -35,6 +38,32 @@ def said(answer: Answer) -> tuple[int, bytes, list[str]]:
 
 def arrived(stand: Stand) -> dict[str, int]:
     return {lane.name: lane.arrived for lane in stand.snapshot.lanes if lane.arrived}
+
+
+def test_eight_greedy_connections_of_one_tenant_leave_another_one_unaffected() -> None:
+    """Each announces the largest body there may be and sends as much of it as is taken."""
+
+    async def body() -> None:
+        async with gating(callers=GUARDED, core=CORE, byte_budget=2_000_000, server=SMALL_BODIES) as stand:
+            budget = stand.gateway.server.budget
+            head = b"POST %b HTTP/1.1\r\nHost: gate\r\nContent-Type: application/json\r\n" % CHAT
+            head += b"Authorization: Bearer %b\r\nContent-Length: 500000\r\n\r\n" % KEY.encode()
+            greedy = [await stand.client() for _ in range(8)]
+            for client in greedy:
+                client.writer.write(head)
+            assert (await stand.ask(LONG, authorization=f"Bearer {OTHER}")).status == 200
+            for client in greedy:
+                client.writer.write(b" " * 499_999)
+            await until(lambda: budget.tenants.get("a", 0) >= 499_999)
+            answers = [await stand.ask(LONG, authorization=f"Bearer {OTHER}") for _ in range(8)]
+            assert [answer.status for answer in answers] == [200] * 8
+            assert budget.tenants["a"] <= 1_000_000
+            for client in greedy:
+                client.leave()
+            await until(lambda: budget.held_bytes == 0)
+            assert (budget.tenants, budget.peers) == ({}, {})
+
+    run(body())
 
 
 def test_every_caller_without_a_good_key_gets_the_same_answer_and_reaches_nothing() -> None:
@@ -180,11 +209,13 @@ def test_a_key_that_a_reload_takes_away_while_the_body_comes_is_refused_then() -
             payload = chat()
             client.writer.write(
                 b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-                b"authorization: Bearer %b\r\ncontent-length: %d\r\n\r\n" % (KEY.encode(), len(payload))
+                b"authorization: Bearer %b\r\ncontent-length: %d\r\n\r\n"
+                % (KEY.encode(), len(payload))
+                + payload[:1]
             )
             await until(lambda: stand.gateway.server.budget.held_bytes > 0)
             stand.gateway.door.entry.replace(CallerSettings(tenants=GUARDED.tenants[1:], lanes=LANES))
-            client.writer.write(payload)
+            client.writer.write(payload[1:])
             assert (await client.answer()).status == 401
             assert stand.engine.asked == []
 

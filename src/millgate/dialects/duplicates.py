@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from millgate.dialects.arrays import read_keys
 
-FIELDS = ("model", "stream", "max_tokens", "max_completion_tokens")
+FIELDS = ("model", "stream", "max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos", "n")
 
 # An escaped letter or underscore: no encoder writes one, but "mod\u0065l" is a second "model".
 _ESCAPED_LETTER = re.compile(rb"\\u00(?:5[fF]|[64][1-9a-fA-F]|[75][0-9aA])")

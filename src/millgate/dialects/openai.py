@@ -33,7 +33,7 @@ from millgate.dialects.contract import (
     StreamEvent,
     Usage,
 )
-from millgate.dialects.duplicates import COMMON
+from millgate.dialects.duplicates import COMMON, FIELDS, Guard
 from millgate.dialects.frames import Frames
 from millgate.dialects.media import measure
 from millgate.dialects.openai_bodies import (
@@ -51,6 +51,7 @@ from millgate.dialects.refusals import Refuser
 from millgate.dialects.sse import payload
 from millgate.dialects.token_counts import cached, count, find_cached, sane
 
+_COMPLETION_GUARD: Final = Guard((*FIELDS, "best_of", "prompt"))
 _FRAMES: Final = Frames(MOST_MESSAGES)
 # Every answer passes here, and the constructor of a named tuple is an interpreted function that takes twice as long.
 _new: Final = tuple.__new__
@@ -123,7 +124,7 @@ def _is_short(request: Chat) -> bool:
 
 
 def _read_completion(body: bytes) -> RequestFacts:
-    request = decode(COMPLETION, body)
+    request = decode(COMPLETION, body, _COMPLETION_GUARD)
     each = max(request.n or 1, request.best_of or 1)
     return RequestFacts(
         named_model(request.model),

@@ -5,7 +5,7 @@ clients ask `/v2/rerank`, and vLLM offers both without a version too.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from millgate.dialects.bodies import (
     LIMITS,
@@ -16,26 +16,32 @@ from millgate.dialects.bodies import (
     named_model,
 )
 from millgate.dialects.contract import BadInputError, Reader, RequestFacts, Usage
+from millgate.dialects.duplicates import Guard
 from millgate.dialects.media import measure
 from millgate.dialects.openai import OpenAI
 from millgate.dialects.pooling_bodies import EMBEDDING, RERANK, SCORE
 
+_GUARD: Final = Guard(
+    ("model", "input", "messages", "documents", "text_1", "text_2", "queries", "data_1", "data_2")
+)
+"""Whatever inputs are counted of: an engine that keeps the first of two lists would run the longer one."""
+
 
 def _read_embedding(body: bytes) -> RequestFacts:
-    request = decode(EMBEDDING, body)
+    request = decode(EMBEDDING, body, _GUARD)
     if bytes(request.messages) in {b"", b"null"} and not bytes(request.input):
         raise BadInputError(f"input: the field is required: {LIMITS['input']}", "input")
     return _facts(request.model, count_texts(bytes(request.input), "input", MOST_INPUTS), body)
 
 
 def _read_rerank(body: bytes) -> RequestFacts:
-    request = decode(RERANK, body)
+    request = decode(RERANK, body, _GUARD)
     return _facts(request.model, count_entries(request.documents, "documents", MOST_INPUTS), body)
 
 
 def _read_score(body: bytes) -> RequestFacts:
     """Count the pairs: one list is scored against one text, or two lists of one length entry by entry."""
-    request = decode(SCORE, body)
+    request = decode(SCORE, body, _GUARD)
     sides = (
         request.text_1,
         request.text_2,

@@ -57,7 +57,9 @@ class Gateway:
         self._fleet = Fleet(settings.engines, settings.upstream, self.driver, self._clock)
         self.door = HttpDoor(self.driver, self._fleet.routes, settings.door, Callers(settings.callers))
         budget = ByteBudget(settings.byte_budget)
-        self.server = HttpServer(self.door, limits=settings.server, budget=budget)
+        self.server = HttpServer(
+            self.door, limits=settings.server, budget=budget, tenant_of=self.door.entry.tenant
+        )
         self.line = self._open_line(budget)
         self.line_port = 0
         self.eyes = self._open_eyes()

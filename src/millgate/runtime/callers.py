@@ -117,16 +117,28 @@ class Callers:
                 self._drop(named, ())
             return _ANYBODY
         key, single = credential(named, fields)
-        rule = self._rule(key) if self.guarded else None
         believed = steers and self._believes(named, fields, peer)
-        if self._reads_keys and not single:
+        rule = self._recognised(key, named, believed=believed) if self.guarded else None
+        if (self._reads_keys and not single) or (self.guarded and rule is None):
             return None
-        if self.guarded and rule is None:
-            rule = self._vouched(named) if key is None and believed else None
-            if rule is None:
-                return None
         tenant = rule.name if rule is not None else self._open_tenant(key, named, now, believed=believed)
         return Caller(tenant, self._lane(rule, named, path, believed=believed, steers=steers))
+
+    def tenant(self, named: Named, fields: Sequence[tuple[bytes, bytes]], peer: str, now: float) -> str:
+        """Return the tenant that `identify` finds, empty for a caller that it does not let in; counts nothing."""
+        if self._plain:
+            return ""
+        key, single = credential(named, fields)
+        believed = _TENANT in named and self._believes(named, fields, peer)
+        if not self.guarded:
+            return self._open_tenant(key, named, now, believed=believed)
+        rule = self._recognised(key, named, believed=believed)
+        return rule.name if rule is not None and single else ""
+
+    def _recognised(self, key: bytes | None, named: Named, *, believed: bool) -> TenantRule | None:
+        """Return the tenant of this key; without a key the one that a believed field names."""
+        rule = self._rule(key)
+        return self._vouched(named) if rule is None and key is None and believed else rule
 
     def _rule(self, key: bytes | None) -> TenantRule | None:
         """Look a key up by its whole digest; the last comparison takes the same time wherever it fails."""

@@ -168,14 +168,15 @@ UPGRADES = [
         (400, 505),
     ),
     Case(
-        "upgrade to h2c",
-        _get(b"Host: test", b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AA"),
-    ),
-    Case(
         "upgrade to a web socket",
         _get(b"Host: test", b"Connection: upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Version: 13"),
     ),
-    Case("upgrade without connection", _get(b"Host: test", b"Upgrade: h2c")),
+    Case("upgrade without connection", _get(b"Host: test", b"Upgrade: websocket")),
+    Case(
+        "two upgrades",
+        _get(b"Host: test", b"Connection: upgrade", b"Upgrade: h2c", b"Upgrade: websocket"),
+    ),
+    Case("a choice of upgrades", _get(b"Host: test", b"Connection: upgrade", b"Upgrade: h2c, websocket")),
     Case("a TLS hello", bytes.fromhex("16030100c8010000c403037f5b")),
     Case("an SSH banner", b"SSH-2.0-OpenSSH_9.2\r\n"),
     Case("noise", bytes(range(128, 256))),

@@ -104,14 +104,14 @@ def test_bodies_being_received_and_held_share_one_budget() -> None:
             await until(lambda: stand.application.exchanges)
             assert budget.held_bytes == 600
             second = await stand.connect()
-            second.send(post(b"x" * 400)[:100])
-            await until(lambda: budget.held_bytes == 1000)
-            for request in (post(b"x"), chunked(b"x")):
+            second.send(post(b"x" * 150))
+            await until(lambda: budget.held_bytes == 750)
+            for request in (post(b"x"), chunked(b"x"), chunked(b"x", ending=b"")):
                 got = await stand.ask(request)
                 assert (got.status, got.headers["connection"]) == (503, "close")
             assert (await stand.ask(get(b"/", b"Expect: 200-ok"))).status == 417
             stand.application.exchanges[0].respond(200, [], b"")
-            assert budget.held_bytes == 400
+            assert budget.held_bytes == 150
             second.hang_up()
             await until(lambda: budget.held_bytes == 0)
 
@@ -139,6 +139,67 @@ def test_the_budget_is_whole_again_however_an_exchange_ends(ending: str) -> None
             await until(lambda: stand.server.budget.held_bytes == 0)
 
     run(body())
+
+
+def test_a_length_that_is_announced_takes_no_room_until_its_bytes_come() -> None:
+    async def body() -> None:
+        budget = ByteBudget(1000)
+        async with serving(budget=budget) as stand:
+            idle = [await stand.connect() for _ in range(8)]
+            for client in idle:
+                client.send(post(b"x" * 700)[:-699])
+            await until(lambda: budget.held_bytes == 8)
+            assert (await stand.ask(post(b"x" * 700))).status == 200
+            assert (await stand.ask(post(b"x" * 800))).status == 503
+            idle[0].send(b"x" * 699)
+            assert (await idle[0].answer()).status == 200
+
+    run(body())
+
+
+def test_bodies_that_outgrow_the_share_while_they_come_are_refused_and_make_room() -> None:
+    async def body() -> None:
+        budget = ByteBudget(1000)
+        async with serving(budget=budget) as stand:
+            first, second = await stand.connect(), await stand.connect()
+            for client in (first, second):
+                client.send(post(b"x" * 450)[:-250])
+            await until(lambda: budget.held_bytes == 400)
+            first.send(b"x" * 249)
+            await until(lambda: budget.held_bytes == 649)
+            second.send(b"x" * 249)
+            late = await second.answer()
+            assert (late.status, late.headers["connection"]) == (503, "close")
+            first.send(b"x")
+            assert (await first.answer()).status == 200
+
+    run(body())
+
+
+def test_a_tenant_alone_has_half_of_the_budget_and_the_next_one_finds_room() -> None:
+    budget = ByteBudget(1200)
+    greedy, other = budget.share("a", "10.0.0.1"), budget.share("b", "10.0.0.1")
+    assert not greedy.reserve(601)
+    assert [greedy.reserve(60) for _ in range(11)] == [True] * 10 + [False]
+    assert other.reserve(300)
+    assert not other.reserve(1)
+    assert budget.share("", "10.0.0.2").fits(225)
+    assert not budget.share("", "10.0.0.2").fits(226)
+    for share, size_bytes in ((greedy, 600), (other, 300)):
+        share.release(size_bytes)
+    assert (budget.held_bytes, budget.tenants, budget.peers) == (0, {}, {})
+
+
+def test_what_a_share_holds_counts_in_the_whole_and_the_other_way_round() -> None:
+    budget = ByteBudget(1000)
+    share = budget.share("a", "")
+    assert share.reserve(500)
+    assert budget.reserve(500)
+    assert not budget.reserve(1)
+    assert not share.reserve(1)
+    share.release(500)
+    budget.release(500)
+    assert budget.held_bytes == 0
 
 
 def test_a_budget_refuses_a_negative_limit() -> None:

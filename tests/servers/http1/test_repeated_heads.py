@@ -26,7 +26,7 @@ class Client:
     def __init__(self, *, forgetful: bool) -> None:
         self.application = Recorder()
         self.budget = ByteBudget()
-        self.intake = Intake(self.application, LIMITS, self.budget)
+        self.intake = Intake(self.application, LIMITS, lambda head: self.budget.share("", head.peer))
         self.forgetful = forgetful
         self.repeats = 0
         self.refused = False
@@ -63,7 +63,7 @@ class Client:
         ]
         if intake.whole:
             seen += [intake.head, intake.body, intake.keep_alive, intake.refusal, intake.reserved_bytes]
-            self.budget.release(intake.reserved_bytes)
+            intake.share.release(intake.reserved_bytes)
             intake.next()
         return seen
 

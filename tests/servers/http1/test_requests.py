@@ -32,6 +32,35 @@ def test_a_request_reaches_the_application_as_it_came() -> None:
     run(body())
 
 
+JAVA = (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABk")
+
+
+def test_the_offer_of_http2_that_javas_client_makes_is_answered_in_http11() -> None:
+    """Whole, in two reads, chunked, and one after the other on one connection."""
+
+    async def body() -> None:
+        async with serving() as stand:
+            client = await stand.connect()
+            for request in (get(b"/a", *JAVA), post(b"hello", *JAVA, target=b"/b")):
+                for cut in (len(request), 20, len(request) - 3):
+                    client.send(request[:cut])
+                    await asyncio.sleep(0.01)
+                    client.send(request[cut:])
+                    got = await client.answer()
+                    assert (got.status, "upgrade" in got.headers) == (200, False)
+            client.send(get(b"/c", *JAVA) + post(b"x", *JAVA) * 2 + get(b"/d"))
+            assert [(await client.answer()).body for _ in range(4)] == [
+                b"GET /c ", b"POST / x", b"POST / x", b"GET /d ",
+            ]  # fmt: skip
+            in_chunks = chunked(b"hel", b"lo").replace(b"Host: test", b"\r\n".join((b"Host: test", *JAVA)))
+            client.send(in_chunks)
+            assert (await client.answer()).body == b"POST / hello"
+            client.send(get(b"/last"))
+            assert (await client.answer()).body == b"GET /last "
+
+    run(body())
+
+
 def test_repeated_header_lines_are_told_apart_from_similar_ones() -> None:
     """The memory of header lines gives back the same pair for the same line, and no other."""
 

@@ -47,6 +47,11 @@ class Entry:
         refusal = dress(429, "too_many_failures", _TOO_MANY)
         return refusal._replace(headers=[*refusal.headers, (b"retry-after", b"%d" % ceil(wait_s))])
 
+    def tenant(self, head: Head) -> str:
+        """Return whose request this is by its head, empty where no tenants are told apart; counts nothing."""
+        named = head.named if head.named is not None else dict(reversed(head.headers))
+        return self.callers.tenant(named, head.headers, head.peer, self._time())
+
     def caller(self, head: Head) -> Caller | None:
         """Return who asks, None when a reload has taken the key away while the body came."""
         named = head.named if head.named is not None else dict(reversed(head.headers))

@@ -1,6 +1,6 @@
 """HTTP/1.1 on the server's side: framing, caps and deadlines; knows no gate."""
 
-from millgate.servers.http1.budget import ByteBudget
+from millgate.servers.http1.budget import ByteBudget, Share
 from millgate.servers.http1.contract import Application, Exchange, Head, Headers, Refusal
 from millgate.servers.http1.limits import ServerLimits
 from millgate.servers.http1.server import HttpServer
@@ -14,4 +14,5 @@ __all__ = [
     "HttpServer",
     "Refusal",
     "ServerLimits",
+    "Share",
 ]

@@ -12,7 +12,7 @@ from millgate.runtime.upstream.outbox import Outbox
 from millgate.runtime.upstream.sweep import Sweep
 from millgate.servers.http1.answers import CONTINUE, AnswerHeads
 from millgate.servers.http1.backlog import Backlog
-from millgate.servers.http1.budget import ByteBudget
+from millgate.servers.http1.budget import Share
 from millgate.servers.http1.contract import Application, Head, Refusal
 from millgate.servers.http1.exchange import HttpExchange
 from millgate.servers.http1.framing import UnacceptableError
@@ -35,7 +35,6 @@ class Owner(Protocol):
 
     application: Application
     limits: ServerLimits
-    budget: ByteBudget
     heads: AnswerHeads
     outbox: Outbox
     sweep: Sweep
@@ -47,6 +46,9 @@ class Owner(Protocol):
 
     def soon(self, callback: Callable[..., Any]) -> object:
         """Call back in the next iteration of the loop."""
+
+    def share_of(self, head: Head) -> Share:
+        """Return where the body behind this head is booked."""
 
     def admit(self, connection: "Connection") -> bool:
         """Take a new connection in; return whether it is within the cap."""
@@ -71,7 +73,7 @@ class Connection:
 
     def __init__(self, server: Owner) -> None:
         self._server = server
-        self._intake = Intake(server.application, server.limits, server.budget)
+        self._intake = Intake(server.application, server.limits, server.share_of)
         self._exchange: HttpExchange | None = None
         self._backlog = Backlog(server.limits)
         self._state = OPEN
@@ -172,7 +174,7 @@ class Connection:
 
     def release(self, exchange: HttpExchange) -> None:
         """Give back what this exchange's body has reserved; again is harmless."""
-        self._server.budget.release(exchange.reserved_bytes)
+        exchange.share.release(exchange.reserved_bytes)
         exchange.reserved_bytes = 0
 
     @property

@@ -53,12 +53,14 @@ class HttpExchange:
         "keep_alive",
         "may_chunk",
         "reserved_bytes",
+        "share",
         "started",
     )
 
     def __init__(self, connection: Line, intake: Intake) -> None:
         self._connection = connection
         self.head: Head = intake.head
+        self.share = intake.share
         self.reserved_bytes = intake.reserved_bytes
         self.keep_alive = intake.keep_alive
         self.may_chunk = intake.may_chunk

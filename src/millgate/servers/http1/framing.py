@@ -18,9 +18,12 @@ and a list of hosts, a path or userinfo would hide in them."""
 
 _HIGHEST_PORT: Final = 65535
 
+_IGNORED_UPGRADE: Final = b"h2c"
+"""Java's client offers HTTP/2 with every first request and takes an answer in HTTP/1.1 (RFC 9110 section 7.8)."""
+
 _VERSIONS: Final = frozenset((b"HTTP/1.1", b"HTTP/1.0"))
 
-_ONCE: Final = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
+_ONCE: Final = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect", b"upgrade"))
 """Headers that may stand once only, because servers disagree about which of two counts."""
 
 
@@ -50,7 +53,7 @@ def read_framing(
         raise UnacceptableError(400, "invalid_request", "exactly one valid Host header is required")
     if not _is_target(target):
         raise UnacceptableError(400, "invalid_request", "the request target must be a path in visible ASCII")
-    if b"upgrade" in named:
+    if named.get(b"upgrade", _IGNORED_UPGRADE).lower() != _IGNORED_UPGRADE:
         raise UnacceptableError(400, "invalid_request", "no protocol upgrade is offered here")
     chunked = b"transfer-encoding" in named and _chunked(version, named)
     length = named.get(b"content-length")

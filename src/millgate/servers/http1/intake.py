@@ -9,6 +9,7 @@ A head that repeats the connection's last one (see `repeats`) is not parsed agai
 length says where it ends; llhttp then sees that request not at all and waits where the one before has ended.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -16,7 +17,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from millgate.runtime.upstream.fields import HEAD_END, HeaderReader, stays_open
 from millgate.runtime.upstream.repeats import Notes
-from millgate.servers.http1.budget import ByteBudget
+from millgate.servers.http1.budget import ByteBudget, Share
 from millgate.servers.http1.chunks import ChunkHeads, body_too_large
 from millgate.servers.http1.contract import Application, Head, Refusal
 from millgate.servers.http1.framing import UnacceptableError, read_framing
@@ -27,7 +28,11 @@ IDLE: Final = 0
 HEAD: Final = 1
 BODY: Final = 2
 
+ShareOf = Callable[[Head], Share]
+"""Finds where the body behind a head is booked."""
+
 _READER: Final = HeaderReader()
+_NO_SHARE: Final = ByteBudget(0).share("", "")
 
 
 class EarlyRefusalError(Exception):
@@ -42,23 +47,24 @@ class Intake:
     """Reads what one client sends, request by request.
 
     When `feed` has returned with `whole`, the request is in `head`, `body`, `refusal` (the application's, of a
-    request without a body), `keep_alive`, `may_chunk` (False for HTTP/1.0) and `reserved_bytes` (of the budget);
-    `next` must be called before the next `feed`.
+    request without a body), `keep_alive`, `may_chunk` (False for HTTP/1.0) and `reserved_bytes` (of `share`, which is
+    the budget's for this head by `share_of`); `next` must be called before the next `feed`.
     """
 
     __slots__ = (
-        "_application", "_budget", "_chunked", "_chunks", "_gathered", "_headless", "_last", "_limits", "_parser",
-        "_parts", "_raw", "_repeated", "_size_left", "_tail", "body", "expects", "head", "keep_alive", "may_chunk",
+        "_application", "_chunked", "_chunks", "_gathered", "_headless", "_last", "_limits", "_parser",
+        "_parts", "_raw", "_repeated", "_share_of", "_size_left", "_tail", "body", "expects", "head", "keep_alive", "may_chunk",
         "on_body", "on_chunk_complete", "on_chunk_header", "on_headers_complete", "on_message_complete", "peer",
-        "phase", "refusal", "reserved_bytes", "whole", "wire_bytes",
+        "phase", "refusal", "reserved_bytes", "share", "whole", "wire_bytes",
     )  # fmt: skip
 
     head: Head
 
-    def __init__(self, application: Application, limits: ServerLimits, budget: ByteBudget) -> None:
+    def __init__(self, application: Application, limits: ServerLimits, share_of: ShareOf) -> None:
         self._application = application
         self._limits = limits
-        self._budget = budget
+        self._share_of = share_of
+        self.share = _NO_SHARE
         self._parts: list[bytes | None] = []
         self._headless: list[None] = []
         self.on_body = self._parts.append
@@ -97,7 +103,7 @@ class Intake:
 
     def release(self) -> None:
         """Give back what an unfinished body has reserved."""
-        self._budget.release(self.reserved_bytes)
+        self.share.release(self.reserved_bytes)
         self.reserved_bytes = 0
         self._raw.clear()
         self._gathered.clear()
@@ -185,12 +191,14 @@ class Intake:
         limits = self._limits
         if len(block) > limits.header_bytes:
             raise _header_too_large(self._limits)
-        self._parser.feed_data(fresh)
+        try:
+            self._parser.feed_data(fresh)
+        except HttpParserUpgrade:  # httptools would read no body behind it
+            self._parts.clear()
+            self._parser = _reading_anew(self, block)
         if self._headless:
             raise _bare_line_end()
-        lines, opening = _split_head(block, limits)
-        opening_bytes = len(lines[0])
-        del lines[0]
+        lines, opening, opening_bytes = _split_head(block, limits)
         self._open_request(opening, lines)
         if self.keep_alive and not self.expects:
             most_bytes = min(limits.field_bytes, limits.header_bytes)
@@ -201,9 +209,7 @@ class Intake:
     def _open_request(self, opening: list[bytes], lines: list[bytes]) -> None:
         method, target, version = opening
         fields = _READER.read(lines)
-        named = dict(fields)
-        if len(named) != len(fields):
-            named = dict(reversed(fields))  # the first of several counts
+        named = _by_name(fields)
         length, chunked, expects = read_framing(version, target, fields, named)
         self.may_chunk = version == b"HTTP/1.1"
         self.keep_alive = self.may_chunk and stays_open(fields, named)
@@ -215,6 +221,7 @@ class Intake:
             return
         if refusal is not None:
             raise EarlyRefusalError(refusal)
+        self.share = self._share_of(head)
         self._open_body(length, chunked=chunked)
         self.expects = expects
 
@@ -222,7 +229,8 @@ class Intake:
         if length is not None:
             if length > self._limits.body_bytes:
                 raise body_too_large(self._limits)
-            self._reserve(length)
+            if not self.share.fits(length):  # announced and not booked: a promise of bytes takes no room
+                raise _over_budget()
             self._size_left = length
         self._chunked = chunked
         if not self._repeated:
@@ -234,6 +242,7 @@ class Intake:
     def _feed_sized(self, data: bytes, begin: int) -> int:
         stop = begin + self._size_left
         piece = data[begin:stop]
+        self._reserve(len(piece))
         if not self._repeated:
             self._parts.clear()
             self._parser.feed_data(piece)
@@ -256,11 +265,7 @@ class Intake:
         self._parser.feed_data(piece)
         self.wire_bytes += len(piece)
         self._chunks.check(piece)
-        ended = None in parts
-        if ended:
-            del parts[parts.index(None) :]  # what follows is the body of another request
-        body = b"".join(filter(None, parts))
-        parts.clear()
+        body, ended = _take(parts)
         self._gathered += body
         if len(self._gathered) > self._limits.body_bytes:
             raise body_too_large(self._limits)
@@ -284,9 +289,32 @@ class Intake:
         self.phase = IDLE
 
     def _reserve(self, size_bytes: int) -> None:
-        if not self._budget.reserve(size_bytes):
+        if not self.share.reserve(size_bytes):
             raise _over_budget()
         self.reserved_bytes += size_bytes
+
+
+def _by_name(fields: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    named = dict(fields)
+    return named if len(named) == len(fields) else dict(reversed(fields))  # the first of several counts
+
+
+def _reading_anew(intake: "Intake", block: bytes) -> HttpRequestParser:
+    """Return a parser that has read this head as one without an upgrade; which to ignore is `read_framing`'s to say."""
+    parser = HttpRequestParser(intake)
+    lines = [line for line in block.split(b"\r\n") if not line.lower().startswith(b"upgrade:")]
+    parser.feed_data(b"\r\n".join(lines))
+    return parser
+
+
+def _take(parts: list[bytes | None]) -> tuple[bytes, bool]:
+    """Empty the pieces that llhttp has found; return those of the present body, and whether it has ended."""
+    ended = None in parts
+    if ended:
+        del parts[parts.index(None) :]  # what follows is the body of another request
+    body = b"".join(filter(None, parts))
+    parts.clear()
+    return body, ended
 
 
 def _skip_empty_lines(data: bytes, begin: int, tail: bytes) -> tuple[int, bytes]:
@@ -306,8 +334,8 @@ def _skip_empty_lines(data: bytes, begin: int, tail: bytes) -> tuple[int, bytes]
     return begin, b""
 
 
-def _split_head(block: bytes, limits: ServerLimits) -> tuple[list[bytes], list[bytes]]:
-    """Split a head into its lines and its first line into method, target and version; hold both to the caps."""
+def _split_head(block: bytes, limits: ServerLimits) -> tuple[list[bytes], list[bytes], int]:
+    """Return a head's fields, its first line's method, target and version, and that line's length, held to the caps."""
     lines = block[:-4].split(b"\r\n")
     if len(lines) > limits.fields + 1:
         raise UnacceptableError(431, "header_too_large", f"more than {limits.fields} header fields")
@@ -319,7 +347,7 @@ def _split_head(block: bytes, limits: ServerLimits) -> tuple[list[bytes], list[b
     if len(opening[1]) > limits.target_bytes:
         message = f"the request target is limited to {limits.target_bytes} bytes"
         raise UnacceptableError(414, "target_too_long", message)
-    return lines, opening
+    return lines[1:], opening, len(lines[0])
 
 
 def _bare_line_end() -> UnacceptableError:

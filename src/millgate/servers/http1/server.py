@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from millgate.runtime.upstream.outbox import Outbox
 from millgate.runtime.upstream.sweep import Sweep
 from millgate.servers.http1.answers import AnswerHeads
-from millgate.servers.http1.budget import ByteBudget
+from millgate.servers.http1.budget import ByteBudget, Share
 from millgate.servers.http1.connection import Connection
 from millgate.servers.http1.contract import Application, Head, Refusal
 from millgate.servers.http1.framing import UnacceptableError
@@ -27,6 +27,7 @@ class HttpServer:
     """Serves one application on one or more addresses; build it on the loop that runs it.
 
     `draining` makes every answer the last of its connection. The budget may be shared with other servers.
+    Bodies are booked on the tenant that `tenant_of` finds in their head, and on their peer.
     """
 
     def __init__(
@@ -35,10 +36,12 @@ class HttpServer:
         *,
         limits: ServerLimits | None = None,
         budget: ByteBudget | None = None,
+        tenant_of: Callable[[Head], str] | None = None,
     ) -> None:
         self.application = application
         self.limits = limits or ServerLimits()
         self.budget = budget or ByteBudget()
+        self._tenant_of = tenant_of
         self.heads = AnswerHeads()
         self.sweep = Sweep(self._check, self._forgive)
         self.draining = False
@@ -140,6 +143,11 @@ class HttpServer:
     def soon(self, callback: Callable[..., Any]) -> object:
         """Call back in the next iteration of the loop."""
         return self._loop.call_soon(callback)
+
+    def share_of(self, head: Head) -> Share:
+        """Return where the body behind this head is booked."""
+        tenant = "" if self._tenant_of is None else self._tenant_of(head)
+        return self.budget.share(tenant, head.peer)
 
     def admit(self, connection: Connection) -> bool:
         """Take a new connection in; return whether it is within the cap."""

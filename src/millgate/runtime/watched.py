@@ -107,11 +107,15 @@ class HealthCheck:
     # ---- looking
 
     def _look_in(self, delay_s: float) -> None:
+        """Look in so long, or sooner where that is arranged already: news must never postpone a look."""
         if self._timer is not None:
+            if self._timer.when() <= self._loop.time() + delay_s:
+                return
             self._timer.cancel()
         self._timer = self._loop.call_later(delay_s, self._look)
 
     def _look(self) -> None:
+        self._timer = None
         health, settings, alone = self.health, self.health.settings, self._alone()
         quick = alone and (health.in_doubt or health.stance is not Stance.UP)
         self._look_in(settings.quick_poll_s if quick else settings.poll_s)

@@ -43,6 +43,9 @@ class HealthCheck:
         self._driver = driver
         self._alone = alone
         self._told: EngineUp | EngineDown = EngineUp(engine)
+        self.on_turn: Callable[[Standing], None] | None = None
+        """Told when the engine has gone down, and when it is up again; a trial is neither."""
+        self._is_up = True
         self._running = False
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -147,6 +150,11 @@ class HealthCheck:
         if again or told != self._told:
             self._told = told
             self._driver.post(told)
+        is_up = health.stance is Stance.UP
+        if is_up is not self._is_up and health.stance is not Stance.TRIAL:
+            self._is_up = is_up
+            if self.on_turn is not None and self._running:
+                self.on_turn(self.standing)
 
 
 class _Page:

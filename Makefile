@@ -88,7 +88,7 @@ test-engines: packages fresh ## the gate before real engines that you have; docs
 bench: install ## CPU per request, chunk and yield beside HAProxy and nginx
 	@$(BIN)/python -m bench $(BENCH)
 
-soak: packages fresh ## a gate between users and engines that do everything wrong, for SECONDS=600 with SEED=1
+soak: packages fresh ## a gate between users and engines that do everything wrong, scene by scene, for SECONDS=600 with SEED=1
 	@PYTHONPATH=tests $(BIN)/python -m faults.stalled
 	@PYTHONPATH=tests $(BIN)/python -m faults.soak --seconds $(or $(SECONDS),600) --seed $(SEED)
 

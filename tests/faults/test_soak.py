@@ -13,8 +13,10 @@ from faults.soak.ledger import Entry, Ledger
 from faults.soak.report import as_json, as_table, growth
 from faults.soak.run import Soak
 from faults.soak.watch import Course
+from faults.soak_scenes import SCENES
 
 SECONDS = 20.0
+SCENE_SECONDS = 8.0
 WHOLE = Seen(200, "", whole=True, retry_after_s=0.0, kept=True)
 REFUSED = Seen(503, "too_late", whole=True, retry_after_s=1.0, kept=True)
 FAILED = Seen(502, "", whole=True, retry_after_s=0.0, kept=True)
@@ -32,6 +34,15 @@ def test_row_74_a_soak_in_every_fault_leaves_exact_accounts(tmp_path: Path) -> N
     assert {"good", "yielded/queue_full", "client_gone/held", "client_gone/decode"} <= report.outcomes.keys()
     assert {kind.partition("/")[0] for kind in report.outcomes} >= {"engine_failed", "client_gone"}
     assert json.loads(as_json(report))["sent"] == report.sent
+
+
+@pytest.mark.parametrize("name", ["one engine", "all engines dead", "hostile pages", "300 descriptors"])
+def test_a_scene_of_the_soak_leaves_exact_accounts_and_everything_at_rest(tmp_path: Path, name: str) -> None:
+    """Permits, queue, appointments, budget and descriptors are back to zero; dead engines were known as dead."""
+    report = asyncio.run(Soak(tmp_path, 1, SCENES[name]).run(SCENE_SECONDS))
+    assert not report.findings, as_table(report)
+    assert report.written == report.sent == sum(report.outcomes.values())
+    assert report.outcomes["good"]
 
 
 # ---- the accounts themselves: what they must notice

@@ -1,6 +1,9 @@
 """Notices: one line of a kind a minute, with how many there were."""
 
-from millgate.gateway.notices import MOST_KINDS, QUIET_S, Notices
+from collections.abc import Callable
+
+from millgate.gateway.notices import MOST_KINDS, MOST_TURNS, QUIET_S, EngineNotices, Notices
+from millgate.runtime.health import Stance, Standing
 
 
 class Written:
@@ -13,6 +16,8 @@ class Written:
 
     def warning(self, event: str, **fields: object) -> None:
         self.lines.append((event, fields))
+
+    info = warning
 
 
 def test_the_first_is_told_at_once_and_a_flood_is_one_line_a_minute() -> None:
@@ -48,3 +53,71 @@ def test_the_kinds_that_are_remembered_are_bounded() -> None:
     assert len(log.lines) == MOST_KINDS + 1, "still known"
     log.notices.unusable_usage("engine-0")
     assert len(log.lines) == MOST_KINDS + 2, "forgotten for the newest"
+
+
+def test_answers_that_time_out_are_a_line_a_minute_of_each_engine() -> None:
+    log = Written()
+    for _ in range(3):
+        log.notices.timeout("gpu-0")
+    log.notices.timeout("gpu-1")
+    assert log.lines == [
+        ("engine timeouts", {"engine": "gpu-0", "count": 1}),
+        ("engine timeouts", {"engine": "gpu-1", "count": 1}),
+    ]
+
+
+class Turning(Written):
+    """An engine whose every turn is told at the time at which the clock stands."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.put_off: list[tuple[float, Callable[[], None]]] = []
+        self.engines = EngineNotices(
+            self, lambda: self.now, lambda wait_s, call: self.put_off.append((wait_s, call))
+        )
+
+    def turn(self, stance: Stance, now: float, engine: str = "gpu-0") -> None:
+        self.now = now
+        why = "its health page does not answer: connect" if stance is Stance.DOWN else ""
+        self.engines.turned(Standing(engine, stance, now, why))
+
+
+def test_an_engine_that_goes_down_and_comes_up_is_a_line_each() -> None:
+    log = Turning()
+    log.turn(Stance.DOWN, 10.0)
+    log.turn(Stance.UP, 12.5)
+    assert log.lines == [
+        ("engine down", {"engine": "gpu-0", "why": "its health page does not answer: connect"}),
+        ("engine up", {"engine": "gpu-0", "down_s": 2.5}),
+    ]
+
+
+def test_an_engine_that_flutters_is_a_few_lines_and_the_last_one_is_how_it_stands() -> None:
+    log = Turning()
+    for turn in range(101):
+        log.turn(Stance.UP if turn % 2 else Stance.DOWN, turn * 0.1)
+    assert len(log.lines) == MOST_TURNS
+    ((wait_s, catch_up),) = log.put_off
+    log.now += wait_s
+    catch_up()
+    event, fields = log.lines[-1]
+    assert (event, fields["turns"]) == ("engine down", 101 - MOST_TURNS)
+    log.turn(Stance.UP, log.now + QUIET_S)
+    assert log.lines[-1][0] == "engine up"
+
+
+def test_an_engine_that_flutters_hides_no_other() -> None:
+    log = Turning()
+    for turn in range(20):
+        log.turn(Stance.UP if turn % 2 else Stance.DOWN, turn * 0.1)
+    log.turn(Stance.DOWN, 3.0, "gpu-1")
+    assert log.lines[-1][1]["engine"] == "gpu-1"
+
+
+def test_an_engine_that_is_again_what_was_said_of_it_last_is_no_line() -> None:
+    log = Turning()
+    for turn in range(MOST_TURNS + 2):
+        log.turn(Stance.UP if turn % 2 else Stance.DOWN, turn * 0.1)
+    ((_wait_s, catch_up),) = log.put_off
+    catch_up()
+    assert len(log.lines) == MOST_TURNS

@@ -65,6 +65,67 @@ def test_blocks_that_are_not_known_yet_are_unknown() -> None:
 
 
 @pytest.mark.parametrize(
+    ("blocks", "block_tokens"),
+    [
+        (b"-5", b"16"),
+        (b"0", b"16"),
+        (b"1", b"16"),
+        (b"-1000", b"-16"),
+        (b"1e3", b"16"),
+        (b"1_000", b"16"),
+        (b"9999999999", b"9999999999"),
+        (b"9" * 5000, b"16"),
+    ],
+)
+def test_a_size_of_the_kv_cache_that_no_engine_has_is_unknown(blocks: bytes, block_tokens: bytes) -> None:
+    """Believed, it would have every request refused as too large."""
+    page = b'vllm:num_requests_running 1\nvllm:cache_config_info{block_size="%b",num_gpu_blocks="%b"} 1\n'
+    assert read_gauges(page % (block_tokens, blocks)) == Gauges("vllm", running=1)
+
+
+def test_one_rank_with_an_absurd_size_makes_the_whole_cache_unknown() -> None:
+    odd = b'vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="-5"} 1.0\n'
+    assert read_gauges(VLLM).kv_tokens == 16_000
+    assert read_gauges(VLLM + odd).kv_tokens is None
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        b'{engine="0" ,model_name = "m", }',
+        b"{}",
+        b'{a="\\\\",b="\\"} 9"}',
+        b'{a="x y{z}"}',
+    ],
+)
+def test_labels_may_be_written_in_any_way_of_the_format(labels: bytes) -> None:
+    assert read_gauges(b"vllm:num_requests_running" + labels + b" 5\n").running == 5
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"{" + b"a" * 9_000 + b"} 1", b'{a="} 1', b"{a=b} 1", b'{a="b" 1', b'{"a"} 1', b'{a="b"}'],
+)
+def test_a_line_whose_labels_cannot_be_read_is_unknown_and_spoils_its_gauge_alone(line: bytes) -> None:
+    page = b"vllm:num_requests_waiting 4\nvllm:num_requests_running 3\nvllm:num_requests_running" + line
+    gauges = read_gauges(page)
+    assert (gauges.engine, gauges.running, gauges.waiting) == ("vllm", None, 4)
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        b'vllm:num_requests_running{engine="%d"} 1\n' * 2_000,
+        b"vllm:num_requests_running{" + b'a="",' * 1_000 + b"} 1\n",
+        b"vllm:num_requests_running " + b"1" * 10_000 + b"\n",
+    ],
+)
+def test_a_gauge_with_more_lines_bytes_or_labels_than_are_read_is_unknown(flood: bytes) -> None:
+    gauges = read_gauges(flood * 9 + b"vllm:num_requests_waiting 4\n")
+    assert (gauges.engine, gauges.running, gauges.waiting) == ("vllm", None, 4)
+
+
+@pytest.mark.parametrize(
     "page", [b"", b"<html>", b"\0" * 100, b"go_threads 5\n", b"x" * (MOST_PAGE_BYTES + 1)]
 )
 def test_a_page_of_something_else_is_unknown(page: bytes) -> None:

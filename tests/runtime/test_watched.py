@@ -165,3 +165,21 @@ def test_an_engine_that_comes_back_is_tried_with_one_request_while_the_others_go
                 await gateway.stop()
 
     run(body())
+
+
+def test_a_dead_last_engine_is_taken_out_while_requests_keep_failing_there() -> None:
+    """Each failure asks for a look; it must not postpone the look that the failure before it has asked for."""
+
+    async def body() -> None:
+        async with FakeUpstream(answer_slowly) as upstream, gate_before(upstream) as gateway:
+            upstream.desert()
+            asking = asyncio.ensure_future(keep_asking(gateway))
+            try:
+                await until(lambda: not gateway.driver.snapshot().engines[0].up)
+                assert not gateway.ready().ready
+                assert not asking.done(), "requests came all the time"
+            finally:
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+
+    run(body())

@@ -59,7 +59,7 @@ _NOTHING: Final = frozenset((b"", b"null", b'""', b"[]", b"{}"))
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
 _PROMPT_TOKENS: Final = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,8})[,}\s]')
 _OUTPUT_TOKENS: Final = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,8})[,}\s]')
-_USAGE_KEY: Final = b'"usage":'
+_USAGE_OPENING: Final = b'"usage":{'
 _ABORT: Final = re.compile(rb'"finish_reason"\s*:\s*"abort"')
 _OPENING_BRACE: Final = re.compile(rb"\s*\{")
 # Words that engines and OpenAI use where the code is not a number.
@@ -179,9 +179,9 @@ def _usage(usage: Counts | None) -> Usage | None:
 
 def _plain_usage(answer: bytes, start: int) -> Usage | None:
     """Return the usage that begins there as most engines write it, flat and without cached tokens; None for any other."""
-    if not answer.startswith(_USAGE_KEY, start):
+    if not answer.startswith(_USAGE_OPENING, start):
         return None
-    begin = start + len(_USAGE_KEY)
+    begin = start + len(_USAGE_OPENING) - 1
     end = answer.find(b"}", begin)
     if end < 0 or answer.find(b"{", begin + 1, end) >= 0 or answer.find(b'"cached_tokens"', begin) >= 0:
         return None

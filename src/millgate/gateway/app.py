@@ -211,6 +211,11 @@ class Gateway:
             await asyncio.sleep(_DRAIN_LOOK_S)
 
     @property
+    def fleet(self) -> Fleet:
+        """The engines, with their connections and what watches them."""
+        return self._fleet
+
+    @property
     def under_way(self) -> int:
         """How many requests and jobs are not over, over all doors."""
         return self._ongoing()

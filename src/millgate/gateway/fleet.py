@@ -1,5 +1,6 @@
 """The engines of a gateway: their connections and their watches, exchanged while requests run."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -64,6 +65,8 @@ class Fleet:
         self._clock = clock
         self._settings = settings
         self._started = False
+        self.on_turn: Callable[[Standing], None] | None = None
+        """Told when an engine has gone down, and when it is up again."""
         self._engines = {address.name: self._connect(address) for address in addresses}
         self._retired: list[_Engine] = []
 
@@ -131,9 +134,14 @@ class Fleet:
         settings = replace(HEALTH, target=None if page is None else base + page.encode())
         alone = partial(self._is_alone, name)
         check = HealthCheck(name, watch_pool, self._driver, self._clock, settings, alone)
+        check.on_turn = self._turned
         check.listen(pool)
         ways: Upstream = MeteredUpstream(pool, name, self._driver) if address.metered else pool
         return _Engine(address, pool, watch_pool, watch, check, ways)
+
+    def _turned(self, standing: Standing) -> None:
+        if self.on_turn is not None:
+            self.on_turn(standing)
 
     def _is_alone(self, name: str) -> bool:
         """Return whether no other engine takes work."""

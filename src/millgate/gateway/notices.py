@@ -1,16 +1,21 @@
 """What clients and engines do wrong, told to the log of the process: one line of a kind a minute, however many there are.
 
 A flood of garbage must not become a flood of lines. The kinds are the door's closed list of codes and the names of
-engines; nothing that anybody sent is in a line.
+engines; nothing that anybody sent is in a line. An engine that goes down, or comes up, is a line at once.
 """
 
+from collections import deque
 from collections.abc import Callable
 from math import inf
 from typing import Final, Protocol
 
+from millgate.runtime.health import Stance, Standing
+
 QUIET_S: Final = 60.0
 """After a line of a kind: long enough that a day of port scans is a page, short enough to see that it goes on."""
 MOST_KINDS: Final = 256
+MOST_TURNS: Final = 4
+"""Lines of one engine within `QUIET_S`: down and up, twice."""
 
 
 class WarningLog(Protocol):
@@ -18,6 +23,13 @@ class WarningLog(Protocol):
 
     def warning(self, event: str, **fields: object) -> None:
         """Say what somebody should look at."""
+
+
+class TurnLog(WarningLog, Protocol):
+    """Where good news goes too."""
+
+    def info(self, event: str, **fields: object) -> None:
+        """Say what the process does."""
 
 
 class Notices:
@@ -39,6 +51,10 @@ class Notices:
         """An engine did not say how many tokens an answer took, or said nonsense."""
         self._tell("answers without usable usage", "engine", engine)
 
+    def timeout(self, engine: str) -> None:
+        """An engine did not answer in time: its client got a 504, or a stream that breaks off."""
+        self._tell("engine timeouts", "engine", engine)
+
     def _tell(self, event: str, name: str, value: str) -> None:
         kind, now = (event, value), self._time()
         told_at, silent = self._last.get(kind, (-inf, 0))
@@ -50,3 +66,64 @@ class Notices:
             del self._last[next(iter(self._last))]
         self._last[kind] = now, 0
         self._log.warning(event, **{name: value}, count=silent + 1)
+
+
+class _Turns:
+    """What is known of one engine: when lines were written, how it stood in the last, and what has happened since."""
+
+    def __init__(self) -> None:
+        self.told_at: deque[float] = deque(maxlen=MOST_TURNS)
+        self.told = Stance.UP
+        self.untold = 0
+        self.is_late = False
+        self.standing: Standing | None = None
+        self.down_since = 0.0
+
+
+class EngineNotices:
+    """Writes one line when an engine goes down and one when it is up again.
+
+    Of an engine that turns more often than `MOST_TURNS` times in `QUIET_S` the next line waits until it may be written,
+    says how the engine stands then, and how often it turned in between. `later` is an event loop's `call_later`.
+    """
+
+    def __init__(
+        self, log: TurnLog, time: Callable[[], float], later: Callable[[float, Callable[[], None]], object]
+    ) -> None:
+        self._log = log
+        self._time = time
+        self._later = later
+        self._engines: dict[str, _Turns] = {}
+
+    def turned(self, standing: Standing) -> None:
+        """An engine has gone down, or is up again."""
+        turns = self._engines.setdefault(standing.name, _Turns())
+        if standing.stance is Stance.DOWN:
+            turns.down_since = standing.since
+        turns.standing = standing
+        turns.untold += 1
+        if not turns.is_late:
+            self._tell(turns)
+
+    def _tell(self, turns: _Turns) -> None:
+        """Write the line of how the engine stands, or put it off; nothing where that has been said."""
+        standing, now = turns.standing, self._time()
+        if standing is None or standing.stance is turns.told:
+            return
+        wait_s = turns.told_at[0] + QUIET_S - now if len(turns.told_at) == MOST_TURNS else 0.0
+        if wait_s > 0.0:
+            turns.is_late = True
+            self._later(wait_s, lambda: self._catch_up(turns))
+            return
+        between = {"turns": turns.untold} if turns.untold > 1 else {}
+        turns.told_at.append(now)
+        turns.told, turns.untold = standing.stance, 0
+        if standing.stance is Stance.UP:
+            down_s = round(standing.since - turns.down_since, 3)
+            self._log.info("engine up", engine=standing.name, down_s=down_s, **between)
+        else:
+            self._log.warning("engine down", engine=standing.name, why=standing.why, **between)
+
+    def _catch_up(self, turns: _Turns) -> None:
+        turns.is_late = False
+        self._tell(turns)

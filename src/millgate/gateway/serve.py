@@ -12,7 +12,7 @@ from typing import Any
 import uvloop
 
 from millgate.gateway.app import Gateway
-from millgate.gateway.notices import Notices
+from millgate.gateway.notices import EngineNotices, Notices
 from millgate.gateway.notify import Notifier
 from millgate.gateway.reload import Fetch, Reloader
 from millgate.gateway.settings import GatewaySettings
@@ -55,6 +55,9 @@ async def serve(
     gateway.door.lag.on_stall = lambda late_s: log.warning("the loop stood still", seconds=round(late_s, 3))
     notices = Notices(log, asyncio.get_running_loop().time)
     gateway.door.on_bad_request, gateway.door.on_unusable_usage = notices.bad_request, notices.unusable_usage
+    gateway.eyes.witness.on_timeout = notices.timeout
+    loop = asyncio.get_running_loop()
+    gateway.fleet.on_turn = EngineNotices(log, loop.time, loop.call_later).turned
     reloader = None if fetch is None else Reloader(gateway, fetch, log, notifier)
     try:
         await gateway.start()

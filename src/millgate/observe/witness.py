@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from millgate.core.decisions import Admit, Decision, Ended, Yield
 from millgate.core.events import Arrived, EngineProgress, Event, FirstToken
-from millgate.core.words import Outcome
+from millgate.core.words import FailureKind, Outcome
 from millgate.observe.attempt_log import AttemptLog
 from millgate.observe.refusals import Refusals
 from millgate.observe.ring import Facts, Kept, Ring, facts_of, place_in_facts
@@ -28,6 +28,7 @@ _PROGRESS: Final = EngineProgress
 _ADMIT: Final = Admit
 _ENDED: Final = Ended
 _YIELD: Final = Yield
+_TIMEOUT: Final = FailureKind.TIMEOUT
 _ATTEMPT: Final = place_in_facts("attempt")
 _TENANT: Final = place_in_facts("tenant")
 _LANE: Final = place_in_facts("lane")
@@ -43,6 +44,7 @@ class Witness:
 
     Everything kept is bounded by what is under way and by the parts' own bounds. Whoever wants to look at the core now
     and then is called from `on_beat`, with the core's time, about every tenth of a second in which anything happens.
+    `on_timeout` is told the engine of each attempt that ended because its engine did not answer in time.
     """
 
     __slots__ = (
@@ -61,6 +63,7 @@ class Witness:
         "_until",
         "first_lane",
         "on_beat",
+        "on_timeout",
     )
 
     def __init__(
@@ -76,6 +79,7 @@ class Witness:
         self._defer = defer
         self._awaits = False
         self.on_beat: list[Callable[[float], None]] = []
+        self.on_timeout: Callable[[str], None] | None = None
         self._ring = ring
         self._traffic = traffic
         self._refusals = refusals
@@ -195,6 +199,8 @@ class Witness:
         del self._arrivals[number]
         facts = _facts(arrival)
         if decision.engine is not None:
+            if decision.cause is _TIMEOUT and self.on_timeout is not None:
+                self.on_timeout(decision.engine)
             self._traffic.ended(facts[_TENANT], facts[_MODEL], decision, now)
         if self._heard:
             self._note_rest(decision, now)

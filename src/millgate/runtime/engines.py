@@ -136,8 +136,15 @@ class EngineWatch:
         self._arm()
 
     def _arm(self) -> None:
-        if self._due_timer is None and self._due:
-            self._due_timer = self._loop.call_later(max(0.001, self._due[0] - self._now()), self._look)
+        """Look when the first look is due, or sooner where that is arranged already."""
+        if not self._due:
+            return
+        delay_s = max(0.001, self._due[0] - self._now())
+        if self._due_timer is not None:
+            if self._due_timer.when() <= self._loop.time() + delay_s:
+                return
+            self._due_timer.cancel()
+        self._due_timer = self._loop.call_later(delay_s, self._look)
 
     def _look(self) -> None:
         self._due_timer = None

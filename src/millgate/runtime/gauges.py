@@ -1,8 +1,11 @@
 """What engines call their gauges, and how to read them out of a page of metrics.
 
 The mapping is data: one row per engine, each gauge named by a spec `metric` or `metric{label=value}` as the
-Kubernetes endpoint picker writes them. Reading is tolerant: what is missing, malformed, NaN or negative is
+Kubernetes endpoint picker writes them. Reading is tolerant: what is missing, malformed, NaN, negative or absurd is
 *unknown* (None), never an error, because a broken metrics page says nothing about an engine's health.
+
+An engine may also lie or be broken on purpose: a page is read in time that grows with its bytes, label by label and
+never back, and each gauge has a bound on the lines, the bytes and the labels that are read for it.
 """
 
 import math
@@ -13,10 +16,20 @@ from typing import NamedTuple
 MOST_PAGE_BYTES = 4 * 1024 * 1024
 """vLLM's page with one model is 60 KB; a page beyond this bound is not read."""
 
-# Series of one gauge that are added up: models x data-parallel ranks; an endless page must not cost endless time.
+# Lines that begin with the name of one gauge, for models x data-parallel ranks, and their bytes and labels in all; a
+# gauge with more is unknown. An endless page must not cost endless time: these bound it to some milliseconds a gauge.
 _MOST_SERIES = 1_024
+_MOST_SERIES_BYTES = 256 * 1024
+_MOST_SERIES_LABELS = 8 * 1024
+# vLLM's info line about its cache, the longest of those that are read, has thirty labels in 1.2 KB.
+_MOST_LINE_BYTES = 8 * 1024
 _MOST_COUNT = 1_000_000
-_LABEL = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+# No engine serves with a cache below the shortest context, and believed it would have every request refused as too
+# large. A billion tokens are some 70 TB with the smallest caches that there are.
+_FEWEST_KV_TOKENS, _MOST_KV_TOKENS = 256, 1_000_000_000
+_WHOLE_NUMBER = re.compile(rb"[0-9]{1,10}")
+# Possessive, and matched only where the label before has ended: nothing is ever looked at twice.
+_LABEL = re.compile(rb'[ \t]*+([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\]++|\\.)*+)"[ \t]*+,?+')
 
 
 class GaugeNames(NamedTuple):
@@ -115,17 +128,17 @@ def _share(page: bytes, specs: tuple[str, ...]) -> float | None:
 
 
 def _kv_tokens(page: bytes, spec: tuple[str, str, str] | None) -> int | None:
-    """Blocks times tokens per block, added over data-parallel ranks."""
+    """Blocks times tokens per block, added over data-parallel ranks; vLLM writes "None" until the cache has been sized."""
     if spec is None:
         return None
     metric, blocks, block_tokens = spec
     total = 0
     for labels, _ in _samples(page, metric.encode()):
-        try:
-            total += int(labels[blocks.encode()]) * int(labels[block_tokens.encode()])
-        except (KeyError, ValueError):
-            return None  # vLLM writes "None" until the cache has been sized
-    return total or None
+        sizes = [labels.get(name.encode(), b"") for name in (blocks, block_tokens)]
+        if not all(map(_WHOLE_NUMBER.fullmatch, sizes)):
+            return None
+        total += int(sizes[0]) * int(sizes[1])
+    return total if _FEWEST_KV_TOKENS <= total <= _MOST_KV_TOKENS else None
 
 
 def _values(page: bytes, spec: str) -> Iterator[float]:
@@ -138,20 +151,41 @@ def _values(page: bytes, spec: str) -> Iterator[float]:
 
 
 def _samples(page: bytes, metric: bytes) -> Iterator[tuple[dict[bytes, bytes], float]]:
-    """Yield labels and value of each sample line of one metric; a value that is no number comes as NaN."""
+    """Yield labels and value of each sample line of one metric.
+
+    A value that cannot be read comes as NaN; so does one more at the end where there were too many.
+    """
     needle, at = b"\n" + metric, 0
+    bytes_left, labels_left = _MOST_SERIES_BYTES, _MOST_SERIES_LABELS
     for _ in range(_MOST_SERIES):
         at = page.find(needle, at)
         if at < 0:
             return
-        start = at + len(needle)
-        end = page.find(b"\n", start)
-        line = page[start : end if end >= 0 else None]
-        at = start
-        if line[:1] not in {b"{", b" ", b"\t"}:
+        at += len(needle)
+        if page[at : at + 1] not in {b"{", b" ", b"\t"}:
             continue  # a longer name
-        labels, _, rest = line.rpartition(b"}")
-        yield dict(_LABEL.findall(labels)), _number(rest)
+        end = page.find(b"\n", at, at + _MOST_LINE_BYTES)
+        line = page[at : end if end >= 0 else at + _MOST_LINE_BYTES]
+        bytes_left -= len(line)
+        if bytes_left < 0 or (end < 0 and len(line) == _MOST_LINE_BYTES):
+            break
+        labels, value = _sample(line, labels_left)
+        labels_left -= len(labels)
+        yield dict(labels), value
+    yield {}, math.nan
+
+
+def _sample(line: bytes, most_labels: int) -> tuple[list[tuple[bytes, bytes]], float]:
+    """Read what stands behind a metric's name: labels in braces, perhaps, and a value."""
+    labels: list[tuple[bytes, bytes]] = []
+    if not line.startswith(b"{"):
+        return labels, _number(line)
+    at = 1
+    while len(labels) < most_labels and (label := _LABEL.match(line, at)):
+        labels.append((label[1], label[2]))
+        at = label.end()
+    rest = line[at:].lstrip(b" \t")
+    return labels, _number(rest[1:]) if rest.startswith(b"}") else math.nan
 
 
 def _number(text: bytes) -> float:

@@ -43,6 +43,9 @@ class HealthCheck:
         self._driver = driver
         self._alone = alone
         self._told: EngineUp | EngineDown = EngineUp(engine)
+        self.on_turn: Callable[[Standing], None] | None = None
+        """Told when the engine has gone down, and when it is up again; a trial is neither."""
+        self._is_up = True
         self._running = False
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -107,11 +110,15 @@ class HealthCheck:
     # ---- looking
 
     def _look_in(self, delay_s: float) -> None:
+        """Look in so long, or sooner where that is arranged already: news must never postpone a look."""
         if self._timer is not None:
+            if self._timer.when() <= self._loop.time() + delay_s:
+                return
             self._timer.cancel()
         self._timer = self._loop.call_later(delay_s, self._look)
 
     def _look(self) -> None:
+        self._timer = None
         health, settings, alone = self.health, self.health.settings, self._alone()
         quick = alone and (health.in_doubt or health.stance is not Stance.UP)
         self._look_in(settings.quick_poll_s if quick else settings.poll_s)
@@ -143,6 +150,11 @@ class HealthCheck:
         if again or told != self._told:
             self._told = told
             self._driver.post(told)
+        is_up = health.stance is Stance.UP
+        if is_up is not self._is_up and health.stance is not Stance.TRIAL:
+            self._is_up = is_up
+            if self.on_turn is not None and self._running:
+                self.on_turn(self.standing)
 
 
 class _Page:

@@ -21,6 +21,7 @@ WEATHER_S = 0.25
 """How long one fault of the network lasts."""
 
 TOKEN_GAP_S = 0.01
+_ODD_PAGES_SHARE = 0.5
 _MOST_TOKENS = 40
 _LARGE_SHARE = 0.03
 """Of polite streams are so large that they do not fit into the kernel's buffers of a client that does not read."""
@@ -157,7 +158,13 @@ OUTAGES: Sequence[str] = ("refuses", "resets new connections", "cuts all connect
 class Engine:
     """One engine of the soak, with its proxy and its own accounts."""
 
-    def __init__(self, cap: int, dice: random.Random) -> None:
+    def __init__(
+        self,
+        cap: int,
+        dice: random.Random,
+        more_faults: Mapping[str, Script] | None = None,
+        odd_pages: Sequence[bytes] = (),
+    ) -> None:
         self.upstream = FakeUpstream(self._answer, on_scrape=self._gauges)
         self.faults: Counter[str] = Counter()
         self.executed: list[tuple[str, str]] = []
@@ -165,6 +172,8 @@ class Engine:
         self.most = 0
         self.longest_above_s = 0.0
         self.above_s = 0.0
+        self._kinds = {**FAULTS, **(more_faults or {})}
+        self._odd_pages = odd_pages
         self._cap = cap
         self._dice = dice
         self._working = 0
@@ -174,15 +183,27 @@ class Engine:
         """Listen, and change the weather until the stack is left."""
         await stack.enter_async_context(self.upstream)
         self.proxy = await stack.enter_async_context(FaultProxy(self.upstream.port))
-        task = asyncio.create_task(self._change_weather())
-        stack.callback(task.cancel)
-        self._task = task
+        self._task = asyncio.create_task(self._change_weather())
+        stack.push_async_callback(self._end_weather)
 
-    async def calm(self) -> None:
-        """Let every fault be over, and cut what is open."""
+    async def _end_weather(self) -> None:
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
+
+    async def die(self) -> None:
+        """Cut every connection and take no new one."""
+        await self._end_weather()
+        await self.proxy.stop()
+
+    async def come_back(self) -> None:
+        """Listen where it was, and let the weather change again."""
+        await self.proxy.start()
+        self._task = asyncio.create_task(self._change_weather())
+
+    async def calm(self) -> None:
+        """Let every fault be over, and cut what is open."""
+        await self._end_weather()
         self.upstream.script = answers_politely(self._dice)
         self.proxy.heal()
         self.proxy.cut()
@@ -199,11 +220,11 @@ class Engine:
 
     def _choice(self) -> tuple[str, Script]:
         at = int(self._dice.random() / SHARE)
-        if at >= len(FAULTS):
+        if at >= len(self._kinds):
             return "answered", answers_politely(self._dice)
-        name = list(FAULTS)[at]
+        name = list(self._kinds)[at]
         self.faults[name] += 1
-        return name, FAULTS[name]
+        return name, self._kinds[name]
 
     def _begin(self) -> None:
         self._working += 1
@@ -226,8 +247,11 @@ class Engine:
     async def _gauges(self, line: Line) -> None:
         """Tell the gate the truth, mostly; sometimes nonsense or nothing."""
         page = b"vllm:num_requests_running %d\nvllm:num_requests_waiting 0\n" % self._working
-        odd = self._dice.choice((b"vllm:num_requests_running NaN\n", b"<html>", b"\xff" * 100, b""))
-        await line.send(answers.whole(odd if self._dice.random() < 10 * SHARE else page, 200, "text/plain"))
+        if self._odd_pages and self._dice.random() < _ODD_PAGES_SHARE:
+            page = self._dice.choice(self._odd_pages)
+        elif self._dice.random() < 10 * SHARE:
+            page = self._dice.choice((b"vllm:num_requests_running NaN\n", b"<html>", b"\xff" * 100, b""))
+        await line.send(answers.whole(page, 200, "text/plain"))
 
     async def _change_weather(self) -> None:
         names = [*WEATHER, *OUTAGES]

@@ -18,6 +18,7 @@ class Report(NamedTuple):
     were sent, `most_at_once` what each worked for at most, by their own count.
     """
 
+    scene: str
     seed: int
     seconds: float
     sent: int
@@ -61,7 +62,7 @@ def as_table(report: Report) -> str:
 
 
 def _accounts(report: Report) -> Iterator[str]:
-    yield f"seed {report.seed}, {report.seconds:g} s, {report.cpu_s:.1f} s of CPU"
+    yield f"{report.scene}: seed {report.seed}, {report.seconds:g} s, {report.cpu_s:.1f} s of CPU"
     yield f"{report.sent:>9} attempts sent, {report.unsure} of them perhaps not read by the gate"
     yield f"{report.written:>9} outcomes written, {sum(report.outcomes.values())} counted"
     yield f"{report.executed:>9} requests reached the engines"

@@ -2,23 +2,24 @@
 
 import asyncio
 import contextlib
+import json
 import random
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from faults.process import GateProcess
+from faults.soak.connection import Connection
 from faults.soak.engines import Engine
 from faults.soak.ledger import Ledger
 from faults.soak.report import Report, growth
 from faults.soak.users import User
 from faults.soak.watch import Course, Sample, Watch
+from faults.soak_scenes import SCENES, Outage, Scene
 
-ENGINES = 3
 CAP = 8
 """Of each engine."""
-USERS = 70
-"""With their pauses they ask for a little more than three engines can do: some are held, some refused."""
 
 _LEAVE_WITHIN_S = 45.0
 """The longest that a polite user waits for an answer, and some more."""
@@ -28,9 +29,15 @@ MOST_ABOVE_CAP_S = 0.3
 MOST_ABOVE_CAP_SHARE = 0.01
 """Of all the time: what was cut is still seen by the engine for a turn of its loop, and that is short."""
 
-_OWN_DESCRIPTORS = 2 + ENGINES
-"""The admin door's client, and the watch of each engine's gauges."""
+_OWN_DESCRIPTORS = 2
+"""The admin door's client, besides the watch of each engine's gauges."""
 _QUIET_WITHIN_S = 10.0
+_APPOINTMENTS_WITHIN_S = 75.0
+"""The longest hint, and how long after it a place still counts."""
+_TURNS_WITHIN_S = 4.0
+"""Within which time the gate must know that all engines are dead, or one is back: looks a second apart, and a margin."""
+MOST_STALL_S = 3.0
+"""What the loop may stand still at a time: this machine may be busy, but not for so long."""
 
 _SETTINGS = {
     "lanes.*.ttft_slo": "2s",
@@ -43,7 +50,7 @@ _SETTINGS = {
 }
 _AT_REST = (
     "millgate_held", "millgate_running", "millgate_engine_running", "millgate_engine_departing",
-    "millgate_engine_kv_tokens", "millgate_engine_prefill_tokens", "millgate_door_body_bytes",
+    "millgate_engine_kv_tokens", "millgate_engine_prefill_tokens", "millgate_door_body_bytes", "millgate_retry_places ",
 )  # fmt: skip
 """Gauges, by the beginning of their names, that must be zero when nobody asks."""
 
@@ -51,12 +58,17 @@ _AT_REST = (
 class Soak:
     """One gate, its engines, its users, and everything that is known of them."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, scene: Scene = SCENES["everything"]) -> None:
         self._seed = seed
+        self._scene = scene
         self._log = folder / "attempts.jsonl"
         self._errors = folder / "stderr.txt"
         self._ledger = Ledger()
-        self._engines = [Engine(CAP, random.Random(f"engine {n} of {seed}")) for n in range(ENGINES)]
+        self._own_descriptors = _OWN_DESCRIPTORS + scene.engines
+        self._engines = [
+            Engine(CAP, random.Random(f"engine {n} of {seed}"), scene.faults, scene.pages)
+            for n in range(scene.engines)
+        ]
         self._findings: list[str] = []
 
     async def run(self, seconds: float) -> Report:
@@ -69,26 +81,38 @@ class Soak:
                 watch = Watch(gate)
                 await self._load(gate, watch, seconds)
                 ended = await asyncio.to_thread(self._rest, gate)
-                courses = watch.courses(await _quiet(watch))
+                courses = watch.courses(await _quiet(watch, self._own_descriptors))
                 cpu_s = gate.cpu_s
             finally:
                 code = await asyncio.to_thread(gate.stop)
         self._findings += self._judge(gate, code, ended)
         self._findings += self._above_cap(seconds)
-        self._findings += growth(*courses, _OWN_DESCRIPTORS)
+        self._findings += growth(*courses, self._own_descriptors)
         return self._report(seconds, cpu_s, ended, courses)
 
     def _start(self) -> GateProcess:
         settings = {**_SETTINGS, "records.log_attempts": str(self._log)}
         urls = [engine.proxy.url for engine in self._engines]
-        return GateProcess(*urls, errors=self._errors, settings=settings, max_inflight=CAP)
+        return GateProcess(
+            *urls,
+            errors=self._errors,
+            settings=settings,
+            max_inflight=CAP,
+            open_files=self._scene.open_files,
+        )
 
     async def _load(self, gate: GateProcess, watch: Watch, seconds: float) -> None:
         """Let the users ask for so long, wait for their last answers, and let the engines' faults be over."""
         over = asyncio.Event()
-        users = [asyncio.create_task(self._user(gate, number).run(over)) for number in range(USERS)]
+        users = [
+            asyncio.create_task(self._user(gate, number).run(over)) for number in range(self._scene.users)
+        ]
+        others = [asyncio.create_task(_say_nothing(gate.port, over)) for _ in range(self._scene.idle_clients)]
+        if self._scene.outage is not None:
+            others.append(asyncio.create_task(self._die_and_come_back(gate, self._scene.outage, over)))
         await watch.run(seconds)
         over.set()
+        await asyncio.gather(*others)
         _done, late = await asyncio.wait(users, timeout=_LEAVE_WITHIN_S)
         for user in late:
             user.cancel()
@@ -98,6 +122,25 @@ class Soak:
             raise SystemExit(f"the gate has died: {gate.errors()}")
         for engine in self._engines:
             await engine.calm()
+
+    async def _die_and_come_back(self, gate: GateProcess, outage: Outage, over: asyncio.Event) -> None:
+        """Let all engines live and be dead in turn; the gate must know it, while its users go on asking."""
+        while not await _is_over(over, outage.alive_s):
+            for engine in self._engines:
+                await engine.die()
+            await self._become_ready(gate, 503)
+            await _is_over(over, outage.dead_s)
+            for engine in self._engines:
+                await engine.come_back()
+            await self._become_ready(gate, 200)
+
+    async def _become_ready(self, gate: GateProcess, status: int) -> None:
+        by = time.monotonic() + _TURNS_WITHIN_S
+        while (await asyncio.to_thread(gate.ask, "/readyz"))[0] != status:
+            if time.monotonic() > by:
+                self._findings.append(f"/readyz was not {status} within {_TURNS_WITHIN_S:g} s of a turn")
+                return
+            await asyncio.sleep(0.05)
 
     def _user(self, gate: GateProcess, number: int) -> User:
         dice = random.Random(f"user {number} of {self._seed}")
@@ -112,6 +155,9 @@ class Soak:
         except AssertionError as error:
             self._findings.append(str(error))
             return {}
+        by = time.monotonic() + _APPOINTMENTS_WITHIN_S
+        while gate.state()["retries"]["places"] and time.monotonic() < by:
+            time.sleep(0.1)
         page = gate.ask("/metrics")[1].decode()
         busy = [line for line in page.splitlines() if line.startswith(_AT_REST) and not line.endswith(" 0.0")]
         self._findings += [f"not at rest: {line}" for line in busy]
@@ -123,6 +169,7 @@ class Soak:
             yield f"the gate ended with {code}"
         if "Traceback" in gate.errors():
             yield gate.errors()[-3000:]
+        yield from _told(gate.errors())
         yield from self._ledger.compare(self._log, self._executed())
         written = len(self._log.read_bytes().splitlines())
         if written != sum(ended.values()):
@@ -152,6 +199,7 @@ class Soak:
         entries = self._ledger.entries.values()
         seen = self._ledger.matrix(self._log)
         return Report(
+            scene=self._scene.name,
             seed=self._seed,
             seconds=seconds,
             sent=len(entries),
@@ -173,11 +221,46 @@ class Soak:
         )
 
 
-async def _quiet(watch: Watch) -> Sample:
+def _told(errors: str) -> Iterator[str]:
+    """Yield what the gate's log says of itself that it must never have to say."""
+    for line in errors.splitlines():
+        if not line.startswith("{"):
+            continue
+        said = json.loads(line)
+        if said["event"] == "unexpected failure":
+            yield f"the gate says: {line}"
+        if said["event"] == "the loop stood still" and said["seconds"] > MOST_STALL_S:
+            yield f"the loop stood still for {said['seconds']} s"
+
+
+async def _is_over(over: asyncio.Event, within_s: float) -> bool:
+    """Wait for so long, or until it is over; return whether it is."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(over.wait(), within_s)
+    return over.is_set()
+
+
+async def _say_nothing(port: int, over: asyncio.Event) -> None:
+    """Be connected and silent, anew whenever the gate has had enough, until it is over."""
+    while not over.is_set():
+        connection = Connection()
+        with contextlib.suppress(ConnectionError):
+            await connection.connect(port)
+            hearing = asyncio.ensure_future(connection.more())
+            ending = asyncio.ensure_future(over.wait())
+            await asyncio.wait((hearing, ending), return_when=asyncio.FIRST_COMPLETED)
+            for task in (hearing, ending):
+                task.cancel()
+            await asyncio.gather(hearing, ending, return_exceptions=True)
+        connection.close()
+        await _is_over(over, 0.1)
+
+
+async def _quiet(watch: Watch, own_descriptors: int) -> Sample:
     """Return what the gate has when its connections are closed, or after a while what it then has."""
     for _ in range(int(_QUIET_WITHIN_S / 0.1)):
         sample = watch.look()
-        if sample.descriptors <= watch.samples[0].descriptors + _OWN_DESCRIPTORS:
+        if sample.descriptors <= watch.samples[0].descriptors + own_descriptors:
             break
         await asyncio.sleep(0.1)
     return sample

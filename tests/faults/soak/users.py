@@ -229,7 +229,9 @@ class User:
         for begin in range(0, len(data), 16):
             await connection.send(data[begin : begin + 16])
             await asyncio.sleep(0)
-        await self._hear(connection, name)
+        saw = await self._hear(connection, name)
+        if saw.status == 408:  # on a busy machine it takes longer than the gate waits, and is no attempt then
+            self._enter(name, saw, sure=False)
 
 
 BEHAVIOURS: Mapping[str, Callable[[User], Awaitable[None]]] = {

@@ -19,6 +19,7 @@ from millgate.runtime.upstream.chunk_lines import of_chunk
 from millgate.runtime.upstream.contract import AnswerHead
 from millgate.runtime.upstream.fields import HEAD_END, HeaderReader, Pair
 from millgate.runtime.upstream.repeats import Cut, Notes, cut_at_length
+from millgate.runtime.upstream.unfinished_head import UnfinishedHead
 
 _BARREN_BYTES: Final = 64 * 1024
 """How many bytes of a started answer may carry no body (trailers, chunk extensions) before it is refused."""
@@ -47,7 +48,7 @@ class AnswerReader:
         "_informational_limit",
         "_known",
         "_parser",
-        "_raw",
+        "_pieces",
         "_repeated",
         "_size_left",
         "head",
@@ -73,11 +74,12 @@ class AnswerReader:
         self._cut: Cut | None = None
         self._known: AnswerHead | None = None
         self._digits = b""
+        self._pieces = UnfinishedHead()
         self.clear()
 
     def clear(self) -> None:
         """Expect a new answer."""
-        self._raw = b""
+        self._pieces.clear()
         self._informational = 0
         self._barren_bytes = 0
         self._size_left = 0
@@ -200,18 +202,19 @@ class AnswerReader:
 
     def _feed_head(self, data: bytes, *, head_only: bool) -> None:
         self.touched = True
-        raw = self._raw + data
+        raw = self._pieces.joined(data, self._head_limit_bytes) if self._pieces else data
+        if not raw:
+            return
         while self.head is None:
             end = raw.find(HEAD_END)
             if end > self._head_limit_bytes or (end < 0 and len(raw) > self._head_limit_bytes):
                 raise ProtocolViolationError(f"answer head longer than {self._head_limit_bytes} bytes")
             if end < 0:
-                self._await_head(raw)
+                self._pieces.keep(raw)
                 return
             self._parser.feed_data(raw[: end + 4])
             self._read_head(raw[: end + 4], head_only=head_only)
             raw = raw[end + 4 :]
-        self._raw = b""
         self._at_chunk = self._chunked
         if head_only:
             self.parts.clear()
@@ -220,14 +223,6 @@ class AnswerReader:
             self._feed_body(raw)
         elif self.parts:
             self._look(raw)
-
-    def _await_head(self, raw: bytes) -> None:
-        """Keep the beginning of a head; refuse at once what cannot become one."""
-        if not raw.startswith(b"HTTP/1."[: len(raw)]):
-            raise ProtocolViolationError("answer does not begin with an HTTP/1 status line")
-        if raw.count(b"\n") != raw.count(b"\r\n"):
-            raise ProtocolViolationError("answer head with lines that do not end in CR LF")
-        self._raw = raw
 
     def _read_head(self, block: bytes, *, head_only: bool) -> None:
         lines = block[:-4].split(b"\r\n")

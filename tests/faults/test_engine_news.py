@@ -1,0 +1,41 @@
+"""What the log of the process says of engines: gone, back, and too slow."""
+
+import json
+
+from faults.asking import ask
+from faults.process import GateProcess, until
+from faults.starter import Starter
+from millgate.testing import FakeUpstream, Line
+
+
+def told(gate: GateProcess, event: str) -> list[dict[str, object]]:
+    """Return the lines of this event on stderr, less what differs each time."""
+    lines = [json.loads(line) for line in gate.errors().splitlines() if line.startswith("{")]
+    return [line for line in lines if line["event"] == event]
+
+
+def test_an_engine_that_goes_down_and_comes_up_again_is_one_line_each(start: Starter) -> None:
+    engine = FakeUpstream()
+    with engine:
+        gate = start(engine.url)
+        assert ask(gate).status == 200
+    until(lambda: told(gate, "engine down"))
+    assert gate.ask("/readyz")[0] == 503
+    with engine:
+        until(lambda: told(gate, "engine up"))
+        assert ask(gate).status == 200
+    (down,), (up,) = told(gate, "engine down"), told(gate, "engine up")
+    assert down["engine"] == up["engine"]
+    assert down["why"] == "its health page does not answer: connect"
+
+
+def test_answers_that_time_out_are_one_line(start: Starter) -> None:
+    async def stall(line: Line) -> None:
+        await line.stall()
+
+    with FakeUpstream(stall) as engine:
+        gate = start(engine.url, settings={"limits.first_event": "300ms"})
+        assert [ask(gate).status for _ in range(2)] == [504, 504]
+        until(lambda: told(gate, "engine timeouts"))
+        (line,) = told(gate, "engine timeouts")
+        assert line["count"] == 1

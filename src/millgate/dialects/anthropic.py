@@ -13,6 +13,7 @@ import msgspec
 from millgate.dialects.anthropic_bodies import ANSWER, ERROR, EVENT, REQUEST, Counts, Error, Event, Piece
 from millgate.dialects.bodies import ABSENT, decode, named_model
 from millgate.dialects.contract import (
+    UNREADABLE,
     EngineError,
     Family,
     FormReader,
@@ -20,6 +21,7 @@ from millgate.dialects.contract import (
     RequestFacts,
     StreamEvent,
     Usage,
+    in_one_line,
 )
 from millgate.dialects.media import measure
 from millgate.dialects.refusals import Refuser
@@ -112,7 +114,7 @@ class Anthropic:
             return StreamEvent(silent=True)
         try:
             said = EVENT.decode(data)
-        except (msgspec.DecodeError, RecursionError):
+        except UNREADABLE:
             return StreamEvent(content=True)
         return self._read(said, data)
 
@@ -141,7 +143,7 @@ class Anthropic:
         """Take the status from the error's type; put an error of another shape into this one."""
         try:
             error = ERROR.decode(bytes(said.error))
-        except (msgspec.DecodeError, RecursionError):
+        except UNREADABLE:
             error = Error()
         status = STATUS_OF_TYPE.get(error.type or "", 502)
         if said.type == "error":
@@ -155,7 +157,7 @@ class Anthropic:
         """
         try:
             return _usage(ANSWER.decode(answer).usage)
-        except (msgspec.DecodeError, RecursionError):
+        except UNREADABLE:
             pass
         start = max((found.start() for found in _USAGE.finditer(answer)), default=-1)
         return None if start < 0 else _usage_from(answer, start)
@@ -191,7 +193,7 @@ class Anthropic:
 
     def as_event(self, body: bytes) -> bytes:
         """Put an error body into an event of that name; the SDK raises for it."""
-        return b"event: error\ndata: " + body + b"\n\n"
+        return b"event: error\ndata: " + in_one_line(body) + b"\n\n"
 
     def with_usage(self, body: bytes) -> bytes:
         """Return the body as it is: usage comes unasked."""

@@ -7,11 +7,17 @@ to `transcript.text.done`, `speech.audio.delta` to `speech.audio.done`) or vLLM'
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
-import msgspec
-
 from millgate.dialects.audio_bodies import EVENT, SPEECH
 from millgate.dialects.bodies import LIMITS, MOST_MODEL_CHARS, decode, named_model
-from millgate.dialects.contract import BadInputError, FormReader, Reader, RequestFacts, StreamEvent, Usage
+from millgate.dialects.contract import (
+    UNREADABLE,
+    BadInputError,
+    FormReader,
+    Reader,
+    RequestFacts,
+    StreamEvent,
+    Usage,
+)
 from millgate.dialects.forms import read_form
 from millgate.dialects.openai import OpenAI
 from millgate.dialects.sse import payload
@@ -70,7 +76,7 @@ class Audio(OpenAI):
         """Read one whole event, of either kind of stream."""
         try:
             said = EVENT.decode(payload(event))
-        except (msgspec.DecodeError, RecursionError):
+        except UNREADABLE:
             return super().read_event(event)
         usage = said.usage
         if said.type.endswith(".delta"):

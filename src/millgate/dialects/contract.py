@@ -1,12 +1,17 @@
 """What every dialect offers the doors: one request read, one answer watched, one error dressed."""
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import ClassVar, Final, Literal, NamedTuple, Protocol
+
+import msgspec
 
 from millgate.dialects.refusals import Refuser
 
 MOST_TOKENS = 10_000_000
 """Above every context window sold; a larger number is a mistake or an attack on the meters."""
+
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding an engine's JSON may raise: it is malformed, its text is no UTF-8, or it is nested too deeply."""
 
 Family = Literal["openai", "anthropic"]
 """Whose column of the table of refusals a dialect speaks."""
@@ -153,3 +158,8 @@ class Dialect(Protocol):
 
     def with_usage(self, body: bytes) -> bytes:
         """Return this streaming request with usage asked for; only for bodies without `stream_options`."""
+
+
+def in_one_line(body: bytes) -> bytes:
+    """Return this JSON without raw line ends, which can only stand between its tokens: one `data:` field holds it."""
+    return body.replace(b"\r", b" ").replace(b"\n", b" ")

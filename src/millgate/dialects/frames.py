@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from millgate.dialects.arrays import FILLED
-from millgate.dialects.contract import RequestFacts
+from millgate.dialects.contract import UNREADABLE, RequestFacts
 
 # Bounds of what is remembered (INV-5), half a megabyte at most. Beyond them all is forgotten: a dozen programs are many.
 _MOST_FRAMES: Final = 256
@@ -52,7 +52,7 @@ class Frames:
             return None
         try:
             _ARRAY.decode(array)
-        except (msgspec.DecodeError, RecursionError):
+        except UNREADABLE:
             return None
         return frame[2]
 

@@ -25,6 +25,7 @@ from millgate.dialects.bodies import (
     twice,
 )
 from millgate.dialects.contract import (
+    UNREADABLE,
     EngineError,
     Family,
     FormReader,
@@ -32,6 +33,7 @@ from millgate.dialects.contract import (
     RequestFacts,
     StreamEvent,
     Usage,
+    in_one_line,
 )
 from millgate.dialects.duplicates import COMMON, FIELDS, Guard
 from millgate.dialects.frames import Frames
@@ -187,7 +189,7 @@ def _plain_usage(answer: bytes, start: int) -> Usage | None:
         return None
     try:
         return _usage(COUNTS.decode(answer[begin : end + 1]))
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
 
 
@@ -195,7 +197,7 @@ def status_of_error(error: bytes) -> int:
     """Take the status from an error object's code or its word; an error without either is a bad gateway."""
     try:
         said = ERROR_CODE.decode(error)
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         return 502
     if isinstance(said.code, int):
         return said.code if 400 <= said.code <= 599 else 502
@@ -227,7 +229,7 @@ class OpenAI:
             return StreamEvent(done=True)
         try:
             chunk = CHUNK.decode(data)
-        except (msgspec.DecodeError, RecursionError):
+        except UNREADABLE:
             return StreamEvent(content=True)
         if _says(chunk.error):
             return StreamEvent(error=EngineError(status_of_error(bytes(chunk.error)), data))
@@ -281,7 +283,7 @@ class OpenAI:
 
     def as_event(self, body: bytes) -> bytes:
         """Put an error body into a data event; the SDK raises for any event with an `error` in it."""
-        return b"data: " + body + b"\n\n"
+        return b"data: " + in_one_line(body) + b"\n\n"
 
     def with_usage(self, body: bytes) -> bytes:
         """Put `stream_options` first; the caller knows that the body is an object without that key."""

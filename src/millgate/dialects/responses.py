@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 import msgspec
 
 from millgate.dialects.bodies import decode, named_model
-from millgate.dialects.contract import EngineError, Reader, RequestFacts, StreamEvent, Usage
+from millgate.dialects.contract import UNREADABLE, EngineError, Reader, RequestFacts, StreamEvent, Usage
 from millgate.dialects.duplicates import Guard
 from millgate.dialects.media import measure
 from millgate.dialects.openai import OpenAI, status_of_error
@@ -83,7 +83,7 @@ class Responses(OpenAI):
             return StreamEvent(silent=True)
         try:
             said = EVENT.decode(data)
-        except (msgspec.DecodeError, RecursionError):
+        except UNREADABLE:
             return StreamEvent(content=True)
         if said.type.endswith(".delta"):
             return StreamEvent(content=True)
@@ -107,7 +107,7 @@ class Responses(OpenAI):
         source = nested if nested not in _NOTHING else flat
         try:
             error = ERROR.decode(source)
-        except (msgspec.DecodeError, RecursionError):
+        except UNREADABLE:
             error = Error()
         body = self.error(
             "server_error", str(error.code or "upstream_error"), error.message or "the engine failed"
@@ -118,7 +118,7 @@ class Responses(OpenAI):
         """Find the usage: by its place in a whole answer, else the last one in the text."""
         try:
             return _usage(ANSWER.decode(answer))
-        except (msgspec.DecodeError, RecursionError):
+        except UNREADABLE:
             pass
         start = max((found.start() for found in _USAGE.finditer(answer)), default=-1)
         if start < 0:
@@ -138,12 +138,13 @@ class Responses(OpenAI):
 
     def as_event(self, body: bytes) -> bytes:
         """Put an error body into an `error` event: its fields once as documented, once where the SDK looks."""
-        error = msgspec.json.decode(body)["error"]
+        said = msgspec.json.decode(body)["error"]
+        error = said if isinstance(said, dict) else {"message": str(said)}
         event = {
             "type": "error",
-            "code": error["code"],
-            "message": error["message"],
-            "param": error["param"],
+            "code": error.get("code"),
+            "message": error.get("message"),
+            "param": error.get("param"),
             "sequence_number": 0,
             "error": error,
         }

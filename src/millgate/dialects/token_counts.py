@@ -3,10 +3,9 @@
 import re
 from typing import Final
 
-import msgspec
 from msgspec import Raw
 
-from millgate.dialects.contract import MOST_TOKENS
+from millgate.dialects.contract import MOST_TOKENS, UNREADABLE
 from millgate.dialects.openai_bodies import PROMPT_DETAILS
 
 _CACHED: Final = re.compile(rb'"cached_tokens"\s*:\s*(\d{1,8})[,}\s]')
@@ -22,7 +21,7 @@ def cached(details: Raw) -> int | None:
         return None
     try:
         return sane(PROMPT_DETAILS.decode(details).cached_tokens)
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         return None
 
 

@@ -59,6 +59,10 @@ class _Page:
         del kind, sent, detail
         self._done(None)
 
+    def on_raised(self) -> None:
+        """Say that there is no page, unless saying so is what has failed."""
+        self._done(None)
+
 
 def scrape(upstream: Upstream, target: bytes, within_s: float, done: Callable[[bytes | None], None]) -> Call:
     """Fetch a metrics page; `done` is called once, with None when it did not come whole within `within_s`."""

@@ -91,3 +91,7 @@ class _Listener:
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
         """Hand it on."""
         self._receiver.on_failed(kind, sent, detail)
+
+    def on_raised(self) -> None:
+        """Hand it on."""
+        self._receiver.on_raised()

@@ -188,6 +188,10 @@ class _Page:
             refused = kind is FailureKind.CONNECT
             self._check.looked(f"its health page does not answer: {kind.value}", refused=refused)
 
+    def on_raised(self) -> None:
+        """Let the next look begin."""
+        self._check.page_over()
+
 
 class _Trial:
     """Stands before the receiver of the one request that is tried: its first bytes are its success.
@@ -209,6 +213,10 @@ class _Trial:
         """Note whether bytes will be a success."""
         self._answered = head.status < FAULTY
         self._receiver.on_head(head)
+
+    def on_raised(self) -> None:
+        """Hand it on."""
+        self._receiver.on_raised()
 
     def _first_data(self, data: bytes) -> None:
         self.on_data = self._receiver.on_data

@@ -93,6 +93,7 @@ class Receiver:
     data: list[bytes] = field(default_factory=list)
     ended: list[bool] = field(default_factory=list)
     failed: list[tuple[FailureKind, Sent, str]] = field(default_factory=list)
+    raised: int = 0
     on_any: Callable[[str], None] = lambda _what: None
 
     def on_head(self, head: AnswerHead) -> None:
@@ -117,6 +118,9 @@ class Receiver:
         assert not self.over
         self.failed.append((kind, sent, detail))
         self.on_any("failed")
+
+    def on_raised(self) -> None:
+        self.raised += 1
 
     @property
     def over(self) -> bool:

@@ -45,6 +45,9 @@ class Connector(Protocol):
     def abandon(self, call: "UpstreamCall") -> None:
         """Stop connecting for a call that has ended."""
 
+    def report(self, error: Exception) -> None:
+        """Report what a receiver has raised."""
+
 
 class UpstreamCall:
     """Implements `Call`: knows its connection once there is one, and ends exactly once."""
@@ -174,7 +177,11 @@ class UpstreamCall:
         if not self._done:
             if self._answered and self._ear is not None and self._ear.anxious:
                 self._ear.succeeded()
-            self._close().on_end(delimited=delimited)
+            receiver = self._close()
+            try:
+                receiver.on_end(delimited=delimited)
+            except Exception as error:  # noqa: BLE001 - whatever a receiver raises ends its attempt as failed
+                self.raised(receiver, error)
 
     def fail(self, kind: FailureKind, detail: str) -> None:
         """Tell the receiver that there will be no whole answer."""
@@ -182,7 +189,20 @@ class UpstreamCall:
             if self._ear is not None:
                 self._ear.failed(kind, self._heard_before)
             receiver = self._close()
-            receiver.on_failed(kind, self.sent, detail)
+            try:
+                receiver.on_failed(kind, self.sent, detail)
+            except Exception as error:  # noqa: BLE001 - as in `end`
+                self.raised(receiver, error)
+
+    def raised(self, receiver: Receiver, error: Exception) -> None:
+        """Report what this call's receiver has raised, and let it end what it is for; the caller has closed the connection."""
+        if not self._done:
+            self._close()
+        self._pool.report(error)
+        try:
+            receiver.on_raised()
+        except Exception as another:  # noqa: BLE001 - as in `end`
+            self._pool.report(another)
 
     def _close(self) -> Receiver:
         """Let go of everything, also of the receiver, which holds this call: no cycle is left to collect."""

@@ -163,11 +163,20 @@ class UpstreamConnection:
         """Do nothing, as with `pause_writing`."""
 
     def data_received(self, data: bytes) -> None:
-        """Read what came and deliver it."""
+        """Read what came and deliver it; whatever the receiver raises ends its call and this connection."""
         call = self.call
         if call is None:
             self.drop()  # an answer that nobody asked for: the connection cannot be trusted
             return
+        receiver = call.receiver
+        try:
+            self._read(call, data)
+        except Exception as error:  # noqa: BLE001 - as in `UpstreamCall.end`
+            if self.call is call:
+                self.drop()
+            call.raised(receiver, error)
+
+    def _read(self, call: UpstreamCall, data: bytes) -> None:
         self.stamp = self._clock.now
         reader = self._reader
         headed = reader.head is not None

@@ -41,6 +41,9 @@ class Receiver(Protocol):
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
         """The call has failed: CONNECT, TIMEOUT, BROKEN or PROTOCOL; `sent` is NONE or REQUEST."""
 
+    def on_raised(self) -> None:
+        """A callback of this receiver has raised: end what it is for as failed, however far it was; nothing else comes."""
+
 
 class Ear(Protocol):
     """Who listens to how an engine does, whatever it is asked: never to its bytes.

@@ -189,6 +189,11 @@ class UpstreamPool:
             connection.unwanted()
             connecting.stop()
 
+    def report(self, error: Exception) -> None:
+        """Report what a receiver has raised, once."""
+        context = {"message": "the receiver of an engine's answer failed", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(context)
+
     def keep(self, connection: UpstreamConnection) -> None:
         """Put an idle connection on the shelf, or close it when the shelf is full."""
         if len(self._kept) < self.settings.kept_connections:

@@ -39,6 +39,15 @@ def tell_failure(owner: Owner, kind: FailureKind) -> None:
     owner.exchange.respond(answer.status, answer.headers, answer.body)
 
 
+def tell_broken(owner: Owner) -> None:
+    """End the answer that our own code has failed on: a failure where nothing is sent, else a cut connection."""
+    owner.break_off()
+    if owner.exchange.started:
+        owner.exchange.abort()
+    else:
+        tell_failure(owner, FailureKind.BROKEN)
+
+
 class WholeAnswer:
     """Receives an answer that is not a stream: kept until it is whole or too long to keep, then passed on."""
 
@@ -109,6 +118,10 @@ class WholeAnswer:
             self._owner.unsent(kind)
         else:
             self._fail(kind, sent)
+
+    def on_raised(self) -> None:
+        """End it as failed."""
+        self._owner.broken()
 
     def _is_kind(self, kinds: tuple[bytes, ...]) -> bool:
         given = first(self._head.headers, b"content-type")

@@ -10,7 +10,7 @@ from millgate.dialects.contract import Dialect, RequestFacts, Usage
 from millgate.runtime.upstream import Call
 from millgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
 from millgate.servers.http.adornment import adornment, quota_pairs
-from millgate.servers.http.answers import WholeAnswer, tell_failure
+from millgate.servers.http.answers import WholeAnswer, tell_broken, tell_failure
 from millgate.servers.http.contract import SAID_NOTHING, Desk, EngineRoute, Said
 from millgate.servers.http.fields import Pairs
 from millgate.servers.http.fingerprint import ends, fingerprint
@@ -95,9 +95,7 @@ class Attempt:
         try:
             self._run(decision)
         except Exception:
-            # Whatever our own fault is, the client must not wait and the permit must not stay out for ever.
-            tell_failure(self, FailureKind.BROKEN)
-            self.failed(FailureKind.BROKEN, Sent.REQUEST)
+            self.broken()
             raise
 
     def _run(self, decision: Admit) -> None:
@@ -155,19 +153,23 @@ class Attempt:
         """Take it away from its engine and from its client."""
         if not self._close():
             return
-        self.break_off()
-        if self.exchange.started:
-            cut_off(self, FailureKind.BROKEN)
-        else:
-            self._refuse(Yield(self.number, decision.reason, decision.retry_after_s, retry=True))
-        self._desk.driver.post(Released(self.number))
+        try:
+            self.break_off()
+            if self.exchange.started:
+                cut_off(self, FailureKind.BROKEN)
+            else:
+                self._refuse(Yield(self.number, decision.reason, decision.retry_after_s, retry=True))
+        finally:
+            self._desk.driver.post(Released(self.number))
 
     def on_ended(self, decision: Ended) -> None:
         """Tell a client whose request no engine has had; else whoever caused the end has told it."""
         kind = self._unsent
         if kind is not None and decision.outcome is Outcome.ENGINE_FAILED and self._close():
-            tell_failure(self, kind)
-            self._desk.driver.post(Released(self.number))
+            try:
+                tell_failure(self, kind)
+            finally:
+                self._desk.driver.post(Released(self.number))
 
     def _refuse(self, decision: Yield) -> None:
         status, lines, body, close = self.dialect.refuser.refuse_in_lines(
@@ -218,6 +220,16 @@ class Attempt:
         if self._close():
             number = self.number
             self._desk.driver.post(Failed(number, kind, sent, *said), Released(number))
+
+    def broken(self) -> None:
+        """End as failed: whatever our own fault is, the client must not wait and the permit must come back."""
+        if self.over:
+            return
+        sent = Sent.BYTES if self.exchange.started else Sent.REQUEST
+        try:
+            tell_broken(self)
+        finally:
+            self.failed(FailureKind.BROKEN, sent)
 
     def stored(self, answer_id: str) -> None:
         """Let the door remember where the answer is kept."""

@@ -88,6 +88,9 @@ class Owner(Protocol):
     def failed(self, kind: FailureKind, sent: Sent, said: Said = SAID_NOTHING) -> None:
         """There is no whole answer; the client has been told."""
 
+    def broken(self) -> None:
+        """End as failed, wherever it stands: our own code has failed on the answer."""
+
     def stored(self, answer_id: str) -> None:
         """The engine keeps this answer under an id."""
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from millgate.dialects.contract import Dialect
+from millgate.dialects.contract import UNREADABLE, Dialect
 from millgate.runtime.upstream.fields import Lines
 from millgate.servers.http1.contract import Exchange, Head, Headers
 
@@ -48,9 +48,7 @@ class KeptAlive:
 
     def release(self) -> Exchange:
         """Stop, and return the exchange itself."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._heard = None
+        self._settle()
         return self._inner
 
     def _arm(self) -> None:
@@ -65,6 +63,13 @@ class KeptAlive:
             self._inner.start(200, (*_HEAD, *ids))
         self._inner.write(self._dialect.keep_alive)
         self._arm()
+
+    def _settle(self) -> None:
+        """Give no sign of life any more: the answer has begun, and a comment has no place inside of it."""
+        self._heard = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     # ---- the exchange
 
@@ -85,6 +90,7 @@ class KeptAlive:
 
     def respond(self, status: int, headers: Headers | Lines, body: bytes, *, close: bool = False) -> None:
         """Send a whole answer, or what is left of it when status 200 has been sent: an error event and a cut."""
+        self._settle()
         if self._early:
             self._fail(body)
         else:
@@ -92,6 +98,7 @@ class KeptAlive:
 
     def start(self, status: int, headers: Headers | Lines, *, length: int | None = None) -> None:
         """Send the head of a streamed answer, unless one has been sent that promises the same."""
+        self._settle()
         if not self._early:
             self._inner.start(status, headers, length=length)
         elif status != 200 or not _is_event_stream(headers):
@@ -109,6 +116,7 @@ class KeptAlive:
 
     def abort(self) -> None:
         """Cut the connection."""
+        self._settle()
         if not self._over:
             self._inner.abort()
 
@@ -136,6 +144,6 @@ def _is_error(body: bytes) -> bool:
     """Whether this is a JSON object with an `error` object in it, as all dialects write one."""
     try:
         error = _members.decode(body).get("error")
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         return False
     return error is not None and bytes(error).startswith(b"{")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import Dialect, Usage
 from millgate.runtime.upstream import Call
-from millgate.servers.http.answers import tell_failure
+from millgate.servers.http.answers import tell_broken, tell_failure
 from millgate.servers.http.contract import SAID_NOTHING, EngineRoute, Said
 from millgate.servers.http.fields import Pairs
 from millgate.servers.http1.contract import Exchange
@@ -85,6 +85,15 @@ class LightRequest:
         """Be over."""
         del kind, sent, said
         self._close()
+
+    def broken(self) -> None:
+        """Tell the client that there is no answer, or cut it off, and be over."""
+        if self._done is None:
+            return
+        try:
+            tell_broken(self)
+        finally:
+            self._close()
 
     def break_off(self) -> None:
         """Abort the call."""

@@ -156,6 +156,10 @@ class StreamAnswer:
         else:
             self._break(kind, sent)
 
+    def on_raised(self) -> None:
+        """End it as failed."""
+        self._owner.broken()
+
     # ---- event by event
 
     def _take(self, pieces: list[bytes]) -> bool:
@@ -185,6 +189,8 @@ class StreamAnswer:
         if surplus:
             self._owner.break_off()
             self._complete()
+        elif self._done:
+            self._report()
         return not surplus
 
     def _note(self, event: StreamEvent) -> None:
@@ -228,6 +234,10 @@ class StreamAnswer:
         if not self._started:
             self._start()
         self._exchange.finish()
+        self._report()
+
+    def _report(self) -> None:
+        """Report a whole answer, once its terminal event has been passed on: many clients close on it, before the last chunk."""
         seen = Usage(None, self.events)
         self._owner.finished(seen if self._usage is None else self._usage.after(seen))
 

@@ -94,6 +94,13 @@ class LineAttempt:
         """Post the payload to the engine."""
         if self._owner is None:
             return
+        try:
+            self._send(decision)
+        except Exception:
+            self._give_up(FailureKind.BROKEN)
+            raise
+
+    def _send(self, decision: Admit) -> None:
         desk = self._desk
         desk.started()
         self._route = route = desk.route(decision.legs[0].engine)
@@ -126,8 +133,10 @@ class LineAttempt:
         if owner is None:
             return
         self._abort()
-        owner.on_yielded(self._job, decision.retry_after_s)
-        self._desk.driver.post(Released(self.number))
+        try:
+            owner.on_yielded(self._job, decision.retry_after_s)
+        finally:
+            self._desk.driver.post(Released(self.number))
 
     def on_ended(self, decision: Ended) -> None:
         """Give up a job that no engine has had; else whoever caused the end has told the client."""
@@ -135,8 +144,10 @@ class LineAttempt:
             return
         owner = self._close()
         if owner is not None:
-            owner.on_failed(self._job, *_BACKEND)
-            self._desk.driver.post(Released(self.number))
+            try:
+                owner.on_failed(self._job, *_BACKEND)
+            finally:
+                self._desk.driver.post(Released(self.number))
 
     # ---- what the engine says
 
@@ -191,6 +202,10 @@ class LineAttempt:
         else:
             self._give_up(kind, sent)
 
+    def on_raised(self) -> None:
+        """Give it up: our own code has failed on the answer."""
+        self._give_up(FailureKind.BROKEN)
+
     # ---- what the client does
 
     def gone(self) -> None:
@@ -211,8 +226,10 @@ class LineAttempt:
         if owner is None:
             return
         # First the frame, then the release: inside it the job still counts itself, as the published daemon's does.
-        owner.on_done(self._job, self._elapsed_ms(), result, self._answer_kind)
-        self._desk.driver.post(Finished(self.number, *(usage or ())), Released(self.number))
+        try:
+            owner.on_done(self._job, self._elapsed_ms(), result, self._answer_kind)
+        finally:
+            self._desk.driver.post(Finished(self.number, *(usage or ())), Released(self.number))
 
     def _refused_by_engine(self) -> None:
         """An engine that is full itself is a yield too: the job may come back."""
@@ -221,16 +238,20 @@ class LineAttempt:
             return
         self._desk.refused()
         hint_s = self._hint_s or FAILURES[FailureKind.REFUSED].retry_after_s or 1.0
-        owner.on_yielded(self._job, hint_s)
-        self._report(Failed(self.number, FailureKind.REFUSED, Sent.REQUEST, self._hint_s))
+        try:
+            owner.on_yielded(self._job, hint_s)
+        finally:
+            self._report(Failed(self.number, FailureKind.REFUSED, Sent.REQUEST, self._hint_s))
 
     def _give_up(self, kind: FailureKind, sent: Sent = Sent.REQUEST) -> None:
         owner = self._close()
         if owner is None:
             return
         self._abort()
-        owner.on_failed(self._job, *_BACKEND)
-        self._report(Failed(self.number, kind, sent))
+        try:
+            owner.on_failed(self._job, *_BACKEND)
+        finally:
+            self._report(Failed(self.number, kind, sent))
 
     def _report(self, failed: Failed) -> None:
         self._desk.driver.post(failed, Released(self.number))

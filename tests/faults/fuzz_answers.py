@@ -41,7 +41,22 @@ _RESPONSE = (
 _EMBEDDING = (
     b'{"object":"list","data":[{"index":0,"embedding":[0.1]}],"usage":{"prompt_tokens":5,"total_tokens":5}}'
 )
+_DEEP = b'{"id":"a","choices":[],"usage":{"x":%b}}' % (b"[" * 3000 + b"]" * 3000)
+_NO_TEXT = b'{"id":"resp_\xff","status":"completed","usage":{"input_tokens":5,"output_tokens":2}}'
+HOSTILE: Sequence[bytes] = [
+    answers.whole(_DEEP),
+    answers.whole(_NO_TEXT),
+    *(
+        STREAM + answers.chunks(b"data: %b\n\n" % body, answers.DONE) + answers.LAST_CHUNK
+        for body in (_DEEP, _NO_TEXT)
+    ),
+    STREAM + answers.chunks(_RESPONSE.replace(b"resp_1", b"resp_\xff")) + answers.LAST_CHUNK,
+    STREAM + answers.chunks(answers.stream("a") + answers.stream("b")) + answers.LAST_CHUNK,
+    answers.whole(answers.completion("mine")) + STRAY,
+]
+"""Well framed, so that it is read to the end."""
 SEEDS: Sequence[bytes] = [
+    *HOSTILE,
     answers.whole(answers.completion("h\u00e9llo")),
     answers.whole(_EMBEDDING),
     answers.whole(b'{"id":"resp_1","status":"completed","usage":{"input_tokens":5,"output_tokens":2}}'),

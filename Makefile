@@ -92,7 +92,7 @@ soak: packages fresh ## a gate between users and engines that do everything wron
 	@PYTHONPATH=tests $(BIN)/python -m faults.stalled
 	@PYTHONPATH=tests $(BIN)/python -m faults.soak --seconds $(or $(SECONDS),600) --seed $(SEED)
 
-fuzz: packages fresh ## mutated requests against a gate, for SECONDS=300 with SEED=1; what does harm is kept in build/fuzz
+fuzz: packages fresh ## mutated requests, then mutated answers of an engine, for SECONDS=300 with SEED=1; what does harm is kept in build/fuzz
 	@PYTHONPATH=tests $(BIN)/python -m faults.fuzz --seconds $(or $(SECONDS),300) --seed $(SEED)
 
 validate: install ## the simulator against closed forms; some minutes on every processor

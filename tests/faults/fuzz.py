@@ -1,4 +1,4 @@
-"""Mutated requests against the real gateway until the time is over: it must not crash, hang, leak or execute twice.
+"""Mutated requests, then mutated answers, against the real gateway: it must not crash, hang, leak or execute twice.
 
     make fuzz [SECONDS=300] [SEED=1]
 
@@ -18,10 +18,14 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from faults import corpus
+from faults.findings import Finding, save
+from faults.fuzz_answers import AnswerRun, go_on, keeps_places
+from faults.mutation import mutated
 from faults.process import GateProcess, until
 from faults.talk import Talk
 from millgate.testing import FakeUpstream
@@ -67,30 +71,6 @@ TOKENS: Sequence[bytes] = (
     b"Connection: close\r\n", b"Connection: upgrade\r\nUpgrade: h2c\r\n", b"Expect: 100-continue\r\n", b"HTTP/1.1", b"HTTP/1.0", b"chunked",
     b"Content-Type: application/json\r\n", b"GET /v1/models HTTP/1.1\r\nHost: gate\r\n\r\n", corpus.SMUGGLED, b"5\r\nhello\r\n", b"{}", b"a" * 300,
 )  # fmt: skip
-
-
-def mutated(seed: bytes, dice: random.Random) -> bytes:
-    """Return the payload after one to five changes."""
-    data = bytearray(seed)
-    for _ in range(dice.randint(1, 5)):
-        at = dice.randint(0, len(data))
-        match dice.randrange(7):
-            case 0:
-                data[at:at] = dice.choice(TOKENS)
-            case 1:
-                del data[at : at + dice.randint(1, 8)]
-            case 2 if data:
-                data[min(at, len(data) - 1)] = dice.randrange(256)
-            case 3:
-                data[at:at] = data[at : at + dice.randint(1, 60)]
-            case 4:
-                other = dice.choice(SEEDS)
-                data[at:] = other[dice.randint(0, len(other)) :]
-            case 5:
-                data += dice.choice(SEEDS)
-            case _:
-                del data[at:]
-    return bytes(data[:60_000])
 
 
 # ---- the second reading
@@ -158,13 +138,6 @@ def _chunked_body(data: bytes, at: int) -> tuple[bytes, int] | None:
 # ---- the run
 
 
-class Finding(NamedTuple):
-    """What must not be, and the payloads of which one, or all together, did it; none for a leak over the whole run."""
-
-    text: str
-    payloads: Sequence[bytes] = ()
-
-
 class Run:
     """One gateway under fire; `findings` are what must not be."""
 
@@ -179,7 +152,7 @@ class Run:
 
     def batch(self) -> None:
         """Send one batch and look at what came of it."""
-        payloads = [mutated(self._dice.choice(SEEDS), self._dice) for _ in range(BATCH)]
+        payloads = [mutated(self._dice.choice(SEEDS), self._dice, SEEDS, TOKENS) for _ in range(BATCH)]
         self._upstream.received.clear()
         with contextlib.suppress(
             ConnectionError
@@ -273,29 +246,55 @@ def main() -> int:
     asked = parser.parse_args()
     sys.stdout.write(f"seed {asked.seed}\n")
     sys.stdout.flush()
-    with FakeUpstream() as upstream, tempfile.TemporaryDirectory() as directory:
-        gate = GateProcess(upstream.url, errors=Path(directory) / "stderr.txt")
-        try:
-            run = _fuzz(gate, upstream, asked.seconds, asked.seed)
-        finally:
-            gate.stop()
-    _show(run, asked.seed)
-    save(run.findings, asked.save, asked.seed)
-    return 1 if run.findings else 0
+    findings: list[Finding] = []
+    with tempfile.TemporaryDirectory() as directory:
+        for fuzz in (_fuzz, _fuzz_answers):
+            with FakeUpstream() as upstream:
+                gate = GateProcess(
+                    upstream.url, errors=Path(directory) / f"{fuzz.__name__}.txt", max_inflight=BATCH
+                )
+                try:
+                    run = fuzz(gate, upstream, asked.seconds / 2, asked.seed)
+                finally:
+                    gate.stop()
+            _show(run, asked.seed)
+            findings += run.findings
+    save(findings, asked.save, asked.seed)
+    return 1 if findings else 0
 
 
 def _fuzz(gate: GateProcess, upstream: FakeUpstream, seconds: float, seed: int) -> Run:
+    """Send mutated requests."""
     run = Run(gate, upstream, random.Random(seed))
     until_s = time.monotonic() + seconds
     _go_on(run, lambda: run.sent < WARM_BATCHES * BATCH)
-    upstream.on_loop(upstream.cut)
+    _hold(gate, upstream, run, partial(_go_on, run, lambda: time.monotonic() < until_s))
+    return run
+
+
+def _fuzz_answers(gate: GateProcess, upstream: FakeUpstream, seconds: float, seed: int) -> AnswerRun:
+    """Give mutated answers."""
+    run = AnswerRun(gate, upstream, random.Random(seed))
+    until_s = time.monotonic() + seconds
+    go_on(run, time.monotonic() + seconds / 3)
+    _hold(gate, upstream, run, partial(go_on, run, until_s))
     if gate.alive:
-        descriptors, resident_bytes = gate.descriptors, gate.resident_bytes
-        _go_on(run, lambda: time.monotonic() < until_s)
+        run.findings += keeps_places(gate)
+    return run
+
+
+def _hold(
+    gate: GateProcess, upstream: FakeUpstream, run: Run | AnswerRun, burden: Callable[[], None]
+) -> None:
+    """Hold the gate after the rest of the run against what it was when it was warm."""
+    upstream.on_loop(upstream.cut)
+    if not gate.alive:
+        return
+    descriptors, resident_bytes = gate.descriptors, gate.resident_bytes
+    burden()
     if gate.alive:
         upstream.on_loop(upstream.cut)
         run.findings += _leaks(gate, descriptors, resident_bytes)
-    return run
 
 
 def _go_on(run: Run, more: Callable[[], bool]) -> None:
@@ -315,20 +314,11 @@ def _leaks(gate: GateProcess, descriptors: int, resident_bytes: int) -> Iterator
         yield Finding(f"memory has grown by {grown / 1e6:.1f} MB")
 
 
-def _show(run: Run, seed: int) -> None:
+def _show(run: Run | AnswerRun, seed: int) -> None:
     answers = dict(run.statuses.most_common())
     sys.stdout.write(f"seed {seed}: {run.sent} payloads, {len(run.findings)} findings, answers {answers}\n")
     for finding in run.findings:
         sys.stdout.write(finding.text + "\n")
-
-
-def save(findings: Sequence[Finding], folder: Path, seed: int) -> None:
-    """Write the payloads of each finding into files of their own, and say where."""
-    for number, finding in enumerate(findings, 1):
-        folder.mkdir(parents=True, exist_ok=True)
-        for place, payload in enumerate(finding.payloads, 1):
-            (folder / f"seed-{seed}-finding-{number}-{place:02d}.bin").write_bytes(payload)
-        sys.stdout.write(f"saved {len(finding.payloads)} as {folder}/seed-{seed}-finding-{number}-*.bin\n")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ import random
 from pathlib import Path
 
 from faults import corpus
-from faults.fuzz import BATCH, Run, save, strictly_readable
+from faults.findings import save
+from faults.fuzz import BATCH, Run, strictly_readable
+from faults.fuzz_answers import BATCH as ANSWERS, AnswerRun
 from faults.process import GateProcess
 from faults.starter import Starter
 from millgate.testing import FakeUpstream
@@ -16,6 +18,27 @@ def test_two_batches_do_no_harm(start: Starter, upstream: FakeUpstream) -> None:
     run.batch()
     assert (run.sent, run.findings) == (2 * BATCH, [])
     assert run.statuses["400"] > 0
+
+
+def test_a_batch_of_mutated_answers_does_no_harm(start: Starter, upstream: FakeUpstream) -> None:
+    run = AnswerRun(start(upstream.url, max_inflight=ANSWERS), upstream, random.Random(1))
+    run.batch()
+    assert (run.sent, run.findings) == (ANSWERS, [])
+    assert run.statuses["502"] > 0
+    assert run.statuses["200"] > 0
+
+
+def test_the_answers_that_killed_the_gateway_are_kept(upstream: FakeUpstream, tmp_path: Path) -> None:
+    gate = GateProcess(upstream.url, errors=tmp_path / "stderr.txt")
+    run = AnswerRun(gate, upstream, random.Random(1))
+    run.batch()
+    gate.process.kill()
+    gate.process.wait()
+    run.account()
+    gate.stop()
+    assert run.is_over
+    assert run.findings[-1].text.startswith("the gate has died")
+    assert run.findings[-1].payloads
 
 
 def test_what_was_sent_when_the_gateway_died_is_saved(upstream: FakeUpstream, tmp_path: Path) -> None:

@@ -8,12 +8,17 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from msgspec import Raw
+from msgspec import Raw, ValidationError
 
 from millgate.dialects.arrays import read_keys
+from millgate.dialects.contract import BadInputError
 
 FIELDS = ("model", "stream", "max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos", "n")
 
+MOST_MEMBERS: Final = 4_096
+"""How many fields a body that has to be looked at again may have: providers document some forty."""
+_LONG_BYTES: Final = 65_536
+"""Beyond this one more reading takes less time than a search for each name."""
 # An escaped letter or underscore: no encoder writes one, but "mod\u0065l" is a second "model".
 _ESCAPED_LETTER = re.compile(rb"\\u00(?:5[fF]|[64][1-9a-fA-F]|[75][0-9aA])")
 
@@ -28,13 +33,15 @@ class Guard:
         self._names = tuple(f'"{field}"'.encode() for field in fields)
 
     def find(self, body: bytes, arrays: Sequence[Raw] = ()) -> str | None:
-        """Return the guarded field that this valid JSON object names more than once, or None.
+        """Return the guarded field that this valid JSON object names more than once, or None; BadInputError for a flood.
 
         `arrays` are values of its other fields, in which nothing needs to be looked at.
 
         A count of each quoted name decides nearly always; only bodies in which one of them stands twice are looked
         at again.
         """
+        if len(body) - sum(map(len, arrays)) > _LONG_BYTES:
+            return self._look_again(body)
         outside = _outside(body, arrays)
         if outside.find(b"\\u00") >= 0 and _ESCAPED_LETTER.search(outside):
             return self._look_again(body)
@@ -46,12 +53,20 @@ class Guard:
     def _look_again(self, body: bytes) -> str | None:
         """Count the object's own keys as a parser reads them, without keeping any of it."""
         counts = dict.fromkeys(self._fields, 0)
+        left = MOST_MEMBERS
 
         def note(key: str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise ValueError("too many members")
             if key in counts:
                 counts[key] += 1
 
-        read_keys(body, note)
+        try:
+            read_keys(body, note)
+        except ValidationError:
+            raise BadInputError(f"body: an object of at most {MOST_MEMBERS} fields is expected") from None
         return next((field for field, count in counts.items() if count > 1), None)
 
 

@@ -40,7 +40,10 @@ class Frames:
         """
         frame = self._last
         if frame is None or not (body.startswith(frame[0]) and body.endswith(frame[1])):
-            frame = self._known.get(body[: body.find(b"[") + 1] + body[body.rfind(b"]") :])
+            begin, end = body.find(b"[") + 1, body.rfind(b"]")
+            if begin + len(body) - end > _MOST_FRAME_BYTES:
+                return None
+            frame = self._known.get(body[:begin] + body[end:])
             if frame is None:
                 return None
             self._last = frame

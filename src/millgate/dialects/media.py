@@ -4,12 +4,19 @@ A megabyte of base64 would be sized as 250,000 prompt tokens where the engine se
 """
 
 import re
+from itertools import islice
 from typing import Final
+
+from millgate.dialects.contract import BadInputError
 
 MEDIA_TOKENS: Final = 800
 """One part that is no text. OpenAI charges 765 tokens for a 1024 x 1024 image in high detail, Anthropic
 width x height / 750 and at most about 1,600, Qwen2-VL one token for 28 x 28 pixels (1,300 for a megapixel)."""
 
+MOST_TYPED: Final = 65_536
+"""Parts with a type in one body, of whatever kind; there are no more messages either."""
+_MOST_MARKS: Final = 8_192
+"""How many places are looked at for base64; data behind them counts as text."""
 _LARGE_BYTES: Final = 4096
 """A body below this has no image in it worth subtracting."""
 _LEAST_DATA_BYTES: Final = 256
@@ -17,7 +24,7 @@ _SAMPLE_BYTES: Final = 64
 
 _HAS_PARTS: Final = b'"type"'
 _PART: Final = re.compile(
-    rb'"type"\s*:\s*"(?:image|image_url|input_image|input_audio|audio_url|video_url|input_file|file|document)"'
+    rb'"type"\s*:\s*"(image"|image_url"|input_image"|input_audio"|audio_url"|video_url"|input_file"|file"|document")?'
 )
 # Where base64 begins: the end of a data URL's head, or the value of a field that holds nothing else.
 _MARKS: Final = (b";base64,", b'"data"')
@@ -28,7 +35,7 @@ _BASE64: Final = re.compile(rb"[A-Za-z0-9+/_=\\-]+\Z")
 def measure(body: bytes) -> tuple[int, int | None]:
     """Return what the parts of this body that are no text stand for, in tokens, and the length of the rest in bytes.
 
-    The length is None for a body without base64 worth a subtraction. A body without typed parts costs one search.
+    BadInputError for more typed parts than any conversation has. The length is None for a body without base64 worth a subtraction. A body without typed parts costs one search.
     """
     first = body.find(_HAS_PARTS)
     if first < 0:
@@ -43,15 +50,23 @@ def measure(body: bytes) -> tuple[int, int | None]:
 
 
 def _parts(text: bytes, begin: int) -> int:
-    """Count the parts that are no text, from the first part of any kind on."""
-    return sum(1 for _ in _PART.finditer(text, begin))
+    """Count the parts that are no text, from the first part of any kind on; BadInputError for a flood of parts."""
+    media = typed = 0
+    for part in islice(_PART.finditer(text, begin), MOST_TYPED + 1):
+        typed += 1
+        media += part[1] is not None
+    if typed > MOST_TYPED:
+        raise BadInputError(f"body: at most {MOST_TYPED} parts with a type are expected")
+    return media
 
 
 def _without_data(body: bytes, mark: bytes) -> bytes:
     """Cut out the base64 behind every mark; no quote can be in it, so its end is found by one search."""
     pieces: list[bytes] = []
     kept_to, at = 0, body.find(mark)
-    while at >= 0:
+    for _ in range(_MOST_MARKS):
+        if at < 0:
+            break
         begin = end = at + len(mark)
         opening = _OPENING.match(body, begin) if mark is _MARKS[1] else None
         if opening is not None or mark is _MARKS[0]:

@@ -111,6 +111,23 @@ def test_usage_is_not_asked_for_when_the_setting_says_so() -> None:
     run(body())
 
 
+def test_a_refusal_too_long_to_keep_is_passed_on_and_the_request_not_sent_again() -> None:
+    """Its client has had the beginning when the end, which names `stream_options`, has come."""
+    complaint = b'{"error":{"message":"' + b"x" * 200_000 + b' unknown field stream_options"}}'
+
+    async def refuse(asked: Asked) -> None:
+        asked.reply(complaint, 400)
+
+    async def body() -> None:
+        async with standing(refuse) as stand:
+            got = await stand.ask(chat(stream=True))
+            assert (got.status, got.body, got.whole) == (400, complaint, True)
+            await stand.settle()
+            assert len(stand.engine.asked) == 1
+
+    run(body())
+
+
 def test_an_engine_that_does_not_know_stream_options_is_asked_again_without_and_never_again() -> None:
     async def script(asked: Asked) -> None:
         if b"stream_options" in asked.body:

@@ -104,7 +104,7 @@ class WholeAnswer:
             self._pass_on(rest)
             usage = owner.dialect.read_usage(rest)
             owner.finished(usage or _UNKNOWN)
-        elif not (status == 400 and owner.resend(rest)):
+        elif self._started or not (status == 400 and owner.resend(rest)):
             self._pass_on(rest)
             kind = FailureKind.REFUSED if status in OVERLOADED else FailureKind.STATUS
             over = status == _OVER_LIMIT

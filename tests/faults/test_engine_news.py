@@ -1,11 +1,11 @@
-"""What the log of the process says of engines: gone, back, and too slow."""
+"""What stderr says of engines: which model to try, gone, back, and too slow."""
 
 import json
 
 from faults.asking import ask
 from faults.process import GateProcess, until
 from faults.starter import Starter
-from millgate.testing import FakeUpstream, Line
+from millgate.testing import FakeUpstream, Line, answers
 
 
 def told(gate: GateProcess, event: str) -> list[dict[str, object]]:
@@ -39,3 +39,14 @@ def test_answers_that_time_out_are_one_line(start: Starter) -> None:
         until(lambda: told(gate, "engine timeouts"))
         (line,) = told(gate, "engine timeouts")
         assert line["count"] == 1
+
+
+def test_the_banner_tries_a_model_that_the_engine_has(start: Starter) -> None:
+    page = b'vllm:num_requests_running{engine="0",model_name="Qwen/Qwen2.5-0.5B"} 0.0\n'
+
+    async def tell(line: Line) -> None:
+        await line.send(answers.whole(page, 200, "text/plain"))
+
+    with FakeUpstream(on_scrape=tell) as engine:
+        gate = start(engine.url)
+        assert '{"model":"Qwen/Qwen2.5-0.5B",' in gate.errors()

@@ -53,6 +53,23 @@ def test_a_value_that_makes_no_sense_is_unknown_and_spoils_nothing_else(value: b
     assert (gauges.running, gauges.waiting) == (None, 4)
 
 
+@pytest.mark.parametrize(
+    ("label", "model"),
+    [
+        (b'{engine="0",model_name="Qwen/Qwen2.5-0.5B"}', "Qwen/Qwen2.5-0.5B"),
+        (b'{model_name="a b"}', None),
+        (b'{model_name="it\'s"}', None),
+        (b'{model_name="\\\\"}', None),
+        (b'{model_name=""}', None),
+        (b"", None),
+    ],
+)
+def test_the_model_of_the_first_series_is_told_where_its_name_is_harmless(
+    label: bytes, model: str | None
+) -> None:
+    assert read_gauges(b"vllm:num_requests_running" + label + b" 1\n").model == model
+
+
 @pytest.mark.parametrize("share", [b"1.5", b"-0.1", b"NaN"])
 def test_a_share_outside_of_zero_to_one_is_unknown(share: bytes) -> None:
     page = b"vllm:num_requests_running 1\nvllm:kv_cache_usage_perc " + share

@@ -150,3 +150,10 @@ def test_an_unknown_profile_is_refused_by_place_and_the_known_ones_are_named() -
 
 def test_the_orders_that_a_configuration_may_name_are_those_that_can_be_built() -> None:
     assert set(get_args(get_args(LaneConfig.model_fields["order"].annotation)[0])) == set(choices.ORDERS)
+
+
+def test_the_example_names_a_model_that_an_engine_has() -> None:
+    assert build_settings(config()).example_model == "any"
+    facts = {"gpu": EngineFacts(model="told")}
+    assert build_settings(config(), facts).example_model == "told"
+    assert build_settings(config({"models": ["given", "other"]}), facts).example_model == "given"

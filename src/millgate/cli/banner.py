@@ -40,7 +40,6 @@ class Running(NamedTuple):
         """Read a started gateway; `engine_note` says more of its engine, `token_env` where the admin token is."""
         settings = gateway.settings
         admin = settings.admin
-        models = built.settings.engines[0].models
         return cls(
             url=_url(settings.host, gateway.port),
             admin_url=_url(admin.host, gateway.admin.port) if admin and gateway.admin else "",
@@ -53,7 +52,7 @@ class Running(NamedTuple):
                 for engine in settings.engines
             ],
             choices=built.choices,
-            model=models[0] if models else "any",
+            model=built.example_model,
             engine_note=engine_note,
             token_env=token_env,
         )

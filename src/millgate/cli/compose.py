@@ -103,7 +103,8 @@ async def ask_engines(config: Config, addresses: tuple[EngineAddress, ...]) -> d
     ]
     answers = await asyncio.gather(*(ask_engine(address, _ASK_WITHIN_S) for address in unsure))
     return {
-        address.name: EngineFacts(answer.kv_tokens) for address, answer in zip(unsure, answers, strict=True)
+        address.name: EngineFacts(answer.kv_tokens, answer.model)
+        for address, answer in zip(unsure, answers, strict=True)
     }
 
 

@@ -27,6 +27,7 @@ _MOST_COUNT = 1_000_000
 # No engine serves with a cache below the shortest context, and believed it would have every request refused as too
 # large. A billion tokens are some 70 TB with the smallest caches that there are.
 _FEWEST_KV_TOKENS, _MOST_KV_TOKENS = 256, 1_000_000_000
+_MODEL = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")
 _WHOLE_NUMBER = re.compile(rb"[0-9]{1,10}")
 # Possessive, and matched only where the label before has ended: nothing is ever looked at twice.
 _LABEL = re.compile(rb'[ \t]*+([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\]++|\\.)*+)"[ \t]*+,?+')
@@ -84,13 +85,17 @@ GAUGE_NAMES: tuple[GaugeNames, ...] = (
 
 
 class Gauges(NamedTuple):
-    """One reading; None for what is unknown. `engine` is the row that matched, None when no row did."""
+    """One reading; None for what is unknown.
+
+    `engine` is the row that matched, None when no row did; `model` is one that its first series names.
+    """
 
     engine: str | None = None
     running: int | None = None
     waiting: int | None = None
     kv_share: float | None = None
     kv_tokens: int | None = None
+    model: str | None = None
 
 
 def read_gauges(page: bytes, names: Sequence[GaugeNames] = GAUGE_NAMES) -> Gauges:
@@ -107,6 +112,7 @@ def read_gauges(page: bytes, names: Sequence[GaugeNames] = GAUGE_NAMES) -> Gauge
                 _total(list(_values(page, row.waiting))),
                 _share(page, row.kv_share),
                 _kv_tokens(page, row.kv_blocks),
+                _model(page, row.running),
             )
     return Gauges()
 
@@ -139,6 +145,13 @@ def _kv_tokens(page: bytes, spec: tuple[str, str, str] | None) -> int | None:
             return None
         total += int(sizes[0]) * int(sizes[1])
     return total if _FEWEST_KV_TOKENS <= total <= _MOST_KV_TOKENS else None
+
+
+def _model(page: bytes, spec: str) -> str | None:
+    """Return the model that the first series is about, where its name is one that may be shown anywhere."""
+    labels, _value = next(_samples(page, spec.partition("{")[0].encode()), ({}, math.nan))
+    name = _MODEL.fullmatch(labels.get(b"model_name", b""))
+    return name[0].decode() if name is not None else None
 
 
 def _values(page: bytes, spec: str) -> Iterator[float]:

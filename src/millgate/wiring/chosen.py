@@ -26,6 +26,7 @@ class EngineFacts(NamedTuple):
     """What an engine tells of itself before the first request; None where it does not tell."""
 
     kv_tokens: int | None = None
+    model: str | None = None
 
 
 class Choice(NamedTuple):

@@ -37,10 +37,14 @@ LINE_LANE = "line"
 
 
 class Built(NamedTuple):
-    """Settings for the core and, in the order of a banner, why each open number is what it is."""
+    """Settings for the core and, in the order of a banner, why each open number is what it is.
+
+    `example_model` is one that may be asked for: as configured, or as an engine has told; "any" where neither says.
+    """
 
     settings: Settings
     choices: tuple[Choice, ...]
+    example_model: str = "any"
 
 
 def build_settings(
@@ -79,7 +83,15 @@ def build_settings(
         observe=config.mode == "observe",
         hard_cap=config.hard_cap,
     )
-    return Built(whole, tuple(reasons))
+    return Built(whole, tuple(reasons), _example_model(config, facts))
+
+
+def _example_model(config: Config, facts: Mapping[str, EngineFacts]) -> str:
+    for engine in config.engines:
+        told = facts.get(engine.name, EngineFacts()).model
+        if engine.models or told:
+            return engine.models[0] if engine.models else str(told)
+    return "any"
 
 
 def _engine(

@@ -13,7 +13,7 @@ from millgate.servers.http.adornment import adornment, quota_pairs
 from millgate.servers.http.answers import WholeAnswer, tell_broken, tell_failure
 from millgate.servers.http.contract import SAID_NOTHING, Desk, EngineRoute, Said
 from millgate.servers.http.fields import Pairs
-from millgate.servers.http.fingerprint import ends, fingerprint
+from millgate.servers.http.fingerprint import KeptBody
 from millgate.servers.http.kept_answers import Keeper
 from millgate.servers.http.reading import Reading
 from millgate.servers.http.streams import StreamAnswer, cut_off
@@ -38,14 +38,27 @@ def _owes_usage(dialect: Dialect, facts: RequestFacts, asked: bool) -> bool:
 class Attempt:
     """Listens to the driver for one exchange and owns its answer.
 
-    After `over` nothing is sent to an engine and nothing is reported: every path into a call or an event checks
-    it first (INV-4).
+    It is `over` once its client has been answered or has left: then nothing is sent to an engine and nothing reported (INV-4).
     """
 
     __slots__ = (
-        "_asked_usage", "_body", "_call", "_desk", "_engine", "_expires_at", "_facts", "_reading", "_remembered",
-        "_size_bytes", "_unsent", "dialect", "exchange", "extra", "number", "over", "request_id", "stream",
-    )  # fmt: skip
+        "_asked_usage",
+        "_body",
+        "_call",
+        "_desk",
+        "_engine",
+        "_expires_at",
+        "_facts",
+        "_reading",
+        "_unsent",
+        "dialect",
+        "exchange",
+        "extra",
+        "number",
+        "over",
+        "request_id",
+        "stream",
+    )
 
     def __init__(
         self,
@@ -60,14 +73,12 @@ class Attempt:
         self._desk = desk
         self._reading = reading
         self._facts = facts
-        self._body = self._remembered = body
-        self._size_bytes = len(body)
+        self._body = KeptBody(body)
         self._call: Call | None = None
         self._expires_at = 0.0
         self._asked_usage = False
         self._engine: EngineRoute | None = None
         self.over = False
-        """Whether its client has been answered or has left."""
         self._unsent: FailureKind | None = None
         self.exchange = exchange
         self.number = number
@@ -78,8 +89,7 @@ class Attempt:
 
     def fingerprint(self) -> int:
         """Return what the request is recognised by when it comes back."""
-        tenant = self._reading.caller.tenant
-        return fingerprint(self._desk.secret, tenant, self._size_bytes, self._remembered)
+        return self._body.fingerprint(self._desk.secret, self._reading.caller.tenant)
 
     @property
     def engine(self) -> str:
@@ -101,45 +111,38 @@ class Attempt:
     def _run(self, decision: Admit) -> None:
         self._engine = engine = self._desk.engines[decision.legs[0].engine]
         self._expires_at = self._desk.first_event_by(decision.first_event_by)
-        if decision.quota or decision.reshaped is not None:
-            self._adorn(decision)
+        self._adorn(decision)
         if self._facts.stream:
-            self._asked_usage = self._desk.asks_usage(engine.name, self._facts, self._body)
+            self._asked_usage = self._desk.asks_usage(engine.name, self._facts, self._body.data)
             self._send_streaming(engine)
         else:
-            self._send(engine, self._body, WholeAnswer(self))
-            self._drop_body()
+            self._send(engine, self._body.data, WholeAnswer(self))
 
     def _adorn(self, decision: Admit) -> None:
         """Cut the answer if that is how it may run, and tell the client of it and of its quotas."""
-        self.extra = adornment(decision, self.dialect.family)
         reshaped = decision.reshaped
+        if decision.quota or reshaped is not None:
+            self.extra = adornment(decision, self.dialect.family)
         if reshaped is not None and reshaped.max_tokens is not None:
-            self._body = clipped(self._body, reshaped.max_tokens, path=self.exchange.head.path)
+            self._body.data = clipped(self._body.data, reshaped.max_tokens, path=self.exchange.head.path)
 
     def _send_streaming(self, engine: EngineRoute) -> None:
         """Send it; the body is kept only as long as it may have to be sent again."""
         self.stream = StreamAnswer(self, strip_usage=self._asked_usage)
         if self._asked_usage:
-            self._send(engine, self.dialect.with_usage(self._body), self.stream)
+            self._send(engine, self.dialect.with_usage(self._body.data), self.stream)
         else:
-            self._send(engine, self._body, self.stream)
-            self._drop_body()
-
-    def _drop_body(self) -> None:
-        """Keep the body only where another engine may be tried."""
-        if self._unsent is not None or len(self._desk.engines) == 1:
-            self._body = b""
-            self._remembered = ends(self._remembered)
+            self._send(engine, self._body.data, self.stream)
 
     def _send(self, engine: EngineRoute, body: bytes, receiver: StreamAnswer | WholeAnswer) -> None:
-        head = self.exchange.head
-        headers = self._reading.onward(head, engine, self.request_id)
-        target = engine.base_path + head.target
+        headers = self._reading.onward(self.exchange.head, engine, self.request_id)
+        target = engine.base_path + self.exchange.head.target
         self._call = call = engine.upstream.request(
             b"POST", target, headers, body, receiver, may_retry=self._facts.may_retry
         )
         call.expire_at(self._expires_at)
+        if body is self._body.data and (self._unsent is not None or len(self._desk.engines) == 1):
+            self._body.drop()  # no other engine may be tried, and nothing was added that may be taken back
 
     def on_hold(self, decision: Hold) -> None:
         """Wait in silence: a status sent now could not become a refusal later."""
@@ -153,23 +156,19 @@ class Attempt:
         """Take it away from its engine and from its client."""
         if not self._close():
             return
-        try:
-            self.break_off()
-            if self.exchange.started:
-                cut_off(self, FailureKind.BROKEN)
-            else:
-                self._refuse(Yield(self.number, decision.reason, decision.retry_after_s, retry=True))
-        finally:
-            self._desk.driver.post(Released(self.number))
+        self._desk.driver.post(Released(self.number))
+        self.break_off()
+        if self.exchange.started:
+            cut_off(self, FailureKind.BROKEN)
+        else:
+            self._refuse(Yield(self.number, decision.reason, decision.retry_after_s, retry=True))
 
     def on_ended(self, decision: Ended) -> None:
         """Tell a client whose request no engine has had; else whoever caused the end has told it."""
         kind = self._unsent
         if kind is not None and decision.outcome is Outcome.ENGINE_FAILED and self._close():
-            try:
-                tell_failure(self, kind)
-            finally:
-                self._desk.driver.post(Released(self.number))
+            self._desk.driver.post(Released(self.number))
+            tell_failure(self, kind)
 
     def _refuse(self, decision: Yield) -> None:
         status, lines, body, close = self.dialect.refuser.refuse_in_lines(
@@ -201,9 +200,8 @@ class Attempt:
     def finished(self, usage: Usage) -> None:
         """Report a whole answer; the engine is done with it."""
         if self._close():
-            number = self.number
-            told = (number, usage.prompt_tokens, usage.output_tokens, usage.cached_tokens)
-            self._desk.driver.post(_new(Finished, told), _new(Released, (number,)))
+            told = (self.number, usage.prompt_tokens, usage.output_tokens, usage.cached_tokens)
+            self._desk.driver.post(_new(Finished, told), _new(Released, (self.number,)))
             if usage.prompt_tokens is None and _owes_usage(self.dialect, self._facts, self._asked_usage):
                 self._desk.misses_usage(self.engine)
 
@@ -218,18 +216,16 @@ class Attempt:
     def failed(self, kind: FailureKind, sent: Sent, said: Said = SAID_NOTHING) -> None:
         """Report a failure; the engine is done with it."""
         if self._close():
-            number = self.number
-            self._desk.driver.post(Failed(number, kind, sent, *said), Released(number))
+            self._desk.driver.post(Failed(self.number, kind, sent, *said), Released(self.number))
 
     def broken(self) -> None:
         """End as failed: whatever our own fault is, the client must not wait and the permit must come back."""
         if self.over:
             return
-        sent = Sent.BYTES if self.exchange.started else Sent.REQUEST
         try:
             tell_broken(self)
         finally:
-            self.failed(FailureKind.BROKEN, sent)
+            self.failed(FailureKind.BROKEN, Sent.BYTES)
 
     def stored(self, answer_id: str) -> None:
         """Let the door remember where the answer is kept."""
@@ -278,9 +274,7 @@ class Attempt:
 
     def _release_body(self) -> None:
         """Keep no more of the body than the request is recognised by; what the engine has not read yet still counts."""
-        self._body = b""
-        self._remembered = ends(self._remembered)
-        if self._size_bytes > len(self._remembered) and self._call is not None and self._call.written:
+        if self._body.drop() and self._call is not None and self._call.written:
             self.exchange.release_body()
 
     def _close(self) -> bool:

@@ -24,3 +24,23 @@ def ends(body: bytes) -> bytes:
     if len(body) <= _HEAD_BYTES + _TAIL_BYTES:
         return body
     return body[:_HEAD_BYTES] + body[-_TAIL_BYTES:]
+
+
+class KeptBody:
+    """A request's body as long as it may have to be sent (again), and what recognises the request after that."""
+
+    __slots__ = ("_remembered", "_size_bytes", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = self._remembered = data
+        self._size_bytes = len(data)
+
+    def drop(self) -> bool:
+        """Keep only what the fingerprint needs; return whether that is less than the whole."""
+        self.data = b""
+        self._remembered = ends(self._remembered)
+        return self._size_bytes > len(self._remembered)
+
+    def fingerprint(self, secret: bytes, tenant: str) -> int:
+        """Return what the request is recognised by when it comes back."""
+        return fingerprint(secret, tenant, self._size_bytes, self._remembered)

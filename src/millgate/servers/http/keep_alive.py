@@ -65,7 +65,7 @@ class KeptAlive:
         self._arm()
 
     def _settle(self) -> None:
-        """Give no sign of life any more: the answer has begun, and a comment has no place inside of it."""
+        """Give no sign of life any more: the answer is no stream, or over, and a comment has no place in it."""
         self._heard = None
         if self._timer is not None:
             self._timer.cancel()
@@ -98,7 +98,8 @@ class KeptAlive:
 
     def start(self, status: int, headers: Headers | Lines, *, length: int | None = None) -> None:
         """Send the head of a streamed answer, unless one has been sent that promises the same."""
-        self._settle()
+        if not _is_event_stream(headers):
+            self._settle()
         if not self._early:
             self._inner.start(status, headers, length=length)
         elif status != 200 or not _is_event_stream(headers):

@@ -132,11 +132,9 @@ class LineAttempt:
         owner = self._close()
         if owner is None:
             return
+        self._desk.driver.post(Released(self.number))
         self._abort()
-        try:
-            owner.on_yielded(self._job, decision.retry_after_s)
-        finally:
-            self._desk.driver.post(Released(self.number))
+        owner.on_yielded(self._job, decision.retry_after_s)
 
     def on_ended(self, decision: Ended) -> None:
         """Give up a job that no engine has had; else whoever caused the end has told the client."""
@@ -144,10 +142,8 @@ class LineAttempt:
             return
         owner = self._close()
         if owner is not None:
-            try:
-                owner.on_failed(self._job, *_BACKEND)
-            finally:
-                self._desk.driver.post(Released(self.number))
+            self._desk.driver.post(Released(self.number))
+            owner.on_failed(self._job, *_BACKEND)
 
     # ---- what the engine says
 

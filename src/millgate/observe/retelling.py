@@ -152,6 +152,8 @@ def _reason(decision: Yield, *, was_held: bool) -> str:
         return f"predicted first token in {seconds(value)}, deadline in {seconds(bound)}"
     if decision.of_wait:
         return f"a wait of {seconds(value)}, where it may be {seconds(max(0.0, bound))}"
+    if decision.of_streams:
+        return f"it needs {value:,.0f} streams, no engine ever has more than {bound:,.0f}"
     template = _COUNTED.get(decision.reason)
     return template.format(value, bound) if template else _PLAIN[decision.reason]
 

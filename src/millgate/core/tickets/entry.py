@@ -24,7 +24,7 @@ class Entry:
     it was back before its hint. `turn` is its turn in the fair line, handed in again when the request is refused
     again; 0 has one given. `as_old_as` is the age by which queues rank it, `first_seen` or older; handed in it is the
     oldest that it may be. `work_s` is how long it will have a permit. `slot` is where `Places` keeps it, -1 for what
-    is not kept.
+    is not kept. `is_shared` says that others with the same body are away as well.
     """
 
     __slots__ = (
@@ -33,6 +33,7 @@ class Entry:
         "early_returns",
         "fingerprint",
         "first_seen",
+        "is_shared",
         "known_from",
         "known_until",
         "lined_up_at",
@@ -62,6 +63,7 @@ class Entry:
         work_s: float = 1.0,
         as_old_as: float = -inf,
         told_at: float | None = None,
+        is_shared: bool = False,
     ) -> None:
         self.tenant: Final = tenant
         self.fingerprint: Final = fingerprint
@@ -78,6 +80,7 @@ class Entry:
         self.work_s: Final = work_s
         self.as_old_as: Final = as_old_as
         self.told_at: Final = told_at
+        self.is_shared: Final = is_shared
 
     def is_due(self, now: float) -> bool:
         """Return whether its promise has (nearly) come: at most `EARLY_S` before the hint, or after it.

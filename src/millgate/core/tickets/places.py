@@ -117,7 +117,7 @@ class Places:
         slots = self._bodies.find(line.body_key(fingerprint))
         over = self._over(now) if slots else []
         for slot in slots:
-            entry = self._slots.entry(slot, line, has_place=slot not in over)
+            entry = self._slots.entry(slot, line, has_place=slot not in over, is_shared=len(slots) > 1)
             if entry.matches(now, retry_count):
                 return entry
         return None

@@ -175,7 +175,7 @@ class Slots:
         )
         return slot
 
-    def entry(self, slot: int, line: Line, *, has_place: bool = True) -> Entry:
+    def entry(self, slot: int, line: Line, *, has_place: bool = True, is_shared: bool = False) -> Entry:
         """Return the record as it was left; its `place_until` is not told. Without `has_place` its place is over."""
         row = _ROW.unpack_from(self._rows, slot * _ROW_BYTES)
         turn, _, until, body, number, first_seen, as_old_as, lined_up_at, known_from, back_at, early, told = (
@@ -198,6 +198,7 @@ class Slots:
             slot,
             as_old_as=as_old_as if turn else first_seen,
             told_at=back_at if told else None,
+            is_shared=is_shared,
         )
 
     def ending(self, slot: int) -> tuple[int, int, float, int]:

@@ -52,7 +52,9 @@ def test_a_client_s_own_id_finds_its_refusal_and_json_is_one_line(capsys: Captur
     assert answer["id"] == "mine/2"
     (attempt,) = answer["attempts"]
     assert [step["kind"] for step in attempt["steps"]] == ["arrived", "yield"]
-    assert attempt["steps"][1]["words"].startswith("refused saturated: 1 of 1 streams are out; hint ")
+    assert attempt["steps"][1]["words"].startswith(
+        "refused saturated: 1 of 1 streams are out; told to come back in "
+    )
 
 
 @pytest.mark.parametrize(

@@ -308,3 +308,11 @@ def test_errors_have_all_four_fields() -> None:
 
 def test_the_limit_of_answers_is_said() -> None:
     assert str(MOST_ANSWERS) in complaint(chat(n=MOST_ANSWERS + 1)).message
+
+
+def test_scoring_a_prompt_asks_a_completion_for_no_tokens_and_its_echo() -> None:
+    asks = {"model": "m", "prompt": ["a b", "c"], "max_tokens": 0, "logprobs": 1}
+    facts = read_completion(json.dumps(asks | {"echo": True}).encode())
+    assert (facts.max_tokens, facts.answers) == (0, 2)
+    with pytest.raises(BadInputError, match="max_tokens: 0 without echo; allowed: an integer from 1"):
+        read_completion(json.dumps(asks).encode())

@@ -94,8 +94,8 @@ def _pool(size: int, dice: Random) -> list[tuple[Arrived, int]]:
                 model=dice.choice(["small", "small", "big"]),
                 prompt_bytes=dice.choice([0, 40, 400, 400, 1_600, 4_100]),
                 body_bytes=dice.choice([100, 3_000]),
-                max_tokens=dice.choice([None, 1, 20, 20, 50, 5_000]),
-                answers=dice.choice([1, 1, 1, 3]),
+                max_tokens=dice.choice([None, 0, 1, 20, 20, 50, 5_000]),
+                answers=dice.choice([1, 1, 1, 2, 3, 6]),
                 stream=dice.choice([True, False]),
                 time_allowed_s=dice.choice([*usually, 0.0, 1.0]),
                 retry_count=dice.choice([None, 0, 1, 2]),
@@ -236,7 +236,8 @@ class GateMachine(RuleBasedStateMachine):
         age_s=some.sampled_from([0.0, 0.2, 10.0, -5.0]),
     )
     def gauge_is_read(self, engine: str, off: int, waiting: int | None, age_s: float) -> None:
-        true = sum(each.leg is not None and each.leg.engine == engine for each in self.model.running.values())
+        legs = [each.leg for each in self.model.running.values() if each.leg is not None]
+        true = sum(leg.streams for leg in legs if leg.engine == engine)
         self.send(EngineSeen(engine, self.now - age_s, true + off, waiting, 0.5))
 
     @rule(

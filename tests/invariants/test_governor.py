@@ -52,9 +52,12 @@ class TheCapHolds(GateMachine):
                 if each.leg and each.leg.engine == engine.name
             ]
             leaving = [
-                each for each in self.model.departing.values() if each.leg and each.leg.engine == engine.name
+                each.leg
+                for each in self.model.departing.values()
+                if each.leg and each.leg.engine == engine.name
             ]
-            assert len(legs) <= engine.running <= len(legs) + len(leaving)
+            surely = sum(leg.streams for leg in legs)
+            assert surely <= engine.running <= surely + sum(leg.streams for leg in leaving)
             assert sum(leg.kv_tokens for leg in legs) <= engine.kv_tokens
 
 

@@ -250,3 +250,17 @@ def test_a_bad_number_is_named(field: str) -> None:
     settings = {"max_inflight": 1, field: -1}
     with pytest.raises(ValueError, match=f"{field} is -1"):
         Gate(**settings)  # type: ignore[arg-type]
+
+
+def test_a_slot_of_several_streams_takes_as_many_and_one_of_too_many_can_never_run() -> None:
+    gate = Gate(4, max_queue=0)
+    with gate.slot(streams=3):
+        assert gate.inflight == 3
+        with pytest.raises(Yielded), gate.slot(streams=2):
+            raise AssertionError("one stream is left")
+        with gate.slot():
+            assert gate.inflight == 4
+    with pytest.raises(Yielded) as refused, gate.slot(streams=5):
+        raise AssertionError("there are four")
+    assert refused.value.reason is Reason.TOO_LARGE
+    assert not refused.value.retry

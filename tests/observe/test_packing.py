@@ -92,6 +92,7 @@ YIELD: Fields = {
     "first_seen": TIMES,
     "quota": several(QuotaState, QUOTA),
     "of_wait": TRUTHS,
+    "of_streams": TRUTHS,
 }
 CANCEL: Fields = {"attempt": ATTEMPTS, "reason": REASONS, "retry_after_s": TIMES}
 ENDED: Fields = {

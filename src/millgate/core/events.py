@@ -15,7 +15,7 @@ class Arrived(NamedTuple):
 
     `prompt_bytes` is the length of what will be tokenised (the body is a good stand-in), `body_bytes` what the
     door keeps in memory. `max_tokens` bounds the answer, None when the user set no bound; `answers` counts the
-    parallel answers asked for (`n`). `time_allowed_s` is a client-given time to the first token (streaming) or
+    sequences that an engine makes of it (`n` of each prompt, each text of a list): it takes as many streams. `time_allowed_s` is a client-given time to the first token (streaming) or
     to the whole answer (not streaming), counted from arrival; it only shortens the lane's deadline.
     `first_seen` is handed in when the door knows the request (a verified ticket, the same job on a line
     connection). `retry_count` is the client's own label (`x-stainless-retry-count`), None without one; 0 says

@@ -199,23 +199,23 @@ class LaneShares:
         self._alone = len(self._claims) == 1
         self._limit, self._unused, self._read_at = 0, 0, now
 
-    def entered(self, lane: str, now: float) -> None:
-        """One attempt of this lane was given a permit."""
+    def entered(self, lane: str, now: float, streams: int = 1) -> None:
+        """One attempt of this lane was given a permit of so many streams."""
         claim = self._claims[lane]
         if not self._alone:
-            claim.concurrency.change(1, now)
+            claim.concurrency.change(streams, now)
             if claim.running < claim.headroom:
-                self._unused -= 1
-        claim.running += 1
+                self._unused -= min(streams, claim.headroom - claim.running)
+        claim.running += streams
 
-    def left(self, lane: str, now: float) -> None:
-        """One permit of this lane has ended."""
+    def left(self, lane: str, now: float, streams: int = 1) -> None:
+        """One permit of this lane, of so many streams, has ended."""
         claim = self._claims[lane]
-        claim.running -= 1
+        claim.running -= streams
         if not self._alone:
-            claim.concurrency.change(-1, now)
+            claim.concurrency.change(-streams, now)
             if claim.running < claim.headroom:
-                self._unused += 1
+                self._unused += min(streams, claim.headroom - claim.running)
 
     def reserved_for_others(self, lane: str, limit: int, now: float) -> int:
         """Return how many free streams this lane must leave to others; 0 while it has headroom of its own left."""
@@ -238,7 +238,7 @@ class LaneShares:
         return None
 
     def running(self, lane: str) -> int:
-        """Return how many permits of this lane are out."""
+        """Return how many streams of this lane are out."""
         return self._claims[lane].running
 
     def headroom(self, lane: str, limit: int, now: float) -> int:

@@ -30,7 +30,7 @@ MOST_INPUTS = 2_048
 """OpenAI's documented bound for embeddings; Cohere advises against more than 1,000 documents to rerank."""
 
 LIMITS: Mapping[str, str] = {
-    "max_tokens": f"an integer from 1 to {MOST_TOKENS}",
+    "max_tokens": f"an integer from 1 to {MOST_TOKENS} (0 for a completion with echo)",
     "max_completion_tokens": f"an integer from 1 to {MOST_TOKENS}",
     "max_output_tokens": f"an integer from 1 to {MOST_TOKENS}",
     "min_tokens": f"an integer from 0 to {MOST_TOKENS}",

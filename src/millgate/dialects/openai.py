@@ -14,6 +14,7 @@ from msgspec import Raw
 from millgate.dialects.arrays import FILLED
 from millgate.dialects.bodies import (
     ABSENT,
+    LIMITS,
     MOST_MESSAGES,
     MOST_PROMPTS,
     check_request,
@@ -26,6 +27,7 @@ from millgate.dialects.bodies import (
 )
 from millgate.dialects.contract import (
     UNREADABLE,
+    BadInputError,
     EngineError,
     Family,
     FormReader,
@@ -127,6 +129,8 @@ def _is_short(request: Chat) -> bool:
 
 def _read_completion(body: bytes) -> RequestFacts:
     request = decode(COMPLETION, body, _COMPLETION_GUARD)
+    if request.max_tokens == 0 and not request.echo:
+        raise BadInputError(f"max_tokens: 0 without echo; allowed: {LIMITS['max_tokens']}", "max_tokens")
     each = max(request.n or 1, request.best_of or 1)
     return RequestFacts(
         named_model(request.model),

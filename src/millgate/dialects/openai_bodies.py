@@ -40,10 +40,12 @@ class Chat(Request, kw_only=True, gc=False):
 
 
 class Completion(Request, kw_only=True, gc=False):
-    """A request for a completion."""
+    """A request for a completion; where it echoes its prompt it may write nothing, to have that scored."""
 
     prompt: Raw = ABSENT
     best_of: Answers | None = None
+    max_tokens: LeastTokens | None = None
+    echo: bool | None = None
 
 
 class Delta(msgspec.Struct, gc=False):

@@ -150,7 +150,7 @@ class Refuser:
         self._prepared = {reason: self._prepare(reason, row) for reason, row in REASONS.items()}
 
     def _prepare(self, reason: Reason, row: Row) -> _Prepared:
-        words = row.anthropic if self._anthropic else row.openai
+        words = self._words(row)
         later = self._body(words, row.message + "; come back in %.1f s")
         never = self._body(words, row.message + "; coming back is of no use")
         name = reason.encode()
@@ -163,6 +163,9 @@ class Refuser:
             _LATER_LINES % name,
             _NEVER_LINES % name,
         )
+
+    def _words(self, row: Row) -> Words:
+        return row.anthropic if self._anthropic else row.openai
 
     def _body(self, words: Words, message: str) -> bytes:
         """Build the JSON text; Anthropic's ends open, for the request id."""
@@ -206,6 +209,21 @@ class Refuser:
         if self._anthropic:
             body += request_id + b'"}'
         return prepared.status, lines, body, prepared.close
+
+    def too_many_sequences(
+        self, sequences: int, most: int, request_id: bytes
+    ) -> tuple[int, bytes, bytes, bool]:
+        """Dress, as `refuse_in_lines` does, the refusal of a request that no engine has streams enough for."""
+        words = self._words(REASONS[Reason.TOO_LARGE])
+        body = self._body(
+            words,
+            f"the request makes {sequences} sequences (n or best_of times its prompts), and no engine here runs more"
+            f" than {most} at once; coming back is of no use",
+        )
+        if self._anthropic:
+            body += request_id + b'"}'
+        lines = self._prepared[Reason.TOO_LARGE].never_lines % (request_id, request_id)
+        return words.status, lines, body, False
 
     def failure(self, kind: FailureKind) -> tuple[Words, str]:
         """Return what to call an engine's failure in an event of a stream that has begun, and its sentence."""

@@ -99,6 +99,7 @@ class Gate:
         self,
         *,
         tokens: int = 1,
+        streams: int = 1,
         tenant: str = "",
         key: bytes | str | None = None,
         max_wait_s: float | None = None,
@@ -106,12 +107,14 @@ class Gate:
     ) -> "Slot":
         """Return one piece of work to be put into a `with` or an `async with`.
 
-        Entering runs, waits, or raises Yielded. `tenant` shares the line fairly. Give the same `key` when the same
+        Entering runs, waits, or raises Yielded. It takes `streams` of `max_inflight` at once (a request for several
+        answers); more than there are can never run. `tenant` shares the line fairly. Give the same `key` when the same
         work comes back after a refusal: it then keeps its place. `max_wait_s` and `time_allowed_s` (until finished)
         only shorten what the gate allows.
         """
         _check("tokens", tokens, 1)
-        return Slot(self._turnstile, tokens, tenant, key, max_wait_s, time_allowed_s)
+        _check("streams", streams, 1)
+        return Slot(self._turnstile, tokens, streams, tenant, key, max_wait_s, time_allowed_s)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function, coroutine function or async generator: every call takes a slot of one token."""
@@ -136,7 +139,7 @@ class Gate:
 
     @property
     def inflight(self) -> int:
-        """How many slots run now."""
+        """How many of its `max_inflight` are taken now."""
         return self._turnstile.snapshot().engines[0].running
 
     @property
@@ -159,6 +162,7 @@ class Slot:
         self,
         turnstile: Turnstile,
         tokens: int,
+        streams: int,
         tenant: str,
         key: bytes | str | None,
         max_wait_s: float | None,
@@ -171,6 +175,7 @@ class Slot:
             tenant=tenant,
             prompt_bytes=round(tokens * PRIOR_BYTES_PER_TOKEN),
             max_tokens=1,
+            answers=streams,
             time_allowed_s=time_allowed_s,
             max_wait_s=max_wait_s,
             fingerprint=None if key is None else lambda: _digest(key),
@@ -257,7 +262,9 @@ class Slot:
         elif error is not None or self._failed:
             self._turnstile.post(Failed(number, FailureKind.BROKEN, Sent.REQUEST), Released(number))
         else:
-            self._turnstile.post(FirstToken(number), Finished(number, output_tokens=1), Released(number))
+            self._turnstile.post(
+                FirstToken(number), Finished(number, output_tokens=self._arrival.answers), Released(number)
+            )
 
 
 class _Turn:

@@ -78,7 +78,7 @@ def numbers(decision: Decision, at: float, *, was_held: bool = False) -> str:
     if isinstance(decision, Yield):
         return f"{_reason(decision, was_held=was_held)}; {_hint(decision)}"
     if isinstance(decision, Cancel):
-        return f"hint {seconds(decision.retry_after_s)}"
+        return f"told to come back in {seconds(decision.retry_after_s)}"
     cause = f"{_cause(decision)}; " if decision.cause else ""
     return cause + (_served(decision) if decision.engine else f"after {seconds(decision.total_s)} of waiting")
 
@@ -139,7 +139,14 @@ def _back(decision: Admit, at: float) -> str:
 
 
 def _hint(decision: Yield) -> str:
-    return f"hint {seconds(decision.retry_after_s)}" if decision.retry else "coming back would be useless"
+    if not decision.retry:
+        return "coming back would be useless"
+    line = (
+        ""
+        if decision.reason in _OUTSIDE_THE_LINE
+        else ", when its place in the line of those who come back is due"
+    )
+    return f"told to come back in {seconds(decision.retry_after_s)}{line}"
 
 
 def _reason(decision: Yield, *, was_held: bool) -> str:
@@ -149,13 +156,22 @@ def _reason(decision: Yield, *, was_held: bool) -> str:
         waited = f"waited {seconds(value)}, deadline {seconds(bound)} after it arrived"
         return _AFTER_WAITING.get(decision.reason, "{}").format(waited)
     if decision.reason is Reason.TOO_LATE:
-        return f"predicted first token in {seconds(value)}, deadline in {seconds(bound)}"
+        return (
+            f"its first token would come within {seconds(value)} (nine times in ten), "
+            f"which is later than its deadline in {seconds(bound)}"
+        )
     if decision.of_wait:
         return f"a wait of {seconds(value)}, where it may be {seconds(max(0.0, bound))}"
+    if decision.of_streams:
+        return f"it needs {value:,.0f} streams, no engine ever has more than {bound:,.0f}"
     template = _COUNTED.get(decision.reason)
     return template.format(value, bound) if template else _PLAIN[decision.reason]
 
 
+# Refusals whose hint is no place in the line: when a quota has room again, or an engine may be back.
+_OUTSIDE_THE_LINE: Final = frozenset(
+    (Reason.QUOTA, Reason.TENANT_LIMIT, Reason.RETRY_BUDGET, Reason.NO_ENGINE, Reason.DRAINING)
+)
 # What value and bound count, by reason (core/decisions).
 _COUNTED: Final = {
     Reason.SATURATED: "{:,.0f} of {:,.0f} streams are out",

@@ -14,10 +14,13 @@ from millgate.core.words import DeadlineFrom, Reason
 
 
 def _gate(
-    lane: LaneSettings | None = None, kv_tokens: int | None = None, prefill_tokens: int | None = None
+    lane: LaneSettings | None = None,
+    kv_tokens: int | None = None,
+    prefill_tokens: int | None = None,
+    cap: int = 1,
 ) -> Governor:
     """Return a gate of one stream and answers of 2 s, in a patient lane (or as told)."""
-    settings = EngineSettings("engine", 1, kv_tokens, prefill_tokens, prior=steady_prior(2.0))
+    settings = EngineSettings("engine", cap, kv_tokens, prefill_tokens, prior=steady_prior(2.0))
     return governor(lane or LaneSettings("lane", deadline_s=60.0), engines=(settings,))
 
 
@@ -43,7 +46,7 @@ def test_a_free_gate_admits_with_a_reservation_in_every_meter() -> None:
 
 
 def test_several_answers_reserve_several_times() -> None:
-    admit = _ask(_gate(kv_tokens=10_000), 1, answers=3)
+    admit = _ask(_gate(cap=3, kv_tokens=10_000), 1, answers=3)
     assert isinstance(admit, Admit)
     assert admit.legs[0].kv_tokens == 100 + 3 * 100
 

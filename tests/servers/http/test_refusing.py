@@ -1,6 +1,7 @@
 """What a client sees of a refusal, and what never gets as far as being refused by the core."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -154,6 +155,46 @@ def test_only_plain_json_is_taken(kind: str, coding: str) -> None:
         async with standing() as stand:
             got = await stand.ask(chat(), content_type=kind, content_encoding=coding)
             assert got.status == 415
+            assert not stand.engine.asked
+
+    run(body())
+
+
+def test_inv_2_answers_and_prompt_lists_never_run_more_sequences_than_the_cap() -> None:
+    async def script(asked: Asked) -> None:
+        asks = json.loads(asked.body)
+        inside.append(asks.get("n", 1) * (len(asks["prompt"]) if "prompt" in asks else 1))
+        most.append(sum(inside))
+        await answer_whole(asked)
+        inside.pop()
+
+    inside: list[int] = []
+    most: list[int] = []
+
+    async def body() -> None:
+        async with standing(script, max_inflight=4) as stand:
+            four = json.dumps(
+                {"model": "m", "messages": [{"role": "user", "content": "x"}], "n": 4, "max_tokens": 4}
+            ).encode()
+            two = json.dumps({"model": "m", "prompt": ["a", "b"], "max_tokens": 4}).encode()
+            asking = [stand.ask(four), stand.ask(two, b"/v1/completions")]
+            asking += [stand.ask(four) for _ in range(3)]
+            got = await asyncio.gather(*asking)
+            assert [each.status for each in got] == [200] * 5
+            assert max(most) == 4
+
+    run(body())
+
+
+def test_more_sequences_than_the_cap_are_413_and_say_how_many_there_may_be() -> None:
+    async def body() -> None:
+        async with standing(wait_for_ever, max_inflight=4) as stand:
+            asks = json.dumps({"model": "m", "prompt": ["a"] * 6, "n": 2, "max_tokens": 8}).encode()
+            got = await stand.ask(asks, b"/v1/completions")
+            assert got.status == 413
+            assert got.headers["x-should-retry"] == "false"
+            assert "12 sequences" in got.error["message"]
+            assert "more than 4" in got.error["message"]
             assert not stand.engine.asked
 
     run(body())

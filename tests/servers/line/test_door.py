@@ -298,3 +298,21 @@ def test_tls_and_a_token() -> None:
             assert [reply.need for reply in await stranger.until_closed()] == ["unauthorized"]
 
     run(body())
+
+
+def test_inv_2_a_job_of_several_answers_takes_as_many_streams() -> None:
+    asks = json.loads(BODY) | {"n": 2}
+
+    async def body() -> None:
+        gate = Gate()
+        async with line_standing(gate, max_inflight=2) as stand:
+            first, second = await stand.peer(), await stand.peer()
+            first.send(line_upload(json.dumps(asks).encode(), "first"))
+            await until(lambda: gate.running == 1)
+            second.send(line_upload(job="second"))
+            assert (await second.final()).status is Status.YIELD
+            assert stand.gateway.driver.snapshot().engines[0].running == 2
+            gate.go.set()
+            assert (await first.final()).status is Status.DONE
+
+    run(body())

@@ -77,8 +77,9 @@ class Allowances:
         known = self._tenants.get(draft.tenant)
         if known is None or known.max_inflight is None:
             return None
-        inside = self._inside[draft.tenant]
-        if inside < known.max_inflight:
+        inside, streams = self._inside[draft.tenant], draft.arrival.answers
+        # Who has none may have any: a request of more than all of its tenant's streams runs alone.
+        if not inside or inside + streams <= known.max_inflight:
             return None
         engine = draft.route.up[0]
         wait_s = engine.expected_service_s() / known.max_inflight
@@ -106,7 +107,7 @@ class Allowances:
         if not self.ledger.is_empty:
             draft.reservation = self.ledger.take(_who(draft), sizes_of(draft), now)
         if draft.tenant in self._tenants:
-            self._inside[draft.tenant] += 1
+            self._inside[draft.tenant] += draft.arrival.answers
 
     def report(self, draft: Attempt, now: float) -> tuple[QuotaState, ...]:
         """Return what is left of the quotas that this attempt falls under."""
@@ -122,7 +123,7 @@ class Allowances:
         if self._observed and attempt.attempt in self._observed:
             self._observed.discard(attempt.attempt)
         elif attempt.tenant in self._tenants:
-            self._inside[attempt.tenant] -= 1
+            self._inside[attempt.tenant] -= attempt.arrival.answers
             if not self._inside[attempt.tenant]:
                 del self._inside[attempt.tenant]
 

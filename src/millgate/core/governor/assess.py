@@ -14,6 +14,7 @@ from millgate.core.governor.hint_truth import is_back_when_told
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.records import Attempt, Engine, Lane
 from millgate.core.governor.refusal import refusal
+from millgate.core.governor.streams import streams_of
 from millgate.core.governor.turns import ahead_of, may_go
 from millgate.core.lanes import choose_lane
 from millgate.core.tickets import DUE_HOLD_S, EARLY_RETURNS_FORGIVEN, EARLY_S, SOONEST_RETURN_S, Entry
@@ -183,8 +184,14 @@ def _line_up(draft: Attempt, entry: Entry, now: float) -> None:
 
 
 def is_agreed(draft: Attempt, entry: Entry | None, now: float) -> bool:
-    """Return whether it is back when it was told to come, or cannot help coming sooner."""
+    """Return whether it is back when it was told to come, or cannot help coming sooner.
+
+    Or whether it may be no return at all: of several that are away with one body, as all of a load test's are, nothing
+    tells a return from one more first attempt, unless its client labels it.
+    """
     arrival = draft.arrival
+    if entry is not None and entry.is_shared and not arrival.retry_count:
+        return True
     told_at = arrival.due_at
     if told_at is not None and now >= told_at - EARLY_S:
         return True
@@ -211,10 +218,8 @@ def _judge(knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float
     engines = draft.route.up
     if not engines or all_down(engines, now):
         return _refused(knowledge, draft, entry, now, Reason.NO_ENGINE, bound=1.0)
-    if not fit_somewhere(engines, draft.prompt_tokens):
-        return _refused(
-            knowledge, draft, entry, now, Reason.TOO_LARGE, draft.prompt_tokens, largest_prompt(engines)
-        )
+    if not fit_somewhere(engines, draft):
+        return _too_large(knowledge, draft, entry, now)
     agreed = is_agreed(draft, entry, now)
     short = knowledge.allowances.shortfall(draft, agreed, now)
     if short is not None:
@@ -291,10 +296,23 @@ def _let_promised_go_first(draft: Attempt, now: float) -> None:
         draft.engine_s = 0.0
 
 
-def fit_somewhere(engines: tuple[Engine, ...], prompt_tokens: int) -> bool:
-    """Return whether one of these engines could ever run a prompt of this size."""
-    for engine in engines:  # noqa: SIM110 - a generator would cost every arrival 0.3 us
-        if engine.gate.fits(prompt_tokens):
+def _too_large(knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float) -> Plan:
+    """Refuse for good what no engine can ever run, and say of what it has too many: streams or prompt tokens."""
+    engines = draft.route.up
+    most = max(engine.settings.max_inflight for engine in engines)
+    if min(streams_of(engine.gate, draft.arrival) for engine in engines) <= most:
+        bound = largest_prompt(engines)
+        return _refused(knowledge, draft, entry, now, Reason.TOO_LARGE, draft.prompt_tokens, bound)
+    plan = _refused(knowledge, draft, entry, now, Reason.TOO_LARGE, draft.arrival.answers, most)
+    assert isinstance(plan.decision, _YIELD)
+    plan.decision = plan.decision._replace(of_streams=True)
+    return plan
+
+
+def fit_somewhere(engines: tuple[Engine, ...], draft: Attempt) -> bool:
+    """Return whether one of these engines could ever run this attempt."""
+    for engine in engines:
+        if engine.gate.fits(draft.prompt_tokens, streams_of(engine.gate, draft.arrival)):
             return True
     return False
 
@@ -405,7 +423,9 @@ def admission(draft: Attempt, engine: Engine, ttft_s: float, now: float) -> Admi
         first_event_by += _ANSWER_PATIENCE * output_tokens * engine.service.tpot_s(engine.limit)
         if draft.arrival.time_allowed_s is not None:
             first_event_by = min(first_event_by, draft.arrived_at + draft.arrival.time_allowed_s)
-    leg = _new(_LEG, (engine.settings.name, 1, kv_tokens, prefill_tokens))
+    leg = _new(
+        _LEG, (engine.settings.name, streams_of(engine.gate, draft.arrival), kv_tokens, prefill_tokens)
+    )
     waited_s = now - draft.arrived_at
     return _new(
         _ADMIT,

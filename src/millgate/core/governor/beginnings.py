@@ -63,8 +63,8 @@ def _share_so_far(attempt: Attempt, engine: Engine, now: float) -> float:
 
 def _output_so_far(attempt: Attempt, now: float) -> int:
     """Return how many tokens one of its answers has: what was counted of a stream, else by the engine's pace."""
-    engine, answers = attempt.engine, attempt.arrival.answers
+    engine = attempt.engine
     if attempt.arrival.stream or engine is None:
-        return attempt.output_seen // answers
+        return attempt.output_seen // attempt.arrival.answers
     decode_s = now - attempt.admitted_at - attempt.expected_ttft_s
-    return int(max(0.0, decode_s) / max(_SHORTEST_S, engine.pace_s)) // answers
+    return int(max(0.0, decode_s) / max(_SHORTEST_S, engine.pace_s))

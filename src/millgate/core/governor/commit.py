@@ -150,7 +150,8 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
     if not gate.prefill_tokens:
         engine.reading.began(now)
     draft.expected_ttft_s = decision.expected_ttft_s
-    gate.take(draft.attempt, leg.kv_tokens, leg.prompt_tokens)
+    draft.streams = leg.streams
+    gate.take(draft.attempt, leg.kv_tokens, leg.prompt_tokens, leg.streams)
     if engine.signal is not None:
         engine.signal.inflight(gate.streams)
     engine.is_tried = engine.on_trial
@@ -170,7 +171,7 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
     if engine.provider is not None:
         engine.provider.started(draft, now)
     if (shares := pool.shares) is not None:
-        shares.entered(draft.lane.settings.name, now)
+        shares.entered(draft.lane.settings.name, now, leg.streams)
     if not gate.has_room(1, 1):
         engine.drain.became_full(now, gate.streams)
     knowledge.placement.started(draft)
@@ -196,7 +197,7 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
     while knowledge.held_count and (held := next_held(knowledge, blocked, now)) is not None:
         engines = held.route.up
         down = all_down(engines, now)
-        if down or not fit_somewhere(engines, held.prompt_tokens):
+        if down or not fit_somewhere(engines, held):
             reason = Reason.NO_ENGINE if down else Reason.TOO_LARGE
             decisions += refuse_held(knowledge, held, reason, now)
             continue

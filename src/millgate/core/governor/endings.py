@@ -251,6 +251,7 @@ def _departure_s(engine: Engine, attempt: Attempt, now: float) -> float:
     if not engine.ignores and not has_fresh_gauge(engine, now):
         return engine.abort_lag.mean
     remaining = max(1, attempt.kv_tokens - attempt.prompt_tokens - attempt.output_seen)
+    remaining = -(-remaining // attempt.arrival.answers)
     prefill_s = attempt.expected_ttft_s if attempt.first_token_at is None else 0.0
     return prefill_s + remaining * engine.service.tpot_s(engine.limit)
 
@@ -271,19 +272,20 @@ def release(knowledge: Knowledge, attempt: Attempt, now: float, *, for_good: boo
         knowledge.allowances.over(attempt)
         engine.pool.done_work_s += attempt.service_s
     if engine.signal is not None:
-        engine.signal.inflight(engine.gate.streams - 1)
+        engine.signal.inflight(engine.gate.streams - attempt.streams)
     given_tokens = engine.gate.prefill_tokens
     if engine.gate.release(attempt.attempt):
         if engine.gate.prefill_tokens < given_tokens:
             engine.reading.interrupted(now)
         attempt.lane.little.leave(now)
         if (shares := engine.pool.shares) is not None:
-            shares.left(attempt.lane.settings.name, now)
+            shares.left(attempt.lane.settings.name, now, attempt.streams)
         work_s = engine.permit_s(attempt.prompt_tokens, attempt.output_seen)
         expected_s = engine.permit_s(attempt.prompt_tokens, attempt.output_tokens)
         stayed_s = now - attempt.admitted_at
         engine.permit_times.lasted(stayed_s, foreseen_s(attempt, engine))
-        engine.drain.departed(now, work_s, expected_s, stayed_s)
+        # Its work is that of all its streams, and so is the time that they were out.
+        engine.drain.departed(now, work_s, expected_s, stayed_s * attempt.streams)
     attempt.lane.little.stayed(now, attempt.admitted_at)
     knowledge.note(attempt, engine)
     if engine.retired and not engine.gate.streams:
@@ -320,7 +322,7 @@ def seen(knowledge: Knowledge, event: EngineSeen, now: float) -> list[Decision]:
         if each.gone_at is not None and each.gone_at < event.seen_at
     ]
     still_there = max(0, event.running + event.waiting - _certainly_alive(knowledge, engine, event.seen_at))
-    confirmed = left_before[: max(0, len(left_before) - still_there)]
+    confirmed = _gone_by(left_before, still_there)
     for attempt in confirmed:
         _learn_lag(engine, attempt, event.seen_at, ignoring=False)
         release(knowledge, attempt, now)
@@ -329,11 +331,23 @@ def seen(knowledge: Knowledge, event: EngineSeen, now: float) -> list[Decision]:
     return dispatch(knowledge, now) if confirmed else []
 
 
+def _gone_by(left_before: list[Attempt], still_there: int) -> list[Attempt]:
+    """Return those of them, first gone first, that are surely over where so many streams of theirs are still there."""
+    over = sum([each.streams for each in left_before]) - still_there
+    confirmed: list[Attempt] = []
+    for attempt in left_before:
+        over -= attempt.streams
+        if over < 0:
+            break
+        confirmed.append(attempt)
+    return confirmed
+
+
 def _certainly_alive(knowledge: Knowledge, engine: Engine, seen_at: float) -> int:
-    """Count the attempts that were running on this engine when its gauge was read, beyond doubt."""
+    """Count the streams that were running on this engine when its gauge was read, beyond doubt."""
     settled = seen_at - _GAUGE_SETTLE_S
     return sum(
-        1
+        attempt.streams
         for attempt in knowledge.attempts.values()
         if attempt.engine is engine
         and attempt.state is not State.DEPARTING

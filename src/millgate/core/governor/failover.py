@@ -24,7 +24,7 @@ def detour_after(knowledge: Knowledge, attempt: Attempt, event: Failed, now: flo
         return None
     assert failed is not None
     detour = _detour(knowledge, attempt, failed)
-    if not fit_somewhere(detour.up, attempt.prompt_tokens):
+    if not fit_somewhere(detour.up, attempt):
         return None
     roomy = knowledge.roomy_engine(attempt, detour.up, now)
     if roomy is not None:

@@ -10,6 +10,7 @@ from math import inf
 from typing import Final
 
 from millgate.core.governor.records import Attempt, Engine
+from millgate.core.governor.streams import streams_of
 
 # Work that takes no time is still work.
 _LEAST_WORK_S: Final = 1e-6
@@ -19,7 +20,7 @@ def expected_wait_s(draft: Attempt, place: int, now: float) -> float:
     """Return how long an attempt at this place is expected to wait: for permits, and for accounts where those bind."""
     route = draft.route
     if route.up[0].provider is None:
-        return route.pool.openings.wait_s(place, now)
+        return route.pool.openings.wait_s(place, now, streams=streams_of(route.up[0].gate, draft.arrival))
     accounts = [engine.provider for engine in route.up if engine.provider is not None]
     free = sum([engine.limit - engine.gate.streams for engine in route.up])
     permit_s = 0.0 if place <= free else route.pool.openings.wait_s(place - max(0, free), now)

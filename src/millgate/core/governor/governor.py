@@ -295,5 +295,6 @@ def _re_engine_all(knowledge: Knowledge, settings: Settings, now: float) -> None
         engine.adopt(new)
         engine.gate.kv_limit = fresh.gate.kv_limit
         engine.gate.prefill_limit = fresh.gate.prefill_limit
+        engine.gate.most_streams = fresh.gate.most_streams
         engines[new.name] = engine
     knowledge.engines_changed(now)

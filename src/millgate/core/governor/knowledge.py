@@ -139,7 +139,7 @@ class Knowledge:
     def _count_running(self, pool: Pool, shares: LaneShares, now: float) -> None:
         for attempt in self.attempts.values():
             if attempt.engine is not None and attempt.engine.pool is pool:
-                shares.entered(attempt.lane.settings.name, now)
+                shares.entered(attempt.lane.settings.name, now, attempt.streams)
 
     def roomy_engine(
         self, draft: Attempt, engines: tuple[Engine, ...], now: float
@@ -186,8 +186,11 @@ class Knowledge:
             self.wake_at(opens_at, head.attempt)
 
     def running(self) -> int:
-        """Return how many permits are out, over all engines."""
-        return len(self.attempts) - self.held_count
+        """Return how many streams are out, over all engines."""
+        streams = 0
+        for engine in self.engines.values():
+            streams += engine.gate.streams
+        return streams
 
     def stream_limit(self) -> int:
         """Return how many streams may run, over all engines that are up."""

@@ -16,7 +16,7 @@ asking, or not, changes no answer.
 """
 
 from array import array
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from heapq import heapreplace
 from math import sqrt
@@ -63,6 +63,7 @@ class Openings:
         "_first",
         "_first_s",
         "_free",
+        "_listed",
         "_most_notes",
         "_noted",
         "_opens",
@@ -78,6 +79,7 @@ class Openings:
         self._attempts = attempts
         self._engines = engines
         self._ends: list[float] = []
+        self._listed = 0
         self._noted: list[Attempt] = []
         self._most_notes = _FEW_NOTES
         self._stale = False
@@ -121,8 +123,8 @@ class Openings:
         self._prompt_metered = [each for each in self._up() if each.gate.prefill_limit is not None]
         self._stale = True
 
-    def wait_s(self, place: int, now: float, *, prompts: bool = True) -> float:
-        """Return the expected time until the `place`-th permit (1 is next) comes free.
+    def wait_s(self, place: int, now: float, *, prompts: bool = True, streams: int = 1) -> float:
+        """Return the expected time until the `place`-th permit (1 is next), of so many streams, comes free.
 
         Without `prompts` it is asked for streams and memory alone, whatever has to be read.
         """
@@ -132,6 +134,11 @@ class Openings:
         per_s = self.per_s()
         if not ends:
             return place / per_s
+        if streams > 1 or self._listed < len(ends):
+            # Ends are those of streams, and departures those of permits.
+            streams_each = len(ends) / self._listed
+            place = round((place - 1) * streams_each) + streams - min(streams - 1, self._free_streams())
+            per_s *= streams_each
         laps, index = divmod(place - 1, len(ends))
         cycle_s = len(ends) / per_s
         if ends[0] >= now:
@@ -184,7 +191,10 @@ class Openings:
         their order they are read at ascending levels of what remains.
         """
         running = sorted([each for each in self._attempts.values() if self._is_ours(each)], key=_listed_end)
-        return sorted([_likely_end(each, (at + 0.5) / len(running), now) for at, each in enumerate(running)])
+        ends: list[float] = []
+        for at, each in enumerate(running):
+            ends += [_likely_end(each, (at + 0.5) / len(running), now)] * each.streams
+        return sorted(ends)
 
     def upper_s(self, place: int, *, mean_is_known: bool = True, prompts: bool = True) -> float:
         """Return how much longer than expected the `place`-th permit may take, nine times in ten.
@@ -196,7 +206,9 @@ class Openings:
         up = self._up()
         widest_s = 0.0
         # Permits of clients that have left end with the abort lag, whatever the lengths of answers.
-        leaving = sum([len(engine.departing) for engine in up if not engine.ignores])
+        leaving = sum(
+            [each.streams for engine in up if not engine.ignores for each in engine.departing.values()]
+        )
         for engine in up:
             drains, departures = engine.drains(), max(0, place - leaving) / len(up)
             # A mean of n permits is itself off by 1 / n of their variance, and each of k to come by as much.
@@ -236,13 +248,18 @@ class Openings:
                 return engine.drains()
         return self._engines[0].drains()
 
+    def _free_streams(self) -> int:
+        return sum([max(0, engine.limit - engine.gate.streams) for engine in self._up()])
+
     def _up(self) -> list[Engine]:
         return [engine for engine in self._engines if engine.up and not engine.retired]
 
     def _sorted_ends(self) -> list[float]:
         if self._stale:
             self._stale = False
-            self._ends = sorted([_list_anew(each) for each in self._attempts.values() if self._is_ours(each)])
+            running = [each for each in self._attempts.values() if self._is_ours(each)]
+            self._listed = len(running)
+            self._ends = sorted([end for each in running for end in [_list_anew(each)] * each.streams])
             self._noted.clear()
             self._most_notes = _FEW_NOTES + len(self._ends) // 4
         elif self._noted:
@@ -256,11 +273,17 @@ class Openings:
 
     def _list_again(self, attempt: Attempt) -> None:
         ends, listed = self._ends, attempt.listed_end
+        streams = attempt.streams
         if listed is not None:
-            del ends[bisect_left(ends, listed)]
+            self._listed -= 1
+            at = bisect_left(ends, listed)
+            del ends[at : at + streams]
             attempt.listed_end = None
         if attempt.state is not State.OVER:
-            insort(ends, _list_anew(attempt))
+            self._listed += 1
+            end = _list_anew(attempt)
+            at = bisect_right(ends, end)
+            ends[at:at] = [end] * streams
 
 
 def _only_prompts_block(engine: Engine, place: int) -> bool:
@@ -290,7 +313,12 @@ def _listed_end(attempt: Attempt) -> float:
 
 def foreseen_s(attempt: Attempt, engine: Engine) -> float:
     """Return how long this attempt's permit was foreseen to be out."""
-    return attempt.expected_ttft_s + attempt.foreseen_tokens * engine.pace_s
+    return attempt.expected_ttft_s + _decode_s(attempt, engine)
+
+
+def _decode_s(attempt: Attempt, engine: Engine) -> float:
+    """Return how long its answers were foreseen to be written, all of them at once."""
+    return attempt.foreseen_tokens / attempt.arrival.answers * engine.pace_s
 
 
 def _likely_end(attempt: Attempt, level: float, now: float) -> float:
@@ -320,7 +348,7 @@ def expected_end(attempt: Attempt) -> float:
     assert engine is not None
     if attempt.state is State.DEPARTING:
         return departs_at(attempt, engine)
-    decode_s = attempt.foreseen_tokens * engine.pace_s
+    decode_s = _decode_s(attempt, engine)
     if attempt.first_token_at is None:
         return attempt.admitted_at + attempt.expected_ttft_s + decode_s
     return attempt.first_token_at + decode_s

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Final
 
 from millgate.core.governor.records import Attempt, Engine
+from millgate.core.governor.streams import streams_of
 from millgate.core.measure.ewma import Ewma
 from millgate.core.routing.base import Router
 
@@ -71,13 +72,13 @@ class Placement:
         """
         if self._unpriced:
             self._price()
-        prompt_tokens, costs = draft.prompt_tokens, self._costs
+        costs = self._costs
         if engines is self._engines:
             least = min(costs)
             if least == inf:
                 return None
             engine = engines[costs.index(least)]
-            if engine.gate.fits(prompt_tokens) and engine.has_room(draft, now):
+            if _fits(engine, draft) and engine.has_room(draft, now):
                 return engine
         roomy = _with_room(draft, engines, now)
         return min(roomy, key=lambda engine: costs[engine.position], default=None)
@@ -116,7 +117,10 @@ class Placement:
         self._unpriced.clear()
 
 
+def _fits(engine: Engine, draft: Attempt) -> bool:
+    return engine.gate.fits(draft.prompt_tokens, streams_of(engine.gate, draft.arrival))
+
+
 def _with_room(draft: Attempt, engines: tuple[Engine, ...], now: float) -> list[Engine]:
     """Return those of these engines that have room for this attempt now."""
-    prompt_tokens = draft.prompt_tokens
-    return [engine for engine in engines if engine.gate.fits(prompt_tokens) and engine.has_room(draft, now)]
+    return [engine for engine in engines if _fits(engine, draft) and engine.has_room(draft, now)]

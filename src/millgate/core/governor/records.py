@@ -11,6 +11,7 @@ from millgate.core.decisions import Cause, Reshaped
 from millgate.core.events import Arrived, EngineSeen, Failed, QuotaReading
 from millgate.core.governor.offered import OfferedWork
 from millgate.core.governor.overtaking import Overtaking
+from millgate.core.governor.streams import streams_of
 from millgate.core.lanes import LaneShares
 from millgate.core.lifecycle import State
 from millgate.core.limits.build import build_limit
@@ -57,7 +58,7 @@ class Attempt:
     `early_returns`, `turn` and `as_old_as` are its place in the line of those who come back (`tickets`); `looked_at` and
     `looked_tokens` how far its stream was when last looked at. `reservation` is its tenant's, `charged` the provider account's.
     `work_s` is the part of an engine's time that it is foreseen to take, `engine_s` the same as the orders rank it (0 for who is
-    back when promised), `service_s` the time that its permit is out, as the early warning counts it and lines are summed up.
+    back when promised), `service_s` the time that its `streams` are out, as the early warning counts it and lines are summed up.
     `tried` is the engine that failed it before it had anything of it; there is no third try. `due_at` is when its client had
     been told to be back, `hint_s` how long that was and `told_share` which part of the line was expected to return; `window_until` when the batch window lets it go that it was held for.
     """
@@ -104,6 +105,7 @@ class Attempt:
         "route",
         "service_s",
         "state",
+        "streams",
         "tenant",
         "told_share",
         "tried",
@@ -114,22 +116,19 @@ class Attempt:
     )
 
     def __init__(self, arrival: Arrived, lane: "Lane", now: float, number: int) -> None:
-        self.attempt = arrival.attempt
-        self.tenant = arrival.tenant
-        self.weight = 1.0
-        self.arrival = arrival
-        self.arrival_number = number
+        self.attempt, self.tenant = arrival.attempt, arrival.tenant
+        self.weight, self.streams = 1.0, arrival.answers
+        self.arrival, self.arrival_number = arrival, number
         self.arrived_at = now
         self.lane = lane
-        self.body_bytes = arrival.body_bytes
-        self.state = State.HELD
-        self.recognised = False
+        self.body_bytes, self.state = arrival.body_bytes, State.HELD
         self.fingerprint: int | None = None
         self.first_seen = self.lined_up_at = self.as_old_as = now
         self.early_returns = self.turn = 0
         self.due_at, self.hint_s = arrival.due_at, arrival.hint_s
         self.told_share = 1.0
         self.window_until = self.looked_at = self.lane_deadline = self.deadline = self.give_up_at = now
+        self.recognised = False
         self.hold_until: float | None = None
         self.prompt_tokens = self.output_tokens = self.foreseen_tokens = self.kv_tokens = 0
         self.output_seen = self.read_before = self.looked_tokens = 0
@@ -162,8 +161,8 @@ class Foresight(Protocol):
     def unsettle(self) -> None:
         """Forget every derived number."""
 
-    def wait_s(self, place: int, now: float, *, prompts: bool = True) -> float:
-        """Return the expected time until the `place`-th permit comes free."""
+    def wait_s(self, place: int, now: float, *, prompts: bool = True, streams: int = 1) -> float:
+        """Return the expected time until the `place`-th permit, of so many streams, comes free."""
 
     def wait_behind_s(self, first: "array[int]", share: float, work_s: float, free: int, now: float) -> float:
         """Return the expected time until a permit comes free behind so much work."""
@@ -252,7 +251,7 @@ class Engine:
         self.on_trial = self.is_tried = False
         self.retired = False
         limit = build_limit(settings.limit, settings.max_inflight, settings.prior)
-        self.gate = Gate(limit, settings.kv_tokens, settings.prefill_tokens)
+        self.gate = Gate(limit, settings.kv_tokens, settings.prefill_tokens, settings.max_inflight)
         self.signal: Signal | None = None
         self.service = ServiceTime(settings.prior)
         self.reading = Reading(settings.prior.ttft_per_token_s, now)
@@ -287,7 +286,8 @@ class Engine:
 
     def has_room(self, draft: Attempt, now: float) -> bool:
         """Return whether this attempt could start here now: gate, and account where there is one."""
-        if self.is_tried or not self.gate.has_room(draft.kv_tokens, draft.prompt_tokens):
+        gate, streams = self.gate, streams_of(self.gate, draft.arrival)
+        if self.is_tried or not gate.has_room(draft.kv_tokens, draft.prompt_tokens, streams):
             return False
         return self._reads_soon(draft) and (self.provider is None or self.provider.wait_s(draft, now) <= 0.0)
 

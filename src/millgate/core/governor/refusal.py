@@ -45,7 +45,9 @@ def refusal(
     in_time = _is_in_time(draft, hint_s, by_s, now)
     if reason is _TOO_LATE and _never_in_time(draft):
         in_time = False
-    return _new(_YIELD, (draft.attempt, reason, hint_s, in_time, value, bound, draft.first_seen, (), False))
+    return _new(
+        _YIELD, (draft.attempt, reason, hint_s, in_time, value, bound, draft.first_seen, (), False, False)
+    )
 
 
 def _without_promise(

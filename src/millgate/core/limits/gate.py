@@ -1,6 +1,6 @@
 """The gate of one engine: three meters, permits that end exactly once (INV-2, INV-3).
 
-Streams bound the batch, KV tokens the memory, prompt tokens not yet prefilled the wait for a first token: prefill
+Streams bound the batch (a permit has one for each sequence that the engine makes of its request), KV tokens the memory, prompt tokens not yet prefilled the wait for a first token: prefill
 and decode are different service centres and a batch full of prompts starves both. A permit takes from all three
 or from none. Permits are kept by attempt, so a second release finds nothing and changes nothing.
 """
@@ -11,30 +11,47 @@ from millgate.core.limits.base import Limit
 class Permit:
     """One attempt's share of the meters; the KV share may grow, the prefill share ends first."""
 
-    __slots__ = ("kv_tokens", "prefill_tokens")
+    __slots__ = ("kv_tokens", "prefill_tokens", "streams")
 
-    def __init__(self, kv_tokens: int, prefill_tokens: int) -> None:
+    def __init__(self, kv_tokens: int, prefill_tokens: int, streams: int) -> None:
         self.kv_tokens = kv_tokens
         self.prefill_tokens = prefill_tokens
+        self.streams = streams
 
 
 class Gate:
-    """Counts streams, KV tokens and unprefilled prompt tokens against their limits; None turns a meter off."""
+    """Counts streams, KV tokens and unprefilled prompt tokens against their limits; None turns a meter off.
 
-    __slots__ = ("_permits", "kv_limit", "kv_tokens", "limit", "prefill_limit", "prefill_tokens")
+    `most_streams` is what the limit can ever be, None where it may be anything.
+    """
 
-    def __init__(self, limit: Limit, kv_limit: int | None = None, prefill_limit: int | None = None) -> None:
+    __slots__ = (
+        "_permits",
+        "kv_limit",
+        "kv_tokens",
+        "limit",
+        "most_streams",
+        "prefill_limit",
+        "prefill_tokens",
+        "streams",
+    )
+
+    def __init__(
+        self,
+        limit: Limit,
+        kv_limit: int | None = None,
+        prefill_limit: int | None = None,
+        most_streams: int | None = None,
+    ) -> None:
         self.limit = limit
+        self.most_streams = most_streams
         self.kv_limit = kv_limit
         self.prefill_limit = prefill_limit
+        self.streams = 0
+        """How many streams are out, over all permits."""
         self.kv_tokens = 0
         self.prefill_tokens = 0
         self._permits: dict[int, Permit] = {}
-
-    @property
-    def streams(self) -> int:
-        """How many permits are out."""
-        return len(self._permits)
 
     def clip(self, kv_tokens: int, prefill_tokens: int) -> tuple[int, int]:
         """Return the reservation cut to what the meters can ever hold.
@@ -48,13 +65,15 @@ class Gate:
             prefill_tokens = min(prefill_tokens, self.prefill_limit)
         return kv_tokens, prefill_tokens
 
-    def fits(self, prompt_tokens: int) -> bool:
-        """Return whether a prompt of this size and one output token could ever run here."""
+    def fits(self, prompt_tokens: int, streams: int = 1) -> bool:
+        """Return whether a prompt of this size and one output token could ever run here, in so many streams."""
+        if self.most_streams is not None and streams > self.most_streams:
+            return False
         return self.kv_limit is None or prompt_tokens < self.kv_limit
 
-    def has_room(self, kv_tokens: int, prefill_tokens: int) -> bool:
-        """Return whether a permit of this size, clipped, would be given now: an empty meter takes any."""
-        if len(self._permits) >= self.limit.current():
+    def has_room(self, kv_tokens: int, prefill_tokens: int, streams: int = 1) -> bool:
+        """Return whether a permit of this size, clipped, would be given now: an empty meter takes any that fits."""
+        if self.streams and self.streams + streams > self.limit.current():
             return False
         kv_limit, prefill_limit = self.kv_limit, self.prefill_limit
         if kv_limit is not None and self.kv_tokens and self.kv_tokens + kv_tokens > kv_limit:
@@ -63,10 +82,11 @@ class Gate:
             return True
         return self.prefill_tokens + prefill_tokens <= prefill_limit
 
-    def take(self, attempt: int, kv_tokens: int, prefill_tokens: int) -> None:
+    def take(self, attempt: int, kv_tokens: int, prefill_tokens: int, streams: int = 1) -> None:
         """Give the attempt its permit; the caller has asked `has_room` at this very instant."""
         assert attempt not in self._permits, f"attempt {attempt} already has a permit"
-        self._permits[attempt] = Permit(kv_tokens, prefill_tokens)
+        self._permits[attempt] = Permit(kv_tokens, prefill_tokens, streams)
+        self.streams += streams
         self.kv_tokens += kv_tokens
         self.prefill_tokens += prefill_tokens
 
@@ -89,6 +109,7 @@ class Gate:
         permit = self._permits.pop(attempt, None)
         if permit is None:
             return False
+        self.streams -= permit.streams
         self.kv_tokens -= permit.kv_tokens
         self.prefill_tokens -= permit.prefill_tokens
         return True

@@ -26,8 +26,8 @@ class Entry:
     it was back before its hint. `turn` is its turn in the fair line, handed in again when the request is refused
     again; 0 has one given. `as_old_as` is the age by which queues rank it, `first_seen` or older; handed in it is the
     oldest that it may be. `work_s` is how long it will have a permit. `kind` says how its client was known, for its
-    `Attendance`, and `share` which part of the line was expected to return when it was told. `slot` is where `Places` keeps it, -1 for what
-    is not kept.
+    `Attendance`, and `share` which part of the line was expected to return when it was told. `slot` is where `Places`
+    keeps it, -1 for what is not kept. `is_shared` says that others with the same body are away as well.
     """
 
     __slots__ = (
@@ -36,6 +36,7 @@ class Entry:
         "early_returns",
         "fingerprint",
         "first_seen",
+        "is_shared",
         "kind",
         "known_from",
         "known_until",
@@ -69,6 +70,7 @@ class Entry:
         told_at: float | None = None,
         kind: int = Kind.FIRST,
         share: float = 1.0,
+        is_shared: bool = False,
     ) -> None:
         self.tenant: Final = tenant
         self.fingerprint: Final = fingerprint
@@ -87,6 +89,7 @@ class Entry:
         self.told_at: Final = told_at
         self.kind: Final = kind
         self.share: Final = share
+        self.is_shared: Final = is_shared
 
     def is_due(self, now: float) -> bool:
         """Return whether its promise has (nearly) come: at most `EARLY_S` before the hint, or after it.

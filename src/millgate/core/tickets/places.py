@@ -147,8 +147,10 @@ class Places:
             return None
         slots = self._bodies.find(line.body_key(fingerprint))
         over = self._over(now) if slots else []
+        # What has run out does not count, forgotten or not: looking must find what deciding finds.
+        is_shared = len(slots) > 1 and sum([self._slots.ending(slot)[2] > now for slot in slots]) > 1
         for slot in slots:
-            entry = self._slots.entry(slot, line, has_place=slot not in over)
+            entry = self._slots.entry(slot, line, has_place=slot not in over, is_shared=is_shared)
             if entry.matches(now, retry_count):
                 return entry
         return None

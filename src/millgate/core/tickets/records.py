@@ -181,7 +181,7 @@ class Slots:
         )
         return slot
 
-    def entry(self, slot: int, line: Line, *, has_place: bool = True) -> Entry:
+    def entry(self, slot: int, line: Line, *, has_place: bool = True, is_shared: bool = False) -> Entry:
         """Return the record as it was left; its `place_until` is not told. Without `has_place` its place is over."""
         row = _ROW.unpack_from(self._rows, slot * _ROW_BYTES)
         turn, _, until, body, number, first_seen, as_old_as, lined_up_at, known_from = row[:9]
@@ -205,6 +205,7 @@ class Slots:
             told_at=back_at if told else None,
             kind=kind,
             share=share_parts / _SHARE_PARTS,
+            is_shared=is_shared,
         )
 
     def ending(self, slot: int) -> tuple[int, int, float, int]:

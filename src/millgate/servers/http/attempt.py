@@ -29,6 +29,15 @@ _NO_PAIRS: Pairs = []
 """Shared by all attempts whose answers get nothing of ours: most do not."""
 
 
+def _refusal(dialect: Dialect, decision: Yield, request_id: bytes) -> tuple[int, bytes, bytes, bool]:
+    """Return the status, head, body and whether to close of this refusal."""
+    if decision.of_streams:
+        return dialect.refuser.too_many_sequences(int(decision.value), int(decision.bound), request_id)
+    return dialect.refuser.refuse_in_lines(
+        decision.reason, decision.retry_after_s, decision.retry, request_id
+    )
+
+
 def _owes_usage(dialect: Dialect, facts: RequestFacts, asked: bool) -> bool:
     """Whether an answer should say its tokens: not a sound, and no stream for which nobody asked for them."""
     asks = not facts.stream or asked or facts.include_usage is True
@@ -171,9 +180,7 @@ class Attempt:
             tell_failure(self, kind)
 
     def _refuse(self, decision: Yield) -> None:
-        status, lines, body, close = self.dialect.refuser.refuse_in_lines(
-            decision.reason, decision.retry_after_s, decision.retry, self.request_id
-        )
+        status, lines, body, close = _refusal(self.dialect, decision, self.request_id)
         if decision.quota:
             lines += header_lines(quota_pairs(decision.quota, self.dialect.family), ANSWER_RESERVED)
         if self._reading.ticket is not None and decision.retry:

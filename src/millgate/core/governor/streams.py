@@ -1,0 +1,16 @@
+"""How many streams is a request? An engine runs sequences: `n` answers of each prompt, each text of a list that it reads."""
+
+from millgate.core.events import Arrived
+from millgate.core.limits.gate import Gate
+
+
+def streams_of(gate: Gate, arrival: Arrived) -> int:
+    """Return how many streams this request takes of that gate: one for each sequence that the engine makes of it.
+
+    A list that is only read (embeddings, scores) and is longer than the cap takes all of them and runs alone: its engine
+    works it off in rounds, and nothing else waits in there with it.
+    """
+    streams, most = arrival.answers, gate.most_streams
+    if streams > 1 and most is not None and arrival.max_tokens == 0:
+        return min(streams, most)
+    return streams

@@ -243,3 +243,48 @@ def test_a_kept_response_is_its_tenants_alone() -> None:
             assert len(stand.engine.asked) == 2
 
     run(body())
+
+
+def test_a_request_that_goes_on_from_another_tenants_answer_reaches_no_engine() -> None:
+    async def script(asked: Asked) -> None:
+        asked.reply(b'{"id":"resp_1","status":"completed"}')
+
+    async def body() -> None:
+        async with gating(script, callers=GUARDED, core=CORE) as stand:
+            await stand.ask(b'{"input":"hi"}', b"/v1/responses", authorization=f"Bearer {KEY}")
+            for key, field, status in (
+                (KEY, '"previous_response_id":"resp_1"', 200),
+                (OTHER, '"previous_response_id":"resp_1"', 404),
+                (OTHER, '"conversation":{"id":"resp_1"}', 404),
+                (KEY, '"conversation":"conv_never_seen"', 404),
+            ):
+                asked = b'{"input":"hi",%b}' % field.encode()
+                answer = await stand.ask(asked, b"/v1/responses", authorization=f"Bearer {key}")
+                assert answer.status == status
+                assert status == 200 or answer.error["code"] == "not_found"
+            assert len(stand.engine.asked) == 2
+
+    run(body())
+
+
+def test_after_a_restart_a_stored_answer_is_refused_to_every_tenant_but_not_where_there_is_one() -> None:
+    async def body() -> None:
+        for callers, status in (
+            (GUARDED, 404),
+            (CallerSettings(open_tenants=True), 404),
+            (CallerSettings(), 200),
+        ):
+            async with gating(callers=callers, core=CORE) as stand:  # has seen no answer of before
+                going_on = b'{"input":"hi","previous_response_id":"resp_1"}'
+                for sent, path, method in (
+                    (going_on, b"/v1/responses", b"POST"),
+                    (b"", b"/v1/responses/resp_1", b"GET"),
+                    (b"", b"/v1/responses/resp_1", b"DELETE"),
+                    (b"", b"/v1/responses/resp_1/cancel", b"POST"),
+                    (b"", b"/v1/responses/resp_1/input_items", b"GET"),
+                ):
+                    answer = await stand.ask(sent, path, method, authorization=f"Bearer {KEY}")
+                    assert answer.status == status, (path, method)
+                assert bool(stand.engine.asked) is (status == 200)
+
+    run(body())

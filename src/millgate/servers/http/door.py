@@ -16,7 +16,7 @@ from millgate.servers.http.complaints import Complaints
 from millgate.servers.http.contract import DoorSettings, EngineRoute, Ongoing
 from millgate.servers.http.entry import Entry
 from millgate.servers.http.keep_alive import KeptAlive
-from millgate.servers.http.kept_answers import KeptAnswers
+from millgate.servers.http.kept_answers import KeptAnswers, not_kept
 from millgate.servers.http.light_desk import LightDesk
 from millgate.servers.http.paths import methods
 from millgate.servers.http.progress import Progress
@@ -105,7 +105,7 @@ class HttpDoor:
             if reading.read is None:
                 self._light.pass_on(exchange, reading, request_id, body)
                 return
-            facts = self._read_body(reading.read, body)
+            facts = self._read_body(reading, reading.read, body)
         except BadInputError as error:
             self.complaints.reject(exchange, reading.dialect, request_id, error)
             return
@@ -211,11 +211,15 @@ class HttpDoor:
 
     # ---- requests
 
-    def _read_body(self, read: Reader, body: bytes) -> RequestFacts:
-        """Return what the body asks for; BadInputError also where that is a model that nobody answers for."""
+    def _read_body(self, reading: Reading, read: Reader, body: bytes) -> RequestFacts:
+        """Return what the body asks for; BadInputError also for a model or a stored answer that is not there for it."""
         facts, models = read(body), self.settings.models
         if models is not None and facts.model not in models:
             raise BadInputError(_NO_SUCH_MODEL, "model", status=404, code="model_not_found")
+        if facts.previous_id and not self.kept_answers.may_ask(
+            facts.previous_id, reading.caller.tenant, separates=reading.callers.separates
+        ):
+            raise not_kept("previous_response_id or conversation")
         return facts
 
     def _read_head(self, exchange: Exchange) -> Reading | None:

@@ -2,7 +2,8 @@
 
 A browser can be made to send requests to 127.0.0.1 by any page it shows, and DNS rebinding lets that page read
 the answers: its own name then points to 127.0.0.1. The Host header still carries that name, so only IP literals,
-localhost and configured names pass. An Origin header must pass the same test.
+localhost and configured names pass. An Origin header must pass the same test, and an IP literal in it must be the
+one in Host: a web page can be served from an address without a name.
 
 The token comes in an Authorization header, or as the session cookie that the sign-in form gives for it.
 """
@@ -44,11 +45,18 @@ class Guard:
                 403, "host_not_allowed", "Host must be an IP address, localhost or listed in admin.hosts"
             )
         origins = [value for name, value in headers if name == b"origin"]
-        if not all(self._knows(value.decode("latin-1")) for value in origins):
+        if not all(self._is_ours(value.decode("latin-1"), hosts[0].decode("latin-1")) for value in origins):
             return error_answer(403, "origin_not_allowed", "requests made by other web pages are refused")
         if self._sessions is not None and path not in _OPEN_PATHS and not _may(self._sessions, headers):
             return _sign_in_first(path)
         return None
+
+    def _is_ours(self, origin: str, host: str) -> bool:
+        """Say whether a page of this origin is ours: any page may be served from an address, so that one must be Host's."""
+        if not self._knows(origin):
+            return False
+        there, here = urlsplit(origin), urlsplit("//" + host)
+        return there.hostname in self._hosts or there.hostname == here.hostname
 
     def _knows(self, address: str) -> bool:
         try:

@@ -7,6 +7,7 @@ import pytest
 
 from gateway.harness import CHAT, Answer, Asked, Stand, chat, run, until
 from gateway.stand import core_settings, gating
+from millgate.core.events import EngineDown
 from millgate.core.settings import LaneSettings
 from millgate.runtime.callers import CallerSettings, TenantRule
 from millgate.runtime.guesses import MOST_FAILURES
@@ -286,5 +287,31 @@ def test_after_a_restart_a_stored_answer_is_refused_to_every_tenant_but_not_wher
                     answer = await stand.ask(sent, path, method, authorization=f"Bearer {KEY}")
                     assert answer.status == status, (path, method)
                 assert bool(stand.engine.asked) is (status == 200)
+
+    run(body())
+
+
+def test_a_load_tool_finds_the_gate_healthy_without_a_key_while_an_engine_is_up() -> None:
+    async def body() -> None:
+        async with gating(callers=GUARDED, core=CORE) as stand:
+            healthy = await stand.ask(b"", b"/health", b"GET")
+            assert (healthy.status, healthy.body) == (200, b"")
+            name = stand.snapshot.engines[0].name
+            stand.gateway.driver.post(EngineDown(name))
+            assert (await stand.ask(b"", b"/health", b"GET")).status == 503
+            assert (stand.engine.asked, arrived(stand)) == ([], {})
+
+    run(body())
+
+
+def test_options_names_the_methods_of_a_path_and_reaches_no_engine() -> None:
+    async def body() -> None:
+        async with gating(callers=GUARDED, core=CORE) as stand:
+            for path, allowed in ((CHAT, "POST, OPTIONS"), (b"/v1/models", "GET, OPTIONS")):
+                answer = await stand.ask(b"", path, b"OPTIONS")
+                assert (answer.status, answer.headers["allow"]) == (200, allowed)
+                assert "access-control-allow-origin" not in answer.headers
+            assert (await stand.ask(b"", b"/nowhere", b"OPTIONS")).status == 404
+            assert not stand.engine.asked
 
     run(body())

@@ -105,8 +105,8 @@ def test_a_gate_that_must_answer_and_does_not_is_a_failure(request_file: Path, c
 def test_a_running_gate_is_asked_with_its_token(
     request_file: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MILLGATE_ADMIN_TOKEN", "hush")
-    with admin_door(token="hush") as door:
+    monkeypatch.setenv("MILLGATE_ADMIN_TOKEN", "hush-hush-hush-hush")
+    with admin_door(token="hush-hush-hush-hush") as door:
         door.post(0.0, Arrived(1))
         code = main(["explain", str(request_file), "--json", "--admin", door.url])
 

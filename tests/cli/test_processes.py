@@ -208,7 +208,7 @@ def test_a_gate_whose_banner_nobody_reads_serves_all_the_same() -> None:
 def test_a_token_closes_the_admin_door_and_is_never_shown(
     commands: list[Command], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MILLGATE_ADMIN_TOKEN", "hush-hush")
+    monkeypatch.setenv("MILLGATE_ADMIN_TOKEN", "hush-hush-hush-hush")
     arguments = ["--upstream", "http://127.0.0.1:9", "--port", "0", "--admin-port", "0", "--json"]
     command = start(commands, tmp_path, "serve", *arguments)
     ready = command.ready()

@@ -363,13 +363,13 @@ def test_an_admin_door_that_can_be_reached_needs_its_token_in_the_environment(wr
         ConfigError, match=r"admin\.host: 0\.0\.0\.0 can be reached .* environment variable MY_TOKEN"
     ):
         load_config(file, {"MILLGATE_ADMIN_TOKEN": "other"})
-    token = load_config(file, {"MY_TOKEN": "hush"}).admin_token
+    token = load_config(file, {"MY_TOKEN": "hush-hush-hush-hush"}).admin_token
     assert token is not None
-    assert token.get_secret_value() == "hush"
+    assert token.get_secret_value() == "hush-hush-hush-hush"
 
 
 def test_a_loaded_configuration_never_shows_the_token(write: Write) -> None:
-    assert "hush" not in repr(load_config(write(ENGINE), {"MILLGATE_ADMIN_TOKEN": "hush"}))
+    assert "hush" not in repr(load_config(write(ENGINE), {"MILLGATE_ADMIN_TOKEN": "hush-hush-hush-hush"}))
 
 
 def test_a_configuration_cannot_be_changed_after_it_was_checked() -> None:
@@ -377,3 +377,11 @@ def test_a_configuration_cannot_be_changed_after_it_was_checked() -> None:
 
     with pytest.raises(ValueError, match="frozen"):
         config.listen.port = 1
+
+
+def test_an_admin_token_that_can_be_guessed_is_refused_without_being_shown(write: Write) -> None:
+    file = write(ENGINE)
+    with pytest.raises(ConfigError, match="MILLGATE_ADMIN_TOKEN is shorter than 16 characters") as caught:
+        load_config(file, {"MILLGATE_ADMIN_TOKEN": "qqqqqqqqqqqqqqq"})
+    assert "qqq" not in str(caught.value)
+    assert load_config(file, {"MILLGATE_ADMIN_TOKEN": "q" * 16}).admin_token is not None

@@ -27,6 +27,7 @@ def test_every_reason_and_every_failure_has_its_words() -> None:
         (Reason.NO_ENGINE, 503, "no_healthy_upstream", 503),
         (Reason.DRAINING, 503, "server_is_overloaded", 529),
         (Reason.TOO_LARGE, 413, "request_too_large", 413),
+        (Reason.OVERLOADED_GATE, 503, "server_is_overloaded", 529),
     ],
 )
 def test_each_reason_is_said_as_the_design_says(

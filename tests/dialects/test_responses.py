@@ -40,6 +40,14 @@ def test_what_the_gate_needs_is_read() -> None:
     assert facts.include_usage is True
 
 
+@pytest.mark.parametrize("named", ["conv_1", {"id": "conv_1"}])
+def test_a_conversation_is_a_stored_answer_to_go_on_from(named: Any) -> None:
+    assert read(ask(conversation=named)).previous_id == "conv_1"
+    with pytest.raises(BadInputError) as caught:  # one of the two would be checked and the other used
+        read(ask(conversation=named, previous_response_id="resp_1"))
+    assert caught.value.field == "conversation"
+
+
 @pytest.mark.parametrize("field", ["max_output_tokens", "store", "stream", "background"])
 def test_a_field_that_stands_twice_is_refused(field: str) -> None:
     with pytest.raises(BadInputError, match="more than once"):

@@ -7,6 +7,7 @@ import pytest
 
 from gateway.harness import CHAT, Answer, Asked, Stand, chat, run, until
 from gateway.stand import core_settings, gating
+from millgate.core.events import EngineDown
 from millgate.core.settings import LaneSettings
 from millgate.runtime.callers import CallerSettings, TenantRule
 from millgate.runtime.guesses import MOST_FAILURES
@@ -272,5 +273,76 @@ def test_a_kept_response_is_its_tenants_alone() -> None:
                 got = await stand.ask(b"", b"/v1/responses/resp_1", b"GET", authorization=f"Bearer {key}")
                 assert got.status == status
             assert len(stand.engine.asked) == 2
+
+    run(body())
+
+
+def test_a_request_that_goes_on_from_another_tenants_answer_reaches_no_engine() -> None:
+    async def script(asked: Asked) -> None:
+        asked.reply(b'{"id":"resp_1","status":"completed"}')
+
+    async def body() -> None:
+        async with gating(script, callers=GUARDED, core=CORE) as stand:
+            await stand.ask(b'{"input":"hi"}', b"/v1/responses", authorization=f"Bearer {KEY}")
+            for key, field, status in (
+                (KEY, '"previous_response_id":"resp_1"', 200),
+                (OTHER, '"previous_response_id":"resp_1"', 404),
+                (OTHER, '"conversation":{"id":"resp_1"}', 404),
+                (KEY, '"conversation":"conv_never_seen"', 404),
+            ):
+                asked = b'{"input":"hi",%b}' % field.encode()
+                answer = await stand.ask(asked, b"/v1/responses", authorization=f"Bearer {key}")
+                assert answer.status == status
+                assert status == 200 or answer.error["code"] == "not_found"
+            assert len(stand.engine.asked) == 2
+
+    run(body())
+
+
+def test_after_a_restart_a_stored_answer_is_refused_to_every_tenant_but_not_where_there_is_one() -> None:
+    async def body() -> None:
+        for callers, status in (
+            (GUARDED, 404),
+            (CallerSettings(open_tenants=True), 404),
+            (CallerSettings(), 200),
+        ):
+            async with gating(callers=callers, core=CORE) as stand:  # has seen no answer of before
+                going_on = b'{"input":"hi","previous_response_id":"resp_1"}'
+                for sent, path, method in (
+                    (going_on, b"/v1/responses", b"POST"),
+                    (b"", b"/v1/responses/resp_1", b"GET"),
+                    (b"", b"/v1/responses/resp_1", b"DELETE"),
+                    (b"", b"/v1/responses/resp_1/cancel", b"POST"),
+                    (b"", b"/v1/responses/resp_1/input_items", b"GET"),
+                ):
+                    answer = await stand.ask(sent, path, method, authorization=f"Bearer {KEY}")
+                    assert answer.status == status, (path, method)
+                assert bool(stand.engine.asked) is (status == 200)
+
+    run(body())
+
+
+def test_a_load_tool_finds_the_gate_healthy_without_a_key_while_an_engine_is_up() -> None:
+    async def body() -> None:
+        async with gating(callers=GUARDED, core=CORE) as stand:
+            healthy = await stand.ask(b"", b"/health", b"GET")
+            assert (healthy.status, healthy.body) == (200, b"")
+            name = stand.snapshot.engines[0].name
+            stand.gateway.driver.post(EngineDown(name))
+            assert (await stand.ask(b"", b"/health", b"GET")).status == 503
+            assert (stand.engine.asked, arrived(stand)) == ([], {})
+
+    run(body())
+
+
+def test_options_names_the_methods_of_a_path_and_reaches_no_engine() -> None:
+    async def body() -> None:
+        async with gating(callers=GUARDED, core=CORE) as stand:
+            for path, allowed in ((CHAT, "POST, OPTIONS"), (b"/v1/models", "GET, OPTIONS")):
+                answer = await stand.ask(b"", path, b"OPTIONS")
+                assert (answer.status, answer.headers["allow"]) == (200, allowed)
+                assert "access-control-allow-origin" not in answer.headers
+            assert (await stand.ask(b"", b"/nowhere", b"OPTIONS")).status == 404
+            assert not stand.engine.asked
 
     run(body())

@@ -10,6 +10,8 @@ from millgate.config.schema import Config
 from millgate.config.values import is_loopback
 
 _LONGEST_SECRET = 4096
+_SHORTEST_ADMIN_TOKEN = 16
+"""Characters; with 30 guesses a minute even one of digits alone is not found."""
 _TICKET_KEY = re.compile(r"(?:[0-9A-Fa-f]{2}){32,64}")
 
 
@@ -38,6 +40,10 @@ def read_admin_token(
             f"{config.admin.host} can be reached from outside: "
             f"put a token into the environment variable {config.admin.token_env}"
         )
+        raise ConfigError(Problem(places.get(path), path, message))
+    if token and len(token) < _SHORTEST_ADMIN_TOKEN:
+        path = ("admin", "token_env")
+        message = f"the token in {config.admin.token_env} is shorter than {_SHORTEST_ADMIN_TOKEN} characters"
         raise ConfigError(Problem(places.get(path), path, message))
     return SecretStr(token) if token else None
 

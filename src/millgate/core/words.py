@@ -20,6 +20,7 @@ class Reason(StrEnum):
     NO_ENGINE = "no_engine"
     DRAINING = "draining"
     TOO_LARGE = "too_large"
+    OVERLOADED_GATE = "overloaded_gate"
 
 
 class Outcome(StrEnum):

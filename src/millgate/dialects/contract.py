@@ -25,7 +25,7 @@ class RequestFacts(NamedTuple):
     `stream_options`, None when it sent no such object; True where usage comes unasked. `fixed_tokens` stand for
     images, audio and other parts that are no text; `text_bytes` is the body without their data, None for the whole
     body. `may_retry` False forbids a second sending even on a dead connection. `previous_id` names a stored answer
-    that this request goes on from, and that only the engine which stored it knows.
+    or conversation that this request goes on from, and that only the engine which stored it knows.
     """
 
     model: str

@@ -78,6 +78,7 @@ REASONS: Mapping[Reason, Row] = {
         Words(413, "invalid_request_error", "request_too_large"),
         Words(413, "request_too_large"),
     ),
+    Reason.OVERLOADED_GATE: _overloaded("the gateway itself is too busy to take requests"),
 }
 
 

@@ -12,7 +12,15 @@ from typing import ClassVar, Final
 import msgspec
 
 from millgate.dialects.bodies import decode, named_model
-from millgate.dialects.contract import UNREADABLE, EngineError, Reader, RequestFacts, StreamEvent, Usage
+from millgate.dialects.contract import (
+    UNREADABLE,
+    BadInputError,
+    EngineError,
+    Reader,
+    RequestFacts,
+    StreamEvent,
+    Usage,
+)
 from millgate.dialects.duplicates import Guard
 from millgate.dialects.media import measure
 from millgate.dialects.openai import OpenAI, status_of_error
@@ -22,6 +30,7 @@ from millgate.dialects.responses_bodies import (
     EVENT,
     MOST_ID_CHARS,
     REQUEST,
+    Conversation,
     Error,
     Event,
     Response,
@@ -29,7 +38,9 @@ from millgate.dialects.responses_bodies import (
 from millgate.dialects.sse import payload
 from millgate.dialects.token_counts import cached, count, find_cached, sane
 
-_GUARD: Final = Guard(("model", "stream", "max_output_tokens", "store", "background", "previous_response_id"))
+_GUARD: Final = Guard(
+    ("model", "stream", "max_output_tokens", "store", "background", "previous_response_id", "conversation")
+)
 
 
 _NOTHING: Final = (b"", b"null")
@@ -45,6 +56,8 @@ _ID_WITHIN_BYTES: Final = 4096
 
 def _read_response(body: bytes) -> RequestFacts:
     request = decode(REQUEST, body, _GUARD)
+    if request.previous_response_id and request.conversation is not None:
+        raise BadInputError("conversation: it cannot stand beside previous_response_id", "conversation")
     kept = request.store is not False or request.background is True
     media_tokens, text_bytes = measure(body)
     return RequestFacts(
@@ -56,8 +69,15 @@ def _read_response(body: bytes) -> RequestFacts:
         fixed_tokens=media_tokens,
         text_bytes=text_bytes,
         may_retry=not kept,
-        previous_id=request.previous_response_id or "",
+        previous_id=request.previous_response_id or _id_of(request.conversation),
     )
+
+
+def _id_of(conversation: str | Conversation | None) -> str:
+    """Return the id of the conversation that a request goes on with, empty for none."""
+    if conversation is None or isinstance(conversation, str):
+        return conversation or ""
+    return conversation.id
 
 
 def _usage(response: Response | None) -> Usage | None:

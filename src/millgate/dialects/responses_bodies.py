@@ -13,6 +13,15 @@ from millgate.dialects.bodies import ABSENT, Model, Tokens, Tools
 MOST_ID_CHARS: Final = 128
 
 
+KeptId = Annotated[str, Meta(max_length=MOST_ID_CHARS)]
+
+
+class Conversation(msgspec.Struct, gc=False):
+    """A stored conversation, named by an object instead of its id alone."""
+
+    id: KeptId
+
+
 class Request(msgspec.Struct, gc=False):
     """A request for a response."""
 
@@ -21,7 +30,8 @@ class Request(msgspec.Struct, gc=False):
     max_output_tokens: Tokens | None = None
     store: bool | None = None
     background: bool | None = None
-    previous_response_id: Annotated[str, Meta(max_length=MOST_ID_CHARS)] | None = None
+    previous_response_id: KeptId | None = None
+    conversation: KeptId | Conversation | None = None
     input: Raw = ABSENT
     tools: Tools = ABSENT
 

@@ -6,8 +6,9 @@ from a closed enum; the only one that a client may bring is the tenant, on count
 A field that is None (unknown, stale, switched off) or infinite has no sample. docs/reference/metrics.md is generated from this table.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from millgate.core.snapshot import AlarmSignal
 from millgate.core.words import FailureKind, Outcome, Reason, Stage
@@ -50,10 +51,14 @@ LABELS = {
 """What a record of each kind is labelled with: its name; a pool's is that of its first engine."""
 
 
+_YIELDS: Final = tuple(reason for reason in Reason if reason is not Reason.OVERLOADED_GATE)
+"""What the core refuses attempts for; a gate that is too slow itself makes no attempt of a request (`door_shed`)."""
+
+
 class Meter(NamedTuple):
     """One metric. `field` is the path of attributes in the record of `scope`; `unit` is for people.
 
-    With `split`, the field holds pairs of (word, count), or one word that counts 1, and each word of that enum is one
+    With `split`, the field holds pairs of (word, count), or one word that counts 1, and each of those words is one
     sample labelled `label`; words that have not happened yet are 0, so that rates work from the first time on.
     """
 
@@ -64,7 +69,7 @@ class Meter(NamedTuple):
     field: str
     help: str
     label: str | None = None
-    split: type[StrEnum] | None = None
+    split: Iterable[StrEnum] | None = None
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -90,7 +95,7 @@ METERS: tuple[Meter, ...] = (
     Meter("attempts", _COUNTER, "attempts", _LANE, "arrived", "Attempts that reached the gate; bad input is counted by the door."),
     Meter("admitted", _COUNTER, "attempts", _LANE, "admitted", "Attempts that were given a permit."),
     Meter("outcomes", _COUNTER, "attempts", _LANE, "outcomes", "Attempts by their one outcome.", "outcome", Outcome),
-    Meter("yields", _COUNTER, "attempts", _LANE, "yields", "Attempts refused, by reason.", "reason", Reason),
+    Meter("yields", _COUNTER, "attempts", _LANE, "yields", "Attempts refused, by reason.", "reason", _YIELDS),
     Meter("clients_gone", _COUNTER, "attempts", _LANE, "gone", "Attempts whose client left, by how far they were.", "stage", Stage),
     Meter("engine_failures", _COUNTER, "attempts", _LANE, "failures", "Attempts that an engine failed, by how.", "kind", FailureKind),
     # The queue: where it stands and what it will cost to join it.

@@ -193,6 +193,7 @@ _PLAIN: Final = {
     Reason.DISPLACED: "somebody with more right to the place came",
     Reason.NO_ENGINE: "no engine that serves this model is up",
     Reason.DRAINING: "the gate is leaving",
+    Reason.OVERLOADED_GATE: "the gate itself is too busy",
 }
 
 

@@ -71,8 +71,8 @@ class Caller(NamedTuple):
 class Callers:
     """Answers who asks; one object for all doors, replaced as a whole by a reload.
 
-    `guarded` says that requests without a good key are refused and that credentials stop here. `spoofed` counts
-    tenant, lane and priority fields that were not believed.
+    `guarded` says that requests without a good key are refused and that credentials stop here; `separates` that there
+    may be several tenants, who must not reach what another has stored. `spoofed` counts tenant, lane and priority fields that were not believed.
     """
 
     spoofed: int
@@ -88,6 +88,7 @@ class Callers:
         self._trusted = tuple(ip_network(network) for network in settings.trusted_peers)
         # A credential keeps its name over a reload.
         self.open_tenants: OpenTenants = before.open_tenants if before is not None else OpenTenants()
+        self.separates = self.guarded or settings.open_tenants or bool(settings.trusted_peers)
         self._reads_keys = self.guarded or settings.open_tenants
         self._plain = not (self.guarded or settings.open_tenants or self._path_lanes or self._trusted)
 

@@ -27,6 +27,11 @@ class Guesses:
     def __len__(self) -> int:
         return len(self._windows)
 
+    def wait_s(self, peer: str, now: float) -> float:
+        """Return for how many seconds this peer's failures are too many, 0 for one that may try; notes nothing."""
+        since, count = self._windows.get(site_of(peer), (now, 0))
+        return max(0.0, since + WINDOW_S - now) if count >= MOST_FAILURES else 0.0
+
     def failed(self, peer: str, now: float) -> float:
         """Note a failure; return 0, or for how many seconds this peer's failures are too many."""
         site = site_of(peer)

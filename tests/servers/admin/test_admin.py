@@ -263,6 +263,28 @@ def test_a_request_made_by_another_web_page_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("127.0.0.1:8081", "http://127.0.0.1:8081", 200),
+        ("[::1]:8081", "http://[::1]:8081", 200),
+        ("127.0.0.1:8081", "https://127.0.0.1", 200),  # behind a proxy with TLS
+        ("127.0.0.1:8081", "http://203.0.113.5", 403),
+        ("localhost:8081", "http://203.0.113.5:8081", 403),
+        ("[::1]:8081", "http://[2001:db8::1]:8081", 403),
+        ("127.0.0.1:8081", "null", 403),
+    ],
+)
+def test_a_page_served_from_a_foreign_address_is_as_foreign_as_one_with_a_name(
+    host: str, origin: str, status: int
+) -> None:
+    async def script(client: Client) -> None:
+        headers = {"host": host, "origin": origin}
+        assert (await client.ask("POST", "/api/explain", body=b"{}", headers=headers)).status == status
+
+    serving(script)
+
+
+@pytest.mark.parametrize(
     "sent",
     ["Bearer wrong", "Bearer", "Bearer ", "Basic hush", "hush", "Bearer hushh", "Bearer " + "x" * 5000],
 )

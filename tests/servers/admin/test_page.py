@@ -10,6 +10,7 @@ import pytest
 import uvloop
 
 from millgate.observe.live.feed import MOST_WATCHERS, LiveFeed
+from millgate.runtime.guesses import MOST_FAILURES
 from millgate.servers.admin.page import read_assets
 from millgate.servers.admin.server import AdminServer
 from millgate.servers.admin.session import COOKIE, LASTS_S, Sessions
@@ -311,3 +312,18 @@ def test_a_door_without_a_token_needs_no_form() -> None:
         assert (answer.status, answer.headers["location"]) == (303, "./")
 
     serving(script)
+
+
+def test_whoever_guesses_the_token_is_stopped_while_a_session_goes_on() -> None:
+    async def script(client: Client, _: LiveFeed) -> None:
+        session = (await sign_in(client, "hush")).headers["set-cookie"].split(";")[0]
+        for guess in range(MOST_FAILURES // 2):
+            assert (await sign_in(client, f"guess-{guess}")).status == 401
+            assert (await client.get("/api/state", authorization=f"Bearer {guess}")).status == 401
+        stopped = await sign_in(client, "hush")  # the right one says nothing either
+        assert (stopped.status, "set-cookie" in stopped.headers) == (429, False)
+        assert 0 < int(stopped.headers["retry-after"]) <= 60
+        assert (await client.get("/api/state", authorization="Bearer hush")).status == 429
+        assert (await client.get("/api/state", cookie=session)).status == 200
+
+    serving(script, token="hush")

@@ -2,7 +2,8 @@
 
 A browser can be made to send requests to 127.0.0.1 by any page it shows, and DNS rebinding lets that page read
 the answers: its own name then points to 127.0.0.1. The Host header still carries that name, so only IP literals,
-localhost and configured names pass. An Origin header must pass the same test.
+localhost and configured names pass. An Origin header must pass the same test, and an IP literal in it must be the
+one in Host: a web page can be served from an address without a name.
 
 The token comes in an Authorization header, or as the session cookie that the sign-in form gives for it.
 """
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from millgate.servers.admin.answers import error_answer
+from millgate.servers.admin.answers import error_answer, too_many_guesses
 from millgate.servers.admin.session import Sessions
 
 # Probes of orchestrators carry no token; these two answers tell a state and no numbers. Whoever wants to sign in has
@@ -34,21 +35,29 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 403 (Host, Origin), 401 (token), or for the page 303 to its sign-in form."""
         assert scope["type"] == "http", "the admin door serves plain HTTP only"
-        refusal = self._refusal(scope["path"], scope["headers"])
+        client = scope.get("client")
+        refusal = self._refusal(scope["path"], scope["headers"], client[0] if client else "")
         await (refusal or self._app)(scope, receive, _with_answer_headers(send))
 
-    def _refusal(self, path: str, headers: list[tuple[bytes, bytes]]) -> Response | None:
+    def _refusal(self, path: str, headers: list[tuple[bytes, bytes]], peer: str) -> Response | None:
         hosts = [value for name, value in headers if name == b"host"]
         if len(hosts) != 1 or not self._knows("//" + hosts[0].decode("latin-1")):
             return error_answer(
                 403, "host_not_allowed", "Host must be an IP address, localhost or listed in admin.hosts"
             )
         origins = [value for name, value in headers if name == b"origin"]
-        if not all(self._knows(value.decode("latin-1")) for value in origins):
+        if not all(self._is_ours(value.decode("latin-1"), hosts[0].decode("latin-1")) for value in origins):
             return error_answer(403, "origin_not_allowed", "requests made by other web pages are refused")
-        if self._sessions is not None and path not in _OPEN_PATHS and not _may(self._sessions, headers):
-            return _sign_in_first(path)
-        return None
+        if self._sessions is None or path in _OPEN_PATHS:
+            return None
+        return _without_right(self._sessions, path, headers, peer)
+
+    def _is_ours(self, origin: str, host: str) -> bool:
+        """Say whether a page of this origin is ours: any page may be served from an address, so that one must be Host's."""
+        if not self._knows(origin):
+            return False
+        there, here = urlsplit(origin), urlsplit("//" + host)
+        return there.hostname in self._hosts or there.hostname == here.hostname
 
     def _knows(self, address: str) -> bool:
         try:
@@ -58,14 +67,21 @@ class Guard:
         return name in self._hosts or _is_ip(name)
 
 
-def _may(sessions: Sessions, headers: list[tuple[bytes, bytes]]) -> bool:
+def _without_right(
+    sessions: Sessions, path: str, headers: list[tuple[bytes, bytes]], peer: str
+) -> Response | None:
+    """Return why these headers carry no right to ask, None if they do; a session goes on whatever a peer guesses."""
     given = [value for name, value in headers if name == b"authorization"]
     if given:
-        return (
-            len(given) == 1 and given[0][:7].lower() == b"bearer " and sessions.is_token(given[0][7:].strip())
-        )
+        bearer = len(given) == 1 and given[0][:7].lower() == b"bearer "
+        wait_s = sessions.try_token(given[0][7:].strip() if bearer else b"", peer)
+        if wait_s is None:
+            return None
+        return too_many_guesses(wait_s) if wait_s > 0.0 else _sign_in_first(path)
     cookies = [value for name, value in headers if name == b"cookie"]
-    return len(cookies) == 1 and sessions.is_open(cookies[0].decode("latin-1"))
+    if len(cookies) == 1 and sessions.is_open(cookies[0].decode("latin-1")):
+        return None
+    return _sign_in_first(path)
 
 
 def _sign_in_first(path: str) -> Response:

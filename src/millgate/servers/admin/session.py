@@ -13,6 +13,8 @@ from hashlib import blake2b, sha256
 from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
+from millgate.runtime.guesses import Guesses
+
 COOKIE: Final = "millgate_session"
 LASTS_S: Final = 12 * 3600
 """A shift: whoever watches all day signs in again after it."""
@@ -26,6 +28,18 @@ class Sessions:
         self._token_digest = sha256(token.encode()).digest()
         self._secret = secrets.token_bytes(_SECRET_BYTES)
         self._wall = wall
+        self._guesses = Guesses()
+
+    def try_token(self, given: bytes, peer: str) -> float | None:
+        """Return None for the token; else 0, or for how many seconds no token of this peer is looked at.
+
+        An operator may choose a short token, so that a limit which the right one passes would be none.
+        """
+        now = self._wall()
+        wait_s = self._guesses.wait_s(peer, now)
+        if wait_s > 0.0:
+            return wait_s
+        return None if self.is_token(given) else self._guesses.failed(peer, now)
 
     def is_token(self, given: bytes) -> bool:
         """Return whether this is the token, in a time that tells neither its length nor where it differs."""

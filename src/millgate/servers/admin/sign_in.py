@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from millgate.servers.admin.answers import too_many_guesses
 from millgate.servers.admin.page import asset_response, read_assets
 from millgate.servers.admin.session import COOKIE, Sessions
 
@@ -31,8 +32,12 @@ class _SignIn:
             return _to_the_page()
         if request.method != "POST":
             return asset_response("login.html", self._form)
-        if self._sessions.is_token(await _read_token(request)):
+        peer = request.client.host if request.client is not None else ""
+        wait_s = self._sessions.try_token(await _read_token(request), peer)
+        if wait_s is None:
             return _signed_in(self._sessions, request)
+        if wait_s > 0.0:
+            return too_many_guesses(wait_s)
         complaint = b'<p class="complaint" role="alert">That is not the token of this gate.</p>'
         return asset_response("login.html", self._form.replace(_COMPLAINT_PLACE, complaint), 401)
 

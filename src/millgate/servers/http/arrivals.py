@@ -60,11 +60,9 @@ def with_ticket(arrival: Arrived, desk: TicketDesk, value: bytes) -> Arrived:
 
 
 def back_to_keeper(arrival: Arrived, kept_answers: KeptAnswers, answer_id: str) -> Arrived:
-    """Send what builds on a kept answer to the engine that keeps it, if it is this tenant's."""
+    """Send what builds on a kept answer to the engine that keeps it, where that is known."""
     keeper = kept_answers.find(answer_id)
-    if keeper is None or keeper.tenant != arrival.tenant:
-        return arrival
-    return arrival._replace(engine=keeper.engine)
+    return arrival if keeper is None else arrival._replace(engine=keeper.engine)
 
 
 def with_licence(arrival: Arrived, body: bytes) -> Arrived:

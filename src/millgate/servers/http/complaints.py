@@ -25,21 +25,26 @@ class Complaints:
         self.rejected = 0
         self._boot = boot
         self._made = 0
-        self._overloaded = {
-            name: Refusal(*dialect.refuser.refuse(Reason.SATURATED, _OWN_LAG_RETRY_S, True, boot)[:3])
-            for name, dialect in DIALECTS.items()
-        }
 
     def overloaded(self, head: Head) -> Refusal:
-        """Return the prebuilt refusal of a process that is too slow itself."""
-        return self._overloaded[dialect_for(head).name]
+        """Refuse for a process that is too slow itself, under the client's id or one of our own."""
+        refuser = dialect_for(head).refuser
+        refused = refuser.refuse(
+            Reason.OVERLOADED_GATE, _OWN_LAG_RETRY_S, retry=True, request_id=self._id(head)
+        )
+        return Refusal(refused.status, refused.headers, refused.body)
+
+    def _id(self, head: Head | None) -> bytes:
+        """Return what a request that never becomes an attempt is called."""
+        self._made += 1
+        given = head.header(b"x-request-id") if head is not None else None
+        if given is not None and is_harmless_id(given):
+            return given
+        return b"%b-bad-%x" % (self._boot, self._made)
 
     def early(self, head: Head | None, status: int, code: str, message: str) -> Refusal:
         """Refuse before there is an attempt, under the client's id or one of our own."""
-        self._made += 1
-        given = head.header(b"x-request-id") if head is not None else None
-        request_id = given if given is not None and is_harmless_id(given) else None
-        request_id = request_id or b"%b-bad-%x" % (self._boot, self._made)
+        request_id = self._id(head)
         headers = [_JSON, (b"x-request-id", request_id), (b"request-id", request_id)]
         if status < 500 and status != 408:
             headers.append(_NO_RETRY)

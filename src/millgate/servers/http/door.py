@@ -16,9 +16,9 @@ from millgate.servers.http.complaints import Complaints
 from millgate.servers.http.contract import DoorSettings, EngineRoute, Ongoing
 from millgate.servers.http.entry import Entry
 from millgate.servers.http.keep_alive import KeptAlive
-from millgate.servers.http.kept_answers import KeptAnswers
+from millgate.servers.http.kept_answers import KeptAnswers, not_kept
 from millgate.servers.http.light_desk import LightDesk
-from millgate.servers.http.paths import methods
+from millgate.servers.http.paths import HEALTH, methods
 from millgate.servers.http.progress import Progress
 from millgate.servers.http.reading import Reading, kept_reading
 from millgate.servers.http.tickets import TicketDesk
@@ -78,7 +78,10 @@ class HttpDoor:
     # ---- what the server asks (see `Application`)
 
     def on_head(self, head: Head) -> Refusal | None:
-        """Refuse unknown paths and wrong methods, and everything while this process lags, before the body is read."""
+        """Refuse unknown paths and wrong methods, and everything while this process lags, before the body is read.
+
+        OPTIONS is answered here too; no answer of the gate lets a page of another site read it.
+        """
         if self.lag.overloaded:
             self.shed += 1
             return self.complaints.overloaded(head)
@@ -86,7 +89,11 @@ class HttpDoor:
             return None
         allowed = methods(head.path)
         if head.method in allowed:
+            if head.path == HEALTH:
+                return None
             return self.entry.refusal(head, partial(self.complaints.early, head))
+        if allowed and head.method == b"OPTIONS":
+            return Refusal(200, [(b"allow", b", ".join((*allowed, b"OPTIONS")))], b"")
         if allowed:
             return self.complaints.wrong_method(head, allowed)
         return self.complaints.early(head, 404, "unknown_path", "this path is not served here")
@@ -105,7 +112,7 @@ class HttpDoor:
             if reading.read is None:
                 self._light.pass_on(exchange, reading, request_id, body)
                 return
-            facts = self._read_body(reading.read, body)
+            facts = self._read_body(reading, reading.read, body)
         except BadInputError as error:
             self.complaints.reject(exchange, reading.dialect, request_id, error)
             return
@@ -211,16 +218,23 @@ class HttpDoor:
 
     # ---- requests
 
-    def _read_body(self, read: Reader, body: bytes) -> RequestFacts:
-        """Return what the body asks for; BadInputError also where that is a model that nobody answers for."""
+    def _read_body(self, reading: Reading, read: Reader, body: bytes) -> RequestFacts:
+        """Return what the body asks for; BadInputError also for a model or a stored answer that is not there for it."""
         facts, models = read(body), self.settings.models
         if models is not None and facts.model not in models:
             raise BadInputError(_NO_SUCH_MODEL, "model", status=404, code="model_not_found")
+        if facts.previous_id and not self.kept_answers.may_ask(
+            facts.previous_id, reading.caller.tenant, separates=reading.callers.separates
+        ):
+            raise not_kept("previous_response_id or conversation")
         return facts
 
     def _read_head(self, exchange: Exchange) -> Reading | None:
-        """Conclude from a head what its repeats need not be asked again; None when it has been refused."""
+        """Conclude from a head what its repeats need not be asked again; None when it has been answered."""
         head, entry = exchange.head, self.entry
+        if head.path == HEALTH:
+            self._tell_health(exchange)
+            return None
         caller = entry.caller(head)
         if caller is None:
             refusal = entry.refusal(head, partial(self.complaints.early, head))
@@ -230,6 +244,12 @@ class HttpDoor:
         reading = Reading(head, entry.callers, caller)
         reading.keep(head)
         return reading
+
+    def _tell_health(self, exchange: Exchange) -> None:
+        """Say to everybody, as engines do, whether work should come here: 200 or 503 without a body."""
+        seen = self.driver.snapshot()
+        ready = not seen.draining and any(engine.up for engine in seen.engines)
+        exchange.respond(200 if ready else 503, [], b"")
 
     def _kept_alive(
         self,

@@ -1,11 +1,15 @@
 """Which engine keeps an answer: whoever asks for it by its id must come to the engine that stored it.
 
 Bounded: beyond `most` the answer that was named longest ago is forgotten, and asking for it is like asking for one
-from before a restart.
+from before a restart. Where there are several tenants, an id that is not known is refused: an engine tells no tenants
+apart, so whoever guessed or overheard an id would get what another tenant has stored. An answer to another tenant
+and an answer that never was look the same.
 """
 
 from collections import OrderedDict
 from typing import Final, NamedTuple
+
+from millgate.dialects.contract import BadInputError
 
 MOST_KEPT: Final = 100_000
 """About 20 MB of ids."""
@@ -46,3 +50,13 @@ class KeptAnswers:
         if keeper is not None:
             self._keepers.move_to_end(answer_id)
         return keeper
+
+    def may_ask(self, answer_id: str, tenant: str, *, separates: bool) -> bool:
+        """Say whether this tenant may name this answer to an engine; `separates` where there may be other tenants."""
+        keeper = self.find(answer_id)
+        return not separates if keeper is None else keeper.tenant == tenant
+
+
+def not_kept(field: str | None = None) -> BadInputError:
+    """Return the complaint of a request whose `field`, or path, names an answer that is not kept for its tenant."""
+    return BadInputError("no answer is kept under this id", field, status=404, code="not_found")

@@ -6,13 +6,12 @@ from functools import partial
 from typing import Final, Protocol
 
 from millgate.core.words import Reason
-from millgate.dialects.contract import BadInputError
 from millgate.runtime.driver import Driver
 from millgate.runtime.upstream import Call
 from millgate.servers.http.answers import WholeAnswer
 from millgate.servers.http.complaints import Complaints
 from millgate.servers.http.contract import DoorSettings, EngineRoute, Ongoing
-from millgate.servers.http.kept_answers import KeptAnswers
+from millgate.servers.http.kept_answers import KeptAnswers, not_kept
 from millgate.servers.http.light import LightRequest
 from millgate.servers.http.paths import kept_answer, wants_stream
 from millgate.servers.http.reading import Reading
@@ -48,10 +47,9 @@ class LightDesk:
             answer = dialect.refuser.refuse(Reason.SATURATED, _RETRY_S, retry=True, request_id=request_id)
             exchange.respond(answer.status, answer.headers, answer.body)
             return
-        engines = self._engines(exchange.head.path, reading.caller.tenant)
+        engines = self._engines(exchange.head.path, reading)
         if not engines:
-            unknown = BadInputError("no answer is kept under this id", status=404, code="not_found")
-            house.complaints.reject(exchange, dialect, request_id, unknown)
+            house.complaints.reject(exchange, dialect, request_id, not_kept())
             return
         self._under_way += 1
         send = partial(_send, reading, body)
@@ -59,17 +57,21 @@ class LightDesk:
         self._ongoing[exchange] = request
         request.begin()
 
-    def _engines(self, path: bytes, tenant: str) -> list[EngineRoute]:
-        """Return the engine that keeps what is asked for; none when none of several does, or it is another tenant's.
+    def _engines(self, path: bytes, reading: Reading) -> list[EngineRoute]:
+        """Return the engine that keeps what is asked for; none when none of several does, or it may be another tenant's.
 
         What every engine knows is asked of those that are up, and of one that is down rather than of none.
         """
         house = self._house
         answer_id = kept_answer(path)
-        keeper = house.kept_answers.find(answer_id) if answer_id is not None else None
-        if keeper is not None:
-            kept_at = house.engines.get(keeper.engine)
-            return [kept_at] if kept_at is not None and keeper.tenant == tenant else []
+        if answer_id is not None:
+            separates = reading.callers.separates
+            if not house.kept_answers.may_ask(answer_id, reading.caller.tenant, separates=separates):
+                return []
+            keeper = house.kept_answers.find(answer_id)
+            if keeper is not None:
+                kept_at = house.engines.get(keeper.engine)
+                return [kept_at] if kept_at is not None else []
         engines = list(house.engines.values())
         if len(engines) == 1:
             return engines

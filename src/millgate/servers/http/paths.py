@@ -8,6 +8,8 @@ from millgate.dialects import BY_PATH
 _GET: Final = (b"GET",)
 _POST: Final = (b"POST",)
 _GET_OR_DELETE: Final = (b"GET", b"DELETE")
+HEALTH: Final = b"/health"
+"""Answered by the gate itself: whether work should come here. Load tools do not start without it."""
 _MODELS: Final = b"/v1/models"
 _ONE_MODEL: Final = re.compile(
     rb"/v1/models/[A-Za-z0-9_:@-][A-Za-z0-9._:@-]*(?:(?:/|%2F)[A-Za-z0-9_:@-][A-Za-z0-9._:@-]*)*\Z"
@@ -21,7 +23,7 @@ def methods(path: bytes) -> tuple[bytes, ...]:
     """Return the methods that this path takes, none for a path that is not served."""
     if path in BY_PATH:
         return _POST
-    if path == _MODELS or _ONE_MODEL.match(path):
+    if path in (HEALTH, _MODELS) or _ONE_MODEL.match(path):
         return _GET
     kept = _KEPT.match(path)
     if kept is None:

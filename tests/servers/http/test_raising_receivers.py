@@ -61,9 +61,17 @@ class Rigged:
         self._rig = (where, nth)
         self._after = after
 
-    def request(self, *arguments: Any, **named: Any) -> Call:
-        *others, receiver = arguments
-        return self._inner.request(*others, Raising(receiver, *self._rig, after=self._after), **named)
+    def request(
+        self,
+        method: bytes,
+        target: bytes,
+        headers: Any,
+        body: bytes,
+        receiver: Receiver,
+        **named: Any,
+    ) -> Call:
+        raising = Raising(receiver, *self._rig, after=self._after)
+        return self._inner.request(method, target, headers, body, raising, **named)
 
     def close(self) -> None:
         self._inner.close()

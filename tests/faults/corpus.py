@@ -245,7 +245,7 @@ PATHS = [
         b"/v1//models", b"//v1/models", b"/v1/models/", b"/v1/./models", b"/v1/../v1/models", b"/v1/models/..", b"/v1/models/../chat",
         b"/v1/%6dodels", b"/v1%2fmodels", b"/v1/models%00", b"/v1/models%0d%0aX:%20y", b"/%2e%2e/v1/models", b"/v1/models;a=b",
         b"/V1/models", b"/v1/models\\", b"/v1/models/%2e%2e/%2e%2e/metrics", b"/v1/models/..%2f..%2fmetrics", b"/v1/models/a//b",
-        b"/metrics", b"/invocations", b"/health", b"/api/state", b"/v1/load_lora_adapter", b"/", b"/v1", b"/v1/models%23",
+        b"/metrics", b"/invocations", b"/api/state", b"/v1/load_lora_adapter", b"/", b"/v1", b"/v1/models%23",
         b"/v1/models/.", b"/v1/models/a/../b", b"/v1/models/%2e", b"/v1/models/%2E%2E", b"/v1/models/%252e%252e", b"/v1/models%3f",
         b"/v1/models/a%2f..%2fb", b"/v1/models/a%5c..%5cb", b"/v1/chat/completions/../../../metrics", b"/tokenize", b"/pause",
         b"/reset_prefix_cache", b"/sleep", b"/collective_rpc", b"/server_info", b"/openapi.json", b"/docs",

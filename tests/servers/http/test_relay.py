@@ -240,9 +240,10 @@ def test_only_a_long_answer_gets_more_room_on_its_way(size: int, wide: bool) -> 
 
 def test_completions_pass_and_a_batch_of_prompts_counts_as_many_answers() -> None:
     async def body() -> None:
-        async with standing() as stand:
-            got = await stand.ask(b'{"model":"m","prompt":["a","b","c"],"n":2}', b"/v1/completions")
-            assert got.status == 200
+        for streams, status in ((6, 200), (5, 413)):
+            async with standing(max_inflight=streams) as stand:
+                got = await stand.ask(b'{"model":"m","prompt":["a","b","c"],"n":2}', b"/v1/completions")
+                assert got.status == status
 
     run(body())
 

@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from urllib.parse import urlsplit
 
 from faults.asking import ask
@@ -61,3 +61,20 @@ def test_400_silent_clients_on_both_doors_leave_the_admin_door_and_the_engine_wi
         assert gate.descriptors < OPEN_FILES - 40
     gate.hang_up()
     until(lambda: ask(gate).status == 200, what="the gate has room again")
+
+
+def test_400_silent_connections_to_the_admin_door_leave_clients_and_the_engine_within_reach(
+    start: Starter, upstream: FakeUpstream
+) -> None:
+    gate = start(upstream.url, settings=PATIENT, open_files=OPEN_FILES)
+    early = gate.connect()
+    until(lambda: connected(gate) == 1)
+    with silent([urlsplit(gate.ready["admin_url"]).port or 0], 400) as operators:
+        operators[-1].settimeout(10.0)
+        with suppress(ConnectionError):
+            assert operators[-1].recv(1) == b""
+        early.ask(chat("early"))
+        assert early.answer().status == 200
+        for number in range(8):
+            assert ask(gate, content=f"question {number}").status == 200
+        assert gate.descriptors < OPEN_FILES - 40

@@ -13,12 +13,12 @@ def test_the_room_leaves_a_hundred_descriptors() -> None:
 
 
 def test_clients_may_have_what_the_engines_share_leaves_whether_it_is_used_or_not() -> None:
-    engines: list[None] = []
-    account = Descriptors(lambda: len(engines), engine_share=0.5)
+    others: list[None] = []
+    account = Descriptors(lambda: len(others), engine_share=0.5)
     account.room = 20
     found = []
     for more in (0, 10, 3, 27):
-        engines += [None] * more
+        others += [None] * more
         found.append(account.most_clients)
     assert found == [10, 10, 7, 1]
 

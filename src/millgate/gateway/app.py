@@ -60,7 +60,7 @@ class Gateway:
         self._fleet = Fleet(settings.engines, settings.upstream, self.driver, self._clock)
         self.door = HttpDoor(self.driver, self._fleet.routes, settings.door, Callers(settings.callers))
         budget = ByteBudget(settings.byte_budget)
-        self.descriptors = Descriptors(lambda: self._fleet.connections, engine_share=_ENGINE_SHARE)
+        self.descriptors = Descriptors(self._other_connections, engine_share=_ENGINE_SHARE)
         self.server = HttpServer(
             self.door,
             limits=settings.server,
@@ -233,6 +233,10 @@ class Gateway:
 
     def _connections(self) -> int:
         return self.server.connections + (self.line.connections if self.line is not None else 0)
+
+    def _other_connections(self) -> int:
+        """Return how many connections are open that are no client's: to engines, and of the admin door."""
+        return self._fleet.connections + (self.admin.connections if self.admin is not None else 0)
 
     async def stop(self) -> None:
         """Close every door and connection at once; harmless when never started."""

@@ -20,18 +20,19 @@ def _none() -> int:
 
 
 class Descriptors:
-    """Counts clients, and tells whether another one fits; `engines` says how many connections to engines are open.
+    """Counts clients, and tells whether another one fits; `others` says how many other connections are open.
 
-    `engine_share` of the room is the engines', whether they use it or not; what they use beyond it is no client's.
+    Those are the ones to engines and of operators. `engine_share` of the room is theirs, whether they use it or not;
+    what they use beyond it is no client's.
     """
 
-    def __init__(self, engines: Callable[[], int] = _none, *, engine_share: float = 0.0) -> None:
+    def __init__(self, others: Callable[[], int] = _none, *, engine_share: float = 0.0) -> None:
         if not 0.0 <= engine_share < 1.0:
             raise ValueError(f"engine_share is {engine_share}, at least 0 and less than 1 is possible")
-        self._engines = engines
+        self._others = others
         self._engine_share = engine_share
         self.room = 0
-        """Sockets that clients and engines may have together."""
+        """Sockets that clients, engines and operators may have together."""
         self.clients = 0
         """Client connections that are open, also those that have not finished their TLS handshake."""
         self.measure()
@@ -45,7 +46,7 @@ class Descriptors:
     def most_clients(self) -> int:
         """How many clients may be connected now; at least one."""
         kept = int(self.room * self._engine_share)
-        return max(1, self.room - max(kept, self._engines()))
+        return max(1, self.room - max(kept, self._others()))
 
     @property
     def overdrawn(self) -> bool:

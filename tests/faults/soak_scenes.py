@@ -128,6 +128,6 @@ SCENES: Mapping[str, Scene] = {
         Scene("all engines dead", outage=Outage(5.0, 3.0)),
         Scene("hostile engines", faults=HOSTILE),
         Scene("hostile pages", pages=HOSTILE_PAGES),
-        Scene("300 descriptors", open_files=300, idle_clients=40),
+        Scene("300 descriptors", open_files=300, idle_clients=300),
     )
 }

@@ -337,7 +337,7 @@ def test_row_16_over_the_cap_clients_get_a_prebuilt_503_and_streams_live_on(
 
 def test_row_16_the_cap_is_below_the_limit_of_open_files(start: Starter, upstream: FakeUpstream) -> None:
     gate = start(upstream.url, open_files=160)
-    flooded(gate, upstream, cap=60, flood=200)
+    flooded(gate, upstream, cap=30, flood=200)
 
 
 def flooded(gate: GateProcess, upstream: FakeUpstream, cap: int, flood: int) -> None:

@@ -36,12 +36,14 @@ def test_row_74_a_soak_in_every_fault_leaves_exact_accounts(tmp_path: Path) -> N
     assert json.loads(as_json(report))["sent"] == report.sent
 
 
-@pytest.mark.parametrize("name", ["one engine", "all engines dead", "hostile pages", "300 descriptors"])
+@pytest.mark.parametrize(
+    "name", ["one engine", "all engines dead", "hostile engines", "hostile pages", "300 descriptors"]
+)
 def test_a_scene_of_the_soak_leaves_exact_accounts_and_everything_at_rest(tmp_path: Path, name: str) -> None:
     """Permits, queue, appointments, budget and descriptors are back to zero; dead engines were known as dead."""
     report = asyncio.run(Soak(tmp_path, 1, SCENES[name]).run(SCENE_SECONDS))
     assert not report.findings, as_table(report)
-    assert report.written == report.sent == sum(report.outcomes.values())
+    assert report.sent - report.unsure <= report.written == sum(report.outcomes.values()) <= report.sent
     assert report.outcomes["good"]
 
 

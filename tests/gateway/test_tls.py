@@ -3,17 +3,20 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trustme
 
-from gateway.harness import Asked, Client, FakeEngine, Stand, answer_whole, chat, event, run
+from gateway.harness import Asked, Client, FakeEngine, Stand, answer_whole, chat, event, run, until
 from gateway.stand import core_settings, gating
 from millgate.gateway import EngineAddress, TlsError, TlsFiles, listener_context
 from millgate.gateway.settings import LineAddress
+from millgate.runtime.descriptors import LINGERING
+from millgate.servers.http1 import ServerLimits
+from millgate.servers.line.contract import LineLimits, LineSettings
 
 
 class Authority:
@@ -278,5 +281,55 @@ def test_a_reload_brings_new_certificates_to_the_line_door_too(
             writer.transport.abort()
             moved = replace(stand.gateway.settings, line=replace(renewed, ssl=None))
             assert await stand.gateway.adopt(moved, core_settings()) == ("line",)
+
+    run(body())
+
+
+@pytest.mark.parametrize("door", ["http", "line"])
+def test_clients_within_their_handshake_count_from_the_accept_and_no_longer_than_it_lasts(
+    authority: Authority, door: str
+) -> None:
+    """Silent ones, those that speak no TLS, and those that hang up; beyond the cap and its surplus nothing is held."""
+
+    async def body() -> None:
+        context = listener_context(authority.files("localhost"))
+        line = LineAddress(port=0, ssl=context, door=LineSettings(limits=LineLimits(connections=1)))
+        async with gating(ssl=context, line=line, server=ServerLimits(connections=1)) as stand:
+            gateway = stand.gateway
+            port = gateway.port if door == "http" else gateway.line_port
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(LINGERING + 2)]
+            await until(lambda: gateway.descriptors.clients == LINGERING + 2)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            assert await reader.read() == b""
+            writer.close()
+            assert gateway.descriptors.clients == LINGERING + 2
+            for number, (_reader, writer) in enumerate(silent):
+                if number % 2:
+                    writer.write(b"GET / HTTP/1.1\r\n\r\n")
+                else:
+                    writer.close()
+            await until(lambda: gateway.descriptors.clients == 0)
+            for _reader, writer in silent:
+                writer.close()
+            _reader, writer = await asyncio.open_connection(
+                "127.0.0.1", port, ssl=authority.client(), server_hostname="localhost"
+            )
+            await until(lambda: gateway.descriptors.clients == 1)
+            writer.transport.abort()
+            await until(lambda: gateway.descriptors.clients == 0)
+
+    run(body())
+
+
+def test_a_gateway_that_closes_cuts_handshakes(authority: Authority) -> None:
+    async def body() -> None:
+        async with gating(ssl=listener_context(authority.files("localhost"))) as stand:
+            reader, writer = await asyncio.open_connection("127.0.0.1", stand.gateway.port)
+            await until(lambda: stand.gateway.descriptors.clients == 1)
+            await stand.gateway.stop()
+            assert stand.gateway.descriptors.clients == 0
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.close()
 
     run(body())

@@ -16,6 +16,7 @@ from millgate.observe.live.opening import open_feed
 from millgate.observe.prometheus import Exposition
 from millgate.runtime.callers import Callers
 from millgate.runtime.clock import Clock, MonotonicClock
+from millgate.runtime.descriptors import Descriptors
 from millgate.runtime.driver import Core, Driver, Observer
 from millgate.servers.admin.server import AdminServer
 from millgate.servers.admin.views import Readiness, Views
@@ -27,6 +28,8 @@ from millgate.servers.line import LineDoor, LineRoute
 _DRAIN_LOOK_S = 0.02
 # The core cancels at the end of the grace; cancelled streams and last answers get this long to leave the sockets.
 _DRAIN_MARGIN_S = 1.0
+_ENGINE_SHARE = 0.5
+"""Of the descriptors that clients and engines have together: every client that was let in can have one to an engine."""
 
 
 class Gateway:
@@ -57,8 +60,13 @@ class Gateway:
         self._fleet = Fleet(settings.engines, settings.upstream, self.driver, self._clock)
         self.door = HttpDoor(self.driver, self._fleet.routes, settings.door, Callers(settings.callers))
         budget = ByteBudget(settings.byte_budget)
+        self.descriptors = Descriptors(self._other_connections, engine_share=_ENGINE_SHARE)
         self.server = HttpServer(
-            self.door, limits=settings.server, budget=budget, tenant_of=self.door.entry.tenant
+            self.door,
+            limits=settings.server,
+            budget=budget,
+            tenant_of=self.door.entry.tenant,
+            descriptors=self.descriptors,
         )
         self.line = self._open_line(budget)
         self.line_port = 0
@@ -70,7 +78,7 @@ class Gateway:
         address = self.settings.line
         if address is None:
             return None
-        return LineDoor(self.driver, _line_routes(self._fleet), address.door, budget)
+        return LineDoor(self.driver, _line_routes(self._fleet), address.door, budget, self.descriptors)
 
     def _open_eyes(self) -> Eyes:
         eyes = Eyes(
@@ -163,7 +171,7 @@ class Gateway:
         before = self.settings
         if before.ssl is not None or settings.ssl is not None:
             await self.server.secure(settings.ssl)
-        line = await self._secure_line(settings.line)
+        line = self._secure_line(settings.line)
         self.settings = replace(
             settings, host=before.host, port=before.port, admin=before.admin, line=line, eyes=before.eyes
         )
@@ -175,7 +183,7 @@ class Gateway:
         self.driver.reconfigure(core)
         return _fixed(before, settings)
 
-    async def _secure_line(self, wanted: LineAddress | None) -> LineAddress | None:
+    def _secure_line(self, wanted: LineAddress | None) -> LineAddress | None:
         """Give the line door its new certificates, if it stays as it is otherwise; return its address from now on."""
         address = self.settings.line
         if self.line is None or address is None or wanted is None or _plain(address) != _plain(wanted):
@@ -183,7 +191,7 @@ class Gateway:
         if _secured(address) is not _secured(wanted):
             return address
         if wanted.ssl is not None:
-            await self.line.secure(wanted.ssl)
+            self.line.secure(wanted.ssl)
         return wanted
 
     def _reroute(self) -> None:
@@ -225,6 +233,10 @@ class Gateway:
 
     def _connections(self) -> int:
         return self.server.connections + (self.line.connections if self.line is not None else 0)
+
+    def _other_connections(self) -> int:
+        """Return how many connections are open that are no client's: to engines, and of the admin door."""
+        return self._fleet.connections + (self.admin.connections if self.admin is not None else 0)
 
     async def stop(self) -> None:
         """Close every door and connection at once; harmless when never started."""

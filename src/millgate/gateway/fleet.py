@@ -80,6 +80,13 @@ class Fleet:
         """How the engines stand, in the order of the settings."""
         return [engine.check.standing for engine in self._engines.values()]
 
+    @property
+    def connections(self) -> int:
+        """How many connections to engines are open or being made, those of engines that are no longer ours too."""
+        return sum(
+            engine.pool.open + engine.watch_pool.open for engine in (*self._engines.values(), *self._retired)
+        )
+
     def start(self) -> None:
         """Begin to watch."""
         self._started = True

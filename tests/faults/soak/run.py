@@ -144,7 +144,8 @@ class Soak:
 
     def _user(self, gate: GateProcess, number: int) -> User:
         dice = random.Random(f"user {number} of {self._seed}")
-        return User(gate.port, f"soak-{self._seed}-{number}", dice, self._ledger)
+        name, crowded = f"soak-{self._seed}-{number}", bool(self._scene.idle_clients)
+        return User(gate.port, name, dice, self._ledger, crowded=crowded)
 
     # ---- afterwards
 

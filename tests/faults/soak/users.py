@@ -23,10 +23,17 @@ _SMALL_BUFFER_BYTES = 4096
 
 
 class User:
-    """One user who asks again and again, in a different way each time."""
+    """One user who asks again and again, in a different way each time.
 
-    def __init__(self, port: int, name: str, dice: random.Random, ledger: Ledger) -> None:
+    Where it is `crowded` the gate may have no room for a connection, and says so with a 503 or not at all: what was
+    sent on it is no attempt.
+    """
+
+    def __init__(
+        self, port: int, name: str, dice: random.Random, ledger: Ledger, *, crowded: bool = False
+    ) -> None:
         self._port = port
+        self._crowded = crowded
         self._name = name
         self._dice = dice
         self._ledger = ledger
@@ -75,7 +82,8 @@ class User:
             self._connection = None
 
     def _enter(self, name: str, saw: Seen | None, *, sure: bool = True) -> None:
-        self._ledger.entries[name] = Entry(sure, saw)
+        told = saw is not None and saw.status and (saw.status != 503 or saw.reason)
+        self._ledger.entries[name] = Entry(sure and bool(told or not self._crowded), saw)
 
     async def _hear(self, connection: Connection, name: str) -> Seen:
         """Read the answer of a request, write down what was seen, and keep the connection where it may be kept."""

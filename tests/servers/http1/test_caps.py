@@ -1,12 +1,10 @@
 """Bounds on bodies, connections and bytes held over all of them; and the drain."""
 
 import asyncio
-import resource
 
 import pytest
 
-from millgate.servers.http1 import ByteBudget, Exchange, ServerLimits
-from millgate.servers.http1.limits import connections_by_descriptors
+from millgate.servers.http1 import ByteBudget, Exchange
 from servers.http1.wire import Recorder, chunked, get, ignore, post, run, serving, until
 
 
@@ -237,12 +235,6 @@ def test_a_flood_of_connections_over_the_cap_leaves_nothing_behind() -> None:
             assert (await clients[0].answer()).status == 200
 
     run(body())
-
-
-def test_the_default_cap_leaves_a_hundred_descriptors() -> None:
-    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert ServerLimits().connections is None
-    assert connections_by_descriptors() == max(1, soft - 100)
 
 
 def test_a_drain_closes_idle_connections_and_lets_requests_end() -> None:

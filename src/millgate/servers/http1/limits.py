@@ -1,22 +1,10 @@
 """The caps and deadlines of the server, with the source of each default."""
 
-import resource
 from dataclasses import dataclass
 from typing import Final
 
-_RESERVED_DESCRIPTORS: Final = 100
-"""File descriptors left for listeners, logs, the store and lingering refusals when connections reach their cap."""
-
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
-
-
-def connections_by_descriptors() -> int:
-    """Return how many client connections the soft limit of open files allows, less `_RESERVED_DESCRIPTORS`."""
-    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return 1_000_000
-    return max(1, soft - _RESERVED_DESCRIPTORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +16,8 @@ class ServerLimits:
     of 128 kbit/s passes.
     `idle_s` is nginx's keepalive_timeout. `kept_pipelined_bytes` is read while a request is being answered;
     beyond it the connection is cut. `write_high_bytes` unsent bytes make a client slow, `write_low_bytes` make it
-    quick again; `unsent_bytes` is TCP_NOTSENT_LOWAT. `connections` None means by RLIMIT_NOFILE.
+    quick again; `unsent_bytes` is TCP_NOTSENT_LOWAT. `connections` None means as many as there are
+    descriptors for.
     """
 
     header_bytes: int = 64 * KIB

@@ -6,6 +6,8 @@ import ssl as tls
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from millgate.runtime.descriptors import Descriptors, DoorClients
+from millgate.runtime.tls_acceptor import TlsAcceptor
 from millgate.runtime.upstream.outbox import Outbox
 from millgate.runtime.upstream.sweep import Sweep
 from millgate.servers.http1.answers import AnswerHeads
@@ -14,19 +16,18 @@ from millgate.servers.http1.connection import Connection
 from millgate.servers.http1.contract import Application, Head, Refusal
 from millgate.servers.http1.framing import UnacceptableError
 from millgate.servers.http1.intake import EarlyRefusalError
-from millgate.servers.http1.limits import ServerLimits, connections_by_descriptors
+from millgate.servers.http1.limits import ServerLimits
 
 _ACCEPTS_PER_TURN: Final = 8
 """With a thousand streams a turn of the loop takes milliseconds: at one a turn, a thousand new users a second would wait
 in the kernel for a tenth of one. libuv has not accepted in a loop since 1.45."""
-_SURPLUS_CONNECTIONS: Final = 56
-"""How many connections over the cap may linger with their refusal; what comes beyond is closed at once."""
 
 
 class HttpServer:
     """Serves one application on one or more addresses; build it on the loop that runs it.
 
-    `draining` makes every answer the last of its connection. The budget may be shared with other servers.
+    `draining` makes every answer the last of its connection. The budget and the descriptors may be shared with other
+    servers.
     Bodies are booked on the tenant that `tenant_of` finds in their head, and on their peer.
     """
 
@@ -37,10 +38,12 @@ class HttpServer:
         limits: ServerLimits | None = None,
         budget: ByteBudget | None = None,
         tenant_of: Callable[[Head], str] | None = None,
+        descriptors: Descriptors | None = None,
     ) -> None:
         self.application = application
         self.limits = limits or ServerLimits()
         self.budget = budget or ByteBudget()
+        self._clients = DoorClients(descriptors or Descriptors(), self.limits.connections)
         self._tenant_of = tenant_of
         self.heads = AnswerHeads()
         self.sweep = Sweep(self._check, self._forgive)
@@ -49,8 +52,7 @@ class HttpServer:
         self._loop = asyncio.get_running_loop()
         self.outbox = Outbox(self._loop.call_soon)
         self._connections: set[Connection] = set()
-        self._cap = self.limits.connections or connections_by_descriptors()
-        self._listeners: list[tuple[socket.socket, list[asyncio.Server]]] = []
+        self._listeners: list[tuple[socket.socket, list[asyncio.Server] | TlsAcceptor]] = []
         self._full_answer = b""
         self._emptied: asyncio.Future[None] | None = None
 
@@ -74,16 +76,18 @@ class HttpServer:
         self.sweep.start()
         return bound_port
 
-    async def _accept(self, sock: socket.socket, ssl: tls.SSLContext | None) -> list[asyncio.Server]:
+    async def _accept(
+        self, sock: socket.socket, ssl: tls.SSLContext | None
+    ) -> list[asyncio.Server] | TlsAcceptor:
         """Accept on several descriptors of one socket: libuv takes one connection from each in a turn of its loop."""
+        if ssl is not None:
+            return TlsAcceptor(sock.dup(), ssl, self, handshake_s=self.limits.head_s)
         listeners = []
         for _ in range(_ACCEPTS_PER_TURN):
             listener = await self._loop.create_server(
                 lambda: cast("asyncio.Protocol", Connection(self)),
                 sock=sock.dup(),
                 backlog=self.limits.backlog,
-                ssl=ssl,
-                ssl_handshake_timeout=self.limits.head_s if ssl is not None else None,
             )
             listeners.append(listener)
         return listeners
@@ -93,17 +97,18 @@ class HttpServer:
 
         The socket goes on listening while its listeners are replaced: nobody is refused.
         """
-        fresh = []
-        for sock, listeners in self._listeners:
-            fresh.append((sock, await self._accept(sock, ssl)))
-            for listener in listeners:
-                listener.close()
-        self._listeners = fresh
+        for place, (sock, listeners) in enumerate(self._listeners):
+            if isinstance(listeners, TlsAcceptor) and ssl is not None:
+                listeners.context = ssl
+                continue
+            self._listeners[place] = sock, await self._accept(sock, ssl)
+            _close(listeners)
 
     def adopt(self, limits: ServerLimits, byte_budget: int) -> None:
         """Take new limits: for connections that come from now on, the bounds over all of them at once."""
         self.limits = limits
-        self._cap = limits.connections or connections_by_descriptors()
+        self._clients.most = limits.connections
+        self._clients.account.measure()
         self.budget.limit_bytes = byte_budget
 
     def drain(self) -> None:
@@ -116,8 +121,7 @@ class HttpServer:
         """Accept no more connections; those that are open go on."""
         for sock, listeners in self._listeners:
             sock.close()
-            for listener in listeners:
-                listener.close()
+            _close(listeners)
 
     async def close(self) -> None:
         """Stop listening, cut every connection, and return when all are closed; clients count as gone."""
@@ -125,7 +129,7 @@ class HttpServer:
         for connection in tuple(self._connections):
             connection.abort()
         for _sock, listeners in self._listeners:
-            for listener in listeners:
+            for listener in [listeners] if isinstance(listeners, TlsAcceptor) else listeners:
                 await listener.wait_closed()
         self._listeners.clear()
         if self._connections:
@@ -149,14 +153,28 @@ class HttpServer:
         tenant = "" if self._tenant_of is None else self._tenant_of(head)
         return self.budget.share(tenant, head.peer)
 
+    def meet(self) -> asyncio.Protocol | None:
+        """Count a client that begins a TLS handshake; None closes its connection at once."""
+        if self.crowded:
+            self.refused_connections += 1
+            return None
+        connection = cast("asyncio.Protocol", Connection(self))
+        self._clients.enter(connection)
+        return connection
+
+    def met(self, protocol: object) -> None:
+        """Count a client no more whose handshake has failed."""
+        if protocol not in self._connections:
+            self._clients.leave(protocol)
+
     def admit(self, connection: Connection) -> bool:
         """Take a new connection in; return whether it is within the cap."""
+        self._clients.enter(connection)
         self._connections.add(connection)
-        count = len(self._connections)
-        if count <= self._cap:
-            return True
-        self.refused_connections += 1
-        return False
+        if self._clients.overdrawn:
+            self.refused_connections += 1
+            return False
+        return True
 
     def full_answer(self) -> bytes:
         """Return the prebuilt 503 for connections over the cap."""
@@ -170,11 +188,12 @@ class HttpServer:
     @property
     def crowded(self) -> bool:
         """Whether even lingering refusals are too many."""
-        return len(self._connections) > self._cap + _SURPLUS_CONNECTIONS
+        return self._clients.crowded
 
     def forget(self, connection: Connection) -> None:
         """Drop a connection that is closed."""
         self._connections.discard(connection)
+        self._clients.leave(connection)
         if self._emptied is not None and not self._connections and not self._emptied.done():
             self._emptied.set_result(None)
 
@@ -201,3 +220,8 @@ class HttpServer:
     def _forgive(self, lost_s: float) -> None:
         for connection in self._connections:
             connection.patience.forgive(lost_s)
+
+
+def _close(listeners: list[asyncio.Server] | TlsAcceptor) -> None:
+    for listener in [listeners] if isinstance(listeners, TlsAcceptor) else listeners:
+        listener.close()

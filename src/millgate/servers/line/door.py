@@ -17,7 +17,9 @@ from millgate.dialects import DIALECTS
 from millgate.dialects.contract import BadInputError, Dialect, RequestFacts
 from millgate.dialects.line import Fault, Manifest, Need, OutcomeReason
 from millgate.runtime.clock import MonotonicClock
+from millgate.runtime.descriptors import Descriptors, DoorClients
 from millgate.runtime.driver import Driver
+from millgate.runtime.tls_acceptor import TlsAcceptor
 from millgate.runtime.upstream.sweep import SWEEP_S, Sweep
 from millgate.servers.line import replies
 from millgate.servers.line.attempt import LineAttempt
@@ -28,6 +30,8 @@ from millgate.servers.line.replies import To
 from millgate.servers.line.session import Session
 
 _FULL_HINT_S: Final = 1.0
+_HANDSHAKE_S: Final = 10.0
+"""As long as a head may take at the HTTP door."""
 _STALE_DUES: Final = 1000
 """The heap of due times may hold so many entries of closed connections, and a few per open one (INV-5)."""
 _MOST_KIND: Final = 128
@@ -39,11 +43,16 @@ class LineDoor:
     """Serves the line protocol; build it on the loop that runs it.
 
     `engines` are the routes to the engines that the core knows, by the same names. `budget` is the process's one
-    bound over bytes being received and held.
+    bound over bytes being received and held, `descriptors` its one account of clients.
     """
 
     def __init__(
-        self, driver: Driver, engines: Sequence[LineRoute], settings: LineSettings, budget: Reserves
+        self,
+        driver: Driver,
+        engines: Sequence[LineRoute],
+        settings: LineSettings,
+        budget: Reserves,
+        descriptors: Descriptors | None = None,
     ) -> None:
         self.driver = driver
         self.dialect: Dialect = DIALECTS["openai"]
@@ -56,11 +65,11 @@ class LineDoor:
         self._path = settings.path.encode()
         self._reader = self.dialect.readers.get(self._path)
         self._budget = budget
+        self._clients = DoorClients(descriptors or Descriptors(), self.limits.connections)
         self._loop = asyncio.get_running_loop()
         self.now = MonotonicClock.now
         self._connections: set[LineConnection] = set()
-        self._listener: asyncio.Server | None = None
-        self._socket: socket.socket | None = None
+        self._listener: asyncio.Server | TlsAcceptor | None = None
         self._sweep = Sweep(self._check)
         # When to look at whom next; an entry that is not its connection's `watched_at` is stale.
         self._dues: list[tuple[float, int, LineConnection]] = []
@@ -81,23 +90,19 @@ class LineDoor:
         sock = socket.create_server(address[:2], family=family, backlog=1024)
         sock.setblocking(False)
         bound_port: int = sock.getsockname()[1]
-        await self._accept(sock, ssl)
+        if ssl is not None:
+            self._listener = TlsAcceptor(sock, ssl, self, handshake_s=_HANDSHAKE_S)
+        else:
+            self._listener = await self._loop.create_server(
+                lambda: LineConnection(self), sock=sock, backlog=1024
+            )
         self._sweep.start()
         return bound_port
 
-    async def _accept(self, sock: socket.socket, ssl: tls.SSLContext | None) -> None:
-        self._socket = sock
-        self._listener = await self._loop.create_server(
-            lambda: LineConnection(self), sock=sock, backlog=1024, ssl=ssl
-        )
-
-    async def secure(self, ssl: tls.SSLContext) -> None:
-        """Serve new connections with this context; the socket goes on listening while its listener is replaced."""
-        listener = self._listener
-        assert listener is not None
-        assert self._socket is not None
-        await self._accept(self._socket.dup(), ssl)
-        listener.close()
+    def secure(self, ssl: tls.SSLContext) -> None:
+        """Serve new connections with this context; only for a door that has one."""
+        assert isinstance(self._listener, TlsAcceptor)
+        self._listener.context = ssl
 
     @property
     def connections(self) -> int:
@@ -119,6 +124,7 @@ class LineDoor:
         """Stop listening and cut every connection; their clients count as gone."""
         if self._listener is not None:
             self._listener.close()
+            await self._listener.wait_closed()
         for connection in tuple(self._connections):
             connection.abort()
         while self._connections:
@@ -128,12 +134,27 @@ class LineDoor:
 
     # ---- what connections ask (see `connection.Hall`)
 
-    def welcome(self, connection: LineConnection) -> Session | None:
-        """Take a new connection in, or None when there are too many."""
-        if len(self._connections) >= self.limits.connections or self._draining:
+    def meet(self) -> asyncio.Protocol | None:
+        """Count a client that begins a TLS handshake; None closes its connection at once."""
+        if self._clients.crowded:
             self.refused_connections += 1
             return None
+        connection = LineConnection(self)
+        self._clients.enter(connection)
+        return connection
+
+    def met(self, protocol: object) -> None:
+        """Count a client no more whose handshake has failed."""
+        if protocol not in self._connections:
+            self._clients.leave(protocol)
+
+    def welcome(self, connection: LineConnection) -> Session | None:
+        """Take a new connection in, or None when there are too many."""
+        self._clients.enter(connection)
         self._connections.add(connection)
+        if self._clients.overdrawn or self._draining:
+            self.refused_connections += 1
+            return None
         trusts = self._trusts if self.settings.token else None
         return Session(self.limits, self.readings, self._budget, _new_mark, self.now(), trusts)
 
@@ -173,6 +194,7 @@ class LineDoor:
     def forget(self, connection: LineConnection) -> None:
         """Drop a connection that is closed."""
         self._connections.discard(connection)
+        self._clients.leave(connection)
         if not self._connections:
             self._emptied.set()
 

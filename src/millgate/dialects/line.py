@@ -126,6 +126,8 @@ class Manifest(NamedTuple):
         plain = self.content_encoding in {"", "identity"} and self.cipher in {"", "none"}
         sized = min(self.total_bytes, self.chunk_bytes, self.chunks) > 0
         named = 0 < len(self.payload_id) <= MOST_NAME
+        # Kept as long as the job is, so bounded as its name is.
+        named &= max(len(self.content_type), len(self.sha256)) <= MOST_NAME
         return (
             named and plain and sized and min(self.total_bytes, self.chunk_bytes * self.chunks) <= most_bytes
         )

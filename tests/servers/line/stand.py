@@ -77,8 +77,11 @@ class Stand:
         self.closed = False
 
     def send(self, data: bytes) -> list[Reply]:
-        """Send bytes and return the replies to them."""
-        return self.take(self.session.receive(data, self.now))
+        """Send bytes and return the replies to them, in as many turns as it takes."""
+        said = self.take(self.session.receive(data, self.now))
+        while self.session.pending:
+            said += self.take(self.session.go_on(self.now))
+        return said
 
     def tick(self, at: float) -> list[Reply]:
         """Let time pass and return what is said then."""

@@ -9,7 +9,7 @@ from typing import Protocol, cast
 from millgate.dialects.line import Fault, Need, OutcomeReason
 from millgate.servers.line.attempt import LineAttempt
 from millgate.servers.line.buffer import Buffer
-from millgate.servers.line.contract import Ask, Drop, LineLimits, Send, SendAll, Wish
+from millgate.servers.line.contract import Ask, Drop, LineLimits, Send, SendAll, Wish, Words
 from millgate.servers.line.session import Session
 
 
@@ -185,10 +185,10 @@ class LineConnection(asyncio.Protocol):
         self._attempts.pop(job, None)
         self._perform(self._live.done(job, backend_ms, result, content_type, self._hall.now()))
 
-    def on_failed(self, job: int, need: Need, fault: Fault, reason: OutcomeReason) -> None:
+    def on_failed(self, job: int, need: Need, fault: Fault, reason: OutcomeReason, words: Words) -> None:
         """It will never be executed."""
         self._attempts.pop(job, None)
-        self._perform(self._live.failed(job, need, fault, reason, self._hall.now()))
+        self._perform(self._live.failed(job, need, fault, reason, words, self._hall.now()))
 
     # ---- wishes
 

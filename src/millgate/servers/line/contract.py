@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from millgate.dialects.line import Manifest
 from millgate.runtime.upstream import Upstream
@@ -59,6 +59,16 @@ class LineRoute(NamedTuple):
     base_path: bytes = b""
     on_hangup: Callable[[], None] | None = None
     credential: bytes | None = None
+
+
+class Words(NamedTuple):
+    """What is said about a job that failed, beyond the protocol's codes; both may be empty."""
+
+    message: str = ""
+    request_id: str = ""
+
+
+NO_WORDS: Final = Words()
 
 
 class Readings(NamedTuple):

@@ -16,7 +16,7 @@ from millgate.core.decisions import Decision
 from millgate.core.events import Arrived, Event
 from millgate.dialects import DIALECTS
 from millgate.dialects.contract import BadInputError, Dialect, RequestFacts
-from millgate.dialects.line import Fault, Manifest, Need, OutcomeReason
+from millgate.dialects.line import Fault, Manifest, Need, OutcomeReason, plain_words
 from millgate.runtime.clock import MonotonicClock
 from millgate.runtime.driver import Driver
 from millgate.runtime.guesses import Guesses
@@ -25,7 +25,7 @@ from millgate.servers.line import replies
 from millgate.servers.line.attempt import LineAttempt
 from millgate.servers.line.buffer import Buffer, Shares
 from millgate.servers.line.connection import LineConnection
-from millgate.servers.line.contract import Ask, LineLimits, LineRoute, LineSettings, Readings
+from millgate.servers.line.contract import Ask, LineLimits, LineRoute, LineSettings, Readings, Words
 from millgate.servers.line.replies import To
 from millgate.servers.line.session import Session
 
@@ -44,11 +44,17 @@ class LineDoor:
     """Serves the line protocol; build it on the loop that runs it.
 
     `engines` are the routes to the engines that the core knows, by the same names. `budget` is the process's one
-    bound over bytes being received and held; the door has a share of it, and so has each of its peers.
+    bound over bytes being received and held; the door has a share of it, and so has each of its peers. `boot` begins the ids of its attempts.
     """
 
     def __init__(
-        self, driver: Driver, engines: Sequence[LineRoute], settings: LineSettings, budget: Shares
+        self,
+        driver: Driver,
+        engines: Sequence[LineRoute],
+        settings: LineSettings,
+        budget: Shares,
+        *,
+        boot: str,
     ) -> None:
         self.driver = driver
         self.dialect: Dialect = DIALECTS["openai"]
@@ -61,6 +67,7 @@ class LineDoor:
         self._path = settings.path.encode()
         self._reader = self.dialect.readers.get(self._path)
         self._budget = budget
+        self._boot = boot
         self._guesses = Guesses()
         self._loop = asyncio.get_running_loop()
         self.now = MonotonicClock.now
@@ -154,12 +161,13 @@ class LineDoor:
 
     def ask(self, connection: LineConnection, wish: Ask) -> None:
         """Begin an attempt for a whole upload, or end a job whose payload is no request for the engines."""
+        number = self.driver.next_attempt()
         try:
             facts = self._facts(wish.payload)
-        except BadInputError:
-            connection.on_failed(wish.job, *_BACKEND)
+        except BadInputError as error:
+            words = Words(plain_words(error.message), self.request_id(number))
+            connection.on_failed(wish.job, *_BACKEND, words)
             return
-        number = self.driver.next_attempt()
         attempt = LineAttempt(
             self, connection, wish.job, number, facts, wish.payload, _kind_of(wish.manifest, facts)
         )
@@ -196,6 +204,10 @@ class LineDoor:
     def target(self, route: LineRoute) -> bytes:
         """Return what to post to there."""
         return route.base_path + self._path
+
+    def request_id(self, attempt: int) -> str:
+        """Return the id under which operators and engines know this attempt."""
+        return f"{self._boot}-{attempt:x}"
 
     def started(self) -> None:
         """Count a start."""

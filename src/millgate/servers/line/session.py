@@ -44,6 +44,7 @@ from millgate.servers.line.contract import (
     Send,
     SendAll,
     Wish,
+    Words,
 )
 from millgate.servers.line.intake import LineIntake, LineTooLongError, NoRoomError
 from millgate.servers.line.job import Job, Jobs, State
@@ -188,12 +189,12 @@ class Session:
         yield from self._drained()
 
     def failed(
-        self, number: int, need: Need, fault: Fault, reason: OutcomeReason, now: float
+        self, number: int, need: Need, fault: Fault, reason: OutcomeReason, words: Words, now: float
     ) -> Iterator[Wish]:
         """It will never be executed."""
         job = self._forget(number, now)
         if job is not None:
-            yield Send(replies.aborted(job.to, self._core(), need, fault, reason))
+            yield Send(replies.aborted(job.to, self._core(), need, fault, reason, words=words))
             yield from self._drained()
 
     # ---- frames

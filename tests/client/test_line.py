@@ -124,7 +124,9 @@ def test_what_goes_wrong_has_a_name(send: Any) -> None:
         send(address, b"x", retries=0)
     assert yielded.value.hint_s == 1.5
     abort = Reply(Verb.CONFIRM, "J_1", 4, Status.ABORT, "backend_error", "backend_error")
-    with server([lambda _: [abort]]) as (address, _), pytest.raises(AbortedError, match="backend_error"):
+    abort = abort._replace(message="no such\x1b model", request_id="ab-1")
+    words = "backend_error; no such model; request id ab-1"
+    with server([lambda _: [abort]]) as (address, _), pytest.raises(AbortedError, match=words):
         send(address, b"x")
     need = Reply(Verb.CLARIFY, "J_1", 4, Status.NEED, "payload_hash_mismatch", "need_more")
     with server([lambda _: [need]]) as (address, _), pytest.raises(LineError, match="payload_hash_mismatch"):

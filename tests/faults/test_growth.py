@@ -29,6 +29,8 @@ from millgate.runtime.upstream.answer import ProtocolViolationError
 from millgate.runtime.upstream.fields import HeaderReader, listed
 from millgate.runtime.upstream.reader import AnswerReader
 from millgate.servers.http.fields import retry_count, seconds
+from millgate.servers.http1 import ByteBudget
+from millgate.servers.line import LineLimits
 from millgate.servers.line.intake import LineIntake, LineTooLongError
 
 SIZE: Final = 32 * 1024
@@ -285,10 +287,14 @@ def test_a_form_is_read_in_the_time_of_its_bytes(make: Callable[[int], bytes]) -
 
 def lines_in_pieces(piece_bytes: int) -> Reading:
     def read(data: bytes) -> None:
-        intake = LineIntake(1 << 20)
+        intake = LineIntake(LineLimits(), ByteBudget(), 1 << 20)
         for at in range(0, len(data), piece_bytes):
-            for _line in intake.lines(data[at : at + piece_bytes]):
+            intake.feed(data[at : at + piece_bytes])
+            for _line in intake.turn():
                 pass
+            while intake.pending:
+                for _line in intake.turn():
+                    pass
 
     return read
 

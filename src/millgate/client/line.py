@@ -51,11 +51,15 @@ class YieldedError(LineError):
 
 
 class AbortedError(LineError):
-    """The server has ended the job or the connection for good; `need` says why."""
+    """The server has ended the job or the connection for good; `need` says why, `message` says more if it can."""
 
-    def __init__(self, need: str) -> None:
-        super().__init__(f"the server has aborted: {need or 'no reason given'}")
+    def __init__(self, need: str, message: str = "", request_id: str = "") -> None:
+        more = [message] if message else []
+        more += [f"request id {request_id}"] if request_id else []
+        super().__init__("; ".join((f"the server has aborted: {need or 'no reason given'}", *more)))
         self.need = need
+        self.message = message
+        self.request_id = request_id
 
 
 class Sent(NamedTuple):
@@ -188,7 +192,7 @@ class _Upload:
             if self._job.watch is not None:
                 self._job.watch(Told(reply, self._taken))
             if reply.status is Status.ABORT:
-                raise AbortedError(reply.need)
+                raise AbortedError(reply.need, reply.message, reply.request_id)
             if reply.status is Status.NEED:
                 raise LineError(f"the server does not take what was sent: {reply.need}")
             if reply.job == self._job.name:
@@ -234,7 +238,7 @@ def _ping(token: str, watch: Watch | None) -> Dialogue:
     if watch is not None:
         watch(Told(reply, 0))
     if reply.status is not Status.OK:
-        raise AbortedError(reply.need)
+        raise AbortedError(reply.need, reply.message, reply.request_id)
     inflight, cap = reply.receipt("backend.inflight") or 0, reply.receipt("backend.cap") or 0
     return Pinged(reply.receipt("server.health") == 1, inflight, cap, reply)
 

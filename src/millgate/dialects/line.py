@@ -3,7 +3,8 @@
 Both sides use this page: the door reads requests and writes replies, the client writes requests and reads replies.
 Reading follows the rules of the JSON decoder that the protocol was published with (Go's): key names match without
 case, unknown keys are ignored, the last duplicate wins, null leaves a field as it was, and a number of the wrong
-kind spoils the line. Two fields are ours and optional: `token` in a request, `want_result` in a manifest.
+kind spoils the line. Some fields are ours and optional: `token` in a request, `want_result` in a manifest, and
+`message` and `request_id` in a reply that aborts a job.
 """
 
 import json
@@ -18,6 +19,8 @@ NO_JOB: Final = "J_?"
 """The job of a reply to something that names none."""
 MOST_NAME: Final = 1024
 """Characters of a job or payload id: file names end at 255; without a bound a line could be one name."""
+_MOST_WORDS: Final = 500
+"""Characters of a message: a sentence or two of an engine, and a line on a terminal."""
 _INT64: Final = 2**63 - 1
 # Kept: `json.dumps` with separators of its own builds an encoder each time.
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
@@ -126,6 +129,8 @@ class Manifest(NamedTuple):
         plain = self.content_encoding in {"", "identity"} and self.cipher in {"", "none"}
         sized = min(self.total_bytes, self.chunk_bytes, self.chunks) > 0
         named = 0 < len(self.payload_id) <= MOST_NAME
+        # Kept as long as the job is, so bounded as its name is.
+        named &= max(len(self.content_type), len(self.sha256)) <= MOST_NAME
         return (
             named and plain and sized and min(self.total_bytes, self.chunk_bytes * self.chunks) <= most_bytes
         )
@@ -184,6 +189,8 @@ class Reply(NamedTuple):
     receipts: Sequence[Receipt] = ()
     manifest: Manifest | None = None
     chunk: Chunk | None = None
+    message: str = ""
+    request_id: str = ""
 
     def receipt(self, kind: str) -> int | None:
         """Return the value of this receipt, or None."""
@@ -192,6 +199,14 @@ class Reply(NamedTuple):
 
 class FrameError(ValueError):
     """A server sent something that is no reply of this protocol."""
+
+
+def plain_words(text: str) -> str:
+    """Return this text as one bounded line of characters that can be printed anywhere."""
+    # Cut first: what is left out is not looked at. White space shrinks, so there may be a little less than the bound.
+    begun = text[: 2 * _MOST_WORDS]
+    line = " ".join("".join(each if each.isprintable() else " " for each in begun).split())
+    return line if len(line) <= _MOST_WORDS else line[: _MOST_WORDS - 1] + "…"
 
 
 # ---- requests
@@ -267,6 +282,10 @@ def write_reply(reply: Reply) -> bytes:
         fields["error_code"] = reply.error
     if reply.retry_hint_ms:
         fields["retry_hint_ms"] = reply.retry_hint_ms
+    if reply.message:
+        fields["message"] = reply.message
+    if reply.request_id:
+        fields["request_id"] = reply.request_id
     _put_payload(fields, reply.manifest, reply.chunk)
     fields["receipts"] = [{"kind": each.kind, "value_u64": each.value} for each in reply.receipts]
     return _line(fields)
@@ -290,6 +309,8 @@ def read_reply(line: bytes) -> Reply:
             receipts=_receipts(fields),
             manifest=_manifest(fields),
             chunk=_chunk(fields),
+            message=plain_words(_text(fields, "message")),
+            request_id=plain_words(_text(fields, "request_id")),
         )
     except (_WrongTypeError, ValueError) as error:
         raise FrameError("the server's line is no frame of this protocol") from error

@@ -78,7 +78,10 @@ class Gateway:
         address = self.settings.line
         if address is None:
             return None
-        return LineDoor(self.driver, _line_routes(self._fleet), address.door, budget, self.descriptors)
+        routes = _line_routes(self._fleet)
+        return LineDoor(
+            self.driver, routes, address.door, budget, boot=self.door.boot, descriptors=self.descriptors
+        )
 
     def _open_eyes(self) -> Eyes:
         eyes = Eyes(

@@ -10,7 +10,7 @@ from typing import Any
 from millgate.dialects.line import OutcomeReason, Reply, read_reply
 from millgate.servers.http1.budget import ByteBudget
 from millgate.servers.line.buffer import Buffer
-from millgate.servers.line.contract import Ask, Close, Drop, LineLimits, Readings, Send, SendAll, Wish
+from millgate.servers.line.contract import Ask, Close, Drop, LineLimits, Readings, Send, SendAll, Wish, Words
 from millgate.servers.line.session import Session
 
 
@@ -77,8 +77,11 @@ class Stand:
         self.closed = False
 
     def send(self, data: bytes) -> list[Reply]:
-        """Send bytes and return the replies to them."""
-        return self.take(self.session.receive(data, self.now))
+        """Send bytes and return the replies to them, in as many turns as it takes."""
+        said = self.take(self.session.receive(data, self.now))
+        while self.session.pending:
+            said += self.take(self.session.go_on(self.now))
+        return said
 
     def tick(self, at: float) -> list[Reply]:
         """Let time pass and return what is said then."""
@@ -100,7 +103,7 @@ class Stand:
     def failed(self, job: int, *words: Any) -> list[Reply]:
         """Fail a job."""
         need, fault, reason = words or ("backend_error", "backend_error", OutcomeReason.BACKEND_ERROR)
-        return self.take(self.session.failed(job, need, fault, reason, self.now))
+        return self.take(self.session.failed(job, need, fault, reason, Words(), self.now))
 
     def take(self, wishes: Iterable[Wish]) -> list[Reply]:
         """Carry wishes out as a connection would."""

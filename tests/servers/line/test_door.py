@@ -5,12 +5,14 @@ import json
 import ssl
 from typing import Any
 
+import pytest
 import trustme
 
 from gateway.harness import CHAT, Asked, Client as HttpClient, answer, chat, run, until
 from millgate.core.words import Outcome
 from millgate.dialects.line import Reply, Status
 from millgate.servers.line import LineLimits
+from millgate.servers.line.complaint import words_of
 from servers.line.stand import brief, chunk, ping, upload
 from servers.line.talk import LineStand, Peer, line_standing
 
@@ -174,6 +176,48 @@ def test_a_failing_engine_aborts_the_job_and_a_full_one_yields_it() -> None:
     run(body())
 
 
+def test_a_job_against_an_unknown_model_carries_the_engines_words_and_a_request_id() -> None:
+    async def script(asked: Asked) -> None:
+        error = {"message": "The model `nope` does not exist.", "type": "NotFoundError", "code": 404}
+        asked.reply(json.dumps({"error": error}).encode(), 404)
+
+    async def body() -> None:
+        async with line_standing(script) as stand:
+            peer = await stand.peer()
+            peer.send(line_upload())
+            reply = await peer.final()
+            assert (reply.status, reply.need, reply.error) == (Status.ABORT, "backend_error", "backend_error")
+            assert reply.message == "the engine answered 404: The model `nope` does not exist."
+            assert reply.request_id == stand.engine.asked[0].headers["x-request-id"]
+            assert reply.request_id.startswith(stand.gateway.door.boot)
+            (told,) = stand.gateway.eyes.why(reply.request_id)
+            assert told.attempt == int(reply.request_id.rpartition("-")[2], 16)
+            await stand.settle()
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (b'{"detail": "no such model"}', "no such model"),
+        (b'{"error": "no such model"}', "no such model"),
+        (b'{"error": {"message": "two\\nlines \\u001b[31mred \\u202eback"}}', "two lines [31mred back"),
+        (b"<html>\n\x07 not found\r\n</html>", "<html> not found </html>"),
+        (b'{"error":' * 5000, '{"error":' * 3),
+        (b"\xff" * 40_000, "\ufffd" * 10),
+        (b"x" * 1_000_000, "x" * 100),
+        (b'{"error": {"message": ["secret"]}}', '{"error": {"message": ["secret"]}}'),
+        (b"", ""),
+    ],
+)
+def test_an_engines_words_are_one_bounded_line(said: bytes, words: str) -> None:
+    told = words_of(400, said)
+    assert told.startswith(f"the engine answered 400: {words}" if words else "the engine answered 400")
+    assert told.isprintable()
+    assert len(told) <= 500
+
+
 def test_a_bad_request_is_aborted_before_it_takes_a_slot() -> None:
     async def body() -> None:
         async def script(asked: Asked) -> None:
@@ -182,7 +226,10 @@ def test_a_bad_request_is_aborted_before_it_takes_a_slot() -> None:
         async with line_standing(script) as stand:
             peer = await stand.peer()
             peer.send(line_upload(b'{"model": 5, "messages": []}'))
-            assert (await peer.final()).need == "backend_error"
+            reply = await peer.final()
+            assert reply.need == "backend_error"
+            assert "model" in reply.message
+            assert reply.request_id
             assert stand.snapshot.lanes[1].arrived == 0
             peer.send(line_upload(b"not JSON at all, any bytes"))
             assert (await peer.final()).status is Status.DONE

@@ -12,7 +12,8 @@ from millgate.dialects.refusals import FAILURES
 from millgate.runtime.driver import Driver
 from millgate.runtime.upstream import AnswerHead, Call
 from millgate.servers.line.buffer import Buffer
-from millgate.servers.line.contract import LineRoute
+from millgate.servers.line.complaint import words_of
+from millgate.servers.line.contract import LineRoute, Words
 
 _TAIL_BYTES: Final = 64 * 1024
 """What is kept of an answer that nobody wants: where its usage stands."""
@@ -30,7 +31,7 @@ class Owner(Protocol):
     def on_done(self, job: int, backend_ms: int, result: Buffer | None, content_type: str) -> None:
         """The engine has answered whole."""
 
-    def on_failed(self, job: int, need: Need, fault: Fault, reason: OutcomeReason) -> None:
+    def on_failed(self, job: int, need: Need, fault: Fault, reason: OutcomeReason, words: Words) -> None:
         """It will never be executed."""
 
 
@@ -45,6 +46,9 @@ class Desk(Protocol):
 
     def target(self, route: LineRoute) -> bytes:
         """Return what to post to there."""
+
+    def request_id(self, attempt: int) -> str:
+        """Return the id under which operators and engines know this attempt."""
 
     def started(self) -> None:
         """Count a start."""
@@ -106,6 +110,7 @@ class LineAttempt:
         self._route = route = desk.route(decision.legs[0].engine)
         self._sent_at = monotonic()
         headers = [(b"content-type", self._kind), (b"accept", b"*/*")]
+        headers.append((b"x-request-id", desk.request_id(self.number).encode()))
         if route.credential is not None:
             headers.append((b"authorization", b"Bearer " + route.credential))
         self._call = call = route.upstream.request(
@@ -123,7 +128,7 @@ class LineAttempt:
             return
         self._desk.refused()
         if decision.reason is Reason.TOO_LARGE:
-            owner.on_failed(self._job, *_TOO_LARGE)
+            owner.on_failed(self._job, *_TOO_LARGE, self._words(""))
         else:
             owner.on_yielded(self._job, decision.retry_after_s)
 
@@ -143,7 +148,7 @@ class LineAttempt:
         owner = self._close()
         if owner is not None:
             self._desk.driver.post(Released(self.number))
-            owner.on_failed(self._job, *_BACKEND)
+            owner.on_failed(self._job, *_BACKEND, self._words(FAILURES[FailureKind.CONNECT].message))
 
     # ---- what the engine says
 
@@ -181,7 +186,7 @@ class LineAttempt:
         if self._status in _OVERLOADED:
             self._refused_by_engine()
         elif self._status >= 300:
-            self._give_up(FailureKind.STATUS)
+            self._give_up(FailureKind.STATUS, message=words_of(self._status, tail))
         elif self._desk.dialect.is_aborted(tail):
             self._give_up(FailureKind.ABORT)
         elif not delimited and not tail.rstrip().endswith((b"}", b"]")):
@@ -239,15 +244,18 @@ class LineAttempt:
         finally:
             self._report(Failed(self.number, FailureKind.REFUSED, Sent.REQUEST, self._hint_s))
 
-    def _give_up(self, kind: FailureKind, sent: Sent = Sent.REQUEST) -> None:
+    def _give_up(self, kind: FailureKind, sent: Sent = Sent.REQUEST, message: str = "") -> None:
         owner = self._close()
         if owner is None:
             return
         self._abort()
         try:
-            owner.on_failed(self._job, *_BACKEND)
+            owner.on_failed(self._job, *_BACKEND, self._words(message or FAILURES[kind].message))
         finally:
             self._report(Failed(self.number, kind, sent))
+
+    def _words(self, message: str) -> Words:
+        return Words(message, self._desk.request_id(self.number))
 
     def _report(self, failed: Failed) -> None:
         self._desk.driver.post(failed, Released(self.number))

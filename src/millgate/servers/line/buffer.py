@@ -15,6 +15,13 @@ class Reserves(Protocol):
         """Give them back."""
 
 
+class Shares(Protocol):
+    """The process's one bound over bytes being received and held."""
+
+    def share(self, tenant: str, peer: str) -> Reserves:
+        """Return where the bytes of this tenant from this peer are booked."""
+
+
 class Buffer:
     """Grows piece by piece, each booked before it is kept.
 
@@ -30,6 +37,10 @@ class Buffer:
 
     def __len__(self) -> int:
         return len(self.data)
+
+    def sibling(self) -> "Buffer":
+        """Return an empty one whose bytes are booked where these are."""
+        return Buffer(self._budget)
 
     def append(self, piece: bytes) -> bool:
         """Keep a piece if the budget has room for it; return whether it did."""

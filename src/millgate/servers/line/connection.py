@@ -3,13 +3,13 @@
 import asyncio
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol, cast
 
 from millgate.dialects.line import Fault, Need, OutcomeReason
 from millgate.servers.line.attempt import LineAttempt
 from millgate.servers.line.buffer import Buffer
-from millgate.servers.line.contract import Ask, Drop, LineLimits, Send, SendAll, Wish
+from millgate.servers.line.contract import Ask, Drop, LineLimits, Send, SendAll, Wish, Words
 from millgate.servers.line.session import Session
 
 
@@ -21,11 +21,11 @@ class Hall(Protocol):
     def now(self) -> float:
         """Return the door's time in seconds."""
 
-    def welcome(self, connection: "LineConnection") -> Session | None:
-        """Take a new connection in, or None when there are too many."""
+    def welcome(self, connection: "LineConnection", peer: str) -> Session | bytes:
+        """Take a new connection in, or return the line that refuses it."""
 
-    def full_line(self) -> bytes:
-        """Return what a connection too many is told."""
+    def soon(self, call: Callable[[], None]) -> None:
+        """Call this in the next turn of the loop."""
 
     def ask(self, connection: "LineConnection", wish: Ask) -> None:
         """Begin an attempt for a whole upload."""
@@ -38,10 +38,11 @@ class Hall(Protocol):
 
 
 class LineConnection(asyncio.Protocol):
-    """Reads always: a pause would hide the peer's hang-up while a job of it runs.
+    """Reads on while a job runs: a longer pause would hide the peer's hang-up.
 
-    A peer that does not read its replies is read from no more while it has no job; with one, it may send no more
-    than a line; either way it is cut when it has not read for `write_stall_s`.
+    A peer that sends more than a turn of lines is read from again when those are done. One that does not read its
+    replies is read from no more while it has no job; with one, it may send no more than a line; either way it is cut
+    when it has not read for `write_stall_s`.
     """
 
     def __init__(self, hall: Hall) -> None:
@@ -52,6 +53,7 @@ class LineConnection(asyncio.Protocol):
         self._outbox: deque[SendAll] = deque()
         self._stalled_at: float | None = None
         self._paused = False
+        self._turn_due = False
         self._closing = False
         self.watched_at = math.inf
         """When the door will look at `due` next; the door's own note."""
@@ -59,14 +61,15 @@ class LineConnection(asyncio.Protocol):
     # ---- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin a session, or say that there are too many."""
+        """Begin a session, or say why there is none."""
         self._transport = stream = cast("asyncio.Transport", transport)
         stream.set_write_buffer_limits(high=self._hall.limits.unsent_bytes)
-        self._session = self._hall.welcome(self)
-        if self._session is None:
-            stream.write(self._hall.full_line())
+        welcome = self._hall.welcome(self, _host_of(stream))
+        if isinstance(welcome, bytes):
+            stream.write(welcome)
             stream.close()
         else:
+            self._session = welcome
             self._hall.watch(self)
 
     def data_received(self, data: bytes) -> None:
@@ -75,17 +78,35 @@ class LineConnection(asyncio.Protocol):
         if session is None or self._closing:
             return
         self._perform(session.receive(data, self._hall.now()))
-        if self._stalled_at is not None:
-            self._hold_back(session)
+        self._pace(session)
         self._hall.watch(self)
 
-    def _hold_back(self, session: Session) -> None:
-        """A peer that sends and does not read: let TCP hold it, or cut it while a job must be watched."""
-        if not session.busy:
-            self._paused = True
-            self._stream.pause_reading()
-        elif self._stream.get_write_buffer_size() > self._hall.limits.line_bytes:
+    def _next_turn(self) -> None:
+        """Take the lines that one turn has left to the next."""
+        self._turn_due = False
+        session = self._session
+        if session is None or self._closing:
+            return
+        self._perform(session.go_on(self._hall.now()))
+        self._pace(session)
+        self._hall.watch(self)
+
+    def _pace(self, session: Session) -> None:
+        """Take no more from a peer than it reads: let TCP hold it, or cut it while a job must be watched."""
+        if self._closing or self._stream.is_closing():
+            return
+        stalled = self._stalled_at is not None
+        if stalled and session.busy and self._stream.get_write_buffer_size() > self._hall.limits.line_bytes:
             self.abort()
+            return
+        held_back = stalled and not session.busy
+        if session.pending and not held_back and not self._turn_due:
+            self._turn_due = True
+            self._hall.soon(self._next_turn)
+        paused = session.pending or held_back
+        if paused is not self._paused:
+            self._paused = paused
+            (self._stream.pause_reading if paused else self._stream.resume_reading)()
 
     def eof_received(self) -> bool:
         """Take a half-close for a farewell: who waits for an answer keeps the connection open."""
@@ -112,10 +133,9 @@ class LineConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The peer has caught up."""
         self._stalled_at = None
-        if self._paused:
-            self._paused = False
-            self._stream.resume_reading()
         self._pour()
+        if self._session is not None:
+            self._pace(self._session)
 
     # ---- the door's side
 
@@ -165,10 +185,10 @@ class LineConnection(asyncio.Protocol):
         self._attempts.pop(job, None)
         self._perform(self._live.done(job, backend_ms, result, content_type, self._hall.now()))
 
-    def on_failed(self, job: int, need: Need, fault: Fault, reason: OutcomeReason) -> None:
+    def on_failed(self, job: int, need: Need, fault: Fault, reason: OutcomeReason, words: Words) -> None:
         """It will never be executed."""
         self._attempts.pop(job, None)
-        self._perform(self._live.failed(job, need, fault, reason, self._hall.now()))
+        self._perform(self._live.failed(job, need, fault, reason, words, self._hall.now()))
 
     # ---- wishes
 
@@ -216,3 +236,9 @@ class LineConnection(asyncio.Protocol):
         self._closing = True
         if not self._outbox:
             self._stream.close()
+
+
+def _host_of(stream: asyncio.Transport) -> str:
+    """Return the peer's address, empty where it has none."""
+    peername: tuple[str, ...] = stream.get_extra_info("peername") or ("",)
+    return peername[0]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from millgate.dialects.line import Manifest
 from millgate.runtime.upstream import Upstream
@@ -17,6 +17,10 @@ class LineLimits:
     silent gap must stay under 20 s for its client, and `keep_alive_s` is half of that. `unsent_bytes` of replies
     that a peer does not read stop the reading from it, and after `write_stall_s` it is cut. An upload may be silent
     for `idle_s` and must come at `upload_rate` bytes a second, a slow phone line.
+
+    Before the token a line has at most `first_line_bytes`: two names of 1,024 characters, escaped, and the rest of a
+    manifest. Lines are taken in turns of `turn_lines` or `turn_bytes`, about a millisecond, and then it is the others'
+    turn. What is kept of lines beyond `unbooked_bytes` is booked on the byte budget.
     """
 
     connections: int = 4096
@@ -28,6 +32,10 @@ class LineLimits:
     write_stall_s: float = 30.0
     upload_rate: float = 10_000.0
     unsent_bytes: int = 64 * 1024
+    first_line_bytes: int = 16 * 1024
+    turn_lines: int = 64
+    turn_bytes: int = 128 * 1024
+    unbooked_bytes: int = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,16 @@ class LineRoute(NamedTuple):
     base_path: bytes = b""
     on_hangup: Callable[[], None] | None = None
     credential: bytes | None = None
+
+
+class Words(NamedTuple):
+    """What is said about a job that failed, beyond the protocol's codes; both may be empty."""
+
+    message: str = ""
+    request_id: str = ""
+
+
+NO_WORDS: Final = Words()
 
 
 class Readings(NamedTuple):

@@ -6,7 +6,8 @@ import math
 import os
 import socket
 import ssl as tls
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Final
@@ -15,27 +16,31 @@ from millgate.core.decisions import Decision
 from millgate.core.events import Arrived, Event
 from millgate.dialects import DIALECTS
 from millgate.dialects.contract import BadInputError, Dialect, RequestFacts
-from millgate.dialects.line import Fault, Manifest, Need, OutcomeReason
+from millgate.dialects.line import Fault, Manifest, Need, OutcomeReason, plain_words
 from millgate.runtime.clock import MonotonicClock
 from millgate.runtime.descriptors import Descriptors, DoorClients
 from millgate.runtime.driver import Driver
+from millgate.runtime.guesses import Guesses
 from millgate.runtime.tls_acceptor import TlsAcceptor
 from millgate.runtime.upstream.sweep import SWEEP_S, Sweep
 from millgate.servers.line import replies
 from millgate.servers.line.attempt import LineAttempt
-from millgate.servers.line.buffer import Buffer, Reserves
+from millgate.servers.line.buffer import Buffer, Shares
 from millgate.servers.line.connection import LineConnection
-from millgate.servers.line.contract import Ask, LineLimits, LineRoute, LineSettings, Readings
+from millgate.servers.line.contract import Ask, LineLimits, LineRoute, LineSettings, Readings, Words
 from millgate.servers.line.replies import To
 from millgate.servers.line.session import Session
 
 _FULL_HINT_S: Final = 1.0
 _HANDSHAKE_S: Final = 10.0
 """As long as a head may take at the HTTP door."""
+_TENANT: Final = "line door"
+"""Whose share its bytes are: everybody here has the one token. No tenant's name has a blank."""
 _STALE_DUES: Final = 1000
 """The heap of due times may hold so many entries of closed connections, and a few per open one (INV-5)."""
 _MOST_KIND: Final = 128
 """Characters of a content type; registered ones are at most half as long."""
+_TOO_MANY_GUESSES: Final = (Need.UNAUTHORIZED, Fault.QUOTA, OutcomeReason.QUOTA)
 _BACKEND: Final = (Need.BACKEND_ERROR, Fault.BACKEND_ERROR, OutcomeReason.BACKEND_ERROR)
 
 
@@ -43,7 +48,8 @@ class LineDoor:
     """Serves the line protocol; build it on the loop that runs it.
 
     `engines` are the routes to the engines that the core knows, by the same names. `budget` is the process's one
-    bound over bytes being received and held, `descriptors` its one account of clients.
+    bound over bytes being received and held; the door has a share of it, and so has each of its peers. `boot` begins the
+    ids of its attempts. `descriptors` is the process's one account of clients.
     """
 
     def __init__(
@@ -51,7 +57,9 @@ class LineDoor:
         driver: Driver,
         engines: Sequence[LineRoute],
         settings: LineSettings,
-        budget: Reserves,
+        budget: Shares,
+        *,
+        boot: str,
         descriptors: Descriptors | None = None,
     ) -> None:
         self.driver = driver
@@ -66,6 +74,8 @@ class LineDoor:
         self._reader = self.dialect.readers.get(self._path)
         self._budget = budget
         self._clients = DoorClients(descriptors or Descriptors(), self.limits.connections)
+        self._boot = boot
+        self._guesses = Guesses()
         self._loop = asyncio.get_running_loop()
         self.now = MonotonicClock.now
         self._connections: set[LineConnection] = set()
@@ -148,33 +158,39 @@ class LineDoor:
         if protocol not in self._connections:
             self._clients.leave(protocol)
 
-    def welcome(self, connection: LineConnection) -> Session | None:
-        """Take a new connection in, or None when there are too many."""
+    def welcome(self, connection: LineConnection, peer: str) -> Session | bytes:
+        """Take a new connection in, or return the line that refuses it: there are too many, or too many guesses."""
         self._clients.enter(connection)
         self._connections.add(connection)
+        trusts = partial(self._trusts, peer) if self.settings.token else None
+        if trusts is not None and self._guesses.wait_s(peer, self.now()) > 0.0:
+            self.refused_connections += 1
+            return replies.aborted(To(), [], *_TOO_MANY_GUESSES)
         if self._clients.overdrawn or self._draining:
             self.refused_connections += 1
-            return None
-        trusts = self._trusts if self.settings.token else None
-        return Session(self.limits, self.readings, self._budget, _new_mark, self.now(), trusts)
+            core = replies.core_receipts(self.readings(), 0) if trusts is None else []
+            return replies.yielded(To(), core, _FULL_HINT_S)
+        share = self._budget.share(_TENANT, peer)
+        return Session(self.limits, self.readings, share, _new_mark, self.now(), trusts)
 
-    def full_line(self) -> bytes:
-        """Return what a connection too many is told."""
-        return replies.yielded(To(), replies.core_receipts(self.readings(), 0), _FULL_HINT_S)
+    def soon(self, call: Callable[[], None]) -> None:
+        """Call this in the next turn of the loop."""
+        self._loop.call_soon(call)
 
     def ask(self, connection: LineConnection, wish: Ask) -> None:
         """Begin an attempt for a whole upload, or end a job whose payload is no request for the engines."""
+        number = self.driver.next_attempt()
         try:
             facts = self._facts(wish.payload)
-        except BadInputError:
-            connection.on_failed(wish.job, *_BACKEND)
+        except BadInputError as error:
+            words = Words(plain_words(error.message), self.request_id(number))
+            connection.on_failed(wish.job, *_BACKEND, words)
             return
-        number = self.driver.next_attempt()
         attempt = LineAttempt(
             self, connection, wish.job, number, facts, wish.payload, _kind_of(wish.manifest, facts)
         )
         if wish.manifest.want_result:
-            attempt.result = Buffer(self._budget)
+            attempt.result = wish.payload.sibling()
         connection.begin(wish.job, attempt)
         self.driver.arrive(self._arrival(number, facts, wish), attempt)
 
@@ -207,6 +223,10 @@ class LineDoor:
     def target(self, route: LineRoute) -> bytes:
         """Return what to post to there."""
         return route.base_path + self._path
+
+    def request_id(self, attempt: int) -> str:
+        """Return the id under which operators and engines know this attempt."""
+        return f"{self._boot}-{attempt:x}"
 
     def started(self) -> None:
         """Count a start."""
@@ -265,9 +285,16 @@ class LineDoor:
             fixed_tokens=facts.fixed_tokens,
         )
 
-    def _trusts(self, token: str) -> bool:
+    def _trusts(self, peer: str, token: str) -> bool:
+        """Whether this token is the right one; after too many wrong ones of a peer none is looked at for a while."""
         assert self.settings.token is not None
-        return hmac.compare_digest(token.encode(errors="replace"), self.settings.token.encode())
+        now = self.now()
+        if self._guesses.wait_s(peer, now) > 0.0:
+            return False
+        if hmac.compare_digest(token.encode(errors="replace"), self.settings.token.encode()):
+            return True
+        self._guesses.failed(peer, now)
+        return False
 
     # ---- deadlines
 

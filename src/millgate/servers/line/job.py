@@ -1,8 +1,11 @@
-"""One unfinished upload of a session."""
+"""The unfinished uploads of a session."""
 
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
 
-from millgate.servers.line.contract import LineLimits
+from millgate.dialects.line import Manifest
+from millgate.servers.line.buffer import Buffer, Reserves
+from millgate.servers.line.contract import Ask, Drop, LineLimits
 from millgate.servers.line.replies import To
 from millgate.servers.line.upload import Upload
 
@@ -34,3 +37,66 @@ class Job:
         """Give it time for the next chunk, unless it dribbles."""
         by_rate = self.begun_at + len(self.upload.buffer) / limits.upload_rate
         self.due = min(now, by_rate) + limits.idle_s
+
+
+class Jobs:
+    """All of them by name, and those that wait or work by number too.
+
+    `next_mark` makes a number that no other job has.
+    """
+
+    def __init__(self, limits: LineLimits, budget: Reserves, next_mark: Callable[[], int]) -> None:
+        self._limits = limits
+        self._budget = budget
+        self._next_mark = next_mark
+        self._numbers = 0
+        self.named: dict[str, Job] = {}
+        self.asked: dict[int, Job] = {}
+
+    def begin(self, to: To, manifest: Manifest, now: float) -> None:
+        """Begin an upload, or begin it anew."""
+        before = self.named.get(to.job)
+        if before is not None:
+            before.upload.buffer.wipe()
+        self._numbers += 1
+        upload = Upload(manifest, Buffer(self._budget))
+        self.named[to.job] = job = Job(self._numbers, self._next_mark(), to, upload, now)
+        job.progressed(self._limits, now)
+
+    def ask(self, job: Job, now: float) -> Ask:
+        """Let a whole upload ask for a slot."""
+        job.state = State.ASKED
+        job.due = now + self._limits.keep_alive_s
+        self.asked[job.number] = job
+        ask = Ask(job.number, job.mark, job.asked_at, job.upload.buffer, job.upload.manifest)
+        job.asked_at = job.asked_at or now
+        return ask
+
+    def yielded(self, number: int, hint_s: float, now: float) -> Job | None:
+        """Keep a job that got no slot until it has had time to come back."""
+        job = self.asked.pop(number, None)
+        if job is not None:
+            job.state = State.YIELDED
+            job.due = now + hint_s + self._limits.idle_s
+        return job
+
+    def forget(self, number: int) -> Job | None:
+        """Drop and return a job that was waiting or working."""
+        job = self.asked.pop(number, None)
+        if job is not None:
+            self.discard(job)
+        return job
+
+    def discard(self, job: Job) -> None:
+        """Wipe and drop a job that neither waits nor works."""
+        job.upload.buffer.wipe()
+        del self.named[job.to.job]
+
+    def leave(self) -> Iterator[Drop]:
+        """Wipe and drop them all."""
+        for job in tuple(self.named.values()):
+            if job.state is State.ASKED:
+                yield Drop(job.number)
+            job.upload.buffer.wipe()
+        self.named.clear()
+        self.asked.clear()

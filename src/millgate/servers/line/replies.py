@@ -21,7 +21,7 @@ from millgate.dialects.line import (
     write_reply,
 )
 from millgate.servers.line.buffer import Buffer
-from millgate.servers.line.contract import Readings
+from millgate.servers.line.contract import NO_WORDS, Readings, Words
 
 _RESULT_CHUNK_BYTES: Final = 48 * 1024
 """64 KiB in base64: well within the shortest line that a reader of 262,144 bytes takes."""
@@ -107,11 +107,13 @@ def aborted(
     fault: Fault,
     reason: OutcomeReason,
     outcome: JobOutcome = JobOutcome.ABORTED,
+    words: Words = NO_WORDS,
 ) -> bytes:
     """The job, or the whole connection where no job is named, ends here."""
     seq = to.seq + (1 if to.job == NO_JOB else 2)
     receipts = [*core, *_ending(outcome, reason)]
-    return write_reply(Reply(Verb.CONFIRM, to.job, seq, Status.ABORT, need, fault, 0, to.ttl_ms, receipts))
+    reply = Reply(Verb.CONFIRM, to.job, seq, Status.ABORT, need, fault, 0, to.ttl_ms, receipts)
+    return write_reply(reply._replace(message=words.message, request_id=words.request_id))
 
 
 def result_lines(

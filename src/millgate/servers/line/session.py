@@ -10,8 +10,12 @@ A job lives so:
 While a job is asked (waiting or working) the connection answers everything else, and the job itself is kept alive
 with `clarify/ok`. After a yield the payload stays here, so that resending the last chunk is enough to ask again.
 
-Bounds: one line, `jobs` unfinished jobs, and the common byte budget for what they have uploaded. The idle clock
-counts from the last *valid* frame: bytes that dribble in, and lines that are no frames, do not keep a connection.
+Bounds: one line, `jobs` unfinished jobs, and the common byte budget for lines and for what they have uploaded. The
+idle clock counts from the last *valid* frame: bytes that dribble in, and lines that are no frames, do not keep a
+connection.
+
+Where a token is asked for, the first line has to be a short frame with it. Anything else ends the connection with one
+reply, which shows none of the gate's numbers.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,19 +38,17 @@ from millgate.dialects.line import (
 from millgate.servers.line import replies
 from millgate.servers.line.buffer import Buffer, Reserves
 from millgate.servers.line.contract import (
-    Ask,
     Close,
-    Drop,
     LineLimits,
     Readings,
     Send,
     SendAll,
     Wish,
+    Words,
 )
-from millgate.servers.line.intake import LineIntake, LineTooLongError
-from millgate.servers.line.job import Job, State
+from millgate.servers.line.intake import LineIntake, LineTooLongError, NoRoomError
+from millgate.servers.line.job import Job, Jobs, State
 from millgate.servers.line.replies import To
-from millgate.servers.line.upload import Upload
 
 _FULL_HINT_S: Final = 1.0
 """No memory for a chunk now: an upload elsewhere ends about that soon."""
@@ -57,9 +59,9 @@ _SILENT: Final = (Need.IDLE_TIMEOUT, Fault.TIMEOUT, OutcomeReason.IDLE_TIMEOUT, 
 class Session:
     """One connection's side of the contract; every method that says something returns wishes to be carried out in order.
 
-    `readings` are the numbers for replies, `budget` books what is uploaded, `next_mark` makes a number that no other
-    job has; `trusts` judges the token of the first frame. Carry out each wish of `receive` before you take the next: a decision about a job must come before the
-    answer to the frame behind it.
+    `readings` are the numbers for replies, `budget` books what is kept, `next_mark` makes a number that no other job
+    has; `trusts` judges the token of the first frame. Carry out each wish of `receive` before you take the next: a
+    decision about a job must come before the answer to the frame behind it.
     """
 
     def __init__(
@@ -73,13 +75,10 @@ class Session:
     ) -> None:
         self._limits = limits
         self._readings = readings
-        self._budget = budget
-        self._next_mark = next_mark
         self._trusts = trusts
-        self._intake = LineIntake(limits.line_bytes)
-        self._jobs: dict[str, Job] = {}
-        self._asked: dict[int, Job] = {}
-        self._numbers = 0
+        most_bytes = limits.line_bytes if trusts is None else limits.first_line_bytes
+        self._intake = LineIntake(limits, budget, most_bytes)
+        self._jobs = Jobs(limits, budget, next_mark)
         self._heard_at = now
         self._draining = False
         self.over = False
@@ -90,26 +89,41 @@ class Session:
     @property
     def busy(self) -> bool:
         """Whether a job waits or works."""
-        return bool(self._asked)
+        return bool(self._jobs.asked)
+
+    @property
+    def pending(self) -> bool:
+        """Whether lines may be left for another turn: call `go_on`."""
+        return self._intake.pending
 
     def due(self) -> float:
         """Return when `tick` has something to do at the latest."""
-        if self._jobs:
-            return min(job.due for job in self._jobs.values())
+        if self._jobs.named:
+            return min(job.due for job in self._jobs.named.values())
         return self._heard_at + self._limits.idle_s
 
     # ---- input
 
     def receive(self, data: bytes, now: float) -> Iterator[Wish]:
-        """Take bytes as they came."""
+        """Take bytes as they came, and the first turn of lines."""
         self.bytes_in += len(data)
+        if not self.over:
+            self._intake.feed(data)
+            yield from self.go_on(now)
+
+    def go_on(self, now: float) -> Iterator[Wish]:
+        """Take the lines that have come, as many as belong to one turn."""
         try:
-            for line in () if self.over else self._intake.lines(data):
+            for line in self._intake.turn():
                 yield from self._take_line(line, now)
                 if self.over:
                     return
         except LineTooLongError:
             yield from self._end(Need.LINE_TOO_LARGE, Fault.BAD_FRAME, OutcomeReason.BAD_FRAME)
+        except NoRoomError:
+            yield Send(replies.yielded(To(), self._core(), _FULL_HINT_S))
+            yield from self.leave()
+            yield Close()
 
     def end_input(self, now: float) -> Iterator[Wish]:
         """The peer sends nothing more: an unterminated last line is a line, and then nobody waits for anything."""
@@ -122,43 +136,35 @@ class Session:
         """The peer has gone: drop its jobs, wipe what it sent."""
         self.over = True
         self._intake.wipe()
-        for job in tuple(self._jobs.values()):
-            if job.state is State.ASKED:
-                yield Drop(job.number)
-            job.upload.buffer.wipe()
-        self._jobs.clear()
-        self._asked.clear()
+        yield from self._jobs.leave()
 
     def tick(self, now: float) -> Iterator[Wish]:
         """Do what is due: keep jobs alive, give up uploads that stall, end a connection that says nothing."""
-        for job in tuple(self._jobs.values()):
+        for job in tuple(self._jobs.named.values()):
             if job.due > now:
                 continue
             if job.state is State.ASKED:
                 job.due = now + self._limits.keep_alive_s
                 yield Send(replies.taken(job.to, self._core()))
             else:
-                self._discard(job)
+                self._jobs.discard(job)
                 yield Send(replies.aborted(job.to, self._core(), *_SILENT))
-        if not self.over and not self._jobs and self.due() <= now:
+        if not self.over and not self._jobs.named and self.due() <= now:
             yield from self._end(*_SILENT)
 
     def drain(self) -> Iterator[Wish]:
         """Close as soon as no job waits or works."""
         self._draining = True
-        if not self.over and not self._asked:
-            yield from self.leave()
-            yield Close()
+        if not self.over:
+            yield from self._drained()
 
     # ---- what became of a job
 
     def yielded(self, number: int, hint_s: float, now: float) -> Iterator[Wish]:
         """It got no slot; its last chunk may be sent again."""
-        job = self._asked.pop(number, None)
+        job = self._jobs.yielded(number, hint_s, now)
         if job is None:
             return
-        job.state = State.YIELDED
-        job.due = now + hint_s + self._limits.idle_s
         self._heard_at = now
         yield Send(replies.yielded(job.to, self._core(), hint_s))
         yield from self._drained()
@@ -183,29 +189,29 @@ class Session:
         yield from self._drained()
 
     def failed(
-        self, number: int, need: Need, fault: Fault, reason: OutcomeReason, now: float
+        self, number: int, need: Need, fault: Fault, reason: OutcomeReason, words: Words, now: float
     ) -> Iterator[Wish]:
         """It will never be executed."""
         job = self._forget(number, now)
         if job is not None:
-            yield Send(replies.aborted(job.to, self._core(), need, fault, reason))
+            yield Send(replies.aborted(job.to, self._core(), need, fault, reason, words=words))
             yield from self._drained()
 
     # ---- frames
 
     def _take_line(self, line: bytes, now: float) -> Iterator[Wish]:
-        if not line.strip():
+        if not line.strip() and self._trusts is None:
             return
         frame = read_request(line)
         if isinstance(frame, Complaint):
-            to = To(frame.job, frame.seq, frame.ttl_ms)
-            yield Send(replies.needed(to, self._core(), frame.need, frame.fault))
+            yield from self._complain(frame)
             return
         if self._trusts is not None:
             if not self._trusts(frame.token):
                 yield from self._end(*_FORBIDDEN, to=_to(frame))
                 return
             self._trusts = None
+            self._intake.most_bytes = self._limits.line_bytes
         self._heard_at = now
         if frame.verb is Verb.PING:
             yield Send(replies.pong(_to(frame), self._core()))
@@ -215,27 +221,31 @@ class Session:
             assert frame.chunk is not None
             yield from self._take_chunk(frame, frame.chunk, now)
 
+    def _complain(self, complaint: Complaint) -> Iterator[Wish]:
+        """Say what is wrong with a line; before the token that is the end."""
+        need, fault = complaint.need, complaint.fault
+        to = To(complaint.job, complaint.seq, complaint.ttl_ms)
+        if self._trusts is not None:
+            yield from self._end(need, fault, OutcomeReason.BAD_FRAME, to=to)
+        else:
+            yield Send(replies.needed(to, self._core(), need, fault))
+
     def _take_manifest(self, frame: Request, manifest: Manifest, now: float) -> Iterator[Wish]:
         """Begin an upload, or begin it anew."""
-        job = self._jobs.get(frame.job)
+        job = self._jobs.named.get(frame.job)
         working = job is not None and job.state is State.ASKED
         if working or not manifest.is_valid(self._limits.payload_bytes):
             need, fault = Need.MANIFEST_INVALID, Fault.NEED_MANIFEST_FIX
             yield Send(replies.needed(_to(frame), self._core(), need, fault))
             return
-        if job is not None:
-            job.upload.buffer.wipe()
-        elif len(self._jobs) >= self._limits.jobs:
+        if job is None and len(self._jobs.named) >= self._limits.jobs:
             yield from self._end(Need.TOO_MANY_JOBS, Fault.QUOTA, OutcomeReason.QUOTA, to=_to(frame))
             return
-        self._numbers += 1
-        upload = Upload(manifest, Buffer(self._budget))
-        self._jobs[frame.job] = job = Job(self._numbers, self._next_mark(), _to(frame), upload, now)
-        job.progressed(self._limits, now)
+        self._jobs.begin(_to(frame), manifest, now)
         yield Send(replies.taken(_to(frame), self._core()))
 
     def _take_chunk(self, frame: Request, chunk: Chunk, now: float) -> Iterator[Wish]:
-        job = self._jobs.get(frame.job)
+        job = self._jobs.named.get(frame.job)
         if job is None:
             yield self._need_more(frame, Need.MANIFEST_MISSING)
             return
@@ -253,11 +263,7 @@ class Session:
             yield Send(replies.taken(_to(frame), self._core()))
         else:
             job.to = _to(frame)
-            job.state = State.ASKED
-            job.due = now + self._limits.keep_alive_s
-            self._asked[job.number] = job
-            yield Ask(job.number, job.mark, job.asked_at, job.upload.buffer, job.upload.manifest)
-            job.asked_at = job.asked_at or now
+            yield self._jobs.ask(job, now)
 
     def _while_asked(self, job: Job, frame: Request, chunk: Chunk) -> Wish:
         """The last chunk of a job that is already waiting or working changes nothing."""
@@ -285,23 +291,19 @@ class Session:
         yield Close()
 
     def _forget(self, number: int, now: float) -> Job | None:
-        job = self._asked.pop(number, None)
+        job = self._jobs.forget(number)
         if job is not None:
-            self._discard(job)
             self._heard_at = now
         return job
 
-    def _discard(self, job: Job) -> None:
-        job.upload.buffer.wipe()
-        del self._jobs[job.to.job]
-
     def _drained(self) -> Iterator[Wish]:
-        if self._draining and not self._asked:
+        if self._draining and not self.busy:
             yield from self.leave()
             yield Close()
 
     def _core(self) -> list[Receipt]:
-        return replies.core_receipts(self._readings(), self.bytes_in)
+        """Return the gate's numbers; a stranger gets none."""
+        return replies.core_receipts(self._readings(), self.bytes_in) if self._trusts is None else []
 
 
 def _to(frame: Request) -> To:

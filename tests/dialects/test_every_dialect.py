@@ -15,9 +15,17 @@ ALL = list(DIALECTS.values())
 by_name = pytest.mark.parametrize("dialect", ALL, ids=lambda each: each.name)
 
 PATHS = {
-    "openai": [b"/v1/chat/completions", b"/v1/completions", b"/tokenize", b"/detokenize"],
+    "openai": [
+        b"/v1/chat/completions",
+        b"/v1/chat/completions/batch",
+        b"/v1/completions",
+        b"/tokenize",
+        b"/detokenize",
+    ],
     "openai-pooling": [
         b"/v1/embeddings",
+        b"/v2/embed",
+        b"/pooling",
         b"/v1/rerank",
         b"/v2/rerank",
         b"/rerank",
@@ -176,6 +184,7 @@ ARRAYS = {
     "input": ["say", '"model": "model"'],
     "prompt": ["[", "]"],
     "documents": ["a", "b"],
+    "texts": ["a", "b"],
     "stop_sequences": ["model", "model"],
     "nobody knows": [{"model": 1, "more": {"model": 2}}],
 }

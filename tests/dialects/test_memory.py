@@ -40,7 +40,7 @@ TINY = {
 FIELDS = (
     "messages", "tools", "stop", "stop_sequences", "logit_bias", "prompt", "input", "documents", "text_1", "queries",
     "data_1", "metadata", "modalities", "functions", "system", "stream_options", "include", "response_format", "model",
-    "x",
+    "texts", "images", "data", "x",
 )  # fmt: skip
 
 # One reader may serve several paths.

@@ -316,3 +316,32 @@ def test_scoring_a_prompt_asks_a_completion_for_no_tokens_and_its_echo() -> None
     assert (facts.max_tokens, facts.answers) == (0, 2)
     with pytest.raises(BadInputError, match="max_tokens: 0 without echo; allowed: an integer from 1"):
         read_completion(json.dumps(asks).encode())
+
+
+read_batch = OPENAI.readers[b"/v1/chat/completions/batch"]
+
+
+def test_a_batch_has_as_many_answers_as_conversations() -> None:
+    said = [{"role": "user", "content": "hi"}]
+    body = json.dumps({"model": "m", "messages": [said, said, said], "max_tokens": 7, "n": 2}).encode()
+    assert read_batch(body) == RequestFacts("m", stream=False, max_tokens=7, answers=6, include_usage=True)
+    assert read_batch(chat()).answers == 1, "one conversation is the engine's to refuse"
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b'{"messages":[]}', "messages"),
+        (b'{"messages":"hi"}', "messages"),
+        (b'{"model":"m"}', "messages"),
+        (b'{"messages":[[{}]],"messages":[[{}],[{}]]}', "messages"),
+        (b'{"messages":[[{}]],"stream":true}', "stream"),
+        (b'{"messages":[' + b"[{}]," * 2000 + b"[{}]]}", "messages"),
+        (b'{"messages":[[' + b"{}," * 40_000 + b"{}],[" + b"{}," * 40_000 + b"{}]]}", "messages"),
+    ],
+    ids=["none", "text", "missing", "twice", "a stream", "too many", "too many messages in all"],
+)
+def test_what_is_wrong_with_a_batch_is_named(body: bytes, field: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        read_batch(body)
+    assert caught.value.field == field

@@ -1,4 +1,4 @@
-"""Embeddings, rerank and score: as many answers as inputs, no output."""
+"""Embeddings, rerank, score and pooling: as many answers as inputs, no output."""
 
 import json
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from millgate.dialects.contract import BadInputError, RequestFacts, Usage
+from millgate.dialects.media import MEDIA_TOKENS
 from millgate.dialects.pooling import POOLING
 
 
@@ -20,6 +21,37 @@ def read(path: bytes, **fields: Any) -> RequestFacts:
 def test_inputs_are_counted(given: Any, answers: int) -> None:
     facts = read(b"/v1/embeddings", input=given)
     assert (facts.answers, facts.max_tokens, facts.stream) == (answers, 0, False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "answers"),
+    [
+        ({"input": ["a", "b"]}, 2),
+        ({"messages": [{"role": "user", "content": "a"}]}, 1),
+        ({"messages": [[{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}]]}, 2),
+        ({"data": {"image": "a"}}, 1),
+        ({"data": ["a", "b", "c"]}, 3),
+    ],
+)
+def test_what_is_pooled_is_counted(fields: dict[str, Any], answers: int) -> None:
+    facts = read(b"/pooling", **fields)
+    assert (facts.answers, facts.max_tokens, facts.stream) == (answers, 0, False)
+
+
+def test_a_batch_of_conversations_to_embed_has_as_many_answers() -> None:
+    said = [{"role": "user", "content": "a"}]
+    assert read(b"/v1/embeddings", messages=[said, said, said]).answers == 3
+
+
+def test_texts_and_images_in_coheres_form_are_counted() -> None:
+    assert read(b"/v2/embed", texts=["a", "b", "c"], input_type="search_query").answers == 3
+    mixed = [{"content": [{"type": "text", "text": "a"}]}, {"content": []}]
+    assert read(b"/v2/embed", inputs=mixed).answers == 2
+    image = "data:image/png;base64," + "A" * 400_000
+    facts = read(b"/v2/embed", images=[image, image])
+    assert (facts.answers, facts.fixed_tokens) == (2, 2 * MEDIA_TOKENS)
+    assert facts.text_bytes is not None
+    assert facts.text_bytes < 100, "base64 is no text"
 
 
 @pytest.mark.parametrize("path", [b"/v1/rerank", b"/v2/rerank", b"/rerank"])
@@ -39,6 +71,13 @@ def test_pairs_are_counted(path: bytes) -> None:
         (b"/v1/embeddings", {}, "input"),
         (b"/v1/embeddings", {"input": 5}, "input"),
         (b"/v1/embeddings", {"input": ["a"] * 3000}, "input"),
+        (b"/pooling", {}, "input"),
+        (b"/pooling", {"messages": []}, "messages"),
+        (b"/pooling", {"messages": [[{}]] * 3000}, "messages"),
+        (b"/pooling", {"messages": [[{}] * 40_000] * 2}, "messages"),
+        (b"/v2/embed", {"input": "a"}, "texts"),
+        (b"/v2/embed", {"texts": "a"}, "texts"),
+        (b"/v2/embed", {"images": ["a"] * 3000}, "images"),
         (b"/v1/rerank", {"query": "q"}, "documents"),
         (b"/v1/rerank", {"documents": ["a"] * 3000}, "documents"),
         (b"/v1/rerank", {"documents": "a"}, "documents"),
@@ -54,3 +93,9 @@ def test_usage_has_no_output() -> None:
     answer = b'{"data":[],"usage":{"prompt_tokens":8,"total_tokens":8}}'
     assert POOLING.read_usage(answer) == Usage(8, 0)
     assert POOLING.read_usage(b"{}") == Usage(None, 0)
+
+
+def test_usage_in_coheres_form_is_what_is_billed() -> None:
+    meta = '{"api_version":{"version":"2"},"billed_units":{"input_tokens":12,"image_tokens":null}}'
+    answer = f'{{"id":"embd-1","embeddings":{{"float":[[1.0]]}},"texts":["a"],"meta":{meta}}}'
+    assert POOLING.read_usage(answer.encode()) == Usage(12, 0)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from millgate.runtime.lag import LATE_S, ON_TIME_SHARE, TICK_S, LoopLag
+from millgate.runtime.lag import LATE_S, ON_TIME_SHARE, PERSISTENT_S, TICK_S, LoopLag
 
 
 class ManualLoop:
@@ -43,11 +43,29 @@ def test_one_late_tick_is_a_hiccup() -> None:
     assert not lag.overloaded
 
 
-def test_two_late_ticks_in_a_row_are_overload_until_one_is_on_time() -> None:
+def test_a_burst_that_makes_two_turns_late_is_no_overload() -> None:
+    loop, lag = a_lag()
+    for _ in range(10):
+        loop.fire(0.4)
+        loop.fire(0.4)
+        assert not lag.overloaded
+        loop.fire(0.0)
+
+
+def test_a_loop_that_stood_still_is_not_overloaded_by_that_alone() -> None:
+    loop, lag = a_lag()
+    loop.fire(12.0)
+    assert not lag.overloaded
+
+
+def test_late_ticks_for_a_second_are_overload_until_one_is_on_time() -> None:
     loop, lag = a_lag()
     loop.fire(0.2)
-    loop.fire(0.2)
-    assert lag.overloaded
+    first_late = loop.now
+    while not lag.overloaded:
+        assert loop.now - first_late < PERSISTENT_S, "late at every look, and for so long"
+        loop.fire(0.2)
+    assert loop.now - first_late >= PERSISTENT_S
     loop.fire(LATE_S * ON_TIME_SHARE + 0.01)
     assert lag.overloaded
     loop.fire(0.0)

@@ -248,7 +248,7 @@ class LimitsConfig(Section):
         default=0.1,
         ge=0.01,
         le=10.0,
-        description="Refuse new requests while this process is so late to serve what is ready; again below half of it.",
+        description="Refuse new requests once this process has been so late to serve what is ready for a second; again below half of it.",
     )
     keep_alive: dict[RequestPath, Duration] = Field(
         default_factory=dict,

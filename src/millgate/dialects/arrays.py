@@ -36,6 +36,7 @@ class _Object(msgspec.Struct, gc=False):
 
 
 _objects: Final = msgspec.json.Decoder(list[_Object])
+_rows: Final = msgspec.json.Decoder(list[list[_Object]])
 _list: Final = msgspec.json.Decoder(list[Raw])
 
 
@@ -55,6 +56,13 @@ def check_objects(array: Raw, least: int, most: int) -> None:
     elif len(array) > 2 * most and _may_exceed(array, most):
         _counting.left = most
         _objects.decode(array)
+
+
+def check_rows(array: Raw, most: int) -> None:
+    """Raise msgspec.ValidationError for an array of arrays that hold more than `most` objects together."""
+    if len(array) > 2 * most and _may_exceed(array, most):
+        _counting.left = most
+        _rows.decode(array)
 
 
 def check_members(members: Raw, most: int) -> None:

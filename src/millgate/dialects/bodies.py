@@ -13,7 +13,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 from msgspec import Meta, Raw
 
-from millgate.dialects.arrays import FILLED, AtMost, check_members, check_objects
+from millgate.dialects.arrays import FILLED, AtMost, check_members, check_objects, check_rows
 from millgate.dialects.contract import MOST_TOKENS, BadInputError
 from millgate.dialects.duplicates import COMMON, Guard
 
@@ -44,6 +44,9 @@ LIMITS: Mapping[str, str] = {
     "prompt": f"a string, an array of token ids, or at most {MOST_PROMPTS} of either",
     "input": f"a string, an array of token ids, or at most {MOST_INPUTS} of either",
     "documents": f"an array of at most {MOST_INPUTS} entries",
+    "texts": f"an array of at most {MOST_INPUTS} strings",
+    "images": f"an array of at most {MOST_INPUTS} data URLs",
+    "inputs": f"an array of at most {MOST_INPUTS} entries",
     "stream": "true or false",
     "store": "true or false",
     "background": "true or false",
@@ -68,6 +71,8 @@ _utf8: Final = codecs.getincrementaldecoder("utf-8")
 _PIECE_BYTES: Final = 65_536
 _FIRST: Final = re.compile(rb"\[\s*([\"\[{])")
 """How an array of texts, of arrays or of objects begins."""
+_ROWS: Final = re.compile(rb"\[\s*\[")
+"""How an array of conversations begins, where one conversation has a message."""
 _texts: Final = {most: AtMost(Raw, most) for most in (MOST_PROMPTS, MOST_INPUTS)}
 _stops: Final = AtMost(str, MOST_STOPS)
 
@@ -215,6 +220,22 @@ def count_texts(raw: bytes, field: str, most: int) -> int:
         return _texts[most].count(Raw(raw))
     except msgspec.ValidationError:
         raise BadInputError(f"{field}: expected {LIMITS[field]}", field) from None
+
+
+def count_conversations(messages: Raw) -> int:
+    """Count what vLLM takes for `messages` in a batch: at most MOST_PROMPTS arrays of MOST_MESSAGES messages in all.
+
+    An array of messages is one conversation, whatever it is sent to.
+    """
+    try:
+        if _ROWS.match(messages) is None:
+            _check_objects(messages, 1, MOST_MESSAGES)
+            return 1
+        conversations = _texts[MOST_PROMPTS].count(messages)
+        check_rows(messages, MOST_MESSAGES)
+    except msgspec.ValidationError as error:
+        raise _named(str(error), "messages") from None
+    return conversations
 
 
 def count_entries(array: Raw, field: str, most: int) -> int:

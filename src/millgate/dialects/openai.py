@@ -19,6 +19,7 @@ from millgate.dialects.bodies import (
     MOST_PROMPTS,
     check_request,
     check_utf8,
+    count_conversations,
     count_texts,
     decode,
     named_model,
@@ -41,6 +42,7 @@ from millgate.dialects.duplicates import COMMON, FIELDS, Guard
 from millgate.dialects.frames import Frames
 from millgate.dialects.media import measure
 from millgate.dialects.openai_bodies import (
+    BATCH,
     CHAT,
     CHUNK,
     COMPLETION,
@@ -56,6 +58,7 @@ from millgate.dialects.sse import payload
 from millgate.dialects.token_counts import cached, count, find_cached, sane
 
 _COMPLETION_GUARD: Final = Guard((*FIELDS, "best_of", "prompt"))
+_BATCH_GUARD: Final = Guard((*FIELDS, "messages"))
 _FRAMES: Final = Frames(MOST_MESSAGES)
 # Every answer passes here, and the constructor of a named tuple is an interpreted function that takes twice as long.
 _new: Final = tuple.__new__
@@ -125,6 +128,24 @@ def _is_short(request: Chat) -> bool:
         and len(messages) <= MOST_MESSAGES
         and FILLED.match(messages) is not None
     )
+
+
+def _read_batch(body: bytes) -> RequestFacts:
+    """Read several conversations that one answer is for, the whole of it at once."""
+    request = decode(BATCH, body, _BATCH_GUARD)
+    if request.stream:
+        raise BadInputError("stream: a batch of conversations is answered whole; allowed: false", "stream")
+    limit = request.max_completion_tokens
+    max_tokens = limit if limit is not None else request.max_tokens
+    facts = RequestFacts(
+        named_model(request.model),
+        stream=False,
+        max_tokens=max_tokens,
+        answers=(request.n or 1) * count_conversations(request.conversations),
+        include_usage=True,
+        min_tokens=_min_tokens(request, max_tokens),
+    )
+    return _with_media(facts, body)
 
 
 def _read_completion(body: bytes) -> RequestFacts:
@@ -216,6 +237,7 @@ class OpenAI:
     refuser: ClassVar[Refuser] = Refuser("openai")
     readers: ClassVar[Mapping[bytes, Reader]] = {
         b"/v1/chat/completions": _read_chat,
+        b"/v1/chat/completions/batch": _read_batch,
         b"/v1/completions": _read_completion,
     }
     forms: ClassVar[Mapping[bytes, FormReader]] = {}

@@ -39,6 +39,14 @@ class Chat(Request, kw_only=True, gc=False):
     tools: Tools = ABSENT
 
 
+class Batch(Request, kw_only=True, gc=False):
+    """A request for the completions of several conversations, as vLLM takes it: each gets an answer of its own."""
+
+    conversations: Raw = msgspec.field(name="messages")
+    max_completion_tokens: Tokens | None = None
+    tools: Tools = ABSENT
+
+
 class Completion(Request, kw_only=True, gc=False):
     """A request for a completion; where it echoes its prompt it may write nothing, to have that scored."""
 
@@ -98,6 +106,7 @@ class PromptDetails(msgspec.Struct, gc=False):
 
 
 CHAT: Final = msgspec.json.Decoder(Chat)
+BATCH: Final = msgspec.json.Decoder(Batch)
 COMPLETION: Final = msgspec.json.Decoder(Completion)
 CHUNK: Final = msgspec.json.Decoder(Chunk)
 COUNTS: Final = msgspec.json.Decoder(Counts)

@@ -1,15 +1,20 @@
-"""OpenAI's dialect where an engine reads and does not write: embeddings, rerank and score.
+"""OpenAI's dialect where an engine reads and does not write: embeddings, rerank, score and pooling.
 
 Such a request has no output tokens and as many answers as inputs. vLLM and Jina answer to `/v1/rerank`, Cohere's
-clients ask `/v2/rerank`, and vLLM offers both without a version too.
+clients ask `/v2/rerank` and `/v2/embed`, and vLLM offers rerank and score without a version too. `/pooling` is vLLM's
+own: it reads what embeddings read, or the data of a plugin.
 """
 
+import re
 from collections.abc import Mapping
 from typing import ClassVar, Final
+
+from msgspec import Raw
 
 from millgate.dialects.bodies import (
     LIMITS,
     MOST_INPUTS,
+    count_conversations,
     count_entries,
     count_texts,
     decode,
@@ -17,21 +22,77 @@ from millgate.dialects.bodies import (
 )
 from millgate.dialects.contract import BadInputError, Reader, RequestFacts, Usage
 from millgate.dialects.duplicates import Guard
-from millgate.dialects.media import measure
+from millgate.dialects.media import MEDIA_TOKENS, measure
 from millgate.dialects.openai import OpenAI
-from millgate.dialects.pooling_bodies import EMBEDDING, RERANK, SCORE
+from millgate.dialects.pooling_bodies import COHERE_EMBEDDING, EMBEDDING, RERANK, SCORE, Embedding
+from millgate.dialects.token_counts import count
 
 _GUARD: Final = Guard(
-    ("model", "input", "messages", "documents", "text_1", "text_2", "queries", "data_1", "data_2")
+    (
+        "model",
+        "input",
+        "messages",
+        "data",
+        "texts",
+        "images",
+        "inputs",
+        "documents",
+        "text_1",
+        "text_2",
+        "queries",
+        "data_1",
+        "data_2",
+    )
 )
 """Whatever inputs are counted of: an engine that keeps the first of two lists would run the longer one."""
+
+_NOTHING: Final = frozenset((b"", b"null"))
+_BILLED_TOKENS: Final = re.compile(rb'"input_tokens"\s*:\s*(\d{1,8})[,}\s]')
 
 
 def _read_embedding(body: bytes) -> RequestFacts:
     request = decode(EMBEDDING, body, _GUARD)
-    if bytes(request.messages) in {b"", b"null"} and not bytes(request.input):
+    return _facts(request.model, _count_inputs(request), body)
+
+
+def _read_pooling(body: bytes) -> RequestFacts:
+    """Count what a plugin is given like texts, where it is an array: what it makes of that, only the engine knows."""
+    request = decode(EMBEDDING, body, _GUARD)
+    if not _is_given(request.data):
+        return _facts(request.model, _count_inputs(request), body)
+    data = bytes(request.data)
+    return _facts(request.model, count_texts(data, "input", MOST_INPUTS) if data[:1] == b"[" else 1, body)
+
+
+def _count_inputs(request: Embedding) -> int:
+    if _is_given(request.conversations):
+        return count_conversations(request.conversations)
+    if not bytes(request.input):
         raise BadInputError(f"input: the field is required: {LIMITS['input']}", "input")
-    return _facts(request.model, count_texts(bytes(request.input), "input", MOST_INPUTS), body)
+    return count_texts(bytes(request.input), "input", MOST_INPUTS)
+
+
+def _is_given(part: Raw) -> bool:
+    return bytes(part) not in _NOTHING
+
+
+def _read_cohere_embedding(body: bytes) -> RequestFacts:
+    """Count the texts, the images and what mixes both; an image is sized as one, and not by its base64."""
+    request = decode(COHERE_EMBEDDING, body, _GUARD)
+    sorts = {"texts": request.texts, "images": request.images, "inputs": request.inputs}
+    counts = {
+        name: count_entries(array, name, MOST_INPUTS) for name, array in sorts.items() if _is_given(array)
+    }
+    if not counts:
+        raise BadInputError(f"texts: the field is required: {LIMITS['texts']}", "texts")
+    facts = _facts(request.model, sum(counts.values()), body)
+    if "images" not in counts:
+        return facts
+    text_bytes = len(body) if facts.text_bytes is None else facts.text_bytes
+    return facts._replace(
+        fixed_tokens=facts.fixed_tokens + MEDIA_TOKENS * counts["images"],
+        text_bytes=max(0, text_bytes - len(request.images)),
+    )
 
 
 def _read_rerank(body: bytes) -> RequestFacts:
@@ -67,20 +128,25 @@ def _facts(model: str | None, inputs: int, body: bytes) -> RequestFacts:
 
 
 class Pooling(OpenAI):
-    """Embeddings, rerank and score; the singleton `POOLING` is the dialect."""
+    """Embeddings, rerank, score and pooling; the singleton `POOLING` is the dialect."""
 
     name: ClassVar[str] = "openai-pooling"
     readers: ClassVar[Mapping[bytes, Reader]] = {
         b"/v1/embeddings": _read_embedding,
+        b"/v2/embed": _read_cohere_embedding,
+        b"/pooling": _read_pooling,
         **dict.fromkeys((b"/v1/rerank", b"/v2/rerank", b"/rerank"), _read_rerank),
         **dict.fromkeys((b"/v1/score", b"/score"), _read_score),
     }
     light: ClassVar[frozenset[bytes]] = frozenset()
 
     def read_usage(self, answer: bytes) -> Usage | None:
-        """Find the prompt tokens; there are no others."""
+        """Find the prompt tokens; there are no others, and Cohere's form calls them billed."""
         usage = super().read_usage(answer)
-        return Usage(None, 0) if usage is None else usage._replace(output_tokens=0)
+        if usage is not None:
+            return usage._replace(output_tokens=0)
+        billed = answer.rfind(b'"billed_units"')
+        return Usage(None if billed < 0 else count(_BILLED_TOKENS, answer, billed), 0)
 
 
 POOLING = Pooling()

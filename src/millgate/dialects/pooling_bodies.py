@@ -1,4 +1,4 @@
-"""What is read of requests for embeddings, rerank and score.
+"""What is read of requests for embeddings, rerank, score and pooling.
 
 Structs stay with the interpreter, as the compiler drops the keywords of their classes; what reads them is compiled.
 """
@@ -8,15 +8,25 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from millgate.dialects.bodies import ABSENT, Messages, Model
+from millgate.dialects.bodies import ABSENT, Model
 
 
 class Embedding(msgspec.Struct, gc=False):
-    """A request for embeddings, of texts or of a conversation."""
+    """A request for embeddings, of texts or of conversations; for pooling also of what a plugin of the engine reads."""
 
     model: Model | None = None
     input: Raw = ABSENT
-    messages: Messages = ABSENT
+    conversations: Raw = msgspec.field(default=ABSENT, name="messages")
+    data: Raw = ABSENT
+
+
+class CohereEmbedding(msgspec.Struct, gc=False):
+    """A request for embeddings in Cohere's form: of texts, of images, or of both mixed."""
+
+    model: Model | None = None
+    texts: Raw = ABSENT
+    images: Raw = ABSENT
+    inputs: Raw = ABSENT
 
 
 class Rerank(msgspec.Struct, kw_only=True, gc=False):
@@ -39,5 +49,6 @@ class Score(msgspec.Struct, gc=False):
 
 
 EMBEDDING: Final = msgspec.json.Decoder(Embedding)
+COHERE_EMBEDDING: Final = msgspec.json.Decoder(CohereEmbedding)
 RERANK: Final = msgspec.json.Decoder(Rerank)
 SCORE: Final = msgspec.json.Decoder(Score)

@@ -92,7 +92,7 @@ class Gateway:
             defer=asyncio.get_running_loop().call_later,
         )
         self.driver.observers.append(eyes.witness)
-        self.door.on_named = eyes.witness.named
+        self.door.on_named = self.door.shedding.on_named = eyes.witness.named
         return eyes
 
     def _open_admin(self) -> AdminServer | None:
@@ -127,7 +127,7 @@ class Gateway:
             body_limit_bytes=server.budget.limit_bytes,
             refused_callers=door.entry.refused,
             spoofed_fields=door.entry.callers.spoofed,
-            shed=door.shed,
+            shed=door.shedding.count,
             steering_fields=door.steered,
             unusable_usage=door.unusable_usage,
         )

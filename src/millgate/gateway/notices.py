@@ -9,6 +9,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Final, Protocol
 
+from millgate.core.words import Reason
 from millgate.runtime.health import Stance, Standing
 
 QUIET_S: Final = 60.0
@@ -54,6 +55,10 @@ class Notices:
     def timeout(self, engine: str) -> None:
         """An engine did not answer in time: its client got a 504, or a stream that breaks off."""
         self._tell("engine timeouts", "engine", engine)
+
+    def shed(self) -> None:
+        """This process was too slow itself, and refused a request for that."""
+        self._tell("requests refused", "reason", Reason.OVERLOADED_GATE.value)
 
     def _tell(self, event: str, name: str, value: str) -> None:
         kind, now = (event, value), self._time()

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from millgate.core.decisions import Admit, Ended, Yield
-from millgate.core.words import Outcome
+from millgate.core.words import Outcome, Reason
 from millgate.observe.attempt_line import Line
 from millgate.observe.line_writer import LineWriter
 from millgate.observe.ring import Facts, place_in_facts
@@ -30,6 +30,7 @@ _LINE: Final = Line
 _ENDED: Final = Ended
 _YIELD: Final = Yield
 _GOOD: Final = Outcome.GOOD
+_OVERLOADED_GATE: Final = Reason.OVERLOADED_GATE
 _GOOD_WORD: Final = Outcome.GOOD.value
 """What most attempts end with; as a plain string it is encoded sooner than as a member of its list."""
 _LAST_DIGITS: Final[tuple[str, ...]] = tuple([format(number, "02x") for number in range(256)])
@@ -171,7 +172,8 @@ def _refused(
         tenant,
         lane,
         None,
-        facts[_STREAM],
+        # Refused by its head alone: whether it is for a stream stands in the body.
+        None if final.reason is _OVERLOADED_GATE else facts[_STREAM],
         facts[_RETRY_COUNT],
         facts[_PROMPT_BYTES],
     )

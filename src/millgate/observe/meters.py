@@ -52,7 +52,7 @@ LABELS = {
 
 
 _YIELDS: Final = tuple(reason for reason in Reason if reason is not Reason.OVERLOADED_GATE)
-"""What the core refuses attempts for; a gate that is too slow itself makes no attempt of a request (`door_shed`)."""
+"""What the core refuses attempts for; it hears of none that a gate refuses which is too slow itself (`door_shed`)."""
 
 
 class Meter(NamedTuple):
@@ -206,7 +206,7 @@ METERS: tuple[Meter, ...] = (
     Meter("door_body_limit_bytes", _GAUGE, "bytes", _DOOR, "body_limit_bytes", "Most of them at once."),
     Meter("door_refused_callers", _COUNTER, "requests", _DOOR, "refused_callers", "Requests refused for want of a good key. They are no attempts."),
     Meter("door_spoofed_fields", _COUNTER, "fields", _DOOR, "spoofed_fields", "Tenant, lane and priority headers dropped because their sender is not trusted."),
-    Meter("door_shed", _COUNTER, "requests", _DOOR, "shed", "Requests refused because this process itself was too slow."),
+    Meter("door_shed", _COUNTER, "requests", _DOOR, "shed", "Requests refused as `overloaded_gate`: this process itself was too slow. `attempts` and `yields` do not have them."),
     Meter("door_steering_fields", _COUNTER, "fields", _DOOR, "steering_fields", "Headers dropped that would steer another gateway: X-Forwarded-Host, Forwarded, X-Original-URL and the like."),
     Meter("door_unusable_usage", _COUNTER, "answers", _DOOR, "unusable_usage", "Whole answers that should have said their tokens and said nothing usable: what was estimated stands."),
     # The process as a service.

@@ -10,6 +10,8 @@ from millgate.core.words import Outcome, Reason, Stage
 from millgate.observe.ring import Recorded, Step
 
 _MILLISECONDS_BELOW_S: Final = 0.1
+_IN_THE_HEAD: Final = frozenset(("attempt", "tenant", "lane", "body_bytes"))
+"""What of an arrival is known before its body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,10 @@ def seconds(value: float) -> str:
 
 def _told(step: Step, began: float) -> Iterator[ToldStep]:
     if step.arrival is not None:
-        yield ToldStep(step.at - began, "arrived", _arrived(step.arrival), _plain(step.arrival))
+        arrived = (
+            _unread(step.arrival) if _is_unread(step) else (_arrived(step.arrival), _plain(step.arrival))
+        )
+        yield ToldStep(step.at - began, "arrived", *arrived)
     for decision in step.decisions:
         kind = type(decision).__name__.lower()
         words = sentence(decision, step.at, was_held=step.arrival is None)
@@ -83,6 +88,18 @@ def numbers(decision: Decision, at: float, *, was_held: bool = False) -> str:
     return cause + (_served(decision) if decision.engine else f"after {seconds(decision.total_s)} of waiting")
 
 
+def _is_unread(step: Step) -> bool:
+    """Whether the request was refused by its head: what is in its body is not known."""
+    return any(isinstance(made, Yield) and made.reason is Reason.OVERLOADED_GATE for made in step.decisions)
+
+
+def _unread(arrival: Arrived) -> tuple[str, dict[str, Any]]:
+    """Return what is known of a request by its head alone, in words and by name."""
+    said = f"{arrival.body_bytes:,} bytes announced" if arrival.body_bytes else "no length announced"
+    known = {name: value for name, value in _plain(arrival).items() if name in _IN_THE_HEAD}
+    return f"arrived{_whose(arrival)}: {said}, not read", known
+
+
 def _arrived(arrival: Arrived) -> str:
     said = [f"{arrival.prompt_bytes:,} bytes of prompt"]
     said.append(
@@ -93,9 +110,12 @@ def _arrived(arrival: Arrived) -> str:
         said.append(f"its client waits {seconds(arrival.time_allowed_s)}")
     if arrival.retry_count:
         said.append(f"labelled as retry {arrival.retry_count}")
+    return f"arrived{_whose(arrival)}: {', '.join(said)}"
+
+
+def _whose(arrival: Arrived) -> str:
     whose = f" of {arrival.tenant}" if arrival.tenant else ""
-    lane = f" for lane {arrival.lane}" if arrival.lane else ""
-    return f"arrived{whose}{lane}: {', '.join(said)}"
+    return whose + (f" for lane {arrival.lane}" if arrival.lane else "")
 
 
 def _waited(decision: Admit) -> str:
@@ -164,13 +184,22 @@ def _reason(decision: Yield, *, was_held: bool) -> str:
         return f"a wait of {seconds(value)}, where it may be {seconds(max(0.0, bound))}"
     if decision.of_streams:
         return f"it needs {value:,.0f} streams, no engine ever has more than {bound:,.0f}"
+    if decision.reason is Reason.OVERLOADED_GATE:
+        return f"the gate itself is too busy, {seconds(value)} late"
     template = _COUNTED.get(decision.reason)
     return template.format(value, bound) if template else _PLAIN[decision.reason]
 
 
 # Refusals whose hint is no place in the line: when a quota has room again, or an engine may be back.
 _OUTSIDE_THE_LINE: Final = frozenset(
-    (Reason.QUOTA, Reason.TENANT_LIMIT, Reason.RETRY_BUDGET, Reason.NO_ENGINE, Reason.DRAINING)
+    (
+        Reason.QUOTA,
+        Reason.TENANT_LIMIT,
+        Reason.RETRY_BUDGET,
+        Reason.NO_ENGINE,
+        Reason.DRAINING,
+        Reason.OVERLOADED_GATE,
+    )
 )
 # What value and bound count, by reason (core/decisions).
 _COUNTED: Final = {
@@ -193,7 +222,6 @@ _PLAIN: Final = {
     Reason.DISPLACED: "somebody with more right to the place came",
     Reason.NO_ENGINE: "no engine that serves this model is up",
     Reason.DRAINING: "the gate is leaving",
-    Reason.OVERLOADED_GATE: "the gate itself is too busy",
 }
 
 

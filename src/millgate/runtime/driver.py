@@ -110,6 +110,10 @@ class Driver:
         if not self._stepping:
             self._run()
 
+    def refuse(self, arrival: Arrived, decision: Yield) -> None:
+        """Show the observers what a door has refused by itself; the core hears nothing, so it costs next to nothing."""
+        self._show(arrival, (decision,), self._now())
+
     def snapshot(self) -> Snapshot:
         """Return the core's numbers as they are now."""
         return self._governor.snapshot(self._now())

@@ -7,14 +7,17 @@ TICK_S = 0.1
 LATE_S = 0.1
 ON_TIME_SHARE = 0.5
 """Design section 6: refuse above 100 ms, take requests again below 50 ms."""
+PERSISTENT_S = 1.0
+"""Late at every look for so long: the work of one turn is over by then (32 clients who come at once, a long answer to
+read, a neighbour who took the core), and a process that has too much to do is late for good."""
 STALL_S = 0.5
 """A loop that stood still so long has made every stream stutter: somebody should know."""
 
 
 class LoopLag:
-    """Watches its loop's lateness; `overloaded` is true from two late ticks in a row until one on time.
+    """Watches its loop's lateness; `overloaded` once every tick of PERSISTENT_S was late, until one is on time.
 
-    One late tick is a hiccup (a collection of garbage, a neighbour on the core) and over when it is noticed.
+    A few late ticks are a burst, and over when it is served: to refuse what came in it would help no other request.
     `worst_s` is the latest tick so far; `on_stall` is told of each that is later than STALL_S.
     """
 
@@ -22,7 +25,7 @@ class LoopLag:
         self.late_s = late_s
         self._loop = loop
         self._due = 0.0
-        self._late_before = False
+        self._late_since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.lag_s = 0.0
         self.worst_s = 0.0
@@ -45,10 +48,15 @@ class LoopLag:
         self.worst_s = max(self.worst_s, self.lag_s)
         if self.lag_s > STALL_S and self.on_stall is not None:
             self.on_stall(self.lag_s)
-        late = self.lag_s > self.late_s
-        if late and self._late_before:
-            self.overloaded = True
-        elif self.lag_s < self.late_s * ON_TIME_SHARE:
-            self.overloaded = False
-        self._late_before = late
+        self._judge(self._loop.time())
         self.start()
+
+    def _judge(self, now: float) -> None:
+        if self.lag_s <= self.late_s:
+            self._late_since = None
+            if self.lag_s < self.late_s * ON_TIME_SHARE:
+                self.overloaded = False
+        elif self._late_since is None:
+            self._late_since = now
+        elif now - self._late_since >= PERSISTENT_S:
+            self.overloaded = True

@@ -1,16 +1,19 @@
 """The embedded engine beyond completions: tool calls, messages, responses, and what only reads."""
 
 import json
+from random import Random
 from typing import Any
 
 import pytest
 
 from millgate.dialects.anthropic import ANTHROPIC
 from millgate.dialects.contract import Usage
+from millgate.dialects.pooling import POOLING
 from millgate.dialects.responses import RESPONSES
 from millgate.dialects.sse import Splitter
 from millgate.servers.emulator.messages import MessageText
-from millgate.servers.emulator.requests import Answer, GenerationRequest, Surface
+from millgate.servers.emulator.pooling import PoolingAnswers
+from millgate.servers.emulator.requests import Answer, GenerationRequest, RequestReader, Surface
 from millgate.servers.emulator.responses import MOST_KEPT, KeptResponses, ResponseText
 from millgate.servers.emulator.tools import Choice, Function, Tool, ToolCall, choose
 
@@ -119,3 +122,14 @@ def test_the_oldest_response_goes_first() -> None:
     assert kept.find("1") == b"1"
     assert json.loads(kept.drop("1") or b"") == {"id": "1", "object": "response", "deleted": True}
     assert kept.drop("1") is None
+
+
+def test_what_only_reads_is_answered_in_the_form_of_its_path() -> None:
+    reader = RequestReader(max_model_len=100, tokens_per_event=1, model_name="m", dice=Random(1))
+    pooling = PoolingAnswers(reader, "m")
+    pooled = json.loads(pooling.answer(b"/pooling", b'{"input":["a","b"]}'))
+    assert [each["object"] for each in pooled["data"]] == ["pooling", "pooling"]
+    embedded = json.loads(pooling.answer(b"/v2/embed", b'{"texts":["a","b","c"]}'))
+    assert len(embedded["embeddings"]["float"]) == 3
+    billed = POOLING.read_usage(json.dumps(embedded).encode())
+    assert billed == Usage(embedded["meta"]["billed_units"]["input_tokens"], 0)

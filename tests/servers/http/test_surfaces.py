@@ -245,6 +245,8 @@ def test_bad_input_and_refusals_come_in_anthropics_words() -> None:
         (b"/v1/embeddings", b'{"input":["a","b"]}', b'{"data":[],"usage":{"prompt_tokens":2}}'),
         (b"/v2/rerank", b'{"documents":["a"]}', b'{"results":[]}'),
         (b"/score", b'{"text_1":"a","text_2":"b"}', b'{"data":[]}'),
+        (b"/pooling", b'{"input":["a","b"]}', b'{"data":[],"usage":{"prompt_tokens":2}}'),
+        (b"/v2/embed", b'{"texts":["a","b"]}', b'{"meta":{"billed_units":{"input_tokens":2}}}'),
     ],
 )
 def test_what_only_reads_takes_a_permit_and_ends_good(path: bytes, sent: bytes, answer: bytes) -> None:
@@ -255,6 +257,27 @@ def test_what_only_reads_takes_a_permit_and_ends_good(path: bytes, sent: bytes, 
             await stand.settle()
             assert stand.outcomes() == {"good": 1}
             assert stand.snapshot.good_output_tokens == 0
+
+    run(body())
+
+
+def test_a_batch_of_three_conversations_takes_three_streams() -> None:
+    batch = (
+        b'{"messages":[[{"role":"user","content":"a"}],[{"role":"user","content":"b"}],[{"role":"user"}]]}'
+    )
+
+    async def body() -> None:
+        async with standing(wait_for_ever, max_inflight=4) as stand:
+            first = await stand.client()
+            first.ask(batch, b"/v1/chat/completions/batch")
+            asked = await stand.engine.next()
+            assert asked.body == batch
+            assert stand.snapshot.engines[0].running == 3
+            second = await stand.ask(
+                b'{"messages":[' + b",".join([b'[{"role":"user"}]'] * 5) + b"]}",
+                b"/v1/chat/completions/batch",
+            )
+            assert (second.status, second.headers["x-millgate-reason"]) == (413, "too_large")
 
     run(body())
 

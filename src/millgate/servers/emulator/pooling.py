@@ -1,4 +1,4 @@
-"""Answers of an engine that reads and does not write: embeddings, rerank, scores, and counting tokens.
+"""Answers of an engine that reads and does not write: embeddings, pooling, rerank, scores, and counting tokens.
 
 They are made at once, without the batch: the numbers mean nothing, only their number and shape are right.
 """
@@ -19,6 +19,7 @@ DIMENSIONS: Final = 8
 class _Body(msgspec.Struct):
     model: str = ""
     input: str | list[str | int | list[int]] = ""
+    texts: list[str] = []
     encoding_format: str = "float"
     query: str = ""
     documents: list[msgspec.Raw] = []
@@ -39,6 +40,8 @@ class PoolingAnswers:
         self._model_name = model_name
         self.paths: Mapping[bytes, Callable[[bytes], object]] = {
             b"/v1/embeddings": self._embeddings,
+            b"/pooling": self._pooling,
+            b"/v2/embed": self._cohere_embeddings,
             **dict.fromkeys((b"/v1/rerank", b"/v2/rerank", b"/rerank"), self._rerank),
             **dict.fromkeys((b"/v1/score", b"/score"), self._score),
             b"/tokenize": self._tokenize,
@@ -53,9 +56,7 @@ class PoolingAnswers:
     def _embeddings(self, body: bytes) -> object:
         asked = _decode(body)
         given = asked.input
-        alone = isinstance(given, str) or all(isinstance(item, int) for item in given)
-        count = 1 if alone else len(given)
-        vector = [1.0] + [0.0] * (DIMENSIONS - 1)
+        count, vector = _count(given), _vector()
         packed = base64.b64encode(struct.pack(f"<{DIMENSIONS}f", *vector)).decode()
         data = packed if asked.encoding_format == "base64" else vector
         return {
@@ -63,6 +64,24 @@ class PoolingAnswers:
             "model": asked.model or self._model_name,
             "data": [{"object": "embedding", "index": index, "embedding": data} for index in range(count)],
             "usage": _usage(msgspec.json.encode(given)),
+        }
+
+    def _pooling(self, body: bytes) -> object:
+        asked = _decode(body)
+        data = [
+            {"object": "pooling", "index": index, "data": _vector()} for index in range(_count(asked.input))
+        ]
+        usage = _usage(msgspec.json.encode(asked.input))
+        return {"object": "list", "model": asked.model or self._model_name, "data": data, "usage": usage}
+
+    def _cohere_embeddings(self, body: bytes) -> object:
+        texts = _decode(body).texts
+        billed = {"input_tokens": _tokens(msgspec.json.encode(texts))}
+        return {
+            "id": "embd-0",
+            "embeddings": {"float": [_vector() for _ in texts]},
+            "texts": texts,
+            "meta": {"api_version": {"version": "2"}, "billed_units": billed},
         }
 
     def _rerank(self, body: bytes) -> object:
@@ -105,6 +124,15 @@ def _decode(body: bytes) -> _Body:
         return _DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise BadRequestError("body", "must be a JSON object with the fields of this path") from None
+
+
+def _count(given: str | list[str | int | list[int]]) -> int:
+    alone = isinstance(given, str) or all(isinstance(item, int) for item in given)
+    return 1 if alone else len(given)
+
+
+def _vector() -> list[float]:
+    return [1.0] + [0.0] * (DIMENSIONS - 1)
 
 
 def _document(raw: msgspec.Raw) -> object:

@@ -12,7 +12,8 @@ from millgate.servers.http1.contract import Exchange, Head, Refusal
 
 _JSON: Final = (b"content-type", b"application/json")
 _NO_RETRY: Final = (b"x-should-retry", b"false")
-_OWN_LAG_RETRY_S: Final = 1.0
+OWN_LAG_RETRY_S: Final = 1.0
+"""When a process that is too slow itself may have caught up."""
 
 
 class Complaints:
@@ -26,11 +27,11 @@ class Complaints:
         self._boot = boot
         self._made = 0
 
-    def overloaded(self, head: Head) -> Refusal:
-        """Refuse for a process that is too slow itself, under the client's id or one of our own."""
+    def overloaded(self, head: Head, attempt_id: bytes | None = None) -> Refusal:
+        """Refuse for a process that is too slow itself, under the attempt's id, the client's or one of our own."""
         refuser = dialect_for(head).refuser
         refused = refuser.refuse(
-            Reason.OVERLOADED_GATE, _OWN_LAG_RETRY_S, retry=True, request_id=self._id(head)
+            Reason.OVERLOADED_GATE, OWN_LAG_RETRY_S, retry=True, request_id=attempt_id or self._id(head)
         )
         return Refusal(refused.status, refused.headers, refused.body)
 

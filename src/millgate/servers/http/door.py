@@ -21,6 +21,7 @@ from millgate.servers.http.light_desk import LightDesk
 from millgate.servers.http.paths import HEALTH, methods
 from millgate.servers.http.progress import Progress
 from millgate.servers.http.reading import Reading, kept_reading
+from millgate.servers.http.shedding import Shedding
 from millgate.servers.http.tickets import TicketDesk
 from millgate.servers.http1.contract import Exchange, Head, Refusal
 
@@ -62,8 +63,7 @@ class HttpDoor:
         self._progress = Progress(driver, self._ongoing)
         self.lag = LoopLag(asyncio.get_running_loop(), self.settings.loop_lag_s)
         self.complaints = Complaints(self._boot)
-        self.shed = 0
-        """How many requests were refused because this process itself was too slow."""
+        self.shedding = Shedding(driver, self.entry, self.complaints, self._boot)
         self.steered = 0
         """How many fields were dropped that would steer another gateway."""
         self.unusable_usage = 0
@@ -83,8 +83,7 @@ class HttpDoor:
         OPTIONS is answered here too; no answer of the gate lets a page of another site read it.
         """
         if self.lag.overloaded:
-            self.shed += 1
-            return self.complaints.overloaded(head)
+            return self.shedding.refuse(head, self.lag.lag_s)
         if kept_reading(head, self.entry.callers) is not None:
             return None
         allowed = methods(head.path)

@@ -33,6 +33,12 @@ def methods(path: bytes) -> tuple[bytes, ...]:
     return _POST if kept[2] == b"/cancel" else _GET
 
 
+def takes_permit(path: bytes) -> bool:
+    """Whether what is posted here is work for an engine, and so an attempt."""
+    dialect = BY_PATH.get(path)
+    return dialect is not None and path not in dialect.light
+
+
 def kept_answer(path: bytes) -> str | None:
     """Return the id of the kept answer that this path is about, None for other paths."""
     kept = _KEPT.match(path)

@@ -1,0 +1,65 @@
+"""What the door refuses because this process itself is too slow: quick to say, and still on the record.
+
+It happens when the loop is late, so the core is not asked: what would have been an attempt is shown to those who watch
+attempts as one that came and was refused, under the next number.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from millgate.core.decisions import Yield
+from millgate.core.events import Arrived
+from millgate.core.words import Reason
+from millgate.runtime.driver import Driver
+from millgate.servers.http.complaints import OWN_LAG_RETRY_S, Complaints
+from millgate.servers.http.entry import Entry
+from millgate.servers.http.fields import is_harmless_id
+from millgate.servers.http.paths import takes_permit
+from millgate.servers.http.reading import kept_reading
+from millgate.servers.http1.contract import Head, Refusal
+
+_POST: Final = b"POST"
+
+
+def _unnoticed(_attempt: int, _given_id: bytes | None) -> None:
+    """Nobody wants to know."""
+
+
+def _unheard() -> None:
+    """Nobody wants to know this either."""
+
+
+class Shedding:
+    """Refuses by the head alone; `count` is how many requests, `boot` begins the ids of attempts."""
+
+    def __init__(self, driver: Driver, entry: Entry, complaints: Complaints, boot: bytes) -> None:
+        self._driver = driver
+        self._entry = entry
+        self._complaints = complaints
+        self._boot = boot
+        self.count = 0
+        self.on_shed: Callable[[], None] = _unheard
+        """Told of each."""
+        self.on_named: Callable[[int, bytes | None], None] = _unnoticed
+        """Told by which id the client of each attempt calls it."""
+
+    def refuse(self, head: Head, lag_s: float) -> Refusal:
+        """Return the refusal of a process that is `lag_s` late; what is no work of a known caller's leaves no record."""
+        self.count += 1
+        self.on_shed()
+        if head.method != _POST or not takes_permit(head.path):
+            return self._complaints.overloaded(head)
+        kept = kept_reading(head, self._entry.callers)
+        caller = self._entry.caller(head) if kept is None else kept.caller
+        if caller is None:
+            return self._complaints.overloaded(head)
+        number, given_id = self._driver.next_attempt(), head.header(b"x-request-id")
+        if given_id is not None and not is_harmless_id(given_id):
+            given_id = None
+        announced = head.content_length or 0
+        self.on_named(number, given_id)
+        self._driver.refuse(
+            Arrived(number, caller.tenant, caller.lane, prompt_bytes=announced, body_bytes=announced),
+            Yield(number, Reason.OVERLOADED_GATE, OWN_LAG_RETRY_S, retry=True, value=lag_s),
+        )
+        return self._complaints.overloaded(head, given_id or b"%b-%x" % (self._boot, number))

@@ -20,6 +20,7 @@ from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.promises import holds_newcomers, known_until, place_until
 from millgate.core.governor.records import Attempt, Engine, Route
 from millgate.core.governor.refusal import OF_ONE_TENANT, refusal
+from millgate.core.governor.streams import is_only_read
 from millgate.core.governor.turns import latest_start, next_held
 from millgate.core.governor.watch import arrived
 from millgate.core.lifecycle import State
@@ -157,6 +158,7 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
     engine.is_tried = engine.on_trial
     engine.work_prompt.add(draft.prompt_tokens)
     engine.work_output.add(draft.output_tokens)
+    _count_reading(engine, draft)
     draft.lane.admitted += 1
     if draft.due_at is not None:
         judge_hint(draft, now, admitted=True)
@@ -176,9 +178,16 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
         engine.drain.became_full(now, gate.streams)
     knowledge.placement.started(draft)
     knowledge.note(draft, engine)
-    if not draft.arrival.stream:
+    if not (draft.arrival.stream or is_only_read(draft.arrival)):
         draft.give_up_at = now + decision.expected_ttft_s
         knowledge.wakes.add_in_line(draft.give_up_at, draft.attempt, knowledge.attempts)
+
+
+def _count_reading(engine: Engine, draft: Attempt) -> None:
+    """Note how many streams a permit usually has for what is only read; nothing where all answers are written."""
+    only_read = is_only_read(draft.arrival)
+    if only_read or engine.work_read.mean:
+        engine.work_read.add(draft.streams if only_read else 0.0)
 
 
 def _finds_idle(draft: Attempt, now: float) -> bool:

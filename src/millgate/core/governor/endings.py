@@ -24,6 +24,7 @@ from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.openings import foreseen_s
 from millgate.core.governor.promises import DRAINING_HINT_S
 from millgate.core.governor.records import Attempt, Engine
+from millgate.core.governor.streams import is_only_read
 from millgate.core.governor.watch import answered, began, grew, has_fresh_gauge
 from millgate.core.lifecycle import State
 from millgate.core.slo import answered_in_time, streamed_in_time
@@ -70,7 +71,9 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
     good = _in_time(attempt, engine, output_tokens, now)
     if event.prompt_tokens:
         _learn_prompt(knowledge, attempt, event.prompt_tokens)
-    if measured > 0:
+    if is_only_read(attempt.arrival):
+        _learn_reading(knowledge, attempt, now)
+    elif measured > 0:
         knowledge.answers += 1
         _learn_length(knowledge, attempt, output_tokens)
         answered(attempt, engine, max(0, prompt_tokens - cached_tokens), output_tokens, now)
@@ -87,6 +90,15 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
     if event.cached_tokens is None or event.prompt_tokens is None:
         return ended
     return ended._replace(cached_tokens=min(event.cached_tokens, event.prompt_tokens))
+
+
+def _learn_reading(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
+    """Nothing was to be written: the answer is the first token, and the whole of its time was reading."""
+    assert attempt.engine is not None
+    knowledge.answers += 1
+    if attempt.state is State.PREFILL:
+        first_token(knowledge, attempt, now)
+    attempt.engine.openings.answered(knowledge.running())
 
 
 def _learn_prompt(knowledge: Knowledge, attempt: Attempt, prompt_tokens: int) -> None:

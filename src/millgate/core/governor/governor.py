@@ -18,6 +18,7 @@ from millgate.core.governor.commit import commit, dispatch, late_reason, refuse_
 from millgate.core.governor.failover import detours_turned
 from millgate.core.governor.knowledge import Knowledge, new_engine
 from millgate.core.governor.records import Attempt, Lane
+from millgate.core.governor.streams import is_only_read
 from millgate.core.governor.watch import look, move_limit
 from millgate.core.lifecycle import State, states_before
 from millgate.core.queues.base import Order
@@ -249,7 +250,7 @@ class Governor:
             decisions += refuse_held(knowledge, attempt, reason, now)
             return True
         if attempt.state is State.PREFILL and attempt.engine is not None:
-            if attempt.arrival.stream:
+            if attempt.arrival.stream or is_only_read(attempt.arrival) or now < attempt.give_up_at:
                 return False
             attempt.engine.gate.prefilled(attempt.attempt)
             attempt.engine.reading.interrupted(now)

@@ -117,16 +117,14 @@ class Attempt:
 
     def __init__(self, arrival: Arrived, lane: "Lane", now: float, number: int) -> None:
         self.attempt, self.tenant = arrival.attempt, arrival.tenant
-        self.weight, self.streams = 1.0, arrival.answers
+        self.weight, self.told_share, self.streams = 1.0, 1.0, arrival.answers
         self.arrival, self.arrival_number = arrival, number
-        self.arrived_at = now
-        self.lane = lane
+        self.lane, self.arrived_at = lane, now
         self.body_bytes, self.state = arrival.body_bytes, State.HELD
         self.fingerprint: int | None = None
         self.first_seen = self.lined_up_at = self.as_old_as = now
         self.early_returns = self.turn = 0
         self.due_at, self.hint_s = arrival.due_at, arrival.hint_s
-        self.told_share = 1.0
         self.window_until = self.looked_at = self.lane_deadline = self.deadline = self.give_up_at = now
         self.recognised = False
         self.hold_until: float | None = None
@@ -243,23 +241,22 @@ class Engine:
         "up",
         "work_output",
         "work_prompt",
+        "work_read",
     )
 
     def __init__(self, settings: EngineSettings, now: float) -> None:
         self.adopt(settings)
         self.up = True
-        self.on_trial = self.is_tried = False
-        self.retired = False
+        self.on_trial = self.is_tried = self.retired = False
         limit = build_limit(settings.limit, settings.max_inflight, settings.prior)
         self.gate = Gate(limit, settings.kv_tokens, settings.prefill_tokens, settings.max_inflight)
-        self.signal: Signal | None = None
+        self.signal: Signal | None
         self.service = ServiceTime(settings.prior)
         self.reading = Reading(settings.prior.ttft_per_token_s, now)
         self.drain = DrainRate(settings.max_inflight)
         self.drain_read: DrainReading | None = None
         self.permit_times = PermitTimes()
-        self.position = 0
-        self.is_priced = False
+        self.position, self.is_priced = 0, False
         self.longest_read = _ANY_PROMPT if settings.prior.certain else 0
         self.provider: Downstream | None = None
         self.openings: Foresight
@@ -269,10 +266,10 @@ class Engine:
         self.ignores = settings.ignores_hangups is IgnoresHangups.YES
         self.seen: EngineSeen | None = None
         self.departing: dict[int, Attempt] = {}
-        if settings.limit.kind != "fixed":
-            self.signal = Signal(now, settings.prior)
+        self.signal = None if settings.limit.kind == "fixed" else Signal(now, settings.prior)
         self.work_prompt = Ewma(_USUAL_PROMPT_TOKENS, prior_samples=0.0)
         self.work_output = Ewma(_USUAL_OUTPUT_TOKENS, prior_samples=0.0)
+        self.work_read = Ewma(0.0, prior_samples=0.0)
 
     def adopt(self, settings: EngineSettings) -> None:
         """Take these settings from now on; what was built by the ones before stays."""
@@ -321,19 +318,22 @@ class Engine:
     def permit_s(self, prompt_tokens: float, output_tokens: float) -> float:
         """Return how long a full engine's permit is out for such a request, at a price that does not move with load.
 
-        By the profile, where there is one: streams x per_token x prompt + output x TPOT(streams), so that full streams
-        do one second of work a second. Else by what is learned of the engine's own time (`ServiceTime.engine_s`).
+        By the profile, where there is one: streams x per_token x prompt + output x TPOT(streams), so that full streams do
+        one second of work a second. Else by the engine's own time as learned, and what comes beside reading where nothing is written.
         """
         prior, streams = self.settings.prior, float(self.limit)
         if not self._has_profile:
             streams = self.drain.full_streams
-            return streams * self.service.engine_s(prompt_tokens, output_tokens, streams)
+            beside_s = 0.0 if output_tokens else self.service.ttft_s(0)
+            return beside_s + streams * self.service.engine_s(prompt_tokens, output_tokens, streams)
         tpot_s = prior.tpot_base_s + prior.tpot_per_stream_s * streams
         return streams * prior.ttft_per_token_s * prompt_tokens + output_tokens * tpot_s
 
     def expected_service_s(self) -> float:
         """Return the expected time that one permit is out while the gate is full."""
-        return self.service.service_s(self.work_prompt.mean, self.work_output.mean, self.drain.full_streams)
+        prompt_tokens, streams = self.work_prompt.mean, self.drain.full_streams
+        behind_s = self.service.read_behind_s(prompt_tokens, self.work_read.mean, streams)
+        return behind_s + self.service.service_s(prompt_tokens, self.work_output.mean, streams)
 
     def drains(self) -> DrainReading:
         """Return how this engine's gate empties while it is full; read anew when something has changed."""

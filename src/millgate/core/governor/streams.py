@@ -4,6 +4,11 @@ from millgate.core.events import Arrived
 from millgate.core.limits.gate import Gate
 
 
+def is_only_read(arrival: Arrived) -> bool:
+    """Return whether the engine reads this and writes nothing: its answer is there once its prompt has been read."""
+    return arrival.max_tokens == 0
+
+
 def streams_of(gate: Gate, arrival: Arrived) -> int:
     """Return how many streams this request takes of that gate: one for each sequence that the engine makes of it.
 
@@ -11,6 +16,6 @@ def streams_of(gate: Gate, arrival: Arrived) -> int:
     works it off in rounds, and nothing else waits in there with it.
     """
     streams, most = arrival.answers, gate.most_streams
-    if streams > 1 and most is not None and arrival.max_tokens == 0:
+    if streams > 1 and most is not None and is_only_read(arrival):
         return min(streams, most)
     return streams

@@ -44,6 +44,17 @@ class ServiceTime:
         """Return the predicted time from permit to last token."""
         return self._ttft.at(prompt_tokens) + max(0.0, output_tokens - 1.0) * self._tpot.at(streams)
 
+    def read_behind_s(self, prompt_tokens: float, read_streams: float, streams: float) -> float:
+        """Return how much longer a permit for what is only read is out, as its prompt is behind all that are being read.
+
+        Of so many `streams`, all of them; `read_streams` is how many a permit has, 0 where answers are written: there
+        few prompts are unread at any time. Counted for each of its streams.
+        """
+        if not read_streams:
+            return 0.0
+        behind_tokens = min(1.0, read_streams) * max(0.0, streams - 1.0) * prompt_tokens
+        return max(0.0, read_streams - 1.0) * self._ttft.base + self._ttft.slope * behind_tokens
+
     def engine_s(self, prompt_tokens: float, output_tokens: float, streams: float) -> float:
         """Return the part of the engine's own time that this takes while so many streams share it, in seconds.
 

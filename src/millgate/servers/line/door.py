@@ -2,14 +2,11 @@
 
 import asyncio
 import hmac
-import math
 import os
 import socket
 import ssl as tls
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from heapq import heapify, heappop, heappush
-from itertools import count
 from typing import Final
 
 from millgate.core.decisions import Decision
@@ -22,7 +19,7 @@ from millgate.runtime.descriptors import Descriptors, DoorClients
 from millgate.runtime.driver import Driver
 from millgate.runtime.guesses import Guesses
 from millgate.runtime.tls_acceptor import TlsAcceptor
-from millgate.runtime.upstream.sweep import SWEEP_S, Sweep
+from millgate.runtime.upstream.sweep import Sweep
 from millgate.servers.line import replies
 from millgate.servers.line.attempt import LineAttempt
 from millgate.servers.line.buffer import Buffer, Shares
@@ -30,14 +27,13 @@ from millgate.servers.line.connection import LineConnection
 from millgate.servers.line.contract import Ask, LineLimits, LineRoute, LineSettings, Readings, Words
 from millgate.servers.line.replies import To
 from millgate.servers.line.session import Session
+from millgate.servers.line.watchlist import Watchlist
 
 _FULL_HINT_S: Final = 1.0
 _HANDSHAKE_S: Final = 10.0
 """As long as a head may take at the HTTP door."""
 _TENANT: Final = "line door"
 """Whose share its bytes are: everybody here has the one token. No tenant's name has a blank."""
-_STALE_DUES: Final = 1000
-"""The heap of due times may hold so many entries of closed connections, and a few per open one (INV-5)."""
 _MOST_KIND: Final = 128
 """Characters of a content type; registered ones are at most half as long."""
 _TOO_MANY_GUESSES: Final = (Need.UNAUTHORIZED, Fault.QUOTA, OutcomeReason.QUOTA)
@@ -79,11 +75,9 @@ class LineDoor:
         self._loop = asyncio.get_running_loop()
         self.now = MonotonicClock.now
         self._connections: set[LineConnection] = set()
+        self._watchlist = Watchlist(self._connections)
         self._listener: asyncio.Server | TlsAcceptor | None = None
         self._sweep = Sweep(self._check)
-        # When to look at whom next; an entry that is not its connection's `watched_at` is stale.
-        self._dues: list[tuple[float, int, LineConnection]] = []
-        self._next_watch = count().__next__
         self._draining = False
         self._stale = True
         self._room = (0, 0)
@@ -196,16 +190,7 @@ class LineDoor:
 
     def watch(self, connection: LineConnection) -> None:
         """Look at this connection when it is due, which may have become earlier."""
-        self._watch_from(connection, 0.0)
-
-    def _watch_from(self, connection: LineConnection, earliest: float) -> None:
-        at = max(connection.due(), earliest)
-        if at < connection.watched_at:
-            connection.watched_at = at
-            if len(self._dues) > 4 * (len(self._connections) + _STALE_DUES):
-                self._dues = [each for each in self._dues if each[2] in self._connections]
-                heapify(self._dues)
-            heappush(self._dues, (at, self._next_watch(), connection))
+        self._watchlist.watch(connection)
 
     def forget(self, connection: LineConnection) -> None:
         """Drop a connection that is closed."""
@@ -299,15 +284,8 @@ class LineDoor:
     # ---- deadlines
 
     def _check(self, now: float) -> None:
-        """Look at those whose time has come: thousands that are silent cost nothing until theirs has."""
-        while self._dues and self._dues[0][0] <= now:
-            at, _, connection = heappop(self._dues)
-            if at != connection.watched_at or connection not in self._connections:
-                continue
-            if connection.due() <= now:
-                connection.tick(now)
-            connection.watched_at = math.inf
-            self._watch_from(connection, now + SWEEP_S)
+        """Look at the connections whose time has come."""
+        self._watchlist.check(now)
 
 
 def _new_mark() -> int:

@@ -12,6 +12,7 @@ from faults.soak.engines import FAULTS, OUTAGES, WEATHER
 from faults.soak.ledger import Entry, Ledger
 from faults.soak.report import as_json, as_table, growth
 from faults.soak.run import Soak
+from faults.soak.strangers import unfit
 from faults.soak.watch import Course
 from faults.soak_scenes import SCENES
 
@@ -37,7 +38,15 @@ def test_row_74_a_soak_in_every_fault_leaves_exact_accounts(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "name", ["one engine", "all engines dead", "hostile engines", "hostile pages", "300 descriptors"]
+    "name",
+    [
+        "one engine",
+        "all engines dead",
+        "hostile engines",
+        "hostile pages",
+        "300 descriptors",
+        "strangers at the line door",
+    ],
 )
 def test_a_scene_of_the_soak_leaves_exact_accounts_and_everything_at_rest(tmp_path: Path, name: str) -> None:
     """Permits, queue, appointments, budget and descriptors are back to zero; dead engines were known as dead."""
@@ -127,6 +136,13 @@ def test_who_was_given_to_an_engine_and_then_refused_is_no_finding(tmp_path: Pat
     """Its answer was lost, the second engine could not be reached, and nobody else had room."""
     entries = {"a": Entry(sure=True, saw=REFUSED)}
     assert compared(tmp_path, entries, YIELDED | {"engine": "one"}, executed={"a": ["answered"]}) == []
+
+
+def test_what_a_stranger_may_not_be_told_is_found() -> None:
+    told = b'{"receipts":[{"kind":"%b","value_u64":1}]}\n'
+    assert list(unfit(b"")) == list(unfit(told % b"conn.outcome")) == []
+    assert list(unfit(told % b"backend.cap")) == ["a stranger was told backend.cap"]
+    assert list(unfit(told % b"conn.outcome" * 3)) == ["3 lines came back"]
 
 
 def test_what_grows_is_found() -> None:

@@ -21,6 +21,8 @@ MOST_NAME: Final = 1024
 """Characters of a job or payload id: file names end at 255; without a bound a line could be one name."""
 _MOST_WORDS: Final = 500
 """Characters of a message: a sentence or two of an engine, and a line on a terminal."""
+_MOST_RECEIPTS: Final = 64
+"""So many are looked at: a reply carries ten, and a line of nothing else would take 0.1 s."""
 _INT64: Final = 2**63 - 1
 # Kept: `json.dumps` with separators of its own builds an encoder each time.
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
@@ -398,9 +400,12 @@ def _chunk(fields: Mapping[str, Any]) -> Chunk | None:
 
 def _receipts(fields: Mapping[str, Any]) -> list[Receipt]:
     value = fields.get("receipts", [])
-    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+    if not isinstance(value, list):
         raise _WrongTypeError("receipts")
-    return [Receipt(_text(each, "kind"), _whole(each, "value_u64")) for each in value]
+    looked_at = value[:_MOST_RECEIPTS]
+    if not all(isinstance(each, dict) for each in looked_at):
+        raise _WrongTypeError("receipts")
+    return [Receipt(_text(each, "kind"), _whole(each, "value_u64")) for each in looked_at]
 
 
 def _put_payload(fields: dict[str, Any], manifest: Manifest | None, chunk: Chunk | None) -> None:

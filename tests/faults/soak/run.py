@@ -14,6 +14,7 @@ from faults.soak.connection import Connection
 from faults.soak.engines import Engine
 from faults.soak.ledger import Ledger
 from faults.soak.report import Report, growth
+from faults.soak.strangers import TOKEN, Stranger
 from faults.soak.users import User
 from faults.soak.watch import Course, Sample, Watch
 from faults.soak_scenes import SCENES, Outage, Scene
@@ -92,6 +93,8 @@ class Soak:
 
     def _start(self) -> GateProcess:
         settings = {**_SETTINGS, "records.log_attempts": str(self._log)}
+        if self._scene.strangers:
+            settings["line.port"] = "0"
         urls = [engine.proxy.url for engine in self._engines]
         return GateProcess(
             *urls,
@@ -99,6 +102,7 @@ class Soak:
             settings=settings,
             max_inflight=CAP,
             open_files=self._scene.open_files,
+            environ={"MILLGATE_LINE_TOKEN": TOKEN},
         )
 
     async def _load(self, gate: GateProcess, watch: Watch, seconds: float) -> None:
@@ -108,11 +112,15 @@ class Soak:
             asyncio.create_task(self._user(gate, number).run(over)) for number in range(self._scene.users)
         ]
         others = [asyncio.create_task(_say_nothing(gate.port, over)) for _ in range(self._scene.idle_clients)]
+        strangers = [self._stranger(gate, number) for number in range(self._scene.strangers)]
+        others += [asyncio.create_task(stranger.run(over)) for stranger in strangers]
         if self._scene.outage is not None:
             others.append(asyncio.create_task(self._die_and_come_back(gate, self._scene.outage, over)))
         await watch.run(seconds)
         over.set()
         await asyncio.gather(*others)
+        self._findings += [finding for stranger in strangers for finding in stranger.findings]
+        self._findings += ["a stranger was never let in" for each in strangers if not each.visits]
         _done, late = await asyncio.wait(users, timeout=_LEAVE_WITHIN_S)
         for user in late:
             user.cancel()
@@ -146,6 +154,10 @@ class Soak:
         dice = random.Random(f"user {number} of {self._seed}")
         name, crowded = f"soak-{self._seed}-{number}", bool(self._scene.idle_clients)
         return User(gate.port, name, dice, self._ledger, crowded=crowded)
+
+    def _stranger(self, gate: GateProcess, number: int) -> Stranger:
+        port = int(gate.ready["line_address"].rpartition(":")[2])
+        return Stranger(port, number, random.Random(f"stranger {number} of {self._seed}"))
 
     # ---- afterwards
 

@@ -1,12 +1,13 @@
 """Whoever has not shown the token: one reply without numbers, little memory, few guesses."""
 
 import asyncio
+import time
 from itertools import repeat
 
 import pytest
 
 from gateway.harness import answer_whole, run, until
-from millgate.dialects.line import Reply, Status
+from millgate.dialects.line import Reply, Status, read_request
 from millgate.runtime.guesses import MOST_FAILURES, WINDOW_S
 from millgate.servers.http1 import ByteBudget
 from millgate.servers.line import LineLimits
@@ -139,6 +140,22 @@ def test_a_peer_that_guesses_the_token_is_not_listened_to_for_a_minute() -> None
 
 
 # ---- turns, and memory
+
+
+def least_cpu_s(line: bytes) -> float:
+    """Return the least time of three readings."""
+    spent_s = []
+    for _ in range(3):
+        since = time.process_time()
+        assert read_request(line)
+        spent_s.append(time.process_time() - since)
+    return min(spent_s)
+
+
+def test_a_line_of_receipts_is_refused_as_quickly_as_any_other_list() -> None:
+    """It held the loop for 0.1 s, which is twice what any input may."""
+    line = b'{"v":0,"verb":"ping","job":"J","seq":1,"%b":[' + b"{}," * 87_000 + b"{}]}"
+    assert least_cpu_s(line.replace(b"%b", b"receipts")) < 3 * least_cpu_s(line.replace(b"%b", b"anything"))
 
 
 def test_lines_are_taken_in_turns() -> None:

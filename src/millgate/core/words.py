@@ -31,6 +31,7 @@ class Outcome(StrEnum):
     YIELDED = "yielded"
     CLIENT_GONE = "client_gone"
     ENGINE_FAILED = "engine_failed"
+    BAD_REQUEST = "bad_request"
 
 
 class Stage(StrEnum):

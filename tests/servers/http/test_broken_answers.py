@@ -272,3 +272,48 @@ def test_usage_that_makes_no_sense_is_not_believed() -> None:
             assert stand.snapshot.good_output_tokens < 10_000
 
     run(body())
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_an_engines_4xx_is_the_requests_fault_and_not_the_engines(stream: bool, status: int) -> None:
+    complaint = b'{"error":{"message":"too long","type":"BadRequestError","param":null,"code":400}}'
+
+    async def script(asked: Asked) -> None:
+        asked.reply(complaint, status)
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            for _ in range(8):
+                got = await stand.ask(chat(stream=stream))
+                assert (got.status, got.body) == (status, complaint)
+            await stand.settle()
+            assert stand.outcomes() == {"bad_request": 8}
+            assert not any(dict(stand.lane.failures).values())
+
+    run(body())
+
+
+def test_a_400_as_the_first_event_of_a_stream_is_the_requests_fault_too() -> None:
+    async def script(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(
+            b'data: {"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}\n\n', DONE
+        )
+        asked.end_stream()
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            assert (await stand.ask(chat(stream=True))).status == 400
+            await stand.settle()
+            assert stand.outcomes() == {"bad_request": 1}
+
+    run(body())
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_status_that_blames_our_setup_stays_visible_as_the_engines(status: int) -> None:
+    async def script(asked: Asked) -> None:
+        asked.reply(b'{"error":{"message":"no","type":"x","param":null,"code":null}}', status)
+
+    assert ask_once(script, chat(), FailureKind.STATUS).status == status

@@ -110,7 +110,7 @@ class Provider:
             self._settle(attempt, None, 0, attempt.output_seen, now)
             if event.kind in _DOUBTED:
                 self._doubt(event.kind, event.hint_s, now)
-        if not counts_against(event.kind):
+        if event.blames_request or not counts_against(event.kind):
             self._succeeded(attempt, now)
         elif not event.over_limit and not self._is_of_volley(attempt, event, now):
             self.breaker.failed(now, event.hint_s)

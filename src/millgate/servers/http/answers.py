@@ -2,10 +2,9 @@
 
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import Usage
-from millgate.runtime.metered import named_limit
 from millgate.runtime.upstream import AnswerHead
 from millgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
-from millgate.servers.http.contract import Owner, Said
+from millgate.servers.http.contract import Owner
 from millgate.servers.http.fields import (
     beside_quotas,
     first,
@@ -14,14 +13,13 @@ from millgate.servers.http.fields import (
     may_tell_quotas,
     with_ids,
 )
+from millgate.servers.http.verdicts import OVERLOADED, verdict
 
 MOST_KEPT_BYTES = 64 * 1024
 """What is kept of an answer before its head is sent: a JSON answer of usual size is checked whole."""
 
-OVERLOADED = (429, 503, 529)
 _JSON = (b"json",)
 _UNKNOWN = Usage(None, None)
-_OVER_LIMIT = 429
 _NO_HEAD = AnswerHead(0, (), None)
 
 
@@ -106,9 +104,7 @@ class WholeAnswer:
             owner.finished(usage or _UNKNOWN)
         elif self._started or not (status == 400 and owner.resend(rest)):
             self._pass_on(rest)
-            kind = FailureKind.REFUSED if status in OVERLOADED else FailureKind.STATUS
-            over = status == _OVER_LIMIT
-            said = Said(hint_s(self._head.headers), over, named_limit(rest) if over else None)
+            kind, said = verdict(self._head, rest)
             owner.failed(kind, Sent.REQUEST, said)
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:

@@ -53,6 +53,7 @@ class FailureKind(StrEnum):
     STATUS = "status"
     ERROR_EVENT = "error_event"
     ABORT = "abort"
+    NO_CREDIT = "no_credit"
 
 
 class Sent(StrEnum):

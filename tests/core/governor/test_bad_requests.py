@@ -7,7 +7,7 @@ from core.world import steady_prior
 from millgate.core.decisions import Admit, Ended
 from millgate.core.events import Failed, Finished, Released
 from millgate.core.settings import AccountSettings, EngineSettings, LaneSettings, QuotaLimit
-from millgate.core.words import FailureKind, Outcome, QuotaKind, Sent
+from millgate.core.words import DeadlineFrom, FailureKind, Outcome, QuotaKind, Sent
 
 
 def _declined(attempt: int) -> Failed:
@@ -73,3 +73,30 @@ def test_they_open_no_breaker_of_an_account() -> None:
     for attempt in range(1, 31):
         assert isinstance(ask(gate, attempt, attempt), Admit)
         gate.handle(_declined(attempt), attempt + 0.1)
+
+
+def test_an_account_without_credit_pauses_nothing() -> None:
+    account = AccountSettings((QuotaLimit(QuotaKind.RPM, 6000.0),))
+    engine = EngineSettings("engine", 4, prior=steady_prior(2.0), account=account)
+    gate = gate_of(engine=engine)
+    for attempt in range(1, 11):
+        assert isinstance(ask(gate, attempt, 0.0), Admit)
+        ended = gate.handle(Failed(attempt, FailureKind.NO_CREDIT, Sent.REQUEST), 0.0)[0]
+        assert isinstance(ended, Ended)
+        assert (ended.outcome, ended.cause) == (Outcome.ENGINE_FAILED, FailureKind.NO_CREDIT)
+        gate.handle(Released(attempt), 0.0)
+
+
+@pytest.mark.parametrize("asked_at", [1.0, 20.0, 45.0])
+def test_after_a_long_429_clients_whose_deadline_begins_anew_are_asked_back(asked_at: float) -> None:
+    account = AccountSettings((QuotaLimit(QuotaKind.RPM, 600.0),))
+    engine = EngineSettings("engine", 4, prior=steady_prior(2.0), account=account)
+    lane = LaneSettings("lane", deadline_s=10.0, deadline_from=DeadlineFrom.ATTEMPT)
+    gate = gate_of(lane, engine=engine)
+    ask(gate, 1)
+    gate.handle(Failed(1, FailureKind.REFUSED, Sent.REQUEST, 90.0, over_limit=True), 0.5)
+    gate.handle(Released(1), 0.5)
+
+    refused = ask(gate, 2, asked_at)
+    assert refused.retry
+    assert refused.retry_after_s <= 60.0

@@ -103,7 +103,9 @@ class Provider:
 
     def failed(self, attempt: Attempt, event: Failed, now: float) -> None:
         """Give back what a refusal did not use, and learn what it says."""
-        if event.over_limit:
+        if event.kind is FailureKind.NO_CREDIT:
+            self._settle(attempt, 0, 0, 0, now)
+        elif event.over_limit:
             self._settle(attempt, 0, 0, 0, now)
             self._account.refused(Refusal.LIMIT, event.hint_s, now, event.limit)
         else:

@@ -39,7 +39,7 @@ def counts_against(kind: FailureKind) -> bool:
     """Return whether a failure of this kind says that the engine is unwell.
 
     Connect, timeout, broken, not HTTP, another 5xx, and 429, 503 or 529 do. An error event or `abort` inside an answer
-    does not: an engine that streams is alive, and the request may be to blame.
+    does not: an engine that streams is alive, and the request may be to blame. Nor does an account without credit.
     """
     return kind in _COUNTED
 

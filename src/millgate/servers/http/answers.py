@@ -2,10 +2,12 @@
 
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import Usage
+from millgate.runtime.metered import lacks_credit
 from millgate.runtime.upstream import AnswerHead
 from millgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
 from millgate.servers.http.contract import Owner
 from millgate.servers.http.fields import (
+    NO_RETRY,
     beside_quotas,
     first,
     hint_s,
@@ -144,8 +146,14 @@ class WholeAnswer:
             tell_failure(self._owner, kind)
             self._owner.failed(kind, sent)
 
+    def _is_final(self) -> bool:
+        """Whether this error says that no retry mends it."""
+        head = self._head
+        said = first(head.headers, b"x-should-retry").lower() == b"false"
+        return said or lacks_credit(head.status, b"".join(self._kept))
+
     def _headers(self) -> Lines:
-        """An engine's retry hint is passed on clamped, and only where it refused."""
+        """An engine's retry hint is passed on clamped, and only where it refused; of no use, only that."""
         owner, head = self._owner, self._head
         if head.status < 300:
             lines = lines_for_client(head, owner.request_id)
@@ -154,6 +162,9 @@ class WholeAnswer:
             if not may_tell_quotas(lines):
                 return Lines(lines + header_lines(owner.extra, ANSWER_RESERVED))
         headers = beside_quotas(head.headers, owner.extra) + owner.extra
+        if head.status >= 400 and self._is_final():
+            headers.append(NO_RETRY)
+            return with_ids(header_lines(headers, ANSWER_RESERVED), owner.request_id)
         hint = hint_s(head.headers) if head.status in OVERLOADED else None
         if hint is not None:
             headers.append((b"retry-after", b"%d" % max(1, round(hint))))

@@ -77,7 +77,8 @@ class Finished(NamedTuple):
 class Failed(NamedTuple):
     """The engine has failed this attempt; `hint_s` is the engine's own retry-after, if it gave one.
 
-    `over_limit` says that a provider's own limit was met (429), `limit` which, where its answer names one.
+    `over_limit` says that a provider's own limit was met (429), `limit` which, where its answer names one. With
+    `blames_request` the engine is well and has answered that this request is at fault (most 4xx).
     """
 
     attempt: int
@@ -86,6 +87,7 @@ class Failed(NamedTuple):
     hint_s: float | None = None
     over_limit: bool = False
     limit: QuotaKind | None = None
+    blames_request: bool = False
 
 
 class Released(NamedTuple):

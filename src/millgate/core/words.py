@@ -31,6 +31,7 @@ class Outcome(StrEnum):
     YIELDED = "yielded"
     CLIENT_GONE = "client_gone"
     ENGINE_FAILED = "engine_failed"
+    BAD_REQUEST = "bad_request"
 
 
 class Stage(StrEnum):
@@ -52,6 +53,7 @@ class FailureKind(StrEnum):
     STATUS = "status"
     ERROR_EVENT = "error_event"
     ABORT = "abort"
+    NO_CREDIT = "no_credit"
 
 
 class Sent(StrEnum):

@@ -111,6 +111,9 @@ FAILURES: Mapping[FailureKind, Failure] = {
     FailureKind.STATUS: _failure(502, "upstream_error", "the engine failed"),
     FailureKind.ERROR_EVENT: _failure(502, "upstream_error", "the engine failed"),
     FailureKind.ABORT: _failure(502, "upstream_aborted", "the engine gave up on the request"),
+    FailureKind.NO_CREDIT: _failure(
+        502, "upstream_no_credit", "the provider's account has no credit left", retry=False
+    ),
 }
 
 

@@ -13,6 +13,7 @@ from millgate.runtime.upstream.fields import Lines
 
 # Refusals are some hundred bytes; a page of another kind is not searched to its end.
 _MOST_WORDS = 4096
+_OVER_LIMIT = 429
 # The first that is found counts: Azure speaks of "Requests to ... have exceeded token rate limit", Anthropic of
 # "input tokens per minute" and OpenAI of "requests per day (RPD)".
 _NAMED = (
@@ -22,6 +23,15 @@ _NAMED = (
     (re.compile(rb"\btokens?\b|\btpm\b"), QuotaKind.TPM),
     (re.compile(rb"\brequests\b|\brpm\b|call rate limit"), QuotaKind.RPM),
 )
+# An account without credit answers so, and no retry mends it: OpenAI's words, which compatible providers use as well.
+_NO_CREDIT = re.compile(
+    rb'"(?:code|type)"\s*:\s*"(?:insufficient_quota|billing_hard_limit_reached|billing_not_active)"'
+)
+
+
+def lacks_credit(status: int, refusal: bytes) -> bool:
+    """Return whether this 429 says that the account has no credit left, which is no limit that a pause would restore."""
+    return status == _OVER_LIMIT and _NO_CREDIT.search(refusal[:_MOST_WORDS]) is not None
 
 
 def named_limit(refusal: bytes) -> QuotaKind | None:

@@ -272,3 +272,88 @@ def test_usage_that_makes_no_sense_is_not_believed() -> None:
             assert stand.snapshot.good_output_tokens < 10_000
 
     run(body())
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_an_engines_4xx_is_the_requests_fault_and_not_the_engines(stream: bool, status: int) -> None:
+    complaint = b'{"error":{"message":"too long","type":"BadRequestError","param":null,"code":400}}'
+
+    async def script(asked: Asked) -> None:
+        asked.reply(complaint, status)
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            for _ in range(8):
+                got = await stand.ask(chat(stream=stream))
+                assert (got.status, got.body) == (status, complaint)
+            await stand.settle()
+            assert stand.outcomes() == {"bad_request": 8}
+            assert not any(dict(stand.lane.failures).values())
+
+    run(body())
+
+
+def test_a_400_as_the_first_event_of_a_stream_is_the_requests_fault_too() -> None:
+    async def script(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(
+            b'data: {"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}\n\n', DONE
+        )
+        asked.end_stream()
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            assert (await stand.ask(chat(stream=True))).status == 400
+            await stand.settle()
+            assert stand.outcomes() == {"bad_request": 1}
+
+    run(body())
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_status_that_blames_our_setup_stays_visible_as_the_engines(status: int) -> None:
+    async def script(asked: Asked) -> None:
+        asked.reply(b'{"error":{"message":"no","type":"x","param":null,"code":null}}', status)
+
+    assert ask_once(script, chat(), FailureKind.STATUS).status == status
+
+
+@pytest.mark.parametrize("told", [{}, {"x_should_retry": "false"}, {"retry_after": "30"}])
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_429_that_no_retry_mends_says_so_to_the_client(stream: bool, told: dict[str, str]) -> None:
+    complaint = b'{"error":{"message":"exceeded","type":"insufficient_quota","code":"insufficient_quota"}}'
+
+    async def script(asked: Asked) -> None:
+        asked.reply(complaint, 429, **told)
+
+    got = ask_once(script, chat(stream=stream), FailureKind.NO_CREDIT)
+    assert (got.status, got.body) == (429, complaint)
+    assert got.headers["x-should-retry"] == "false"
+    assert "retry-after" not in got.headers
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_an_engines_word_that_a_retry_is_of_no_use_is_kept_for_the_client(status: int) -> None:
+    async def script(asked: Asked) -> None:
+        asked.reply(b'{"error":{"message":"no"}}', status, retry_after="9", x_should_retry="false")
+
+    kind = FailureKind.STATUS if status == 500 else FailureKind.REFUSED
+    got = ask_once(script, chat(), kind)
+    assert got.headers["x-should-retry"] == "false"
+    assert "retry-after" not in got.headers
+
+
+@pytest.mark.parametrize("name", ["x_request_id", "request_id"])
+@pytest.mark.parametrize("status", [200, 400])
+def test_the_providers_request_id_stands_beside_ours(name: str, status: int) -> None:
+    async def script(asked: Asked) -> None:
+        asked.reply(answer(), status, **{name: "req_theirs", "x_upstream_request_id": "forged"})
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            got = await stand.ask(chat())
+            assert got.headers["x-upstream-request-id"] == "req_theirs"
+            assert got.headers["x-request-id"] != "req_theirs"
+
+    run(body())

@@ -143,12 +143,21 @@ def failed(knowledge: Knowledge, attempt: Attempt, event: Failed, now: float) ->
     detour = detour_after(knowledge, attempt, event, now)
     if engine.provider is not None:
         engine.provider.failed(attempt, event, now)
+    if event.blames_request:
+        return _declined(knowledge, attempt, now)
     if engine.signal is not None and event.kind in _OVERLOADED:
         engine.signal.failed()
     if detour is None:
         return [_end(knowledge, attempt, Outcome.ENGINE_FAILED, now, event.kind)]
     release(knowledge, attempt, now, for_good=False)
     return try_again(knowledge, attempt, detour, now)
+
+
+def _declined(knowledge: Knowledge, attempt: Attempt, now: float) -> list[Decision]:
+    """The engine has answered that the request is at fault: its permit is free at once, and its time teaches nothing."""
+    ended = _end(knowledge, attempt, Outcome.BAD_REQUEST, now, None)
+    release(knowledge, attempt, now, teaches=False)
+    return [ended, *dispatch(knowledge, now)]
 
 
 def client_gone(knowledge: Knowledge, attempt: Attempt, _event: ClientGone, now: float) -> Ended:
@@ -205,7 +214,7 @@ def _end(
     ended = _account(attempt, outcome, now, cause, prompt_tokens)
     if outcome is Outcome.GOOD:
         knowledge.good_output_tokens += ended.output_tokens
-    else:
+    elif outcome is not Outcome.BAD_REQUEST:
         knowledge.wasted_output_tokens += ended.output_tokens
         knowledge.wasted_prompt_tokens += ended.prompt_tokens
     return ended
@@ -273,8 +282,13 @@ def departure_due(attempt: Attempt, now: float) -> bool:
     return attempt.state is State.DEPARTING and attempt.gone_at is not None and now >= attempt.give_up_at
 
 
-def release(knowledge: Knowledge, attempt: Attempt, now: float, *, for_good: bool = True) -> None:
-    """End the permit; the caller dispatches. Not `for_good` if the attempt goes on elsewhere."""
+def release(
+    knowledge: Knowledge, attempt: Attempt, now: float, *, for_good: bool = True, teaches: bool = True
+) -> None:
+    """End the permit; the caller dispatches. Not `for_good` if the attempt goes on elsewhere.
+
+    Where it `teaches`, the time that it was out tells how long such work takes.
+    """
     engine = attempt.engine
     assert engine is not None
     del knowledge.attempts[attempt.attempt]
@@ -292,16 +306,24 @@ def release(knowledge: Knowledge, attempt: Attempt, now: float, *, for_good: boo
         attempt.lane.little.leave(now)
         if (shares := engine.pool.shares) is not None:
             shares.left(attempt.lane.settings.name, now, attempt.streams)
-        work_s = engine.permit_s(attempt.prompt_tokens, attempt.output_seen)
-        expected_s = engine.permit_s(attempt.prompt_tokens, attempt.output_tokens)
-        stayed_s = now - attempt.admitted_at
-        engine.permit_times.lasted(stayed_s, foreseen_s(attempt, engine))
-        # Its work is that of all its streams, and so is the time that they were out.
-        engine.drain.departed(now, work_s, expected_s, stayed_s * attempt.streams)
+        if teaches:
+            _learn_permit(attempt, engine, now)
+        else:
+            engine.drain.left(now)
     attempt.lane.little.stayed(now, attempt.admitted_at)
     knowledge.note(attempt, engine)
     if engine.retired and not engine.gate.streams:
         del knowledge.engines[engine.settings.name]
+
+
+def _learn_permit(attempt: Attempt, engine: Engine, now: float) -> None:
+    """Learn how long a permit was out, and how fast a full engine gives them back."""
+    work_s = engine.permit_s(attempt.prompt_tokens, attempt.output_seen)
+    expected_s = engine.permit_s(attempt.prompt_tokens, attempt.output_tokens)
+    stayed_s = now - attempt.admitted_at
+    engine.permit_times.lasted(stayed_s, foreseen_s(attempt, engine))
+    # Its work is that of all its streams, and so is the time that they were out.
+    engine.drain.departed(now, work_s, expected_s, stayed_s * attempt.streams)
 
 
 def progressed(knowledge: Knowledge, engine: Engine, event: EngineProgress, now: float) -> None:

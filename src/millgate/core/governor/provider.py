@@ -103,14 +103,16 @@ class Provider:
 
     def failed(self, attempt: Attempt, event: Failed, now: float) -> None:
         """Give back what a refusal did not use, and learn what it says."""
-        if event.over_limit:
+        if event.kind is FailureKind.NO_CREDIT:
+            self._settle(attempt, 0, 0, 0, now)
+        elif event.over_limit:
             self._settle(attempt, 0, 0, 0, now)
             self._account.refused(Refusal.LIMIT, event.hint_s, now, event.limit)
         else:
             self._settle(attempt, None, 0, attempt.output_seen, now)
             if event.kind in _DOUBTED:
                 self._doubt(event.kind, event.hint_s, now)
-        if not counts_against(event.kind):
+        if event.blames_request or not counts_against(event.kind):
             self._succeeded(attempt, now)
         elif not event.over_limit and not self._is_of_volley(attempt, event, now):
             self.breaker.failed(now, event.hint_s)

@@ -4,8 +4,8 @@ It opens on either sign: so many failures in a row (an engine that is dead), or 
 window (one that is half dead, or that a balancer in front of several hides). It stays open for a bounded time that
 doubles with every try that fails. Then one request at a time is let through; the first success closes it.
 
-Which failures count is `counts_against`: those that blame the engine. An answer that blames the request (4xx) says
-that the engine is well.
+Which failures count is `counts_against`: those that blame the engine. An answer that blames the request (most 4xx) is
+no failure of the engine, and says that it is well.
 """
 
 from millgate.core.words import FailureKind
@@ -39,7 +39,7 @@ def counts_against(kind: FailureKind) -> bool:
     """Return whether a failure of this kind says that the engine is unwell.
 
     Connect, timeout, broken, not HTTP, another 5xx, and 429, 503 or 529 do. An error event or `abort` inside an answer
-    does not: an engine that streams is alive, and the request may be to blame.
+    does not: an engine that streams is alive, and the request may be to blame. Nor does an account without credit.
     """
     return kind in _COUNTED
 

@@ -113,6 +113,12 @@ class DrainRate:
         dearness = self._stayed_s / self._work_s if self._work_s else 0.0
         self._measure_cycle((stayed_s - dearness * foreseen_s) / self._streams.mean)
 
+    def left(self, now: float) -> None:
+        """A permit has ended that says nothing of how long work takes: the full time counts, the departure does not."""
+        if self._full_since is not None:
+            self._full_time_s += max(0.0, now - self._full_since)
+            self._full_since = None
+
     def _measure_cycle(self, surprise_s: float) -> None:
         self._cycle_departures += 1
         self._cycle_s += surprise_s

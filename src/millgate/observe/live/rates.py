@@ -19,6 +19,7 @@ class Rates:
     late: float
     client_gone: float
     engine_failed: float
+    bad_request: float
     yielded: Mapping[str, float]
 
 
@@ -37,6 +38,7 @@ def rates_between(before: Snapshot, after: Snapshot, lane: str | None = None) ->
         late=per_s.get(Outcome.LATE, 0.0),
         client_gone=per_s.get(Outcome.CLIENT_GONE, 0.0),
         engine_failed=per_s.get(Outcome.ENGINE_FAILED, 0.0),
+        bad_request=per_s.get(Outcome.BAD_REQUEST, 0.0),
         yielded={reason.value: per_s[reason] for reason in Reason if per_s.get(reason)},
     )
 

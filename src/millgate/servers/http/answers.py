@@ -2,11 +2,12 @@
 
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import Usage
-from millgate.runtime.metered import named_limit
+from millgate.runtime.metered import lacks_credit
 from millgate.runtime.upstream import AnswerHead
 from millgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
-from millgate.servers.http.contract import Owner, Said
+from millgate.servers.http.contract import Owner
 from millgate.servers.http.fields import (
+    NO_RETRY,
     beside_quotas,
     first,
     hint_s,
@@ -14,14 +15,13 @@ from millgate.servers.http.fields import (
     may_tell_quotas,
     with_ids,
 )
+from millgate.servers.http.verdicts import OVERLOADED, verdict
 
 MOST_KEPT_BYTES = 64 * 1024
 """What is kept of an answer before its head is sent: a JSON answer of usual size is checked whole."""
 
-OVERLOADED = (429, 503, 529)
 _JSON = (b"json",)
 _UNKNOWN = Usage(None, None)
-_OVER_LIMIT = 429
 _NO_HEAD = AnswerHead(0, (), None)
 
 
@@ -106,9 +106,7 @@ class WholeAnswer:
             owner.finished(usage or _UNKNOWN)
         elif self._started or not (status == 400 and owner.resend(rest)):
             self._pass_on(rest)
-            kind = FailureKind.REFUSED if status in OVERLOADED else FailureKind.STATUS
-            over = status == _OVER_LIMIT
-            said = Said(hint_s(self._head.headers), over, named_limit(rest) if over else None)
+            kind, said = verdict(self._head, rest)
             owner.failed(kind, Sent.REQUEST, said)
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
@@ -148,8 +146,14 @@ class WholeAnswer:
             tell_failure(self._owner, kind)
             self._owner.failed(kind, sent)
 
+    def _is_final(self) -> bool:
+        """Whether this error says that no retry mends it."""
+        head = self._head
+        said = first(head.headers, b"x-should-retry").lower() == b"false"
+        return said or lacks_credit(head.status, b"".join(self._kept))
+
     def _headers(self) -> Lines:
-        """An engine's retry hint is passed on clamped, and only where it refused."""
+        """An engine's retry hint is passed on clamped, and only where it refused; of no use, only that."""
         owner, head = self._owner, self._head
         if head.status < 300:
             lines = lines_for_client(head, owner.request_id)
@@ -158,6 +162,9 @@ class WholeAnswer:
             if not may_tell_quotas(lines):
                 return Lines(lines + header_lines(owner.extra, ANSWER_RESERVED))
         headers = beside_quotas(head.headers, owner.extra) + owner.extra
+        if head.status >= 400 and self._is_final():
+            headers.append(NO_RETRY)
+            return with_ids(header_lines(headers, ANSWER_RESERVED), owner.request_id)
         hint = hint_s(head.headers) if head.status in OVERLOADED else None
         if hint is not None:
             headers.append((b"retry-after", b"%d" % max(1, round(hint))))

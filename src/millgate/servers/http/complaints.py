@@ -6,12 +6,11 @@ from typing import Final
 from millgate.core.words import Reason
 from millgate.dialects import DIALECTS
 from millgate.dialects.contract import BadInputError, Dialect
-from millgate.servers.http.fields import is_harmless_id
+from millgate.servers.http.fields import NO_RETRY, is_harmless_id
 from millgate.servers.http.reading import dialect_for
 from millgate.servers.http1.contract import Exchange, Head, Refusal
 
 _JSON: Final = (b"content-type", b"application/json")
-_NO_RETRY: Final = (b"x-should-retry", b"false")
 OWN_LAG_RETRY_S: Final = 1.0
 """When a process that is too slow itself may have caught up."""
 
@@ -48,7 +47,7 @@ class Complaints:
         request_id = self._id(head)
         headers = [_JSON, (b"x-request-id", request_id), (b"request-id", request_id)]
         if status < 500 and status != 408:
-            headers.append(_NO_RETRY)
+            headers.append(NO_RETRY)
         dialect = dialect_for(head) if head is not None else DIALECTS["openai"]
         return Refusal(status, headers, dialect.complaint(status, code, message, request_id=request_id))
 
@@ -62,5 +61,5 @@ class Complaints:
         """Answer bad input."""
         self.rejected += 1
         body = dialect.complaint(error.status, error.code, error.message, error.field, request_id)
-        headers = [_JSON, (b"x-request-id", request_id), (b"request-id", request_id), _NO_RETRY]
+        headers = [_JSON, (b"x-request-id", request_id), (b"request-id", request_id), NO_RETRY]
         exchange.respond(error.status, headers, body)

@@ -51,11 +51,12 @@ class EngineRoute(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What an engine said with a failure, as the core's `Failed` takes it: its hint, and the provider's limit it met."""
+    """What an engine said with a failure, as the core's `Failed` takes it: its hint, the provider's limit it met, the blame."""
 
     hint_s: float | None = None
     over_limit: bool = False
     limit: QuotaKind | None = None
+    blames_request: bool = False
 
 
 SAID_NOTHING = Said()

@@ -28,6 +28,9 @@ _CODING: Final = frozenset((b"accept-encoding",))
 _OWN_IDS: Final = frozenset((b"x-request-id", b"request-id"))
 _STAYS: Final = _FRAMING | STEERING | _CODING | _OWN_IDS
 
+NO_RETRY: Final = (b"x-should-retry", b"false")
+"""What tells SDKs that a retry is of no use."""
+_UPSTREAM_ID: Final = b"x-upstream-request-id"
 _OWN_PREFIX: Final = b"x-millgate-"
 _QUOTAS: Final = (b"x-ratelimit-", b"anthropic-ratelimit-")
 _MOST_KNOWN_NAMES: Final = 1024
@@ -46,6 +49,7 @@ _NOT_BACK: Final = (
         b"retry-after-ms",
         b"x-should-retry",
         b"x-accel-buffering",
+        _UPSTREAM_ID,
     }
 )
 
@@ -130,9 +134,14 @@ def seconds(value: bytes | None) -> float | None:
 
 
 def for_client(headers: Sequence[tuple[bytes, bytes]]) -> Pairs:
-    """Return an engine's fields for the client, without ids."""
+    """Return an engine's fields for the client, its own request id under a name beside ours."""
     passes = _passes_back
-    return [pair for pair in headers if passes[pair[0]]]
+    pairs = [pair for pair in headers if passes[pair[0]]]
+    for name, value in headers:
+        if name in _OWN_IDS and is_harmless_id(value):
+            pairs.append((_UPSTREAM_ID, value))
+            break
+    return pairs
 
 
 def may_tell_quotas(lines: Lines) -> bool:

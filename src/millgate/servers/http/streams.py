@@ -13,9 +13,11 @@ from millgate.dialects.contract import EngineError, StreamEvent, Usage
 from millgate.dialects.sse import EventTooLongError, Splitter, payload
 from millgate.runtime.upstream import AnswerHead
 from millgate.runtime.upstream.fields import ANSWER_RESERVED, HeaderWriter
-from millgate.servers.http.answers import MOST_KEPT_BYTES, OVERLOADED, WholeAnswer, tell_failure
-from millgate.servers.http.contract import Owner
+from millgate.runtime.upstream.statuses import blames_request
+from millgate.servers.http.answers import MOST_KEPT_BYTES, WholeAnswer, tell_failure
+from millgate.servers.http.contract import Owner, Said
 from millgate.servers.http.fields import beside_quotas, first, with_ids
+from millgate.servers.http.verdicts import OVERLOADED
 
 _DONE = b"[DONE]"
 _NO_ENDING = b"\n\n\n"
@@ -264,4 +266,4 @@ class StreamAnswer:
         else:
             headers = with_ids(_JSON, self._owner.request_id)
             self._exchange.respond(error.status, headers, error.body)
-            self._owner.failed(kind, Sent.REQUEST)
+            self._owner.failed(kind, Sent.REQUEST, Said(blames_request=blames_request(error.status)))

@@ -11,6 +11,7 @@ from millgate.dialects.line import Fault, Need, OutcomeReason
 from millgate.dialects.refusals import FAILURES
 from millgate.runtime.driver import Driver
 from millgate.runtime.upstream import AnswerHead, Call
+from millgate.runtime.upstream.statuses import blames_request
 from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.complaint import words_of
 from millgate.servers.line.contract import LineRoute, Words
@@ -186,7 +187,8 @@ class LineAttempt:
         if self._status in _OVERLOADED:
             self._refused_by_engine()
         elif self._status >= 300:
-            self._give_up(FailureKind.STATUS, message=words_of(self._status, tail))
+            message = words_of(self._status, tail)
+            self._give_up(FailureKind.STATUS, message=message, blames_job=blames_request(self._status))
         elif self._desk.dialect.is_aborted(tail):
             self._give_up(FailureKind.ABORT)
         elif not delimited and not tail.rstrip().endswith((b"}", b"]")):
@@ -244,7 +246,9 @@ class LineAttempt:
         finally:
             self._report(Failed(self.number, FailureKind.REFUSED, Sent.REQUEST, self._hint_s))
 
-    def _give_up(self, kind: FailureKind, sent: Sent = Sent.REQUEST, message: str = "") -> None:
+    def _give_up(
+        self, kind: FailureKind, sent: Sent = Sent.REQUEST, message: str = "", *, blames_job: bool = False
+    ) -> None:
         owner = self._close()
         if owner is None:
             return
@@ -252,7 +256,7 @@ class LineAttempt:
         try:
             owner.on_failed(self._job, *_BACKEND, self._words(message or FAILURES[kind].message))
         finally:
-            self._report(Failed(self.number, kind, sent))
+            self._report(Failed(self.number, kind, sent, blames_request=blames_job))
 
     def _words(self, message: str) -> Words:
         return Words(message, self._desk.request_id(self.number))

@@ -357,3 +357,15 @@ def test_the_providers_request_id_stands_beside_ours(name: str, status: int) -> 
             assert got.headers["x-request-id"] != "req_theirs"
 
     run(body())
+
+
+def test_a_stream_whose_first_event_says_that_there_is_no_credit_is_not_retried() -> None:
+    refusal = b'{"error":{"message":"exceeded","type":"insufficient_quota","code":429}}'
+
+    async def script(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(b"data: " + refusal + b"\n\n")
+        asked.end_stream()
+
+    got = ask_once(script, chat(stream=True), FailureKind.NO_CREDIT)
+    assert (got.status, got.headers["x-should-retry"]) == (429, "false")

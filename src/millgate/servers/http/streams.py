@@ -11,12 +11,13 @@ A client must never take a broken answer for a finished one (INV-10), and an SDK
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import EngineError, StreamEvent, Usage
 from millgate.dialects.sse import EventTooLongError, Splitter, payload
+from millgate.runtime.metered import lacks_credit
 from millgate.runtime.upstream import AnswerHead
 from millgate.runtime.upstream.fields import ANSWER_RESERVED, HeaderWriter
 from millgate.runtime.upstream.statuses import blames_request
 from millgate.servers.http.answers import MOST_KEPT_BYTES, WholeAnswer, tell_failure
 from millgate.servers.http.contract import Owner, Said
-from millgate.servers.http.fields import beside_quotas, first, with_ids
+from millgate.servers.http.fields import NO_RETRY, beside_quotas, first, with_ids
 from millgate.servers.http.verdicts import OVERLOADED
 
 _DONE = b"[DONE]"
@@ -26,6 +27,7 @@ _NO_ENDING = b"\n\n\n"
 _STREAM_FIELDS = [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
 _WRITER = HeaderWriter(ANSWER_RESERVED)
 _JSON = _WRITER.write([(b"content-type", b"application/json")])
+_FINAL_JSON = _WRITER.write([(b"content-type", b"application/json"), NO_RETRY])
 
 
 def cut_off(owner: Owner, kind: FailureKind) -> None:
@@ -264,6 +266,9 @@ class StreamAnswer:
                 self._exchange.abort()
             self._owner.failed(kind, Sent.BYTES)
         else:
-            headers = with_ids(_JSON, self._owner.request_id)
+            lines = _JSON
+            if lacks_credit(error.status, error.body):
+                kind, lines = FailureKind.NO_CREDIT, _FINAL_JSON
+            headers = with_ids(lines, self._owner.request_id)
             self._exchange.respond(error.status, headers, error.body)
             self._owner.failed(kind, Sent.REQUEST, Said(blames_request=blames_request(error.status)))

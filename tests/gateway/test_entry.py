@@ -11,6 +11,7 @@ from millgate.core.events import EngineDown
 from millgate.core.settings import LaneSettings
 from millgate.runtime.callers import CallerSettings, TenantRule
 from millgate.runtime.guesses import MOST_FAILURES
+from millgate.servers.http import DoorSettings
 from millgate.servers.http1 import ServerLimits
 
 KEY, OTHER, UPSTREAM = "hgk_planted-client-key", "hgk_other-client-key", "sk-planted-engine-key"
@@ -327,10 +328,44 @@ def test_a_load_tool_finds_the_gate_healthy_without_a_key_while_an_engine_is_up(
         async with gating(callers=GUARDED, core=CORE) as stand:
             healthy = await stand.ask(b"", b"/health", b"GET")
             assert (healthy.status, healthy.body) == (200, b"")
+            client = await stand.client()
+            client.ask(b"", b"/health", b"HEAD")
+            looked = await client.answer()
+            assert (looked.status, looked.body) == (200, b"")
             name = stand.snapshot.engines[0].name
             stand.gateway.driver.post(EngineDown(name))
             assert (await stand.ask(b"", b"/health", b"GET")).status == 503
             assert (stand.engine.asked, arrived(stand)) == ([], {})
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("path", "page", "kind"),
+    [
+        (b"/version", b'{"version":"0.32.0"}', "application/json"),
+        (b"/metrics", b"vllm:num_requests_running 1.0\n", "text/plain"),
+        (b"/ping", b"", "text/plain"),
+    ],
+)
+def test_an_engines_page_about_itself_is_shown_where_the_operator_says_so(
+    path: bytes, page: bytes, kind: str
+) -> None:
+    async def show(asked: Asked) -> None:
+        asked.reply(page, kind=kind)
+
+    async def body() -> None:
+        opened = DoorSettings(pages=frozenset((path,)))
+        async with gating(show, callers=GUARDED, core=CORE, door=opened) as stand:
+            stand.engine.metrics = page  # which it serves beside its script
+            assert (await stand.ask(b"", path, b"GET")).status == 401
+            got = await stand.ask(b"", path, b"GET", authorization=f"Bearer {KEY}")
+            assert (got.status, got.body) == (200, page)
+            assert (await stand.ask(b"{}", path, authorization=f"Bearer {KEY}")).status == 405
+            assert arrived(stand) == {}
+        async with gating(show, callers=GUARDED, core=CORE) as stand:
+            assert (await stand.ask(b"", path, b"GET", authorization=f"Bearer {KEY}")).status == 404
+            assert not stand.engine.asked
 
     run(body())
 

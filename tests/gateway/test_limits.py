@@ -49,6 +49,13 @@ def test_every_limit_of_the_configuration_reaches_its_place() -> None:
         assert found == value, name
 
 
+def test_pages_that_the_configuration_opens_reach_the_door() -> None:
+    flags = [from_assignment("engines.0.url=http://127.0.0.1:1")]
+    assert gateway_settings(load_config(None, {}, flags)).door.pages == frozenset()
+    flags.append(from_assignment("listen.pass_through=[/ping, /metrics]"))
+    assert gateway_settings(load_config(None, {}, flags)).door.pages == {b"/ping", b"/metrics"}
+
+
 def test_an_engine_that_does_not_begin_in_time_is_given_up() -> None:
     async def silent(asked: Asked) -> None:
         await asked.hung_up(60)

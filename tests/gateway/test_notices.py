@@ -55,6 +55,13 @@ def test_the_kinds_that_are_remembered_are_bounded() -> None:
     assert len(log.lines) == MOST_KINDS + 2, "forgotten for the newest"
 
 
+def test_a_gate_that_is_too_slow_itself_says_so_once_a_minute() -> None:
+    log = Written()
+    for _ in range(3):
+        log.notices.shed()
+    assert log.lines == [("requests refused", {"reason": "overloaded_gate", "count": 1})]
+
+
 def test_answers_that_time_out_are_a_line_a_minute_of_each_engine() -> None:
     log = Written()
     for _ in range(3):

@@ -133,6 +133,7 @@ def gateway_settings(loaded: Loaded) -> GatewaySettings:
             ticket_key=loaded.ticket_key,
             clips=any(lane.clip is not None for lane in config.lanes),
             models=_only_models(config),
+            pages=frozenset(path.encode() for path in config.listen.pass_through),
         ),
         server=_server_limits(limits),
         upstream=UpstreamSettings(connect_s=limits.upstream_connect, chunk_idle_s=limits.upstream_idle),

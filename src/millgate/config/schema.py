@@ -55,6 +55,13 @@ class ListenConfig(Section):
         description="Networks (CIDR, IPv4 and IPv6) of proxies whose `x-millgate-tenant` and `x-millgate-lane` are "
         "believed; from anybody else they are dropped and counted.",
     )
+    pass_through: tuple[Literal["/ping", "/version", "/metrics"], ...] = Field(
+        default=(),
+        max_length=3,
+        description="Pages of an engine about itself that clients may see, by GET and with a key where there are "
+        "`tenants`: `/ping`, `/version`, `/metrics`. Of several engines one that is up answers. `/metrics` shows every "
+        "client the load of all and the names of the models. Default: none; the gate's own metrics are at the admin door.",
+    )
 
 
 class AdminConfig(Section):

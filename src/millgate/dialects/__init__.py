@@ -6,6 +6,7 @@ from millgate.dialects.anthropic import ANTHROPIC
 from millgate.dialects.audio import AUDIO
 from millgate.dialects.contract import Dialect
 from millgate.dialects.openai import OPENAI
+from millgate.dialects.pages import PAGE_PATHS, PAGES
 from millgate.dialects.pooling import POOLING
 from millgate.dialects.responses import RESPONSES
 
@@ -34,6 +35,8 @@ def dialect_of(path: bytes, *, names_anthropic: bool) -> Dialect:
     known = BY_PATH.get(path)
     if known is not None:
         return known
+    if path in PAGE_PATHS:
+        return PAGES
     if path.startswith(_RESPONSES_PATH):
         return RESPONSES
     return ANTHROPIC if names_anthropic or path.startswith(_ANTHROPIC_PATHS) else OPENAI

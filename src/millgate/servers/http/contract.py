@@ -24,7 +24,8 @@ class DoorSettings:
     is later than `loop_lag_s` new requests are refused. `keep_alive_s` names paths whose streaming clients get a sign
     of life every so many seconds before the first token; it settles their status (see `keep_alive`). `ticket_key` signs
     tickets; None makes one at the start. With `clips` the core is told which answers may be cut short. `models` are the
-    only ones that any engine answers for; None passes every name on.
+    only ones that any engine answers for; None passes every name on. `pages` are paths of an engine's pages about itself
+    that clients may see.
     """
 
     light_at_once: int = 16
@@ -35,6 +36,7 @@ class DoorSettings:
     ticket_key: bytes | None = field(default=None, repr=False)
     clips: bool = False
     models: frozenset[str] | None = None
+    pages: frozenset[bytes] = frozenset()
 
 
 class EngineRoute(NamedTuple):

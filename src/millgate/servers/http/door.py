@@ -86,7 +86,7 @@ class HttpDoor:
             return self.shedding.refuse(head, self.lag.lag_s)
         if kept_reading(head, self.entry.callers) is not None:
             return None
-        allowed = methods(head.path)
+        allowed = methods(head.path, self.settings.pages)
         if head.method in allowed:
             if head.path == HEALTH:
                 return None

@@ -1,4 +1,4 @@
-"""Which paths are served, by which methods: a closed list, never a pass-through (design section 6)."""
+"""Which paths are served, by which methods: a closed list (design section 6), and pages that an operator has opened."""
 
 import re
 from typing import Final
@@ -6,6 +6,7 @@ from typing import Final
 from millgate.dialects import BY_PATH
 
 _GET: Final = (b"GET",)
+_GET_OR_HEAD: Final = (b"GET", b"HEAD")
 _POST: Final = (b"POST",)
 _GET_OR_DELETE: Final = (b"GET", b"DELETE")
 HEALTH: Final = b"/health"
@@ -19,11 +20,13 @@ _KEPT: Final = re.compile(rb"/v1/responses/([A-Za-z0-9_-]{1,128})(/cancel|/input
 _STREAM: Final = re.compile(rb"[?&]stream=(?:true|True|1)(?:&|\Z)")
 
 
-def methods(path: bytes) -> tuple[bytes, ...]:
-    """Return the methods that this path takes, none for a path that is not served."""
+def methods(path: bytes, pages: frozenset[bytes] = frozenset()) -> tuple[bytes, ...]:
+    """Return the methods that this path takes, none for a path that is not served; `pages` are served beside the list."""
     if path in BY_PATH:
         return _POST
-    if path in (HEALTH, _MODELS) or _ONE_MODEL.match(path):
+    if path == HEALTH:
+        return _GET_OR_HEAD
+    if path == _MODELS or path in pages or _ONE_MODEL.match(path):
         return _GET
     kept = _KEPT.match(path)
     if kept is None:

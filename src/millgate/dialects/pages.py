@@ -1,0 +1,21 @@
+"""Pages of an engine about itself, which an operator may let clients see: whatever they hold is passed on."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Final
+
+from millgate.dialects.contract import Reader
+from millgate.dialects.openai import OpenAI
+
+PAGE_PATHS: Final = (b"/ping", b"/version", b"/metrics")
+
+
+class Pages(OpenAI):
+    """Pages of any kind, asked for with GET; the singleton `PAGES` is the dialect."""
+
+    name: ClassVar[str] = "pages"
+    readers: ClassVar[Mapping[bytes, Reader]] = {}
+    light: ClassVar[frozenset[bytes]] = frozenset()
+    answer_kinds: ClassVar[tuple[bytes, ...]] = (b"",)
+
+
+PAGES = Pages()

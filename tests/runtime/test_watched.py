@@ -22,13 +22,13 @@ ENDING = answers.chunks(answers.event(finish="stop"), answers.DONE) + answers.LA
 
 
 @contextlib.asynccontextmanager
-async def gate_before(upstream: FakeUpstream) -> AsyncIterator[Gateway]:
-    """Serve with a minute of patience for a silent stream, and a third of a second once nobody listens there."""
+async def gate_before(upstream: FakeUpstream, idle_s: float = 60.0) -> AsyncIterator[Gateway]:
+    """Serve with a minute of patience for silence, or as told, and a third of a second once nobody listens there."""
     core = Settings((LaneSettings("interactive"),), (EngineSettings("a", 4),))
     settings = GatewaySettings(
         engines=(EngineAddress("a", "127.0.0.1", upstream.port),),
         port=0,
-        upstream=UpstreamSettings(chunk_idle_s=60.0, deserted_idle_s=0.3),
+        upstream=UpstreamSettings(chunk_idle_s=idle_s, deserted_idle_s=0.3),
     )
     gateway = Gateway(build_governor(core, time.monotonic()), settings)
     await gateway.start()
@@ -95,6 +95,47 @@ def test_a_stream_that_goes_on_speaking_is_heard_to_its_end() -> None:
             assert got.endswith(answers.LAST_CHUNK)
             assert b"[DONE]" in got
             assert b'"error"' not in got
+
+    run(body())
+
+
+async def answered_whole(gateway: Gateway) -> bytes:
+    """Ask for a whole answer and return all that came."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    try:
+        writer.write(request(chat()))
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+        return head + await reader.readexactly(length)
+    finally:
+        writer.close()
+
+
+def test_a_whole_answer_of_an_engine_that_hangs_is_given_up_long_before_it_could_be_there() -> None:
+    """The longest that may come would take many minutes; nothing answers at its health page any more."""
+
+    async def body() -> None:
+        async with FakeUpstream(Line.stall) as upstream, gate_before(upstream, idle_s=0.3) as gateway:
+            asking = asyncio.ensure_future(answered_whole(gateway))
+            await until(lambda: upstream.answering == 1)
+            upstream.desert()
+            got = await asking
+            assert got.startswith(b"HTTP/1.1 504")
+            await until(lambda: not gateway.driver.snapshot().engines[0].running)
+
+    run(body())
+
+
+def test_a_whole_answer_is_waited_for_in_silence_while_the_health_page_answers() -> None:
+    async def take_long(line: Line) -> None:
+        await asyncio.sleep(1.5)
+        await line.send(answers.whole(answers.completion("late")))
+
+    async def body() -> None:
+        async with FakeUpstream(take_long) as upstream, gate_before(upstream, idle_s=0.3) as gateway:
+            got = await answered_whole(gateway)
+            assert got.startswith(b"HTTP/1.1 200")
+            assert b"late" in got
 
     run(body())
 

@@ -248,8 +248,19 @@ class LimitsConfig(Section):
         description="Longest time from admission to an engine's first event, or whole answer where it does not stream. "
         "Default: by the request's deadline and the engine's learned speed alone.",
     )
+    longest_answer: Count = Field(
+        default=32_768,
+        ge=1,
+        le=10_000_000,
+        description="Tokens of the longest whole answer (not streamed) to a request without `max_tokens`, within the "
+        "engine's KV tokens. An answer is given up after four times what so many, or the client's own `max_tokens`, take "
+        "at the engine's pace (twenty times while ten answers have not taught it) plus its deadline, a minute at least.",
+    )
     upstream_idle: Duration = Field(
-        default=60.0, gt=0, le=HOUR_S, description="How long a started answer of an engine may stay silent."
+        default=60.0,
+        gt=0,
+        le=HOUR_S,
+        description="How long a started answer of an engine may stay silent, or one that has not begun once nothing answers at the engine's health page.",
     )
     loop_lag: Duration = Field(
         default=0.1,

@@ -112,7 +112,8 @@ class EngineSettings:
     """One engine and the hard cap in front of it; None turns a meter off.
 
     `max_inflight` counts streams, `kv_tokens` reserved prompt and output tokens, `prefill_tokens` prompt tokens
-    not yet prefilled. `models` empty means that it serves whatever it is asked for.
+    not yet prefilled. `models` empty means that it serves whatever it is asked for. A whole answer whose client names no
+    bound is taken to have at most `longest_answer` tokens.
     """
 
     name: str
@@ -120,6 +121,7 @@ class EngineSettings:
     kv_tokens: int | None = None
     prefill_tokens: int | None = None
     models: tuple[str, ...] = ()
+    longest_answer: int = 32_768
     ignores_hangups: IgnoresHangups = IgnoresHangups.AUTO
     account: AccountSettings | None = None
     limit: LimitSettings = LimitSettings()

@@ -37,7 +37,7 @@ class HealthCheck:
         self.health = EngineHealth(settings, clock.now())
         self.heard = 0
         self.anxious = False
-        self.deserted = False
+        self.deserted = self.unreachable = False
         self._now = clock.now
         self._pages = pages
         self._driver = driver
@@ -130,11 +130,13 @@ class HealthCheck:
             self._call = self._pages.request(b"GET", settings.target, (), b"", page, head_by=by)
             self._call.expire_at(by)
 
-    def looked(self, complaint: str | None, *, refused: bool = False) -> None:
-        """The health page has answered, or not; `refused` if there was not even a connection."""
+    def looked(self, complaint: str | None, *, silent: bool = False, refused: bool = False) -> None:
+        """The health page has answered, or not (`silent`); `refused` if there was not even a connection."""
         if self._running:
             self.health.looked(complaint, self._now(), alone=self._alone())
-            self.deserted = refused and self.health.stance is Stance.DOWN
+            is_down = self.health.stance is Stance.DOWN
+            self.deserted = refused and is_down
+            self.unreachable = silent and is_down
             self._tell()
 
     def page_over(self) -> None:
@@ -186,7 +188,9 @@ class _Page:
         busy = kind is FailureKind.TIMEOUT and self._check.heard > self._heard_before
         if not self._headed and not busy:
             refused = kind is FailureKind.CONNECT
-            self._check.looked(f"its health page does not answer: {kind.value}", refused=refused)
+            self._check.looked(f"its health page does not answer: {kind.value}", silent=True, refused=refused)
+        elif busy:
+            self._check.unreachable = False
 
     def on_raised(self) -> None:
         """Let the next look begin."""

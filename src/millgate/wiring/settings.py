@@ -61,7 +61,8 @@ def build_settings(
     engines, reasons = [], []
     tpot_slo_s = min([lane.tpot_slo for lane in config.lanes if lane.tpot_slo is not None], default=None)
     for index, engine in enumerate(config.engines):
-        settings, why = _engine(engine, facts.get(engine.name, EngineFacts()), places, index, tpot_slo_s)
+        told = facts.get(engine.name, EngineFacts())
+        settings, why = _engine(engine, told, places, index, tpot_slo_s, config.limits.longest_answer)
         engines.append(settings)
         reasons += why
     for index, lane in enumerate(config.lanes):
@@ -100,6 +101,7 @@ def _engine(
     places: Mapping[SettingPath, Place],
     index: int,
     tpot_slo_s: float | None,
+    longest_answer: int,
 ) -> tuple[EngineSettings, list[Choice]]:
     max_inflight, why_inflight = choose_max_inflight(
         engine, facts, origin(places, "engines", index, "max_inflight")
@@ -114,6 +116,7 @@ def _engine(
         kv_tokens=kv_tokens,
         prefill_tokens=prefill_tokens,
         models=engine.models,
+        longest_answer=longest_answer,
         ignores_hangups=IgnoresHangups(engine.ignores_hangups),
         account=account_settings(engine.account),
         limit=_limit(engine, tpot_slo_s),

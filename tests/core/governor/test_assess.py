@@ -51,13 +51,14 @@ def test_several_answers_reserve_several_times() -> None:
     assert admit.legs[0].kv_tokens == 100 + 3 * 100
 
 
-def test_a_whole_answer_is_given_the_time_of_its_tokens_or_the_clients_if_that_is_less() -> None:
+def test_a_whole_answer_is_given_the_time_of_its_bound_or_the_clients_if_that_is_less() -> None:
+    """The pace is only believed: twenty times what all of `max_tokens` would take."""
     plain = _ask(_gate(), 1, stream=False)
     hurried = _ask(_gate(), 1, stream=False, time_allowed_s=30.0)
 
     assert isinstance(plain, Admit)
     assert isinstance(hurried, Admit)
-    assert plain.first_event_by == pytest.approx(60.1 + 2 * 100 * 0.019)
+    assert plain.first_event_by == pytest.approx(60.1 + 20 * (0.1 + 100 * 0.019))
     assert hurried.first_event_by == pytest.approx(30.0)
 
 

@@ -34,8 +34,12 @@ _SATURATED: Final = Reason.SATURATED
 _FROM_FIRST: Final = DeadlineFrom.FIRST_ATTEMPT
 # SDKs try twice more by themselves: this is the last of them.
 LAST_RETRY: Final = 2
-# A whole answer may take this many times its expected decoding before its engine is given up (design section 6).
-_ANSWER_PATIENCE: Final = 2.0
+# A whole answer may take this many times what the longest that may come takes at the learned pace, before it is given
+# up; before the pace has been learned, so many times what is believed: a CPU is twenty times as slow as a GPU.
+_ANSWER_PATIENCE: Final = 4.0
+_STRANGERS_PATIENCE: Final = 20.0
+# It shows nothing until it is whole, and is never given up sooner: for as long a stream may be silent, too.
+_LEAST_PATIENCE_S: Final = 60.0
 # Everybody who is admitted passes here, and the constructor of a named tuple is an interpreted function that takes twice as
 # long.
 _new: Final = tuple.__new__
@@ -414,13 +418,28 @@ def _is_due(entry: Entry | None, now: float) -> bool:
     return entry is not None and entry.is_due(now)
 
 
+def _longest_s(draft: Attempt, engine: Engine, ttft_s: float) -> float:
+    """Return how long the longest answer that may come can take while its engine lives.
+
+    That is as long as its client lets it be, or where the client does not say as the engine's memory and settings do:
+    what is foreseen or reserved bounds no answer.
+    """
+    tokens = draft.arrival.max_tokens
+    if tokens is None:
+        tokens = engine.settings.longest_answer
+        if engine.gate.kv_limit is not None:
+            tokens = min(tokens, engine.gate.kv_limit)
+    service = engine.service
+    patience = _ANSWER_PATIENCE if service.answers >= _TRUSTED_ANSWERS else _STRANGERS_PATIENCE
+    return patience * (ttft_s + tokens * service.tpot_s(engine.limit))
+
+
 def admission(draft: Attempt, engine: Engine, ttft_s: float, now: float) -> Admit:
     """Return the decision to run this attempt on this engine now, with this predicted time to first token."""
     kv_tokens, prefill_tokens = engine.gate.clip(draft.kv_tokens, draft.prompt_tokens)
     first_event_by = draft.deadline + ttft_s
     if not draft.arrival.stream:
-        output_tokens = draft.kv_tokens - draft.prompt_tokens
-        first_event_by += _ANSWER_PATIENCE * output_tokens * engine.service.tpot_s(engine.limit)
+        first_event_by = max(first_event_by, now + _LEAST_PATIENCE_S) + _longest_s(draft, engine, ttft_s)
         if draft.arrival.time_allowed_s is not None:
             first_event_by = min(first_event_by, draft.arrived_at + draft.arrival.time_allowed_s)
     leg = _new(

@@ -75,6 +75,7 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
         _learn_reading(knowledge, attempt, now)
     elif measured > 0:
         knowledge.answers += 1
+        engine.service.answers += 1
         _learn_length(knowledge, attempt, output_tokens)
         answered(attempt, engine, max(0, prompt_tokens - cached_tokens), output_tokens, now)
         _learn_tpot(attempt, engine, output_tokens, now)
@@ -96,6 +97,7 @@ def _learn_reading(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
     """Nothing was to be written: the answer is the first token, and the whole of its time was reading."""
     assert attempt.engine is not None
     knowledge.answers += 1
+    attempt.engine.service.answers += 1
     if attempt.state is State.PREFILL:
         first_token(knowledge, attempt, now)
     attempt.engine.openings.answered(knowledge.running())

@@ -18,15 +18,16 @@ _MEMORY_ANSWERS: Final = 200.0
 
 
 class ServiceTime:
-    """The learned speed of one engine; times are seconds."""
+    """The learned speed of one engine, from so many `answers`; times are seconds."""
 
-    __slots__ = ("_decode_s", "_own_s", "_read_tokens", "_tpot", "_ttft")
+    __slots__ = ("_decode_s", "_own_s", "_read_tokens", "_tpot", "_ttft", "answers")
 
     def __init__(self, prior: ServicePrior) -> None:
         self._ttft = LearnedLine(prior.ttft_base_s, prior.ttft_per_token_s, typical_x=_TYPICAL_PROMPT_TOKENS)
         self._tpot = LearnedLine(prior.tpot_base_s, prior.tpot_per_stream_s, typical_x=_TYPICAL_STREAMS)
         self._decode_s = self._own_s = 0.0
         self._read_tokens = 0
+        self.answers = 0
 
     def ttft_s(self, prompt_tokens: float) -> float:
         """Return the predicted time to first token for so many uncached prompt tokens, own and ahead."""

@@ -58,6 +58,9 @@ class Ear(Protocol):
     deserted: bool
     """Whether the engine takes no new connections: what is silent then is not waited for long."""
 
+    unreachable: bool
+    """Whether nothing answers there: an answer that has not begun is not waited for until its own time is over."""
+
     def trial(self, receiver: Receiver) -> Receiver:
         """Return who is to receive an answer that is asked for in anxious times."""
 

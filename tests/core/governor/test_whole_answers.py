@@ -1,0 +1,62 @@
+"""How long a whole answer is waited for: as long as the longest that may come can take, while its engine lives."""
+
+import pytest
+
+from core.world import governor
+from millgate.core.decisions import Admit
+from millgate.core.events import Arrived, Finished, Released
+from millgate.core.governor import Governor
+from millgate.core.settings import EngineSettings, LaneSettings
+
+LANE = LaneSettings("interactive", ttft_slo_s=10.0, deadline_s=10.0)
+PACE_S = 29.0 / 2032
+"""A small model on a CPU: 2,032 tokens in 29 s."""
+
+
+def ask(gate: Governor, number: int, at: float, max_tokens: int | None = None) -> Admit:
+    """Ask for a whole answer of an idle engine."""
+    asked = Arrived(number, prompt_bytes=400, max_tokens=max_tokens, stream=False)
+    (admit,) = gate.handle(asked, at)
+    assert isinstance(admit, Admit)
+    return admit
+
+
+@pytest.mark.parametrize("before_tokens", [0, 10, 2000])
+@pytest.mark.parametrize("pace_s", [PACE_S, 0.2])
+@pytest.mark.parametrize("kv_tokens", [None, 8_192])
+def test_no_whole_answer_without_max_tokens_is_given_up_while_its_engine_keeps_its_pace(
+    before_tokens: int, pace_s: float, kv_tokens: int | None
+) -> None:
+    """Of 1 to 2,000 tokens; whatever was learned of lengths from a hundred others bounds none of them."""
+    gate = governor(LANE, engines=(EngineSettings("engine", 4, kv_tokens),))
+    now = 0.0
+    lengths = [before_tokens] * (100 if before_tokens else 0) + [1, 10, 100, 500, 1000, 2000]
+    for number, tokens in enumerate(lengths):
+        admit = ask(gate, number, now)
+        ends_at = now + 0.1 + tokens * pace_s
+        assert ends_at < admit.first_event_by
+        gate.handle(Finished(number, 100, tokens), ends_at)
+        gate.handle(Released(number), ends_at)
+        now = ends_at + 1.0
+
+
+def test_an_answer_is_given_all_that_its_client_has_asked_for() -> None:
+    gate = governor(LANE, engines=(EngineSettings("engine", 4),))
+    for number in range(50):
+        ask(gate, number, number)
+        gate.handle(Finished(number, 100, 10), number + 0.1 + 10 * PACE_S)
+        gate.handle(Released(number), number + 0.1 + 10 * PACE_S)
+    admit = ask(gate, 99, 60.0, max_tokens=20_000)
+    assert admit.first_event_by > 60.0 + 20_000 * PACE_S
+
+
+def test_without_a_bound_of_its_client_the_settings_or_the_memory_bound_it() -> None:
+    short, long, small = (
+        ask(governor(LANE, engines=(settings,)), 1, 0.0).first_event_by
+        for settings in (
+            EngineSettings("engine", 4, longest_answer=100),
+            EngineSettings("engine", 4, longest_answer=10_000),
+            EngineSettings("engine", 4, kv_tokens=1_000, longest_answer=10_000),
+        )
+    )
+    assert short < small < long

@@ -64,9 +64,16 @@ class Model:
         self.attempts[arrival.attempt] = known = Known(
             arrival, explained.lane, explained.first_seen, explained.deadline, now
         )
-        promises = self.promises.get(_who(known), [])
+        promises = self._promises_to(known, begins_anew=explained.recognised and explained.first_seen == now)
         is_last_chance = (arrival.retry_count or 0) >= 2
         known.due = explained.recognised and (is_last_chance or any(each.is_due(now) for each in promises))
+
+    def _promises_to(self, known: Known, *, begins_anew: bool) -> list[Promise]:
+        """Return what it may have been promised; one that was asked back after its deadline comes with a new age."""
+        if not begins_anew:
+            return self.promises.get(_who(known), [])
+        tenant, body, _ = _who(known)
+        return [each for who, made in self.promises.items() if who[:2] == (tenant, body) for each in made]
 
     def takes(self, event: Event, decisions: tuple[Decision, ...]) -> None:
         """Take the decisions in their order; a decision that is not possible fails here."""

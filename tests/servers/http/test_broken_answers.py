@@ -9,6 +9,7 @@ import pytest
 from gateway.harness import DONE, ROLE, Answer, Asked, Script, Stand, answer, chat, event, run, standing
 from millgate.core.settings import LaneSettings
 from millgate.core.words import FailureKind
+from millgate.servers.http.contract import DoorSettings
 
 
 def last_event(got: Answer) -> dict[str, object]:
@@ -21,12 +22,18 @@ def failed_once(stand: Stand, kind: FailureKind) -> bool:
     return stand.outcomes() == {"engine_failed": 1} and dict(stand.lane.failures)[kind] == 1
 
 
-def ask_once(script: Script, sent: bytes, kind: FailureKind, lane: LaneSettings | None = None) -> Answer:
+def ask_once(
+    script: Script,
+    sent: bytes,
+    kind: FailureKind,
+    lane: LaneSettings | None = None,
+    door: DoorSettings | None = None,
+) -> Answer:
     """Ask once, check the one outcome, and return what the client got."""
     answers: list[Answer] = []
 
     async def body() -> None:
-        async with standing(script, lane=lane) as stand:
+        async with standing(script, lane=lane, door=door) as stand:
             answers.append(await stand.ask(sent))
             await stand.settle()
             assert failed_once(stand, kind), (stand.outcomes(), stand.lane.failures)
@@ -143,7 +150,9 @@ def test_an_engine_that_says_nothing_in_time_is_a_timeout_and_hung_up_on(stream:
         await asked.hung_up(10)
 
     impatient = LaneSettings("interactive", ttft_slo_s=0.3, deadline_s=0.3)
-    got = ask_once(script, chat(stream=stream, max_tokens=1), FailureKind.TIMEOUT, impatient)
+    # A whole answer is waited for as long as its engine lives, unless the operator bounds it.
+    door = DoorSettings(first_event_s=None if stream else 0.5)
+    got = ask_once(script, chat(stream=stream, max_tokens=1), FailureKind.TIMEOUT, impatient, door)
     assert (got.status, got.error["code"]) == (504, "upstream_timeout")
     assert got.headers["x-should-retry"] == "false"
 

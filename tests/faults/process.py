@@ -228,7 +228,7 @@ def _idle(state: dict[str, Any]) -> bool:
 def _outcomes(state: dict[str, Any]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for lane in state["lanes"]:
-        for outcome in ("good", "late"):
+        for outcome in ("good", "late", "bad_request"):
             counts[outcome] += lane["outcomes"].get(outcome, 0)
         for name, field in (("yielded", "yields"), ("client_gone", "gone"), ("engine_failed", "failures")):
             for cause, count in lane[field].items():

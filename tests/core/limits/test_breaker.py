@@ -119,6 +119,6 @@ def test_the_engines_own_hint_lengthens_the_pause_within_its_bound(hint_s: float
 
 
 def test_only_what_blames_the_engine_counts() -> None:
-    blameless = {FailureKind.ERROR_EVENT, FailureKind.ABORT}
+    blameless = {FailureKind.ERROR_EVENT, FailureKind.ABORT, FailureKind.NO_CREDIT}
 
     assert {kind for kind in FailureKind if not counts_against(kind)} == blameless

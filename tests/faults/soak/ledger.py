@@ -76,10 +76,10 @@ def sight(saw: Seen | None) -> str:
 
 
 _FITTING = {
-    "left": {"good", "late", "yielded", "client_gone", "engine_failed"},
+    "left": {"good", "late", "yielded", "client_gone", "engine_failed", "bad_request"},
     "no answer": {"client_gone"},
     "refused": {"yielded"},
-    "failed": {"engine_failed"},
+    "failed": {"engine_failed", "bad_request"},
     "whole": {"good", "late"},
     "broken off": {"engine_failed", "client_gone"},
 }

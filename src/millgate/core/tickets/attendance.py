@@ -10,13 +10,12 @@ from enum import IntEnum
 from typing import Final
 
 # What is believed of a kind before any appointment has come true, and how many outcomes that belief weighs.
-_PRIOR: Final = (1.0, 1.0, 0.5)
+_PRIOR: Final[list[float]] = [1.0, 1.0, 0.5]
 _PRIOR_WEIGHT: Final = 1.5
 # An outcome is forgotten by a fiftieth with each later one: a crowd that stays away is believed gone after some twenty.
 _KEEP: Final = 1.0 - 1.0 / 50.0
 # Tenants that are known apart, in each kind; of the others their kind is believed.
 _MOST_TENANTS: Final = 1_000
-_UNKNOWN: Final = (0.0, 0.0)
 
 
 class Kind(IntEnum):
@@ -37,7 +36,7 @@ class Attendance:
 
     def __init__(self) -> None:
         # Weights of what was attended, and of all that came true or lapsed.
-        self._kinds: list[tuple[float, float]] = [_UNKNOWN] * len(_PRIOR)
+        self._kinds: list[tuple[float, float]] = [(0.0, 0.0) for _ in _PRIOR]
         self._tenants: list[dict[str, tuple[float, float]]] = [{} for _ in _PRIOR]
         self._open = [0] * len(_PRIOR)
 
@@ -70,13 +69,13 @@ class Attendance:
     def likelihood(self, tenant: str, kind: int) -> float:
         """Return how many times as likely as others of its kind a client of this tenant returns when told."""
         of_kind = _share(self._kinds[kind], _PRIOR[kind])
-        return _share(self._tenants[kind].get(tenant, _UNKNOWN), of_kind) / of_kind
+        return _share(self._tenants[kind].get(tenant, (0.0, 0.0)), of_kind) / of_kind
 
     def learn(self, tenant: str, kind: int, *, attended: bool) -> None:
         """Learn what became of one appointment."""
         self._kinds[kind] = _with(self._kinds[kind], attended=attended)
         tenants = self._tenants[kind]
-        known = tenants.pop(tenant, _UNKNOWN)
+        known = tenants.pop(tenant, (0.0, 0.0))
         if len(tenants) >= _MOST_TENANTS:
             del tenants[next(iter(tenants))]
         tenants[tenant] = _with(known, attended=attended)

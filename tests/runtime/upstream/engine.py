@@ -143,6 +143,7 @@ class Stand:
 
     pool: UpstreamPool
     port: int
+    server: asyncio.Server
     asked: list[Asked] = field(default_factory=list)
 
     def send(self, receiver: Receiver, body: bytes = b"{}", **more: Any) -> Call:
@@ -181,7 +182,7 @@ async def engine(script: Script, **settings: Any) -> AsyncIterator[Stand]:
     port = server.sockets[0].getsockname()[1]
     pool = UpstreamPool("127.0.0.1", port, settings=replace(UpstreamSettings(), **settings))
     try:
-        yield Stand(pool, port, asked)
+        yield Stand(pool, port, server, asked)
     finally:
         pool.close()
         await until(lambda: pool.open == 0)

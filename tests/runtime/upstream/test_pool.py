@@ -234,6 +234,23 @@ def test_a_call_is_repeated_only_once() -> None:
     run(body())
 
 
+def test_what_a_dead_connection_took_stays_sent_though_no_fresh_one_is_to_be_had() -> None:
+    """The engine may have read it: another engine that got it too would compute it twice."""
+
+    async def body() -> None:
+        async def die_for_good(asked: Asked) -> None:
+            stand.server.close()
+            asked.reset()
+
+        async with engine(dying(die_for_good)) as stand:
+            await stand.ask()
+            got = await stand.ask()
+            assert got.failure == (FailureKind.BROKEN, Sent.REQUEST)
+            assert len(stand.asked) == 1
+
+    run(body())
+
+
 def test_a_call_is_not_repeated_after_the_first_byte_of_an_answer() -> None:
     async def body() -> None:
         async def half(asked: Asked) -> None:

@@ -164,12 +164,14 @@ class UpstreamCall:
                 ear.complained(status)
 
     def take_retry(self) -> bool:
-        """Return True once if this call may be sent again on a fresh connection."""
+        """Return True once if this call may be sent again on a fresh connection.
+
+        What was sent stays sent: the engine may have read it before the old connection ended.
+        """
         if not self._may_retry or self._done:
             return False
         self._may_retry = False
         self.connection = None
-        self.sent = Sent.NONE
         return True
 
     def end(self, *, delimited: bool) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final, cast
 
-from millgate.core.words import FailureKind
+from millgate.core.words import FailureKind, Sent
 from millgate.runtime.upstream.call import UpstreamCall
 from millgate.runtime.upstream.connecting import Connecting
 from millgate.runtime.upstream.connection import UpstreamConnection
@@ -179,7 +179,9 @@ class UpstreamPool:
             self._fail_to_connect(connecting.call, reason)
 
     def _fail_to_connect(self, call: UpstreamCall, reason: str) -> None:
-        call.fail(FailureKind.CONNECT, f"cannot connect to {self._host}:{self._port}: {reason}")
+        """End it as never sent, or as broken where a connection that is lost by now had taken it."""
+        kind = FailureKind.CONNECT if call.sent is Sent.NONE else FailureKind.BROKEN
+        call.fail(kind, f"cannot connect to {self._host}:{self._port}: {reason}")
 
     def abandon(self, call: UpstreamCall) -> None:
         """Stop connecting for a call that has ended."""

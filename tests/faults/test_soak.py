@@ -52,7 +52,10 @@ def test_a_scene_of_the_soak_leaves_exact_accounts_and_everything_at_rest(tmp_pa
     """Permits, queue, appointments, budget and descriptors are back to zero; dead engines were known as dead."""
     report = asyncio.run(Soak(tmp_path, 1, SCENES[name]).run(SCENE_SECONDS))
     assert not report.findings, as_table(report)
-    assert report.sent - report.unsure <= report.written == sum(report.outcomes.values()) <= report.sent
+    assert report.written == sum(report.outcomes.values())
+    # A gate without room for a connection may cut it before it has read a request.
+    most_unread = report.unsure if SCENES[name].idle_clients else 0
+    assert report.sent - most_unread <= report.written <= report.sent
     assert report.outcomes["good"]
 
 

@@ -172,7 +172,7 @@ def test_what_is_kept_of_an_arrival_is_everything_but_its_body() -> None:
             Yield(1, Reason.TOO_LATE, 14.2, retry=True, value=12.1, bound=9.8),
             (
                 "refused too_late: its first token would come within 12.1 s (nine times in ten), which is later than its "
-                "deadline in 9.8 s; told to come back in 14.2 s, when its place in the line of those who come back is due"
+                "deadline in 9.8 s; told to come back in 14.2 s, when its appointment is due"
             ),
         ),
         (
@@ -183,7 +183,7 @@ def test_what_is_kept_of_an_arrival_is_everything_but_its_body() -> None:
             Yield(1, Reason.SATURATED, 0.04, retry=True, value=2.5, bound=1.0, of_wait=True),
             (
                 "refused saturated: a wait of 2.5 s, where it may be 1.0 s; "
-                "told to come back in 40 ms, when its place in the line of those who come back is due"
+                "told to come back in 40 ms, when its appointment is due"
             ),
         ),
         (Cancel(1, Reason.DRAINING, 1.0), "cancelled draining; told to come back in 1.0 s"),
@@ -237,7 +237,7 @@ def test_whoever_sees_beside_it_what_was_decided_reads_the_numbers_alone() -> No
     assert numbers(Hold(1, 7, 1.9), 10.0) == "at place 7, expected wait 1.9 s"
     assert numbers(Yield(1, Reason.QUEUE_FULL, 3.0, retry=True, value=64, bound=64), 10.0) == (
         "the lane holds 64, where 64 may wait (attempts, tokens or bytes); "
-        "told to come back in 3.0 s, when its place in the line of those who come back is due"
+        "told to come back in 3.0 s, when its appointment is due"
     )
     assert numbers(gone, 10.0) == "while it waited; after 3.0 s of waiting"
     assert numbers(good, 10.0) == (

@@ -164,7 +164,7 @@ def _hint(decision: Yield) -> str:
     line = (
         ""
         if decision.reason in _OUTSIDE_THE_LINE
-        else ", when its place in the line of those who come back is due"
+        else ", when its appointment is due"
     )
     return f"told to come back in {seconds(decision.retry_after_s)}{line}"
 

@@ -29,7 +29,7 @@ from bench import load, wire
 from bench.crowds import quantile
 from bench.load import BenchError
 from bench.processes import Process, Stage, choose_cores, cpu_s, free_port
-from millgate.dialects.line import Chunk, Manifest, Request, Verb, write_request
+from millgate.dialects.line import LineChunk, LineRequest, Manifest, Verb, write_request
 
 IDLE = 2_000
 ACTIVE = 200
@@ -141,9 +141,9 @@ def job_lines() -> bytes:
     payload = wire.chat_request(stream=False).numbered(0).partition(b"\r\n\r\n")[2]
     digest = hashlib.sha256(payload).hexdigest()
     manifest = Manifest("p", "application/json", "", "", len(payload), len(payload), 1, digest, False)
-    chunk = Chunk("p", 0, 0, digest, b64encode(payload).decode())
-    return write_request(Request(Verb.SHARE, "J", 1, 0, manifest, None, "")) + write_request(
-        Request(Verb.SHARE, "J", 2, 0, None, chunk, "")
+    chunk = LineChunk("p", 0, 0, digest, b64encode(payload).decode())
+    return write_request(LineRequest(Verb.SHARE, "J", 1, 0, manifest, None, "")) + write_request(
+        LineRequest(Verb.SHARE, "J", 2, 0, None, chunk, "")
     )
 
 

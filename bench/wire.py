@@ -8,7 +8,7 @@ MODEL = b"llama-3.1-8b"
 CHUNKS_PER_STREAM = 64
 """Events with content in one streamed answer, before the closing `[DONE]`: the length that the targets name."""
 
-HOLD_MODEL = b"hold"
+HOLD_MODEL = b"queue"
 """A request for this model is answered with one event and then nothing: it keeps a permit until it hangs up."""
 
 STAMPED_MODEL = b"stamped"

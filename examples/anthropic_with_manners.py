@@ -7,13 +7,13 @@ import os
 
 import anthropic
 
-from millgate.client import Limits, Manners, for_httpx2
+from millgate.client import HostSettings, Limits, for_httpx2
 
 
 def main() -> None:
     """Ask once, within the known limits of a first tier."""
     url = os.environ.get("MILLGATE_URL", "http://127.0.0.1:8080")
-    manners = Manners(limits=Limits(rpm=50, itpm=30_000, otpm=8_000))
+    manners = HostSettings(limits=Limits(rpm=50, itpm=30_000, otpm=8_000))
     with for_httpx2.client(manners) as http_client:
         client = anthropic.Anthropic(base_url=url, api_key="unused", http_client=http_client)
         answer = client.messages.create(

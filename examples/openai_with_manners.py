@@ -8,13 +8,13 @@ import os
 
 import openai
 
-from millgate.client import Limits, Manners, for_httpx2
+from millgate.client import HostSettings, Limits, for_httpx2
 
 
 async def main() -> None:
     """Ask twenty questions at once."""
     url = os.environ.get("MILLGATE_URL", "http://127.0.0.1:8080")
-    manners = Manners(max_inflight=100, limits=Limits(rpm=6_000))
+    manners = HostSettings(max_inflight=100, limits=Limits(rpm=6_000))
     async with for_httpx2.async_client(manners) as http_client:
         client = openai.AsyncOpenAI(base_url=url + "/v1", api_key="unused", http_client=http_client)
 

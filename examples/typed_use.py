@@ -7,8 +7,8 @@ import httpx
 import httpx2
 
 import millgate
-from millgate.client import Limits, Manners, for_httpx, for_httpx2
-from millgate.client.line import AsyncLineClient, LineClient, Sent
+from millgate.client import HostSettings, Limits, for_httpx, for_httpx2
+from millgate.client.line import AsyncLineClient, LineClient, SentJob
 
 gate = millgate.Gate(max_inflight=2)
 
@@ -40,12 +40,12 @@ async def use() -> None:
         assert_type(item, int)
     async with gate.slot(tokens=3) as slot:
         assert_type(slot.waited_s, float)
-    manners = Manners(limits=Limits(rpm=60))
+    manners = HostSettings(limits=Limits(rpm=60))
     assert_type(for_httpx.client(manners), httpx.Client)
     assert_type(for_httpx.async_client(), httpx.AsyncClient)
     assert_type(for_httpx2.client(), httpx2.Client)
     assert_type(for_httpx2.async_client(manners, timeout=3.0), httpx2.AsyncClient)
     with LineClient() as line:
-        assert_type(line.send(b"{}"), Sent)
+        assert_type(line.send(b"{}"), SentJob)
     async with AsyncLineClient("host:7777", token="t") as async_line:
-        assert_type(await async_line.send(b"{}"), Sent)
+        assert_type(await async_line.send(b"{}"), SentJob)

@@ -8,7 +8,7 @@ from typing import Final
 
 from millgate.core.events import Event
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
-from millgate.observe.eyes import Eyes, EyesSettings
+from millgate.observe.observers import Observers, ObserverSettings
 from millgate.observe.prometheus import Exposition
 from millgate.servers.admin.server import AdminServer
 from millgate.servers.admin.views import Readiness, Views
@@ -23,7 +23,7 @@ class Door:
     def __init__(self) -> None:
         settings = Settings((LaneSettings(LANE, max_queue=0),), (EngineSettings("gpu-0", 1),))
         self.core = build_governor(settings, 0.0)
-        self.eyes = Eyes(EyesSettings(), boot="b007", first_lane=LANE)
+        self.observers = Observers(ObserverSettings(), boot="b007", first_lane=LANE)
         self.now = 0.0
         self.url = ""
 
@@ -31,7 +31,7 @@ class Door:
         """Let this happen; nobody asks at the same time."""
         self.now = now
         for event in events:
-            self.eyes.witness.on_step(event, self.core.handle(event, now), now)
+            self.observers.accounting.on_step(event, self.core.handle(event, now), now)
 
     @property
     def views(self) -> Views:
@@ -41,8 +41,8 @@ class Door:
             explain=lambda arrival: self.core.explain(arrival, self.now),
             ready=lambda: Readiness(ready=True, detail={}),
             render_metrics=Exposition(lambda: self.core.snapshot(self.now)).render_in_pieces,
-            traffic=self.eyes.traffic,
-            why=self.eyes.why,
+            traffic=self.observers.traffic,
+            why=self.observers.why,
         )
 
 

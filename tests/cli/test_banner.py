@@ -12,15 +12,15 @@ from typing import TextIO
 import pytest
 
 from millgate.cli.banner import Running, show_banner
-from millgate.wiring.chosen import Choice
+from millgate.wiring.chosen import ChosenNumber
 
 RUNNING = Running(
     url="http://127.0.0.1:8080",
     admin_url="http://127.0.0.1:8081",
     engines=[("gpu-0", "http://10.0.0.7:8000")],
     choices=[
-        Choice("gpu-0 max_inflight", "64", "default: the engine does not tell its KV tokens"),
-        Choice("lane interactive", "ttft_slo 10s", ""),
+        ChosenNumber("gpu-0 max_inflight", "64", "default: the engine does not tell its KV tokens"),
+        ChosenNumber("lane interactive", "ttft_slo 10s", ""),
     ],
     model="any",
     engine_note=" (profile demo)",

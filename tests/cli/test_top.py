@@ -73,7 +73,7 @@ def test_no_gate_is_said_in_one_line(flags: list[str]) -> None:
 STATE: dict[str, Any] = {
     "now": 12.0,
     "draining": True,
-    "lanes": [{"name": "a", "held": 3, "arrived": 50, "outcomes": {"good": 20}, "yields": {"quota": 4}}],
+    "lanes": [{"name": "a", "queued": 3, "arrived": 50, "outcomes": {"good": 20}, "yields": {"quota": 4}}],
     "engines": [{"name": "e", "up": False, "running": 9, "limit": 10, "kv_tokens": 5, "kv_limit": 50}],
     "pools": [{"engines": ["e"], "warning": {"load": 1.2}, "alarm": {"words": "Too much comes."}}],
 }

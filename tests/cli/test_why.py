@@ -25,7 +25,7 @@ def ask(*arguments: str) -> None:
 def two_requests(door: Door) -> None:
     """Let one request run and refuse another, which its client gave an id."""
     door.post(0.0, Arrived(1, prompt_bytes=400, max_tokens=10))
-    door.eyes.witness.named(2, b"mine/2")
+    door.observers.accounting.named(2, b"mine/2")
     door.post(1.0, Arrived(2))
     door.post(3.0, Finished(1, 90, 10), Released(1))
 

@@ -1,4 +1,4 @@
-"""A burst of real SDK calls at a real gateway with a small engine: with manners everybody is answered, cheaply."""
+"""A burst of real SDK calls at a real gateway with a small engine: with settings everybody is answered, cheaply."""
 
 import asyncio
 from typing import Any

@@ -14,50 +14,50 @@ from typing import Any
 import pytest
 
 from millgate.cli.main import main
-from millgate.client.line import AbortedError, AsyncLineClient, LineClient, LineError, Sent, YieldedError
+from millgate.client.line import AbortedError, AsyncLineClient, LineClient, LineError, SentJob, YieldedError
 from millgate.dialects.line import (
-    Chunk,
+    LineChunk,
+    LineRequest,
     Manifest,
     Receipt,
     Reply,
-    Request,
     Status,
     Verb,
     read_request,
     write_reply,
 )
 
-Say = Callable[[Request], list[Reply]]
+Say = Callable[[LineRequest], list[Reply]]
 RESULT = b"the answer" * 10
 
 
-def ok(request: Request, **more: Any) -> Reply:
+def ok(request: LineRequest, **more: Any) -> Reply:
     return Reply(Verb.CLARIFY, request.job, request.seq + 1, Status.OK, **more)
 
 
-def busy(request: Request, hint_ms: int = 20) -> Reply:
+def busy(request: LineRequest, hint_ms: int = 20) -> Reply:
     return Reply(Verb.CLARIFY, request.job, request.seq + 2, Status.YIELD, "server_busy", "busy", hint_ms)
 
 
-def done(request: Request) -> Reply:
+def done(request: LineRequest) -> Reply:
     receipts = [Receipt("cdr.backend.ms", 7)]
     return Reply(Verb.CONFIRM, request.job, request.seq + 2, Status.DONE, receipts=receipts)
 
 
-def result(request: Request, data: bytes = RESULT, sha256: str = "") -> list[Reply]:
+def result(request: LineRequest, data: bytes = RESULT, sha256: str = "") -> list[Reply]:
     digest = sha256 or hashlib.sha256(data).hexdigest()
     manifest = Manifest("payload", "text/plain", "", "", len(data), len(data), 1, digest)
-    chunk = Chunk("payload", 0, 0, hashlib.sha256(data).hexdigest(), b64encode(data).decode())
+    chunk = LineChunk("payload", 0, 0, hashlib.sha256(data).hexdigest(), b64encode(data).decode())
     whole = Reply(Verb.RESULT, request.job, request.seq + 1, Status.OK, manifest=manifest)
     return [whole, whole._replace(manifest=None, chunk=chunk)]
 
 
 @contextmanager
 def server(
-    last: list[Callable[[Request], list[Reply]]], health: int = 1
-) -> Iterator[tuple[str, list[Request]]]:
+    last: list[Callable[[LineRequest], list[Reply]]], health: int = 1
+) -> Iterator[tuple[str, list[LineRequest]]]:
     """Take uploads; answer the n-th last chunk as the n-th of `last` says."""
-    seen: list[Request] = []
+    seen: list[LineRequest] = []
     said = iter(last)
 
     class Handler(socketserver.StreamRequestHandler):
@@ -65,14 +65,14 @@ def server(
             chunks = 0
             for line in self.rfile:
                 request = read_request(line[:-1])
-                assert isinstance(request, Request)
+                assert isinstance(request, LineRequest)
                 seen.append(request)
                 if request.manifest is not None:
                     chunks = request.manifest.chunks
                 for reply in self.answer(request, chunks):
                     self.wfile.write(write_reply(reply))
 
-        def answer(self, request: Request, chunks: int) -> list[Reply]:
+        def answer(self, request: LineRequest, chunks: int) -> list[Reply]:
             if request.verb is Verb.PING:
                 receipts = [Receipt("server.health", health)]
                 return [Reply(Verb.CONFIRM, request.job, request.seq + 1, Status.OK, receipts=receipts)]
@@ -90,16 +90,16 @@ def server(
         listening.shutdown()
 
 
-def send_sync(address: str, payload: bytes, **more: Any) -> Sent:
+def send_sync(address: str, payload: bytes, **more: Any) -> SentJob:
     sending = {name: more.pop(name) for name in ("want_result", "chunk_bytes") if name in more}
     with LineClient(address, **more) as client:
         return client.send(payload, **sending)
 
 
-def send_async(address: str, payload: bytes, **more: Any) -> Sent:
+def send_async(address: str, payload: bytes, **more: Any) -> SentJob:
     sending = {name: more.pop(name) for name in ("want_result", "chunk_bytes") if name in more}
 
-    async def body() -> Sent:
+    async def body() -> SentJob:
         async with AsyncLineClient(address, **more) as client:
             return await client.send(payload, **sending)
 

@@ -13,10 +13,10 @@ import httpx2
 import openai
 import pytest
 
-from millgate.client import Limits, Manners, for_httpx, for_httpx2
-from millgate.client.carry import Homes
+from millgate.client import HostSettings, Limits, for_httpx, for_httpx2
+from millgate.client.transport import HostSessions
 from millgate.testing import FakeUpstream, answers
-from millgate.testing.fake_upstream import Line
+from millgate.testing.fake_upstream import ScriptedConnection
 
 LIBRARIES = [for_httpx, for_httpx2]
 HELLO: list[Any] = [{"role": "user", "content": "hi"}]
@@ -27,11 +27,11 @@ def refusal(hint_ms: int | None = 50, status: int = 503, *fields: str) -> bytes:
     return answers.whole(b'{"error":{"message":"full"}}', status, answers.JSON, *hint, *fields)
 
 
-def script_of(*replies: bytes) -> Callable[[Line], Any]:
+def script_of(*replies: bytes) -> Callable[[ScriptedConnection], Any]:
     """Return a script that gives these answers one after another, the last one for ever."""
     left = list(replies)
 
-    async def script(line: Line) -> None:
+    async def script(line: ScriptedConnection) -> None:
         await line.send(left.pop(0) if len(left) > 1 else left[0])
 
     return script
@@ -54,16 +54,16 @@ MESSAGE = answers.whole(
 )
 
 
-def ask_openai(url: str, library: Any, manners: Manners | None = None, **more: Any) -> str:
-    with library.client(manners) as http_client:
+def ask_openai(url: str, library: Any, settings: HostSettings | None = None, **more: Any) -> str:
+    with library.client(settings) as http_client:
         client = openai.OpenAI(base_url=url + "/v1", api_key="k", http_client=http_client, **more)
         answer = client.chat.completions.create(model="m", messages=HELLO)
         return answer.choices[0].message.content or ""
 
 
-def ask_openai_async(url: str, library: Any, manners: Manners | None = None, **more: Any) -> str:
+def ask_openai_async(url: str, library: Any, settings: HostSettings | None = None, **more: Any) -> str:
     async def body() -> str:
-        async with library.async_client(manners) as http_client:
+        async with library.async_client(settings) as http_client:
             client = openai.AsyncOpenAI(base_url=url + "/v1", api_key="k", http_client=http_client, **more)
             answer = await client.chat.completions.create(model="m", messages=HELLO)
             return answer.choices[0].message.content or ""
@@ -71,16 +71,16 @@ def ask_openai_async(url: str, library: Any, manners: Manners | None = None, **m
     return asyncio.run(body())
 
 
-def ask_anthropic(url: str, library: Any, manners: Manners | None = None, **more: Any) -> str:
-    with library.client(manners) as http_client:
+def ask_anthropic(url: str, library: Any, settings: HostSettings | None = None, **more: Any) -> str:
+    with library.client(settings) as http_client:
         client = anthropic.Anthropic(base_url=url, api_key="k", http_client=http_client, **more)
         answer = client.messages.create(model="m", max_tokens=9, messages=HELLO)
         return answer.content[0].text  # type: ignore[union-attr]
 
 
-def ask_anthropic_async(url: str, library: Any, manners: Manners | None = None, **more: Any) -> str:
+def ask_anthropic_async(url: str, library: Any, settings: HostSettings | None = None, **more: Any) -> str:
     async def body() -> str:
-        async with library.async_client(manners) as http_client:
+        async with library.async_client(settings) as http_client:
             client = anthropic.AsyncAnthropic(base_url=url, api_key="k", http_client=http_client, **more)
             answer = await client.messages.create(model="m", max_tokens=9, messages=HELLO)
             return answer.content[0].text  # type: ignore[union-attr]
@@ -126,7 +126,7 @@ def test_retries_never_multiply(ask: Any, library: Any) -> None:
     """Three attempts are three, though the SDK would make each of them three times."""
     with FakeUpstream(script_of(refusal(20))) as engine:
         with pytest.raises((openai.APIStatusError, anthropic.APIStatusError)):
-            ask(engine.url, library, Manners(max_retries=2), max_retries=2)
+            ask(engine.url, library, HostSettings(max_retries=2), max_retries=2)
         assert len(engine.received) == 3
 
 
@@ -167,12 +167,12 @@ def test_the_retry_budget_is_the_processs(library: Any) -> None:
     with FakeUpstream(script_of(refusal(5))) as engine:
         for _ in range(10):
             with pytest.raises(openai.InternalServerError):
-                ask_openai(engine.url, library, manners := Manners(retry_share=0.0, retry_floor=3.0))
-            with library.client(manners) as kept:  # the home lives as long as a client of it
+                ask_openai(engine.url, library, settings := HostSettings(retry_share=0.0, retry_floor=3.0))
+            with library.client(settings) as kept:  # the session lives as long as a client of it
                 del kept
         assert 10 <= len(engine.received) <= 10 + 3 * 10
 
-    with FakeUpstream(script_of(refusal(5))) as engine, library.client(manners) as http_client:
+    with FakeUpstream(script_of(refusal(5))) as engine, library.client(settings) as http_client:
         client = openai.OpenAI(base_url=engine.url + "/v1", api_key="k", http_client=http_client)
         for _ in range(10):
             with pytest.raises(openai.InternalServerError):
@@ -182,7 +182,7 @@ def test_the_retry_budget_is_the_processs(library: Any) -> None:
 
 def test_an_outage_is_not_tripled_by_the_sdk(library: Any) -> None:
     """The SDK retries what got no answer at all; without budget its retries are answered at home."""
-    with library.client(Manners(retry_share=0.0, retry_floor=1.0)) as http_client:
+    with library.client(HostSettings(retry_share=0.0, retry_floor=1.0)) as http_client:
         client = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", http_client=http_client)
         with pytest.raises(openai.InternalServerError) as refused:
             client.chat.completions.create(model="m", messages=HELLO)
@@ -193,7 +193,7 @@ def test_a_burst_waits_at_home_and_in_order(library: Any) -> None:
     """Forty calls, four at once to begin with: never more in flight than the window, oldest first."""
     running = most = 0
 
-    async def script(line: Line) -> None:
+    async def script(line: ScriptedConnection) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -203,7 +203,7 @@ def test_a_burst_waits_at_home_and_in_order(library: Any) -> None:
 
     async def body(url: str) -> list[int]:
         done: list[int] = []
-        async with library.async_client(Manners(max_inflight=4)) as http_client:
+        async with library.async_client(HostSettings(max_inflight=4)) as http_client:
             client = openai.AsyncOpenAI(base_url=url + "/v1", api_key="k", http_client=http_client)
 
             async def one(number: int) -> None:
@@ -222,60 +222,63 @@ def test_a_burst_waits_at_home_and_in_order(library: Any) -> None:
 
 
 def test_a_cancelled_call_leaves_the_line_and_the_flight(library: Any) -> None:
-    async def script(line: Line) -> None:
+    async def script(line: ScriptedConnection) -> None:
         await line.stall()
 
     async def body(url: str) -> None:
-        transport = library.AsyncGateTransport(manners=Manners(max_inflight=1))
         module: Any = httpx if library is for_httpx else httpx2
+        kind: Any = (
+            for_httpx.AsyncGateTransport if library is for_httpx else for_httpx2.AsyncHttpx2GateTransport
+        )
+        transport = kind(settings=HostSettings(max_inflight=1))
         async with module.AsyncClient(transport=transport, base_url=url) as client:
             first, second = (asyncio.create_task(client.post("/", content=b"x")) for _ in range(2))
             await asyncio.sleep(0.1)
-            home = transport._homes.of(module.URL(url))
-            assert (home.window.inflight, home.waiting) == (1, 1)
+            session = transport._sessions.of(module.URL(url))
+            assert (session.window.inflight, session.waiting) == (1, 1)
             second.cancel()
             await asyncio.wait((second,))
-            assert home.waiting == 0
+            assert session.waiting == 0
             first.cancel()
             await asyncio.wait((first,))
-            assert home.window.inflight == 0
+            assert session.window.inflight == 0
 
     with FakeUpstream(script) as engine:
         asyncio.run(body(engine.url))
 
 
 def test_a_stream_is_in_flight_until_it_is_closed(library: Any) -> None:
-    async def script(line: Line) -> None:
+    async def script(line: ScriptedConnection) -> None:
         head = answers.head(200, answers.EVENT_STREAM)
         await line.send(head + answers.chunks(answers.event("a"), answers.event(finish="stop"), answers.DONE))
         await line.send(answers.LAST_CHUNK)
 
     with FakeUpstream(script) as engine, library.client() as http_client:
         client = openai.OpenAI(base_url=engine.url + "/v1", api_key="k", http_client=http_client)
-        home = http_client._transport._homes.of(http_client._merge_url(engine.url))
+        session = http_client._transport._sessions.of(http_client._merge_url(engine.url))
         stream = client.chat.completions.create(model="m", messages=HELLO, stream=True)
-        assert home.window.inflight == 1
+        assert session.window.inflight == 1
         assert next(chunk.choices[0].delta.content for chunk in stream if chunk.choices) == "a"
         stream.close()
-        assert home.window.inflight == 0
+        assert session.window.inflight == 0
         lost = client.chat.completions.create(model="m", messages=HELLO, stream=True)
-        assert home.window.inflight == 1
+        assert session.window.inflight == 1
         lost.response.close()
-        assert home.window.inflight == 0
+        assert session.window.inflight == 0
 
 
 def test_clients_of_one_host_share_one_home() -> None:
-    homes = [Homes(None), Homes(None)]
+    sessions = [HostSessions(None), HostSessions(None)]
     url = httpx.URL("http://shared.example:1/v1")
     other = httpx2.URL("http://shared.example:1/other")
-    assert homes[0].of(url) is homes[1].of(other)
-    assert homes[0].of(httpx.URL("http://other.example:1")) is not homes[0].of(url)
+    assert sessions[0].of(url) is sessions[1].of(other)
+    assert sessions[0].of(httpx.URL("http://other.example:1")) is not sessions[0].of(url)
 
 
 def test_threads_share_the_line(library: Any) -> None:
     running = most = 0
 
-    async def script(line: Line) -> None:
+    async def script(line: ScriptedConnection) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -283,7 +286,7 @@ def test_threads_share_the_line(library: Any) -> None:
         running -= 1
         await line.send(GOOD)
 
-    with FakeUpstream(script) as engine, library.client(Manners(max_inflight=2)) as http_client:
+    with FakeUpstream(script) as engine, library.client(HostSettings(max_inflight=2)) as http_client:
         client = openai.OpenAI(base_url=engine.url + "/v1", api_key="k", http_client=http_client)
 
         def calls() -> None:
@@ -301,10 +304,10 @@ def test_threads_share_the_line(library: Any) -> None:
 
 def test_known_rates_are_kept_at_home(library: Any) -> None:
     """600 a minute is ten a second beyond the first minute's worth; twelve calls against a bucket of ten wait."""
-    manners = Manners(limits=Limits(rpm=600, otpm=256 * 600))
-    with FakeUpstream(script_of(GOOD)) as engine, library.client(manners) as http_client:
-        home = http_client._transport._homes.of(http_client._merge_url(engine.url))
-        for bucket in home._pace._buckets.values():
+    settings = HostSettings(limits=Limits(rpm=600, otpm=256 * 600))
+    with FakeUpstream(script_of(GOOD)) as engine, library.client(settings) as http_client:
+        session = http_client._transport._sessions.of(http_client._merge_url(engine.url))
+        for bucket in session._pace._buckets.values():
             bucket._capacity /= 60
             bucket._level /= 60
         client = openai.OpenAI(base_url=engine.url + "/v1", api_key="k", http_client=http_client)

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from millgate.config.document import read_document
 from millgate.config.load import load_config, validated
 from millgate.config.overrides import Override, from_assignment
-from millgate.config.problems import ConfigError, Place
+from millgate.config.problems import ConfigError, ValueOrigin
 from millgate.config.schema import Config
 
 ENGINE = "engines: [{url: 'http://127.0.0.1:8000'}]\n"
@@ -246,7 +246,7 @@ def test_flag_wins_over_environment_over_file_over_default(write: Write) -> None
     file = write(ENGINE + "listen: {port: 1}\nadmin: {port: 2}\nlimits: {idle: 3s, body_deadline: 3s}\n")
     environ = {"MILLGATE_LISTEN__PORT": "4", "MILLGATE_ADMIN__PORT": "5"}
 
-    loaded = load_config(file, environ, [Override(("listen", "port"), 6, Place("--port"))])
+    loaded = load_config(file, environ, [Override(("listen", "port"), 6, ValueOrigin("--port"))])
 
     assert (loaded.config.listen.port, loaded.config.admin.port) == (6, 5)
     assert (loaded.config.limits.idle, loaded.config.limits.header_deadline) == (3.0, 10.0)

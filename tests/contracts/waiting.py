@@ -6,7 +6,7 @@ from math import isnan, nan
 
 @dataclass(eq=False)
 class Waiting:
-    """One held attempt, as a queue sees it."""
+    """One queued attempt, as a queue sees it."""
 
     attempt: int
     arrival_number: int

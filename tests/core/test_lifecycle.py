@@ -18,7 +18,7 @@ NEWS: dict[type, Event] = {
     Released: Released(1),
 }
 PATHS: dict[State, tuple[Event, ...]] = {
-    State.HELD: (Arrived(2, max_tokens=5), Arrived(1, max_tokens=5)),
+    State.QUEUED: (Arrived(2, max_tokens=5), Arrived(1, max_tokens=5)),
     State.PREFILL: (Arrived(1),),
     State.DECODE: (Arrived(1), FirstToken(1)),
     State.DEPARTING: (Arrived(1), FirstToken(1), Finished(1)),
@@ -70,6 +70,6 @@ def test_what_ends_an_admitted_attempt_ends_it_once_and_its_permit_later(state: 
 
 def test_states_carry_the_words_of_the_stages() -> None:
     """A client_gone names the state in which it happened."""
-    assert [Stage(state) for state in (State.HELD, State.PREFILL, State.DECODE)] == list(Stage)
+    assert [Stage(state) for state in (State.QUEUED, State.PREFILL, State.DECODE)] == list(Stage)
     with pytest.raises(ValueError, match="departing"):
         Stage(State.DEPARTING)

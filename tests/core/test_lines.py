@@ -6,19 +6,19 @@ from hypothesis import given, settings, strategies as some
 
 from millgate.core.tickets import Entry
 from millgate.core.tickets.ends import NOBODY
-from millgate.core.tickets.records import Line, Slots, age_key
+from millgate.core.tickets.records import Slots, TenantRecords, age_key
 
 KNOWN = 0.0, 20.0, 10.0, 12.0
 
 
-def _join(slots: Slots, line: Line, number: int, at: float) -> tuple[int, int]:
+def _join(slots: Slots, line: TenantRecords, number: int, at: float) -> tuple[int, int]:
     key = age_key(at, number)
     slot = slots.put(Entry("t", number, at, number, *KNOWN), line, 1, key, at, 1.0)
     line.add(key, slot)
     return key, slot
 
 
-def _answers(line: Line, places: list[tuple[int, int]], asked: int) -> bool:
+def _answers(line: TenantRecords, places: list[tuple[int, int]], asked: int) -> bool:
     """Return whether it says of its last, of what is after this key, and of its length what these places say."""
     behind = [slot for key, slot in sorted(places) if key >= asked]
     last = max(places)[1] if places else NOBODY
@@ -33,7 +33,7 @@ def _answers(line: Line, places: list[tuple[int, int]], asked: int) -> bool:
 @given(some.lists(some.integers(0, 100), max_size=6), some.randoms(use_true_random=False))
 def test_it_agrees_with_a_sorted_list_of_any_length(lengths: list[int], dice: Random) -> None:
     slots, places, number = Slots(), list[tuple[int, int]](), 0
-    line = Line("t", 1, slots)
+    line = TenantRecords("t", 1, slots)
     for length in lengths:
         while len(places) < length:
             number += 1

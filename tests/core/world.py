@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from millgate.core.decisions import Admit, Decision, Ended, Hold, Yield
+from millgate.core.decisions import Admit, Decision, Ended, Queue, Yield
 from millgate.core.events import Arrived, Event, Finished, FirstToken, Released, Tick
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
@@ -31,7 +31,7 @@ def steady_prior(service_s: float, ttft_s: float = 0.1) -> ServicePrior:
 
 
 def primitive(cap: int, service_s: float, max_queue: int = 0) -> Governor:
-    """Return the pure primitive: a hard cap and a yield, nothing held but who is due (and as many more as told)."""
+    """Return the pure primitive: a hard cap and a yield, nothing queued but who is due (and as many more as told)."""
     lane = LaneSettings(
         "primitive",
         ttft_slo_s=3600.0,
@@ -77,7 +77,7 @@ class World:
         self.clients: dict[int, Client] = {}
         self.served: list[Client] = []
         self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
-        self.running = self.most_running = self.held = 0
+        self.running = self.most_running = self.queued = 0
         self.busy_s = 0.0
         self._since = 0.0
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
@@ -145,8 +145,8 @@ class World:
             client.yields.append(decision)
             if client.returns and decision.retry:
                 self.come(client, self.now + decision.retry_after_s)
-        elif isinstance(decision, Hold):
-            self.held += 1
+        elif isinstance(decision, Queue):
+            self.queued += 1
         elif isinstance(decision, Ended):
             client.ended = decision
             self.outcomes[decision.outcome] += 1

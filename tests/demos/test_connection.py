@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from millgate.demos.connection import Address, Answer, Endpoint, hint_seconds
+from millgate.demos.connection import AttemptAnswer, Endpoint, GateAddress, hint_seconds
 
 EVENTS = (
     b'data: {"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n',
@@ -28,7 +28,9 @@ def _chunked(*pieces: bytes) -> bytes:
     return b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
 
 
-def _with_server(serve: Serve, talk: Callable[[Endpoint], Awaitable[list[Answer]]]) -> list[Answer]:
+def _with_server(
+    serve: Serve, talk: Callable[[Endpoint], Awaitable[list[AttemptAnswer]]]
+) -> list[AttemptAnswer]:
     """Talk to a server of this kind, and leave no connection or task of it behind."""
     serving: set[asyncio.Task[None]] = set()
 
@@ -40,9 +42,9 @@ def _with_server(serve: Serve, talk: Callable[[Endpoint], Awaitable[list[Answer]
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
 
-    async def run() -> list[Answer]:
+    async def run() -> list[AttemptAnswer]:
         async with await asyncio.start_server(tidy, "127.0.0.1", 0) as server:
-            endpoint = Endpoint(Address("127.0.0.1", server.sockets[0].getsockname()[1]))
+            endpoint = Endpoint(GateAddress("127.0.0.1", server.sockets[0].getsockname()[1]))
             try:
                 return await talk(endpoint)
             finally:
@@ -79,8 +81,8 @@ def _answering(*parts: bytes, closing: bool = False) -> tuple[Serve, list[int]]:
     return serve, connections
 
 
-def _asked(times: int = 1, patience_s: float = 5.0) -> Callable[[Endpoint], Awaitable[list[Answer]]]:
-    async def talk(endpoint: Endpoint) -> list[Answer]:
+def _asked(times: int = 1, patience_s: float = 5.0) -> Callable[[Endpoint], Awaitable[list[AttemptAnswer]]]:
+    async def talk(endpoint: Endpoint) -> list[AttemptAnswer]:
         return [await endpoint.ask(b'{"n":1}', patience_s) for _ in range(times)]
 
     return talk
@@ -182,7 +184,7 @@ def test_a_dead_kept_connection_is_replaced() -> None:
 
 
 def test_a_server_that_is_not_there_is_no_answer() -> None:
-    answer = asyncio.run(Endpoint(Address("127.0.0.1", 1)).ask(b"{}", 1.0))
+    answer = asyncio.run(Endpoint(GateAddress("127.0.0.1", 1)).ask(b"{}", 1.0))
 
     assert answer.status == 0
     assert not answer.hung_up

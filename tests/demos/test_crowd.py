@@ -6,22 +6,31 @@ from typing import cast
 
 import pytest
 
-from millgate.demos.connection import Answer, Endpoint
-from millgate.demos.crowd import CrowdError, Ending, Manners, Story, User, Wish, closed_loop, open_loop
+from millgate.demos.connection import AttemptAnswer, Endpoint
+from millgate.demos.crowd import (
+    CrowdError,
+    CrowdUser,
+    Story,
+    UserEnding,
+    UserManners,
+    Wish,
+    closed_loop,
+    open_loop,
+)
 
-MANNERS = Manners(patience_s=5.0, refreshes=2, returns=3)
-HUNG_UP = Answer(hung_up=True)
+MANNERS = UserManners(patience_s=5.0, refreshes=2, returns=3)
+HUNG_UP = AttemptAnswer(hung_up=True)
 
 
 class Script:
     """An endpoint that gives these answers in order, the last one for ever, and remembers the patience of each."""
 
-    def __init__(self, *answers: Answer, takes_s: float = 0.0) -> None:
+    def __init__(self, *answers: AttemptAnswer, takes_s: float = 0.0) -> None:
         self.asked: list[float] = []
         self._answers = answers
         self._takes_s = takes_s
 
-    async def ask(self, body: bytes, patience_s: float) -> Answer:
+    async def ask(self, body: bytes, patience_s: float) -> AttemptAnswer:
         assert body
         self.asked.append(patience_s)
         await asyncio.sleep(self._takes_s)
@@ -31,34 +40,34 @@ class Script:
         return answer._replace(ended_at=now, first_token_at=first)
 
 
-WHOLE = Answer(status=200, first_token_at=1.0, whole=True)
+WHOLE = AttemptAnswer(status=200, first_token_at=1.0, whole=True)
 
 
-def _refusal(hint_s: float | None, *, retry: bool = True) -> Answer:
-    return Answer(status=503, hint_s=hint_s, retry=retry, reason="saturated")
+def _refusal(hint_s: float | None, *, retry: bool = True) -> AttemptAnswer:
+    return AttemptAnswer(status=503, hint_s=hint_s, retry=retry, reason="saturated")
 
 
 def _lived(script: Script) -> Story:
-    return asyncio.run(User(cast("Endpoint", script), MANNERS).live(b"{}"))
+    return asyncio.run(CrowdUser(cast("Endpoint", script), MANNERS).live(b"{}"))
 
 
 def test_an_answered_user_asks_once() -> None:
     story = _lived(Script(WHOLE))
 
-    assert (story.ending, story.attempts) == (Ending.WHOLE, 1)
+    assert (story.ending, story.attempts) == (UserEnding.WHOLE, 1)
     assert story.first_token_s is not None
 
 
 def test_a_user_refreshes_at_once_and_only_so_often() -> None:
     story = _lived(Script(HUNG_UP))
 
-    assert (story.ending, story.attempts, story.refreshes) == (Ending.GONE, 3, 2)
+    assert (story.ending, story.attempts, story.refreshes) == (UserEnding.GONE, 3, 2)
 
 
 def test_a_user_comes_back_when_told_and_not_before() -> None:
     story = _lived(Script(_refusal(0.02), _refusal(0.03), WHOLE))
 
-    assert (story.ending, story.attempts, story.reasons) == (Ending.WHOLE, 3, ("saturated", "saturated"))
+    assert (story.ending, story.attempts, story.reasons) == (UserEnding.WHOLE, 3, ("saturated", "saturated"))
     assert story.first_token_s is not None
     assert story.first_token_s >= 0.05
 
@@ -73,10 +82,10 @@ def test_patience_goes_on_while_a_hint_is_obeyed() -> None:
 
 
 @pytest.mark.parametrize("refusal", [_refusal(0.01, retry=False), _refusal(None), _refusal(6.0)])
-def test_a_user_told_to_go_or_to_come_back_too_late_goes(refusal: Answer) -> None:
+def test_a_user_told_to_go_or_to_come_back_too_late_goes(refusal: AttemptAnswer) -> None:
     story = _lived(Script(refusal))
 
-    assert (story.ending, story.attempts, story.reasons) == (Ending.REFUSED, 1, ("saturated",))
+    assert (story.ending, story.attempts, story.reasons) == (UserEnding.REFUSED, 1, ("saturated",))
 
 
 def test_hints_are_obeyed_only_so_often() -> None:
@@ -86,12 +95,12 @@ def test_hints_are_obeyed_only_so_often() -> None:
 @pytest.mark.parametrize(
     ("answer", "ending"),
     [
-        (Answer(), Ending.FAILED),
-        (Answer(status=500), Ending.FAILED),
-        (Answer(status=200, first_token_at=1.0), Ending.CUT),
+        (AttemptAnswer(), UserEnding.FAILED),
+        (AttemptAnswer(status=500), UserEnding.FAILED),
+        (AttemptAnswer(status=200, first_token_at=1.0), UserEnding.CUT),
     ],
 )
-def test_an_answer_that_is_no_answer_is_never_whole(answer: Answer, ending: Ending) -> None:
+def test_an_answer_that_is_no_answer_is_never_whole(answer: AttemptAnswer, ending: UserEnding) -> None:
     assert _lived(Script(answer)).ending is ending
 
 
@@ -111,14 +120,14 @@ def test_an_open_loop_does_not_wait_for_answers() -> None:
     """Three arrivals 10 ms apart meet a server that takes 100 ms: with waiting the last would start at 200 ms."""
     stories, heard = _opened(Script(WHOLE, takes_s=0.1), [Wish(at * 0.01, 1, 1) for at in range(3)], 5.0)
 
-    assert [story.ending for story in stories] == [Ending.WHOLE] * 3
+    assert [story.ending for story in stories] == [UserEnding.WHOLE] * 3
     assert heard == stories
 
 
 def test_whoever_outlasts_the_grace_is_told_as_unfinished() -> None:
     stories, heard = _opened(Script(WHOLE, takes_s=60.0), [Wish(0.0, 1, 1)], 0.05)
 
-    assert [story.ending for story in stories] == [Ending.UNFINISHED]
+    assert [story.ending for story in stories] == [UserEnding.UNFINISHED]
     assert heard == []
 
 
@@ -148,4 +157,4 @@ def test_a_closed_loop_counts_whole_answers_a_second() -> None:
 
 def test_a_closed_loop_refuses_to_measure_a_broken_engine() -> None:
     with pytest.raises(CrowdError, match="did not answer whole"):
-        _capacity(Script(Answer(status=500)))
+        _capacity(Script(AttemptAnswer(status=500)))

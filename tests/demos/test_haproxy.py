@@ -2,13 +2,13 @@
 
 import pytest
 
-from millgate.demos.connection import Address
+from millgate.demos.connection import GateAddress
 from millgate.demos.haproxy import find_haproxy, haproxy_config
-from millgate.demos.stage import EngineSetup, Stage, fetch
+from millgate.demos.stage import DemoStage, EngineSetup, fetch
 
 
 def test_cap_queue_and_socket_are_in_the_configuration() -> None:
-    lines = [line.strip() for line in haproxy_config(7, Address("127.0.0.1", 9000), 16, 2.0).splitlines()]
+    lines = [line.strip() for line in haproxy_config(7, GateAddress("127.0.0.1", 9000), 16, 2.0).splitlines()]
 
     assert "bind fd@7" in lines
     assert "timeout queue 2000ms" in lines
@@ -19,7 +19,7 @@ def test_both_doors_lead_to_the_engine_with_the_same_cap() -> None:
     program = find_haproxy()
     if program is None:
         pytest.skip("haproxy is not installed")
-    with Stage() as stage:
+    with DemoStage() as stage:
         engine = stage.start_engine(EngineSetup("demo", 10.0, 16))
         gate = stage.start_plain_gate(engine, 16, 2.5)
         peer = stage.start_haproxy(program, engine, 16, 2.0)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from millgate.config.schema import Config
-from millgate.demos.crowd import Ending, Story
+from millgate.demos.crowd import Story, UserEnding
 from millgate.demos.mix import Mix
 from millgate.demos.overload import (
     EXACT,
@@ -15,9 +15,9 @@ from millgate.demos.overload import (
     RUN_S,
     SEQUENCES,
     TTFT_SLO_S,
-    Outcome,
     OverloadOptions,
-    Run,
+    OverloadOutcome,
+    OverloadRun,
     attainable_per_s,
     batch_of,
     body_writer,
@@ -26,9 +26,9 @@ from millgate.demos.overload import (
     wishes_of,
 )
 from millgate.demos.scores import EngineCounts, score
-from millgate.sim.clients.comeback import Sdk
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
-from millgate.sim.fleet import Fleet, configured_fleet
+from millgate.sim.clients.retry_behaviour import Sdk
+from millgate.sim.fleet import SimulatedFleet, configured_fleet
 from millgate.sim.jobs import Job
 from millgate.sim.laws import constant
 from millgate.sim.loop import Loop
@@ -37,7 +37,7 @@ from millgate.sim.randomness import Streams
 from millgate.sim.records import Recorder
 from millgate.sim.world import World
 
-GOOD = Story(Ending.WHOLE, first_token_s=1.0, prompt_tokens=100, output_tokens=50)
+GOOD = Story(UserEnding.WHOLE, first_token_s=1.0, prompt_tokens=100, output_tokens=50)
 PLAYED = [("llama3-70b_h100_tp4", 1), ("llama3-70b_h100_tp4", 2), ("llama3-8b_h100_tp1", 1)]
 LATE = GOOD._replace(first_token_s=6.0)
 
@@ -102,7 +102,7 @@ def test_ratios_are_of_the_gate_and_undefined_where_nobody_was() -> None:
     options = OverloadOptions()
     wishes = wishes_of(options)
     bounds = bounds_of(wishes, options.profile)
-    outcome = Outcome(
+    outcome = OverloadOutcome(
         5.0,
         bounds,
         {"no_gate": _run("no_gate", [GOOD, LATE, LATE, LATE]), "gate": _run("gate", [GOOD, LATE])},
@@ -115,9 +115,9 @@ def test_ratios_are_of_the_gate_and_undefined_where_nobody_was() -> None:
     assert ratios["gate_to_haproxy"] is None
 
 
-def _run(door: str, stories: list[Story]) -> Run:
+def _run(door: str, stories: list[Story]) -> OverloadRun:
     counts = EngineCounts(100, 0, 100, 16)
-    return Run(door, score(stories, counts, slo_s=TTFT_SLO_S, window_s=RUN_S, time_scale=1.0), 0.0)
+    return OverloadRun(door, score(stories, counts, slo_s=TTFT_SLO_S, window_s=RUN_S, time_scale=1.0), 0.0)
 
 
 @pytest.mark.parametrize(("profile", "seed"), PLAYED)
@@ -160,7 +160,7 @@ def _good_share_by_simulation(options: OverloadOptions, policy: str = "gate") ->
     return world.summary(recorder).good_share
 
 
-def _fleet_by_flags(profile: str) -> Fleet:
+def _fleet_by_flags(profile: str) -> SimulatedFleet:
     config = Config.model_validate(
         {
             "engines": [{"url": "http://engine:8000", "max_inflight": SEQUENCES}],
@@ -168,7 +168,7 @@ def _fleet_by_flags(profile: str) -> Fleet:
         }
     )
     fleet = configured_fleet(config, profile)
-    return Fleet(fleet.settings, {name: batch_of(profile) for name in fleet.profiles})
+    return SimulatedFleet(fleet.settings, {name: batch_of(profile) for name in fleet.profiles})
 
 
 def _jobs(options: OverloadOptions) -> list[Job]:

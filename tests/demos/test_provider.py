@@ -16,17 +16,17 @@ from millgate.core.governor.records import Attempt, Lane
 from millgate.core.queues.arrival import ArrivalOrder
 from millgate.core.settings import AccountSettings, LaneSettings, QuotaLimit
 from millgate.core.words import FailureKind, QuotaKind, Sent
-from millgate.demos.connection import Address, Answer, Endpoint
-from millgate.demos.crowd import Manners, Wish
+from millgate.demos.connection import AttemptAnswer, Endpoint, GateAddress
+from millgate.demos.crowd import UserManners, Wish
 from millgate.demos.provider import ProviderOptions, measure
 from millgate.demos.provider_emulator import ProviderSetup, counts, provider_of, setup_of
 from millgate.demos.provider_stage import ProviderStage, gate_config
-from millgate.demos.provider_users import AccountEndpoint, AccountUser, Books, write_body
+from millgate.demos.provider_users import AccountEndpoint, AccountUser, UserAccounts, write_body
 from millgate.demos.showing import Show
 from millgate.runtime.metered import named_limit
-from millgate.testing.provider_twin import Outage, Traffic, Twin
+from millgate.testing.provider_twin import Outage, ProviderTraffic, Twin
 
-DOOR = Address("127.0.0.1", 1)
+DOOR = GateAddress("127.0.0.1", 1)
 
 
 def config_of(account: dict[str, Any]) -> Config:
@@ -59,7 +59,7 @@ def config_of(account: dict[str, Any]) -> Config:
 def test_ten_times_the_account_is_used_up_and_hardly_refused(
     account: dict[str, Any], asked_per_s: float, used_share: float
 ) -> None:
-    twin = Twin(config_of(account), Traffic(asked_per_s), seed=3, used_share=used_share)
+    twin = Twin(config_of(account), ProviderTraffic(asked_per_s), seed=3, used_share=used_share)
     twin.run_until(20.0)
     twin.count_anew()
     twin.run_until(40.0)
@@ -70,7 +70,7 @@ def test_ten_times_the_account_is_used_up_and_hardly_refused(
 
 @pytest.mark.parametrize("kind", [FailureKind.CONNECT, FailureKind.REFUSED])
 def test_a_provider_that_fails_is_tried_singly_and_used_again_soon_after(kind: FailureKind) -> None:
-    twin = Twin(config_of({"rpm": 600}), Traffic(5.0), seed=1, outage=Outage(20.0, 40.0, kind))
+    twin = Twin(config_of({"rpm": 600}), ProviderTraffic(5.0), seed=1, outage=Outage(20.0, 40.0, kind))
     twin.run_until(40.0)
     assert 3 <= twin.counts.failed <= 10
     twin.count_anew()
@@ -82,7 +82,7 @@ def test_a_provider_that_fails_is_tried_singly_and_used_again_soon_after(kind: F
 def test_hints_of_output_charged_as_made_count_the_line_before_them() -> None:
     """What such a limit reserves at the permit is the expected output; nothing would make every hint the shortest."""
     limit = {"otpm": 60_000, "output": "produced"}
-    twin = Twin(config_of(limit), Traffic(100.0), seed=2, used_share=1.0)
+    twin = Twin(config_of(limit), ProviderTraffic(100.0), seed=2, used_share=1.0)
     twin.run_until(30.0)
     assert twin.counts.promised < 0.1 * twin.counts.yields.total()
 
@@ -203,26 +203,26 @@ def test_a_setup_survives_the_command_line_and_is_what_the_gate_is_told() -> Non
 
 def test_a_hint_is_counted_as_kept_only_when_its_user_was_answered() -> None:
     class Scripted(Endpoint):
-        def __init__(self, answers: list[Answer]) -> None:
+        def __init__(self, answers: list[AttemptAnswer]) -> None:
             super().__init__(DOOR)
             self.answers = answers
 
-        async def ask(self, body: bytes, patience_s: float) -> Answer:
+        async def ask(self, body: bytes, patience_s: float) -> AttemptAnswer:
             return self.answers.pop(0)
 
-    async def live(answers: list[Answer]) -> Books:
+    async def live(answers: list[AttemptAnswer]) -> UserAccounts:
         import random
 
-        books = Books()
+        books = UserAccounts()
         user = AccountUser(
-            Scripted(answers), Manners(60.0, refreshes=2, returns=2), dice=random.Random(1), books=books
+            Scripted(answers), UserManners(60.0, refreshes=2, returns=2), dice=random.Random(1), books=books
         )
         await user.live(write_body(1, Wish(0.0, 10, 5), max_tokens=9))
         return books
 
-    wait = Answer(503, hint_s=0.001, reason="too_late")
-    kept = asyncio.run(live([wait, Answer(200)]))
-    broken = asyncio.run(live([wait, wait, Answer(503, retry=False)]))
+    wait = AttemptAnswer(503, hint_s=0.001, reason="too_late")
+    kept = asyncio.run(live([wait, AttemptAnswer(200)]))
+    broken = asyncio.run(live([wait, wait, AttemptAnswer(503, retry=False)]))
     assert (kept.promised, kept.kept, kept.answered) == (1, 1, 1)
     assert (broken.promised, broken.kept, broken.answered) == (2, 0, 0)
     assert broken.refusals == Counter({"too_late": 2, "provider 503": 1})

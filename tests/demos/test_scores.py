@@ -2,20 +2,20 @@
 
 import pytest
 
-from millgate.demos.crowd import Ending, Story
+from millgate.demos.crowd import Story, UserEnding
 from millgate.demos.scores import EngineCounts, is_good, quantile, score, share, tally
 
-WHOLE_SOON = Story(Ending.WHOLE, attempts=1, first_token_s=1.0, total_s=3.0, prompt_tokens=100)
-WHOLE_LATE = Story(Ending.WHOLE, attempts=3, refreshes=2, first_token_s=4.0, total_s=5.0, late_s=0.25)
-REFUSED = Story(Ending.REFUSED, attempts=2, reasons=("saturated", "too_late"))
-GONE = Story(Ending.GONE, attempts=4, refreshes=3)
+WHOLE_SOON = Story(UserEnding.WHOLE, attempts=1, first_token_s=1.0, total_s=3.0, prompt_tokens=100)
+WHOLE_LATE = Story(UserEnding.WHOLE, attempts=3, refreshes=2, first_token_s=4.0, total_s=5.0, late_s=0.25)
+REFUSED = Story(UserEnding.REFUSED, attempts=2, reasons=("saturated", "too_late"))
+GONE = Story(UserEnding.GONE, attempts=4, refreshes=3)
 
 
 def test_good_is_whole_with_a_first_token_in_time_counted_from_the_first_attempt() -> None:
     assert is_good(WHOLE_SOON, 1.0)
     assert not is_good(WHOLE_LATE, 3.0)
-    assert not is_good(Story(Ending.CUT, first_token_s=0.1), 3.0)
-    assert not is_good(Story(Ending.WHOLE), 3.0)
+    assert not is_good(Story(UserEnding.CUT, first_token_s=0.1), 3.0)
+    assert not is_good(Story(UserEnding.WHOLE), 3.0)
 
 
 def test_a_scaled_run_is_judged_in_engine_seconds() -> None:

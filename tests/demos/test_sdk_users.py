@@ -6,13 +6,13 @@ from typing import cast
 
 import pytest
 
-from millgate.demos.connection import Answer, Endpoint
-from millgate.demos.crowd import Ending, Manners, Story
+from millgate.demos.connection import AttemptAnswer, Endpoint
+from millgate.demos.crowd import Story, UserEnding, UserManners
 from millgate.demos.sdk_users import BACKOFF_JITTER, FIRST_BACKOFF_S, SdkUser
 
-HUNG_UP = Answer(hung_up=True)
-WHOLE = Answer(status=200, first_token_at=1.0, whole=True)
-BUSY = Answer(status=503)
+HUNG_UP = AttemptAnswer(hung_up=True)
+WHOLE = AttemptAnswer(status=200, first_token_at=1.0, whole=True)
+BUSY = AttemptAnswer(status=503)
 FAST = 1000.0
 """Engine seconds in a real one: no test waits for a back-off."""
 
@@ -20,12 +20,12 @@ FAST = 1000.0
 class Script:
     """An endpoint that gives these answers in order, the last one for ever, and remembers when it was asked."""
 
-    def __init__(self, *answers: Answer) -> None:
+    def __init__(self, *answers: AttemptAnswer) -> None:
         self.asked_at: list[float] = []
         self.patience_s: list[float] = []
         self._answers = answers
 
-    async def ask(self, body: bytes, patience_s: float) -> Answer:
+    async def ask(self, body: bytes, patience_s: float) -> AttemptAnswer:
         assert body
         now = asyncio.get_running_loop().time()
         self.asked_at.append(now)
@@ -37,22 +37,27 @@ class Script:
 def _lived(script: Script, time_scale: float = FAST) -> Story:
     user = SdkUser(
         cast("Endpoint", script),
-        Manners(10.0, refreshes=3, returns=3),
+        UserManners(10.0, refreshes=3, returns=3),
         dice=random.Random(1),
         time_scale=time_scale,
     )
     return asyncio.run(user.live(b"{}"))
 
 
-@pytest.mark.parametrize("answer", [HUNG_UP, BUSY, Answer(status=429), Answer(status=0)])
-def test_every_kind_of_failure_is_tried_three_times_more_in_all(answer: Answer) -> None:
+@pytest.mark.parametrize("answer", [HUNG_UP, BUSY, AttemptAnswer(status=429), AttemptAnswer(status=0)])
+def test_every_kind_of_failure_is_tried_three_times_more_in_all(answer: AttemptAnswer) -> None:
     assert _lived(Script(answer)).attempts == 4
 
 
 def test_a_hang_up_is_one_of_the_tries() -> None:
     story = _lived(Script(HUNG_UP, BUSY, HUNG_UP, WHOLE))
 
-    assert (story.ending, story.attempts, story.refreshes, story.reasons) == (Ending.WHOLE, 4, 2, ("503",))
+    assert (story.ending, story.attempts, story.refreshes, story.reasons) == (
+        UserEnding.WHOLE,
+        4,
+        2,
+        ("503",),
+    )
 
 
 def test_every_try_has_the_whole_patience() -> None:
@@ -79,8 +84,10 @@ def test_without_a_hint_the_back_off_is_scaled() -> None:
     assert script.asked_at[1] - script.asked_at[0] >= FIRST_BACKOFF_S * (1.0 - BACKOFF_JITTER) / 10.0
 
 
-@pytest.mark.parametrize("answer", [BUSY._replace(retry=False, hint_s=0.01), Answer(status=400), WHOLE])
-def test_who_is_told_not_to_come_back_does_not(answer: Answer) -> None:
+@pytest.mark.parametrize(
+    "answer", [BUSY._replace(retry=False, hint_s=0.01), AttemptAnswer(status=400), WHOLE]
+)
+def test_who_is_told_not_to_come_back_does_not(answer: AttemptAnswer) -> None:
     assert _lived(Script(answer)).attempts == 1
 
 

@@ -11,15 +11,15 @@ import pytest
 
 from millgate.config.load import load_config
 from millgate.demos import processes
-from millgate.demos.connection import Address
+from millgate.demos.connection import GateAddress
 from millgate.demos.crowd import CrowdError
 from millgate.demos.processes import Child, ChildError, Children
 from millgate.demos.showing import Show
 from millgate.demos.stage import (
     EVENTS_PER_S,
+    DemoStage,
     EngineSetup,
     GateSetup,
-    Stage,
     fetch,
     gate_config,
     perform,
@@ -34,7 +34,7 @@ ENGINE = EngineSetup("llama3-70b_h100_tp4", time_scale=5.0, max_num_seqs=16)
 def test_gate_and_engine_share_cap_and_scaled_profile(tmp_path: Path) -> None:
     file = tmp_path / "gate.yaml"
     setup = GateSetup(ttft_slo_s=3.0, deadline_from="attempt", max_queue=0)
-    file.write_text(json.dumps(gate_config(Address("127.0.0.1", 1234), ENGINE, setup)), encoding="utf-8")
+    file.write_text(json.dumps(gate_config(GateAddress("127.0.0.1", 1234), ENGINE, setup)), encoding="utf-8")
 
     settings = build_settings(load_config(file).config).settings
 
@@ -47,7 +47,8 @@ def test_gate_and_engine_share_cap_and_scaled_profile(tmp_path: Path) -> None:
 
 def test_a_default_queue_is_not_bounded_by_count() -> None:
     assert (
-        "max_queue" not in gate_config(Address("h", 1), ENGINE, GateSetup(3.0, "first_attempt"))["lanes"][0]
+        "max_queue"
+        not in gate_config(GateAddress("h", 1), ENGINE, GateSetup(3.0, "first_attempt"))["lanes"][0]
     )
 
 
@@ -134,7 +135,7 @@ def test_a_signal_leaves_no_child_behind(number: signal.Signals) -> None:
 def test_a_demo_that_fails_says_so_and_has_an_exit_code(
     error: BaseException, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def play(_: Stage) -> None:
+    def play(_: DemoStage) -> None:
         raise error
 
     assert perform(Show(as_json=True), play) == code
@@ -145,4 +146,4 @@ def test_a_demo_that_fails_says_so_and_has_an_exit_code(
 
 def test_what_does_not_answer_is_a_child_error() -> None:
     with pytest.raises(ChildError, match="GET /stats of port 1 failed"):
-        fetch(Address("127.0.0.1", 1), "/stats")
+        fetch(GateAddress("127.0.0.1", 1), "/stats")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millgate.demos.trace import TraceError, TraceRow, read_trace
+from millgate.demos.trace import ReplayTraceError, TraceRow, read_trace
 
 GOOD = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
@@ -58,12 +58,12 @@ def test_a_bad_row_after_the_slice_is_never_read(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_named_by_line_and_field(tmp_path: Path, text: str, expected: str) -> None:
-    with pytest.raises(TraceError, match=re.escape(expected)):
+    with pytest.raises(ReplayTraceError, match=re.escape(expected)):
         list(read_trace(_file(tmp_path, text)))
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=r"absent\.csv: cannot be read"):
+    with pytest.raises(ReplayTraceError, match=r"absent\.csv: cannot be read"):
         list(read_trace(tmp_path / "absent.csv"))
 
 
@@ -71,7 +71,7 @@ def test_a_binary_file_is_refused_as_such(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_bytes(b"\xff\xfe\x00")
 
-    with pytest.raises(TraceError, match="not a CSV text file"):
+    with pytest.raises(ReplayTraceError, match="not a CSV text file"):
         list(read_trace(path))
 
 

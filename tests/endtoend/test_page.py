@@ -88,9 +88,11 @@ async def paged(token: str | None, **gate: Any) -> AsyncIterator[tuple[str, int]
     """Serve both doors and give the page's address and the gateway's port."""
     async with served(**gate) as serving:
         driver = serving.gateway.driver
-        eyes = serving.gateway.eyes
-        feed = open_feed(driver.snapshot, driver.explain, eyes)
-        views = Views(driver.snapshot, driver.explain, serving.gateway.ready, _no_metrics, feed, eyes.traffic)
+        observers = serving.gateway.observers
+        feed = open_feed(driver.snapshot, driver.explain, observers)
+        views = Views(
+            driver.snapshot, driver.explain, serving.gateway.ready, _no_metrics, feed, observers.traffic
+        )
         door = AdminServer(views, "127.0.0.1", 0, token=token)
         await door.start()
         try:
@@ -173,7 +175,7 @@ def test_the_page_shows_the_numbers_of_the_state_and_asks_nobody_else(
         lane = now["lanes"][0]
 
         assert text(fresh, "#banner-text") == "Calm"
-        assert text(fresh, "#lanes tbody tr td:nth-child(2)") == str(lane["held"])
+        assert text(fresh, "#lanes tbody tr td:nth-child(2)") == str(lane["queued"])
         assert text(fresh, "#lanes tbody tr td:nth-child(5)") == f"{lane['running']} of 8"
         for index, engine in enumerate(now["engines"], 1):
             load = text(fresh, f"#engines tbody tr:nth-child({index}) td:nth-child(2)")

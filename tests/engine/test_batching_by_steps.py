@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from millgate.engine.batching import Batch
 from millgate.engine.sequences import BatchEvent, BatchLimits, EngineSequence, EventKind
-from millgate.engine.step_time import Chunk, CoefficientModel
+from millgate.engine.step_time import CoefficientModel, PromptChunk
 
 FIRST, RESUMED = EventKind.FIRST_TOKEN, EventKind.RESUMED
 PREEMPTED, FINISHED = EventKind.PREEMPTED, EventKind.FINISHED
@@ -204,7 +204,7 @@ class PlainEngine:
 
     def time_step(self, at: float) -> None:
         decodes = [plain for plain, _ in self.scheduled if plain.decoding]
-        chunks = [Chunk(plain.cached, tokens) for plain, tokens in self.scheduled if not plain.decoding]
+        chunks = [PromptChunk(plain.cached, tokens) for plain, tokens in self.scheduled if not plain.decoding]
         kv_tokens = sum(plain.cached for plain in decodes)
         if not self.scheduled:
             self.ends_at = inf

@@ -11,7 +11,7 @@ from millgate.engine.profile import (
     load_profiles,
     scaled,
 )
-from millgate.engine.step_time import Chunk
+from millgate.engine.step_time import PromptChunk
 
 H100 = "llama3-8b_h100_tp1"
 
@@ -41,7 +41,7 @@ def test_every_shipped_profile_names_its_source_and_holds_numbers_of_the_declare
 )
 def test_prefill_times_agree_with_the_measured_tables(name: str, tokens: int, measured_ms: float) -> None:
     profile = find_profile(name)
-    predicted_ms = 1e3 * profile.step_model().step_s(0, 0, [Chunk(0, tokens)])
+    predicted_ms = 1e3 * profile.step_model().step_s(0, 0, [PromptChunk(0, tokens)])
 
     assert predicted_ms == pytest.approx(measured_ms, rel=profile.prefill_error_max)
 
@@ -60,7 +60,7 @@ def test_decode_times_agree_with_the_measured_tables(name: str, sequences: int, 
 def test_a_scaled_engine_is_faster_by_the_factor_and_as_large() -> None:
     profile = find_profile(H100)
     fast = scaled(profile, 10.0)
-    chunk = [Chunk(512, 700)]
+    chunk = [PromptChunk(512, 700)]
 
     assert fast.step_model().step_s(7, 9000, chunk) == pytest.approx(
         profile.step_model().step_s(7, 9000, chunk) / 10
@@ -89,6 +89,6 @@ def test_the_prior_predicts_the_step_times_of_its_profile() -> None:
 
     tpot_s = prior.tpot_base_s + 32 * prior.tpot_per_stream_s
     assert tpot_s == pytest.approx(model.decode_steps_s(32, 32 * 2048, 1))
-    alone_s = model.step_s(0, 0, [Chunk(0, 2000)])
+    alone_s = model.step_s(0, 0, [PromptChunk(0, 2000)])
     ttft_s = prior.ttft_base_s + 2000 * prior.ttft_per_token_s
     assert alone_s <= ttft_s <= alone_s * 1.3

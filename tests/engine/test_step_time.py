@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from millgate.engine.profile import load_profiles
-from millgate.engine.step_time import Chunk, CoefficientModel, steps_within
+from millgate.engine.step_time import CoefficientModel, PromptChunk, steps_within
 
 MODELS = [profile.step_model() for profile in load_profiles().values()]
 ANY_MODEL = st.sampled_from(MODELS)
@@ -24,22 +24,22 @@ def made(per_kv_token_s: float = 1e-6) -> CoefficientModel:
 
 
 def test_a_small_prompt_alone_takes_the_floor_and_the_overhead() -> None:
-    assert made().step_s(0, 0, [Chunk(0, 10)]) == pytest.approx(0.0075)
+    assert made().step_s(0, 0, [PromptChunk(0, 10)]) == pytest.approx(0.0075)
 
 
 def test_a_large_prompt_alone_pays_by_token_and_by_square() -> None:
     expected = 0.0015 + 2e-5 * 4000 + 4e-10 * 4000**2 + 0.0005
-    assert made().step_s(0, 0, [Chunk(0, 4000)]) == pytest.approx(expected)
+    assert made().step_s(0, 0, [PromptChunk(0, 4000)]) == pytest.approx(expected)
 
 
 def test_cached_tokens_are_attended_to_but_not_computed() -> None:
     expected = 0.0015 + 2e-5 * 1000 + 4e-10 * (4000**2 - 3000**2) + 0.0005
-    assert made().step_s(0, 0, [Chunk(3000, 1000)]) == pytest.approx(expected)
+    assert made().step_s(0, 0, [PromptChunk(3000, 1000)]) == pytest.approx(expected)
 
 
 def test_decodes_ride_along_with_a_large_chunk() -> None:
     expected = 0.0015 + 2e-5 * (1000 + 8) + 4e-10 * 1000**2 + 1e-6 * 5000 + 0.0005
-    assert made().step_s(8, 5000, [Chunk(0, 1000)]) == pytest.approx(expected)
+    assert made().step_s(8, 5000, [PromptChunk(0, 1000)]) == pytest.approx(expected)
 
 
 def test_decode_steps_cost_base_sequences_cache_and_overhead() -> None:
@@ -55,7 +55,7 @@ def test_decode_steps_cost_base_sequences_cache_and_overhead() -> None:
 def test_a_chunk_never_makes_a_step_faster(
     step_model: CoefficientModel, decodes: int, kv_tokens: int, tokens: int
 ) -> None:
-    chunk = [Chunk(0, tokens)]
+    chunk = [PromptChunk(0, tokens)]
     together = step_model.step_s(decodes, kv_tokens, chunk)
 
     assert together >= step_model.decode_steps_s(decodes, kv_tokens, 1)

@@ -12,8 +12,8 @@ from faults.process import GateProcess, until
 from faults.talk import Talk
 
 
-def held(gate: GateProcess) -> int:
-    return sum(lane["held"] for lane in gate.state()["lanes"])
+def queued(gate: GateProcess) -> int:
+    return sum(lane["queued"] for lane in gate.state()["lanes"])
 
 
 def permits(gate: GateProcess) -> int:
@@ -42,13 +42,13 @@ def timed(engine: Engine, gate: GateProcess, what: str, lines: list[Talk], how: 
     assert took_s < engine.kind.lets_go_s
 
 
-def test_one_who_leaves_while_held_never_reaches_the_engine(bench: Bench) -> None:
+def test_one_who_leaves_while_queued_never_reaches_the_engine(bench: Bench) -> None:
     gate = bench.gate(cap=1, lanes__interactive__ttft_slo="1h")
     running = begun(gate, bench.engine)
     waiting = talk(gate, bench.engine, stream=True)
-    until(lambda: held(gate) == 1)
+    until(lambda: queued(gate) == 1)
     waiting.close()
-    until(lambda: held(gate) == 0)
+    until(lambda: queued(gate) == 0)
     assert bench.engine.load().total == 1
     running.close()
     by = time.monotonic() + 1.0
@@ -58,7 +58,7 @@ def test_one_who_leaves_while_held_never_reaches_the_engine(bench: Bench) -> Non
 
     assert totals == sorted(totals, reverse=True), "somebody who had left was sent to the engine"
     assert totals[-1] == 0
-    assert gate.ended() == {"client_gone/held": 1, "client_gone/decode": 1}
+    assert gate.ended() == {"client_gone/queued": 1, "client_gone/decode": 1}
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from millgate.testing import FakeUpstream, answers
-from millgate.testing.fake_upstream import Line
+from millgate.testing.fake_upstream import ScriptedConnection
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -77,7 +77,7 @@ def test_the_anthropic_example_runs() -> None:
         "usage": {"input_tokens": 5, "output_tokens": 2},
     }
 
-    async def script(line: Line) -> None:
+    async def script(line: ScriptedConnection) -> None:
         await line.send(answers.whole(json.dumps(message).encode()))
 
     with FakeUpstream(script) as engine:

@@ -5,7 +5,7 @@ from typing import Any
 
 from faults.process import GateProcess
 from faults.talk import Answer, chat
-from millgate.testing import Line, Script, answers
+from millgate.testing import Script, ScriptedConnection, answers
 
 
 def ask(gate: GateProcess, *lines: str, stream: bool = False, **fields: Any) -> Answer:
@@ -19,7 +19,7 @@ def ask(gate: GateProcess, *lines: str, stream: bool = False, **fields: Any) -> 
 def say(*pieces: bytes, end: str = "") -> Script:
     """Return a script that sends these bytes as they are, and then closes, resets or stalls."""
 
-    async def script(line: Line) -> None:
+    async def script(line: ScriptedConnection) -> None:
         for piece in pieces:
             await line.send(piece)
         if end == "fin":

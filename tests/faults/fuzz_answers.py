@@ -2,7 +2,7 @@
 
 Each answer comes from the seeds of this page, changed by a few deterministic mutations, and is said whole, in pieces,
 early (before anything was asked), late (behind an answer that was whole), or is broken off. Clients ask on every surface
-and read to the end. After every batch nothing is in flight and no byte of a body is held.
+and read to the end. After every batch nothing is in flight and no byte of a body is queued.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from faults.findings import Finding
 from faults.mutation import mutated
 from faults.process import GateProcess, until
 from faults.talk import Talk, chat, request
-from millgate.testing import FakeUpstream, Line, answers
+from millgate.testing import FakeUpstream, ScriptedConnection, answers
 
 BATCH = 64
 HUNG_AFTER_S = 12.0
@@ -138,12 +138,12 @@ class AnswerRun:
         self._said.append(answer)
         return answer
 
-    async def _say_early(self, line: Line) -> None:
+    async def _say_early(self, line: ScriptedConnection) -> None:
         """Now and then answer a request that has not come yet."""
         if self._dice.random() < 0.05:
             await line.send(self._answer())
 
-    async def _say(self, line: Line) -> None:
+    async def _say(self, line: ScriptedConnection) -> None:
         answer = self._answer()
         size = self._dice.choice(
             (len(answer) or 1, len(answer) or 1, 1 + len(answer) // 3, 1 + len(answer) // 40)
@@ -181,7 +181,7 @@ class AnswerRun:
             return
         try:
             gate.ended()
-            until(lambda: held_bytes(gate) == 0, what="bodies are held while nothing is in flight")
+            until(lambda: queued_bytes(gate) == 0, what="bodies are queued while nothing is in flight")
         except AssertionError as error:
             self._end(Finding(str(error), said))
 
@@ -191,8 +191,8 @@ class AnswerRun:
         self.findings.append(finding)
 
 
-def held_bytes(gate: GateProcess) -> float:
-    """Return how many bytes of bodies the gate counts as held."""
+def queued_bytes(gate: GateProcess) -> float:
+    """Return how many bytes of bodies the gate counts as queued."""
     return _gauge(gate, "millgate_door_body_bytes")
 
 

@@ -219,7 +219,7 @@ def _limited(open_files: int | None) -> list[str]:
 
 
 def _idle(state: dict[str, Any]) -> bool:
-    return not any(lane["held"] or lane["running"] for lane in state["lanes"]) and not any(
+    return not any(lane["queued"] or lane["running"] for lane in state["lanes"]) and not any(
         engine["running"] or engine["departing"] or engine["kv_tokens"] or engine["prefill_tokens"]
         for engine in state["engines"]
     )

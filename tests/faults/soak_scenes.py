@@ -6,7 +6,7 @@ A scene adds to what every soak has (`soak/engines`, `soak/users`), and all of t
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from millgate.testing import Line, Script, answers
+from millgate.testing import Script, ScriptedConnection, answers
 
 _STREAM_HEAD = answers.head(200, answers.EVENT_STREAM)
 _COMPLETION = answers.completion("hello")
@@ -40,7 +40,7 @@ class Scene(NamedTuple):
 
 
 def _says(*pieces: bytes, hang_up: bool = False) -> Script:
-    async def script(line: Line) -> None:
+    async def script(line: ScriptedConnection) -> None:
         for piece in pieces:
             await line.send(piece)
         if hang_up:
@@ -52,7 +52,7 @@ def _says(*pieces: bytes, hang_up: bool = False) -> Script:
 def _either(whole: bytes, *events: bytes) -> Script:
     """Return a script that gives this body, or these events where a stream was asked for."""
 
-    async def script(line: Line) -> None:
+    async def script(line: ScriptedConnection) -> None:
         if b'"stream": true' in line.request.body:
             await line.send(_STREAM_HEAD + answers.chunks(*events, answers.DONE) + answers.LAST_CHUNK)
         else:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from faults.process import GateProcess, until
 from faults.talk import chat
-from millgate.testing import FakeUpstream, Line, answer_politely, answers
+from millgate.testing import FakeUpstream, ScriptedConnection, answer_politely, answers
 
 SETTINGS = {
     "engines.*.health": "null",
@@ -67,7 +67,7 @@ def allowed(wanted: int) -> Iterator[int]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def _more_than_fits(line: Line) -> None:
+async def _more_than_fits(line: ScriptedConnection) -> None:
     await line.send(answers.head(200, answers.EVENT_STREAM))
     for _ in range(_PIECES):
         await line.send(_PIECE)

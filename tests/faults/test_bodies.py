@@ -7,7 +7,7 @@ import pytest
 
 from faults.process import GateProcess
 from faults.talk import Answer, chat, request
-from millgate.testing import FakeUpstream, Line, answers
+from millgate.testing import FakeUpstream, ScriptedConnection, answers
 
 MARK = "unmistakable-4711"
 """Stands in bodies that are refused: it must come back nowhere."""
@@ -364,7 +364,7 @@ SECRET = "sk-secret-0123456789abcdef"
 
 
 def test_row_28_secrets_and_prompts_appear_nowhere(gate: GateProcess, upstream: FakeUpstream) -> None:
-    async def failing(line: Line) -> None:
+    async def failing(line: ScriptedConnection) -> None:
         await line.send(b"HTTP/1.1 nonsense " + SECRET.encode() + b"\r\n\r\n")
 
     prompt = "private-prompt-text"
@@ -399,7 +399,7 @@ def test_row_28_secrets_and_prompts_appear_nowhere(gate: GateProcess, upstream: 
 def test_row_51_missing_negative_or_absurd_usage_leaves_the_estimate(
     gate: GateProcess, upstream: FakeUpstream, usage: Any, stream: bool
 ) -> None:
-    async def answer(line: Line) -> None:
+    async def answer(line: ScriptedConnection) -> None:
         if stream:
             last = {"id": "c", "choices": [], "usage": usage}
             events = [

@@ -10,18 +10,18 @@ from faults import stalled
 from faults.process import GateProcess, until
 from faults.starter import Starter
 from faults.talk import Talk, chat
-from millgate.testing import FakeUpstream, Line, answers
+from millgate.testing import FakeUpstream, ScriptedConnection, answers
 
 MAX_INFLIGHT = 8
 
 KIB = 1024
 
 
-async def stall(line: Line) -> None:
+async def stall(line: ScriptedConnection) -> None:
     await line.stall()
 
 
-async def decode(line: Line) -> None:
+async def decode(line: ScriptedConnection) -> None:
     """Begin to answer, as asked, and never end."""
     streamed = line.request.json().get("stream")
     if streamed:
@@ -35,8 +35,8 @@ def running(gate: GateProcess) -> int:
     return sum(engine["running"] for engine in gate.state()["engines"])
 
 
-def held(gate: GateProcess) -> int:
-    return sum(lane["held"] for lane in gate.state()["lanes"])
+def queued(gate: GateProcess) -> int:
+    return sum(lane["queued"] for lane in gate.state()["lanes"])
 
 
 def fill(gate: GateProcess, upstream: FakeUpstream) -> list[Talk]:
@@ -64,24 +64,24 @@ def test_row_30_who_leaves_the_queue_never_touches_an_engine(
     fill(gate, upstream)
     waiting = gate.connect()
     waiting.ask(chat("waiting"))
-    until(lambda: held(gate) == 1)
+    until(lambda: queued(gate) == 1)
     getattr(waiting, leave)()
-    until(lambda: held(gate) == 0)
+    until(lambda: queued(gate) == 0)
     assert len(upstream.received) == MAX_INFLIGHT
     until(lambda: not unasked(upstream))  # the watch of the metrics may just be connecting
     gate.hang_up()
-    assert gate.ended() == {"client_gone/held": 1, "client_gone/prefill": MAX_INFLIGHT}
+    assert gate.ended() == {"client_gone/queued": 1, "client_gone/prefill": MAX_INFLIGHT}
 
 
 def test_row_30_the_place_of_who_has_left_goes_to_the_next(gate: GateProcess, upstream: FakeUpstream) -> None:
     first, *_others = fill(gate, upstream)
     waiting, next_one = gate.connect(), gate.connect()
     waiting.ask(chat("waiting"))
-    until(lambda: held(gate) == 1)
+    until(lambda: queued(gate) == 1)
     next_one.ask(chat("next"))
-    until(lambda: held(gate) == 2)
+    until(lambda: queued(gate) == 2)
     waiting.close()
-    until(lambda: held(gate) == 1)
+    until(lambda: queued(gate) == 1)
     first.close()
     until(lambda: len(upstream.received) == MAX_INFLIGHT + 1)
     assert b"next" in upstream.received[-1].body
@@ -132,7 +132,7 @@ def test_row_32_hang_ups_at_every_moment_leave_nothing_behind(
 ) -> None:
     """Clients that leave at any point of a request's life; each attempt that began has one outcome."""
 
-    async def slow_stream(line: Line) -> None:
+    async def slow_stream(line: ScriptedConnection) -> None:
         await line.send(answers.head(200, answers.EVENT_STREAM))
         await line.send_slowly(
             answers.chunks(*[answers.event("a")] * 20) + answers.chunks(answers.DONE), 100, 0.001
@@ -147,7 +147,7 @@ def test_row_32_hang_ups_at_every_moment_leave_nothing_behind(
         talk.reset()
     ended = gate.ended()
     assert sum(ended.values()) <= 30
-    assert set(ended) <= {"good", "client_gone/held", "client_gone/prefill", "client_gone/decode"}
+    assert set(ended) <= {"good", "client_gone/queued", "client_gone/prefill", "client_gone/decode"}
 
 
 # ---- row 33
@@ -175,7 +175,7 @@ def flood(events: int, event: bytes = answers.event("x" * 1000)) -> object:
     """Return a script that streams as fast as it is read; the last event ends the answer."""
     piece = answers.chunks(event * 50)
 
-    async def script(line: Line) -> None:
+    async def script(line: ScriptedConnection) -> None:
         await line.send(answers.head(200, answers.EVENT_STREAM))
         for _ in range(events // 50):
             await line.send(piece)
@@ -231,7 +231,7 @@ def test_row_37_who_cannot_wait_is_refused_early_instead_of_dying_in_the_queue(
 ) -> None:
     """The SDK tells its read timeout; a wait that is longer is refused at the door, at once."""
 
-    async def slow(line: Line) -> None:
+    async def slow(line: ScriptedConnection) -> None:
         await asyncio.sleep(0.3)
         await line.send(answers.whole(answers.completion("slow", output_tokens=20)))
 
@@ -242,10 +242,10 @@ def test_row_37_who_cannot_wait_is_refused_early_instead_of_dying_in_the_queue(
     for talk in talks:
         assert talk.answer().status == 200
     fill(gate, upstream)
-    queued = [gate.connect() for _ in range(30)]
-    for talk in queued:
+    waiting = [gate.connect() for _ in range(30)]
+    for talk in waiting:
         talk.ask(chat())
-    until(lambda: held(gate) == 30)
+    until(lambda: queued(gate) == 30)
     impatient = gate.connect()
     began = time.monotonic()
     impatient.ask(chat(), "x-stainless-read-timeout: 0.2")

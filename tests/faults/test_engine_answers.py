@@ -6,7 +6,7 @@ from faults.asking import BEGUN, STREAM_HEAD, ask, broken_off, failed, say
 from faults.process import GateProcess, until
 from faults.starter import Starter
 from faults.talk import chat
-from millgate.testing import FakeUpstream, Line, answers
+from millgate.testing import FakeUpstream, ScriptedConnection, answers
 
 # ---- row 44
 
@@ -75,7 +75,7 @@ EARLY_ERROR = b"data: " + answers.error(503, "too many queued") + b"\n\n"
 def test_row_46_an_error_as_the_first_event_becomes_a_real_status(
     gate: GateProcess, upstream: FakeUpstream, before: bytes, piece_bytes: int
 ) -> None:
-    async def script(line: Line) -> None:
+    async def script(line: ScriptedConnection) -> None:
         await line.send(STREAM_HEAD)
         events = before + EARLY_ERROR + answers.DONE
         for begin in range(0, len(events), piece_bytes):
@@ -98,7 +98,7 @@ def test_row_46_a_429_in_the_first_event_becomes_a_429(gate: GateProcess, upstre
 def test_row_46_an_error_event_within_a_stream_is_passed_on_and_the_stream_cut(
     gate: GateProcess, upstream: FakeUpstream
 ) -> None:
-    async def late_error(line: Line) -> None:
+    async def late_error(line: ScriptedConnection) -> None:
         await line.send(BEGUN)
         await line.wait(0.1)  # in one segment with the first events it would still become a status
         await line.send(answers.chunks(EARLY_ERROR, answers.DONE) + answers.LAST_CHUNK)
@@ -123,7 +123,7 @@ def test_events_behind_the_end_of_a_stream_are_cut_and_the_connection_is_closed(
 ) -> None:
     mine = answers.stream("a", "b")
 
-    async def talkative(line: Line) -> None:
+    async def talkative(line: ScriptedConnection) -> None:
         await line.send(STREAM_HEAD + answers.chunks(answers.event("")))
         await line.send(answers.chunks(mine[len(answers.event("")) :], *[] if read_apart else [behind]))
         if read_apart:
@@ -200,7 +200,7 @@ def test_row_47_json_that_is_none_is_never_counted_as_good(
 def test_row_48_an_endless_line_in_a_stream_ends_at_a_bound(
     gate: GateProcess, upstream: FakeUpstream
 ) -> None:
-    async def endless(line: Line) -> None:
+    async def endless(line: ScriptedConnection) -> None:
         await line.send(STREAM_HEAD + answers.chunks(answers.event("a")))
         piece = answers.chunks(b"data: " + b"x" * 65_536)
         for _ in range(1600):
@@ -221,7 +221,7 @@ def test_row_48_a_stream_in_pieces_of_one_byte_arrives_unchanged(
 ) -> None:
     events = answers.stream("a", "b", "c")
 
-    async def bytewise(line: Line) -> None:
+    async def bytewise(line: ScriptedConnection) -> None:
         await line.send(STREAM_HEAD)
         await line.send_slowly(b"".join(answers.chunks(bytes((byte,))) for byte in events), 6)
         await line.send(answers.LAST_CHUNK)
@@ -247,7 +247,7 @@ def test_row_48_a_large_event_costs_linear_time(gate: GateProcess, upstream: Fak
     """Half a megabyte in pieces of a hundred bytes: looked at once, not once per piece."""
     large = answers.event("x" * 500_000)
 
-    async def pieces(line: Line) -> None:
+    async def pieces(line: ScriptedConnection) -> None:
         await line.send(STREAM_HEAD)
         framed = b"".join(answers.chunks(large[at : at + 100]) for at in range(0, len(large), 100))
         await line.send(framed)
@@ -278,7 +278,7 @@ def test_row_49_when_every_engine_is_full_the_queue_is_bounded(
         assert (len(upstream.received), len(other.received)) == (2, 2)
         gate.hang_up()
         ended = gate.ended()
-        assert (ended["client_gone/prefill"], ended["client_gone/held"]) == (4, 3)
+        assert (ended["client_gone/prefill"], ended["client_gone/queued"]) == (4, 3)
         assert sum(count for cause, count in ended.items() if cause.startswith("yielded/")) == 13
 
 

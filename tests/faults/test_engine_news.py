@@ -5,7 +5,7 @@ import json
 from faults.asking import ask
 from faults.process import GateProcess, until
 from faults.starter import Starter
-from millgate.testing import FakeUpstream, Line, answers
+from millgate.testing import FakeUpstream, ScriptedConnection, answers
 
 
 def told(gate: GateProcess, event: str) -> list[dict[str, object]]:
@@ -30,7 +30,7 @@ def test_an_engine_that_goes_down_and_comes_up_again_is_one_line_each(start: Sta
 
 
 def test_answers_that_time_out_are_one_line(start: Starter) -> None:
-    async def stall(line: Line) -> None:
+    async def stall(line: ScriptedConnection) -> None:
         await line.stall()
 
     with FakeUpstream(stall) as engine:
@@ -44,7 +44,7 @@ def test_answers_that_time_out_are_one_line(start: Starter) -> None:
 def test_the_banner_tries_a_model_that_the_engine_has(start: Starter) -> None:
     page = b'vllm:num_requests_running{engine="0",model_name="Qwen/Qwen2.5-0.5B"} 0.0\n'
 
-    async def tell(line: Line) -> None:
+    async def tell(line: ScriptedConnection) -> None:
         await line.send(answers.whole(page, 200, "text/plain"))
 
     with FakeUpstream(on_scrape=tell) as engine:

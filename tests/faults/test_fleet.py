@@ -15,13 +15,13 @@ from faults.asking import ask, say
 from faults.process import GateProcess, until
 from faults.starter import Starter
 from faults.talk import Talk, chat
-from millgate.testing import FakeUpstream, Line, Script, answers
+from millgate.testing import FakeUpstream, Script, ScriptedConnection, answers
 
 CLIENTS, MAX_INFLIGHT = 6, 4
 
 
 def answer_after(seconds: float) -> Script:
-    async def script(line: Line) -> None:
+    async def script(line: ScriptedConnection) -> None:
         await line.wait(seconds)
         await line.send(answers.whole(answers.completion("hello")))
 

@@ -9,7 +9,7 @@ from faults.corpus import GOOD
 from faults.process import GateProcess, until
 from faults.starter import Starter
 from faults.talk import CHAT, Talk, chat, chunked, request
-from millgate.testing import FakeUpstream, Line, answer_politely, answers
+from millgate.testing import FakeUpstream, ScriptedConnection, answer_politely, answers
 
 MIB = 1024 * 1024
 BODY_LIMIT = 4 * MIB
@@ -21,7 +21,7 @@ def head(*lines: str, path: str = CHAT) -> bytes:
     return "\r\n".join((f"POST {path} HTTP/1.1", *fields, "", "")).encode()
 
 
-async def stall(line: Line) -> None:
+async def stall(line: ScriptedConnection) -> None:
     await line.stall()
 
 
@@ -151,7 +151,7 @@ def test_row_11_a_client_that_does_not_read_is_cut_and_its_engine_hung_up_on(
 ) -> None:
     """A stream and a whole answer alike."""
 
-    async def endless(line: Line) -> None:
+    async def endless(line: ScriptedConnection) -> None:
         stream = line.request.json()["stream"]
         await line.send(answers.head(200, answers.EVENT_STREAM if stream else answers.JSON))
         while True:
@@ -343,7 +343,7 @@ def test_row_16_the_cap_is_below_the_limit_of_open_files(start: Starter, upstrea
 def flooded(gate: GateProcess, upstream: FakeUpstream, cap: int, flood: int) -> None:
     """Open many more connections than fit while a stream runs; the stream and the admin door do not notice."""
 
-    async def stream(line: Line) -> None:
+    async def stream(line: ScriptedConnection) -> None:
         await line.send(answers.head(200, answers.EVENT_STREAM) + answers.chunks(answers.event("a")))
         while not finish:
             await line.wait(0.01)

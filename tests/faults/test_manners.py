@@ -17,7 +17,7 @@ import pytest
 from faults.process import PATIENCE_S, START_WITHIN_S, GateProcess, until
 from faults.starter import Starter
 from faults.talk import Talk, chat
-from millgate.testing import FakeUpstream, Line, answers
+from millgate.testing import FakeUpstream, ScriptedConnection, answers
 
 CONFIG = """engines:
   - url: URL
@@ -36,7 +36,7 @@ class Slow:
     def __init__(self) -> None:
         self.go_on = False
 
-    async def __call__(self, line: Line) -> None:
+    async def __call__(self, line: ScriptedConnection) -> None:
         await line.send(answers.head(200, answers.EVENT_STREAM) + answers.chunks(answers.event("a")))
         while not self.go_on:
             await line.wait(0.01)
@@ -85,12 +85,12 @@ def test_row_60_a_drain_refuses_what_waits_and_what_comes_and_lets_streams_end(
     slow = upstream.script = Slow()
     with a_gate(upstream, tmp_path, max_inflight=20, settings={"limits.drain_grace": "20s"}) as gate:
         talks = streaming(gate, 20)
-        held, idle, late = gate.connect(), gate.connect(), gate.connect()
-        held.ask(chat())
+        queued, idle, late = gate.connect(), gate.connect(), gate.connect()
+        queued.ask(chat())
         late.send(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n")
-        until(lambda: gate.state()["lanes"][0]["held"] == 1)
+        until(lambda: gate.state()["lanes"][0]["queued"] == 1)
         gate.process.send_signal(signal.SIGTERM)
-        refused = held.answer()
+        refused = queued.answer()
         assert (refused.status, refused.headers["connection"]) == (503, "close")
         assert gate.ask("/readyz")[0] == 503
         assert idle.rest() == b""
@@ -285,7 +285,7 @@ def test_row_66_who_spoke_or_waited_while_the_gate_stood_still_is_not_late(
 ) -> None:
     """For longer than an engine may be silent, and than a client may take for its head: neither of them was to blame."""
 
-    async def go_on(line: Line) -> None:
+    async def go_on(line: ScriptedConnection) -> None:
         await line.send(answers.head(200, answers.EVENT_STREAM))
         for _ in range(40):
             await line.send(answers.chunks(answers.event("a")))

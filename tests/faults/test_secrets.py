@@ -19,7 +19,7 @@ import trustme
 from faults.process import GateProcess, until
 from faults.starter import Starter
 from faults.talk import Answer, chat, request
-from millgate.testing import FakeUpstream, Line, answers
+from millgate.testing import FakeUpstream, ScriptedConnection, answers
 
 KEY = "hgk_PLANTED-client-key-0123456789"
 STALE_KEY = "hgk_PLANTED-stale-key-0123456789"
@@ -47,12 +47,12 @@ tenants:
 PAGES = ("/metrics", "/api/state", "/readyz", "/healthz", "/api/explain?prompt_bytes=9", "/api/nothing")
 
 
-async def crash(line: Line) -> None:
+async def crash(line: ScriptedConnection) -> None:
     """Answer with what engines do at their worst: the request in the error."""
     await line.send(answers.whole(b"<html>" + line.request.body, 200, "text/html"))
 
 
-async def break_off(line: Line) -> None:
+async def break_off(line: ScriptedConnection) -> None:
     await line.send(answers.head(200, answers.EVENT_STREAM) + answers.chunks(answers.event("a")))
     line.reset()
 

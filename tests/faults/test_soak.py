@@ -30,9 +30,14 @@ def test_row_74_a_soak_in_every_fault_leaves_exact_accounts(tmp_path: Path) -> N
     report = asyncio.run(Soak(tmp_path, seed=1).run(SECONDS))
     assert not report.findings, as_table(report)
     assert report.written == report.sent == sum(report.outcomes.values())
-    # It was one: faults of nearly every kind, and users who were served, refused, held and cut.
+    # It was one: faults of nearly every kind, and users who were served, refused, queued and cut.
     assert len(report.faults) > 0.8 * len([*FAULTS, *WEATHER, *OUTAGES])
-    assert {"good", "yielded/queue_full", "client_gone/held", "client_gone/decode"} <= report.outcomes.keys()
+    assert {
+        "good",
+        "yielded/queue_full",
+        "client_gone/queued",
+        "client_gone/decode",
+    } <= report.outcomes.keys()
     assert {kind.partition("/")[0] for kind in report.outcomes} >= {"engine_failed", "client_gone"}
     assert json.loads(as_json(report))["sent"] == report.sent
 
@@ -83,7 +88,7 @@ def compared(
         (REFUSED, YIELDED),
         (FAILED, {"id": "a", "outcome": "engine_failed", "reason": "broken"}),
         (BROKEN_OFF, {"id": "a", "outcome": "client_gone", "reason": "decode"}),
-        (None, {"id": "a", "outcome": "client_gone", "reason": "held"}),
+        (None, {"id": "a", "outcome": "client_gone", "reason": "queued"}),
         (None, GOOD),
     ],
 )

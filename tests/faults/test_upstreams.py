@@ -13,7 +13,15 @@ from faults.baseline import unchanged
 from faults.process import GateProcess, until
 from faults.starter import Starter
 from faults.talk import Answer, chat
-from millgate.testing import FakeUpstream, FaultProxy, Faults, Line, Script, answer_politely, answers
+from millgate.testing import (
+    FakeUpstream,
+    FaultProxy,
+    Faults,
+    Script,
+    ScriptedConnection,
+    answer_politely,
+    answers,
+)
 
 # ---- row 38
 
@@ -76,7 +84,7 @@ def test_bodies_of_answers_that_have_begun_fill_neither_the_budget_nor_the_memor
 ) -> None:
     """The eight together are half as large again as the budget."""
 
-    async def endless(line: Line) -> None:
+    async def endless(line: ScriptedConnection) -> None:
         await line.send(
             BEGUN if stream else answers.head(200, answers.JSON) + answers.chunks(b"{" + b" " * 70_000)
         )
@@ -101,7 +109,7 @@ def test_bodies_of_answers_that_have_begun_fill_neither_the_budget_nor_the_memor
 def test_a_large_body_is_sent_again_when_a_kept_connection_turns_out_dead(
     gate: GateProcess, upstream: FakeUpstream
 ) -> None:
-    async def fickle(line: Line) -> None:
+    async def fickle(line: ScriptedConnection) -> None:
         if len(upstream.received) == 2:
             line.reset()
         else:
@@ -121,7 +129,7 @@ def test_a_large_body_is_sent_again_without_what_the_engine_does_not_know(
 ) -> None:
     gate = start(upstream.url)
 
-    async def old(line: Line) -> None:
+    async def old(line: ScriptedConnection) -> None:
         if b"stream_options" in line.request.body:
             await line.send(answers.whole(answers.error(400, "unknown field stream_options"), 400))
         else:
@@ -174,7 +182,7 @@ def test_row_39_an_engine_that_never_answers_is_504_at_the_clients_deadline(
 
 
 def test_row_39_keep_alive_comments_are_no_answer(untaught: GateProcess, upstream: FakeUpstream) -> None:
-    async def chatter(line: Line) -> None:
+    async def chatter(line: ScriptedConnection) -> None:
         await line.send(STREAM_HEAD)
         while True:
             await line.send(answers.chunks(b": ping\n\n"))
@@ -358,7 +366,7 @@ def test_row_41_slow_sliced_and_late_streams_arrive_unchanged(
 def test_row_42_a_kept_connection_found_dead_is_replaced_once_and_nobody_notices(
     gate: GateProcess, upstream: FakeUpstream
 ) -> None:
-    async def second_time_dead(line: Line) -> None:
+    async def second_time_dead(line: ScriptedConnection) -> None:
         if seen.get(line.number):
             line.reset()
         else:
@@ -439,7 +447,7 @@ def test_row_43_one_interim_answer_is_skipped(gate: GateProcess, upstream: FakeU
 def test_row_43_interim_answers_do_not_hold_a_request_beyond_its_deadline(
     untaught: GateProcess, upstream: FakeUpstream
 ) -> None:
-    async def hints(line: Line) -> None:
+    async def hints(line: ScriptedConnection) -> None:
         while True:
             await line.send(b"HTTP/1.1 103 Early Hints\r\n\r\n")
             await line.wait(0.05)

@@ -345,7 +345,7 @@ class Stand:
 
     async def settle(self) -> None:
         """Wait until nothing is in flight, and check that every attempt has had one outcome (INV-1, INV-3)."""
-        await until(lambda: self.gateway.door.ongoing == 0 and self.lane.held == 0)
+        await until(lambda: self.gateway.door.ongoing == 0 and self.lane.queued == 0)
         await until(lambda: self.snapshot.engines[0].running + self.snapshot.engines[0].departing == 0)
         assert sum(self.outcomes().values()) == self.lane.arrived
 

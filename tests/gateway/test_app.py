@@ -50,16 +50,16 @@ def test_a_drain_refuses_what_waits_and_what_comes_and_lets_streams_end() -> Non
 
     async def body() -> None:
         async with standing(script, max_inflight=1) as stand:
-            streaming, held, late = [await stand.client() for _ in range(3)]
+            streaming, queued, late = [await stand.client() for _ in range(3)]
             streaming.ask(chat(stream=True))
             await stand.engine.next()
-            held.ask(chat("held"))
-            await until(lambda: stand.lane.held == 1)
+            queued.ask(chat("queued"))
+            await until(lambda: stand.lane.queued == 1)
             late.writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n")
             await asyncio.sleep(0.02)
             assert stand.gateway.ready().ready
             drain = asyncio.ensure_future(stand.gateway.drain())
-            refused = await held.answer()
+            refused = await queued.answer()
             assert (refused.status, refused.headers["x-millgate-reason"]) == (503, "draining")
             assert refused.headers["connection"] == "close"
             assert not stand.gateway.ready().ready

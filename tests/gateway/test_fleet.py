@@ -60,7 +60,7 @@ class Plant:
         snapshot = self.gateway.driver.snapshot
         await until(lambda: not any(each.running + each.departing for each in snapshot().engines))
         lane = snapshot().lanes[0]
-        assert lane.held == 0
+        assert lane.queued == 0
         assert sum(self.outcomes().values()) == lane.arrived
 
 
@@ -152,10 +152,10 @@ def test_who_finds_the_other_engine_full_waits_for_it_first_in_line() -> None:
             await stand.engines[1].next()
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             await stand.kill(0)
-            held = asyncio.create_task(stand.ask(chat("third")))
-            await until(lambda: stand.gateway.driver.snapshot().lanes[0].held)
+            queued = asyncio.create_task(stand.ask(chat("third")))
+            await until(lambda: stand.gateway.driver.snapshot().lanes[0].queued)
             release.set()
-            assert (await held).status == 200
+            assert (await queued).status == 200
             assert [(await each).status for each in running] == [200, 200]
             await stand.settled()
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from millgate.gateway.notices import MOST_KINDS, MOST_TURNS, QUIET_S, EngineNotices, Notices
-from millgate.runtime.health import Stance, Standing
+from millgate.runtime.health import EngineStanding, Stance
 
 
 class Written:
@@ -86,7 +86,7 @@ class Turning(Written):
     def turn(self, stance: Stance, now: float, engine: str = "gpu-0") -> None:
         self.now = now
         why = "its health page does not answer: connect" if stance is Stance.DOWN else ""
-        self.engines.turned(Standing(engine, stance, now, why))
+        self.engines.turned(EngineStanding(engine, stance, now, why))
 
 
 def test_an_engine_that_goes_down_and_comes_up_is_a_line_each() -> None:

@@ -28,12 +28,12 @@ def test_answers_and_refusals_tell_what_is_left_of_a_quota() -> None:
 
 
 def test_a_ticket_is_given_to_who_asks_and_buys_the_old_age_once() -> None:
-    async def held(asked: Asked) -> None:
+    async def queued(asked: Asked) -> None:
         await asked.hung_up(60)
 
     async def body() -> None:
         lane = LaneSettings("interactive", max_queue=0)
-        async with standing(held, max_inflight=1, lane=lane) as stand:
+        async with standing(queued, max_inflight=1, lane=lane) as stand:
             busy = await stand.client()
             busy.ask(chat("long", stream=True))
             await until(lambda: stand.snapshot.engines[0].running == 1)

@@ -44,8 +44,8 @@ def test_lower_limits_end_nothing_and_keep_new_work_out() -> None:
             for count, client in enumerate(clients[:2], 1):
                 client.ask(chat())
                 await stand.engine.next(count)
-            clients[2].ask(chat("held"))
-            await until(lambda: stand.lane.held == 1)
+            clients[2].ask(chat("queued"))
+            await until(lambda: stand.lane.queued == 1)
             settings = replace(
                 stand.gateway.settings,
                 server=ServerLimits(body_bytes=1024, connections=4),
@@ -55,7 +55,7 @@ def test_lower_limits_end_nothing_and_keep_new_work_out() -> None:
             )
             assert await stand.gateway.adopt(settings, core_settings(max_inflight=1)) == ()
             engine = stand.snapshot.engines[0]
-            assert (engine.running, engine.limit, stand.lane.held) == (2, 1, 1)
+            assert (engine.running, engine.limit, stand.lane.queued) == (2, 1, 1)
             big = await stand.ask(chat("x" * 2000))
             assert big.status == 503  # the fifth connection
             clients[3].leave()
@@ -68,7 +68,7 @@ def test_lower_limits_end_nothing_and_keep_new_work_out() -> None:
     run(body())
 
 
-def test_a_held_attempt_runs_on_an_engine_that_a_reload_has_brought() -> None:
+def test_a_queued_attempt_runs_on_an_engine_that_a_reload_has_brought() -> None:
     async def stay(asked: Asked) -> None:
         await asked.hung_up(60)
 
@@ -76,15 +76,15 @@ def test_a_held_attempt_runs_on_an_engine_that_a_reload_has_brought() -> None:
         second = FakeEngine()
         await second.start()
         async with gating(stay, core=core_settings(max_inflight=1)) as stand:
-            busy, held = await stand.client(), await stand.client()
+            busy, queued = await stand.client(), await stand.client()
             busy.ask(chat())
             await stand.engine.next()
-            held.ask(chat("held"))
-            await until(lambda: stand.lane.held == 1)
+            queued.ask(chat("queued"))
+            await until(lambda: stand.lane.queued == 1)
             engines = (*stand.gateway.settings.engines, EngineAddress("second", "127.0.0.1", second.port))
             settings = replace(stand.gateway.settings, engines=engines)
             await stand.gateway.adopt(settings, core_settings("engine", "second", max_inflight=1))
-            assert (await held.answer()).status == 200
+            assert (await queued.answer()).status == 200
             assert len(second.asked) == 1
             busy.leave()
             await stand.settle()
@@ -242,18 +242,18 @@ def test_lanes_are_reloaded_and_keep_what_waits_in_them() -> None:
     async def body() -> None:
         lanes = [LaneSettings("interactive"), LaneSettings("bulk")]
         async with gating(stay, core=core_settings(max_inflight=1)) as stand:
-            busy, held = await stand.client(), await stand.client()
+            busy, queued = await stand.client(), await stand.client()
             busy.ask(chat())
             await stand.engine.next()
-            held.ask(chat("held"))
-            await until(lambda: stand.lane.held == 1)
+            queued.ask(chat("queued"))
+            await until(lambda: stand.lane.queued == 1)
             await stand.gateway.adopt(stand.gateway.settings, core_settings(max_inflight=1, lanes=lanes))
-            assert [(lane.name, lane.held) for lane in stand.snapshot.lanes] == [
+            assert [(lane.name, lane.queued) for lane in stand.snapshot.lanes] == [
                 ("interactive", 1),
                 ("bulk", 0),
             ]
             busy.leave()
-            held.leave()
+            queued.leave()
             await stand.settle()
 
     run(body())

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.harness import Asked, Client, FakeEngine, chat, event, run
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
-from millgate.gateway import Ending, EngineAddress, Gateway, GatewaySettings, serve
+from millgate.gateway import EngineAddress, Gateway, GatewaySettings, ProcessEnding, serve
 from millgate.wiring.governor import build_governor
 
 
@@ -37,7 +37,7 @@ def test_a_signal_drains_an_idle_gateway_and_a_second_one_cuts_a_busy_one(number
         await engine.start()
         core = Settings((LaneSettings("interactive"),), (EngineSettings("e", 4),))
         settings = GatewaySettings((EngineAddress("e", "127.0.0.1", engine.port),), port=0, drain_grace_s=60)
-        for busy, expected in ((False, Ending.DRAINED), (True, Ending.CUT_SHORT)):
+        for busy, expected in ((False, ProcessEnding.DRAINED), (True, ProcessEnding.CUT_SHORT)):
             ready: asyncio.Future[Gateway] = asyncio.get_running_loop().create_future()
             governor = build_governor(core, time.monotonic())
             serving = asyncio.ensure_future(serve(governor, settings, on_ready=ready.set_result))

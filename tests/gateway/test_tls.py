@@ -289,7 +289,7 @@ def test_a_reload_brings_new_certificates_to_the_line_door_too(
 def test_clients_within_their_handshake_count_from_the_accept_and_no_longer_than_it_lasts(
     authority: Authority, door: str
 ) -> None:
-    """Silent ones, those that speak no TLS, and those that hang up; beyond the cap and its surplus nothing is held."""
+    """Silent ones, those that speak no TLS, and those that hang up; beyond the cap and its surplus nothing is queued."""
 
     async def body() -> None:
         context = listener_context(authority.files("localhost"))

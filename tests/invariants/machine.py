@@ -69,11 +69,11 @@ engine_settings = some.builds(
     ignores_hangups=some.sampled_from(IgnoresHangups),
 )
 core_settings = some.builds(
-    lambda lanes, engines, places, held: Settings(
+    lambda lanes, engines, places, queued: Settings(
         tuple(replace(lane, name=name) for name, lane in zip(LANES, lanes, strict=False)),
         tuple(replace(engine, name=name) for name, engine in zip(ENGINES, engines, strict=False)),
         places,
-        held,
+        queued,
     ),
     some.lists(lane_settings, min_size=1, max_size=3),
     some.lists(engine_settings, min_size=1, max_size=2),
@@ -191,10 +191,10 @@ class GateMachine(RuleBasedStateMachine):
             self.now = max(self.now, wake) + late_s
             self.send(Tick())
 
-    @precondition(lambda self: self.model.held or self.model.running)
+    @precondition(lambda self: self.model.queued or self.model.running)
     @rule(pick=picks)
     def client_leaves(self, pick: int) -> None:
-        self.send(ClientGone(self.pick({**self.model.held, **self.model.running}, pick)))
+        self.send(ClientGone(self.pick({**self.model.queued, **self.model.running}, pick)))
 
     @precondition(lambda self: self.model.running)
     @rule(pick=picks)

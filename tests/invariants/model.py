@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from millgate.core.decisions import Admit, Cancel, Decision, Ended, Explanation, Hold, Leg, Yield
+from millgate.core.decisions import Admit, Cancel, Decision, Ended, Explanation, Leg, Queue, Yield
 from millgate.core.events import Arrived, ClientGone, Event, Failed, Released
 from millgate.core.words import Outcome
 
@@ -52,7 +52,7 @@ class Model:
 
     attempts: dict[int, Known] = field(default_factory=dict)
     outcomes: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
-    held: dict[int, Known] = field(default_factory=dict)
+    queued: dict[int, Known] = field(default_factory=dict)
     running: dict[int, Known] = field(default_factory=dict)
     departing: dict[int, Known] = field(default_factory=dict)
     promises: dict[_Who, list[Promise]] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Model:
         if known is not None and not ends:
             assert known.leg is not None
             known.tried, known.leg = known.leg.engine, None
-            self.held[event.attempt] = self.running.pop(event.attempt)
+            self.queued[event.attempt] = self.running.pop(event.attempt)
 
     def next_promise(self, now: float) -> Promise | None:
         """Return the promise that falls due next."""
@@ -104,18 +104,18 @@ class Model:
         attempt = self.attempts[decision.attempt]
         assert not attempt.ended, f"a decision after the end: {decision}"
         if isinstance(decision, Admit):
-            self.held.pop(decision.attempt, None)
+            self.queued.pop(decision.attempt, None)
             (attempt.leg,) = decision.legs
             attempt.permits += 1
             self.running[decision.attempt] = attempt
-        elif isinstance(decision, Hold):
-            self.held[decision.attempt] = attempt
+        elif isinstance(decision, Queue):
+            self.queued[decision.attempt] = attempt
         elif isinstance(decision, Yield):
             if decision.retry:
                 promise = Promise(attempt.arrival, self.now + decision.retry_after_s, decision.retry_after_s)
                 self.promises.setdefault(_who(attempt), []).append(promise)
             # Out of the queue an Ended follows; at the door the yield itself is the end.
-            if decision.attempt not in self.held:
+            if decision.attempt not in self.queued:
                 self._end(attempt, Outcome.YIELDED)
         elif isinstance(decision, Cancel):
             assert decision.attempt in self.running
@@ -124,7 +124,7 @@ class Model:
 
     def _ends(self, decision: Ended, attempt: Known) -> None:
         self._end(attempt, decision.outcome)
-        if self.held.pop(decision.attempt, None) is None:
+        if self.queued.pop(decision.attempt, None) is None:
             self.departing[decision.attempt] = self.running.pop(decision.attempt)
 
     def _end(self, attempt: Known, outcome: Outcome) -> None:

@@ -7,9 +7,9 @@ from hypothesis import strategies as some
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
 from invariants.machine import MODERATE, GateMachine, build
-from millgate.core.decisions import Admit, Decision, Ended, Hold
+from millgate.core.decisions import Admit, Decision, Ended, Queue
 from millgate.core.events import Event, Failed, Released, Tick
-from millgate.core.governor.openings import Openings
+from millgate.core.governor.capacity_forecast import CapacityForecast
 from millgate.core.settings import Settings
 from millgate.core.words import Sent
 
@@ -22,11 +22,11 @@ class NothingIsLost(GateMachine):
         lanes = self.gate.snapshot(self.now).lanes
         arrived = sum(lane.arrived for lane in lanes)
         outcomes = sum(count for lane in lanes for _, count in lane.outcomes)
-        held = sum(lane.held for lane in lanes)
+        queued = sum(lane.queued for lane in lanes)
         assert arrived == len(self.model.attempts)
-        assert held == len(self.model.held)
+        assert queued == len(self.model.queued)
         assert outcomes == sum(self.model.outcomes.values())
-        assert arrived == outcomes + len(self.model.running) + held
+        assert arrived == outcomes + len(self.model.running) + queued
         for outcome, count in self.model.outcomes.items():
             assert sum(dict(lane.outcomes).get(outcome, 0) for lane in lanes) == count
 
@@ -77,7 +77,7 @@ class EveryPermitEndsOnce(GateMachine):
             for engine in snapshot.engines:
                 assert engine.running == engine.departing == engine.kv_tokens == engine.prefill_tokens == 0
             for lane in snapshot.lanes:
-                assert lane.held == lane.held_tokens == lane.held_bytes == lane.running == 0
+                assert lane.queued == lane.queued_tokens == lane.queued_bytes == lane.running == 0
             assert snapshot.retries.places == snapshot.retries.entries == 0
 
 
@@ -97,16 +97,16 @@ class EverythingIsBounded(GateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.held_before = 0
+        self.queued_before = 0
 
     def judge(self, event: Event, decisions: tuple[Decision, ...]) -> None:
         snapshot = self.gate.snapshot(self.now)
-        held_before, self.held_before = self.held_before, sum(lane.held for lane in snapshot.lanes)
-        newcomers = [self.model.attempts[each.attempt] for each in decisions if isinstance(each, Hold)]
+        queued_before, self.queued_before = self.queued_before, sum(lane.queued for lane in snapshot.lanes)
+        newcomers = [self.model.attempts[each.attempt] for each in decisions if isinstance(each, Queue)]
         if not newcomers:
             return
         # A bound that was lowered turns nobody out, it only lets nobody in.
-        assert self.held_before <= max(self.settings.max_held, held_before)
+        assert self.queued_before <= max(self.settings.max_queued, queued_before)
         (known,) = newcomers
         bound = next((each for each in self.settings.lanes if each.name == known.lane), None)
         if bound is None:
@@ -114,9 +114,9 @@ class EverythingIsBounded(GateMachine):
         lane = next(each for each in snapshot.lanes if each.name == known.lane)
         if not known.due:
             # Who may be back when told, or for the last time, stands beyond the count; nobody else comes in meanwhile.
-            assert lane.held <= (self.settings.max_held if bound.max_queue is None else bound.max_queue)
-        assert bound.max_queue_tokens is None or lane.held_tokens <= bound.max_queue_tokens
-        assert lane.held_bytes <= bound.max_queue_bytes
+            assert lane.queued <= (self.settings.max_queued if bound.max_queue is None else bound.max_queue)
+        assert bound.max_queue_tokens is None or lane.queued_tokens <= bound.max_queue_tokens
+        assert lane.queued_bytes <= bound.max_queue_bytes
 
     @invariant()
     def memories_stay_within_their_bounds(self) -> None:
@@ -126,8 +126,8 @@ class EverythingIsBounded(GateMachine):
         assert len(knowledge.wakes) <= 5 * (len(knowledge.attempts) + 1_000) + 2
         for pool in knowledge.pools:
             assert len(pool.places._ends) <= 2 * (pool.places.entries + 1_000) + 1
-            assert isinstance(pool.openings, Openings)
-            assert len(pool.openings._noted) <= 9 + len(pool.openings._ends)
+            assert isinstance(pool.capacity_forecast, CapacityForecast)
+            assert len(pool.capacity_forecast._noted) <= 9 + len(pool.capacity_forecast._ends)
 
 
 class TimeNeverGoesBackward(GateMachine):
@@ -184,7 +184,7 @@ class NobodyIsOvertaken(GateMachine):
             if isinstance(decision, Admit) and orders.get(known.lane) == "arrival" and known.tried is None:
                 waiting = [
                     each
-                    for each in self.model.held.values()
+                    for each in self.model.queued.values()
                     if (each.lane, each.arrival.model) == (known.lane, known.arrival.model)
                     # Whose engine has failed has had a turn and waits for fewer engines.
                     and each.tried is None
@@ -196,7 +196,7 @@ class NobodyIsOvertaken(GateMachine):
                 )
 
 
-def test_inv_1_every_attempt_is_held_running_or_has_one_outcome() -> None:
+def test_inv_1_every_attempt_is_queued_running_or_has_one_outcome() -> None:
     run_state_machine_as_test(NothingIsLost, settings=MODERATE)
 
 

@@ -60,7 +60,7 @@ def test_without_a_queue_the_second_is_refused_with_a_hint() -> None:
 
 
 def test_a_wait_ends_by_itself_when_its_time_is_over() -> None:
-    """Nobody has a clock but who waits: a held slot must find out alone that its `max_wait_s` is over."""
+    """Nobody has a clock but who waits: a queued slot must find out alone that its `max_wait_s` is over."""
     gate = Gate(1, max_wait_s=5.0, expected_s=0.01)
 
     async def waits() -> None:

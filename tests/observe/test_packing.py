@@ -10,8 +10,8 @@ from millgate.core.decisions import (
     Cancel,
     Decision,
     Ended,
-    Hold,
     Leg,
+    Queue,
     QuotaState,
     Reshaped,
     Yield,
@@ -114,7 +114,7 @@ RECORDS = [
     (QuotaState, QUOTA),
     (Reshaped, RESHAPED),
     (Admit, ADMIT),
-    (Hold, HOLD),
+    (Queue, HOLD),
     (Yield, YIELD),
     (Cancel, CANCEL),
     (Ended, ENDED),
@@ -122,7 +122,7 @@ RECORDS = [
 ARRIVALS = st.builds(Arrived, **ARRIVAL)
 DECISIONS: st.SearchStrategy[Decision] = st.one_of(
     st.builds(Admit, **ADMIT),
-    st.builds(Hold, **HOLD),
+    st.builds(Queue, **HOLD),
     st.builds(Yield, **YIELD),
     st.builds(Cancel, **CANCEL),
     st.builds(Ended, **ENDED),
@@ -175,7 +175,7 @@ def test_an_attempt_that_is_in_a_batch_is_never_overlooked(asked: list[tuple[Any
 
 @pytest.mark.parametrize("strange", [2**63, 2**64, 10**4000])
 def test_a_batch_without_an_attempt_is_passed_over_whatever_else_is_in_it(strange: int) -> None:
-    packed = pack([(0.0, facts_of(Arrived(70_000, max_tokens=strange)), (Hold(70_000, 1, 2.5),))])
+    packed = pack([(0.0, facts_of(Arrived(70_000, max_tokens=strange)), (Queue(70_000, 1, 2.5),))])
 
     assert may_name(packed, 70_000)
     assert not may_name(packed, 80_000)
@@ -184,9 +184,9 @@ def test_a_batch_without_an_attempt_is_passed_over_whatever_else_is_in_it(strang
 @pytest.mark.parametrize("strange", [2**64, -(2**63) - 1, 10**4000])
 def test_a_number_that_no_door_lets_in_loses_nothing(strange: int) -> None:
     ring = Ring()
-    hold = Hold(2, 1, 0.5)
+    hold = Queue(2, 1, 0.5)
     steps: list[Kept] = [
-        (1.0, facts_of(Arrived(1, "acme\udcff", max_tokens=strange)), (Hold(1, 1, float("inf")),)),
+        (1.0, facts_of(Arrived(1, "acme\udcff", max_tokens=strange)), (Queue(1, 1, float("inf")),)),
         (2.0, None, (hold,)),
     ]
     ring.extend(steps)

@@ -32,7 +32,7 @@ from millgate.core.snapshot import (
 )
 from millgate.core.words import FailureKind, Outcome, Reason, Stage
 from millgate.observe.door import DoorSnapshot, ServiceSnapshot
-from millgate.observe.meters import METERS, Kind, Meter, Scope
+from millgate.observe.meters import METERS, MetricDefinition, MetricKind, Scope
 from millgate.observe.prometheus import Exposition
 from millgate.observe.traffic import MOST_ENGINES, MOST_LANES, MOST_TENANTS, Traffic
 from millgate.wiring.governor import build_governor
@@ -49,11 +49,11 @@ SLO = SloReading(
 )
 LANE = LaneSnapshot(
     name="interactive",
-    held=11,
-    held_tokens=12,
-    held_bytes=13,
+    queued=11,
+    queued_tokens=12,
+    queued_bytes=13,
     headroom=0,
-    oldest_held_s=1.25,
+    oldest_queued_s=1.25,
     expected_wait_s=2.25,
     running=14,
     arrived=15,
@@ -183,8 +183,8 @@ def test_every_word_has_a_sample_before_it_happens_for_the_first_time() -> None:
 def test_gauges_of_lane_engine_and_gate_are_exported() -> None:
     samples = scrape()
 
-    assert value(samples, "held", lane="interactive") == 11
-    assert value(samples, "oldest_held_seconds", lane="interactive") == 1.25
+    assert value(samples, "queued", lane="interactive") == 11
+    assert value(samples, "oldest_queued_seconds", lane="interactive") == 1.25
     assert value(samples, "little_residual_ratio", lane="interactive") == -0.25
     assert value(samples, "engine_up", engine="gpu-0") == 1
     assert value(samples, "engine_running", engine="gpu-0") == 31
@@ -327,7 +327,7 @@ def test_the_largest_gate_has_at_most_5100_series() -> None:
 def test_the_tenant_is_the_only_label_that_a_client_may_bring_and_stands_on_counters_alone() -> None:
     for meter in METERS:
         assert ("tenant" in meter.labels) == (meter.scope is Scope.TENANT)
-        assert meter.scope is not Scope.TENANT or meter.kind is Kind.COUNTER
+        assert meter.scope is not Scope.TENANT or meter.kind is MetricKind.COUNTER
         assert len(meter.labels) <= 2
 
 
@@ -378,7 +378,7 @@ def test_openmetrics_is_answered_where_it_is_asked_for() -> None:
 
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
     assert families["millgate_attempts"] == "counter"
-    assert families["millgate_held"] == "gauge"
+    assert families["millgate_queued"] == "gauge"
 
 
 def test_a_hostile_lane_name_cannot_break_the_page() -> None:
@@ -386,14 +386,14 @@ def test_a_hostile_lane_name_cannot_break_the_page() -> None:
 
     samples = scrape(dataclasses.replace(SNAPSHOT, lanes=(lane,)))
 
-    assert value(samples, "held", lane='a"} 1\nmillgate_fake 2') == 11
+    assert value(samples, "queued", lane='a"} 1\nmillgate_fake 2') == 11
     assert "millgate_fake" not in {name for name, _ in samples}
 
 
 @pytest.mark.parametrize("meter", METERS, ids=lambda meter: meter.name)
-def test_a_name_keeps_the_house_rules(meter: Meter) -> None:
+def test_a_name_keeps_the_house_rules(meter: MetricDefinition) -> None:
     assert re.fullmatch(r"millgate_[a-z][a-z0-9_]*[a-z]", meter.full_name)
-    assert meter.full_name.endswith("_total") == (meter.kind is Kind.COUNTER)
+    assert meter.full_name.endswith("_total") == (meter.kind is MetricKind.COUNTER)
     if meter.unit in {"seconds", "bytes", "ratio", "1/s"}:
         suffix = "per_second" if meter.unit == "1/s" else meter.unit
         assert meter.name.endswith("_" + suffix)

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from millgate.core.decisions import Admit, Cancel, Ended, Hold, Leg, Reshaped, Yield
+from millgate.core.decisions import Admit, Cancel, Ended, Leg, Queue, Reshaped, Yield
 from millgate.core.events import Arrived, Event, Finished, FirstToken, Released, Tick
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.core.words import FailureKind, Outcome, Reason, Stage
+from millgate.observe.explanation import ExplainedAttempt, numbers, retell, sentence
 from millgate.observe.refusals import Refusals
-from millgate.observe.retelling import ToldAttempt, numbers, retell, sentence
 from millgate.observe.ring import FEWEST_STEPS, MOST_ANSWERED, Kept, Ring, arrival_of, facts_of
+from millgate.observe.step_accounting import StepAccounting
 from millgate.observe.traffic import Traffic
-from millgate.observe.witness import Witness
 from millgate.wiring.governor import build_governor
 
 
@@ -24,13 +24,13 @@ class Watched:
         settings = Settings((LaneSettings("interactive", **lane),), (EngineSettings("gpu-0", 1),))
         self.core: Governor = build_governor(settings, 0.0)
         self.ring = Ring("b007", attempts)
-        self.witness = Witness(self.ring, Traffic(), Refusals())
+        self.accounting = StepAccounting(self.ring, Traffic(), Refusals())
 
     def post(self, event: Event, now: float) -> None:
-        self.witness.on_step(event, self.core.handle(event, now), now)
+        self.accounting.on_step(event, self.core.handle(event, now), now)
 
-    def told(self, wanted: str) -> list[ToldAttempt]:
-        self.witness.settle()
+    def told(self, wanted: str) -> list[ExplainedAttempt]:
+        self.accounting.settle()
         return [retell(each) for each in self.ring.find(wanted)]
 
     def words(self, wanted: str) -> list[str]:
@@ -48,9 +48,9 @@ def test_an_attempt_that_waited_and_ran_is_retold_in_order() -> None:
     gate.post(FirstToken(2), 2.5)
     gate.post(Finished(2, 1000, 64), 3.0)
 
-    arrived, held, admitted, ended = gate.words("2")
+    arrived, queued, admitted, ended = gate.words("2")
     assert arrived == "arrived of acme: 4,000 bytes of prompt, max_tokens 64, streaming"
-    assert held.startswith("held at place 1, expected wait ")
+    assert queued.startswith("queued at place 1, expected wait ")
     assert admitted.startswith("admitted after 1.0 s to gpu-0 (reserved ")
     assert ended == (
         "ended good on gpu-0: first token after 1.5 s, over after 2.0 s, 1,000 tokens read and 64 written"
@@ -82,7 +82,7 @@ def test_what_was_refused_at_the_door_has_its_arrival_and_its_refusal() -> None:
 
 def test_a_request_is_found_under_the_id_that_the_client_saw() -> None:
     gate = Watched()
-    gate.witness.named(17, b"req-of-a-client")
+    gate.accounting.named(17, b"req-of-a-client")
     gate.post(Arrived(17), 0.0)
     gate.post(Arrived(18), 0.0)
 
@@ -96,7 +96,7 @@ def test_a_request_is_found_under_the_id_that_the_client_saw() -> None:
 def test_every_try_under_one_id_is_found_the_newest_first() -> None:
     gate = Watched()
     for attempt in range(1, 2 * MOST_ANSWERED):
-        gate.witness.named(attempt, b"again")
+        gate.accounting.named(attempt, b"again")
         gate.post(Arrived(attempt), 0.0)
 
     found = [each.attempt for each in gate.told("again")]
@@ -167,7 +167,7 @@ def test_what_is_kept_of_an_arrival_is_everything_but_its_body() -> None:
 @pytest.mark.parametrize(
     ("decision", "words"),
     [
-        (Hold(1, 7, 1.9), "held at place 7, expected wait 1.9 s"),
+        (Queue(1, 7, 1.9), "queued at place 7, expected wait 1.9 s"),
         (
             Yield(1, Reason.TOO_LATE, 14.2, retry=True, value=12.1, bound=9.8),
             (
@@ -227,14 +227,14 @@ def test_each_decision_is_one_sentence_with_its_numbers(decision: Any, words: st
 
 def test_whoever_sees_beside_it_what_was_decided_reads_the_numbers_alone() -> None:
     back = Admit(1, (Leg("gpu-0", 1, 1300, 1000),), 0.6, 0.5, 20.0, due_at=9.2, window_s=0.04)
-    gone = Ended(1, Outcome.CLIENT_GONE, "i", None, 3.0, 3.0, None, 10, 0, Stage.HELD)
+    gone = Ended(1, Outcome.CLIENT_GONE, "i", None, 3.0, 3.0, None, 10, 0, Stage.QUEUED)
     good = Ended(1, Outcome.GOOD, "i", "gpu-0", 0.0, 3.0, 0.2, 1000, 20, None, cached_tokens=800)
 
     assert numbers(back, 10.0) == (
         "after 0.6 s, 40 ms of them for company, 1,300 tokens reserved; first token expected in 0.5 s, "
         "the engine has 10.0 s to begin; it was back 0.2 s after its hint"
     )
-    assert numbers(Hold(1, 7, 1.9), 10.0) == "at place 7, expected wait 1.9 s"
+    assert numbers(Queue(1, 7, 1.9), 10.0) == "at place 7, expected wait 1.9 s"
     assert numbers(Yield(1, Reason.QUEUE_FULL, 3.0, retry=True, value=64, bound=64), 10.0) == (
         "the lane holds 64, where 64 may wait (attempts, tokens or bytes); "
         "told to come back in 3.0 s, when its appointment is due"
@@ -245,12 +245,12 @@ def test_whoever_sees_beside_it_what_was_decided_reads_the_numbers_alone() -> No
     )
 
 
-@pytest.mark.parametrize("was_held", [False, True])
+@pytest.mark.parametrize("was_queued", [False, True])
 @pytest.mark.parametrize("reason", Reason)
-def test_every_reason_has_words(reason: Reason, was_held: bool) -> None:
-    said = sentence(Yield(1, reason, 1.0, retry=True, value=2.0, bound=1.0), 0.0, was_held=was_held)
+def test_every_reason_has_words(reason: Reason, was_queued: bool) -> None:
+    said = sentence(Yield(1, reason, 1.0, retry=True, value=2.0, bound=1.0), 0.0, was_queued=was_queued)
 
-    assert ("waited 2.0 s, deadline 1.0 s after it arrived" in said) == was_held
+    assert ("waited 2.0 s, deadline 1.0 s after it arrived" in said) == was_queued
 
     assert said.startswith(f"refused {reason.value}: ")
     assert "{" not in said

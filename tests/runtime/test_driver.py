@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from millgate.core.decisions import Admit, Cancel, Decision, Ended, Explanation, Hold, Yield
+from millgate.core.decisions import Admit, Cancel, Decision, Ended, Explanation, Queue, Yield
 from millgate.core.events import Arrived, ClientGone, Event, FirstToken, Released, Tick
 from millgate.core.settings import Settings
 from millgate.core.snapshot import Snapshot
@@ -64,8 +64,8 @@ class Noted:
     def on_admit(self, decision: Admit) -> None:
         self._hear("admit")
 
-    def on_hold(self, decision: Hold) -> None:
-        self._hear("hold")
+    def on_queue(self, decision: Queue) -> None:
+        self._hear("queue")
 
     def on_yield(self, decision: Yield) -> None:
         self._hear("yield")
@@ -110,10 +110,10 @@ def test_each_decision_goes_to_the_listener_of_its_attempt() -> None:
         first, second = Noted(), Noted()
         driver.attach(1, first)
         driver.attach(2, second)
-        core.script[Released] = lambda _: (_admit(1), Hold(2, 1, 0.5), _admit(2), _ended(2))
+        core.script[Released] = lambda _: (_admit(1), Queue(2, 1, 0.5), _admit(2), _ended(2))
         driver.post(Released(7))
         assert first.heard == ["admit"]
-        assert second.heard == ["hold", "admit", "ended"]
+        assert second.heard == ["queue", "admit", "ended"]
 
     drive(test)
 

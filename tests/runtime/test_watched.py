@@ -13,7 +13,7 @@ from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.gateway import EngineAddress, Gateway, GatewaySettings, fleet
 from millgate.runtime.health import HealthSettings
 from millgate.runtime.upstream import UpstreamSettings
-from millgate.testing import FakeUpstream, Line, answers
+from millgate.testing import FakeUpstream, ScriptedConnection, answers
 from millgate.wiring.governor import build_governor
 
 QUICK = HealthSettings(poll_s=0.05, quick_poll_s=0.02, page_within_s=0.3)
@@ -62,7 +62,7 @@ def looked_at_often(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stream_of_an_engine_that_takes_no_connections_and_says_nothing_is_broken_off_soon() -> None:
     """INV-10: with an error event and a cut; vLLM that is stopped keeps such streams open for ever."""
 
-    async def fall_silent(line: Line) -> None:
+    async def fall_silent(line: ScriptedConnection) -> None:
         await line.send(STREAM_HEAD + answers.chunks(answers.event("begun")))
         await line.stall()
 
@@ -82,7 +82,7 @@ def test_a_stream_of_an_engine_that_takes_no_connections_and_says_nothing_is_bro
 def test_a_stream_that_goes_on_speaking_is_heard_to_its_end() -> None:
     """A server that is stopped in good manners finishes what it has begun."""
 
-    async def go_on(line: Line) -> None:
+    async def go_on(line: ScriptedConnection) -> None:
         await line.send(STREAM_HEAD + answers.chunks(answers.event("begun")))
         for _ in range(10):
             await asyncio.sleep(0.1)
@@ -115,7 +115,10 @@ def test_a_whole_answer_of_an_engine_that_hangs_is_given_up_long_before_it_could
     """The longest that may come would take many minutes; nothing answers at its health page any more."""
 
     async def body() -> None:
-        async with FakeUpstream(Line.stall) as upstream, gate_before(upstream, idle_s=0.3) as gateway:
+        async with (
+            FakeUpstream(ScriptedConnection.stall) as upstream,
+            gate_before(upstream, idle_s=0.3) as gateway,
+        ):
             asking = asyncio.ensure_future(answered_whole(gateway))
             await until(lambda: upstream.answering == 1)
             upstream.desert()
@@ -127,7 +130,7 @@ def test_a_whole_answer_of_an_engine_that_hangs_is_given_up_long_before_it_could
 
 
 def test_a_whole_answer_is_waited_for_in_silence_while_the_health_page_answers() -> None:
-    async def take_long(line: Line) -> None:
+    async def take_long(line: ScriptedConnection) -> None:
         await asyncio.sleep(1.5)
         await line.send(answers.whole(answers.completion("late")))
 
@@ -147,7 +150,7 @@ class Ailing:
         self.well = asyncio.Event()
         self.silent = False
 
-    async def __call__(self, line: Line) -> None:
+    async def __call__(self, line: ScriptedConnection) -> None:
         if self.silent:
             await self.well.wait()
         if self.well.is_set():
@@ -156,7 +159,7 @@ class Ailing:
             await line.send(answers.whole(answers.error(500), 500, answers.JSON))
 
 
-async def answer_slowly(line: Line) -> None:
+async def answer_slowly(line: ScriptedConnection) -> None:
     await asyncio.sleep(0.02)
     await line.send(answers.whole(answers.completion("slow")))
 

@@ -7,7 +7,7 @@ from millgate.core.decisions import Decision
 from millgate.core.events import Arrived, ClientGone, EngineSeen, Event, Finished, FirstToken, Released, Tick
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.runtime.driver import Driver
-from millgate.sim.driver import Core, VirtualDriver
+from millgate.sim.driver import DecidingCore, VirtualDriver
 from millgate.sim.loop import Loop
 from millgate.sim.randomness import Streams
 from millgate.wiring.governor import build_governor
@@ -93,7 +93,7 @@ def random_script(seed: int, events: int = 400) -> Script:
     return sorted(script, key=lambda item: item[0])
 
 
-def play(script: Script, drive: Callable[[Core, Loop], Callable[[Event], None]]) -> Log:
+def play(script: Script, drive: Callable[[DecidingCore, Loop], Callable[[Event], None]]) -> Log:
     core, loop = Logged(), Loop()
     post = drive(core, loop)
     for at, event in script:
@@ -105,12 +105,12 @@ def play(script: Script, drive: Callable[[Core, Loop], Callable[[Event], None]])
 def test_both_drivers_make_the_same_decisions_from_one_recorded_script() -> None:
     """Every event of the script gets the same decisions; ticks may come a millisecond apart (the gateway's timer)."""
 
-    def gateway(core: Core, loop: Loop) -> Callable[[Event], None]:
+    def gateway(core: DecidingCore, loop: Loop) -> Callable[[Event], None]:
         manual: Any = ManualLoop(loop)
         driver = Driver(core, manual, manual)  # type: ignore[arg-type]  # a logged governor has all five verbs
         return driver.post
 
-    def simulator(core: Core, loop: Loop) -> Callable[[Event], None]:
+    def simulator(core: DecidingCore, loop: Loop) -> Callable[[Event], None]:
         listener: Any = Deaf()
         return VirtualDriver(core, loop, listener).post
 

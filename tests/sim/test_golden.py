@@ -7,8 +7,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from millgate.sim.clients.comeback import Sdk
 from millgate.sim.clients.crowd import Manners
+from millgate.sim.clients.retry_behaviour import Sdk
 from millgate.sim.experiments.scenario import Scenario, play
 from millgate.sim.laws import lognormal
 

@@ -7,10 +7,10 @@ import pytest
 from millgate.core.governor import Governor
 from millgate.core.settings import LaneSettings, LimitSettings
 from millgate.engine.profile import find_profile
-from millgate.sim.clients.comeback import Honouring, Instant, Never, Refreshing, Sdk
 from millgate.sim.clients.crowd import ClosedLoop, Crowd, Manners, OpenLoop
-from millgate.sim.engines.troubles import Trouble
-from millgate.sim.fleet import EngineManners, Fleet, uniform_fleet
+from millgate.sim.clients.retry_behaviour import Honouring, Instant, Never, Refreshing, Sdk
+from millgate.sim.engines.troubles import EngineTrouble
+from millgate.sim.fleet import EngineManners, SimulatedFleet, uniform_fleet
 from millgate.sim.jobs import Job
 from millgate.sim.laws import constant, exponential
 from millgate.sim.loop import Loop
@@ -46,7 +46,7 @@ def play(
     cap: int = 4,
     lane: LaneSettings = LANE,
     engine_manners: EngineManners | None = None,
-    troubles: tuple[Trouble, ...] = (),
+    troubles: tuple[EngineTrouble, ...] = (),
     seed: int = 1,
 ) -> Stage:
     fleet = uniform_fleet(PROFILE, engines, [lane], max_inflight=cap)
@@ -84,8 +84,8 @@ MANNERS = {
     "refreshing": Manners(constant(0.3), Refreshing(chance=1.0, most=3, pause_s=0.2)),
     "sdk": Manners(constant(1.0), Sdk()),
     "naive": Manners(constant(1.0), Instant(4)),
-    "honouring": Manners(comeback=Honouring()),
-    "stopping midway": Manners(comeback=Sdk(), stop_share=0.6, stops_reading=exponential(0.5)),
+    "honouring": Manners(retry_behaviour=Honouring()),
+    "stopping midway": Manners(retry_behaviour=Sdk(), stop_share=0.6, stops_reading=exponential(0.5)),
 }
 
 
@@ -99,15 +99,15 @@ def test_whatever_users_do_nothing_is_lost_and_nothing_leaks(manners: Manners, i
 
 
 TROUBLES = {
-    "loss": Trouble("loss", "engine-00", 2.0, 3.0),
-    "stall": Trouble("stall", "engine-00", 2.0, 3.0),
-    "drift": Trouble("drift", "engine-00", 2.0, 3.0, 3.0),
-    "refusals": Trouble("refusals", "engine-00", 2.0, 3.0, 0.5),
+    "loss": EngineTrouble("loss", "engine-00", 2.0, 3.0),
+    "stall": EngineTrouble("stall", "engine-00", 2.0, 3.0),
+    "drift": EngineTrouble("drift", "engine-00", 2.0, 3.0, 3.0),
+    "refusals": EngineTrouble("refusals", "engine-00", 2.0, 3.0, 0.5),
 }
 
 
 @pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES.keys())
-def test_whatever_engines_do_nothing_is_lost_and_nothing_leaks(trouble: Trouble) -> None:
+def test_whatever_engines_do_nothing_is_lost_and_nothing_leaks(trouble: EngineTrouble) -> None:
     stage = play(crowd_of(300), Manners(constant(1.5), Sdk()), engines=2, troubles=(trouble,))
 
     nothing_is_left(stage)
@@ -117,7 +117,9 @@ def test_whatever_engines_do_nothing_is_lost_and_nothing_leaks(trouble: Trouble)
 def test_a_lost_engine_costs_its_own_work_and_its_share_of_capacity() -> None:
     """Lost for two thirds of the run: with eight streams, a few seconds are less than the luck of who comes when."""
     calm = play(crowd_of(450), Manners(), engines=2)
-    loss = play(crowd_of(450), Manners(), engines=2, troubles=(Trouble("loss", "engine-00", 2.0, 10.0),))
+    loss = play(
+        crowd_of(450), Manners(), engines=2, troubles=(EngineTrouble("loss", "engine-00", 2.0, 10.0),)
+    )
 
     assert calm.outcomes.get("engine_failed", 0) == 0
     assert 0 < loss.outcomes["engine_failed"] < 60
@@ -134,7 +136,7 @@ def test_equal_seeds_give_equal_runs_to_the_last_bit() -> None:
 def test_sdk_users_who_are_refused_try_again_when_they_were_told_and_are_served() -> None:
     lane = LaneSettings("interactive", ttft_slo_s=60.0, deadline_s=60.0, max_queue=0)
     together = [Job(0.0, 500, 100) for _ in range(8)]
-    stage = play(together, Manners(comeback=Honouring()), lane=lane)
+    stage = play(together, Manners(retry_behaviour=Honouring()), lane=lane)
 
     assert stage.outcomes == {"good": 8}
     assert stage.recorder.returns > 0
@@ -175,7 +177,7 @@ def test_a_closed_loop_never_has_more_requests_open_than_users() -> None:
     def look(_nothing: None) -> None:
         nonlocal most
         lane = governor.snapshot(loop.now).lanes[0]
-        most = max(most, lane.running + lane.held)
+        most = max(most, lane.running + lane.queued)
         if not world.is_over():
             loop.at(loop.now + 0.1, look, None)
 
@@ -194,7 +196,7 @@ def test_an_adaptive_limit_moves_until_answers_keep_the_slo() -> None:
         replace(engine, limit=LimitSettings("slo_gradient", tpot_slo_s=slo_s))
         for engine in plain.settings.engines
     )
-    fleet = Fleet(replace(plain.settings, engines=engines), plain.profiles)
+    fleet = SimulatedFleet(replace(plain.settings, engines=engines), plain.profiles)
     loop, governor, streams = Loop(), build_governor(fleet.settings, 0.0), Streams(1)
     world = World(governor, loop, recorder := Recorder(fleet.settings.lanes, from_s=20.0))
     fleet.populate(world, streams)

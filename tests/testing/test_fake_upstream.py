@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from millgate.testing import FakeUpstream, Line, answers
+from millgate.testing import FakeUpstream, ScriptedConnection, answers
 
 ASK = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 15\r\n\r\n" + b'{"stream":true}'
 
@@ -55,7 +55,7 @@ def test_it_serves_synchronous_tests_from_a_thread() -> None:
 
 
 def test_a_script_can_send_slowly_and_close() -> None:
-    async def script(line: Line) -> None:
+    async def script(line: ScriptedConnection) -> None:
         await line.send_slowly(b"slow", 1, 0.001)
         line.close()
 
@@ -66,7 +66,7 @@ def test_a_script_can_send_slowly_and_close() -> None:
 
 
 def test_a_script_can_reset() -> None:
-    async def script(line: Line) -> None:
+    async def script(line: ScriptedConnection) -> None:
         line.reset()
 
     with FakeUpstream(script) as upstream, socket.create_connection(("127.0.0.1", upstream.port)) as client:
@@ -76,7 +76,7 @@ def test_a_script_can_reset() -> None:
 
 
 def test_a_script_can_speak_before_it_is_asked() -> None:
-    async def garbage(line: Line) -> None:
+    async def garbage(line: ScriptedConnection) -> None:
         await line.send(b"SSH-2.0-engine\r\n")
         line.close()
 
@@ -89,7 +89,7 @@ def test_a_script_can_speak_before_it_is_asked() -> None:
 
 
 def test_a_hang_up_ends_the_script_and_is_counted_once() -> None:
-    async def script(line: Line) -> None:
+    async def script(line: ScriptedConnection) -> None:
         await line.stall()
 
     with FakeUpstream(script) as upstream:
@@ -102,7 +102,7 @@ def test_a_hang_up_ends_the_script_and_is_counted_once() -> None:
 
 
 def test_a_peer_that_does_not_read_holds_the_script_back() -> None:
-    async def script(line: Line) -> None:
+    async def script(line: ScriptedConnection) -> None:
         for _ in range(1000):
             await line.send(b"x" * 65536)
 
@@ -116,7 +116,7 @@ def test_a_peer_that_does_not_read_holds_the_script_back() -> None:
 
 
 def test_scrapes_are_answered_aside() -> None:
-    async def scrape(line: Line) -> None:
+    async def scrape(line: ScriptedConnection) -> None:
         await line.send(answers.whole(b"gauge 1\n", 200, "text/plain"))
 
     with (

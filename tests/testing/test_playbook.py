@@ -4,7 +4,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from millgate.core.decisions import Admit, Hold
+from millgate.core.decisions import Admit, Queue
 from millgate.core.events import Arrived, Finished, Released
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.core.words import Outcome, Reason
@@ -23,7 +23,7 @@ ADMITTED = Admit(1, legs=ANY, waited_s=0.0, expected_ttft_s=ANY, first_event_by=
 def test_a_play_that_goes_as_written_passes() -> None:
     book = play()
     book.send(Arrived(1)).expect(ADMITTED)
-    book.send(Arrived(2)).expect(Hold(2, place=1, expected_wait_s=ANY))
+    book.send(Arrived(2)).expect(Queue(2, place=1, expected_wait_s=ANY))
     book.at(0.5).send(Finished(1, 5, 5))
     assert book.decisions[0].attempt == 1
     book.send(Released(1))
@@ -33,16 +33,16 @@ def test_a_play_that_goes_as_written_passes() -> None:
 def test_another_decision_shows_the_transcript_and_a_diff() -> None:
     book = play().send(Arrived(1))
     with pytest.raises(PlaybookError) as raised:
-        book.expect(Hold(1, 1, 0.0))
+        book.expect(Queue(1, 1, 0.0))
     told = str(raised.value)
     assert "0: Arrived(attempt=1" in told
-    assert "- Hold(attempt=1" in told
+    assert "- Queue(attempt=1" in told
     assert "+ Admit(attempt=1" in told
 
 
 def test_equal_fields_of_another_kind_are_another_decision() -> None:
     with pytest.raises(PlaybookError):
-        play().send(Arrived(1)).expect(Hold(ANY, ANY, ANY))
+        play().send(Arrived(1)).expect(Queue(ANY, ANY, ANY))
 
 
 def test_nothing_means_nothing() -> None:

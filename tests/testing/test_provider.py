@@ -13,14 +13,14 @@ from millgate.core.quotas.amounts import Sizes
 from millgate.core.settings import QuotaLimit
 from millgate.core.words import OutputCharge, QuotaKind
 from millgate.dialects.quota_headers import read_quota_headers
-from millgate.testing.provider import Provider
+from millgate.testing.provider import ProviderService
 from millgate.testing.provider_law import ProviderLaw
 
 OPENAI, ANTHROPIC = "/v1/chat/completions", "/v1/messages"
 Answer = tuple[int, dict[str, str], bytes]
 
 
-def ask(provider: Provider, path: str = OPENAI, **body: Any) -> Answer:
+def ask(provider: ProviderService, path: str = OPENAI, **body: Any) -> Answer:
     connection = http.client.HTTPConnection("127.0.0.1", provider.port, timeout=10)
     text = json.dumps({"model": "m", "messages": [], **body}).ljust(400)
     connection.request("POST", path, text, {"content-type": "application/json"})
@@ -98,7 +98,7 @@ def test_a_whole_answer_tells_usage_and_how_the_account_stands(path: str) -> Non
         QuotaLimit(QuotaKind.ITPM, 60_000),
         QuotaLimit(QuotaKind.OTPM, 8_000),
     ]
-    with Provider(limits, output_tokens=7, cached_share=0.5) as provider:
+    with ProviderService(limits, output_tokens=7, cached_share=0.5) as provider:
         answer = ask(provider, path, max_tokens=100)
 
     usage = json.loads(answer[2])["usage"]
@@ -112,7 +112,7 @@ def test_a_whole_answer_tells_usage_and_how_the_account_stands(path: str) -> Non
 
 
 def test_a_stream_of_openais_ends_with_usage_where_it_was_asked_for() -> None:
-    with Provider([], output_tokens=5, tpot_s=0.002) as provider:
+    with ProviderService([], output_tokens=5, tpot_s=0.002) as provider:
         _, headers, plain = ask(provider, stream=True)
         _, _, counted = ask(provider, stream=True, stream_options={"include_usage": True})
 
@@ -123,7 +123,7 @@ def test_a_stream_of_openais_ends_with_usage_where_it_was_asked_for() -> None:
 
 
 def test_a_stream_of_anthropics_has_its_named_events() -> None:
-    with Provider([], output_tokens=3) as provider:
+    with ProviderService([], output_tokens=3) as provider:
         _, _, body = ask(provider, ANTHROPIC, stream=True, max_tokens=10)
 
     names = [line.removeprefix(b"event: ") for line in body.splitlines() if line.startswith(b"event: ")]
@@ -136,7 +136,7 @@ def test_a_stream_of_anthropics_has_its_named_events() -> None:
     ("path", "word"), [(OPENAI, b"rate_limit_exceeded"), (ANTHROPIC, b"rate_limit_error")]
 )
 def test_a_request_too_many_is_refused_with_a_true_hint(path: str, word: bytes) -> None:
-    with Provider([QuotaLimit(QuotaKind.RPM, 2)]) as provider:
+    with ProviderService([QuotaLimit(QuotaKind.RPM, 2)]) as provider:
         for _ in range(2):
             assert ask(provider, path, max_tokens=1)[0] == 200
         answer = ask(provider, path, max_tokens=1)
@@ -149,7 +149,7 @@ def test_a_request_too_many_is_refused_with_a_true_hint(path: str, word: bytes) 
 
 
 def test_what_can_never_fit_has_no_hint() -> None:
-    with Provider([QuotaLimit(QuotaKind.TPM, 50)]) as provider:
+    with ProviderService([QuotaLimit(QuotaKind.TPM, 50)]) as provider:
         status, headers, body = ask(provider, max_tokens=10)
 
     assert (status, headers.get("retry-after")) == (429, None)
@@ -158,7 +158,7 @@ def test_what_can_never_fit_has_no_hint() -> None:
 
 @pytest.mark.parametrize(("path", "status"), [(OPENAI, 503), (ANTHROPIC, 529)])
 def test_an_overloaded_provider_says_so(path: str, status: int) -> None:
-    with Provider([]) as provider:
+    with ProviderService([]) as provider:
         provider.overload(60.0, hint_s=3.0)
         answer = ask(provider, path)
 
@@ -169,7 +169,7 @@ def test_an_overloaded_provider_says_so(path: str, status: int) -> None:
 
 def test_counts_begin_anew_and_the_bucket_stays_as_it_is() -> None:
     now = [0.0]
-    with Provider([QuotaLimit(QuotaKind.RPM, 60)], clock=lambda: now[0]) as provider:
+    with ProviderService([QuotaLimit(QuotaKind.RPM, 60)], clock=lambda: now[0]) as provider:
         ask(provider)
         provider.count_from_now()
         for _ in range(6):
@@ -184,7 +184,7 @@ def test_counts_begin_anew_and_the_bucket_stays_as_it_is() -> None:
 def test_a_hang_up_stops_the_answer_and_what_was_produced_stays_charged() -> None:
     async def story() -> float:
         limits = [QuotaLimit(QuotaKind.OTPM, 6e6, output=OutputCharge.MAX_TOKENS)]
-        async with Provider(limits, output_tokens=50_000, tpot_s=0.001) as provider:
+        async with ProviderService(limits, output_tokens=50_000, tpot_s=0.001) as provider:
             reader, writer = await asyncio.open_connection("127.0.0.1", provider.port)
             body = b'{"stream": true, "max_tokens": 60000}'
             writer.write(
@@ -201,7 +201,7 @@ def test_a_hang_up_stops_the_answer_and_what_was_produced_stays_charged() -> Non
 
 
 def test_lengths_may_come_from_the_request_and_many_may_ask_at_once() -> None:
-    with Provider([], output_tokens=lambda request: request.json()["words"], ttft_s=0.01) as provider:
+    with ProviderService([], output_tokens=lambda request: request.json()["words"], ttft_s=0.01) as provider:
         got: list[int] = []
         threads = [
             threading.Thread(target=lambda n=n: got.append(ask(provider, words=n)[2].count(b"word ")))

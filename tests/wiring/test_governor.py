@@ -1,7 +1,7 @@
 """The governor that a configuration asks for decides by that configuration."""
 
 from millgate.config.schema import Config
-from millgate.core.decisions import Admit, Hold, Yield
+from millgate.core.decisions import Admit, Queue, Yield
 from millgate.core.events import Arrived
 from millgate.wiring.governor import build_governor
 from millgate.wiring.settings import build_settings
@@ -18,7 +18,7 @@ def kinds(lane: dict[str, object], arrivals: int) -> list[type]:
 
 
 def test_a_cap_of_two_admits_two_and_holds_the_third() -> None:
-    assert kinds({}, 3) == [Admit, Admit, Hold]
+    assert kinds({}, 3) == [Admit, Admit, Queue]
 
 
 def test_a_queue_of_none_yields_the_third() -> None:
@@ -26,4 +26,4 @@ def test_a_queue_of_none_yields_the_third() -> None:
 
 
 def test_a_queue_of_one_holds_one_and_yields_the_next() -> None:
-    assert kinds({"max_queue": 1, "order": "deadline"}, 4) == [Admit, Admit, Hold, Yield]
+    assert kinds({"max_queue": 1, "order": "deadline"}, 4) == [Admit, Admit, Queue, Yield]

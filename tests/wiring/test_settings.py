@@ -113,7 +113,7 @@ def test_a_lane_keeps_every_number_that_it_was_given() -> None:
 def test_a_lane_says_what_may_wait(max_queue: int | None, words: str) -> None:
     built = build_settings(config(lanes=[{"name": "chat", "ttft_slo": "2s", "max_queue": max_queue}]))
 
-    assert why(built, "lane chat") == ("ttft_slo 2s", f"default; held: {words}")
+    assert why(built, "lane chat") == ("ttft_slo 2s", f"default; queued: {words}")
 
 
 def test_an_engine_keeps_its_words() -> None:

@@ -9,7 +9,7 @@ from millgate.cli.output import PLAIN_WIDTH
 
 if TYPE_CHECKING:
     from millgate.gateway import Gateway
-    from millgate.wiring.chosen import Choice
+    from millgate.wiring.chosen import ChosenNumber
     from millgate.wiring.settings import Built
 
 # Select Graphic Rendition (ECMA-48, 8.3.117), as every terminal knows it.
@@ -27,7 +27,7 @@ class Running(NamedTuple):
     url: str
     admin_url: str
     engines: Sequence[tuple[str, str]]
-    choices: Sequence["Choice"]
+    choices: Sequence["ChosenNumber"]
     model: str
     engine_note: str = ""
     token_env: str | None = None
@@ -100,7 +100,7 @@ def _addresses(running: Running) -> Iterator[str]:
         yield f"  engine     {name} at {url}{running.engine_note}"
 
 
-def _table(choices: Sequence["Choice"], columns: int) -> Iterator[str]:
+def _table(choices: Sequence["ChosenNumber"], columns: int) -> Iterator[str]:
     """Yield the header and the lines of the limits; a long reason goes on below itself."""
     rows = [("limit", "value", "why"), *choices]
     names, values = (max(len(row[column]) for row in rows) for column in (0, 1))

@@ -24,8 +24,8 @@ from millgate.gateway import (
     listener_context,
     serve,
 )
-from millgate.gateway.serve import Ending
-from millgate.observe.eyes import EyesSettings
+from millgate.gateway.serve import ProcessEnding
+from millgate.observe.observers import ObserverSettings
 from millgate.runtime.callers import CallerSettings, TenantRule
 from millgate.runtime.clock import MonotonicClock
 from millgate.runtime.upstream import UpstreamSettings
@@ -71,7 +71,7 @@ async def serve_configuration(
         )
     except OSError as error:
         raise _address_error(error, config) from None
-    return ExitCode.OK if ending is Ending.DRAINED else ExitCode.INTERRUPTED
+    return ExitCode.OK if ending is ProcessEnding.DRAINED else ExitCode.INTERRUPTED
 
 
 async def _fetch(reload: Callable[[], Loaded], facts: dict[str, EngineFacts]) -> Configuration:
@@ -139,7 +139,7 @@ def gateway_settings(loaded: Loaded) -> GatewaySettings:
         upstream=UpstreamSettings(connect_s=limits.upstream_connect, chunk_idle_s=limits.upstream_idle),
         byte_budget=limits.byte_budget,
         drain_grace_s=limits.drain_grace,
-        eyes=EyesSettings(config.records.log_attempts, config.records.kept_attempts),
+        observers=ObserverSettings(config.records.log_attempts, config.records.kept_attempts),
     )
 
 

@@ -48,15 +48,17 @@ def _warnings(state: State) -> Iterator[Text]:
 
 
 def _lanes(state: State, before: State | None, passed_s: float) -> Table:
-    table = _table("lane", "held", "oldest", "wait", "run", "in/s", "good/s", "refused/s", "good 5m", "burn")
+    table = _table(
+        "lane", "queued", "oldest", "wait", "run", "in/s", "good/s", "refused/s", "good 5m", "burn"
+    )
     earlier = {lane.get("name"): lane for lane in _rows(before or {}, "lanes")}
     for lane in _rows(state, "lanes"):
         was = earlier.get(lane.get("name"))
         short = (lane.get("slo") or {}).get("short") or {}
         table.add_row(
             _name(lane.get("name", "")),
-            _count(lane, "held"),
-            _seconds(lane, "oldest_held_s"),
+            _count(lane, "queued"),
+            _seconds(lane, "oldest_queued_s"),
             _seconds(lane, "expected_wait_s"),
             _count(lane, "running"),
             *(_rate(lane, was, what, passed_s) for what in ("arrived", "outcomes.good", "outcomes.yielded")),

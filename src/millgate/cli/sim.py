@@ -14,8 +14,8 @@ from millgate.cli.parallel import in_parallel
 
 if TYPE_CHECKING:
     from millgate.engine.profile import EngineProfile
-    from millgate.sim.experiments.contract import Answer, Experiment, Measured
-    from millgate.sim.truths.rows import Row
+    from millgate.sim.experiments.contract import Experiment, ExperimentResult, Measured
+    from millgate.sim.truths.rows import ValidationRow
 
 sim_app = typer.Typer(
     help="The same governor in virtual time: experiments, truths, bounds.", no_args_is_help=True
@@ -47,7 +47,7 @@ def validate(
     return ExitCode.OK if all(row.ok for row in rows) else ExitCode.FAILURE
 
 
-def _validation_rows(processes: int | None) -> "list[Row]":
+def _validation_rows(processes: int | None) -> "list[ValidationRow]":
     from millgate.sim.truths.exact import exact_rows
     from millgate.sim.truths.rows import PARTS, all_truths, judge, run_part
 
@@ -60,7 +60,7 @@ def _validation_rows(processes: int | None) -> "list[Row]":
     return rows
 
 
-def _show_rows(rows: "list[Row]") -> None:
+def _show_rows(rows: "list[ValidationRow]") -> None:
     from rich.table import Table
 
     table = Table("truth", "expected", "got", "standard error", "arrivals", "")
@@ -194,7 +194,7 @@ def _write(flag: str, file: Path, text: str) -> None:
         raise CommandError(f"{flag}: {file}: {error.strerror}", ExitCode.USAGE) from None
 
 
-def _show_answer(result: "Answer") -> None:
+def _show_answer(result: "ExperimentResult") -> None:
     from rich.table import Table
 
     table = Table("series", result.x_label, f"{result.y_label} (95 % interval)", title=result.question)
@@ -229,7 +229,7 @@ def replay(
     from time import perf_counter, process_time
 
     from millgate.core.settings import LaneSettings
-    from millgate.sim.fleet import Fleet, uniform_fleet
+    from millgate.sim.fleet import SimulatedFleet, uniform_fleet
     from millgate.sim.policies import POLICIES
     from millgate.sim.randomness import Streams
     from millgate.sim.replay import replay as replayed
@@ -244,7 +244,7 @@ def replay(
     lane = LaneSettings("interactive", ttft_slo_s=slo_s, deadline_s=slo_s, order="short_first")
     fleet = uniform_fleet(_profile(profile), engines, [lane], max_inflight=max_inflight)
     metered = tuple(replace(engine, prefill_tokens=PREFILL_TOKENS) for engine in fleet.settings.engines)
-    fleet = Fleet(replace(fleet.settings, engines=metered), fleet.profiles)
+    fleet = SimulatedFleet(replace(fleet.settings, engines=metered), fleet.profiles)
     try:
         if requests is None and not Path(trace).is_file():
             requests = _SPEC_REQUESTS

@@ -1,6 +1,6 @@
 """The client side: transports for the SDKs (`for_httpx2`, `for_httpx`) and a client of the line door (`line`)."""
 
-from millgate.client.home import Manners
-from millgate.client.pace import Limits
+from millgate.client.pacing import Limits
+from millgate.client.session import HostSettings
 
-__all__ = ["Limits", "Manners"]
+__all__ = ["HostSettings", "Limits"]

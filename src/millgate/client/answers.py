@@ -1,4 +1,4 @@
-"""What an answer means to a caller with manners: done, come back then, come back some time, or never."""
+"""What an answer means to a caller with settings: done, come back then, come back some time, or never."""
 
 import random
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class Meaning(Enum):
     FAILED = auto()
 
 
-class Verdict(NamedTuple):
+class CallVerdict(NamedTuple):
     """One answer judged; `hint_s` is when the server says to come back, None where it does not."""
 
     meaning: Meaning
@@ -32,16 +32,16 @@ class Verdict(NamedTuple):
     hint_s: float | None = None
 
 
-def judge(status: int, headers: Mapping[str, str]) -> Verdict:
+def judge(status: int, headers: Mapping[str, str]) -> CallVerdict:
     """Judge an answer by its status and its headers (looked up without case by the caller's mapping)."""
     told = headers.get("x-should-retry")
     retryable = status in REFUSALS or status in _LOST or status >= 500
     retry = retryable if told not in {"true", "false"} else told == "true"
     if status in REFUSALS:
-        return Verdict(Meaning.REFUSED, retry, read_hint_s(headers))
+        return CallVerdict(Meaning.REFUSED, retry, read_hint_s(headers))
     if retryable or told == "true":
-        return Verdict(Meaning.FAILED, retry, read_hint_s(headers))
-    return Verdict(Meaning.FINAL, retry=False)
+        return CallVerdict(Meaning.FAILED, retry, read_hint_s(headers))
+    return CallVerdict(Meaning.FINAL, retry=False)
 
 
 def read_hint_s(headers: Mapping[str, str]) -> float | None:

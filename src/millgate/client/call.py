@@ -10,9 +10,9 @@ Retries never multiply: what comes back to the SDK has been retried here as ofte
 from collections.abc import Callable, Generator, Mapping
 from typing import Final, NamedTuple
 
-from millgate.client.answers import Meaning, Verdict, backoff_s, judge
-from millgate.client.home import Home, Turn
-from millgate.client.pace import Cost
+from millgate.client.answers import CallVerdict, Meaning, backoff_s, judge
+from millgate.client.pacing import Cost
+from millgate.client.session import HostSession, Turn
 
 _DEADLINE: Final = "x-millgate-deadline-ms"
 _RETRY_COUNT: Final = "x-stainless-retry-count"
@@ -25,7 +25,7 @@ class StandInLine(NamedTuple):
     turn: Turn
 
 
-class Send(NamedTuple):
+class SendRequest(NamedTuple):
     """Send the request with these headers set; answer with a Head, or throw what was raised."""
 
     headers: Mapping[str, str]
@@ -41,7 +41,7 @@ class Sleep(NamedTuple):
     seconds: float
 
 
-class Head(NamedTuple):
+class ResponseHead(NamedTuple):
     """The status and the headers of an answer; the mapping ignores case."""
 
     status: int
@@ -59,8 +59,8 @@ class Final_(NamedTuple):  # noqa: N801 - Final is a word of typing
     leaving: "Leaving | None"
 
 
-Step = StandInLine | Send | Discard | Sleep
-Conversation = Generator[Step, Head | None, Final_]
+Step = StandInLine | SendRequest | Discard | Sleep
+Conversation = Generator[Step, ResponseHead | None, Final_]
 
 
 class Asked(NamedTuple):
@@ -73,53 +73,55 @@ class Asked(NamedTuple):
 
 
 def converse(
-    home: Home, asked: Asked, wake: Callable[[], object], clock: Callable[[], float]
+    session: HostSession, asked: Asked, wake: Callable[[], object], clock: Callable[[], float]
 ) -> Conversation:
     """Lead one call to its end; closing the generator early ends the call's turn."""
-    started, order, cost = clock(), home.next_order(), Cost.of(asked.body)
+    started, order, cost = clock(), session.next_order(), Cost.of(asked.body)
     retries = int(asked.headers.get(_RETRY_COUNT) or 0) if _is_count(asked.headers) else 0
     if retries == 0:
-        home.began()
-    elif not home.may_retry():
+        session.began()
+    elif not session.may_retry():
         # The SDK retries what never got an answer; an outage must not triple its load.
         return Final_(answered=False, quiet=True, leaving=None)
     ticket, blind, own = "", 0, 0
     while True:
         turn = Turn(order, cost, wake)
-        home.enter(turn)
+        session.enter(turn)
         try:
             yield StandInLine(turn)
-            head = yield Send(_headers(asked, ticket, retries + own, own, clock() - started))
+            head = yield SendRequest(_headers(asked, ticket, retries + own, own, clock() - started))
             assert head is not None
             verdict = judge(head.status, head.headers)
             pause_s = verdict.hint_s if verdict.hint_s is not None else backoff_s(own)
             blind += verdict.hint_s is None
-            if not _again(home, asked, verdict, own, blind, clock() + pause_s - started):
+            if not _again(session, asked, verdict, own, blind, clock() + pause_s - started):
                 return Final_(
                     answered=True,
                     quiet=asked.replayable and verdict.meaning is not Meaning.FINAL,
-                    leaving=Leaving(home, turn, verdict.meaning),
+                    leaving=Leaving(session, turn, verdict.meaning),
                 )
             yield Discard()
         except BaseException:
-            home.leave(turn)
+            session.leave(turn)
             raise
-        home.leave(turn, refused=verdict.meaning is Meaning.REFUSED)
+        session.leave(turn, refused=verdict.meaning is Meaning.REFUSED)
         ticket = head.headers.get(_TICKET) or ""
         own += 1
         yield Sleep(pause_s)
 
 
-def _again(home: Home, asked: Asked, verdict: Verdict, retries: int, blind: int, back_after_s: float) -> bool:
+def _again(
+    session: HostSession, asked: Asked, verdict: CallVerdict, retries: int, blind: int, back_after_s: float
+) -> bool:
     """Whether to come back after this answer, which would be `back_after_s` after the call began."""
-    manners = home.manners
-    if not verdict.retry or not asked.replayable or retries >= manners.max_retries:
+    settings = session.settings
+    if not verdict.retry or not asked.replayable or retries >= settings.max_retries:
         return False
-    if verdict.hint_s is None and blind > manners.max_blind_retries:
+    if verdict.hint_s is None and blind > settings.max_blind_retries:
         return False
     if asked.allowed_s is not None and back_after_s >= asked.allowed_s:
         return False
-    return home.may_retry()
+    return session.may_retry()
 
 
 def _headers(asked: Asked, ticket: str, count: int, own: int, spent_s: float) -> Mapping[str, str]:
@@ -137,8 +139,8 @@ def _headers(asked: Asked, ticket: str, count: int, own: int, spent_s: float) ->
 class Leaving:
     """The end of an answered call: `now` when its body is over, `lost` when nobody knows the body any more."""
 
-    def __init__(self, home: Home, turn: Turn, meaning: Meaning) -> None:
-        self._home = home
+    def __init__(self, session: HostSession, turn: Turn, meaning: Meaning) -> None:
+        self._home = session
         self._turn = turn
         self._meaning = meaning
 
@@ -148,7 +150,7 @@ class Leaving:
         self._home.leave(self._turn, served=meaning is Meaning.FINAL, refused=meaning is Meaning.REFUSED)
 
     def lost(self) -> None:
-        """End the call soon: a finaliser may run while this very thread holds the home's lock."""
+        """End the call soon: a finaliser may run while this very thread holds the session's lock."""
         if not self._turn.over:
             self._home.lost.append(self._turn)
 

@@ -9,8 +9,16 @@ from typing import Any, Final
 import httpx
 
 from millgate.client.call import Leaving
-from millgate.client.carry import SPENT_BODY, SPENT_HEADERS, SPENT_STATUS, Ending, Homes, carry, carry_async
-from millgate.client.home import Manners
+from millgate.client.session import HostSettings
+from millgate.client.transport import (
+    SPENT_BODY,
+    SPENT_HEADERS,
+    SPENT_STATUS,
+    ConversationEnding,
+    HostSessions,
+    carry,
+    carry_async,
+)
 
 _LIMITS: Final = httpx.Limits(max_connections=1000, max_keepalive_connections=100)
 """As the SDKs' own clients: the window is what binds."""
@@ -19,16 +27,18 @@ _TIMEOUT: Final = httpx.Timeout(600.0, connect=5.0)
 
 
 class GateTransport(httpx.BaseTransport):
-    """Sends every request with manners: see `millgate.client.call`. Wraps `inner`, by default a plain transport."""
+    """Sends every request with settings: see `millgate.client.call`. Wraps `inner`, by default a plain transport."""
 
-    def __init__(self, inner: httpx.BaseTransport | None = None, manners: Manners | None = None) -> None:
+    def __init__(
+        self, inner: httpx.BaseTransport | None = None, settings: HostSettings | None = None
+    ) -> None:
         self._inner = inner or httpx.HTTPTransport(limits=_LIMITS)
-        self._homes = Homes(manners)
+        self._sessions = HostSessions(settings)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send one call and return its last answer."""
         ending = carry(
-            self._homes.of(request.url), request, _body(request), self._inner.handle_request, _close
+            self._sessions.of(request.url), request, _body(request), self._inner.handle_request, _close
         )
         response = _answered(ending)
         assert isinstance(response.stream, httpx.SyncByteStream)
@@ -43,14 +53,16 @@ class GateTransport(httpx.BaseTransport):
 class AsyncGateTransport(httpx.AsyncBaseTransport):
     """The same for asyncio."""
 
-    def __init__(self, inner: httpx.AsyncBaseTransport | None = None, manners: Manners | None = None) -> None:
+    def __init__(
+        self, inner: httpx.AsyncBaseTransport | None = None, settings: HostSettings | None = None
+    ) -> None:
         self._inner = inner or httpx.AsyncHTTPTransport(limits=_LIMITS)
-        self._homes = Homes(manners)
+        self._sessions = HostSessions(settings)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send one call and return its last answer."""
         ending = await carry_async(
-            self._homes.of(request.url), request, _body(request), self._inner.handle_async_request, _aclose
+            self._sessions.of(request.url), request, _body(request), self._inner.handle_async_request, _aclose
         )
         response = _answered(ending)
         assert isinstance(response.stream, httpx.AsyncByteStream)
@@ -62,18 +74,18 @@ class AsyncGateTransport(httpx.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-def client(manners: Manners | None = None, **more: Any) -> httpx.Client:
+def client(settings: HostSettings | None = None, **more: Any) -> httpx.Client:
     """Return a client with the transport; `more` goes to `httpx.Client`."""
     more.setdefault("timeout", _TIMEOUT)
     more.setdefault("follow_redirects", True)
-    return httpx.Client(transport=GateTransport(manners=manners), **more)
+    return httpx.Client(transport=GateTransport(settings=settings), **more)
 
 
-def async_client(manners: Manners | None = None, **more: Any) -> httpx.AsyncClient:
+def async_client(settings: HostSettings | None = None, **more: Any) -> httpx.AsyncClient:
     """Return an asynchronous client with the transport; `more` goes to `httpx.AsyncClient`."""
     more.setdefault("timeout", _TIMEOUT)
     more.setdefault("follow_redirects", True)
-    return httpx.AsyncClient(transport=AsyncGateTransport(manners=manners), **more)
+    return httpx.AsyncClient(transport=AsyncGateTransport(settings=settings), **more)
 
 
 class _Stream(httpx.SyncByteStream):
@@ -121,7 +133,7 @@ class _AsyncStream(httpx.AsyncByteStream):
             self._leaving.lost()
 
 
-def _answered(ending: Ending) -> httpx.Response:
+def _answered(ending: ConversationEnding) -> httpx.Response:
     if ending.response is None:
         return httpx.Response(SPENT_STATUS, headers=SPENT_HEADERS, content=SPENT_BODY)
     response: httpx.Response = ending.response

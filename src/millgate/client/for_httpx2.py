@@ -9,8 +9,16 @@ from typing import Any, Final
 import httpx2
 
 from millgate.client.call import Leaving
-from millgate.client.carry import SPENT_BODY, SPENT_HEADERS, SPENT_STATUS, Ending, Homes, carry, carry_async
-from millgate.client.home import Manners
+from millgate.client.session import HostSettings
+from millgate.client.transport import (
+    SPENT_BODY,
+    SPENT_HEADERS,
+    SPENT_STATUS,
+    ConversationEnding,
+    HostSessions,
+    carry,
+    carry_async,
+)
 
 _LIMITS: Final = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
 """As the SDKs' own clients: the window is what binds."""
@@ -18,17 +26,19 @@ _TIMEOUT: Final = httpx2.Timeout(600.0, connect=5.0)
 """As the SDKs' own; a call's `timeout=` goes before it."""
 
 
-class GateTransport(httpx2.BaseTransport):
-    """Sends every request with manners: see `millgate.client.call`. Wraps `inner`, by default a plain transport."""
+class Httpx2GateTransport(httpx2.BaseTransport):
+    """Sends every request with settings: see `millgate.client.call`. Wraps `inner`, by default a plain transport."""
 
-    def __init__(self, inner: httpx2.BaseTransport | None = None, manners: Manners | None = None) -> None:
+    def __init__(
+        self, inner: httpx2.BaseTransport | None = None, settings: HostSettings | None = None
+    ) -> None:
         self._inner = inner or httpx2.HTTPTransport(limits=_LIMITS)
-        self._homes = Homes(manners)
+        self._sessions = HostSessions(settings)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one call and return its last answer."""
         ending = carry(
-            self._homes.of(request.url), request, _body(request), self._inner.handle_request, _close
+            self._sessions.of(request.url), request, _body(request), self._inner.handle_request, _close
         )
         response = _answered(ending)
         assert isinstance(response.stream, httpx2.SyncByteStream)
@@ -40,19 +50,19 @@ class GateTransport(httpx2.BaseTransport):
         self._inner.close()
 
 
-class AsyncGateTransport(httpx2.AsyncBaseTransport):
+class AsyncHttpx2GateTransport(httpx2.AsyncBaseTransport):
     """The same for asyncio."""
 
     def __init__(
-        self, inner: httpx2.AsyncBaseTransport | None = None, manners: Manners | None = None
+        self, inner: httpx2.AsyncBaseTransport | None = None, settings: HostSettings | None = None
     ) -> None:
         self._inner = inner or httpx2.AsyncHTTPTransport(limits=_LIMITS)
-        self._homes = Homes(manners)
+        self._sessions = HostSessions(settings)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one call and return its last answer."""
         ending = await carry_async(
-            self._homes.of(request.url), request, _body(request), self._inner.handle_async_request, _aclose
+            self._sessions.of(request.url), request, _body(request), self._inner.handle_async_request, _aclose
         )
         response = _answered(ending)
         assert isinstance(response.stream, httpx2.AsyncByteStream)
@@ -64,18 +74,18 @@ class AsyncGateTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-def client(manners: Manners | None = None, **more: Any) -> httpx2.Client:
+def client(settings: HostSettings | None = None, **more: Any) -> httpx2.Client:
     """Return a client with the transport; `more` goes to `httpx2.Client`."""
     more.setdefault("timeout", _TIMEOUT)
     more.setdefault("follow_redirects", True)
-    return httpx2.Client(transport=GateTransport(manners=manners), **more)
+    return httpx2.Client(transport=Httpx2GateTransport(settings=settings), **more)
 
 
-def async_client(manners: Manners | None = None, **more: Any) -> httpx2.AsyncClient:
+def async_client(settings: HostSettings | None = None, **more: Any) -> httpx2.AsyncClient:
     """Return an asynchronous client with the transport; `more` goes to `httpx2.AsyncClient`."""
     more.setdefault("timeout", _TIMEOUT)
     more.setdefault("follow_redirects", True)
-    return httpx2.AsyncClient(transport=AsyncGateTransport(manners=manners), **more)
+    return httpx2.AsyncClient(transport=AsyncHttpx2GateTransport(settings=settings), **more)
 
 
 class _Stream(httpx2.SyncByteStream):
@@ -123,7 +133,7 @@ class _AsyncStream(httpx2.AsyncByteStream):
             self._leaving.lost()
 
 
-def _answered(ending: Ending) -> httpx2.Response:
+def _answered(ending: ConversationEnding) -> httpx2.Response:
     if ending.response is None:
         return httpx2.Response(SPENT_STATUS, headers=SPENT_HEADERS, content=SPENT_BODY)
     response: httpx2.Response = ending.response

@@ -19,11 +19,11 @@ from typing import Any, Final, NamedTuple, Self
 
 from millgate.dialects.line import (
     PORT,
-    Chunk,
     FrameError,
+    LineChunk,
+    LineRequest,
     Manifest,
     Reply,
-    Request,
     Status,
     Verb,
     read_reply,
@@ -62,7 +62,7 @@ class AbortedError(LineError):
         self.request_id = request_id
 
 
-class Sent(NamedTuple):
+class SentJob(NamedTuple):
     """One executed job: the answer if it was wanted, how often it was refused, how long the engine took."""
 
     result: bytes | None
@@ -128,11 +128,11 @@ class _Job(NamedTuple):
         sizes = (len(self.payload), self.chunk_bytes, chunks)
         return Manifest("payload", self.content_type, "", "", *sizes, digest, self.want_result)
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[LineChunk]:
         """Yield the payload in pieces."""
         for index, offset in enumerate(range(0, len(self.payload), self.chunk_bytes)):
             piece = self.payload[offset : offset + self.chunk_bytes]
-            yield Chunk(
+            yield LineChunk(
                 "payload", index, offset, hashlib.sha256(piece).hexdigest(), b64encode(piece).decode()
             )
 
@@ -152,7 +152,7 @@ class _Upload:
         """Lead the dialogue and return what became of the job."""
         job = self._job
         yield from self._until_taken(manifest=job.manifest())
-        last: Chunk | None = None
+        last: LineChunk | None = None
         for chunk in job.chunks():
             if last is not None:
                 yield from self._until_taken(chunk=last)
@@ -161,7 +161,7 @@ class _Upload:
         assert last is not None
         return (yield from self._finish(last))
 
-    def _until_taken(self, *, manifest: Manifest | None = None, chunk: Chunk | None = None) -> Dialogue:
+    def _until_taken(self, *, manifest: Manifest | None = None, chunk: LineChunk | None = None) -> Dialogue:
         """Send a frame until the server has it; it may be without memory for a while."""
         while True:
             yield self._frame(manifest, chunk)
@@ -170,7 +170,7 @@ class _Upload:
                 return
             yield Pause(self._pause_s(reply))
 
-    def _finish(self, last: Chunk) -> Dialogue:
+    def _finish(self, last: LineChunk) -> Dialogue:
         """Send the last chunk until the job has been executed; `clarify/ok` means that it still works."""
         yield self._frame(None, last)
         while True:
@@ -198,10 +198,12 @@ class _Upload:
             if reply.job == self._job.name:
                 return reply
 
-    def _frame(self, manifest: Manifest | None, chunk: Chunk | None) -> Write:
+    def _frame(self, manifest: Manifest | None, chunk: LineChunk | None) -> Write:
         self._seq += 1
         job = self._job
-        return Write(write_request(Request(Verb.SHARE, job.name, self._seq, 0, manifest, chunk, job.token)))
+        return Write(
+            write_request(LineRequest(Verb.SHARE, job.name, self._seq, 0, manifest, chunk, job.token))
+        )
 
     def _pause_s(self, reply: Reply) -> float:
         hint_s = reply.retry_hint_ms / 1000 if reply.retry_hint_ms else _NO_HINT_S * random.random()  # noqa: S311 - no secret
@@ -222,17 +224,17 @@ class _Upload:
                 raise LineError("a piece of the result does not match its digest")
             self._result += piece
 
-    def _sent(self, reply: Reply) -> Sent:
+    def _sent(self, reply: Reply) -> SentJob:
         backend_ms = reply.receipt("cdr.backend.ms") or 0
         if self._result is None or self._manifest is None:
-            return Sent(None, "", self._yields, backend_ms, reply)
+            return SentJob(None, "", self._yields, backend_ms, reply)
         if hashlib.sha256(self._result).hexdigest() != self._manifest.sha256:
             raise LineError("the result does not match its digest")
-        return Sent(bytes(self._result), self._manifest.content_type, self._yields, backend_ms, reply)
+        return SentJob(bytes(self._result), self._manifest.content_type, self._yields, backend_ms, reply)
 
 
 def _ping(token: str, watch: Watch | None) -> Dialogue:
-    yield Write(write_request(Request(Verb.PING, "J_ping", 1, token=token)))
+    yield Write(write_request(LineRequest(Verb.PING, "J_ping", 1, token=token)))
     reply = yield Read()
     assert reply is not None
     if watch is not None:
@@ -309,9 +311,9 @@ class LineClient(_Addressed):
         content_type: str = "application/json",
         chunk_bytes: int = CHUNK_BYTES,
         want_result: bool = False,
-    ) -> Sent:
+    ) -> SentJob:
         """Have this payload executed; raises YieldedError, AbortedError or LineError."""
-        sent: Sent = self._lead(
+        sent: SentJob = self._lead(
             self._upload(payload, job, content_type, chunk_bytes, want_result=want_result)
         )
         return sent
@@ -363,9 +365,9 @@ class AsyncLineClient(_Addressed):
         content_type: str = "application/json",
         chunk_bytes: int = CHUNK_BYTES,
         want_result: bool = False,
-    ) -> Sent:
+    ) -> SentJob:
         """Have this payload executed; raises YieldedError, AbortedError or LineError."""
-        sent: Sent = await self._lead(
+        sent: SentJob = await self._lead(
             self._upload(payload, job, content_type, chunk_bytes, want_result=want_result)
         )
         return sent

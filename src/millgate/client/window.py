@@ -6,7 +6,7 @@ _FIRST: Final = 4.0
 _BACK_OFF: Final = 0.5
 
 
-class Window:
+class CallWindow:
     """Calls in flight: doubles per round until the first refusal, then grows by one a round and halves on refusal.
 
     Additive increase, multiplicative decrease (Chiu and Jain 1989). One round's refusals halve it once: calls that
@@ -45,7 +45,7 @@ class Window:
             self._halved_at = self._sent
 
 
-class RetryBudget:
+class CallRetryBudget:
     """Retries are paid from what first attempts deposit: the amplification is at most 1 + share, and a little.
 
     `floor` retries are free to begin with, so that a quiet program may retry at all.

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from millgate.config import units
-from millgate.config.problems import Place, Problem, SettingPath
+from millgate.config.problems import Problem, SettingPath, ValueOrigin
 from millgate.config.schema import Config
 
 # Bounds that pydantic reports, in the words of a sentence after the setting's name.
@@ -28,7 +28,7 @@ _SHAPES = {
 _SECRET_WORDS = ("token", "secret", "password", "api_key", "apikey", "authorization")
 
 
-def explain(error: ValidationError, places: Mapping[SettingPath, Place]) -> list[Problem]:
+def explain(error: ValidationError, places: Mapping[SettingPath, ValueOrigin]) -> list[Problem]:
     """Return one problem for each finding, at the nearest place that is known."""
     details = error.errors(include_url=False)
     located = [tuple(detail["loc"]) for detail in details]
@@ -89,7 +89,7 @@ def inner_section(annotation: Any) -> type[BaseModel] | None:
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
-def _nearest_place(path: SettingPath, places: Mapping[SettingPath, Place]) -> Place | None:
+def _nearest_place(path: SettingPath, places: Mapping[SettingPath, ValueOrigin]) -> ValueOrigin | None:
     for length in range(len(path), -1, -1):
         if path[:length] in places:
             return places[path[:length]]
@@ -101,7 +101,7 @@ def _nearest_place(path: SettingPath, places: Mapping[SettingPath, Place]) -> Pl
 
 
 def _reading_order(problem: Problem) -> tuple[str, int, int]:
-    place = problem.place or Place("")
+    place = problem.place or ValueOrigin("")
     return place.source, place.line or 0, place.column or 0
 
 

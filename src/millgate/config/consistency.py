@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import SecretStr
 
-from millgate.config.problems import ConfigError, Place, Problem, SettingPath
+from millgate.config.problems import ConfigError, Problem, SettingPath, ValueOrigin
 from millgate.config.schema import Config
 from millgate.config.values import is_loopback
 
@@ -15,7 +15,7 @@ _SHORTEST_ADMIN_TOKEN = 16
 _TICKET_KEY = re.compile(r"(?:[0-9A-Fa-f]{2}){32,64}")
 
 
-def check_whole(config: Config, places: Mapping[SettingPath, Place]) -> None:
+def check_whole(config: Config, places: Mapping[SettingPath, ValueOrigin]) -> None:
     """Raise ConfigError with every setting that contradicts another."""
     found = [
         *_exposure(config),
@@ -30,7 +30,7 @@ def check_whole(config: Config, places: Mapping[SettingPath, Place]) -> None:
 
 
 def read_admin_token(
-    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, Place]
+    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, ValueOrigin]
 ) -> SecretStr | None:
     """Return the admin token, None without one; ConfigError where the address needs one."""
     token = environ.get(config.admin.token_env, "")
@@ -49,7 +49,7 @@ def read_admin_token(
 
 
 def read_line_token(
-    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, Place]
+    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, ValueOrigin]
 ) -> SecretStr | None:
     """Return the token of the line door, None without one; ConfigError where the address needs one."""
     line = config.line
@@ -64,7 +64,7 @@ def read_line_token(
 
 
 def read_ticket_secret(
-    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, Place]
+    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, ValueOrigin]
 ) -> SecretStr | None:
     """Return the key of tickets in hexadecimal, None where none is named; ConfigError for one that is no key."""
     name = config.retries.ticket_key_env
@@ -79,7 +79,7 @@ def read_ticket_secret(
 
 
 def read_engine_keys(
-    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, Place]
+    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, ValueOrigin]
 ) -> dict[str, SecretStr]:
     """Return the engines' credentials by engine; ConfigError for one that is not there or cannot be a header."""
     keys, problems = {}, []
@@ -173,7 +173,7 @@ def _demotions(config: Config) -> Iterator[tuple[SettingPath, str]]:
             )
 
 
-def _place(path: SettingPath, places: Mapping[SettingPath, Place]) -> Place | None:
+def _place(path: SettingPath, places: Mapping[SettingPath, ValueOrigin]) -> ValueOrigin | None:
     for length in range(len(path), 0, -1):
         if path[:length] in places:
             return places[path[:length]]

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from millgate.config.problems import ConfigError, Place, Problem, SettingPath
+from millgate.config.problems import ConfigError, Problem, SettingPath, ValueOrigin
 
 if TYPE_CHECKING:
     from millgate.config.nodes import NodeReader
@@ -14,7 +14,7 @@ class Document(NamedTuple):
     """One source of settings: plain data, and the place of every key and list item in it."""
 
     data: dict[str, Any]
-    places: dict[SettingPath, Place]
+    places: dict[SettingPath, ValueOrigin]
 
 
 def read_document(text: str, source: str) -> Document:
@@ -23,14 +23,14 @@ def read_document(text: str, source: str) -> Document:
     Raises ConfigError with line and column for bad YAML, equal keys, keys that are not text, or no mapping.
     """
     if len(text) > MAX_BYTES:
-        raise ConfigError(Problem(Place(source), (), f"is longer than {MAX_BYTES} characters"))
+        raise ConfigError(Problem(ValueOrigin(source), (), f"is longer than {MAX_BYTES} characters"))
     reader = _reader(source)
     data = reader.read(text)
     if data is None:
         return Document({}, {})
     if not isinstance(data, dict):
         raise ConfigError(
-            Problem(Place(source, 1, 1), (), "must be a mapping of settings, such as `engines:`")
+            Problem(ValueOrigin(source, 1, 1), (), "must be a mapping of settings, such as `engines:`")
         )
     return Document(data, reader.places)
 

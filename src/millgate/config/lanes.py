@@ -72,7 +72,7 @@ class LaneConfig(Section):
     band: Count = Field(
         default=0,
         le=9,
-        description="Importance: work of a smaller number goes first, and may take the place of held work of a "
+        description="Importance: work of a smaller number goes first, and may take the place of queued work of a "
         "larger one when a queue is full.",
     )
     window: Duration = Field(

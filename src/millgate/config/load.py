@@ -17,7 +17,7 @@ from millgate.config.consistency import (
 )
 from millgate.config.document import MAX_BYTES, Document, read_document
 from millgate.config.overrides import Override
-from millgate.config.problems import ConfigError, Place, Problem, SettingPath
+from millgate.config.problems import ConfigError, Problem, SettingPath, ValueOrigin
 from millgate.config.schema import Config
 
 # What an override may reach into without a file naming it: the one lane that flags alone have.
@@ -28,7 +28,7 @@ class Loaded(NamedTuple):
     """A valid configuration, where each of its given settings was written, and the secrets that it names."""
 
     config: Config
-    places: Mapping[SettingPath, Place]
+    places: Mapping[SettingPath, ValueOrigin]
     admin_token: SecretStr | None
     engine_keys: Mapping[str, SecretStr]
     line_token: SecretStr | None = None
@@ -85,6 +85,8 @@ def _read_file(file: Path) -> Document:
             raw = stream.read(MAX_BYTES + 1)
         return read_document(raw.decode("utf-8-sig"), str(file))
     except OSError as error:
-        raise ConfigError(Problem(Place(str(file)), (), f"cannot be read: {error.strerror}")) from None
+        raise ConfigError(Problem(ValueOrigin(str(file)), (), f"cannot be read: {error.strerror}")) from None
     except UnicodeDecodeError as error:
-        raise ConfigError(Problem(Place(str(file)), (), f"is not UTF-8 text at byte {error.start}")) from None
+        raise ConfigError(
+            Problem(ValueOrigin(str(file)), (), f"is not UTF-8 text at byte {error.start}")
+        ) from None

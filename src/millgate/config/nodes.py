@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from millgate.config.problems import ConfigError, Place, Problem, SettingPath
+from millgate.config.problems import ConfigError, Problem, SettingPath, ValueOrigin
 
 MAX_VALUES = 50_000
 # Dates stay text: no setting is one, and PyYAML's reader of them raises what it should not.
@@ -23,7 +23,7 @@ class NodeReader:
         self._source = source
         self._scalars = yaml.constructor.SafeConstructor()
         self._values = 0
-        self.places: dict[SettingPath, Place] = {}
+        self.places: dict[SettingPath, ValueOrigin] = {}
 
     def read(self, text: str) -> Any:
         """Return the data of the only document in `text`, None when there is none."""
@@ -75,11 +75,11 @@ class NodeReader:
         except (yaml.YAMLError, ValueError, LookupError) as error:
             raise self._bad(node.start_mark, path, f"cannot be read: {_first_line(error)}") from None
 
-    def _place(self, mark: yaml.Mark) -> Place:
-        return Place(self._source, mark.line + 1, mark.column + 1)
+    def _place(self, mark: yaml.Mark) -> ValueOrigin:
+        return ValueOrigin(self._source, mark.line + 1, mark.column + 1)
 
     def _bad(self, mark: yaml.Mark | None, path: SettingPath, message: str) -> ConfigError:
-        return ConfigError(Problem(self._place(mark) if mark else Place(self._source), path, message))
+        return ConfigError(Problem(self._place(mark) if mark else ValueOrigin(self._source), path, message))
 
 
 def _first_line(error: BaseException) -> str:

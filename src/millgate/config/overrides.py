@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from millgate.config.document import Document, read_value
-from millgate.config.problems import ConfigError, Place, Problem, SettingPath
+from millgate.config.problems import ConfigError, Problem, SettingPath, ValueOrigin
 
 PREFIX = "MILLGATE_"
 EVERY = "*"
@@ -20,7 +20,7 @@ class Override(NamedTuple):
 
     path: SettingPath
     value: Any
-    place: Place
+    place: ValueOrigin
 
 
 def from_environment(environ: Mapping[str, str]) -> list[Override]:
@@ -32,7 +32,7 @@ def from_environment(environ: Mapping[str, str]) -> list[Override]:
     found = []
     for name in sorted(environ):
         if name.startswith(PREFIX) and "__" in name.removeprefix(PREFIX):
-            place = Place(name)
+            place = ValueOrigin(name)
             path = _parts(name.removeprefix(PREFIX).lower().split("__"), place)
             found.append(Override(path, read_value(environ[name], name), place))
     return found
@@ -43,14 +43,14 @@ def from_assignment(text: str) -> Override:
     name, equals, value = text.partition("=")
     if not equals:
         message = f"{text!r} is not path=value, such as listen.port=9000"
-        raise ConfigError(Problem(Place("--set"), (), message))
+        raise ConfigError(Problem(ValueOrigin("--set"), (), message))
     giver = f"--set {name.strip()}"
     return override(name.strip(), read_value(value, giver), giver)
 
 
 def override(path: str, value: Any, giver: str) -> Override:
     """Return the setting at a path like `engines.0.url` or `engines[0].url`, given by a flag of this name."""
-    place = Place(giver)
+    place = ValueOrigin(giver)
     return Override(_parts(path.replace("[", ".").replace("]", "").split("."), place), value, place)
 
 
@@ -71,7 +71,7 @@ def apply(document: Document, overrides: Iterable[Override], absent: Mapping[str
     return Document(data, places)
 
 
-def _parts(parts: list[str], place: Place) -> SettingPath:
+def _parts(parts: list[str], place: ValueOrigin) -> SettingPath:
     if not all(parts):
         raise ConfigError(Problem(place, (), "has an empty part in its path"))
     return tuple(

@@ -6,7 +6,7 @@ SettingPath = tuple[str | int, ...]
 """Where a setting stands: ("lanes", 0, "ttft_slo")."""
 
 
-class Place(NamedTuple):
+class ValueOrigin(NamedTuple):
     """Where a value was written: a file with line and column (from 1), an environment variable, or a flag."""
 
     source: str
@@ -20,7 +20,7 @@ class Place(NamedTuple):
 class Problem(NamedTuple):
     """One thing to mend, readable on one line."""
 
-    place: Place | None
+    place: ValueOrigin | None
     path: SettingPath
     message: str
 

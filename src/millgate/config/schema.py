@@ -217,7 +217,7 @@ class LimitsConfig(Section):
     byte_budget: Size = Field(
         default=256_000_000,
         ge=1024**2,
-        description="Most bytes of bodies being received and held, over all clients; one tenant has at most half of "
+        description="Most bytes of bodies being received and kept, over all clients; one tenant has at most half of "
         "them, one peer three quarters.",
     )
     header_deadline: Duration = Field(

@@ -56,7 +56,7 @@ class Admit(NamedTuple):
     window_s: float = 0.0
 
 
-class Hold(NamedTuple):
+class Queue(NamedTuple):
     """Keep it: it waits at this place (1 is next) and is expected to run after `expected_wait_s`."""
 
     attempt: int
@@ -95,7 +95,7 @@ class Cancel(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The one outcome of an attempt that was held or admitted, with what is known of it.
+    """The one outcome of an attempt that was queued or admitted, with what is known of it.
 
     `cause` is the stage of a client_gone, the kind of an engine_failed, the reason of a yielded, else None. Times
     are seconds; None where the stage was never reached. Token counts are the engine's where it reported them,
@@ -115,7 +115,7 @@ class Ended(NamedTuple):
     cached_tokens: int | None = None
 
 
-Decision = Admit | Hold | Yield | Cancel | Ended
+Decision = Admit | Queue | Yield | Cancel | Ended
 
 
 class Explanation(NamedTuple):
@@ -125,7 +125,7 @@ class Explanation(NamedTuple):
     time, sizes are tokens, waits seconds.
     """
 
-    decision: Admit | Hold | Yield
+    decision: Admit | Queue | Yield
     lane: str
     engine: str | None
     prompt_tokens: int
@@ -137,5 +137,5 @@ class Explanation(NamedTuple):
     expected_wait_s: float
     expected_ttft_s: float
     running: int
-    held: int
+    queued: int
     limit: int

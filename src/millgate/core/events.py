@@ -11,7 +11,7 @@ from millgate.core.words import FailureKind, QuotaKind, Sent
 
 
 class Arrived(NamedTuple):
-    """A user asks; answered by exactly one of Admit, Hold or Yield for this attempt.
+    """A user asks; answered by exactly one of Admit, Queue or Yield for this attempt.
 
     `prompt_bytes` is the length of what will be tokenised (the body is a good stand-in), `body_bytes` what the
     door keeps in memory. `max_tokens` bounds the answer, None when the user set no bound; `answers` counts the
@@ -157,7 +157,7 @@ class EngineDown(NamedTuple):
 
 
 class Draining(NamedTuple):
-    """The process is leaving: held attempts are yielded, new ones refused, running ones go on.
+    """The process is leaving: queued attempts are yielded, new ones refused, running ones go on.
 
     After `grace_s` what still runs is cancelled; None lets it run as long as it likes.
     """

@@ -1,6 +1,6 @@
 """The legal lives of an attempt, as one table; what is not in it cannot happen to an attempt in that state.
 
-An attempt is held, prefilling or decoding until it ends with one outcome; if it had a permit it then departs
+An attempt is queued, prefilling or decoding until it ends with one outcome; if it had a permit it then departs
 until the engine is done with it. Late news about an attempt that has moved on (a first token after a hang-up) is
 normal on a network and is dropped: the table has no row for it.
 """
@@ -14,7 +14,7 @@ from millgate.core.words import Stage
 class State(StrEnum):
     """Where an attempt stands; the first three carry the words of `Stage`."""
 
-    HELD = Stage.HELD
+    QUEUED = Stage.QUEUED
     PREFILL = Stage.PREFILL
     DECODE = Stage.DECODE
     DEPARTING = "departing"
@@ -22,7 +22,7 @@ class State(StrEnum):
 
 
 NEXT: dict[tuple[State, type], State] = {
-    (State.HELD, ClientGone): State.OVER,
+    (State.QUEUED, ClientGone): State.OVER,
     (State.PREFILL, FirstToken): State.DECODE,
     (State.PREFILL, Finished): State.DEPARTING,
     (State.PREFILL, Failed): State.DEPARTING,
@@ -32,9 +32,9 @@ NEXT: dict[tuple[State, type], State] = {
     (State.DECODE, ClientGone): State.DEPARTING,
     (State.DEPARTING, Released): State.OVER,
 }
-"""State and event to the next state. Admission moves HELD to PREFILL and a yield moves HELD to OVER; both are the
+"""State and event to the next state. Admission moves QUEUED to PREFILL and a yield moves QUEUED to OVER; both are the
 governor's own decisions and not events. So is a second try after a failure (`governor/failover`), which moves PREFILL
-back to HELD instead."""
+back to QUEUED instead."""
 
 
 def states_before(event: type) -> tuple[State, ...]:

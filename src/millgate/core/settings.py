@@ -133,7 +133,7 @@ class LaneSettings:
     """One class of traffic: what good means, when it is refused, and how much of it may wait.
 
     `tpot_slo_s` None judges no TPOT. `max_queue` None bounds the count by predicted wait alone (and by
-    `Settings.max_held`); 0 holds nothing: the pure primitive, cap and yield. `max_wait_s` bounds the predicted
+    `Settings.max_queued`); 0 holds nothing: the pure primitive, cap and yield. `max_wait_s` bounds the predicted
     wait beside the deadline. `hold_due_s` is how long a client that returns on time is queued where nothing else is (None:
     a fifth of its hint, a second at least; 0: never). `max_queue_tokens` and `max_queue_bytes` bound what waits in tokens and memory.
     `fair` serves tenants by the tokens that they have had; `max_overtakes` bounds short work first. `share` weighs
@@ -175,7 +175,7 @@ class TenantSettings:
 class Settings:
     """Everything that the core may be told; one lane and one engine are the smallest legal set.
 
-    `max_held` bounds what waits over all lanes: at 10,000 even a thousand departures a second mean ten seconds.
+    `max_queued` bounds what waits over all lanes: at 10,000 even a thousand departures a second mean ten seconds.
     With `observe` nothing is refused but what `hard_cap`, if set, keeps out; every refusal that a protecting gate
     would have spoken is told in `Admit.would`.
     """
@@ -183,7 +183,7 @@ class Settings:
     lanes: tuple[LaneSettings, ...]
     engines: tuple[EngineSettings, ...]
     max_places: int = 100_000
-    max_held: int = 10_000
+    max_queued: int = 10_000
     tenants: tuple[TenantSettings, ...] = ()
     quotas: tuple[QuotaRule, ...] = ()
     retry_budget: bool = True

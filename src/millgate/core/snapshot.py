@@ -52,7 +52,7 @@ class WarningReading(NamedTuple):
     `load` (last seconds), `calm_load` (last minutes) and `noise` (standard deviation of one second) are shares of
     capacity; `excess` and `excess_threshold` are what has come above the calm of late and where that is an alarm, in
     seconds of capacity; `occupancy`, its `trend` (per second) and its `acceleration` (fast less slow trend, per
-    second) are shares of the limit, with what is held on top; `backlog_s` is how long what waits takes to serve;
+    second) are shares of the limit, with what is queued on top; `backlog_s` is how long what waits takes to serve;
     `time_to_full_s` is infinite unless more arrives than is served.
     """
 
@@ -141,10 +141,10 @@ class LaneSnapshot:
     """
 
     name: str
-    held: int
-    held_tokens: int
-    held_bytes: int
-    oldest_held_s: float
+    queued: int
+    queued_tokens: int
+    queued_bytes: int
+    oldest_queued_s: float
     headroom: int
     expected_wait_s: float
     running: int

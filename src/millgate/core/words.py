@@ -37,7 +37,7 @@ class Outcome(StrEnum):
 class Stage(StrEnum):
     """Where an attempt stood when its client left."""
 
-    HELD = "held"
+    QUEUED = "queued"
     PREFILL = "prefill"
     DECODE = "decode"
 

@@ -15,16 +15,16 @@ import httpx2
 import openai
 
 from millgate.demos.bounds import within
-from millgate.demos.connection import Address, hint_seconds
+from millgate.demos.connection import GateAddress, hint_seconds
 from millgate.demos.crowd import REFUSALS
 from millgate.demos.showing import Advance, Show, seconds, table_of
 from millgate.demos.stage import (
     MOST_TIME_SCALE,
+    DemoStage,
     EngineSetup,
     GateSetup,
-    RunningEngine,
     RunningGate,
-    Stage,
+    StagedEngine,
     perform,
 )
 from millgate.engine.profile import find_profile
@@ -100,7 +100,7 @@ def run(options: BurstOptions) -> int:
     """Run the demo and print its table; 0 when it ran, 1 when a process failed, 130 after Ctrl-C."""
     show = Show(as_json=options.json)
 
-    def play(stage: Stage) -> None:
+    def play(stage: DemoStage) -> None:
         setup = engine_setup(options)
         engine = stage.start_engine(setup)
         gate = stage.start_gate(engine, setup, GateSetup(TTFT_SLO_S, deadline_from="attempt", max_queue=0))
@@ -118,7 +118,7 @@ def engine_setup(options: BurstOptions) -> EngineSetup:
     return EngineSetup(PROFILE, options.time_scale * natural_s / options.service_s, max_num_seqs=1)
 
 
-async def _ask_all(options: BurstOptions, gate: Address, advance: Advance) -> Record:
+async def _ask_all(options: BurstOptions, gate: GateAddress, advance: Advance) -> Record:
     record = Record()
     hooks: dict[str, list[Callable[..., Any]]] = {
         "request": [record.note_request],
@@ -154,16 +154,14 @@ async def _ask(client: openai.AsyncOpenAI, user: int, record: Record, advance: A
     advance()
 
 
-def _result(
-    options: BurstOptions, record: Record, engine: RunningEngine, gate: RunningGate
-) -> dict[str, Any]:
+def _result(options: BurstOptions, record: Record, engine: StagedEngine, gate: RunningGate) -> dict[str, Any]:
     stats = engine.stats()
-    held = sum(lane["held"] + lane["running"] for lane in gate.state()["lanes"])
+    queued = sum(lane["queued"] + lane["running"] for lane in gate.state()["lanes"])
     result: dict[str, Any] = {
         "max_inflight": stats["peak_running_and_waiting"],
         "executed": stats["executed"],
         "yielded": len(record.first_hint),
-        "inflight_after": stats["running"] + stats["waiting"] + held,
+        "inflight_after": stats["running"] + stats["waiting"] + queued,
         "hints": [round(hint, 3) for hint in record.hints],
     }
     if options.retries:
@@ -181,7 +179,7 @@ def _show_result(show: Show, options: BurstOptions, record: Record, result: dict
     if hints:
         rows.append(("hints", f"{len(hints)}, from {seconds(hints[0])} to {seconds(hints[-1])}"))
     table = table_of(
-        f"Burst: {options.users} users at once, cap 1, nothing held, {options.service_s:g} s each, "
+        f"Burst: {options.users} users at once, cap 1, nothing queued, {options.service_s:g} s each, "
         f"time scale {options.time_scale:g}",
         ("", "measured"),
         rows,

@@ -21,7 +21,7 @@ FINISHED = re.compile(rb'"finish_reason":\s*"(?:stop|length)"')
 DONE = b"data: [DONE]"
 
 
-class Answer(NamedTuple):
+class AttemptAnswer(NamedTuple):
     """What one attempt got. Times are absolute loop seconds; `status` 0 means no answer head came.
 
     `whole` is a 200 with a finish reason, its [DONE] and its proper end; `hung_up` that the user lost patience.
@@ -56,7 +56,7 @@ class _Reading:
     first_token_at: float | None = None
 
 
-class Connection(asyncio.Protocol):
+class AttemptConnection(asyncio.Protocol):
     """One kept connection: `ask` again once the answer before has ended."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -65,10 +65,10 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._reading = _Reading()
-        self._waiter: asyncio.Future[Answer] | None = None
+        self._waiter: asyncio.Future[AttemptAnswer] | None = None
         self._patience: asyncio.TimerHandle | None = None
 
-    async def ask(self, request: bytes, patience_s: float) -> Answer:
+    async def ask(self, request: bytes, patience_s: float) -> AttemptAnswer:
         """Send one request; hang up when no token has come within the patience. Never raises on bad answers."""
         assert self._transport is not None
         self._reading = _Reading()
@@ -187,7 +187,7 @@ class Connection(asyncio.Protocol):
             and bool(FINISHED.search(reading.tail))
         )
         self._waiter.set_result(
-            Answer(
+            AttemptAnswer(
                 status=reading.status,
                 first_token_at=reading.first_token_at,
                 ended_at=now,
@@ -224,7 +224,7 @@ def hint_seconds(headers: dict[bytes, bytes]) -> float | None:
     return None
 
 
-class Address(NamedTuple):
+class GateAddress(NamedTuple):
     """Where a server listens."""
 
     host: str
@@ -234,11 +234,11 @@ class Address(NamedTuple):
 class Endpoint:
     """A server as its users see it: any number of attempts at once over kept connections."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: GateAddress) -> None:
         self.address = address
-        self._idle: list[Connection] = []
+        self._idle: list[AttemptConnection] = []
 
-    async def ask(self, body: bytes, patience_s: float) -> Answer:
+    async def ask(self, body: bytes, patience_s: float) -> AttemptAnswer:
         """Make one attempt; a kept connection that turns out dead is replaced once, as every client does."""
         request = self._head(len(body)) + body
         loop = asyncio.get_running_loop()
@@ -250,11 +250,11 @@ class Endpoint:
                 return answer
         try:
             async with asyncio.timeout(patience_s):
-                _, connection = await loop.create_connection(lambda: Connection(loop), *self.address)
+                _, connection = await loop.create_connection(lambda: AttemptConnection(loop), *self.address)
         except TimeoutError:
-            return Answer(ended_at=loop.time(), hung_up=True)
+            return AttemptAnswer(ended_at=loop.time(), hung_up=True)
         except OSError:
-            return Answer(ended_at=loop.time())
+            return AttemptAnswer(ended_at=loop.time())
         return await self._on(connection, request, max(0.001, patience_s - (loop.time() - started)))
 
     def close(self) -> None:
@@ -262,13 +262,13 @@ class Endpoint:
         while self._idle:
             self._idle.pop().close()
 
-    async def _on(self, connection: Connection, request: bytes, patience_s: float) -> Answer:
+    async def _on(self, connection: AttemptConnection, request: bytes, patience_s: float) -> AttemptAnswer:
         answer = await connection.ask(request, patience_s)
         if connection.reusable:
             self._idle.append(connection)
         return answer
 
-    def _kept(self) -> Connection | None:
+    def _kept(self) -> AttemptConnection | None:
         while self._idle:
             connection = self._idle.pop()
             if connection.reusable:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from millgate.demos.connection import Answer, Endpoint
+from millgate.demos.connection import AttemptAnswer, Endpoint
 
 REFUSALS = frozenset({429, 503, 529})
 
@@ -23,7 +23,7 @@ class Wish(NamedTuple):
     output_tokens: int
 
 
-class Manners(NamedTuple):
+class UserManners(NamedTuple):
     """How users behave: patience per look at the screen, refreshes after it, and how often a hint is obeyed."""
 
     patience_s: float
@@ -31,7 +31,7 @@ class Manners(NamedTuple):
     returns: int
 
 
-class Ending(StrEnum):
+class UserEnding(StrEnum):
     """How a request ended for its user."""
 
     WHOLE = "whole"
@@ -53,7 +53,7 @@ class Story(NamedTuple):
     `late_s` is how far behind its time this process sent it; `prompt_tokens` and `output_tokens` are what was wished.
     """
 
-    ending: Ending
+    ending: UserEnding
     attempts: int = 1
     refreshes: int = 0
     first_token_s: float | None = None
@@ -68,10 +68,10 @@ Encode = Callable[[int, Wish], bytes]
 """Number and wish in, request body out."""
 
 
-class User:
+class CrowdUser:
     """One request's user: asks, waits, refreshes and obeys hints as its manners say."""
 
-    def __init__(self, endpoint: Endpoint, manners: Manners) -> None:
+    def __init__(self, endpoint: Endpoint, manners: UserManners) -> None:
         self._endpoint = endpoint
         self._manners = manners
         self._attempts = 0
@@ -95,7 +95,7 @@ class User:
                 return self._told(answer, asked_at)
             await asyncio.sleep(wait_s)
 
-    def _comes_back_after(self, answer: Answer, patience_left_s: float) -> float | None:
+    def _comes_back_after(self, answer: AttemptAnswer, patience_left_s: float) -> float | None:
         if answer.status not in REFUSALS or answer.hung_up:
             return None
         self._reasons.append(answer.reason or str(answer.status))
@@ -103,7 +103,7 @@ class User:
             return None
         return answer.hint_s if answer.hint_s < patience_left_s else None
 
-    def _told(self, answer: Answer, asked_at: float) -> Story:
+    def _told(self, answer: AttemptAnswer, asked_at: float) -> Story:
         first = answer.first_token_at
         return Story(
             ending=ending_of(answer),
@@ -115,26 +115,26 @@ class User:
         )
 
 
-def ending_of(answer: Answer) -> Ending:
+def ending_of(answer: AttemptAnswer) -> UserEnding:
     """Name how a request ended, from its last answer."""
     if answer.whole:
-        return Ending.WHOLE
+        return UserEnding.WHOLE
     if answer.hung_up:
-        return Ending.GONE
+        return UserEnding.GONE
     if answer.status in REFUSALS:
-        return Ending.REFUSED
-    return Ending.FAILED if answer.first_token_at is None else Ending.CUT
+        return UserEnding.REFUSED
+    return UserEnding.FAILED if answer.first_token_at is None else UserEnding.CUT
 
 
 async def open_loop(
     endpoint: Endpoint,
     wishes: Iterable[Wish],
-    manners: Manners,
+    manners: UserManners,
     encode: Encode,
     *,
     on_story: Callable[[Story], None],
     grace_s: float,
-    make_user: Callable[[Endpoint, Manners], User] = User,
+    make_user: Callable[[Endpoint, UserManners], CrowdUser] = CrowdUser,
 ) -> list[Story]:
     """Send every wish at its own time, whatever became of those before; return one story for each.
 
@@ -172,7 +172,7 @@ async def _cut_off(living: set[asyncio.Task[None]], grace_s: float) -> list[Stor
     await asyncio.gather(*pending, return_exceptions=True)
     for task in done:
         task.result()
-    return [Story(Ending.UNFINISHED) for _ in pending]
+    return [Story(UserEnding.UNFINISHED) for _ in pending]
 
 
 async def closed_loop(
@@ -192,14 +192,14 @@ async def closed_loop(
     loop = asyncio.get_running_loop()
     measured_from = loop.time() + warmup_s
     ends_at = measured_from + measured_s
-    manners = Manners(patience_s=warmup_s + measured_s, refreshes=0, returns=0)
+    manners = UserManners(patience_s=warmup_s + measured_s, refreshes=0, returns=0)
     whole: list[float] = []
     numbered = enumerate(wishes)
 
     async def keep_asking() -> None:
         for number, wish in numbered:
-            story = await User(endpoint, manners).live(encode(number, wish))
-            if story.ending is not Ending.WHOLE:
+            story = await CrowdUser(endpoint, manners).live(encode(number, wish))
+            if story.ending is not UserEnding.WHOLE:
                 raise CrowdError(f"the engine alone did not answer whole: {story.ending}")
             on_story(story)
             if measured_from <= loop.time() < ends_at:

@@ -3,7 +3,7 @@
 import os
 import shutil
 
-from millgate.demos.connection import Address
+from millgate.demos.connection import GateAddress
 
 _CONFIG = """\
 global
@@ -29,7 +29,7 @@ def find_haproxy() -> str | None:
     return shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
 
-def haproxy_config(listening: int, engine: Address, max_inflight: int, queue_s: float) -> str:
+def haproxy_config(listening: int, engine: GateAddress, max_inflight: int, queue_s: float) -> str:
     """Write a configuration that takes connections from an inherited socket, `queue_s` being real seconds.
 
     What waits longer gets a 503, and whoever hangs up while waiting is dropped (`option abortonclose`): both as the

@@ -16,8 +16,8 @@ from math import expm1
 from typing import Any, NamedTuple
 
 from millgate.demos.bounds import within
-from millgate.demos.connection import Address, Endpoint
-from millgate.demos.crowd import Manners, Story, Wish, open_loop
+from millgate.demos.connection import Endpoint, GateAddress
+from millgate.demos.crowd import Story, UserManners, Wish, open_loop
 from millgate.demos.haproxy import find_haproxy
 from millgate.demos.mix import Encoder, Mix, poisson_wishes
 from millgate.demos.scores import (
@@ -34,11 +34,11 @@ from millgate.demos.sdk_users import SdkUser
 from millgate.demos.showing import Show, counted, percent, seconds, table_of
 from millgate.demos.stage import (
     MOST_TIME_SCALE,
+    DemoStage,
     EngineSetup,
-    RunningEngine,
     RunningGate,
     RunningPeer,
-    Stage,
+    StagedEngine,
     perform,
     tokens_per_event,
 )
@@ -60,7 +60,7 @@ HAPROXY_QUEUE_S = 4.0
 is late by just that reading, and it serves half as many users well."""
 EXACT = "exact"
 PEERS = ("haproxy", "none")
-Start = Callable[[RunningEngine], RunningEngine | RunningGate | RunningPeer]
+Start = Callable[[StagedEngine], StagedEngine | RunningGate | RunningPeer]
 """Puts something before an engine, or nothing, and returns where users ask."""
 LEAST_MAX_TOKENS, MOST_MAX_TOKENS = 16, 1_000_000
 # The longest a user waits between two tries, and as long again for the answer.
@@ -97,7 +97,7 @@ class OverloadOptions:
             within("max_tokens", int(self.max_tokens), LEAST_MAX_TOKENS, MOST_MAX_TOKENS)
 
 
-class Run(NamedTuple):
+class OverloadRun(NamedTuple):
     """One row of the result: who stood before the engine, and what came of it.
 
     `wasted_share` is of all tokens that the engine computed, those that no good answer was made of.
@@ -108,12 +108,12 @@ class Run(NamedTuple):
     wasted_share: float
 
 
-class Outcome(NamedTuple):
+class OverloadOutcome(NamedTuple):
     """All rows, and what could have been done with this very load."""
 
     capacity_per_s: float
     bounds: Bounds
-    runs: dict[str, Run]
+    runs: dict[str, OverloadRun]
 
     def good_share(self, door: str) -> float | None:
         """Return the share of users who were served well behind this door, None where it was not there."""
@@ -140,7 +140,7 @@ def run(options: OverloadOptions) -> int:
     """Run the demo and print its table; 0 when it ran, 1 when a process failed, 130 after Ctrl-C."""
     show = Show(as_json=options.json)
 
-    def play(stage: Stage) -> None:
+    def play(stage: DemoStage) -> None:
         _show_result(show, options, Overload(options, stage, show).play())
 
     return perform(show, play)
@@ -149,7 +149,7 @@ def run(options: OverloadOptions) -> int:
 class Overload:
     """The experiment: every door on fresh processes, with the same users."""
 
-    def __init__(self, options: OverloadOptions, stage: Stage, show: Show) -> None:
+    def __init__(self, options: OverloadOptions, stage: DemoStage, show: Show) -> None:
         self._options = options
         self._stage = stage
         self._show = show
@@ -158,7 +158,7 @@ class Overload:
         self._wishes = wishes_of(options)
         self._encode = body_writer(options.max_tokens, tokens_per_event(self._engine))
 
-    def play(self) -> Outcome:
+    def play(self) -> OverloadOutcome:
         """Run every door in turn and return what came of it."""
         doors: dict[str, Start] = {"no_gate": self._no_gate, "gate": self._gate}
         if self._options.peer == "haproxy":
@@ -167,20 +167,20 @@ class Overload:
             else:
                 doors["haproxy"] = partial(self._haproxy, program)
         runs = {name: self._run(name, start) for name, start in doors.items()}
-        return Outcome(self._capacity_per_s, bounds_of(self._wishes, self._options.profile), runs)
+        return OverloadOutcome(self._capacity_per_s, bounds_of(self._wishes, self._options.profile), runs)
 
-    def _no_gate(self, engine: RunningEngine) -> RunningEngine:
+    def _no_gate(self, engine: StagedEngine) -> StagedEngine:
         return engine
 
-    def _gate(self, engine: RunningEngine) -> RunningGate:
+    def _gate(self, engine: StagedEngine) -> RunningGate:
         return self._stage.start_plain_gate(engine, SEQUENCES, TTFT_SLO_S / self._options.time_scale)
 
-    def _haproxy(self, program: str, engine: RunningEngine) -> RunningPeer:
+    def _haproxy(self, program: str, engine: StagedEngine) -> RunningPeer:
         return self._stage.start_haproxy(
             program, engine, SEQUENCES, HAPROXY_QUEUE_S / self._options.time_scale
         )
 
-    def _run(self, name: str, start: Start) -> Run:
+    def _run(self, name: str, start: Start) -> OverloadRun:
         scale = self._options.time_scale
         engine = self._stage.start_engine(self._engine)
         door = start(engine)
@@ -191,11 +191,11 @@ class Overload:
         self._stage.stop(engine)
         result = score(stories, counts, slo_s=TTFT_SLO_S, window_s=RUN_S, time_scale=scale)
         computed = counts.generated_tokens + counts.prefilled_tokens
-        return Run(name, result, wasted_share(stories, computed, TTFT_SLO_S / scale))
+        return OverloadRun(name, result, wasted_share(stories, computed, TTFT_SLO_S / scale))
 
-    async def _crowd(self, name: str, address: Address) -> list[Story]:
+    async def _crowd(self, name: str, address: GateAddress) -> list[Story]:
         scale = self._options.time_scale
-        manners = Manners(PATIENCE_S / scale, refreshes=RETRIES, returns=RETRIES)
+        manners = UserManners(PATIENCE_S / scale, refreshes=RETRIES, returns=RETRIES)
         make_user = partial(SdkUser, dice=random.Random(self._options.seed), time_scale=scale)
         with self._show.progress(name.replace("_", " "), len(self._wishes)) as advance:
             return await open_loop(
@@ -255,7 +255,7 @@ def batch_of(profile: str) -> EngineProfile:
     return replace(find_profile(profile), max_num_seqs=SEQUENCES)
 
 
-def _show_result(show: Show, options: OverloadOptions, outcome: Outcome) -> None:
+def _show_result(show: Show, options: OverloadOptions, outcome: OverloadOutcome) -> None:
     table = table_of(
         f"Overload: {options.profile}, {SEQUENCES} sequences, {options.load:g}x capacity for {RUN_S:g} s, "
         f"max_tokens {options.max_tokens}, seed {options.seed}, time scale {options.time_scale:g}",
@@ -277,7 +277,7 @@ def _limits(bounds: Bounds) -> list[tuple[str, ...]]:
     ]
 
 
-def _row(outcome: Outcome, run: Run) -> tuple[str, ...]:
+def _row(outcome: OverloadOutcome, run: OverloadRun) -> tuple[str, ...]:
     result = run.score
     return (
         run.door.replace("_", " "),
@@ -291,7 +291,7 @@ def _row(outcome: Outcome, run: Run) -> tuple[str, ...]:
     )
 
 
-def _notes(outcome: Outcome) -> tuple[str, ...]:
+def _notes(outcome: OverloadOutcome) -> tuple[str, ...]:
     return (
         f"1x = {outcome.capacity_per_s:.2f} requests/s, what full batches attain by the engine's step times.",
         f"These very requests ask for {outcome.bounds.load:.2f}x.",
@@ -303,7 +303,7 @@ def _notes(outcome: Outcome) -> tuple[str, ...]:
     )
 
 
-def _record(options: OverloadOptions, outcome: Outcome) -> dict[str, Any]:
+def _record(options: OverloadOptions, outcome: OverloadOutcome) -> dict[str, Any]:
     return {
         "demo": "overload",
         "options": asdict(options),

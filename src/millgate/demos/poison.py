@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from millgate.demos.bounds import within
 from millgate.demos.connection import Endpoint
-from millgate.demos.crowd import Manners, Story, closed_loop, open_loop
+from millgate.demos.crowd import Story, UserManners, closed_loop, open_loop
 from millgate.demos.mix import Encoder, Mix, closed_wishes, poisson_wishes
 from millgate.demos.scores import (
     AMPLIFICATION_MEANS,
@@ -24,7 +24,7 @@ from millgate.demos.scores import (
     score,
 )
 from millgate.demos.showing import Advance, Show, counted, percent, seconds, table_of
-from millgate.demos.stage import MOST_TIME_SCALE, EngineSetup, GateSetup, Stage, perform, tokens_per_event
+from millgate.demos.stage import MOST_TIME_SCALE, DemoStage, EngineSetup, GateSetup, perform, tokens_per_event
 from millgate.engine.profile import find_profile
 
 MOST_RETURNS = 8
@@ -66,7 +66,7 @@ class PoisonOptions:
             within("loads", load, 0.05, 10.0)
 
 
-class Run(NamedTuple):
+class PoisonRun(NamedTuple):
     """One row of the result."""
 
     load: float
@@ -78,7 +78,7 @@ def run(options: PoisonOptions) -> int:
     """Run the demo and print its table; 0 when it ran, 1 when a process failed, 130 after Ctrl-C."""
     show = Show(as_json=options.json)
 
-    def play(stage: Stage) -> None:
+    def play(stage: DemoStage) -> None:
         _show_result(show, options, *Poison(options, stage, show).play())
 
     return perform(show, play)
@@ -87,7 +87,7 @@ def run(options: PoisonOptions) -> int:
 class Poison:
     """The experiment: capacity first, then each load without and with the gate, each on fresh processes."""
 
-    def __init__(self, options: PoisonOptions, stage: Stage, show: Show) -> None:
+    def __init__(self, options: PoisonOptions, stage: DemoStage, show: Show) -> None:
         self._options = options
         self._stage = stage
         self._show = show
@@ -99,7 +99,7 @@ class Poison:
             tokens_per_event=tokens_per_event(self._engine), max_tokens=self._mix.most_output_tokens
         )
 
-    def play(self) -> tuple[float, list[Run]]:
+    def play(self) -> tuple[float, list[PoisonRun]]:
         """Return the capacity in requests per engine second, and one run per load without and with the gate."""
         capacity_per_s = self._capacity()
         self._show.note(f"capacity at {self._options.cap} streams: {capacity_per_s:.2f} requests/s")
@@ -129,7 +129,7 @@ class Poison:
         self._stage.stop(engine)
         return per_real_s / options.time_scale
 
-    def _run(self, load: float, rate_per_s: float, *, gate: bool) -> Run:
+    def _run(self, load: float, rate_per_s: float, *, gate: bool) -> PoisonRun:
         options = self._options
         window_s = options.run_patiences * options.patience_s
         engine = self._stage.start_engine(self._engine)
@@ -148,7 +148,7 @@ class Poison:
         if gate:
             self._stage.stop(door)
         self._stage.stop(engine)
-        return Run(load, gate, result)
+        return PoisonRun(load, gate, result)
 
     async def _crowd(
         self, endpoint: Endpoint, rate_per_s: float, window_s: float, advance: Advance
@@ -161,7 +161,7 @@ class Poison:
             seed=options.seed,
         )
         patience_s = options.patience_s / options.time_scale
-        manners = Manners(patience_s, refreshes=options.refreshes, returns=MOST_RETURNS)
+        manners = UserManners(patience_s, refreshes=options.refreshes, returns=MOST_RETURNS)
         # All looks at the screen, and twice the patience for the answer itself.
         grace_s = patience_s * (options.refreshes + 3)
         return await open_loop(
@@ -169,7 +169,7 @@ class Poison:
         )
 
 
-def _show_result(show: Show, options: PoisonOptions, capacity_per_s: float, runs: list[Run]) -> None:
+def _show_result(show: Show, options: PoisonOptions, capacity_per_s: float, runs: list[PoisonRun]) -> None:
     table = table_of(
         f"Poison: {options.profile}, {options.cap} streams, hang-ups ignored, patience {options.patience_s:g} s, "
         f"{options.run_patiences:g} patience times, time scale {options.time_scale:g}",
@@ -190,7 +190,7 @@ def _show_result(show: Show, options: PoisonOptions, capacity_per_s: float, runs
     show.result(table, _record(options, capacity_per_s, runs), _notes(options, capacity_per_s))
 
 
-def _row(run: Run) -> tuple[str, ...]:
+def _row(run: PoisonRun) -> tuple[str, ...]:
     result = run.score
     return (
         f"{run.load:g}x",
@@ -217,7 +217,7 @@ def _notes(options: PoisonOptions, capacity_per_s: float) -> tuple[str, ...]:
     )
 
 
-def _record(options: PoisonOptions, capacity_per_s: float, runs: list[Run]) -> dict[str, Any]:
+def _record(options: PoisonOptions, capacity_per_s: float, runs: list[PoisonRun]) -> dict[str, Any]:
     return {
         "demo": "poison",
         "options": asdict(options),

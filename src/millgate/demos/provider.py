@@ -14,10 +14,10 @@ from millgate.demos.bounds import within
 from millgate.demos.mix import Mix, poisson_wishes
 from millgate.demos.provider_emulator import ProviderSetup
 from millgate.demos.provider_stage import ProviderStage
-from millgate.demos.provider_users import CHAT_PATH, MESSAGES_PATH, TRIES, Books, ask_all
+from millgate.demos.provider_users import CHAT_PATH, MESSAGES_PATH, TRIES, UserAccounts, ask_all
 from millgate.demos.scores import share
 from millgate.demos.showing import Show, counted, percent, seconds, table_of
-from millgate.demos.stage import Stage, perform
+from millgate.demos.stage import DemoStage, perform
 
 MIX = Mix(mean_prompt_tokens=300.0, mean_output_tokens=100.0, most_prompt_tokens=1500, most_output_tokens=400)
 MAX_TOKENS = MIX.most_output_tokens
@@ -79,7 +79,7 @@ class Counted(NamedTuple):
     sent: int
     refused: dict[str, int]
     used_share: float
-    books: Books
+    books: UserAccounts
 
     @property
     def refused_share(self) -> float:
@@ -96,7 +96,7 @@ def run(options: ProviderOptions) -> int:
     """Run the demo and print its table; 0 when it ran, 1 when a process failed, 130 after Ctrl-C."""
     show = Show(as_json=options.json)
 
-    def play(_stage: Stage) -> None:
+    def play(_stage: DemoStage) -> None:
         with ProviderStage() as stage:
             _show_result(show, options, measure(options, stage, show))
 
@@ -111,7 +111,7 @@ def measure(options: ProviderOptions, stage: ProviderStage, show: Show) -> Count
     wishes = list(poisson_wishes(MIX, rate_per_s=options.asked_per_s, duration_s=whole_s, seed=options.seed))
     if not wishes:
         raise ValueError("nobody asks in that time: more of `offered`, or a longer run")
-    books, seen = Books(), dict[str, Any]()
+    books, seen = UserAccounts(), dict[str, Any]()
     with show.progress("users answered or refused", len(wishes)) as advance:
         asyncio.run(
             ask_all(

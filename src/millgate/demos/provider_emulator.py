@@ -17,8 +17,8 @@ from typing import Any
 from millgate.core.settings import QuotaLimit
 from millgate.core.words import OutputCharge, QuotaKind
 from millgate.testing import answers
-from millgate.testing.fake_upstream import FakeUpstream, Line, Request
-from millgate.testing.provider import Provider
+from millgate.testing.fake_upstream import FakeUpstream, ScriptedConnection, ScriptedRequest
+from millgate.testing.provider import ProviderService
 
 OUTPUT_FIELD = "millgate_output_tokens"
 """Where a request carries the true length of its answer; no gate reads it."""
@@ -56,9 +56,9 @@ def setup_of(argument: str) -> ProviderSetup:
     return ProviderSetup(limits, **given)
 
 
-def provider_of(setup: ProviderSetup) -> Provider:
+def provider_of(setup: ProviderSetup) -> ProviderService:
     """Return the emulator of this account, whose answers are as long as their requests say."""
-    return Provider(
+    return ProviderService(
         setup.quota_limits(),
         output_tokens=_wanted_tokens,
         ttft_s=setup.ttft_s,
@@ -67,7 +67,7 @@ def provider_of(setup: ProviderSetup) -> Provider:
     )
 
 
-def counts(provider: Provider) -> dict[str, Any]:
+def counts(provider: ProviderService) -> dict[str, Any]:
     """Return what has been counted since the start, or since it was begun anew; `used` are shares of each limit."""
     return {
         "asked": provider.asked,
@@ -77,7 +77,7 @@ def counts(provider: Provider) -> dict[str, Any]:
     }
 
 
-def _wanted_tokens(request: Request) -> int:
+def _wanted_tokens(request: ScriptedRequest) -> int:
     wanted = request.json().get(OUTPUT_FIELD, _UNASKED_TOKENS)
     return wanted if isinstance(wanted, int) else _UNASKED_TOKENS
 
@@ -85,10 +85,10 @@ def _wanted_tokens(request: Request) -> int:
 class _Counters:
     """Answers who asks for the counters, before or after it begins them anew."""
 
-    def __init__(self, provider: Provider) -> None:
+    def __init__(self, provider: ProviderService) -> None:
         self._provider = provider
 
-    async def answer(self, line: Line) -> None:
+    async def answer(self, line: ScriptedConnection) -> None:
         if line.request.target == b"/anew":
             self._provider.count_from_now()
         await line.send(answers.whole(json.dumps(counts(self._provider)).encode()))

@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from millgate.demos.connection import Address
+from millgate.demos.connection import GateAddress
 from millgate.demos.processes import Child
 from millgate.demos.provider_emulator import ProviderSetup
-from millgate.demos.stage import HOST, RunningGate, Stage, fetch
+from millgate.demos.stage import HOST, DemoStage, RunningGate, fetch
 
 INFLIGHT = 1000
 """More than the account could keep busy: its limits bind, not the gate's number of streams."""
@@ -20,8 +20,8 @@ class RunningProvider(NamedTuple):
     """An emulated provider that answers; `counters` is where it tells what it has counted."""
 
     child: Child
-    address: Address
-    counters: Address
+    address: GateAddress
+    counters: GateAddress
 
     def count_anew(self) -> None:
         """Begin every count anew."""
@@ -32,7 +32,7 @@ class RunningProvider(NamedTuple):
         return fetch(self.counters, "/counts")
 
 
-class ProviderStage(Stage):
+class ProviderStage(DemoStage):
     """A stage on which a provider may run as well."""
 
     def start_provider(self, setup: ProviderSetup) -> RunningProvider:
@@ -40,7 +40,7 @@ class ProviderStage(Stage):
         child = self._children.start([setup.as_argument()], _EMULATOR)
         doors = child.await_ready(_READY)
         return RunningProvider(
-            child, Address(HOST, int(doors["door"])), Address(HOST, int(doors["counters"]))
+            child, GateAddress(HOST, int(doors["door"])), GateAddress(HOST, int(doors["counters"]))
         )
 
     def start_account_gate(self, provider: RunningProvider, setup: ProviderSetup) -> RunningGate:
@@ -50,7 +50,7 @@ class ProviderStage(Stage):
         return self._gate_of(self._children.start(["serve", "--config", str(file)]))
 
 
-def gate_config(provider: Address, setup: ProviderSetup) -> dict[str, Any]:
+def gate_config(provider: GateAddress, setup: ProviderSetup) -> dict[str, Any]:
     """Write the configuration of a gate before this account."""
     account = {**dict(setup.limits), "output": setup.output}
     url = f"http://{provider.host}:{provider.port}"

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from millgate.demos.connection import Address, Answer, Endpoint
-from millgate.demos.crowd import REFUSALS, Manners, Story, Wish, open_loop
+from millgate.demos.connection import AttemptAnswer, Endpoint, GateAddress
+from millgate.demos.crowd import REFUSALS, Story, UserManners, Wish, open_loop
 from millgate.demos.mix import BYTES_PER_TOKEN, NUMBER_TOKENS, WORD
 from millgate.demos.provider_emulator import OUTPUT_FIELD
 from millgate.demos.sdk_users import SdkUser
@@ -23,7 +23,7 @@ PATIENCE_S = 60.0
 
 
 @dataclass(slots=True)
-class Books:
+class UserAccounts:
     """What users met since `since_s`, loop time: answers by status, the gate's reasons, and what became of promises.
 
     A promise is a hint that its user kept to the millisecond; it is kept when that try was answered.
@@ -36,7 +36,7 @@ class Books:
     promised: int = 0
     kept: int = 0
 
-    def note(self, answer: Answer, *, promised: bool, now: float) -> None:
+    def note(self, answer: AttemptAnswer, *, promised: bool, now: float) -> None:
         """Write one answer down; before `since_s` nothing is."""
         if now < self.since_s:
             return
@@ -56,7 +56,7 @@ class Books:
 class AccountEndpoint(Endpoint):
     """The gate's door under this path."""
 
-    def __init__(self, address: Address, path: str) -> None:
+    def __init__(self, address: GateAddress, path: str) -> None:
         super().__init__(address)
         self._path = path
 
@@ -67,12 +67,14 @@ class AccountEndpoint(Endpoint):
 class AccountUser(SdkUser):
     """A user whose every answer is written down."""
 
-    def __init__(self, endpoint: Endpoint, manners: Manners, *, dice: random.Random, books: Books) -> None:
+    def __init__(
+        self, endpoint: Endpoint, manners: UserManners, *, dice: random.Random, books: UserAccounts
+    ) -> None:
         super().__init__(endpoint, manners, dice=dice, time_scale=1.0)
         self._books = books
         self._promised = False
 
-    def _tries_again_after(self, answer: Answer) -> float | None:
+    def _tries_again_after(self, answer: AttemptAnswer) -> float | None:
         self._books.note(answer, promised=self._promised, now=answer.ended_at)
         wait_s = super()._tries_again_after(answer)
         self._promised = wait_s is not None and wait_s == answer.hint_s
@@ -93,10 +95,10 @@ def write_body(number: int, wish: Wish, *, max_tokens: int) -> bytes:
 
 
 async def ask_all(
-    door: Address,
+    door: GateAddress,
     path: str,
     wishes: list[Wish],
-    books: Books,
+    books: UserAccounts,
     *,
     warmup_s: float,
     max_tokens: int,
@@ -114,7 +116,7 @@ async def ask_all(
     await open_loop(
         endpoint,
         wishes,
-        Manners(PATIENCE_S, refreshes=TRIES - 1, returns=TRIES - 1),
+        UserManners(PATIENCE_S, refreshes=TRIES - 1, returns=TRIES - 1),
         partial(write_body, max_tokens=max_tokens),
         on_story=on_story,
         grace_s=0.5,

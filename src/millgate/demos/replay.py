@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from millgate.demos.bounds import within
 from millgate.demos.connection import Endpoint
-from millgate.demos.crowd import Manners, Story, Wish, closed_loop, open_loop
+from millgate.demos.crowd import Story, UserManners, Wish, closed_loop, open_loop
 from millgate.demos.mix import NUMBER_TOKENS, Encoder
 from millgate.demos.scores import (
     AMPLIFICATION_MEANS,
@@ -27,8 +27,8 @@ from millgate.demos.scores import (
     share,
 )
 from millgate.demos.showing import Advance, Show, counted, percent, seconds, table_of
-from millgate.demos.stage import MOST_TIME_SCALE, EngineSetup, GateSetup, Stage, perform, tokens_per_event
-from millgate.demos.trace import TraceError, TraceRow, read_trace
+from millgate.demos.stage import MOST_TIME_SCALE, DemoStage, EngineSetup, GateSetup, perform, tokens_per_event
+from millgate.demos.trace import ReplayTraceError, TraceRow, read_trace
 from millgate.engine.profile import find_profile
 
 RETRIES = 2
@@ -85,7 +85,7 @@ class Slice(NamedTuple):
         return self.requests / self.lasts_s
 
 
-class Run(NamedTuple):
+class ReplayRun(NamedTuple):
     """One row of the result."""
 
     gate: bool
@@ -97,11 +97,11 @@ def run(options: ReplayOptions) -> int:
     show = Show(as_json=options.json)
     try:
         part = measure(options)
-    except TraceError as error:
+    except ReplayTraceError as error:
         show.note(str(error))
         return 2
 
-    def play(stage: Stage) -> None:
+    def play(stage: DemoStage) -> None:
         _show_result(show, options, part, *Replay(options, part, stage, show).play())
 
     return perform(show, play)
@@ -139,7 +139,7 @@ def again_and_again(options: ReplayOptions) -> Iterator[Wish]:
 class Replay:
     """The experiment: capacity first, then the slice without and with the gate, each on fresh processes."""
 
-    def __init__(self, options: ReplayOptions, part: Slice, stage: Stage, show: Show) -> None:
+    def __init__(self, options: ReplayOptions, part: Slice, stage: DemoStage, show: Show) -> None:
         self._options = options
         self._part = part
         self._stage = stage
@@ -153,7 +153,7 @@ class Replay:
         # No max_tokens: the trace does not know it, and an honest bound is not the true length.
         self._encode = Encoder(tokens_per_event=tokens_per_event(self._engine), max_tokens=None)
 
-    def play(self) -> tuple[float, list[Run]]:
+    def play(self) -> tuple[float, list[ReplayRun]]:
         """Return the capacity in requests per engine second, one run without the gate if asked for, one with it."""
         gates = (False, True) if self._options.without_gate else (True,)
         return self._capacity(), [self._run(gate=gate) for gate in gates]
@@ -177,7 +177,7 @@ class Replay:
         self._stage.stop(engine)
         return per_real_s / options.time_scale
 
-    def _run(self, *, gate: bool) -> Run:
+    def _run(self, *, gate: bool) -> ReplayRun:
         options = self._options
         engine = self._stage.start_engine(self._engine)
         setup = GateSetup(options.ttft_slo_s / options.time_scale, deadline_from="first_attempt")
@@ -194,7 +194,7 @@ class Replay:
         if gate:
             self._stage.stop(door)
         self._stage.stop(engine)
-        return Run(gate, result)
+        return ReplayRun(gate, result)
 
     async def _crowd(self, endpoint: Endpoint, advance: Advance) -> list[Story]:
         options = self._options
@@ -203,7 +203,7 @@ class Replay:
         return await open_loop(
             endpoint,
             replayed(options),
-            Manners(patience_s, refreshes=RETRIES, returns=RETRIES),
+            UserManners(patience_s, refreshes=RETRIES, returns=RETRIES),
             self._encode,
             on_story=lambda _: advance(),
             grace_s=grace_s,
@@ -211,7 +211,7 @@ class Replay:
 
 
 def _show_result(
-    show: Show, options: ReplayOptions, part: Slice, capacity_per_s: float, runs: list[Run]
+    show: Show, options: ReplayOptions, part: Slice, capacity_per_s: float, runs: list[ReplayRun]
 ) -> None:
     table = table_of(
         _title(options, part),
@@ -241,7 +241,7 @@ def _title(options: ReplayOptions, part: Slice) -> str:
     )
 
 
-def _row(run: Run) -> tuple[str, ...]:
+def _row(run: ReplayRun) -> tuple[str, ...]:
     result = run.score
     return (
         "yes" if run.gate else "no",
@@ -276,7 +276,9 @@ def _notes(options: ReplayOptions, part: Slice, capacity_per_s: float) -> tuple[
     )
 
 
-def _record(options: ReplayOptions, part: Slice, capacity_per_s: float, runs: list[Run]) -> dict[str, Any]:
+def _record(
+    options: ReplayOptions, part: Slice, capacity_per_s: float, runs: list[ReplayRun]
+) -> dict[str, Any]:
     return {
         "demo": "replay",
         "options": {**asdict(options), "trace": str(options.trace)},

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from math import ceil
 from typing import Any, NamedTuple
 
-from millgate.demos.crowd import Ending, Story
+from millgate.demos.crowd import Story, UserEnding
 
 GOOD_MEANS = "finished whole, with the first token within {slo_s:g} s of the request's first attempt"
 WASTED_MEANS = "tokens that the engine generated for clients who had left, of all that it generated"
@@ -71,7 +71,7 @@ def score(
 ) -> Score:
     """Judge one run: `slo_s` and `window_s` (how long requests arrived) are engine seconds."""
     good = sum(1 for story in stories if is_good(story, slo_s / time_scale))
-    used = sum(story.prompt_tokens for story in stories if story.ending is Ending.WHOLE)
+    used = sum(story.prompt_tokens for story in stories if story.ending is UserEnding.WHOLE)
     first_tokens = [story.first_token_s * time_scale for story in stories if story.first_token_s is not None]
     return Score(
         requests=len(stories),
@@ -95,7 +95,9 @@ def score(
 
 def is_good(story: Story, slo_s: float) -> bool:
     """Tell whether a request finished whole with its first token within `slo_s` real seconds of its first attempt."""
-    return story.ending is Ending.WHOLE and story.first_token_s is not None and story.first_token_s <= slo_s
+    return (
+        story.ending is UserEnding.WHOLE and story.first_token_s is not None and story.first_token_s <= slo_s
+    )
 
 
 def share(part: float, whole: float) -> float:

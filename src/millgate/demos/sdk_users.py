@@ -8,22 +8,22 @@ answers are tried again is the same there: 408, 409, 429 and everything from 500
 import asyncio
 import random
 
-from millgate.demos.connection import Answer, Endpoint
-from millgate.demos.crowd import Manners, Story, User
+from millgate.demos.connection import AttemptAnswer, Endpoint
+from millgate.demos.crowd import CrowdUser, Story, UserManners
 
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S, BACKOFF_JITTER = 0.5, 8.0, 0.25
 LONGEST_HINT_S = 120.0
 TRIED_AGAIN = frozenset({0, 408, 409, 429})
 
 
-class SdkUser(User):
+class SdkUser(CrowdUser):
     """One request's user: every try has the whole patience, and `Manners.refreshes` further tries are made in all.
 
     Times are real seconds; back-off is engine seconds, `time_scale` of them in a real one.
     """
 
     def __init__(
-        self, endpoint: Endpoint, manners: Manners, *, dice: random.Random, time_scale: float
+        self, endpoint: Endpoint, manners: UserManners, *, dice: random.Random, time_scale: float
     ) -> None:
         super().__init__(endpoint, manners)
         self._dice = dice
@@ -40,7 +40,7 @@ class SdkUser(User):
                 return self._told(answer, asked_at)
             await asyncio.sleep(wait_s)
 
-    def _tries_again_after(self, answer: Answer) -> float | None:
+    def _tries_again_after(self, answer: AttemptAnswer) -> float | None:
         if answer.hung_up:
             self._refreshes += 1
         elif answer.status in TRIED_AGAIN or answer.status >= 500:

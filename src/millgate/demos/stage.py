@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from millgate.demos.connection import Address
+from millgate.demos.connection import GateAddress
 from millgate.demos.crowd import CrowdError
 from millgate.demos.haproxy import haproxy_config
 from millgate.demos.processes import Child, ChildError, Children
@@ -54,11 +54,11 @@ class GateSetup:
     max_queue: int | None = None
 
 
-class RunningEngine(NamedTuple):
+class StagedEngine(NamedTuple):
     """An engine that answers."""
 
     child: Child
-    address: Address
+    address: GateAddress
 
     def stats(self) -> dict[str, Any]:
         """Read the engine's own counters."""
@@ -79,8 +79,8 @@ class RunningGate(NamedTuple):
     """A gate that answers; `admin` is its door for state."""
 
     child: Child
-    address: Address
-    admin: Address
+    address: GateAddress
+    admin: GateAddress
 
     def state(self) -> dict[str, Any]:
         """Read the whole snapshot of its core."""
@@ -91,10 +91,10 @@ class RunningPeer(NamedTuple):
     """A proxy that answers in the gate's place."""
 
     child: Child
-    address: Address
+    address: GateAddress
 
 
-class Stage:
+class DemoStage:
     """A `with` block in which engines and gates run; leaving it, however, ends them all."""
 
     def __init__(self) -> None:
@@ -102,18 +102,18 @@ class Stage:
         self._files = tempfile.TemporaryDirectory(prefix="millgate-demo-")
         self._gates = 0
 
-    def start_engine(self, setup: EngineSetup) -> RunningEngine:
+    def start_engine(self, setup: EngineSetup) -> StagedEngine:
         """Start an engine and wait until it is healthy."""
         arguments = ["engine", "--host", HOST, "--port", "0", "--profile", setup.profile]
         arguments += ["--time-scale", f"{setup.time_scale:g}", "--max-num-seqs", str(setup.max_num_seqs)]
         if setup.ignore_hangups:
             arguments.append("--ignore-hangups")
         child = self._children.start(arguments)
-        address = Address(HOST, int(child.await_ready({"door": ENGINE_READY})["door"]))
+        address = GateAddress(HOST, int(child.await_ready({"door": ENGINE_READY})["door"]))
         await_healthy(child, address, "/health")
-        return RunningEngine(child, address)
+        return StagedEngine(child, address)
 
-    def start_plain_gate(self, engine: RunningEngine, max_inflight: int, ttft_slo_s: float) -> RunningGate:
+    def start_plain_gate(self, engine: StagedEngine, max_inflight: int, ttft_slo_s: float) -> RunningGate:
         """Start a gate as its users do, with flags alone: it is told nothing of the engine's speed.
 
         `ttft_slo_s` is real seconds.
@@ -124,7 +124,7 @@ class Stage:
         return self._gate_of(self._children.start(arguments))
 
     def start_haproxy(
-        self, program: str, engine: RunningEngine, max_inflight: int, queue_s: float
+        self, program: str, engine: StagedEngine, max_inflight: int, queue_s: float
     ) -> RunningPeer:
         """Start HAProxy before this engine, with the same cap and a queue that it may wait in for `queue_s`.
 
@@ -136,12 +136,12 @@ class Stage:
                 haproxy_config(door.fileno(), engine.address, max_inflight, queue_s), encoding="ascii"
             )
             child = self._children.start(["-db", "-f", str(file)], (program,), (door.fileno(),))
-            address = Address(HOST, door.getsockname()[1])
+            address = GateAddress(HOST, door.getsockname()[1])
         child.await_ready({})
         await_healthy(child, address, "/health")
         return RunningPeer(child, address)
 
-    def start_gate(self, engine: RunningEngine, behind: EngineSetup, setup: GateSetup) -> RunningGate:
+    def start_gate(self, engine: StagedEngine, behind: EngineSetup, setup: GateSetup) -> RunningGate:
         """Start a gate before this engine, with the engine's own cap, and wait until it is ready."""
         self._gates += 1
         file = Path(self._files.name) / f"gate-{self._gates}.yaml"
@@ -150,11 +150,11 @@ class Stage:
 
     def _gate_of(self, child: Child) -> RunningGate:
         doors = child.await_ready({"door": rf"listening .*?{AT_HOST}", "admin": rf"admin .*?{AT_HOST}"})
-        admin = Address(HOST, int(doors["admin"]))
+        admin = GateAddress(HOST, int(doors["admin"]))
         await_healthy(child, admin, "/readyz")
-        return RunningGate(child, Address(HOST, int(doors["door"])), admin)
+        return RunningGate(child, GateAddress(HOST, int(doors["door"])), admin)
 
-    def stop(self, running: RunningEngine | RunningGate | RunningPeer) -> None:
+    def stop(self, running: StagedEngine | RunningGate | RunningPeer) -> None:
         """End one process before the block ends."""
         self._children.stop(running.child)
 
@@ -169,10 +169,10 @@ class Stage:
         self._files.cleanup()
 
 
-def perform(show: Show, play: Callable[[Stage], None]) -> int:
+def perform(show: Show, play: Callable[[DemoStage], None]) -> int:
     """Play on a stage and return the exit code: 0 when it ran, 1 when a process failed, 130 after Ctrl-C."""
     try:
-        with Stage() as stage:
+        with DemoStage() as stage:
             play(stage)
     except (ChildError, CrowdError) as error:
         show.note(str(error))
@@ -183,7 +183,7 @@ def perform(show: Show, play: Callable[[Stage], None]) -> int:
     return 0
 
 
-def gate_config(engine: Address, behind: EngineSetup, setup: GateSetup) -> dict[str, Any]:
+def gate_config(engine: GateAddress, behind: EngineSetup, setup: GateSetup) -> dict[str, Any]:
     """Write the configuration of a gate: the engine's profile, scale and cap, and one lane."""
     lane: dict[str, Any] = {
         "name": "interactive",
@@ -214,7 +214,7 @@ def tokens_per_event(setup: EngineSetup) -> int:
     return max(1, math.ceil(setup.max_num_seqs / step_s / EVENTS_PER_S))
 
 
-def fetch(address: Address, path: str) -> dict[str, Any]:
+def fetch(address: GateAddress, path: str) -> dict[str, Any]:
     """GET a JSON object; ChildError when the server does not answer with one."""
     connection = http.client.HTTPConnection(*address, timeout=ANSWER_WITHIN_S)
     try:
@@ -231,7 +231,7 @@ def fetch(address: Address, path: str) -> dict[str, Any]:
     return record
 
 
-def await_healthy(child: Child, address: Address, path: str) -> None:
+def await_healthy(child: Child, address: GateAddress, path: str) -> None:
     """Wait until `path` answers 200; ChildError when the child dies first or takes too long."""
     ends_at = time.monotonic() + HEALTHY_WITHIN_S
     while not _healthy(address, path):
@@ -241,7 +241,7 @@ def await_healthy(child: Child, address: Address, path: str) -> None:
         time.sleep(0.05)
 
 
-def _healthy(address: Address, path: str) -> bool:
+def _healthy(address: GateAddress, path: str) -> bool:
     connection = http.client.HTTPConnection(*address, timeout=ANSWER_WITHIN_S)
     try:
         connection.request("GET", path)

@@ -23,7 +23,7 @@ class TraceRow(NamedTuple):
     output_tokens: int
 
 
-class TraceError(ValueError):
+class ReplayTraceError(ValueError):
     """A trace cannot be used; the text names file, line and field."""
 
 
@@ -43,7 +43,7 @@ def read_trace(path: Path, *, start_s: float = 0.0, duration_s: float | None = N
             yield row._replace(at_s=row.at_s - start_s)
     if not found:
         asked = "its end" if end_s is None else f"{end_s:g} s"
-        raise TraceError(f"{path}: no request between {start_s:g} s and {asked} of this trace")
+        raise ReplayTraceError(f"{path}: no request between {start_s:g} s and {asked} of this trace")
 
 
 def _rows(path: Path) -> Iterator[TraceRow]:
@@ -52,9 +52,9 @@ def _rows(path: Path) -> Iterator[TraceRow]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             yield from _checked(path, csv.reader(file))
     except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
+        raise ReplayTraceError(f"{path}: cannot be read: {error.strerror}") from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise TraceError(f"{path}: not a CSV text file: {error}") from error
+        raise ReplayTraceError(f"{path}: not a CSV text file: {error}") from error
 
 
 def _checked(path: Path, lines: Iterator[list[str]]) -> Iterator[TraceRow]:
@@ -68,23 +68,23 @@ def _checked(path: Path, lines: Iterator[list[str]]) -> Iterator[TraceRow]:
         first = first or stamp
         at_s = (stamp - first).total_seconds()
         if at_s < previous_s:
-            raise TraceError(f"{path}: line {number}: TIMESTAMP {fields[0]!r} is before the row above")
+            raise ReplayTraceError(f"{path}: line {number}: TIMESTAMP {fields[0]!r} is before the row above")
         previous_s = at_s
         yield TraceRow(at_s, prompt_tokens, output_tokens)
 
 
 def _expect_header(path: Path, fields: list[str]) -> None:
     if tuple(name.strip() for name in fields) != HEADER:
-        raise TraceError(f"{path}: line 1: the header must be {','.join(HEADER)}")
+        raise ReplayTraceError(f"{path}: line 1: the header must be {','.join(HEADER)}")
 
 
 def _parsed(where: str, fields: list[str]) -> tuple[datetime, int, int]:
     if len(fields) != len(HEADER):
-        raise TraceError(f"{where}: {len(fields)} fields, expected {len(HEADER)} ({','.join(HEADER)})")
+        raise ReplayTraceError(f"{where}: {len(fields)} fields, expected {len(HEADER)} ({','.join(HEADER)})")
     try:
         stamp = datetime.fromisoformat(fields[0].strip()).replace(tzinfo=None)
     except ValueError as error:
-        raise TraceError(f"{where}: TIMESTAMP {fields[0]!r} is not a date and time") from error
+        raise ReplayTraceError(f"{where}: TIMESTAMP {fields[0]!r} is not a date and time") from error
     return stamp, _tokens(where, HEADER[1], fields[1]), _tokens(where, HEADER[2], fields[2])
 
 
@@ -92,7 +92,7 @@ def _tokens(where: str, name: str, text: str) -> int:
     try:
         tokens = int(text)
     except ValueError as error:
-        raise TraceError(f"{where}: {name} {text!r} is not a whole number") from error
+        raise ReplayTraceError(f"{where}: {name} {text!r} is not a whole number") from error
     if not 0 < tokens <= MAX_TOKENS:
-        raise TraceError(f"{where}: {name} is {tokens}, must be within 1..{MAX_TOKENS}")
+        raise ReplayTraceError(f"{where}: {name} is {tokens}, must be within 1..{MAX_TOKENS}")
     return tokens

@@ -10,7 +10,16 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from millgate.dialects.anthropic_bodies import ANSWER, ERROR, EVENT, REQUEST, Counts, Error, Event, Piece
+from millgate.dialects.anthropic_bodies import (
+    ANSWER,
+    ERROR,
+    EVENT,
+    REQUEST,
+    MessagesCounts,
+    MessagesError,
+    MessagesEvent,
+    Piece,
+)
 from millgate.dialects.bodies import ABSENT, decode, named_model
 from millgate.dialects.contract import (
     UNREADABLE,
@@ -72,7 +81,7 @@ def _read_messages(body: bytes) -> RequestFacts:
     )
 
 
-def _usage(usage: Counts | None) -> Usage | None:
+def _usage(usage: MessagesCounts | None) -> Usage | None:
     """Count the whole prompt: what came from the cache and what went into it are beside `input_tokens`."""
     if usage is None:
         return None
@@ -118,7 +127,7 @@ class Anthropic:
             return StreamEvent(content=True)
         return self._read(said, data)
 
-    def _read(self, said: Event, data: bytes) -> StreamEvent:
+    def _read(self, said: MessagesEvent, data: bytes) -> StreamEvent:
         match said.type:
             case "content_block_delta":
                 return StreamEvent(content=_piece(said.delta))
@@ -139,12 +148,12 @@ class Anthropic:
             return StreamEvent(error=self._engine_error(said, data))
         return StreamEvent()
 
-    def _engine_error(self, said: Event, data: bytes) -> EngineError:
+    def _engine_error(self, said: MessagesEvent, data: bytes) -> EngineError:
         """Take the status from the error's type; put an error of another shape into this one."""
         try:
             error = ERROR.decode(bytes(said.error))
         except UNREADABLE:
-            error = Error()
+            error = MessagesError()
         status = STATUS_OF_TYPE.get(error.type or "", 502)
         if said.type == "error":
             return EngineError(status, data)

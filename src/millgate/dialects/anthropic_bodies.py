@@ -11,7 +11,7 @@ from msgspec import Raw
 from millgate.dialects.bodies import ABSENT, Messages, Model, Tokens, Tools
 
 
-class Request(msgspec.Struct, kw_only=True, gc=False):
+class MessagesRequest(msgspec.Struct, kw_only=True, gc=False):
     """A request for a message."""
 
     model: Model | None = None
@@ -23,7 +23,7 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
     tools: Tools = ABSENT
 
 
-class Counts(msgspec.Struct, gc=False):
+class MessagesCounts(msgspec.Struct, gc=False):
     """Usage as engines write it."""
 
     input_tokens: int | None = None
@@ -35,7 +35,7 @@ class Counts(msgspec.Struct, gc=False):
 class Message(msgspec.Struct, gc=False):
     """An answer, whole or begun."""
 
-    usage: Counts | None = None
+    usage: MessagesCounts | None = None
 
 
 class Piece(msgspec.Struct, gc=False):
@@ -48,25 +48,25 @@ class Piece(msgspec.Struct, gc=False):
     stop_reason: str | None = None
 
 
-class Error(msgspec.Struct, gc=False):
+class MessagesError(msgspec.Struct, gc=False):
     """What an engine says of its failure."""
 
     type: str | None = None
     message: str | None = None
 
 
-class Event(msgspec.Struct, gc=False):
+class MessagesEvent(msgspec.Struct, gc=False):
     """One event of a stream."""
 
     type: str = ""
     message: Message | None = None
     delta: Piece | None = None
     content_block: Piece | None = None
-    usage: Counts | None = None
+    usage: MessagesCounts | None = None
     error: Raw = ABSENT
 
 
-REQUEST: Final = msgspec.json.Decoder(Request)
-EVENT: Final = msgspec.json.Decoder(Event)
+REQUEST: Final = msgspec.json.Decoder(MessagesRequest)
+EVENT: Final = msgspec.json.Decoder(MessagesEvent)
 ANSWER: Final = msgspec.json.Decoder(Message)
-ERROR: Final = msgspec.json.Decoder(Error)
+ERROR: Final = msgspec.json.Decoder(MessagesError)

@@ -18,19 +18,19 @@ class Speech(msgspec.Struct, gc=False):
     stream_format: str | None = None
 
 
-class Counts(msgspec.Struct, gc=False):
+class AudioCounts(msgspec.Struct, gc=False):
     """Usage as engines write it."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
 
 
-class Event(msgspec.Struct, gc=False):
+class AudioEvent(msgspec.Struct, gc=False):
     """One event of a stream."""
 
     type: str = ""
-    usage: Counts | None = None
+    usage: AudioCounts | None = None
 
 
 SPEECH: Final = msgspec.json.Decoder(Speech)
-EVENT: Final = msgspec.json.Decoder(Event)
+EVENT: Final = msgspec.json.Decoder(AudioEvent)

@@ -15,7 +15,7 @@ from msgspec import Meta, Raw
 
 from millgate.dialects.arrays import FILLED, AtMost, check_members, check_objects, check_rows
 from millgate.dialects.contract import MOST_TOKENS, BadInputError
-from millgate.dialects.duplicates import COMMON, Guard
+from millgate.dialects.duplicates import COMMON, DuplicateGuard
 
 MOST_ANSWERS = 128
 MOST_MODEL_CHARS = 256
@@ -149,7 +149,7 @@ def _check_bounds(request: msgspec.Struct) -> None:
 def decode(
     decoder: msgspec.json.Decoder[_Body],
     body: bytes,
-    guard: Guard = COMMON,
+    guard: DuplicateGuard = COMMON,
 ) -> _Body:
     """Decode a body; raise BadInputError for what is no JSON, is beyond a limit, or names a field twice."""
     request = parse(decoder, body)
@@ -157,7 +157,7 @@ def decode(
     return request
 
 
-def check_request(request: msgspec.Struct, body: bytes, guard: Guard) -> None:
+def check_request(request: msgspec.Struct, body: bytes, guard: DuplicateGuard) -> None:
     """Raise BadInputError for a raw field beyond its limit, or a guarded one that the body names twice."""
     _check_bounds(request)
     if field := guard.find(body, _arrays(request) if len(body) > _SHORT_BYTES else ()):

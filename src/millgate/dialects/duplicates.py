@@ -23,7 +23,7 @@ _LONG_BYTES: Final = 65_536
 _ESCAPED_LETTER = re.compile(rb"\\u00(?:5[fF]|[64][1-9a-fA-F]|[75][0-9aA])")
 
 
-class Guard:
+class DuplicateGuard:
     """Watches over the fields of one kind of request."""
 
     __slots__ = ("_fields", "_names")
@@ -100,5 +100,5 @@ def _cut(body: bytes, arrays: list[bytes]) -> bytes:
     return b"".join((*pieces, body[at:])) if pieces else body
 
 
-COMMON: Final = Guard(FIELDS)
+COMMON: Final = DuplicateGuard(FIELDS)
 """The guard of the fields that chat completions, completions and messages have in common."""

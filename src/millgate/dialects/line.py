@@ -138,7 +138,7 @@ class Manifest(NamedTuple):
         )
 
 
-class Chunk(NamedTuple):
+class LineChunk(NamedTuple):
     """One piece of a payload, still in base64; `number` is its 0-based index."""
 
     payload_id: str
@@ -148,7 +148,7 @@ class Chunk(NamedTuple):
     bytes_b64: str = ""
 
 
-class Request(NamedTuple):
+class LineRequest(NamedTuple):
     """One well-formed frame of a client."""
 
     verb: Verb
@@ -156,7 +156,7 @@ class Request(NamedTuple):
     seq: int
     ttl_ms: int = 0
     manifest: Manifest | None = None
-    chunk: Chunk | None = None
+    chunk: LineChunk | None = None
     token: str = ""
 
 
@@ -190,7 +190,7 @@ class Reply(NamedTuple):
     ttl_ms: int = 0
     receipts: Sequence[Receipt] = ()
     manifest: Manifest | None = None
-    chunk: Chunk | None = None
+    chunk: LineChunk | None = None
     message: str = ""
     request_id: str = ""
 
@@ -214,7 +214,7 @@ def plain_words(text: str) -> str:
 # ---- requests
 
 
-def read_request(line: bytes) -> Request | Complaint:
+def read_request(line: bytes) -> LineRequest | Complaint:
     """Read one line of a client, without its end; never raises."""
     fields = _load(line)
     if fields is None:
@@ -225,7 +225,7 @@ def read_request(line: bytes) -> Request | Complaint:
         return Complaint(Need.JSON_MALFORMED, Fault.BAD_FRAME)
 
 
-def write_request(request: Request) -> bytes:
+def write_request(request: LineRequest) -> bytes:
     """Return the line of a request."""
     fields: dict[str, Any] = {"v": 0, "verb": request.verb, "job": request.job, "seq": request.seq}
     fields["ttl_ms"] = request.ttl_ms
@@ -239,7 +239,7 @@ def write_request(request: Request) -> bytes:
 _SERVERS_TEXTS: Final = ("status", "need_code", "error_code")
 
 
-def _request(fields: Mapping[str, Any]) -> Request | Complaint:
+def _request(fields: Mapping[str, Any]) -> LineRequest | Complaint:
     version = _whole(fields, "v", least=-_INT64 - 1, most=_INT64)
     verb, job = _text(fields, "verb"), _text(fields, "job")
     seq, ttl_ms = _whole(fields, "seq"), _whole(fields, "ttl_ms")
@@ -252,7 +252,7 @@ def _request(fields: Mapping[str, Any]) -> Request | Complaint:
     shares = (manifest is None) != (chunk is None) if verb == Verb.SHARE else True
     if version != 0 or not named or not known or not shares or seq < 1 or foreign:
         return Complaint(Need.ENVELOPE_INVALID, Fault.BAD_ENVELOPE, job if named else NO_JOB, seq, ttl_ms)
-    return Request(Verb(verb), job, seq, ttl_ms, manifest, chunk, token)
+    return LineRequest(Verb(verb), job, seq, ttl_ms, manifest, chunk, token)
 
 
 _STARTS: Final = (
@@ -390,12 +390,14 @@ def _manifest(fields: Mapping[str, Any]) -> Manifest | None:
     )
 
 
-def _chunk(fields: Mapping[str, Any]) -> Chunk | None:
+def _chunk(fields: Mapping[str, Any]) -> LineChunk | None:
     inner = _object(fields, "payload_chunk")
     if inner is None:
         return None
     index, offset = _whole(inner, "index"), _whole(inner, "offset")
-    return Chunk(_text(inner, "payload_id"), index, offset, _text(inner, "sha256"), _text(inner, "bytes_b64"))
+    return LineChunk(
+        _text(inner, "payload_id"), index, offset, _text(inner, "sha256"), _text(inner, "bytes_b64")
+    )
 
 
 def _receipts(fields: Mapping[str, Any]) -> list[Receipt]:
@@ -408,7 +410,7 @@ def _receipts(fields: Mapping[str, Any]) -> list[Receipt]:
     return [Receipt(_text(each, "kind"), _whole(each, "value_u64")) for each in looked_at]
 
 
-def _put_payload(fields: dict[str, Any], manifest: Manifest | None, chunk: Chunk | None) -> None:
+def _put_payload(fields: dict[str, Any], manifest: Manifest | None, chunk: LineChunk | None) -> None:
     if manifest is not None:
         written = manifest._asdict()
         if not manifest.want_result:

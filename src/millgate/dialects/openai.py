@@ -38,7 +38,7 @@ from millgate.dialects.contract import (
     Usage,
     in_one_line,
 )
-from millgate.dialects.duplicates import COMMON, FIELDS, Guard
+from millgate.dialects.duplicates import COMMON, FIELDS, DuplicateGuard
 from millgate.dialects.frames import Frames
 from millgate.dialects.media import measure
 from millgate.dialects.openai_bodies import (
@@ -49,16 +49,16 @@ from millgate.dialects.openai_bodies import (
     COUNTS,
     ERROR_CODE,
     Chat,
-    Choice,
-    Counts,
-    Request,
+    CompletionChoice,
+    CompletionCounts,
+    CompletionRequest,
 )
 from millgate.dialects.refusals import Refuser
 from millgate.dialects.sse import payload
 from millgate.dialects.token_counts import cached, count, find_cached, sane
 
-_COMPLETION_GUARD: Final = Guard((*FIELDS, "best_of", "prompt"))
-_BATCH_GUARD: Final = Guard((*FIELDS, "messages"))
+_COMPLETION_GUARD: Final = DuplicateGuard((*FIELDS, "best_of", "prompt"))
+_BATCH_GUARD: Final = DuplicateGuard((*FIELDS, "messages"))
 _FRAMES: Final = Frames(MOST_MESSAGES)
 # Every answer passes here, and the constructor of a named tuple is an interpreted function that takes twice as long.
 _new: Final = tuple.__new__
@@ -163,12 +163,12 @@ def _read_completion(body: bytes) -> RequestFacts:
     )
 
 
-def _asked_usage(request: Request) -> bool | None:
+def _asked_usage(request: CompletionRequest) -> bool | None:
     options = request.stream_options
     return None if options is None else options.include_usage is True
 
 
-def _min_tokens(request: Request, max_tokens: int | None) -> int:
+def _min_tokens(request: CompletionRequest, max_tokens: int | None) -> int:
     """Return what the engine will write at least: vLLM's `min_tokens`, or all of it with `ignore_eos`."""
     least = request.min_tokens or 0
     if request.ignore_eos and max_tokens is not None:
@@ -181,7 +181,7 @@ def _says(part: Raw) -> bool:
     return part is not ABSENT and bytes(part) not in _NOTHING
 
 
-def _is_content(choice: Choice) -> bool:
+def _is_content(choice: CompletionChoice) -> bool:
     delta = choice.delta
     return _says(choice.text) or (
         delta is not None
@@ -197,7 +197,7 @@ def _is_content(choice: Choice) -> bool:
     )
 
 
-def _usage(usage: Counts | None) -> Usage | None:
+def _usage(usage: CompletionCounts | None) -> Usage | None:
     if usage is None:
         return None
     prompt_tokens, output_tokens = sane(usage.prompt_tokens), sane(usage.completion_tokens)

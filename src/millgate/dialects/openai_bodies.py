@@ -17,7 +17,7 @@ class StreamOptions(msgspec.Struct, gc=False):
     include_usage: bool | None = None
 
 
-class Request(msgspec.Struct, gc=False):
+class CompletionRequest(msgspec.Struct, gc=False):
     """What both kinds of requests have."""
 
     model: Model | None = None
@@ -31,7 +31,7 @@ class Request(msgspec.Struct, gc=False):
     logit_bias: Raw = ABSENT
 
 
-class Chat(Request, kw_only=True, gc=False):
+class Chat(CompletionRequest, kw_only=True, gc=False):
     """A request for a chat completion."""
 
     messages: Messages
@@ -39,7 +39,7 @@ class Chat(Request, kw_only=True, gc=False):
     tools: Tools = ABSENT
 
 
-class Batch(Request, kw_only=True, gc=False):
+class BatchRequest(CompletionRequest, kw_only=True, gc=False):
     """A request for the completions of several conversations, as vLLM takes it: each gets an answer of its own."""
 
     conversations: Raw = msgspec.field(name="messages")
@@ -47,7 +47,7 @@ class Batch(Request, kw_only=True, gc=False):
     tools: Tools = ABSENT
 
 
-class Completion(Request, kw_only=True, gc=False):
+class Completion(CompletionRequest, kw_only=True, gc=False):
     """A request for a completion; where it echoes its prompt it may write nothing, to have that scored."""
 
     prompt: Raw = ABSENT
@@ -68,7 +68,7 @@ class Delta(msgspec.Struct, gc=False):
     audio: Raw = ABSENT
 
 
-class Choice(msgspec.Struct, gc=False):
+class CompletionChoice(msgspec.Struct, gc=False):
     """One of the parallel answers in an event."""
 
     delta: Delta | None = None
@@ -76,7 +76,7 @@ class Choice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
 
 
-class Counts(msgspec.Struct, gc=False):
+class CompletionCounts(msgspec.Struct, gc=False):
     """Usage as engines write it; the details apart, so that an odd shape of theirs costs no other number."""
 
     prompt_tokens: int | None = None
@@ -84,11 +84,11 @@ class Counts(msgspec.Struct, gc=False):
     prompt_tokens_details: Raw = ABSENT
 
 
-class Chunk(msgspec.Struct, gc=False):
+class CompletionChunk(msgspec.Struct, gc=False):
     """One event of a stream."""
 
-    choices: list[Choice] | None = None
-    usage: Counts | None = None
+    choices: list[CompletionChoice] | None = None
+    usage: CompletionCounts | None = None
     error: Raw = ABSENT
 
 
@@ -106,9 +106,9 @@ class PromptDetails(msgspec.Struct, gc=False):
 
 
 CHAT: Final = msgspec.json.Decoder(Chat)
-BATCH: Final = msgspec.json.Decoder(Batch)
+BATCH: Final = msgspec.json.Decoder(BatchRequest)
 COMPLETION: Final = msgspec.json.Decoder(Completion)
-CHUNK: Final = msgspec.json.Decoder(Chunk)
-COUNTS: Final = msgspec.json.Decoder(Counts)
+CHUNK: Final = msgspec.json.Decoder(CompletionChunk)
+COUNTS: Final = msgspec.json.Decoder(CompletionCounts)
 ERROR_CODE: Final = msgspec.json.Decoder(ErrorCode)
 PROMPT_DETAILS: Final = msgspec.json.Decoder(PromptDetails)

@@ -21,13 +21,13 @@ from millgate.dialects.bodies import (
     named_model,
 )
 from millgate.dialects.contract import BadInputError, Reader, RequestFacts, Usage
-from millgate.dialects.duplicates import Guard
+from millgate.dialects.duplicates import DuplicateGuard
 from millgate.dialects.media import MEDIA_TOKENS, measure
 from millgate.dialects.openai import OpenAI
 from millgate.dialects.pooling_bodies import COHERE_EMBEDDING, EMBEDDING, RERANK, SCORE, Embedding
 from millgate.dialects.token_counts import count
 
-_GUARD: Final = Guard(
+_GUARD: Final = DuplicateGuard(
     (
         "model",
         "input",

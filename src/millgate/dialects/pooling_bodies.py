@@ -36,7 +36,7 @@ class Rerank(msgspec.Struct, kw_only=True, gc=False):
     documents: Raw
 
 
-class Score(msgspec.Struct, gc=False):
+class PoolingScore(msgspec.Struct, gc=False):
     """A request to score texts against each other, under any of the names that engines take for the two sides."""
 
     model: Model | None = None
@@ -51,4 +51,4 @@ class Score(msgspec.Struct, gc=False):
 EMBEDDING: Final = msgspec.json.Decoder(Embedding)
 COHERE_EMBEDDING: Final = msgspec.json.Decoder(CohereEmbedding)
 RERANK: Final = msgspec.json.Decoder(Rerank)
-SCORE: Final = msgspec.json.Decoder(Score)
+SCORE: Final = msgspec.json.Decoder(PoolingScore)

@@ -18,7 +18,7 @@ MOST_HINT_S = 60.0
 """The OpenAI SDK ignores a Retry-After above 120 s; Portkey gives up beyond 60 s in all."""
 
 
-class Answer(NamedTuple):
+class RefusalAnswer(NamedTuple):
     """A whole refusal, ready for the wire; `close` ends the connection after it."""
 
     status: int
@@ -27,7 +27,7 @@ class Answer(NamedTuple):
     close: bool
 
 
-class Words(NamedTuple):
+class DialectError(NamedTuple):
     """What one dialect says: status, error type, error code (Anthropic has none)."""
 
     status: int
@@ -35,48 +35,50 @@ class Words(NamedTuple):
     code: str | None = None
 
 
-class Row(NamedTuple):
+class RefusalRow(NamedTuple):
     """One reason in every dialect, and its sentence for people."""
 
     message: str
-    openai: Words
-    anthropic: Words
+    openai: DialectError
+    anthropic: DialectError
     close: bool = False
 
 
-_OVERLOADED = Words(503, "service_unavailable_error", "server_is_overloaded")
-_OVERLOADED_ANTHROPIC = Words(529, "overloaded_error")
-_LIMITED = Words(429, "rate_limit_error", "rate_limit_exceeded")
-_LIMITED_ANTHROPIC = Words(429, "rate_limit_error")
+_OVERLOADED = DialectError(503, "service_unavailable_error", "server_is_overloaded")
+_OVERLOADED_ANTHROPIC = DialectError(529, "overloaded_error")
+_LIMITED = DialectError(429, "rate_limit_error", "rate_limit_exceeded")
+_LIMITED_ANTHROPIC = DialectError(429, "rate_limit_error")
 
 
-def _overloaded(message: str, *, close: bool = False) -> Row:
-    return Row(message, _OVERLOADED, _OVERLOADED_ANTHROPIC, close)
+def _overloaded(message: str, *, close: bool = False) -> RefusalRow:
+    return RefusalRow(message, _OVERLOADED, _OVERLOADED_ANTHROPIC, close)
 
 
-REASONS: Mapping[Reason, Row] = {
+REASONS: Mapping[Reason, RefusalRow] = {
     Reason.SATURATED: _overloaded("every slot is taken and none may be waited for"),
     Reason.QUEUE_FULL: _overloaded("the queue is full"),
     Reason.DISPLACED: _overloaded("more urgent work took the place in the queue"),
     Reason.TOO_LATE: _overloaded("the first token would come after the deadline"),
     Reason.EXPIRED: _overloaded("the deadline passed in the queue"),
-    Reason.QUOTA: Row("the rate limit is used up", _LIMITED, _LIMITED_ANTHROPIC),
-    Reason.TENANT_LIMIT: Row("too many requests are running for this caller", _LIMITED, _LIMITED_ANTHROPIC),
-    Reason.RETRY_BUDGET: Row(
+    Reason.QUOTA: RefusalRow("the rate limit is used up", _LIMITED, _LIMITED_ANTHROPIC),
+    Reason.TENANT_LIMIT: RefusalRow(
+        "too many requests are running for this caller", _LIMITED, _LIMITED_ANTHROPIC
+    ),
+    Reason.RETRY_BUDGET: RefusalRow(
         "too large a share of the requests are retries",
-        Words(429, "rate_limit_error", "slow_down"),
+        DialectError(429, "rate_limit_error", "slow_down"),
         _LIMITED_ANTHROPIC,
     ),
-    Reason.NO_ENGINE: Row(
+    Reason.NO_ENGINE: RefusalRow(
         "no engine can take this request",
-        Words(503, "service_unavailable_error", "no_healthy_upstream"),
-        Words(503, "api_error"),
+        DialectError(503, "service_unavailable_error", "no_healthy_upstream"),
+        DialectError(503, "api_error"),
     ),
     Reason.DRAINING: _overloaded("the gateway is shutting down", close=True),
-    Reason.TOO_LARGE: Row(
+    Reason.TOO_LARGE: RefusalRow(
         "the request can never fit the limits that it falls under",
-        Words(413, "invalid_request_error", "request_too_large"),
-        Words(413, "request_too_large"),
+        DialectError(413, "invalid_request_error", "request_too_large"),
+        DialectError(413, "request_too_large"),
     ),
     Reason.OVERLOADED_GATE: _overloaded("the gateway itself is too busy to take requests"),
 }
@@ -86,8 +88,8 @@ class Failure(NamedTuple):
     """One kind of engine failure in words; `retry_after_s` where coming back later may help."""
 
     message: str
-    openai: Words
-    anthropic: Words
+    openai: DialectError
+    anthropic: DialectError
     retry_after_s: float | None = None
     retry: bool = True
 
@@ -95,8 +97,8 @@ class Failure(NamedTuple):
 def _failure(
     status: int, code: str, message: str, retry_after_s: float | None = None, *, retry: bool = True
 ) -> Failure:
-    anthropic = Words(504, "timeout_error") if status == 504 else Words(status, "api_error")
-    return Failure(message, Words(status, "server_error", code), anthropic, retry_after_s, retry)
+    anthropic = DialectError(504, "timeout_error") if status == 504 else DialectError(status, "api_error")
+    return Failure(message, DialectError(status, "server_error", code), anthropic, retry_after_s, retry)
 
 
 FAILURES: Mapping[FailureKind, Failure] = {
@@ -153,7 +155,7 @@ class Refuser:
         self._anthropic = dialect == "anthropic"
         self._prepared = {reason: self._prepare(reason, row) for reason, row in REASONS.items()}
 
-    def _prepare(self, reason: Reason, row: Row) -> _Prepared:
+    def _prepare(self, reason: Reason, row: RefusalRow) -> _Prepared:
         words = self._words(row)
         later = self._body(words, row.message + "; come back in %.1f s")
         never = self._body(words, row.message + "; coming back is of no use")
@@ -168,10 +170,10 @@ class Refuser:
             _NEVER_LINES % name,
         )
 
-    def _words(self, row: Row) -> Words:
+    def _words(self, row: RefusalRow) -> DialectError:
         return row.anthropic if self._anthropic else row.openai
 
-    def _body(self, words: Words, message: str) -> bytes:
+    def _body(self, words: DialectError, message: str) -> bytes:
         """Build the JSON text; Anthropic's ends open, for the request id."""
         if self._anthropic:
             error = json.dumps({"type": words.kind, "message": message})
@@ -179,7 +181,7 @@ class Refuser:
         error = json.dumps({"message": message, "type": words.kind, "param": None, "code": words.code})
         return f'{{"error":{error}}}'.encode()
 
-    def refuse(self, reason: Reason, retry_after_s: float, retry: bool, request_id: bytes) -> Answer:
+    def refuse(self, reason: Reason, retry_after_s: float, retry: bool, request_id: bytes) -> RefusalAnswer:
         """Dress one refusal; `request_id` must be printable ASCII without quotes."""
         prepared = self._prepared[reason]
         headers = [_JSON, (b"x-request-id", request_id), (b"request-id", request_id), prepared.reason]
@@ -196,7 +198,7 @@ class Refuser:
             body = prepared.never
         if self._anthropic:
             body += request_id + b'"}'
-        return Answer(prepared.status, headers, body, prepared.close)
+        return RefusalAnswer(prepared.status, headers, body, prepared.close)
 
     def refuse_in_lines(
         self, reason: Reason, retry_after_s: float, retry: bool, request_id: bytes
@@ -229,12 +231,12 @@ class Refuser:
         lines = self._prepared[Reason.TOO_LARGE].never_lines % (request_id, request_id)
         return words.status, lines, body, False
 
-    def failure(self, kind: FailureKind) -> tuple[Words, str]:
+    def failure(self, kind: FailureKind) -> tuple[DialectError, str]:
         """Return what to call an engine's failure in an event of a stream that has begun, and its sentence."""
         failure = FAILURES[kind]
         return failure.anthropic if self._anthropic else failure.openai, failure.message
 
-    def failed(self, kind: FailureKind, request_id: bytes) -> Answer:
+    def failed(self, kind: FailureKind, request_id: bytes) -> RefusalAnswer:
         """Dress an engine's failure, for a client that has not had a byte of its answer."""
         failure = FAILURES[kind]
         words = failure.anthropic if self._anthropic else failure.openai
@@ -249,4 +251,4 @@ class Refuser:
         body = self._body(words, failure.message)
         if self._anthropic:
             body += request_id + b'"}'
-        return Answer(words.status, headers, body, close=False)
+        return RefusalAnswer(words.status, headers, body, close=False)

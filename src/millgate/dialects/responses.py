@@ -21,7 +21,7 @@ from millgate.dialects.contract import (
     StreamEvent,
     Usage,
 )
-from millgate.dialects.duplicates import Guard
+from millgate.dialects.duplicates import DuplicateGuard
 from millgate.dialects.media import measure
 from millgate.dialects.openai import OpenAI, status_of_error
 from millgate.dialects.responses_bodies import (
@@ -31,14 +31,14 @@ from millgate.dialects.responses_bodies import (
     MOST_ID_CHARS,
     REQUEST,
     Conversation,
-    Error,
-    Event,
-    Response,
+    ResponsesError,
+    ResponsesEvent,
+    StoredResponse,
 )
 from millgate.dialects.sse import payload
 from millgate.dialects.token_counts import cached, count, find_cached, sane
 
-_GUARD: Final = Guard(
+_GUARD: Final = DuplicateGuard(
     ("model", "stream", "max_output_tokens", "store", "background", "previous_response_id", "conversation")
 )
 
@@ -80,7 +80,7 @@ def _id_of(conversation: str | Conversation | None) -> str:
     return conversation.id
 
 
-def _usage(response: Response | None) -> Usage | None:
+def _usage(response: StoredResponse | None) -> Usage | None:
     usage = response.usage if response is not None else None
     if usage is None:
         return None
@@ -115,7 +115,7 @@ class Responses(OpenAI):
             return StreamEvent(error=self._failure(bytes(said.error), data, final=False))
         return StreamEvent()
 
-    def _ending(self, said: Event) -> StreamEvent:
+    def _ending(self, said: ResponsesEvent) -> StreamEvent:
         usage = _usage(said.response)
         if said.type != "response.failed":
             return StreamEvent(done=True, usage=usage)
@@ -128,7 +128,7 @@ class Responses(OpenAI):
         try:
             error = ERROR.decode(source)
         except UNREADABLE:
-            error = Error()
+            error = ResponsesError()
         body = self.error(
             "server_error", str(error.code or "upstream_error"), error.message or "the engine failed"
         )
@@ -171,7 +171,7 @@ class Responses(OpenAI):
         return b"event: error\ndata: " + msgspec.json.encode(event) + b"\n\n"
 
 
-def _kept_id(response: Response | None) -> str | None:
+def _kept_id(response: StoredResponse | None) -> str | None:
     answer_id = response.id if response is not None else None
     plain = answer_id is not None and len(answer_id) <= MOST_ID_CHARS and _PLAIN_ID.match(answer_id)
     return answer_id if plain else None

@@ -22,7 +22,7 @@ class Conversation(msgspec.Struct, gc=False):
     id: KeptId
 
 
-class Request(msgspec.Struct, gc=False):
+class ResponsesRequest(msgspec.Struct, gc=False):
     """A request for a response."""
 
     model: Model | None = None
@@ -36,7 +36,7 @@ class Request(msgspec.Struct, gc=False):
     tools: Tools = ABSENT
 
 
-class Counts(msgspec.Struct, gc=False):
+class ResponsesCounts(msgspec.Struct, gc=False):
     """Usage as engines write it; the details apart, so that an odd shape of theirs costs no other number."""
 
     input_tokens: int | None = None
@@ -44,31 +44,31 @@ class Counts(msgspec.Struct, gc=False):
     input_tokens_details: Raw = ABSENT
 
 
-class Response(msgspec.Struct, gc=False):
+class StoredResponse(msgspec.Struct, gc=False):
     """An answer, whole or under way."""
 
     id: str | None = None
-    usage: Counts | None = None
+    usage: ResponsesCounts | None = None
     error: Raw = ABSENT
 
 
-class Event(msgspec.Struct, gc=False):
+class ResponsesEvent(msgspec.Struct, gc=False):
     """One event of a stream."""
 
     type: str = ""
-    response: Response | None = None
+    response: StoredResponse | None = None
     message: str | None = None
     error: Raw = ABSENT
 
 
-class Error(msgspec.Struct, gc=False):
+class ResponsesError(msgspec.Struct, gc=False):
     """What an engine says of its failure."""
 
     code: str | int | None = None
     message: str | None = None
 
 
-REQUEST: Final = msgspec.json.Decoder(Request)
-EVENT: Final = msgspec.json.Decoder(Event)
-ANSWER: Final = msgspec.json.Decoder(Response)
-ERROR: Final = msgspec.json.Decoder(Error)
+REQUEST: Final = msgspec.json.Decoder(ResponsesRequest)
+EVENT: Final = msgspec.json.Decoder(ResponsesEvent)
+ANSWER: Final = msgspec.json.Decoder(StoredResponse)
+ERROR: Final = msgspec.json.Decoder(ResponsesError)

@@ -27,9 +27,9 @@ class KvBlocks:
         """Blocks that hold this many tokens of one sequence."""
         return -(-tokens // self.block_tokens)
 
-    def join(self, step: int, held_tokens: int) -> int:
-        """Count in a sequence that decodes from `step` on with `held_tokens` cached; return its phase."""
-        phase = (step - held_tokens) % self.block_tokens
+    def join(self, step: int, queued_tokens: int) -> int:
+        """Count in a sequence that decodes from `step` on with `queued_tokens` cached; return its phase."""
+        phase = (step - queued_tokens) % self.block_tokens
         self._phases[phase] += 1
         self._growers += 1
         return phase

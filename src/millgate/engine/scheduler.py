@@ -10,8 +10,15 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from millgate.engine.kv_blocks import KvBlocks
-from millgate.engine.sequences import BatchEvent, BatchLimits, EngineSequence, EventKind, Progress, State
-from millgate.engine.step_time import Chunk
+from millgate.engine.sequences import (
+    BatchEvent,
+    BatchLimits,
+    EngineSequence,
+    EventKind,
+    SequenceProgress,
+    SequenceState,
+)
+from millgate.engine.step_time import PromptChunk
 from millgate.engine.waste import Waste
 
 QUEUE_SLACK = 64
@@ -28,8 +35,8 @@ class Scheduler:
         self.limits = limits
         self.blocks = KvBlocks(limits.blocks, limits.block_tokens)
         self.waste = Waste()
-        self.sequences: dict[int, Progress] = {}
-        self.running: dict[int, Progress] = {}
+        self.sequences: dict[int, SequenceProgress] = {}
+        self.running: dict[int, SequenceProgress] = {}
         self.events: list[BatchEvent] = []
         self.steps = 0
         self.decodes = 0
@@ -42,11 +49,11 @@ class Scheduler:
         self.prefilled_tokens = 0
         self.output_tokens = 0
         self._prefix_cache = prefix_cache
-        self._queue: deque[Progress] = deque()
-        self._chunks: list[tuple[Progress, int]] = []
-        self._partial: Progress | None = None
-        self._finishing: list[tuple[int, int, Progress]] = []
-        self._leaving: list[Progress] = []
+        self._queue: deque[SequenceProgress] = deque()
+        self._chunks: list[tuple[SequenceProgress, int]] = []
+        self._partial: SequenceProgress | None = None
+        self._finishing: list[tuple[int, int, SequenceProgress]] = []
+        self._leaving: list[SequenceProgress] = []
         self._ticket = 0
         self._preempted = False
         self._watermark_blocks = int(limits.watermark_share * limits.blocks)
@@ -61,30 +68,30 @@ class Scheduler:
 
         Whoever waits through a step without chunks is blocked until somebody leaves: blocks only get fewer.
         """
-        progress = self.sequences[sequence.sequence_id] = Progress(sequence)
+        progress = self.sequences[sequence.sequence_id] = SequenceProgress(sequence)
         self._queue.append(progress)
         self.waiting += 1
         return self.waiting == 1 and len(self.running) < self.limits.max_num_seqs
 
-    def drop(self, progress: Progress) -> bool:
+    def drop(self, progress: SequenceProgress) -> bool:
         """End a sequence for good, a running one at the next boundary; True when that may let another in."""
         del self.sequences[progress.sequence.sequence_id]
-        if progress.state is not State.WAITING:
-            progress.state = State.LEAVING
+        if progress.state is not SequenceState.WAITING:
+            progress.state = SequenceState.LEAVING
             self._leaving.append(progress)
             return True
         queue = self._queue
         was_head = queue[0] is progress
-        progress.state = State.OVER
+        progress.state = SequenceState.OVER
         self.waiting -= 1
         self.waste.settle(progress)
-        while queue and queue[0].state is State.OVER:
+        while queue and queue[0].state is SequenceState.OVER:
             queue.popleft()
         if len(queue) > 2 * self.waiting + QUEUE_SLACK:
-            self._queue = deque(held for held in queue if held.state is State.WAITING)
+            self._queue = deque(queued for queued in queue if queued.state is SequenceState.WAITING)
         return was_head and self.waiting > 0 and len(self.running) < self.limits.max_num_seqs
 
-    def plan(self, at_s: float) -> Sequence[Chunk]:
+    def plan(self, at_s: float) -> Sequence[PromptChunk]:
         """Decide the next step: preempt what has no room, continue the partial prompt, admit others."""
         blocks = self.blocks
         self._preempted = False
@@ -98,14 +105,17 @@ class Scheduler:
             budget -= self._continue(self._partial, budget, at_s)
         if self.waiting and budget > 0 and not self._preempted:
             self._admit(budget)
-        return [Chunk(progress.cached_tokens, tokens) for progress, tokens in self._chunks]
+        return [PromptChunk(progress.cached_tokens, tokens) for progress, tokens in self._chunks]
 
     def steps_ahead(self) -> int:
         """Steps without chunks that go by before the batch changes of itself: at least 1, given decodes."""
         if self._preempted:
             return 1
         finishing = self._finishing
-        while finishing[0][2].finish_step != finishing[0][0] or finishing[0][2].state is not State.DECODING:
+        while (
+            finishing[0][2].finish_step != finishing[0][0]
+            or finishing[0][2].state is not SequenceState.DECODING
+        ):
             heappop(finishing)
         return self.blocks.steps_that_fit(self.steps, finishing[0][0] - self.steps)
 
@@ -121,7 +131,7 @@ class Scheduler:
         while finishing and finishing[0][0] <= self.steps:
             finish_step, _, progress = heappop(finishing)
             # A preempted or aborted sequence leaves its entry behind.
-            if progress.finish_step == finish_step and progress.state is State.DECODING:
+            if progress.finish_step == finish_step and progress.state is SequenceState.DECODING:
                 self._finish(progress, at_s)
         if self._chunks:
             for progress, tokens in self._chunks:
@@ -130,7 +140,7 @@ class Scheduler:
         if self._leaving:
             self._see_off()
 
-    def _advance_prompt(self, progress: Progress, tokens: int, at_s: float) -> None:
+    def _advance_prompt(self, progress: SequenceProgress, tokens: int, at_s: float) -> None:
         """Count a chunk as cached; the chunk that completes the prompt makes a token."""
         progress.cached_tokens += tokens
         self.prefilled_tokens += tokens
@@ -142,7 +152,7 @@ class Scheduler:
         kind = EventKind.RESUMED if progress.produced_tokens else EventKind.FIRST_TOKEN
         progress.produced_tokens += 1
         self.output_tokens += 1
-        if progress.state is State.LEAVING:
+        if progress.state is SequenceState.LEAVING:
             return
         self._tell(at_s, progress, kind)
         if progress.produced_tokens < progress.sequence.output_tokens:
@@ -150,9 +160,9 @@ class Scheduler:
         else:
             self._finish(progress, at_s)
 
-    def _join(self, progress: Progress) -> None:
+    def _join(self, progress: SequenceProgress) -> None:
         """Let a prefilled sequence decode from the next step on."""
-        progress.state = State.DECODING
+        progress.state = SequenceState.DECODING
         progress.joined_step = step = self.steps
         progress.finish_step = step + progress.sequence.output_tokens - progress.produced_tokens
         progress.phase = self.blocks.join(step, progress.cached_tokens)
@@ -161,9 +171,9 @@ class Scheduler:
         self._ticket += 1
         heappush(self._finishing, (progress.finish_step, self._ticket, progress))
 
-    def _finish(self, progress: Progress, at_s: float) -> None:
+    def _finish(self, progress: SequenceProgress, at_s: float) -> None:
         self._release(progress)
-        progress.state = State.OVER
+        progress.state = SequenceState.OVER
         sequence_id = progress.sequence.sequence_id
         del self.running[sequence_id], self.sequences[sequence_id]
         self.finished += 1
@@ -175,12 +185,12 @@ class Scheduler:
         """Take out the sequences that were aborted during the last step."""
         for progress in self._leaving:
             self._release(progress)
-            progress.state = State.OVER
+            progress.state = SequenceState.OVER
             del self.running[progress.sequence.sequence_id]
             self.waste.settle(progress)
         self._leaving.clear()
 
-    def _release(self, progress: Progress) -> None:
+    def _release(self, progress: SequenceProgress) -> None:
         """Free the blocks of a running sequence and stop its decoding."""
         if progress.phase >= 0:
             made = self.steps - progress.joined_step
@@ -198,7 +208,7 @@ class Scheduler:
         """Send the youngest running sequence back to the front of the queue, its cache lost."""
         _, progress = self.running.popitem()
         self._release(progress)
-        progress.state = State.WAITING
+        progress.state = SequenceState.WAITING
         progress.cached_tokens = 0
         progress.target_tokens = progress.sequence.prompt_tokens + progress.produced_tokens
         self._queue.appendleft(progress)
@@ -207,7 +217,7 @@ class Scheduler:
         self._preempted = True
         self._tell(at_s, progress, EventKind.PREEMPTED)
 
-    def _continue(self, partial: Progress, budget: int, at_s: float) -> int:
+    def _continue(self, partial: SequenceProgress, budget: int, at_s: float) -> int:
         """Give the partial prompt its next chunk, or preempt it for want of blocks; return tokens used.
 
         It is the youngest running sequence: nobody was admitted behind it, for it took the whole budget.
@@ -228,7 +238,7 @@ class Scheduler:
         spare = blocks.free - blocks.demand(self.steps)
         while budget > 0 and queue and len(running) < self.limits.max_num_seqs:
             progress = queue[0]
-            if progress.state is State.OVER:
+            if progress.state is SequenceState.OVER:
                 queue.popleft()
                 continue
             taken = blocks.blocks_for(progress.target_tokens)
@@ -245,12 +255,12 @@ class Scheduler:
             budget -= tokens
             self._chunks.append((progress, tokens))
 
-    def _begin(self, progress: Progress) -> None:
+    def _begin(self, progress: SequenceProgress) -> None:
         """Move one sequence from waiting to running, with what the prefix cache has of it."""
         self.waiting -= 1
         self.running[progress.sequence.sequence_id] = progress
         self.peak_running = max(self.peak_running, len(self.running))
-        progress.state = State.PREFILLING
+        progress.state = SequenceState.PREFILLING
         if not progress.has_begun:
             progress.has_begun = True
             self.began += 1
@@ -258,6 +268,6 @@ class Scheduler:
             hit = self._prefix_cache(progress.sequence)
             progress.cached_tokens = max(0, min(hit, progress.target_tokens - 1))
 
-    def _tell(self, at_s: float, progress: Progress, kind: EventKind) -> None:
+    def _tell(self, at_s: float, progress: SequenceProgress, kind: EventKind) -> None:
         sequence_id = progress.sequence.sequence_id
         self.events.append(BatchEvent(at_s, sequence_id, kind, self.steps, progress.produced_tokens))

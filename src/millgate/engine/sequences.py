@@ -96,7 +96,7 @@ class BatchStatistics(NamedTuple):
         return self.kv_used_blocks / self.kv_total_blocks
 
 
-class State(Enum):
+class SequenceState(Enum):
     """Where a sequence stands; LEAVING is an abort that waits for the end of the step in progress."""
 
     WAITING = 1
@@ -106,7 +106,7 @@ class State(Enum):
     OVER = 5
 
 
-class Progress:
+class SequenceProgress:
     """How far one sequence has come; the numbers of a decoding one stand still and count from `joined_step`.
 
     `target_tokens` is what must be in the cache before the next token: the prompt, and after a preemption the
@@ -128,7 +128,7 @@ class Progress:
 
     def __init__(self, sequence: EngineSequence) -> None:
         self.sequence = sequence
-        self.state = State.WAITING
+        self.state = SequenceState.WAITING
         self.target_tokens = sequence.prompt_tokens
         self.cached_tokens = 0
         self.produced_tokens = 0

@@ -10,7 +10,7 @@ from math import sqrt
 from typing import NamedTuple, Protocol
 
 
-class Chunk(NamedTuple):
+class PromptChunk(NamedTuple):
     """Prompt tokens prefilled in one step: `tokens` new ones behind `offset` tokens that are already there."""
 
     offset: int
@@ -20,7 +20,7 @@ class Chunk(NamedTuple):
 class StepModel(Protocol):
     """What `Batch` asks: seconds of one step with chunks, and of many successive steps without."""
 
-    def step_s(self, decodes: int, kv_tokens: int, chunks: Sequence[Chunk]) -> float:
+    def step_s(self, decodes: int, kv_tokens: int, chunks: Sequence[PromptChunk]) -> float:
         """Seconds of one step: `decodes` sequences with `kv_tokens` cached tokens together, and the chunks."""
 
     def decode_steps_s(self, decodes: int, kv_tokens: int, steps: int) -> float:
@@ -92,7 +92,7 @@ class CoefficientModel:
         self._per_kv_token = per_kv_token_s
         self._overhead = overhead_s
 
-    def step_s(self, decodes: int, kv_tokens: int, chunks: Sequence[Chunk]) -> float:
+    def step_s(self, decodes: int, kv_tokens: int, chunks: Sequence[PromptChunk]) -> float:
         """Seconds of one step, see `StepModel`."""
         tokens = 0
         squares = 0

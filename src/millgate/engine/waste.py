@@ -1,6 +1,6 @@
 """What an engine generated for nobody: tokens of sequences that were aborted, or whose client had left."""
 
-from millgate.engine.sequences import Progress
+from millgate.engine.sequences import SequenceProgress
 
 
 class Waste:
@@ -9,11 +9,11 @@ class Waste:
     __slots__ = ("_departed", "_orphan_tokens", "_wasted_tokens")
 
     def __init__(self) -> None:
-        self._departed: dict[int, Progress] = {}
+        self._departed: dict[int, SequenceProgress] = {}
         self._wasted_tokens = 0
         self._orphan_tokens = 0
 
-    def depart(self, progress: Progress, step: int) -> bool:
+    def depart(self, progress: SequenceProgress, step: int) -> bool:
         """Note that nobody reads this sequence from `step` on; False when that was known."""
         if progress.departed_at_tokens >= 0:
             return False
@@ -21,7 +21,7 @@ class Waste:
         self._departed[progress.sequence.sequence_id] = progress
         return True
 
-    def settle(self, progress: Progress) -> None:
+    def settle(self, progress: SequenceProgress) -> None:
         """Close the account of a departed sequence that makes no more tokens."""
         del self._departed[progress.sequence.sequence_id]
         self._wasted_tokens += progress.produced_tokens

@@ -10,14 +10,14 @@ from millgate.core.settings import Settings
 from millgate.gateway.fleet import Fleet
 from millgate.gateway.settings import GatewaySettings, LineAddress
 from millgate.observe.door import DoorSnapshot, ServiceSnapshot
-from millgate.observe.eyes import Eyes
 from millgate.observe.heptamini import HeptaminiCollector
 from millgate.observe.live.opening import open_feed
+from millgate.observe.observers import Observers
 from millgate.observe.prometheus import Exposition
 from millgate.runtime.callers import Callers
 from millgate.runtime.clock import Clock, MonotonicClock
 from millgate.runtime.descriptors import Descriptors
-from millgate.runtime.driver import Core, Driver, Observer
+from millgate.runtime.driver import Core, Driver, StepObserver
 from millgate.servers.admin.server import AdminServer
 from millgate.servers.admin.views import Readiness, Views
 from millgate.servers.http import HttpDoor
@@ -44,7 +44,7 @@ class Gateway:
         governor: Core,
         settings: GatewaySettings,
         *,
-        observers: Sequence[Observer] = (),
+        observers: Sequence[StepObserver] = (),
         clock: Clock | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -70,7 +70,7 @@ class Gateway:
         )
         self.line = self._open_line(budget)
         self.line_port = 0
-        self.eyes = self._open_eyes()
+        self.observers = self._open_eyes()
         self.admin = self._open_admin()
         self.port = 0
 
@@ -83,37 +83,37 @@ class Gateway:
             self.driver, routes, address.door, budget, boot=self.door.boot, descriptors=self.descriptors
         )
 
-    def _open_eyes(self) -> Eyes:
-        eyes = Eyes(
-            self.settings.eyes,
+    def _open_eyes(self) -> Observers:
+        observers = Observers(
+            self.settings.observers,
             boot=self.door.boot,
             first_lane=self.driver.snapshot().lanes[0].name,
             tenants=[tenant.name for tenant in self.settings.callers.tenants],
             defer=asyncio.get_running_loop().call_later,
         )
-        self.driver.observers.append(eyes.witness)
-        self.door.on_named = self.door.shedding.on_named = eyes.witness.named
-        return eyes
+        self.driver.observers.append(observers.accounting)
+        self.door.on_named = self.door.shedding.on_named = observers.accounting.named
+        return observers
 
     def _open_admin(self) -> AdminServer | None:
         address = self.settings.admin
         if address is None:
             return None
         exposition = Exposition(
-            self.driver.snapshot, self._door_snapshot, self._service_snapshot, self.eyes.traffic
+            self.driver.snapshot, self._door_snapshot, self._service_snapshot, self.observers.traffic
         )
         if self.line is not None and self.settings.line is not None and self.settings.line.metrics:
             exposition.add(HeptaminiCollector(self.line.readings))
-        live = open_feed(self.driver.snapshot, self.driver.explain, self.eyes)
+        live = open_feed(self.driver.snapshot, self.driver.explain, self.observers)
         views = Views(
             self.driver.snapshot,
             self.driver.explain,
             self.ready,
             exposition.render_in_pieces,
             live,
-            traffic=self.eyes.traffic,
+            traffic=self.observers.traffic,
             standings=lambda: self._fleet.standings,
-            why=self.eyes.why,
+            why=self.observers.why,
         )
         return AdminServer(views, address.host, address.port, token=address.token, hosts=address.hosts)
 
@@ -140,7 +140,7 @@ class Gateway:
             loop_lag_s=self.door.lag.lag_s,
             worst_loop_lag_s=self.door.lag.worst_s,
             log_lines_dropped=self.lines_dropped(),
-            attempt_lines_dropped=self.eyes.lines_dropped,
+            attempt_lines_dropped=self.observers.lines_dropped,
         )
 
     def ready(self) -> Readiness:
@@ -176,7 +176,12 @@ class Gateway:
             await self.server.secure(settings.ssl)
         line = self._secure_line(settings.line)
         self.settings = replace(
-            settings, host=before.host, port=before.port, admin=before.admin, line=line, eyes=before.eyes
+            settings,
+            host=before.host,
+            port=before.port,
+            admin=before.admin,
+            line=line,
+            observers=before.observers,
         )
         self.server.adopt(settings.server, settings.byte_budget)
         self.door.adopt(settings.door)
@@ -206,7 +211,7 @@ class Gateway:
     async def drain(self) -> None:
         """Refuse new work, let running work end within the grace, and return when nothing is left.
 
-        Held attempts are yielded at once; connections close after their answer. Readiness turns to 503 first.
+        Queued attempts are yielded at once; connections close after their answer. Readiness turns to 503 first.
         """
         self.draining = True
         self.server.drain()
@@ -253,7 +258,7 @@ class Gateway:
             with contextlib.suppress(asyncio.CancelledError):
                 await self.admin.stop()
         self.driver.close()
-        self.eyes.close()
+        self.observers.close()
 
 
 def _line_routes(fleet: Fleet) -> list[LineRoute]:
@@ -275,7 +280,7 @@ def _fixed(before: GatewaySettings, after: GatewaySettings) -> tuple[str, ...]:
         "listen.host": before.host != after.host,
         "listen.port": before.port != after.port,
         "admin": before.admin != after.admin,
-        "records": before.eyes != after.eyes,
+        "records": before.observers != after.observers,
         "line": _plain(before.line) != _plain(after.line)
         or _secured(before.line) is not _secured(after.line),
     }

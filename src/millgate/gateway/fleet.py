@@ -10,7 +10,7 @@ from millgate.runtime.clock import Clock
 from millgate.runtime.driver import Driver
 from millgate.runtime.engines import EngineWatch, discover
 from millgate.runtime.gauges import Gauges
-from millgate.runtime.health import HealthSettings, Standing
+from millgate.runtime.health import EngineStanding, HealthSettings
 from millgate.runtime.metered import MeteredUpstream
 from millgate.runtime.upstream import Upstream, UpstreamPool, UpstreamSettings
 from millgate.runtime.watched import HealthCheck
@@ -65,7 +65,7 @@ class Fleet:
         self._clock = clock
         self._settings = settings
         self._started = False
-        self.on_turn: Callable[[Standing], None] | None = None
+        self.on_turn: Callable[[EngineStanding], None] | None = None
         """Told when an engine has gone down, and when it is up again."""
         self._engines = {address.name: self._connect(address) for address in addresses}
         self._retired: list[_Engine] = []
@@ -76,7 +76,7 @@ class Fleet:
         return [engine.route for engine in self._engines.values()]
 
     @property
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[EngineStanding]:
         """How the engines stand, in the order of the settings."""
         return [engine.check.standing for engine in self._engines.values()]
 
@@ -146,7 +146,7 @@ class Fleet:
         ways: Upstream = MeteredUpstream(pool, name, self._driver) if address.metered else pool
         return _Engine(address, pool, watch_pool, watch, check, ways)
 
-    def _turned(self, standing: Standing) -> None:
+    def _turned(self, standing: EngineStanding) -> None:
         if self.on_turn is not None:
             self.on_turn(standing)
 

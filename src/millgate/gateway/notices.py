@@ -10,7 +10,7 @@ from math import inf
 from typing import Final, Protocol
 
 from millgate.core.words import Reason
-from millgate.runtime.health import Stance, Standing
+from millgate.runtime.health import EngineStanding, Stance
 
 QUIET_S: Final = 60.0
 """After a line of a kind: long enough that a day of port scans is a page, short enough to see that it goes on."""
@@ -81,7 +81,7 @@ class _Turns:
         self.told = Stance.UP
         self.untold = 0
         self.is_late = False
-        self.standing: Standing | None = None
+        self.standing: EngineStanding | None = None
         self.down_since = 0.0
 
 
@@ -100,7 +100,7 @@ class EngineNotices:
         self._later = later
         self._engines: dict[str, _Turns] = {}
 
-    def turned(self, standing: Standing) -> None:
+    def turned(self, standing: EngineStanding) -> None:
         """An engine has gone down, or is up again."""
         turns = self._engines.setdefault(standing.name, _Turns())
         if standing.stance is Stance.DOWN:

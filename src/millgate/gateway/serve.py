@@ -17,7 +17,7 @@ from millgate.gateway.notify import Notifier
 from millgate.gateway.reload import Fetch, Reloader
 from millgate.gateway.settings import GatewaySettings
 from millgate.observe.logs import ProcessLog
-from millgate.runtime.driver import Core, Observer
+from millgate.runtime.driver import Core, StepObserver
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # A request leaves no cycle behind, so collections only cost; what is alive at the start never dies: freeze it. While
@@ -30,7 +30,7 @@ _TELL_EVERY_S = 1.0
 _MOST_FRAMES = 8
 
 
-class Ending(Enum):
+class ProcessEnding(Enum):
     """How a gateway process ended: drained, or cut short by a second signal."""
 
     DRAINED = "drained"
@@ -41,10 +41,10 @@ async def serve(
     governor: Core,
     settings: GatewaySettings,
     *,
-    observers: Sequence[Observer] = (),
+    observers: Sequence[StepObserver] = (),
     on_ready: Callable[[Gateway], None] | None = None,
     fetch: Fetch | None = None,
-) -> Ending:
+) -> ProcessEnding:
     """Serve until SIGTERM or SIGINT, then drain; a second signal cuts everything at once; SIGHUP reloads by `fetch`.
 
     `on_ready` is called when every door listens. Raises OSError when an address is taken or not ours.
@@ -55,7 +55,7 @@ async def serve(
     gateway.door.lag.on_stall = lambda late_s: log.warning("the loop stood still", seconds=round(late_s, 3))
     notices = Notices(log, asyncio.get_running_loop().time)
     gateway.door.on_bad_request, gateway.door.on_unusable_usage = notices.bad_request, notices.unusable_usage
-    gateway.eyes.witness.on_timeout, gateway.door.shedding.on_shed = notices.timeout, notices.shed
+    gateway.observers.accounting.on_timeout, gateway.door.shedding.on_shed = notices.timeout, notices.shed
     loop = asyncio.get_running_loop()
     gateway.fleet.on_turn = EngineNotices(log, loop.time, loop.call_later).turned
     reloader = None if fetch is None else Reloader(gateway, fetch, log, notifier)
@@ -95,7 +95,7 @@ def _signals(gateway: Gateway, reloader: Reloader | None) -> Iterator[tuple[asyn
 
 def _hang_up(gateway: Gateway, reloader: Reloader) -> None:
     """Reload, and open the log of attempts anew: it may have been rotated."""
-    gateway.eyes.reopen()
+    gateway.observers.reopen()
     reloader.ask()
 
 
@@ -103,16 +103,18 @@ def run(
     governor: Core,
     settings: GatewaySettings,
     *,
-    observers: Sequence[Observer] = (),
+    observers: Sequence[StepObserver] = (),
     on_ready: Callable[[Gateway], None] | None = None,
     fetch: Fetch | None = None,
-) -> Ending:
+) -> ProcessEnding:
     """Run `serve` on a uvloop of its own."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(serve(governor, settings, observers=observers, on_ready=on_ready, fetch=fetch))
 
 
-async def _leave(gateway: Gateway, insisted: asyncio.Event, log: ProcessLog, notifier: Notifier) -> Ending:
+async def _leave(
+    gateway: Gateway, insisted: asyncio.Event, log: ProcessLog, notifier: Notifier
+) -> ProcessEnding:
     """Drain, unless somebody insists."""
     drain = asyncio.ensure_future(gateway.drain())
     tell = asyncio.ensure_future(_tell(gateway, log, notifier))
@@ -124,9 +126,9 @@ async def _leave(gateway: Gateway, insisted: asyncio.Event, log: ProcessLog, not
             await task
     if insisted.is_set():
         log.warning("cut short by a second signal", under_way=gateway.under_way)
-        return Ending.CUT_SHORT
+        return ProcessEnding.CUT_SHORT
     log.info("drained", under_way=gateway.under_way)
-    return Ending.DRAINED
+    return ProcessEnding.DRAINED
 
 
 async def _tell(gateway: Gateway, log: ProcessLog, notifier: Notifier) -> None:

@@ -6,7 +6,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from millgate.gateway.tls import TlsFiles, engine_context
-from millgate.observe.eyes import EyesSettings
+from millgate.observe.observers import ObserverSettings
 from millgate.runtime.callers import CallerSettings
 from millgate.runtime.upstream import UpstreamSettings
 from millgate.servers.http import DoorSettings
@@ -105,4 +105,4 @@ class GatewaySettings:
     upstream: UpstreamSettings = field(default_factory=UpstreamSettings)
     byte_budget: int = DEFAULT_BYTE_BUDGET
     drain_grace_s: float = 30.0
-    eyes: EyesSettings = field(default_factory=EyesSettings)
+    observers: ObserverSettings = field(default_factory=ObserverSettings)

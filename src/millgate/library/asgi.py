@@ -14,7 +14,7 @@ from typing import Final, Literal
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millgate.core.words import Reason
-from millgate.dialects.refusals import Answer, Refuser
+from millgate.dialects.refusals import RefusalAnswer, Refuser
 from millgate.library.gate import Gate, Slot, Yielded
 
 _MOST_BODY_BYTES: Final = 32 * 1024 * 1024
@@ -52,7 +52,7 @@ class GateMiddleware:
         self._refuser = Refuser(dialect)
         self._tokens = tokens
         self._tenant = tenant
-        self._bytes_held = 0
+        self._bytes_queued = 0
         self._numbers = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,23 +68,23 @@ class GateMiddleware:
             elif not client.gone.is_set():
                 await self._serve(scope, client)
         finally:
-            self._bytes_held -= len(client.body)
+            self._bytes_queued -= len(client.body)
             client.close()
 
     def _is_gated(self, path: str) -> bool:
         return self._paths is None or path in self._paths
 
-    async def _read(self, client: "_Client") -> Answer | None:
+    async def _read(self, client: "_Client") -> RefusalAnswer | None:
         """Take the body in; return the refusal of one that is too large, for us or for now."""
         while not client.whole and not client.gone.is_set():
             piece = await client.read()
             if len(client.body) + len(piece) > _MOST_BODY_BYTES:
                 return self._refuser.refuse(Reason.TOO_LARGE, 0.0, retry=False, request_id=self._request_id())
-            if self._bytes_held + len(piece) > _MOST_BYTES_AT_ONCE:
+            if self._bytes_queued + len(piece) > _MOST_BYTES_AT_ONCE:
                 return self._refuser.refuse(
                     Reason.SATURATED, _BUSY_RETRY_S, retry=True, request_id=self._request_id()
                 )
-            self._bytes_held += len(piece)
+            self._bytes_queued += len(piece)
             client.body += piece
         return None
 
@@ -182,7 +182,7 @@ class _Client:
             self.status = message["status"]
         await self._send(message)
 
-    async def respond(self, answer: Answer) -> None:
+    async def respond(self, answer: RefusalAnswer) -> None:
         """Send a whole answer."""
         headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
         await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})

@@ -26,13 +26,13 @@ from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, S
 from millgate.core.sizing.prompt_bytes import PRIOR_BYTES_PER_TOKEN
 from millgate.core.snapshot import Snapshot
 from millgate.core.words import DeadlineFrom, FailureKind, Reason, Sent
-from millgate.library.turnstile import Turnstile
+from millgate.library.threaded_driver import ThreadedDriver
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _NO_DEADLINE_S: Final = 86_400.0
-"""A day: longer than anything that is held."""
+"""A day: longer than anything that is queued."""
 _HANGUPS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
 
 
@@ -93,7 +93,7 @@ class Gate:
             certain=True,
         )
         engine = EngineSettings(name, max_inflight, prefill_tokens=max_tokens, prior=prior)
-        self._turnstile = Turnstile(Settings((lane,), (engine,)), clock)
+        self._driver = ThreadedDriver(Settings((lane,), (engine,)), clock)
 
     def slot(
         self,
@@ -114,7 +114,7 @@ class Gate:
         """
         _check("tokens", tokens, 1)
         _check("streams", streams, 1)
-        return Slot(self._turnstile, tokens, streams, tenant, key, max_wait_s, time_allowed_s)
+        return Slot(self._driver, tokens, streams, tenant, key, max_wait_s, time_allowed_s)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function, coroutine function or async generator: every call takes a slot of one token."""
@@ -135,21 +135,21 @@ class Gate:
 
     def snapshot(self) -> Snapshot:
         """Return the gate's numbers as they are now."""
-        return self._turnstile.snapshot()
+        return self._driver.snapshot()
 
     @property
     def inflight(self) -> int:
         """How many of its `max_inflight` are taken now."""
-        return self._turnstile.snapshot().engines[0].running
+        return self._driver.snapshot().engines[0].running
 
     @property
     def waiting(self) -> int:
         """How many wait now."""
-        return self._turnstile.snapshot().lanes[0].held
+        return self._driver.snapshot().lanes[0].queued
 
     def drain(self) -> None:
         """Refuse everybody who waits or comes from now on; what runs goes on."""
-        self._turnstile.post(Draining())
+        self._driver.post(Draining())
 
 
 class Slot:
@@ -160,7 +160,7 @@ class Slot:
 
     def __init__(
         self,
-        turnstile: Turnstile,
+        driver: ThreadedDriver,
         tokens: int,
         streams: int,
         tenant: str,
@@ -168,8 +168,8 @@ class Slot:
         max_wait_s: float | None,
         time_allowed_s: float | None,
     ) -> None:
-        self._turnstile = turnstile
-        self._number = turnstile.next_attempt()
+        self._driver = driver
+        self._number = driver.next_attempt()
         self._arrival = Arrived(
             self._number,
             tenant=tenant,
@@ -193,8 +193,8 @@ class Slot:
         self._ask(turn)
         try:
             while turn.decision is None:
-                if not told.wait(self._turnstile.wake_in_s()):
-                    self._turnstile.tick()
+                if not told.wait(self._driver.wake_in_s()):
+                    self._driver.tick()
         except BaseException:
             self._abandon()
             raise
@@ -217,8 +217,8 @@ class Slot:
         self._ask(turn)
         try:
             while turn.decision is None:
-                await _wait(told, self._turnstile.wake_in_s())
-                self._turnstile.tick()
+                await _wait(told, self._driver.wake_in_s())
+                self._driver.tick()
         except BaseException:
             self._abandon()
             raise
@@ -242,7 +242,7 @@ class Slot:
         if self._entered:
             raise RuntimeError("a slot can be entered once; ask the gate for another")
         self._entered = True
-        self._turnstile.ask(self._arrival, turn)
+        self._driver.ask(self._arrival, turn)
 
     def _take(self, decision: Admit | Yield) -> Self:
         if isinstance(decision, Yield):
@@ -252,17 +252,17 @@ class Slot:
 
     def _abandon(self) -> None:
         """Who asked is gone, perhaps in the very moment of the admission."""
-        self._turnstile.forget(self._number)
-        self._turnstile.post(ClientGone(self._number), Released(self._number))
+        self._driver.forget(self._number)
+        self._driver.post(ClientGone(self._number), Released(self._number))
 
     def _leave(self, error: BaseException | None) -> None:
         number = self._number
         if isinstance(error, _HANGUPS):
-            self._turnstile.post(ClientGone(number), Released(number))
+            self._driver.post(ClientGone(number), Released(number))
         elif error is not None or self._failed:
-            self._turnstile.post(Failed(number, FailureKind.BROKEN, Sent.REQUEST), Released(number))
+            self._driver.post(Failed(number, FailureKind.BROKEN, Sent.REQUEST), Released(number))
         else:
-            self._turnstile.post(
+            self._driver.post(
                 FirstToken(number), Finished(number, output_tokens=self._arrival.answers), Released(number)
             )
 

@@ -6,7 +6,7 @@ Structs stay with the interpreter, as the compiler drops the keywords of their c
 import msgspec
 
 
-class Line(msgspec.Struct, omit_defaults=True, gc=False):
+class AttemptLine(msgspec.Struct, omit_defaults=True, gc=False):
     """What is written; times are seconds, what was never reached is left out."""
 
     time: str

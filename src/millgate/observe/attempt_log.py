@@ -16,7 +16,7 @@ import msgspec
 
 from millgate.core.decisions import Admit, Ended, Yield
 from millgate.core.words import Outcome, Reason
-from millgate.observe.attempt_line import Line
+from millgate.observe.attempt_line import AttemptLine
 from millgate.observe.line_writer import LineWriter
 from millgate.observe.ring import Facts, place_in_facts
 
@@ -26,7 +26,7 @@ _STREAM: Final = place_in_facts("stream")
 _RETRY_COUNT: Final = place_in_facts("retry_count")
 _PROMPT_BYTES: Final = place_in_facts("prompt_bytes")
 # Compiled, an imported name is looked up each time it is used, and a constant is not.
-_LINE: Final = Line
+_LINE: Final = AttemptLine
 _ENDED: Final = Ended
 _YIELD: Final = Yield
 _GOOD: Final = Outcome.GOOD
@@ -60,7 +60,7 @@ class AttemptLog:
         self._second, self._second_words = 0, ""
         self._page, self._page_words = 0, ""
         self._millisecond, self._words = 0, ""
-        self._lines: list[Line] = []
+        self._lines: list[AttemptLine] = []
         self._encode_lines = msgspec.json.Encoder().encode_lines
         self._writer = LineWriter(path)
 
@@ -160,7 +160,7 @@ def _rounded(seconds: float) -> float:
 
 def _refused(
     moment: str, name: str, tenant: str | None, lane: str | None, facts: Facts, final: Yield
-) -> Line:
+) -> AttemptLine:
     return _LINE(
         moment,
         name,
@@ -181,7 +181,7 @@ def _refused(
 
 def _ended(
     moment: str, name: str, tenant: str | None, facts: Facts, admit: Admit | None, final: tuple[Any, ...]
-) -> Line:
+) -> AttemptLine:
     attempt, outcome, lane, engine, waited_s, total_s, ttft_s, prompt, output, cause, cached = final
     asked_of, _, reserved, expected = _NO_LEG
     expected_ttft_s = window_s = None

@@ -17,15 +17,15 @@ from millgate.core.decisions import (
     Cause,
     Decision,
     Ended,
-    Hold,
     Leg,
+    Queue,
     QuotaState,
     Reshaped,
     Yield,
 )
 from millgate.core.words import FailureKind, Outcome, QuotaKind, Reason, Stage
 
-_Kind = type[Admit | Hold | Yield | Cancel | Ended]
+_Kind = type[Admit | Queue | Yield | Cancel | Ended]
 _JSON: Final = ord("[")
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
@@ -47,7 +47,7 @@ def _quota(packed: list[list[Any]]) -> tuple[QuotaState, ...]:
 
 _READERS: Final[dict[_Kind, dict[str, Callable[[Any], Any]]]] = {
     Admit: {"legs": _legs, "would": _REASONS.get, "reshaped": Reshaped._make, "quota": _quota},
-    Hold: {},
+    Queue: {},
     Yield: {"reason": _REASONS.get, "quota": _quota},
     Cancel: {"reason": _REASONS.get},
     Ended: {"outcome": _OUTCOMES.get, "cause": _CAUSES.get},
@@ -94,7 +94,7 @@ def _kind(packed: Sequence[Any]) -> _Kind:
     if isinstance(second, list):
         return Admit
     if isinstance(second, int):
-        return Hold
+        return Queue
     if second in _OUTCOMES:
         return Ended
     return Cancel if len(packed) == len(Cancel._fields) else Yield

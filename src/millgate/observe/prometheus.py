@@ -26,7 +26,7 @@ from prometheus_client.registry import Collector
 from millgate.core.snapshot import Snapshot
 from millgate.observe.door import DoorSnapshot, ServiceSnapshot
 from millgate.observe.histogram import Histogram
-from millgate.observe.meters import METERS, PREFIX, Kind, Meter, Scope
+from millgate.observe.meters import METERS, PREFIX, MetricDefinition, MetricKind, Scope
 from millgate.observe.process import ProcessSnapshot, read_process
 from millgate.observe.traffic_records import TrafficSnapshot
 
@@ -145,12 +145,12 @@ def _page(pieces: list[bytes], content_type: str) -> bytes:
     return b"".join(piece.removesuffix(_END) for piece in pieces) + _END
 
 
-def family(meter: Meter, records: Records) -> Metric:
+def family(meter: MetricDefinition, records: Records) -> Metric:
     """Return one metric with its samples; a field that is None or infinite has none."""
     name = PREFIX + meter.name
-    if meter.kind is Kind.HISTOGRAM:
+    if meter.kind is MetricKind.HISTOGRAM:
         return _histogram(meter, name, records)
-    build = CounterMetricFamily if meter.kind is Kind.COUNTER else GaugeMetricFamily
+    build = CounterMetricFamily if meter.kind is MetricKind.COUNTER else GaugeMetricFamily
     metric = build(name, meter.help, labels=meter.labels)
     for labels, record in _of_scope(meter.scope, records):
         value = _read(record, meter.field)
@@ -163,7 +163,7 @@ def family(meter: Meter, records: Records) -> Metric:
     return metric
 
 
-def _histogram(meter: Meter, name: str, records: Records) -> Metric:
+def _histogram(meter: MetricDefinition, name: str, records: Records) -> Metric:
     metric = HistogramMetricFamily(name, meter.help, labels=meter.labels)
     for labels, record in _of_scope(meter.scope, records):
         histogram: Histogram = _read(record, meter.field)

@@ -3,7 +3,7 @@
 `millgate config metrics > docs/reference/metrics.md` writes it; a test fails while the page is not current.
 """
 
-from millgate.observe.meters import METERS, Meter, Scope
+from millgate.observe.meters import METERS, MetricDefinition, Scope
 
 _INTRODUCTION = """# Metrics reference
 
@@ -47,7 +47,7 @@ def render_page() -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _row(meter: Meter) -> str:
+def _row(meter: MetricDefinition) -> str:
     labels = ", ".join(f"`{label}`" for label in meter.labels) or "-"
     if meter.split is not None:
         labels += " (" + ", ".join(word.value for word in meter.split) + ")"

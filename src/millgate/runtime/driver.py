@@ -16,7 +16,7 @@ from collections import deque
 from itertools import count
 from typing import Final, Protocol
 
-from millgate.core.decisions import Admit, Cancel, Decision, Ended, Explanation, Hold, Yield
+from millgate.core.decisions import Admit, Cancel, Decision, Ended, Explanation, Queue, Yield
 from millgate.core.events import Arrived, Event, Tick
 from millgate.core.settings import Settings
 from millgate.core.snapshot import Snapshot
@@ -47,13 +47,13 @@ class Core(Protocol):
         """Take new settings and return what they decide."""
 
 
-class Listener(Protocol):
+class DecisionListener(Protocol):
     """Who is told of one attempt's decisions, in the order in which they were made."""
 
     def on_admit(self, decision: Admit) -> None:
         """Run it now."""
 
-    def on_hold(self, decision: Hold) -> None:
+    def on_queue(self, decision: Queue) -> None:
         """It waits."""
 
     def on_yield(self, decision: Yield) -> None:
@@ -66,7 +66,7 @@ class Listener(Protocol):
         """Its outcome is known; nothing follows."""
 
 
-class Observer(Protocol):
+class StepObserver(Protocol):
     """Who watches every step; must be quick and must not post."""
 
     def on_step(self, event: Event, decisions: tuple[Decision, ...], now: float) -> None:
@@ -83,21 +83,21 @@ class Driver:
         self._now = clock.now
         self._loop = loop
         self._events: deque[Event] = deque()
-        self._listeners: dict[int, Listener] = {}
+        self._listeners: dict[int, DecisionListener] = {}
         self.next_attempt = count(1).__next__
         """Returns a number that no other attempt of this process has."""
         self._stepping = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self.observers: list[Observer] = []
+        self.observers: list[StepObserver] = []
 
     # ---- what doors call
 
-    def attach(self, attempt: int, listener: Listener) -> None:
+    def attach(self, attempt: int, listener: DecisionListener) -> None:
         """Tell this listener of the attempt's decisions until its last one; call it before posting Arrived."""
         self._listeners[attempt] = listener
 
-    def arrive(self, arrival: Arrived, listener: Listener) -> None:
+    def arrive(self, arrival: Arrived, listener: DecisionListener) -> None:
         """Attach the listener to this arrival's attempt and post the arrival."""
         self._listeners[arrival.attempt] = listener
         self._events.append(arrival)
@@ -177,8 +177,8 @@ class Driver:
                 elif isinstance(decision, _YIELD):
                     del listeners[number]
                     listener.on_yield(decision)
-                elif isinstance(decision, Hold):
-                    listener.on_hold(decision)
+                elif isinstance(decision, Queue):
+                    listener.on_queue(decision)
                 else:
                     listener.on_cancel(decision)
             except Exception as error:  # noqa: BLE001 - see the head of this page

@@ -49,7 +49,7 @@ class Stance(StrEnum):
     TRIAL = "trial"
 
 
-class Standing(NamedTuple):
+class EngineStanding(NamedTuple):
     """One engine's health for people: `since` is a clock time, `why` what took it out last, empty while all is well."""
 
     name: str

@@ -10,7 +10,7 @@ from millgate.core.events import EngineDown, EngineUp
 from millgate.core.words import FailureKind, Sent
 from millgate.runtime.clock import Clock
 from millgate.runtime.driver import Driver
-from millgate.runtime.health import EngineHealth, HealthSettings, Stance, Standing
+from millgate.runtime.health import EngineHealth, EngineStanding, HealthSettings, Stance
 from millgate.runtime.upstream import AnswerHead, Call, Receiver, Upstream, UpstreamPool
 from millgate.runtime.upstream.call import FAULTY
 
@@ -43,7 +43,7 @@ class HealthCheck:
         self._driver = driver
         self._alone = alone
         self._told: EngineUp | EngineDown = EngineUp(engine)
-        self.on_turn: Callable[[Standing], None] | None = None
+        self.on_turn: Callable[[EngineStanding], None] | None = None
         """Told when the engine has gone down, and when it is up again; a trial is neither."""
         self._is_up = True
         self._running = False
@@ -52,10 +52,10 @@ class HealthCheck:
         self._call: Call | None = None
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> EngineStanding:
         """How the engine stands, for people."""
         health = self.health
-        return Standing(self.engine, health.stance, health.since, health.why)
+        return EngineStanding(self.engine, health.stance, health.since, health.why)
 
     def listen(self, pool: UpstreamPool) -> None:
         """Hear what becomes of each request that this pool sends from now on."""

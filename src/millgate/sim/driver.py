@@ -9,12 +9,12 @@ from collections import deque
 from math import inf
 from typing import Any, Protocol
 
-from millgate.core.decisions import Admit, Cancel, Decision, Ended, Hold, Yield
+from millgate.core.decisions import Admit, Cancel, Decision, Ended, Queue, Yield
 from millgate.core.events import Event, Tick
 from millgate.sim.loop import WATCHES, Loop
 
 
-class Core(Protocol):
+class DecidingCore(Protocol):
     """What decides: a governor, or anything that it is compared with."""
 
     def handle(self, event: Event, now: float) -> tuple[Decision, ...]:
@@ -24,13 +24,13 @@ class Core(Protocol):
         """Return when a Tick is due at the latest."""
 
 
-class Listener(Protocol):
+class DecisionCarrier(Protocol):
     """Who carries decisions out."""
 
     def admitted(self, decision: Admit) -> None:
         """Run it now."""
 
-    def held(self, decision: Hold) -> None:
+    def queued(self, decision: Queue) -> None:
         """It waits."""
 
     def yielded(self, decision: Yield) -> None:
@@ -46,7 +46,7 @@ class Listener(Protocol):
 class VirtualDriver:
     """Feeds events to a core and its decisions to one listener, in virtual time."""
 
-    def __init__(self, core: Core, loop: Loop, listener: Listener) -> None:
+    def __init__(self, core: DecidingCore, loop: Loop, listener: DecisionCarrier) -> None:
         self._core = core
         self._loop = loop
         self._events: deque[Event] = deque()
@@ -54,7 +54,7 @@ class VirtualDriver:
         self._wake_at = inf
         self._tell: dict[type, Any] = {
             Admit: listener.admitted,
-            Hold: listener.held,
+            Queue: listener.queued,
             Yield: listener.yielded,
             Cancel: listener.cancelled,
             Ended: listener.ended,

@@ -7,7 +7,7 @@ from millgate.config.schema import Config
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.engine.profile import EngineProfile, find_profile, scaled
 from millgate.sim.engines.batched import BatchedStation
-from millgate.sim.engines.troubles import Refusing, Timetable, Trouble
+from millgate.sim.engines.troubles import EngineTrouble, Refusing, Timetable
 from millgate.sim.randomness import Streams
 from millgate.sim.world import World
 from millgate.wiring.chosen import EngineFacts
@@ -26,7 +26,7 @@ class EngineManners:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class SimulatedFleet:
     """Settings for a governor and, by engine name, what stands behind them."""
 
     settings: Settings
@@ -37,7 +37,7 @@ class Fleet:
         world: World,
         streams: Streams,
         manners: Mapping[str, EngineManners] | EngineManners = EngineManners(),
-        troubles: Iterable[Trouble] = (),
+        troubles: Iterable[EngineTrouble] = (),
     ) -> None:
         """Put every engine into the world, and their troubles onto its loop."""
         timetable = Timetable(world.loop, world.driver.post)
@@ -76,7 +76,7 @@ def _followed(settings: Settings) -> frozenset[str]:
     )
 
 
-def configured_fleet(config: Config, default_profile: str) -> Fleet:
+def configured_fleet(config: Config, default_profile: str) -> SimulatedFleet:
     """Return the fleet of a gateway's configuration: the settings that `millgate serve` would run with.
 
     Engines tell their KV tokens as real ones do; one without a profile of its own gets the default.
@@ -86,12 +86,12 @@ def configured_fleet(config: Config, default_profile: str) -> Fleet:
         for engine in config.engines
     }
     facts = {name: EngineFacts(kv_tokens=profile.kv_tokens) for name, profile in profiles.items()}
-    return Fleet(build_settings(config, facts).settings, profiles)
+    return SimulatedFleet(build_settings(config, facts).settings, profiles)
 
 
 def uniform_fleet(
     profile: EngineProfile, engines: int, lanes: Sequence[LaneSettings], *, max_inflight: int | None = None
-) -> Fleet:
+) -> SimulatedFleet:
     """Return equal engines of one profile behind a gate with these lanes; the cap is the profile's batch."""
     names = [f"engine-{number:02d}" for number in range(engines)]
     settings = tuple(
@@ -103,4 +103,4 @@ def uniform_fleet(
         )
         for name in names
     )
-    return Fleet(Settings(tuple(lanes), settings), dict.fromkeys(names, profile))
+    return SimulatedFleet(Settings(tuple(lanes), settings), dict.fromkeys(names, profile))

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from millgate.core.decisions import Admit, Decision, Leg
 from millgate.core.events import Arrived, ClientGone, EngineDown, EngineUp, Event, Released
 from millgate.core.settings import Settings
-from millgate.sim.driver import Core
+from millgate.sim.driver import DecidingCore
 from millgate.wiring.governor import build_governor
 
 
@@ -48,22 +48,22 @@ class OpenDoor:
         return None
 
 
-def _gate(settings: Settings) -> Core:
+def _gate(settings: Settings) -> DecidingCore:
     return build_governor(settings, 0.0)
 
 
-def _cap_and_yield(settings: Settings) -> Core:
-    """The pure primitive: the same hard cap, and nothing held."""
+def _cap_and_yield(settings: Settings) -> DecidingCore:
+    """The pure primitive: the same hard cap, and nothing queued."""
     lanes = tuple(replace(lane, max_queue=0) for lane in settings.lanes)
     return build_governor(replace(settings, lanes=lanes), 0.0)
 
 
-def _endless_queue(settings: Settings) -> Core:
+def _endless_queue(settings: Settings) -> DecidingCore:
     """A hard cap with a queue that nobody is ever refused from: the classical hidden overload."""
     lanes = tuple(replace(lane, deadline_s=1e9, max_queue=None) for lane in settings.lanes)
     return build_governor(replace(settings, lanes=lanes), 0.0)
 
 
-POLICIES: Mapping[str, Callable[[Settings], Core]] = MappingProxyType(
+POLICIES: Mapping[str, Callable[[Settings], DecidingCore]] = MappingProxyType(
     {"no gate": OpenDoor, "endless queue": _endless_queue, "cap and yield": _cap_and_yield, "gate": _gate}
 )

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from millgate.core.settings import LaneSettings
 from millgate.core.slo import streamed_in_time
 from millgate.core.words import DeadlineFrom, Outcome
-from millgate.sim.sketch import Sketch
+from millgate.sim.sketch import ResultSketch
 
 # A longer run gets wider bins instead of more of them.
 MOST_BINS = 8_192
@@ -199,7 +199,12 @@ class Recorder:
         self.outcomes: Counter[str] = Counter()
         self.yields: Counter[str] = Counter()
         self.last_asked_s = from_s
-        self.ttft, self.tpot, self.total, self.yielded_after = Sketch(), Sketch(), Sketch(), Sketch()
+        self.ttft, self.tpot, self.total, self.yielded_after = (
+            ResultSketch(),
+            ResultSketch(),
+            ResultSketch(),
+            ResultSketch(),
+        )
 
     def counts(self, first_at: float) -> bool:
         """Return whether a request that came then is counted."""
@@ -292,7 +297,7 @@ class Recorder:
         )
 
 
-def _times(sketch: Sketch) -> Times:
+def _times(sketch: ResultSketch) -> Times:
     return Times(
         sketch.count,
         sketch.mean,

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
-from millgate.sim.fleet import Fleet
+from millgate.sim.fleet import SimulatedFleet
 from millgate.sim.jobs import Job
 from millgate.sim.loop import Loop
 from millgate.sim.policies import POLICIES
@@ -21,7 +21,11 @@ class Replayed(NamedTuple):
 
 
 def replay(
-    jobs: Iterable[Job], fleet: Fleet, policy: str = "gate", manners: Manners | None = None, seed: int = 1
+    jobs: Iterable[Job],
+    fleet: SimulatedFleet,
+    policy: str = "gate",
+    manners: Manners | None = None,
+    seed: int = 1,
 ) -> Replayed:
     """Let these jobs come at their times; memory does not grow with their number."""
     loop, streams = Loop(), Streams(seed)

@@ -9,7 +9,7 @@ _WIDTH = log((1.0 + RELATIVE_ERROR) / (1.0 - RELATIVE_ERROR))
 _SMALLEST = 1e-6
 
 
-class Sketch:
+class ResultSketch:
     """Count, sum, extremes and quantiles of positive numbers; memory grows with their range, not their number."""
 
     __slots__ = ("_buckets", "_zeros", "count", "most", "total")

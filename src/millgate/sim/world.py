@@ -7,7 +7,7 @@ governor concludes from the gauges when the engine has let go.
 
 from collections.abc import Callable
 
-from millgate.core.decisions import Admit, Cancel, Ended, Hold, Yield
+from millgate.core.decisions import Admit, Cancel, Ended, Queue, Yield
 from millgate.core.events import (
     Arrived,
     ClientGone,
@@ -19,7 +19,7 @@ from millgate.core.events import (
     Released,
 )
 from millgate.core.words import FailureKind, Outcome, Sent
-from millgate.sim.driver import Core, VirtualDriver
+from millgate.sim.driver import DecidingCore, VirtualDriver
 from millgate.sim.engines.contract import Station
 from millgate.sim.engines.watch import GaugeWatch
 from millgate.sim.loop import Loop
@@ -35,7 +35,7 @@ KEPT_WITHIN_S = 1.0
 class World:
     """One run's world. `remembers` lets attempts carry fingerprints, so that the governor knows who returns."""
 
-    def __init__(self, core: Core, loop: Loop, recorder: Books, *, remembers: bool = True) -> None:
+    def __init__(self, core: DecidingCore, loop: Loop, recorder: Books, *, remembers: bool = True) -> None:
         self.loop = loop
         self.recorder = recorder
         self.sources = 0
@@ -156,7 +156,7 @@ class World:
             self._growing[leg.engine][attempt] = leg.kv_tokens - job.prompt_tokens
         station.start(attempt, job)
 
-    def held(self, decision: Hold) -> None:
+    def queued(self, decision: Queue) -> None:
         """It waits; nobody tells its user."""
 
     def yielded(self, decision: Yield) -> None:

@@ -4,7 +4,13 @@
 """
 
 from millgate.testing.clock import ManualClock
-from millgate.testing.fake_upstream import FakeUpstream, Line, Request, Script, answer_politely
+from millgate.testing.fake_upstream import (
+    FakeUpstream,
+    Script,
+    ScriptedConnection,
+    ScriptedRequest,
+    answer_politely,
+)
 from millgate.testing.fault_proxy import NO_FAULTS, FaultProxy, Faults
 from millgate.testing.playbook import Playbook, PlaybookError
 
@@ -13,11 +19,11 @@ __all__ = [
     "FakeUpstream",
     "FaultProxy",
     "Faults",
-    "Line",
     "ManualClock",
     "Playbook",
     "PlaybookError",
-    "Request",
     "Script",
+    "ScriptedConnection",
+    "ScriptedRequest",
     "answer_politely",
 ]

@@ -27,7 +27,7 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _HEAD_END = b"\r\n\r\n"
 
 
-class Request(NamedTuple):
+class ScriptedRequest(NamedTuple):
     """One request as it came; header names are lower-cased, `connection` counts from 1."""
 
     method: bytes
@@ -45,10 +45,10 @@ class Request(NamedTuple):
         return json.loads(self.body)
 
 
-class Line(asyncio.Protocol):
+class ScriptedConnection(asyncio.Protocol):
     """One connection from the gateway, and what a script may do to it. `request` is the one to be answered."""
 
-    request: Request
+    request: ScriptedRequest
 
     def __init__(self, upstream: "FakeUpstream", number: int) -> None:
         self.number = number
@@ -148,7 +148,7 @@ class Line(asyncio.Protocol):
                 self.request = request = await self._next_request()
                 await self._answer(request)
 
-    async def _answer(self, request: Request) -> None:
+    async def _answer(self, request: ScriptedRequest) -> None:
         upstream = self._upstream
         if request.target.endswith(b"/metrics"):
             upstream.scrapes += 1
@@ -167,7 +167,7 @@ class Line(asyncio.Protocol):
         finally:
             self.answering = False
 
-    async def _next_request(self) -> Request:
+    async def _next_request(self) -> ScriptedRequest:
         while True:
             head, found, rest = bytes(self._buffer).partition(_HEAD_END)
             if found:
@@ -179,25 +179,25 @@ class Line(asyncio.Protocol):
             await self._came.wait()
 
 
-def _parse(head: bytes, rest: bytes, number: int) -> Request | None:
+def _parse(head: bytes, rest: bytes, number: int) -> ScriptedRequest | None:
     """Return the request when its body is here too; it must be sized, as every gateway worth testing sends it."""
     opening, *lines = head.split(b"\r\n")
     method, target, _version = opening.split(b" ")
     pairs = (line.partition(b":") for line in lines)
     headers = tuple((name.lower(), value.strip()) for name, _colon, value in pairs)
     length = int(next((value for name, value in headers if name == b"content-length"), b"0"))
-    return Request(method, target, headers, rest[:length], number) if len(rest) >= length else None
+    return ScriptedRequest(method, target, headers, rest[:length], number) if len(rest) >= length else None
 
 
-async def _no_metrics(line: Line) -> None:
+async def _no_metrics(line: ScriptedConnection) -> None:
     await line.send(answers.whole(b"no metrics here", 404, "text/plain"))
 
 
-Script = Callable[[Line], Awaitable[None]]
+Script = Callable[[ScriptedConnection], Awaitable[None]]
 """Answers one request: `line.request`."""
 
 
-async def answer_politely(line: Line) -> None:
+async def answer_politely(line: ScriptedConnection) -> None:
     """Answer as a healthy engine does, at once, streamed or not as asked."""
     if b'"stream": true' in line.request.body or b'"stream":true' in line.request.body:
         body = answers.stream("hel", "lo", usage=b"include_usage" in line.request.body)
@@ -226,13 +226,13 @@ class FakeUpstream(Service):
         self.script = script
         self.on_connect = on_connect
         self.on_scrape = on_scrape
-        self.received: list[Request] = []
+        self.received: list[ScriptedRequest] = []
         self.connected = 0
         self.aborted = 0
         self.scrapes = 0
         self.health = 200
         self.sent_bytes = 0
-        self.lines: set[Line] = set()
+        self.lines: set[ScriptedConnection] = set()
         self.port = 0
         self._host = host
         self._server: asyncio.Server | None = None
@@ -282,6 +282,6 @@ class FakeUpstream(Service):
         self.received = []
         self.connected = self.aborted = self.scrapes = self.sent_bytes = 0
 
-    def _connect(self) -> Line:
+    def _connect(self) -> ScriptedConnection:
         self.connected += 1
-        return Line(self, self.connected)
+        return ScriptedConnection(self, self.connected)

@@ -2,7 +2,7 @@
 
     book = Playbook(governor)
     book.send(Arrived(1)).expect(Admit(1, legs=ANY, waited_s=0.0, expected_ttft_s=ANY, first_event_by=ANY))
-    book.send(Arrived(2)).expect(Hold(2, place=1, expected_wait_s=ANY))
+    book.send(Arrived(2)).expect(Queue(2, place=1, expected_wait_s=ANY))
     book.at(3.0).send(Released(1)).nothing()
 
 `ANY` is `unittest.mock.ANY`. A step that goes otherwise fails with the whole play so far and a diff.

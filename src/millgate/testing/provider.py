@@ -19,7 +19,7 @@ from millgate.core.quotas.amounts import Sizes
 from millgate.core.settings import QuotaLimit
 from millgate.core.words import QuotaKind
 from millgate.testing import answers, provider_words as words
-from millgate.testing.fake_upstream import FakeUpstream, Line, Request
+from millgate.testing.fake_upstream import FakeUpstream, ScriptedConnection, ScriptedRequest
 from millgate.testing.provider_law import Grant, ProviderLaw
 from millgate.testing.service import Service
 
@@ -28,10 +28,10 @@ LEAST_EVENT_S = 0.02
 _UNBOUNDED_TOKENS = 4096
 """What a provider reserves for an answer whose client set no bound, where it reserves the bound."""
 
-OutputTokens = int | Callable[[Request], int]
+OutputTokens = int | Callable[[ScriptedRequest], int]
 
 
-class Provider(Service):
+class ProviderService(Service):
     """One account at a hosted provider, in real time.
 
     `output_tokens` is the length of every answer, or a function of its request; the client's bound cuts it.
@@ -99,7 +99,7 @@ class Provider(Service):
         self.asked = self.passed = self.overloaded = 0
         self.refused.clear()
 
-    async def _answer(self, line: Line) -> None:
+    async def _answer(self, line: ScriptedConnection) -> None:
         request, now = line.request, self._clock()
         anthropic = request.target.partition(b"?")[0].endswith(b"/messages")
         self.asked += 1
@@ -125,7 +125,7 @@ class Provider(Service):
         finally:
             answer.end()
 
-    def _sizes(self, request: Request, body: dict[str, Any]) -> Sizes:
+    def _sizes(self, request: ScriptedRequest, body: dict[str, Any]) -> Sizes:
         """Return the sizes of a request: `output_tokens` is what it will really get."""
         bound = body.get("max_completion_tokens") or body.get("max_tokens")
         wanted = self._output_tokens(request) if callable(self._output_tokens) else self._output_tokens
@@ -138,7 +138,7 @@ class _Answer:
 
     def __init__(
         self,
-        line: Line,
+        line: ScriptedConnection,
         grant: Grant,
         sizes: Sizes,
         cached_share: float,

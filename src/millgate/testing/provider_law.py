@@ -15,7 +15,7 @@ from millgate.core.settings import QuotaLimit
 from millgate.core.words import QuotaKind
 
 
-class Meter:
+class LimitMeter:
     """One limit at the provider: what is used of it now, and all that was ever charged to it."""
 
     __slots__ = ("_at", "_used", "charged", "limit")
@@ -41,7 +41,7 @@ class Meter:
         return self.used(now) + requested - self.limit.burst
 
 
-class Verdict(NamedTuple):
+class LimitVerdict(NamedTuple):
     """What the provider says to a request: the limit that refuses it, None when it goes through, and for how long.
 
     `too_large` will never go through. `used` and `requested` are the refusing limit's numbers.
@@ -54,7 +54,7 @@ class Verdict(NamedTuple):
     requested: float = 0.0
 
 
-class Standing(NamedTuple):
+class LimitStanding(NamedTuple):
     """One limit as response headers show it; `reset_s` until nothing of it is used."""
 
     kind: QuotaKind
@@ -68,7 +68,7 @@ class Grant:
 
     __slots__ = ("_meters", "_sizes", "_taken", "produced")
 
-    def __init__(self, meters: Sequence[Meter], sizes: Sizes, now: float) -> None:
+    def __init__(self, meters: Sequence[LimitMeter], sizes: Sizes, now: float) -> None:
         self._meters = meters
         self._sizes = sizes
         self._taken = [reserved_amount(meter.limit, sizes) for meter in meters]
@@ -108,23 +108,23 @@ class ProviderLaw:
         used_share: float = 0.0,
         refusals_count: bool = False,
     ) -> None:
-        self.meters = {limit.kind: Meter(limit, used_share, now) for limit in limits}
+        self.meters = {limit.kind: LimitMeter(limit, used_share, now) for limit in limits}
         self._refusals_count = refusals_count
         self._since = now
 
-    def ask(self, sizes: Sizes, now: float) -> Verdict:
+    def ask(self, sizes: Sizes, now: float) -> LimitVerdict:
         """Return whether a request may go through now; charges nothing, but for a refusal that counts."""
         for meter in self.meters.values():
             limit = meter.limit
             requested = reserved_amount(limit, sizes)
             if requested > limit.burst:
-                return Verdict(limit.kind, too_large=True, requested=requested)
+                return LimitVerdict(limit.kind, too_large=True, requested=requested)
             used, over = meter.used(now), meter.over_by(requested, now)
             if over > 0.0 or (over == 0.0 and requested == 0.0):
                 if self._refusals_count and QuotaKind.RPM in self.meters:
                     self.meters[QuotaKind.RPM].charge(1.0, now)
-                return Verdict(limit.kind, over / limit.rate_per_s, used=used, requested=requested)
-        return Verdict()
+                return LimitVerdict(limit.kind, over / limit.rate_per_s, used=used, requested=requested)
+        return LimitVerdict()
 
     def grant(self, sizes: Sizes, now: float) -> Grant:
         """Charge a request that `ask` has let through at this very instant."""
@@ -135,10 +135,10 @@ class ProviderLaw:
         meter = self.meters[kind]
         meter.charge(min(amount, max(0.0, -meter.over_by(0.0, now))), now)
 
-    def standing(self, now: float) -> tuple[Standing, ...]:
+    def standing(self, now: float) -> tuple[LimitStanding, ...]:
         """Return every limit for the headers of an answer."""
         return tuple(
-            Standing(
+            LimitStanding(
                 kind,
                 meter.limit.amount,
                 max(0.0, -meter.over_by(0.0, now)),

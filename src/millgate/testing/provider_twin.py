@@ -51,7 +51,7 @@ _REQUESTS = (QuotaKind.RPM, QuotaKind.RPD)
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class ProviderTraffic:
     """What users ask, log-normal sizes around these means in tokens, and how fast the provider answers, in seconds.
 
     A user comes back so many `returns` times when told to.
@@ -75,7 +75,7 @@ class Outage(NamedTuple):
 
 
 @dataclass(slots=True)
-class Counts:
+class ProviderCounts:
     """What happened since the counts began.
 
     `sent` and `refused` are the provider's, `failed` those of an outage; `answered` and `yields`, by reason, are what
@@ -118,7 +118,7 @@ class Twin:
     def __init__(
         self,
         config: Config,
-        traffic: Traffic,
+        traffic: ProviderTraffic,
         *,
         seed: int,
         used_share: float = 0.5,
@@ -128,7 +128,7 @@ class Twin:
         account = settings.engines[0].account
         assert account is not None
         self.governor = build_governor(settings, 0.0)
-        self.counts = Counts()
+        self.counts = ProviderCounts()
         self._engine = settings.engines[0].name
         self._law = ProviderLaw(account.limits, 0.0, used_share=used_share)
         self._traffic, self._outage = traffic, outage
@@ -156,7 +156,7 @@ class Twin:
 
     def count_anew(self) -> None:
         """Begin every count anew, as after a warm-up."""
-        self.counts = Counts()
+        self.counts = ProviderCounts()
         self._law.count_from(self._now)
 
     def _at(self, when: float, happen: Callable[[float], None]) -> None:

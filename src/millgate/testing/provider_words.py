@@ -9,7 +9,7 @@ from millgate.core.decisions import QuotaState
 from millgate.core.words import QuotaKind
 from millgate.dialects.quota_headers import go_duration, write_anthropic, write_openai
 from millgate.testing import answers
-from millgate.testing.provider_law import ProviderLaw, Verdict
+from millgate.testing.provider_law import LimitVerdict, ProviderLaw
 
 # How Anthropic documents its token headers: rounded to the nearest thousand.
 _ROUNDED_TO = 1000
@@ -26,7 +26,7 @@ def limit_fields(law: ProviderLaw, now: float, wall_now_s: float, *, anthropic: 
     return [f"{name.decode()}: {value.decode()}" for name, value in pairs]
 
 
-def refusal(verdict: Verdict, limit: float, fields: list[str], *, anthropic: bool) -> bytes:
+def refusal(verdict: LimitVerdict, limit: float, fields: list[str], *, anthropic: bool) -> bytes:
     """Return the whole 429 of a limit; the hint is left out where the request is too large for ever."""
     assert verdict.refused_by is not None
     kind = verdict.refused_by

@@ -7,7 +7,7 @@ else 64; the token meter is 0.9 of the KV tokens when they are known, else off.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from millgate.config.problems import Place, SettingPath
+from millgate.config.problems import SettingPath, ValueOrigin
 from millgate.config.schema import EngineConfig
 
 # Azure's public LLM traces have 1,366 (conversation) and 2,076 (code) prompt and output tokens per request on
@@ -29,7 +29,7 @@ class EngineFacts(NamedTuple):
     model: str | None = None
 
 
-class Choice(NamedTuple):
+class ChosenNumber(NamedTuple):
     """One number in force and why it is that: `127.0.0.1:8000 max_inflight`, `64`, `--max-inflight`."""
 
     name: str
@@ -37,16 +37,20 @@ class Choice(NamedTuple):
     why: str
 
 
-def choose_max_inflight(engine: EngineConfig, facts: EngineFacts, given_by: str | None) -> tuple[int, Choice]:
+def choose_max_inflight(
+    engine: EngineConfig, facts: EngineFacts, given_by: str | None
+) -> tuple[int, ChosenNumber]:
     """Return the hard cap of an engine and the reason for it."""
     name = f"{engine.name} max_inflight"
     if engine.max_inflight is not None:
-        return engine.max_inflight, Choice(name, str(engine.max_inflight), given_by or "given")
+        return engine.max_inflight, ChosenNumber(name, str(engine.max_inflight), given_by or "given")
     kv_tokens = engine.kv_tokens or facts.kv_tokens
     if engine.account is not None and kv_tokens is None:
-        return ACCOUNT_INFLIGHT, Choice(name, str(ACCOUNT_INFLIGHT), "the account's own limits bound it")
+        return ACCOUNT_INFLIGHT, ChosenNumber(
+            name, str(ACCOUNT_INFLIGHT), "the account's own limits bound it"
+        )
     if kv_tokens is None:
-        return BLIND_INFLIGHT, Choice(
+        return BLIND_INFLIGHT, ChosenNumber(
             name, str(BLIND_INFLIGHT), "default: the engine does not tell its KV tokens"
         )
     streams = min(MOST_INFLIGHT, max(FEWEST_INFLIGHT, kv_tokens // MEAN_TOKENS_PER_REQUEST))
@@ -54,35 +58,35 @@ def choose_max_inflight(engine: EngineConfig, facts: EngineFacts, given_by: str 
         f"{kv_tokens:,} KV tokens / {MEAN_TOKENS_PER_REQUEST:,} tokens per request, "
         f"within {FEWEST_INFLIGHT}..{MOST_INFLIGHT}"
     )
-    return streams, Choice(name, str(streams), why)
+    return streams, ChosenNumber(name, str(streams), why)
 
 
 def choose_kv_tokens(
     engine: EngineConfig, facts: EngineFacts, given_by: str | None
-) -> tuple[int | None, Choice]:
+) -> tuple[int | None, ChosenNumber]:
     """Return the limit of an engine's KV meter, None for off, and the reason for it."""
     name = f"{engine.name} kv_tokens"
     if engine.kv_tokens is not None:
-        return engine.kv_tokens, Choice(name, f"{engine.kv_tokens:,}", given_by or "given")
+        return engine.kv_tokens, ChosenNumber(name, f"{engine.kv_tokens:,}", given_by or "given")
     if facts.kv_tokens is None:
-        return None, Choice(name, "off", "the engine does not tell its KV tokens")
+        return None, ChosenNumber(name, "off", "the engine does not tell its KV tokens")
     limit = max(1, int(facts.kv_tokens * KV_SHARE))
-    return limit, Choice(
+    return limit, ChosenNumber(
         name, f"{limit:,}", f"{KV_SHARE:g} x the {facts.kv_tokens:,} KV tokens that the engine holds"
     )
 
 
-def choose_prefill_tokens(engine: EngineConfig, given_by: str | None) -> tuple[int | None, Choice]:
+def choose_prefill_tokens(engine: EngineConfig, given_by: str | None) -> tuple[int | None, ChosenNumber]:
     """Return the limit of an engine's prefill meter, None for off, and the reason for it."""
     name = f"{engine.name} prefill_tokens"
     if engine.prefill_tokens is not None:
-        return engine.prefill_tokens, Choice(name, f"{engine.prefill_tokens:,}", given_by or "given")
+        return engine.prefill_tokens, ChosenNumber(name, f"{engine.prefill_tokens:,}", given_by or "given")
     if engine.account is not None:
-        return None, Choice(name, "off", "the account's own limits bound it")
-    return PREFILL_TOKENS, Choice(name, f"{PREFILL_TOKENS:,}", "default: prompts that wait to be read")
+        return None, ChosenNumber(name, "off", "the account's own limits bound it")
+    return PREFILL_TOKENS, ChosenNumber(name, f"{PREFILL_TOKENS:,}", "default: prompts that wait to be read")
 
 
-def origin(places: Mapping[SettingPath, Place], *path: str | int) -> str | None:
+def origin(places: Mapping[SettingPath, ValueOrigin], *path: str | int) -> str | None:
     """Return who gave the setting at `path`, or None where nobody did; a list given as a whole counts."""
     for length in range(len(path), 1, -1):
         place = places.get(path[:length])

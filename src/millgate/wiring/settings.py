@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from millgate.config.lanes import LaneConfig
 from millgate.config.line import LineConfig
-from millgate.config.problems import ConfigError, Place, Problem, SettingPath
+from millgate.config.problems import ConfigError, Problem, SettingPath, ValueOrigin
 from millgate.config.schema import Config, EngineConfig
 from millgate.config.units import format_duration
 from millgate.core.limits.signal import LEAST_SAMPLES
@@ -22,7 +22,7 @@ from millgate.core.settings import (
 )
 from millgate.core.words import DeadlineFrom, IgnoresHangups
 from millgate.wiring.chosen import (
-    Choice,
+    ChosenNumber,
     EngineFacts,
     choose_kv_tokens,
     choose_max_inflight,
@@ -43,14 +43,14 @@ class Built(NamedTuple):
     """
 
     settings: Settings
-    choices: tuple[Choice, ...]
+    choices: tuple[ChosenNumber, ...]
     example_model: str = "any"
 
 
 def build_settings(
     config: Config,
     facts: Mapping[str, EngineFacts] | None = None,
-    places: Mapping[SettingPath, Place] | None = None,
+    places: Mapping[SettingPath, ValueOrigin] | None = None,
 ) -> Built:
     """Return the core's settings for this configuration.
 
@@ -98,11 +98,11 @@ def _example_model(config: Config, facts: Mapping[str, EngineFacts]) -> str:
 def _engine(
     engine: EngineConfig,
     facts: EngineFacts,
-    places: Mapping[SettingPath, Place],
+    places: Mapping[SettingPath, ValueOrigin],
     index: int,
     tpot_slo_s: float | None,
     longest_answer: int,
-) -> tuple[EngineSettings, list[Choice]]:
+) -> tuple[EngineSettings, list[ChosenNumber]]:
     max_inflight, why_inflight = choose_max_inflight(
         engine, facts, origin(places, "engines", index, "max_inflight")
     )
@@ -139,7 +139,7 @@ def _limit(engine: EngineConfig, tpot_slo_s: float | None) -> LimitSettings:
     )
 
 
-def _prior(engine: EngineConfig, index: int, places: Mapping[SettingPath, Place]) -> ServicePrior:
+def _prior(engine: EngineConfig, index: int, places: Mapping[SettingPath, ValueOrigin]) -> ServicePrior:
     """Return what to believe of this engine's speed: its own numbers, its profile, or the core's default."""
     if engine.prior is not None:
         given = engine.prior
@@ -195,11 +195,11 @@ def _lane(lane: LaneConfig) -> LaneSettings:
     )
 
 
-def _lane_choice(lane: LaneConfig, places: Mapping[SettingPath, Place], index: int) -> Choice:
+def _lane_choice(lane: LaneConfig, places: Mapping[SettingPath, ValueOrigin], index: int) -> ChosenNumber:
     """Say what decides in this lane: its time to the first token and what may wait."""
     ttft = format_duration(lane.ttft_slo)
     queue = "what can be served by then" if lane.max_queue is None else f"at most {lane.max_queue:,}"
     if lane.max_queue == 0:
         queue = "nothing: run now or refuse"
     given = origin(places, "lanes", index, "ttft_slo") or "default"
-    return Choice(f"lane {lane.name}", f"ttft_slo {ttft}", f"{given}; held: {queue}")
+    return ChosenNumber(f"lane {lane.name}", f"ttft_slo {ttft}", f"{given}; queued: {queue}")

@@ -1,7 +1,7 @@
 """Who is back when a quota, or a gate without an engine, said so: no retry that nobody asked for, and not too old."""
 
 from core.governor.asking import ask as _ask, gate_of as _gate
-from millgate.core.decisions import Admit, Hold
+from millgate.core.decisions import Admit, Queue
 from millgate.core.events import EngineDown, EngineUp
 from millgate.core.settings import LaneSettings, QuotaLimit, QuotaRule
 from millgate.core.tickets import Entry, Places
@@ -20,7 +20,7 @@ def test_who_is_back_when_a_quota_said_so_is_no_retry_that_nobody_asked_for() ->
         for number in range(1, 9)
     ]
 
-    assert isinstance(back[0], Hold)
+    assert isinstance(back[0], Queue)
     assert {each.reason for each in back[1:]} == {Reason.QUOTA}, "the budget of 1.2 retries is not theirs"
     early = [
         _ask(gate, 20 + number, due + 0.2, fingerprint=lambda number=number: number, retry_count=2)

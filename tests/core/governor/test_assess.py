@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from core.world import governor, steady_prior
-from millgate.core.decisions import Admit, Decision, Hold, Yield
+from millgate.core.decisions import Admit, Decision, Queue, Yield
 from millgate.core.events import Arrived, ClientGone, EngineDown, Finished, FirstToken, Released, Tick
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
@@ -184,7 +184,7 @@ def test_the_queue_is_bounded_by_count_tokens_and_bytes(
     gate = _gate(lane)
     answers = [_ask(gate, attempt, **fields) for attempt in range(4)]
 
-    assert [type(answer) for answer in answers] == [Admit, Hold, Hold, Yield]
+    assert [type(answer) for answer in answers] == [Admit, Queue, Queue, Yield]
     assert isinstance(answers[3], Yield)
     assert (answers[3].reason, answers[3].bound) == (Reason.QUEUE_FULL, bound)
 
@@ -193,7 +193,7 @@ def test_the_queue_is_bounded_by_the_predicted_wait() -> None:
     """Answers of 2 s, one at a time, deadline 9 s: with some margin for spread not more than three can wait."""
     gate = _gate(LaneSettings("lane", deadline_s=9.0))
     answers = [_ask(gate, attempt) for attempt in range(6)]
-    waits = [answer.expected_wait_s for answer in answers if isinstance(answer, Hold)]
+    waits = [answer.expected_wait_s for answer in answers if isinstance(answer, Queue)]
 
     assert waits == pytest.approx([2.0, 4.0, 6.0][: len(waits)], abs=0.1)
     assert 2 <= len(waits) <= 3
@@ -237,14 +237,14 @@ def test_the_time_for_a_whole_answer_leaves_less_for_its_first_token() -> None:
     patient = _ask(gate, 2, now, stream=False, time_allowed_s=6.0)
     hurried = _ask(gate, 3, now, stream=False, time_allowed_s=6.0)
 
-    assert isinstance(patient, Hold), "2 s of waiting and 2 s of work"
+    assert isinstance(patient, Queue), "2 s of waiting and 2 s of work"
     assert isinstance(hurried, Yield), "4 s of waiting and 2 s of work leave nothing for chance"
 
 
 def test_max_wait_bounds_the_predicted_wait_and_the_smaller_one_counts() -> None:
     gate = _gate(LaneSettings("lane", deadline_s=60.0, max_wait_s=5.0))
     _ask(gate, 1)
-    assert isinstance(_ask(gate, 2), Hold)
+    assert isinstance(_ask(gate, 2), Queue)
     assert isinstance(_ask(gate, 3, max_wait_s=1.0), Yield)
     refused = _ask(gate, 4)
     assert isinstance(refused, Yield)
@@ -266,9 +266,9 @@ def test_zero_holds_nobody_but_a_due_return_for_a_second(how: str) -> None:
     assert (refused.reason, refused.value, refused.bound) == (Reason.SATURATED, 1, 1)
     assert isinstance(_ask(gate, 3, 0.5), Yield)
     back = refused.retry_after_s
-    held = _ask(gate, 4, back)
+    queued = _ask(gate, 4, back)
 
-    assert isinstance(held, Hold)
+    assert isinstance(queued, Queue)
     wake = gate.next_wake()
     assert wake == pytest.approx(back + 1.0)
 
@@ -281,7 +281,7 @@ def _full_queue(**bounds: Any) -> tuple[Governor, float]:
     refused = _ask(gate, 3)
     assert isinstance(refused, Yield)
     _finish(gate, 1, 2.0)
-    assert isinstance(_ask(gate, 4, 2.0, fingerprint=lambda: 2), Hold)
+    assert isinstance(_ask(gate, 4, 2.0, fingerprint=lambda: 2), Queue)
     return gate, refused.retry_after_s
 
 
@@ -292,9 +292,9 @@ def test_who_is_due_takes_the_place_of_the_newcomer_that_fills_the_queue(order: 
     decisions = gate.handle(arrival, back)
     displaced = [(each.attempt, each.reason) for each in decisions if isinstance(each, Yield)]
 
-    assert isinstance(decisions[0], Hold)
+    assert isinstance(decisions[0], Queue)
     assert displaced == [(4, Reason.DISPLACED)]
-    assert gate.snapshot(back).lanes[0].held == 1
+    assert gate.snapshot(back).lanes[0].queued == 1
 
 
 @pytest.mark.parametrize("order", ["arrival", "short_first"])
@@ -317,7 +317,7 @@ def test_where_all_were_promised_who_is_due_stands_beyond_the_count_and_no_newco
     ]
     newcomer = _ask(gate, 7, max(late, early), fingerprint=lambda: 7)
 
-    assert [[type(each) for each in decisions] for decisions in again] == [[Hold], [Hold]]
+    assert [[type(each) for each in decisions] for decisions in again] == [[Queue], [Queue]]
     assert isinstance(newcomer, Yield)
     assert (newcomer.reason, newcomer.value, newcomer.bound) == (Reason.QUEUE_FULL, 2, 1)
 
@@ -333,7 +333,7 @@ def test_who_is_due_in_a_full_queue_waits_as_long_as_its_promise_counts_as_kept(
 
 
 @pytest.mark.parametrize("bounds", [{"max_queue_tokens": 300}, {"max_queue_bytes": 15}], ids=str)
-def test_who_is_due_is_held_as_far_as_memory_goes(bounds: dict[str, Any]) -> None:
+def test_who_is_due_is_queued_as_far_as_memory_goes(bounds: dict[str, Any]) -> None:
     gate = _gate(LaneSettings("lane", deadline_s=60.0, max_queue=1, **bounds))
     _ask(gate, 1)
     _ask(gate, 2, fingerprint=lambda: 1, body_bytes=10)
@@ -353,7 +353,7 @@ def test_who_is_back_too_soon_finds_no_room_in_a_full_queue_unless_it_comes_for_
     assert isinstance(too_soon, Yield)
     assert too_soon.reason is Reason.QUEUE_FULL
     gate, back = _full_queue()
-    assert isinstance(_ask(gate, 5, back - 1.1, retry_count=2), Hold)
+    assert isinstance(_ask(gate, 5, back - 1.1, retry_count=2), Queue)
 
 
 @pytest.mark.parametrize("order", ["arrival", "short_first"])
@@ -367,9 +367,9 @@ def test_what_was_promised_is_not_broken_for_a_forecast(order: str) -> None:
     back = refused.retry_after_s
     _finish(gate, 1, back - 0.1)
     _ask(gate, 3, back - 0.1, fingerprint=lambda: 1)
-    held = _ask(gate, 4, back, time_allowed_s=1.5)
-    assert isinstance(held, Hold)
-    assert held.expected_wait_s > 1.5
+    queued = _ask(gate, 4, back, time_allowed_s=1.5)
+    assert isinstance(queued, Queue)
+    assert queued.expected_wait_s > 1.5
 
     assert gate.next_wake() == pytest.approx(back + 1.0)
     hopeless = _gate(lane)
@@ -380,16 +380,16 @@ def test_what_was_promised_is_not_broken_for_a_forecast(order: str) -> None:
     assert late.reason is Reason.TOO_LATE, "its prompt alone takes longer"
 
 
-def test_who_is_due_is_held_for_a_fifth_of_its_hint_where_waits_are_short() -> None:
+def test_who_is_due_is_queued_for_a_fifth_of_its_hint_where_waits_are_short() -> None:
     lane = LaneSettings("lane", deadline_s=600.0, max_wait_s=0.5)
     gate = governor(lane, engines=(EngineSettings("engine", 1, prior=steady_prior(20.0)),))
     _ask(gate, 1)
     refused = _ask(gate, 2)
     assert isinstance(refused, Yield)
     back = refused.retry_after_s
-    held = _ask(gate, 3, back)
+    queued = _ask(gate, 3, back)
 
-    assert isinstance(held, Hold)
+    assert isinstance(queued, Queue)
     # Recognition begins 0.1 s after the refusal.
     assert gate.next_wake() == pytest.approx(back + 0.2 * (back - 0.1))
 
@@ -403,8 +403,8 @@ def test_a_newcomer_does_not_pass_by_those_who_wait_even_when_it_would_fit() -> 
     big = _ask(gate, 2, max_tokens=800)
     small = [_ask(gate, 3), _ask(gate, 4, lane="second"), _ask(gate, 5, lane="second")]
 
-    assert big == Hold(2, 1, pytest.approx(2.0, rel=9))  # type: ignore[arg-type]
-    assert [type(each) for each in small] == [Hold, Admit, Hold]
+    assert big == Queue(2, 1, pytest.approx(2.0, rel=9))  # type: ignore[arg-type]
+    assert [type(each) for each in small] == [Queue, Admit, Queue]
     admitted = []
     for attempt in (4, 1, 5):
         gate.handle(Finished(attempt, 100, 500), 1.0)
@@ -422,7 +422,7 @@ def test_of_two_engines_with_room_the_sooner_answer_wins_and_one_that_is_too_sma
     answers = [_ask(gate, attempt) for attempt in range(3)]
 
     assert [each.legs[0].engine for each in answers if isinstance(each, Admit)] == ["fast", "slow"]
-    assert isinstance(answers[2], Hold)
+    assert isinstance(answers[2], Queue)
 
 
 def test_an_engine_serves_the_models_that_it_names() -> None:
@@ -442,10 +442,10 @@ def test_where_only_unread_prompts_are_in_the_way_the_wait_is_the_time_to_read_t
     engine = EngineSettings("engine", 10, prefill_tokens=100, prior=steady_prior(30.0, ttft_s=0.5))
     gate = governor(LaneSettings("lane", deadline_s=3.0), engines=(engine,))
     _ask(gate, 1)
-    held = _ask(gate, 2)
+    queued = _ask(gate, 2)
     turned_away = _ask(gate, 3, max_wait_s=0.0)
 
-    assert held == Hold(2, 1, 0.5)
+    assert queued == Queue(2, 1, 0.5)
     assert isinstance(turned_away, Yield)
     assert turned_away.retry_after_s <= 1.0
 
@@ -478,10 +478,10 @@ def test_where_the_gate_orders_as_the_engine_does_the_meter_alone_bounds_what_wa
     assert [type(_ask(gate, attempt)) for attempt in range(8)] == [Admit] * 8
 
 
-def test_a_held_prompt_goes_when_the_one_before_it_is_read() -> None:
+def test_a_queued_prompt_goes_when_the_one_before_it_is_read() -> None:
     gate = _reading_gate(4.0, 800)
     _ask(gate, 1)
-    held = _ask(gate, 2)
+    queued = _ask(gate, 2)
 
-    assert isinstance(held, Hold)
+    assert isinstance(queued, Queue)
     assert [type(each) for each in gate.handle(FirstToken(1), 0.5)] == [Admit]

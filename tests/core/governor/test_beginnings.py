@@ -3,7 +3,7 @@
 from millgate.core.decisions import Admit
 from millgate.core.events import Arrived, EngineProgress, Finished, FirstToken, Growth, Released
 from millgate.core.governor import Governor
-from millgate.core.governor.openings import foreseen_s
+from millgate.core.governor.capacity_forecast import foreseen_s
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
 from millgate.wiring.governor import build_governor
 

@@ -3,7 +3,7 @@
 import pytest
 
 from core.world import governor, steady_prior
-from millgate.core.decisions import Admit, Ended, Hold
+from millgate.core.decisions import Admit, Ended, Queue
 from millgate.core.events import (
     Arrived,
     ClientGone,
@@ -44,7 +44,7 @@ def _gauge(gate: Governor, now: float, running: int | None, waiting: int | None 
 def test_without_a_gauge_the_permit_ends_after_the_abort_lag() -> None:
     gate = _gate()
     _arrive(gate, 1, 0.0)
-    assert isinstance(_arrive(gate, 2, 0.1), Hold)
+    assert isinstance(_arrive(gate, 2, 0.1), Queue)
     gone = gate.handle(ClientGone(1), 1.0)[0]
 
     assert isinstance(gone, Ended)
@@ -116,7 +116,7 @@ def test_who_was_just_admitted_is_not_yet_expected_in_the_gauge() -> None:
 
 
 def test_an_engine_shared_with_others_never_lets_go_early_and_does_so_by_time_at_last() -> None:
-    """Strangers' streams in the gauge may be ours: the permit is held as by an engine that ignores hang-ups."""
+    """Strangers' streams in the gauge may be ours: the permit is queued as by an engine that ignores hang-ups."""
     gate = _gate(cap=1)
     _gauge(gate, 0.0, 5)
     _arrive(gate, 1, 0.5)

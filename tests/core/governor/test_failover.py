@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from core.world import governor, steady_prior
-from millgate.core.decisions import Admit, Ended, Hold
+from millgate.core.decisions import Admit, Ended, Queue
 from millgate.core.events import (
     Arrived,
     ClientGone,
@@ -72,11 +72,11 @@ def test_without_room_elsewhere_it_waits_first_in_line_and_not_for_the_engine_th
     gate = _gate(1, 1)
     _ask(gate, 1)
     _ask(gate, 2)
-    assert isinstance(_ask(gate, 3), Hold)
+    assert isinstance(_ask(gate, 3), Queue)
     decisions = _refused_connection(gate, 1)
 
     # Its own stream is free for whoever waited; its own turn is the next one elsewhere.
-    assert [(type(each), each.attempt) for each in decisions] == [(Admit, 3), (Hold, 1)]
+    assert [(type(each), each.attempt) for each in decisions] == [(Admit, 3), (Queue, 1)]
     _ask(gate, 4, 0.2)
     gate.handle(Finished(3), 1.0)
     (at_a,) = _send(gate, Released(3), 1.0)
@@ -109,7 +109,7 @@ def test_what_was_due_in_the_first_try_is_not_due_in_the_second() -> None:
     _refused_connection(gate, 1, now=0.05)
 
     assert gate.handle(Tick(), 0.2) == ()
-    assert gate.snapshot(0.2).lanes[0].held == 1
+    assert gate.snapshot(0.2).lanes[0].queued == 1
 
 
 def test_its_client_may_leave_while_it_waits() -> None:
@@ -120,7 +120,7 @@ def test_its_client_may_leave_while_it_waits() -> None:
     (ended,) = _send(gate, ClientGone(1), 1.0)
 
     assert (ended.outcome, ended.engine) == (Outcome.CLIENT_GONE, None)
-    assert gate.snapshot(1.0).lanes[0].held == 0
+    assert gate.snapshot(1.0).lanes[0].queued == 0
 
 
 @pytest.mark.parametrize("sent", [Sent.REQUEST, Sent.BYTES])
@@ -250,9 +250,9 @@ def test_an_engine_that_now_serves_another_model_forgets_who_it_failed() -> None
         replace(engine, models=(model,)) for engine, model in zip(engines, ("big", "small"), strict=True)
     )
     gate.reconfigure(Settings((LANE,), apart), 0.05)
-    held = _refused_connection(gate, 1)[-1]
+    queued = _refused_connection(gate, 1)[-1]
 
-    assert isinstance(held, Hold)
+    assert isinstance(queued, Queue)
     assert gate.snapshot(0.1).engines[0].running == 0
     gate.handle(Finished(2, 100, 100), 0.3)
     assert [_engine(each) for each in _send(gate, Released(2), 0.3) if isinstance(each, Admit)] == ["b"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from core.world import governor
-from millgate.core.decisions import Admit, Decision, Hold, Yield
+from millgate.core.decisions import Admit, Decision, Queue, Yield
 from millgate.core.events import Arrived, Finished, FirstToken, Released
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
@@ -38,7 +38,7 @@ def _ask(gate: Governor, attempt: int, now: float = 0.0, prompt_tokens: int = 10
 
 
 def _wait_s(decision: Decision) -> float:
-    assert isinstance(decision, Hold)
+    assert isinstance(decision, Queue)
     return decision.expected_wait_s
 
 
@@ -61,10 +61,10 @@ def test_who_stands_in_the_middle_waits_for_its_part_of_what_waits() -> None:
     _ask(gate, 2, 0.0, prompt_tokens=600)
     _ask(gate, 3, 0.2, prompt_tokens=600)
     back = Arrived(4, prompt_bytes=400, max_tokens=100, first_seen=0.1)
-    (held,) = gate.handle(back, 0.2)
+    (queued,) = gate.handle(back, 0.2)
 
     # 0.3 s of the first prompt are left, then 600 tokens.
-    assert _wait_s(held) == pytest.approx(0.3 + 600 * 0.005)
+    assert _wait_s(queued) == pytest.approx(0.3 + 600 * 0.005)
 
 
 def test_prompts_inside_the_engine_are_counted_once() -> None:
@@ -76,11 +76,11 @@ def test_prompts_inside_the_engine_are_counted_once() -> None:
         assert all(isinstance(each, Admit) for each in admitted)
         answers[deadline_s] = _ask(gate, 8)
 
-    refused, held = answers.values()
+    refused, queued = answers.values()
     assert isinstance(refused, Yield)
     assert refused.reason is Reason.TOO_LATE
     assert refused.value == pytest.approx(4.5)
-    assert _wait_s(held) == pytest.approx(0.5)
+    assert _wait_s(queued) == pytest.approx(0.5)
 
 
 def test_what_an_engine_has_read_since_the_last_first_token_is_no_longer_ahead() -> None:
@@ -100,8 +100,8 @@ def test_engines_read_side_by_side() -> None:
         gate = _gate(100, engines=engines)
         for attempt in range(engines):
             assert isinstance(_ask(gate, attempt), Admit)
-        held = [_ask(gate, 10 + number) for number in range(4)]
-        waits.append([_wait_s(each) for each in held])
+        queued = [_ask(gate, 10 + number) for number in range(4)]
+        waits.append([_wait_s(each) for each in queued])
 
     assert waits[0] == pytest.approx([0.5, 1.0, 1.5, 2.0])
     assert waits[1] == pytest.approx([0.25, 0.5, 0.75, 1.0])
@@ -194,7 +194,7 @@ def test_nobody_is_told_to_come_back_before_the_prompts_that_wait_have_been_read
     gate = _gate(100, 52.0)
     _ask(gate, 0)
     for attempt in range(1, 11):
-        assert isinstance(_ask(gate, attempt, prompt_tokens=1_000), Hold)
+        assert isinstance(_ask(gate, attempt, prompt_tokens=1_000), Queue)
     refused = _ask(gate, 11, prompt_tokens=1_000)
 
     assert isinstance(refused, Yield)
@@ -202,7 +202,7 @@ def test_nobody_is_told_to_come_back_before_the_prompts_that_wait_have_been_read
 
 
 @pytest.mark.parametrize("order", ["arrival", "short_first"])
-def test_where_nobody_is_held_the_prompts_of_those_who_are_away_count(order: str) -> None:
+def test_where_nobody_is_queued_the_prompts_of_those_who_are_away_count(order: str) -> None:
     """19 of 20 streams are free, but the meter is full: each of 1000 tokens takes 5 s to be read. Hints are a little early."""
     gate = _gate(100, order=order, max_queue=0, prior=replace(_READS, certain=True))
     _ask(gate, 0)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from core.world import governor, steady_prior
-from millgate.core.decisions import Admit, Cancel, Decision, Ended, Hold, Yield
+from millgate.core.decisions import Admit, Cancel, Decision, Ended, Queue, Yield
 from millgate.core.events import (
     Arrived,
     ClientGone,
@@ -55,10 +55,10 @@ def test_an_empty_gate_asks_for_no_wake() -> None:
     assert gate.next_wake() is None
 
 
-def test_what_is_held_falls_due_when_its_first_token_could_no_longer_be_in_time() -> None:
+def test_what_is_queued_falls_due_when_its_first_token_could_no_longer_be_in_time() -> None:
     gate = governor(replace(LANE, deadline_s=5.0), engines=(ENGINE,))
     _ask(gate, 1)
-    assert isinstance(_ask(gate, 2), Hold)
+    assert isinstance(_ask(gate, 2), Queue)
     wake = gate.next_wake()
 
     assert wake == pytest.approx(4.9)
@@ -92,7 +92,7 @@ def test_a_whole_answers_prefill_share_ends_after_the_predicted_prefill() -> Non
     engine = replace(ENGINE, max_inflight=4, prefill_tokens=100)
     gate = governor(LANE, engines=(engine,))
     _ask(gate, 1, stream=False)
-    assert isinstance(_ask(gate, 2, stream=False), Hold)
+    assert isinstance(_ask(gate, 2, stream=False), Queue)
     assert _admitted(gate.handle(Tick(), 0.1)) == [2]
 
 
@@ -101,7 +101,7 @@ def test_a_streams_prefill_share_ends_with_its_first_token_and_not_with_an_old_w
     engine = replace(ENGINE, max_inflight=4, prefill_tokens=100, prior=steady_prior(30.0, ttft_s=0.5))
     gate = governor(replace(LANE, deadline_s=3.0), engines=(engine,))
     _ask(gate, 1)
-    assert isinstance(_ask(gate, 2), Hold)
+    assert isinstance(_ask(gate, 2), Queue)
     assert _admitted(gate.handle(FirstToken(1), 0.5)) == [2]
     gate.handle(Tick(), 2.6)
 
@@ -115,7 +115,7 @@ def test_an_answer_that_outgrows_its_reservation_blocks_admissions_until_it_ends
     _ask(gate, 1)
     gate.handle(EngineProgress("engine", (Growth(1, 850),)), 1.0)
     assert gate.snapshot(1.0).engines[0].kv_tokens == 950
-    assert isinstance(_ask(gate, 2, 1.0), Hold)
+    assert isinstance(_ask(gate, 2, 1.0), Queue)
 
 
 def test_progress_of_another_engine_is_not_believed() -> None:
@@ -133,7 +133,7 @@ def test_an_engine_that_goes_down_strands_who_waits_and_keeps_what_runs() -> Non
     assert gate.snapshot(1.0).engines[0].running == 1
     assert gate.handle(EngineDown("engine"), 1.0) == ()
     gate.handle(EngineUp("engine"), 2.0)
-    assert isinstance(_ask(gate, 3, 2.0), Hold)
+    assert isinstance(_ask(gate, 3, 2.0), Queue)
 
 
 def test_an_engine_that_comes_up_takes_who_waits() -> None:
@@ -181,7 +181,7 @@ def test_a_raised_limit_admits_who_waits_and_a_lowered_one_only_blocks() -> None
     assert gate.reconfigure(Settings((LANE,), (ENGINE,)), 2.0) == ()
     gate.handle(Finished(0, 100, 100), 3.0)
     assert gate.handle(Released(0), 3.0) == ()
-    assert gate.snapshot(3.0).lanes[0].held == 1
+    assert gate.snapshot(3.0).lanes[0].queued == 1
 
 
 def test_new_settings_do_not_call_a_dead_engine_up() -> None:
@@ -199,7 +199,7 @@ def test_a_removed_engine_takes_nothing_new_and_is_gone_with_its_last_permit() -
     gate.reconfigure(Settings((LANE,), (other,)), 1.0)
     gate.handle(EngineUp("engine"), 1.0)
     assert isinstance(_ask(gate, 2, 1.0), Admit)
-    assert isinstance(_ask(gate, 3, 1.0), Hold)
+    assert isinstance(_ask(gate, 3, 1.0), Queue)
     assert [engine.name for engine in gate.snapshot(1.0).engines] == ["engine", "other"]
     gate.handle(Finished(1, 100, 100), 2.0)
     gate.handle(Released(1), 2.0)
@@ -217,23 +217,23 @@ def test_a_removed_lane_keeps_its_work_and_gets_no_more() -> None:
     assert _admitted(gate.handle(Released(1), 2.0)) == [2]
 
 
-def test_what_is_held_moves_into_the_new_order_and_keeps_its_age() -> None:
+def test_what_is_queued_moves_into_the_new_order_and_keeps_its_age() -> None:
     gate = governor(LANE, engines=(ENGINE,))
     for attempt in range(3):
         _ask(gate, attempt, attempt * 0.1)
     gate.reconfigure(Settings((replace(LANE, order="deadline"),), (ENGINE,)), 1.0)
     gate.handle(Finished(0, 100, 100), 2.0)
     assert _admitted(gate.handle(Released(0), 2.0)) == [1]
-    assert gate.snapshot(2.0).lanes[0].held == 1
+    assert gate.snapshot(2.0).lanes[0].queued == 1
 
 
 def test_inv_7_an_event_from_the_past_is_taken_at_the_last_ones_time() -> None:
     """INV-7: time never goes backward."""
     gate = governor(LANE, engines=(ENGINE,))
     _ask(gate, 1, 10.0)
-    held = _ask(gate, 2, 3.0)
-    assert isinstance(held, Hold)
-    assert held.expected_wait_s == pytest.approx(2.0, abs=0.1)
+    queued = _ask(gate, 2, 3.0)
+    assert isinstance(queued, Queue)
+    assert queued.expected_wait_s == pytest.approx(2.0, abs=0.1)
     assert gate.snapshot(0.0).now == 10.0
 
 
@@ -253,7 +253,7 @@ def test_explain_says_what_would_be_decided_and_with_which_numbers() -> None:
     arrival = Arrived(9, prompt_bytes=400, max_tokens=100, fingerprint=lambda: 1)
     free = gate.explain(arrival, 0.0)
     assert isinstance(free.decision, Admit)
-    assert (free.engine, free.expected_wait_s, free.running, free.held, free.limit) == (
+    assert (free.engine, free.expected_wait_s, free.running, free.queued, free.limit) == (
         "engine",
         0.0,
         0,
@@ -263,8 +263,8 @@ def test_explain_says_what_would_be_decided_and_with_which_numbers() -> None:
     for attempt in range(3):
         _ask(gate, attempt)
     full = gate.explain(arrival, 0.0)
-    assert isinstance(full.decision, Hold)
-    assert (full.engine, full.running, full.held) == (None, 2, 1)
+    assert isinstance(full.decision, Queue)
+    assert (full.engine, full.running, full.queued) == (None, 2, 1)
     assert full.expected_wait_s == full.decision.expected_wait_s == pytest.approx(2.0)
 
 

@@ -13,7 +13,7 @@ from millgate.wiring.governor import build_governor
 
 
 class Gate:
-    """One stream whose answers take 2 s, and nobody is held but who is back when told, unless there is a queue."""
+    """One stream whose answers take 2 s, and nobody is queued but who is back when told, unless there is a queue."""
 
     def __init__(self, max_queue: int = 0) -> None:
         lane = LaneSettings("lane", ttft_slo_s=60.0, deadline_s=60.0, max_queue=max_queue)
@@ -56,7 +56,7 @@ def test_who_is_back_when_told_without_a_ticket_is_admitted_and_its_hint_was_tru
     assert gate.judged == (1, 0)
 
 
-def test_who_is_held_for_long_after_its_hint_was_promised_too_much() -> None:
+def test_who_is_queued_for_long_after_its_hint_was_promised_too_much() -> None:
     gate = Gate()
     hint_s = gate.refused()
     gate.ask(3, hint_s)

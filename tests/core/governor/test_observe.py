@@ -56,7 +56,7 @@ def test_observe_mode_changes_no_answer() -> None:
 
     assert [each.reshaped for each in decisions] == [None] * 4
     assert [each.would for each in decisions] == [None] * 4, (
-        "protecting, it would have held them in the other lane"
+        "protecting, it would have queued them in the other lane"
     )
     assert gate.snapshot(0.0).lanes[0].admitted == 4
 

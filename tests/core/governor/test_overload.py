@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 
 from core.world import OUTPUT_TOKENS, Client, World, governor, steady_prior
-from millgate.core.decisions import Hold
+from millgate.core.decisions import Queue
 from millgate.core.settings import EngineSettings, LaneSettings
 from millgate.core.words import Outcome, Reason
 
@@ -58,8 +58,8 @@ def test_beyond_capacity_goodput_is_capacity_whatever_was_believed_at_first(
 
     assert world.outcomes[Outcome.GOOD] >= 0.95 * 200.0 * 10 / 2.0
     assert world.outcomes[Outcome.LATE] <= 0.02 * world.outcomes[Outcome.GOOD]
-    # What was held in vain was too much hope; it is refused in time, and it is a small part.
-    assert world.outcomes[Outcome.YIELDED] <= 0.1 * world.held
+    # What was queued in vain was too much hope; it is refused in time, and it is a small part.
+    assert world.outcomes[Outcome.YIELDED] <= 0.1 * world.queued
     assert _late_admissions(clients) == []
     assert world.most_running == 10
 
@@ -84,12 +84,12 @@ def test_a_gate_that_is_full_in_kv_tokens_foresees_waits_within_a_factor_of_two(
     assert _late_admissions(clients) == []
 
 
-def test_expected_waits_of_the_held_are_right_on_average() -> None:
+def test_expected_waits_of_the_queued_are_right_on_average() -> None:
     waits: dict[int, float] = {}
 
     class Listening(World):
         def _do(self, decision: object) -> None:
-            if isinstance(decision, Hold):
+            if isinstance(decision, Queue):
                 waits[decision.attempt] = decision.expected_wait_s
             super()._do(decision)  # type: ignore[arg-type]
 

@@ -4,7 +4,7 @@ import pytest
 
 from core.governor.asking import ask as _ask, gate_of as _gate
 from core.world import steady_prior
-from millgate.core.decisions import Admit, Decision, Ended, Hold, Yield
+from millgate.core.decisions import Admit, Decision, Ended, Queue, Yield
 from millgate.core.events import (
     Arrived,
     ClientGone,
@@ -86,18 +86,18 @@ def test_what_never_ran_gives_its_quota_back() -> None:
     rule = QuotaRule("requests", QuotaLimit(QuotaKind.RPM, 2))
     gate = _gate(streams=1, quotas=(rule,))
     _ask(gate, 1)
-    assert isinstance(_ask(gate, 2), Hold)
+    assert isinstance(_ask(gate, 2), Queue)
     assert _ask(gate, 3).reason is Reason.QUOTA
     gate.handle(ClientGone(2), 0.1)
 
-    assert isinstance(_ask(gate, 4, 0.2), Hold)
+    assert isinstance(_ask(gate, 4, 0.2), Queue)
 
 
 def test_a_refusal_out_of_the_queue_says_what_is_left_as_one_at_the_door_does() -> None:
     rule = QuotaRule("requests", QuotaLimit(QuotaKind.RPM, 6))
     gate = _gate(streams=1, quotas=(rule,))
     _ask(gate, 1)
-    assert isinstance(_ask(gate, 2, time_allowed_s=8.0), Hold)
+    assert isinstance(_ask(gate, 2, time_allowed_s=8.0), Queue)
     (refused, _ended) = gate.handle(Tick(), 8.0)
 
     assert isinstance(refused, Yield)
@@ -177,7 +177,7 @@ def test_headroom_is_lent_to_nobody() -> None:
     )
     gate = _gate(*lanes, streams=4)
     bulk = [_ask(gate, attempt, lane="bulk") for attempt in range(4)]
-    assert [type(each) for each in bulk] == [Admit, Admit, Hold, Hold]
+    assert [type(each) for each in bulk] == [Admit, Admit, Queue, Queue]
     assert isinstance(_ask(gate, 10, lane="chat"), Admit)
 
 
@@ -193,8 +193,8 @@ def test_a_smaller_band_goes_first() -> None:
 
 def test_a_window_forms_a_batch_and_lets_it_go_together() -> None:
     gate = _gate(LaneSettings("lane", deadline_s=60.0, window_s=0.5), streams=4)
-    assert isinstance(_ask(gate, 1), Hold)
-    assert isinstance(_ask(gate, 2, 0.2), Hold)
+    assert isinstance(_ask(gate, 1), Queue)
+    assert isinstance(_ask(gate, 2, 0.2), Queue)
     wake = gate.next_wake()
     assert wake == pytest.approx(0.5)
     admitted = gate.handle(Tick(), 0.5)
@@ -208,7 +208,7 @@ def test_only_the_wait_for_company_counts_as_the_windows() -> None:
     _ask(gate, 1)
     _ask(gate, 2, 0.1)
     gate.handle(Tick(), 0.1)
-    assert isinstance(_ask(gate, 3, 0.2), Hold), "both streams are out"
+    assert isinstance(_ask(gate, 3, 0.2), Queue), "both streams are out"
     admitted = [each for each in _finish(gate, 1, 2.2) if isinstance(each, Admit)]
 
     assert [(each.attempt, each.window_s, each.waited_s) for each in admitted] == [(3, 0.0, 2.0)]
@@ -216,7 +216,7 @@ def test_only_the_wait_for_company_counts_as_the_windows() -> None:
 
 def test_a_full_batch_does_not_wait_for_its_window() -> None:
     gate = _gate(LaneSettings("lane", deadline_s=60.0, window_s=5.0), streams=2)
-    assert isinstance(_ask(gate, 1), Hold)
+    assert isinstance(_ask(gate, 1), Queue)
     _ask(gate, 2, 0.1)
     admitted = gate.handle(Tick(), 0.1)
 
@@ -236,7 +236,7 @@ def test_work_waits_for_the_account_and_goes_when_it_has_room() -> None:
     decisions = [_ask(gate, attempt) for attempt in range(60)]
     admitted = sum(isinstance(each, Admit) for each in decisions)
     assert 1 <= admitted < 60, "what the account has left is not known yet"
-    assert all(isinstance(each, Hold | Yield) for each in decisions[admitted:])
+    assert all(isinstance(each, Queue | Yield) for each in decisions[admitted:])
     assert _admitted_by(gate, 20.0) == pytest.approx(20, abs=2), "then it goes as the minute refills"
 
 
@@ -246,7 +246,7 @@ def test_a_refusal_by_the_provider_empties_the_account_until_its_hint() -> None:
     gate.handle(Failed(1, FailureKind.REFUSED, Sent.REQUEST, 5.0, over_limit=True), 0.5)
     gate.handle(Released(1), 0.5)
 
-    assert isinstance(_ask(gate, 2, 1.0), Hold)
+    assert isinstance(_ask(gate, 2, 1.0), Queue)
     assert _admitted_by(gate, 5.4) == 0
     assert _admitted_by(gate, 10.0) == 1
 
@@ -263,7 +263,7 @@ def test_headers_lower_what_may_be_sent() -> None:
     _ask(gate, 1)
     gate.handle(QuotaSeen("provider", (Remaining(QuotaKind.RPM, 600, 0, 60.0),)), 0.5)
 
-    assert isinstance(_ask(gate, 2, 0.5), Hold)
+    assert isinstance(_ask(gate, 2, 0.5), Queue)
 
 
 def test_repeated_failures_open_the_breaker_and_one_probe_closes_it() -> None:
@@ -356,26 +356,26 @@ def test_a_prompt_has_been_read_whether_or_not_anybody_saw_the_first_token(strea
 
 def test_where_everything_is_full_the_least_important_makes_room() -> None:
     lanes = (LaneSettings("high", deadline_s=600.0, band=0), LaneSettings("low", deadline_s=600.0, band=5))
-    gate = _gate(*lanes, streams=1, max_held=2)
+    gate = _gate(*lanes, streams=1, max_queued=2)
     _ask(gate, 0, lane="low")
     for attempt in (1, 2):
-        assert isinstance(_ask(gate, attempt, lane="low"), Hold)
+        assert isinstance(_ask(gate, attempt, lane="low"), Queue)
     full = _ask(gate, 3, lane="low")
     assert (full.reason, full.value, full.bound) == (Reason.QUEUE_FULL, 2, 2)
     decisions = gate.handle(Arrived(4, lane="high", prompt_bytes=400, max_tokens=100), 0.0)
 
-    assert isinstance(decisions[0], Hold)
+    assert isinstance(decisions[0], Queue)
     assert isinstance(decisions[1], Yield)
     assert (decisions[1].attempt, decisions[1].reason) == (2, Reason.DISPLACED)
 
 
 @pytest.mark.parametrize("max_queue", [0, 1])
-def test_where_everything_is_full_not_even_who_is_due_is_held(max_queue: int) -> None:
-    gate = _gate(LaneSettings("lane", deadline_s=600.0, max_queue=max_queue), streams=1, max_held=1)
+def test_where_everything_is_full_not_even_who_is_due_is_queued(max_queue: int) -> None:
+    gate = _gate(LaneSettings("lane", deadline_s=600.0, max_queue=max_queue), streams=1, max_queued=1)
     bodies = [attempt for attempt in range(4) if isinstance(_ask(gate, attempt), Yield)][:2]
     answers = [_ask(gate, 10 + body, 60.0, fingerprint=lambda body=body: body) for body in bodies]
 
-    assert [type(each) for each in answers] == ([Hold, Yield] if max_queue == 0 else [Yield, Yield])
+    assert [type(each) for each in answers] == ([Queue, Yield] if max_queue == 0 else [Yield, Yield])
     assert (answers[-1].reason, answers[-1].value, answers[-1].bound) == (Reason.QUEUE_FULL, 1, 1)
 
 

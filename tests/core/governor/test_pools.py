@@ -1,7 +1,7 @@
 """Routes and pools: a full engine stops only what needs it, and promises are counted by pool."""
 
 from core.world import governor, steady_prior
-from millgate.core.decisions import Admit, Hold, Yield
+from millgate.core.decisions import Admit, Queue, Yield
 from millgate.core.events import Arrived, EngineDown, Finished, Released
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
@@ -18,10 +18,10 @@ def _gate(*engines: EngineSettings, lane: LaneSettings = _PATIENT) -> Governor:
     return governor(lane, engines=engines)
 
 
-def _ask(gate: Governor, attempt: int, model: str, now: float = 0.0) -> Admit | Hold | Yield:
+def _ask(gate: Governor, attempt: int, model: str, now: float = 0.0) -> Admit | Queue | Yield:
     arrival = Arrived(attempt, model=model, prompt_bytes=400, max_tokens=100, fingerprint=lambda: attempt)
     decision = gate.handle(arrival, now)[0]
-    assert isinstance(decision, Admit | Hold | Yield)
+    assert isinstance(decision, Admit | Queue | Yield)
     return decision
 
 
@@ -29,8 +29,8 @@ def test_a_full_engine_does_not_stop_the_work_of_another() -> None:
     gate = _gate(_engine("a", "small"), _engine("b", "big"))
     _ask(gate, 1, "small")
     _ask(gate, 2, "big")
-    assert isinstance(_ask(gate, 3, "small"), Hold)
-    assert isinstance(_ask(gate, 4, "big"), Hold)
+    assert isinstance(_ask(gate, 3, "small"), Queue)
+    assert isinstance(_ask(gate, 4, "big"), Queue)
 
     gate.handle(Finished(2, 100, 100), 1.0)
     released = gate.handle(Released(2), 1.0)
@@ -63,8 +63,8 @@ def test_engines_that_share_a_model_are_one_pool() -> None:
     gate = _gate(_engine("a", "small", "big"), _engine("b", "big"))
     _ask(gate, 1, "small")
     _ask(gate, 2, "big")
-    assert isinstance(_ask(gate, 3, "small"), Hold)
-    assert isinstance(_ask(gate, 4, "big"), Hold)
+    assert isinstance(_ask(gate, 3, "small"), Queue)
+    assert isinstance(_ask(gate, 4, "big"), Queue)
 
     gate.handle(Finished(2, 100, 100), 1.0)
     freed = gate.handle(Released(2), 1.0)

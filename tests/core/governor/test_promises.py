@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from core.world import Client, World, governor, primitive, steady_prior
-from millgate.core.decisions import Admit, Hold, Yield
+from millgate.core.decisions import Admit, Queue, Yield
 from millgate.core.events import Arrived
 from millgate.core.governor.promises import FAR_HINT_S, LONGEST_HINT_S, SHORTEST_HINT_S, spread
 from millgate.core.settings import EngineSettings, LaneSettings
@@ -239,7 +239,7 @@ def test_the_spread_fills_its_interval_evenly_from_the_first_numbers_on() -> Non
     assert max(b - a for a, b in zip([0.0, *shares], [*shares, 1.0], strict=True)) < 0.05
 
 
-def test_a_hint_counts_those_who_are_held_before_those_who_are_away() -> None:
+def test_a_hint_counts_those_who_are_queued_before_those_who_are_away() -> None:
     lane = LaneSettings("lane", deadline_s=60.0, max_queue=2)
     gate = governor(lane, engines=(EngineSettings("engine", 1, prior=steady_prior(2.0)),))
     answers = [gate.handle(Arrived(n, max_tokens=100, fingerprint=lambda: 0), 0.0)[0] for n in range(5)]
@@ -328,7 +328,7 @@ def test_nine_in_ten_who_come_back_when_told_are_let_in_then_whatever_the_order(
 
 
 @pytest.mark.parametrize("streams", [1, 2, 4])
-def test_where_newcomers_are_held_few_streams_with_uneven_answers_keep_nine_in_ten_and_are_not_idle(
+def test_where_newcomers_are_queued_few_streams_with_uneven_answers_keep_nine_in_ten_and_are_not_idle(
     streams: int,
 ) -> None:
     """Newcomers fill the time that a careful hint leaves: it is aimed for 39 in 40."""
@@ -363,7 +363,7 @@ def test_who_was_promised_passes_shorter_newcomers_that_wait() -> None:
     assert refused.retry
     back = gate.handle(Arrived(3, max_tokens=90, fingerprint=lambda: 2), refused.retry_after_s)[0]
 
-    assert isinstance(back, Hold)
+    assert isinstance(back, Queue)
     assert back.place == 1
 
 

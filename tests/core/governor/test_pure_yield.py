@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from core.world import governor, steady_prior
-from millgate.core.decisions import Hold, Yield
+from millgate.core.decisions import Queue, Yield
 from millgate.core.events import Arrived
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings
@@ -30,7 +30,7 @@ def test_a_due_return_is_queued_no_longer_than_its_lane_allows(longest_s: float)
     assert isinstance(refused, Yield)
     back = refused.retry_after_s
 
-    assert isinstance(_ask(gate, 3, back), Hold)
+    assert isinstance(_ask(gate, 3, back), Queue)
     assert gate.next_wake() == pytest.approx(back + longest_s)
 
 
@@ -43,5 +43,5 @@ def test_a_pure_yield_queues_nothing_ever_not_even_a_due_return() -> None:
         answer = _ask(gate, attempt, now, retry_count=attempt - 2)
         assert isinstance(answer, Yield)
         assert answer.reason is Reason.SATURATED
-        assert gate.snapshot(now).lanes[0].held == 0
+        assert gate.snapshot(now).lanes[0].queued == 0
         now += answer.retry_after_s

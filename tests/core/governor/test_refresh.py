@@ -3,7 +3,7 @@
 import pytest
 
 from core.world import governor, steady_prior
-from millgate.core.decisions import Admit, Decision, Hold, Yield
+from millgate.core.decisions import Admit, Decision, Queue, Yield
 from millgate.core.events import Arrived, ClientGone, EngineSeen, Event, FirstToken, Tick
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings
@@ -60,7 +60,7 @@ def test_a_refresh_in_mid_answer_is_served_when_the_engine_has_let_go(
     second_try = stage.gate.handle(stage.arrival(99, stream=stream), pressed_at)[0]
     decided = stage.play(pressed_at + 5.0)
 
-    assert isinstance(second_try, Hold)
+    assert isinstance(second_try, Queue)
     assert second_try.expected_wait_s <= _ABORT_LAG_S
     admitted_at = [at for at, each in decided if isinstance(each, Admit) and each.attempt == 99]
     assert admitted_at
@@ -93,5 +93,5 @@ def test_an_engine_known_to_ignore_hangups_is_expected_to_go_on() -> None:
     gate.handle(EngineSeen("engine", 3.5, 1, 0), 3.5)
     queued = gate.handle(_Stage.arrival(2, stream=True), 3.6)[0]
 
-    assert isinstance(queued, Hold)
+    assert isinstance(queued, Queue)
     assert queued.expected_wait_s > 5.0

@@ -4,7 +4,7 @@ import pytest
 
 from core.governor.asking import ask, gate_of
 from core.world import steady_prior
-from millgate.core.decisions import Admit, Hold, Yield
+from millgate.core.decisions import Admit, Queue, Yield
 from millgate.core.events import Arrived, ClientGone, EngineSeen, Finished, Released
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, LimitSettings, TenantSettings
@@ -21,7 +21,7 @@ def test_inv_2_four_answers_of_one_request_fill_a_cap_of_four() -> None:
 
     assert isinstance(first, Admit)
     assert first.legs[0].streams == 4
-    assert isinstance(ask(gate, 2), Hold)
+    assert isinstance(ask(gate, 2), Queue)
     assert _running(gate) == 4
     gate.handle(Finished(1, 100, 400), 2.0)
     gate.handle(Released(1), 2.0)
@@ -33,8 +33,8 @@ def test_inv_2_a_request_waits_for_all_of_its_streams_and_is_not_passed_meanwhil
     ask(gate, 1)
     ask(gate, 2)
 
-    assert isinstance(ask(gate, 3, answers=3), Hold)
-    assert isinstance(ask(gate, 4), Hold)
+    assert isinstance(ask(gate, 3, answers=3), Queue)
+    assert isinstance(ask(gate, 4), Queue)
     gate.handle(Finished(1, 100, 100), 2.0)
     admitted = [each.attempt for each in gate.handle(Released(1), 2.0) if isinstance(each, Admit)]
     assert admitted == [3]
@@ -53,11 +53,11 @@ def test_a_list_that_is_only_read_and_longer_than_the_cap_runs_alone() -> None:
     gate = gate_of(streams=4)
     ask(gate, 1)
 
-    assert isinstance(ask(gate, 2, answers=48, max_tokens=0), Hold)
+    assert isinstance(ask(gate, 2, answers=48, max_tokens=0), Queue)
     gate.handle(Finished(1, 100, 100), 2.0)
     admitted = [each for each in gate.handle(Released(1), 2.0) if isinstance(each, Admit)]
     assert [(each.attempt, each.legs[0].streams) for each in admitted] == [(2, 4)]
-    assert isinstance(ask(gate, 3, 2.0), Hold)
+    assert isinstance(ask(gate, 3, 2.0), Queue)
 
 
 def test_a_request_of_more_streams_than_a_lowered_limit_runs_alone() -> None:
@@ -66,7 +66,7 @@ def test_a_request_of_more_streams_than_a_lowered_limit_runs_alone() -> None:
     gate = gate_of(engine=engine)
 
     assert isinstance(ask(gate, 1, answers=6), Admit)
-    assert isinstance(ask(gate, 2), Hold)
+    assert isinstance(ask(gate, 2), Queue)
 
 
 def test_a_tenants_streams_are_counted_by_sequences() -> None:
@@ -95,10 +95,10 @@ def test_the_permit_of_who_left_lives_until_the_gauge_has_lost_all_of_its_sequen
 def test_parallel_answers_are_foreseen_to_end_together_not_one_after_the_other() -> None:
     gate = gate_of(streams=4)
     ask(gate, 1, answers=4)
-    held = ask(gate, 2)
+    queued = ask(gate, 2)
 
-    assert isinstance(held, Hold)
-    assert held.expected_wait_s == pytest.approx(2.0)
+    assert isinstance(queued, Queue)
+    assert queued.expected_wait_s == pytest.approx(2.0)
 
 
 def test_who_needs_several_streams_is_foreseen_to_wait_for_the_last_of_them() -> None:

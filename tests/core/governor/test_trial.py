@@ -1,7 +1,7 @@
 """An engine that comes back on trial: one request goes there, the others elsewhere or wait, until it is up for good."""
 
 from core.world import governor, steady_prior
-from millgate.core.decisions import Admit, Decision, Hold
+from millgate.core.decisions import Admit, Decision, Queue
 from millgate.core.events import Arrived, EngineDown, EngineUp, Finished, Released
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings
@@ -28,7 +28,7 @@ def test_what_waits_is_not_all_sent_to_an_engine_that_has_just_come_back() -> No
     assert engines_of([ask(gate, number) for number in range(10)]) == ["well"] * 4
 
     assert engines_of(gate.handle(EngineUp("ill", trial=True), 1.0)) == ["ill"]
-    assert isinstance(ask(gate, 10, 1.0), Hold)
+    assert isinstance(ask(gate, 10, 1.0), Queue)
 
 
 def test_an_arrival_may_be_the_trial_and_the_next_go_elsewhere() -> None:

@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from core.world import governor, steady_prior
-from millgate.core.decisions import Admit, Decision, Hold, Yield
+from millgate.core.decisions import Admit, Decision, Queue, Yield
 from millgate.core.events import Arrived, Finished, Released
 from millgate.core.governor import Governor
 from millgate.core.governor.waiting import Waiting
@@ -54,8 +54,8 @@ def test_who_is_back_when_told_goes_by_its_turn_and_not_by_its_age(order: str) -
     assert _end(gate, 0, first) == []
     assert isinstance(_come(gate, 11, "long", 1, first, 1), Admit)
     both = max(short, second)
-    assert isinstance(_come(gate, 12, "long", 2, both, 1), Hold)
-    assert isinstance(_come(gate, 13, "short", 3, both, 1), Hold)
+    assert isinstance(_come(gate, 12, "long", 2, both, 1), Queue)
+    assert isinstance(_come(gate, 13, "short", 3, both, 1), Queue)
 
     assert _end(gate, 11, both + 0.5) == [13]
 
@@ -66,13 +66,13 @@ def test_of_one_tenant_the_older_goes_first_though_both_were_put_before_others()
         _come(gate, body, "long", body, 0.0)
     old = _due_at(_come(gate, 4, "short", 4, 0.1), 0.1)
     assert _ranked_at(gate, 4, old) == 0.0
-    assert isinstance(_come(gate, 14, "short", 4, old, 1), Hold)
+    assert isinstance(_come(gate, 14, "short", 4, old, 1), Queue)
     young = _due_at(_come(gate, 5, "short", 5, old + 0.1), old + 0.1)
 
     assert 0.0 < _ranked_at(gate, 5, young) < 0.1
 
 
-def test_where_newcomers_are_held_everybody_waits_by_its_own_age() -> None:
+def test_where_newcomers_are_queued_everybody_waits_by_its_own_age() -> None:
     gate = _gate("arrival", max_queue=1)
     for body in range(5):
         _come(gate, body, "long", body, 0.0)

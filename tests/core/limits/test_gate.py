@@ -3,14 +3,14 @@
 import pytest
 
 from millgate.core.limits.fixed import FixedLimit
-from millgate.core.limits.gate import Gate
+from millgate.core.limits.gate import EngineGate
 
 
-def _gate() -> Gate:
-    return Gate(FixedLimit(3), kv_limit=1_000, prefill_limit=200)
+def _gate() -> EngineGate:
+    return EngineGate(FixedLimit(3), kv_limit=1_000, prefill_limit=200)
 
 
-def _meters(gate: Gate) -> tuple[int, int, int]:
+def _meters(gate: EngineGate) -> tuple[int, int, int]:
     return gate.streams, gate.kv_tokens, gate.prefill_tokens
 
 
@@ -26,7 +26,7 @@ def test_each_meter_alone_can_be_full() -> None:
 
 
 def test_meters_that_are_off_never_refuse() -> None:
-    gate = Gate(FixedLimit(1))
+    gate = EngineGate(FixedLimit(1))
     assert gate.fits(10**9)
     assert gate.has_room(10**9, 10**9)
     assert gate.clip(10**9, 10**9) == (10**9, 10**9)

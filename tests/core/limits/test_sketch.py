@@ -3,12 +3,12 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from millgate.core.limits.sketch import Sketch
+from millgate.core.limits.sketch import ForgettingSketch
 
 
 @given(st.lists(st.floats(2e-4, 50.0), min_size=1, max_size=300), st.floats(0.01, 1.0))
 def test_a_quantile_is_within_a_twentieth_of_a_true_one(values: list[float], share: float) -> None:
-    sketch = Sketch()
+    sketch = ForgettingSketch()
     for value in values:
         sketch.add(value)
     values.sort()
@@ -22,7 +22,7 @@ def test_a_quantile_is_within_a_twentieth_of_a_true_one(values: list[float], sha
 
 
 def test_the_newest_decide() -> None:
-    sketch = Sketch(memory=50.0)
+    sketch = ForgettingSketch(memory=50.0)
     for value in [1.0] * 1_000 + [2.0] * 300:
         sketch.add(value)
 
@@ -31,7 +31,7 @@ def test_the_newest_decide() -> None:
 
 
 def test_it_never_overflows() -> None:
-    sketch = Sketch(memory=2.0)
+    sketch = ForgettingSketch(memory=2.0)
     for _ in range(5_000):
         sketch.add(0.5)
 
@@ -40,7 +40,7 @@ def test_it_never_overflows() -> None:
 
 
 def test_the_edges_hold_what_lies_beyond_them() -> None:
-    sketch = Sketch()
+    sketch = ForgettingSketch()
     assert sketch.quantile(0.5) is None
     sketch.add(-3.0)
     sketch.add(1e9)
@@ -55,7 +55,7 @@ def test_the_edges_hold_what_lies_beyond_them() -> None:
 
 def test_what_has_faded_weighs_as_much_less() -> None:
     """A hundred ones at a tenth are ten: twenty twos are the most."""
-    sketch = Sketch()
+    sketch = ForgettingSketch()
     for _ in range(100):
         sketch.add(1.0)
     sketch.fade(0.1)

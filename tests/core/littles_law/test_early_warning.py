@@ -24,7 +24,7 @@ class Gate:
         self.flow = Flow(0, 0.0, 0.0, 0, 0, STREAMS, 10.0)
 
     def second(
-        self, arrived: int, done: int, occupancy: int, held: int = 0, *, price_s: float = SERVICE_S
+        self, arrived: int, done: int, occupancy: int, queued: int = 0, *, price_s: float = SERVICE_S
     ) -> None:
         flow = self.flow
         self.now += 1.0
@@ -33,7 +33,7 @@ class Gate:
             arrived_work_s=flow.arrived_work_s + arrived * price_s,
             done_work_s=flow.done_work_s + done * SERVICE_S,
             occupancy=occupancy,
-            held=held,
+            queued=queued,
         )
         self.warning.feed(self.now, self.flow)
 
@@ -163,7 +163,7 @@ def test_time_to_full_is_the_room_left_over_the_drift() -> None:
     gate = Gate()
     gate.calm(300.0)
     for second in range(40):
-        gate.second(30, 25, 100, held=5 * second)
+        gate.second(30, 25, 100, queued=5 * second)
     read = gate.warning.read()
     assert read.backlog_s == pytest.approx(195 * SERVICE_S / STREAMS)
     assert read.load == pytest.approx(1.2, abs=0.02)
@@ -175,7 +175,7 @@ def test_a_queue_that_grows_through_half_of_what_may_wait_is_an_alarm_of_its_own
     gate = Gate()
     gate.calm(300.0)
     for second in range(60):
-        gate.second(18, 18, 100, held=3 * second)
+        gate.second(18, 18, 100, queued=3 * second)
     alarm = gate.warning.alarm()
     assert alarm is not None
     assert alarm.signal is AlarmSignal.BACKLOG
@@ -189,7 +189,7 @@ def _called_after(calm: list[int]) -> AlarmSignal | None:
     for arrived in calm:
         gate.second(arrived, 22, 90)
     for second in range(20):
-        gate.second(22, 22, 100, held=min(150, 10 * second))
+        gate.second(22, 22, 100, queued=min(150, 10 * second))
         alarm = gate.warning.alarm()
         if alarm is not None:
             return alarm.signal
@@ -206,13 +206,13 @@ def test_the_alarm_of_a_backlog_ends_when_a_quarter_of_what_may_wait_is_left() -
     gate = Gate()
     gate.calm(300.0)
     for second in range(20):
-        gate.second(18, 18, 100, held=8 * second)
+        gate.second(18, 18, 100, queued=8 * second)
     assert gate.warning.alarm() is not None
-    held = 160
-    while gate.warning.alarm() is not None and held > 0:
-        held -= 8
-        gate.second(18, 26, 100, held=held)
-    assert held * SERVICE_S / STREAMS == pytest.approx(2.5, abs=0.4)
+    queued = 160
+    while gate.warning.alarm() is not None and queued > 0:
+        queued -= 8
+        gate.second(18, 26, 100, queued=queued)
+    assert queued * SERVICE_S / STREAMS == pytest.approx(2.5, abs=0.4)
 
 
 def test_a_queue_that_a_full_gate_keeps_is_one_alarm_however_much_it_comes_to_explain() -> None:
@@ -221,8 +221,8 @@ def test_a_queue_that_a_full_gate_keeps_is_one_alarm_however_much_it_comes_to_ex
     gate.calm(300.0)
     raised = set()
     for second in range(600):
-        held = 160 + 40 * (second % 40 < 20) + second % 20
-        gate.second(220 if second % 10 == 0 else 0, 22, 100, held=held)
+        queued = 160 + 40 * (second % 40 < 20) + second % 20
+        gate.second(220 if second % 10 == 0 else 0, 22, 100, queued=queued)
         alarm = gate.warning.alarm()
         raised |= {alarm.raised_at} if alarm is not None and alarm.signal is AlarmSignal.BACKLOG else set()
     assert len(raised) <= 1

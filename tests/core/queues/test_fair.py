@@ -261,8 +261,8 @@ class _Saturated:
 
     def _received(self, now: float) -> dict[str, float]:
         received = dict(self.done)
-        for _, _, begun, held in self.running:
-            received[held.tenant] += OUTPUT_PRICE * (now - begun) / held.weight
+        for _, _, begun, queued in self.running:
+            received[queued.tenant] += OUTPUT_PRICE * (now - begun) / queued.weight
         return received
 
 

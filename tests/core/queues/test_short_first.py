@@ -136,7 +136,7 @@ class _Naive:
 def test_inv_9_the_count_is_the_naive_one_and_never_passes_the_bound(bound: int, seed: int) -> None:
     """INV-9 as the governor uses the order: it admits heads, and newcomers that have nobody ahead."""
     order, naive, dice = ShortFirstOrder(bound), _Naive(), Random(seed)
-    held: list[Waiting] = []
+    queued: list[Waiting] = []
     for number in range(150):
         move = dice.choice(["add", "add", "add", "admit", "leave", "rush"])
         newcomer = _waiting(number, float(dice.randrange(10)))
@@ -144,7 +144,7 @@ def test_inv_9_the_count_is_the_naive_one_and_never_passes_the_bound(bound: int,
         if move == "add":
             order.add(newcomer)
             naive.enter(number)
-            held.append(newcomer)
+            queued.append(newcomer)
         elif move == "rush" and order.ahead_of(newcomer) == 0:
             order.started(newcomer, 0.0)
             naive.admit(number)
@@ -152,12 +152,12 @@ def test_inv_9_the_count_is_the_naive_one_and_never_passes_the_bound(bound: int,
             order.remove(head)
             order.started(head, 0.0)
             naive.admit(head.attempt)
-            held.remove(head)
-        elif move == "leave" and held:
-            gone = held.pop(dice.randrange(len(held)))
+            queued.remove(head)
+        elif move == "leave" and queued:
+            gone = queued.pop(dice.randrange(len(queued)))
             order.remove(gone)
             naive.leave(gone.attempt)
-        assert order.overtakes == (naive.passed[held[0].attempt] if held else 0)
+        assert order.overtakes == (naive.passed[queued[0].attempt] if queued else 0)
         assert max(naive.passed.values(), default=0) <= bound
 
 

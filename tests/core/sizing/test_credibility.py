@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from hypothesis import given, strategies as st
 
-from millgate.core.sizing.credibility import Credibility, Standing
+from millgate.core.sizing.credibility import Credibility, KeyStanding
 
 SCATTER = 0.8
 MANY = 10_000.0
@@ -22,7 +22,7 @@ def _scattered() -> Credibility:
 
 def _compared(credibility: Credibility, distances: list[float], answers: float) -> list[float]:
     """Return how far keys at these distances are believed once all of them are known."""
-    keys = [Standing() for _ in distances]
+    keys = [KeyStanding() for _ in distances]
     for _ in range(2):
         trusts = [
             credibility.compare(key, distance, answers, MANY)
@@ -57,8 +57,8 @@ def test_keys_a_factor_of_two_apart_are_believed_after_a_few_answers(answers: fl
 
 
 def test_more_answers_make_a_key_more_credible_where_keys_differ() -> None:
-    credibility, steady = _scattered(), Standing()
-    credibility.compare(Standing(), 1.0, 50.0, MANY)
+    credibility, steady = _scattered(), KeyStanding()
+    credibility.compare(KeyStanding(), 1.0, 50.0, MANY)
 
     trusts = [credibility.compare(steady, 1.0, answers, MANY) for answers in (1.0, 4.0, 16.0, 64.0)]
 
@@ -70,20 +70,20 @@ def test_one_who_differs_is_not_drowned_by_a_hundred_who_do_not() -> None:
     credibility = _scattered()
     _compared(credibility, _by_chance(100, 50.0), 50.0)
 
-    assert credibility.compare(Standing(), log(10.0), 50.0, MANY) > 0.95
+    assert credibility.compare(KeyStanding(), log(10.0), 50.0, MANY) > 0.95
 
 
 def test_a_distance_from_little_known_ground_is_no_difference() -> None:
     """What lies below may itself be off by chance: its answers count as the key's own do."""
     credibility = _scattered()
 
-    assert credibility.compare(Standing(), 0.5, 200.0, 5.0) < credibility.compare(
-        Standing(), 0.5, 200.0, MANY
+    assert credibility.compare(KeyStanding(), 0.5, 200.0, 5.0) < credibility.compare(
+        KeyStanding(), 0.5, 200.0, MANY
     )
 
 
 def test_a_key_that_is_dropped_leaves_nothing_behind() -> None:
-    credibility, passing = Credibility(), Standing()
+    credibility, passing = Credibility(), KeyStanding()
     credibility.compare(passing, 2.0, 40.0, MANY)
     assert credibility.worth_answers() != 8.0
 
@@ -97,8 +97,8 @@ def test_answers_that_are_all_equal_leave_it_defined() -> None:
     for _ in range(50_000):
         credibility.scattered(0.0, 200.0)
 
-    assert credibility.compare(Standing(), 0.0, 200.0, 200.0) == pytest.approx(200.0 / 408.0, rel=0.5)
-    assert credibility.compare(Standing(), 0.1, 200.0, 200.0) > 0.9
+    assert credibility.compare(KeyStanding(), 0.0, 200.0, 200.0) == pytest.approx(200.0 / 408.0, rel=0.5)
+    assert credibility.compare(KeyStanding(), 0.1, 200.0, 200.0) > 0.9
 
 
 @given(st.lists(st.tuples(st.floats(-12, 12), st.floats(1, 200), st.floats(1, 200)), min_size=1, max_size=40))
@@ -108,5 +108,5 @@ def test_nobody_is_believed_less_than_not_at_all_or_more_than_wholly(
     credibility = Credibility()
     for error, answers, below in compared:
         credibility.scattered(error, answers)
-        assert 0.0 <= credibility.compare(Standing(), error, answers, below) <= 1.0
+        assert 0.0 <= credibility.compare(KeyStanding(), error, answers, below) <= 1.0
         assert credibility.worth_answers() > 0.0

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from millgate.testing import NO_FAULTS, FakeUpstream, FaultProxy, Faults, Line, Script, answers
+from millgate.testing import NO_FAULTS, FakeUpstream, FaultProxy, Faults, Script, ScriptedConnection, answers
 
 SHARE = 0.01
 """Of requests for every fault of an engine, and of time for every fault of the network."""
@@ -34,26 +34,26 @@ _ERROR_EVENT = b"data: " + answers.error(503, "too many queued") + b"\n\n"
 _COMPLETION = answers.completion("hello")
 
 
-def _streams(line: Line) -> bool:
+def _streams(line: ScriptedConnection) -> bool:
     return b'"stream": true' in line.request.body
 
 
-async def _closed(line: Line) -> None:
+async def _closed(line: ScriptedConnection) -> None:
     line.close()
 
 
-async def _reset(line: Line) -> None:
+async def _reset(line: ScriptedConnection) -> None:
     line.reset()
 
 
-async def _stalled(line: Line) -> None:
+async def _stalled(line: ScriptedConnection) -> None:
     await line.stall()
 
 
-def _says(*pieces: bytes, then: Callable[[Line], Awaitable[None]] | None = None) -> Script:
+def _says(*pieces: bytes, then: Callable[[ScriptedConnection], Awaitable[None]] | None = None) -> Script:
     """Return a script that sends these bytes, each in a segment of its own, and then does that."""
 
-    async def script(line: Line) -> None:
+    async def script(line: ScriptedConnection) -> None:
         for piece in pieces:
             await line.send(piece)
             await line.wait(TOKEN_GAP_S)
@@ -66,24 +66,24 @@ def _says(*pieces: bytes, then: Callable[[Line], Awaitable[None]] | None = None)
 def _by_kind(whole: Script, streamed: Script) -> Script:
     """Return a script that breaks a whole answer in one way and a stream in the other."""
 
-    async def script(line: Line) -> None:
+    async def script(line: ScriptedConnection) -> None:
         await (streamed if _streams(line) else whole)(line)
 
     return script
 
 
-def _begun(then: Callable[[Line], Awaitable[None]]) -> Script:
+def _begun(then: Callable[[ScriptedConnection], Awaitable[None]]) -> Script:
     """Return a script that begins to answer, as asked, and then does that."""
     half = answers.whole(_COMPLETION)[:-60]
     return _by_kind(_says(half, then=then), _says(_BEGUN, answers.chunks(answers.event("b")), then=then))
 
 
-async def _dripped_head(line: Line) -> None:
+async def _dripped_head(line: ScriptedConnection) -> None:
     whole = answers.whole(_COMPLETION)
     await line.send_slowly(whole, 1, 0.0005)
 
 
-async def _dripped_stream(line: Line) -> None:
+async def _dripped_stream(line: ScriptedConnection) -> None:
     events = answers.stream("a", "b", "c")
     await line.send_slowly(STREAM_HEAD + answers.chunks(events) + answers.LAST_CHUNK, 1, 0.0005)
 
@@ -208,7 +208,7 @@ class Engine:
         self.proxy.heal()
         self.proxy.cut()
 
-    async def _answer(self, line: Line) -> None:
+    async def _answer(self, line: ScriptedConnection) -> None:
         self.upstream.received.clear()
         name, script = self._choice()
         self.executed.append(((line.request.header(b"x-request-id") or b"").decode(), name))
@@ -244,7 +244,7 @@ class Engine:
         """How many requests it works for now."""
         return self._working
 
-    async def _gauges(self, line: Line) -> None:
+    async def _gauges(self, line: ScriptedConnection) -> None:
         """Tell the gate the truth, mostly; sometimes nonsense or nothing."""
         page = b"vllm:num_requests_running %d\nvllm:num_requests_waiting 0\n" % self._working
         if self._odd_pages and self._dice.random() < _ODD_PAGES_SHARE:
@@ -286,7 +286,7 @@ def answers_politely(dice: random.Random) -> Script:
     tokens = dice.randint(1, _MOST_TOKENS)
     large = dice.random() < _LARGE_SHARE
 
-    async def script(line: Line) -> None:
+    async def script(line: ScriptedConnection) -> None:
         if not _streams(line):
             await line.wait(tokens * TOKEN_GAP_S)
             await line.send(answers.whole(answers.completion("hello", tokens)))

@@ -50,7 +50,7 @@ _SETTINGS = {
     "records.kept_attempts": "500",
 }
 _AT_REST = (
-    "millgate_held", "millgate_running", "millgate_engine_running", "millgate_engine_departing",
+    "millgate_queued", "millgate_running", "millgate_engine_running", "millgate_engine_departing",
     "millgate_engine_kv_tokens", "millgate_engine_prefill_tokens", "millgate_door_body_bytes", "millgate_retry_places ",
 )  # fmt: skip
 """Gauges, by the beginning of their names, that must be zero when nobody asks."""

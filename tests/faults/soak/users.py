@@ -15,7 +15,7 @@ _MOST_PAUSE_S = 1.0
 """Far below the idle time after which the gate closes a kept connection, perhaps just when the next request comes."""
 _MOST_RETRIES = 3
 _SOON_S = 0.3
-"""Within such a time requests are held, admitted and begun."""
+"""Within such a time requests are queued, admitted and begun."""
 _NEVER_READS_S = 2.5
 _PATIENCE_S = 30.0
 """Nobody who waits politely goes without an answer for so long."""
@@ -138,7 +138,7 @@ class User:
         await self._leave(Connection.close, after_s=0.0, sure=True)
 
     async def leaves_soon(self) -> None:
-        """Hang up while held or before the first token."""
+        """Hang up while queued or before the first token."""
         await self._leave(Connection.close, after_s=self._dice.uniform(0.0, _SOON_S), sure=True)
 
     async def resets_soon(self) -> None:

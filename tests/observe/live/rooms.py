@@ -3,9 +3,9 @@
 from millgate.core.decisions import Decision
 from millgate.core.events import Arrived, Event
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
-from millgate.observe.eyes import Eyes, EyesSettings
-from millgate.observe.live.painter import Painter, Sources
-from millgate.observe.live.trail import Trail
+from millgate.observe.live.decision_history import DecisionHistory
+from millgate.observe.live.page_model import PageModel, Sources
+from millgate.observe.observers import Observers, ObserverSettings
 from millgate.wiring.governor import build_governor
 
 EPOCH = 1_700_000_000.0
@@ -22,15 +22,15 @@ class Room:
         )
         self.now = 100.0
         self.core = build_governor(Settings(lanes, (EngineSettings("gpu", streams),)), self.now)
-        self.eyes = Eyes(EyesSettings(), boot="b007", first_lane="interactive")
-        self.trail = Trail(lambda: self.core.snapshot(self.now))
-        self.eyes.witness.on_beat.append(self.trail.look)
-        self.painter = Painter(
+        self.observers = Observers(ObserverSettings(), boot="b007", first_lane="interactive")
+        self.history = DecisionHistory(lambda: self.core.snapshot(self.now))
+        self.observers.accounting.on_beat.append(self.history.look)
+        self.page_model = PageModel(
             Sources(
                 lambda: self.core.snapshot(self.now),
                 lambda arrival: self.core.explain(arrival, self.now),
-                self.eyes,
-                self.trail,
+                self.observers,
+                self.history,
                 lambda: EPOCH + self.now,
             )
         )
@@ -38,7 +38,7 @@ class Room:
     def step(self, event: Event) -> tuple[Decision, ...]:
         """Handle an event as the driver does."""
         decisions = self.core.handle(event, self.now)
-        self.eyes.witness.on_step(event, decisions, self.now)
+        self.observers.accounting.on_step(event, decisions, self.now)
         return decisions
 
     def arrive(

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from millgate.observe.live.feed import FRAME_EVERY_S, MOST_WATCHERS, LiveFeed, TooManyWatchersError
-from millgate.observe.live.painter import Painter
+from millgate.observe.live.page_model import PageModel
 from millgate.observe.live.picture import Picture
 from observe.live.rooms import Room
 
 
-class CountingPainter(Painter):
+class CountingPainter(PageModel):
     """Counts what it paints."""
 
     painted = 0
@@ -25,8 +25,8 @@ class CountingPainter(Painter):
 
 def playing(script: Callable[[LiveFeed, CountingPainter], Awaitable[None]]) -> None:
     async def play() -> None:
-        painter = CountingPainter(Room().painter._sources)
-        await script(LiveFeed(painter), painter)
+        page_model = CountingPainter(Room().page_model._sources)
+        await script(LiveFeed(page_model), page_model)
 
     asyncio.run(play())
 
@@ -38,19 +38,19 @@ def read(frame: bytes) -> tuple[str, Any]:
 
 
 def test_a_watcher_gets_the_history_and_then_pictures() -> None:
-    async def script(feed: LiveFeed, painter: CountingPainter) -> None:
+    async def script(feed: LiveFeed, page_model: CountingPainter) -> None:
         feed.join()
         frames = feed.frames()
         names = [read(await anext(frames))[0] for _ in range(3)]
         feed.leave()
 
-        assert names == ["trail", "picture", "picture"]
+        assert names == ["history", "picture", "picture"]
 
     playing(script)
 
 
 def test_all_watchers_get_the_same_bytes_painted_once() -> None:
-    async def script(feed: LiveFeed, painter: CountingPainter) -> None:
+    async def script(feed: LiveFeed, page_model: CountingPainter) -> None:
         streams = []
         for _ in range(20):
             feed.join()
@@ -60,13 +60,13 @@ def test_all_watchers_get_the_same_bytes_painted_once() -> None:
         third = await asyncio.gather(*(anext(stream) for stream in streams))
 
         assert all(frame is third[0] for frame in third)
-        assert painter.painted == 2
+        assert page_model.painted == 2
 
     playing(script)
 
 
 def test_a_watcher_that_stalls_misses_frames_and_then_sees_the_present() -> None:
-    async def script(feed: LiveFeed, painter: CountingPainter) -> None:
+    async def script(feed: LiveFeed, page_model: CountingPainter) -> None:
         feed.join()
         frames = feed.frames()
         await anext(frames)
@@ -85,7 +85,7 @@ def test_a_watcher_that_stalls_misses_frames_and_then_sees_the_present() -> None
 
 
 def test_nobody_watching_paints_nothing() -> None:
-    async def script(feed: LiveFeed, painter: CountingPainter) -> None:
+    async def script(feed: LiveFeed, page_model: CountingPainter) -> None:
         feed.join()
         feed.join()
         feed.leave()
@@ -93,13 +93,13 @@ def test_nobody_watching_paints_nothing() -> None:
 
         assert feed._timer is None
         await asyncio.sleep(2 * FRAME_EVERY_S)
-        assert painter.painted == 1
+        assert page_model.painted == 1
 
     playing(script)
 
 
 def test_no_more_watch_than_may() -> None:
-    async def script(feed: LiveFeed, painter: CountingPainter) -> None:
+    async def script(feed: LiveFeed, page_model: CountingPainter) -> None:
         for _ in range(MOST_WATCHERS):
             feed.join()
         with pytest.raises(TooManyWatchersError):
@@ -112,7 +112,7 @@ def test_no_more_watch_than_may() -> None:
 
 
 def test_closing_ends_every_stream() -> None:
-    async def script(feed: LiveFeed, painter: CountingPainter) -> None:
+    async def script(feed: LiveFeed, page_model: CountingPainter) -> None:
         feed.join()
         frames = feed.frames()
         await anext(frames)

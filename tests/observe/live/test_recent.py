@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millgate.core.decisions import Admit, Cancel, Decision, Ended, Hold, Leg, Yield
+from millgate.core.decisions import Admit, Cancel, Decision, Ended, Leg, Queue, Yield
 from millgate.core.events import Arrived, ClientGone, Finished, Released, Tick
 from millgate.core.words import Outcome, Reason
+from millgate.observe.live.decision_index import MOST_KEPT
 from millgate.observe.live.recent import STEPS_AT_ONCE, UNWATCHED_AFTER_S, DecisionFilter, Recent
-from millgate.observe.live.shelves import MOST_KEPT
 from millgate.observe.packing import unpack, unpack_decision
 from millgate.observe.ring import FEWEST_STEPS, Kept, Ring, facts_of
 from observe.live.rooms import Room
@@ -19,8 +19,8 @@ LANES = ("interactive", "throughput")
 
 
 def told(room: Room, wanted: DecisionFilter | None = None) -> list[tuple[str, str, int, str, str]]:
-    room.eyes.settle()
-    rows = Recent(room.eyes.ring).rows(100, wanted or DecisionFilter(), LANES, room.now)
+    room.observers.settle()
+    rows = Recent(room.observers.ring).rows(100, wanted or DecisionFilter(), LANES, room.now)
     return [(row.kind, row.word, row.attempt, row.lane, row.engine) for row in rows]
 
 
@@ -34,7 +34,7 @@ def test_a_life_is_told_newest_first_with_its_lane_and_engine() -> None:
     assert told(room) == [
         ("admit", "", 2, "throughput", "gpu"),
         ("ended", "good", 1, "interactive", "gpu"),
-        ("hold", "", 2, "throughput", ""),
+        ("queue", "", 2, "throughput", ""),
         ("admit", "", 1, "interactive", "gpu"),
     ]
 
@@ -44,8 +44,8 @@ def test_numbers_count_decisions_since_start() -> None:
     for attempt in range(1, 6):
         room.arrive(attempt)
 
-    room.eyes.settle()
-    rows = Recent(room.eyes.ring).rows(2, DecisionFilter(), LANES, room.now)
+    room.observers.settle()
+    rows = Recent(room.observers.ring).rows(2, DecisionFilter(), LANES, room.now)
     assert [row.number for row in rows] == [5, 4]
 
 
@@ -58,7 +58,7 @@ def test_numbers_count_decisions_since_start() -> None:
         (DecisionFilter(lane="throughput"), [2]),
         (DecisionFilter(engine="gpu"), [1]),
         (DecisionFilter(attempt=3), [3, 3]),
-        (DecisionFilter(attempt=3, word="hold"), [3]),
+        (DecisionFilter(attempt=3, word="queue"), [3]),
         (DecisionFilter(attempt=9), []),
     ],
 )
@@ -82,7 +82,7 @@ def test_a_refusal_out_of_the_queue_is_one_row() -> None:
 
     assert [(kind, word) for kind, word, *_ in told(room, DecisionFilter(attempt=2))] == [
         ("yield", "expired"),
-        ("hold", ""),
+        ("queue", ""),
     ]
 
 
@@ -116,9 +116,9 @@ def test_where_nobody_may_ask_why_the_page_still_has_its_rows_and_why_has_nothin
 
 def test_whoever_had_to_make_room_has_a_row_beside_the_arrival_that_took_it() -> None:
     ring = Ring()
-    ring.extend([(0.0, facts_of(Arrived(1, lane="throughput")), (Hold(1, 1, 2.0),))])
+    ring.extend([(0.0, facts_of(Arrived(1, lane="throughput")), (Queue(1, 1, 2.0),))])
     displaced = Yield(1, Reason.DISPLACED, 1.0, True, value=3.0, bound=10.0)
-    ring.extend([(3.0, facts_of(Arrived(2)), (Hold(2, 1, 2.0), displaced))])
+    ring.extend([(3.0, facts_of(Arrived(2)), (Queue(2, 1, 2.0), displaced))])
 
     rows = Recent(ring).rows(5, DecisionFilter(), LANES, 0.0)
     assert [(row.number, row.attempt, row.lane) for row in rows] == [
@@ -210,7 +210,7 @@ def test_when_nobody_looks_any_more_nothing_is_sorted_and_nothing_kept() -> None
     assert len(ring.followers) == 1
     ring.extend(refusals([11], UNWATCHED_AFTER_S + 0.1))
     assert len(ring.followers) == 0
-    assert (recent._shelves, list(recent._older)) == (None, [])
+    assert (recent._index, list(recent._older)) == (None, [])
     assert len(recent.rows(99, DecisionFilter(word="quota"), LANES, 9.0)) == 12
 
 
@@ -227,11 +227,11 @@ def test_what_is_sorted_is_bounded_however_long_somebody_looks() -> None:
             ]
         )
 
-    shelves = recent._shelves
-    assert shelves is not None
-    assert len(shelves.entries) == MOST_KEPT
-    assert [len(shelves.fitting(reason, None)) for reason in Reason].count(1) == MOST_KEPT // 512
-    assert len(shelves.lanes) <= 2 * MOST_KEPT
+    index = recent._index
+    assert index is not None
+    assert len(index.entries) == MOST_KEPT
+    assert [len(index.fitting(reason, None)) for reason in Reason].count(1) == MOST_KEPT // 512
+    assert len(index.lanes) <= 2 * MOST_KEPT
 
 
 ATTEMPTS = st.integers(0, 5)
@@ -252,7 +252,7 @@ def ended(attempt: int, outcome: Outcome, lane: str, engine: str | None) -> Deci
 
 DECISIONS: st.SearchStrategy[Decision] = st.one_of(
     st.builds(admitted, ATTEMPTS, ENGINES, st.sampled_from([None, Reason.QUOTA])),
-    ATTEMPTS.map(lambda attempt: Hold(attempt, 1, 2.0)),
+    ATTEMPTS.map(lambda attempt: Queue(attempt, 1, 2.0)),
     st.builds(refused, ATTEMPTS, st.sampled_from([Reason.QUOTA, Reason.SATURATED])),
     ATTEMPTS.map(lambda attempt: Cancel(attempt, Reason.DRAINING, 1.0)),
     st.builds(
@@ -267,7 +267,7 @@ ARRIVALS = st.builds(
 STEPS = st.tuples(st.just(1.0), st.none() | ARRIVALS, st.lists(DECISIONS, min_size=1, max_size=3).map(tuple))
 FILTERS = st.builds(
     DecisionFilter,
-    st.sampled_from([None, "admit", "hold", "yield", "cancel", "ended", "quota", "good", "draining"]),
+    st.sampled_from([None, "admit", "queue", "yield", "cancel", "ended", "quota", "good", "draining"]),
     st.sampled_from([None, *LANES]),
     st.sampled_from([None, "gpu", "tpu"]),
     st.none() | ATTEMPTS,
@@ -283,7 +283,7 @@ def test_it_does_not_matter_when_somebody_began_to_look(
     recent = Recent(ring)
     for number, batch in enumerate(batches):
         if number == early:
-            recent.rows(1, DecisionFilter(word="hold"), LANES, 1.0)
+            recent.rows(1, DecisionFilter(word="queue"), LANES, 1.0)
         ring.extend(batch)
 
     watched = recent.rows(most, wanted, LANES, 1.0)

@@ -30,7 +30,7 @@ def serving(
 
     async def play() -> None:
         of = room or Room()
-        feed = LiveFeed(of.painter)
+        feed = LiveFeed(of.page_model)
         views = Views(
             lambda: of.core.snapshot(of.now),
             lambda arrival: of.core.explain(arrival, of.now),
@@ -164,7 +164,7 @@ def test_beyond_the_bound_a_watcher_gets_503_and_the_door_still_answers_others()
 
 def test_a_watcher_who_reads_nothing_keeps_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     async def script(client: Client, feed: LiveFeed) -> None:
-        monkeypatch.setattr(feed.painter, "history", lambda: "x" * 8_000_000)  # more than sockets hold
+        monkeypatch.setattr(feed.page_model, "history", lambda: "x" * 8_000_000)  # more than sockets hold
         _, stalled = await asyncio.open_connection("127.0.0.1", client.port, limit=1024)
         stalled.write(b"GET /api/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
         await until(lambda: feed.watchers == 1)

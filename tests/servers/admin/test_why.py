@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 from starlette.applications import Starlette
 
-from millgate.observe.retelling import ToldAttempt, ToldStep
+from millgate.observe.explanation import ExplainedAttempt, ExplainedStep
 from millgate.servers.admin.why import Find, why_route
 
-TOLD = ToldAttempt(7, 1e9, whole=True, steps=(ToldStep(0.0, "hold", "held at place 1", {"place": 1}),))
+TOLD = ExplainedAttempt(
+    7, 1e9, whole=True, steps=(ExplainedStep(0.0, "queue", "queued at place 1", {"place": 1}),)
+)
 
 
 def ask(query: str, find: Find = lambda wanted: [TOLD] if wanted == "7" else []) -> tuple[int, Any]:
@@ -47,7 +49,7 @@ def test_an_attempt_is_told_with_its_steps_and_their_numbers() -> None:
                 "at": 1e9,
                 "whole": True,
                 "steps": [
-                    {"after_s": 0.0, "kind": "hold", "words": "held at place 1", "numbers": {"place": 1}}
+                    {"after_s": 0.0, "kind": "queue", "words": "queued at place 1", "numbers": {"place": 1}}
                 ],
             }
         ],
@@ -72,7 +74,7 @@ def test_a_question_without_a_sensible_id_is_400_and_names_the_limit(query: str)
 def test_the_id_is_taken_as_it_was_before_it_was_encoded() -> None:
     asked: list[str] = []
 
-    def find(wanted: str) -> list[ToldAttempt]:
+    def find(wanted: str) -> list[ExplainedAttempt]:
         asked.append(wanted)
         return []
 

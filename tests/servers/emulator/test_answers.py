@@ -5,7 +5,7 @@ import json
 import pytest
 
 from millgate.servers.emulator.answers import DONE, AnswerText, error_body
-from millgate.servers.emulator.requests import Answer, GenerationRequest, Surface
+from millgate.servers.emulator.requests import EmulatedSequence, GenerationRequest, Surface
 
 
 def text(*, chat: bool = True, include_usage: bool = False) -> AnswerText:
@@ -16,7 +16,7 @@ def text(*, chat: bool = True, include_usage: bool = False) -> AnswerText:
         include_usage=include_usage,
         tokens_per_event=1,
         prompt_tokens=7,
-        answers=(Answer(7, 3, "length"),),
+        answers=(EmulatedSequence(7, 3, "length"),),
     )
     return AnswerText(request, 11, 1_700_000_000)
 

@@ -5,7 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from millgate.engine.batching import Batch
 from millgate.engine.profile import find_profile
 from millgate.engine.sequences import EngineSequence
-from millgate.servers.emulator.meters import SERIES_ROWS, Histogram, Meters
+from millgate.servers.emulator.meters import SERIES_ROWS, EmulatedHistogram, Meters
 
 
 def engine() -> tuple[Batch, Meters]:
@@ -15,7 +15,7 @@ def engine() -> tuple[Batch, Meters]:
 
 
 def test_a_histogram_counts_what_is_at_most_its_bound() -> None:
-    histogram = Histogram((1.0, 2.0))
+    histogram = EmulatedHistogram((1.0, 2.0))
     histogram.observe(1.0)
     histogram.observe(1.5, weight=3)
     histogram.observe(9.0)

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from millgate.servers.emulator.requests import (
-    Answer,
     BadRequestError,
+    EmulatedSequence,
     GenerationRequest,
     RequestReader,
     Surface,
@@ -48,13 +48,13 @@ def test_prompt_tokens_are_a_quarter_of_the_bytes_of_all_messages_rounded_up() -
 def test_a_completion_takes_text_token_ids_or_lists_of_either(prompt: object, prompts: list[int]) -> None:
     request = read({"prompt": prompt, "max_tokens": 5}, chat=False)
 
-    assert request.answers == tuple(Answer(tokens, 5, "length") for tokens in prompts)
+    assert request.answers == tuple(EmulatedSequence(tokens, 5, "length") for tokens in prompts)
     assert request.prompt_tokens == sum(prompts)
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
 def test_the_answer_is_as_long_as_its_limit(name: str) -> None:
-    assert read(chat(**{name: 17})).answers == (Answer(10, 17, "length"),)
+    assert read(chat(**{name: 17})).answers == (EmulatedSequence(10, 17, "length"),)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_answer_is_as_long_as_its_limit(name: str) -> None:
 def test_the_true_length_may_hide_under_a_large_limit(hidden: int, tokens: int, finish: str) -> None:
     request = read(chat(max_tokens=50, millgate_output_tokens=hidden))
 
-    assert request.answers == (Answer(10, tokens, finish),)
+    assert request.answers == (EmulatedSequence(10, tokens, finish),)
 
 
 def test_min_tokens_lifts_a_short_answer() -> None:
@@ -71,7 +71,7 @@ def test_min_tokens_lifts_a_short_answer() -> None:
 
 
 def test_ignore_eos_without_a_limit_fills_the_context() -> None:
-    assert read(chat(ignore_eos=True)).answers == (Answer(10, 990, "length"),)
+    assert read(chat(ignore_eos=True)).answers == (EmulatedSequence(10, 990, "length"),)
 
 
 def test_without_a_limit_lengths_follow_a_seeded_law_within_the_context() -> None:
@@ -85,7 +85,7 @@ def test_without_a_limit_lengths_follow_a_seeded_law_within_the_context() -> Non
 def test_n_multiplies_the_answers_and_not_the_prompt() -> None:
     request = read(chat(n=3, max_tokens=4))
 
-    assert request.answers == (Answer(10, 4, "length"),) * 3
+    assert request.answers == (EmulatedSequence(10, 4, "length"),) * 3
     assert request.prompt_tokens == 10
 
 

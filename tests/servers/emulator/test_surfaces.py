@@ -13,16 +13,16 @@ from millgate.dialects.responses import RESPONSES
 from millgate.dialects.sse import Splitter
 from millgate.servers.emulator.messages import MessageText
 from millgate.servers.emulator.pooling import PoolingAnswers
-from millgate.servers.emulator.requests import Answer, GenerationRequest, RequestReader, Surface
+from millgate.servers.emulator.requests import EmulatedSequence, GenerationRequest, RequestReader, Surface
 from millgate.servers.emulator.responses import MOST_KEPT, KeptResponses, ResponseText
-from millgate.servers.emulator.tools import Choice, Function, Tool, ToolCall, choose
+from millgate.servers.emulator.tools import Function, Tool, ToolCall, ToolChoice, choose
 
 NAMED = Tool(function=Function(name="a", parameters={"type": "object"}))
 FLAT = Tool(name="b", input_schema={"required": ["x"], "properties": {"x": {"type": "integer"}}})
 
 
 def request(surface: Surface, tool: ToolCall | None = None) -> GenerationRequest:
-    return GenerationRequest(surface, "m", True, False, 1, 7, (Answer(7, 3, "stop"),), tool)
+    return GenerationRequest(surface, "m", True, False, 1, 7, (EmulatedSequence(7, 3, "stop"),), tool)
 
 
 def streamed(text: MessageText | ResponseText, finish_reason: str = "stop") -> list[bytes]:
@@ -39,15 +39,15 @@ def streamed(text: MessageText | ResponseText, finish_reason: str = "stop") -> l
         (None, "a"),
         ("auto", "a"),
         ("required", "a"),
-        (Choice(type="tool", name="b"), "b"),
-        (Choice(type="function", function=Function(name="b")), "b"),
-        (Choice(type="any"), "a"),
+        (ToolChoice(type="tool", name="b"), "b"),
+        (ToolChoice(type="function", function=Function(name="b")), "b"),
+        (ToolChoice(type="any"), "a"),
         ("none", None),
-        (Choice(type="none"), None),
-        (Choice(type="tool", name="c"), None),
+        (ToolChoice(type="none"), None),
+        (ToolChoice(type="tool", name="c"), None),
     ],
 )
-def test_the_tool_that_is_asked_for_is_called(choice: str | Choice | None, name: str | None) -> None:
+def test_the_tool_that_is_asked_for_is_called(choice: str | ToolChoice | None, name: str | None) -> None:
     call = choose([NAMED, FLAT], choice)
     assert (call.name if call is not None else None) == name
 

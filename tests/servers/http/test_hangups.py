@@ -72,20 +72,20 @@ def test_a_client_that_leaves_in_mid_stream_is_aborted() -> None:
     run(body())
 
 
-def test_a_client_that_leaves_while_held_never_reaches_the_engine() -> None:
+def test_a_client_that_leaves_while_queued_never_reaches_the_engine() -> None:
     async def body() -> None:
         async with standing(wait_for_ever, max_inflight=1) as stand:
             running, waiting = await stand.client(), await stand.client()
             running.ask(chat("first"))
             await stand.engine.next()
             waiting.ask(chat("second"))
-            await until(lambda: stand.lane.held == 1)
+            await until(lambda: stand.lane.queued == 1)
             waiting.leave()
-            await until(lambda: stand.lane.held == 0)
+            await until(lambda: stand.lane.queued == 0)
             running.leave()
             await stand.settle()
             assert len(stand.engine.asked) == 1
-            assert dict(stand.lane.gone) | {Stage.HELD: 1} == dict(stand.lane.gone)
+            assert dict(stand.lane.gone) | {Stage.QUEUED: 1} == dict(stand.lane.gone)
 
     run(body())
 
@@ -104,14 +104,14 @@ def test_a_half_closed_client_counts_as_gone() -> None:
     run(body())
 
 
-def test_a_held_client_is_served_when_the_one_before_it_leaves() -> None:
+def test_a_queued_client_is_served_when_the_one_before_it_leaves() -> None:
     async def body() -> None:
         async with standing(wait_for_ever, max_inflight=1) as stand:
             first, second = await stand.client(), await stand.client()
             first.ask(chat("first"))
             await stand.engine.next()
             second.ask(chat("second"))
-            await until(lambda: stand.lane.held == 1)
+            await until(lambda: stand.lane.queued == 1)
             first.leave()
             asked = await stand.engine.next(2)
             assert b"second" in asked.body

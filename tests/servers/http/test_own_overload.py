@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from gateway.harness import chat, run, standing, until
-from gateway.test_eyes import get, watched
-from millgate.observe.eyes import EyesSettings
+from gateway.test_observers import get, watched
+from millgate.observe.observers import ObserverSettings
 from millgate.runtime.lag import TICK_S
 
 
@@ -72,7 +72,7 @@ def test_what_the_gate_refuses_for_its_own_lag_is_in_the_log_and_in_why(tmp_path
     log = tmp_path / "log"
 
     async def body() -> None:
-        stand = await watched(EyesSettings(str(log)))
+        stand = await watched(ObserverSettings(str(log)))
         assert stand.gateway.admin is not None
         port = stand.gateway.admin.port
         lag = stand.gateway.door.lag
@@ -111,7 +111,7 @@ def test_what_is_no_work_is_refused_without_a_record(tmp_path: Path) -> None:
     log = tmp_path / "log"
 
     async def body() -> None:
-        stand = await watched(EyesSettings(str(log)))
+        stand = await watched(ObserverSettings(str(log)))
         stand.gateway.door.lag.stop()
         stand.gateway.door.lag.overloaded = True
         for path in (b"/nowhere", b"/tokenize"):

@@ -6,22 +6,22 @@ import pytest
 
 from millgate.runtime.callers import Caller, Callers, CallerSettings, TenantRule
 from millgate.runtime.upstream.repeats import Notes
-from millgate.servers.http.reading import Reading, kept_reading
-from millgate.servers.http1 import Head
+from millgate.servers.http.reading import HeadReading, kept_reading
+from millgate.servers.http1 import RequestHead
 
 GUARDED = CallerSettings(tenants=(TenantRule("one", (sha256(b"key").digest(),)),))
 
 
-def head(*fields: tuple[bytes, bytes]) -> Head:
+def head(*fields: tuple[bytes, bytes]) -> RequestHead:
     headers = [(b"content-type", b"application/json"), *fields]
     path = b"/v1/completions"
-    return Head(b"POST", path, path, headers, 2, "127.0.0.1", dict(headers), Notes())
+    return RequestHead(b"POST", path, path, headers, 2, "127.0.0.1", dict(headers), Notes())
 
 
 def kept(settings: CallerSettings, *fields: tuple[bytes, bytes]) -> bool:
     """Whether a repeat of this head would find the reading."""
     request, callers = head(*fields), Callers(settings)
-    Reading(request, callers, Caller("one", None)).keep(request)
+    HeadReading(request, callers, Caller("one", None)).keep(request)
     return kept_reading(request, callers) is not None
 
 
@@ -46,5 +46,5 @@ def test_a_head_that_is_refused_is_not_kept() -> None:
 
 def test_other_keys_end_what_was_concluded() -> None:
     request, callers = head((b"authorization", b"Bearer key")), Callers(GUARDED)
-    Reading(request, callers, Caller("one", None)).keep(request)
+    HeadReading(request, callers, Caller("one", None)).keep(request)
     assert kept_reading(request, Callers(CallerSettings(), callers)) is None

@@ -49,7 +49,7 @@ def test_a_refused_connection_stays_open_for_the_next_try() -> None:
     run(body())
 
 
-def test_a_held_request_is_served_in_its_turn() -> None:
+def test_a_queued_request_is_served_in_its_turn() -> None:
     release = asyncio.Event()
 
     async def script(asked: Asked) -> None:
@@ -63,7 +63,7 @@ def test_a_held_request_is_served_in_its_turn() -> None:
             first.ask(chat("first"))
             await stand.engine.next()
             second.ask(chat("second"))
-            await until(lambda: stand.lane.held == 1)
+            await until(lambda: stand.lane.queued == 1)
             release.set()
             assert (await first.answer()).status == 200
             assert (await second.answer()).status == 200

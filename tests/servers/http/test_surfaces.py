@@ -360,7 +360,7 @@ def kept_alive(*paths: bytes) -> DoorSettings:
         (RESPONSES, b'{"input":"hi","stream":true}', b": waiting\n\n"),
     ],
 )
-def test_a_held_stream_shows_signs_of_life_and_its_refusal_comes_as_an_event(
+def test_a_queued_stream_shows_signs_of_life_and_its_refusal_comes_as_an_event(
     path: bytes, sent: bytes, sign: bytes
 ) -> None:
     lane = LaneSettings("interactive", ttft_slo_s=0.5, deadline_s=0.5)
@@ -416,7 +416,7 @@ def test_signs_of_life_end_with_the_first_token() -> None:
     run(body())
 
 
-def test_without_the_setting_a_held_client_hears_nothing() -> None:
+def test_without_the_setting_a_queued_client_hears_nothing() -> None:
     async def body() -> None:
         async with standing(wait_for_ever, door=kept_alive(MESSAGES)) as stand:
             client = await stand.client()

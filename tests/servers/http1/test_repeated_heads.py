@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, strategies as st
 
-from millgate.servers.http1 import ByteBudget, Head, Refusal, ServerLimits
+from millgate.servers.http1 import ByteBudget, RefusedRequest, RequestHead, ServerLimits
 from millgate.servers.http1.framing import UnacceptableError
 from millgate.servers.http1.intake import EarlyRefusalError, Intake
 from servers.http1.wire import Recorder
@@ -150,9 +150,9 @@ def test_the_application_is_asked_about_every_head_and_finds_its_notes() -> None
     assert (second.content_length, second.header(b"content-length")) == (2, b"2")
     assert second.notes is first.notes
     assert (first.content_length, first.header(b"content-length")) == (13, b"13")
-    refusal = Refusal(503, [], b"no")
+    refusal = RefusedRequest(503, [], b"no")
 
-    def refuse(_head: Head) -> Refusal:
+    def refuse(_head: RequestHead) -> RefusedRequest:
         return refusal
 
     client.application.judging = refuse

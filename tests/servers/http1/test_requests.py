@@ -5,13 +5,13 @@ from functools import partial
 
 import pytest
 
-from millgate.servers.http1 import Exchange, Head, Refusal
+from millgate.servers.http1 import Exchange, RefusedRequest, RequestHead
 from servers.http1.wire import Recorder, chunked, get, ignore, post, run, serving, until
 
-TEAPOT = Refusal(418, [(b"content-type", b"text/plain")], b"short and stout")
+TEAPOT = RefusedRequest(418, [(b"content-type", b"text/plain")], b"short and stout")
 
 
-def refuse(_head: Head) -> Refusal:
+def refuse(_head: RequestHead) -> RefusedRequest:
     return TEAPOT
 
 
@@ -339,7 +339,7 @@ def test_a_fault_of_the_application_is_answered_with_500_and_reported() -> None:
         def fail(_exchange: Exchange, _body: bytes) -> None:
             raise LookupError("our own fault")
 
-        def fail_on_head(head: Head) -> Refusal | None:
+        def fail_on_head(head: RequestHead) -> RefusedRequest | None:
             if head.path == b"/head":
                 raise LookupError("our own fault")
             return None

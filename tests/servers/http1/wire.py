@@ -11,7 +11,7 @@ from typing import Any
 
 import uvloop
 
-from millgate.servers.http1 import ByteBudget, Exchange, Head, HttpServer, Refusal, ServerLimits
+from millgate.servers.http1 import ByteBudget, Exchange, HttpServer, RefusedRequest, RequestHead, ServerLimits
 
 PATIENCE_S = 5.0
 """How long a test waits for what must happen; only a failing test waits that long."""
@@ -61,14 +61,14 @@ class Recorder:
     """An application that remembers its calls; `answering` answers, `judging` refuses."""
 
     answering: Answering = echo
-    judging: Callable[[Head], Refusal | None] = lambda _head: None
-    heads: list[Head] = field(default_factory=list)
+    judging: Callable[[RequestHead], RefusedRequest | None] = lambda _head: None
+    heads: list[RequestHead] = field(default_factory=list)
     exchanges: list[Exchange] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     gone: list[Exchange] = field(default_factory=list)
     slow: list[bool] = field(default_factory=list)
 
-    def on_head(self, head: Head) -> Refusal | None:
+    def on_head(self, head: RequestHead) -> RefusedRequest | None:
         self.heads.append(head)
         return self.judging(head)
 
@@ -87,8 +87,10 @@ class Recorder:
     def on_slow(self, exchange: Exchange, slow: bool) -> None:
         self.slow.append(slow)
 
-    def bad_request(self, status: int, code: str, message: str, head: Head | None = None) -> Refusal:
-        return Refusal(status, [(b"content-type", b"text/plain")], f"{code}: {message}".encode())
+    def bad_request(
+        self, status: int, code: str, message: str, head: RequestHead | None = None
+    ) -> RefusedRequest:
+        return RefusedRequest(status, [(b"content-type", b"text/plain")], f"{code}: {message}".encode())
 
 
 @dataclass

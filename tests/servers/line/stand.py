@@ -10,7 +10,17 @@ from typing import Any
 from millgate.dialects.line import OutcomeReason, Reply, read_reply
 from millgate.servers.http1.budget import ByteBudget
 from millgate.servers.line.buffer import Buffer
-from millgate.servers.line.contract import Ask, Close, Drop, LineLimits, Readings, Send, SendAll, Wish, Words
+from millgate.servers.line.contract import (
+    Ask,
+    Close,
+    Drop,
+    ErrorWords,
+    LineLimits,
+    Readings,
+    SendAll,
+    SendBytes,
+    Wish,
+)
 from millgate.servers.line.session import Session
 
 
@@ -103,14 +113,14 @@ class Stand:
     def failed(self, job: int, *words: Any) -> list[Reply]:
         """Fail a job."""
         need, fault, reason = words or ("backend_error", "backend_error", OutcomeReason.BACKEND_ERROR)
-        return self.take(self.session.failed(job, need, fault, reason, Words(), self.now))
+        return self.take(self.session.failed(job, need, fault, reason, ErrorWords(), self.now))
 
     def take(self, wishes: Iterable[Wish]) -> list[Reply]:
         """Carry wishes out as a connection would."""
         said: list[Reply] = []
         for wish in wishes:
             assert not self.closed, "a closed connection was asked for more"
-            if isinstance(wish, Send):
+            if isinstance(wish, SendBytes):
                 assert wish.data.endswith(b"\n")
                 said += [read_reply(line) for line in wish.data.splitlines()]
             elif isinstance(wish, SendAll):

@@ -190,7 +190,7 @@ def test_a_job_against_an_unknown_model_carries_the_engines_words_and_a_request_
             assert reply.message == "the engine answered 404: The model `nope` does not exist."
             assert reply.request_id == stand.engine.asked[0].headers["x-request-id"]
             assert reply.request_id.startswith(stand.gateway.door.boot)
-            (told,) = stand.gateway.eyes.why(reply.request_id)
+            (told,) = stand.gateway.observers.why(reply.request_id)
             assert told.attempt == int(reply.request_id.rpartition("-")[2], 16)
             await stand.settle()
 

@@ -153,7 +153,7 @@ def least_cpu_s(line: bytes) -> float:
 
 
 def test_a_line_of_receipts_is_refused_as_quickly_as_any_other_list() -> None:
-    """It held the loop for 0.1 s, which is twice what any input may."""
+    """It queued the loop for 0.1 s, which is twice what any input may."""
     line = b'{"v":0,"verb":"ping","job":"J","seq":1,"%b":[' + b"{}," * 87_000 + b"{}]}"
     assert least_cpu_s(line.replace(b"%b", b"receipts")) < 3 * least_cpu_s(line.replace(b"%b", b"anything"))
 

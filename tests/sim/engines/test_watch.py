@@ -1,7 +1,7 @@
 """Gauges are read once a second, soon after hang-ups, and as old as telemetry makes them."""
 
 from millgate.core.events import EngineSeen, Event
-from millgate.sim.engines.contract import EngineTotals, Reading
+from millgate.sim.engines.contract import EngineTotals, GaugeReading
 from millgate.sim.engines.watch import GaugeWatch
 from millgate.sim.jobs import Job
 from millgate.sim.loop import Loop
@@ -27,8 +27,8 @@ class Gauge:
     def totals(self) -> EngineTotals:
         raise NotImplementedError
 
-    def read(self) -> Reading:
-        return Reading(int(self._loop.now), 0, 0.5)
+    def read(self) -> GaugeReading:
+        return GaugeReading(int(self._loop.now), 0, 0.5)
 
 
 def readings(delay_s: float = 0.0, hangups: tuple[float, ...] = ()) -> list[tuple[float, int | None]]:

@@ -17,10 +17,10 @@ from statistics import fmean
 from millgate.core.settings import LaneSettings
 from millgate.engine.profile import EngineProfile, find_profile
 from millgate.sim.bounds.bound import bound
-from millgate.sim.clients.comeback import Sdk
 from millgate.sim.clients.crowd import Manners
+from millgate.sim.clients.retry_behaviour import Sdk
 from millgate.sim.experiments.promises import Case, attend
-from millgate.sim.fleet import Fleet, uniform_fleet
+from millgate.sim.fleet import SimulatedFleet, uniform_fleet
 from millgate.sim.jobs import Job
 from millgate.sim.laws import constant
 from millgate.sim.randomness import Streams
@@ -54,7 +54,7 @@ def good_share(
     lane = LaneSettings("interactive", ttft_slo_s=slo_s, deadline_s=slo_s, order=order, fair=True)
     plain = uniform_fleet(profile, 1, [lane])
     engines = tuple(replace(engine, prefill_tokens=prefill_tokens) for engine in plain.settings.engines)
-    fleet = Fleet(replace(plain.settings, engines=engines), plain.profiles)
+    fleet = SimulatedFleet(replace(plain.settings, engines=engines), plain.profiles)
     manners = Manners(constant(_PATIENCE * slo_s), Sdk())
     return replay(coming, fleet, manners=manners).summary.good_share
 
@@ -119,7 +119,7 @@ def main() -> None:
     )
     parser.add_argument("--stretches", type=int, default=5, help="parts of equal length")
     parser.add_argument(
-        "--hints", action="store_true", help="how many hints hold where nobody is held, instead"
+        "--hints", action="store_true", help="how many hints hold where nobody is queued, instead"
     )
     options = parser.parse_args()
     sys.stdout.write(_HINTS_HEADER if options.hints else _HEADER)

@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from millgate.sim.experiments.accounts import Account
+from millgate.sim.experiments.accounts import SimulatedAccount
 from millgate.sim.experiments.fairness import overload, serve_all, service
 from millgate.sim.randomness import Streams
 from millgate.sim.traces.clients27 import read_clients27
@@ -15,7 +15,7 @@ from millgate.sim.traces.clients27 import read_clients27
 TIMES_S = range(30, 361, 30)
 
 
-def gaps(accounts: list[Account]) -> list[float]:
+def gaps(accounts: list[SimulatedAccount]) -> list[float]:
     return [service(accounts, "tenant-1", at_s) - service(accounts, "tenant-0", at_s) for at_s in TIMES_S]
 
 

@@ -23,7 +23,7 @@ sim:
   rates: [20, 60]
   lasts: 15s
   warm_up: 5s
-  clients: {patience: 5s, comeback: sdk}
+  clients: {patience: 5s, retry_behaviour: sdk}
   engines: {abort_lag: 300ms}
   troubles: [{kind: stall, engine: a, at: 8s, lasts: 2s}]
 """

@@ -157,7 +157,7 @@ def test_lognormal_answers_are_promised_well_nine_times_in_ten_also_of_an_engine
 
 
 @pytest.mark.parametrize("max_queue", [1, 4, 16])
-def test_promises_are_kept_as_well_where_a_few_are_held(max_queue: int) -> None:
+def test_promises_are_kept_as_well_where_a_few_are_queued(max_queue: int) -> None:
     """More are due at a time than the queue holds, and newcomers stand in it."""
     world, clients = _overload(_Case(10, 0.5, 0.5, max_queue=max_queue), 2)
 

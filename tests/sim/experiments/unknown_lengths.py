@@ -20,9 +20,9 @@ from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.engine.profile import EngineProfile, find_profile
 from millgate.sim.bounds.bound import bound
 from millgate.sim.bounds.work import capacity_per_s
-from millgate.sim.clients.comeback import Sdk
 from millgate.sim.clients.crowd import Manners
-from millgate.sim.fleet import Fleet
+from millgate.sim.clients.retry_behaviour import Sdk
+from millgate.sim.fleet import SimulatedFleet
 from millgate.sim.jobs import Job
 from millgate.sim.laws import constant, lognormal
 from millgate.sim.replay import replay
@@ -98,7 +98,7 @@ def show(mix: Mix, engine: str, seed: int) -> Shown:
     plain = EngineSettings(
         "engine", _SEQUENCES, kv_tokens=int(0.9 * profile.kv_tokens), prefill_tokens=PREFILL_TOKENS
     )
-    fleet = Fleet(Settings((lane,), (plain,)), {"engine": profile})
+    fleet = SimulatedFleet(Settings((lane,), (plain,)), {"engine": profile})
     manners = Manners(constant(_PATIENCE_S), Sdk(_RETRIES, labels=False))
     jobs = coming(mix, profile, seed)
     optimum = bound(jobs, profile, 1, _SLO_S).first_come

@@ -10,10 +10,10 @@ from millgate.core.limits.fixed import FixedLimit
 from millgate.core.limits.slo_gradient import SloGradientLimit
 from millgate.engine.profile import find_profile, scaled
 from millgate.sim.bounds.work import capacity_per_s
-from millgate.sim.engines.contract import EngineTotals, Reading, Station
+from millgate.sim.engines.contract import EngineTotals, GaugeReading, Station
 from millgate.sim.engines.troubles import Refusing
 from millgate.sim.jobs import Job
-from millgate.sim.limiters.closed_loop import ClosedLoop, Trace
+from millgate.sim.limiters.closed_loop import LimiterLoop, Trace
 from millgate.sim.limiters.envoy import EnvoyLimit
 from millgate.sim.randomness import Streams
 from millgate.sim.traces.synthetic import LENGTHS, Rate, changing, jobs
@@ -31,11 +31,11 @@ def _loop(
     profile: str = PROFILE,
     delay_s: float = 0.0,
     seed: int = 1,
-) -> ClosedLoop:
+) -> LimiterLoop:
     engine, lengths, streams = find_profile(profile), LENGTHS["azure_conversation"], Streams(seed)
     capacity = capacity_per_s(engine, lengths, 256)
     times = changing(lambda now: capacity * load(now), 2.0 * capacity, streams)
-    return ClosedLoop(engine, jobs(times, lengths, streams), limit, telemetry_delay_s=delay_s)
+    return LimiterLoop(engine, jobs(times, lengths, streams), limit, telemetry_delay_s=delay_s)
 
 
 def _pinned(start: int = FEASIBLE, minimum: int = 4) -> SloGradientLimit:
@@ -65,8 +65,8 @@ class Blind:
     def totals(self) -> EngineTotals:
         return self.inner.totals()
 
-    def read(self) -> Reading:
-        return Reading(self.inner.read().running, None, None)  # type: ignore[arg-type]  # an engine without a gauge
+    def read(self) -> GaugeReading:
+        return GaugeReading(self.inner.read().running, None, None)  # type: ignore[arg-type]  # an engine without a gauge
 
 
 class Watched:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from millgate.engine.step_time import Chunk
+from millgate.engine.step_time import PromptChunk
 from millgate.sim.measured.model import KernelModel
 from millgate.sim.measured.tables import Attention, Grid, MeasuredError, read_attention, read_layers
 
@@ -49,7 +49,7 @@ def test_a_step_is_layers_times_their_kernels_and_once_the_rest() -> None:
 
     assert model().decode_steps_s(1, 100, 1) == pytest.approx(decode_s)
     assert model().with_overhead(1e-3).decode_steps_s(1, 100, 1) == pytest.approx(decode_s + 1e-3)
-    assert model().step_s(0, 0, [Chunk(0, 11)]) == pytest.approx(2 * (2e-3 + 2e-4 + 5e-6) + 5e-4 + 7e-4)
+    assert model().step_s(0, 0, [PromptChunk(0, 11)]) == pytest.approx(2 * (2e-3 + 2e-4 + 5e-6) + 5e-4 + 7e-4)
 
 
 def test_many_steps_are_the_sum_of_single_ones_and_can_be_counted_back() -> None:

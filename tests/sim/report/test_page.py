@@ -4,12 +4,12 @@ import re
 from xml.etree import ElementTree as ET
 
 from millgate.sim.experiments.catalogue import EXPERIMENTS
-from millgate.sim.experiments.contract import Answer, Arm, answer
+from millgate.sim.experiments.contract import Arm, ExperimentResult, answer
 from millgate.sim.report.drawing import drawing
 from millgate.sim.report.page import page
 
 
-def answered() -> Answer:
+def answered() -> ExperimentResult:
     runs = [
         (Arm(series, load), [(load, {"goodput": value, "waste": 0.1})])
         for series, value in (("gate", 0.9), ("no <gate>", 0.1))

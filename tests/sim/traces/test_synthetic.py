@@ -49,7 +49,7 @@ def test_lengths_are_whole_and_at_least_one_and_tenants_take_turns_by_lot() -> N
     assert some[-1].at_s < 100.0
 
 
-def test_traces_are_shaped_without_being_held() -> None:
+def test_traces_are_shaped_without_being_queued() -> None:
     three = [Job(0.0, 1, 1), Job(1.0, 2, 600), Job(3.0, 3, 3)]
 
     assert [job.at_s for job in shaping.faster(three, 2.0)] == [0.0, 0.5, 1.5]

@@ -1,6 +1,6 @@
 """May this tenant? Retry budget, quotas and streams of its own, asked before anybody looks for an engine.
 
-Every question costs one comparison where nothing is configured. A request that is let in or held has reserved its
+Every question costs one comparison where nothing is configured. A request that is let in or queued has reserved its
 quotas; what never ran gives them back, what ran is settled with what it really used.
 """
 
@@ -62,7 +62,7 @@ class Allowances:
         `agreed` says that it is back when it was told to come.
         """
         if (budget := self.budget) is not None and self._is_charged(draft, agreed=agreed):
-            drain_per_s = draft.route.pool.openings.per_s()
+            drain_per_s = draft.route.pool.capacity_forecast.per_s()
             if not budget.allows(draft.tenant, now, drain_per_s):
                 spent, most = budget.spent(now), budget.budget(now, drain_per_s)
                 return Shortfall(Reason.RETRY_BUDGET, spent, most, float("inf"))
@@ -97,7 +97,7 @@ class Allowances:
             budget.spend(draft.tenant, now)
 
     def taken_in(self, draft: Attempt, would: Reason | None, now: float) -> None:
-        """Reserve for an attempt that is let in or held; not for one that a protecting gate would have refused.
+        """Reserve for an attempt that is let in or queued; not for one that a protecting gate would have refused.
 
         Observed, it would leave debts and take streams that no protecting gate has.
         """

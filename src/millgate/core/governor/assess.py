@@ -1,13 +1,13 @@
 """Assess: what would be decided about an arrival now, and from which numbers. Reads only.
 
 The steps are those of design section 4, in its order: size it, lane it, is it a retry, date it, will it make it,
-permit or hold or yield. The plan carries a draft record that nobody has registered; `commit` does, `explain`
+permit or queue or yield. The plan carries a draft record that nobody has registered; `commit` does, `explain`
 throws it away.
 """
 
 from typing import Final
 
-from millgate.core.decisions import Admit, Hold, Leg, Reshaped, Yield
+from millgate.core.decisions import Admit, Leg, Queue, Reshaped, Yield
 from millgate.core.events import Arrived
 from millgate.core.governor.forecast import forecast, upper_ttft_s
 from millgate.core.governor.hint_truth import is_back_when_told
@@ -20,7 +20,7 @@ from millgate.core.lanes import choose_lane
 from millgate.core.tickets import DUE_HOLD_S, EARLY_RETURNS_FORGIVEN, EARLY_S, SOONEST_RETURN_S, Entry
 from millgate.core.words import DeadlineFrom, Reason
 
-# Who is back when told is held for this share of its hint, if that is longer: the promise is kept within as much.
+# Who is back when told is queued for this share of its hint, if that is longer: the promise is kept within as much.
 _DUE_HOLD_SHARE: Final = 0.2
 # So many answers teach how long a whole one takes; nobody is refused for what is only believed.
 _TRUSTED_ANSWERS: Final = 10
@@ -55,7 +55,7 @@ class Plan:
         draft: Attempt,
         entry: Entry | None,
         engine: Engine | None,
-        decision: Admit | Hold | Yield,
+        decision: Admit | Queue | Yield,
         expected_wait_s: float,
     ) -> None:
         self.draft = draft
@@ -263,11 +263,11 @@ def _judge_wait(
     if now + upper_s + ttft_s > draft.deadline and not _keeps_its_promise(draft, due_hold_s, ttft_s, now):
         left_s = draft.deadline - now
         return _refused(knowledge, draft, entry, now, Reason.TOO_LATE, upper_s + ttft_s, left_s, wait_s)
-    if draft.hold_until is not None and not due_hold_s and now + upper_s > draft.hold_until:
-        left_s = draft.hold_until - now
+    if draft.queued_until is not None and not due_hold_s and now + upper_s > draft.queued_until:
+        left_s = draft.queued_until - now
         refused = refusal(knowledge, draft, Reason.SATURATED, now, upper_s, left_s)._replace(of_wait=True)
         return Plan(draft, entry, None, refused, wait_s)
-    return Plan(draft, entry, None, Hold(draft.attempt, place, wait_s), wait_s)
+    return Plan(draft, entry, None, Queue(draft.attempt, place, wait_s), wait_s)
 
 
 def _refused(
@@ -350,29 +350,29 @@ def _over_bounds(
 
     `max_queue` bounds those to whom nothing was promised. A full queue holds what one of `max_queue: 0` holds: who is
     due, in the place of one of them or beyond the count, for as long as its promise counts as kept. And it holds who
-    was refused before and comes for the last time, unless nobody is to be held at all.
+    was refused before and comes for the last time, unless nobody is to be queued at all.
     """
     lane = draft.lane
     settings = lane.settings
-    is_full = settings.max_queue is not None and lane.held >= settings.max_queue
+    is_full = settings.max_queue is not None and lane.queued >= settings.max_queue
     if settings.max_queue and draft.recognised and (draft.arrival.retry_count or 0) >= LAST_RETRY:
         is_full = False
     allowed_s = 0.0 if is_full else _most_wait_s(draft)
     if allowed_s is not None:
         allowed_s = max(allowed_s, _due_hold_s(draft, entry, now))
-        draft.hold_until = now + allowed_s
+        draft.queued_until = now + allowed_s
         if allowed_s == 0.0:
             if is_full and settings.max_queue:
-                return Reason.QUEUE_FULL, lane.held, settings.max_queue
+                return Reason.QUEUE_FULL, lane.queued, settings.max_queue
             return _SATURATED, knowledge.running(), knowledge.stream_limit()
-    if knowledge.held_count >= knowledge.max_held and less_important(knowledge, settings.band) is None:
-        return Reason.QUEUE_FULL, knowledge.held_count, knowledge.max_held
-    tokens = lane.held_tokens + draft.prompt_tokens + draft.output_tokens
+    if knowledge.queued_count >= knowledge.max_queued and less_important(knowledge, settings.band) is None:
+        return Reason.QUEUE_FULL, knowledge.queued_count, knowledge.max_queued
+    tokens = lane.queued_tokens + draft.prompt_tokens + draft.output_tokens
     if settings.max_queue_tokens is not None and tokens > settings.max_queue_tokens:
         return Reason.QUEUE_FULL, tokens, settings.max_queue_tokens
-    held_bytes = lane.held_bytes + draft.body_bytes
-    if held_bytes > settings.max_queue_bytes:
-        return Reason.QUEUE_FULL, held_bytes, settings.max_queue_bytes
+    queued_bytes = lane.queued_bytes + draft.body_bytes
+    if queued_bytes > settings.max_queue_bytes:
+        return Reason.QUEUE_FULL, queued_bytes, settings.max_queue_bytes
     return None
 
 
@@ -397,20 +397,20 @@ def _due_hold_s(draft: Attempt, entry: Entry | None, now: float) -> float:
 
 
 def _keeps_its_promise(draft: Attempt, due_hold_s: float, ttft_s: float, now: float) -> bool:
-    """Return whether it is held though it may be too late: what was promised is not broken for a forecast.
+    """Return whether it is queued though it may be too late: what was promised is not broken for a forecast.
 
     No longer than its promise counts as kept, and not where even a permit now would be too late.
     """
     if not due_hold_s or now + ttft_s > draft.deadline:
         return False
-    hold_until = draft.hold_until
-    draft.hold_until = now + due_hold_s if hold_until is None else min(hold_until, now + due_hold_s)
+    queued_until = draft.queued_until
+    draft.queued_until = now + due_hold_s if queued_until is None else min(queued_until, now + due_hold_s)
     return True
 
 
 def less_important(knowledge: Knowledge, band: int) -> Lane | None:
-    """Return the lane whose held work makes room for this band's where everything is full; None where none has to."""
-    lanes = [lane for lane in knowledge.lanes.values() if lane.held and lane.settings.band > band]
+    """Return the lane whose queued work makes room for this band's where everything is full; None where none has to."""
+    lanes = [lane for lane in knowledge.lanes.values() if lane.queued and lane.settings.band > band]
     return max(lanes, key=lambda lane: lane.settings.band, default=None)
 
 

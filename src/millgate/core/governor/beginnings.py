@@ -4,8 +4,8 @@ Looked at once a second, when something has ended since and the first answers of
 engine, still count; later, and in a gate at rest, it costs nothing.
 """
 
+from millgate.core.governor.capacity_forecast import foreseen_s
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.openings import foreseen_s
 from millgate.core.governor.records import Attempt, Engine
 from millgate.core.lifecycle import State
 

@@ -17,14 +17,14 @@ from millgate.core.governor.assess import (
 )
 from millgate.core.governor.hint_truth import is_back_when_told, judge_hint
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.promises import holds_newcomers, known_until, place_until
+from millgate.core.governor.promises import known_until, place_until, queues_newcomers
 from millgate.core.governor.records import Attempt, Engine, Route
 from millgate.core.governor.refusal import OF_ONE_TENANT, refusal
 from millgate.core.governor.streams import is_only_read
-from millgate.core.governor.turns import latest_start, next_held
+from millgate.core.governor.turns import latest_start, next_queued
 from millgate.core.governor.watch import arrived
 from millgate.core.lifecycle import State
-from millgate.core.tickets import SOONEST_RETURN_S, Entry, Kind
+from millgate.core.tickets import SOONEST_RETURN_S, ClientKind, Entry
 from millgate.core.words import Outcome, Reason
 
 # Refusals that tell of a gate without room, rather than of this attempt alone.
@@ -35,7 +35,7 @@ _YIELD: Final = Yield
 _TOO_LARGE: Final = Reason.TOO_LARGE
 _YIELDED: Final = Outcome.YIELDED
 
-# Nobody is held so long that a wake beyond this would find it.
+# Nobody is queued so long that a wake beyond this would find it.
 _FAR_S: Final = 86_400.0
 
 
@@ -81,19 +81,19 @@ def _displace(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[Decisio
     full, `assess` has found somebody.
     """
     own = draft.lane
-    if own.settings.max_queue and own.held >= own.settings.max_queue:
-        last_held = _last_without_promise(knowledge, draft)
-        if last_held is not None:
-            return refuse_held(knowledge, last_held, Reason.DISPLACED, now)
-    if knowledge.held_count < knowledge.max_held:
+    if own.settings.max_queue and own.queued >= own.settings.max_queue:
+        last_queued = _last_without_promise(knowledge, draft)
+        if last_queued is not None:
+            return refuse_queued(knowledge, last_queued, Reason.DISPLACED, now)
+    if knowledge.queued_count < knowledge.max_queued:
         return ()
     lane = less_important(knowledge, draft.lane.settings.band)
     assert lane is not None
     last = max(
         (queue for queue in lane.queues.values() if len(queue.order)), key=lambda each: len(each.order)
     )
-    held = deque(last.order, maxlen=1)[0]
-    return refuse_held(knowledge, knowledge.attempts[held.attempt], Reason.DISPLACED, now)
+    queued = deque(last.order, maxlen=1)[0]
+    return refuse_queued(knowledge, knowledge.attempts[queued.attempt], Reason.DISPLACED, now)
 
 
 def _last_without_promise(knowledge: Knowledge, draft: Attempt) -> Attempt | None:
@@ -120,9 +120,9 @@ def _count_retry(knowledge: Knowledge, plan: Plan, now: float) -> None:
 
 def _hold(knowledge: Knowledge, draft: Attempt, now: float) -> None:
     draft.give_up_at = latest_start(draft)
-    if draft.hold_until is not None:
-        draft.give_up_at = min(draft.give_up_at, draft.hold_until)
-    knowledge.hold(draft, now)
+    if draft.queued_until is not None:
+        draft.give_up_at = min(draft.give_up_at, draft.queued_until)
+    knowledge.enqueue(draft, now)
     if (opens_at := draft.queue.opens_at()) is not None:
         draft.window_until = max(now, opens_at)
         knowledge.wake_at(draft.window_until, draft.attempt)
@@ -130,15 +130,15 @@ def _hold(knowledge: Knowledge, draft: Attempt, now: float) -> None:
     wake_for_account(knowledge, draft, now)
 
 
-def wake_for_account(knowledge: Knowledge, held: Attempt, now: float) -> None:
+def wake_for_account(knowledge: Knowledge, queued: Attempt, now: float) -> None:
     """Look again when an account has room for this attempt: no permit has to end for that."""
     waits = [
         wait_s
-        for engine in held.route.up
-        if engine.provider is not None and 0.0 < (wait_s := engine.provider.wait_s(held, now)) < _FAR_S
+        for engine in queued.route.up
+        if engine.provider is not None and 0.0 < (wait_s := engine.provider.wait_s(queued, now)) < _FAR_S
     ]
     if waits:
-        knowledge.wake_at(now + min(waits), held.attempt)
+        knowledge.wake_at(now + min(waits), queued.attempt)
 
 
 def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit, now: float) -> None:
@@ -164,7 +164,7 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
         judge_hint(draft, now, admitted=True)
     pool = engine.pool
     if _finds_idle(draft, now) and pool.places.is_as_expected(1.0):
-        pool.overtaking.was_idle(pool.openings.per_s())
+        pool.overtaking.was_idle(pool.capacity_forecast.per_s())
     draft.lane.little.enter(now)
     draft.queue.order.started(draft, now)
     if draft.queue.offered is not None:
@@ -203,29 +203,29 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
     """
     decisions: list[Decision] = []
     blocked: list[Route] = []
-    while knowledge.held_count and (held := next_held(knowledge, blocked, now)) is not None:
-        engines = held.route.up
+    while knowledge.queued_count and (queued := next_queued(knowledge, blocked, now)) is not None:
+        engines = queued.route.up
         down = all_down(engines, now)
-        if down or not fit_somewhere(engines, held):
+        if down or not fit_somewhere(engines, queued):
             reason = Reason.NO_ENGINE if down else Reason.TOO_LARGE
-            decisions += refuse_held(knowledge, held, reason, now)
+            decisions += refuse_queued(knowledge, queued, reason, now)
             continue
-        roomy = knowledge.roomy_engine(held, engines, now)
+        roomy = knowledge.roomy_engine(queued, engines, now)
         if roomy is None:
             _mark_blocked(engines, now)
-            wake_for_account(knowledge, held, now)
-            blocked.append(held.route)
+            wake_for_account(knowledge, queued, now)
+            blocked.append(queued.route)
             continue
         engine, ttft_s = roomy
-        if not engine.is_in_time(held, ttft_s, now):
-            decisions += refuse_held(knowledge, held, late_reason(held, now), now)
+        if not engine.is_in_time(queued, ttft_s, now):
+            decisions += refuse_queued(knowledge, queued, late_reason(queued, now), now)
             continue
-        knowledge.unhold(held, admitted=True)
-        admit = admission(held, engine, ttft_s, now)
-        if held.queue.window is not None:
-            admit = admit._replace(window_s=min(now, held.window_until) - held.arrived_at)
-        _start(knowledge, held, engine, admit, now)
-        decisions.append(_with_quota(knowledge, held, admit, now))
+        knowledge.dequeue(queued, admitted=True)
+        admit = admission(queued, engine, ttft_s, now)
+        if queued.queue.window is not None:
+            admit = admit._replace(window_s=min(now, queued.window_until) - queued.arrived_at)
+        _start(knowledge, queued, engine, admit, now)
+        decisions.append(_with_quota(knowledge, queued, admit, now))
     return decisions
 
 
@@ -235,28 +235,37 @@ def _mark_blocked(engines: tuple[Engine, ...], now: float) -> None:
         if not engine.drain.is_full and engine.gate.streams:
             engine.drain.became_full(now, engine.gate.streams)
             engine.drain_read = None
-            engine.openings.rate_changed()
+            engine.capacity_forecast.rate_changed()
 
 
-def late_reason(held: Attempt, now: float) -> Reason:
+def late_reason(queued: Attempt, now: float) -> Reason:
     """Return which word of lateness applies: the deadline has passed, or the first token would miss it."""
-    return Reason.EXPIRED if now >= held.deadline else Reason.TOO_LATE
+    return Reason.EXPIRED if now >= queued.deadline else Reason.TOO_LATE
 
 
-def refuse_held(knowledge: Knowledge, held: Attempt, reason: Reason, now: float) -> tuple[Yield, Ended]:
+def refuse_queued(knowledge: Knowledge, queued: Attempt, reason: Reason, now: float) -> tuple[Yield, Ended]:
     """Take an attempt out of its queue with a yield; return the yield and the attempt's end."""
-    knowledge.unhold(held)
-    del knowledge.attempts[held.attempt]
-    held.state = State.OVER
-    give_back(held, now)
-    knowledge.allowances.over(held)
-    waited_s = now - held.arrived_at
-    decision = refusal(knowledge, held, reason, now, waited_s, held.deadline - held.arrived_at)
-    _leave_record(knowledge, held, decision, now)
-    told = _with_quota(knowledge, held, decision, now)
+    knowledge.dequeue(queued)
+    del knowledge.attempts[queued.attempt]
+    queued.state = State.OVER
+    give_back(queued, now)
+    knowledge.allowances.over(queued)
+    waited_s = now - queued.arrived_at
+    decision = refusal(knowledge, queued, reason, now, waited_s, queued.deadline - queued.arrived_at)
+    _leave_record(knowledge, queued, decision, now)
+    told = _with_quota(knowledge, queued, decision, now)
     assert isinstance(told, Yield)
     ended = Ended(
-        held.attempt, Outcome.YIELDED, held.lane.settings.name, None, waited_s, waited_s, None, 0, 0, reason
+        queued.attempt,
+        Outcome.YIELDED,
+        queued.lane.settings.name,
+        None,
+        waited_s,
+        waited_s,
+        None,
+        0,
+        0,
+        reason,
     )
     return told, ended
 
@@ -287,9 +296,9 @@ def _leave_record(knowledge: Knowledge, draft: Attempt, decision: Yield, now: fl
 def _oldest_age(knowledge: Knowledge, draft: Attempt) -> float:
     """Return the oldest age by which queues may rank it when it is back.
 
-    Where newcomers are held all wait by their own; elsewhere it is put before nobody of its tenant who waits.
+    Where newcomers are queued all wait by their own; elsewhere it is put before nobody of its tenant who waits.
     """
-    if holds_newcomers(draft.lane):
+    if queues_newcomers(draft.lane):
         return draft.first_seen
     return nextafter(knowledge.waiting.youngest(draft.tenant), inf)
 
@@ -326,11 +335,11 @@ def entry_of(
     )
 
 
-def _kind(draft: Attempt) -> Kind:
+def _kind(draft: Attempt) -> ClientKind:
     """Return what is known of its client: a retry with the last label of an SDK mostly has no further one."""
     if (draft.arrival.retry_count or 0) >= LAST_RETRY:
-        return Kind.LAST_RETRY
-    return Kind.RETURNED if draft.recognised else Kind.FIRST
+        return ClientKind.LAST_RETRY
+    return ClientKind.RETURNED if draft.recognised else ClientKind.FIRST
 
 
 def fingerprint_of(draft: Attempt) -> int:

@@ -18,10 +18,10 @@ from typing import Final
 from millgate.core.decisions import Cancel, Cause, Decision, Ended
 from millgate.core.events import ClientGone, EngineProgress, EngineSeen, Failed, Finished
 from millgate.core.governor.allowances import give_back, settle
+from millgate.core.governor.capacity_forecast import foreseen_s
 from millgate.core.governor.commit import dispatch, entry_of
 from millgate.core.governor.failover import detour_after, try_again
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.openings import foreseen_s
 from millgate.core.governor.promises import DRAINING_HINT_S
 from millgate.core.governor.records import Attempt, Engine
 from millgate.core.governor.streams import is_only_read
@@ -79,7 +79,7 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
         _learn_length(knowledge, attempt, output_tokens)
         answered(attempt, engine, max(0, prompt_tokens - cached_tokens), output_tokens, now)
         _learn_tpot(attempt, engine, output_tokens, now)
-        engine.openings.answered(knowledge.running())
+        engine.capacity_forecast.answered(knowledge.running())
     attempt.output_seen = output_tokens
     attempt.queue.order.settle(attempt, prompt_tokens, output_tokens)
     settle(attempt, event.prompt_tokens, cached_tokens, now)
@@ -100,7 +100,7 @@ def _learn_reading(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
     attempt.engine.service.answers += 1
     if attempt.state is State.PREFILL:
         first_token(knowledge, attempt, now)
-    attempt.engine.openings.answered(knowledge.running())
+    attempt.engine.capacity_forecast.answered(knowledge.running())
 
 
 def _learn_prompt(knowledge: Knowledge, attempt: Attempt, prompt_tokens: int) -> None:
@@ -167,8 +167,8 @@ def client_gone(knowledge: Knowledge, attempt: Attempt, _event: ClientGone, now:
     stage = Stage(attempt.state)
     if attempt.state is not State.DECODE:
         _remember_tired(attempt, now)
-    if attempt.state is State.HELD:
-        knowledge.unhold(attempt)
+    if attempt.state is State.QUEUED:
+        knowledge.dequeue(attempt)
         del knowledge.attempts[attempt.attempt]
         give_back(attempt, now)
         knowledge.allowances.over(attempt)

@@ -6,7 +6,7 @@ without the one that failed it: a *detour*. With room there it is admitted in th
 or nobody else answers for the model, there is no second try.
 """
 
-from millgate.core.decisions import Decision, Hold
+from millgate.core.decisions import Decision, Queue
 from millgate.core.events import Failed
 from millgate.core.governor.assess import fit_somewhere, price
 from millgate.core.governor.commit import dispatch
@@ -37,23 +37,23 @@ def try_again(knowledge: Knowledge, attempt: Attempt, detour: Route, now: float)
     failed = attempt.engine
     assert failed is not None
     attempt.tried, attempt.engine = failed, None
-    attempt.state, attempt.listed_end = State.HELD, None
+    attempt.state, attempt.listed_end = State.QUEUED, None
     attempt.route, attempt.queue = detour, attempt.lane.queue_for(detour)
-    attempt.hold_until = _impatient_at(attempt)
+    attempt.queued_until = _impatient_at(attempt)
     # What was to fall due in its first try would mean that it has waited too long.
     knowledge.wakes.forget(attempt.attempt)
     attempt.give_up_at = _latest_start(attempt, detour)
     knowledge.attempts[attempt.attempt] = attempt
-    detour.pool.openings.unsettle()
+    detour.pool.capacity_forecast.unsettle()
     # The engine that failed may be of another pool by now, and would foresee the end of work that it has not.
-    failed.openings.unsettle()
+    failed.capacity_forecast.unsettle()
     price(attempt)
     place = ahead_of(attempt) + 1
-    knowledge.hold(attempt, now)
+    knowledge.enqueue(attempt, now)
     knowledge.wake_at(attempt.give_up_at, attempt.attempt)
     decisions = dispatch(knowledge, now)
-    if attempt.state is State.HELD:
-        decisions.append(Hold(attempt.attempt, place, detour.pool.openings.wait_s(place, now)))
+    if attempt.state is State.QUEUED:
+        decisions.append(Queue(attempt.attempt, place, detour.pool.capacity_forecast.wait_s(place, now)))
     return decisions
 
 
@@ -92,13 +92,13 @@ def _may_wait(knowledge: Knowledge, attempt: Attempt, detour: Route, now: float)
     lane = attempt.lane
     settings = lane.settings
     most_tokens, tokens = settings.max_queue_tokens, attempt.prompt_tokens + attempt.output_tokens
-    most = knowledge.max_held if settings.max_queue is None else settings.max_queue
+    most = knowledge.max_queued if settings.max_queue is None else settings.max_queue
     return (
         not knowledge.draining
-        and knowledge.held_count < knowledge.max_held
-        and lane.held < most
-        and (most_tokens is None or lane.held_tokens + tokens <= most_tokens)
-        and lane.held_bytes + attempt.body_bytes <= settings.max_queue_bytes
+        and knowledge.queued_count < knowledge.max_queued
+        and lane.queued < most
+        and (most_tokens is None or lane.queued_tokens + tokens <= most_tokens)
+        and lane.queued_bytes + attempt.body_bytes <= settings.max_queue_bytes
         and now < _latest_start(attempt, detour)
     )
 

@@ -20,10 +20,12 @@ def expected_wait_s(draft: Attempt, place: int, now: float) -> float:
     """Return how long an attempt at this place is expected to wait: for permits, and for accounts where those bind."""
     route = draft.route
     if route.up[0].provider is None:
-        return route.pool.openings.wait_s(place, now, streams=streams_of(route.up[0].gate, draft.arrival))
+        return route.pool.capacity_forecast.wait_s(
+            place, now, streams=streams_of(route.up[0].gate, draft.arrival)
+        )
     accounts = [engine.provider for engine in route.up if engine.provider is not None]
     free = sum([engine.limit - engine.gate.streams for engine in route.up])
-    permit_s = 0.0 if place <= free else route.pool.openings.wait_s(place - max(0, free), now)
+    permit_s = 0.0 if place <= free else route.pool.capacity_forecast.wait_s(place - max(0, free), now)
     if len(accounts) < len(route.up):
         return permit_s
     return max(permit_s, min([account.wait_s(draft, now, place) for account in accounts]))
@@ -35,16 +37,16 @@ def forecast(draft: Attempt, place: int, now: float) -> tuple[float, float, floa
     The first is what is expected, in seconds from now. The sum of the others is when the first token has come nine times
     in ten.
     """
-    engines, openings = draft.route.up, draft.route.pool.openings
+    engines, capacity_forecast = draft.route.up, draft.route.pool.capacity_forecast
     ttft_s = min([engine.expected_ttft_s(draft.prompt_tokens, now) for engine in engines])
     if not _is_metered(engines):
         wait_s = expected_wait_s(draft, place, now)
-        return wait_s, wait_s + openings.upper_s(place), ttft_s
+        return wait_s, wait_s + capacity_forecast.upper_s(place), ttft_s
     permit_s = late_s = 0.0
     beyond = place - _free_streams(engines)
     if beyond > 0:
-        permit_s = openings.wait_s(beyond, now, prompts=False)
-        late_s = openings.upper_s(beyond, prompts=False)
+        permit_s = capacity_forecast.wait_s(beyond, now, prompts=False)
+        late_s = capacity_forecast.upper_s(beyond, prompts=False)
     reading_s, first_s = _reading(draft, _tokens_of(draft, place - 1), engines, now)
     surely = _surely(engines)
     ttft_s *= surely
@@ -65,20 +67,20 @@ def upper_ttft_s(engine: Engine, ttft_s: float, prompt_tokens: int) -> float:
 
 
 def wait_behind_s(
-    draft: Attempt, held: int, away_s: float, first: "array[int]", share: float, work_s: float, now: float
+    draft: Attempt, queued: int, away_s: float, first: "array[int]", share: float, work_s: float, now: float
 ) -> tuple[float, float]:
-    """Return how long it is expected to wait behind the held and the away, and how much longer reading may take.
+    """Return how long it is expected to wait behind the queued and the away, and how much longer reading may take.
 
-    So many are held; the work of those who are away is `away_s`, that of all `work_s`, in seconds of permits, and `first` and `share` are as
-    in `openings`. Prompts of the away are taken to be as large a part of it as of usual work. The second is nine times in ten.
+    So many are queued; the work of those who are away is `away_s`, that of all `work_s`, in seconds of permits, and `first` and `share` are as
+    in `capacity_forecast`. Prompts of the away are taken to be as large a part of it as of usual work. The second is nine times in ten.
     """
-    engines, openings = draft.route.up, draft.route.pool.openings
+    engines, capacity_forecast = draft.route.up, draft.route.pool.capacity_forecast
     if not _is_metered(engines):
-        return openings.wait_behind_s(first, share, work_s, 0, now), 0.0
-    permit_s = openings.wait_behind_s(first, share, work_s, _free_streams(engines), now)
+        return capacity_forecast.wait_behind_s(first, share, work_s, 0, now), 0.0
+    permit_s = capacity_forecast.wait_behind_s(first, share, work_s, _free_streams(engines), now)
     usual, prompt_tokens = engines[0], engines[0].work_prompt.mean
     away = away_s / max(_LEAST_WORK_S, usual.permit_s(prompt_tokens, usual.work_output.mean))
-    tokens = _tokens_of(draft, held) + away * prompt_tokens
+    tokens = _tokens_of(draft, queued) + away * prompt_tokens
     reading_s, _ = _reading(draft, tokens, engines, now)
     if reading_s <= permit_s:
         return permit_s, 0.0
@@ -141,8 +143,8 @@ def _tokens_of(draft: Attempt, ahead: int) -> float:
     shortest goes first those ahead are as long as who is admitted.
     """
     pool = draft.route.pool
-    if not ahead or not pool.held_count:
+    if not ahead or not pool.queued_count:
         return 0.0
     if draft.queue.offered is not None:
         return ahead * draft.route.up[0].work_prompt.mean
-    return pool.held_prompt_tokens * ahead / pool.held_count
+    return pool.queued_prompt_tokens * ahead / pool.queued_count

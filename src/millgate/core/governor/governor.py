@@ -14,7 +14,7 @@ from millgate.core.events import Arrived, Event
 from millgate.core.governor import endings, report
 from millgate.core.governor.assess import assess
 from millgate.core.governor.beginnings import look_at_first
-from millgate.core.governor.commit import commit, dispatch, late_reason, refuse_held
+from millgate.core.governor.commit import commit, dispatch, late_reason, refuse_queued
 from millgate.core.governor.failover import detours_turned
 from millgate.core.governor.knowledge import Knowledge, new_engine
 from millgate.core.governor.records import Attempt, Lane
@@ -106,7 +106,7 @@ class Governor:
             expected_wait_s=plan.expected_wait_s,
             expected_ttft_s=engine.expected_ttft_s(draft.prompt_tokens, now) if engine else 0.0,
             running=knowledge.running(),
-            held=knowledge.held_count,
+            queued=knowledge.queued_count,
             limit=knowledge.stream_limit(),
         )
 
@@ -122,7 +122,7 @@ class Governor:
             pool.places.expire(now)
         knowledge.allowances.reconfigure(settings, now)
         knowledge.observe, knowledge.hard_cap = settings.observe, settings.hard_cap
-        knowledge.max_held = settings.max_held
+        knowledge.max_queued = settings.max_queued
         _re_lane_all(knowledge, settings, now)
         _re_engine_all(knowledge, settings, now)
         return tuple(dispatch(knowledge, now))
@@ -142,9 +142,9 @@ class Governor:
         attempt = self._current(event.attempt, _MAY_LEAVE)
         if attempt is None:
             return ()
-        was_held = attempt.state is State.HELD
+        was_queued = attempt.state is State.QUEUED
         ended = endings.client_gone(self._knowledge, attempt, event, now)
-        return (ended, *dispatch(self._knowledge, now)) if was_held else (ended,)
+        return (ended, *dispatch(self._knowledge, now)) if was_queued else (ended,)
 
     def _first_token(self, event: events.FirstToken, now: float) -> tuple[Decision, ...]:
         attempt = self._current(event.attempt, _MAY_READ)
@@ -152,7 +152,7 @@ class Governor:
             return ()
         endings.first_token(self._knowledge, attempt, now)
         engine = attempt.engine
-        if engine is None or engine.gate.prefill_limit is None or not self._knowledge.held_count:
+        if engine is None or engine.gate.prefill_limit is None or not self._knowledge.queued_count:
             return ()
         # A prefill share has come back, and somebody may have waited for it.
         return tuple(dispatch(self._knowledge, now))
@@ -170,7 +170,7 @@ class Governor:
         if attempt is None:
             return ()
         endings.release(self._knowledge, attempt, now)
-        return tuple(dispatch(self._knowledge, now)) if self._knowledge.held_count else ()
+        return tuple(dispatch(self._knowledge, now)) if self._knowledge.queued_count else ()
 
     def _progress(self, event: events.EngineProgress, now: float) -> tuple[Decision, ...]:
         knowledge = self._knowledge
@@ -181,7 +181,7 @@ class Governor:
         look_at_first(knowledge, engine, now)
         look(engine.pool, now)
         # A limit that has risen has room for somebody.
-        return tuple(dispatch(knowledge, now)) if move_limit(engine, now) and knowledge.held_count else ()
+        return tuple(dispatch(knowledge, now)) if move_limit(engine, now) and knowledge.queued_count else ()
 
     def _seen(self, event: events.EngineSeen, now: float) -> tuple[Decision, ...]:
         return tuple(endings.seen(self._knowledge, event, now))
@@ -209,10 +209,10 @@ class Governor:
         engine.up = up
         knowledge.engines_turned()
         detours_turned(knowledge)
-        stranded = [held for held in knowledge.held() if not held.route.up]
+        stranded = [queued for queued in knowledge.queued() if not queued.route.up]
         decisions: list[Decision] = []
-        for held in stranded:
-            decisions += refuse_held(knowledge, held, Reason.NO_ENGINE, now)
+        for queued in stranded:
+            decisions += refuse_queued(knowledge, queued, Reason.NO_ENGINE, now)
         return (*decisions, *dispatch(knowledge, now))
 
     def _draining(self, event: events.Draining, now: float) -> tuple[Decision, ...]:
@@ -220,8 +220,8 @@ class Governor:
         knowledge.draining = True
         knowledge.drain_by = None if event.grace_s is None else now + event.grace_s
         decisions: list[Decision] = []
-        for held in list(knowledge.held()):
-            decisions += refuse_held(knowledge, held, Reason.DRAINING, now)
+        for queued in list(knowledge.queued()):
+            decisions += refuse_queued(knowledge, queued, Reason.DRAINING, now)
         return tuple(decisions)
 
     def _tick(self, _event: events.Tick, now: float) -> tuple[Decision, ...]:
@@ -242,12 +242,12 @@ class Governor:
     def _fall_due(self, attempt: Attempt, decisions: list[Decision], now: float) -> bool:
         """Do what is due for one attempt; return whether something was given back."""
         knowledge = self._knowledge
-        if attempt.state is State.HELD:
+        if attempt.state is State.QUEUED:
             if now < attempt.give_up_at:
                 return True
-            impatient = attempt.hold_until is not None and now >= attempt.hold_until
+            impatient = attempt.queued_until is not None and now >= attempt.queued_until
             reason = Reason.SATURATED if impatient else late_reason(attempt, now)
-            decisions += refuse_held(knowledge, attempt, reason, now)
+            decisions += refuse_queued(knowledge, attempt, reason, now)
             return True
         if attempt.state is State.PREFILL and attempt.engine is not None:
             if attempt.arrival.stream or is_only_read(attempt.arrival) or now < attempt.give_up_at:

@@ -24,11 +24,11 @@ def judge_hint(draft: Attempt, now: float, *, admitted: bool) -> None:
     pool = draft.route.pool
     if admitted and now - max(due_at, back_at) <= max(_TRUE_WITHIN_S, _TRUE_WITHIN_SHARE * hint_s):
         draft.lane.hints_kept += 1
-        pool.overtaking.was_kept(pool.openings.per_s())
+        pool.overtaking.was_kept(pool.capacity_forecast.per_s())
     else:
         draft.lane.hints_broken += 1
         if pool.places.is_as_expected(draft.told_share):
-            pool.overtaking.was_broken(pool.openings.per_s())
+            pool.overtaking.was_broken(pool.capacity_forecast.per_s())
 
 
 def is_back_when_told(due_at: float, hint_s: float, back_at: float) -> bool:

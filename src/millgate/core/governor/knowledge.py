@@ -37,18 +37,18 @@ class Knowledge:
         "first_lane",
         "good_output_tokens",
         "hard_cap",
-        "held_count",
         "hints_given",
         "labelled",
         "lanes",
         "make_order",
-        "max_held",
         "max_places",
+        "max_queued",
         "observe",
         "open_lanes",
         "output_length",
         "placement",
         "prompt_bytes",
+        "queued_count",
         "recognised",
         "routes",
         "up_engines",
@@ -67,7 +67,7 @@ class Knowledge:
         self.engines = {engine.name: new_engine(engine, now) for engine in settings.engines}
         self.allowances = Allowances(settings)
         self.observe, self.hard_cap = settings.observe, settings.hard_cap
-        self.max_places, self.max_held = settings.max_places, settings.max_held
+        self.max_places, self.max_queued = settings.max_places, settings.max_queued
         self.prompt_bytes = PromptBytes()
         self.output_length = OutputLength()
         self.attempts: dict[int, Attempt] = {}
@@ -75,7 +75,7 @@ class Knowledge:
         self.waiting = Waiting()
         self.draining = False
         self.drain_by: float | None = None
-        self.held_count = 0
+        self.queued_count = 0
         self.answers = self.arrivals = self.labelled = self.recognised = self.early = self.hints_given = 0
         self.good_output_tokens = self.wasted_prompt_tokens = self.wasted_output_tokens = 0
         self.up_engines: tuple[Engine, ...] = ()
@@ -108,14 +108,14 @@ class Knowledge:
         self.engines_turned()
 
     def _requeue(self, lane: Lane, now: float) -> None:
-        held = [self.attempts[each.attempt] for queue in lane.queues.values() for each in queue.order]
+        queued = [self.attempts[each.attempt] for queue in lane.queues.values() for each in queue.order]
         lane.queues.clear()
         # Who entered later may overtake: they enter again as they came.
-        for attempt in sorted(held, key=lambda each: (each.arrived_at, each.attempt)):
+        for attempt in sorted(queued, key=lambda each: (each.arrived_at, each.attempt)):
             attempt.route = route = self.routes.of(attempt.arrival.model)
             attempt.queue = lane.queue_for(route)
             attempt.queue.add(attempt, now)
-            _count_held(route.pool, attempt, 1)
+            _count_queued(route.pool, attempt, 1)
 
     def _share_out(self, before: Sequence[Pool], now: float) -> None:
         """Divide each pool's streams among the lanes, as far as there are several; what they run goes on."""
@@ -165,21 +165,21 @@ class Knowledge:
     def note(self, attempt: Attempt, engine: Engine) -> None:
         """Take note that this attempt has started on this engine, read its first token, or ended."""
         engine.drain_read = None
-        engine.openings.note(attempt)
+        engine.capacity_forecast.note(attempt)
         self.placement.changed(engine)
 
-    def hold(self, attempt: Attempt, now: float) -> None:
+    def enqueue(self, attempt: Attempt, now: float) -> None:
         """Put an attempt into its queue."""
-        attempt.lane.hold(attempt, now)
-        _count_held(attempt.route.pool, attempt, 1)
-        self.held_count += 1
+        attempt.lane.enqueue(attempt, now)
+        _count_queued(attempt.route.pool, attempt, 1)
+        self.queued_count += 1
         self.waiting.begins(attempt.tenant, attempt.as_old_as)
 
-    def unhold(self, attempt: Attempt, *, admitted: bool = False) -> None:
+    def dequeue(self, attempt: Attempt, *, admitted: bool = False) -> None:
         """Take an attempt out of its queue."""
-        attempt.lane.unhold(attempt, admitted=admitted)
-        _count_held(attempt.route.pool, attempt, -1)
-        self.held_count -= 1
+        attempt.lane.dequeue(attempt, admitted=admitted)
+        _count_queued(attempt.route.pool, attempt, -1)
+        self.queued_count -= 1
         self.waiting.ends(attempt.tenant)
         opens_at, head = attempt.queue.opens_at(), attempt.queue.order.head()
         if opens_at is not None and head is not None and isfinite(opens_at):
@@ -203,12 +203,12 @@ class Knowledge:
         """Look at this attempt again at this time."""
         self.wakes.add(at, attempt, self.attempts)
 
-    def held(self) -> Iterator[Attempt]:
+    def queued(self) -> Iterator[Attempt]:
         """Yield every attempt that waits, queue by queue, next first."""
         for lane in self.lanes.values():
             for queue in lane.queues.values():
-                for held in queue.order:
-                    yield self.attempts[held.attempt]
+                for queued in queue.order:
+                    yield self.attempts[queued.attempt]
 
 
 def new_engine(settings: EngineSettings, now: float) -> Engine:
@@ -219,9 +219,9 @@ def new_engine(settings: EngineSettings, now: float) -> Engine:
     return engine
 
 
-def _count_held(pool: Pool, attempt: Attempt, more: int) -> None:
+def _count_queued(pool: Pool, attempt: Attempt, more: int) -> None:
     """Count somebody who begins to wait (1) or no longer does (-1)."""
-    pool.held_count += more
-    pool.held_prompt_tokens += more * attempt.prompt_tokens
+    pool.queued_count += more
+    pool.queued_prompt_tokens += more * attempt.prompt_tokens
     # Of nobody nothing remains, however the sums were rounded.
-    pool.held_work_s = pool.held_work_s + more * attempt.service_s if pool.held_count else 0.0
+    pool.queued_work_s = pool.queued_work_s + more * attempt.service_s if pool.queued_count else 0.0

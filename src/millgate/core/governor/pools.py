@@ -8,7 +8,7 @@ every question here is one attribute.
 
 from collections.abc import Iterable, Sequence
 
-from millgate.core.governor.openings import Openings
+from millgate.core.governor.capacity_forecast import CapacityForecast
 from millgate.core.governor.records import Attempt, Engine, Pool, Route
 from millgate.core.tickets import Places
 
@@ -34,7 +34,7 @@ class Routes:
             # The first keep their memory; who comes back to another pool is a new request there.
             known = [*known[:1], *(Places(max_places // len(groups)) for _ in groups)][: len(groups)]
         self.pools = [
-            Pool(group, places, Openings(attempts, group), now)
+            Pool(group, places, CapacityForecast(attempts, group), now)
             for group, places in zip(groups, known, strict=True)
         ]
         by_engines: dict[tuple[Engine, ...], Route] = {}
@@ -67,7 +67,7 @@ class Routes:
         for route in (*self.every, *self._pinned.values()):
             route.up = tuple(engine for engine in route.engines if engine.up)
         for pool in self.pools:
-            pool.openings.unsettle()
+            pool.capacity_forecast.unsettle()
 
 
 def _serving(engines: Sequence[Engine]) -> dict[str | None, tuple[Engine, ...]]:

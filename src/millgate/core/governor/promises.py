@@ -1,7 +1,7 @@
 """What may be promised to whom: a hint is the time at which this client would be admitted if it came back then.
 
 Its place is counted behind those who wait and those who were refused before and are expected back; the time of
-that place is read off `openings` (design section 4). Hints are spread so that equal promises do not come back as
+that place is read off `capacity_forecast` (design section 4). Hints are spread so that equal promises do not come back as
 one herd: a low-discrepancy sequence (multiples of the golden ratio, Weyl 1916) instead of dice, so that the core
 stays deterministic.
 """
@@ -10,12 +10,12 @@ from array import array
 from math import inf, sqrt
 from typing import Final
 
+from millgate.core.governor.capacity_forecast import LISTED
 from millgate.core.governor.forecast import expected_wait_s, wait_behind_s
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.openings import LISTED
 from millgate.core.governor.records import Attempt, Lane
 from millgate.core.governor.turns import ahead_of
-from millgate.core.tickets import Standing, as_parts
+from millgate.core.tickets import LineStanding, as_parts
 
 # Hints stay in a range that every SDK honours: openai gives up above 120 s and treats 0 as absent (wire.md B1).
 SHORTEST_HINT_S = 0.1
@@ -26,14 +26,14 @@ FAR_HINT_S = 45.0
 _KEPT_S: Final = 0.5
 _KEPT_SHARE: Final = 0.2
 # A client is asked to be back a little before its permit is expected: coming early costs a short hold, coming late
-# costs an idle stream. Over a long line a little is a fifth of what it may be held, so that somebody is always held
+# costs an idle stream. Over a long line a little is a fifth of what it may be queued, so that somebody is always queued
 # when permits come sooner than foreseen. But answers rather take a little longer than foreseen (relaying, connecting,
 # one more step), so hints are stretched by a hundredth first.
 _LEAD_S: Final = 0.2
 _LEAD_SHARE: Final = 0.2 * _KEPT_SHARE
-# Of many streams no more than so many permits too early: whoever is held for less than a fifth of its hint is in time.
+# Of many streams no more than so many permits too early: whoever is queued for less than a fifth of its hint is in time.
 _LEAD_PLACES: Final = 4.0
-# Where newcomers are held they keep the streams busy while the promised are away: a later hint idles none, and is aimed
+# Where newcomers are queued they keep the streams busy while the promised are away: a later hint idles none, and is aimed
 # for 39 in 40 instead of nine in ten (one-sided points of the normal law). Only a newcomer is told so, for only its
 # coming shows that they come: after a burst nobody fills the time.
 _SURER: Final = 1.96 / 1.2816
@@ -63,28 +63,28 @@ def promise(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[float, fl
     when, and 0 while nothing is measured, for nobody is sent away for a belief.
     """
     arrival, pool = draft.arrival, draft.route.pool
-    places, openings = pool.places, pool.openings
-    held = ahead_of(draft)
+    places, capacity_forecast = pool.places, pool.capacity_forecast
+    queued = ahead_of(draft)
     stand = places.stand(arrival.tenant, draft.lined_up_at, draft.arrival_number, now, LISTED)
     turn, share = stand.turn, stand.share
-    place = 1 + held + round(share * (stand.place - 1))
+    place = 1 + queued + round(share * (stand.place - 1))
     work_s, first = stand.work_s, stand.first
-    if held:
-        held_s = pool.held_work_s / pool.held_count
-        work_s += held * held_s
+    if queued:
+        queued_s = pool.queued_work_s / pool.queued_count
+        work_s += queued * queued_s
         # Queued requests are there: what counts by `share` is divided by it first.
-        first = (array("I", (as_parts(held_s / share),)) * min(held, LISTED) + first)[:LISTED]
+        first = (array("I", (as_parts(queued_s / share),)) * min(queued, LISTED) + first)[:LISTED]
     if not draft.recognised:
         draft.turn = turn
     measured = _is_measured(draft)
-    late_s = openings.upper_s(place, mean_is_known=False) if measured else 0.0
-    if not draft.recognised and holds_newcomers(draft.lane):
+    late_s = capacity_forecast.upper_s(place, mean_is_known=False) if measured else 0.0
+    if not draft.recognised and queues_newcomers(draft.lane):
         late_s *= _SURER
-    wait_s, reading_late_s = _wait_behind_s(draft, held, stand, first, work_s, now)
+    wait_s, reading_late_s = _wait_behind_s(draft, queued, stand, first, work_s, now)
     if measured:
         late_s = max(late_s, reading_late_s)
     if share < 1.0:
-        absent_s = openings.absence_s(stand.place - 1, share)
+        absent_s = capacity_forecast.absence_s(stand.place - 1, share)
         late_s = sqrt(late_s * late_s + absent_s * absent_s)
     expected_s, late_s, by_s = _behind_shorter(draft, wait_s, late_s, now)
     if places.has_several(now):  # and not `by_s`: who might still be in time is not sent away for it
@@ -94,36 +94,36 @@ def promise(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[float, fl
     spread_share = spread(knowledge.hints_given)
     if expected_s > LONGEST_HINT_S or not places.has_room_for(arrival.tenant, now):
         return FAR_HINT_S + spread_share * (LONGEST_HINT_S - FAR_HINT_S), by_s
-    per_s = openings.per_s()
+    per_s = capacity_forecast.per_s()
     aim_s = _aim_s(expected_s * _STRETCH, late_s, per_s) - spread_share * min(_SPREAD_S, 1.0 / per_s)
     hint_s = max(expected_s / 2.0, aim_s)
     return min(max(SHORTEST_HINT_S, hint_s), LONGEST_HINT_S), by_s
 
 
 def _wait_behind_s(
-    draft: Attempt, held: int, stand: Standing, first: "array[int]", work_s: float, now: float
+    draft: Attempt, queued: int, stand: LineStanding, first: "array[int]", work_s: float, now: float
 ) -> tuple[float, float]:
     """Return the expected wait behind so much work, and how much longer nine in ten may wait for prompts."""
     if draft.route.up[0].provider is not None:
-        return expected_wait_s(draft, 1 + held + round(stand.share * (stand.place - 1)), now), 0.0
-    if draft.queue.offered is not None and holds_newcomers(draft.lane):
+        return expected_wait_s(draft, 1 + queued + round(stand.share * (stand.place - 1)), now), 0.0
+    if draft.queue.offered is not None and queues_newcomers(draft.lane):
         # Shorter prompts go first whenever they come: by those that wait the long would be promised what they never get.
-        return draft.route.pool.openings.wait_behind_s(first, stand.share, work_s, 0, now), 0.0
-    return wait_behind_s(draft, held, stand.work_s, first, stand.share, work_s, now)
+        return draft.route.pool.capacity_forecast.wait_behind_s(first, stand.share, work_s, 0, now), 0.0
+    return wait_behind_s(draft, queued, stand.work_s, first, stand.share, work_s, now)
 
 
 def _behind_shorter(draft: Attempt, wait_s: float, late_s: float, now: float) -> tuple[float, float, float]:
     """Return a wait, its upper part and the time by which it is over, with what shorter work takes of them.
 
-    Where newcomers are held, shorter ones go first, and the wait itself is longer. Where none is, all come by their
+    Where newcomers are queued, shorter ones go first, and the wait itself is longer. Where none is, all come by their
     places: there the wait is that of the line, and only its end is moved, so that the
     longer the line, the shorter must be who joins it.
     """
     offered = draft.queue.offered
     if offered is None:
         return wait_s, late_s, _kept_until_s(wait_s, late_s)
-    load = offered.load_below(draft.work_s, now, draft.route.pool.openings.per_s())
-    if not holds_newcomers(draft.lane):
+    load = offered.load_below(draft.work_s, now, draft.route.pool.capacity_forecast.per_s())
+    if not queues_newcomers(draft.lane):
         room = 1.0 - _LINE_SHARE * load
         return wait_s, late_s, _kept_until_s(wait_s, late_s) / room if room > 0.0 else inf
     room = 1.0 - _PASSING_SHARE * load
@@ -138,7 +138,7 @@ def _kept_until_s(wait_s: float, late_s: float) -> float:
     return wait_s + max(late_s, kept_s)
 
 
-def holds_newcomers(lane: Lane) -> bool:
+def queues_newcomers(lane: Lane) -> bool:
     """Return whether somebody to whom nothing was promised may wait in this lane."""
     settings = lane.settings
     return settings.max_queue != 0 and settings.max_wait_s != 0.0

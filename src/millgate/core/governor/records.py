@@ -16,7 +16,7 @@ from millgate.core.lanes import LaneShares
 from millgate.core.lifecycle import State
 from millgate.core.limits.build import build_limit
 from millgate.core.limits.drain import FLOOR_SHARE, DrainRate, DrainReading
-from millgate.core.limits.gate import Gate
+from millgate.core.limits.gate import EngineGate
 from millgate.core.limits.signal import Signal
 from millgate.core.littles_law.early_warning import EarlyWarning
 from millgate.core.littles_law.law import LittlesLaw
@@ -26,7 +26,7 @@ from millgate.core.queues.window import BatchWindow
 from millgate.core.quotas.amounts import Reservation
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
 from millgate.core.sizing.permit_times import PermitTimes
-from millgate.core.sizing.reading import Reading
+from millgate.core.sizing.reading import PromptReading
 from millgate.core.sizing.service_time import ServiceTime
 from millgate.core.slo import SloWatch
 from millgate.core.tickets import Places
@@ -52,15 +52,15 @@ _USUAL_OUTPUT_TOKENS: Final = 256.0
 class Attempt:
     """One attempt from arrival to its last release; absolute core seconds, tokens, bytes.
 
-    It is what a queue holds (`queues.base.Held`). `arrival_number` orders equal `first_seen`; a recognised retry
+    It is what a queue holds (`queues.base.Queued`). `arrival_number` orders equal `first_seen`; a recognised retry
     has its request's. `lane_deadline` is the lane's own, `deadline` the sooner of that and what the client allows.
-    `listed_end` is where `openings` keeps it, by the output `foreseen_tokens` at its arrival or since. `route` is who may serve it, and `queue` where it waits if it must. `lined_up_at`,
+    `listed_end` is where `capacity_forecast` keeps it, by the output `foreseen_tokens` at its arrival or since. `route` is who may serve it, and `queue` where it waits if it must. `lined_up_at`,
     `early_returns`, `turn` and `as_old_as` are its place in the line of those who come back (`tickets`); `looked_at` and
     `looked_tokens` how far its stream was when last looked at. `reservation` is its tenant's, `charged` the provider account's.
     `work_s` is the part of an engine's time that it is foreseen to take, `engine_s` the same as the orders rank it (0 for who is
     back when promised), `service_s` the time that its `streams` are out, as the early warning counts it and lines are summed up.
     `tried` is the engine that failed it before it had anything of it; there is no third try. `due_at` is when its client had
-    been told to be back, `hint_s` how long that was and `told_share` which part of the line was expected to return; `window_until` when the batch window lets it go that it was held for.
+    been told to be back, `hint_s` how long that was and `told_share` which part of the line was expected to return; `window_until` when the batch window lets it go that it was queued for.
     """
 
     __slots__ = (
@@ -85,7 +85,6 @@ class Attempt:
         "give_up_at",
         "gone_at",
         "hint_s",
-        "hold_until",
         "kv_tokens",
         "lane",
         "lane_deadline",
@@ -98,6 +97,7 @@ class Attempt:
         "prefill_ahead",
         "prompt_tokens",
         "queue",
+        "queued_until",
         "read_before",
         "recognised",
         "reservation",
@@ -120,14 +120,14 @@ class Attempt:
         self.weight, self.told_share, self.streams = 1.0, 1.0, arrival.answers
         self.arrival, self.arrival_number = arrival, number
         self.lane, self.arrived_at = lane, now
-        self.body_bytes, self.state = arrival.body_bytes, State.HELD
+        self.body_bytes, self.state = arrival.body_bytes, State.QUEUED
         self.fingerprint: int | None = None
         self.first_seen = self.lined_up_at = self.as_old_as = now
         self.early_returns = self.turn = 0
         self.due_at, self.hint_s = arrival.due_at, arrival.hint_s
         self.window_until = self.looked_at = self.lane_deadline = self.deadline = self.give_up_at = now
         self.recognised = False
-        self.hold_until: float | None = None
+        self.queued_until: float | None = None
         self.prompt_tokens = self.output_tokens = self.foreseen_tokens = self.kv_tokens = 0
         self.output_seen = self.read_before = self.looked_tokens = 0
         self.prefill_ahead = self.expected_ttft_s = self.engine_s = self.work_s = self.service_s = 0.0
@@ -140,12 +140,12 @@ class Attempt:
         self.charged: Reservation | None = None
         self.reshaped: Reshaped | None = None
         self.route: Route
-        self.queue: Queue
+        self.queue: LaneQueue
         self.tried: Engine | None = None
 
 
-class Foresight(Protocol):
-    """When permits come free: `openings` is it; its methods are told there."""
+class Outlook(Protocol):
+    """When permits come free: `capacity_forecast` is it; its methods are told there."""
 
     def note(self, attempt: Attempt) -> None:
         """Take note that this attempt has started, read its first token, or ended."""
@@ -209,7 +209,7 @@ class Downstream(Protocol):
 class Engine:
     """One engine: its gate, its learned speed, its gauges, and the permits of clients who have left.
 
-    `openings` foresees its work by the TPOT `pace_s`; `longest_read` counts the tokens of the longest prompt that it is known
+    `capacity_forecast` foresees its work by the TPOT `pace_s`; `longest_read` counts the tokens of the longest prompt that it is known
     to have read; `drain_read` is forgotten whenever work starts, reads its first token or ends. `position` and `is_priced` are
     `placement`'s. One `on_trial` gets one request and `is_tried` then. A `retired` one lives until its last permit ends.
     """
@@ -217,6 +217,7 @@ class Engine:
     __slots__ = (
         "_has_profile",
         "abort_lag",
+        "capacity_forecast",
         "departing",
         "drain",
         "drain_read",
@@ -226,7 +227,6 @@ class Engine:
         "is_tried",
         "longest_read",
         "on_trial",
-        "openings",
         "pace_s",
         "permit_times",
         "pool",
@@ -249,17 +249,17 @@ class Engine:
         self.up = True
         self.on_trial = self.is_tried = self.retired = False
         limit = build_limit(settings.limit, settings.max_inflight, settings.prior)
-        self.gate = Gate(limit, settings.kv_tokens, settings.prefill_tokens, settings.max_inflight)
+        self.gate = EngineGate(limit, settings.kv_tokens, settings.prefill_tokens, settings.max_inflight)
         self.signal: Signal | None
         self.service = ServiceTime(settings.prior)
-        self.reading = Reading(settings.prior.ttft_per_token_s, now)
+        self.reading = PromptReading(settings.prior.ttft_per_token_s, now)
         self.drain = DrainRate(settings.max_inflight)
         self.drain_read: DrainReading | None = None
         self.permit_times = PermitTimes()
         self.position, self.is_priced = 0, False
         self.longest_read = _ANY_PROMPT if settings.prior.certain else 0
         self.provider: Downstream | None = None
-        self.openings: Foresight
+        self.capacity_forecast: Outlook
         self.pool: Pool
         self.pace_s = self.service.tpot_s(settings.max_inflight)
         self.abort_lag = Ewma(PRIOR_ABORT_LAG_S, memory=20.0)
@@ -348,7 +348,7 @@ class Engine:
 
 
 class Pool:
-    """Engines that share work; `held_count` attempts of `held_work_s` and `held_prompt_tokens` wait for them in `queues`, and `places` are expected back.
+    """Engines that share work; `queued_count` attempts of `queued_work_s` and `queued_prompt_tokens` wait for them in `queues`, and `places` are expected back.
 
     `shares` divides their streams among lanes; None while there is one lane. `arrived`, `arrived_work_s` and
     `done_work_s` are what `warning` is fed with, next at `look_at`.
@@ -357,35 +357,35 @@ class Pool:
     __slots__ = (
         "arrived",
         "arrived_work_s",
+        "capacity_forecast",
         "done_work_s",
         "engines",
-        "held_count",
-        "held_prompt_tokens",
-        "held_work_s",
         "look_at",
-        "openings",
         "overtaking",
         "places",
+        "queued_count",
+        "queued_prompt_tokens",
+        "queued_work_s",
         "queues",
         "shares",
         "warning",
     )
 
-    def __init__(self, engines: Sequence[Engine], places: Places, openings: Foresight, now: float) -> None:
+    def __init__(self, engines: Sequence[Engine], places: Places, outlook: Outlook, now: float) -> None:
         self.warning = EarlyWarning(now)
         self.look_at = now
         self.arrived = 0
         self.arrived_work_s = self.done_work_s = 0.0
         self.engines = engines
-        self.openings = openings
+        self.capacity_forecast = outlook
         self.places = places
-        self.queues: list[Queue] = []
+        self.queues: list[LaneQueue] = []
         self.shares: LaneShares | None = None
-        self.held_count = self.held_prompt_tokens = 0
-        self.held_work_s = 0.0
+        self.queued_count = self.queued_prompt_tokens = 0
+        self.queued_work_s = 0.0
         self.overtaking = Overtaking()
         for engine in engines:
-            engine.pool, engine.openings = self, openings
+            engine.pool, engine.capacity_forecast = self, outlook
 
 
 class Route:
@@ -399,7 +399,7 @@ class Route:
         self.up = engines
 
 
-class Queue:
+class LaneQueue:
     """What waits in one lane for one route, in the lane's order; `window` where the lane forms batches.
 
     `offered` is the work that arrives by size, where the shortest goes first.
@@ -444,14 +444,14 @@ class Lane:
         "admitted",
         "arrived",
         "causes",
-        "held",
-        "held_bytes",
-        "held_tokens",
         "hints_broken",
         "hints_kept",
         "little",
         "make_order",
         "outcomes",
+        "queued",
+        "queued_bytes",
+        "queued_tokens",
         "queues",
         "settings",
         "slo",
@@ -460,8 +460,8 @@ class Lane:
     def __init__(self, settings: LaneSettings, make_order: MakeOrder, now: float) -> None:
         self.settings = settings
         self.make_order = make_order
-        self.queues: dict[Route, Queue] = {}
-        self.held = self.held_tokens = self.held_bytes = 0
+        self.queues: dict[Route, LaneQueue] = {}
+        self.queued = self.queued_tokens = self.queued_bytes = 0
         self.little = LittlesLaw(now)
         self.slo = SloWatch(settings, now)
         self.arrived = 0
@@ -471,11 +471,11 @@ class Lane:
         self.outcomes: dict[Outcome, int] = {}
         self.causes: dict[Reason | Stage | FailureKind, int] = {}
 
-    def queue_for(self, route: Route) -> Queue:
+    def queue_for(self, route: Route) -> LaneQueue:
         """Return where work of this lane waits for this route."""
         queue = self.queues.get(route)
         if queue is None:
-            queue = self.queues[route] = Queue(self, route, self.make_order(self.settings))
+            queue = self.queues[route] = LaneQueue(self, route, self.make_order(self.settings))
             route.pool.queues.append(queue)
         return queue
 
@@ -485,16 +485,16 @@ class Lane:
         if cause is not None:
             self.causes[cause] = self.causes.get(cause, 0) + 1
 
-    def hold(self, attempt: Attempt, now: float) -> None:
+    def enqueue(self, attempt: Attempt, now: float) -> None:
         """Put an attempt into its queue."""
         attempt.queue.add(attempt, now)
-        self.held += 1
-        self.held_tokens += attempt.prompt_tokens + attempt.output_tokens
-        self.held_bytes += attempt.body_bytes
+        self.queued += 1
+        self.queued_tokens += attempt.prompt_tokens + attempt.output_tokens
+        self.queued_bytes += attempt.body_bytes
 
-    def unhold(self, attempt: Attempt, *, admitted: bool) -> None:
+    def dequeue(self, attempt: Attempt, *, admitted: bool) -> None:
         """Take an attempt out of its queue."""
         attempt.queue.remove(attempt, admitted=admitted)
-        self.held -= 1
-        self.held_tokens -= attempt.prompt_tokens + attempt.output_tokens
-        self.held_bytes -= attempt.body_bytes
+        self.queued -= 1
+        self.queued_tokens -= attempt.prompt_tokens + attempt.output_tokens
+        self.queued_bytes -= attempt.body_bytes

@@ -35,7 +35,7 @@ def _retries(knowledge: Knowledge, now: float) -> RetrySnapshot:
     budget = knowledge.allowances.budget
     known = () if budget is None else budget.amplification()
     requests = sum([each.requests for each in known])
-    drain_per_s = max([pool.openings.per_s() for pool in knowledge.pools], default=0.0)
+    drain_per_s = max([pool.capacity_forecast.per_s() for pool in knowledge.pools], default=0.0)
     return RetrySnapshot(
         attempts=knowledge.arrivals,
         labelled=knowledge.labelled,
@@ -56,13 +56,13 @@ def _tenants(knowledge: Knowledge) -> tuple[TenantSnapshot, ...]:
 
 
 def _lane(knowledge: Knowledge, lane: Lane, now: float) -> LaneSnapshot:
-    held = [knowledge.attempts[each.attempt] for queue in lane.queues.values() for each in queue.order]
+    queued = [knowledge.attempts[each.attempt] for queue in lane.queues.values() for each in queue.order]
     return LaneSnapshot(
         name=lane.settings.name,
-        held=lane.held,
-        held_tokens=lane.held_tokens,
-        held_bytes=lane.held_bytes,
-        oldest_held_s=max((now - each.arrived_at for each in held), default=0.0),
+        queued=lane.queued,
+        queued_tokens=lane.queued_tokens,
+        queued_bytes=lane.queued_bytes,
+        oldest_queued_s=max((now - each.arrived_at for each in queued), default=0.0),
         headroom=_headroom(knowledge, lane),
         expected_wait_s=_expected_wait_s(knowledge, lane, now),
         running=lane.little.running,
@@ -86,9 +86,9 @@ def _expected_wait_s(knowledge: Knowledge, lane: Lane, now: float) -> float:
     waits = []
     for route in knowledge.routes.every:
         queue = lane.queues.get(route)
-        held = 0 if queue is None else len(queue.order)
-        if route.up and (held or _is_full(route.up)):
-            waits.append(route.pool.openings.wait_s(held + 1, now))
+        queued = 0 if queue is None else len(queue.order)
+        if route.up and (queued or _is_full(route.up)):
+            waits.append(route.pool.capacity_forecast.wait_s(queued + 1, now))
     return max(waits, default=0.0)
 
 

@@ -1,7 +1,7 @@
 """How many streams is a request? An engine runs sequences: `n` answers of each prompt, each text of a list that it reads."""
 
 from millgate.core.events import Arrived
-from millgate.core.limits.gate import Gate
+from millgate.core.limits.gate import EngineGate
 
 
 def is_only_read(arrival: Arrived) -> bool:
@@ -9,7 +9,7 @@ def is_only_read(arrival: Arrived) -> bool:
     return arrival.max_tokens == 0
 
 
-def streams_of(gate: Gate, arrival: Arrived) -> int:
+def streams_of(gate: EngineGate, arrival: Arrived) -> int:
     """Return how many streams this request takes of that gate: one for each sequence that the engine makes of it.
 
     A list that is only read (embeddings, scores) and is longer than the cap takes all of them and runs alone: its engine

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import ceil
 
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.records import Attempt, Pool, Queue, Route
+from millgate.core.governor.records import Attempt, LaneQueue, Pool, Route
 from millgate.core.lanes import LaneShares
 
 
@@ -18,11 +18,11 @@ def ahead_of(draft: Attempt) -> int:
     much for its share as this one will by then.
     """
     pool = draft.route.pool
-    if not pool.held_count:
+    if not pool.queued_count:
         return 0
     own = draft.queue.order.ahead_of(draft)
     if pool.shares is None:
-        return own + pool.held_count - len(draft.queue.order)
+        return own + pool.queued_count - len(draft.queue.order)
     own += _of_other_routes(draft)
     lane = draft.lane.settings
     reached = (pool.shares.running(lane.name) + own) / lane.share
@@ -39,11 +39,11 @@ def _of_other_routes(draft: Attempt) -> int:
     )
 
 
-def _rivals(draft: Attempt) -> list[Queue]:
+def _rivals(draft: Attempt) -> list[LaneQueue]:
     return [queue for queue in draft.route.pool.queues if queue.lane is not draft.lane and len(queue.order)]
 
 
-def _goes_before(shares: LaneShares, queue: Queue, band: int, reached: float) -> int:
+def _goes_before(shares: LaneShares, queue: LaneQueue, band: int, reached: float) -> int:
     lane, waiting = queue.lane.settings, len(queue.order)
     if lane.band != band:
         return waiting if lane.band < band else 0
@@ -75,13 +75,13 @@ def _chosen(pool: Pool, shares: LaneShares, lanes: Sequence[str], now: float) ->
     return shares.choose(lanes, free, limit, now)
 
 
-def next_held(knowledge: Knowledge, blocked: list[Route], now: float) -> Attempt | None:
+def next_queued(knowledge: Knowledge, blocked: list[Route], now: float) -> Attempt | None:
     """Return who is next over all queues whose route is not blocked, None when nobody may go.
 
     Routes whose lanes may not borrow a stream now are added to `blocked`.
     """
     for pool in knowledge.pools:
-        if not pool.held_count:
+        if not pool.queued_count:
             continue
         queues = [queue for queue in pool.queues if _is_ready(queue, blocked, now)]
         if queues and pool.shares is not None:
@@ -95,13 +95,13 @@ def next_held(knowledge: Knowledge, blocked: list[Route], now: float) -> Attempt
     return None
 
 
-def _is_ready(queue: Queue, blocked: Sequence[Route], now: float) -> bool:
+def _is_ready(queue: LaneQueue, blocked: Sequence[Route], now: float) -> bool:
     if not len(queue.order) or queue.route in blocked:
         return False
     return queue.window is None or queue.window.is_open(queue.free(), now)
 
 
-def _oldest_head(knowledge: Knowledge, queues: Sequence[Queue]) -> Attempt:
+def _oldest_head(knowledge: Knowledge, queues: Sequence[LaneQueue]) -> Attempt:
     heads = [head for queue in queues if (head := queue.order.head()) is not None]
     chosen = heads[0]
     if len(heads) > 1:

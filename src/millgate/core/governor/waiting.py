@@ -1,4 +1,4 @@
-"""Who of each tenant waits: of one tenant nobody is put before an older one that is held."""
+"""Who of each tenant waits: of one tenant nobody is put before an older one that is queued."""
 
 from math import inf
 

@@ -20,7 +20,7 @@ def arrived(draft: Attempt, now: float) -> None:
         offered = draft.queue.offered
         if offered is not None and draft.work_s > 0.0:
             if offered.is_over(now):
-                offered.learn(now, pool.openings.per_s())
+                offered.learn(now, pool.capacity_forecast.per_s())
             offered.arrived(draft.work_s)
     if now >= pool.look_at:
         look(pool, now)
@@ -38,7 +38,7 @@ def look(pool: Pool, now: float) -> None:
         pool.arrived_work_s,
         pool.done_work_s,
         sum([engine.gate.streams for engine in up]),
-        pool.held_count,
+        pool.queued_count,
         sum([engine.limit for engine in up]),
         max(bounds_s, default=0.0),
     )

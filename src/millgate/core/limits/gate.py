@@ -19,7 +19,7 @@ class Permit:
         self.streams = streams
 
 
-class Gate:
+class EngineGate:
     """Counts streams, KV tokens and unprefilled prompt tokens against their limits; None turns a meter off.
 
     `most_streams` is what the limit can ever be, None where it may be anything.

@@ -16,7 +16,7 @@ _BUCKETS: Final = int(log(_MOST / _LEAST) / _WIDTH) + 1
 _RESCALE_AT: Final = 1e12
 
 
-class Sketch:
+class ForgettingSketch:
     """Quantiles of positive numbers; what lies outside 0.0001..100 counts at that edge.
 
     A number weighs 1 - 1/`memory` of the one after it, so the newest `memory` numbers or so decide; without a

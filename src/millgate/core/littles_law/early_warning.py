@@ -92,7 +92,7 @@ class Flow(NamedTuple):
     arrived_work_s: float
     done_work_s: float
     occupancy: int
-    held: int
+    queued: int
     limit: int
     bound_s: float
 
@@ -250,7 +250,7 @@ class EarlyWarning:
             self._pace.add(min(_MOST_PACE, max(_LEAST_PACE, pace)))
 
     def _watch_backlog(self, now: float, flow: Flow) -> None:
-        share = (flow.occupancy + flow.held) / flow.limit
+        share = (flow.occupancy + flow.queued) / flow.limit
         self._fast.add(share)
         self._slow.add(share)
         backlog_s = max(0.0, share - 1.0) * self._price.mean / self._pace.mean

@@ -1,11 +1,11 @@
 """First come, first served, by the arrival of the *request*: a recognised retry gets its old place back."""
 
-from millgate.core.queues.base import Held
+from millgate.core.queues.base import Queued
 from millgate.core.queues.ranked import Key, RankedQueue
 
 
-def _by_age(held: Held) -> Key:
-    return (held.as_old_as, 0.0, held.turn, held.arrival_number)
+def _by_age(queued: Queued) -> Key:
+    return (queued.as_old_as, 0.0, queued.turn, queued.arrival_number)
 
 
 class ArrivalOrder(RankedQueue):

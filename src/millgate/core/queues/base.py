@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Protocol
 
 
-class Held(Protocol):
-    """What an order needs to know of one held attempt; all times absolute core seconds.
+class Queued(Protocol):
+    """What an order needs to know of one queued attempt; all times absolute core seconds.
 
     Nothing here may change between `add` and `remove`, nor `tenant`, `weight` and the two token counts between
     `started` and `settle`. `as_old_as` is the age by which it is ranked, equal ones by `turn`: `first_seen`, unless
@@ -34,27 +34,27 @@ class Held(Protocol):
 
 
 class Order(Protocol):
-    """Held attempts of one lane, in the order in which they will be admitted."""
+    """Queued attempts of one lane, in the order in which they will be admitted."""
 
     tokens: int
     body_bytes: int
 
-    def add(self, held: Held) -> int:
+    def add(self, queued: Queued) -> int:
         """Put an attempt in its place and return how many are ahead of it."""
 
-    def remove(self, held: Held) -> None:
+    def remove(self, queued: Queued) -> None:
         """Take this attempt out, wherever it stands; it must be in."""
 
-    def started(self, held: Held, now: float) -> None:
+    def started(self, queued: Queued, now: float) -> None:
         """Take note that this attempt was admitted, right after its `remove`, or at once without having waited."""
 
-    def settle(self, held: Held, prompt_tokens: int, output_tokens: int) -> None:
+    def settle(self, queued: Queued, prompt_tokens: int, output_tokens: int) -> None:
         """Take note of the true size of an attempt that was `started`; called at most once, at its end."""
 
-    def head(self) -> Held | None:
+    def head(self) -> Queued | None:
         """Return who is next, without taking it out."""
 
-    def ahead_of(self, held: Held) -> int:
+    def ahead_of(self, queued: Queued) -> int:
         """Return how many would be admitted before this one, whether or not it is in.
 
         0 exactly when it is, or would be, the head; never more than wait. Beyond that an order may estimate,
@@ -64,5 +64,5 @@ class Order(Protocol):
     def __len__(self) -> int:
         """Return how many wait."""
 
-    def __iter__(self) -> Iterator[Held]:
+    def __iter__(self) -> Iterator[Queued]:
         """Yield everything that waits, next first."""

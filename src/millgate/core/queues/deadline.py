@@ -4,12 +4,12 @@ The deadline that orders is the lane's, counted from its origin: a time that a c
 wait sooner and never moves it forward, or the impatient would jump every queue (design section 4, step 4).
 """
 
-from millgate.core.queues.base import Held
+from millgate.core.queues.base import Queued
 from millgate.core.queues.ranked import Key, RankedQueue
 
 
-def _by_lane_deadline(held: Held) -> Key:
-    return (held.lane_deadline, held.first_seen, 0, held.arrival_number)
+def _by_lane_deadline(queued: Queued) -> Key:
+    return (queued.lane_deadline, queued.first_seen, 0, queued.arrival_number)
 
 
 class DeadlineOrder(RankedQueue):

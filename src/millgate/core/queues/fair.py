@@ -19,7 +19,7 @@ from heapq import heapify, heappop, heapreplace
 from math import ceil
 from typing import Final
 
-from millgate.core.queues.base import Held, Order
+from millgate.core.queues.base import Order, Queued
 
 # VTC, section 4: the prices of a prompt token and an output token.
 PROMPT_PRICE: Final = 1.0
@@ -33,9 +33,9 @@ _LINES_LOOKED_AT: Final = 16
 _Rank = tuple[float, float, int, str]
 
 
-def charge(held: Held) -> float:
+def charge(queued: Queued) -> float:
     """Return what this attempt costs its tenant if it is answered as predicted, in weighted tokens."""
-    return (PROMPT_PRICE * held.prompt_tokens + OUTPUT_PRICE * held.output_tokens) / held.weight
+    return (PROMPT_PRICE * queued.prompt_tokens + OUTPUT_PRICE * queued.output_tokens) / queued.weight
 
 
 class _Line:
@@ -80,67 +80,67 @@ class FairOrder:
         self.tokens = 0
         self.body_bytes = 0
 
-    def add(self, held: Held) -> int:
+    def add(self, queued: Queued) -> int:
         """Put an attempt in its place and return how many are ahead of it."""
-        line = self._line_of(held.tenant)
+        line = self._line_of(queued.tenant)
         alone = len(self._ranks) == (line.rank is not None)
-        ahead = 0 if alone else self.ahead_of(held)
+        ahead = 0 if alone else self.ahead_of(queued)
         if line.rank is None:
             self._lift(line)
-            del self._idle[held.tenant]
-        own = line.order.add(held)
-        line.waiting_charge += charge(held)
+            del self._idle[queued.tenant]
+        own = line.order.add(queued)
+        line.waiting_charge += charge(queued)
         self._count += 1
-        self.tokens += held.prompt_tokens + held.output_tokens
-        self.body_bytes += held.body_bytes
+        self.tokens += queued.prompt_tokens + queued.output_tokens
+        self.body_bytes += queued.body_bytes
         if own == 0:
             self._rank(line)
         return own if alone else ahead
 
-    def remove(self, held: Held) -> None:
+    def remove(self, queued: Queued) -> None:
         """Take this attempt out, wherever it stands; it must be in."""
-        line = self._lines[held.tenant]
-        line.order.remove(held)
-        line.waiting_charge -= charge(held)
+        line = self._lines[queued.tenant]
+        line.order.remove(queued)
+        line.waiting_charge -= charge(queued)
         self._count -= 1
-        self.tokens -= held.prompt_tokens + held.output_tokens
-        self.body_bytes -= held.body_bytes
-        self._just_left = held.attempt
+        self.tokens -= queued.prompt_tokens + queued.output_tokens
+        self.body_bytes -= queued.body_bytes
+        self._just_left = queued.attempt
         self._rank(line)
         if line.rank is None:
             line.waiting_charge = 0.0
-            self._idle[held.tenant] = None
+            self._idle[queued.tenant] = None
 
-    def started(self, held: Held, now: float) -> None:
+    def started(self, queued: Queued, now: float) -> None:
         """Charge the tenant with the predicted tokens; who ran at once has entered and left in one."""
-        line = self._line_of(held.tenant)
+        line = self._line_of(queued.tenant)
         if line.rank is None:
-            if held.attempt != self._just_left:
+            if queued.attempt != self._just_left:
                 self._lift(line)
             self._last = line
             self._idle.move_to_end(line.tenant)
-        line.counter += charge(held)
-        line.order.started(held, now)
+        line.counter += charge(queued)
+        line.order.started(queued, now)
         if line.rank is not None:
             self._rank(line)
 
-    def settle(self, held: Held, prompt_tokens: int, output_tokens: int) -> None:
+    def settle(self, queued: Queued, prompt_tokens: int, output_tokens: int) -> None:
         """Correct the tenant's counter by what the prediction was wrong; a forgotten tenant's is gone."""
-        line = self._lines.get(held.tenant)
+        line = self._lines.get(queued.tenant)
         if line is None:
             return
-        prompt_error = prompt_tokens - held.prompt_tokens
-        output_error = output_tokens - held.output_tokens
-        line.counter += (PROMPT_PRICE * prompt_error + OUTPUT_PRICE * output_error) / held.weight
-        line.order.settle(held, prompt_tokens, output_tokens)
+        prompt_error = prompt_tokens - queued.prompt_tokens
+        output_error = output_tokens - queued.output_tokens
+        line.counter += (PROMPT_PRICE * prompt_error + OUTPUT_PRICE * output_error) / queued.weight
+        line.order.settle(queued, prompt_tokens, output_tokens)
         if line.rank is not None:
             self._rank(line)
 
-    def head(self) -> Held | None:
+    def head(self) -> Queued | None:
         """Return who is next, without taking it out."""
         return self._lines[self._ranks[0][3]].order.head() if self._ranks else None
 
-    def ahead_of(self, held: Held) -> int:
+    def ahead_of(self, queued: Queued) -> int:
         """Return how many would be admitted before this one, whether or not it is in.
 
         Its place in its own line, and, of each other line, as many as it takes that line's counter to pass where
@@ -149,11 +149,11 @@ class FairOrder:
         ranks = self._ranks
         if not ranks:
             return 0
-        line = self._lines.get(held.tenant)
-        own = line.order.ahead_of(held) if line is not None and line.rank is not None else 0
-        if len(ranks) == 1 and ranks[0][3] == held.tenant:
+        line = self._lines.get(queued.tenant)
+        own = line.order.ahead_of(queued) if line is not None and line.rank is not None else 0
+        if len(ranks) == 1 and ranks[0][3] == queued.tenant:
             return own
-        return min(self._count, own + self._others_before(line, held, own))
+        return min(self._count, own + self._others_before(line, queued, own))
 
     def counter_of(self, tenant: str) -> float:
         """Return the weighted tokens charged to this tenant; 0.0 for one that is not known."""
@@ -164,28 +164,28 @@ class FairOrder:
         """Return how many wait."""
         return self._count
 
-    def __iter__(self) -> Iterator[Held]:
+    def __iter__(self) -> Iterator[Queued]:
         """Yield everything that waits, next first, each start charged as `started` will."""
         walks = [(rank, iter(self._lines[rank[3]].order)) for rank in self._ranks]
-        nexts = [(rank, held, walk) for rank, walk in walks if (held := next(walk, None)) is not None]
+        nexts = [(rank, queued, walk) for rank, walk in walks if (queued := next(walk, None)) is not None]
         heapify(nexts)
         while nexts:
-            (counter, _, _, tenant), held, walk = nexts[0]
+            (counter, _, _, tenant), queued, walk = nexts[0]
             following = next(walk, None)
             if following is None:
                 heappop(nexts)
             else:
-                rank = (counter + charge(held), following.first_seen, following.arrival_number, tenant)
+                rank = (counter + charge(queued), following.first_seen, following.arrival_number, tenant)
                 heapreplace(nexts, (rank, following, walk))
-            yield held
+            yield queued
 
-    def _others_before(self, line: _Line | None, held: Held, own: int) -> int:
+    def _others_before(self, line: _Line | None, queued: Queued, own: int) -> int:
         """Return how many of other lines go before the one that has `own` ahead in its own line."""
-        counter, tenant = self._entry_counter(line), held.tenant
+        counter, tenant = self._entry_counter(line), queued.tenant
         if own and line is not None:
             level: _Rank = (counter + own * line.waiting_charge / len(line.order), 0.0, 0, "")
         else:
-            level = (counter, held.first_seen, held.arrival_number, tenant)
+            level = (counter, queued.first_seen, queued.arrival_number, tenant)
         reached = bisect_left(self._ranks, level)
         step = ceil(reached / _LINES_LOOKED_AT)
         looked_at = self._ranks[0:reached:step] if reached else []

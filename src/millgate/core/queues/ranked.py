@@ -8,56 +8,56 @@ microseconds.
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 
-from millgate.core.queues.base import Held
+from millgate.core.queues.base import Queued
 
 Key = tuple[float, float, int, int]
 
 
 class RankedQueue:
-    """Held attempts sorted by `key`; equal keys keep arrival order (INV-7), since the arrival number is in it."""
+    """Queued attempts sorted by `key`; equal keys keep arrival order (INV-7), since the arrival number is in it."""
 
     __slots__ = ("_key", "_keys", "_waiting", "body_bytes", "tokens")
 
-    def __init__(self, key: Callable[[Held], Key]) -> None:
+    def __init__(self, key: Callable[[Queued], Key]) -> None:
         self._key = key
         self._keys: list[Key] = []
-        self._waiting: dict[Key, Held] = {}
+        self._waiting: dict[Key, Queued] = {}
         self.tokens = 0
         self.body_bytes = 0
 
-    def add(self, held: Held) -> int:
+    def add(self, queued: Queued) -> int:
         """Put an attempt in its place and return how many are ahead of it."""
-        key = self._key(held)
-        self._waiting[key] = held
-        self.tokens += held.prompt_tokens + held.output_tokens
-        self.body_bytes += held.body_bytes
+        key = self._key(queued)
+        self._waiting[key] = queued
+        self.tokens += queued.prompt_tokens + queued.output_tokens
+        self.body_bytes += queued.body_bytes
         if not self._keys or key > self._keys[-1]:
             self._keys.append(key)
             return len(self._keys) - 1
         insort(self._keys, key)
         return bisect_left(self._keys, key)
 
-    def remove(self, held: Held) -> None:
+    def remove(self, queued: Queued) -> None:
         """Take this attempt out, wherever it stands; it must be in."""
-        key = self._key(held)
+        key = self._key(queued)
         del self._waiting[key]
         del self._keys[bisect_left(self._keys, key)]
-        self.tokens -= held.prompt_tokens + held.output_tokens
-        self.body_bytes -= held.body_bytes
+        self.tokens -= queued.prompt_tokens + queued.output_tokens
+        self.body_bytes -= queued.body_bytes
 
-    def started(self, held: Held, now: float) -> None:
+    def started(self, queued: Queued, now: float) -> None:
         """Nothing to note: this order looks at nothing but the key."""
 
-    def settle(self, held: Held, prompt_tokens: int, output_tokens: int) -> None:
+    def settle(self, queued: Queued, prompt_tokens: int, output_tokens: int) -> None:
         """Nothing to correct: a rank is fixed at arrival."""
 
-    def head(self) -> Held | None:
+    def head(self) -> Queued | None:
         """Return who is next, without taking it out."""
         return self._waiting[self._keys[0]] if self._keys else None
 
-    def ahead_of(self, held: Held) -> int:
+    def ahead_of(self, queued: Queued) -> int:
         """Return how many would be admitted before this one, whether or not it is in."""
-        key = self._key(held)
+        key = self._key(queued)
         if not self._keys or key > self._keys[-1]:
             return len(self._keys)
         return bisect_left(self._keys, key)
@@ -66,6 +66,6 @@ class RankedQueue:
         """Return how many wait."""
         return len(self._keys)
 
-    def __iter__(self) -> Iterator[Held]:
+    def __iter__(self) -> Iterator[Queued]:
         """Yield everything that waits, next first."""
         return (self._waiting[key] for key in self._keys)

@@ -2,7 +2,7 @@
 
 Under overload somebody is refused whatever the order; refusing the long ones serves the most people in time
 (shortest job first is optimal for the mean: Smith 1956; by predicted size: QoServe, ASPLOS'26). Pure, it starves
-whoever is long, so each held attempt may be overtaken by `max_overtakes` later arrivals and not by one more
+whoever is long, so each queued attempt may be overtaken by `max_overtakes` later arrivals and not by one more
 (INV-9; aging by a count of passes, as in Fu et al., *LLM scheduling by learning to rank*, NeurIPS'24).
 
 *Later* means: entered this queue later. Whoever is admitted passes everybody who entered before it and still
@@ -14,7 +14,7 @@ and who leaves hands its number on to the entry just older: exact, and constant 
 
 from collections.abc import Iterator
 
-from millgate.core.queues.base import Held
+from millgate.core.queues.base import Queued
 from millgate.core.queues.ranked import Key, RankedQueue
 
 # It acts only where more starts than this fall within a deadline; far below that number the order is nearly that of
@@ -22,17 +22,17 @@ from millgate.core.queues.ranked import Key, RankedQueue
 DEFAULT_MAX_OVERTAKES = 512
 
 
-def _by_engine_time(held: Held) -> Key:
-    return (held.engine_s, held.as_old_as, held.turn, held.arrival_number)
+def _by_engine_time(queued: Queued) -> Key:
+    return (queued.engine_s, queued.as_old_as, queued.turn, queued.arrival_number)
 
 
 class _Entry:
-    """One held attempt in the line of entry; `passed` counts who passed it and nobody newer."""
+    """One queued attempt in the line of entry; `passed` counts who passed it and nobody newer."""
 
-    __slots__ = ("held", "newer", "older", "passed")
+    __slots__ = ("newer", "older", "passed", "queued")
 
-    def __init__(self, held: Held, older: "_Entry | None") -> None:
-        self.held = held
+    def __init__(self, queued: Queued, older: "_Entry | None") -> None:
+        self.queued = queued
         self.older = older
         self.newer: _Entry | None = None
         self.passed = 0
@@ -67,11 +67,11 @@ class ShortFirstOrder(RankedQueue):
         self.overtakes = 0
         """How many later arrivals have passed the oldest that waits."""
 
-    def add(self, held: Held) -> int:
+    def add(self, queued: Queued) -> int:
         """Put an attempt in its place and return how many are ahead of it."""
         waiting = len(self._keys)
-        ahead = self._with_due(super().add(held), waiting, held)
-        entry = self._entries[held.attempt] = _Entry(held, self._youngest)
+        ahead = self._with_due(super().add(queued), waiting, queued)
+        entry = self._entries[queued.attempt] = _Entry(queued, self._youngest)
         if self._youngest is None:
             self._oldest = entry
         else:
@@ -79,10 +79,10 @@ class ShortFirstOrder(RankedQueue):
         self._youngest = entry
         return ahead
 
-    def remove(self, held: Held) -> None:
+    def remove(self, queued: Queued) -> None:
         """Take this attempt out, wherever it stands; it must be in."""
-        super().remove(held)
-        entry = self._entries.pop(held.attempt)
+        super().remove(queued)
+        entry = self._entries.pop(queued.attempt)
         older, newer = entry.older, entry.newer
         if older is None:
             self._oldest = newer
@@ -94,24 +94,24 @@ class ShortFirstOrder(RankedQueue):
             self._youngest = older
         else:
             newer.older = older
-        self._just_left, self._older_than_left = held.attempt, older
+        self._just_left, self._older_than_left = queued.attempt, older
 
-    def started(self, held: Held, now: float) -> None:  # noqa: ARG002 - the contract's: this order counts, it does not time
+    def started(self, queued: Queued, now: float) -> None:  # noqa: ARG002 - the contract's: this order counts, it does not time
         """Count one overtake of everybody who entered before this one and still waits."""
         if not self._entries:
             return
-        passed = self._older_than_left if held.attempt == self._just_left else self._youngest
+        passed = self._older_than_left if queued.attempt == self._just_left else self._youngest
         if passed is not None:
             passed.passed += 1
             self.overtakes += 1
 
-    def head(self) -> Held | None:
+    def head(self) -> Queued | None:
         """Return who is next, without taking it out."""
         if self.overtakes >= self._max_overtakes and self._oldest is not None:
-            return self._oldest.held
+            return self._oldest.queued
         return super().head()
 
-    def ahead_of(self, held: Held) -> int:
+    def ahead_of(self, queued: Queued) -> int:
         """Return how many would be admitted before this one, whether or not it is in.
 
         Exact while those who are shorter cannot use up anybody's overtakes. Beyond that an estimate: were they
@@ -119,29 +119,29 @@ class ShortFirstOrder(RankedQueue):
         plus overtakes to come reach the bound would go first. Later arrivals, who may pass as well, are nobody's
         to foresee.
         """
-        return self._with_due(super().ahead_of(held), len(self._keys), held)
+        return self._with_due(super().ahead_of(queued), len(self._keys), queued)
 
-    def _with_due(self, shorter: int, waiting: int, held: Held) -> int:
+    def _with_due(self, shorter: int, waiting: int, queued: Queued) -> int:
         """Return those who are shorter and those whose overtakes will have run out before this one's turn."""
         reach = self.overtakes + shorter
         if reach < self._max_overtakes:
             return shorter
         oldest = self._oldest
-        if oldest is None or oldest.held is held:
+        if oldest is None or oldest.queued is queued:
             return 0 if self.overtakes >= self._max_overtakes else shorter
         due = min(waiting, 1 + int(waiting * (1.0 - self._max_overtakes / reach)))
         return shorter + due * (waiting - shorter) // waiting
 
-    def __iter__(self) -> Iterator[Held]:
+    def __iter__(self) -> Iterator[Queued]:
         """Yield everything that waits, next first, as far as nobody's overtakes run out on the way."""
-        due = {held.attempt: held for held in self._due()}
+        due = {queued.attempt: queued for queued in self._due()}
         yield from due.values()
-        yield from (held for held in super().__iter__() if held.attempt not in due)
+        yield from (queued for queued in super().__iter__() if queued.attempt not in due)
 
-    def _due(self) -> Iterator[Held]:
+    def _due(self) -> Iterator[Queued]:
         """Yield, oldest first, who has been passed often enough already."""
         entry, overtakes = self._oldest, self.overtakes
         while entry is not None and overtakes >= self._max_overtakes:
-            yield entry.held
+            yield entry.queued
             overtakes -= entry.passed
             entry = entry.newer

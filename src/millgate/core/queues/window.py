@@ -15,7 +15,7 @@ WAIT_TO_SLACK_LEFT = 0.25
 
 
 def opens_at(entered_at: float, start_by: float, window_s: float) -> float:
-    """Return until when the batch of this oldest attempt may be held; absolute seconds, never before it entered.
+    """Return until when the batch of this oldest attempt may be kept waiting; absolute seconds, never before it entered.
 
     `start_by` is the latest start with which its first token still meets its SLO.
     """

@@ -32,7 +32,7 @@ _CHANCE_OF_ALL: Final = 1.5
 _CHANCE_OF_ONE: Final = 9.0
 
 
-class Standing:
+class KeyStanding:
     """Where one key stood when it was last compared: its answers, and its squared distance in standard errors."""
 
     __slots__ = ("answers", "squares")
@@ -56,7 +56,7 @@ class Credibility:
         # A mean of n answers misses the next one by (n + 1) / n of the variance.
         self._scatter.add(error * error * answers / (answers + 1.0))
 
-    def compare(self, key: Standing, distance: float, answers: float, below_answers: float) -> float:
+    def compare(self, key: KeyStanding, distance: float, answers: float, below_answers: float) -> float:
         """Take note of where a key stands now, and return how far it is believed, 0 to 1.
 
         `distance` is that of its word from the word of what lies below it; both rest on at least one answer.
@@ -75,7 +75,7 @@ class Credibility:
         differing = max(0.0, self._squares - _CHANCE_OF_ALL * self._keys)
         return (self._answers + _PRIOR_ANSWERS) / (differing + _PRIOR_ANSWERS / _PRIOR_WORTH)
 
-    def forget(self, key: Standing) -> None:
+    def forget(self, key: KeyStanding) -> None:
         """Leave out a key that is dropped."""
         self._keys -= key.answers > 0.0
         self._answers -= key.answers

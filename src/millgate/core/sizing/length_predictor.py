@@ -10,7 +10,7 @@ from math import exp, log
 from typing import Final, Self
 
 from millgate.core.measure.sketch import Sketch
-from millgate.core.sizing.credibility import Credibility, Standing
+from millgate.core.sizing.credibility import Credibility, KeyStanding
 from millgate.core.sizing.first_answers import FirstAnswers
 from millgate.core.sizing.prompt_trend import Centre, PromptTrend
 
@@ -80,7 +80,7 @@ class LengthPredictor:
         self.credibility = Credibility()
         self.first: FirstAnswers | None = None
         self.stretch = 1.0
-        self._standing = Standing()
+        self._standing = KeyStanding()
         self.outputs = Sketch(1.0, _LONGEST_OUTPUT, memory=_MEMORY_ANSWERS)
         self._used = Sketch(_LEAST_USED_SHARE, 1.0, memory=_MEMORY_ANSWERS) if is_bounded else None
         self.answers = self._recent = self._due = 0

@@ -21,11 +21,11 @@ _MEMORY_PROMPTS: Final = 200.0
 _MEMORY_ERRORS: Final = 100.0
 # One stalled prompt is no more than twice as late as foreseen here, or nobody would be let in for a long time.
 _LARGEST_ERROR: Final = 1.0
-# One-sided 90 % point of the normal law, as for the waits for permits (`governor.openings`).
+# One-sided 90 % point of the normal law, as for the waits for permits (`governor.capacity_forecast`).
 _UPPER_Z: Final = 1.2816
 
 
-class Reading:
+class PromptReading:
     """The reading of one engine, told what begins and what has been read; seconds and prompt tokens.
 
     `per_token_s` is what is believed before anything was read.
@@ -80,7 +80,7 @@ class Reading:
         """Return how many of these tokens, of prompts without a first token, the engine has still to read.
 
         When all of them should have been read and are not, it is late, and who is late by so long is expected to be
-        late by as much again, up to all of them (the doubling rule, as for answers in `governor.openings`).
+        late by as much again, up to all of them (the doubling rule, as for answers in `governor.capacity_forecast`).
         """
         whole_s = given_tokens * self.per_token_s
         if whole_s <= 0.0:

@@ -23,7 +23,7 @@ one global bound; beyond it the longest line loses its newest place (INV-5). Wha
 records per event, so that a crowd that never came back stalls nobody.
 """
 
-from millgate.core.tickets.attendance import Attendance, Kind
+from millgate.core.tickets.attendance import Attendance, ClientKind
 from millgate.core.tickets.entry import (
     DUE_HOLD_S,
     EARLY_RETURNS_FORGIVEN,
@@ -31,7 +31,7 @@ from millgate.core.tickets.entry import (
     SOONEST_RETURN_S,
     Entry,
 )
-from millgate.core.tickets.places import FORGOTTEN_PER_EVENT, WORK_PARTS, Places, Standing, as_parts
+from millgate.core.tickets.places import FORGOTTEN_PER_EVENT, WORK_PARTS, LineStanding, Places, as_parts
 from millgate.core.tickets.records import MOST_PLACES
 
 __all__ = [
@@ -43,9 +43,9 @@ __all__ = [
     "SOONEST_RETURN_S",
     "WORK_PARTS",
     "Attendance",
+    "ClientKind",
     "Entry",
-    "Kind",
+    "LineStanding",
     "Places",
-    "Standing",
     "as_parts",
 ]

@@ -20,7 +20,7 @@ _KEEP: Final = 1.0 - 1.0 / 50.0
 _MOST_TENANTS: Final = 1_000
 
 
-class Kind(IntEnum):
+class ClientKind(IntEnum):
     """What is known of a client beside its tenant: it was told for the first time, has returned before, or retries for the last time."""
 
     FIRST = 0

@@ -3,9 +3,9 @@
 from math import inf
 from typing import Final
 
-from millgate.core.tickets.attendance import Kind
+from millgate.core.tickets.attendance import ClientKind
 
-# A return at most this early, or due, may be held up to `DUE_HOLD_S` even where nothing else is held.
+# A return at most this early, or due, may be queued up to `DUE_HOLD_S` even where nothing else is queued.
 EARLY_S: Final = 1.0
 DUE_HOLD_S: Final = 1.0
 # Nobody who was told to wait (hints start at 0.1 s) is back sooner than this: equal bodies that arrive together
@@ -68,7 +68,7 @@ class Entry:
         work_s: float = 1.0,
         as_old_as: float = -inf,
         told_at: float | None = None,
-        kind: int = Kind.FIRST,
+        kind: int = ClientKind.FIRST,
         share: float = 1.0,
         is_shared: bool = False,
     ) -> None:

@@ -10,7 +10,15 @@ from millgate.core.measure.ranking import Ranking, WeighedRanking
 from millgate.core.tickets.attendance import Attendance
 from millgate.core.tickets.ends import NOBODY, Ends, last_tick, tick_of
 from millgate.core.tickets.entry import Entry
-from millgate.core.tickets.records import MOST_PLACES, TURN_BITS, Bodies, Line, Slots, age_key, turn_key
+from millgate.core.tickets.records import (
+    MOST_PLACES,
+    TURN_BITS,
+    Bodies,
+    Slots,
+    TenantRecords,
+    age_key,
+    turn_key,
+)
 
 # The most records that one event forgets: at 2 us each they cost less than one relayed request.
 FORGOTTEN_PER_EVENT: Final = 32
@@ -32,7 +40,7 @@ def as_parts(work_s: float) -> int:
     return min(_MOST_PARTS, int(work_s * WORK_PARTS + 0.5))
 
 
-class Standing(NamedTuple):
+class LineStanding(NamedTuple):
     """Where somebody stands in the line: its fair place (1 is next), its turn, and the seconds of permits before it.
 
     Work counts with the `share` of those before it that are expected to return. `first` is the work of the first who
@@ -51,7 +59,7 @@ class _Newest:
 
     __slots__ = ("_age", "_key", "_most", "_tenant", "stands")
 
-    def __init__(self, tenant: str, age: int, key: int, most: int, stands: Standing) -> None:
+    def __init__(self, tenant: str, age: int, key: int, most: int, stands: LineStanding) -> None:
         self._tenant = tenant
         self._age = age
         self._key = key
@@ -128,7 +136,7 @@ class Places:
         self._slots = Slots()
         self._bodies = Bodies(self._slots)
         self._lines_begun = 0
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, TenantRecords] = {}
         self._order = WeighedRanking()
         self._ends = Ends()
         self._swept_at = -inf
@@ -155,10 +163,10 @@ class Places:
                 return entry
         return None
 
-    def stand(self, tenant: str, lined_up_at: float, number: int, now: float, most: int = 0) -> Standing:
+    def stand(self, tenant: str, lined_up_at: float, number: int, now: float, most: int = 0) -> LineStanding:
         """Return the fair place (1 is next) of a request of this age, with the work of `most` who stand before it."""
         if not self._order:
-            return Standing(1, 1, 0.0, _NOBODY_AHEAD, 1.0)
+            return LineStanding(1, 1, 0.0, _NOBODY_AHEAD, 1.0)
         age, newest = age_key(lined_up_at, number), self._newest
         over = [slot for slot in self._over(now) if self._slots.turn_key(slot)]
         if newest is not None and not over and newest.is_before(tenant, age, number, most):
@@ -173,7 +181,7 @@ class Places:
         ahead, weight = order.weighed_before(key)
         share = self._attendance.expected([self._slots.kind(slot) for slot in over])
         first = order.weights_before(key, most)
-        stands = _new(Standing, (ahead + 1, turn, weight / WORK_PARTS * share, first, share))
+        stands = _new(LineStanding, (ahead + 1, turn, weight / WORK_PARTS * share, first, share))
         if ahead == len(order) and not over and (own is None or own.after(age) == NOBODY):
             self._newest = _Newest(tenant, age, key, most, stands)
         return stands
@@ -217,7 +225,7 @@ class Places:
         line = self._lines.get(entry.tenant)
         if line is None:
             self._lines_begun += 1
-            line = self._lines[entry.tenant] = Line(entry.tenant, self._lines_begun, self._slots)
+            line = self._lines[entry.tenant] = TenantRecords(entry.tenant, self._lines_begun, self._slots)
         number = entry.number
         age = age_key(entry.first_seen if entry.lined_up_at is None else entry.lined_up_at, number)
         turn = 0
@@ -278,7 +286,7 @@ class Places:
         line = self._lines.get(tenant)
         return 0 if line is None else line.length()
 
-    def _turn(self, own: Line | None, order: Ranking, age_key: int) -> int:
+    def _turn(self, own: TenantRecords | None, order: Ranking, age_key: int) -> int:
         """Return the turn of a place of this age: that of the next in its line, or one after its last.
 
         A tenant without a place is served in the turn that is being served.
@@ -290,7 +298,7 @@ class Places:
             return (self._slots.turn_key(last) >> TURN_BITS) + 1
         return self._slots.turn_key(behind) >> TURN_BITS
 
-    def _line_up(self, slot: int, line: Line, turn_key: int, age_key: int, work_s: float) -> None:
+    def _line_up(self, slot: int, line: TenantRecords, turn_key: int, age_key: int, work_s: float) -> None:
         self._newest = None
         line.add(age_key, slot)
         self._order.weigh_in(turn_key, slot, as_parts(work_s))
@@ -299,7 +307,7 @@ class Places:
         self.tenants += length == 1
         self._by_length.note(line.tenant, length - 1, length)
 
-    def _end_place(self, slot: int, line: Line, turn_key: int, age_key: int) -> None:
+    def _end_place(self, slot: int, line: TenantRecords, turn_key: int, age_key: int) -> None:
         self._newest = None
         self._attendance.closes(self._slots.kind(slot))
         self._slots.end_place(slot)
@@ -310,14 +318,14 @@ class Places:
         self.tenants -= length == 0
         self._by_length.note(line.tenant, length + 1, length)
 
-    def _drop(self, slot: int, line: Line) -> None:
+    def _drop(self, slot: int, line: TenantRecords) -> None:
         """End its place, and forget it."""
         turn, age, _, body = self._slots.ending(slot)
         if turn:
             self._end_place(slot, line, turn, age)
         self._forget(slot, line, body)
 
-    def _forget(self, slot: int, line: Line, body_key: int) -> None:
+    def _forget(self, slot: int, line: TenantRecords, body_key: int) -> None:
         self._bodies.remove(body_key, slot)
         line.entries -= 1
         if not line.entries:
@@ -346,7 +354,7 @@ class Places:
         return True
 
 
-def _lengths(lines: dict[str, Line], slots: Slots, over: list[int]) -> dict[str, int]:
+def _lengths(lines: dict[str, TenantRecords], slots: Slots, over: list[int]) -> dict[str, int]:
     """Return how many places each tenant has without those in these slots."""
     gone = Counter(line.tenant for slot in over if slots.turn_key(slot) and (line := slots.line[slot]))
     return {name: line.length() - gone[name] for name, line in lines.items()}

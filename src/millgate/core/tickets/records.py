@@ -60,7 +60,7 @@ def turn_key(turn: int, number: int) -> int:
     return turn << TURN_BITS | number & _TURN_MASK
 
 
-class Line:
+class TenantRecords:
     """One tenant's share of the records: how many, and its places, oldest request first.
 
     A short line keeps the slots alone, whose rows have the keys, a long one a ranking of both.
@@ -117,9 +117,9 @@ class Line:
         if len(self._long) <= _SHORT // 4:
             self._short, self._long = array("i", self._long), None
 
-    def without(self, slots: list[int]) -> "Line":
+    def without(self, slots: list[int]) -> "TenantRecords":
         """Return a copy that lacks these places, each of which is in."""
-        other = Line(self.tenant, 0, self._slots)
+        other = TenantRecords(self.tenant, 0, self._slots)
         if self._long is None:
             other._short = array("i", [slot for slot in self._short if slot not in slots])
         else:
@@ -147,12 +147,12 @@ class Slots:
 
     def __init__(self) -> None:
         self.free: list[int] = []
-        self.line: list[Line | None] = []
+        self.line: list[TenantRecords | None] = []
         self.ends = array("q")
         self._rows = bytearray()
 
     def put(
-        self, entry: Entry, line: Line, turn_key: int, age_key: int, as_old_as: float, share: float
+        self, entry: Entry, line: TenantRecords, turn_key: int, age_key: int, as_old_as: float, share: float
     ) -> int:
         """Keep a record with the keys of its place (no turn without one), still without an end; return its slot."""
         if not self.free:
@@ -181,7 +181,9 @@ class Slots:
         )
         return slot
 
-    def entry(self, slot: int, line: Line, *, has_place: bool = True, is_shared: bool = False) -> Entry:
+    def entry(
+        self, slot: int, line: TenantRecords, *, has_place: bool = True, is_shared: bool = False
+    ) -> Entry:
         """Return the record as it was left; its `place_until` is not told. Without `has_place` its place is over."""
         row = _ROW.unpack_from(self._rows, slot * _ROW_BYTES)
         turn, _, until, body, number, first_seen, as_old_as, lined_up_at, known_from = row[:9]

@@ -26,10 +26,10 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LaneWait:
-    """What a newcomer to this lane would wait, against the lane's deadline; `held` attempts wait already."""
+    """What a newcomer to this lane would wait, against the lane's deadline; `queued` attempts wait already."""
 
     lane: str
-    held: int
+    queued: int
     wait_s: float
     deadline_s: float
 
@@ -114,7 +114,7 @@ def _busy(situation: Situation) -> str:
 
 def _waits(situation: Situation) -> list[str]:
     """Name the lane that is nearest to its deadline, if anything waits."""
-    waiting = [lane for lane in situation.lanes if lane.held]
+    waiting = [lane for lane in situation.lanes if lane.queued]
     if not waiting:
         return []
     worst = max(waiting, key=lambda lane: lane.wait_s / lane.deadline_s if lane.deadline_s > 0.0 else 0.0)

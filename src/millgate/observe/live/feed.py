@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from millgate.observe.live.painter import Painter
+from millgate.observe.live.page_model import PageModel
 
 FRAME_EVERY_S: Final = 0.5
 MOST_WATCHERS: Final = 64
@@ -25,8 +25,8 @@ class TooManyWatchersError(Exception):
 class LiveFeed:
     """Frames for up to `MOST_WATCHERS`; each joins, reads `frames`, and leaves. Lives on one loop."""
 
-    def __init__(self, painter: Painter) -> None:
-        self.painter = painter
+    def __init__(self, page_model: PageModel) -> None:
+        self.page_model = page_model
         self.watchers = 0
         self._frame = b""
         self._next = asyncio.Event()
@@ -49,7 +49,7 @@ class LiveFeed:
 
     async def frames(self) -> AsyncIterator[bytes]:
         """Give the history, the present frame, and then every frame that is painted while nobody is kept waiting."""
-        yield _event("trail", self.painter.history())
+        yield _event("history", self.page_model.history())
         yield self._frame
         while not self._closed:
             await self._next.wait()
@@ -64,7 +64,7 @@ class LiveFeed:
 
     def _beat(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(FRAME_EVERY_S, self._beat)
-        self._frame = _event("picture", self.painter.paint())
+        self._frame = _event("picture", self.page_model.paint())
         painted, self._next = self._next, asyncio.Event()
         painted.set()
 

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from millgate.core.decisions import Explanation
 from millgate.core.events import Arrived
 from millgate.core.snapshot import Snapshot
-from millgate.observe.eyes import Eyes
+from millgate.observe.live.decision_history import DecisionHistory
 from millgate.observe.live.feed import LiveFeed
-from millgate.observe.live.painter import Painter, Sources
-from millgate.observe.live.trail import Trail
+from millgate.observe.live.page_model import PageModel, Sources
+from millgate.observe.observers import Observers
 
 
 def open_feed(
-    snapshot: Callable[[], Snapshot], explain: Callable[[Arrived], Explanation], eyes: Eyes
+    snapshot: Callable[[], Snapshot], explain: Callable[[Arrived], Explanation], observers: Observers
 ) -> LiveFeed:
-    """Return the feed; from now on the eyes' beats look after its history, so that it knows what came before."""
-    trail = Trail(snapshot)
-    eyes.witness.on_beat.append(trail.look)
-    return LiveFeed(Painter(Sources(snapshot, explain, eyes, trail, time.time)))
+    """Return the feed; from now on the observers' beats look after its history, so that it knows what came before."""
+    history = DecisionHistory(snapshot)
+    observers.accounting.on_beat.append(history.look)
+    return LiveFeed(PageModel(Sources(snapshot, explain, observers, history, time.time)))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from millgate.core.snapshot import EngineSnapshot, LittleSnapshot, RetrySnapshot
 from millgate.observe.live.banner import Banner
+from millgate.observe.live.decision_history import HistoryPoint
 from millgate.observe.live.rates import Rates
 from millgate.observe.live.recent import DecisionRow
-from millgate.observe.live.trail import TrailPoint
 from millgate.observe.traffic_records import EngineLately, ModelTraffic, TenantTraffic
 
 
@@ -36,14 +36,14 @@ class LanePicture:
     """One lane: what waits, against which deadline, what a newcomer would be told, and how it went lately.
 
     `stream_limit` is what all engines that are up may run, `other_running` what runs for other lanes; `headroom`
-    are the streams that are lent to nobody. `window_s` is the mean time that its batch window held somebody back for
-    company lately, None where it held nobody.
+    are the streams that are lent to nobody. `window_s` is the mean time that its batch window queued somebody back for
+    company lately, None where it queued nobody.
     """
 
     name: str
-    held: int
-    held_tokens: int
-    oldest_held_s: float
+    queued: int
+    queued_tokens: int
+    oldest_queued_s: float
     expected_wait_s: float
     deadline_s: float
     newcomer: str
@@ -127,7 +127,7 @@ class ReturnsPicture:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Everything on the page; `trail` is the newest whole step of the history."""
+    """Everything on the page; `history` is the newest whole step of the history."""
 
     at: float
     banner: Banner
@@ -142,4 +142,4 @@ class Picture:
     good_output_tokens: int
     wasted_output_tokens: int
     decisions: tuple[DecisionRow, ...]
-    trail: TrailPoint | None
+    history: HistoryPoint | None

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from millgate.observe.live.shelves import MOST_KEPT, Entry, Shelves
-from millgate.observe.retelling import numbers
+from millgate.observe.explanation import numbers
+from millgate.observe.live.decision_index import MOST_KEPT, DecisionIndex, Entry
 from millgate.observe.ring import FEWEST_STEPS, Kept, Ring
 
 UNWATCHED_AFTER_S: Final = 5.0
@@ -29,7 +29,7 @@ STEPS_AT_ONCE: Final = 128
 class DecisionRow:
     """One decision for people: `number` counts decisions since start, `at` is in seconds, `words` say its numbers.
 
-    `kind` is admit, hold, yield, cancel or ended; `word` its reason or outcome, empty where it has none.
+    `kind` is admit, queue, yield, cancel or ended; `word` its reason or outcome, empty where it has none.
     """
 
     number: int
@@ -53,20 +53,20 @@ class DecisionFilter:
 
 
 class Recent:
-    """The newest decisions of a ring: on shelves while anybody looks, and nothing while nobody does."""
+    """The newest decisions of a ring: on index while anybody looks, and nothing while nobody does."""
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
         self._asked_at = 0.0
-        self._shelves: Shelves | None = None
+        self._index: DecisionIndex | None = None
         self._older: Iterator[tuple[int, Kept]] = iter(())
 
     def recall(self, now: float) -> bool:
         """Read some of what came before the first look, for a look at core time `now`; return whether there is more."""
         self._asked_at = now
-        shelves = self._open()
+        index = self._open()
         read = list(islice(self._older, STEPS_AT_ONCE))
-        has_room = all(shelves.add_older(last, step) for last, step in read)
+        has_room = all(index.add_older(last, step) for last, step in read)
         if has_room and len(read) == STEPS_AT_ONCE:
             return True
         self._older = iter(())
@@ -81,31 +81,31 @@ class Recent:
         `recall` has left; without one, what the rows need, and a little more each time: it may be known later only
         which lane an attempt that has waited long came to.
         """
-        more, shelves = self.recall(now), self._open()
+        more, index = self.recall(now), self._open()
         enough = most if wanted == DecisionFilter() else MOST_KEPT
-        while more and len(shelves.entries) < enough:
+        while more and len(index.entries) < enough:
             more = self.recall(now)
-        own = _Lanes(shelves.lanes, lanes)
+        own = _Lanes(index.lanes, lanes)
         found: list[Entry] = []
-        for entries in shelves.fitting(wanted.word, wanted.engine):
+        for entries in index.fitting(wanted.word, wanted.engine):
             found += islice(_wanted(entries, wanted, own), most)
         found.sort(key=_number, reverse=True)
         return tuple([_row(entry, own, epoch) for entry in found[:most]])
 
-    def _open(self) -> Shelves:
-        if self._shelves is None:
-            self._shelves = Shelves(self._ring.decided)
+    def _open(self) -> DecisionIndex:
+        if self._index is None:
+            self._index = DecisionIndex(self._ring.decided)
             self._older = self._ring.newest(FEWEST_STEPS)
             self._ring.followers.append(self._follow)
-        return self._shelves
+        return self._index
 
     def _follow(self, steps: Sequence[Kept]) -> None:
         """Take the newest steps, or forget everything when nobody looks any more."""
-        if self._shelves is not None and steps[-1][0] - self._asked_at <= UNWATCHED_AFTER_S:
-            self._shelves.add(steps)
+        if self._index is not None and steps[-1][0] - self._asked_at <= UNWATCHED_AFTER_S:
+            self._index.add(steps)
             return
         self._ring.followers.remove(self._follow)
-        self._shelves = None
+        self._index = None
         self._older = iter(())
 
 
@@ -139,14 +139,14 @@ def _number(entry: Entry) -> int:
 
 
 def _row(entry: Entry, lanes: _Lanes, epoch: float) -> DecisionRow:
-    number, at, was_held, shelf, decision = entry
+    number, at, was_queued, listed, decision = entry
     return DecisionRow(
         number=number,
         at=epoch + at,
-        kind=shelf.kind,
-        word=str(shelf.word),
+        kind=listed.kind,
+        word=str(listed.word),
         attempt=decision.attempt,
         lane=lanes.of(decision.attempt),
-        engine=shelf.engine,
-        words=numbers(decision, at, was_held=was_held),
+        engine=listed.engine,
+        words=numbers(decision, at, was_queued=was_queued),
     )

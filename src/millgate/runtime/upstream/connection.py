@@ -18,7 +18,7 @@ from millgate.runtime.upstream.settings import UpstreamSettings
 from millgate.runtime.upstream.sweep import Sweep
 
 
-class Shelf(Protocol):
+class ConnectionShelf(Protocol):
     """The pool, as its connections see it."""
 
     settings: UpstreamSettings
@@ -58,7 +58,7 @@ class UpstreamConnection:
         "stamp",
     )
 
-    def __init__(self, pool: Shelf, first: UpstreamCall) -> None:
+    def __init__(self, pool: ConnectionShelf, first: UpstreamCall) -> None:
         self._first: UpstreamCall | None = first
         self._pool = pool
         self._clock = pool.sweep

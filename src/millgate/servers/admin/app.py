@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from millgate.observe.traffic_records import TrafficSnapshot
 from millgate.servers.admin.answers import error_answer, json_answer
-from millgate.servers.admin.guard import Guard
+from millgate.servers.admin.guard import AdminGuard
 from millgate.servers.admin.page import page_routes
 from millgate.servers.admin.queries import ExplainQuery, plain, plain_explanation
 from millgate.servers.admin.session import Sessions
@@ -39,7 +39,7 @@ def build_app(views: Views, *, hosts: Iterable[str] = (), token: str | None = No
         routes += [*page_routes(views.live), sign_in_route(sessions)]
     if views.why is not None:
         routes.append(why_route(views.why))
-    return Guard(Starlette(routes=routes), hosts=hosts, sessions=sessions)
+    return AdminGuard(Starlette(routes=routes), hosts=hosts, sessions=sessions)
 
 
 class _Door:

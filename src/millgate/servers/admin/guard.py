@@ -24,7 +24,7 @@ _OPEN_PATHS = frozenset({"/healthz", "/readyz", "/login", "/page/style.css"})
 _ANSWER_HEADERS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
 
 
-class Guard:
+class AdminGuard:
     """Wraps the admin application; refuses before a route is looked up."""
 
     def __init__(self, app: ASGIApp, *, hosts: Iterable[str] = (), sessions: Sessions | None = None) -> None:

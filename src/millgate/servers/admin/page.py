@@ -104,10 +104,10 @@ class _Page:
             query = msgspec.convert(dict(request.query_params), DecisionQuery, strict=False)
         except msgspec.ValidationError as error:
             return error_answer(400, "invalid_query", str(error))
-        painter = self._feed.painter
-        for _ in painter.recall():
+        page_model = self._feed.page_model
+        for _ in page_model.recall():
             await asyncio.sleep(0)
-        return json_answer(painter.decisions(query.most, query.filter()))
+        return json_answer(page_model.decisions(query.most, query.filter()))
 
 
 def read_assets() -> dict[str, bytes]:

@@ -9,7 +9,7 @@ from millgate.core.events import Arrived
 from millgate.core.snapshot import Snapshot
 from millgate.observe.live.feed import LiveFeed
 from millgate.observe.traffic_records import TrafficSnapshot
-from millgate.runtime.health import Standing
+from millgate.runtime.health import EngineStanding
 from millgate.servers.admin.why import Find
 
 
@@ -36,5 +36,5 @@ class Views:
     render_metrics: Callable[[str], Awaitable[tuple[bytes, str]]]
     live: LiveFeed | None = None
     traffic: Callable[[], TrafficSnapshot] | None = None
-    standings: Callable[[], Sequence[Standing]] = tuple
+    standings: Callable[[], Sequence[EngineStanding]] = tuple
     why: Find | None = None

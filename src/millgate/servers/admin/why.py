@@ -7,13 +7,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from millgate.observe.retelling import ToldAttempt
+from millgate.observe.explanation import ExplainedAttempt
 from millgate.servers.admin.answers import error_answer, json_answer
 
 _LONGEST_ID: Final = 128
 """As long as a request id may be that the HTTP door takes from a client."""
 
-Find = Callable[[str], Sequence[ToldAttempt]]
+Find = Callable[[str], Sequence[ExplainedAttempt]]
 """Returns the attempts under a request id or an attempt's number, newest first."""
 
 

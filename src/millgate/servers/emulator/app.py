@@ -25,7 +25,7 @@ from millgate.servers.emulator.requests import BadRequestError, GenerationReques
 from millgate.servers.emulator.responses import KeptResponses, ResponseText
 from millgate.servers.emulator.settings import EmulatorSettings
 from millgate.servers.emulator.troubles import FAILURE, Trouble, Troubles, error_event
-from millgate.servers.http1.contract import Exchange, Head, Headers, Refusal
+from millgate.servers.http1.contract import Exchange, Headers, RefusedRequest, RequestHead
 
 JSON: Final[Headers] = ((b"content-type", b"application/json"),)
 TEXT: Final[Headers] = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
@@ -104,15 +104,15 @@ class EmulatorApplication:
         self._sequence_ids = count(1)
         self._created = int(time.time())
 
-    def on_head(self, head: Head) -> Refusal | None:
+    def on_head(self, head: RequestHead) -> RefusedRequest | None:
         """Refuse unknown paths and wrong methods before a body is read."""
         if head.path.startswith(KEPT_PATH) and head.method in {b"GET", b"DELETE", b"POST"}:
             return None
         method = self._methods.get(head.path)
         if method is None:
-            return Refusal(404, JSON, error_body(404, "Not Found", "NotFoundError"))
+            return RefusedRequest(404, JSON, error_body(404, "Not Found", "NotFoundError"))
         if head.method != method and not (method == b"GET" and head.method == b"HEAD"):
-            return Refusal(
+            return RefusedRequest(
                 405, (*JSON, (b"allow", method)), error_body(405, "Method Not Allowed", "BadRequestError")
             )
         return None
@@ -154,10 +154,12 @@ class EmulatorApplication:
         if generation is not None:
             generation.slow = slow
 
-    def bad_request(self, status: int, code: str, message: str, head: Head | None = None) -> Refusal:
+    def bad_request(
+        self, status: int, code: str, message: str, head: RequestHead | None = None
+    ) -> RefusedRequest:
         """Dress a framing error, a cap or a deadline as vLLM dresses a bad request."""
         del head
-        return Refusal(status, JSON, error_body(status, f"{code}: {message}", "BadRequestError"))
+        return RefusedRequest(status, JSON, error_body(status, f"{code}: {message}", "BadRequestError"))
 
     def on_tokens(self, feed: Feed, tokens: int, now: float, *, last: bool) -> None:
         """Send tokens to the reader of this feed."""

@@ -20,7 +20,7 @@ ITL_BOUNDS_S: Final = (
 """Bucket bounds as vLLM exports them, so that dashboards made for vLLM fit."""
 
 
-class Histogram:
+class EmulatedHistogram:
     """A classic Prometheus histogram with fixed bounds."""
 
     __slots__ = ("bounds", "counts", "total")
@@ -60,8 +60,8 @@ class Meters:
     """What an engine has done since the start (`/metrics`) and since the last reset (`/stats`)."""
 
     def __init__(self, limits: BatchLimits, model_name: str, now: float, zero: BatchStatistics) -> None:
-        self.ttft = Histogram(TTFT_BOUNDS_S)
-        self.itl = Histogram(ITL_BOUNDS_S)
+        self.ttft = EmulatedHistogram(TTFT_BOUNDS_S)
+        self.itl = EmulatedHistogram(ITL_BOUNDS_S)
         self.received = 0
         self.refused = 0
         self.client_gone = 0

@@ -20,7 +20,7 @@ SECOND_S = 1.0
 """Time between two rows of the engine's series."""
 
 
-class Listener(Protocol):
+class TokenListener(Protocol):
     """Who is told what an engine makes."""
 
     def on_tokens(self, feed: "Feed", tokens: int, now: float, *, last: bool) -> None:
@@ -74,7 +74,7 @@ class Feed:
 class Pacer:
     """The engine's heart beat; all calls on the loop's thread."""
 
-    def __init__(self, batch: Batch, listener: Listener, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, batch: Batch, listener: TokenListener, loop: asyncio.AbstractEventLoop) -> None:
         self.batch = batch
         self._listener = listener
         self._loop = loop

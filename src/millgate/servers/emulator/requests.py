@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from millgate.servers.emulator.settings import MOST_TOKENS_PER_EVENT
-from millgate.servers.emulator.tools import Choice, Tool, ToolCall, choose
+from millgate.servers.emulator.tools import Tool, ToolCall, ToolChoice, choose
 
 BYTES_PER_TOKEN: Final = 4
 """English text of current tokenisers, rounded."""
@@ -43,7 +43,7 @@ class BadRequestError(Exception):
         self.field = field
 
 
-class Answer(NamedTuple):
+class EmulatedSequence(NamedTuple):
     """One sequence of a request: how long its prompt and answer are, and why the answer will end."""
 
     prompt_tokens: int
@@ -63,7 +63,7 @@ class GenerationRequest(NamedTuple):
     include_usage: bool
     tokens_per_event: int
     prompt_tokens: int
-    answers: tuple[Answer, ...]
+    answers: tuple[EmulatedSequence, ...]
     tool: ToolCall | None = None
     store: bool = False
 
@@ -98,7 +98,7 @@ class _Body(msgspec.Struct):
     max_output_tokens: int | None = None
     store: bool | None = None
     tools: list[Tool] | None = None
-    tool_choice: str | Choice | None = None
+    tool_choice: str | ToolChoice | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     min_tokens: int | None = None
@@ -156,12 +156,12 @@ class RequestReader:
             store=surface is Surface.RESPONSES and fields.store is not False,
         )
 
-    def _answer(self, fields: _Body, prompt_tokens: int, tool: ToolCall | None) -> Answer:
+    def _answer(self, fields: _Body, prompt_tokens: int, tool: ToolCall | None) -> EmulatedSequence:
         """Settle how long one answer gets, and whether it stops of itself, at its limit, or for a tool."""
         answer = self._text_answer(fields, prompt_tokens)
         return answer if tool is None else answer._replace(finish_reason="tool_calls")
 
-    def _text_answer(self, fields: _Body, prompt_tokens: int) -> Answer:
+    def _text_answer(self, fields: _Body, prompt_tokens: int) -> EmulatedSequence:
         room = self._max_model_len - prompt_tokens
         if room < 1:
             raise BadRequestError(
@@ -175,11 +175,11 @@ class RequestReader:
         if hidden is not None:
             wanted = _within("millgate_output_tokens", hidden, 1, self._max_model_len, default=1)
         elif asked is not None or fields.ignore_eos:
-            return Answer(prompt_tokens, limit, "length")
+            return EmulatedSequence(prompt_tokens, limit, "length")
         else:
             wanted = max(1, round(ANSWER_MEDIAN_TOKENS * self._dice.lognormvariate(0.0, ANSWER_SIGMA)))
         wanted = max(wanted, least)
-        return Answer(prompt_tokens, min(wanted, limit), "stop" if wanted <= limit else "length")
+        return EmulatedSequence(prompt_tokens, min(wanted, limit), "stop" if wanted <= limit else "length")
 
 
 def _from_validation(message: str) -> BadRequestError:

@@ -29,7 +29,7 @@ class Tool(Function):
     function: Function | None = None
 
 
-class Choice(msgspec.Struct):
+class ToolChoice(msgspec.Struct):
     """A `tool_choice` that is an object."""
 
     type: str = ""
@@ -37,9 +37,9 @@ class Choice(msgspec.Struct):
     function: Function | None = None
 
 
-def choose(tools: list[Tool] | None, choice: str | Choice | None) -> ToolCall | None:
+def choose(tools: list[Tool] | None, choice: str | ToolChoice | None) -> ToolCall | None:
     """Return the call that answers a request with these tools; None when there are none or they are not to be used."""
-    if choice == "none" or (isinstance(choice, Choice) and choice.type == "none"):
+    if choice == "none" or (isinstance(choice, ToolChoice) and choice.type == "none"):
         return None
     wanted = _wanted(choice)
     for tool in tools or ():
@@ -50,8 +50,8 @@ def choose(tools: list[Tool] | None, choice: str | Choice | None) -> ToolCall | 
     return None
 
 
-def _wanted(choice: str | Choice | None) -> str:
-    if not isinstance(choice, Choice):
+def _wanted(choice: str | ToolChoice | None) -> str:
+    if not isinstance(choice, ToolChoice):
         return ""
     return choice.function.name if choice.function is not None else choice.name
 

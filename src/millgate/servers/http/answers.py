@@ -5,7 +5,7 @@ from millgate.dialects.contract import Usage
 from millgate.runtime.metered import lacks_credit
 from millgate.runtime.upstream import AnswerHead
 from millgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
-from millgate.servers.http.contract import Owner
+from millgate.servers.http.contract import AnswerOwner
 from millgate.servers.http.fields import (
     NO_RETRY,
     beside_quotas,
@@ -33,13 +33,13 @@ def _is_json(body: bytes) -> bool:
     return text.startswith((b"{", b"[")) and text.endswith((b"}", b"]"))
 
 
-def tell_failure(owner: Owner, kind: FailureKind) -> None:
+def tell_failure(owner: AnswerOwner, kind: FailureKind) -> None:
     """Answer a client that has not had a byte yet."""
     answer = owner.dialect.refuser.failed(kind, owner.request_id)
     owner.exchange.respond(answer.status, answer.headers, answer.body)
 
 
-def tell_broken(owner: Owner) -> None:
+def tell_broken(owner: AnswerOwner) -> None:
     """End the answer that our own code has failed on: a failure where nothing is sent, else a cut connection."""
     owner.break_off()
     if owner.exchange.started:
@@ -53,7 +53,7 @@ class WholeAnswer:
 
     __slots__ = ("_head", "_kept", "_owner", "_size", "_started")
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: AnswerOwner) -> None:
         self._owner = owner
         self._head = _NO_HEAD
         self._kept: list[bytes] = []

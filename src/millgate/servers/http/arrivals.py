@@ -5,16 +5,16 @@ from typing import Final
 from millgate.core.events import Arrived
 from millgate.dialects.clip import may_clip
 from millgate.dialects.contract import RequestFacts
-from millgate.servers.http.attempt import Attempt
+from millgate.servers.http.attempt import HttpAttempt
 from millgate.servers.http.kept_answers import KeptAnswers
-from millgate.servers.http.reading import Reading
+from millgate.servers.http.reading import HeadReading
 from millgate.servers.http.tickets import TicketDesk
 
 # Every request passes here, and the constructor of a named tuple is an interpreted function that takes three times as long.
 _new: Final = tuple.__new__
 
 
-def arrival_of(attempt: Attempt, reading: Reading, facts: RequestFacts, size_bytes: int) -> Arrived:
+def arrival_of(attempt: HttpAttempt, reading: HeadReading, facts: RequestFacts, size_bytes: int) -> Arrived:
     """Return the arrival of a request whose body has `size_bytes`."""
     tenant, lane = reading.caller
     first_seen: float | None = None

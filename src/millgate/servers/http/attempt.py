@@ -2,20 +2,20 @@
 
 from typing import Final
 
-from millgate.core.decisions import Admit, Cancel, Ended, Hold, Yield
+from millgate.core.decisions import Admit, Cancel, Ended, Queue, Yield
 from millgate.core.events import ClientGone, Failed, Finished, FirstToken, Released
 from millgate.core.words import FailureKind, Outcome, Sent
 from millgate.dialects.clip import clipped
 from millgate.dialects.contract import Dialect, RequestFacts, Usage
 from millgate.runtime.upstream import Call
 from millgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
-from millgate.servers.http.adornment import adornment, quota_pairs
 from millgate.servers.http.answers import WholeAnswer, tell_broken, tell_failure
-from millgate.servers.http.contract import SAID_NOTHING, Desk, EngineRoute, Said
+from millgate.servers.http.contract import SAID_NOTHING, EngineRoute, HttpDesk, Said
 from millgate.servers.http.fields import Pairs
 from millgate.servers.http.fingerprint import KeptBody
 from millgate.servers.http.kept_answers import Keeper
-from millgate.servers.http.reading import Reading
+from millgate.servers.http.reading import HeadReading
+from millgate.servers.http.response_headers import quota_pairs, response_headers
 from millgate.servers.http.streams import StreamAnswer, cut_off
 from millgate.servers.http1.contract import Exchange
 
@@ -44,7 +44,7 @@ def _owes_usage(dialect: Dialect, facts: RequestFacts, asked: bool) -> bool:
     return asks and dialect.answer_kinds == _SAYS_USAGE
 
 
-class Attempt:
+class HttpAttempt:
     """Listens to the driver for one exchange and owns its answer.
 
     It is `over` once its client has been answered or has left: then nothing is sent to an engine and nothing reported (INV-4).
@@ -71,11 +71,11 @@ class Attempt:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: HttpDesk,
         exchange: Exchange,
         number: int,
         request_id: bytes,
-        reading: Reading,
+        reading: HeadReading,
         facts: RequestFacts,
         body: bytes,
     ) -> None:
@@ -131,7 +131,7 @@ class Attempt:
         """Cut the answer if that is how it may run, and tell the client of it and of its quotas."""
         reshaped = decision.reshaped
         if decision.quota or reshaped is not None:
-            self.extra = adornment(decision, self.dialect.family)
+            self.extra = response_headers(decision, self.dialect.family)
         if reshaped is not None and reshaped.max_tokens is not None:
             self._body.data = clipped(self._body.data, reshaped.max_tokens, path=self.exchange.head.path)
 
@@ -153,7 +153,7 @@ class Attempt:
         if body is self._body.data and (self._unsent is not None or len(self._desk.engines) == 1):
             self._body.drop()  # no other engine may be tried, and nothing was added that may be taken back
 
-    def on_hold(self, decision: Hold) -> None:
+    def on_queue(self, decision: Queue) -> None:
         """Wait in silence: a status sent now could not become a refusal later."""
 
     def on_yield(self, decision: Yield) -> None:

@@ -64,7 +64,7 @@ class Said(NamedTuple):
 SAID_NOTHING = Said()
 
 
-class Owner(Protocol):
+class AnswerOwner(Protocol):
     """Whose answer it is: told once, by `finished` or `failed`, how it ended."""
 
     exchange: Exchange
@@ -107,7 +107,7 @@ class Owner(Protocol):
         """Take back what we added to the request if that is what this 400 complains of; True if sent again."""
 
 
-class Desk(Protocol):
+class HttpDesk(Protocol):
     """What an attempt asks of its door."""
 
     driver: Driver

@@ -11,19 +11,19 @@ from millgate.runtime.callers import Callers
 from millgate.runtime.driver import Driver
 from millgate.runtime.lag import LoopLag
 from millgate.servers.http.arrivals import arrival_of, back_to_keeper, with_licence, with_ticket
-from millgate.servers.http.attempt import Attempt
-from millgate.servers.http.complaints import Complaints
+from millgate.servers.http.attempt import HttpAttempt
 from millgate.servers.http.contract import DoorSettings, EngineRoute, Ongoing
-from millgate.servers.http.entry import Entry
+from millgate.servers.http.entry import Authentication
+from millgate.servers.http.error_responses import ErrorResponses
 from millgate.servers.http.keep_alive import KeptAlive
 from millgate.servers.http.kept_answers import KeptAnswers, not_kept
-from millgate.servers.http.light_desk import LightDesk
+from millgate.servers.http.passthrough import Passthrough
 from millgate.servers.http.paths import HEALTH, methods
 from millgate.servers.http.progress import Progress
-from millgate.servers.http.reading import Reading, kept_reading
+from millgate.servers.http.reading import HeadReading, kept_reading
 from millgate.servers.http.shedding import Shedding
 from millgate.servers.http.tickets import TicketDesk
-from millgate.servers.http1.contract import Exchange, Head, Refusal
+from millgate.servers.http1.contract import Exchange, RefusedRequest, RequestHead
 
 _NO_SUCH_MODEL: Final = "no engine here answers for this model"
 
@@ -50,20 +50,20 @@ class HttpDoor:
         callers: Callers | None = None,
     ) -> None:
         self.driver = driver
-        self.entry = Entry(callers)
+        self.entry = Authentication(callers)
         self.engines: Mapping[str, EngineRoute] = {engine.name: engine for engine in engines}
         self.settings = settings or DoorSettings()
         self.kept_answers = KeptAnswers()
         self.tickets = TicketDesk(asyncio.get_running_loop().time, self.settings.ticket_key)
         self._ongoing: dict[Exchange, Ongoing] = {}
-        self._light = LightDesk(self, self._ongoing)
+        self._light = Passthrough(self, self._ongoing)
         self._no_usage: set[str] = set()
         self.secret = os.urandom(32)
         self._boot = os.urandom(4).hex().encode()
         self._progress = Progress(driver, self._ongoing)
         self.lag = LoopLag(asyncio.get_running_loop(), self.settings.loop_lag_s)
-        self.complaints = Complaints(self._boot)
-        self.shedding = Shedding(driver, self.entry, self.complaints, self._boot)
+        self.error_responses = ErrorResponses(self._boot)
+        self.shedding = Shedding(driver, self.entry, self.error_responses, self._boot)
         self.steered = 0
         """How many fields were dropped that would steer another gateway."""
         self.unusable_usage = 0
@@ -77,7 +77,7 @@ class HttpDoor:
 
     # ---- what the server asks (see `Application`)
 
-    def on_head(self, head: Head) -> Refusal | None:
+    def on_head(self, head: RequestHead) -> RefusedRequest | None:
         """Refuse unknown paths and wrong methods, and everything while this process lags, before the body is read.
 
         OPTIONS is answered here too; no answer of the gate lets a page of another site read it.
@@ -90,12 +90,12 @@ class HttpDoor:
         if head.method in allowed:
             if head.path == HEALTH:
                 return None
-            return self.entry.refusal(head, partial(self.complaints.early, head))
+            return self.entry.refusal(head, partial(self.error_responses.early, head))
         if allowed and head.method == b"OPTIONS":
-            return Refusal(200, [(b"allow", b", ".join((*allowed, b"OPTIONS")))], b"")
+            return RefusedRequest(200, [(b"allow", b", ".join((*allowed, b"OPTIONS")))], b"")
         if allowed:
-            return self.complaints.wrong_method(head, allowed)
-        return self.complaints.early(head, 404, "unknown_path", "this path is not served here")
+            return self.error_responses.wrong_method(head, allowed)
+        return self.error_responses.early(head, 404, "unknown_path", "this path is not served here")
 
     def on_request(self, exchange: Exchange, body: bytes) -> None:
         """Ask the core about one request, or answer what needs no asking."""
@@ -113,11 +113,11 @@ class HttpDoor:
                 return
             facts = self._read_body(reading, reading.read, body)
         except BadInputError as error:
-            self.complaints.reject(exchange, reading.dialect, request_id, error)
+            self.error_responses.reject(exchange, reading.dialect, request_id, error)
             return
         settings = self.settings
         if settings.keep_alive_s is None or not facts.stream:
-            attempt = Attempt(self, exchange, number, request_id, reading, facts, body)
+            attempt = HttpAttempt(self, exchange, number, request_id, reading, facts, body)
         else:
             attempt = self._kept_alive(
                 settings.keep_alive_s, exchange, number, request_id, reading, facts, body
@@ -146,11 +146,13 @@ class HttpDoor:
         if ongoing is not None:
             ongoing.slow(slow)
 
-    def bad_request(self, status: int, code: str, message: str, head: Head | None = None) -> Refusal:
+    def bad_request(
+        self, status: int, code: str, message: str, head: RequestHead | None = None
+    ) -> RefusedRequest:
         """Dress a complaint of the server in the dialect of whoever is speaking."""
-        self.complaints.rejected += 1
+        self.error_responses.rejected += 1
         self.on_bad_request(code)
-        return self.complaints.early(head, status, code, message)
+        return self.error_responses.early(head, status, code, message)
 
     # ---- what attempts ask
 
@@ -191,7 +193,7 @@ class HttpDoor:
     @property
     def rejected(self) -> int:
         """How many requests had something wrong in them."""
-        return self.complaints.rejected
+        return self.error_responses.rejected
 
     # ---- progress
 
@@ -217,7 +219,7 @@ class HttpDoor:
 
     # ---- requests
 
-    def _read_body(self, reading: Reading, read: Reader, body: bytes) -> RequestFacts:
+    def _read_body(self, reading: HeadReading, read: Reader, body: bytes) -> RequestFacts:
         """Return what the body asks for; BadInputError also for a model or a stored answer that is not there for it."""
         facts, models = read(body), self.settings.models
         if models is not None and facts.model not in models:
@@ -228,7 +230,7 @@ class HttpDoor:
             raise not_kept("previous_response_id or conversation")
         return facts
 
-    def _read_head(self, exchange: Exchange) -> Reading | None:
+    def _read_head(self, exchange: Exchange) -> HeadReading | None:
         """Conclude from a head what its repeats need not be asked again; None when it has been answered."""
         head, entry = exchange.head, self.entry
         if head.path == HEALTH:
@@ -236,11 +238,11 @@ class HttpDoor:
             return None
         caller = entry.caller(head)
         if caller is None:
-            refusal = entry.refusal(head, partial(self.complaints.early, head))
-            refusal = refusal or self.complaints.overloaded(head)
+            refusal = entry.refusal(head, partial(self.error_responses.early, head))
+            refusal = refusal or self.error_responses.overloaded(head)
             exchange.respond(refusal.status, refusal.headers, refusal.body, close=True)
             return None
-        reading = Reading(head, entry.callers, caller)
+        reading = HeadReading(head, entry.callers, caller)
         reading.keep(head)
         return reading
 
@@ -256,15 +258,15 @@ class HttpDoor:
         exchange: Exchange,
         number: int,
         request_id: bytes,
-        reading: Reading,
+        reading: HeadReading,
         facts: RequestFacts,
         body: bytes,
-    ) -> Attempt:
+    ) -> HttpAttempt:
         """Return an attempt whose client gets signs of life, if they are wanted on its path."""
         every_s = wanted.get(exchange.head.path.decode("latin-1"))
         if every_s is None:
-            return Attempt(self, exchange, number, request_id, reading, facts, body)
+            return HttpAttempt(self, exchange, number, request_id, reading, facts, body)
         kept_alive = KeptAlive(exchange, reading.dialect, request_id, every_s)
-        attempt = Attempt(self, kept_alive, number, request_id, reading, facts, body)
+        attempt = HttpAttempt(self, kept_alive, number, request_id, reading, facts, body)
         kept_alive.until(lambda: attempt.stream is not None and attempt.stream.events > 0)
         return attempt

@@ -11,17 +11,17 @@ from typing import Final
 
 from millgate.runtime.callers import Caller, Callers, CallerSettings
 from millgate.runtime.guesses import Guesses
-from millgate.servers.http1.contract import Head, Refusal
+from millgate.servers.http1.contract import RefusedRequest, RequestHead
 
 _UNKNOWN: Final = "a valid API key is needed: send it as Authorization: Bearer KEY or as x-api-key: KEY"
 _TOO_MANY: Final = "too many requests without a valid API key"
 _CHALLENGE: Final = (b"www-authenticate", b"Bearer")
 
-Dress = Callable[[int, str, str], Refusal]
+Dress = Callable[[int, str, str], RefusedRequest]
 """Dresses status, code and message in the dialect of the door."""
 
 
-class Entry:
+class Authentication:
     """Asks `callers` about every request; `refused` counts requests without a good key."""
 
     def __init__(self, callers: Callers | None = None) -> None:
@@ -34,7 +34,7 @@ class Entry:
         """Ask by these rules from now on; whoever has been let in stays in."""
         self.callers = Callers(settings, self.callers)
 
-    def refusal(self, head: Head, dress: Dress) -> Refusal | None:
+    def refusal(self, head: RequestHead, dress: Dress) -> RefusedRequest | None:
         """Return why this caller may not ask, None if it may; made before a byte of the body is read."""
         named = head.named if head.named is not None else dict(reversed(head.headers))
         if self.callers.admits(named, head.headers, head.peer):
@@ -47,12 +47,12 @@ class Entry:
         refusal = dress(429, "too_many_failures", _TOO_MANY)
         return refusal._replace(headers=[*refusal.headers, (b"retry-after", b"%d" % ceil(wait_s))])
 
-    def tenant(self, head: Head) -> str:
+    def tenant(self, head: RequestHead) -> str:
         """Return whose request this is by its head, empty where no tenants are told apart; counts nothing."""
         named = head.named if head.named is not None else dict(reversed(head.headers))
         return self.callers.tenant(named, head.headers, head.peer, self._time())
 
-    def caller(self, head: Head) -> Caller | None:
+    def caller(self, head: RequestHead) -> Caller | None:
         """Return who asks, None when a reload has taken the key away while the body came."""
         named = head.named if head.named is not None else dict(reversed(head.headers))
         return self.callers.identify(named, head.headers, head.peer, head.path, self._time())

@@ -12,7 +12,7 @@ import msgspec
 
 from millgate.dialects.contract import UNREADABLE, Dialect
 from millgate.runtime.upstream.fields import Lines
-from millgate.servers.http1.contract import Exchange, Head, Headers
+from millgate.servers.http1.contract import Exchange, Headers, RequestHead
 
 _EVENT_STREAM: Final = b"text/event-stream"
 _HEAD: Final = (
@@ -74,7 +74,7 @@ class KeptAlive:
     # ---- the exchange
 
     @property
-    def head(self) -> Head:
+    def head(self) -> RequestHead:
         """The request's head."""
         return self._inner.head
 

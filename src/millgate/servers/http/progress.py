@@ -6,7 +6,7 @@ from typing import Final
 
 from millgate.core.events import EngineProgress, Growth
 from millgate.runtime.driver import Driver
-from millgate.servers.http.attempt import Attempt
+from millgate.servers.http.attempt import HttpAttempt
 from millgate.servers.http.contract import Ongoing
 from millgate.servers.http1.contract import Exchange
 
@@ -42,7 +42,7 @@ class Progress:
     def _gather(self, unseen: list[Ongoing], grown: dict[str, list[Growth]]) -> None:
         """Look at some of those that are left, and report when all have been looked at."""
         for ongoing in unseen[-_AT_ONCE:]:
-            if isinstance(ongoing, Attempt) and ongoing.stream is not None and ongoing.stream.events:
+            if isinstance(ongoing, HttpAttempt) and ongoing.stream is not None and ongoing.stream.events:
                 grown.setdefault(ongoing.engine, []).append(Growth(ongoing.number, ongoing.stream.events))
         del unseen[-_AT_ONCE:]
         if unseen:

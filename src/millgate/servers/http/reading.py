@@ -20,13 +20,13 @@ from millgate.servers.http.fields import (
     with_id,
     without_credentials,
 )
-from millgate.servers.http1.contract import Head
+from millgate.servers.http1.contract import RequestHead
 
 _JSON: Final = b"application/json"
 _WRITER: Final = HeaderWriter(REQUEST_RESERVED)
 
 
-class Reading:
+class HeadReading:
     """One head as the door understands it; `read` is None for a request that needs no permit.
 
     `callers` are the rules by which `caller` was found: under other rules nothing here holds. `complaint` is why
@@ -47,7 +47,7 @@ class Reading:
         "ticket",
     )
 
-    def __init__(self, head: Head, callers: Callers, caller: Caller) -> None:
+    def __init__(self, head: RequestHead, callers: Callers, caller: Caller) -> None:
         named = head.named if head.named is not None else dict(reversed(head.headers))
         given_id = named.get(b"x-request-id")
         self.callers = callers
@@ -65,7 +65,7 @@ class Reading:
         if self.read is not None or head.path in self.dialect.forms:
             self._check(head, named)
 
-    def _check(self, head: Head, named: Mapping[bytes, bytes]) -> None:
+    def _check(self, head: RequestHead, named: Mapping[bytes, bytes]) -> None:
         try:
             if self.read is not None:
                 _check_json(named)
@@ -76,7 +76,7 @@ class Reading:
         except BadInputError as error:
             self.complaint = error
 
-    def keep(self, head: Head) -> None:
+    def keep(self, head: RequestHead) -> None:
         """Let repeats of the head find this, if they would be read the same way."""
         named = head.named
         if (
@@ -87,7 +87,7 @@ class Reading:
         ):
             head.notes.kept = self
 
-    def onward(self, head: Head, engine: EngineRoute, request_id: bytes) -> Lines:
+    def onward(self, head: RequestHead, engine: EngineRoute, request_id: bytes) -> Lines:
         """Return the header lines of this request as this engine gets them; `head` is the one read, or a repeat of it."""
         kept = self._onward.get(engine.name)
         if kept is None or kept[0] is not engine:
@@ -99,16 +99,16 @@ class Reading:
         return with_id(kept[1], request_id)
 
 
-def kept_reading(head: Head, callers: Callers) -> Reading | None:
+def kept_reading(head: RequestHead, callers: Callers) -> HeadReading | None:
     """Return what was concluded from this head before, under these same rules."""
     notes = head.notes
     if notes is None:
         return None
-    reading: Reading | None = notes.kept
+    reading: HeadReading | None = notes.kept
     return reading if reading is not None and reading.callers is callers else None
 
 
-def dialect_for(head: Head) -> Dialect:
+def dialect_for(head: RequestHead) -> Dialect:
     """Return the dialect to answer this request in."""
     return dialect_of(head.path, names_anthropic=head.header(b"anthropic-version") is not None)
 
@@ -131,7 +131,7 @@ def _check_json(named: Mapping[bytes, bytes]) -> None:
         raise _unsupported("content-type must be application/json", "content-type")
 
 
-def _check_coding(head: Head) -> None:
+def _check_coding(head: RequestHead) -> None:
     """Refuse a body that is compressed, whichever of several fields says so."""
     if any(name == b"content-encoding" and value != b"identity" for name, value in head.headers):
         raise _unsupported("content-encoding is not supported: send the body as it is", "content-encoding")

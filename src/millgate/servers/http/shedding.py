@@ -11,12 +11,12 @@ from millgate.core.decisions import Yield
 from millgate.core.events import Arrived
 from millgate.core.words import Reason
 from millgate.runtime.driver import Driver
-from millgate.servers.http.complaints import OWN_LAG_RETRY_S, Complaints
-from millgate.servers.http.entry import Entry
+from millgate.servers.http.entry import Authentication
+from millgate.servers.http.error_responses import OWN_LAG_RETRY_S, ErrorResponses
 from millgate.servers.http.fields import is_harmless_id
 from millgate.servers.http.paths import takes_permit
 from millgate.servers.http.reading import kept_reading
-from millgate.servers.http1.contract import Head, Refusal
+from millgate.servers.http1.contract import RefusedRequest, RequestHead
 
 _POST: Final = b"POST"
 
@@ -32,10 +32,12 @@ def _unheard() -> None:
 class Shedding:
     """Refuses by the head alone; `count` is how many requests, `boot` begins the ids of attempts."""
 
-    def __init__(self, driver: Driver, entry: Entry, complaints: Complaints, boot: bytes) -> None:
+    def __init__(
+        self, driver: Driver, entry: Authentication, error_responses: ErrorResponses, boot: bytes
+    ) -> None:
         self._driver = driver
         self._entry = entry
-        self._complaints = complaints
+        self._error_responses = error_responses
         self._boot = boot
         self.count = 0
         self.on_shed: Callable[[], None] = _unheard
@@ -43,16 +45,16 @@ class Shedding:
         self.on_named: Callable[[int, bytes | None], None] = _unnoticed
         """Told by which id the client of each attempt calls it."""
 
-    def refuse(self, head: Head, lag_s: float) -> Refusal:
+    def refuse(self, head: RequestHead, lag_s: float) -> RefusedRequest:
         """Return the refusal of a process that is `lag_s` late; what is no work of a known caller's leaves no record."""
         self.count += 1
         self.on_shed()
         if head.method != _POST or not takes_permit(head.path):
-            return self._complaints.overloaded(head)
+            return self._error_responses.overloaded(head)
         kept = kept_reading(head, self._entry.callers)
         caller = self._entry.caller(head) if kept is None else kept.caller
         if caller is None:
-            return self._complaints.overloaded(head)
+            return self._error_responses.overloaded(head)
         number, given_id = self._driver.next_attempt(), head.header(b"x-request-id")
         if given_id is not None and not is_harmless_id(given_id):
             given_id = None
@@ -62,4 +64,4 @@ class Shedding:
             Arrived(number, caller.tenant, caller.lane, prompt_bytes=announced, body_bytes=announced),
             Yield(number, Reason.OVERLOADED_GATE, OWN_LAG_RETRY_S, retry=True, value=lag_s),
         )
-        return self._complaints.overloaded(head, given_id or b"%b-%x" % (self._boot, number))
+        return self._error_responses.overloaded(head, given_id or b"%b-%x" % (self._boot, number))

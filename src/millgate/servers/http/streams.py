@@ -16,7 +16,7 @@ from millgate.runtime.upstream import AnswerHead
 from millgate.runtime.upstream.fields import ANSWER_RESERVED, HeaderWriter
 from millgate.runtime.upstream.statuses import blames_request
 from millgate.servers.http.answers import MOST_KEPT_BYTES, WholeAnswer, tell_failure
-from millgate.servers.http.contract import Owner, Said
+from millgate.servers.http.contract import AnswerOwner, Said
 from millgate.servers.http.fields import NO_RETRY, beside_quotas, first, with_ids
 from millgate.servers.http.verdicts import OVERLOADED
 
@@ -30,7 +30,7 @@ _JSON = _WRITER.write([(b"content-type", b"application/json")])
 _FINAL_JSON = _WRITER.write([(b"content-type", b"application/json"), NO_RETRY])
 
 
-def cut_off(owner: Owner, kind: FailureKind) -> None:
+def cut_off(owner: AnswerOwner, kind: FailureKind) -> None:
     """End a stream that has begun: an error event, then a cut connection."""
     words, message = owner.dialect.refuser.failure(kind)
     owner.exchange.write(owner.dialect.error_event(words.kind, words.code, message))
@@ -71,7 +71,7 @@ class StreamAnswer:
         "events",
     )
 
-    def __init__(self, owner: Owner, *, strip_usage: bool) -> None:
+    def __init__(self, owner: AnswerOwner, *, strip_usage: bool) -> None:
         self._owner = owner
         self._exchange = owner.exchange
         self._write = owner.exchange.write

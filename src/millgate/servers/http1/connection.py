@@ -1,7 +1,7 @@
 """One client connection: whose turn it is, and when the client has left.
 
 At any time at most one exchange is being answered; what the client sends meanwhile waits unparsed, within a bound,
-because pausing the reading would hide a hang-up. How long anything may take is `Patience`.
+because pausing the reading would hide a hang-up. How long anything may take is `Deadlines`.
 """
 
 import asyncio
@@ -10,15 +10,15 @@ from typing import Any, Final, Protocol, cast
 
 from millgate.runtime.upstream.outbox import Outbox
 from millgate.runtime.upstream.sweep import Sweep
-from millgate.servers.http1.answers import CONTINUE, AnswerHeads
 from millgate.servers.http1.backlog import Backlog
 from millgate.servers.http1.budget import Share
-from millgate.servers.http1.contract import Application, Head, Refusal
+from millgate.servers.http1.contract import Application, RefusedRequest, RequestHead
+from millgate.servers.http1.deadlines import ConnectionDeadlines, TimeoutVerdict
 from millgate.servers.http1.exchange import HttpExchange
 from millgate.servers.http1.framing import UnacceptableError
 from millgate.servers.http1.intake import IDLE, Intake
 from millgate.servers.http1.limits import ServerLimits
-from millgate.servers.http1.patience import Patience, Verdict
+from millgate.servers.http1.responses import CONTINUE, ResponseHeads
 from millgate.servers.http1.wire import Wire
 
 OPEN: Final = 0
@@ -30,12 +30,12 @@ _TURNS: Final = 32
 """How many pipelined requests are served before other connections get their turn."""
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """The server, as its connections see it."""
 
     application: Application
     limits: ServerLimits
-    heads: AnswerHeads
+    heads: ResponseHeads
     outbox: Outbox
     sweep: Sweep
     draining: bool
@@ -47,7 +47,7 @@ class Owner(Protocol):
     def soon(self, callback: Callable[..., Any]) -> object:
         """Call back in the next iteration of the loop."""
 
-    def share_of(self, head: Head) -> Share:
+    def share_of(self, head: RequestHead) -> Share:
         """Return where the body behind this head is booked."""
 
     def admit(self, connection: "Connection") -> bool:
@@ -59,7 +59,7 @@ class Owner(Protocol):
     def full_answer(self) -> bytes:
         """Return the answer for connections over the cap."""
 
-    def refusal(self, error: Exception, head: Head | None = None) -> Refusal:
+    def refusal(self, error: Exception, head: RequestHead | None = None) -> RefusedRequest:
         """Dress what has gone wrong with a request."""
 
 
@@ -68,10 +68,10 @@ class Connection:
     """Serves one client, as an `asyncio.Protocol` without inheriting from it."""
 
     __slots__ = (
-        "_advancing", "_backlog", "_exchange", "_intake", "_server", "_slow", "_state", "heads", "patience", "soon", "wire",
+        "_advancing", "_backlog", "_exchange", "_intake", "_server", "_slow", "_state", "deadlines", "heads", "soon", "wire",
     )  # fmt: skip
 
-    def __init__(self, server: Owner) -> None:
+    def __init__(self, server: ConnectionOwner) -> None:
         self._server = server
         self._intake = Intake(server.application, server.limits, server.share_of)
         self._exchange: HttpExchange | None = None
@@ -79,7 +79,7 @@ class Connection:
         self._state = OPEN
         self._slow = False
         self._advancing = False
-        self.patience = Patience(server.sweep, server.limits)
+        self.deadlines = ConnectionDeadlines(server.sweep, server.limits)
         self.heads = server.heads
         self.soon: Callable[[Callable[..., Any]], object] = server.soon
         self.wire = Wire(server.outbox)
@@ -111,7 +111,7 @@ class Connection:
         else:
             self.wire.flush()
             self._state = CLOSING  # the transport closes when what is written has left
-            self.patience.writing()
+            self.deadlines.writing()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """End what was under way."""
@@ -124,18 +124,18 @@ class Connection:
         self._server.forget(self)
 
     def pause_writing(self) -> None:
-        """Note a client that has fallen behind, and date its patience."""
+        """Note a client that has fallen behind, and date its deadlines."""
         self._slow = True
-        self.patience.writing()
+        self.deadlines.writing()
         self._tell_slow()
 
     def resume_writing(self) -> None:
         """Note a client that has caught up."""
         self._slow = False
         if self._exchange is not None:
-            self.patience.unlimited()
+            self.deadlines.unlimited()
         elif self._state < LINGERING:
-            self.patience.reading(self._intake.phase)
+            self.deadlines.reading(self._intake.phase)
         self._tell_slow()
         self._advance()
 
@@ -152,7 +152,7 @@ class Connection:
             self._close()
             return
         if not self._slow:
-            self.patience.reading(self._intake.phase)
+            self.deadlines.reading(self._intake.phase)
         if self._backlog.held:
             self._advance()
 
@@ -165,7 +165,7 @@ class Connection:
         if framed and not self._slow:
             self.wire.send(last)
             self._close()
-            self.patience.parting()
+            self.deadlines.parting()
         elif exchange.started and not framed:
             self._state = CLOSING
             self.wire.reset()
@@ -194,12 +194,12 @@ class Connection:
 
     def on_deadline(self, now: float) -> None:
         """Act on a deadline that has passed."""
-        verdict = self.patience.judge(now, self._intake.wire_bytes)
-        if verdict is Verdict.REFUSE:
-            self._refuse(self.patience.complaint())
-        elif verdict is Verdict.CLOSE:
+        verdict = self.deadlines.judge(now, self._intake.wire_bytes)
+        if verdict is TimeoutVerdict.REFUSE:
+            self._refuse(self.deadlines.complaint())
+        elif verdict is TimeoutVerdict.CLOSE:
             self._close()
-        elif verdict is Verdict.CUT:
+        elif verdict is TimeoutVerdict.CUT:
             self.abort()
 
     # ---- within
@@ -238,15 +238,15 @@ class Connection:
                 self._refuse(UnacceptableError(503, "draining", "the server is shutting down"))
                 return len(data)
             self.wire.send(CONTINUE)
-        if intake.phase not in {IDLE, self.patience.phase}:
-            self.patience.reading(intake.phase)
+        if intake.phase not in {IDLE, self.deadlines.phase}:
+            self.deadlines.reading(intake.phase)
         return begin
 
     def _serve(self, intake: Intake) -> None:
         self._exchange = exchange = HttpExchange(self, intake)
         body, refusal = intake.body, intake.refusal
         intake.next()
-        self.patience.unlimited()
+        self.deadlines.unlimited()
         if refusal is not None:
             exchange.respond(refusal.status, refusal.headers, refusal.body)
             return
@@ -293,7 +293,7 @@ class Connection:
         self._intake.release()
         self.wire.send(answer)
         self.wire.half_close()
-        self.patience.parting()
+        self.deadlines.parting()
 
     def _drop(self, size_bytes: int) -> None:
         """Drop input; past the bound leave a lingering client's in the kernel, so that it can still read."""
@@ -311,5 +311,5 @@ class Connection:
             self._linger(b"")
         else:
             self._state = CLOSING
-            self.patience.writing()
+            self.deadlines.writing()
             self.wire.close()

@@ -14,7 +14,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 """Pairs as they came, names lower-cased; the server has refused every pair with CR, LF or NUL in it."""
 
 
-class Head(NamedTuple):
+class RequestHead(NamedTuple):
     """One request's head, framing already checked. `target` is the raw request target, `path` it up to `?`.
 
     `named` are the headers by name, the first of several, when the server has made the head. `notes` are the
@@ -40,7 +40,7 @@ class Head(NamedTuple):
         return None
 
 
-class Refusal(NamedTuple):
+class RefusedRequest(NamedTuple):
     """A whole answer made before the body was read: the server sends it, lingers, and closes."""
 
     status: int
@@ -58,7 +58,7 @@ class Exchange(Protocol):
     """
 
     @property
-    def head(self) -> Head:
+    def head(self) -> RequestHead:
         """The request's head."""
 
     @property
@@ -91,7 +91,7 @@ class Exchange(Protocol):
 class Application(Protocol):
     """What serves requests; one object for all connections."""
 
-    def on_head(self, head: Head) -> Refusal | None:
+    def on_head(self, head: RequestHead) -> RefusedRequest | None:
         """Check what the head alone tells, before any body byte is read or 100 Continue is sent."""
 
     def on_request(self, exchange: Exchange, body: bytes) -> None:
@@ -103,7 +103,9 @@ class Application(Protocol):
     def on_slow(self, exchange: Exchange, slow: bool) -> None:
         """The client of a started answer has fallen behind (True) or caught up (False)."""
 
-    def bad_request(self, status: int, code: str, message: str, head: Head | None = None) -> Refusal:
+    def bad_request(
+        self, status: int, code: str, message: str, head: RequestHead | None = None
+    ) -> RefusedRequest:
         """Dress a framing error, a cap or a deadline in the application's error dialect.
 
         `head` is the last that the connection has read whole, which tells who is speaking.

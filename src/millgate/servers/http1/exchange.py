@@ -5,9 +5,9 @@ from typing import Any, Final, Protocol
 
 from millgate.runtime.upstream.chunk_lines import as_chunk
 from millgate.runtime.upstream.fields import Lines
-from millgate.servers.http1.answers import AnswerHeads
-from millgate.servers.http1.contract import Head, Headers, Refusal
+from millgate.servers.http1.contract import Headers, RefusedRequest, RequestHead
 from millgate.servers.http1.intake import Intake
+from millgate.servers.http1.responses import ResponseHeads
 from millgate.servers.http1.wire import Wire
 
 _BODILESS: Final = frozenset((204, 304))
@@ -18,10 +18,10 @@ def _misused() -> RuntimeError:
     return RuntimeError("an answer is respond once, or start, write, and finish or abort")
 
 
-class Line(Protocol):
+class ExchangeConnection(Protocol):
     """The connection, as its exchange sees it."""
 
-    heads: AnswerHeads
+    heads: ResponseHeads
     soon: Callable[[Callable[..., Any]], object]
     wire: Wire
 
@@ -57,9 +57,9 @@ class HttpExchange:
         "started",
     )
 
-    def __init__(self, connection: Line, intake: Intake) -> None:
+    def __init__(self, connection: ExchangeConnection, intake: Intake) -> None:
         self._connection = connection
-        self.head: Head = intake.head
+        self.head: RequestHead = intake.head
         self.share = intake.share
         self.reserved_bytes = intake.reserved_bytes
         self.keep_alive = intake.keep_alive
@@ -161,7 +161,7 @@ class HttpExchange:
 
     # ---- within
 
-    def break_down(self, refusal: Refusal) -> None:
+    def break_down(self, refusal: RefusedRequest) -> None:
         """End the answer that an application has failed to make: refused if nothing is sent, else cut."""
         if self.started:
             self.abort()

@@ -19,7 +19,7 @@ from millgate.runtime.upstream.fields import HEAD_END, HeaderReader, stays_open
 from millgate.runtime.upstream.repeats import Notes
 from millgate.servers.http1.budget import ByteBudget, Share
 from millgate.servers.http1.chunks import ChunkHeads, body_too_large
-from millgate.servers.http1.contract import Application, Head, Refusal
+from millgate.servers.http1.contract import Application, RefusedRequest, RequestHead
 from millgate.servers.http1.framing import UnacceptableError, read_framing
 from millgate.servers.http1.last_head import LastHead
 from millgate.servers.http1.limits import ServerLimits
@@ -28,7 +28,7 @@ IDLE: Final = 0
 HEAD: Final = 1
 BODY: Final = 2
 
-ShareOf = Callable[[Head], Share]
+ShareOf = Callable[[RequestHead], Share]
 """Finds where the body behind a head is booked."""
 
 _READER: Final = HeaderReader()
@@ -38,7 +38,7 @@ _NO_SHARE: Final = ByteBudget(0).share("", "")
 class EarlyRefusalError(Exception):
     """The application has refused a request by its head while the body is still to come."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: RefusedRequest) -> None:
         super().__init__(refusal.status)
         self.refusal = refusal
 
@@ -58,7 +58,7 @@ class Intake:
         "phase", "refusal", "reserved_bytes", "share", "whole", "wire_bytes",
     )  # fmt: skip
 
-    head: Head
+    head: RequestHead
 
     def __init__(self, application: Application, limits: ServerLimits, share_of: ShareOf) -> None:
         self._application = application
@@ -97,7 +97,7 @@ class Intake:
         self._size_left = 0
         self._tail = b""
         self.phase = IDLE
-        self.refusal: Refusal | None = None
+        self.refusal: RefusedRequest | None = None
         self.expects = False
         self.may_chunk = True
 
@@ -214,7 +214,7 @@ class Intake:
         self.may_chunk = version == b"HTTP/1.1"
         self.keep_alive = self.may_chunk and stays_open(fields, named)
         path = target.partition(b"?")[0]
-        self.head = head = Head(method, target, path, fields, length, self.peer, named, Notes())
+        self.head = head = RequestHead(method, target, path, fields, length, self.peer, named, Notes())
         self.refusal = refusal = self._application.on_head(head)
         if not length and not chunked:
             self._end()

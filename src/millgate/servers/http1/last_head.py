@@ -3,7 +3,7 @@
 from typing import Final
 
 from millgate.runtime.upstream.repeats import Cut, cut_at_length
-from millgate.servers.http1.contract import Head
+from millgate.servers.http1.contract import RequestHead
 
 _DIGITS_ROOM: Final = 16
 """How much longer a head may be than one that it repeats, generously: its Content-Length may have more digits."""
@@ -16,7 +16,7 @@ class LastHead:
 
     def __init__(self) -> None:
         self._cut: Cut | None = None
-        self._head: Head | None = None
+        self._head: RequestHead | None = None
         self._digits = b""
         self._length = 0
 
@@ -28,7 +28,7 @@ class LastHead:
         self._cut = self._head = None
 
     def remember(
-        self, head: Head, block: bytes, lines: list[bytes], opening_bytes: int, most_bytes: int
+        self, head: RequestHead, block: bytes, lines: list[bytes], opening_bytes: int, most_bytes: int
     ) -> None:
         """Keep a plain head whose bytes are `block`, if it would be below `most_bytes` with any length."""
         self.forget()
@@ -38,7 +38,7 @@ class LastHead:
             self._length = head.content_length
             self._digits = head.headers[cut.position][1] if cut is not None else b""
 
-    def again(self, data: bytes, begin: int) -> tuple[Head, int, int] | None:
+    def again(self, data: bytes, begin: int) -> tuple[RequestHead, int, int] | None:
         """Return the head that begins here, its length and its end, if it is the last one with another length."""
         cut, head = self._cut, self._head
         if cut is None or head is None or (found := cut.match(data, begin)) is None:
@@ -53,9 +53,9 @@ class LastHead:
         return head, self._length, stop
 
 
-def _with_length(head: Head, position: int, digits: bytes, length: int) -> Head:
+def _with_length(head: RequestHead, position: int, digits: bytes, length: int) -> RequestHead:
     pair = (b"content-length", digits)
     fields = [*head.headers]
     fields[position] = pair
     named = {**(head.named or {}), pair[0]: digits}
-    return Head(head.method, head.target, head.path, fields, length, head.peer, named, head.notes)
+    return RequestHead(head.method, head.target, head.path, fields, length, head.peer, named, head.notes)

@@ -10,13 +10,13 @@ from millgate.runtime.descriptors import Descriptors, DoorClients
 from millgate.runtime.tls_acceptor import TlsAcceptor
 from millgate.runtime.upstream.outbox import Outbox
 from millgate.runtime.upstream.sweep import Sweep
-from millgate.servers.http1.answers import AnswerHeads
 from millgate.servers.http1.budget import ByteBudget, Share
 from millgate.servers.http1.connection import Connection
-from millgate.servers.http1.contract import Application, Head, Refusal
+from millgate.servers.http1.contract import Application, RefusedRequest, RequestHead
 from millgate.servers.http1.framing import UnacceptableError
 from millgate.servers.http1.intake import EarlyRefusalError
 from millgate.servers.http1.limits import ServerLimits
+from millgate.servers.http1.responses import ResponseHeads
 
 _ACCEPTS_PER_TURN: Final = 8
 """With a thousand streams a turn of the loop takes milliseconds: at one a turn, a thousand new users a second would wait
@@ -37,7 +37,7 @@ class HttpServer:
         *,
         limits: ServerLimits | None = None,
         budget: ByteBudget | None = None,
-        tenant_of: Callable[[Head], str] | None = None,
+        tenant_of: Callable[[RequestHead], str] | None = None,
         descriptors: Descriptors | None = None,
     ) -> None:
         self.application = application
@@ -45,7 +45,7 @@ class HttpServer:
         self.budget = budget or ByteBudget()
         self._clients = DoorClients(descriptors or Descriptors(), self.limits.connections)
         self._tenant_of = tenant_of
-        self.heads = AnswerHeads()
+        self.heads = ResponseHeads()
         self.sweep = Sweep(self._check, self._forgive)
         self.draining = False
         self.refused_connections = 0
@@ -148,7 +148,7 @@ class HttpServer:
         """Call back in the next iteration of the loop."""
         return self._loop.call_soon(callback)
 
-    def share_of(self, head: Head) -> Share:
+    def share_of(self, head: RequestHead) -> Share:
         """Return where the body behind this head is booked."""
         tenant = "" if self._tenant_of is None else self._tenant_of(head)
         return self.budget.share(tenant, head.peer)
@@ -197,7 +197,7 @@ class HttpServer:
         if self._emptied is not None and not self._connections and not self._emptied.done():
             self._emptied.set_result(None)
 
-    def refusal(self, error: Exception, head: Head | None = None) -> Refusal:
+    def refusal(self, error: Exception, head: RequestHead | None = None) -> RefusedRequest:
         """Dress what has gone wrong with a request; report what is the application's own fault."""
         if isinstance(error, EarlyRefusalError):
             return error.refusal
@@ -213,13 +213,13 @@ class HttpServer:
     def _check(self, now: float) -> None:
         self.heads.refresh()
         self._full_answer = b""  # it carries the date
-        late = [connection for connection in self._connections if connection.patience.until <= now]
+        late = [connection for connection in self._connections if connection.deadlines.until <= now]
         for connection in late:
             connection.on_deadline(now)
 
     def _forgive(self, lost_s: float) -> None:
         for connection in self._connections:
-            connection.patience.forgive(lost_s)
+            connection.deadlines.forgive(lost_s)
 
 
 def _close(listeners: list[asyncio.Server] | TlsAcceptor) -> None:

@@ -3,7 +3,7 @@
 from time import monotonic
 from typing import Final, Protocol
 
-from millgate.core.decisions import Admit, Cancel, Ended, Hold, Yield
+from millgate.core.decisions import Admit, Cancel, Ended, Queue, Yield
 from millgate.core.events import ClientGone, Failed, Finished, FirstToken, Released
 from millgate.core.words import FailureKind, Outcome, Reason, Sent
 from millgate.dialects.contract import Dialect, RequestFacts
@@ -14,7 +14,7 @@ from millgate.runtime.upstream import AnswerHead, Call
 from millgate.runtime.upstream.statuses import blames_request
 from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.complaint import words_of
-from millgate.servers.line.contract import LineRoute, Words
+from millgate.servers.line.contract import ErrorWords, LineRoute
 
 _TAIL_BYTES: Final = 64 * 1024
 """What is kept of an answer that nobody wants: where its usage stands."""
@@ -23,7 +23,7 @@ _BACKEND: Final = (Need.BACKEND_ERROR, Fault.BACKEND_ERROR, OutcomeReason.BACKEN
 _TOO_LARGE: Final = (Need.PAYLOAD_TOO_LARGE, Fault.QUOTA, OutcomeReason.QUOTA)
 
 
-class Owner(Protocol):
+class LineOwner(Protocol):
     """Who holds the job: told once how the attempt went."""
 
     def on_yielded(self, job: int, hint_s: float) -> None:
@@ -32,11 +32,11 @@ class Owner(Protocol):
     def on_done(self, job: int, backend_ms: int, result: Buffer | None, content_type: str) -> None:
         """The engine has answered whole."""
 
-    def on_failed(self, job: int, need: Need, fault: Fault, reason: OutcomeReason, words: Words) -> None:
+    def on_failed(self, job: int, need: Need, fault: Fault, reason: OutcomeReason, words: ErrorWords) -> None:
         """It will never be executed."""
 
 
-class Desk(Protocol):
+class LineDesk(Protocol):
     """What an attempt asks of its door."""
 
     driver: Driver
@@ -66,8 +66,8 @@ class LineAttempt:
 
     def __init__(
         self,
-        desk: Desk,
-        owner: Owner,
+        desk: LineDesk,
+        owner: LineOwner,
         job: int,
         number: int,
         facts: RequestFacts,
@@ -75,7 +75,7 @@ class LineAttempt:
         kind: bytes,
     ) -> None:
         self._desk = desk
-        self._owner: Owner | None = owner
+        self._owner: LineOwner | None = owner
         self._job = job
         self.number = number
         self._facts = facts
@@ -119,8 +119,8 @@ class LineAttempt:
         )
         call.expire_at(decision.first_event_by)
 
-    def on_hold(self, decision: Hold) -> None:
-        """Wait: only somebody who was told to come back now is held, for a second at most."""
+    def on_queue(self, decision: Queue) -> None:
+        """Wait: only somebody who was told to come back now is queued, for a second at most."""
 
     def on_yield(self, decision: Yield) -> None:
         """Refuse it."""
@@ -258,8 +258,8 @@ class LineAttempt:
         finally:
             self._report(Failed(self.number, kind, sent, blames_request=blames_job))
 
-    def _words(self, message: str) -> Words:
-        return Words(message, self._desk.request_id(self.number))
+    def _words(self, message: str) -> ErrorWords:
+        return ErrorWords(message, self._desk.request_id(self.number))
 
     def _report(self, failed: Failed) -> None:
         self._desk.driver.post(failed, Released(self.number))
@@ -271,7 +271,7 @@ class LineAttempt:
         if self._call is not None:
             self._call.abort()
 
-    def _close(self) -> Owner | None:
+    def _close(self) -> LineOwner | None:
         """End it and return whom to tell, once; what was kept of the answer is wiped."""
         owner, self._owner = self._owner, None
         if self.result is not None:

@@ -16,7 +16,7 @@ class Reserves(Protocol):
 
 
 class Shares(Protocol):
-    """The process's one bound over bytes being received and held."""
+    """The process's one bound over bytes being received and kept."""
 
     def share(self, tenant: str, peer: str) -> Reserves:
         """Return where the bytes of this tenant from this peer are booked."""

@@ -9,7 +9,7 @@ from typing import Protocol, cast
 from millgate.dialects.line import Fault, Need, OutcomeReason
 from millgate.servers.line.attempt import LineAttempt
 from millgate.servers.line.buffer import Buffer
-from millgate.servers.line.contract import Ask, Drop, LineLimits, Send, SendAll, Wish, Words
+from millgate.servers.line.contract import Ask, Drop, ErrorWords, LineLimits, SendAll, SendBytes, Wish
 from millgate.servers.line.session import Session
 
 
@@ -185,7 +185,7 @@ class LineConnection(asyncio.Protocol):
         self._attempts.pop(job, None)
         self._perform(self._live.done(job, backend_ms, result, content_type, self._hall.now()))
 
-    def on_failed(self, job: int, need: Need, fault: Fault, reason: OutcomeReason, words: Words) -> None:
+    def on_failed(self, job: int, need: Need, fault: Fault, reason: OutcomeReason, words: ErrorWords) -> None:
         """It will never be executed."""
         self._attempts.pop(job, None)
         self._perform(self._live.failed(job, need, fault, reason, words, self._hall.now()))
@@ -204,7 +204,7 @@ class LineConnection(asyncio.Protocol):
 
     def _perform(self, wishes: Iterable[Wish]) -> None:
         for wish in wishes:
-            if isinstance(wish, Send):
+            if isinstance(wish, SendBytes):
                 self._stream.write(wish.data)
             elif isinstance(wish, Ask):
                 self._hall.ask(self, wish)

@@ -61,14 +61,14 @@ class LineRoute(NamedTuple):
     credential: bytes | None = None
 
 
-class Words(NamedTuple):
+class ErrorWords(NamedTuple):
     """What is said about a job that failed, beyond the protocol's codes; both may be empty."""
 
     message: str = ""
     request_id: str = ""
 
 
-NO_WORDS: Final = Words()
+NO_WORDS: Final = ErrorWords()
 
 
 class Readings(NamedTuple):
@@ -88,7 +88,7 @@ class Readings(NamedTuple):
 # ---- what a session asks of its connection
 
 
-class Send(NamedTuple):
+class SendBytes(NamedTuple):
     """Write these whole lines."""
 
     data: bytes
@@ -124,4 +124,4 @@ class Close(NamedTuple):
     """Send what was to be sent, then close."""
 
 
-Wish = Send | SendAll | Ask | Drop | Close
+Wish = SendBytes | SendAll | Ask | Drop | Close

@@ -24,7 +24,7 @@ from millgate.servers.line import replies
 from millgate.servers.line.attempt import LineAttempt
 from millgate.servers.line.buffer import Buffer, Shares
 from millgate.servers.line.connection import LineConnection
-from millgate.servers.line.contract import Ask, LineLimits, LineRoute, LineSettings, Readings, Words
+from millgate.servers.line.contract import Ask, ErrorWords, LineLimits, LineRoute, LineSettings, Readings
 from millgate.servers.line.replies import To
 from millgate.servers.line.session import Session
 from millgate.servers.line.watchlist import Watchlist
@@ -44,7 +44,7 @@ class LineDoor:
     """Serves the line protocol; build it on the loop that runs it.
 
     `engines` are the routes to the engines that the core knows, by the same names. `budget` is the process's one
-    bound over bytes being received and held; the door has a share of it, and so has each of its peers. `boot` begins the
+    bound over bytes being received and kept; the door has a share of it, and so has each of its peers. `boot` begins the
     ids of its attempts. `descriptors` is the process's one account of clients.
     """
 
@@ -177,7 +177,7 @@ class LineDoor:
         try:
             facts = self._facts(wish.payload)
         except BadInputError as error:
-            words = Words(plain_words(error.message), self.request_id(number))
+            words = ErrorWords(plain_words(error.message), self.request_id(number))
             connection.on_failed(wish.job, *_BACKEND, words)
             return
         attempt = LineAttempt(

@@ -10,7 +10,7 @@ from millgate.servers.line.replies import To
 from millgate.servers.line.upload import Upload
 
 
-class State(Enum):
+class JobState(Enum):
     """Where it stands; see the head of `session`."""
 
     UPLOADING = auto()
@@ -18,7 +18,7 @@ class State(Enum):
     YIELDED = auto()
 
 
-class Job:
+class LineJob:
     """One unfinished upload; `to` is its newest frame, `due` when it is to be kept alive or given up."""
 
     __slots__ = ("asked_at", "begun_at", "due", "mark", "number", "state", "to", "upload")
@@ -28,7 +28,7 @@ class Job:
         self.mark = mark
         self.to = to
         self.upload = upload
-        self.state = State.UPLOADING
+        self.state = JobState.UPLOADING
         self.begun_at = now
         self.asked_at: float | None = None
         self.due = now
@@ -50,8 +50,8 @@ class Jobs:
         self._budget = budget
         self._next_mark = next_mark
         self._numbers = 0
-        self.named: dict[str, Job] = {}
-        self.asked: dict[int, Job] = {}
+        self.named: dict[str, LineJob] = {}
+        self.asked: dict[int, LineJob] = {}
 
     def begin(self, to: To, manifest: Manifest, now: float) -> None:
         """Begin an upload, or begin it anew."""
@@ -60,34 +60,34 @@ class Jobs:
             before.upload.buffer.wipe()
         self._numbers += 1
         upload = Upload(manifest, Buffer(self._budget))
-        self.named[to.job] = job = Job(self._numbers, self._next_mark(), to, upload, now)
+        self.named[to.job] = job = LineJob(self._numbers, self._next_mark(), to, upload, now)
         job.progressed(self._limits, now)
 
-    def ask(self, job: Job, now: float) -> Ask:
+    def ask(self, job: LineJob, now: float) -> Ask:
         """Let a whole upload ask for a slot."""
-        job.state = State.ASKED
+        job.state = JobState.ASKED
         job.due = now + self._limits.keep_alive_s
         self.asked[job.number] = job
         ask = Ask(job.number, job.mark, job.asked_at, job.upload.buffer, job.upload.manifest)
         job.asked_at = job.asked_at or now
         return ask
 
-    def yielded(self, number: int, hint_s: float, now: float) -> Job | None:
+    def yielded(self, number: int, hint_s: float, now: float) -> LineJob | None:
         """Keep a job that got no slot until it has had time to come back."""
         job = self.asked.pop(number, None)
         if job is not None:
-            job.state = State.YIELDED
+            job.state = JobState.YIELDED
             job.due = now + hint_s + self._limits.idle_s
         return job
 
-    def forget(self, number: int) -> Job | None:
+    def forget(self, number: int) -> LineJob | None:
         """Drop and return a job that was waiting or working."""
         job = self.asked.pop(number, None)
         if job is not None:
             self.discard(job)
         return job
 
-    def discard(self, job: Job) -> None:
+    def discard(self, job: LineJob) -> None:
         """Wipe and drop a job that neither waits nor works."""
         job.upload.buffer.wipe()
         del self.named[job.to.job]
@@ -95,7 +95,7 @@ class Jobs:
     def leave(self) -> Iterator[Drop]:
         """Wipe and drop them all."""
         for job in tuple(self.named.values()):
-            if job.state is State.ASKED:
+            if job.state is JobState.ASKED:
                 yield Drop(job.number)
             job.upload.buffer.wipe()
         self.named.clear()

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from millgate.dialects.line import (
     NO_JOB,
-    Chunk,
     Fault,
     JobOutcome,
+    LineChunk,
     Manifest,
     Need,
     OutcomeReason,
@@ -21,7 +21,7 @@ from millgate.dialects.line import (
     write_reply,
 )
 from millgate.servers.line.buffer import Buffer
-from millgate.servers.line.contract import NO_WORDS, Readings, Words
+from millgate.servers.line.contract import NO_WORDS, ErrorWords, Readings
 
 _RESULT_CHUNK_BYTES: Final = 48 * 1024
 """64 KiB in base64: well within the shortest line that a reader of 262,144 bytes takes."""
@@ -107,7 +107,7 @@ def aborted(
     fault: Fault,
     reason: OutcomeReason,
     outcome: JobOutcome = JobOutcome.ABORTED,
-    words: Words = NO_WORDS,
+    words: ErrorWords = NO_WORDS,
 ) -> bytes:
     """The job, or the whole connection where no job is named, ends here."""
     seq = to.seq + (1 if to.job == NO_JOB else 2)
@@ -127,7 +127,7 @@ def result_lines(
     yield write_reply(Reply(Verb.RESULT, to.job, to.seq + 1, Status.OK, "", "", 0, to.ttl_ms, core, manifest))
     for index in range(chunks):
         piece = bytes(data[index * step : (index + 1) * step])
-        chunk = Chunk(
+        chunk = LineChunk(
             payload_id, index, index * step, hashlib.sha256(piece).hexdigest(), b64encode(piece).decode()
         )
         yield write_reply(

@@ -23,15 +23,15 @@ from typing import Final
 
 from millgate.dialects.line import (
     NO_JOB,
-    Chunk,
     Complaint,
     Fault,
     JobOutcome,
+    LineChunk,
+    LineRequest,
     Manifest,
     Need,
     OutcomeReason,
     Receipt,
-    Request,
     Verb,
     read_request,
 )
@@ -39,15 +39,15 @@ from millgate.servers.line import replies
 from millgate.servers.line.buffer import Buffer, Reserves
 from millgate.servers.line.contract import (
     Close,
+    ErrorWords,
     LineLimits,
     Readings,
-    Send,
     SendAll,
+    SendBytes,
     Wish,
-    Words,
 )
 from millgate.servers.line.intake import LineIntake, LineTooLongError, NoRoomError
-from millgate.servers.line.job import Job, Jobs, State
+from millgate.servers.line.job import Jobs, JobState, LineJob
 from millgate.servers.line.replies import To
 
 _FULL_HINT_S: Final = 1.0
@@ -121,7 +121,7 @@ class Session:
         except LineTooLongError:
             yield from self._end(Need.LINE_TOO_LARGE, Fault.BAD_FRAME, OutcomeReason.BAD_FRAME)
         except NoRoomError:
-            yield Send(replies.yielded(To(), self._core(), _FULL_HINT_S))
+            yield SendBytes(replies.yielded(To(), self._core(), _FULL_HINT_S))
             yield from self.leave()
             yield Close()
 
@@ -143,12 +143,12 @@ class Session:
         for job in tuple(self._jobs.named.values()):
             if job.due > now:
                 continue
-            if job.state is State.ASKED:
+            if job.state is JobState.ASKED:
                 job.due = now + self._limits.keep_alive_s
-                yield Send(replies.taken(job.to, self._core()))
+                yield SendBytes(replies.taken(job.to, self._core()))
             else:
                 self._jobs.discard(job)
-                yield Send(replies.aborted(job.to, self._core(), *_SILENT))
+                yield SendBytes(replies.aborted(job.to, self._core(), *_SILENT))
         if not self.over and not self._jobs.named and self.due() <= now:
             yield from self._end(*_SILENT)
 
@@ -166,7 +166,7 @@ class Session:
         if job is None:
             return
         self._heard_at = now
-        yield Send(replies.yielded(job.to, self._core(), hint_s))
+        yield SendBytes(replies.yielded(job.to, self._core(), hint_s))
         yield from self._drained()
 
     def done(
@@ -181,7 +181,7 @@ class Session:
         core = self._core()
         last = replies.done(job.to, core, backend_ms)
         if result is None:
-            yield Send(last)
+            yield SendBytes(last)
         else:
             payload_id = job.upload.manifest.payload_id
             lines = replies.result_lines(job.to, core, payload_id, content_type, result, last)
@@ -189,12 +189,12 @@ class Session:
         yield from self._drained()
 
     def failed(
-        self, number: int, need: Need, fault: Fault, reason: OutcomeReason, words: Words, now: float
+        self, number: int, need: Need, fault: Fault, reason: OutcomeReason, words: ErrorWords, now: float
     ) -> Iterator[Wish]:
         """It will never be executed."""
         job = self._forget(number, now)
         if job is not None:
-            yield Send(replies.aborted(job.to, self._core(), need, fault, reason, words=words))
+            yield SendBytes(replies.aborted(job.to, self._core(), need, fault, reason, words=words))
             yield from self._drained()
 
     # ---- frames
@@ -214,7 +214,7 @@ class Session:
             self._intake.most_bytes = self._limits.line_bytes
         self._heard_at = now
         if frame.verb is Verb.PING:
-            yield Send(replies.pong(_to(frame), self._core()))
+            yield SendBytes(replies.pong(_to(frame), self._core()))
         elif frame.manifest is not None:
             yield from self._take_manifest(frame, frame.manifest, now)
         else:
@@ -228,52 +228,52 @@ class Session:
         if self._trusts is not None:
             yield from self._end(need, fault, OutcomeReason.BAD_FRAME, to=to)
         else:
-            yield Send(replies.needed(to, self._core(), need, fault))
+            yield SendBytes(replies.needed(to, self._core(), need, fault))
 
-    def _take_manifest(self, frame: Request, manifest: Manifest, now: float) -> Iterator[Wish]:
+    def _take_manifest(self, frame: LineRequest, manifest: Manifest, now: float) -> Iterator[Wish]:
         """Begin an upload, or begin it anew."""
         job = self._jobs.named.get(frame.job)
-        working = job is not None and job.state is State.ASKED
+        working = job is not None and job.state is JobState.ASKED
         if working or not manifest.is_valid(self._limits.payload_bytes):
             need, fault = Need.MANIFEST_INVALID, Fault.NEED_MANIFEST_FIX
-            yield Send(replies.needed(_to(frame), self._core(), need, fault))
+            yield SendBytes(replies.needed(_to(frame), self._core(), need, fault))
             return
         if job is None and len(self._jobs.named) >= self._limits.jobs:
             yield from self._end(Need.TOO_MANY_JOBS, Fault.QUOTA, OutcomeReason.QUOTA, to=_to(frame))
             return
         self._jobs.begin(_to(frame), manifest, now)
-        yield Send(replies.taken(_to(frame), self._core()))
+        yield SendBytes(replies.taken(_to(frame), self._core()))
 
-    def _take_chunk(self, frame: Request, chunk: Chunk, now: float) -> Iterator[Wish]:
+    def _take_chunk(self, frame: LineRequest, chunk: LineChunk, now: float) -> Iterator[Wish]:
         job = self._jobs.named.get(frame.job)
         if job is None:
             yield self._need_more(frame, Need.MANIFEST_MISSING)
             return
-        if job.state is State.ASKED:
+        if job.state is JobState.ASKED:
             yield self._while_asked(job, frame, chunk)
             return
         trouble = job.upload.take(chunk)
         if trouble is Need.SERVER_BUSY:
-            yield Send(replies.yielded(_to(frame), self._core(), _FULL_HINT_S))
+            yield SendBytes(replies.yielded(_to(frame), self._core(), _FULL_HINT_S))
         elif trouble is not None:
             yield self._need_more(frame, trouble)
         elif not job.upload.whole:
             job.to = _to(frame)
             job.progressed(self._limits, now)
-            yield Send(replies.taken(_to(frame), self._core()))
+            yield SendBytes(replies.taken(_to(frame), self._core()))
         else:
             job.to = _to(frame)
             yield self._jobs.ask(job, now)
 
-    def _while_asked(self, job: Job, frame: Request, chunk: Chunk) -> Wish:
+    def _while_asked(self, job: LineJob, frame: LineRequest, chunk: LineChunk) -> Wish:
         """The last chunk of a job that is already waiting or working changes nothing."""
         if chunk.number == job.upload.manifest.chunks - 1:
             job.to = _to(frame)
-            return Send(replies.taken(job.to, self._core()))
+            return SendBytes(replies.taken(job.to, self._core()))
         return self._need_more(frame, Need.CHUNK_EXPECTED_INDEX)
 
-    def _need_more(self, frame: Request, need: Need) -> Send:
-        return Send(replies.needed(_to(frame), self._core(), need, Fault.NEED_MORE))
+    def _need_more(self, frame: LineRequest, need: Need) -> SendBytes:
+        return SendBytes(replies.needed(_to(frame), self._core(), need, Fault.NEED_MORE))
 
     # ---- endings
 
@@ -286,11 +286,11 @@ class Session:
         to: To | None = None,
     ) -> Iterator[Wish]:
         """Say why, drop everything, close."""
-        yield Send(replies.aborted(to or To(NO_JOB), self._core(), need, fault, reason, outcome))
+        yield SendBytes(replies.aborted(to or To(NO_JOB), self._core(), need, fault, reason, outcome))
         yield from self.leave()
         yield Close()
 
-    def _forget(self, number: int, now: float) -> Job | None:
+    def _forget(self, number: int, now: float) -> LineJob | None:
         job = self._jobs.forget(number)
         if job is not None:
             self._heard_at = now
@@ -306,5 +306,5 @@ class Session:
         return replies.core_receipts(self._readings(), self.bytes_in) if self._trusts is None else []
 
 
-def _to(frame: Request) -> To:
+def _to(frame: LineRequest) -> To:
     return To(frame.job, frame.seq, frame.ttl_ms)

@@ -3,7 +3,7 @@
 import base64
 import hashlib
 
-from millgate.dialects.line import Chunk, Manifest, Need
+from millgate.dialects.line import LineChunk, Manifest, Need
 from millgate.servers.line.buffer import Buffer
 
 
@@ -27,7 +27,7 @@ class Upload:
         """Whether every chunk is here and verified."""
         return self._next == self.manifest.chunks
 
-    def take(self, chunk: Chunk) -> Need | None:
+    def take(self, chunk: LineChunk) -> Need | None:
         """Keep this chunk, or return what is wrong with it; SERVER_BUSY when there is no memory for it now."""
         manifest = self.manifest
         if chunk.payload_id != manifest.payload_id:

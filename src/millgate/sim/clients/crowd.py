@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from millgate.core.decisions import Yield
 from millgate.core.words import Outcome
-from millgate.sim.clients.comeback import Comeback, Never
+from millgate.sim.clients.retry_behaviour import Never, RetryBehaviour
 from millgate.sim.jobs import Job
 from millgate.sim.laws import Law
 from millgate.sim.randomness import Draws, Streams
@@ -18,12 +18,12 @@ class Manners:
     """How users of one kind behave.
 
     `patience` is the time to the first token, per attempt, after which one leaves (None: for ever); what follows
-    is up to `comeback`, as after a refusal. `stops_reading` is the time after the first token at which the share
+    is up to `retry_behaviour`, as after a refusal. `stops_reading` is the time after the first token at which the share
     `stop_share` of the users closes the page.
     """
 
     patience: Law | None = None
-    comeback: Comeback = field(default_factory=Never)
+    retry_behaviour: RetryBehaviour = field(default_factory=Never)
     stop_share: float = 0.0
     stops_reading: Law | None = None
 
@@ -55,7 +55,7 @@ class Crowd:
 
     def yielded(self, visit: Visit, decision: Yield) -> None:
         """The attempt was refused: come back some time, or give up."""
-        pause_s = self._manners.comeback.after_yield(decision, visit.attempts, self._dice)
+        pause_s = self._manners.retry_behaviour.after_yield(decision, visit.attempts, self._dice)
         if pause_s is None:
             self._over(visit, Outcome.YIELDED)
         else:
@@ -80,7 +80,7 @@ class Crowd:
 
     def _try(self, visit: Visit) -> None:
         visit.attempts += 1
-        label = visit.attempts - 1 if self._manners.comeback.labels else None
+        label = visit.attempts - 1 if self._manners.retry_behaviour.labels else None
         self._world.ask(visit, label)
         if self._patience is not None and visit.attempt:
             self._loop.at(self._loop.now + self._patience.next(), self._tired, (visit, visit.attempt))
@@ -98,7 +98,7 @@ class Crowd:
             self._over(visit, Outcome.CLIENT_GONE)
 
     def _come_back(self, visit: Visit, outcome: Outcome) -> None:
-        pause_s = self._manners.comeback.after_failure(visit.attempts, self._dice)
+        pause_s = self._manners.retry_behaviour.after_failure(visit.attempts, self._dice)
         if pause_s is None:
             self._over(visit, outcome)
         else:

@@ -10,7 +10,7 @@ from millgate.core.words import FailureKind, Sent
 from millgate.engine.batching import Batch
 from millgate.engine.sequences import BatchLimits, EngineSequence, EventKind
 from millgate.engine.step_time import StepModel
-from millgate.sim.engines.contract import EngineTotals, Reading, Reports
+from millgate.sim.engines.contract import EngineTotals, GaugeReading, Reports
 from millgate.sim.jobs import Job
 from millgate.sim.loop import ENGINES, Loop
 
@@ -76,12 +76,12 @@ class BatchedStation:
             return 0
         return self._batch.produced_tokens(attempt, self._own_time())
 
-    def read(self) -> Reading:
+    def read(self) -> GaugeReading:
         """Return running, waiting and the share of KV blocks in use."""
         if self._dead:
-            return Reading(0, 0, 0.0)
+            return GaugeReading(0, 0, 0.0)
         numbers = self._batch.statistics(self._own_time())
-        return Reading(numbers.running, numbers.waiting, numbers.kv_share)
+        return GaugeReading(numbers.running, numbers.waiting, numbers.kv_share)
 
     def totals(self) -> EngineTotals:
         """Return tokens computed, those of lives before a crash included."""

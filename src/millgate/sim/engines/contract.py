@@ -6,7 +6,7 @@ from millgate.core.words import FailureKind, Sent
 from millgate.sim.jobs import Job
 
 
-class Reading(NamedTuple):
+class GaugeReading(NamedTuple):
     """An engine's own gauges; None for what it does not tell."""
 
     running: int
@@ -49,7 +49,7 @@ class Station(Protocol):
     def produced(self, attempt: int) -> int:
         """Output tokens that it has made so far for a running attempt, 0 for one that it does not know."""
 
-    def read(self) -> Reading:
+    def read(self) -> GaugeReading:
         """Return the gauges as of now."""
 
     def totals(self) -> EngineTotals:

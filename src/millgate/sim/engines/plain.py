@@ -8,7 +8,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
 
-from millgate.sim.engines.contract import EngineTotals, Reading, Reports
+from millgate.sim.engines.contract import EngineTotals, GaugeReading, Reports
 from millgate.sim.jobs import Job
 from millgate.sim.loop import ENGINES, Loop
 from millgate.sim.randomness import Draws
@@ -59,9 +59,9 @@ class DelayStation:
         del attempt
         return 0
 
-    def read(self) -> Reading:
+    def read(self) -> GaugeReading:
         """Return how many it serves."""
-        return Reading(len(self._present), 0)
+        return GaugeReading(len(self._present), 0)
 
     def totals(self) -> EngineTotals:
         """Return nothing: it knows no tokens."""
@@ -103,9 +103,9 @@ class PacedStation:
         begun_at = self._begun_at.get(attempt)
         return 0 if begun_at is None else max(0, int((self._loop.now - begun_at) / self._pace_s))
 
-    def read(self) -> Reading:
+    def read(self) -> GaugeReading:
         """Return how many it serves."""
-        return Reading(len(self._begun_at), 0)
+        return GaugeReading(len(self._begun_at), 0)
 
     def totals(self) -> EngineTotals:
         """Return nothing: nobody asks it for its tokens."""
@@ -166,9 +166,9 @@ class SharedStation:
         del attempt
         return 0
 
-    def read(self) -> Reading:
+    def read(self) -> GaugeReading:
         """Return how many share it."""
-        return Reading(len(self._marks), 0)
+        return GaugeReading(len(self._marks), 0)
 
     def totals(self) -> EngineTotals:
         """Return nothing: it knows no tokens."""

@@ -8,7 +8,7 @@ from millgate.core.events import EngineDown, EngineUp, Event
 from millgate.core.words import FailureKind, Sent
 from millgate.engine.profile import EngineProfile, scaled
 from millgate.sim.engines.batched import BatchedStation
-from millgate.sim.engines.contract import EngineTotals, Reading, Reports, Station
+from millgate.sim.engines.contract import EngineTotals, GaugeReading, Reports, Station
 from millgate.sim.jobs import Job
 from millgate.sim.loop import ENGINES, Loop
 from millgate.sim.randomness import Draws
@@ -19,7 +19,7 @@ _DRIFT_STEPS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class EngineTrouble:
     """One trouble of one engine, from `at_s` for `for_s`.
 
     `loss` crashes it and brings it back; `stall` lets it stand still; `drift` slows it down to `factor` times its
@@ -59,7 +59,7 @@ class Refusing:
         """Pass on."""
         return self.inner.produced(attempt)
 
-    def read(self) -> Reading:
+    def read(self) -> GaugeReading:
         """Pass on."""
         return self.inner.read()
 
@@ -75,7 +75,9 @@ class Timetable:
         self._loop = loop
         self._post = post
 
-    def put(self, trouble: Trouble, station: BatchedStation, door: Refusing, profile: EngineProfile) -> None:
+    def put(
+        self, trouble: EngineTrouble, station: BatchedStation, door: Refusing, profile: EngineProfile
+    ) -> None:
         """Let this trouble happen to this station behind this door."""
         begin, end = trouble.at_s, trouble.at_s + trouble.for_s
         at = self._loop.at

@@ -7,7 +7,7 @@ is `delay_s` old when it is read, and nobody can tell from outside; lost telemet
 from collections.abc import Callable, Sequence
 
 from millgate.core.events import EngineSeen, Event
-from millgate.sim.engines.contract import Reading, Station
+from millgate.sim.engines.contract import GaugeReading, Station
 from millgate.sim.loop import WATCHES, Loop
 
 POLL_S = 1.0
@@ -74,6 +74,6 @@ class GaugeWatch:
         else:
             self._deliver((station.name, reading))
 
-    def _deliver(self, what: tuple[str, Reading]) -> None:
+    def _deliver(self, what: tuple[str, GaugeReading]) -> None:
         name, reading = what
         self._post(EngineSeen(name, self._loop.now, reading.running, reading.waiting, reading.kv_share))

@@ -10,8 +10,8 @@ from millgate.core.decisions import Decision, Ended, Yield
 from millgate.core.events import Arrived, Event
 from millgate.core.words import Outcome
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
-from millgate.sim.driver import Core
-from millgate.sim.fleet import Fleet
+from millgate.sim.driver import DecidingCore
+from millgate.sim.fleet import SimulatedFleet
 from millgate.sim.jobs import Job
 from millgate.sim.loop import Loop
 from millgate.sim.randomness import Streams
@@ -20,7 +20,7 @@ from millgate.sim.world import World
 from millgate.wiring.governor import build_governor
 
 
-class Account(NamedTuple):
+class SimulatedAccount(NamedTuple):
     """One attempt that is over; virtual seconds and tokens. `first_token_at` is None where there was none."""
 
     tenant: str
@@ -41,10 +41,10 @@ class Account(NamedTuple):
 class Accounts:
     """A core that passes everything on and keeps an account of each attempt, in order of their ends."""
 
-    def __init__(self, inner: Core) -> None:
+    def __init__(self, inner: DecidingCore) -> None:
         self._inner = inner
         self._open: dict[int, tuple[Arrived, float]] = {}
-        self.closed: list[Account] = []
+        self.closed: list[SimulatedAccount] = []
 
     def handle(self, event: Event, now: float) -> tuple[Decision, ...]:
         """Pass on, and note what begins and what ends."""
@@ -63,17 +63,19 @@ class Accounts:
         return self._inner.next_wake()
 
     def _refuse(self, decision: Yield, now: float, event: Event) -> None:
-        # Who was held has an end of its own.
+        # Who was queued has an end of its own.
         if isinstance(event, Arrived) and event.attempt == decision.attempt:
             arrival, arrived_at = self._open.pop(decision.attempt)
             lane = arrival.lane or ""
-            self.closed.append(Account(arrival.tenant, lane, Outcome.YIELDED, arrived_at, None, now, 0, 0))
+            self.closed.append(
+                SimulatedAccount(arrival.tenant, lane, Outcome.YIELDED, arrived_at, None, now, 0, 0)
+            )
 
     def _end(self, ended: Ended, now: float) -> None:
         arrival, arrived_at = self._open.pop(ended.attempt)
         first_at = None if ended.ttft_s is None else arrived_at + ended.ttft_s
         self.closed.append(
-            Account(
+            SimulatedAccount(
                 arrival.tenant,
                 ended.lane,
                 ended.outcome,
@@ -87,8 +89,8 @@ class Accounts:
 
 
 def let_come(
-    fleet: Fleet, crowds: Sequence[tuple[Manners, Iterator[Job]]], streams: Streams, until_s: float
-) -> list[Account]:
+    fleet: SimulatedFleet, crowds: Sequence[tuple[Manners, Iterator[Job]]], streams: Streams, until_s: float
+) -> list[SimulatedAccount]:
     """Let several crowds come to one gate, and return what became of all that was over by `until_s`."""
     loop, core = Loop(), Accounts(build_governor(fleet.settings, 0.0))
     world = World(core, loop, NoBooks())

@@ -36,7 +36,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SeriesPoint:
     """One point of one series."""
 
     series: str
@@ -44,7 +44,7 @@ class Place:
     metrics: Mapping[str, Estimate]
 
 
-Facts = Callable[[Sequence[Place]], Mapping[str, float]]
+Facts = Callable[[Sequence[SeriesPoint]], Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Experiment:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ExperimentResult:
     """An experiment's result."""
 
     name: str
@@ -79,7 +79,7 @@ class Answer:
     x_label: str
     y_label: str
     logarithmic_x: bool
-    places: tuple[Place, ...]
+    places: tuple[SeriesPoint, ...]
     facts: Mapping[str, float]
 
     def as_dict(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class Answer:
         }
 
 
-def answer(experiment: Experiment, runs: Sequence[tuple[Arm, Measured]]) -> Answer:
+def answer(experiment: Experiment, runs: Sequence[tuple[Arm, Measured]]) -> ExperimentResult:
     """Put the runs of all seeds together."""
     gathered: dict[tuple[str, float], dict[str, list[float]]] = {}
     for arm, measured in runs:
@@ -118,10 +118,10 @@ def answer(experiment: Experiment, runs: Sequence[tuple[Arm, Measured]]) -> Answ
             for name, value in metrics.items():
                 columns.setdefault(name, []).append(value)
     places = tuple(
-        Place(series, x, {name: estimate(values) for name, values in columns.items()})
+        SeriesPoint(series, x, {name: estimate(values) for name, values in columns.items()})
         for (series, x), columns in gathered.items()
     )
-    return Answer(
+    return ExperimentResult(
         experiment.name,
         experiment.question,
         experiment.metric,

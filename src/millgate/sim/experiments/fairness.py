@@ -10,9 +10,9 @@ from dataclasses import replace
 from millgate.core.settings import LaneSettings
 from millgate.engine.profile import EngineProfile
 from millgate.sim.clients.crowd import Manners
-from millgate.sim.experiments.accounts import Account, let_come
-from millgate.sim.experiments.contract import Arm, Experiment, Measured, Place
-from millgate.sim.fleet import Fleet, uniform_fleet
+from millgate.sim.experiments.accounts import SimulatedAccount, let_come
+from millgate.sim.experiments.contract import Arm, Experiment, Measured, SeriesPoint
+from millgate.sim.fleet import SimulatedFleet, uniform_fleet
 from millgate.sim.jobs import Job
 from millgate.sim.randomness import Streams
 from millgate.sim.traces.synthetic import steady
@@ -46,13 +46,13 @@ _BACKLOGGED_FROM_S = 30.0
 
 def serve_all(
     coming: Sequence[Job], streams: Streams, *, fair: bool, order: str = "arrival"
-) -> list[Account]:
+) -> list[SimulatedAccount]:
     """Let these jobs come to the paper's engine behind a gate that refuses nobody; return what became of them."""
     lane = LaneSettings("all", ttft_slo_s=1e6, deadline_s=1e6, order=order, fair=fair)
     plain = uniform_fleet(A10G, 1, [lane])
     kv_tokens = int(_OVERCOMMITTED * A10G.kv_tokens)
     engines = tuple(replace(engine, kv_tokens=kv_tokens) for engine in plain.settings.engines)
-    fleet = Fleet(replace(plain.settings, engines=engines), plain.profiles)
+    fleet = SimulatedFleet(replace(plain.settings, engines=engines), plain.profiles)
     return let_come(fleet, [(Manners(), iter(coming))], streams, 1e6)
 
 
@@ -67,7 +67,7 @@ def overload(streams: Streams) -> list[Job]:
     return sorted(coming)
 
 
-def service(accounts: Sequence[Account], tenant: str, at_s: float) -> float:
+def service(accounts: Sequence[SimulatedAccount], tenant: str, at_s: float) -> float:
     """Return the tokens given to a tenant by then, as the paper counts: outputs spread evenly over their time."""
     given = 0.0
     for each in accounts:
@@ -90,7 +90,7 @@ def _run(arm: Arm, seed: int) -> Measured:
     return [(at_s, {"gap": abs(gap - first), "gap_from_start": abs(gap)}) for at_s, gap in later]
 
 
-def _facts(places: Sequence[Place]) -> Mapping[str, float]:
+def _facts(places: Sequence[SeriesPoint]) -> Mapping[str, float]:
     facts = {}
     for series in dict.fromkeys(place.series for place in places):
         own = [place.metrics for place in places if place.series == series]

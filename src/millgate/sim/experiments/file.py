@@ -4,7 +4,7 @@ sim:
 gate: gate.yaml            # the same file that `millgate serve --config` reads
 trace: azure_conversation  # lengths by name, or a trace file
 rates: [10, 20, 40]        # requests per second, one place on the x axis each
-clients: {patience: 8s, comeback: sdk}
+clients: {patience: 8s, retry_behaviour: sdk}
 """
 
 from collections.abc import Iterator
@@ -17,15 +17,15 @@ from pydantic import Field, ValidationError
 from millgate.config.blame import explain
 from millgate.config.document import read_document
 from millgate.config.load import load_config
-from millgate.config.problems import ConfigError, Place as Spot, Problem
+from millgate.config.problems import ConfigError, Problem, ValueOrigin as Spot
 from millgate.config.section import Section
 from millgate.config.values import Count, Duration, Number, YesNoAuto
 from millgate.engine.profile import DEFAULT_PROFILE
-from millgate.sim.clients.comeback import Comeback, Honouring, Instant, Never, Refreshing, Sdk
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
-from millgate.sim.engines.troubles import Trouble
+from millgate.sim.clients.retry_behaviour import Honouring, Instant, Never, Refreshing, RetryBehaviour, Sdk
+from millgate.sim.engines.troubles import EngineTrouble
 from millgate.sim.experiments.contract import FEWEST_SEEDS, Arm, Experiment, Measured
-from millgate.sim.fleet import USUAL_ABORT_LAG_S, EngineManners, Fleet, configured_fleet
+from millgate.sim.fleet import USUAL_ABORT_LAG_S, EngineManners, SimulatedFleet, configured_fleet
 from millgate.sim.jobs import Job
 from millgate.sim.laws import constant, exponential, lognormal
 from millgate.sim.loop import Loop
@@ -36,7 +36,7 @@ from millgate.sim.traces.shaping import between, faster
 from millgate.sim.traces.sources import open_trace
 from millgate.sim.world import World
 
-_COMEBACKS: dict[str, Comeback] = {
+_RETRY_BEHAVIOURS: dict[str, RetryBehaviour] = {
     "none": Never(),
     "sdk": Sdk(),
     "instant": Instant(),
@@ -55,7 +55,7 @@ class ClientsSpec(Section):
         default="lognormal",
         description="How patience differs between users; lognormal has a variation of 0.5.",
     )
-    comeback: Literal["none", "sdk", "instant", "honouring", "refreshing"] = Field(
+    retry_behaviour: Literal["none", "sdk", "instant", "honouring", "refreshing"] = Field(
         default="sdk", description="What one does after a refusal, a failure or a hang-up."
     )
     stop_share: Number = Field(default=0.0, ge=0, le=1, description="Share that stops reading midway.")
@@ -68,7 +68,12 @@ class ClientsSpec(Section):
             laws = {"constant": constant, "exponential": exponential}
             law = laws.get(self.patience_law)
             patience = law(self.patience) if law else lognormal(self.patience, 0.25)
-        return Manners(patience, _COMEBACKS[self.comeback], self.stop_share, exponential(self.stops_reading))
+        return Manners(
+            patience,
+            _RETRY_BEHAVIOURS[self.retry_behaviour],
+            self.stop_share,
+            exponential(self.stops_reading),
+        )
 
 
 class EnginesSpec(Section):
@@ -119,7 +124,7 @@ class Prepared:
     """An experiment file, read and checked, with the fleet of its gate."""
 
     spec: SimSpec
-    fleet: Fleet
+    fleet: SimulatedFleet
     folder: Path
 
 
@@ -185,7 +190,9 @@ def _run(prepared: Prepared, arm: Arm, seed: int) -> Measured:
     rate = 1.0 if arm.x is None else arm.x
     recorder = Recorder(fleet.settings.lanes, from_s=spec.warm_up)
     world = World(POLICIES[arm.series](fleet.settings), loop, recorder)
-    troubles = [Trouble(each.kind, each.engine, each.at, each.lasts, each.factor) for each in spec.troubles]
+    troubles = [
+        EngineTrouble(each.kind, each.engine, each.at, each.lasts, each.factor) for each in spec.troubles
+    ]
     manners = EngineManners(spec.engines.abort_lag, spec.engines.ignores_hangups == "yes")
     fleet.populate(world, streams, manners, troubles)
     world.start_watch(spec.engines.telemetry_delay)

@@ -10,9 +10,9 @@ from millgate.core.decisions import Decision, Yield
 from millgate.core.events import Event
 from millgate.core.settings import LaneSettings
 from millgate.core.words import DeadlineFrom
-from millgate.sim.clients.comeback import Honouring
 from millgate.sim.clients.crowd import Manners
-from millgate.sim.driver import Core
+from millgate.sim.clients.retry_behaviour import Honouring
+from millgate.sim.driver import DecidingCore
 from millgate.sim.experiments.contract import Arm, Experiment, Measured
 from millgate.sim.experiments.scenario import Scenario, play, scenario_fleet
 from millgate.sim.policies import POLICIES
@@ -26,7 +26,7 @@ _SCENARIO = Scenario(
     lane=LaneSettings(
         "interactive", ttft_slo_s=90.0, deadline_s=90.0, deadline_from=DeadlineFrom.FIRST_ATTEMPT
     ),
-    manners=Manners(comeback=Honouring()),
+    manners=Manners(retry_behaviour=Honouring()),
     warm_up_s=0.0,
     until_s=180.0,
 )
@@ -35,7 +35,7 @@ _SCENARIO = Scenario(
 class ConstantHints:
     """A core whose hints are all the same."""
 
-    def __init__(self, inner: Core, hint_s: float) -> None:
+    def __init__(self, inner: DecidingCore, hint_s: float) -> None:
         self._inner = inner
         self._hint_s = hint_s
 

@@ -10,10 +10,10 @@ from millgate.core.settings import LaneSettings
 from millgate.core.words import Outcome
 from millgate.engine.profile import find_profile
 from millgate.sim.bounds.work import capacity_per_s
-from millgate.sim.clients.comeback import Sdk
 from millgate.sim.clients.crowd import Manners
-from millgate.sim.experiments.accounts import Account, let_come
-from millgate.sim.experiments.contract import Arm, Experiment, Measured, Place
+from millgate.sim.clients.retry_behaviour import Sdk
+from millgate.sim.experiments.accounts import SimulatedAccount, let_come
+from millgate.sim.experiments.contract import Arm, Experiment, Measured, SeriesPoint
 from millgate.sim.fleet import uniform_fleet
 from millgate.sim.laws import constant
 from millgate.sim.randomness import Streams
@@ -58,7 +58,7 @@ def _lane(name: str, deadline_s: float) -> LaneSettings:
     return LaneSettings(name, ttft_slo_s=deadline_s, deadline_s=deadline_s, order="short_first", fair=True)
 
 
-def _judged(accounts: Sequence[Account]) -> Mapping[str, float]:
+def _judged(accounts: Sequence[SimulatedAccount]) -> Mapping[str, float]:
     quiet = [each for each in accounts if each.lane == "quiet" and each.arrived_at >= _FROM_S]
     ttfts = sorted(each.ttft_s for each in quiet if each.ttft_s is not None)
     return {
@@ -75,7 +75,7 @@ def _run(arm: Arm, seed: int) -> Measured:
     return [(arm.x, isolation(int(arm.x), deadline_s, seed))]
 
 
-def _facts(places: Sequence[Place]) -> Mapping[str, float]:
+def _facts(places: Sequence[SeriesPoint]) -> Mapping[str, float]:
     return {"most misses": max(place.metrics["misses"].mean for place in places)}
 
 

@@ -18,8 +18,8 @@ from millgate.core.limits.fixed import FixedLimit
 from millgate.core.limits.slo_gradient import SloGradientLimit
 from millgate.engine.profile import load_profiles
 from millgate.sim.bounds.work import capacity_per_s
-from millgate.sim.experiments.contract import Arm, Experiment, Measured, Place
-from millgate.sim.limiters.closed_loop import ClosedLoop, Trace
+from millgate.sim.experiments.contract import Arm, Experiment, Measured, SeriesPoint
+from millgate.sim.limiters.closed_loop import LimiterLoop, Trace
 from millgate.sim.limiters.envoy import EnvoyLimit
 from millgate.sim.limiters.gradient2 import Gradient2Limit
 from millgate.sim.limiters.vegas import VegasLimit
@@ -45,7 +45,7 @@ def run_limit(profile: str, limit: Limit, seed: int, until_s: float = UNTIL_S) -
     """Let one limiter meet the arrivals and lengths of this seed at twice what the engine can serve."""
     streams, lengths, engine = Streams(seed), LENGTHS["azure_conversation"], load_profiles()[profile]
     rate = _LOAD * capacity_per_s(engine, lengths, engine.max_num_seqs)
-    return ClosedLoop(engine, jobs(steady(rate, streams), lengths, streams), limit).run(until_s)
+    return LimiterLoop(engine, jobs(steady(rate, streams), lengths, streams), limit).run(until_s)
 
 
 @cache
@@ -119,7 +119,7 @@ def _run(arm: Arm, seed: int) -> Measured:
     return [(arm.x, judged(profile, _LIMITERS[arm.series](profile, seed), seed))]
 
 
-def _facts(places: Sequence[Place]) -> Mapping[str, float]:
+def _facts(places: Sequence[SeriesPoint]) -> Mapping[str, float]:
     """Return the worst of each start of slo_gradient over the profiles."""
     facts: dict[str, float] = {}
     for series in (_FROM_HALF, _FROM_TEN):

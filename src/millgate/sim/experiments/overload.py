@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from millgate.sim.clients.comeback import Sdk
 from millgate.sim.clients.crowd import Manners
+from millgate.sim.clients.retry_behaviour import Sdk
 from millgate.sim.experiments.contract import Arm, Experiment, Measured
 from millgate.sim.experiments.scenario import Scenario, play
 from millgate.sim.laws import lognormal

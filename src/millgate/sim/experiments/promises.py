@@ -2,7 +2,7 @@
 
 A crowd that asks for more than there is, and every user comes back exactly when told. A promise is kept when its user
 is admitted within the longer of half a second and a fifth of the hint. A stream is idle in vain when it is free while
-somebody waits, held or away.
+somebody waits, queued or away.
 
 The engine answers at one pace, whatever runs beside, so that nothing is uncertain but lengths; or it is one of the
 profiles. Where lengths are known `max_tokens` is the answer's own; where they are not, everybody sends 4096.
@@ -12,20 +12,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import tee
 
-from millgate.core.decisions import Admit, Decision, Ended, Hold, Yield
+from millgate.core.decisions import Admit, Decision, Ended, Queue, Yield
 from millgate.core.events import Arrived, Event, FirstToken, Released
 from millgate.core.governor.promises import FAR_HINT_S, spread
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
 from millgate.core.words import DeadlineFrom
 from millgate.engine.profile import find_profile
 from millgate.sim.bounds.work import capacity_per_s
-from millgate.sim.clients.comeback import Honouring, Never
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
-from millgate.sim.driver import Core
+from millgate.sim.clients.retry_behaviour import Honouring, Never
+from millgate.sim.driver import DecidingCore
 from millgate.sim.engines.batched import BatchedStation
 from millgate.sim.engines.contract import Station
 from millgate.sim.engines.plain import PacedStation
-from millgate.sim.experiments.contract import Arm, Experiment, Measured, Place
+from millgate.sim.experiments.contract import Arm, Experiment, Measured, SeriesPoint
 from millgate.sim.jobs import Job
 from millgate.sim.laws import lognormal
 from millgate.sim.loop import Loop
@@ -85,14 +85,14 @@ class _Promise:
         return self.given_at + self.hint_s + max(_KEPT_S, _KEPT_SHARE * self.hint_s)
 
 
-class Witness:
+class PromiseAccounting:
     """A core that passes on, and judges every promise by what became of it; times are virtual seconds.
 
     Promises count that have come true or not by `seconds`; those beyond the longest hint that means a time are left
     out; of no promise none is broken. What is given before the warm-up is over is counted apart, under `start`.
     """
 
-    def __init__(self, inner: Core, case: Case) -> None:
+    def __init__(self, inner: DecidingCore, case: Case) -> None:
         self._inner = inner
         self._case = case
         self._running = 0
@@ -168,7 +168,7 @@ class Witness:
         self.good += self._is_watched(visit) and now <= self._came_at[visit] + self._case.deadline_s
 
     def _note(self, decision: Decision, now: float) -> None:
-        if isinstance(decision, Hold | Ended):
+        if isinstance(decision, Queue | Ended):
             return
         visit = self._visits[decision.attempt]
         promise = self._promised.pop(visit, None)
@@ -244,26 +244,26 @@ def _station(case: Case, world: World) -> Station:
     return PacedStation(_ENGINE, world.loop, world, _FIRST_TOKEN_PACES * pace_s, pace_s)
 
 
-def watch(case: Case, load: float, seed: int, *, known: bool) -> Witness:
+def watch(case: Case, load: float, seed: int, *, known: bool) -> PromiseAccounting:
     """Play one case under one seed; return who has watched it."""
     streams = Streams(seed)
     return attend(case, _coming(case, load, streams, known=known), streams)
 
 
-def attend(case: Case, coming: Iterator[Job], streams: Streams) -> Witness:
+def attend(case: Case, coming: Iterator[Job], streams: Streams) -> PromiseAccounting:
     """Let these requests come before the gate and engine of a case; return who has watched it."""
     loop = Loop()
     governor = build_governor(Settings((_lane(case),), (_settings(case),)), 0.0)
-    witness = Witness(governor, case)
+    witness = PromiseAccounting(governor, case)
     world = World(witness, loop, NoBooks())
     world.add_station(_station(case, world))
     world.start_watch()
     everybody, absent = tee(enumerate(coming))
     present = (job for number, job in everybody if not is_absent(case, number, job.tenant))
-    OpenLoop(world, Crowd(world, Manners(comeback=Honouring()), streams), present)
+    OpenLoop(world, Crowd(world, Manners(retry_behaviour=Honouring()), streams), present)
     if case.absent:
         staying_away = (job for number, job in absent if is_absent(case, number, job.tenant))
-        OpenLoop(world, Crowd(world, Manners(comeback=Never(labels=True)), streams, 1), staying_away)
+        OpenLoop(world, Crowd(world, Manners(retry_behaviour=Never(labels=True)), streams, 1), staying_away)
     loop.run(case.seconds)
     return witness
 
@@ -311,7 +311,7 @@ def _case(knobs: Mapping[str, str]) -> Case:
     return case
 
 
-def _facts(places: Sequence[Place]) -> Mapping[str, float]:
+def _facts(places: Sequence[SeriesPoint]) -> Mapping[str, float]:
     return {
         f"{place.series}, load {place.x:g}: {name}": place.metrics[name].mean
         for place in places

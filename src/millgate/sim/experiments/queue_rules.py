@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import inf
 
-from millgate.core.decisions import Admit, Decision, Ended, Hold, Yield
+from millgate.core.decisions import Admit, Decision, Ended, Queue, Yield
 from millgate.core.events import Arrived, ClientGone, Event
 from millgate.core.governor import Governor
-from millgate.core.queues.base import Held
+from millgate.core.queues.base import Queued
 from millgate.core.queues.ranked import Key, RankedQueue
 from millgate.core.settings import LaneSettings, Settings
 from millgate.core.words import Reason
-from millgate.sim.clients.comeback import Sdk
 from millgate.sim.clients.crowd import Manners
-from millgate.sim.driver import Core
+from millgate.sim.clients.retry_behaviour import Sdk
+from millgate.sim.driver import DecidingCore
 from millgate.sim.experiments.contract import Arm, Experiment, Measured
 from millgate.sim.experiments.scenario import Scenario, play, scenario_fleet
 from millgate.sim.laws import constant
@@ -46,9 +46,9 @@ _SCENARIO = Scenario(
 class CoDel:
     """A core that drops what has waited for twice the target while even the shortest wait is above it."""
 
-    def __init__(self, inner: Core) -> None:
+    def __init__(self, inner: DecidingCore) -> None:
         self._inner = inner
-        self._held: dict[int, float] = {}
+        self._queued: dict[int, float] = {}
         self._shortest_s, self._judged_at = inf, 0.0
         self._overloaded = False
 
@@ -61,7 +61,7 @@ class CoDel:
         for decision in decisions:
             self._note(decision, now)
         if self._overloaded:
-            for attempt in [each for each, since in self._held.items() if now - since > 2.0 * _TARGET_S]:
+            for attempt in [each for each, since in self._queued.items() if now - since > 2.0 * _TARGET_S]:
                 decisions += self._drop(attempt, now)
         return tuple(decisions)
 
@@ -70,15 +70,15 @@ class CoDel:
         return self._inner.next_wake()
 
     def _note(self, decision: Decision, now: float) -> None:
-        if isinstance(decision, Hold):
-            self._held[decision.attempt] = now
+        if isinstance(decision, Queue):
+            self._queued[decision.attempt] = now
         elif isinstance(decision, Admit | Ended | Yield):
-            self._held.pop(decision.attempt, None)
+            self._queued.pop(decision.attempt, None)
             if isinstance(decision, Admit):
                 self._shortest_s = min(self._shortest_s, decision.waited_s)
 
     def _drop(self, attempt: int, now: float) -> Iterator[Decision]:
-        del self._held[attempt]
+        del self._queued[attempt]
         for decision in self._inner.handle(ClientGone(attempt), now):
             if not isinstance(decision, Ended):
                 self._note(decision, now)
@@ -89,7 +89,7 @@ class CoDel:
 class Threshold:
     """A core that refuses users above a level; the level falls while admissions have waited for long."""
 
-    def __init__(self, inner: Core) -> None:
+    def __init__(self, inner: DecidingCore) -> None:
         self._inner = inner
         self._level = float(_LEVELS)
         self._waits_s: list[float] = []
@@ -127,19 +127,19 @@ class AdaptiveLifo(RankedQueue):
         super().__init__(_newest_first)
 
 
-def _newest_first(held: Held) -> Key:
-    return (-held.first_seen, 0.0, 0, -held.arrival_number)
+def _newest_first(queued: Queued) -> Key:
+    return (-queued.first_seen, 0.0, 0, -queued.arrival_number)
 
 
-def _gate(settings: Settings) -> Core:
+def _gate(settings: Settings) -> DecidingCore:
     return build_governor(settings, 0.0)
 
 
-def _newest(settings: Settings) -> Core:
+def _newest(settings: Settings) -> DecidingCore:
     return Governor(settings, lambda _lane: AdaptiveLifo(), ROUTERS[DEFAULT_ROUTER](), 0.0)
 
 
-_RULES: Mapping[str, Callable[[Settings], Core]] = {
+_RULES: Mapping[str, Callable[[Settings], DecidingCore]] = {
     "gate": _gate,
     "by arrival": lambda settings: _gate(_ordered(settings, "arrival")),
     "with CoDel": lambda settings: CoDel(_gate(settings)),

@@ -23,9 +23,9 @@ from millgate.engine.profile import find_profile
 from millgate.sim.bounds.detection import Climb, best_delays_s, counted
 from millgate.sim.bounds.work import capacity_per_s
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
-from millgate.sim.experiments.accounts import Account, Accounts
-from millgate.sim.experiments.contract import Arm, Experiment, Measured, Place
-from millgate.sim.fleet import Fleet, uniform_fleet
+from millgate.sim.experiments.accounts import Accounts, SimulatedAccount
+from millgate.sim.experiments.contract import Arm, Experiment, Measured, SeriesPoint
+from millgate.sim.fleet import SimulatedFleet, uniform_fleet
 from millgate.sim.loop import WATCHES, Loop
 from millgate.sim.randomness import Streams
 from millgate.sim.records import NoBooks
@@ -119,14 +119,14 @@ def _watch(
     engines: int,
     profile_name: str,
     until_s: float,
-) -> tuple[list[float], Sequence[Account]]:
+) -> tuple[list[float], Sequence[SimulatedAccount]]:
     """Return when alarms were raised, and what became of everybody who came at these times."""
     lane = LaneSettings(
         "interactive", ttft_slo_s=_SLO_S, deadline_s=_DEADLINE_S, order="short_first", fair=True
     )
     profile = find_profile(profile_name)
     plain = uniform_fleet(profile, engines, [lane])
-    fleet = Fleet(replace(plain.settings, observe=True), plain.profiles)
+    fleet = SimulatedFleet(replace(plain.settings, observe=True), plain.profiles)
     governor = build_governor(fleet.settings, 0.0)
     loop, core, streams = Loop(), Accounts(governor), Streams(seed)
     world = World(core, loop, NoBooks())
@@ -160,7 +160,7 @@ class _AlarmWatch:
             self._loop.at(now + 1.0, self._look, None, WATCHES)
 
 
-def _first_miss_at(accounts: Sequence[Account], until_s: float) -> float:
+def _first_miss_at(accounts: Sequence[SimulatedAccount], until_s: float) -> float:
     waits = [(each.arrived_at, inf if each.ttft_s is None else each.ttft_s) for each in accounts]
     late = [arrived_at + _SLO_S for arrived_at, wait_s in waits if arrived_at >= CALM_S and wait_s > _SLO_S]
     return min(late, default=until_s)
@@ -182,7 +182,7 @@ def _stay(profile: str, arm: Arm, seed: int) -> Measured:
     return [(arm.x, stay(arm.x, _VARIATIONS[arm.series], seed, profile=profile))]
 
 
-def _medians(places: Sequence[Place]) -> Mapping[str, float]:
+def _medians(places: Sequence[SeriesPoint]) -> Mapping[str, float]:
     said = {"delay_s": "delay", "best_delay_s": "best possible delay", "lead_s": "lead"}
     medians = {
         f"{place.series}, ramp of {place.x:g} s: median {words}, seconds": place.metrics[name].median
@@ -192,7 +192,7 @@ def _medians(places: Sequence[Place]) -> Mapping[str, float]:
     return {**medians, **_alarms(places)}
 
 
-def _alarms(places: Sequence[Place]) -> Mapping[str, float]:
+def _alarms(places: Sequence[SeriesPoint]) -> Mapping[str, float]:
     return {"false alarms an hour": fmean(place.metrics["false_alarms_per_h"].mean for place in places)}
 
 

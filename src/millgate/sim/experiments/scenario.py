@@ -7,9 +7,9 @@ from millgate.core.settings import LaneSettings
 from millgate.engine.profile import find_profile
 from millgate.sim.bounds.work import capacity_per_s
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
-from millgate.sim.driver import Core
-from millgate.sim.engines.troubles import Trouble
-from millgate.sim.fleet import EngineManners, Fleet, uniform_fleet
+from millgate.sim.driver import DecidingCore
+from millgate.sim.engines.troubles import EngineTrouble
+from millgate.sim.fleet import EngineManners, SimulatedFleet, uniform_fleet
 from millgate.sim.jobs import Job
 from millgate.sim.loop import Loop
 from millgate.sim.policies import POLICIES
@@ -42,7 +42,7 @@ class Scenario:
     manners: Manners = field(default_factory=Manners)
     engine_manners: EngineManners = field(default_factory=EngineManners)
     telemetry_delay_s: float = 0.0
-    troubles: tuple[Trouble, ...] = ()
+    troubles: tuple[EngineTrouble, ...] = ()
     tenants: int = 1
     warm_up_s: float = 20.0
     until_s: float = 80.0
@@ -74,7 +74,7 @@ class Played:
         return self.summary.goodput_per_s / self.capacity_per_s
 
 
-def play(scenario: Scenario, seed: int, core: Core | None = None) -> Played:
+def play(scenario: Scenario, seed: int, core: DecidingCore | None = None) -> Played:
     """Play one scenario under one seed; `core` replaces the policy named by the scenario."""
     streams = Streams(seed)
     fleet = scenario_fleet(scenario)
@@ -88,7 +88,7 @@ def play(scenario: Scenario, seed: int, core: Core | None = None) -> Played:
     return Played(world.summary(recorder), recorder.timeline, scenario.capacity_per_s)
 
 
-def scenario_fleet(scenario: Scenario) -> Fleet:
+def scenario_fleet(scenario: Scenario) -> SimulatedFleet:
     """Return the fleet of a scenario."""
     return uniform_fleet(
         find_profile(scenario.profile), scenario.engines, [scenario.lane], max_inflight=scenario.max_inflight

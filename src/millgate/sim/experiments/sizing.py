@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil, sqrt
 
-from millgate.sim.experiments.contract import Arm, Experiment, Measured, Place
+from millgate.sim.experiments.contract import Arm, Experiment, Measured, SeriesPoint
 from millgate.sim.truths.formulas import erlang_c
-from millgate.sim.truths.queue import Queue, observe
+from millgate.sim.truths.queue import TruthQueue, observe
 
 _LOADS = (5.0, 10.0, 20.0, 50.0, 100.0)
 _ARRIVALS = 20_000
@@ -21,12 +21,12 @@ def _run(arm: Arm, seed: int) -> Measured:
     load = arm.x
     assert load is not None
     streams = _RULES[arm.series](load)
-    tally = observe(Queue(load, servers=streams), seed, _ARRIVALS)
+    tally = observe(TruthQueue(load, servers=streams), seed, _ARRIVALS)
     waits = float(tally.column("waited").sum() / tally.column("arrivals").sum())
     return [(load, {"waits": waits, "erlang_c": erlang_c(streams, load), "streams": float(streams)})]
 
 
-def _facts(places: Sequence[Place]) -> Mapping[str, float]:
+def _facts(places: Sequence[SeriesPoint]) -> Mapping[str, float]:
     """Return the largest distance between gate and formula."""
     return {
         "largest_gap_to_erlang_c": max(

@@ -11,9 +11,9 @@ from dataclasses import replace
 from statistics import fmean
 
 from millgate.core.settings import LaneSettings
-from millgate.sim.clients.comeback import Sdk
 from millgate.sim.clients.crowd import Manners
-from millgate.sim.experiments.contract import Arm, Experiment, Measured, Place
+from millgate.sim.clients.retry_behaviour import Sdk
+from millgate.sim.experiments.contract import Arm, Experiment, Measured, SeriesPoint
 from millgate.sim.experiments.scenario import Scenario, play
 from millgate.sim.fleet import EngineManners
 from millgate.sim.laws import constant
@@ -54,7 +54,7 @@ def _run(arm: Arm, seed: int) -> Measured:
     ]
 
 
-def _facts(places: Sequence[Place]) -> Mapping[str, float]:
+def _facts(places: Sequence[SeriesPoint]) -> Mapping[str, float]:
     """Say what goodput is from two bins after the spike on, in shares of capacity and of what was possible."""
     facts = {"capacity_per_s": _CAPACITY_PER_S}
     settled = SPIKE_AT_S + SPIKE_FOR_S + 2 * BIN_S

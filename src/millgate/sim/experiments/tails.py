@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from millgate.core.settings import LaneSettings
-from millgate.sim.clients.comeback import Sdk
 from millgate.sim.clients.crowd import Manners
+from millgate.sim.clients.retry_behaviour import Sdk
 from millgate.sim.experiments.contract import Arm, Experiment, Measured
 from millgate.sim.experiments.scenario import Scenario, play
 from millgate.sim.laws import clipped, lognormal
@@ -23,7 +23,7 @@ _SCENARIO = Scenario(
     lane=LaneSettings("interactive", ttft_slo_s=2.0, deadline_s=2.0),
     lengths=_WHOLE,
     max_inflight=32,
-    manners=Manners(comeback=Sdk()),
+    manners=Manners(retry_behaviour=Sdk()),
     until_s=200.0,
 )
 

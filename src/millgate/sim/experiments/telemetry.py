@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from millgate.sim.clients.comeback import Refreshing
 from millgate.sim.clients.crowd import Manners
+from millgate.sim.clients.retry_behaviour import Refreshing
 from millgate.sim.experiments.contract import Arm, Experiment, Measured
 from millgate.sim.experiments.scenario import Played, Scenario, play
 from millgate.sim.fleet import EngineManners

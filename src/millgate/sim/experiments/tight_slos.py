@@ -7,7 +7,7 @@ it allows, the more tokens hang on each.
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from millgate.sim.experiments.contract import Arm, Experiment, Measured, Place
+from millgate.sim.experiments.contract import Arm, Experiment, Measured, SeriesPoint
 from millgate.sim.experiments.limiter_shootout import PROFILES, feasible, judged, pinned
 
 RATIOS = (1.2, 1.35, 1.5, 2.0, 3.0, 4.0)
@@ -32,12 +32,12 @@ def _run(arm: Arm, seed: int) -> Measured:
     return [(arm.x, {"tokens_share": tokens_share, "feasible_streams": float(streams)} | own)]
 
 
-def _facts(places: Sequence[Place]) -> Mapping[str, float]:
+def _facts(places: Sequence[SeriesPoint]) -> Mapping[str, float]:
     """Return, of each SLO, how many profiles and starts are outside the aim in mean, and the range of both sides."""
     return {name: value for ratio in RATIOS for name, value in _facts_of(places, ratio)}
 
 
-def _facts_of(places: Sequence[Place], ratio: float) -> Iterator[tuple[str, float]]:
+def _facts_of(places: Sequence[SeriesPoint], ratio: float) -> Iterator[tuple[str, float]]:
     own = [place.metrics for place in places if place.x == ratio]
     cells = [
         (metrics[f"tokens_share {start}"].mean, metrics[f"tpot_p90_share {start}"].mean)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from millgate.core.limits.base import Limit, LimitReading
-from millgate.core.limits.gate import Gate
+from millgate.core.limits.gate import EngineGate
 from millgate.core.limits.signal import Signal
 from millgate.core.sizing.service_time import ServiceTime
 from millgate.core.words import FailureKind, Sent
@@ -78,7 +78,7 @@ class Trace:
         return [moment.limit for moment in self.moments if from_s <= moment.at_s <= until_s]
 
 
-class ClosedLoop:
+class LimiterLoop:
     """Runs jobs through gate, engine and limit; `telemetry_delay_s` is how old every reading is.
 
     `station` is the engine as the gate meets it; a test may put something between the two.
@@ -90,13 +90,13 @@ class ClosedLoop:
         self.loop = Loop()
         self.trace = Trace()
         self.limit = limit
-        self.gate = Gate(limit)
+        self.gate = EngineGate(limit)
         self.signal = Signal(0.0, profile.prior())
         self.engine = BatchedStation(profile.name, self.loop, self, profile.step_model(), profile.limits())
         self.station: Station = self.engine
         self._service = ServiceTime(profile.prior())
         self._jobs = jobs
-        self._held: deque[Job] = deque()
+        self._queued: deque[Job] = deque()
         self._streams: dict[int, Stream] = {}
         self._attempts = 0
         self._delay_s = telemetry_delay_s
@@ -116,15 +116,15 @@ class ClosedLoop:
             self.loop.at(job.at_s, self._arrive, job, CLIENTS)
 
     def _arrive(self, job: Job) -> None:
-        if len(self._held) < _QUEUE:
-            self._held.append(job)
+        if len(self._queued) < _QUEUE:
+            self._queued.append(job)
             self._admit()
         self._next_arrival()
 
     def _admit(self) -> None:
         gate = self.gate
-        while self._held and gate.has_room(0, 0):
-            job = self._held.popleft()
+        while self._queued and gate.has_room(0, 0):
+            job = self._queued.popleft()
             self._attempts += 1
             expected_s = self._service.ttft_s(job.prompt_tokens + gate.prefill_tokens)
             self._streams[self._attempts] = Stream(job, expected_s, self.loop.now)

@@ -32,7 +32,7 @@ class Errors:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ReplayVerdict:
     """`errors` with no fitted number over all requests; `fitted` on the second half of the arrivals."""
 
     errors: Errors
@@ -47,7 +47,7 @@ class Verdict:
         }
 
 
-def judge(run: MeasuredRun) -> Verdict:
+def judge(run: MeasuredRun) -> ReplayVerdict:
     """Replay the run without and with the fitted overhead."""
     half = len(run.served) // 2
     plain = replay(run, run.model)
@@ -59,7 +59,7 @@ def judge(run: MeasuredRun) -> Verdict:
     least_ms = -_MOST_TOO_SLOW * 1e3 * run.model.decode_steps_s(1, 1, 1)
     overhead_ms = _root(too_slow, least_ms, _MOST_MS)
     fitted = replay(run, run.model.with_overhead(overhead_ms / 1e3))
-    return Verdict(
+    return ReplayVerdict(
         compare(run.served, plain), round(overhead_ms, 2), compare(run.served[half:], fitted[half:])
     )
 

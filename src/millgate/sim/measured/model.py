@@ -7,7 +7,7 @@ norm, head, sampler) + a host overhead. Nothing is fitted but, if asked for, tha
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
-from millgate.engine.step_time import Chunk
+from millgate.engine.step_time import PromptChunk
 from millgate.sim.measured.tables import Attention, Grid
 
 # Layers that run once a step; everything else in the dense table runs in every transformer layer.
@@ -46,7 +46,7 @@ class KernelModel:
             self._tables[0], self._tables[1], self._attention, self._layers, self._overhead_s + overhead_s
         )
 
-    def step_s(self, decodes: int, kv_tokens: int, chunks: Sequence[Chunk]) -> float:
+    def step_s(self, decodes: int, kv_tokens: int, chunks: Sequence[PromptChunk]) -> float:
         """Seconds of one step with chunks."""
         tokens = decodes + sum(chunk.tokens for chunk in chunks)
         context = kv_tokens / decodes if decodes else 0.0

@@ -5,7 +5,7 @@ from html import escape
 from itertools import pairwise
 from math import ceil, floor, log10
 
-from millgate.sim.experiments.contract import Answer, Place
+from millgate.sim.experiments.contract import ExperimentResult, SeriesPoint
 
 # Colour-blind safe (Okabe and Ito).
 COLOURS = ("#D55E00", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")
@@ -17,7 +17,7 @@ _MOST_PLACES_LABELLED = 12
 Scale = Callable[[float], float]
 
 
-def drawing(answer: Answer) -> str:
+def drawing(answer: ExperimentResult) -> str:
     """Return the picture as SVG text."""
     xs = sorted({place.x for place in answer.places})
     highest = max(place.metrics[answer.metric].high for place in answer.places)
@@ -66,7 +66,7 @@ def _text(x: float, y: float, text: str, more: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" {more}>{escape(text)}</text>'
 
 
-def _frame(answer: Answer) -> str:
+def _frame(answer: ExperimentResult) -> str:
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     upright = f'transform="rotate(-90 16 {_HEIGHT / 2:.0f})" text-anchor="middle"'
     return (
@@ -94,7 +94,7 @@ def _x_axis(ticks: Sequence[float], scale: Scale) -> str:
     return marks + labels
 
 
-def _line(places: Sequence[Place], metric: str, x_scale: Scale, y_scale: Scale, number: int) -> str:
+def _line(places: Sequence[SeriesPoint], metric: str, x_scale: Scale, y_scale: Scale, number: int) -> str:
     """Return one series: its 95 % band, its line, and a dot a place where there are few."""
     colour = COLOURS[number % len(COLOURS)]
     rows = [(x_scale(place.x), place.metrics[metric]) for place in places]
@@ -119,7 +119,7 @@ def _legend(series: str, number: int) -> str:
     return f'<path d="M{x} {y - 4}h20" stroke="{colour}" stroke-width="3"/>' + _text(x + 28, y, series)
 
 
-def _seeds(answer: Answer) -> str:
+def _seeds(answer: ExperimentResult) -> str:
     """Say what the lines and the bands are."""
     seeds = max(place.metrics[answer.metric].seeds for place in answer.places)
     x, y = _WIDTH - _RIGHT + 18, _HEIGHT - _BOTTOM

@@ -5,7 +5,7 @@ from html import escape
 
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
-from millgate.sim.experiments.contract import Answer, Estimate, Place
+from millgate.sim.experiments.contract import Estimate, ExperimentResult, SeriesPoint
 from millgate.sim.report.drawing import COLOURS
 
 _STYLE = (
@@ -15,7 +15,7 @@ _STYLE = (
 )
 
 
-def picture(answer: Answer) -> go.Figure:
+def picture(answer: ExperimentResult) -> go.Figure:
     """Return the picture: one line a series, its 95 % interval as bars."""
     figure = go.Figure()
     for number, series in enumerate(dict.fromkeys(place.series for place in answer.places)):
@@ -52,7 +52,7 @@ def picture(answer: Answer) -> go.Figure:
     return figure
 
 
-def page(answer: Answer, command: str) -> str:
+def page(answer: ExperimentResult, command: str) -> str:
     """Return the whole page, plotly included."""
     drawing = picture(answer).to_html(full_html=False, include_plotlyjs=True)
     facts = "".join(f"<li>{escape(name)}: {value:.4g}</li>" for name, value in answer.facts.items())
@@ -64,14 +64,14 @@ def page(answer: Answer, command: str) -> str:
     )
 
 
-def _table(answer: Answer) -> str:
+def _table(answer: ExperimentResult) -> str:
     names = list(dict.fromkeys(name for place in answer.places for name in place.metrics))
     head = "".join(f"<th>{escape(name)}</th>" for name in ("series", answer.x_label, *names))
     rows = "".join(_row(place, names) for place in answer.places)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def _row(place: Place, names: list[str]) -> str:
+def _row(place: SeriesPoint, names: list[str]) -> str:
     cells = [f"<td>{escape(place.series)}</td><td>{place.x:g}</td>"]
     cells += [f"<td>{_number(place.metrics, name)}</td>" for name in names]
     return f"<tr>{''.join(cells)}</tr>"

@@ -16,7 +16,7 @@ from millgate.sim.loop import WATCHES, Loop
 from millgate.sim.randomness import Streams
 from millgate.sim.records import Recorder
 from millgate.sim.traces.synthetic import LENGTHS, jobs, steady
-from millgate.sim.truths.rows import Row
+from millgate.sim.truths.rows import ValidationRow
 from millgate.sim.world import World
 from millgate.wiring.governor import build_governor
 
@@ -25,17 +25,17 @@ _ROUNDING = 1e-9
 _PROFILE = "llama3-8b_h100_tp1"
 
 
-def exact_rows(arrivals: int = 20_000) -> list[Row]:
+def exact_rows(arrivals: int = 20_000) -> list[ValidationRow]:
     """Return every identity's row."""
     return [*_alone(), *_busy(arrivals)]
 
 
-def _row(name: str, expected: float, got: float, count: int) -> Row:
+def _row(name: str, expected: float, got: float, count: int) -> ValidationRow:
     ok = abs(got - expected) <= _ROUNDING * max(1.0, abs(expected))
-    return Row(name, ok, expected, got, 0.0, count)
+    return ValidationRow(name, ok, expected, got, 0.0, count)
 
 
-def _alone() -> list[Row]:
+def _alone() -> list[ValidationRow]:
     """One request on an idle engine: prefill, then an arithmetic series of decode steps (engine/step_time)."""
     prompt, output = 2000, 500
     profile = find_profile(_PROFILE)
@@ -93,7 +93,7 @@ def _run(coming: Iterable[Job], manners: Manners | None = None, max_inflight: in
     return run
 
 
-def _busy(arrivals: int) -> list[Row]:
+def _busy(arrivals: int) -> list[ValidationRow]:
     """An overloaded engine with impatient users: whatever happens, the accounts agree."""
     streams = Streams(1)
     source = jobs(steady(40.0, streams), LENGTHS["azure_conversation"], streams)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from millgate.core.decisions import Admit
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.core.words import DeadlineFrom, Outcome
-from millgate.sim.clients.comeback import Comeback, Never
 from millgate.sim.clients.crowd import ClosedLoop, Crowd, Manners, OpenLoop
+from millgate.sim.clients.retry_behaviour import Never, RetryBehaviour
 from millgate.sim.engines.contract import Station
 from millgate.sim.engines.plain import DelayStation, SharedStation
 from millgate.sim.engines.troubles import Refusing
@@ -40,7 +40,7 @@ Column = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class TruthQueue:
     """One queue: arrivals per second, the law of service, servers in all over `engines` equal engines.
 
     `max_queue` bounds who waits (0: nobody). `shared` lets one server be shared by all instead. `mark_s` is the
@@ -54,7 +54,7 @@ class Queue:
     engines: int = 1
     max_queue: int | None = None
     patience: Law | None = None
-    comeback: Comeback = field(default_factory=Never)
+    retry_behaviour: RetryBehaviour = field(default_factory=Never)
     shared: bool = False
     mark_s: float = 1.0
     failure: float = 0.0
@@ -86,7 +86,7 @@ class Tally:
 class _Watcher:
     """Listens to one run and fills its tally."""
 
-    def __init__(self, queue: Queue, tally: Tally) -> None:
+    def __init__(self, queue: TruthQueue, tally: Tally) -> None:
         self._queue = queue
         self._tally = tally
         self._loop: Loop | None = None
@@ -151,7 +151,7 @@ class _Watcher:
         return self._loop.now
 
 
-def observe(queue: Queue, seed: int, arrivals: int) -> Tally:
+def observe(queue: TruthQueue, seed: int, arrivals: int) -> Tally:
     """Run this queue for as many counted arrivals, until everybody has left."""
     streams = Streams(seed)
     loop = Loop()
@@ -160,7 +160,7 @@ def observe(queue: Queue, seed: int, arrivals: int) -> Tally:
     world = World(build_governor(_wide_open(queue), 0.0), loop, NoBooks(), remembers=False)
     for number in range(queue.engines):
         world.add_station(_station(queue, number, world, streams, watcher))
-    crowd = Crowd(world, Manners(queue.patience, queue.comeback), streams)
+    crowd = Crowd(world, Manners(queue.patience, queue.retry_behaviour), streams)
     jobs = _jobs(queue, streams, tally.size * (BATCHES + _WARM_UP_BATCHES), watcher)
     if queue.think is None:
         OpenLoop(world, crowd, jobs)
@@ -171,7 +171,7 @@ def observe(queue: Queue, seed: int, arrivals: int) -> Tally:
     return tally
 
 
-def _station(queue: Queue, number: int, world: World, streams: Streams, watcher: "_Watcher") -> Station:
+def _station(queue: TruthQueue, number: int, world: World, streams: Streams, watcher: "_Watcher") -> Station:
     name = f"server-{number}"
     service = streams.draws("service", queue.service.sample, number)
     if queue.shared:
@@ -183,14 +183,14 @@ def _station(queue: Queue, number: int, world: World, streams: Streams, watcher:
     return Refusing(plain, world, dice, queue.failure)
 
 
-def _jobs(queue: Queue, streams: Streams, total: int, watcher: _Watcher) -> Iterator[Job]:
+def _jobs(queue: TruthQueue, streams: Streams, total: int, watcher: _Watcher) -> Iterator[Job]:
     times = repeat(0.0) if queue.users else steady(queue.rate, streams)
     for number, at_s in zip(range(1, total + 1), times, strict=False):
         watcher.came(number, at_s)
         yield Job(at_s, 1, 1)
 
 
-def _wide_open(queue: Queue) -> Settings:
+def _wide_open(queue: TruthQueue) -> Settings:
     lane = LaneSettings(
         "truth",
         ttft_slo_s=_FOREVER_S,

@@ -12,10 +12,10 @@ from math import log, sqrt
 
 import numpy as np
 
-from millgate.sim.clients.comeback import SDK_RETRIES, Orbiting, Sdk
+from millgate.sim.clients.retry_behaviour import SDK_RETRIES, Orbiting, Sdk
 from millgate.sim.laws import constant, erlang, exponential, hyperexponential, lognormal
 from millgate.sim.truths import formulas
-from millgate.sim.truths.queue import Column, Queue, Tally, observe
+from millgate.sim.truths.queue import Column, Tally, TruthQueue, observe
 
 MEAN_TOLERANCE, SHARE_TOLERANCE = 0.01, 0.02
 
@@ -36,13 +36,13 @@ class Truth:
     """One queue and everything that is known of it."""
 
     name: str
-    queue: Queue
+    queue: TruthQueue
     arrivals: int
     measures: tuple[Measure, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ValidationRow:
     """One line of the validation table; `n` counts arrivals."""
 
     name: str
@@ -66,7 +66,7 @@ def run_part(index: int, part: int, scale: float = 1.0) -> Tally:
     return observe(truth.queue, 1 + index * PARTS + part, round(truth.arrivals * scale / PARTS))
 
 
-def judge(truth: Truth, tallies: Sequence[Tally]) -> list[Row]:
+def judge(truth: Truth, tallies: Sequence[Tally]) -> list[ValidationRow]:
     """Return the rows of one truth from independent runs of it."""
     count = int(sum(tally.column("arrivals").sum() for tally in tallies))
     controls = _controls(truth.queue, tallies)
@@ -79,12 +79,14 @@ def judge(truth: Truth, tallies: Sequence[Tally]) -> list[Row]:
         exact_enough = 3.0 * stderr <= measure.tolerance * measure.expected
         ok = bool(exact_enough and abs(got - measure.expected) <= 3.0 * stderr)
         rows.append(
-            Row(f"{truth.name}: {measure.name}", ok, measure.expected, round(got, 6), round(stderr, 6), count)
+            ValidationRow(
+                f"{truth.name}: {measure.name}", ok, measure.expected, round(got, 6), round(stderr, 6), count
+            )
         )
     return rows
 
 
-def _controls(queue: Queue, tallies: Sequence[Tally]) -> Column:
+def _controls(queue: TruthQueue, tallies: Sequence[Tally]) -> Column:
     """Return by batch how far gaps, services and squared services missed their true means."""
     law = queue.service
     columns = []
@@ -126,7 +128,7 @@ def _mm1(load: float, arrivals: int) -> Truth:
     median = log(2.0) / (1.0 - load)
     return Truth(
         f"M/M/1 at {load:g}",
-        Queue(load, mark_s=median),
+        TruthQueue(load, mark_s=median),
         arrivals,
         (
             _mean_sojourn(formulas.mm1_sojourn(load)),
@@ -136,7 +138,7 @@ def _mm1(load: float, arrivals: int) -> Truth:
     )
 
 
-def _mg1(name: str, queue: Queue, arrivals: int) -> Truth:
+def _mg1(name: str, queue: TruthQueue, arrivals: int) -> Truth:
     wait = formulas.mg1_wait(queue.rate, queue.service.cv2)
     return Truth(
         f"M/G/1 ({name}) at {queue.rate:g}",
@@ -146,7 +148,7 @@ def _mg1(name: str, queue: Queue, arrivals: int) -> Truth:
     )
 
 
-def _erlang_b(name: str, queue: Queue, arrivals: int) -> Truth:
+def _erlang_b(name: str, queue: TruthQueue, arrivals: int) -> Truth:
     lost = formulas.erlang_b(queue.servers, queue.rate)
     return Truth(
         f"Erlang B ({queue.servers}, {queue.rate:g}), {name}",
@@ -170,7 +172,7 @@ def _erlang_c(
     )
     return Truth(
         f"Erlang C ({servers}, {offered:g}) on {engines} engine{'s' if engines > 1 else ''}",
-        Queue(offered, servers=servers, engines=engines, mark_s=mark),
+        TruthQueue(offered, servers=servers, engines=engines, mark_s=mark),
         arrivals,
         tuple(measure for measure in measures if not chosen or measure.name in chosen),
     )
@@ -181,7 +183,7 @@ def _mmck(servers: int, places: int, offered: float, arrivals: int) -> Truth:
     tolerance = MEAN_TOLERANCE if offered <= 0.8 * servers else SHARE_TOLERANCE
     return Truth(
         f"M/M/{servers}/{places} at {offered:g}",
-        Queue(offered, servers=servers, max_queue=places - servers),
+        TruthQueue(offered, servers=servers, max_queue=places - servers),
         arrivals,
         (_share("share refused", "yielded", blocked), _mean_sojourn(sojourn, tolerance)),
     )
@@ -190,7 +192,7 @@ def _mmck(servers: int, places: int, offered: float, arrivals: int) -> Truth:
 def _erlang_a(offered: float, impatience: float, arrivals: int) -> Truth:
     return Truth(
         f"Erlang A (10, {offered:g}), patience {1.0 / impatience:g}",
-        Queue(offered, servers=10, patience=exponential(1.0 / impatience)),
+        TruthQueue(offered, servers=10, patience=exponential(1.0 / impatience)),
         arrivals,
         (_share("share that leaves", "client_gone", formulas.erlang_a_abandon(10, offered, impatience)),),
     )
@@ -200,7 +202,7 @@ def _retrial(load: float, retry_rate: float, arrivals: int) -> Truth:
     orbit = formulas.retrial_orbit(load, retry_rate)
     return Truth(
         f"M/M/1 with retrials at {load:g}, rate {retry_rate:g}",
-        Queue(load, max_queue=0, comeback=Orbiting(1.0 / retry_rate)),
+        TruthQueue(load, max_queue=0, retry_behaviour=Orbiting(1.0 / retry_rate)),
         arrivals,
         (
             Measure("mean time in orbit of the refused", "wait", "returned", orbit / load**2, MEAN_TOLERANCE),
@@ -209,7 +211,7 @@ def _retrial(load: float, retry_rate: float, arrivals: int) -> Truth:
     )
 
 
-def _shared(name: str, queue: Queue, arrivals: int) -> Truth:
+def _shared(name: str, queue: TruthQueue, arrivals: int) -> Truth:
     stretch = 1.0 / (1.0 - queue.rate)
     return Truth(
         f"M/G/1 shared ({name}) at {queue.rate:g}",
@@ -222,7 +224,7 @@ def _shared(name: str, queue: Queue, arrivals: int) -> Truth:
 def _finite(users: int, think: float, arrivals: int) -> Truth:
     return Truth(
         f"M/M/1 for {users} users who think {think:g}",
-        Queue(1.0, users=users, think=exponential(think)),
+        TruthQueue(1.0, users=users, think=exponential(think)),
         arrivals,
         (_mean_sojourn(formulas.finite_source(users, think), SHARE_TOLERANCE),),
     )
@@ -232,7 +234,7 @@ def _failing(failure: float, arrivals: int) -> Truth:
     expected = formulas.attempts_per_request(failure, SDK_RETRIES)
     return Truth(
         f"{SDK_RETRIES} retries when {failure:.0%} of the attempts fail",
-        Queue(0.5, servers=64, failure=failure, comeback=Sdk()),
+        TruthQueue(0.5, servers=64, failure=failure, retry_behaviour=Sdk()),
         arrivals,
         (
             Measure("attempts per request", "attempts", "arrivals", expected, MEAN_TOLERANCE),
@@ -244,31 +246,33 @@ def _failing(failure: float, arrivals: int) -> Truth:
 def all_truths() -> tuple[Truth, ...]:
     """Return every truth, the longest first so that two processes end together."""
     return (
-        _mg1("hyperexponential 4", Queue(0.3, hyperexponential(1.0, 4.0)), 700_000),
-        _shared("hyperexponential 4", Queue(0.4, hyperexponential(1.0, 4.0), 4096, shared=True), 700_000),
+        _mg1("hyperexponential 4", TruthQueue(0.3, hyperexponential(1.0, 4.0)), 700_000),
+        _shared(
+            "hyperexponential 4", TruthQueue(0.4, hyperexponential(1.0, 4.0), 4096, shared=True), 700_000
+        ),
         _mmck(1, 5, 0.8, 500_000),
         _retrial(0.3, 1.0, 650_000),
         _erlang_a(8.0, 5.0, 450_000),
         _erlang_c(10, 8.0, 1, 430_000, {"share that waits"}),
         _mm1(0.5, 500_000),
         _erlang_c(4, 2.4, 4, 420_000),
-        _erlang_b("lognormal 4", Queue(8.0, lognormal(1.0, 4.0), 10, max_queue=0), 260_000),
-        _shared("exponential", Queue(0.4, servers=4096, shared=True), 230_000),
+        _erlang_b("lognormal 4", TruthQueue(8.0, lognormal(1.0, 4.0), 10, max_queue=0), 260_000),
+        _shared("exponential", TruthQueue(0.4, servers=4096, shared=True), 230_000),
         _failing(0.5, 210_000),
-        _mg1("erlang 4", Queue(0.5, erlang(1.0, 4)), 190_000),
-        _erlang_b("exponential", Queue(8.0, servers=10, max_queue=0), 170_000),
-        _erlang_b("deterministic", Queue(8.0, constant(1.0), 10, max_queue=0), 170_000),
+        _mg1("erlang 4", TruthQueue(0.5, erlang(1.0, 4)), 190_000),
+        _erlang_b("exponential", TruthQueue(8.0, servers=10, max_queue=0), 170_000),
+        _erlang_b("deterministic", TruthQueue(8.0, constant(1.0), 10, max_queue=0), 170_000),
         _mm1(0.3, 130_000),
         _mmck(4, 20, 4.8, 120_000),
         _mmck(10, 30, 12.0, 110_000),
         _erlang_c(10, 7.0, 1, 110_000, {"mean time in the system"}),
-        _mg1("deterministic", Queue(0.5, constant(1.0)), 160_000),
+        _mg1("deterministic", TruthQueue(0.5, constant(1.0)), 160_000),
         _mmck(1, 10, 1.2, 80_000),
         _erlang_a(12.0, 0.2, 80_000),
-        _erlang_b("exponential", Queue(120.0, servers=100, max_queue=0), 200_000),
+        _erlang_b("exponential", TruthQueue(120.0, servers=100, max_queue=0), 200_000),
         _finite(8, 6.0, 60_000),
         _erlang_a(12.0, 1.0, 50_000),
-        _erlang_b("exponential", Queue(3.2, servers=4, max_queue=0), 50_000),
-        _erlang_b("exponential", Queue(15.0, servers=10, max_queue=0), 30_000),
+        _erlang_b("exponential", TruthQueue(3.2, servers=4, max_queue=0), 50_000),
+        _erlang_b("exponential", TruthQueue(15.0, servers=10, max_queue=0), 30_000),
         _erlang_a(20.0, 5.0, 30_000),
     )

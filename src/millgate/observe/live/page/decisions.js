@@ -4,7 +4,7 @@ import { keyed, make, say } from "./draw.js";
 import { clock } from "./words.js";
 
 const WORDS = {
-  decisions: ["admit", "hold", "yield", "cancel", "ended"],
+  decisions: ["admit", "queue", "yield", "cancel", "ended"],
   refused: ["saturated", "queue_full", "displaced", "too_late", "expired", "quota", "tenant_limit", "retry_budget", "no_engine", "draining", "too_large"],
   ended: ["good", "late", "client_gone", "engine_failed"],
 };

@@ -121,14 +121,14 @@ export function showFlow(picture) {
 }
 
 function fillBoxes(picture) {
-  const held = picture.lanes.reduce((total, lane) => total + lane.held, 0);
+  const queued = picture.lanes.reduce((total, lane) => total + lane.queued, 0);
   const waits = picture.lanes.map((lane) => (lane.deadline_s > 0 ? lane.expected_wait_s / lane.deadline_s : 0));
   const running = picture.engines.reduce((total, engine) => total + engine.seen.running, 0);
   const limit = picture.engines.reduce((total, engine) => total + (engine.seen.up ? engine.seen.limit : 0), 0);
   const wait = Math.max(0, ...waits);
   const longest = Math.max(0, ...picture.lanes.map((lane) => lane.expected_wait_s));
   fill("arrivals", 0, 0, `${figure(picture.rates.arrived)} /s`);
-  fill("gate", wait, alarmOf(wait), held ? `${held} · ${seconds(longest)}` : "0");
+  fill("gate", wait, alarmOf(wait), queued ? `${queued} · ${seconds(longest)}` : "0");
   fill("engines", limit ? running / limit : 0, 0, `${running} of ${limit}`);
 }
 

@@ -49,13 +49,13 @@ export function startHistory(holder) {
 }
 
 /** Take the whole history, as it comes with a new connection. */
-export function setHistory(trail) {
-  points = trail;
+export function setHistory(history) {
+  points = history;
 }
 
 /** Add the newest step, if it is new, and draw. */
 export function showHistory(picture) {
-  const step = picture.trail;
+  const step = picture.history;
   if (step && (!points.length || step.at > points[points.length - 1].at + 1)) points.push(step);
   points = points.filter((point) => picture.at - point.at <= SPAN_S);
   for (const { plot, top, picture: drawing, paths } of drawn) {

@@ -61,7 +61,7 @@ function showBanner({ level, text }) {
 function connect() {
   disconnect();
   source = new EventSource("api/live");
-  source.addEventListener("trail", (event) => setHistory(JSON.parse(event.data)));
+  source.addEventListener("history", (event) => setHistory(JSON.parse(event.data)));
   source.addEventListener("picture", (event) => show(JSON.parse(event.data)));
   source.addEventListener("error", lost);
 }

@@ -30,9 +30,9 @@ export function showLanes(picture) {
     const lane = picture.lanes[index];
     const share = lane.deadline_s > 0 ? lane.expected_wait_s / lane.deadline_s : 0;
     const refused = sum(lane.rates.yielded);
-    say(cells[1], String(lane.held));
-    cells[1].title = `${lane.held_tokens} tokens`;
-    say(cells[2], lane.held ? seconds(lane.oldest_held_s) : "–");
+    say(cells[1], String(lane.queued));
+    cells[1].title = `${lane.queued_tokens} tokens`;
+    say(cells[2], lane.queued ? seconds(lane.oldest_queued_s) : "–");
     setBar(cells[3].firstChild, {
       share, alarm: alarmOf(share), words: `${seconds(lane.expected_wait_s)} of ${seconds(lane.deadline_s)}`,
     });

@@ -59,7 +59,7 @@ class _Bucket:
         self._level -= amount
 
 
-class Pace:
+class RequestPacing:
     """Every known limit of one host."""
 
     def __init__(self, limits: Limits, now: float) -> None:

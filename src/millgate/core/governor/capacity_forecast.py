@@ -52,7 +52,7 @@ _NO_TICK: Final = -1
 LISTED: Final = 64
 
 
-class Openings:
+class CapacityForecast:
     """The expected times at which the permits of one pool's engines come free."""
 
     __slots__ = (
@@ -269,7 +269,7 @@ class Openings:
         return self._ends
 
     def _is_ours(self, attempt: Attempt) -> bool:
-        return attempt.engine is not None and attempt.engine.openings is self
+        return attempt.engine is not None and attempt.engine.capacity_forecast is self
 
     def _list_again(self, attempt: Attempt) -> None:
         ends, listed = self._ends, attempt.listed_end

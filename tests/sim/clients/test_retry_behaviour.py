@@ -4,7 +4,15 @@ import pytest
 
 from millgate.core.decisions import Yield
 from millgate.core.words import Reason
-from millgate.sim.clients.comeback import Comeback, Honouring, Instant, Never, Orbiting, Refreshing, Sdk
+from millgate.sim.clients.retry_behaviour import (
+    Honouring,
+    Instant,
+    Never,
+    Orbiting,
+    Refreshing,
+    RetryBehaviour,
+    Sdk,
+)
 from millgate.sim.laws import constant, uniform
 from millgate.sim.randomness import Draws, Streams
 
@@ -57,10 +65,12 @@ def test_people_press_refresh_by_chance_and_not_for_ever() -> None:
     assert person.after_failure(3, dice(0.4)) is None
 
 
-@pytest.mark.parametrize("comeback", [Never(), Sdk(), Instant(), Honouring(), Refreshing(), Orbiting(1.0)])
-def test_nobody_comes_back_before_now(comeback: Comeback) -> None:
+@pytest.mark.parametrize(
+    "retry_behaviour", [Never(), Sdk(), Instant(), Honouring(), Refreshing(), Orbiting(1.0)]
+)
+def test_nobody_comes_back_before_now(retry_behaviour: RetryBehaviour) -> None:
     draws = Streams(2).draws("dice", uniform(0.0, 1.0).sample)
-    pauses = [comeback.after_failure(1, draws) for _ in range(100)]
+    pauses = [retry_behaviour.after_failure(1, draws) for _ in range(100)]
 
     assert all(pause is None or pause >= 0.0 for pause in pauses)
-    assert comeback.labels in {True, False}
+    assert retry_behaviour.labels in {True, False}

@@ -17,7 +17,7 @@ _SDK_FIRST_S, _SDK_LONGEST_S, _SDK_JITTER = 0.5, 8.0, 0.25
 _SDK_LONGEST_HINT_S = 120.0
 
 
-class Comeback(Protocol):
+class RetryBehaviour(Protocol):
     """How one kind of client returns; `attempts` counts the attempts made so far, at least 1.
 
     `labels` says whether its retries carry `x-stainless-retry-count`.

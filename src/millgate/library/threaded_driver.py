@@ -18,13 +18,13 @@ from millgate.wiring.governor import build_governor
 
 
 class Waiter(Protocol):
-    """Who asked; told once, from any thread, while the lock is held: it must only take note."""
+    """Who asked; told once, from any thread, while the lock is queued: it must only take note."""
 
     def decided(self, decision: Admit | Yield) -> None:
         """This is the answer."""
 
 
-class Turnstile:
+class ThreadedDriver:
     """Feeds events to a governor of its own and hands each admission or refusal to who asked for it."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
@@ -33,7 +33,7 @@ class Turnstile:
         self._governor = build_governor(settings, clock())
         self._waiters: dict[int, Waiter] = {}
         self.next_attempt = count(1).__next__
-        """Returns a number that no other attempt at this turnstile has."""
+        """Returns a number that no other attempt at this driver has."""
 
     def ask(self, arrival: Arrived, waiter: Waiter) -> None:
         """Ask for a permit; the waiter is told, at once or later."""

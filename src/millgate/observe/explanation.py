@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from millgate.core.decisions import Admit, Cancel, Decision, Ended, Hold, Yield
+from millgate.core.decisions import Admit, Cancel, Decision, Ended, Queue, Yield
 from millgate.core.events import Arrived
 from millgate.core.words import Outcome, Reason, Stage
 from millgate.observe.ring import Recorded, Step
@@ -15,7 +15,7 @@ _IN_THE_HEAD: Final = frozenset(("attempt", "tenant", "lane", "body_bytes"))
 
 
 @dataclass(frozen=True, slots=True)
-class ToldStep:
+class ExplainedStep:
     """One step: `after_s` since the first that is kept, its kind, its sentence, and the numbers in it by name."""
 
     after_s: float
@@ -25,20 +25,20 @@ class ToldStep:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldAttempt:
+class ExplainedAttempt:
     """One attempt in order; `whole` False says that its beginning is no longer kept."""
 
     attempt: int
     at: float
     whole: bool
-    steps: tuple[ToldStep, ...]
+    steps: tuple[ExplainedStep, ...]
 
 
-def retell(recorded: Recorded, epoch_offset_s: float = 0.0) -> ToldAttempt:
+def retell(recorded: Recorded, epoch_offset_s: float = 0.0) -> ExplainedAttempt:
     """Return the attempt in sentences; `at` is its first step's core time plus the offset."""
     began = recorded.steps[0].at
     steps = [told for step in recorded.steps for told in _told(step, began)]
-    return ToldAttempt(recorded.attempt, began + epoch_offset_s, recorded.whole, tuple(steps))
+    return ExplainedAttempt(recorded.attempt, began + epoch_offset_s, recorded.whole, tuple(steps))
 
 
 def seconds(value: float) -> str:
@@ -46,42 +46,42 @@ def seconds(value: float) -> str:
     return f"{value:.1f} s" if abs(value) >= _MILLISECONDS_BELOW_S else f"{1000.0 * value:.0f} ms"
 
 
-def _told(step: Step, began: float) -> Iterator[ToldStep]:
+def _told(step: Step, began: float) -> Iterator[ExplainedStep]:
     if step.arrival is not None:
         arrived = (
             _unread(step.arrival) if _is_unread(step) else (_arrived(step.arrival), _plain(step.arrival))
         )
-        yield ToldStep(step.at - began, "arrived", *arrived)
+        yield ExplainedStep(step.at - began, "arrived", *arrived)
     for decision in step.decisions:
         kind = type(decision).__name__.lower()
-        words = sentence(decision, step.at, was_held=step.arrival is None)
-        yield ToldStep(step.at - began, kind, words, _plain(decision))
+        words = sentence(decision, step.at, was_queued=step.arrival is None)
+        yield ExplainedStep(step.at - began, kind, words, _plain(decision))
 
 
-def sentence(decision: Decision, at: float, *, was_held: bool = False) -> str:
+def sentence(decision: Decision, at: float, *, was_queued: bool = False) -> str:
     """Return what was decided at core time `at`, in one sentence without a full stop.
 
-    `was_held` says that it was decided later than the arrival: what a refusal carries then is the wait.
+    `was_queued` says that it was decided later than the arrival: what a refusal carries then is the wait.
     """
     if isinstance(decision, Admit):
         return f"admitted {_waited(decision)} to {_legs(decision)}: {_expected(decision, at)}"
     if isinstance(decision, Ended):
         return _ended(decision)
-    said = numbers(decision, at, was_held=was_held)
+    said = numbers(decision, at, was_queued=was_queued)
     if isinstance(decision, Yield):
         return f"refused {decision.reason.value}: {said}"
-    return f"held {said}" if isinstance(decision, Hold) else f"cancelled {decision.reason.value}; {said}"
+    return f"queued {said}" if isinstance(decision, Queue) else f"cancelled {decision.reason.value}; {said}"
 
 
-def numbers(decision: Decision, at: float, *, was_held: bool = False) -> str:
+def numbers(decision: Decision, at: float, *, was_queued: bool = False) -> str:
     """Return the numbers of the same decision, for whoever is shown beside them what it was, and on which engine."""
     if isinstance(decision, Admit):
         read = " and ".join(f"{leg.kv_tokens:,} tokens reserved" for leg in decision.legs)
         return f"{_waited(decision)}, {read}; {_expected(decision, at)}"
-    if isinstance(decision, Hold):
+    if isinstance(decision, Queue):
         return f"at place {decision.place}, expected wait {seconds(decision.expected_wait_s)}"
     if isinstance(decision, Yield):
-        return f"{_reason(decision, was_held=was_held)}; {_hint(decision)}"
+        return f"{_reason(decision, was_queued=was_queued)}; {_hint(decision)}"
     if isinstance(decision, Cancel):
         return f"told to come back in {seconds(decision.retry_after_s)}"
     cause = f"{_cause(decision)}; " if decision.cause else ""
@@ -161,18 +161,14 @@ def _back(decision: Admit, at: float) -> str:
 def _hint(decision: Yield) -> str:
     if not decision.retry:
         return "coming back would be useless"
-    line = (
-        ""
-        if decision.reason in _OUTSIDE_THE_LINE
-        else ", when its appointment is due"
-    )
+    line = "" if decision.reason in _OUTSIDE_THE_LINE else ", when its appointment is due"
     return f"told to come back in {seconds(decision.retry_after_s)}{line}"
 
 
-def _reason(decision: Yield, *, was_held: bool) -> str:
+def _reason(decision: Yield, *, was_queued: bool) -> str:
     """Return what was measured and the line that it crossed."""
     value, bound = decision.value, decision.bound
-    if was_held:
+    if was_queued:
         waited = f"waited {seconds(value)}, deadline {seconds(bound)} after it arrived"
         return _AFTER_WAITING.get(decision.reason, "{}").format(waited)
     if decision.reason is Reason.TOO_LATE:
@@ -242,7 +238,7 @@ def _served(decision: Ended) -> str:
 def _cause(decision: Ended) -> str:
     if decision.outcome is Outcome.CLIENT_GONE:
         where = {
-            Stage.HELD: "it waited",
+            Stage.QUEUED: "it waited",
             Stage.PREFILL: "its prompt was read",
             Stage.DECODE: "it was answered",
         }

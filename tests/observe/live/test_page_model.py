@@ -8,19 +8,19 @@ import pytest
 from millgate.core.events import EngineProgress, Finished, FirstToken, Growth, Released, Tick
 from millgate.core.snapshot import Alarm, AlarmSignal, PoolSnapshot, Snapshot, TenantSnapshot
 from millgate.observe.live.banner import Level
-from millgate.observe.live.painter import MOST_ROWS, MOST_TENANTS, Painter, Sources
+from millgate.observe.live.page_model import MOST_ROWS, MOST_TENANTS, PageModel, Sources
 from millgate.observe.live.recent import DecisionFilter
 from observe.live.rooms import EPOCH, Room
 
 
-def painter_of(room: Room, snapshot: Snapshot) -> Painter:
+def painter_of(room: Room, snapshot: Snapshot) -> PageModel:
     """Paint another snapshot than the room's own."""
-    return Painter(
+    return PageModel(
         Sources(
             lambda: snapshot,
             lambda arrival: room.core.explain(arrival, room.now),
-            room.eyes,
-            room.trail,
+            room.observers,
+            room.history,
             lambda: EPOCH + room.now,
         )
     )
@@ -30,18 +30,18 @@ def test_lanes_stand_against_their_deadline_and_say_what_a_newcomer_gets() -> No
     room = Room()
     room.arrive(1)
     room.arrive(2, "throughput")
-    interactive, throughput = room.painter.paint().lanes
+    interactive, throughput = room.page_model.paint().lanes
 
     assert (interactive.deadline_s, throughput.deadline_s) == pytest.approx((10.0, 60.0))
-    assert (interactive.running, interactive.held, interactive.stream_limit) == (1, 0, 1)
-    assert (throughput.running, throughput.held, throughput.other_running) == (0, 1, 1)
+    assert (interactive.running, interactive.queued, interactive.stream_limit) == (1, 0, 1)
+    assert (throughput.running, throughput.queued, throughput.other_running) == (0, 1, 1)
     assert throughput.newcomer.startswith("waits ")
 
 
 def test_a_picture_is_the_snapshot_in_the_time_of_the_wall() -> None:
     room = Room()
     room.arrive(1)
-    picture = room.painter.paint()
+    picture = room.page_model.paint()
     snapshot = room.core.snapshot(room.now)
 
     assert picture.at == EPOCH + room.now
@@ -56,7 +56,7 @@ def test_refusals_make_the_banner_and_carry_their_beginning() -> None:
     room.now += 3.0
     for attempt in range(2, 6):
         room.arrive(attempt)
-    said = room.painter.paint().banner
+    said = room.page_model.paint().banner
 
     assert said.level is Level.OVERLOADED
     assert "80 % refused as saturated; engines full" in said.text
@@ -67,7 +67,7 @@ def test_growth_is_read_off_the_last_steps() -> None:
     for attempt in range(1, 5):
         room.now += 5.0
         room.arrive(attempt)
-    lane = room.painter.paint().lanes[0]
+    lane = room.page_model.paint().lanes[0]
 
     assert lane.trend_per_s == pytest.approx(0.2)
     assert lane.acceleration_per_s2 == pytest.approx(0.0)
@@ -92,7 +92,7 @@ def test_an_alarm_is_told_in_words_and_remembered_when_it_clears() -> None:
 
 
 def test_what_is_infinite_is_unknown_in_json() -> None:
-    frame = msgspec.json.decode(msgspec.json.encode(Room().painter.paint()))
+    frame = msgspec.json.decode(msgspec.json.encode(Room().page_model.paint()))
 
     assert frame["pools"][0]["signals"]["time_to_full_s"] is None
     assert frame["lanes"][0]["objective"]["answers"] == 0
@@ -129,7 +129,7 @@ def test_hints_are_summed_over_lanes() -> None:
     assert (returns.hints_kept, returns.hints_followed) == (18, 20)
 
 
-def test_an_engine_shows_how_evenly_its_tokens_come_and_what_its_cache_held() -> None:
+def test_an_engine_shows_how_evenly_its_tokens_come_and_what_its_cache_queued() -> None:
     room = Room()
     room.arrive(1)
     room.step(FirstToken(1))
@@ -137,7 +137,7 @@ def test_an_engine_shows_how_evenly_its_tokens_come_and_what_its_cache_held() ->
         room.now = at
         room.step(EngineProgress("gpu", (Growth(1, tokens),)))
     room.step(Finished(1, 100, 101, 60))
-    (engine,) = room.painter.paint().engines
+    (engine,) = room.page_model.paint().engines
 
     assert engine.lately is not None
     assert engine.lately.prefix_hit_share == pytest.approx(0.6)
@@ -150,7 +150,7 @@ def test_a_lane_says_how_long_its_window_holds_work_back() -> None:
     room.arrive(1)
     room.now += 0.5
     room.step(Tick())
-    interactive, throughput = room.painter.paint().lanes
+    interactive, throughput = room.page_model.paint().lanes
 
     assert interactive.window_s == pytest.approx(0.5)
     assert throughput.window_s is None
@@ -161,8 +161,8 @@ def test_a_frame_has_few_decisions_and_a_question_may_have_more() -> None:
     for attempt in range(1, 101):
         room.arrive(attempt)
 
-    assert len(room.painter.paint().decisions) == MOST_ROWS
-    assert len(room.painter.decisions(90, DecisionFilter())) == 90
+    assert len(room.page_model.paint().decisions) == MOST_ROWS
+    assert len(room.page_model.decisions(90, DecisionFilter())) == 90
 
 
 def test_painting_changes_nothing() -> None:
@@ -170,6 +170,6 @@ def test_painting_changes_nothing() -> None:
     room.arrive(1)
     room.arrive(2, "throughput")
     before = room.core.snapshot(room.now)
-    room.painter.paint()
+    room.page_model.paint()
 
     assert room.core.snapshot(room.now) == before

@@ -9,7 +9,7 @@ from millgate.servers.http.fields import Pairs
 _RESHAPED = b"x-millgate-reshaped"
 
 
-def adornment(decision: Admit, family: str) -> Pairs:
+def response_headers(decision: Admit, family: str) -> Pairs:
     """Return the headers that this admission adds to its answer."""
     pairs = quota_pairs(decision.quota, family) if decision.quota else []
     if decision.reshaped is not None:

@@ -8,14 +8,14 @@ from millgate.dialects import DIALECTS
 from millgate.dialects.contract import BadInputError, Dialect
 from millgate.servers.http.fields import NO_RETRY, is_harmless_id
 from millgate.servers.http.reading import dialect_for
-from millgate.servers.http1.contract import Exchange, Head, Refusal
+from millgate.servers.http1.contract import Exchange, RefusedRequest, RequestHead
 
 _JSON: Final = (b"content-type", b"application/json")
 OWN_LAG_RETRY_S: Final = 1.0
 """When a process that is too slow itself may have caught up."""
 
 
-class Complaints:
+class ErrorResponses:
     """Dresses each complaint in the dialect of whom it is for; `rejected` counts requests with something wrong in them.
 
     `boot` tells this process's ids from another's.
@@ -26,15 +26,15 @@ class Complaints:
         self._boot = boot
         self._made = 0
 
-    def overloaded(self, head: Head, attempt_id: bytes | None = None) -> Refusal:
+    def overloaded(self, head: RequestHead, attempt_id: bytes | None = None) -> RefusedRequest:
         """Refuse for a process that is too slow itself, under the attempt's id, the client's or one of our own."""
         refuser = dialect_for(head).refuser
         refused = refuser.refuse(
             Reason.OVERLOADED_GATE, OWN_LAG_RETRY_S, retry=True, request_id=attempt_id or self._id(head)
         )
-        return Refusal(refused.status, refused.headers, refused.body)
+        return RefusedRequest(refused.status, refused.headers, refused.body)
 
-    def _id(self, head: Head | None) -> bytes:
+    def _id(self, head: RequestHead | None) -> bytes:
         """Return what a request that never becomes an attempt is called."""
         self._made += 1
         given = head.header(b"x-request-id") if head is not None else None
@@ -42,16 +42,18 @@ class Complaints:
             return given
         return b"%b-bad-%x" % (self._boot, self._made)
 
-    def early(self, head: Head | None, status: int, code: str, message: str) -> Refusal:
+    def early(self, head: RequestHead | None, status: int, code: str, message: str) -> RefusedRequest:
         """Refuse before there is an attempt, under the client's id or one of our own."""
         request_id = self._id(head)
         headers = [_JSON, (b"x-request-id", request_id), (b"request-id", request_id)]
         if status < 500 and status != 408:
             headers.append(NO_RETRY)
         dialect = dialect_for(head) if head is not None else DIALECTS["openai"]
-        return Refusal(status, headers, dialect.complaint(status, code, message, request_id=request_id))
+        return RefusedRequest(
+            status, headers, dialect.complaint(status, code, message, request_id=request_id)
+        )
 
-    def wrong_method(self, head: Head, allowed: Sequence[bytes]) -> Refusal:
+    def wrong_method(self, head: RequestHead, allowed: Sequence[bytes]) -> RefusedRequest:
         """Refuse a method that this path does not take."""
         named = b", ".join(allowed)
         refusal = self.early(head, 405, "method_not_allowed", f"this path takes {named.decode()}")

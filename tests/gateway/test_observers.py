@@ -11,7 +11,7 @@ import pytest
 from gateway.harness import DONE, Asked, FakeEngine, Stand, chat, event, run, until
 from gateway.stand import core_settings
 from millgate.gateway import AdminAddress, EngineAddress, Gateway, GatewaySettings
-from millgate.observe.eyes import EyesSettings
+from millgate.observe.observers import ObserverSettings
 from millgate.wiring.governor import build_governor
 
 SECRET = "sk-live-0123456789abcdef"
@@ -27,16 +27,16 @@ async def get(port: int, path: str) -> tuple[int, bytes]:
     return int(head.split()[1]), body
 
 
-def gateway_with(eyes: EyesSettings, engine_port: int) -> Gateway:
+def gateway_with(observers: ObserverSettings, engine_port: int) -> Gateway:
     engines = (EngineAddress("engine", "127.0.0.1", engine_port),)
-    settings = GatewaySettings(engines, port=0, admin=AdminAddress(port=0), eyes=eyes)
+    settings = GatewaySettings(engines, port=0, admin=AdminAddress(port=0), observers=observers)
     return Gateway(build_governor(core_settings(), time.monotonic()), settings)
 
 
-async def watched(eyes: EyesSettings) -> Stand:
+async def watched(observers: ObserverSettings) -> Stand:
     engine = FakeEngine()
     await engine.start()
-    stand = Stand(gateway_with(eyes, engine.port), engine)
+    stand = Stand(gateway_with(observers, engine.port), engine)
     await stand.gateway.start()
     return stand
 
@@ -45,7 +45,7 @@ def test_a_request_is_counted_logged_and_explained_without_its_secrets(tmp_path:
     log = tmp_path / "log"
 
     async def test() -> None:
-        stand = await watched(EyesSettings(str(log)))
+        stand = await watched(ObserverSettings(str(log)))
         assert stand.gateway.admin is not None
         port = stand.gateway.admin.port
         streamed = chat(PROMPT, stream=True)
@@ -75,16 +75,16 @@ def test_a_request_is_counted_logged_and_explained_without_its_secrets(tmp_path:
 def test_a_log_that_cannot_be_opened_is_an_error_before_anything_serves() -> None:
     async def test() -> None:
         with pytest.raises(FileNotFoundError):
-            gateway_with(EyesSettings("/nowhere/at/all"), 1)
+            gateway_with(ObserverSettings("/nowhere/at/all"), 1)
 
     run(test())
 
 
 def test_a_rotated_log_is_opened_anew(tmp_path: Path) -> None:
     async def test() -> None:
-        stand = await watched(EyesSettings(str(tmp_path / "log")))
+        stand = await watched(ObserverSettings(str(tmp_path / "log")))
         (tmp_path / "log").rename(tmp_path / "log.1")
-        stand.gateway.eyes.reopen()
+        stand.gateway.observers.reopen()
         await until((tmp_path / "log").exists)
         await stand.ask(chat())
         await stand.settle()
@@ -111,7 +111,7 @@ def test_what_an_engine_found_in_its_cache_is_shown_everywhere(tmp_path: Path) -
     log = tmp_path / "log"
 
     async def test() -> None:
-        stand = await watched(EyesSettings(str(log)))
+        stand = await watched(ObserverSettings(str(log)))
         stand.engine.script = answer_from_a_cache
         assert stand.gateway.admin is not None
         port = stand.gateway.admin.port

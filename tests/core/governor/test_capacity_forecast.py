@@ -3,7 +3,7 @@
 import pytest
 
 from core.world import governor, steady_prior
-from millgate.core.decisions import Admit, Hold
+from millgate.core.decisions import Admit, Queue
 from millgate.core.events import Arrived
 from millgate.core.settings import EngineSettings, LaneSettings
 
@@ -15,8 +15,8 @@ def _waits(starts: list[float], now: float, places: int) -> list[float]:
     for attempt, at in enumerate(starts):
         (admit,) = gate.handle(Arrived(attempt, max_tokens=100), at)
         assert isinstance(admit, Admit)
-    held = [gate.handle(Arrived(100 + place, max_tokens=100), now)[0] for place in range(places)]
-    return [each.expected_wait_s for each in held if isinstance(each, Hold)]
+    queued = [gate.handle(Arrived(100 + place, max_tokens=100), now)[0] for place in range(places)]
+    return [each.expected_wait_s for each in queued if isinstance(each, Queue)]
 
 
 def test_the_first_permits_come_when_what_runs_ends_and_the_next_a_cycle_later() -> None:

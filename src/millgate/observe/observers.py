@@ -5,23 +5,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from millgate.observe.attempt_log import AttemptLog
+from millgate.observe.explanation import ExplainedAttempt, retell
 from millgate.observe.refusals import Refusals
-from millgate.observe.retelling import ToldAttempt, retell
 from millgate.observe.ring import KEPT_ATTEMPTS, Ring
+from millgate.observe.step_accounting import Defer, StepAccounting
 from millgate.observe.traffic import Traffic
 from millgate.observe.traffic_records import TrafficSnapshot
-from millgate.observe.witness import Defer, Witness
 
 
 @dataclass(frozen=True, slots=True)
-class EyesSettings:
+class ObserverSettings:
     """`log_attempts` is a file, `-` for standard output, None for no log; `kept_attempts` 0 keeps none for `why`."""
 
     log_attempts: str | None = None
     kept_attempts: int = KEPT_ATTEMPTS
 
 
-class Eyes:
+class Observers:
     """Watches through `witness`, an observer of the driver, until `close`; raises OSError where the log cannot be opened.
 
     `boot` begins the ids that the door makes, `first_lane` takes what names none, `tenants` are the configured ones.
@@ -31,7 +31,7 @@ class Eyes:
 
     def __init__(
         self,
-        settings: EyesSettings,
+        settings: ObserverSettings,
         *,
         boot: str = "",
         first_lane: str = "",
@@ -46,8 +46,10 @@ class Eyes:
         self._log = (
             AttemptLog(path, boot=boot, first_lane=first_lane, tenants=names) if path is not None else None
         )
-        self.witness = Witness(self.ring, self._traffic, self.refusals, self._log, first_lane, defer)
-        self.settle = self.witness.settle
+        self.accounting = StepAccounting(
+            self.ring, self._traffic, self.refusals, self._log, first_lane, defer
+        )
+        self.settle = self.accounting.settle
         """Does the books of everything that has been seen."""
 
     @property
@@ -60,7 +62,7 @@ class Eyes:
         self.settle()
         return self._traffic.read()
 
-    def why(self, wanted: str) -> list[ToldAttempt]:
+    def why(self, wanted: str) -> list[ExplainedAttempt]:
         """Return what was decided about the attempts under this id, newest first, in sentences; none when not kept."""
         self.settle()
         epoch_offset_s = time.time() - time.monotonic()

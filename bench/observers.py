@@ -1,4 +1,4 @@
-"""`python -m bench.eyes`: what metrics, the log of attempts and recorded decisions cost per request.
+"""`python -m bench.observers`: what metrics, the log of attempts and recorded decisions cost per request.
 
 One gate gets the same load again and again, watched in every other round, and its CPU is compared pair by pair. It is
 one process, because two of the same build already differ by several per cent.
@@ -22,7 +22,7 @@ from bench import load
 from bench.processes import Process, Stage, choose_cores, free_port
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.gateway import EngineAddress, Gateway, GatewaySettings, serve
-from millgate.observe.eyes import Eyes, EyesSettings
+from millgate.observe.observers import Observers, ObserverSettings
 from millgate.observe.ring import KEPT_ATTEMPTS
 from millgate.wiring.governor import build_governor
 
@@ -42,12 +42,12 @@ class Round(NamedTuple):
 
 
 async def _gate(port: int, engine_port: int, watches: str, log: str) -> None:
-    """Serve one gate that nobody watches; SIGUSR1 opens and closes the eyes that are asked for."""
+    """Serve one gate that nobody watches; SIGUSR1 opens and closes the observers that are asked for."""
     core = Settings((LaneSettings("interactive"),), (EngineSettings("engine", 256),))
     settings = GatewaySettings((EngineAddress("engine", "127.0.0.1", engine_port),), port=port)
     path = log if watches in {"log", "everything"} else None
     kept = KEPT_ATTEMPTS if watches in {"why", "everything"} else 0
-    eyes = Eyes(EyesSettings(path, kept), boot="bench", first_lane="interactive")
+    watching = Observers(ObserverSettings(path, kept), boot="bench", first_lane="interactive")
 
     def prepare(gateway: Gateway) -> None:
         observers = gateway.driver.observers
@@ -57,12 +57,12 @@ async def _gate(port: int, engine_port: int, watches: str, log: str) -> None:
             if observers:
                 observers.clear()
             else:
-                observers.append(eyes.witness)
+                observers.append(watching.accounting)
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, turn)
 
     await serve(build_governor(core, time.monotonic()), settings, on_ready=prepare)
-    eyes.close()
+    watching.close()
 
 
 class _Stage(Stage):
@@ -72,7 +72,16 @@ class _Stage(Stage):
         """Start one beside the other proxies; its log goes to the run's folder."""
         name, port = f"gate-{watches}", free_port()
         log = str(self._folder / f"{watches}.attempts")
-        command = [sys.executable, "-m", "bench.eyes", "--gate", watches, str(port), str(engine.port), log]
+        command = [
+            sys.executable,
+            "-m",
+            "bench.observers",
+            "--gate",
+            watches,
+            str(port),
+            str(engine.port),
+            log,
+        ]
         return self._start(name, command, port, self._cores.proxy)
 
 
@@ -107,7 +116,7 @@ def _show(watches: str, found: list[Round]) -> None:
 
 
 def _main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.eyes", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.observers", description=__doc__)
     parser.add_argument("--gate", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--watches", choices=_PARTS, default="everything", help="what the watching gate has")
     parser.add_argument("--rounds", type=int, default=7, help="pairs of rounds (7)")

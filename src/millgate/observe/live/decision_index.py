@@ -1,4 +1,4 @@
-"""The newest decisions on shelves: those that no filter tells apart lie together, so that nothing else is looked through.
+"""The newest decisions on index: those that no filter tells apart lie together, so that nothing else is looked through.
 
 It is filled on the path of every request while somebody looks, so it is compiled, and its entries are plain tuples.
 """
@@ -7,22 +7,22 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from millgate.core.decisions import Admit, Cancel, Decision, Ended, Hold, Yield
+from millgate.core.decisions import Admit, Cancel, Decision, Ended, Queue, Yield
 from millgate.core.words import Outcome
 from millgate.observe.ring import FEWEST_STEPS, Facts, Kept, place_in_facts
 
 MOST_KEPT: Final = FEWEST_STEPS
-"""Decisions on all shelves together: with their records some 3 MB (INV-5)."""
+"""Decisions on all index together: with their records some 3 MB (INV-5)."""
 _LANES_KEPT: Final = 2 * MOST_KEPT
 _ATTEMPT: Final = place_in_facts("attempt")
 _LANE: Final = place_in_facts("lane")
 _YIELDED: Final = Outcome.YIELDED
 
 
-class Shelf:
+class DecisionList:
     """Decisions of one kind with one word and one engine, oldest first; both are empty where there is none.
 
-    `kind` is admit, hold, yield, cancel or ended, `word` a reason or an outcome.
+    `kind` is admit, queue, yield, cancel or ended, `word` a reason or an outcome.
     """
 
     __slots__ = ("engine", "entries", "kind", "word")
@@ -34,11 +34,11 @@ class Shelf:
         self.entries: deque[Entry] = deque()
 
 
-Entry = tuple[int, float, bool, Shelf, Decision]
+Entry = tuple[int, float, bool, DecisionList, Decision]
 """One decision: its number, its core time, whether it came later than its attempt's arrival, and where it lies."""
 
 
-class Shelves:
+class DecisionIndex:
     """Takes decisions, `number` of which were made before, and keeps the newest `MOST_KEPT`, all of them in `entries`.
 
     `lanes` are those that attempts asked for, or ended in where that is known. The end of an attempt that was refused out
@@ -49,7 +49,7 @@ class Shelves:
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self._by_sort: dict[tuple[str, str, str], Shelf] = {}
+        self._by_sort: dict[tuple[str, str, str], DecisionList] = {}
         self.entries: deque[Entry] = deque()
         self.lanes: dict[int, str] = {}
 
@@ -86,14 +86,14 @@ class Shelves:
         return len(self.entries) < MOST_KEPT
 
     def fitting(self, word: str | None, engine: str | None) -> list[deque[Entry]]:
-        """Return the entries with this kind, reason or outcome and this engine, shelf by shelf; None takes all."""
+        """Return the entries with this kind, reason or outcome and this engine, listed by listed; None takes all."""
         if word is None and engine is None:
             return [self.entries]
         return [
-            shelf.entries
-            for shelf in self._by_sort.values()
-            if (word is None or word in (shelf.kind, shelf.word))
-            and (engine is None or engine == shelf.engine)
+            listed.entries
+            for listed in self._by_sort.values()
+            if (word is None or word in (listed.kind, listed.word))
+            and (engine is None or engine == listed.engine)
         ]
 
     def _entry(self, number: int, at: float, facts: Facts | None, decision: Decision) -> Entry | None:
@@ -102,21 +102,21 @@ class Shelves:
             return None
         kind, word, engine = _sort(decision)
         # Beside its arrival stands what else it led to: only the first decision is its own.
-        was_held = facts is None or facts[_ATTEMPT] != decision.attempt
-        return number, at, was_held, self._shelf(kind, word, engine), decision
+        was_queued = facts is None or facts[_ATTEMPT] != decision.attempt
+        return number, at, was_queued, self._listed(kind, word, engine), decision
 
-    def _shelf(self, kind: str, word: str, engine: str) -> Shelf:
+    def _listed(self, kind: str, word: str, engine: str) -> DecisionList:
         found = self._by_sort.get((kind, word, engine))
         if found is None:
-            found = self._by_sort[kind, word, engine] = Shelf(kind, word, engine)
+            found = self._by_sort[kind, word, engine] = DecisionList(kind, word, engine)
         return found
 
     def _drop_oldest(self) -> None:
         while len(self.entries) > MOST_KEPT:
-            shelf = self.entries.popleft()[3]
-            shelf.entries.popleft()
-            if not shelf.entries:
-                del self._by_sort[shelf.kind, shelf.word, shelf.engine]
+            listed = self.entries.popleft()[3]
+            listed.entries.popleft()
+            if not listed.entries:
+                del self._by_sort[listed.kind, listed.word, listed.engine]
         while len(self.lanes) > _LANES_KEPT:
             del self.lanes[next(iter(self.lanes))]
 
@@ -126,8 +126,8 @@ def _sort(decision: Decision) -> tuple[str, str, str]:
         return "admit", decision.would or "", decision.legs[0].engine if decision.legs else ""
     if type(decision) is Ended:
         return "ended", decision.outcome, decision.engine or ""
-    if type(decision) is Hold:
-        return "hold", "", ""
+    if type(decision) is Queue:
+        return "queue", "", ""
     if type(decision) is Yield:
         return "yield", decision.reason, ""
     assert type(decision) is Cancel

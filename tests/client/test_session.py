@@ -6,9 +6,9 @@ from email.utils import format_datetime
 import pytest
 
 from millgate.client.answers import Meaning, backoff_s, judge, read_hint_s
-from millgate.client.home import Home, Manners, Turn
-from millgate.client.pace import Cost, Limits, Pace
-from millgate.client.window import RetryBudget, Window
+from millgate.client.pacing import Cost, Limits, RequestPacing
+from millgate.client.session import HostSession, HostSettings, Turn
+from millgate.client.window import CallRetryBudget, CallWindow
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_jitter_is_full_and_bounded() -> None:
 
 
 def test_the_window_grows_on_success_and_halves_once_per_round() -> None:
-    window = Window(1000)
+    window = CallWindow(1000)
     calls = [window.send() for _ in range(int(window.size))]
     for _ in calls:
         window.answered()
@@ -85,14 +85,14 @@ def test_the_window_grows_on_success_and_halves_once_per_round() -> None:
 
 
 def test_the_window_is_never_below_one() -> None:
-    window = Window(10)
+    window = CallWindow(10)
     for _ in range(20):
         window.refused(window.send())
     assert window.size == 1.0
 
 
 def test_retries_are_a_share_of_first_attempts() -> None:
-    budget = RetryBudget(0.1, 2.0)
+    budget = CallRetryBudget(0.1, 2.0)
     assert [budget.withdraw() for _ in range(3)] == [True, True, False]
     for _ in range(100):
         budget.deposit()
@@ -101,14 +101,14 @@ def test_retries_are_a_share_of_first_attempts() -> None:
 
 def test_a_bucket_refills_continuously_as_the_providers_do() -> None:
     """The wait that a public 429 names: limit 10,000, used 8,554, asked 3,082: 9.816 s."""
-    pace = Pace(Limits(itpm=10_000), 0.0)
+    pace = RequestPacing(Limits(itpm=10_000), 0.0)
     pace.take(Cost(1, 8554, 0))
     assert pace.wait_s(Cost(1, 3082, 0), 0.0) == pytest.approx(9.816, abs=0.0005)
     assert pace.wait_s(Cost(1, 3082, 0), 9.9) == 0.0
 
 
 def test_what_is_larger_than_its_bucket_waits_for_a_full_one() -> None:
-    pace = Pace(Limits(otpm=100), 0.0)
+    pace = RequestPacing(Limits(otpm=100), 0.0)
     assert pace.wait_s(Cost(1, 0, 500), 0.0) == 0.0
     pace.take(Cost(1, 0, 500))
     assert pace.wait_s(Cost(1, 0, 10), 0.0) == pytest.approx(246.0)
@@ -122,24 +122,24 @@ def test_the_cost_of_a_call_is_read_off_its_body() -> None:
 
 def test_a_limit_must_be_positive() -> None:
     with pytest.raises(ValueError, match="requests per minute is 0"):
-        Pace(Limits(rpm=0), 0.0)
+        RequestPacing(Limits(rpm=0), 0.0)
 
 
 def test_older_calls_go_first_and_lost_ones_are_found() -> None:
-    home = Home(Manners(max_inflight=1), clock=lambda: 0.0)
+    session = HostSession(HostSettings(max_inflight=1), clock=lambda: 0.0)
     woken: list[str] = []
     first, third, second = (
         Turn(order, Cost(), lambda name=name: woken.append(name))  # type: ignore[misc]
         for order, name in ((1, "first"), (3, "third"), (2, "second"))
     )
     for turn in (first, third, second):
-        home.enter(turn)
+        session.enter(turn)
     assert woken == ["first"]
-    home.lost.append(first)
-    home.look(third)
+    session.lost.append(first)
+    session.look(third)
     assert woken == ["first", "second"]
-    home.leave(second, served=True)
+    session.leave(second, served=True)
     assert woken == ["first", "second", "third"]
-    home.leave(second)
-    home.leave(third)
-    assert home.window.inflight == 0
+    session.leave(second)
+    session.leave(third)
+    assert session.window.inflight == 0

@@ -14,15 +14,15 @@ from itertools import count
 from typing import Final
 from weakref import WeakValueDictionary
 
-from millgate.client.pace import Cost, Limits, Pace
-from millgate.client.window import RetryBudget, Window
+from millgate.client.pacing import Cost, Limits, RequestPacing
+from millgate.client.window import CallRetryBudget, CallWindow
 
 _LOOK_S: Final = 1.0
 """Whoever waits looks this often by itself, for answers that were lost and woke nobody."""
 
 
 @dataclass(frozen=True, slots=True)
-class Manners:
+class HostSettings:
     """How calls to one host behave; the first client of a host sets them for the process.
 
     `max_inflight` bounds the window. `retry_share` of the calls, and `retry_floor`, may be retries. `max_retries`
@@ -55,14 +55,14 @@ class Turn:
         return self.order < other.order
 
 
-class Home:
+class HostSession:
     """One host's line; every method is quick and thread-safe."""
 
-    def __init__(self, manners: Manners, clock: Callable[[], float] = time.monotonic) -> None:
-        self.manners = manners
-        self.window = Window(manners.max_inflight)
-        self.budget = RetryBudget(manners.retry_share, manners.retry_floor)
-        self._pace = Pace(manners.limits, clock())
+    def __init__(self, settings: HostSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self.settings = settings
+        self.window = CallWindow(settings.max_inflight)
+        self.budget = CallRetryBudget(settings.retry_share, settings.retry_floor)
+        self._pace = RequestPacing(settings.limits, clock())
         self._clock = clock
         self._lock = threading.Lock()
         self._line: list[Turn] = []
@@ -141,11 +141,11 @@ class Home:
         return None
 
 
-_HOMES: WeakValueDictionary[tuple[str, str, int | None], Home] = WeakValueDictionary()
+_SESSIONS: WeakValueDictionary[tuple[str, str, int | None], HostSession] = WeakValueDictionary()
 _HOMES_LOCK = threading.Lock()
 
 
-def home_of(scheme: str, host: str, port: int | None, manners: Manners) -> Home:
-    """Return the process's one home of this host; `manners` count when it is new."""
+def session_of(scheme: str, host: str, port: int | None, settings: HostSettings) -> HostSession:
+    """Return the process's one session of this host; `settings` count when it is new."""
     with _HOMES_LOCK:
-        return _HOMES.setdefault((scheme, host, port), Home(manners))
+        return _SESSIONS.setdefault((scheme, host, port), HostSession(settings))

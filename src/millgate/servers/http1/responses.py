@@ -6,7 +6,7 @@ from email.utils import formatdate
 from typing import Final
 
 from millgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
-from millgate.servers.http1.contract import Headers, Refusal
+from millgate.servers.http1.contract import Headers, RefusedRequest
 
 _PHRASES: Final = {status.value: status.phrase for status in http.HTTPStatus}
 
@@ -18,7 +18,7 @@ def _lines(headers: Headers | Lines) -> Lines:
     return headers if isinstance(headers, bytes) else header_lines(headers, ANSWER_RESERVED)
 
 
-class AnswerHeads:
+class ResponseHeads:
     """Builds heads; `refresh` moves the date, the sweep calls it."""
 
     __slots__ = ("_openings", "_second")
@@ -53,7 +53,7 @@ class AnswerHeads:
         ending = b"connection: close\r\n\r\n" if close else b"\r\n"
         return b"%b%bcontent-length: %d\r\n%b" % (opening, lines, length, ending)
 
-    def last(self, refusal: Refusal) -> bytes:
+    def last(self, refusal: RefusedRequest) -> bytes:
         """Return a whole refusal, the last answer of its connection."""
         head = self.sized(refusal.status, refusal.headers, len(refusal.body), True)
         return head + refusal.body

@@ -3,7 +3,7 @@
 import pytest
 
 from millgate.core.events import Tick
-from millgate.observe.live.trail import EVERY_S, MOST_POINTS
+from millgate.observe.live.decision_history import EVERY_S, MOST_POINTS
 from observe.live.rooms import Room
 
 
@@ -14,10 +14,10 @@ def test_a_step_says_what_happened_in_it_and_how_it_ended() -> None:
     room.now += EVERY_S
     room.step(Tick())
 
-    (point,) = room.trail.points
+    (point,) = room.history.points
     assert point.arrived_per_s == pytest.approx(5 / EVERY_S)
     assert point.refused_per_s == pytest.approx(3 / EVERY_S)
-    assert (point.held, point.used, point.good_per_s) == (1, 1.0, 0.0)
+    assert (point.queued, point.used, point.good_per_s) == (1, 1.0, 0.0)
     assert point.wait_s > 0.0
 
 
@@ -27,7 +27,7 @@ def test_no_step_is_shorter_than_five_seconds() -> None:
         room.now += 0.1
         room.step(Tick())
 
-    assert len(room.trail.points) == 1
+    assert len(room.history.points) == 1
 
 
 def test_history_is_bounded_and_snapshots_are_few() -> None:
@@ -36,6 +36,6 @@ def test_history_is_bounded_and_snapshots_are_few() -> None:
         room.now += EVERY_S
         room.step(Tick())
 
-    assert len(room.trail.points) == MOST_POINTS
-    assert room.trail.before(room.now, 5.0).now == room.now - 5.0
-    assert room.trail.before(room.now, 1e6).now == room.now - 15.0
+    assert len(room.history.points) == MOST_POINTS
+    assert room.history.before(room.now, 5.0).now == room.now - 5.0
+    assert room.history.before(room.now, 1e6).now == room.now - 15.0

@@ -11,17 +11,17 @@ from millgate.client.call import (
     Conversation,
     Discard,
     Final_,
-    Head,
     Leaving,
-    Send,
+    ResponseHead,
+    SendRequest,
     Sleep,
     Step,
     converse,
 )
-from millgate.client.home import Home, Manners, Turn, home_of
+from millgate.client.session import HostSession, HostSettings, Turn, session_of
 
 
-class Address(Protocol):
+class UrlAddress(Protocol):
     """What is read of a URL."""
 
     @property
@@ -37,18 +37,18 @@ class Address(Protocol):
         """The port, None for the scheme's own."""
 
 
-class Request(Protocol):
+class HttpxRequest(Protocol):
     """What is read and written of a request; both libraries' requests are this."""
 
     headers: Any
     extensions: Any
 
     @property
-    def url(self) -> Address:
+    def url(self) -> UrlAddress:
         """Where it goes."""
 
 
-class Response(Protocol):
+class HttpxResponse(Protocol):
     """What is read of an answer."""
 
     status_code: int
@@ -58,8 +58,8 @@ class Response(Protocol):
         """Its headers, looked up without case."""
 
 
-RequestT = TypeVar("RequestT", bound=Request)
-ResponseT = TypeVar("ResponseT", bound=Response)
+RequestT = TypeVar("RequestT", bound=HttpxRequest)
+ResponseT = TypeVar("ResponseT", bound=HttpxResponse)
 
 # A refusal made here, in the words of the OpenAI dialect; every SDK reads the status and `x-should-retry`.
 SPENT_STATUS = 503
@@ -74,55 +74,55 @@ SPENT_BODY = (
 )
 
 
-class Ending(NamedTuple):
+class ConversationEnding(NamedTuple):
     """The last answer (None: one has to be made up), and what to do when its body is over."""
 
     response: Any
     leaving: Leaving | None
 
 
-class Homes:
-    """The homes that one transport has used, which keeps them alive."""
+class HostSessions:
+    """The sessions that one transport has used, which keeps them alive."""
 
-    def __init__(self, manners: Manners | None) -> None:
-        self._manners = manners or Manners()
-        self._known: dict[tuple[str, str, int | None], Home] = {}
+    def __init__(self, settings: HostSettings | None) -> None:
+        self._settings = settings or HostSettings()
+        self._known: dict[tuple[str, str, int | None], HostSession] = {}
 
-    def of(self, url: Address) -> Home:
-        """Return the home of this address."""
+    def of(self, url: UrlAddress) -> HostSession:
+        """Return the session of this address."""
         key = (url.scheme, url.host, url.port)
-        home = self._known.get(key)
-        if home is None:
-            home = self._known[key] = home_of(*key, self._manners)
-        return home
+        session = self._known.get(key)
+        if session is None:
+            session = self._known[key] = session_of(*key, self._settings)
+        return session
 
 
 def carry(
-    home: Home,
+    session: HostSession,
     request: RequestT,
     body: bytes | None,
     send: Callable[[RequestT], ResponseT],
     close: Callable[[ResponseT], None],
-) -> Ending:
+) -> ConversationEnding:
     """Lead one synchronous call to its last answer."""
     told = threading.Event()
-    conversation = converse(home, _asked(request, body), told.set, time.monotonic)
+    conversation = converse(session, _asked(request, body), told.set, time.monotonic)
     response: ResponseT | None = None
-    heard: Head | None = None
+    heard: ResponseHead | None = None
     try:
         while True:
             step = conversation.send(heard)
             heard = None
-            if isinstance(step, Send):
+            if isinstance(step, SendRequest):
                 response = send(_dressed(request, step.headers))
-                heard = Head(response.status_code, response.headers)
+                heard = ResponseHead(response.status_code, response.headers)
             elif isinstance(step, Discard):
                 assert response is not None
                 close(response)
             elif isinstance(step, Sleep):
                 time.sleep(step.seconds)
             else:
-                _stand(home, step.turn, told)
+                _stand(session, step.turn, told)
     except StopIteration as stop:
         return _ending(stop.value, response)
     finally:
@@ -130,40 +130,40 @@ def carry(
 
 
 async def carry_async(
-    home: Home,
+    session: HostSession,
     request: RequestT,
     body: bytes | None,
     send: Callable[[RequestT], Awaitable[ResponseT]],
     close: Callable[[ResponseT], Awaitable[None]],
-) -> Ending:
+) -> ConversationEnding:
     """Lead one asynchronous call to its last answer."""
     told, loop = asyncio.Event(), asyncio.get_running_loop()
     conversation = converse(
-        home, _asked(request, body), lambda: loop.call_soon_threadsafe(told.set), time.monotonic
+        session, _asked(request, body), lambda: loop.call_soon_threadsafe(told.set), time.monotonic
     )
     response: ResponseT | None = None
-    heard: Head | None = None
+    heard: ResponseHead | None = None
     try:
         while (step := _next(conversation, heard)) is not None:
             heard = None
             if isinstance(step, Final_):
                 return _ending(step, response)
-            if isinstance(step, Send):
+            if isinstance(step, SendRequest):
                 response = await send(_dressed(request, step.headers))
-                heard = Head(response.status_code, response.headers)
+                heard = ResponseHead(response.status_code, response.headers)
             elif isinstance(step, Discard):
                 assert response is not None
                 await close(response)
             elif isinstance(step, Sleep):
                 await asyncio.sleep(step.seconds)
             else:
-                await _stand_async(home, step.turn, told)
+                await _stand_async(session, step.turn, told)
         raise AssertionError("a conversation ends with an answer")
     finally:
         conversation.close()
 
 
-def _next(conversation: Conversation, heard: Head | None) -> Step | Final_:
+def _next(conversation: Conversation, heard: ResponseHead | None) -> Step | Final_:
     """Return the next step or the end: StopIteration must not leave a coroutine."""
     try:
         return conversation.send(heard)
@@ -172,31 +172,31 @@ def _next(conversation: Conversation, heard: Head | None) -> Step | Final_:
         return final
 
 
-def _stand(home: Home, turn: Turn, told: threading.Event) -> None:
+def _stand(session: HostSession, turn: Turn, told: threading.Event) -> None:
     while not turn.sent:
-        told.wait(home.look(turn))
+        told.wait(session.look(turn))
         told.clear()
 
 
-async def _stand_async(home: Home, turn: Turn, told: asyncio.Event) -> None:
+async def _stand_async(session: HostSession, turn: Turn, told: asyncio.Event) -> None:
     while not turn.sent:
         try:
-            async with asyncio.timeout(home.look(turn)):
+            async with asyncio.timeout(session.look(turn)):
                 await told.wait()
         except TimeoutError:
             continue
         told.clear()
 
 
-def _ending(final: Final_, response: Any) -> Ending:
+def _ending(final: Final_, response: Any) -> ConversationEnding:
     if not final.answered:
-        return Ending(None, None)
+        return ConversationEnding(None, None)
     if final.quiet:
         response.headers["x-should-retry"] = "false"
-    return Ending(response, final.leaving)
+    return ConversationEnding(response, final.leaving)
 
 
-def _asked(request: Request, body: bytes | None) -> Asked:
+def _asked(request: HttpxRequest, body: bytes | None) -> Asked:
     """Read what a conversation needs to know; the time allowed is the read timeout, as the SDKs mean it."""
     timeout: Mapping[str, float | None] = request.extensions.get("timeout") or {}
     return Asked(body or b"", body is not None, dict(request.headers), timeout.get("read"))

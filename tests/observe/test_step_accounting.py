@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millgate.core.decisions import Admit, Ended, Hold, Leg, Yield
+from millgate.core.decisions import Admit, Ended, Leg, Queue, Yield
 from millgate.core.events import (
     Arrived,
     ClientGone,
@@ -25,8 +25,8 @@ from millgate.core.words import FailureKind, Outcome, Sent, Stage
 from millgate.observe.attempt_log import AttemptLog
 from millgate.observe.refusals import Refusals
 from millgate.observe.ring import Ring
+from millgate.observe.step_accounting import StepAccounting
 from millgate.observe.traffic import Traffic
-from millgate.observe.witness import Witness
 from millgate.wiring.governor import build_governor
 
 
@@ -39,25 +39,33 @@ class Room:
         self.traffic = Traffic()
         self.log = AttemptLog(str(path), boot="b007", first_lane="interactive", tenants=["acme"])
         self.ring = Ring()
-        self.witness = Witness(self.ring, self.traffic, Refusals(), self.log, "interactive")
+        self.accounting = StepAccounting(self.ring, self.traffic, Refusals(), self.log, "interactive")
         self._path = path
 
     def post(self, now: float, *events: Event) -> None:
         for event in events:
-            self.witness.on_step(event, self.core.handle(event, now), now)
+            self.accounting.on_step(event, self.core.handle(event, now), now)
 
     def lines(self) -> list[dict[str, Any]]:
         """Return what was written, when everything has been."""
-        witness = self.witness
-        witness.settle()
+        accounting = self.accounting
+        accounting.settle()
         self.log.close()
-        assert not any((witness._arrivals, witness._admits, witness._heard, witness._given, witness._begun))
+        assert not any(
+            (
+                accounting._arrivals,
+                accounting._admits,
+                accounting._heard,
+                accounting._given,
+                accounting._begun,
+            )
+        )
         return [json.loads(line) for line in self._path.read_bytes().splitlines()]
 
 
 def test_a_whole_answer_leaves_its_sizes_and_times(tmp_path: Path) -> None:
     room = Room(tmp_path / "log")
-    room.witness.named(1, b"given-by-the-client")
+    room.accounting.named(1, b"given-by-the-client")
     room.post(10.0, Arrived(1, "acme", prompt_bytes=400, max_tokens=64, retry_count=2))
     room.post(10.5, FirstToken(1))
     room.post(12.5, Finished(1, 90, 21), Released(1))
@@ -98,7 +106,7 @@ def test_every_way_to_end_leaves_one_line_with_its_outcome_and_cause(tmp_path: P
     ends = {line["attempt"]: (line["outcome"], line.get("reason")) for line in room.lines()}
     assert ends == {
         1: ("client_gone", "decode"),
-        2: ("client_gone", "held"),
+        2: ("client_gone", "queued"),
         3: ("yielded", "expired"),
         4: ("engine_failed", "broken"),
         5: ("yielded", "draining"),
@@ -152,7 +160,7 @@ def test_hints_and_how_true_they_were_for_whoever_came_back_with_a_ticket(tmp_pa
 def test_hints_and_how_true_they_were_for_whoever_came_back_without_a_ticket(tmp_path: Path) -> None:
     room = Room(tmp_path / "log", max_queue=0)
     room.post(0.0, Arrived(1), Arrived(2, fingerprint=lambda: 7))
-    room.witness.settle()
+    room.accounting.settle()
     (refusal,) = [step[2][0] for _, step in room.ring.newest(9) if isinstance(step[2][0], Yield)]
     hint_s = refusal.retry_after_s
     room.post(hint_s, Finished(1, 10, 10), Released(1))
@@ -180,7 +188,7 @@ def test_a_line_says_what_was_cached_and_what_was_waited_for_company(tmp_path: P
 def test_whoever_looks_now_and_then_is_called_at_most_every_tenth_of_a_second(tmp_path: Path) -> None:
     room = Room(tmp_path / "log", max_inflight=100)
     beats: list[float] = []
-    room.witness.on_beat.append(beats.append)
+    room.accounting.on_beat.append(beats.append)
     for number in range(1, 31):
         room.post(1.0 + number / 128, Arrived(number))
     room.log.close()
@@ -193,7 +201,7 @@ def test_the_books_of_a_flood_are_done_in_small_batches_and_nobody_looks_more_of
 ) -> None:
     room = Room(tmp_path / "log", max_inflight=1000)
     beats: list[float] = []
-    room.witness.on_beat.append(beats.append)
+    room.accounting.on_beat.append(beats.append)
     for number in range(1, 201):
         room.post(1.0, Arrived(number))
     booked = room.ring.decided
@@ -207,7 +215,7 @@ def test_what_no_later_step_brings_in_is_brought_in_by_a_timer(tmp_path: Path) -
     """On an idle gate whose engine is never polled the last attempt would wait for the next user."""
     timers: list[tuple[float, Any]] = []
     room = Room(tmp_path / "log")
-    room.witness = Witness(
+    room.accounting = StepAccounting(
         room.ring,
         room.traffic,
         Refusals(),
@@ -231,7 +239,7 @@ def test_a_first_token_that_comes_after_the_end_leaves_nothing_behind(tmp_path: 
     room.post(1.0, Arrived(1, max_tokens=10))
     room.post(1.01, ClientGone(1), FirstToken(1), Released(1))
     room.post(2.0, Arrived(2, max_tokens=10), ClientGone(2))
-    room.witness.settle()
+    room.accounting.settle()
     room.post(2.5, FirstToken(2), EngineProgress("gpu", (Growth(2, 9),)), Released(2))
 
     assert [line["outcome"] for line in room.lines()] == ["client_gone"] * 2
@@ -255,9 +263,9 @@ def test_an_attempt_that_is_admitted_again_is_logged_as_it_was_admitted_last(tmp
     first = Admit(1, (Leg("gpu", 1, 164, 100),), 0.0, 0.5, 9.0)
     again = Admit(1, (Leg("tpu", 1, 264, 200),), 0.0, 0.7, 9.0)
     gone = Ended(1, Outcome.CLIENT_GONE, "interactive", None, 0.0, 2.0, None, 100, 0, Stage.PREFILL)
-    room.witness.on_step(Arrived(1), (Hold(9, 1, 0.1), first), 0.0)
-    room.witness.on_step(Tick(), (again,), 1.0)
-    room.witness.on_step(ClientGone(1), (gone,), 2.0)
+    room.accounting.on_step(Arrived(1), (Queue(9, 1, 0.1), first), 0.0)
+    room.accounting.on_step(Tick(), (again,), 1.0)
+    room.accounting.on_step(ClientGone(1), (gone,), 2.0)
 
     (line,) = room.lines()
     assert (line["engine"], line["expected_prompt_tokens"], line["reserved_tokens"]) == ("tpu", 200, 264)

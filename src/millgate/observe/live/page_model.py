@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import isfinite, sqrt
 from typing import Final, NamedTuple
 
-from millgate.core.decisions import Admit, Explanation, Hold, Yield
+from millgate.core.decisions import Admit, Explanation, Queue, Yield
 from millgate.core.events import Arrived
 from millgate.core.snapshot import (
     Alarm,
@@ -20,8 +20,8 @@ from millgate.core.snapshot import (
     Snapshot,
     WarningReading,
 )
-from millgate.observe.eyes import Eyes
 from millgate.observe.live.banner import Banner, LaneWait, Situation, banner
+from millgate.observe.live.decision_history import EVERY_S, DecisionHistory, HistoryPoint
 from millgate.observe.live.phrases import seconds
 from millgate.observe.live.picture import (
     AlarmPicture,
@@ -36,7 +36,7 @@ from millgate.observe.live.picture import (
 )
 from millgate.observe.live.rates import arrived_between, rates_between, refused_between
 from millgate.observe.live.recent import DecisionFilter, DecisionRow, Recent
-from millgate.observe.live.trail import EVERY_S, Trail, TrailPoint
+from millgate.observe.observers import Observers
 from millgate.observe.traffic import NOBODY, OTHER
 from millgate.observe.traffic_records import EngineTraffic, TenantTraffic, TrafficSnapshot
 
@@ -60,8 +60,8 @@ class Sources(NamedTuple):
 
     snapshot: Callable[[], Snapshot]
     explain: Callable[[Arrived], Explanation]
-    eyes: Eyes
-    trail: Trail
+    observers: Observers
+    history: DecisionHistory
     wall: Callable[[], float]
 
 
@@ -75,23 +75,23 @@ class _Instant(NamedTuple):
     epoch: float
 
 
-class Painter:
+class PageModel:
     """Makes pictures from what the core knows and its observers have seen."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
-        self._recent = Recent(sources.eyes.ring)
+        self._recent = Recent(sources.observers.ring)
 
     def paint(self) -> Picture:
         """Return the picture of this instant."""
-        trail = self._sources.trail
+        history = self._sources.history
         snapshot = self._sources.snapshot()
-        trail.mark(snapshot)
+        history.mark(snapshot)
         instant = _Instant(
             snapshot,
-            trail.before(snapshot.now, RATES_OVER_S),
-            trail.before(snapshot.now, 2 * RATES_OVER_S),
-            self._sources.eyes.traffic(),
+            history.before(snapshot.now, RATES_OVER_S),
+            history.before(snapshot.now, 2 * RATES_OVER_S),
+            self._sources.observers.traffic(),
             self._sources.wall() - snapshot.now,
         )
         lanes = tuple(self._lane(lane, instant) for lane in snapshot.lanes)
@@ -101,7 +101,7 @@ class Painter:
             rates=rates_between(instant.before, snapshot),
             lanes=lanes,
             pools=tuple(_pool(pool, instant.epoch) for pool in snapshot.pools),
-            cleared=_alarm(*trail.cleared, instant.epoch) if trail.cleared else None,
+            cleared=_alarm(*history.cleared, instant.epoch) if history.cleared else None,
             engines=_engines(snapshot.engines, instant.traffic.engines),
             returns=_returns(snapshot),
             tenants=_tenants(instant.traffic.tenants, snapshot),
@@ -109,13 +109,13 @@ class Painter:
             good_output_tokens=snapshot.good_output_tokens,
             wasted_output_tokens=snapshot.wasted_output_tokens,
             decisions=self._rows(snapshot, MOST_ROWS, DecisionFilter(), instant.epoch),
-            trail=_on_wall(trail.newest, instant.epoch) if trail.newest else None,
+            history=_on_wall(history.newest, instant.epoch) if history.newest else None,
         )
 
-    def history(self) -> tuple[TrailPoint, ...]:
+    def history(self) -> tuple[HistoryPoint, ...]:
         """Return the last ten minutes, oldest first, in seconds since the epoch."""
         epoch = self._sources.wall() - self._sources.snapshot().now
-        return tuple(_on_wall(point, epoch) for point in self._sources.trail.points)
+        return tuple(_on_wall(point, epoch) for point in self._sources.history.points)
 
     def recall(self) -> Iterator[None]:
         """Read what was decided before anybody looked, a little at a time.
@@ -123,14 +123,14 @@ class Painter:
         Gone through before `decisions`, with other work in between, it keeps that from taking long.
         """
         now = self._sources.snapshot().now
-        self._sources.eyes.settle()
+        self._sources.observers.settle()
         while self._recent.recall(now):
             yield
 
     def decisions(self, most: int, wanted: DecisionFilter) -> tuple[DecisionRow, ...]:
         """Return up to `most` of the kept decisions that are wanted, newest first, in seconds since the epoch."""
         snapshot = self._sources.snapshot()
-        self._sources.eyes.settle()
+        self._sources.observers.settle()
         return self._rows(snapshot, most, wanted, self._sources.wall() - snapshot.now)
 
     def _rows(
@@ -144,9 +144,9 @@ class Painter:
         trend, acceleration = _trend(lane.name, instant)
         return LanePicture(
             name=lane.name,
-            held=lane.held,
-            held_tokens=lane.held_tokens,
-            oldest_held_s=lane.oldest_held_s,
+            queued=lane.queued,
+            queued_tokens=lane.queued_tokens,
+            oldest_queued_s=lane.oldest_queued_s,
             expected_wait_s=lane.expected_wait_s,
             deadline_s=told.deadline - told.first_seen,
             newcomer=_told(told.decision),
@@ -163,14 +163,14 @@ class Painter:
         )
 
     def _banner(self, instant: _Instant, lanes: tuple[LanePicture, ...]) -> Banner:
-        snapshot, refusals, epoch = instant.now, self._sources.eyes.refusals, instant.epoch
+        snapshot, refusals, epoch = instant.now, self._sources.observers.refusals, instant.epoch
         alarms = [pool.alarm for pool in snapshot.pools if pool.alarm is not None]
         first = min(alarms, key=lambda alarm: alarm.since, default=None)
         up = [engine for engine in snapshot.engines if engine.up]
         situation = Situation(
             now=epoch + snapshot.now,
             lanes=tuple(
-                LaneWait(each.name, each.held, each.expected_wait_s, each.deadline_s) for each in lanes
+                LaneWait(each.name, each.queued, each.expected_wait_s, each.deadline_s) for each in lanes
             ),
             engines_up=len(up),
             engines=len(snapshot.engines),
@@ -188,9 +188,9 @@ class Painter:
 
 
 def _trend(lane: str, instant: _Instant) -> tuple[float, float]:
-    """Return how fast a lane's attempts in the house (held and running) grow, and how fast that grows.
+    """Return how fast a lane's attempts in the house (queued and running) grow, and how fast that grows.
 
-    Differences of the last two steps of the trail, per second and per second squared; 0 until there are two.
+    Differences of the last two steps of the history, per second and per second squared; 0 until there are two.
     """
     first, middle, last = instant.long_before, instant.before, instant.now
     early_s, late_s = middle.now - first.now, last.now - middle.now
@@ -204,13 +204,13 @@ def _trend(lane: str, instant: _Instant) -> tuple[float, float]:
 
 
 def _in_house(snapshot: Snapshot, lane: str) -> int:
-    return sum([each.held + each.running for each in snapshot.lanes if each.name == lane])
+    return sum([each.queued + each.running for each in snapshot.lanes if each.name == lane])
 
 
-def _told(decision: Admit | Hold | Yield) -> str:
+def _told(decision: Admit | Queue | Yield) -> str:
     if isinstance(decision, Admit):
         return f"runs at once, first token in {seconds(decision.expected_ttft_s)}"
-    if isinstance(decision, Hold):
+    if isinstance(decision, Queue):
         return f"waits {seconds(decision.expected_wait_s)} at place {decision.place}"
     hint = f", hint {seconds(decision.retry_after_s)}" if decision.retry else ", not to come back"
     return f"refused as {decision.reason.value}{hint}"
@@ -298,7 +298,7 @@ def _returns(snapshot: Snapshot) -> ReturnsPicture:
     )
 
 
-def _on_wall(point: TrailPoint, epoch: float) -> TrailPoint:
+def _on_wall(point: HistoryPoint, epoch: float) -> HistoryPoint:
     return replace(point, at=epoch + point.at)
 
 

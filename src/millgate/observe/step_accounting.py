@@ -39,7 +39,7 @@ Defer = Callable[[float, Callable[[], None]], object]
 """Calls back after so many seconds, as an event loop's `call_later` does."""
 
 
-class Witness:
+class StepAccounting:
     """Observes a driver's steps; without a `log` none is written, and `first_lane` takes what names none.
 
     Everything kept is bounded by what is under way and by the parts' own bounds. Whoever wants to look at the core now
@@ -179,7 +179,7 @@ class Witness:
             self._traffic.admitted(_facts(arrival)[_LANE] or self.first_lane, decision, now)
 
     def _refused(self, decision: Yield, now: float) -> None:
-        """Close the books on a refusal; where it was held before, its end comes next and finds them closed."""
+        """Close the books on a refusal; where it was queued before, its end comes next and finds them closed."""
         self._refusals.note(decision, now)
         arrival = self._arrivals.pop(decision.attempt, None)
         if arrival is None:

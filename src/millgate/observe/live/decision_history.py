@@ -1,6 +1,6 @@
 """Ten minutes of history in a hundred and twenty points, kept whether or not anybody watches.
 
-It is looked after at the beats of the witness; every five seconds it reads a snapshot. Without it a page that is opened
+It is looked after at the beats of the accounting; every five seconds it reads a snapshot. Without it a page that is opened
 in the middle of an overload could not say what came before.
 """
 
@@ -19,7 +19,7 @@ _SNAPSHOTS_KEPT: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class TrailPoint:
+class HistoryPoint:
     """One step of history, ending at core time `at`: attempts per second, and the state at its end.
 
     `used` is streams out over streams allowed, `wait_s` the longest expected wait of any lane.
@@ -29,12 +29,12 @@ class TrailPoint:
     arrived_per_s: float
     good_per_s: float
     refused_per_s: float
-    held: int
+    queued: int
     used: float
     wait_s: float
 
 
-class Trail:
+class DecisionHistory:
     """Marks the state about every five seconds; reads no clock but the core's.
 
     `cleared` is the alarm that ended last and when it was seen to have ended, None before there is one.
@@ -46,7 +46,7 @@ class Trail:
         self._snapshot = snapshot
         first = snapshot()
         self._snapshots: deque[Snapshot] = deque([first], maxlen=_SNAPSHOTS_KEPT)
-        self._points: deque[TrailPoint] = deque(maxlen=MOST_POINTS)
+        self._points: deque[HistoryPoint] = deque(maxlen=MOST_POINTS)
         self._mark_at = first.now + EVERY_S
         self.cleared: tuple[Alarm, float] | None = None
 
@@ -72,12 +72,12 @@ class Trail:
             self.cleared = (over[0], snapshot.now)
 
     @property
-    def points(self) -> tuple[TrailPoint, ...]:
+    def points(self) -> tuple[HistoryPoint, ...]:
         """All steps, oldest first."""
         return tuple(self._points)
 
     @property
-    def newest(self) -> TrailPoint | None:
+    def newest(self) -> HistoryPoint | None:
         """The last whole step, None before there is one."""
         return self._points[-1] if self._points else None
 
@@ -89,16 +89,16 @@ class Trail:
         return self._snapshots[0]
 
 
-def point_between(before: Snapshot, after: Snapshot) -> TrailPoint:
+def point_between(before: Snapshot, after: Snapshot) -> HistoryPoint:
     """Return the step from one snapshot to a later one."""
     rates = rates_between(before, after)
     limit = sum([engine.limit for engine in after.engines if engine.up])
-    return TrailPoint(
+    return HistoryPoint(
         at=after.now,
         arrived_per_s=rates.arrived,
         good_per_s=rates.good,
         refused_per_s=sum(rates.yielded.values()),
-        held=sum([lane.held for lane in after.lanes]),
+        queued=sum([lane.queued for lane in after.lanes]),
         used=sum([engine.running for engine in after.engines]) / limit if limit else 0.0,
         wait_s=max([lane.expected_wait_s for lane in after.lanes], default=0.0),
     )

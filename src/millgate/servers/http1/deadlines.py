@@ -16,7 +16,7 @@ from millgate.servers.http1.intake import BODY, HEAD, IDLE
 from millgate.servers.http1.limits import ServerLimits
 
 
-class Verdict(enum.Enum):
+class TimeoutVerdict(enum.Enum):
     """What is to be done about a client whose time is over."""
 
     WAIT = enum.auto()
@@ -25,7 +25,7 @@ class Verdict(enum.Enum):
     REFUSE = enum.auto()
 
 
-class Patience:
+class ConnectionDeadlines:
     """One connection's deadline, `until`, and what it means when it passes."""
 
     __slots__ = ("_body_since", "_clock", "_limits", "_parting", "phase", "until")
@@ -70,17 +70,17 @@ class Patience:
         self.until += lost_s
         self._body_since += lost_s
 
-    def judge(self, now: float, body_bytes: int) -> Verdict:
+    def judge(self, now: float, body_bytes: int) -> TimeoutVerdict:
         """Say what follows from a deadline that has passed; a body that came fast enough is given more time."""
         if self._parting:
-            return Verdict.CUT
+            return TimeoutVerdict.CUT
         if self.phase == IDLE:
-            return Verdict.CLOSE
+            return TimeoutVerdict.CLOSE
         if self.phase == BODY:
             self.until = self._body_since + self._limits.body_s + body_bytes / self._limits.body_rate
             if self.until > now:
-                return Verdict.WAIT
-        return Verdict.REFUSE
+                return TimeoutVerdict.WAIT
+        return TimeoutVerdict.REFUSE
 
     def complaint(self) -> UnacceptableError:
         """Say what has not come in time."""

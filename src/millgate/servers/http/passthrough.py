@@ -9,12 +9,12 @@ from millgate.core.words import Reason
 from millgate.runtime.driver import Driver
 from millgate.runtime.upstream import Call
 from millgate.servers.http.answers import WholeAnswer
-from millgate.servers.http.complaints import Complaints
 from millgate.servers.http.contract import DoorSettings, EngineRoute, Ongoing
+from millgate.servers.http.error_responses import ErrorResponses
 from millgate.servers.http.kept_answers import KeptAnswers, not_kept
 from millgate.servers.http.light import LightRequest
 from millgate.servers.http.paths import kept_answer, wants_stream
-from millgate.servers.http.reading import Reading
+from millgate.servers.http.reading import HeadReading
 from millgate.servers.http.streams import StreamAnswer
 from millgate.servers.http1.contract import Exchange
 
@@ -29,10 +29,10 @@ class House(Protocol):
     engines: Mapping[str, EngineRoute]
     settings: DoorSettings
     kept_answers: KeptAnswers
-    complaints: Complaints
+    error_responses: ErrorResponses
 
 
-class LightDesk:
+class Passthrough:
     """Passes on what needs no permit, `light_at_once` of them together; `ongoing` is the door's list of exchanges."""
 
     def __init__(self, house: House, ongoing: dict[Exchange, Ongoing]) -> None:
@@ -40,7 +40,7 @@ class LightDesk:
         self._ongoing = ongoing
         self._under_way = 0
 
-    def pass_on(self, exchange: Exchange, reading: Reading, request_id: bytes, body: bytes) -> None:
+    def pass_on(self, exchange: Exchange, reading: HeadReading, request_id: bytes, body: bytes) -> None:
         """Relay a light request to the engine that it is for, or refuse it when too many are under way."""
         house, dialect = self._house, reading.dialect
         if self._under_way >= house.settings.light_at_once:
@@ -49,7 +49,7 @@ class LightDesk:
             return
         engines = self._engines(exchange.head.path, reading)
         if not engines:
-            house.complaints.reject(exchange, dialect, request_id, not_kept())
+            house.error_responses.reject(exchange, dialect, request_id, not_kept())
             return
         self._under_way += 1
         send = partial(_send, reading, body)
@@ -57,7 +57,7 @@ class LightDesk:
         self._ongoing[exchange] = request
         request.begin()
 
-    def _engines(self, path: bytes, reading: Reading) -> list[EngineRoute]:
+    def _engines(self, path: bytes, reading: HeadReading) -> list[EngineRoute]:
         """Return the engine that keeps what is asked for; none when none of several does, or it may be another tenant's.
 
         What every engine knows is asked of those that are up, and of one that is down rather than of none.
@@ -85,7 +85,7 @@ class LightDesk:
         self._ongoing.pop(exchange, None)
 
 
-def _send(reading: Reading, body: bytes, engine: EngineRoute, request: LightRequest) -> Call:
+def _send(reading: HeadReading, body: bytes, engine: EngineRoute, request: LightRequest) -> Call:
     head = request.exchange.head
     streams = kept_answer(head.path) is not None and wants_stream(head.target)
     receiver = StreamAnswer(request, strip_usage=False) if streams else WholeAnswer(request)

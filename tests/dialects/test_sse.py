@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from millgate.dialects.sse import EventTooLongError, Splitter, payload
+from millgate.dialects.sse import EventFloodError, Splitter, payload
 
 LINE_ENDS = [b"\n", b"\r\n", b"\r"]
 STREAMS = st.lists(
@@ -53,7 +53,7 @@ def test_comments_and_blanks_have_no_payload() -> None:
 def test_an_event_beyond_the_bound_is_an_error() -> None:
     splitter = Splitter(most_bytes=100)
     assert splitter.feed(b"x" * 100) == []
-    with pytest.raises(EventTooLongError):
+    with pytest.raises(EventFloodError):
         splitter.feed(b"x")
 
 

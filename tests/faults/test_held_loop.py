@@ -98,6 +98,20 @@ def test_no_body_of_a_client_holds_the_loop() -> None:
     at_leisure(scene())
 
 
+def test_no_flood_of_chunks_holds_the_loop() -> None:
+    async def scene() -> None:
+        async with measured() as (gateway, _engine, turns):
+            head, _ = request(CHAT, b"")
+            head = head.replace(b"content-length: 0", b"transfer-encoding: chunked")
+            flooded = await asyncio.to_thread(flood, b"", b"1\r\n{\r\n", b"0\r\n\r\n")
+            turns.begin()
+            said = await asyncio.to_thread(tell, gateway.port, [head, flooded])
+            assert show("chunks of a byte", turns.worst_s) < MOST_S
+            assert said.startswith(b"HTTP/1.1 400")
+
+    at_leisure(scene())
+
+
 def show(name: str, held_s: float) -> float:
     print(f"{name:28} {1000 * held_s:8.1f} ms")  # noqa: T201 - the table is for people
     return held_s

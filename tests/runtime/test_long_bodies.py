@@ -137,11 +137,12 @@ def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
         await one(bodies, CHAT, BODIES[CHAT])
         first = process_of(bodies)
         os.kill(first, signal.SIGSTOP)
-        assert isinstance(await one(bodies, CHAT, BODIES[CHAT]), ReaderLostError)
+        with monkeypatch.context() as patch:
+            patch.setattr("millgate.runtime.long_bodies._LONGEST_S", 0.3)
+            assert isinstance(await one(bodies, CHAT, BODIES[CHAT]), ReaderLostError)
         await until(lambda: not Path(f"/proc/{first}").exists())
         bodies.close()
 
-    monkeypatch.setattr("millgate.runtime.long_bodies._LONGEST_S", 0.3)
     run(body())
 
 
@@ -179,7 +180,7 @@ def test_an_idle_process_ends_and_leaves_no_zombie(monkeypatch: pytest.MonkeyPat
         assert isinstance(await one(bodies, CHAT, BODIES[CHAT]), RequestFacts)
         bodies.close()
 
-    monkeypatch.setattr("millgate.runtime.long_bodies._IDLE_S", 0.2)
+    monkeypatch.setattr("millgate.runtime.long_bodies._IDLE_S", 0.5)
     run(body())
 
 

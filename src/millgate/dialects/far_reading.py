@@ -6,7 +6,7 @@ Questions and replies are MessagePack behind a length of four bytes; the body fo
 
 import os
 import socket
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -37,9 +37,12 @@ class Refused(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What a body asks for, or why it is refused; with neither, `fault` is the name of what the reader raised."""
+    """The fields of a body's `RequestFacts`, or why it is refused; with neither, `fault` is the name of what was raised.
 
-    facts: RequestFacts | None = None
+    Not the record itself: compiled, its fields have no types that a decoder could read.
+    """
+
+    facts: list[Any] | None = None
     refused: Refused | None = None
     fault: str = ""
 
@@ -63,7 +66,7 @@ def read_reply(data: bytes | bytearray) -> Reply | None:
 def answer(question: Question, body: bytes) -> Reply:
     """Read one body as the door would; whatever a reader raises is a reply too."""
     try:
-        return Reply(_read(question, body))
+        return Reply(list(_read(question, body)))
     except BadInputError as error:
         return Reply(refused=Refused(error.message, error.field, error.status, error.code))
     except Exception as error:  # noqa: BLE001 - the process goes on, and the door reports it

@@ -152,7 +152,7 @@ class LongBodies:
             return
         self._reply.clear()
         if reply.facts is not None:
-            self._tell(reply.facts)
+            self._tell(RequestFacts(*reply.facts))
         elif reply.refused is not None:
             message, field, status, code = reply.refused
             self._tell(BadInputError(message, field, status=status, code=code))

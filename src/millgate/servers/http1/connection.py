@@ -194,13 +194,13 @@ class Connection:
 
     def on_deadline(self, now: float) -> None:
         """Act on a deadline that has passed."""
-        verdict = self.patience.judge(now, self._intake.wire_bytes)
-        if verdict is Verdict.REFUSE:
-            self._refuse(self.patience.complaint())
-        elif verdict is Verdict.CLOSE:
-            self._close()
-        elif verdict is Verdict.CUT:
-            self.abort()
+        match self.patience.judge(now, self._intake.wire_bytes):
+            case Verdict.REFUSE:
+                self._refuse(self.patience.complaint())
+            case Verdict.CLOSE:
+                self._close()
+            case Verdict.CUT:
+                self.abort()
 
     # ---- within
 
@@ -232,6 +232,8 @@ class Connection:
         if intake.whole:
             self._serve(intake)
             return begin
+        if intake.fragmented:
+            self.wire.rest(self.soon)
         if intake.expects:
             intake.expects = False
             if self._server.draining:

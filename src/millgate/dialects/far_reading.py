@@ -4,7 +4,6 @@ A parser holds the interpreter for the whole of a body, 0.2 s for 32 MB of brack
 Questions and replies are MessagePack behind a length of four bytes; the body follows its question as it came.
 """
 
-import os
 import socket
 from typing import Any, Final, NamedTuple
 
@@ -15,8 +14,6 @@ from millgate.dialects.contract import BadInputError, RequestFacts
 
 LENGTH_BYTES: Final = 4
 _STREAM_OPTIONS: Final = b'"stream_options"'
-_NICE: Final = 5
-"""Where there is one processor, the event loop goes first."""
 
 
 class Question(NamedTuple):
@@ -89,7 +86,6 @@ def _read(question: Question, body: bytes) -> RequestFacts:
 
 def serve(descriptor: int) -> None:
     """Answer questions on this socket until its other end is closed."""
-    os.nice(_NICE)
     with socket.socket(fileno=descriptor) as line, line.makefile("rb") as questions:
         while length := questions.read(LENGTH_BYTES):
             question = _questions.decode(questions.read(int.from_bytes(length, "big")))

@@ -194,13 +194,11 @@ class Connection:
 
     def on_deadline(self, now: float) -> None:
         """Act on a deadline that has passed."""
-        match self.patience.judge(now, self._intake.wire_bytes):
-            case Verdict.REFUSE:
-                self._refuse(self.patience.complaint())
-            case Verdict.CLOSE:
-                self._close()
-            case Verdict.CUT:
-                self.abort()
+        verdict = self.patience.judge(now, self._intake.wire_bytes)
+        if verdict is Verdict.REFUSE:
+            self._refuse(self.patience.complaint())
+        elif verdict is not Verdict.WAIT:
+            (self._close if verdict is Verdict.CLOSE else self.abort)()
 
     # ---- within
 

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from faults.held_loop import at_leisure, measured, request, tell
+from faults.held_loop import MOST_S, at_leisure, measured, request, tell
 from millgate.testing import answers
 from servers.line.stand import upload
 
-MOST_S: Final = 0.050
 BODY_BYTES: Final = 32 * 1024 * 1024
 """The default of `limits.body`."""
 CHAT: Final = b"/v1/chat/completions"
@@ -85,9 +84,8 @@ def test_no_body_of_a_client_holds_the_loop() -> None:
             for name, (path, status, make) in REQUESTS.items():
                 body = await asyncio.to_thread(make)
                 data = request(path, body, FORM if b"audio/t" in path else b"application/json")
-                turns.begin()
-                said = await asyncio.to_thread(tell, gateway.port, data)
-                held_s[name] = show(name, turns.worst_s)
+                said, worst_s = await turns.during(partial(tell, gateway.port, data))
+                held_s[name] = show(name, worst_s)
                 found = _STATUS.match(said)
                 assert found is not None, name
                 assert int(found[1]) == status, (name, said[:500])
@@ -104,9 +102,8 @@ def test_no_flood_of_chunks_holds_the_loop() -> None:
             head, _ = request(CHAT, b"")
             head = head.replace(b"content-length: 0", b"transfer-encoding: chunked")
             flooded = await asyncio.to_thread(flood, b"", b"1\r\n{\r\n", b"0\r\n\r\n")
-            turns.begin()
-            said = await asyncio.to_thread(tell, gateway.port, [head, flooded])
-            assert show("chunks of a byte", turns.worst_s) < MOST_S
+            said, worst_s = await turns.during(partial(tell, gateway.port, [head, flooded]))
+            assert show("chunks of a byte", worst_s) < MOST_S
             assert said.startswith(b"HTTP/1.1 400")
 
     at_leisure(scene())
@@ -135,9 +132,10 @@ def test_no_job_of_the_line_door_holds_the_loop() -> None:
             held_s = {}
             for name, make in PAYLOADS.items():
                 lines = [await asyncio.to_thread(lambda make=make: upload(make(), step=128 * 1024))]  # type: ignore[misc]
-                turns.begin()
-                said = await asyncio.to_thread(partial(tell, gateway.line_port, lines, until=b"conn.outcome"))
-                held_s[name] = show(name, turns.worst_s)
+                said, worst_s = await turns.during(
+                    partial(tell, gateway.line_port, lines, until=b"conn.outcome")
+                )
+                held_s[name] = show(name, worst_s)
                 assert b"conn.outcome" in said
             assert over(held_s) == {}
 
@@ -188,11 +186,10 @@ def test_no_answer_of_an_engine_holds_the_loop() -> None:
             for name, make in ANSWERS.items():
                 engine.says = await asyncio.to_thread(make)
                 for path, asked in STREAMS.items():
-                    turns.begin()
-                    said = await asyncio.to_thread(tell, gateway.port, request(path, asked))
+                    said, worst_s = await turns.during(partial(tell, gateway.port, request(path, asked)))
                     assert _STATUS.match(said), name
                     place = f"{name}, {path.rpartition(b'/')[2].decode()}"
-                    held_s[place] = show(place, turns.worst_s)
+                    held_s[place] = show(place, worst_s)
             assert over(held_s) == {}
 
     at_leisure(scene())

@@ -17,44 +17,44 @@ from millgate.cli.main import main
 from millgate.client.line import AbortedError, AsyncLineClient, LineClient, LineError, SentJob, YieldedError
 from millgate.dialects.line import (
     LineChunk,
+    LineReply,
     LineRequest,
     Manifest,
     Receipt,
-    Reply,
     Status,
     Verb,
     read_request,
     write_reply,
 )
 
-Say = Callable[[LineRequest], list[Reply]]
+Say = Callable[[LineRequest], list[LineReply]]
 RESULT = b"the answer" * 10
 
 
-def ok(request: LineRequest, **more: Any) -> Reply:
-    return Reply(Verb.CLARIFY, request.job, request.seq + 1, Status.OK, **more)
+def ok(request: LineRequest, **more: Any) -> LineReply:
+    return LineReply(Verb.CLARIFY, request.job, request.seq + 1, Status.OK, **more)
 
 
-def busy(request: LineRequest, hint_ms: int = 20) -> Reply:
-    return Reply(Verb.CLARIFY, request.job, request.seq + 2, Status.YIELD, "server_busy", "busy", hint_ms)
+def busy(request: LineRequest, hint_ms: int = 20) -> LineReply:
+    return LineReply(Verb.CLARIFY, request.job, request.seq + 2, Status.YIELD, "server_busy", "busy", hint_ms)
 
 
-def done(request: LineRequest) -> Reply:
+def done(request: LineRequest) -> LineReply:
     receipts = [Receipt("cdr.backend.ms", 7)]
-    return Reply(Verb.CONFIRM, request.job, request.seq + 2, Status.DONE, receipts=receipts)
+    return LineReply(Verb.CONFIRM, request.job, request.seq + 2, Status.DONE, receipts=receipts)
 
 
-def result(request: LineRequest, data: bytes = RESULT, sha256: str = "") -> list[Reply]:
+def result(request: LineRequest, data: bytes = RESULT, sha256: str = "") -> list[LineReply]:
     digest = sha256 or hashlib.sha256(data).hexdigest()
     manifest = Manifest("payload", "text/plain", "", "", len(data), len(data), 1, digest)
     chunk = LineChunk("payload", 0, 0, hashlib.sha256(data).hexdigest(), b64encode(data).decode())
-    whole = Reply(Verb.RESULT, request.job, request.seq + 1, Status.OK, manifest=manifest)
+    whole = LineReply(Verb.RESULT, request.job, request.seq + 1, Status.OK, manifest=manifest)
     return [whole, whole._replace(manifest=None, chunk=chunk)]
 
 
 @contextmanager
 def server(
-    last: list[Callable[[LineRequest], list[Reply]]], health: int = 1
+    last: list[Callable[[LineRequest], list[LineReply]]], health: int = 1
 ) -> Iterator[tuple[str, list[LineRequest]]]:
     """Take uploads; answer the n-th last chunk as the n-th of `last` says."""
     seen: list[LineRequest] = []
@@ -72,10 +72,10 @@ def server(
                 for reply in self.answer(request, chunks):
                     self.wfile.write(write_reply(reply))
 
-        def answer(self, request: LineRequest, chunks: int) -> list[Reply]:
+        def answer(self, request: LineRequest, chunks: int) -> list[LineReply]:
             if request.verb is Verb.PING:
                 receipts = [Receipt("server.health", health)]
-                return [Reply(Verb.CONFIRM, request.job, request.seq + 1, Status.OK, receipts=receipts)]
+                return [LineReply(Verb.CONFIRM, request.job, request.seq + 1, Status.OK, receipts=receipts)]
             if request.chunk is not None and request.chunk.number == chunks - 1:
                 return next(said)(request)
             return [ok(request)]
@@ -123,12 +123,12 @@ def test_what_goes_wrong_has_a_name(send: Any) -> None:
     with server([lambda r: [busy(r, 1500)]]) as (address, _), pytest.raises(YieldedError) as yielded:
         send(address, b"x", retries=0)
     assert yielded.value.hint_s == 1.5
-    abort = Reply(Verb.CONFIRM, "J_1", 4, Status.ABORT, "backend_error", "backend_error")
+    abort = LineReply(Verb.CONFIRM, "J_1", 4, Status.ABORT, "backend_error", "backend_error")
     abort = abort._replace(message="no such\x1b model", request_id="ab-1")
     words = "backend_error; no such model; request id ab-1"
     with server([lambda _: [abort]]) as (address, _), pytest.raises(AbortedError, match=words):
         send(address, b"x")
-    need = Reply(Verb.CLARIFY, "J_1", 4, Status.NEED, "payload_hash_mismatch", "need_more")
+    need = LineReply(Verb.CLARIFY, "J_1", 4, Status.NEED, "payload_hash_mismatch", "need_more")
     with server([lambda _: [need]]) as (address, _), pytest.raises(LineError, match="payload_hash_mismatch"):
         send(address, b"x")
     says = [lambda r: [*result(r, sha256="0" * 64), done(r)]]
@@ -154,7 +154,7 @@ def test_send_exits_0_done_2_aborted_1_otherwise(tmp_path: Path, capsys: pytest.
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "ts_unix_ms,verb,job,seq,status,need_code,retry_hint_ms,error"
     assert out[-1].split(",")[1:] == ["clarify", "J_payload.bin", "4", "yield", "server_busy", "20", "busy"]
-    abort = Reply(Verb.CONFIRM, "J_payload.bin", 4, Status.ABORT, "backend_error", "backend_error")
+    abort = LineReply(Verb.CONFIRM, "J_payload.bin", 4, Status.ABORT, "backend_error", "backend_error")
     with server([lambda _: [abort]]) as (address, _):
         assert main(["send", str(payload), "--addr", address, "--quiet"]) == 2
     assert main(["send", str(tmp_path / "absent")]) == 1

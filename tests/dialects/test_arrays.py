@@ -68,6 +68,16 @@ def test_texts_are_counted_and_one_too_many_is_refused(most: int) -> None:
         texts.count(raw(["a", 5]))
 
 
+@pytest.mark.parametrize(
+    "elements", [["a, b, c"], [[1, 2], [3, 4]], [{"a": 1, "b": 2}], ["a, b, c", {"a": 1, "b": 2}]]
+)
+def test_elements_of_any_kind_are_counted_however_many_commas_they_have(elements: list[Any]) -> None:
+    entries = AtMost(Raw, 4)
+    assert entries.count(raw(elements * (4 // len(elements)))) == 4
+    with pytest.raises(msgspec.ValidationError):
+        entries.count(raw(elements * 5))
+
+
 def test_members_of_an_object_are_bounded() -> None:
     check_members(raw({str(number): 1 for number in range(10)}), 10)
     with pytest.raises(msgspec.ValidationError):

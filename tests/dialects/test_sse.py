@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from millgate.dialects.sse import EventTooLongError, Splitter, payload
+from millgate.dialects.sse import MOST_EVENTS, EventFloodError, Splitter, payload
 
 LINE_ENDS = [b"\n", b"\r\n", b"\r"]
 STREAMS = st.lists(
@@ -53,8 +53,21 @@ def test_comments_and_blanks_have_no_payload() -> None:
 def test_an_event_beyond_the_bound_is_an_error() -> None:
     splitter = Splitter(most_bytes=100)
     assert splitter.feed(b"x" * 100) == []
-    with pytest.raises(EventTooLongError):
+    with pytest.raises(EventFloodError):
         splitter.feed(b"x")
+
+
+@pytest.mark.parametrize("unit", [b":\n\n", b"a\r\r", b"data:0\r\n\r\n"])
+def test_a_flood_of_events_in_one_read_is_an_error_and_a_burst_is_not(unit: bytes) -> None:
+    assert len(Splitter().feed(unit * MOST_EVENTS)) == MOST_EVENTS
+    with pytest.raises(EventFloodError):
+        Splitter().feed(unit * (MOST_EVENTS + 1))
+
+
+@pytest.mark.parametrize("line_end", LINE_ENDS)
+def test_line_ends_in_a_row_are_one_piece(line_end: bytes) -> None:
+    blank = b"data: a" + line_end * 10_000
+    assert Splitter().feed(blank) == [blank]
 
 
 def test_many_small_feeds_of_one_long_event_take_linear_time() -> None:

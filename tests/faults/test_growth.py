@@ -22,7 +22,7 @@ from millgate.dialects.openai import OPENAI
 from millgate.dialects.pooling import POOLING
 from millgate.dialects.quota_headers import read_quota_headers
 from millgate.dialects.responses import RESPONSES
-from millgate.dialects.sse import EventTooLongError, Splitter, payload
+from millgate.dialects.sse import EventFloodError, Splitter, payload
 from millgate.runtime.gauges import read_gauges
 from millgate.runtime.metered import named_limit
 from millgate.runtime.upstream.answer import ProtocolViolationError
@@ -40,7 +40,7 @@ NEVER_TOO_LONG_S: Final = 0.008
 
 Reading = Callable[[bytes], object]
 _DIALECTS: Final[tuple[Dialect, ...]] = (OPENAI, ANTHROPIC, RESPONSES, POOLING, AUDIO)
-_REFUSED: Final = (BadInputError, EventTooLongError, LineTooLongError, ProtocolViolationError, ValueError)
+_REFUSED: Final = (BadInputError, EventFloodError, LineTooLongError, ProtocolViolationError, ValueError)
 
 
 def growth(read: Reading, make: Callable[[int], bytes]) -> tuple[float, float]:

@@ -21,9 +21,9 @@ from millgate.dialects.line import (
     PORT,
     FrameError,
     LineChunk,
+    LineReply,
     LineRequest,
     Manifest,
-    Reply,
     Status,
     Verb,
     read_reply,
@@ -69,7 +69,7 @@ class SentJob(NamedTuple):
     content_type: str
     yields: int
     backend_ms: int
-    reply: Reply
+    reply: LineReply
 
 
 class Pinged(NamedTuple):
@@ -78,7 +78,7 @@ class Pinged(NamedTuple):
     ready: bool
     inflight: int
     cap: int
-    reply: Reply
+    reply: LineReply
 
 
 class Write(NamedTuple):
@@ -100,12 +100,12 @@ class Pause(NamedTuple):
 class Told(NamedTuple):
     """What somebody who watches may want to see: every reply, and how much of the payload has been taken."""
 
-    reply: Reply
+    reply: LineReply
     taken_bytes: int
 
 
 Step = Write | Read | Pause
-Dialogue = Generator[Step, Reply | None, Any]
+Dialogue = Generator[Step, LineReply | None, Any]
 Watch = Callable[[Told], None]
 
 
@@ -184,7 +184,7 @@ class _Upload:
             elif reply.verb is Verb.RESULT:
                 self._take_result(reply)
 
-    def _read(self) -> Generator[Step, Reply | None, Reply]:
+    def _read(self) -> Generator[Step, LineReply | None, LineReply]:
         """Return the next reply about this job; raises LineError for what ends it."""
         while True:
             reply = yield Read()
@@ -205,14 +205,14 @@ class _Upload:
             write_request(LineRequest(Verb.SHARE, job.name, self._seq, 0, manifest, chunk, job.token))
         )
 
-    def _pause_s(self, reply: Reply) -> float:
+    def _pause_s(self, reply: LineReply) -> float:
         hint_s = reply.retry_hint_ms / 1000 if reply.retry_hint_ms else _NO_HINT_S * random.random()  # noqa: S311 - no secret
         self._yields += 1
         if self._yields > self._job.retries:
             raise YieldedError(hint_s)
         return min(hint_s, _LONGEST_HINT_S)
 
-    def _take_result(self, reply: Reply) -> None:
+    def _take_result(self, reply: LineReply) -> None:
         if reply.manifest is not None:
             self._manifest, self._result = reply.manifest, bytearray()
         elif reply.chunk is not None and self._result is not None:
@@ -224,7 +224,7 @@ class _Upload:
                 raise LineError("a piece of the result does not match its digest")
             self._result += piece
 
-    def _sent(self, reply: Reply) -> SentJob:
+    def _sent(self, reply: LineReply) -> SentJob:
         backend_ms = reply.receipt("cdr.backend.ms") or 0
         if self._result is None or self._manifest is None:
             return SentJob(None, "", self._yields, backend_ms, reply)
@@ -324,7 +324,7 @@ class LineClient(_Addressed):
         return pinged
 
     def _lead(self, dialogue: Dialogue) -> Any:
-        heard: Reply | None = None
+        heard: LineReply | None = None
         try:
             while True:
                 step = dialogue.send(heard)
@@ -378,7 +378,7 @@ class AsyncLineClient(_Addressed):
         return pinged
 
     async def _lead(self, dialogue: Dialogue) -> Any:
-        heard: Reply | None = None
+        heard: LineReply | None = None
         while True:
             try:
                 step = dialogue.send(heard)
@@ -390,7 +390,7 @@ class AsyncLineClient(_Addressed):
             except (OSError, ValueError) as error:
                 raise LineError(f"the connection to {self._host}:{self._port} has failed: {error}") from error
 
-    async def _do(self, step: Step) -> Reply | None:
+    async def _do(self, step: Step) -> LineReply | None:
         if isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
             return None
@@ -411,7 +411,7 @@ def _split(address: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def _parse(line: bytes) -> Reply:
+def _parse(line: bytes) -> LineReply:
     if not line.endswith(b"\n"):
         raise LineError("the server has closed the connection")
     try:

@@ -88,7 +88,7 @@ class LaneConfig(Section):
     clip: Count | None = Field(
         default=None,
         ge=1,
-        description="Under pressure, cut the answer to this many output tokens (never with tools or JSON schemas); "
+        description="Under pressure, cut the answer to this many output tokens (never with tools, JSON schemas or a body above 1 MiB); "
         "announced in `x-millgate-reshaped`.",
     )
     max_queue: Count | None = Field(

@@ -127,7 +127,7 @@ class AtMost:
     def _ending_early(self) -> msgspec.json.Decoder[Any]:
         """Return the decoder of records, made when a body first needs it: one of 2,048 fields is 1.1 MB and takes 6 ms."""
         if self._record is None:
-            fields = [(f"element_{number}", self._kind | None, None) for number in range(self._most)]
+            fields = [(f"element_{number}", self._kind, None) for number in range(self._most)]
             record = msgspec.defstruct("Elements", fields, array_like=True, forbid_unknown_fields=True)
             self._record = msgspec.json.Decoder(record)
         return self._record

@@ -74,8 +74,11 @@ class Audio(OpenAI):
 
     def read_event(self, event: bytes) -> StreamEvent:
         """Read one whole event, of either kind of stream."""
+        data = payload(event)
+        if not data:
+            return StreamEvent(silent=True)
         try:
-            said = EVENT.decode(payload(event))
+            said = EVENT.decode(data)
         except UNREADABLE:
             return super().read_event(event)
         usage = said.usage

@@ -177,7 +177,7 @@ class Receipt(NamedTuple):
     value: int
 
 
-class Reply(NamedTuple):
+class LineReply(NamedTuple):
     """One frame of a server; empty fields are not sent."""
 
     verb: Verb
@@ -273,7 +273,7 @@ def _kind_of(line: bytes) -> Need:
 # ---- replies
 
 
-def write_reply(reply: Reply) -> bytes:
+def write_reply(reply: LineReply) -> bytes:
     """Return the line of a reply."""
     fields: dict[str, Any] = {"v": 0, "verb": reply.verb, "job": reply.job, "seq": reply.seq & MOST_SEQ}
     fields["ttl_ms"] = reply.ttl_ms
@@ -293,13 +293,13 @@ def write_reply(reply: Reply) -> bytes:
     return _line(fields)
 
 
-def read_reply(line: bytes) -> Reply:
+def read_reply(line: bytes) -> LineReply:
     """Read one line of a server; raises FrameError for what is no reply."""
     fields = _load(line)
     try:
         if fields is None or _whole(fields, "v") != 0:
             raise FrameError("the server's line is no frame of this protocol")
-        return Reply(
+        return LineReply(
             verb=Verb(_text(fields, "verb")),
             job=_text(fields, "job"),
             seq=_whole(fields, "seq"),

@@ -67,8 +67,11 @@ _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
 _PROMPT_TOKENS: Final = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,8})[,}\s]')
 _OUTPUT_TOKENS: Final = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,8})[,}\s]')
 _USAGE_OPENING: Final = b'"usage":{'
+_LARGE_BYTES: Final = 65_536
+_MOST_OBJECTS: Final = 65_536
+"""An event of more objects is not read: the longest with logprobs have some thousand, and 300,000 choices take 0.1 s."""
 _ABORT: Final = re.compile(rb'"finish_reason"\s*:\s*"abort"')
-_OPENING_BRACE: Final = re.compile(rb"\s*\{")
+_ASKING_USAGE: Final = b'{"stream_options":{"include_usage":true},'
 # Words that engines and OpenAI use where the code is not a number.
 _STATUS_OF_WORD: Final = {
     "rate_limit_exceeded": 429,
@@ -253,6 +256,8 @@ class OpenAI:
             return StreamEvent(silent=True)
         if data == b"[DONE]":
             return StreamEvent(done=True)
+        if len(data) > _LARGE_BYTES and data.count(b"{") > _MOST_OBJECTS:
+            return StreamEvent(content=True)
         try:
             chunk = CHUNK.decode(data)
         except UNREADABLE:
@@ -313,7 +318,8 @@ class OpenAI:
 
     def with_usage(self, body: bytes) -> bytes:
         """Put `stream_options` first; the caller knows that the body is an object without that key."""
-        return _OPENING_BRACE.sub(b'{"stream_options":{"include_usage":true},', body, count=1)
+        rest = memoryview(body)[body.find(b"{") + 1 :]
+        return b"".join((_ASKING_USAGE, rest))  # one copy of what may be 32 MB
 
 
 OPENAI = OpenAI()

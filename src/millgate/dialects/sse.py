@@ -9,12 +9,18 @@ import re
 MOST_EVENT_BYTES = 1024 * 1024
 """One event may be this long: base64 audio and long logprobs stay below 200 KB; an endless line does not."""
 
-# Atomic groups, or CRLF would be read as CR followed by LF: two line ends.
-_BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+MOST_EVENTS = 4_096
+"""So many may come in one read, which brings 64 KiB at most: 16 bytes each, where an event with one letter has 100."""
+
+_MOST_LINES = 16_384
+"""So many data lines of an event are read; JSON comes in one, and pretty-printed in some hundred."""
+
+# Atomic groups, or CRLF would be read as CR followed by LF: two line ends. More of them are part of the same blank.
+_BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)++")
 
 
-class EventTooLongError(ValueError):
-    """An event grew beyond the bound without ending."""
+class EventFloodError(ValueError):
+    """An event grew beyond the bound without ending, or too many events came at once."""
 
 
 class Splitter:
@@ -43,11 +49,13 @@ class Splitter:
             searched = found.end()
             pieces.append(bytes(rest[start:searched]))
             start = searched
+            if len(pieces) > MOST_EVENTS:
+                raise EventFloodError
         del rest[:start]
         # The longest terminator is four bytes: three of them may already be here.
         self._searched = max(0, len(rest) - 3)
         if len(rest) > self._most_bytes:
-            raise EventTooLongError
+            raise EventFloodError
         return pieces
 
 
@@ -55,5 +63,7 @@ def payload(event: bytes) -> bytes:
     """Return the joined data lines of one event, empty for comments and blanks."""
     if event.startswith(b"data:") and event.find(b"\n", 0, -2) < 0 and b"\r" not in event:
         return event[5:].strip()
-    lines = [line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")]
-    return b"\n".join(lines).strip()
+    if b"\r" in event:
+        event = event.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    _before, *fields = (b"\n" + event).split(b"\ndata:", _MOST_LINES)
+    return b"\n".join([field.partition(b"\n")[0].removeprefix(b" ") for field in fields]).strip()

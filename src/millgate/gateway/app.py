@@ -80,7 +80,13 @@ class Gateway:
             return None
         routes = _line_routes(self._fleet)
         return LineDoor(
-            self.driver, routes, address.door, budget, boot=self.door.boot, descriptors=self.descriptors
+            self.driver,
+            routes,
+            address.door,
+            budget,
+            boot=self.door.boot,
+            descriptors=self.descriptors,
+            long_bodies=self.door.long_bodies,
         )
 
     def _open_eyes(self) -> Observers:
@@ -257,6 +263,7 @@ class Gateway:
         if self.admin is not None:
             with contextlib.suppress(asyncio.CancelledError):
                 await self.admin.stop()
+        self.door.long_bodies.close()
         self.driver.close()
         self.observers.close()
 

@@ -207,5 +207,5 @@ def test_what_would_break_the_framing_is_refused_loudly(target: bytes, header: t
     [("localhost", 80, b"localhost"), ("localhost", 8000, b"localhost:8000"), ("::1", 8000, b"[::1]:8000")],
 )
 def test_the_host_header_names_the_engine(host: str, port: int, expected: bytes) -> None:
-    message = UpstreamPool(host, port)._message(b"GET", b"/", [], b"")
+    message = UpstreamPool(host, port)._message(b"GET", b"/", [], b"", is_long=False)
     assert message == b"GET / HTTP/1.1\r\nhost: " + expected + b"\r\n\r\n"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
-from millgate.dialects.line import OutcomeReason, Reply, read_reply
+from millgate.dialects.line import LineReply, OutcomeReason, read_reply
 from millgate.servers.http1.budget import ByteBudget
 from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.contract import (
@@ -81,28 +81,28 @@ class Stand:
         self.session = Session(
             limits or LineLimits(), lambda: self.readings, self.budget, lambda: next(marks), 0.0, trusts
         )
-        self.replies: list[Reply] = []
+        self.replies: list[LineReply] = []
         self.asks: list[Ask] = []
         self.drops: list[int] = []
         self.closed = False
 
-    def send(self, data: bytes) -> list[Reply]:
+    def send(self, data: bytes) -> list[LineReply]:
         """Send bytes and return the replies to them, in as many turns as it takes."""
         said = self.take(self.session.receive(data, self.now))
         while self.session.pending:
             said += self.take(self.session.go_on(self.now))
         return said
 
-    def tick(self, at: float) -> list[Reply]:
+    def tick(self, at: float) -> list[LineReply]:
         """Let time pass and return what is said then."""
         self.now = at
         return self.take(self.session.tick(at))
 
-    def yielded(self, job: int, hint_s: float = 1.0) -> list[Reply]:
+    def yielded(self, job: int, hint_s: float = 1.0) -> list[LineReply]:
         """Refuse a job."""
         return self.take(self.session.yielded(job, hint_s, self.now))
 
-    def done(self, job: int, result: bytes | None = None) -> list[Reply]:
+    def done(self, job: int, result: bytes | None = None) -> list[LineReply]:
         """Execute a job."""
         answer = None
         if result is not None:
@@ -110,14 +110,14 @@ class Stand:
             assert answer.append(result)
         return self.take(self.session.done(job, 7, answer, "application/json", self.now))
 
-    def failed(self, job: int, *words: Any) -> list[Reply]:
+    def failed(self, job: int, *words: Any) -> list[LineReply]:
         """Fail a job."""
         need, fault, reason = words or ("backend_error", "backend_error", OutcomeReason.BACKEND_ERROR)
         return self.take(self.session.failed(job, need, fault, reason, ErrorWords(), self.now))
 
-    def take(self, wishes: Iterable[Wish]) -> list[Reply]:
+    def take(self, wishes: Iterable[Wish]) -> list[LineReply]:
         """Carry wishes out as a connection would."""
-        said: list[Reply] = []
+        said: list[LineReply] = []
         for wish in wishes:
             assert not self.closed, "a closed connection was asked for more"
             if isinstance(wish, SendBytes):
@@ -137,7 +137,7 @@ class Stand:
         return said
 
 
-def brief(reply: Reply) -> str:
+def brief(reply: LineReply) -> str:
     """Return a reply in one word each: `clarify/need chunk_expected_index J 3`."""
     need = f" {reply.need}" if reply.need else ""
     return f"{reply.verb}/{reply.status}{need} {reply.job} {reply.seq}"

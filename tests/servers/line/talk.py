@@ -11,7 +11,7 @@ from gateway.harness import FakeEngine, Script, answer_whole, until
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.core.snapshot import Snapshot
 from millgate.core.words import DeadlineFrom
-from millgate.dialects.line import Reply, read_reply
+from millgate.dialects.line import LineReply, read_reply
 from millgate.gateway import EngineAddress, Gateway, GatewaySettings
 from millgate.gateway.settings import LineAddress
 from millgate.servers.line import LineDoor, LineLimits, LineSettings
@@ -29,20 +29,20 @@ class Peer:
         """Send bytes as they are."""
         self.writer.write(data)
 
-    async def reply(self) -> Reply:
+    async def reply(self) -> LineReply:
         """Return the next reply."""
         line = await asyncio.wait_for(self.reader.readline(), 10)
         assert line, "the server has closed the connection"
         return read_reply(line)
 
-    async def final(self) -> Reply:
+    async def final(self) -> LineReply:
         """Return the next reply that ends or yields a job."""
         while True:
             reply = await self.reply()
             if reply.receipt("conn.outcome") is not None:
                 return reply
 
-    async def until_closed(self) -> list[Reply]:
+    async def until_closed(self) -> list[LineReply]:
         """Return what is said until the server closes."""
         data = await asyncio.wait_for(self.reader.read(), 10)
         return [read_reply(line) for line in data.splitlines()]

@@ -10,7 +10,7 @@ import trustme
 
 from gateway.harness import CHAT, Asked, Client as HttpClient, answer, chat, run, until
 from millgate.core.words import Outcome
-from millgate.dialects.line import Reply, Status
+from millgate.dialects.line import LineReply, Status
 from millgate.servers.line import LineLimits
 from millgate.servers.line.complaint import words_of
 from servers.line.stand import brief, chunk, ping, upload
@@ -46,7 +46,7 @@ class Gate:
             self.running -= 1
 
 
-async def come(stand: LineStand, number: int, *, retry: bool) -> tuple[Reply, list[int]]:
+async def come(stand: LineStand, number: int, *, retry: bool) -> tuple[LineReply, list[int]]:
     """Be one client: upload, and with `retry` come back after each hint; return the end and the hints."""
     peer = await stand.peer()
     peer.send(line_upload(job=f"J{number}"))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from millgate.dialects.line import OutcomeReason, Reply, Status
+from millgate.dialects.line import LineReply, OutcomeReason, Status
 from millgate.servers.line.contract import LineLimits, Readings
 from servers.line.stand import Stand, brief, chunk, frame, manifest, ping, upload
 
@@ -16,7 +16,7 @@ def said(stand: Stand, data: bytes) -> list[str]:
     return [brief(reply) for reply in stand.send(data)]
 
 
-def last(replies: list[Reply]) -> Reply:
+def last(replies: list[LineReply]) -> LineReply:
     assert replies
     return replies[-1]
 

@@ -7,7 +7,7 @@ from itertools import repeat
 import pytest
 
 from gateway.harness import answer_whole, run, until
-from millgate.dialects.line import Reply, Status, read_request
+from millgate.dialects.line import LineReply, Status, read_request
 from millgate.runtime.guesses import MOST_FAILURES, WINDOW_S
 from millgate.servers.http1 import ByteBudget
 from millgate.servers.line import LineLimits
@@ -28,7 +28,7 @@ BAD_LINES = {
 NUMBERS = {"server.health", "backend.inflight", "backend.cap", "server.executed_total", "cdr.bytes_in"}
 
 
-def shows_numbers(reply: Reply) -> bool:
+def shows_numbers(reply: LineReply) -> bool:
     return not NUMBERS.isdisjoint(each.kind for each in reply.receipts)
 
 
@@ -108,7 +108,7 @@ def test_the_connections_too_many_show_no_numbers_where_a_token_is_asked_for() -
     run(body())
 
 
-async def guess(stand: LineStand, token: str) -> Reply:
+async def guess(stand: LineStand, token: str) -> LineReply:
     peer = await stand.peer()
     peer.send(ping(token=token))
     return await peer.reply()

@@ -66,6 +66,7 @@ class UpstreamCall:
         "message",
         "paused",
         "receiver",
+        "rest",
         "sent",
     )
     # The compiler wants to know what is ever deleted.
@@ -83,6 +84,8 @@ class UpstreamCall:
     ) -> None:
         self._pool = pool
         self.message = message
+        self.rest = b""
+        """What follows the message: a long body."""
         self.receiver = receiver
         self.head_only = head_only
         self.deadline = math.inf if head_by is None else head_by

@@ -73,15 +73,17 @@ class UpstreamConnection:
     # ---- the call's side
 
     def begin(self, call: UpstreamCall) -> None:
-        """Send this call's request in one write and read its answer from now on."""
+        """Send this call's request in one write, a long one in two, and read its answer from now on."""
         assert self._transport is not None
         self.call = call
         self.stamp = self._clock.now
         if call.paused:
             self._transport.pause_reading()
         self._pool.outbox.put(self, call.message)
+        if call.rest:
+            self._pool.outbox.put(self, call.rest)
         if not self.reused:
-            call.message = b""  # a fresh connection that fails has failed for good
+            call.message = call.rest = b""  # a fresh connection that fails has failed for good
 
     def deliver(self, data: bytes) -> None:
         """Write now, or nowhere when the connection is lost."""
@@ -181,7 +183,7 @@ class UpstreamConnection:
         reader = self._reader
         headed = reader.head is not None
         if not headed:
-            call.message = b""  # only a request without a byte of an answer is sent again
+            call.message = call.rest = b""  # only a request without a byte of an answer is sent again
         if not headed and (repeated := reader.repeated(data)) is not None and not call.head_only:
             self._deliver(call, *repeated)
             return

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from millgate.dialects.contract import BadInputError, Reader, RequestFacts
+from millgate.dialects.contract import BadInputError, RequestFacts
 from millgate.runtime.callers import Callers
 from millgate.runtime.driver import Driver
 from millgate.runtime.lag import LoopLag
+from millgate.runtime.long_bodies import LONG_BYTES, LongBodies
 from millgate.servers.http.arrivals import arrival_of, back_to_keeper, with_licence, with_ticket
 from millgate.servers.http.attempt import HttpAttempt
 from millgate.servers.http.contract import DoorSettings, EngineRoute, Ongoing
@@ -17,6 +18,7 @@ from millgate.servers.http.entry import Authentication
 from millgate.servers.http.error_responses import ErrorResponses
 from millgate.servers.http.keep_alive import KeptAlive
 from millgate.servers.http.kept_answers import KeptAnswers, not_kept
+from millgate.servers.http.long_requests import LongDesk
 from millgate.servers.http.passthrough import Passthrough
 from millgate.servers.http.paths import HEALTH, methods
 from millgate.servers.http.progress import Progress
@@ -34,6 +36,13 @@ def _unnoticed(_attempt: int, _given_id: bytes | None) -> None:
 
 def _untold(_what: str) -> None:
     """Nobody wants to know this either."""
+
+
+def _tell_health(driver: Driver, exchange: Exchange) -> None:
+    """Say to every caller, as engines do, whether work should come here: 200 or 503 without a body."""
+    seen = driver.snapshot()
+    ready = not seen.draining and any(engine.up for engine in seen.engines)
+    exchange.respond(200 if ready else 503, [], b"")
 
 
 class HttpDoor:
@@ -57,6 +66,9 @@ class HttpDoor:
         self.tickets = TicketDesk(asyncio.get_running_loop().time, self.settings.ticket_key)
         self._ongoing: dict[Exchange, Ongoing] = {}
         self._light = Passthrough(self, self._ongoing)
+        self.long_bodies = LongBodies()
+        """Reads the long ones of every door; its owner closes it last."""
+        self._long = LongDesk(self, self._ongoing, self.long_bodies)
         self._no_usage: set[str] = set()
         self.secret = os.urandom(32)
         self._boot = os.urandom(4).hex().encode()
@@ -111,11 +123,28 @@ class HttpDoor:
             if reading.read is None:
                 self._light.pass_on(exchange, reading, request_id, body)
                 return
-            facts = self._read_body(reading, reading.read, body)
+            if len(body) > LONG_BYTES:
+                self._long.read(exchange, number, request_id, reading, body)
+                return
+            self.accept(exchange, number, request_id, reading, reading.read(body), body)
         except BadInputError as error:
             self.error_responses.reject(exchange, reading.dialect, request_id, error)
-            return
+
+    def accept(
+        self,
+        exchange: Exchange,
+        number: int,
+        request_id: bytes,
+        reading: HeadReading,
+        facts: RequestFacts,
+        body: bytes,
+    ) -> None:
+        """Ask the core about a request whose body has been read.
+
+        BadInputError for a model or a stored answer that is not there for it.
+        """
         settings = self.settings
+        self._check(reading, facts)
         if settings.keep_alive_s is None or not facts.stream:
             attempt = HttpAttempt(self, exchange, number, request_id, reading, facts, body)
         else:
@@ -123,7 +152,7 @@ class HttpDoor:
                 settings.keep_alive_s, exchange, number, request_id, reading, facts, body
             )
         arrival = arrival_of(attempt, reading, facts, len(body))
-        if settings.clips:
+        if settings.clips and len(body) <= LONG_BYTES:
             arrival = with_licence(arrival, body)
         if reading.ticket is not None:
             arrival = with_ticket(arrival, self.tickets, reading.ticket)
@@ -173,7 +202,8 @@ class HttpDoor:
             self.settings.ask_usage
             and facts.include_usage is None
             and engine not in self._no_usage
-            and b'"stream_options"' not in body
+            # Of a long body its reader has looked.
+            and (len(body) > LONG_BYTES or b'"stream_options"' not in body)
         )
 
     def refuses_usage(self, engine: str) -> None:
@@ -219,22 +249,21 @@ class HttpDoor:
 
     # ---- requests
 
-    def _read_body(self, reading: HeadReading, read: Reader, body: bytes) -> RequestFacts:
-        """Return what the body asks for; BadInputError also for a model or a stored answer that is not there for it."""
-        facts, models = read(body), self.settings.models
+    def _check(self, reading: HeadReading, facts: RequestFacts) -> None:
+        """Raise BadInputError for a model or a stored answer that is not there for this caller."""
+        models = self.settings.models
         if models is not None and facts.model not in models:
             raise BadInputError(_NO_SUCH_MODEL, "model", status=404, code="model_not_found")
         if facts.previous_id and not self.kept_answers.may_ask(
             facts.previous_id, reading.caller.tenant, separates=reading.callers.separates
         ):
             raise not_kept("previous_response_id or conversation")
-        return facts
 
     def _read_head(self, exchange: Exchange) -> HeadReading | None:
         """Conclude from a head what its repeats need not be asked again; None when it has been answered."""
         head, entry = exchange.head, self.entry
         if head.path == HEALTH:
-            self._tell_health(exchange)
+            _tell_health(self.driver, exchange)
             return None
         caller = entry.caller(head)
         if caller is None:
@@ -245,12 +274,6 @@ class HttpDoor:
         reading = HeadReading(head, entry.callers, caller)
         reading.keep(head)
         return reading
-
-    def _tell_health(self, exchange: Exchange) -> None:
-        """Say to everybody, as engines do, whether work should come here: 200 or 503 without a body."""
-        seen = self.driver.snapshot()
-        ready = not seen.draining and any(engine.up for engine in seen.engines)
-        exchange.respond(200 if ready else 503, [], b"")
 
     def _kept_alive(
         self,

@@ -10,7 +10,7 @@ A client must never take a broken answer for a finished one (INV-10), and an SDK
 
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import EngineError, StreamEvent, Usage
-from millgate.dialects.sse import EventTooLongError, Splitter, payload
+from millgate.dialects.sse import EventFloodError, Splitter, payload
 from millgate.runtime.metered import lacks_credit
 from millgate.runtime.upstream import AnswerHead
 from millgate.runtime.upstream.fields import ANSWER_RESERVED, HeaderWriter
@@ -131,7 +131,7 @@ class StreamAnswer:
             return
         try:
             pieces = self._splitter.feed(data)
-        except EventTooLongError:
+        except EventFloodError:
             self._break(FailureKind.PROTOCOL, Sent.REQUEST)
             return
         if self._take(pieces):

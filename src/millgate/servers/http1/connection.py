@@ -197,10 +197,8 @@ class Connection:
         verdict = self.deadlines.judge(now, self._intake.wire_bytes)
         if verdict is TimeoutVerdict.REFUSE:
             self._refuse(self.deadlines.complaint())
-        elif verdict is TimeoutVerdict.CLOSE:
-            self._close()
-        elif verdict is TimeoutVerdict.CUT:
-            self.abort()
+        elif verdict is not TimeoutVerdict.WAIT:
+            (self._close if verdict is TimeoutVerdict.CLOSE else self.abort)()
 
     # ---- within
 
@@ -232,6 +230,8 @@ class Connection:
         if intake.whole:
             self._serve(intake)
             return begin
+        if intake.fragmented:
+            self.wire.rest(self.soon)
         if intake.expects:
             intake.expects = False
             if self._server.draining:

@@ -28,6 +28,9 @@ IDLE: Final = 0
 HEAD: Final = 1
 BODY: Final = 2
 
+_FRAGMENTS: Final = 4096
+"""Chunks and their heads in one read: that many take a millisecond, and a read can bring twenty times as many."""
+
 ShareOf = Callable[[RequestHead], Share]
 """Finds where the body behind a head is booked."""
 
@@ -48,12 +51,12 @@ class Intake:
 
     When `feed` has returned with `whole`, the request is in `head`, `body`, `refusal` (the application's, of a
     request without a body), `keep_alive`, `may_chunk` (False for HTTP/1.0) and `reserved_bytes` (of `share`, which is
-    the budget's for this head by `share_of`); `next` must be called before the next `feed`.
+    the budget's for this head by `share_of`); `next` must be called before the next `feed`. `fragmented`: a flood of chunks.
     """
 
     __slots__ = (
         "_application", "_chunked", "_chunks", "_gathered", "_headless", "_last", "_limits", "_parser",
-        "_parts", "_raw", "_repeated", "_share_of", "_size_left", "_tail", "body", "expects", "head", "keep_alive", "may_chunk",
+        "_parts", "_raw", "_repeated", "_share_of", "_size_left", "_tail", "body", "expects", "fragmented", "head", "keep_alive", "may_chunk",
         "on_body", "on_chunk_complete", "on_chunk_header", "on_headers_complete", "on_message_complete", "peer",
         "phase", "refusal", "reserved_bytes", "share", "whole", "wire_bytes",
     )  # fmt: skip
@@ -98,7 +101,7 @@ class Intake:
         self._tail = b""
         self.phase = IDLE
         self.refusal: RefusedRequest | None = None
-        self.expects = False
+        self.expects = self.fragmented = False
         self.may_chunk = True
 
     def release(self) -> None:
@@ -263,6 +266,7 @@ class Intake:
         """Read chunks; only llhttp knows where the last one ends, so what follows it in the same read is dropped."""
         piece, parts = data[begin:], self._parts
         self._parser.feed_data(piece)
+        self.fragmented = len(parts) > _FRAGMENTS
         self.wire_bytes += len(piece)
         self._chunks.check(piece)
         body, ended = _take(parts)

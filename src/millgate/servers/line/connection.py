@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, cast
 
 from millgate.dialects.line import Fault, Need, OutcomeReason
-from millgate.servers.line.attempt import LineAttempt
 from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.contract import Ask, Drop, ErrorWords, LineLimits, SendAll, SendBytes, Wish
 from millgate.servers.line.session import Session
@@ -37,6 +36,13 @@ class Hall(Protocol):
         """Drop a connection that is closed."""
 
 
+class Asking(Protocol):
+    """What asks for a job: an attempt, or its payload while that is being read."""
+
+    def gone(self) -> None:
+        """The client has left, or has dropped the job."""
+
+
 class LineConnection(asyncio.Protocol):
     """Reads on while a job runs: a longer pause would hide the peer's hang-up.
 
@@ -49,7 +55,7 @@ class LineConnection(asyncio.Protocol):
         self._hall = hall
         self._session: Session | None = None
         self._transport: asyncio.Transport | None = None
-        self._attempts: dict[int, LineAttempt] = {}
+        self._attempts: dict[int, Asking] = {}
         self._outbox: deque[SendAll] = deque()
         self._stalled_at: float | None = None
         self._paused = False
@@ -169,7 +175,7 @@ class LineConnection(asyncio.Protocol):
         self._closing = True
         self._stream.abort()
 
-    def begin(self, job: int, attempt: LineAttempt) -> None:
+    def begin(self, job: int, attempt: Asking) -> None:
         """Remember who asks for this job; to be called before it asks."""
         self._attempts[job] = attempt
 

@@ -12,19 +12,21 @@ from typing import Final
 from millgate.core.decisions import Decision
 from millgate.core.events import Arrived, Event
 from millgate.dialects import DIALECTS
-from millgate.dialects.contract import BadInputError, Dialect, RequestFacts
+from millgate.dialects.contract import Dialect, RequestFacts
 from millgate.dialects.line import Fault, Manifest, Need, OutcomeReason, plain_words
 from millgate.runtime.clock import MonotonicClock
 from millgate.runtime.descriptors import Descriptors, DoorClients
 from millgate.runtime.driver import Driver
 from millgate.runtime.guesses import Guesses
+from millgate.runtime.long_bodies import LongBodies, Outcome
 from millgate.runtime.tls_acceptor import TlsAcceptor
 from millgate.runtime.upstream.sweep import Sweep
 from millgate.servers.line import replies
 from millgate.servers.line.attempt import LineAttempt
-from millgate.servers.line.buffer import Buffer, Shares
+from millgate.servers.line.buffer import Shares
 from millgate.servers.line.connection import LineConnection
 from millgate.servers.line.contract import Ask, ErrorWords, LineLimits, LineRoute, LineSettings, Readings
+from millgate.servers.line.payloads import Payloads, why_unread
 from millgate.servers.line.replies import To
 from millgate.servers.line.session import Session
 from millgate.servers.line.watchlist import Watchlist
@@ -45,7 +47,7 @@ class LineDoor:
 
     `engines` are the routes to the engines that the core knows, by the same names. `budget` is the process's one
     bound over bytes being received and kept; the door has a share of it, and so has each of its peers. `boot` begins the
-    ids of its attempts. `descriptors` is the process's one account of clients.
+    ids of its attempts. `descriptors` is the process's one account of clients, `long_bodies` reads long payloads.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class LineDoor:
         budget: Shares,
         *,
         boot: str,
+        long_bodies: LongBodies,
         descriptors: Descriptors | None = None,
     ) -> None:
         self.driver = driver
@@ -67,7 +70,7 @@ class LineDoor:
         self.refused_connections = 0
         self.engines: Mapping[str, LineRoute] = {engine.name: engine for engine in engines}
         self._path = settings.path.encode()
-        self._reader = self.dialect.readers.get(self._path)
+        self._payloads = Payloads(self._path, self.dialect.readers.get(self._path), long_bodies)
         self._budget = budget
         self._clients = DoorClients(descriptors or Descriptors(), self.limits.connections)
         self._boot = boot
@@ -174,12 +177,19 @@ class LineDoor:
     def ask(self, connection: LineConnection, wish: Ask) -> None:
         """Begin an attempt for a whole upload, or end a job whose payload is no request for the engines."""
         number = self.driver.next_attempt()
-        try:
-            facts = self._facts(wish.payload)
-        except BadInputError as error:
-            words = ErrorWords(plain_words(error.message), self.request_id(number))
+        waiting = self._payloads.read(wish.payload, partial(self._take, connection, wish, number))
+        if waiting is not None:
+            connection.begin(wish.job, waiting)
+
+    def _take(self, connection: LineConnection, wish: Ask, number: int, outcome: Outcome) -> None:
+        """Begin an attempt for a payload that has been read, or end its job."""
+        if isinstance(outcome, Exception):
+            words = ErrorWords(plain_words(why_unread(outcome)), self.request_id(number))
             connection.on_failed(wish.job, *_BACKEND, words)
-            return
+        else:
+            self._accept(connection, wish, number, outcome)
+
+    def _accept(self, connection: LineConnection, wish: Ask, number: int, facts: RequestFacts) -> None:
         attempt = LineAttempt(
             self, connection, wish.job, number, facts, wish.payload, _kind_of(wish.manifest, facts)
         )
@@ -240,13 +250,6 @@ class LineDoor:
         return Readings(*self._room, self.executed, self.yielded)
 
     # ---- jobs
-
-    def _facts(self, payload: Buffer) -> RequestFacts:
-        """Read a JSON payload as a request; anything else is the engine's to judge."""
-        body = bytes(payload.data)
-        if self._reader is None or body.lstrip()[:1] != b"{":
-            return RequestFacts(model="", stream=False, max_tokens=None, answers=1, include_usage=None)
-        return self._reader(body)
 
     def _arrival(self, number: int, facts: RequestFacts, wish: Ask) -> Arrived:
         """Ask for a slot now: whoever cannot have one is told so (`max_wait_s` 0).

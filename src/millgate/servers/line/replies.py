@@ -11,11 +11,11 @@ from millgate.dialects.line import (
     Fault,
     JobOutcome,
     LineChunk,
+    LineReply,
     Manifest,
     Need,
     OutcomeReason,
     Receipt,
-    Reply,
     Status,
     Verb,
     write_reply,
@@ -56,17 +56,23 @@ def _ending(outcome: JobOutcome, reason: OutcomeReason | None = None) -> list[Re
 
 def taken(to: To, core: list[Receipt]) -> bytes:
     """So far so good; also what keeps a client of a long job patient."""
-    return write_reply(Reply(Verb.CLARIFY, to.job, to.seq + 1, Status.OK, ttl_ms=to.ttl_ms, receipts=core))
+    return write_reply(
+        LineReply(Verb.CLARIFY, to.job, to.seq + 1, Status.OK, ttl_ms=to.ttl_ms, receipts=core)
+    )
 
 
 def pong(to: To, core: list[Receipt]) -> bytes:
     """The answer to a ping."""
-    return write_reply(Reply(Verb.CONFIRM, to.job, to.seq + 1, Status.OK, ttl_ms=to.ttl_ms, receipts=core))
+    return write_reply(
+        LineReply(Verb.CONFIRM, to.job, to.seq + 1, Status.OK, ttl_ms=to.ttl_ms, receipts=core)
+    )
 
 
 def needed(to: To, core: list[Receipt], need: Need, fault: Fault) -> bytes:
     """Something has to be sent differently."""
-    return write_reply(Reply(Verb.CLARIFY, to.job, to.seq + 1, Status.NEED, need, fault, 0, to.ttl_ms, core))
+    return write_reply(
+        LineReply(Verb.CLARIFY, to.job, to.seq + 1, Status.NEED, need, fault, 0, to.ttl_ms, core)
+    )
 
 
 def yielded(to: To, core: list[Receipt], hint_s: float) -> bytes:
@@ -78,7 +84,7 @@ def yielded(to: To, core: list[Receipt], hint_s: float) -> bytes:
         Receipt("conn.retry_hint_ms", hint_ms),
     ]
     return write_reply(
-        Reply(
+        LineReply(
             Verb.CLARIFY,
             to.job,
             to.seq + 2,
@@ -96,7 +102,7 @@ def done(to: To, core: list[Receipt], backend_ms: int) -> bytes:
     """The job has been executed."""
     receipts = [*core, *_ending(JobOutcome.DONE), Receipt("cdr.backend.ms", backend_ms)]
     return write_reply(
-        Reply(Verb.CONFIRM, to.job, to.seq + 2, Status.DONE, ttl_ms=to.ttl_ms, receipts=receipts)
+        LineReply(Verb.CONFIRM, to.job, to.seq + 2, Status.DONE, ttl_ms=to.ttl_ms, receipts=receipts)
     )
 
 
@@ -112,7 +118,7 @@ def aborted(
     """The job, or the whole connection where no job is named, ends here."""
     seq = to.seq + (1 if to.job == NO_JOB else 2)
     receipts = [*core, *_ending(outcome, reason)]
-    reply = Reply(Verb.CONFIRM, to.job, seq, Status.ABORT, need, fault, 0, to.ttl_ms, receipts)
+    reply = LineReply(Verb.CONFIRM, to.job, seq, Status.ABORT, need, fault, 0, to.ttl_ms, receipts)
     return write_reply(reply._replace(message=words.message, request_id=words.request_id))
 
 
@@ -124,13 +130,15 @@ def result_lines(
     chunks = max(1, -(-len(data) // step))
     digest = hashlib.sha256(data).hexdigest()
     manifest = Manifest(payload_id, content_type, "", "", len(data), step, chunks, digest)
-    yield write_reply(Reply(Verb.RESULT, to.job, to.seq + 1, Status.OK, "", "", 0, to.ttl_ms, core, manifest))
+    yield write_reply(
+        LineReply(Verb.RESULT, to.job, to.seq + 1, Status.OK, "", "", 0, to.ttl_ms, core, manifest)
+    )
     for index in range(chunks):
         piece = bytes(data[index * step : (index + 1) * step])
         chunk = LineChunk(
             payload_id, index, index * step, hashlib.sha256(piece).hexdigest(), b64encode(piece).decode()
         )
         yield write_reply(
-            Reply(Verb.RESULT, to.job, to.seq + 1, Status.OK, "", "", 0, to.ttl_ms, core, None, chunk)
+            LineReply(Verb.RESULT, to.job, to.seq + 1, Status.OK, "", "", 0, to.ttl_ms, core, None, chunk)
         )
     yield last

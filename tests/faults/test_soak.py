@@ -119,6 +119,7 @@ def test_an_attempt_without_an_outcome_is_found_unless_it_may_not_have_been_read
     (finding,) = compared(tmp_path, {"a": Entry(sure=True, saw=None)})
     assert finding.startswith("a has no outcome")
     assert compared(tmp_path, {"a": Entry(sure=False, saw=None)}) == []
+    assert compared(tmp_path, {"a": Entry(sure=True, saw=FAILED._replace(status=408))}) == []
 
 
 def test_two_outcomes_and_one_of_nobody_are_found(tmp_path: Path) -> None:

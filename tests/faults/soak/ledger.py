@@ -86,9 +86,13 @@ _FITTING = {
 """The outcomes that agree with what was seen. Who has not read for long is cut, and that is a client gone."""
 
 
+_NOT_READ = 408
+
+
 def _disagreement(name: str, entry: Entry, told: Told | None, sent: Sequence[str]) -> Iterator[str]:
     if told is None:
-        if entry.sure:
+        # The gate says 408 to a request that it could not read whole in time.
+        if entry.sure and not (entry.saw is not None and entry.saw.status == _NOT_READ):
             yield f"{name} has no outcome; seen: {entry.saw}"
         return
     if told.outcome not in _FITTING[sight(entry.saw)]:

@@ -12,6 +12,7 @@ from millgate.runtime.upstream import Upstream
 from millgate.servers.http.fields import Pairs
 from millgate.servers.http.kept_answers import KeptAnswers
 from millgate.servers.http.tickets import TicketDesk
+from millgate.servers.http.whole_bound import GivenUp
 from millgate.servers.http1.contract import Exchange
 
 
@@ -128,6 +129,9 @@ class Desk(Protocol):
 
     def refuses_usage(self, engine: str) -> None:
         """Never ask this engine again."""
+
+    def gave_up(self, given_up: GivenUp) -> None:
+        """Pass on that a whole answer did not come within its bound."""
 
     def misses_usage(self, engine: str) -> None:
         """Count an answer of this engine that should say its tokens and says nothing usable."""

@@ -23,6 +23,7 @@ from millgate.servers.http.progress import Progress
 from millgate.servers.http.reading import Reading, kept_reading
 from millgate.servers.http.shedding import Shedding
 from millgate.servers.http.tickets import TicketDesk
+from millgate.servers.http.whole_bound import GivenUp
 from millgate.servers.http1.contract import Exchange, Head, Refusal
 
 _NO_SUCH_MODEL: Final = "no engine here answers for this model"
@@ -30,6 +31,10 @@ _NO_SUCH_MODEL: Final = "no engine here answers for this model"
 
 def _unnoticed(_attempt: int, _given_id: bytes | None) -> None:
     """Nobody wants to know."""
+
+
+def _unlogged(_given_up: GivenUp) -> None:
+    """Nor this."""
 
 
 def _untold(_what: str) -> None:
@@ -72,6 +77,8 @@ class HttpDoor:
         """Told the code of each complaint of the server: what came was no request, too much, or too slow."""
         self.on_unusable_usage: Callable[[str], None] = _untold
         """Told the engine of each of those answers."""
+        self.on_given_up: Callable[[GivenUp], None] = _unlogged
+        """Told of each whole answer that did not come within its bound."""
         self.on_named: Callable[[int, bytes | None], None] = _unnoticed
         """Told of each attempt, before it arrives, by which id its client calls it."""
 
@@ -177,6 +184,10 @@ class HttpDoor:
     def refuses_usage(self, engine: str) -> None:
         """Never ask this engine again: it answered 400 to `stream_options`."""
         self._no_usage.add(engine)
+
+    def gave_up(self, given_up: GivenUp) -> None:
+        """Pass on that a whole answer did not come within its bound."""
+        self.on_given_up(given_up)
 
     def misses_usage(self, engine: str) -> None:
         """Count an answer whose usage is missing, negative or absurd; the estimate stands."""

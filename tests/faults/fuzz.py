@@ -53,6 +53,34 @@ REPEATED = [
 ]
 """The same head again and again with other lengths: what a server may be tempted to recognise without reading."""
 
+SURFACES = [
+    *(
+        corpus.post(b"Content-Length: %d" % len(body), body=body, opening=b"POST %b HTTP/1.1" % path)
+        for path, body in (
+            (b"/pooling", b'{"model":"m","input":["one","two"]}'),
+            (b"/v2/embed", b'{"model":"m","texts":["one","two"],"input_type":"search_query"}'),
+            (
+                b"/v1/chat/completions/batch",
+                b'{"model":"m","messages":[[{"role":"user","content":"one"}],[{"role":"user","content":"two"}]]}',
+            ),
+            (b"/v1/responses", b'{"model":"m","input":"go on","previous_response_id":"resp_1"}'),
+        )
+    ),
+    corpus.get(b"Host: gate", opening=b"GET /health HTTP/1.1"),
+    corpus.get(b"Host: gate", opening=b"HEAD /health HTTP/1.1"),
+    corpus.get(b"Host: gate", opening=b"GET /ping HTTP/1.1"),
+    corpus.get(b"Host: gate", opening=b"OPTIONS %b HTTP/1.1" % corpus.PATH),
+    corpus.get(b"Host: gate", opening=b"OPTIONS * HTTP/1.1"),
+    corpus.post(
+        b"Connection: Upgrade, HTTP2-Settings",
+        b"Upgrade: h2c",
+        b"HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA",
+        b"Content-Length: %d" % len(corpus.BODY),
+        body=corpus.BODY,
+    ),
+]
+"""Paths and methods beside chat completions and the list of models, one request each."""
+
 CHUNKED = b"%x\r\n%b\r\n0\r\n\r\n"
 SEEDS: Sequence[bytes] = (
     REPEATED * 16
@@ -64,6 +92,7 @@ SEEDS: Sequence[bytes] = (
     * 8
     + [case.payload for case in corpus.REFUSED if len(case.payload) < 20_000]
     + [payload for odd in corpus.ODD for payload in [odd.payload] * 8]
+    + SURFACES * 8
 )
 TOKENS: Sequence[bytes] = (
     b"\r\n", b"\n", b"\r", b"\r\n\r\n", b"\x00", b" ", b"\t", b"\x0b", b"\xff", b":", b";", b",", b"0\r\n\r\n", b"0", b"-1", b"+", b"0x",

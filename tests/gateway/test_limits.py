@@ -10,6 +10,7 @@ from millgate.cli.compose import gateway_settings
 from millgate.config.load import load_config
 from millgate.config.overrides import from_assignment
 from millgate.servers.http import DoorSettings
+from millgate.servers.http.whole_bound import CLIENT, FIRST_EVENT, GivenUp
 
 GIVEN = {
     "body": ("2KiB", "server.body_bytes", 2048),
@@ -73,6 +74,36 @@ def test_an_engine_that_does_not_begin_in_time_is_given_up() -> None:
                 assert time.monotonic() - began >= 0.2
                 await until(lambda: stand.engine.asked[0].gone)
                 await stand.settle()
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("door", "deadline_ms", "setting", "bound_s"),
+    [
+        (DoorSettings(first_event_s=0.3), "60000", FIRST_EVENT, 0.3),
+        (DoorSettings(), "400", CLIENT, 0.4),
+    ],
+)
+def test_the_bound_that_gives_up_a_whole_answer_is_told_by_name(
+    door: DoorSettings, deadline_ms: str, setting: str, bound_s: float
+) -> None:
+    """Its engine takes the request and stands still."""
+
+    async def silent(asked: Asked) -> None:
+        await asked.hung_up(60)
+
+    async def body() -> None:
+        async with gating(silent, door=door) as stand:
+            told: list[GivenUp] = []
+            stand.gateway.door.on_given_up = told.append
+            got = await stand.ask(
+                chat(), x_request_id="seen-by-the-client", x_millgate_deadline_ms=deadline_ms
+            )
+            assert got.status == 504
+            (given_up,) = told
+            assert given_up[:3] == ("seen-by-the-client", "engine", setting)
+            assert given_up.bound_s == pytest.approx(bound_s, abs=0.05)
 
     run(body())
 

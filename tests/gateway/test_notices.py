@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 
-from millgate.gateway.notices import MOST_KINDS, MOST_TURNS, QUIET_S, EngineNotices, Notices
+from millgate.gateway.notices import MOST_GIVEN_UP, MOST_KINDS, MOST_TURNS, QUIET_S, EngineNotices, Notices
 from millgate.runtime.health import EngineStanding, Stance
+from millgate.servers.http.whole_bound import GivenUp
 
 
 class Written:
@@ -71,6 +72,17 @@ def test_answers_that_time_out_are_a_line_a_minute_of_each_engine() -> None:
         ("engine timeouts", {"engine": "gpu-0", "count": 1}),
         ("engine timeouts", {"engine": "gpu-1", "count": 1}),
     ]
+
+
+def test_answers_that_are_given_up_are_a_line_each_within_a_bound() -> None:
+    log = Written()
+    given_up = GivenUp("seen-by-the-client", "gpu-0", "limits.longest_answer", 75.0, "too late")
+    for _ in range(MOST_GIVEN_UP + 5):
+        log.notices.given_up(given_up)
+    assert log.lines == [("answer given up", given_up._asdict())] * MOST_GIVEN_UP
+    log.now = QUIET_S
+    log.notices.given_up(given_up)
+    assert log.lines[-1] == ("answer given up", {**given_up._asdict(), "unsaid": 5})
 
 
 class Turning(Written):

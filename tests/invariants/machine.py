@@ -214,9 +214,11 @@ class GateMachine(RuleBasedStateMachine):
             self.send(Released(attempt))
 
     @precondition(lambda self: self.model.running)
-    @rule(pick=picks, kind=some.sampled_from(FailureKind), sent=some.sampled_from(Sent))
-    def engine_fails(self, pick: int, kind: FailureKind, sent: Sent) -> None:
-        self.send(Failed(self.pick(self.model.running, pick), kind, sent))
+    @rule(
+        pick=picks, kind=some.sampled_from(FailureKind), sent=some.sampled_from(Sent), blames=some.booleans()
+    )
+    def engine_fails(self, pick: int, kind: FailureKind, sent: Sent, blames: bool) -> None:
+        self.send(Failed(self.pick(self.model.running, pick), kind, sent, blames_request=blames))
 
     @precondition(lambda self: self.model.departing)
     @rule(pick=picks)

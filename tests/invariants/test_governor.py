@@ -11,7 +11,7 @@ from millgate.core.decisions import Admit, Decision, Ended, Queue
 from millgate.core.events import Event, Failed, Released, Tick
 from millgate.core.governor.capacity_forecast import CapacityForecast
 from millgate.core.settings import Settings
-from millgate.core.words import Sent
+from millgate.core.words import Outcome, Sent
 
 
 class NothingIsLost(GateMachine):
@@ -167,7 +167,15 @@ class ASecondTryIsElsewhere(GateMachine):
             if isinstance(decision, Admit):
                 assert known.permits == (1 if known.tried is None else 2)
                 assert decision.legs[0].engine != known.tried
-        if isinstance(event, Failed) and event.sent is not Sent.NONE and decisions:
+        if not isinstance(event, Failed) or not decisions:
+            return
+        if event.blames_request:
+            # Its permit is free at once, so the next ones may be admitted in the same step; it is not tried again.
+            first, *others = decisions
+            assert isinstance(first, Ended)
+            assert (first.attempt, first.outcome) == (event.attempt, Outcome.BAD_REQUEST)
+            assert event.attempt not in {each.attempt for each in others}
+        elif event.sent is not Sent.NONE:
             assert [(type(each), each.attempt) for each in decisions] == [(Ended, event.attempt)]
 
 

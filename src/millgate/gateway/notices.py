@@ -11,10 +11,13 @@ from typing import Final, Protocol
 
 from millgate.core.words import Reason
 from millgate.runtime.health import EngineStanding, Stance
+from millgate.servers.http.whole_bound import GivenUp
 
 QUIET_S: Final = 60.0
 """After a line of a kind: long enough that a day of port scans is a page, short enough to see that it goes on."""
 MOST_KINDS: Final = 256
+MOST_GIVEN_UP: Final = 60
+"""Answers given up within `QUIET_S` that get a line each; the line after them says how many got none."""
 MOST_TURNS: Final = 4
 """Lines of one engine within `QUIET_S`: down and up, twice."""
 
@@ -42,6 +45,8 @@ class Notices:
     def __init__(self, log: WarningLog, time: Callable[[], float]) -> None:
         self._log = log
         self._time = time
+        self._gave_up_at: deque[float] = deque(maxlen=MOST_GIVEN_UP)
+        self._gave_up_unsaid = 0
         self._last: dict[tuple[str, str], tuple[float, int]] = {}
 
     def bad_request(self, code: str) -> None:
@@ -55,6 +60,17 @@ class Notices:
     def timeout(self, engine: str) -> None:
         """An engine did not answer in time: its client got a 504, or a stream that breaks off."""
         self._tell("engine timeouts", "engine", engine)
+
+    def given_up(self, given_up: GivenUp) -> None:
+        """A whole answer did not come within its bound: a line each, up to `MOST_GIVEN_UP` within `QUIET_S`."""
+        now, told_at = self._time(), self._gave_up_at
+        if len(told_at) == MOST_GIVEN_UP and now - told_at[0] < QUIET_S:
+            self._gave_up_unsaid += 1
+            return
+        told_at.append(now)
+        unsaid = {"unsaid": self._gave_up_unsaid} if self._gave_up_unsaid else {}
+        self._gave_up_unsaid = 0
+        self._log.warning("answer given up", **given_up._asdict(), **unsaid)
 
     def shed(self) -> None:
         """This process was too slow itself, and refused a request for that."""

@@ -56,6 +56,7 @@ async def serve(
     notices = Notices(log, asyncio.get_running_loop().time)
     gateway.door.on_bad_request, gateway.door.on_unusable_usage = notices.bad_request, notices.unusable_usage
     gateway.observers.accounting.on_timeout, gateway.door.shedding.on_shed = notices.timeout, notices.shed
+    gateway.door.on_given_up = notices.given_up
     loop = asyncio.get_running_loop()
     gateway.fleet.on_turn = EngineNotices(log, loop.time, loop.call_later).turned
     reloader = None if fetch is None else Reloader(gateway, fetch, log, notifier)

@@ -1,5 +1,7 @@
 """Routes and pools: a full engine stops only what needs it, and promises are counted by pool."""
 
+from dataclasses import replace
+
 from core.world import governor, steady_prior
 from millgate.core.decisions import Admit, Queue, Yield
 from millgate.core.events import Arrived, EngineDown, Finished, Released
@@ -95,6 +97,19 @@ def test_who_waits_for_the_last_engine_of_its_model_is_refused_when_it_goes() ->
     for attempt in (1, 2):
         _ask(gate, attempt, "small")
     decisions = gate.handle(EngineDown("a"), 1.0)
+
+    assert isinstance(decisions[0], Yield)
+    assert (decisions[0].attempt, decisions[0].reason) == (2, Reason.NO_ENGINE)
+
+
+def test_what_waits_for_a_model_is_refused_when_a_reload_takes_its_last_engine() -> None:
+    """The other engine is full, so it is no lane's turn: only the reload itself can find what waits in vain."""
+    lanes = (_PATIENT, replace(_PATIENT, name="other"))
+    gate = governor(*lanes, engines=(_engine("a", "small"), _engine("b", "big")))
+    for attempt, model in enumerate(("small", "big", "big")):
+        _ask(gate, attempt, model)
+
+    decisions = gate.reconfigure(Settings(lanes, (_engine("a", "small"), _engine("c", "other"))), 1.0)
 
     assert isinstance(decisions[0], Yield)
     assert (decisions[0].attempt, decisions[0].reason) == (2, Reason.NO_ENGINE)

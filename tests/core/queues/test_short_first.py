@@ -29,6 +29,24 @@ def test_the_shorter_goes_first_and_age_breaks_ties() -> None:
     assert [_admit_head(order) for _ in range(4)] == [4, 3, 2, 1]
 
 
+def test_equal_tokens_in_a_few_more_bytes_are_served_in_order_of_arrival() -> None:
+    """Prompts of equal tokens whose bytes differ by less than 2 %, one each two seconds: what is longer by chance waits no longer."""
+    dice, order = Random(26), ShortFirstOrder()
+    for number in range(60):
+        order.add(_waiting(number, 1.0 + 0.02 * dice.random(), first_seen=2.0 * number))
+
+    assert [_admit_head(order) for _ in range(60)] == list(range(60))
+
+
+def test_a_wait_outweighs_a_size_within_a_stated_time() -> None:
+    """Twice the engine time is passed by what comes within 64 s, and by nothing that comes later."""
+    order = ShortFirstOrder()
+    for each in (_waiting(1, 2.0), _waiting(2, 1.0, 63.0), _waiting(3, 1.0, 65.0)):
+        order.add(each)
+
+    assert [_admit_head(order) for _ in range(3)] == [2, 1, 3]
+
+
 @pytest.mark.parametrize("bound", [1, 2, 64])
 def test_inv_9_a_long_one_is_passed_by_exactly_so_many_later_arrivals(bound: int) -> None:
     order = ShortFirstOrder(bound)

@@ -125,7 +125,7 @@ class Governor:
         knowledge.max_queued = settings.max_queued
         _re_lane_all(knowledge, settings, now)
         _re_engine_all(knowledge, settings, now)
-        return tuple(dispatch(knowledge, now))
+        return (*_refuse_stranded(knowledge, now), *dispatch(knowledge, now))
 
     def _arrived(self, event: Arrived, now: float) -> tuple[Decision, ...]:
         knowledge = self._knowledge
@@ -209,11 +209,7 @@ class Governor:
         engine.up = up
         knowledge.engines_turned()
         detours_turned(knowledge)
-        stranded = [queued for queued in knowledge.queued() if not queued.route.up]
-        decisions: list[Decision] = []
-        for queued in stranded:
-            decisions += refuse_queued(knowledge, queued, Reason.NO_ENGINE, now)
-        return (*decisions, *dispatch(knowledge, now))
+        return (*_refuse_stranded(knowledge, now), *dispatch(knowledge, now))
 
     def _draining(self, event: events.Draining, now: float) -> tuple[Decision, ...]:
         knowledge = self._knowledge
@@ -261,6 +257,14 @@ class Governor:
             endings.release(knowledge, attempt, now)
             return True
         return False
+
+
+def _refuse_stranded(knowledge: Knowledge, now: float) -> list[Decision]:
+    """Refuse what waits for engines of which none is up, also where it is no lane's turn."""
+    decisions: list[Decision] = []
+    for queued in [each for each in knowledge.queued() if not each.route.up]:
+        decisions += refuse_queued(knowledge, queued, Reason.NO_ENGINE, now)
+    return decisions
 
 
 def _re_lane_all(knowledge: Knowledge, settings: Settings, now: float) -> None:

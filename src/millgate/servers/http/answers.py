@@ -16,6 +16,7 @@ from millgate.servers.http.fields import (
     with_ids,
 )
 from millgate.servers.http.verdicts import OVERLOADED, verdict
+from millgate.servers.http.whole_bound import WholeBound
 
 MOST_KEPT_BYTES = 64 * 1024
 """What is kept of an answer before its head is sent: a JSON answer of usual size is checked whole."""
@@ -49,12 +50,16 @@ def tell_broken(owner: AnswerOwner) -> None:
 
 
 class WholeAnswer:
-    """Receives an answer that is not a stream: kept until it is whole or too long to keep, then passed on."""
+    """Receives an answer that is not a stream: kept until it is whole or too long to keep, then passed on.
 
-    __slots__ = ("_head", "_kept", "_owner", "_size", "_started")
+    `bound` hears when it was given up; None where a stream was asked for.
+    """
 
-    def __init__(self, owner: AnswerOwner) -> None:
+    __slots__ = ("_bound", "_head", "_kept", "_owner", "_size", "_started")
+
+    def __init__(self, owner: AnswerOwner, bound: WholeBound | None = None) -> None:
         self._owner = owner
+        self._bound = bound
         self._head = _NO_HEAD
         self._kept: list[bytes] = []
         self._size = 0
@@ -111,11 +116,12 @@ class WholeAnswer:
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
         """Hand on what was never sent; else tell the client, or cut it off if it has had a part."""
-        del detail
         if sent is Sent.NONE:
             self._owner.unsent(kind)
-        else:
-            self._fail(kind, sent)
+            return
+        if kind is FailureKind.TIMEOUT and self._bound is not None:
+            self._bound.acted(self._owner.request_id, detail)
+        self._fail(kind, sent)
 
     def on_raised(self) -> None:
         """End it as failed."""

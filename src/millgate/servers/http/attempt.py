@@ -17,6 +17,7 @@ from millgate.servers.http.kept_answers import Keeper
 from millgate.servers.http.reading import HeadReading
 from millgate.servers.http.response_headers import quota_pairs, response_headers
 from millgate.servers.http.streams import StreamAnswer, cut_off
+from millgate.servers.http.whole_bound import WholeBound
 from millgate.servers.http1.contract import Exchange
 
 # Every attempt passes here, and the constructor of a named tuple is an interpreted function that takes twice as long.
@@ -125,7 +126,10 @@ class HttpAttempt:
             self._asked_usage = self._desk.asks_usage(engine.name, self._facts, self._body.data)
             self._send_streaming(engine)
         else:
-            self._send(engine, self._body.data, WholeAnswer(self))
+            bound = WholeBound(
+                self._desk.on_given_up, decision, self._expires_at, self._reading.allowed_s, self._facts
+            )
+            self._send(engine, self._body.data, WholeAnswer(self, bound))
 
     def _adorn(self, decision: Admit) -> None:
         """Cut the answer if that is how it may run, and tell the client of it and of its quotas."""

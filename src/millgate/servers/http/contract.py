@@ -12,6 +12,7 @@ from millgate.runtime.upstream import Upstream
 from millgate.servers.http.fields import Pairs
 from millgate.servers.http.kept_answers import KeptAnswers
 from millgate.servers.http.tickets import TicketDesk
+from millgate.servers.http.whole_bound import GivenUp
 from millgate.servers.http1.contract import Exchange
 
 
@@ -116,6 +117,8 @@ class HttpDesk(Protocol):
     kept_answers: KeptAnswers
     secret: bytes
     """The key of the fingerprints."""
+    on_given_up: Callable[[GivenUp], None]
+    """Told of each whole answer that did not come within its bound."""
 
     def forget(self, exchange: Exchange) -> None:
         """Drop an exchange that is over."""

@@ -25,6 +25,7 @@ from millgate.servers.http.progress import Progress
 from millgate.servers.http.reading import HeadReading, kept_reading
 from millgate.servers.http.shedding import Shedding
 from millgate.servers.http.tickets import TicketDesk
+from millgate.servers.http.whole_bound import GivenUp
 from millgate.servers.http1.contract import Exchange, RefusedRequest, RequestHead
 
 _NO_SUCH_MODEL: Final = "no engine here answers for this model"
@@ -32,6 +33,10 @@ _NO_SUCH_MODEL: Final = "no engine here answers for this model"
 
 def _unnoticed(_attempt: int, _given_id: bytes | None) -> None:
     """Nobody wants to know."""
+
+
+def _unlogged(_given_up: GivenUp) -> None:
+    """Nor this."""
 
 
 def _untold(_what: str) -> None:
@@ -84,6 +89,8 @@ class HttpDoor:
         """Told the code of each complaint of the server: what came was no request, too much, or too slow."""
         self.on_unusable_usage: Callable[[str], None] = _untold
         """Told the engine of each of those answers."""
+        self.on_given_up: Callable[[GivenUp], None] = _unlogged
+        """Told of each whole answer that did not come within its bound."""
         self.on_named: Callable[[int, bytes | None], None] = _unnoticed
         """Told of each attempt, before it arrives, by which id its client calls it."""
 

@@ -25,7 +25,7 @@ from millgate.core.queues.base import Order
 from millgate.core.routing.base import Router
 from millgate.core.settings import LaneSettings, Settings
 from millgate.core.slo import SloWatch
-from millgate.core.snapshot import Snapshot
+from millgate.core.snapshot import Capacity, Snapshot
 from millgate.core.words import IgnoresHangups, Reason
 
 _MAY_LEAVE: Final[tuple[State, ...]] = states_before(events.ClientGone)
@@ -83,6 +83,10 @@ class Governor:
     def snapshot(self, now: float) -> Snapshot:
         """Return frozen numbers of everything; changes nothing."""
         return report.snapshot(self._knowledge, max(now, self._now))
+
+    def capacity(self) -> Capacity:
+        """Return how many streams run and may run; changes nothing."""
+        return report.capacity(self._knowledge)
 
     def explain(self, arrival: Arrived, now: float) -> Explanation:
         """Return what this arrival would get now and why; changes nothing."""

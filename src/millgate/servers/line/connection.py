@@ -37,8 +37,10 @@ class Hall(Protocol):
         """Drop a connection that is closed."""
 
 
-class LineConnection(asyncio.Protocol):
-    """Reads on while a job runs: a longer pause would hide the peer's hang-up.
+class LineConnection:
+    """An `asyncio.Protocol` by its methods alone, so that it can be compiled.
+
+    Reads on while a job runs: a longer pause would hide the peer's hang-up.
 
     A peer that sends more than a turn of lines is read from again when those are done. One that does not read its
     replies is read from no more while it has no job; with one, it may send no more than a line; either way it is cut

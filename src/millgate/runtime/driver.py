@@ -29,7 +29,7 @@ _YIELD: Final = Yield
 
 
 class Core(Protocol):
-    """The five verbs of a governor (design section 4)."""
+    """The five verbs of a governor (design section 4), and a cheap reading of two of its numbers."""
 
     def handle(self, event: Event, now: float) -> tuple[Decision, ...]:
         """Take one event and return what is decided."""

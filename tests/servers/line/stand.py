@@ -10,7 +10,18 @@ from typing import Any
 from millgate.dialects.line import OutcomeReason, Reply, read_reply
 from millgate.servers.http1.budget import ByteBudget
 from millgate.servers.line.buffer import Buffer
-from millgate.servers.line.contract import Ask, Close, Drop, LineLimits, Readings, Send, SendAll, Wish, Words
+from millgate.servers.line.contract import (
+    Ask,
+    Close,
+    Drop,
+    LineLimits,
+    Readings,
+    Send,
+    SendAll,
+    Wish,
+    Withdraw,
+    Words,
+)
 from millgate.servers.line.session import Session
 
 
@@ -74,6 +85,7 @@ class Stand:
         self.replies: list[Reply] = []
         self.asks: list[Ask] = []
         self.drops: list[int] = []
+        self.withdrawn: list[int] = []
         self.closed = False
 
     def send(self, data: bytes) -> list[Reply]:
@@ -120,6 +132,8 @@ class Stand:
                 self.asks.append(wish)
             elif isinstance(wish, Drop):
                 self.drops.append(wish.job)
+            elif isinstance(wish, Withdraw):
+                self.withdrawn += wish.marks
             else:
                 assert isinstance(wish, Close)
                 self.closed = True

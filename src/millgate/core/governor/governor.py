@@ -49,6 +49,7 @@ class Governor:
         self._handlers: dict[type, Callable[[Any, float], tuple[Decision, ...]]] = {
             events.Arrived: self._arrived,
             events.ClientGone: self._client_gone,
+            events.Withdrawn: self._withdrawn,
             events.FirstToken: self._first_token,
             events.Finished: self._finished,
             events.Failed: self._failed,
@@ -149,6 +150,12 @@ class Governor:
         was_held = attempt.state is State.HELD
         ended = endings.client_gone(self._knowledge, attempt, event, now)
         return (ended, *dispatch(self._knowledge, now)) if was_held else (ended,)
+
+    def _withdrawn(self, event: events.Withdrawn, _now: float) -> tuple[Decision, ...]:
+        for pool in self._knowledge.pools:
+            for fingerprint in event.fingerprints:
+                pool.places.withdraw(event.tenant, fingerprint)
+        return ()
 
     def _first_token(self, event: events.FirstToken, now: float) -> tuple[Decision, ...]:
         attempt = self._current(event.attempt, _MAY_READ)

@@ -9,7 +9,16 @@ from typing import Protocol, cast
 from millgate.dialects.line import Fault, Need, OutcomeReason
 from millgate.servers.line.attempt import LineAttempt
 from millgate.servers.line.buffer import Buffer
-from millgate.servers.line.contract import Ask, Drop, LineLimits, Send, SendAll, Wish, Words
+from millgate.servers.line.contract import (
+    Ask,
+    Drop,
+    LineLimits,
+    Send,
+    SendAll,
+    Wish,
+    Withdraw,
+    Words,
+)
 from millgate.servers.line.session import Session
 
 
@@ -29,6 +38,9 @@ class Hall(Protocol):
 
     def ask(self, connection: "LineConnection", wish: Ask) -> None:
         """Begin an attempt for a whole upload."""
+
+    def withdraw(self, wish: Withdraw) -> None:
+        """End the appointments of jobs whose peer has left."""
 
     def watch(self, connection: "LineConnection") -> None:
         """Look at this connection when it is due, which may have become earlier."""
@@ -217,6 +229,8 @@ class LineConnection:
                 attempt = self._attempts.pop(wish.job, None)
                 if attempt is not None:
                     attempt.gone()
+            elif isinstance(wish, Withdraw):
+                self._hall.withdraw(wish)
             else:
                 self._close()
 

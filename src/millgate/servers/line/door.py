@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, cast
 
-from millgate.core.events import Arrived
+from millgate.core.events import Arrived, Withdrawn
 from millgate.dialects import DIALECTS
 from millgate.dialects.contract import BadInputError, Dialect, RequestFacts
 from millgate.dialects.line import Fault, Manifest, Need, OutcomeReason, plain_words
@@ -23,7 +23,15 @@ from millgate.servers.line import replies
 from millgate.servers.line.attempt import LineAttempt
 from millgate.servers.line.buffer import Buffer, Shares
 from millgate.servers.line.connection import LineConnection
-from millgate.servers.line.contract import Ask, LineLimits, LineRoute, LineSettings, Readings, Words
+from millgate.servers.line.contract import (
+    Ask,
+    LineLimits,
+    LineRoute,
+    LineSettings,
+    Readings,
+    Withdraw,
+    Words,
+)
 from millgate.servers.line.replies import To
 from millgate.servers.line.session import Session
 from millgate.servers.line.watchlist import Watchlist
@@ -183,6 +191,10 @@ class LineDoor:
             attempt.result = wish.payload.sibling()
         connection.begin(wish.job, attempt)
         self.driver.arrive(self._arrival(number, facts, wish), attempt)
+
+    def withdraw(self, wish: Withdraw) -> None:
+        """End the appointments of jobs whose peer has left."""
+        self.driver.post(Withdrawn(wish.marks))
 
     def watch(self, connection: LineConnection) -> None:
         """Look at this connection when it is due, which may have become earlier."""

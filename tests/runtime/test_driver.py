@@ -12,7 +12,7 @@ import pytest
 from millgate.core.decisions import Admit, Cancel, Decision, Ended, Explanation, Queue, Yield
 from millgate.core.events import Arrived, ClientGone, Event, FirstToken, Released, Tick
 from millgate.core.settings import Settings
-from millgate.core.snapshot import Snapshot
+from millgate.core.snapshot import Capacity, Snapshot
 from millgate.core.words import Outcome, Reason
 from millgate.runtime.clock import MonotonicClock
 from millgate.runtime.driver import Driver
@@ -41,6 +41,9 @@ class ScriptedCore:
         return self.wake
 
     def snapshot(self, now: float) -> Snapshot:
+        raise NotImplementedError
+
+    def capacity(self) -> Capacity:
         raise NotImplementedError
 
     def explain(self, arrival: Arrived, now: float) -> Explanation:

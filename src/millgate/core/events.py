@@ -56,6 +56,16 @@ class ClientGone(NamedTuple):
     attempt: int
 
 
+class Withdrawn(NamedTuple):
+    """The clients of these refused requests of one tenant have left: their appointments end now.
+
+    `fingerprints` are those of their arrivals. The requests stay known by them: one that comes again keeps its age.
+    """
+
+    fingerprints: tuple[int, ...]
+    tenant: str = ""
+
+
 class FirstToken(NamedTuple):
     """The first event with content of a streamed answer has arrived from the engine."""
 
@@ -172,6 +182,7 @@ class Tick(NamedTuple):
 Event = (
     Arrived
     | ClientGone
+    | Withdrawn
     | FirstToken
     | Finished
     | Failed

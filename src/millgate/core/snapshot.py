@@ -7,6 +7,13 @@ from typing import NamedTuple
 from millgate.core.words import FailureKind, Outcome, Reason, Stage
 
 
+class Capacity(NamedTuple):
+    """How many streams run over all engines, and how many those that are up may run; as in `Snapshot.engines`."""
+
+    running: int
+    limit: int
+
+
 @dataclass(frozen=True, slots=True)
 class LittleSnapshot:
     """Little's law over one window: three independent readings and what is left between them.

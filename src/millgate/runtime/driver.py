@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from millgate.core.decisions import Admit, Cancel, Decision, Ended, Explanation, Queue, Yield
 from millgate.core.events import Arrived, Event, Tick
 from millgate.core.settings import Settings
-from millgate.core.snapshot import Snapshot
+from millgate.core.snapshot import Capacity, Snapshot
 from millgate.runtime.clock import Clock
 
 # Compiled, a name from elsewhere is looked up each time it is used, and a constant is not.
@@ -29,7 +29,7 @@ _YIELD: Final = Yield
 
 
 class Core(Protocol):
-    """The five verbs of a governor (design section 4)."""
+    """The five verbs of a governor (design section 4), and a cheap reading of two of its numbers."""
 
     def handle(self, event: Event, now: float) -> tuple[Decision, ...]:
         """Take one event and return what is decided."""
@@ -39,6 +39,9 @@ class Core(Protocol):
 
     def snapshot(self, now: float) -> Snapshot:
         """Return frozen numbers."""
+
+    def capacity(self) -> Capacity:
+        """Return how many streams run and may run."""
 
     def explain(self, arrival: Arrived, now: float) -> Explanation:
         """Return what this arrival would get, changing nothing."""
@@ -117,6 +120,10 @@ class Driver:
     def snapshot(self) -> Snapshot:
         """Return the core's numbers as they are now."""
         return self._governor.snapshot(self._now())
+
+    def capacity(self) -> Capacity:
+        """Return how many streams run and may run, as the snapshot does and far cheaper."""
+        return self._governor.capacity()
 
     def explain(self, arrival: Arrived) -> Explanation:
         """Return what this arrival would get now; changes nothing."""

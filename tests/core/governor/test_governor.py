@@ -1,4 +1,4 @@
-"""The five verbs: what falls due, engines that come and go, drains, and new settings under way."""
+"""The verbs: what falls due, engines that come and go, drains, and new settings under way."""
 
 from dataclasses import replace
 from typing import Any
@@ -39,6 +39,36 @@ def _admitted(decisions: tuple[Decision, ...]) -> list[int]:
 
 def _refused(decisions: tuple[Decision, ...]) -> list[tuple[int, Reason]]:
     return [(each.attempt, each.reason) for each in decisions if isinstance(each, Yield)]
+
+
+def test_capacity_is_the_sum_that_the_snapshot_shows_with_an_engine_down_and_one_removed_that_still_works() -> (
+    None
+):
+    """A line reply carries it instead of the snapshot's numbers, so both must say the same at every step."""
+    engines = tuple(EngineSettings(name, 2, prior=steady_prior(2.0)) for name in ("a", "b", "c"))
+    gate = governor(LANE, engines=engines)
+    seen = []
+
+    def look(now: float) -> None:
+        shown = gate.snapshot(now).engines
+        seen.append(tuple(gate.capacity()))
+        assert seen[-1] == (sum(each.running for each in shown), sum(each.limit for each in shown if each.up))
+
+    look(0.0)
+    for attempt in range(1, 5):
+        _ask(gate, attempt)
+        look(0.0)
+    gate.handle(EngineDown("a"), 0.1)
+    look(0.1)
+    gate.reconfigure(Settings((LANE,), engines[:2]), 0.2)
+    look(0.2)
+    gate.handle(Finished(1, 100, 100), 0.3)
+    gate.handle(Released(1), 0.3)
+    look(0.3)
+    assert seen[0] == (0, 6)
+    assert seen[4] == (4, 6)
+    assert seen[5] == (4, 4)
+    assert seen[7][0] == 3
 
 
 def test_an_attempt_that_arrives_twice_is_our_own_mistake() -> None:

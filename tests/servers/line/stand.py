@@ -20,6 +20,7 @@ from millgate.servers.line.contract import (
     SendAll,
     SendBytes,
     Wish,
+    Withdraw,
 )
 from millgate.servers.line.session import Session
 
@@ -84,10 +85,11 @@ class Stand:
         self.replies: list[LineReply] = []
         self.asks: list[Ask] = []
         self.drops: list[int] = []
+        self.withdrawn: list[int] = []
         self.closed = False
 
     def send(self, data: bytes) -> list[LineReply]:
-        """Send bytes and return the replies to them, in as many turns as it takes."""
+        """SendBytes bytes and return the replies to them, in as many turns as it takes."""
         said = self.take(self.session.receive(data, self.now))
         while self.session.pending:
             said += self.take(self.session.go_on(self.now))
@@ -130,6 +132,8 @@ class Stand:
                 self.asks.append(wish)
             elif isinstance(wish, Drop):
                 self.drops.append(wish.job)
+            elif isinstance(wish, Withdraw):
+                self.withdrawn += wish.marks
             else:
                 assert isinstance(wish, Close)
                 self.closed = True

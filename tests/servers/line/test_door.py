@@ -255,6 +255,41 @@ def test_a_peer_that_leaves_ends_its_job() -> None:
     run(body())
 
 
+async def _yielded_wave(stand: LineStand) -> list[tuple[Peer, int]]:
+    """Send twenty jobs to a full gate; return the peers, each with its hint."""
+    wave = []
+    for number in range(20):
+        peer = await stand.peer()
+        peer.send(line_upload(job=f"J{number}"))
+        wave.append((peer, (await peer.final()).retry_hint_ms))
+    return wave
+
+
+def test_two_waves_whose_peers_close_are_not_before_the_third() -> None:
+    """A peer that closes has no appointment; one that keeps its connection has."""
+
+    async def body() -> None:
+        engine = Gate()
+        async with line_standing(engine) as stand:
+            first = await stand.peer()
+            first.send(line_upload())
+            await until(lambda: engine.running == 1)
+            for leave in (Peer.leave, lambda peer: peer.writer.close()):
+                away = await _yielded_wave(stand)
+                assert stand.snapshot.retries.places == 20
+                for peer, _ in away:
+                    leave(peer)
+                await until(lambda: stand.snapshot.retries.places == 0)
+            stays = await _yielded_wave(stand)
+            assert stand.snapshot.retries.places == 20
+            assert stays[0][1] <= 1.25 * away[0][1]
+            assert max(hint_ms for _, hint_ms in stays) <= 1.25 * max(hint_ms for _, hint_ms in away)
+            engine.go.set()
+            assert (await first.final()).status is Status.DONE
+
+    run(body())
+
+
 def test_a_long_job_is_kept_alive_and_answers_pings_meanwhile() -> None:
     async def body() -> None:
         engine = Gate()

@@ -287,6 +287,28 @@ def test_an_upload_that_dribbles_is_given_up() -> None:
     assert stand.budget.held_bytes == 0
 
 
+def test_a_peer_that_leaves_withdraws_the_jobs_that_were_yielded_and_drops_those_that_wait() -> None:
+    stand = Stand()
+    stand.send(upload(b"payload", "away"))
+    stand.send(upload(b"payload", "waits"))
+    stand.yielded(stand.asks[0].job)
+    stand.take(stand.session.leave())
+    assert stand.withdrawn == [stand.asks[0].mark]
+    assert stand.drops == [stand.asks[1].job]
+    stand.take(stand.session.leave())
+    assert stand.withdrawn == [stand.asks[0].mark]
+
+
+def test_a_yielded_job_that_has_come_back_is_not_withdrawn() -> None:
+    stand = Stand()
+    stand.send(upload(b"payload"))
+    stand.yielded(stand.asks[0].job)
+    stand.send(chunk(b"payload", 1))
+    assert len(stand.asks) == 2
+    stand.take(stand.session.leave())
+    assert stand.withdrawn == []
+
+
 def test_a_yielded_job_is_waited_for_beyond_its_hint() -> None:
     stand = Stand()
     stand.send(upload(PAYLOAD))

@@ -1,4 +1,4 @@
-"""The governor: five verbs, pure, deterministic, the same object in the gateway, the library and the simulator.
+"""The governor: six verbs, pure, deterministic, the same object in the gateway, the library and the simulator.
 
 `handle` is the only way in. Every event is looked up in one table; a late word about an attempt that has moved on
 finds no row in `lifecycle.NEXT` and changes nothing. Time never goes backward: an event stamped before the last
@@ -25,7 +25,7 @@ from millgate.core.queues.base import Order
 from millgate.core.routing.base import Router
 from millgate.core.settings import LaneSettings, Settings
 from millgate.core.slo import SloWatch
-from millgate.core.snapshot import Snapshot
+from millgate.core.snapshot import Capacity, Snapshot
 from millgate.core.words import IgnoresHangups, Reason
 
 _MAY_LEAVE: Final[tuple[State, ...]] = states_before(events.ClientGone)
@@ -49,6 +49,7 @@ class Governor:
         self._handlers: dict[type, Callable[[Any, float], tuple[Decision, ...]]] = {
             events.Arrived: self._arrived,
             events.ClientGone: self._client_gone,
+            events.Withdrawn: self._withdrawn,
             events.FirstToken: self._first_token,
             events.Finished: self._finished,
             events.Failed: self._failed,
@@ -83,6 +84,10 @@ class Governor:
     def snapshot(self, now: float) -> Snapshot:
         """Return frozen numbers of everything; changes nothing."""
         return report.snapshot(self._knowledge, max(now, self._now))
+
+    def capacity(self) -> Capacity:
+        """Return how many streams run and may run; changes nothing."""
+        return report.capacity(self._knowledge)
 
     def explain(self, arrival: Arrived, now: float) -> Explanation:
         """Return what this arrival would get now and why; changes nothing."""
@@ -145,6 +150,12 @@ class Governor:
         was_queued = attempt.state is State.QUEUED
         ended = endings.client_gone(self._knowledge, attempt, event, now)
         return (ended, *dispatch(self._knowledge, now)) if was_queued else (ended,)
+
+    def _withdrawn(self, event: events.Withdrawn, _now: float) -> tuple[Decision, ...]:
+        for pool in self._knowledge.pools:
+            for fingerprint in event.fingerprints:
+                pool.places.withdraw(event.tenant, fingerprint)
+        return ()
 
     def _first_token(self, event: events.FirstToken, now: float) -> tuple[Decision, ...]:
         attempt = self._current(event.attempt, _MAY_READ)

@@ -176,7 +176,7 @@ class Places:
             order = order.lacking([self._slots.turn_key(slot) for slot in over])
             if own is not None:
                 own = own.without([slot for slot in over if self._slots.line[slot] is own])
-        turn = self._turn(own, order, age)
+        turn = _turn(own, order, self._slots, age)
         key = turn_key(turn, number)
         ahead, weight = order.weighed_before(key)
         share = self._attendance.expected([self._slots.kind(slot) for slot in over])
@@ -196,7 +196,7 @@ class Places:
             return True
         over = self._over(now)
         if not over:
-            return self._by_length.longest > self._length(tenant)
+            return self._by_length.longest > _length(self._lines.get(tenant))
         if any(self._slots.ending(slot)[2] <= now for slot in over):
             return True
         lengths = _lengths(self._lines, self._slots, over)
@@ -230,7 +230,7 @@ class Places:
         age = age_key(entry.first_seen if entry.lined_up_at is None else entry.lined_up_at, number)
         turn = 0
         if entry.due_at is not None:
-            turn = turn_key(entry.turn or self._turn(line, self._order, age), number)
+            turn = turn_key(entry.turn or _turn(line, self._order, self._slots, age), number)
         as_old_as = _age_in_turn(entry, turn, self._order, self._slots)
         slot = self._slots.put(entry, line, turn, age, as_old_as, self._attendance.expected())
         self._bodies.add(line.body_key(entry.fingerprint), slot)
@@ -251,6 +251,21 @@ class Places:
             if slots.turn_key(slot):
                 self._attendance.learn(line.tenant, slots.kind(slot), attended=True)
             self._drop(slot, line)
+
+    def withdraw(self, tenant: str, fingerprint: int) -> None:
+        """End the place of this request, of several equal ones that of the one due first; its record stays.
+
+        Attendance learns nothing: it is about clients that are believed to be there.
+        """
+        line, slots = self._lines.get(tenant), self._slots
+        if line is None:
+            return
+        for slot in self._bodies.find(line.body_key(fingerprint)):
+            turn, age, known_until, _ = slots.ending(slot)
+            if turn:
+                self._end_place(slot, line, turn, age)
+                self._will_end(slot, known_until)
+                return
 
     def expire(self, now: float) -> None:
         """End the places and forget the entries whose time is over, at most `FORGOTTEN_PER_EVENT` of them."""
@@ -281,22 +296,6 @@ class Places:
             return []
         noted = islice(ends.upcoming(tick), FORGOTTEN_PER_EVENT)
         return list(dict.fromkeys([slot for slot in noted if slots.line[slot] and slots.ends[slot] <= tick]))
-
-    def _length(self, tenant: str) -> int:
-        line = self._lines.get(tenant)
-        return 0 if line is None else line.length()
-
-    def _turn(self, own: TenantRecords | None, order: Ranking, age_key: int) -> int:
-        """Return the turn of a place of this age: that of the next in its line, or one after its last.
-
-        A tenant without a place is served in the turn that is being served.
-        """
-        if own is None or (last := own.last()) == NOBODY:
-            first = order.first()
-            return 1 if first is None else first[0] >> TURN_BITS
-        if (behind := own.after(age_key)) == NOBODY:  # a newcomer, as most are
-            return (self._slots.turn_key(last) >> TURN_BITS) + 1
-        return self._slots.turn_key(behind) >> TURN_BITS
 
     def _line_up(self, slot: int, line: TenantRecords, turn_key: int, age_key: int, work_s: float) -> None:
         self._newest = None
@@ -346,12 +345,29 @@ class Places:
 
     def _make_room(self, tenant: str) -> bool:
         """Take the newest place of the longest line, unless the newcomer itself would be it."""
-        if self._by_length.longest <= self._length(tenant):
+        if self._by_length.longest <= _length(self._lines.get(tenant)):
             return False
         line = self._lines[self._by_length.longest_tenant()]
         self._drop(line.last(), line)
         self.dropped += 1
         return True
+
+
+def _length(line: TenantRecords | None) -> int:
+    return 0 if line is None else line.length()
+
+
+def _turn(own: TenantRecords | None, order: Ranking, slots: Slots, age_key: int) -> int:
+    """Return the turn of a place of this age: that of the next in its line, or one after its last.
+
+    A tenant without a place is served in the turn that is being served.
+    """
+    if own is None or (last := own.last()) == NOBODY:
+        first = order.first()
+        return 1 if first is None else first[0] >> TURN_BITS
+    if (behind := own.after(age_key)) == NOBODY:  # a newcomer, as most are
+        return (slots.turn_key(last) >> TURN_BITS) + 1
+    return slots.turn_key(behind) >> TURN_BITS
 
 
 def _lengths(lines: dict[str, TenantRecords], slots: Slots, over: list[int]) -> dict[str, int]:

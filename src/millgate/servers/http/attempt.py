@@ -86,9 +86,8 @@ class HttpAttempt:
         self._body = KeptBody(body)
         self._call: Call | None = None
         self._expires_at = 0.0
-        self._asked_usage = False
+        self._asked_usage = self.over = False
         self._engine: EngineRoute | None = None
-        self.over = False
         self._unsent: FailureKind | None = None
         self.exchange = exchange
         self.number = number

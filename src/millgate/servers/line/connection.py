@@ -8,7 +8,16 @@ from typing import Protocol, cast
 
 from millgate.dialects.line import Fault, Need, OutcomeReason
 from millgate.servers.line.buffer import Buffer
-from millgate.servers.line.contract import Ask, Drop, ErrorWords, LineLimits, SendAll, SendBytes, Wish
+from millgate.servers.line.contract import (
+    Ask,
+    Drop,
+    ErrorWords,
+    LineLimits,
+    SendAll,
+    SendBytes,
+    Wish,
+    Withdraw,
+)
 from millgate.servers.line.session import Session
 
 
@@ -29,6 +38,9 @@ class Hall(Protocol):
     def ask(self, connection: "LineConnection", wish: Ask) -> None:
         """Begin an attempt for a whole upload."""
 
+    def withdraw(self, wish: Withdraw) -> None:
+        """End the appointments of jobs whose peer has left."""
+
     def watch(self, connection: "LineConnection") -> None:
         """Look at this connection when it is due, which may have become earlier."""
 
@@ -43,8 +55,10 @@ class Asking(Protocol):
         """The client has left, or has dropped the job."""
 
 
-class LineConnection(asyncio.Protocol):
-    """Reads on while a job runs: a longer pause would hide the peer's hang-up.
+class LineConnection:
+    """An `asyncio.Protocol` by its methods alone, so that it can be compiled.
+
+    Reads on while a job runs: a longer pause would hide the peer's hang-up.
 
     A peer that sends more than a turn of lines is read from again when those are done. One that does not read its
     replies is read from no more while it has no job; with one, it may send no more than a line; either way it is cut
@@ -221,6 +235,8 @@ class LineConnection(asyncio.Protocol):
                 attempt = self._attempts.pop(wish.job, None)
                 if attempt is not None:
                     attempt.gone()
+            elif isinstance(wish, Withdraw):
+                self._hall.withdraw(wish)
             else:
                 self._close()
 

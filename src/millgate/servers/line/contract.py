@@ -120,8 +120,14 @@ class Drop(NamedTuple):
     job: int
 
 
+class Withdraw(NamedTuple):
+    """The jobs with these marks were yielded, and their peer has left: nothing is kept free for them."""
+
+    marks: tuple[int, ...]
+
+
 class Close(NamedTuple):
-    """Send what was to be sent, then close."""
+    """SendBytes what was to be sent, then close."""
 
 
-Wish = SendBytes | SendAll | Ask | Drop | Close
+Wish = SendBytes | SendAll | Ask | Drop | Withdraw | Close

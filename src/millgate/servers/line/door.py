@@ -7,10 +7,9 @@ import socket
 import ssl as tls
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
-from millgate.core.decisions import Decision
-from millgate.core.events import Arrived, Event
+from millgate.core.events import Arrived, Withdrawn
 from millgate.dialects import DIALECTS
 from millgate.dialects.contract import Dialect, RequestFacts
 from millgate.dialects.line import Fault, Manifest, Need, OutcomeReason, plain_words
@@ -25,7 +24,15 @@ from millgate.servers.line import replies
 from millgate.servers.line.attempt import LineAttempt
 from millgate.servers.line.buffer import Shares
 from millgate.servers.line.connection import LineConnection
-from millgate.servers.line.contract import Ask, ErrorWords, LineLimits, LineRoute, LineSettings, Readings
+from millgate.servers.line.contract import (
+    Ask,
+    ErrorWords,
+    LineLimits,
+    LineRoute,
+    LineSettings,
+    Readings,
+    Withdraw,
+)
 from millgate.servers.line.payloads import Payloads, why_unread
 from millgate.servers.line.replies import To
 from millgate.servers.line.session import Session
@@ -82,10 +89,7 @@ class LineDoor:
         self._listener: asyncio.Server | TlsAcceptor | None = None
         self._sweep = Sweep(self._check)
         self._draining = False
-        self._stale = True
-        self._room = (0, 0)
         self._emptied = asyncio.Event()
-        driver.observers.append(self)
 
     # ---- the owner's side
 
@@ -101,7 +105,7 @@ class LineDoor:
             self._listener = TlsAcceptor(sock, ssl, self, handshake_s=_HANDSHAKE_S)
         else:
             self._listener = await self._loop.create_server(
-                lambda: LineConnection(self), sock=sock, backlog=1024
+                lambda: cast("asyncio.Protocol", LineConnection(self)), sock=sock, backlog=1024
             )
         self._sweep.start()
         return bound_port
@@ -148,7 +152,7 @@ class LineDoor:
             return None
         connection = LineConnection(self)
         self._clients.enter(connection)
-        return connection
+        return cast("asyncio.Protocol", connection)
 
     def met(self, protocol: object) -> None:
         """Count a client no more whose handshake has failed."""
@@ -198,6 +202,10 @@ class LineDoor:
         connection.begin(wish.job, attempt)
         self.driver.arrive(self._arrival(number, facts, wish), attempt)
 
+    def withdraw(self, wish: Withdraw) -> None:
+        """End the appointments of jobs whose peer has left."""
+        self.driver.post(Withdrawn(wish.marks))
+
     def watch(self, connection: LineConnection) -> None:
         """Look at this connection when it is due, which may have become earlier."""
         self._watchlist.watch(connection)
@@ -233,21 +241,10 @@ class LineDoor:
 
     # ---- numbers
 
-    def on_step(self, event: Event, decisions: tuple[Decision, ...], now: float) -> None:
-        """Note that the core has moved: its numbers are read again when somebody asks."""
-        del event, decisions, now
-        self._stale = True
-
     def readings(self) -> Readings:
         """Return the numbers that every reply carries."""
-        if self._stale:
-            self._stale = False
-            engines = self.driver.snapshot().engines
-            self._room = (
-                sum(engine.running for engine in engines),
-                sum(engine.limit for engine in engines if engine.up),
-            )
-        return Readings(*self._room, self.executed, self.yielded)
+        running, limit = self.driver.capacity()
+        return Readings(running, limit, self.executed, self.yielded)
 
     # ---- jobs
 

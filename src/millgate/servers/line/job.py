@@ -5,7 +5,7 @@ from enum import Enum, auto
 
 from millgate.dialects.line import Manifest
 from millgate.servers.line.buffer import Buffer, Reserves
-from millgate.servers.line.contract import Ask, Drop, LineLimits
+from millgate.servers.line.contract import Ask, Drop, LineLimits, Withdraw
 from millgate.servers.line.replies import To
 from millgate.servers.line.upload import Upload
 
@@ -92,8 +92,11 @@ class Jobs:
         job.upload.buffer.wipe()
         del self.named[job.to.job]
 
-    def leave(self) -> Iterator[Drop]:
-        """Wipe and drop them all."""
+    def leave(self) -> Iterator[Drop | Withdraw]:
+        """Wipe and drop them all, and withdraw those that were told when to come back."""
+        away = tuple(job.mark for job in self.named.values() if job.state is JobState.YIELDED)
+        if away:
+            yield Withdraw(away)
         for job in tuple(self.named.values()):
             if job.state is JobState.ASKED:
                 yield Drop(job.number)

@@ -107,7 +107,7 @@ def test_both_drivers_make_the_same_decisions_from_one_recorded_script() -> None
 
     def gateway(core: DecidingCore, loop: Loop) -> Callable[[Event], None]:
         manual: Any = ManualLoop(loop)
-        driver = Driver(core, manual, manual)  # type: ignore[arg-type]  # a logged governor has all five verbs
+        driver = Driver(core, manual, manual)  # type: ignore[arg-type]  # a logged governor has every verb
         return driver.post
 
     def simulator(core: DecidingCore, loop: Loop) -> Callable[[Event], None]:

@@ -4,7 +4,7 @@ import pytest
 
 from core.governor.asking import ask, gate_of
 from core.world import steady_prior
-from millgate.core.decisions import Admit, Ended
+from millgate.core.decisions import Admit, Ended, Queue, Yield
 from millgate.core.events import Failed, Finished, Released
 from millgate.core.settings import AccountSettings, EngineSettings, LaneSettings, QuotaLimit
 from millgate.core.words import DeadlineFrom, FailureKind, Outcome, QuotaKind, Sent
@@ -100,3 +100,33 @@ def test_after_a_long_429_clients_whose_deadline_begins_anew_are_asked_back(aske
     refused = ask(gate, 2, asked_at)
     assert refused.retry
     assert refused.retry_after_s <= 60.0
+
+
+def test_after_a_long_429_a_client_of_the_default_lane_is_asked_back_until_it_is_served() -> None:
+    """Its deadline is over long before the account opens: it begins anew at each return, and none is its last."""
+    account = AccountSettings((QuotaLimit(QuotaKind.RPM, 600.0),))
+    engine = EngineSettings("engine", 4, prior=steady_prior(2.0), account=account)
+    gate = gate_of(LaneSettings("lane", deadline_s=10.0), engine=engine)
+    ask(gate, 1)
+    gate.handle(Failed(1, FailureKind.REFUSED, Sent.REQUEST, 90.0, over_limit=True), 0.5)
+    gate.handle(Released(1), 0.5)
+
+    at, answer = 1.0, ask(gate, 2, 1.0)
+    for attempt in range(3, 6):
+        assert isinstance(answer, Yield)
+        assert answer.retry
+        assert 10.0 < answer.retry_after_s <= 60.0
+        at += answer.retry_after_s
+        answer = ask(gate, attempt, at, fingerprint=lambda: 2, retry_count=1)
+        if not isinstance(answer, Yield):
+            break
+    assert isinstance(answer, Admit | Queue)
+    assert at < 90.5 + 60.0
+
+
+def test_a_busy_account_that_is_open_asks_no_client_back_after_its_deadline() -> None:
+    account = AccountSettings((QuotaLimit(QuotaKind.RPM, 60.0),))
+    engine = EngineSettings("engine", 100, prior=steady_prior(2.0), account=account)
+    gate = gate_of(LaneSettings("lane", deadline_s=10.0), engine=engine)
+    refused = [each for each in (ask(gate, number) for number in range(200)) if isinstance(each, Yield)]
+    assert not refused[-1].retry

@@ -42,7 +42,7 @@ def refusal(
     if reason in _UNPROMISED:
         return _without_promise(knowledge, draft, reason, value, bound, wait_s)
     hint_s, by_s = promise(knowledge, draft, now)
-    in_time = _is_in_time(draft, hint_s, by_s, now)
+    in_time = _is_in_time(draft, hint_s, by_s, now) or _begins_anew_at(draft, hint_s, now)
     if reason is _TOO_LATE and _never_in_time(draft):
         in_time = False
     return _new(
@@ -90,6 +90,20 @@ def _is_in_time(draft: Attempt, hint_s: float, by_s: float, now: float) -> bool:
     if by_s == 0.0:
         return now + hint_s <= draft.lane_deadline
     return now + max(hint_s, by_s) + _reading_s(draft) <= draft.lane_deadline
+
+
+def _begins_anew_at(draft: Attempt, hint_s: float, now: float) -> bool:
+    """Return whether its deadline is over before any account is open for it: a return after both is a new request.
+
+    A provider's long `retry-after` shuts an account for every client alike; no age helps, and none is held against it.
+    """
+    left_s = draft.lane_deadline - now
+    if hint_s <= left_s or not draft.route.up:
+        return False
+    for engine in draft.route.up:
+        if engine.provider is None or not left_s < engine.provider.wait_s(draft, now) < inf:
+            return False
+    return True
 
 
 def _reading_s(draft: Attempt) -> float:

@@ -10,18 +10,15 @@ from typing import Final
 from millgate.core.decisions import Admit, Leg, Queue, Reshaped, Yield
 from millgate.core.events import Arrived
 from millgate.core.governor.forecast import forecast, upper_ttft_s
-from millgate.core.governor.hint_truth import is_back_when_told
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.records import Attempt, Engine, Lane
 from millgate.core.governor.refusal import refusal
 from millgate.core.governor.streams import streams_of
 from millgate.core.governor.turns import ahead_of, may_go
 from millgate.core.lanes import choose_lane
-from millgate.core.tickets import DUE_HOLD_S, EARLY_RETURNS_FORGIVEN, EARLY_S, SOONEST_RETURN_S, Entry
+from millgate.core.tickets import EARLY_RETURNS_FORGIVEN, Appointment, Entry
 from millgate.core.words import DeadlineFrom, Reason
 
-# Who is back when told is queued for this share of its hint, if that is longer: the promise is kept within as much.
-_DUE_HOLD_SHARE: Final = 0.2
 # So many answers teach how long a whole one takes; nobody is refused for what is only believed.
 _TRUSTED_ANSWERS: Final = 10
 # Refusals for want of room: a shorter request, or one that may wait longer, may still go.
@@ -151,23 +148,45 @@ def _recognise(draft: Attempt, now: float) -> Entry | None:
     if entry is not None:
         _line_up(draft, entry, now)
     if arrival.first_seen is not None:
-        draft.recognised = True
-        if not _begins_anew(draft, arrival.first_seen, arrival.due_at):
-            draft.first_seen = min(draft.first_seen, arrival.first_seen)
-        draft.as_old_as = min(draft.as_old_as, draft.first_seen)
-        if entry is None:
-            draft.lined_up_at = draft.first_seen
+        _prove_age(draft, arrival.first_seen, entry, now)
     return entry
 
 
-def _begins_anew(draft: Attempt, first_seen: float, told_at: float | None) -> bool:
-    """Return whether it was asked back after its deadline, as without an engine or by a quota: its age would only refuse it."""
+def _prove_age(draft: Attempt, first_seen: float, entry: Entry | None, now: float) -> None:
+    """Give the draft the age that its door knows; a ticket proves it for as long as a record would be kept."""
+    appointment = _told_by_ticket(draft.arrival)
+    if appointment is not None and now >= appointment.known_until(
+        _deadline_of(draft, first_seen, appointment)
+    ):
+        return
+    draft.recognised = True
+    if draft.appointment is None:
+        draft.appointment = appointment
+    if not _begins_anew(draft, first_seen, appointment):
+        draft.first_seen = min(draft.first_seen, first_seen)
+    draft.as_old_as = min(draft.as_old_as, draft.first_seen)
+    if entry is None:
+        draft.lined_up_at = draft.first_seen
+
+
+def _told_by_ticket(arrival: Arrived) -> Appointment | None:
+    """Return what its client was told by the ticket that it brings; None without one."""
+    due_at, hint_s = arrival.due_at, arrival.hint_s
+    return None if due_at is None else Appointment(due_at - hint_s, hint_s)
+
+
+def _deadline_of(draft: Attempt, first_seen: float, appointment: Appointment) -> float:
+    """Return the deadline of the attempt that was refused with this appointment."""
     settings = draft.lane.settings
-    return (
-        told_at is not None
-        and settings.deadline_from is _FROM_FIRST
-        and told_at > first_seen + settings.deadline_s
-    )
+    origin = first_seen if settings.deadline_from is _FROM_FIRST else appointment.told_at
+    return origin + settings.deadline_s
+
+
+def _begins_anew(draft: Attempt, first_seen: float, appointment: Appointment | None) -> bool:
+    """Return whether it was asked back after its deadline, as without an engine or by a quota: its age would only refuse it."""
+    if appointment is None or draft.lane.settings.deadline_from is not _FROM_FIRST:
+        return False
+    return appointment.due_at > _deadline_of(draft, first_seen, appointment)
 
 
 def _line_up(draft: Attempt, entry: Entry, now: float) -> None:
@@ -175,10 +194,9 @@ def _line_up(draft: Attempt, entry: Entry, now: float) -> None:
     caps_sleep = draft.arrival.caps_sleep
     is_early = entry.is_early(now) and not caps_sleep
     if entry.due_at is not None:
-        draft.due_at, draft.hint_s = entry.due_at, entry.due_at - entry.known_from + SOONEST_RETURN_S
-        draft.told_share = entry.share
+        draft.appointment, draft.told_share = entry.appointment, entry.share
     draft.recognised = True
-    if not _begins_anew(draft, entry.first_seen, entry.told_at if entry.due_at is None else entry.due_at):
+    if not _begins_anew(draft, entry.first_seen, entry.appointment):
         draft.first_seen = draft.as_old_as = entry.first_seen
     draft.early_returns = entry.early_returns + is_early
     if draft.early_returns <= EARLY_RETURNS_FORGIVEN or not is_early:
@@ -196,10 +214,9 @@ def is_agreed(draft: Attempt, entry: Entry | None, now: float) -> bool:
     arrival = draft.arrival
     if entry is not None and entry.is_shared and not arrival.retry_count:
         return True
-    told_at = arrival.due_at
-    if told_at is not None and now >= told_at - EARLY_S:
+    if arrival.caps_sleep or (entry is not None and entry.is_agreed(now)):
         return True
-    return arrival.caps_sleep or (entry is not None and entry.is_agreed(now))
+    return draft.appointment is not None and draft.appointment.is_due(now)
 
 
 def _date(knowledge: Knowledge, draft: Attempt) -> None:
@@ -296,7 +313,7 @@ def price(draft: Attempt) -> None:
 
 def _let_promised_go_first(draft: Attempt, now: float) -> None:
     """Rank who is back when told as the shortest there is: what was promised to it counted everybody shorter."""
-    if draft.due_at is not None and is_back_when_told(draft.due_at, draft.hint_s, now):
+    if draft.appointment is not None and draft.appointment.is_honoured(now):
         draft.engine_s = 0.0
 
 
@@ -389,10 +406,9 @@ def _due_hold_s(draft: Attempt, entry: Entry | None, now: float) -> float:
 
     A lane may say less, or nothing at all.
     """
-    if entry is None or entry.due_at is None or not entry.is_due(now):
+    if entry is None or entry.appointment is None or not entry.is_due(now):
         return 0.0
-    hold_s = max(DUE_HOLD_S, _DUE_HOLD_SHARE * (entry.due_at - entry.known_from))
-    most_s = draft.lane.settings.hold_due_s
+    hold_s, most_s = entry.appointment.hold_s, draft.lane.settings.hold_due_s
     return hold_s if most_s is None else min(hold_s, most_s)
 
 
@@ -457,7 +473,7 @@ def admission(draft: Attempt, engine: Engine, ttft_s: float, now: float) -> Admi
             None,
             draft.reshaped,
             (),
-            draft.due_at,
+            None if draft.appointment is None else draft.appointment.due_at,
             0.0,
         ),
     )

@@ -15,16 +15,16 @@ from millgate.core.governor.assess import (
     is_agreed,
     less_important,
 )
-from millgate.core.governor.hint_truth import is_back_when_told, judge_hint
+from millgate.core.governor.hint_truth import judge_hint
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.promises import known_until, place_until, queues_newcomers
+from millgate.core.governor.promises import queues_newcomers
 from millgate.core.governor.records import Attempt, Engine, Route
 from millgate.core.governor.refusal import OF_ONE_TENANT, refusal
 from millgate.core.governor.streams import is_only_read
 from millgate.core.governor.turns import latest_start, next_queued
 from millgate.core.governor.watch import arrived
 from millgate.core.lifecycle import State
-from millgate.core.tickets import SOONEST_RETURN_S, ClientKind, Entry
+from millgate.core.tickets import Appointment, ClientKind, Entry
 from millgate.core.words import Outcome, Reason
 
 # Refusals that tell of a gate without room, rather than of this attempt alone.
@@ -102,7 +102,7 @@ def _last_without_promise(knowledge: Knowledge, draft: Attempt) -> Attempt | Non
     if order.ahead_of(draft) >= len(order):
         return None
     last = knowledge.attempts[deque(order, maxlen=1)[0].attempt]
-    is_promised = last.due_at is not None and is_back_when_told(last.due_at, last.hint_s, last.arrived_at)
+    is_promised = last.appointment is not None and last.appointment.is_honoured(last.arrived_at)
     return None if is_promised else last
 
 
@@ -160,7 +160,7 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
     engine.work_output.add(draft.output_tokens)
     _count_reading(engine, draft)
     draft.lane.admitted += 1
-    if draft.due_at is not None:
+    if draft.appointment is not None:
         judge_hint(draft, now, admitted=True)
     pool = engine.pool
     if _finds_idle(draft, now) and pool.places.is_as_expected(1.0):
@@ -274,20 +274,20 @@ def _leave_record(knowledge: Knowledge, draft: Attempt, decision: Yield, now: fl
     """Count the yield and remember the request, so that it keeps its age when it returns."""
     reason, hint = decision.reason, decision.retry_after_s
     draft.lane.count(_YIELDED, reason)
-    if draft.due_at is not None:
+    if draft.appointment is not None:
         judge_hint(draft, now, admitted=False)
     knowledge.hints_given += 1
     if reason is _TOO_LARGE or draft.arrival.fingerprint is None:
         return
+    appointment = Appointment(now, hint)
+    known_from, until = appointment.known_from, appointment.known_until(draft.lane_deadline)
     if reason in OF_ONE_TENANT and decision.retry:
-        until = known_until(now, hint, draft.lane_deadline)
-        entry = entry_of(draft, now + SOONEST_RETURN_S, until, told_at=now + hint)
-    elif reason not in OF_ONE_TENANT and decision.retry:
-        until = known_until(now, hint, draft.lane_deadline)
-        lapses_at, oldest = place_until(now, hint), _oldest_age(knowledge, draft)
-        entry = entry_of(draft, now + SOONEST_RETURN_S, until, now + hint, lapses_at, oldest)
+        entry = entry_of(draft, known_from, until, told_at=appointment.due_at)
+    elif decision.retry:
+        oldest = _oldest_age(knowledge, draft)
+        entry = entry_of(draft, known_from, until, appointment.due_at, appointment.lapses_at, oldest)
     elif draft.lane_deadline > now:
-        entry = entry_of(draft, now + SOONEST_RETURN_S, draft.lane_deadline)
+        entry = entry_of(draft, known_from, draft.lane_deadline)
     else:
         return
     draft.route.pool.places.leave(entry)

@@ -15,23 +15,20 @@ from millgate.core.governor.forecast import expected_wait_s, wait_behind_s
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.records import Attempt, Lane
 from millgate.core.governor.turns import ahead_of
-from millgate.core.tickets import LineStanding, as_parts
+from millgate.core.tickets import KEPT_SHARE, LineStanding, as_parts, kept_within_s, shortest_kept_s
 
 # Hints stay in a range that every SDK honours: openai gives up above 120 s and treats 0 as absent (wire.md B1).
 SHORTEST_HINT_S = 0.1
 LONGEST_HINT_S = 60.0
 # A place beyond the longest hint is a guess; those clients are spread evenly from here up to it.
 FAR_HINT_S = 45.0
-# A promise is kept when its client is admitted within so much of its hint: half a second, or a fifth.
-_KEPT_S: Final = 0.5
-_KEPT_SHARE: Final = 0.2
 # A client is asked to be back a little before its permit is expected: coming early costs a short hold, coming late
 # costs an idle stream. Over a long line a little is a fifth of what it may be queued, so that somebody is always queued
 # when permits come sooner than foreseen. But answers rather take a little longer than foreseen (relaying, connecting,
 # one more step), so hints are stretched by a hundredth first.
 _LEAD_S: Final = 0.2
-_LEAD_SHARE: Final = 0.2 * _KEPT_SHARE
-# Of many streams no more than so many permits too early: whoever is queued for less than a fifth of its hint is in time.
+_LEAD_SHARE: Final = 0.2 * KEPT_SHARE
+# Of many streams no more than so many permits too early: a return that is queued for less than a fifth of its hint is in time.
 _LEAD_PLACES: Final = 4.0
 # Where newcomers are queued they keep the streams busy while the promised are away: a later hint idles none, and is aimed
 # for 39 in 40 instead of nine in ten (one-sided points of the normal law). Only a newcomer is told so, for only its
@@ -133,9 +130,7 @@ def _behind_shorter(draft: Attempt, wait_s: float, late_s: float, now: float) ->
 
 
 def _kept_until_s(wait_s: float, late_s: float) -> float:
-    # Two at a time: of three the compiler makes a call.
-    kept_s = max(_KEPT_S, _KEPT_SHARE * wait_s)
-    return wait_s + max(late_s, kept_s)
+    return wait_s + max(late_s, kept_within_s(wait_s))
 
 
 def queues_newcomers(lane: Lane) -> bool:
@@ -155,22 +150,11 @@ def _aim_s(expected_s: float, late_s: float, per_s: float) -> float:
     A little early; but where little is sure (few streams, answers of very different length) not before the time from
     which nine in ten are let in while their promise is still kept.
     """
-    latest_s = expected_s + late_s
     lead_s = min(expected_s - expected_s / (1.0 + _LEAD_SHARE), _LEAD_PLACES / per_s)
     early = expected_s - max(_LEAD_S, lead_s)
-    return max(early, min(latest_s - _KEPT_S, latest_s / (1.0 + _KEPT_SHARE)))
+    return max(early, shortest_kept_s(expected_s + late_s))
 
 
 def no_engine_hint_s(knowledge: Knowledge) -> float:
     """Return 5 to 10 s, spread."""
     return _NO_ENGINE_HINT_S * (1.0 + spread(knowledge.hints_given))
-
-
-def place_until(now: float, hint: float) -> float:
-    """Return when a promised place ends unclaimed: max(1 s, 10 % of the hint) after it was due."""
-    return now + hint + (1.0 if hint < 10.0 else 0.1 * hint)
-
-
-def known_until(now: float, hint: float, deadline: float) -> float:
-    """Return until when the promised client is recognised: its deadline, or its hint and some grace if later."""
-    return max(deadline, now + hint + (2.0 if hint < 20.0 else 0.1 * hint))

@@ -29,7 +29,7 @@ from millgate.core.sizing.permit_times import PermitTimes
 from millgate.core.sizing.reading import PromptReading
 from millgate.core.sizing.service_time import ServiceTime
 from millgate.core.slo import SloWatch
-from millgate.core.tickets import Places
+from millgate.core.tickets import Appointment, Places
 from millgate.core.words import FailureKind, IgnoresHangups, Outcome, Reason, Stage
 
 MakeOrder = Callable[[LaneSettings], Order]
@@ -59,12 +59,13 @@ class Attempt:
     `looked_tokens` how far its stream was when last looked at. `reservation` is its tenant's, `charged` the provider account's.
     `work_s` is the part of an engine's time that it is foreseen to take, `engine_s` the same as the orders rank it (0 for who is
     back when promised), `service_s` the time that its `streams` are out, as the early warning counts it and lines are summed up.
-    `tried` is the engine that failed it before it had anything of it; there is no third try. `due_at` is when its client had
-    been told to be back, `hint_s` how long that was and `told_share` which part of the line was expected to return; `window_until` when the batch window lets it go that it was queued for.
+    `tried` is the engine that failed it before it had anything of it; there is no third try. `appointment` is what its client had
+    been told, and `told_share` which part of the line was expected to return; `window_until` when the batch window lets it go that it was queued for.
     """
 
     __slots__ = (
         "admitted_at",
+        "appointment",
         "arrival",
         "arrival_number",
         "arrived_at",
@@ -73,7 +74,6 @@ class Attempt:
         "body_bytes",
         "charged",
         "deadline",
-        "due_at",
         "early_returns",
         "engine",
         "engine_s",
@@ -84,7 +84,6 @@ class Attempt:
         "foreseen_tokens",
         "give_up_at",
         "gone_at",
-        "hint_s",
         "kv_tokens",
         "lane",
         "lane_deadline",
@@ -97,6 +96,7 @@ class Attempt:
         "prefill_ahead",
         "prompt_tokens",
         "queue",
+        "queued_until",
         "queued_until",
         "read_before",
         "recognised",
@@ -124,7 +124,7 @@ class Attempt:
         self.fingerprint: int | None = None
         self.first_seen = self.lined_up_at = self.as_old_as = now
         self.early_returns = self.turn = 0
-        self.due_at, self.hint_s = arrival.due_at, arrival.hint_s
+        self.appointment: Appointment | None = None
         self.window_until = self.looked_at = self.lane_deadline = self.deadline = self.give_up_at = now
         self.recognised = False
         self.queued_until: float | None = None

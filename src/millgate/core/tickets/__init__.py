@@ -23,29 +23,33 @@ one global bound; beyond it the longest line loses its newest place (INV-5). Wha
 records per event, so that a crowd that never came back stalls nobody.
 """
 
-from millgate.core.tickets.attendance import Attendance, ClientKind
-from millgate.core.tickets.entry import (
-    DUE_HOLD_S,
+from millgate.core.tickets.appointment import (
     EARLY_RETURNS_FORGIVEN,
-    EARLY_S,
+    KEPT_SHARE,
     SOONEST_RETURN_S,
-    Entry,
+    Appointment,
+    kept_within_s,
+    shortest_kept_s,
 )
+from millgate.core.tickets.attendance import Attendance, ClientKind
+from millgate.core.tickets.entry import Entry
 from millgate.core.tickets.places import FORGOTTEN_PER_EVENT, WORK_PARTS, LineStanding, Places, as_parts
 from millgate.core.tickets.records import MOST_PLACES
 
 __all__ = [
-    "DUE_HOLD_S",
     "EARLY_RETURNS_FORGIVEN",
-    "EARLY_S",
     "FORGOTTEN_PER_EVENT",
+    "KEPT_SHARE",
     "MOST_PLACES",
     "SOONEST_RETURN_S",
     "WORK_PARTS",
+    "Appointment",
     "Attendance",
     "ClientKind",
     "Entry",
     "LineStanding",
     "Places",
     "as_parts",
+    "kept_within_s",
+    "shortest_kept_s",
 ]

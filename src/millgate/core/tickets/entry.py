@@ -3,16 +3,8 @@
 from math import inf
 from typing import Final
 
+from millgate.core.tickets.appointment import SOONEST_RETURN_S, Appointment
 from millgate.core.tickets.attendance import ClientKind
-
-# A return at most this early, or due, may be queued up to `DUE_HOLD_S` even where nothing else is queued.
-EARLY_S: Final = 1.0
-DUE_HOLD_S: Final = 1.0
-# Nobody who was told to wait (hints start at 0.1 s) is back sooner than this: equal bodies that arrive together
-# are different requests.
-SOONEST_RETURN_S: Final = 0.1
-# From this early return on a request stands at the end of the line at each: a client that polls has no place to keep.
-EARLY_RETURNS_FORGIVEN: Final = 2
 
 
 class Entry:
@@ -28,9 +20,11 @@ class Entry:
     oldest that it may be. `work_s` is how long it will have a permit. `kind` says how its client was known, for its
     `Attendance`, and `share` which part of the line was expected to return when it was told. `slot` is where `Places`
     keeps it, -1 for what is not kept. `is_shared` says that others with the same body are away as well.
+    `appointment` is what its client was told, with a place or without one; None where it hung up.
     """
 
     __slots__ = (
+        "appointment",
         "as_old_as",
         "due_at",
         "early_returns",
@@ -90,17 +84,17 @@ class Entry:
         self.kind: Final = kind
         self.share: Final = share
         self.is_shared: Final = is_shared
+        back_at = told_at if due_at is None else due_at
+        given_at = known_from - SOONEST_RETURN_S
+        self.appointment: Final = None if back_at is None else Appointment(given_at, back_at - given_at)
 
     def is_due(self, now: float) -> bool:
-        """Return whether its promise has (nearly) come: at most `EARLY_S` before the hint, or after it.
-
-        Of a short hint half is early enough: somebody who is told 0.8 s and is back within 0.2 s has not waited.
-        """
-        return self.due_at is not None and self._has_come(self.due_at, now)
+        """Return whether it has a place whose time has come."""
+        return self.due_at is not None and self.is_agreed(now)
 
     def is_agreed(self, now: float) -> bool:
-        """Return whether it is back when it was told to come, whether it has a place or not."""
-        return self.is_due(now) or (self.told_at is not None and self._has_come(self.told_at, now))
+        """Return whether a return now is not before it was told to come, whether it has a place or not."""
+        return self.appointment is not None and self.appointment.is_due(now)
 
     def is_early(self, now: float) -> bool:
         """Return whether a return at this time breaks the agreement: it was given a hint and is not due."""
@@ -115,6 +109,3 @@ class Entry:
         if not self.known_from <= now < self.known_until:
             return False
         return self.due_at is None or self.is_due(now) or retry_count != 0
-
-    def _has_come(self, told_at: float, now: float) -> bool:
-        return now >= told_at - min(EARLY_S, (told_at - self.known_from) / 2)

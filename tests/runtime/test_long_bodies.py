@@ -1,8 +1,11 @@
 """Long bodies are read in another process: with the same outcome, one after the other, and whatever becomes of it."""
 
 import asyncio
+import gc
 import os
 import signal
+import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,6 +111,41 @@ def test_a_client_that_has_left_is_told_nothing_and_the_next_one_is() -> None:
             gone()
         await until(lambda: stays.outcomes)
         assert left.outcomes == []
+        bodies.close()
+
+    run(body())
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_body_is_let_go_at_once_and_not_when_cycles_are_looked_for(leaves: bool) -> None:
+    class Client:
+        """Holds what it waits for, which holds the client's method."""
+
+        def __init__(self, bodies: LongBodies) -> None:
+            self.told = False
+            self.waiting = bodies.read(Question(CHAT, b"", len(BODIES[CHAT])), BODIES[CHAT], self.on_read)
+
+        def on_read(self, _outcome: Outcome) -> None:
+            self.told = True
+
+    async def body() -> None:
+        bodies = LongBodies()
+        await one(bodies, CHAT, BODIES[CHAT])
+        before = sys.getrefcount(BODIES[CHAT])
+        client = Client(bodies)
+        if leaves:
+            client.waiting.gone()
+        else:
+            await until(lambda: client.told)
+        await one(bodies, CHAT, b"{}")
+        lasting = weakref.ref(client)
+        gc.disable()
+        try:
+            del client
+            after = sys.getrefcount(BODIES[CHAT])
+            assert (lasting(), after) == (None, before)
+        finally:
+            gc.enable()
         bodies.close()
 
     run(body())

@@ -55,6 +55,14 @@ class WaitingBody:
     def gone(self) -> None:
         """Tell nothing to a client that has left; a body that is not yet on its way is not read at all."""
         self.told = None
+        self.body = b""
+
+    def tell(self, outcome: Outcome) -> None:
+        """Tell it, and let go of the body and of whom is told, who may hold this: a cycle would keep the body for long."""
+        told, self.told = self.told, None
+        self.body = b""
+        if told is not None:
+            told(outcome)
 
 
 class LongBodies:
@@ -169,8 +177,8 @@ class LongBodies:
         """Go on to the next body, then tell what became of this one."""
         current = self._current
         self._next()
-        if current is not None and current.told is not None:
-            current.told(outcome)
+        if current is not None:
+            current.tell(outcome)
 
     # ---- the process
 

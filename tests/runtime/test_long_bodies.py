@@ -132,16 +132,16 @@ def test_a_body_is_let_go_at_once_and_not_when_cycles_are_looked_for(leaves: boo
         bodies = LongBodies()
         await one(bodies, CHAT, BODIES[CHAT])
         before = sys.getrefcount(BODIES[CHAT])
-        client = Client(bodies)
+        clients = [Client(bodies)]
         if leaves:
-            client.waiting.gone()
+            clients[0].waiting.gone()
         else:
-            await until(lambda: client.told)
+            await until(lambda: clients[0].told)
         await one(bodies, CHAT, b"{}")
-        lasting = weakref.ref(client)
+        lasting = weakref.ref(clients[0])
         gc.disable()
         try:
-            del client
+            clients.clear()
             after = sys.getrefcount(BODIES[CHAT])
             assert (lasting(), after) == (None, before)
         finally:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
-from millgate.dialects.line import LineReply, OutcomeReason, read_reply
+from millgate.dialects.line import Fault, LineReply, Need, OutcomeReason, read_reply
 from millgate.servers.http1.budget import ByteBudget
 from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.contract import (
@@ -112,10 +112,10 @@ class Stand:
             assert answer.append(result)
         return self.take(self.session.done(job, 7, answer, "application/json", self.now))
 
-    def failed(self, job: int, *words: Any) -> list[LineReply]:
+    def failed(self, job: int) -> list[LineReply]:
         """Fail a job."""
-        need, fault, reason = words or ("backend_error", "backend_error", OutcomeReason.BACKEND_ERROR)
-        return self.take(self.session.failed(job, need, fault, reason, ErrorWords(), self.now))
+        words = (Need.BACKEND_ERROR, Fault.BACKEND_ERROR, OutcomeReason.BACKEND_ERROR)
+        return self.take(self.session.failed(job, *words, ErrorWords(), self.now))
 
     def take(self, wishes: Iterable[Wish]) -> list[LineReply]:
         """Carry wishes out as a connection would."""

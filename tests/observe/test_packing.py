@@ -93,6 +93,7 @@ YIELD: Fields = {
     "quota": several(QuotaState, QUOTA),
     "of_wait": TRUTHS,
     "of_streams": TRUTHS,
+    "promised": TIMES | NUMBERS,
 }
 CANCEL: Fields = {"attempt": ATTEMPTS, "reason": REASONS, "retry_after_s": TIMES}
 ENDED: Fields = {

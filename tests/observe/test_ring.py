@@ -186,6 +186,17 @@ def test_what_is_kept_of_an_arrival_is_everything_but_its_body() -> None:
                 "told to come back in 40 ms, when its appointment is due"
             ),
         ),
+        (
+            Yield(1, Reason.QUOTA, 3.0, retry=True, value=1.0, bound=0.4),
+            "refused quota: it needs 1, 0 are left; told to come back in 3.0 s",
+        ),
+        (
+            Yield(1, Reason.QUOTA, 3.0, retry=True, value=1.0, bound=1.2, promised=3.2),
+            (
+                "refused quota: it needs 1, 1 are left, 3 are promised to clients that were told to come before it; "
+                "told to come back in 3.0 s, when its quota has enough for them and for it"
+            ),
+        ),
         (Cancel(1, Reason.DRAINING, 1.0), "cancelled draining; told to come back in 1.0 s"),
         (
             Admit(1, (Leg("gpu-0", 1, 1300, 1000),), 0.0, 0.5, 20.0, would=Reason.SATURATED),

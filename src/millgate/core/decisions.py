@@ -70,7 +70,8 @@ class Yield(NamedTuple):
     `retry_after_s` is a promise: come back then and you will be admitted. `retry` False means that coming back
     is useless. `value` is what was measured and `bound` the line that it crossed, in the reason's own unit
     (streams, attempts, seconds); `of_wait` says of a saturated gate that they are a wait and what it may be, not streams,
-    and `of_streams` of a request that is too large that they are streams, not tokens.
+    and `of_streams` of a request that is too large that they are streams, not tokens. `promised` is how much of a quota
+    (requests or tokens) clients are expected to take that were told to come before this one.
     `first_seen` is when the request's first attempt came, for a ticket.
     """
 
@@ -84,6 +85,7 @@ class Yield(NamedTuple):
     quota: tuple[QuotaState, ...] = ()
     of_wait: bool = False
     of_streams: bool = False
+    promised: float = 0.0
 
 
 class Cancel(NamedTuple):

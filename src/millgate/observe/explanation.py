@@ -161,6 +161,8 @@ def _back(decision: Admit, at: float) -> str:
 def _hint(decision: Yield) -> str:
     if not decision.retry:
         return "coming back would be useless"
+    if decision.promised:
+        return f"told to come back in {seconds(decision.retry_after_s)}, when its quota has enough for them and for it"
     line = "" if decision.reason in _OUTSIDE_THE_LINE else ", when its appointment is due"
     return f"told to come back in {seconds(decision.retry_after_s)}{line}"
 
@@ -182,6 +184,8 @@ def _reason(decision: Yield, *, was_queued: bool) -> str:
         return f"it needs {value:,.0f} streams, no engine ever has more than {bound:,.0f}"
     if decision.reason is Reason.OVERLOADED_GATE:
         return f"the gate itself is too busy, {seconds(value)} late"
+    if decision.promised:
+        return _PROMISED.format(value, max(0.0, bound), decision.promised)
     template = _COUNTED.get(decision.reason)
     return template.format(value, bound) if template else _PLAIN[decision.reason]
 
@@ -206,6 +210,9 @@ _COUNTED: Final = {
     Reason.RETRY_BUDGET: "{:,.0f} retries were charged within 10 s, the budget is {:,.1f}",
     Reason.TOO_LARGE: "it needs {:,.0f} tokens, no more than {:,.0f} ever fit (engine, quota or account)",
 }
+_PROMISED: Final = (
+    "it needs {:,.0f}, {:,.0f} are left, {:,.0f} are promised to clients that were told to come before it"
+)
 _AFTER_WAITING: Final = {
     Reason.TOO_LATE: "{}, and the first token would come later",
     Reason.SATURATED: "{}, which is longer than it may wait",

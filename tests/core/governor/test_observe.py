@@ -29,11 +29,12 @@ def test_observe_mode_keeps_the_hard_cap_where_it_is_asked_to() -> None:
 
 
 def test_observe_mode_owes_no_quota_for_what_a_protecting_gate_would_have_refused() -> None:
+    """Observed, no client returns: so none is told a time that others would stand behind."""
     rule = QuotaRule("requests", QuotaLimit(QuotaKind.RPM, 60, burst_s=2.0))
     observing = _gate(streams=100, observe=True, quotas=(rule,))
     protecting = _gate(streams=100, quotas=(rule,))
-    would = [_ask(observing, number, 0.5 * number).would for number in range(40)]
-    does = [_ask(protecting, number, 0.5 * number) for number in range(40)]
+    would = [_ask(observing, number, 0.5 * number, fingerprint=None).would for number in range(40)]
+    does = [_ask(protecting, number, 0.5 * number, fingerprint=None) for number in range(40)]
 
     assert would == [each.reason if isinstance(each, Yield) else None for each in does]
     assert would.count(Reason.QUOTA) == 19, "two at first and one a second pass"

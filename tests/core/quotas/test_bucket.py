@@ -25,6 +25,13 @@ def test_it_refills_continuously_up_to_its_burst() -> None:
     assert bucket.full_in_s(now=7.5) == 7.5
 
 
+def test_it_says_for_how_long_it_has_been_full() -> None:
+    bucket = Bucket(10.0, 100.0, now=0.0)
+    bucket.take(50, now=2.0)
+
+    assert [bucket.full_for_s(at) for at in (2.0, 6.9, 7.0, 9.5)] == [0.0, 0.0, 0.0, 2.5]
+
+
 def test_debt_is_paid_back_before_anything_passes() -> None:
     bucket = Bucket(10.0, 100.0, now=0.0)
     bucket.take(130, now=0.0)

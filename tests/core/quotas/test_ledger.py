@@ -69,6 +69,15 @@ def test_the_rule_that_keeps_out_longest_is_named() -> None:
     assert ledger.shortage(ANN, SMALL, 60.0) is None
 
 
+def test_demands_are_those_of_buckets_that_have_been_taken_from() -> None:
+    ledger = Ledger([rule("tokens", QuotaKind.TPM, 1500, "tenant"), rule("requests", QuotaKind.RPM, 60)])
+    assert ledger.demands(ANN, SMALL) == []
+    taken(ledger, ANN, SMALL, 0.0)
+
+    assert [each.needed for each in ledger.demands(ANN, Sizes(20, 10))] == [30.0, 1.0]
+    assert [each.needed for each in ledger.demands(BOB, Sizes(20, 10))] == [1.0]
+
+
 def test_asking_changes_nothing() -> None:
     ledger = Ledger([rule("tokens", QuotaKind.TPM, 200, "tenant")])
 

@@ -9,20 +9,26 @@ from typing import NamedTuple
 
 from millgate.core.decisions import QuotaState
 from millgate.core.governor.provider import sizes_of
+from millgate.core.governor.quota_lines import Behind, QuotaLines
 from millgate.core.governor.records import Attempt
-from millgate.core.quotas.ledger import Ledger, Who
+from millgate.core.quotas.ledger import Demand, Ledger, Who
 from millgate.core.retry_budget import RetryBudget, is_charged
 from millgate.core.settings import Settings, TenantSettings
+from millgate.core.tickets import Appointment, ClientKind
 from millgate.core.words import Reason
 
 
 class Shortfall(NamedTuple):
-    """Why a tenant may not have this now: the reason with its numbers, and when it may (infinite: never)."""
+    """Why a tenant may not have this now: the reason with its numbers, and when it may (infinite: never).
+
+    `behind` is the line of a quota in which it stands, where other clients were told to come before it.
+    """
 
     reason: Reason
     value: float
     bound: float
     wait_s: float
+    behind: Behind | None = None
 
 
 class Allowances:
@@ -32,10 +38,11 @@ class Allowances:
     stream of its own.
     """
 
-    __slots__ = ("_inside", "_observed", "_tenants", "budget", "ledger")
+    __slots__ = ("_inside", "_observed", "_tenants", "budget", "ledger", "lines")
 
     def __init__(self, settings: Settings) -> None:
         self.ledger = Ledger(settings.quotas)
+        self.lines = QuotaLines()
         self.budget = RetryBudget() if settings.retry_budget else None
         self._tenants: dict[str, TenantSettings] = {each.name: each for each in settings.tenants}
         self._inside: Counter[str] = Counter()
@@ -67,11 +74,22 @@ class Allowances:
                 spent, most = budget.spent(now), budget.budget(now, drain_per_s)
                 return Shortfall(Reason.RETRY_BUDGET, spent, most, float("inf"))
         if not self.ledger.is_empty:
-            short = self.ledger.shortage(_who(draft), sizes_of(draft), now)
+            short = self._short_of_quota(draft, now)
             if short is not None:
-                reason = Reason.TOO_LARGE if short.never_fits else Reason.QUOTA
-                return Shortfall(reason, short.needed, short.left, short.wait_s)
+                return short
         return self._own_streams(draft)
+
+    def _short_of_quota(self, draft: Attempt, now: float) -> Shortfall | None:
+        who, sizes = _who(draft), sizes_of(draft)
+        short = self.ledger.shortage(who, sizes, now)
+        behind = None
+        if not self.lines.is_empty:
+            demands = self.ledger.demands(who, sizes)
+            behind = self.lines.behind(self._number_of(draft, demands), demands, now)
+        if short is not None:
+            reason = Reason.TOO_LARGE if short.never_fits else Reason.QUOTA
+            return Shortfall(reason, short.needed, short.left, short.wait_s, behind)
+        return None if behind is None else Shortfall(Reason.QUOTA, behind.needed, behind.left, 0.0, behind)
 
     def _own_streams(self, draft: Attempt) -> Shortfall | None:
         known = self._tenants.get(draft.tenant)
@@ -108,6 +126,36 @@ class Allowances:
             draft.reservation = self.ledger.take(_who(draft), sizes_of(draft), now)
         if draft.tenant in self._tenants:
             self._inside[draft.tenant] += draft.arrival.answers
+
+    def told(self, draft: Attempt, kind: ClientKind, appointment: Appointment, now: float) -> None:
+        """Put a client that its quota refuses into the lines of the buckets that were short for it.
+
+        A client whose time there is later than its hint has no appointment: it was told a time at random.
+        """
+        demands = self.ledger.demands(_who(draft), sizes_of(draft))
+        number = self._number_of(draft, demands)
+        short = [
+            each
+            for each in demands
+            if each.bucket.wait_s(each.needed, now) > 0.0 or self.lines.behind(number, [each], now)
+        ]
+        behind = self.lines.behind(number, short, now)
+        turn = self.lines.returned(number)
+        if behind is None or behind.wait_s <= appointment.hint_s:
+            self.lines.book(draft.arrival_number, draft.tenant, kind, appointment, short, turn)
+
+    def returned(self, draft: Attempt) -> None:
+        """End the appointment that this attempt keeps, whatever is decided about it."""
+        if not self.lines.is_empty:
+            self.lines.returned(self._number_of(draft, self.ledger.demands(_who(draft), sizes_of(draft))))
+
+    def _number_of(self, draft: Attempt, demands: list[Demand]) -> int:
+        """Return the number under which it has an appointment: that of its record, or else of what its ticket says."""
+        number, told = draft.arrival_number, draft.appointment
+        if draft.recognised and told is not None and not self.lines.has(number):
+            known = self.lines.number_of(draft.tenant, told, demands)
+            return number if known is None else known
+        return number
 
     def report(self, draft: Attempt, now: float) -> tuple[QuotaState, ...]:
         """Return what is left of the quotas that this attempt falls under."""

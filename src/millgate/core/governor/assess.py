@@ -9,10 +9,11 @@ from typing import Final
 
 from millgate.core.decisions import Admit, Leg, Queue, Reshaped, Yield
 from millgate.core.events import Arrived
+from millgate.core.governor.allowances import Shortfall
 from millgate.core.governor.forecast import forecast, upper_ttft_s
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.records import Attempt, Engine, Lane
-from millgate.core.governor.refusal import refusal
+from millgate.core.governor.refusal import in_line, refusal
 from millgate.core.governor.streams import streams_of
 from millgate.core.governor.turns import ahead_of, may_go
 from millgate.core.lanes import choose_lane
@@ -244,8 +245,7 @@ def _judge(knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float
     agreed = is_agreed(draft, entry, now)
     short = knowledge.allowances.shortfall(draft, agreed, now)
     if short is not None:
-        reason, value, bound, wait_s = short
-        return _refused(knowledge, draft, entry, now, reason, value, bound, wait_s)
+        return _short(knowledge, draft, entry, now, short)
     price(draft)
     _let_promised_go_first(draft, now)
     ahead = ahead_of(draft)
@@ -274,7 +274,7 @@ def _judge_wait(
     now: float,
     place: int,
 ) -> Plan:
-    """Hold it at this place if it will make it from there."""
+    """Queue it at this place if it will make it from there."""
     wait_s, upper_s, ttft_s = forecast(draft, place, now)
     due_hold_s = _due_hold_s(draft, entry, now)
     if now + upper_s + ttft_s > draft.deadline and not _keeps_its_promise(draft, due_hold_s, ttft_s, now):
@@ -298,6 +298,15 @@ def _refused(
     wait_s: float = 0.0,
 ) -> Plan:
     return Plan(draft, entry, None, refusal(knowledge, draft, reason, now, value, bound, wait_s), wait_s)
+
+
+def _short(knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float, short: Shortfall) -> Plan:
+    """Refuse it for what its tenant lacks."""
+    plan = _refused(knowledge, draft, entry, now, short.reason, short.value, short.bound, short.wait_s)
+    if short.behind is not None and isinstance(plan.decision, _YIELD):
+        plan.decision = in_line(knowledge, plan.decision, short.behind)
+        plan.expected_wait_s = max(short.wait_s, short.behind.wait_s)
+    return plan
 
 
 def price(draft: Attempt) -> None:

@@ -32,6 +32,7 @@ _BLOCKED: Final = frozenset((Reason.SATURATED, Reason.QUEUE_FULL))
 # Compiled, a name from elsewhere is looked up each time it is used, and a constant is not.
 _ADMIT: Final = Admit
 _YIELD: Final = Yield
+_QUOTA: Final = Reason.QUOTA
 _TOO_LARGE: Final = Reason.TOO_LARGE
 _YIELDED: Final = Outcome.YIELDED
 
@@ -53,8 +54,11 @@ def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]
         knowledge.allowances.arrived(draft, agreed=agreed, refused=reason, now=now)
         if reason in _BLOCKED:
             _mark_blocked(draft.route.up, now)
+        if reason is not _QUOTA:
+            knowledge.allowances.returned(draft)
         _leave_record(knowledge, draft, decision, now)
         return (_with_quota(knowledge, draft, decision, now),)
+    knowledge.allowances.returned(draft)
     would = decision.would if isinstance(decision, _ADMIT) else None
     knowledge.allowances.arrived(draft, agreed=agreed, refused=would, now=now)
     knowledge.attempts[draft.attempt] = draft
@@ -280,6 +284,8 @@ def _leave_record(knowledge: Knowledge, draft: Attempt, decision: Yield, now: fl
     if reason is _TOO_LARGE or draft.arrival.fingerprint is None:
         return
     appointment = Appointment(now, hint)
+    if reason is _QUOTA and decision.retry:
+        knowledge.allowances.told(draft, _kind(draft), appointment, now)
     known_from, until = appointment.known_from, appointment.known_until(draft.lane_deadline)
     if reason in OF_ONE_TENANT and decision.retry:
         entry = entry_of(draft, known_from, until, told_at=appointment.due_at)

@@ -69,6 +69,7 @@ class Governor:
             self._now = now
             for pool in self._knowledge.routes.pools:
                 pool.places.expire(now)
+            self._knowledge.allowances.lines.expire(now)
         else:
             now = self._now
         return self._handlers[type(event)](event, now)
@@ -125,6 +126,7 @@ class Governor:
         knowledge = self._knowledge
         for pool in knowledge.pools:
             pool.places.expire(now)
+        knowledge.allowances.lines.expire(now)
         knowledge.allowances.reconfigure(settings, now)
         knowledge.observe, knowledge.hard_cap = settings.observe, settings.hard_cap
         knowledge.max_queued = settings.max_queued

@@ -90,7 +90,7 @@ def promise(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[float, fl
         by_s = 0.0
     spread_share = spread(knowledge.hints_given)
     if expected_s > LONGEST_HINT_S or not places.has_room_for(arrival.tenant, now):
-        return FAR_HINT_S + spread_share * (LONGEST_HINT_S - FAR_HINT_S), by_s
+        return far_hint_s(knowledge), by_s
     per_s = capacity_forecast.per_s()
     aim_s = _aim_s(expected_s * _STRETCH, late_s, per_s) - spread_share * min(_SPREAD_S, 1.0 / per_s)
     hint_s = max(expected_s / 2.0, aim_s)
@@ -153,6 +153,11 @@ def _aim_s(expected_s: float, late_s: float, per_s: float) -> float:
     lead_s = min(expected_s - expected_s / (1.0 + _LEAD_SHARE), _LEAD_PLACES / per_s)
     early = expected_s - max(_LEAD_S, lead_s)
     return max(early, shortest_kept_s(expected_s + late_s))
+
+
+def far_hint_s(knowledge: Knowledge) -> float:
+    """Return 45 to 60 s, spread: of a place beyond the longest hint."""
+    return FAR_HINT_S + spread(knowledge.hints_given) * (LONGEST_HINT_S - FAR_HINT_S)
 
 
 def no_engine_hint_s(knowledge: Knowledge) -> float:

@@ -9,9 +9,11 @@ from millgate.core.governor.promises import (
     DRAINING_HINT_S,
     LONGEST_HINT_S,
     SHORTEST_HINT_S,
+    far_hint_s,
     no_engine_hint_s,
     promise,
 )
+from millgate.core.governor.quota_lines import Behind
 from millgate.core.governor.records import Attempt
 from millgate.core.words import DeadlineFrom, Reason
 
@@ -46,8 +48,22 @@ def refusal(
     if reason is _TOO_LATE and _never_in_time(draft):
         in_time = False
     return _new(
-        _YIELD, (draft.attempt, reason, hint_s, in_time, value, bound, draft.first_seen, (), False, False)
+        _YIELD,
+        (draft.attempt, reason, hint_s, in_time, value, bound, draft.first_seen, (), False, False, 0.0),
     )
+
+
+def in_line(knowledge: Knowledge, decision: Yield, behind: Behind) -> Yield:
+    """Return the refusal by a quota with the time at which it has enough for all that were told before, too.
+
+    Beyond the longest hint that time is a guess, and clients are spread evenly up to it.
+    """
+    if not decision.retry:
+        return decision
+    hint_s = max(decision.retry_after_s, behind.wait_s)
+    if hint_s > LONGEST_HINT_S:
+        hint_s = far_hint_s(knowledge)
+    return decision._replace(retry_after_s=hint_s, promised=behind.promised)
 
 
 def _without_promise(

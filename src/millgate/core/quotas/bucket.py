@@ -76,6 +76,10 @@ class Bucket:
         """Return how long until the bucket is full, if nobody takes from it."""
         return (self.burst - self.level(now)) / self.rate_per_s
 
+    def full_for_s(self, now: float) -> float:
+        """Return for how long it has been full, and lost what it was given; 0 where it is not."""
+        return max(0.0, now - self._at - (self.burst - self._level) / self.rate_per_s)
+
     def take(self, amount: float, now: float) -> int:
         """Take this amount, into debt if need be; return the mark that its refund needs."""
         level = self.level(now)

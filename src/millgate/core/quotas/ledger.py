@@ -34,6 +34,13 @@ class Who(NamedTuple):
     lane: str
 
 
+class Demand(NamedTuple):
+    """What a request needs of one bucket."""
+
+    bucket: Bucket
+    needed: float
+
+
 class Shortage(NamedTuple):
     """The rule that keeps a request out longest, and its numbers.
 
@@ -85,6 +92,11 @@ class Ledger:
             if short is not None and (worst is None or short.wait_s > worst.wait_s):
                 worst = short
         return worst
+
+    def demands(self, who: Who, sizes: Sizes) -> list[Demand]:
+        """Return what this request needs of each bucket that has been taken from; the others are full."""
+        found = [(self._find(rule, who), needed_amount(rule.limit, sizes)) for rule in self._held_to(who)]
+        return [Demand(bucket, needed) for bucket, needed in found if bucket is not None]
 
     def reserve(self, who: Who, sizes: Sizes, now: float) -> Reservation | Shortage | None:
         """Take from every bucket, or from none and say why not; None where no rule holds."""

@@ -34,7 +34,7 @@ from millgate.core.tickets.appointment import (
 from millgate.core.tickets.attendance import Attendance, ClientKind
 from millgate.core.tickets.entry import Entry
 from millgate.core.tickets.places import FORGOTTEN_PER_EVENT, WORK_PARTS, LineStanding, Places, as_parts
-from millgate.core.tickets.records import MOST_PLACES
+from millgate.core.tickets.records import MOST_PLACES, age_key
 
 __all__ = [
     "EARLY_RETURNS_FORGIVEN",
@@ -49,6 +49,7 @@ __all__ = [
     "Entry",
     "LineStanding",
     "Places",
+    "age_key",
     "as_parts",
     "kept_within_s",
     "shortest_kept_s",

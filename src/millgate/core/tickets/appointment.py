@@ -49,14 +49,19 @@ class Appointment:
         return self.due_at - min(_EARLY_S, _MOST_EARLY_SHARE * (self.due_at - self.known_from))
 
     @property
+    def late_s(self) -> float:
+        """How long after the hint a return is still on time: 1 s, or a tenth of the hint if that is longer."""
+        return max(_LATE_S, _LATE_SHARE * self.hint_s)
+
+    @property
     def lapses_at(self) -> float:
-        """The latest return that is on time: 1 s after the hint, or a tenth of the hint if that is longer."""
-        return self.due_at + max(_LATE_S, _LATE_SHARE * self.hint_s)
+        """The latest return that is on time."""
+        return self.due_at + self.late_s
 
     @property
     def hold_s(self) -> float:
         """How long a client that is due is queued even where nothing else is."""
-        return max(_HOLD_S, KEPT_SHARE * self.hint_s)
+        return max(_HOLD_S, KEPT_SHARE * (self.due_at - self.known_from))
 
     def is_due(self, now: float) -> bool:
         """Return whether its time has come: a return now is not early, though it may be late."""

@@ -16,6 +16,7 @@ from millgate.core.decisions import Admit, Decision, Ended, Queue, Yield
 from millgate.core.events import Arrived, Event, FirstToken, Released
 from millgate.core.governor.promises import FAR_HINT_S, spread
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
+from millgate.core.tickets import kept_within_s
 from millgate.core.words import DeadlineFrom
 from millgate.engine.profile import find_profile
 from millgate.sim.bounds.work import capacity_per_s
@@ -45,8 +46,6 @@ _PACED_TOKENS = 100
 _FIRST_TOKEN_PACES = 2.0
 # Prompts before an engine of a profile: cv 0.5.
 _PROMPT_CV2 = 0.25
-# A promise counts as kept within so much of its hint.
-_KEPT_S, _KEPT_SHARE = 0.5, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ class _Promise:
 
     def ends_at(self) -> float:
         """Return until when its user has to be let in."""
-        return self.given_at + self.hint_s + max(_KEPT_S, _KEPT_SHARE * self.hint_s)
+        return self.given_at + self.hint_s + kept_within_s(self.hint_s)
 
 
 class PromiseAccounting:

@@ -1,0 +1,1 @@
+"""Experiments on the core itself, outside the wheel: `python -m lab`."""

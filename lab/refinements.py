@@ -1,0 +1,228 @@
+"""Every refinement of the core that can be switched off, with its plain rule; to add one, add its entry."""
+
+from math import inf
+
+from lab import plain
+from lab.switches import Refinement
+
+_HINTS = ("hints", "queued")
+_SIZING = ("sizing", "hints")
+_ABSENT = ("hints", "absent tenants")
+_LIMITS, _WARNING = ("limits",), ("warning",)
+
+REFINEMENTS: tuple[Refinement, ...] = (
+    Refinement(
+        "overtaking share",
+        "waits of several tenants are not stretched",
+        _HINTS,
+        {"governor.overtaking:Overtaking._move": plain.nothing},
+        ("governor.overtaking",),
+    ),
+    Refinement(
+        "shorter work to come",
+        "a wait is that of the line, whatever comes",
+        _HINTS,
+        {"governor.promises:_behind_shorter": plain.wait_alone},
+        ("governor.offered", "governor.promises:_PASSING_SHARE", "governor.promises:_LINE_SHARE"),
+    ),
+    Refinement(
+        "aim at nine in ten, lead",
+        "a client is asked back when its permit is expected",
+        _HINTS,
+        {"governor.promises:_aim_s": plain.aim_at_the_mean},
+        ("governor.promises:_LEAD_S", "governor.promises:_LEAD_SHARE", "governor.promises:_LEAD_PLACES"),
+    ),
+    Refinement(
+        "surer where newcomers queue", "nine in ten there too", _HINTS, {"governor.promises:_SURER": 1.0}
+    ),
+    Refinement(
+        "`_LEAD_PLACES`, `_STRETCH`, `_SPREAD_S`",
+        "a lead is a share of the wait alone; hints are neither stretched nor spread",
+        _HINTS,
+        {
+            "governor.promises:_LEAD_PLACES": inf,
+            "governor.promises:_STRETCH": 1.0,
+            "governor.promises:_SPREAD_S": 0.0,
+        },
+    ),
+    Refinement(
+        "permit times",
+        "a permit lasts as long as foreseen",
+        _HINTS,
+        {"sizing.permit_times:PermitTimes.share_at": plain.one},
+        ("sizing.permit_times",),
+    ),
+    Refinement(
+        "young permits",
+        "lives are those of ended permits alone",
+        _HINTS,
+        {"sizing.permit_times:PermitTimes.look": plain.no_young_permits},
+    ),
+    Refinement(
+        "attendance by tenant",
+        "every tenant's clients return as their kind does",
+        _ABSENT,
+        {"tickets.attendance:Attendance.likelihood": plain.one},
+        ("tickets.attendance:_MOST_TENANTS",),
+    ),
+    Refinement(
+        "attendance: last retry",
+        "the last retry returns like a first one",
+        _ABSENT,
+        {"governor.commit:_kind": plain.first_or_returned},
+    ),
+    Refinement(
+        "attendance: returned",
+        "a client that has returned is believed as one that was told for the first time",
+        _ABSENT,
+        {"governor.commit:_kind": plain.first_or_last},
+    ),
+    Refinement(
+        "first answers",
+        "a mean is that of ended answers",
+        _SIZING,
+        {"sizing.length_predictor:LengthPredictor.look_at_first": plain.nothing},
+        ("sizing.first_answers", "measure.lifetimes"),
+    ),
+    Refinement(
+        "first answers: product limit",
+        "(tokens of ended and running) / ended",
+        _SIZING,
+        {"sizing.first_answers:FirstAnswers.stretch": plain.censored_mean},
+        ("measure.lifetimes",),
+    ),
+    Refinement(
+        "credibility",
+        "n / (n + 8)",
+        _SIZING,
+        {"sizing.credibility:Credibility.compare": plain.eight_answers},
+        ("sizing.credibility",),
+    ),
+    Refinement("garrote", "credibility without it", _SIZING, {"sizing.credibility:_CHANCE_OF_ONE": inf}),
+    Refinement(
+        "prompt class as key",
+        "keys are classes of `max_tokens`",
+        _SIZING,
+        {"sizing.output_length:_class_of": plain.class_of_bound},
+    ),
+    Refinement(
+        "prompt trend",
+        "answers do not go with prompts",
+        _SIZING,
+        {"sizing.prompt_trend:PromptTrend._beyond_chance": plain.zero},
+        ("sizing.prompt_trend",),
+    ),
+    Refinement(
+        "reading: doubt",
+        "first tokens come when predicted",
+        ("overload", "sizing"),
+        {"sizing.reading:PromptReading.upper_share": 0.0},
+        ("sizing.reading:_UPPER_Z", "sizing.reading:_MEMORY_ERRORS", "sizing.reading:_LARGEST_ERROR"),
+    ),
+    Refinement(
+        "reading: goes on",
+        "a prompt is unread until its first token",
+        ("overload", "sizing"),
+        {"sizing.reading:PromptReading.unread": plain.given},
+    ),
+    Refinement(
+        "`max_overtakes`",
+        "shorter work passes without bound",
+        ("storm", "overload", "queued", "sizing"),
+        {"queues.short_first:ShortFirstOrder.__init__": plain.overtaken_without_bound},
+        (
+            "queues.short_first:ShortFirstOrder",
+            "queues.short_first:_Entry",
+            "queues.short_first:DEFAULT_MAX_OVERTAKES",
+        ),
+    ),
+    Refinement(
+        "learned headroom",
+        "headroom is what is configured",
+        ("lanes",),
+        {"lanes:_Claim.want": plain.headroom_as_configured},
+        (
+            "lanes:Concurrency",
+            "lanes:_level_of",
+            "lanes:_most_at",
+            "lanes:_at",
+            "lanes:_LEARNED_QUANTILE",
+            "lanes:_LEARNED_BUCKETS",
+            "lanes:_LEARNED_BUCKET_S",
+            "lanes:_LEARNED_FOR_S",
+            "lanes:_EXACT_LEVELS",
+        ),
+    ),
+    Refinement(
+        "elasticity",
+        "one stream is as much TPOT",
+        _LIMITS,
+        {"limits.slo_gradient:_elasticity": plain.one},
+        ("limits.slo_gradient:_MOST_ELASTIC_STEP",),
+    ),
+    Refinement(
+        "margin by tail",
+        "0.97 of the SLO",
+        _LIMITS,
+        {"limits.slo_gradient:_target": plain.fixed_target},
+        (
+            "limits.slo_gradient:_MARGIN",
+            "limits.slo_gradient:_LESS_PER_LOG_ELASTICITY",
+            "limits.slo_gradient:_MORE_PER_TAIL",
+            "limits.slo_gradient:_MOST_PER_TAIL",
+            "limits.slo_gradient:_LEAST_MARGIN",
+        ),
+    ),
+    Refinement("gradient's floor 0.3", "0.7", _LIMITS, {"limits.slo_gradient:_LEAST_GRADIENT": 0.7}),
+    Refinement(
+        "`_MOST_SLOWDOWN`", "a window counts as slow as it was", _LIMITS, {"limits.pace:_MOST_SLOWDOWN": inf}
+    ),
+    Refinement(
+        "draining streams",
+        "they are compared as all are",
+        _LIMITS,
+        {"limits.signal:_DRAINING": inf},
+        ("limits.pace:Pace.began_share", "limits.prompt_share:PromptShare.began_share"),
+    ),
+    Refinement(
+        "`_BUSY_LOAD`", "a full gate may be calm", _WARNING, {"littles_law.early_warning:_BUSY_LOAD": inf}
+    ),
+    Refinement("`_TREND_S`", "one look is enough", _WARNING, {"littles_law.early_warning:_TREND_S": 0.0}),
+    Refinement(
+        "`_FULL_LOAD`",
+        "any load below 1 explains a backlog",
+        _WARNING,
+        {"littles_law.early_warning:_FULL_LOAD": 1.0},
+    ),
+    Refinement(
+        "`_MOST_HEAVY`", "a prompt counts whole", _WARNING, {"littles_law.early_warning:_MOST_HEAVY": inf}
+    ),
+    Refinement(
+        "`_LEARNING_WORK_S`",
+        "work is trusted as early as arrivals",
+        _WARNING,
+        {"littles_law.early_warning:_LEARNING_WORK_S": 30.0},
+    ),
+    Refinement(
+        "decode signal",
+        "no alarm by time per token",
+        _WARNING,
+        {
+            "littles_law.early_warning:EarlyWarning.decoded": plain.nothing,
+            "littles_law.early_warning:EarlyWarning._watch_decode": plain.nothing,
+        },
+        (
+            "littles_law.early_warning:_Decode",
+            "littles_law.early_warning:_WIDENING",
+            "littles_law.early_warning:_SLOWING",
+            "littles_law.early_warning:_NOW_ANSWERS",
+            "littles_law.early_warning:_TRUSTED_ANSWERS",
+            "littles_law.early_warning:_MOST_SLOW",
+            "littles_law.early_warning:_OUTLIER_DEVIATIONS",
+            "littles_law.early_warning:_LEAST_SPREAD",
+        ),
+    ),
+    Refinement(
+        "second memory", "the fast one alone", _WARNING, {"measure.drift:Drift._judge": plain.judge_fast}
+    ),
+)

@@ -1,0 +1,250 @@
+"""What refinements are measured on: short forms of the simulator's experiments, one run a case and seed.
+
+A run shows shares of 1 (`goodput`, `kept`, `idle`, `misses`), which the table prints as points, and for warnings seconds
+and alarms an hour.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.engine.profile import find_profile
+from millgate.sim.bounds.work import capacity_per_s
+from millgate.sim.clients.crowd import Manners
+from millgate.sim.clients.retry_behaviour import Sdk
+from millgate.sim.experiments.accounts import let_come
+from millgate.sim.experiments.limiter_shootout import feasible, judged, pinned
+from millgate.sim.experiments.promises import Case, watch
+from millgate.sim.experiments.ramps import climb, stay
+from millgate.sim.experiments.scenario import Scenario, play
+from millgate.sim.fleet import EngineManners, SimulatedFleet, uniform_fleet
+from millgate.sim.laws import constant, lognormal
+from millgate.sim.randomness import Streams
+from millgate.sim.replay import replay
+from millgate.sim.traces.synthetic import LENGTHS, jobs, steady, step
+from millgate.wiring.chosen import PREFILL_TOKENS
+
+Shown = Mapping[str, float]
+Run = Callable[[int], Shown]
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Cases by name, each run once for each of so many seeds."""
+
+    what: str
+    seeds: int
+    cases: Mapping[str, Run]
+
+
+# Requests of 2 s each with 15 s to the first token, watched for a minute after the warm-up.
+_HINTS = Case(deadline_s=15.0, seconds=75.0)
+_SLO_S = 5.0
+_PATIENCE_S = 10.0
+_SEQUENCES = 16
+_CODE = "azure_code"
+
+
+def _hints(case: Case, load: float, seed: int, *, known: bool) -> Shown:
+    shown = watch(case, load, seed, known=known).metrics()
+    return {
+        "goodput": shown["good"],
+        "kept": shown["kept"],
+        "idle": shown["idle"],
+        "misses": 1.0 - shown["good"],
+        "start_kept": shown["start_kept"],
+    }
+
+
+def _asked_back(absent_by: str = "user") -> Mapping[str, Run]:
+    cases = product((1, 8, 16), (True, False), (1.3, 2.0), (1, 4), (0.0, 0.5))
+    return {
+        f"{streams} streams, {known=}, {load} times, {tenants} tenants, {absent} absent": partial(
+            _hints,
+            replace(_HINTS, streams=streams, tenants=tenants, absent=absent, absent_by=absent_by),
+            load,
+            known=known,
+        )
+        for streams, known, load, tenants, absent in cases
+    }
+
+
+def _queued() -> Mapping[str, Run]:
+    cases = product(("arrival", "short_first"), (8, -1), (1.3, 2.0), (1, 4))
+    return {
+        f"{order}, queue {queue}, {load} times, {tenants} tenants": partial(
+            _hints,
+            replace(_HINTS, streams=8, order=order, max_queue=queue, tenants=tenants, max_wait_s=5.0),
+            load,
+            known=False,
+        )
+        for order, queue, load, tenants in cases
+    }
+
+
+def _lane(order: str = "short_first", name: str = "interactive", slo_s: float = _SLO_S) -> LaneSettings:
+    return LaneSettings(name, ttft_slo_s=slo_s, deadline_s=slo_s, order=order, fair=True)
+
+
+def _unknown_lengths(lengths: str, engine: str, load: float, seed: int) -> Shown:
+    """Nobody knows how long answers get: every client allows 4096 tokens."""
+    profile = replace(find_profile(engine), max_num_seqs=_SEQUENCES)
+    kv_tokens = int(0.9 * profile.kv_tokens)
+    settings = EngineSettings("engine", _SEQUENCES, kv_tokens=kv_tokens, prefill_tokens=PREFILL_TOKENS)
+    fleet = SimulatedFleet(Settings((_lane(),), (settings,)), {"engine": profile})
+    streams, laws = Streams(seed), LENGTHS[lengths]
+    per_s = load * capacity_per_s(profile, laws, _SEQUENCES)
+    coming = jobs(steady(per_s, streams), laws, streams, until_s=60.0, tenants=4)
+    told = (job._replace(max_tokens=4096) for job in coming)
+    manners = Manners(constant(_PATIENCE_S), Sdk(3, labels=False))
+    summary = replay(told, fleet, manners=manners, seed=seed).summary
+    return {"goodput": summary.good_share, "misses": summary.outcomes.get("late", 0) / summary.requests}
+
+
+def _overload(scenario: Scenario, seed: int) -> Shown:
+    played = play(scenario, seed)
+    summary = played.summary
+    return {
+        "goodput": played.goodput_share,
+        "kept": summary.returns_kept,
+        "misses": summary.outcomes.get("late", 0) / max(1, summary.requests),
+    }
+
+
+def _gated() -> Mapping[str, Run]:
+    users = Manners(lognormal(8.0, 0.25), Sdk())
+    usual = Scenario(manners=users, warm_up_s=10.0, until_s=30.0)
+    return {
+        f"{order}, {load} times": partial(
+            _overload, replace(usual, lane=_lane(order, slo_s=2.0)).at_load(load)
+        )
+        for order in ("arrival", "short_first")
+        for load in (1.2, 3.0)
+    }
+
+
+_STORM = Scenario(
+    engines=2,
+    lane=_lane(slo_s=2.0),
+    lengths=LENGTHS["short"],
+    load=step(0.7, 2.0, 10.0, 20.0),
+    highest_load=2.0,
+    manners=Manners(constant(5.0), Sdk()),
+    engine_manners=EngineManners(ignores_hangups=True),
+    warm_up_s=0.0,
+    until_s=45.0,
+    aftermath_s=0.0,
+)
+
+
+def _flooded(limit: int, seed: int) -> Shown:
+    """Two lanes of equal share: goodput is that of the flood at ten times the capacity, misses those of the quiet lane."""
+    profile, laws, streams = find_profile("llama3-8b_h100_tp1"), LENGTHS["azure_conversation"], Streams(seed)
+    capacity = capacity_per_s(profile, laws, limit)
+    loads = {"quiet": (0.25, Manners()), "flood": (10.0, Manners(constant(5.0), Sdk()))}
+    crowds = [
+        (
+            manners,
+            jobs(
+                steady(load * capacity, streams, number=number),
+                laws,
+                streams,
+                until_s=60.0,
+                lane=name,
+                number=number,
+            ),
+        )
+        for number, (name, (load, manners)) in enumerate(loads.items())
+    ]
+    lanes = [_lane(name=name) for name in loads]
+    accounts = let_come(uniform_fleet(profile, 1, lanes, max_inflight=limit), crowds, streams, 100.0)
+    late = [each for each in accounts if each.arrived_at >= 30.0]
+    quiet = [each for each in late if each.lane == "quiet"]
+    good = sum(each.lane == "flood" and each.outcome == "good" for each in late)
+    return {
+        "goodput": good / (30.0 * capacity),
+        "misses": sum(each.outcome != "good" for each in quiet) / len(quiet),
+    }
+
+
+def _limited(profile: str, start: float, seed: int) -> Shown:
+    """Goodput is tokens over the best fixed limit's, a miss how far p90 TPOT lies above its SLO."""
+    shown = judged(profile, pinned(profile, feasible(profile, seed)[0], start), seed)
+    return {"goodput": shown["tokens_share"], "misses": max(0.0, shown["tpot_p90_share"] - 1.0)}
+
+
+def _limits() -> Mapping[str, Run]:
+    profiles = ("llama3-8b_h100_tp1", "llama3-70b_h100_tp4")
+    return {
+        f"{name} from {start:g} x": partial(_limited, name, start)
+        for name in profiles
+        for start in (0.5, 10.0)
+    }
+
+
+def _warned() -> Mapping[str, Run]:
+    cases: dict[str, Run] = {f"ramp of {ramp_s:g} s": partial(_ramped, ramp_s) for ramp_s in (10.0, 30.0)}
+    stays = {
+        f"stays, gaps vary by {variation:g}": partial(_stayed, 0.8, variation) for variation in (1.0, 2.0)
+    }
+    return cases | stays
+
+
+def _ramped(ramp_s: float, seed: int) -> Shown:
+    shown = climb(ramp_s, seed)
+    return {
+        "delay_s": shown["delay_s"],
+        "lead_s": shown["lead_s"],
+        "false_per_h": shown["false_alarms_per_h"],
+    }
+
+
+def _stayed(load: float, variation: float, seed: int) -> Shown:
+    return {"false_per_h": stay(load, variation, seed, hours=0.25)["false_alarms_per_h"]}
+
+
+SUITES: Mapping[str, Suite] = {
+    "hints": Suite(
+        "`sim run hints`: a full gate that holds nobody, and clients that come back when told",
+        3,
+        _asked_back(),
+    ),
+    "absent tenants": Suite(
+        "the same before 8 streams, half of the tenants never returning",
+        6,
+        {
+            name: run
+            for name, run in _asked_back("tenant").items()
+            if "8 streams" in name and "0.5 absent" in name
+        },
+    ),
+    "queued": Suite("the same with newcomers queued, by arrival and short work first", 3, _queued()),
+    "sizing": Suite(
+        "lengths that nobody knows, 2.7 times the capacity",
+        8,
+        {
+            f"{lengths} on {engine}": partial(_unknown_lengths, lengths, engine, 2.7)
+            for lengths in ("azure_conversation", _CODE, "lognormal_1")
+            for engine in ("llama3-8b_h100_tp1", "llama3-70b_a100_tp4")
+        },
+    ),
+    "overload": Suite("no_gate_vs_gate: SDKs before a gate", 10, _gated()),
+    "storm": Suite(
+        "retry_storm: engines that ignore hang-ups, before two engines",
+        8,
+        {"spike": partial(_overload, _STORM)},
+    ),
+    "lanes": Suite(
+        "lane_isolation: a lane that floods beside a quiet one",
+        6,
+        {f"{limit} streams": partial(_flooded, limit) for limit in (16, 64)},
+    ),
+    "limits": Suite(
+        "limiter_shootout: slo_gradient from a half and from ten times what is feasible", 5, _limits()
+    ),
+    "warning": Suite(
+        "early_warning and false_alarms: load that climbs through capacity, and load that stays", 6, _warned()
+    ),
+}

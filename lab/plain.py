@@ -24,11 +24,6 @@ def one(*_arguments: Any) -> float:
     return 1.0
 
 
-def headroom_as_configured(claim: Any, _now: float) -> int:
-    """Return the headroom that is configured, or none."""
-    return claim.settings.headroom or 0
-
-
 def overtaken_without_bound(order: ShortFirstOrder, _max_overtakes: int = 0) -> None:
     """Let shorter work pass the oldest for ever."""
     _begin_short_first(order, _UNLIMITED)

@@ -128,29 +128,12 @@ REFINEMENTS: tuple[Refinement, ...] = (
     Refinement(
         "`max_overtakes`",
         "shorter work passes without bound",
-        ("storm", "overload", "queued", "sizing"),
+        ("storm", "overload", "queued", "sizing", "lanes"),
         {"queues.short_first:ShortFirstOrder.__init__": plain.overtaken_without_bound},
         (
             "queues.short_first:ShortFirstOrder",
             "queues.short_first:_Entry",
             "queues.short_first:DEFAULT_MAX_OVERTAKES",
-        ),
-    ),
-    Refinement(
-        "learned headroom",
-        "headroom is what is configured",
-        ("lanes",),
-        {"lanes:_Claim.want": plain.headroom_as_configured},
-        (
-            "lanes:Concurrency",
-            "lanes:_level_of",
-            "lanes:_most_at",
-            "lanes:_at",
-            "lanes:_LEARNED_QUANTILE",
-            "lanes:_LEARNED_BUCKETS",
-            "lanes:_LEARNED_BUCKET_S",
-            "lanes:_LEARNED_FOR_S",
-            "lanes:_EXACT_LEVELS",
         ),
     ),
     Refinement(

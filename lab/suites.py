@@ -208,12 +208,12 @@ def _stayed(load: float, variation: float, seed: int) -> Shown:
 SUITES: Mapping[str, Suite] = {
     "hints": Suite(
         "`sim run hints`: a full gate that holds nobody, and clients that come back when told",
-        3,
+        2,
         _asked_back(),
     ),
     "absent tenants": Suite(
         "the same before 8 streams, half of the tenants never returning",
-        6,
+        5,
         {
             name: run
             for name, run in _asked_back("tenant").items()
@@ -223,28 +223,28 @@ SUITES: Mapping[str, Suite] = {
     "queued": Suite("the same with newcomers queued, by arrival and short work first", 3, _queued()),
     "sizing": Suite(
         "lengths that nobody knows, 2.7 times the capacity",
-        8,
+        4,
         {
             f"{lengths} on {engine}": partial(_unknown_lengths, lengths, engine, 2.7)
             for lengths in ("azure_conversation", _CODE, "lognormal_1")
             for engine in ("llama3-8b_h100_tp1", "llama3-70b_a100_tp4")
         },
     ),
-    "overload": Suite("no_gate_vs_gate: SDKs before a gate", 10, _gated()),
+    "overload": Suite("no_gate_vs_gate: SDKs before a gate", 8, _gated()),
     "storm": Suite(
         "retry_storm: engines that ignore hang-ups, before two engines",
-        8,
+        6,
         {"spike": partial(_overload, _STORM)},
     ),
     "lanes": Suite(
         "lane_isolation: a lane that floods beside a quiet one",
-        6,
+        5,
         {f"{limit} streams": partial(_flooded, limit) for limit in (16, 64)},
     ),
     "limits": Suite(
-        "limiter_shootout: slo_gradient from a half and from ten times what is feasible", 5, _limits()
+        "limiter_shootout: slo_gradient from a half and from ten times what is feasible", 3, _limits()
     ),
     "warning": Suite(
-        "early_warning and false_alarms: load that climbs through capacity, and load that stays", 6, _warned()
+        "early_warning and false_alarms: load that climbs through capacity, and load that stays", 3, _warned()
     ),
 }

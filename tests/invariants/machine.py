@@ -55,7 +55,7 @@ lane_settings = some.builds(
     fair=some.booleans(),
     max_overtakes=some.sampled_from([1, 3]),
     share=some.sampled_from([1.0, 3.0]),
-    headroom=some.sampled_from([None, 0, 1]),
+    headroom=some.sampled_from([0, 1]),
     band=some.integers(0, 1),
     window_s=some.sampled_from([0.0, 0.0, 0.0, 0.2]),
 )

@@ -63,11 +63,10 @@ class LaneConfig(Section):
         le=1_000,
         description="Weight among the lanes that wait: a lane below its share of the streams goes first.",
     )
-    headroom: Count | None = Field(
-        default=None,
+    headroom: Count = Field(
+        default=0,
         le=100_000,
-        description="Streams that no other lane may borrow. Default: what this lane has lately needed (p99 of ten "
-        "minutes); all lanes together keep at most half of the limit.",
+        description="Streams that no other lane may borrow; all lanes together keep at most half of the limit.",
     )
     band: Count = Field(
         default=0,

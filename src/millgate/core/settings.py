@@ -137,7 +137,7 @@ class LaneSettings:
     wait beside the deadline. `hold_due_s` is how long a client that returns on time is queued where nothing else is (None:
     a fifth of its hint, a second at least; 0: never). `max_queue_tokens` and `max_queue_bytes` bound what waits in tokens and memory.
     `fair` serves tenants by the tokens that they have had; `max_overtakes` bounds short work first. `share` weighs
-    the lane among the others, `headroom` streams are lent to nobody (None: learned), a smaller `band` goes first,
+    the lane among the others, `headroom` streams are lent to nobody, a smaller `band` goes first,
     `window_s` forms batches. Under pressure work may be tried in the lane `demote`, or cut to `clip_tokens`.
     """
 
@@ -155,7 +155,7 @@ class LaneSettings:
     fair: bool = False
     max_overtakes: int = 512
     share: float = 1.0
-    headroom: int | None = None
+    headroom: int = 0
     band: int = 0
     window_s: float = 0.0
     demote: str | None = None

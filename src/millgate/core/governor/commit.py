@@ -177,7 +177,7 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
     if engine.provider is not None:
         engine.provider.started(draft, now)
     if (shares := pool.shares) is not None:
-        shares.entered(draft.lane.settings.name, now, leg.streams)
+        shares.entered(draft.lane.settings.name, leg.streams)
     if not gate.has_room(1, 1):
         engine.drain.became_full(now, gate.streams)
     knowledge.placement.started(draft)

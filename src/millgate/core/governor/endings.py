@@ -307,7 +307,7 @@ def release(
             engine.reading.interrupted(now)
         attempt.lane.little.leave(now)
         if (shares := engine.pool.shares) is not None:
-            shares.left(attempt.lane.settings.name, now, attempt.streams)
+            shares.left(attempt.lane.settings.name, attempt.streams)
         if teaches:
             _learn_permit(attempt, engine, now)
         else:

@@ -93,10 +93,7 @@ class Governor:
     def explain(self, arrival: Arrived, now: float) -> Explanation:
         """Return what this arrival would get now and why; changes nothing."""
         knowledge = self._knowledge
-        undo = [pool.shares.undoing() for pool in knowledge.pools if pool.shares is not None]
         plan = assess(knowledge, arrival, max(now, self._now))
-        for each in undo:
-            each()
         draft = plan.draft
         engine = plan.engine or next(iter(draft.route.up), None)
         return Explanation(

@@ -80,7 +80,7 @@ class Knowledge:
         self.good_output_tokens = self.wasted_prompt_tokens = self.wasted_output_tokens = 0
         self.up_engines: tuple[Engine, ...] = ()
         self.routes = Routes(list(self.engines.values()), self.attempts, self.max_places, (), now)
-        self._share_out((), now)
+        self._share_out(())
         self.engines_turned()
 
     @property
@@ -104,7 +104,7 @@ class Knowledge:
         self.routes = Routes(serving, self.attempts, self.max_places, [pool.places for pool in before], now)
         for lane in self.lanes.values():
             self._requeue(lane, now)
-        self._share_out(before, now)
+        self._share_out(before)
         self.engines_turned()
 
     def _requeue(self, lane: Lane, now: float) -> None:
@@ -117,7 +117,7 @@ class Knowledge:
             attempt.queue.add(attempt, now)
             _count_queued(route.pool, attempt, 1)
 
-    def _share_out(self, before: Sequence[Pool], now: float) -> None:
+    def _share_out(self, before: Sequence[Pool]) -> None:
         """Divide each pool's streams among the lanes, as far as there are several; what they run goes on."""
         lanes = [
             LaneShareSettings(
@@ -129,17 +129,17 @@ class Knowledge:
             return
         known = before[0].shares if len(before) == len(self.pools) == 1 else None
         if known is not None:
-            known.reconfigure(lanes, now)
+            known.reconfigure(lanes)
             self.pools[0].shares = known
             return
         for pool in self.pools:
-            pool.shares = LaneShares(lanes, now)
-            self._count_running(pool, pool.shares, now)
+            pool.shares = LaneShares(lanes)
+            self._count_running(pool, pool.shares)
 
-    def _count_running(self, pool: Pool, shares: LaneShares, now: float) -> None:
+    def _count_running(self, pool: Pool, shares: LaneShares) -> None:
         for attempt in self.attempts.values():
             if attempt.engine is not None and attempt.engine.pool is pool:
-                shares.entered(attempt.lane.settings.name, now, attempt.streams)
+                shares.entered(attempt.lane.settings.name, attempt.streams)
 
     def roomy_engine(
         self, draft: Attempt, engines: tuple[Engine, ...], now: float

@@ -97,7 +97,6 @@ class Attempt:
         "prompt_tokens",
         "queue",
         "queued_until",
-        "queued_until",
         "read_before",
         "recognised",
         "reservation",

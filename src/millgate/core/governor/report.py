@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from millgate.core.governor import watch
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.records import Engine, Lane
+from millgate.core.governor.turns import limit_of
 from millgate.core.governor.watch import has_fresh_gauge
 from millgate.core.snapshot import (
     Capacity,
@@ -111,7 +112,9 @@ def _expected_wait_s(knowledge: Knowledge, lane: Lane, now: float) -> float:
 
 def _headroom(knowledge: Knowledge, lane: Lane) -> int:
     name = lane.settings.name
-    return sum([pool.shares.granted(name) for pool in knowledge.pools if pool.shares is not None])
+    return sum(
+        [pool.shares.headroom(name, limit_of(pool)) for pool in knowledge.pools if pool.shares is not None]
+    )
 
 
 def _is_full(engines: Sequence[Engine]) -> bool:

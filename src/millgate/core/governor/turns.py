@@ -61,7 +61,7 @@ def may_go(draft: Attempt, ahead: int, now: float) -> bool:
         return False
     lanes = {queue.lane.settings.name: None for queue in pool.queues if len(queue.order)}
     lanes[draft.lane.settings.name] = None
-    return _chosen(pool, pool.shares, list(lanes), now) == draft.lane.settings.name
+    return _chosen(pool, pool.shares, list(lanes)) == draft.lane.settings.name
 
 
 def latest_start(draft: Attempt) -> float:
@@ -69,10 +69,15 @@ def latest_start(draft: Attempt) -> float:
     return draft.deadline - min([engine.service.ttft_s(draft.prompt_tokens) for engine in draft.route.up])
 
 
-def _chosen(pool: Pool, shares: LaneShares, lanes: Sequence[str], now: float) -> str | None:
-    limit = sum([engine.limit for engine in pool.engines if engine.up])
+def limit_of(pool: Pool) -> int:
+    """Return how many streams may run, over those of its engines that are up."""
+    return sum([engine.limit for engine in pool.engines if engine.up])
+
+
+def _chosen(pool: Pool, shares: LaneShares, lanes: Sequence[str]) -> str | None:
+    limit = limit_of(pool)
     free = limit - sum([engine.gate.streams for engine in pool.engines if engine.up])
-    return shares.choose(lanes, free, limit, now)
+    return shares.choose(lanes, free, limit)
 
 
 def next_queued(knowledge: Knowledge, blocked: list[Route], now: float) -> Attempt | None:
@@ -85,7 +90,7 @@ def next_queued(knowledge: Knowledge, blocked: list[Route], now: float) -> Attem
             continue
         queues = [queue for queue in pool.queues if _is_ready(queue, blocked, now)]
         if queues and pool.shares is not None:
-            lane = _chosen(pool, pool.shares, list({each.lane.settings.name: None for each in queues}), now)
+            lane = _chosen(pool, pool.shares, list({each.lane.settings.name: None for each in queues}))
             if lane is None:
                 blocked += [queue.route for queue in queues]
                 continue

@@ -43,6 +43,15 @@ def test_a_request_is_told_in_order_with_the_time_of_each_step(capsys: Captured)
     assert "ended good on gpu-0" in steps[2]
 
 
+def test_the_id_that_a_provider_gave_finds_the_attempt_and_stands_in_its_head(capsys: Captured) -> None:
+    with admin_door() as door:
+        two_requests(door)
+        door.observers.accounting.upstream_named(1, b"req_011")
+        ask("req_011", "--admin", door.url)
+
+    assert capsys.readouterr().out.splitlines()[0].endswith(", req_011 at its engine")
+
+
 def test_a_client_s_own_id_finds_its_refusal_and_json_is_one_line(capsys: Captured) -> None:
     with admin_door() as door:
         two_requests(door)

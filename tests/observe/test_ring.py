@@ -93,6 +93,17 @@ def test_a_request_is_found_under_the_id_that_the_client_saw() -> None:
         assert gate.told(unknown) == []
 
 
+def test_an_attempt_is_found_under_the_id_that_its_engine_gave_and_tells_it() -> None:
+    gate = Watched()
+    gate.post(Arrived(17), 0.0)
+    for name in (b"req_first", b"req_second"):
+        gate.accounting.upstream_named(17, name)
+
+    for wanted in ("req_first", "req_second", "b007-11"):
+        (told,) = gate.told(wanted)
+        assert (told.attempt, told.upstream_ids) == (17, ("req_first", "req_second"))
+
+
 def test_every_try_under_one_id_is_found_the_newest_first() -> None:
     gate = Watched()
     for attempt in range(1, 2 * MOST_ANSWERED):

@@ -57,10 +57,21 @@ class Room:
                 accounting._admits,
                 accounting._heard,
                 accounting._given,
+                accounting._given_upstream,
                 accounting._begun,
             )
         )
         return [json.loads(line) for line in self._path.read_bytes().splitlines()]
+
+
+def test_the_engine_s_own_id_of_an_answer_stands_beside_ours(tmp_path: Path) -> None:
+    room = Room(tmp_path / "log")
+    room.post(10.0, Arrived(1))
+    room.accounting.upstream_named(1, b"req_011")
+    room.post(12.5, Finished(1, 90, 21), Released(1))
+
+    (line,) = room.lines()
+    assert (line["id"], line["upstream_id"]) == ("b007-1", "req_011")
 
 
 def test_a_whole_answer_leaves_its_sizes_and_times(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def why(
 def _show(attempt: dict[str, Any]) -> None:
     at = datetime.fromtimestamp(attempt["at"], UTC).isoformat(sep=" ", timespec="milliseconds")
     cut = "" if attempt["whole"] else ", its beginning is no longer kept"
-    print_line(f"attempt {attempt['attempt']}, {at}{cut}")
+    theirs = "".join(f", {name} at its engine" for name in attempt["upstream_ids"])
+    print_line(f"attempt {attempt['attempt']}, {at}{theirs}{cut}")
     for step in attempt["steps"]:
         print_line(f"  {step['after_s']:+9.3f} s  {step['words']}")

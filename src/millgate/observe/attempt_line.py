@@ -32,3 +32,4 @@ class AttemptLine(msgspec.Struct, omit_defaults=True, gc=False):
     expected_ttft_s: float | None = None
     ttft_s: float | None = None
     total_s: float | None = None
+    upstream_id: str | None = None

@@ -70,16 +70,24 @@ class AttemptLog:
         return self._writer.dropped
 
     def add(
-        self, at: float, facts: Facts, admit: Admit | None, final: Ended | Yield, request_id: bytes | None
+        self,
+        at: float,
+        facts: Facts,
+        admit: Admit | None,
+        final: Ended | Yield,
+        request_id: bytes | None,
+        upstream_id: bytes | None = None,
     ) -> None:
         """Note what became of an attempt that is over at core time `at`; `hand_over` has it written soon.
 
-        `facts` are what it asked, `admit` how it was admitted, `final` how it ended, `request_id` what its client calls it.
+        `facts` are what it asked, `admit` how it was admitted, `final` how it ended, `request_id` what its client calls it,
+        `upstream_id` what its engine calls it.
         """
         name = self._own_name(final.attempt) if request_id is None else request_id.decode("latin-1")
         moment, tenant = self._moment(at), self._tenant(facts[_TENANT])
         if type(final) is _ENDED:
-            self._lines.append(_ended(moment, name, tenant, facts, admit, final))
+            theirs = None if upstream_id is None else upstream_id.decode("latin-1")
+            self._lines.append(_ended(moment, name, tenant, facts, admit, final, theirs))
         elif type(final) is _YIELD:
             lane = facts[_LANE] or self._first_lane or None
             self._lines.append(_refused(moment, name, tenant, lane, facts, final))
@@ -180,7 +188,13 @@ def _refused(
 
 
 def _ended(
-    moment: str, name: str, tenant: str | None, facts: Facts, admit: Admit | None, final: tuple[Any, ...]
+    moment: str,
+    name: str,
+    tenant: str | None,
+    facts: Facts,
+    admit: Admit | None,
+    final: tuple[Any, ...],
+    upstream_id: str | None,
 ) -> AttemptLine:
     attempt, outcome, lane, engine, waited_s, total_s, ttft_s, prompt, output, cause, cached = final
     asked_of, _, reserved, expected = _NO_LEG
@@ -215,6 +229,7 @@ def _ended(
         expected_ttft_s,
         None if ttft_s is None else _rounded(ttft_s),
         _rounded(total_s),
+        upstream_id,
     )
 
 

@@ -26,19 +26,22 @@ class ExplainedStep:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedAttempt:
-    """One attempt in order; `whole` False says that its beginning is no longer kept."""
+    """One attempt in order; `whole` False says that its beginning is no longer kept, `upstream_ids` what engines called it."""
 
     attempt: int
     at: float
     whole: bool
     steps: tuple[ExplainedStep, ...]
+    upstream_ids: tuple[str, ...]
 
 
 def retell(recorded: Recorded, epoch_offset_s: float = 0.0) -> ExplainedAttempt:
     """Return the attempt in sentences; `at` is its first step's core time plus the offset."""
     began = recorded.steps[0].at
     steps = [told for step in recorded.steps for told in _told(step, began)]
-    return ExplainedAttempt(recorded.attempt, began + epoch_offset_s, recorded.whole, tuple(steps))
+    return ExplainedAttempt(
+        recorded.attempt, began + epoch_offset_s, recorded.whole, tuple(steps), recorded.upstream_ids
+    )
 
 
 def seconds(value: float) -> str:

@@ -63,15 +63,19 @@ class Step(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """One attempt and its steps, oldest first; `whole` says that its arrival is among them."""
+    """One attempt and its steps, oldest first; `whole` says that its arrival is among them.
+
+    `upstream_ids` are what engines called it, in the order of its tries.
+    """
 
     attempt: int
     steps: tuple[Step, ...]
     whole: bool
+    upstream_ids: tuple[str, ...] = ()
 
 
 class Ring:
-    """Keeps the newest steps of at least so many attempts, and the ids that clients gave to theirs.
+    """Keeps the newest steps of at least so many attempts, and the ids that clients and engines gave them.
 
     `boot` begins the ids that the door makes: `boot-N` is attempt N in hexadecimal digits. For 0 attempts `find` finds
     nothing, and the page still has its `FEWEST_STEPS`. Steps are kept and dropped in the batches in which they came;
@@ -86,6 +90,7 @@ class Ring:
         "_least_steps",
         "_names",
         "_steps",
+        "_upstream_names",
         "attempts",
         "decided",
         "followers",
@@ -102,6 +107,7 @@ class Ring:
         self._batches: deque[_Batch] = deque()
         self._steps = self._bytes = 0
         self._names: deque[tuple[bytes, int]] = deque(maxlen=attempts)
+        self._upstream_names: deque[tuple[bytes, int]] = deque(maxlen=attempts)
 
     def extend(self, steps: Sequence[Kept]) -> None:
         """Append these steps in order."""
@@ -132,6 +138,10 @@ class Ring:
         """Take note that a client calls this attempt so."""
         self._names.append((request_id, attempt))
 
+    def name_upstream(self, attempt: int, request_id: bytes) -> None:
+        """Take note that an engine calls this attempt so."""
+        self._upstream_names.append((request_id, attempt))
+
     def newest(self, most: int) -> Iterator[tuple[int, Kept]]:
         """Yield up to so many steps, newest first, each with the number since start of the last decision in it.
 
@@ -140,18 +150,19 @@ class Ring:
         return _told(list(islice(reversed(self._batches), most)), self.decided, most)
 
     def find(self, wanted: str) -> list[Recorded]:
-        """Return the attempts under a request id or an attempt's number, newest first; none when it is not kept."""
+        """Return the attempts under a request id, ours or an engine's, or a number, newest first; none when not kept."""
         if not self.attempts:
             return []
         found = [self._recorded(attempt) for attempt in self._numbers(wanted)]
         return [recorded for recorded in found if recorded.steps]
 
     def _numbers(self, wanted: str) -> list[int]:
-        """Return what clients called so, else what the door called so, else the number itself."""
+        """Return what clients called so, else what engines did, else what the door called so, else the number itself."""
         name = wanted.encode("utf-8", "replace")
-        named = [attempt for known, attempt in reversed(self._names) if known == name]
-        if named:
-            return named[:MOST_ANSWERED]
+        for names in (self._names, self._upstream_names):
+            named = [attempt for known, attempt in reversed(names) if known == name]
+            if named:
+                return named[:MOST_ANSWERED]
         own = wanted.startswith(self._boot)
         try:
             number = int(wanted.removeprefix(self._boot), 16 if own else 10)
@@ -161,7 +172,8 @@ class Ring:
 
     def _recorded(self, attempt: int) -> Recorded:
         steps = tuple(self._of(attempt))
-        return Recorded(attempt, steps, bool(steps) and steps[0].arrival is not None)
+        theirs = tuple([name.decode("latin-1") for name, named in self._upstream_names if named == attempt])
+        return Recorded(attempt, steps, bool(steps) and steps[0].arrival is not None, theirs)
 
     def _of(self, attempt: int) -> Iterator[Step]:
         for _, packed in self._batches:

@@ -54,6 +54,7 @@ class StepAccounting:
         "_begun",
         "_defer",
         "_given",
+        "_given_upstream",
         "_heard",
         "_log",
         "_refusals",
@@ -89,6 +90,7 @@ class StepAccounting:
         self._arrivals: dict[int, Kept] = {}
         self._admits: dict[int, Admit] = {}
         self._given: dict[int, bytes] = {}
+        self._given_upstream: dict[int, bytes] = {}
         self._heard: dict[int, tuple[float, int]] = {}
         self._begun: list[int] = []
 
@@ -101,6 +103,12 @@ class StepAccounting:
         self._ring.name(attempt, request_id)
         if self._log is not None:
             self._given[attempt] = request_id
+
+    def upstream_named(self, attempt: int, request_id: bytes) -> None:
+        """Take note of the id that an engine gave its answer; call it before the end of the attempt is posted."""
+        self._ring.name_upstream(attempt, request_id)
+        if self._log is not None:
+            self._given_upstream[attempt] = request_id
 
     def on_step(self, event: Event, decisions: tuple[Decision, ...], now: float) -> None:
         """Keep what was decided at core time `now`."""
@@ -205,7 +213,9 @@ class StepAccounting:
         if self._heard:
             self._note_rest(decision, now)
         if self._log is not None:
-            self._log.add(now, facts, self._admit_of(number, arrival), decision, self._given_to(number))
+            upstream_id = self._given_upstream.pop(number, None) if self._given_upstream else None
+            admit, given = self._admit_of(number, arrival), self._given_to(number)
+            self._log.add(now, facts, admit, decision, given, upstream_id)
 
     def _note_rest(self, decision: Ended, now: float) -> None:
         """Count the tokens since the last look; only a whole answer says how many they are."""

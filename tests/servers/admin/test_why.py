@@ -10,7 +10,11 @@ from millgate.observe.explanation import ExplainedAttempt, ExplainedStep
 from millgate.servers.admin.why import Find, why_route
 
 TOLD = ExplainedAttempt(
-    7, 1e9, whole=True, steps=(ExplainedStep(0.0, "queue", "queued at place 1", {"place": 1}),)
+    7,
+    1e9,
+    whole=True,
+    steps=(ExplainedStep(0.0, "queue", "queued at place 1", {"place": 1}),),
+    upstream_ids=("req_011",),
 )
 
 
@@ -51,6 +55,7 @@ def test_an_attempt_is_told_with_its_steps_and_their_numbers() -> None:
                 "steps": [
                     {"after_s": 0.0, "kind": "queue", "words": "queued at place 1", "numbers": {"place": 1}}
                 ],
+                "upstream_ids": ["req_011"],
             }
         ],
     }

@@ -361,9 +361,12 @@ def test_the_providers_request_id_stands_beside_ours(name: str, status: int) -> 
 
     async def body() -> None:
         async with standing(script) as stand:
+            told: list[tuple[int, bytes]] = []
+            stand.gateway.door.on_upstream_named = lambda *named: told.append(named)
             got = await stand.ask(chat())
             assert got.headers["x-upstream-request-id"] == "req_theirs"
             assert got.headers["x-request-id"] != "req_theirs"
+            assert told == [(1, b"req_theirs")]
 
     run(body())
 

@@ -68,7 +68,7 @@ class WholeAnswer:
     def on_head(self, head: AnswerHead) -> None:
         """Refuse what no client of this dialect can use: redirects (never followed) and pages of HTML."""
         self._head = head
-        self._owner.answered(head.status)
+        self._owner.answered(head)
         if head.notes is not None and head.notes.kept is not None:
             return  # it has been sent to a client before
         redirect = 300 <= head.status < 400

@@ -7,11 +7,11 @@ from millgate.core.events import ClientGone, Failed, Finished, FirstToken, Relea
 from millgate.core.words import FailureKind, Outcome, Sent
 from millgate.dialects.clip import clipped
 from millgate.dialects.contract import Dialect, RequestFacts, Usage
-from millgate.runtime.upstream import Call
+from millgate.runtime.upstream import AnswerHead, Call
 from millgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
 from millgate.servers.http.answers import WholeAnswer, tell_broken, tell_failure
 from millgate.servers.http.contract import SAID_NOTHING, EngineRoute, HttpDesk, Said
-from millgate.servers.http.fields import Pairs
+from millgate.servers.http.fields import Pairs, upstream_id
 from millgate.servers.http.fingerprint import KeptBody
 from millgate.servers.http.kept_answers import Keeper
 from millgate.servers.http.reading import HeadReading
@@ -37,6 +37,13 @@ def _refusal(dialect: Dialect, decision: Yield, request_id: bytes) -> tuple[int,
     return dialect.refuser.refuse_in_lines(
         decision.reason, decision.retry_after_s, decision.retry, request_id
     )
+
+
+def _note_upstream_id(attempt: "HttpAttempt", desk: HttpDesk, head: AnswerHead) -> None:
+    """Tell the id that the engine gave, unless it is ours; a head that repeats the one before it has none."""
+    given = upstream_id(head.headers) if head.notes is None else None
+    if given is not None and given != attempt.request_id:
+        desk.on_upstream_named(attempt.number, given)
 
 
 def _owes_usage(dialect: Dialect, facts: RequestFacts, asked: bool) -> bool:
@@ -166,14 +173,13 @@ class HttpAttempt:
 
     def on_cancel(self, decision: Cancel) -> None:
         """Take it away from its engine and from its client."""
-        if not self._close():
-            return
-        self._desk.driver.post(Released(self.number))
-        self.break_off()
-        if self.exchange.started:
-            cut_off(self, FailureKind.BROKEN)
-        else:
-            self._refuse(Yield(self.number, decision.reason, decision.retry_after_s, retry=True))
+        if self._close():
+            self._desk.driver.post(Released(self.number))
+            self.break_off()
+            if self.exchange.started:
+                cut_off(self, FailureKind.BROKEN)
+            else:
+                self._refuse(Yield(self.number, decision.reason, decision.retry_after_s, retry=True))
 
     def on_ended(self, decision: Ended) -> None:
         """Tell a client whose request no engine has had; else whoever caused the end has told it."""
@@ -192,9 +198,10 @@ class HttpAttempt:
 
     # ---- what the answer says
 
-    def answered(self, status: int) -> None:
+    def answered(self, head: AnswerHead) -> None:
         """Let go of the body, unless the answer may complain of what was added to it."""
-        if status != _COMPLAINS or not self._asked_usage:
+        _note_upstream_id(self, self._desk, head)
+        if head.status != _COMPLAINS or not self._asked_usage:
             self._release_body()
 
     def begun(self) -> None:

@@ -8,7 +8,7 @@ from millgate.core.words import FailureKind, QuotaKind, Sent
 from millgate.dialects.contract import Dialect, RequestFacts, Usage
 from millgate.runtime.driver import Driver
 from millgate.runtime.lag import LATE_S
-from millgate.runtime.upstream import Upstream
+from millgate.runtime.upstream import AnswerHead, Upstream
 from millgate.servers.http.fields import Pairs
 from millgate.servers.http.kept_answers import KeptAnswers
 from millgate.servers.http.tickets import TicketDesk
@@ -77,7 +77,7 @@ class AnswerOwner(Protocol):
     def unsent(self, kind: FailureKind) -> None:
         """No connection was made, so that everything is open: another engine may be tried, the client knows nothing."""
 
-    def answered(self, status: int) -> None:
+    def answered(self, head: AnswerHead) -> None:
         """The head of the answer has come, so that the request is not sent again, but by `resend` after a 400."""
 
     def begun(self) -> None:
@@ -119,6 +119,8 @@ class HttpDesk(Protocol):
     """The key of the fingerprints."""
     on_given_up: Callable[[GivenUp], None]
     """Told of each whole answer that did not come within its bound."""
+    on_upstream_named: Callable[[int, bytes], None]
+    """Told of each attempt whose engine gave its answer an id of its own."""
 
     def forget(self, exchange: Exchange) -> None:
         """Drop an exchange that is over."""

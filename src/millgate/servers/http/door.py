@@ -82,17 +82,17 @@ class HttpDoor:
         self.error_responses = ErrorResponses(self._boot)
         self.shedding = Shedding(driver, self.entry, self.error_responses, self._boot)
         self.steered = 0
-        """How many fields were dropped that would steer another gateway."""
-        self.unusable_usage = 0
-        """How many whole answers said nothing usable of their tokens."""
+        """Fields that were dropped because they would steer another gateway."""
         self.on_bad_request: Callable[[str], None] = _untold
         """Told the code of each complaint of the server: what came was no request, too much, or too slow."""
         self.on_unusable_usage: Callable[[str], None] = _untold
-        """Told the engine of each of those answers."""
+        """Told the engine of each whole answer that says nothing usable of its tokens; `unusable_usage` counts them."""
+        self.unusable_usage = 0
         self.on_given_up: Callable[[GivenUp], None] = _unlogged
         """Told of each whole answer that did not come within its bound."""
         self.on_named: Callable[[int, bytes | None], None] = _unnoticed
-        """Told of each attempt, before it arrives, by which id its client calls it."""
+        self.on_upstream_named: Callable[[int, bytes], None] = _unnoticed
+        """Told the id that a client gives an attempt, before it arrives, and the one that an engine gives its answer."""
 
     # ---- what the server asks (see `Application`)
 

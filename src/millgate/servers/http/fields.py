@@ -137,11 +137,18 @@ def for_client(headers: Sequence[tuple[bytes, bytes]]) -> Pairs:
     """Return an engine's fields for the client, its own request id under a name beside ours."""
     passes = _passes_back
     pairs = [pair for pair in headers if passes[pair[0]]]
+    given = upstream_id(headers)
+    if given is not None:
+        pairs.append((_UPSTREAM_ID, given))
+    return pairs
+
+
+def upstream_id(headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
+    """Return the request id that an engine gave its answer; None without one that is harmless in logs and headers."""
     for name, value in headers:
         if name in _OWN_IDS and is_harmless_id(value):
-            pairs.append((_UPSTREAM_ID, value))
-            break
-    return pairs
+            return value
+    return None
 
 
 def may_tell_quotas(lines: Lines) -> bool:

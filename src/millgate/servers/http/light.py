@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import Dialect, Usage
-from millgate.runtime.upstream import Call
+from millgate.runtime.upstream import AnswerHead, Call
 from millgate.servers.http.answers import tell_broken, tell_failure
 from millgate.servers.http.contract import SAID_NOTHING, EngineRoute, Said
 from millgate.servers.http.fields import Pairs
@@ -60,9 +60,9 @@ class LightRequest:
             tell_failure(self, kind)
             self._close()
 
-    def answered(self, status: int) -> None:
+    def answered(self, head: AnswerHead) -> None:
         """Keep the body: few of these are under way at a time, and not for long."""
-        del status
+        del head
 
     def begun(self) -> None:
         """Let a kept answer that is asked for as a stream take its time."""

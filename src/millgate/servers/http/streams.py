@@ -96,7 +96,7 @@ class StreamAnswer:
         """Take a stream as a stream and anything else whole."""
         if head.status == 200 and first(head.headers, b"content-type").startswith(b"text/event-stream"):
             self._head = head
-            self._owner.answered(200)
+            self._owner.answered(head)
         else:
             self._whole = WholeAnswer(self._owner)
             self._whole.on_head(head)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engines.findings import all_findings
-from engines.process import LLAMA, VLLM, Engine, Kind
+from engines.process import LLAMA, VLLM, VLLM_POOLING, Engine, Kind
 from faults.process import GateProcess
 from faults.starter import Starter
 
@@ -68,6 +68,21 @@ def the_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     engine = Engine(kind, _told(kind), tmp_path_factory.mktemp("engine") / "log.txt")
     yield engine
     engine.stop()
+
+
+@pytest.fixture(scope="module")
+def the_pooling_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    engine = Engine(VLLM_POOLING, _told(VLLM_POOLING), tmp_path_factory.mktemp("pooling") / "log.txt")
+    yield engine
+    engine.stop()
+
+
+@pytest.fixture
+def pooling_bench(the_pooling_engine: Engine, tmp_path: Path) -> Iterator[Bench]:
+    """The same as `bench` before an engine that computes embeddings."""
+    starter = Starter(tmp_path)
+    yield Bench(the_pooling_engine.up(), starter)
+    starter.stop()
 
 
 @pytest.fixture

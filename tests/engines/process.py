@@ -3,6 +3,7 @@
 What is started is told by the environment (`make test-engines`, docs/how-to/vllm.md and docs/how-to/llama-cpp.md):
 
     MILLGATE_TEST_VLLM   a command that serves one model, or the address of an engine that runs already
+    MILLGATE_TEST_VLLM_POOLING  the same command once more: it is started to compute embeddings
     MILLGATE_TEST_LLAMA  the same for llama-server
 
 `{port}` in a command becomes the port; without it `--port N` is added. A command is started in a session of its own
@@ -36,7 +37,7 @@ class Kind(NamedTuple):
 
     `flags` are added to a command, so that its bounds are within reach; `streams` is how many requests it runs at
     once and `most` how many it takes at all (None: any number). `lets_go_s` is how long its gauges may take to
-    show that a client has left. `messages` says whether it serves /v1/messages, `core` what the process of its own
+    show that a client has left. `messages` says whether it serves /v1/messages, `several` whether `n` answers, `core` what the process of its own
     is called that computes (None: there is none apart).
     """
 
@@ -49,6 +50,7 @@ class Kind(NamedTuple):
     most: int | None
     lets_go_s: float
     messages: bool
+    several: bool
     core: str | None
 
 
@@ -62,7 +64,15 @@ VLLM = Kind(
     most=12,
     lets_go_s=1.0,
     messages=True,
+    several=True,
     core="EngineCore",
+)
+VLLM_POOLING = VLLM._replace(
+    name="vLLM for pooling",
+    variable="MILLGATE_TEST_VLLM_POOLING",
+    flags=("--max-num-seqs", "8", "--runner", "pooling", "--convert", "embed"),
+    most=None,
+    messages=False,
 )
 LLAMA = Kind(
     name="llama-server",
@@ -74,6 +84,7 @@ LLAMA = Kind(
     most=None,
     lets_go_s=2.0,  # about 1 s for a whole answer
     messages=True,
+    several=False,
     core=None,
 )
 

@@ -2,10 +2,12 @@
 
 import asyncio
 
+import pytest
+
 from engines.conftest import Bench
 from engines.findings import note
 from engines.process import seconds_until_idle
-from engines.users import crowd
+from engines.users import askers_of_several, crowd
 from engines.watch import Watch
 from millgate.core.words import Reason
 
@@ -34,6 +36,27 @@ def test_fifty_users_never_put_more_than_the_cap_into_the_engine(bench: Bench) -
     assert became["length"] == outcomes.get("good", 0) + outcomes.get("late", 0) > 0
     assert {each.partition("/")[0] for each in outcomes} <= {"good", "late", "yielded"}
     assert seconds_until_idle(bench.engine) < bench.engine.kind.lets_go_s
+
+
+def test_sequences_are_what_is_counted_with_n_and_with_lists_of_prompts(bench: Bench) -> None:
+    """`n` answers of a prompt and prompts of one list run side by side in the engine; more than the cap holds is 413."""
+    if not bench.engine.kind.several:
+        pytest.skip(f"{bench.engine.kind.name} writes one answer for each request")
+    gate = bench.gate(cap=CAP, lanes__interactive__ttft_slo="1h")
+    with Watch(bench.engine) as watch:
+        became = asyncio.run(askers_of_several(gate, bench.engine))
+    outcomes = gate.ended()
+    note(
+        bench.engine.kind.name,
+        f"n and lists of prompts at a cap of {CAP}",
+        peak=watch.peak,
+        requests=dict(became),
+        attempts=outcomes,
+    )
+
+    assert became == {"n=2": 6, "n=4": 3, "3 prompts": 3, "2 prompts, n=2": 3, "413": 2}
+    assert outcomes == {"good": 15, "yielded/too_large": 2}
+    assert 1 < watch.peak <= CAP
 
 
 def test_users_who_leave_add_to_the_cap_only_while_the_engine_lets_go_of_them(bench: Bench) -> None:

@@ -77,6 +77,34 @@ async def leaving_user(client: openai.AsyncOpenAI, engine: Engine, watch: Watch,
     return "left"
 
 
+async def askers_of_several(gate: GateProcess, engine: Engine) -> Counter[str]:
+    """Ask at once for several answers and of several prompts, twice for more than any cap; return what was answered whole."""
+    base_url = f"http://127.0.0.1:{gate.port}/v1"
+    wanted: dict[str, Any] = {"model": engine.model, "max_tokens": 24, "extra_body": EXACTLY}
+
+    async def answers(word: str, count: int, asking: Any) -> str:
+        try:
+            choices = (await asking).choices
+        except openai.APIStatusError as refusal:
+            return str(refusal.status_code)
+        return word if len(choices) == count else f"{len(choices)} answers"
+
+    async with openai.AsyncOpenAI(base_url=base_url, api_key="sk-test", timeout=600.0) as client:
+        chats, texts = client.chat.completions, client.completions
+        prompts = [each["content"] for number in range(6) for each in asked(number)]
+        asking = [
+            answers("n=2", 2, chats.create(messages=asked(number), n=2, **wanted)) for number in range(6)
+        ]
+        asking += [answers("n=4", 4, chats.create(messages=asked(10), n=4, **wanted)) for _ in range(3)]
+        asking += [answers("3 prompts", 3, texts.create(prompt=prompts[:3], **wanted)) for _ in range(3)]
+        asking += [
+            answers("2 prompts, n=2", 4, texts.create(prompt=prompts[:2], n=2, **wanted)) for _ in range(3)
+        ]
+        asking.append(answers("n=5", 5, chats.create(messages=asked(11), n=5, **wanted)))
+        asking.append(answers("6 prompts", 6, texts.create(prompt=prompts, **wanted)))
+        return Counter(await asyncio.gather(*asking))
+
+
 async def crowd(
     gate: GateProcess, engine: Engine, watch: Watch, *, users: int, leaving: int = 0, max_tokens: int = 32
 ) -> Counter[str]:

@@ -1,0 +1,100 @@
+"""Embeddings before a real engine: whole answers without output tokens teach the gate, and overload is refused in time."""
+
+import asyncio
+import time
+from collections import Counter
+
+import openai
+
+from engines.conftest import Bench
+from engines.findings import note
+from engines.process import Engine
+from engines.watch import Watch
+from millgate.core.words import Reason
+
+WORDS = 1000
+"""Of one text: on two CPU cores the engine takes about a second for it."""
+SECONDS = 40.0
+WARM_UP_S = 10.0
+PATIENCE_S = 5.0
+AT_ONCE = 8
+"""Times the cap."""
+
+
+class _Answers:
+    """What users were told, and when each embedding came."""
+
+    def __init__(self) -> None:
+        self.told: Counter[str] = Counter()
+        self.at: list[float] = []
+
+    def per_s(self) -> float:
+        """Return embeddings a second after the warm-up."""
+        return sum(WARM_UP_S <= at < SECONDS for at in self.at) / (SECONDS - WARM_UP_S)
+
+
+def _text(number: int) -> str:
+    """Return a text of its own from its first word on: no prefix is shared."""
+    return " ".join(f"{number}-{word % 97}" for word in range(WORDS // 8))
+
+
+async def _user(
+    client: openai.AsyncOpenAI, engine: str, number: int, began: float, answers: _Answers, *, retries: int
+) -> None:
+    """Ask for one embedding after the other, with the retries of the SDK, until the time is over."""
+    client = client.with_options(max_retries=retries)
+    asked = 0
+    while time.monotonic() - began < SECONDS:
+        asked += 1
+        try:
+            await client.embeddings.create(
+                model=engine, input=_text(1000 * number + asked), encoding_format="float"
+            )
+        except openai.APIStatusError as refusal:
+            reason = refusal.response.headers.get("x-millgate-reason")
+            answers.told[
+                f"refused {reason}" if refusal.status_code in {429, 503} else str(refusal.status_code)
+            ] += 1
+        else:
+            answers.told["good"] += 1
+            answers.at.append(time.monotonic() - began)
+
+
+async def _users(url: str, engine: str, at_once: int, *, retries: int) -> _Answers:
+    answers, began = _Answers(), time.monotonic()
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="sk-test", timeout=120.0) as client:
+        await asyncio.gather(
+            *[_user(client, engine, number, began, answers, retries=retries) for number in range(at_once)]
+        )
+    return answers
+
+
+def test_embeddings_at_eight_times_the_cap_are_never_begun_too_late_and_lose_nothing(
+    pooling_bench: Bench,
+) -> None:
+    engine: Engine = pooling_bench.engine
+    cap = engine.kind.streams
+    model = engine.model
+    gate = pooling_bench.gate(cap=cap, **{"lanes__*__ttft_slo": f"{PATIENCE_S:g}s"})
+    alone = asyncio.run(_users(engine.url, model, cap, retries=0))
+    with Watch(engine) as watch:
+        through = asyncio.run(_users(f"http://127.0.0.1:{gate.port}", model, AT_ONCE * cap, retries=2))
+    outcomes = gate.ended()
+    (lane,) = gate.state()["lanes"]
+    (told,) = gate.state()["engines"]
+    note(
+        engine.kind.name,
+        f"{AT_ONCE * cap} users of embeddings at a cap of {cap}",
+        throughput_share=round(through.per_s() / alone.per_s(), 3),
+        alone_per_s=round(alone.per_s(), 2),
+        users=dict(through.told),
+        attempts=outcomes,
+        expected_service_s=round(told["expected_service_s"], 2),
+        peak=watch.peak,
+    )
+
+    assert set(through.told) <= {"good", *(f"refused {reason}" for reason in Reason)}, "no 504 among them"
+    assert through.per_s() >= 0.9 * alone.per_s()
+    assert outcomes.get("late", 0) <= 0.1 * outcomes["good"]
+    assert watch.peak <= cap
+    assert lane["outcomes"].get("timeout", 0) == 0

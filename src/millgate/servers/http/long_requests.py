@@ -98,8 +98,10 @@ class LongRequest:
         self._ongoing.pop(self._exchange, None)
         try:
             self._go_on(outcome)
-        except BadInputError as error:
-            self._door.error_responses.reject(self._exchange, self._reading.dialect, self._request_id, error)
+        except BadInputError as bad_input:
+            self._door.error_responses.reject(
+                self._exchange, self._reading.dialect, self._request_id, bad_input
+            )
         except Exception as error:  # noqa: BLE001 - as the server does for `on_request`
             self._break_down(error)
 

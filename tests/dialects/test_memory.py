@@ -38,10 +38,30 @@ TINY = {
 
 # Every field that may hold an array or an object, in any dialect, and some that nobody knows.
 FIELDS = (
-    "messages", "tools", "stop", "stop_sequences", "logit_bias", "prompt", "input", "documents", "text_1", "queries",
-    "data_1", "metadata", "modalities", "functions", "system", "stream_options", "include", "response_format", "model",
-    "texts", "images", "data", "x",
-)  # fmt: skip
+    "messages",
+    "tools",
+    "stop",
+    "stop_sequences",
+    "logit_bias",
+    "prompt",
+    "input",
+    "documents",
+    "text_1",
+    "queries",
+    "data_1",
+    "metadata",
+    "modalities",
+    "functions",
+    "system",
+    "stream_options",
+    "include",
+    "response_format",
+    "model",
+    "texts",
+    "images",
+    "data",
+    "x",
+)
 
 # One reader may serve several paths.
 READERS = {
@@ -71,18 +91,23 @@ ARRAYS = {f"{name} in {field}": (field, element) for field in FIELDS for name, e
 OTHER = {
     "countless members": body(x="1")[:-1] + b"," + members(SIZE_BYTES // 10).encode() + b"}",
     "countless members and a name twice": body(x='["model","model"]')[:-1]
-    + b"," + members(SIZE_BYTES // 10).encode() + b"}",
+    + b","
+    + members(SIZE_BYTES // 10).encode()
+    + b"}",
     "countless members of an object": body(logit_bias="{" + members(SIZE_BYTES // 10) + "}"),
     "a name twice and arrays": body(x='["model","model"]', y=array("[],")),
     "an escaped letter and arrays": body(x='"\\u0061"', y=array("[],")),
     "an escaped letter and objects": body(x='"\\u0061"', y=array('{"a":1},')),
     "an escaped letter and numbers": body(x='"\\u0061"', y=array("1.5,")),
     "one emoji": body(x='"😀' + "a" * SIZE_BYTES + '"'),
-    "images": body(messages='[{"type":"image","x":";base64,' + "A" * 300 + '"}' + array(
-        '{"type":"image","x":";base64,' + "A" * 300 + '"},'
-    )[1:]),
+    "images": body(
+        messages='[{"type":"image","x":";base64,'
+        + "A" * 300
+        + '"}'
+        + array('{"type":"image","x":";base64,' + "A" * 300 + '"},')[1:]
+    ),
     "marks of images": body(x='"' + ";base64," * (SIZE_BYTES // 8) + '"', y='{"type":"image"}'),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -130,13 +155,15 @@ def test_nor_does_a_body_that_is_rewritten(what: str) -> None:
 @pytest.mark.parametrize(
     "form",
     [
-        b'--b\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n' + b"\x00" * SIZE_BYTES + b"\r\n--b--",
+        b'--b\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
+        + b"\x00" * SIZE_BYTES
+        + b"\r\n--b--",
         b'--b\r\ncontent-disposition: form-data; name="x"\r\n\r\n\r\n' * 20_000 + b"--b--",
         b"--b\r\n" + b"a: b\r\n" * 150_000 + b"\r\n\r\n--b--",
         b"--b" * 300_000,
     ],
     ids=["a file", "parts", "lines in a part's head", "boundaries"],
-)  # fmt: skip
+)
 def test_nor_does_a_form(form: bytes) -> None:
     (read_form,) = set(DIALECTS["openai-audio"].forms.values())
     assert peak_bytes(lambda read: read_form(read, b"b"), form) <= MOST_TIMES * len(form)

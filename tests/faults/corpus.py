@@ -7,156 +7,11 @@ of the same families.
 
 from typing import NamedTuple
 
-from faults.talk import CHAT, chat
+from faults.corpus_bodies import BODY, CHUNKS, FRAMING, GOOD, HEX, PATH, SIZE, SMUGGLED, get, post, real
 from servers.http1 import malformed
 from servers.http1.malformed import Case
 
-PATH = CHAT.encode()
-BODY = chat("good")
-GOOD = b"GET /v1/models HTTP/1.1\r\nHost: gate\r\n\r\n"
-SMUGGLED = (
-    b"POST %b HTTP/1.1\r\nHost: gate\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
-    % (PATH, len(chat("smuggled")), chat("smuggled"))
-)
-
-
-def post(*lines: bytes, body: bytes = b"", opening: bytes = b"POST %b HTTP/1.1" % PATH) -> bytes:
-    """Return a chat request with these lines of framing."""
-    return b"\r\n".join((opening, b"Host: gate", b"Content-Type: application/json", *lines, b"", body))
-
-
-def get(*lines: bytes, opening: bytes = b"GET /v1/models HTTP/1.1") -> bytes:
-    """Return a request for the list of models with these lines."""
-    return b"\r\n".join((opening, *lines, b"", b""))
-
-
-def real(case: Case) -> Case:
-    """Aim a payload of the server's tests at paths that the gateway serves."""
-    payload = case.payload.replace(malformed.SMUGGLED, SMUGGLED)
-    payload = payload.replace(b"GET /good ", b"GET /v1/models ")
-    payload = payload.replace(b"POST / HTTP/1", b"POST %b HTTP/1" % PATH).replace(
-        b"GET / ", b"GET /v1/models "
-    )
-    if payload.startswith(b"POST /v1"):
-        payload = payload.replace(
-            b"\r\nHost: test\r\n", b"\r\nHost: test\r\nContent-Type: application/json\r\n", 1
-        )
-    return case._replace(payload=payload)
-
-
-# ---- framing: two readings of one body
-
-
-def _length(text: bytes) -> Case:
-    return Case(f"content-length {text!r}", post(b"Content-Length: " + text, body=BODY), (400, 413))
-
-
-def _coding(line: bytes, statuses: tuple[int, ...] = (400, 501)) -> Case:
-    return Case(f"coding {line!r}", post(line, body=b"0\r\n\r\n" + SMUGGLED), statuses)
-
-
-SIZE = b"%d" % len(BODY)
-FRAMING = [
-    *map(
-        _length,
-        (
-            b"%b,%b" % (SIZE, SIZE), b"%b, " % SIZE, b", %b" % SIZE, b"%b %b" % (SIZE, SIZE), b"%b.0" % SIZE,
-            b"1e2", b"0b11", b"0o17", b"'%b'" % SIZE, b'"%b"' % SIZE, b"%b\t1" % SIZE, b"\x00%b" % SIZE,
-            b"%b\x00" % SIZE, b"%bL" % SIZE, b"0x", b"--5", b"+0", b"-0", b"5\xa0", b"\xd9\xa5", b"\xef\xbc\x95",
-            b"18446744073709551615", b"18446744073709551616", b"9223372036854775808", b"4294967297", b"9" * 400,
-            b"NaN", b"inf", b"null", b"5;q=1", b"=5", b"5,", b"five",
-        ),
-    ),
-    _coding(b"Transfer-Encoding: chunked, identity"),
-    _coding(b"Transfer-Encoding: identity, chunked"),
-    _coding(b"Transfer-Encoding: chunked,"),
-    _coding(b"Transfer-Encoding: ,chunked"),
-    _coding(b"Transfer-Encoding: chunked chunked"),
-    _coding(b"Transfer-Encoding: chunked\tchunked"),
-    _coding(b"Transfer-Encoding: \x0cchunked"),
-    _coding(b"Transfer-Encoding: chunked\x0b"),
-    _coding(b"Transfer-Encoding: chunked\x00"),
-    _coding(b'Transfer-Encoding: "chunked"'),
-    _coding(b"Transfer-Encoding: 'chunked'"),
-    _coding(b"Transfer-Encoding: chunked; a=b"),
-    _coding(b"Transfer-Encoding: chunke\xc4\x8f"),
-    _coding(b"Transfer-Encoding: \xefchunked"),
-    _coding(b"Transfer-Encoding: cow"),
-    _coding(b"Transfer-Encoding: deflate"),
-    _coding(b"Transfer-Encoding: x"),
-    _coding(b"Transfer-Encoding: chunk"),
-    _coding(b"Transfer-Encoding: chunkedd"),
-    _coding(b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked"),
-    _coding(b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity"),
-    _coding(b"Transfer-Encoding:\r\n chunked", (400,)),
-    _coding(b"Transfer-Encoding\t: chunked", (400,)),
-    _coding(b"Transfer-Encoding\x00: chunked", (400,)),
-    _coding(b" Transfer-Encoding: chunked", (400,)),
-    _coding(b"X: y\nTransfer-Encoding: chunked", (400,)),
-    _coding(b"X: y\rTransfer-Encoding: chunked", (400,)),
-    _coding(b"Transfer-Encoding: chunked\r\nContent-Length: 0", (400,)),
-    _coding(b"Content-Length: 0\r\nTransfer-Encoding: chunked", (400,)),
-    _coding(b"Content-Length: 6\r\ntransfer-encoding: CHUNKED", (400,)),
-    _coding(b"Content-Length: 6\r\nTransfer-Encoding: identity"),
-    _coding(b"Content-Length: 6\r\nTransfer-Encoding:"),
-    _coding(b"Content-Length: 0\r\nContent-Length: %d" % len(SMUGGLED), (400,)),
-    _coding(b"content-length: 0\r\nCONTENT-LENGTH: 0", (400,)),
-    Case(
-        "length on HTTP/1.0 with a coding",
-        post(b"Content-Length: 5", b"Transfer-Encoding: chunked", body=b"0\r\n\r\n", opening=b"POST %b HTTP/1.0" % PATH),
-    ),
-    Case("chunked GET on HTTP/1.0", get(b"Host: gate", b"Transfer-Encoding: chunked", opening=b"GET /v1/models HTTP/1.0")),
-]  # fmt: skip
-
-
-def _chunks(name: str, body: bytes, statuses: tuple[int, ...] = (400,)) -> Case:
-    return Case(f"chunk {name}", post(b"Transfer-Encoding: chunked", body=body), statuses)
-
-
-HEX = b"%x" % len(BODY)
-CHUNKS = [
-    _chunks("size in full width", b"\xef\xbc\x95\r\nhello\r\n0\r\n\r\n"),
-    _chunks("size with a tab", b"5\t\r\nhello\r\n0\r\n\r\n"),
-    _chunks("size with a tab before", b"\t5\r\nhello\r\n0\r\n\r\n"),
-    _chunks("size with an h", b"5h\r\nhello\r\n0\r\n\r\n"),
-    _chunks("size with NUL", b"5\x00\r\nhello\r\n0\r\n\r\n"),
-    _chunks("size with a comma", b"5,5\r\nhello\r\n0\r\n\r\n"),
-    _chunks("size 2^64 + 5", b"10000000000000005\r\nhello\r\n0\r\n\r\n", (400, 413)),
-    _chunks("size of 2^63", b"8000000000000000\r\nhello\r\n0\r\n\r\n"),
-    _chunks("size of 5 GB", b"140000000\r\nhello", (413,)),
-    _chunks("size endless", b"0" * 70_000, (400, 413, 431)),
-    _chunks("size after an empty line", b"\r\n5\r\nhello\r\n0\r\n\r\n"),
-    _chunks("size ended by LF CR", b"5\n\rhello\r\n0\r\n\r\n"),
-    _chunks("size ended by CR CR LF", b"5\r\r\nhello\r\n0\r\n\r\n"),
-    _chunks("last without its size", HEX + b"\r\n" + BODY + b"\r\n\r\n"),
-    _chunks("last ended by LF", HEX + b"\r\n" + BODY + b"\r\n0\n\r\n"),
-    _chunks("last ended by CR alone", HEX + b"\r\n" + BODY + b"\r\n0\r\r\n\r\n"),
-    _chunks("last of -0", HEX + b"\r\n" + BODY + b"\r\n-0\r\n\r\n"),
-    _chunks("last of 0x0", HEX + b"\r\n" + BODY + b"\r\n0x0\r\n\r\n"),
-    _chunks("end by LF", HEX + b"\r\n" + BODY + b"\r\n0\r\n\n"),
-    _chunks("end by CR X", HEX + b"\r\n" + BODY + b"\r\n0\r\n\rX"),
-    _chunks("data short", b"6\r\nhello\r\n0\r\n\r\n"),
-    _chunks("data ended by LF LF", b"5\r\nhello\n\n0\r\n\r\n"),
-    _chunks("data ended by CR", b"5\r\nhello\r0\r\n\r\n"),
-    _chunks("data ended by CR CR LF", b"5\r\nhello\r\r\n0\r\n\r\n"),
-    _chunks("data ended by spaces", b"5\r\nhello  \r\n0\r\n\r\n"),
-    _chunks("extension with NUL", b"5;a=\x00\r\nhello\r\n0\r\n\r\n"),
-    _chunks("extension with CR LF inside quotes", b'5;a="\r\n"\r\nhello\r\n0\r\n\r\n'),
-    _chunks("extension with LF that hides a chunk", b"5;\n0\r\n\r\n" + SMUGGLED),
-    _chunks("extensions of 100 KB", b"5;" + b"a" * 100_000 + b"\r\nhello\r\n0\r\n\r\n", (400, 413, 431)),
-    _chunks("trailer folded", HEX + b"\r\n" + BODY + b"\r\n0\r\nA: b\r\n c\r\n\r\n"),
-    _chunks("trailer with LF", HEX + b"\r\n" + BODY + b"\r\n0\r\nA: b\nC: d\r\n\r\n"),
-    _chunks("trailer with CR", HEX + b"\r\n" + BODY + b"\r\n0\r\nA: b\rC\r\n\r\n"),
-    _chunks("trailer without a name", HEX + b"\r\n" + BODY + b"\r\n0\r\n: b\r\n\r\n"),
-    _chunks("trailer with a space before the colon", HEX + b"\r\n" + BODY + b"\r\n0\r\nA : b\r\n\r\n"),
-    _chunks("trailers of 100 KB", HEX + b"\r\n" + BODY + b"\r\n0\r\n" + b"A: " + b"b" * 100_000 + b"\r\n\r\n", (400, 413, 431)),
-    _chunks("trailers, 20000 of them", HEX + b"\r\n" + BODY + b"\r\n0\r\n" + b"A: b\r\n" * 20_000 + b"\r\n", (400, 413, 431)),
-    _chunks("trailer with a length", HEX + b"\r\n" + BODY + b"\r\n0\r\nContent-Length: 5\r\n\r\n"),
-    _chunks("trailer with a coding", HEX + b"\r\n" + BODY + b"\r\n0\r\nTransfer-Encoding: chunked\r\n\r\n", (400, 501)),
-    _chunks("unfinished", b"5\r\nhel", (400, 408)),
-    _chunks("size unfinished", b"5", (400, 408)),
-    _chunks("trailer unfinished", HEX + b"\r\n" + BODY + b"\r\n0\r\nA: b", (400, 408)),
-]  # fmt: skip
+__all__ = ["BODY", "CHUNKS", "FRAMING", "GOOD", "PATH", "SIZE", "SMUGGLED", "get", "post", "real"]
 
 # ---- heads
 
@@ -178,8 +33,33 @@ LINES = [
     *(
         Case(f"a name with {byte!r}", get(b"Host: gate", b"A" + byte + b"B: c"))
         for byte in (
-            b"\x01", b"\x08", b"\t", b"\x0b", b"\x0c", b"\x1f", b" ", b'"', b"(", b")", b",", b"/", b";", b"<", b"=",
-            b">", b"?", b"@", b"[", b"\\", b"]", b"{", b"}", b"\x7f", b"\x80", b"\xa0", b"\xff",
+            b"\x01",
+            b"\x08",
+            b"\t",
+            b"\x0b",
+            b"\x0c",
+            b"\x1f",
+            b" ",
+            b'"',
+            b"(",
+            b")",
+            b",",
+            b"/",
+            b";",
+            b"<",
+            b"=",
+            b">",
+            b"?",
+            b"@",
+            b"[",
+            b"\\",
+            b"]",
+            b"{",
+            b"}",
+            b"\x7f",
+            b"\x80",
+            b"\xa0",
+            b"\xff",
         )
     ),
     *(
@@ -192,18 +72,64 @@ LINES = [
     Case("NUL in the host", get(b"Host: ga\x00te")),
     Case("a host behind a NUL", get(b"\x00Host: gate")),
     Case("a colon first", get(b"Host: gate", b":path: /v1/models")),
-]  # fmt: skip
+]
 
 HOSTS = [
     *(
         Case(f"host {text!r}", get(b"Host: " + text))
         for text in (
-            b":", b":80", b"gate:", b"gate:+80", b"gate:-1", b"gate:8 0", b"gate:0x50", b"gate:80a", b"gate:80,other",
-            b"gate:80 other", b"gate, gate", b"gate;a", b"gate/", b"gate/v1", b"/gate", b"//gate", b"@gate", b"a@gate:80",
-            b"a:b@gate", b"http://gate", b"https://gate/", b"gate#", b"gate?", b"[", b"]", b"[]", b"[::1]x", b"[::1", b"::1]",
-            b"[::1]:", b"[::1]:x", b"[fe80::1%25eth0]", b"[v1.a]", b"gate\\other", b"gate\tother", b"g%61te", b"%00", b"gate%0d%0a",
-            b"\xff", b"ga\xc3\xb6te", b"gate\x0b", b"{gate}", b"$(gate)", b"`gate`", b"gate|x", b"gate^", b"gate=1", b"'gate'",
-            b"gate:65536", b"gate:99999", b"gate:00080000", b"a" * 5000,
+            b":",
+            b":80",
+            b"gate:",
+            b"gate:+80",
+            b"gate:-1",
+            b"gate:8 0",
+            b"gate:0x50",
+            b"gate:80a",
+            b"gate:80,other",
+            b"gate:80 other",
+            b"gate, gate",
+            b"gate;a",
+            b"gate/",
+            b"gate/v1",
+            b"/gate",
+            b"//gate",
+            b"@gate",
+            b"a@gate:80",
+            b"a:b@gate",
+            b"http://gate",
+            b"https://gate/",
+            b"gate#",
+            b"gate?",
+            b"[",
+            b"]",
+            b"[]",
+            b"[::1]x",
+            b"[::1",
+            b"::1]",
+            b"[::1]:",
+            b"[::1]:x",
+            b"[fe80::1%25eth0]",
+            b"[v1.a]",
+            b"gate\\other",
+            b"gate\tother",
+            b"g%61te",
+            b"%00",
+            b"gate%0d%0a",
+            b"\xff",
+            b"ga\xc3\xb6te",
+            b"gate\x0b",
+            b"{gate}",
+            b"$(gate)",
+            b"`gate`",
+            b"gate|x",
+            b"gate^",
+            b"gate=1",
+            b"'gate'",
+            b"gate:65536",
+            b"gate:99999",
+            b"gate:00080000",
+            b"a" * 5000,
         )
     ),
     Case("two hosts in two spellings", get(b"Host: gate", b"hOsT: gate")),
@@ -213,55 +139,153 @@ HOSTS = [
     Case("a host with a space before the colon", get(b"Host : gate")),
     Case("a host with a tab before the colon", get(b"Host\t: gate")),
     Case("a forwarded host alone", get(b"X-Forwarded-Host: gate")),
-    Case("no host on a POST", b"POST %b HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: %b\r\n\r\n%b" % (PATH, SIZE, BODY)),
-]  # fmt: skip
+    Case(
+        "no host on a POST",
+        b"POST %b HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: %b\r\n\r\n%b"
+        % (PATH, SIZE, BODY),
+    ),
+]
 
 OPENINGS = [
     Case(f"opening {text[:60]!r}", get(b"Host: gate", opening=text), (400, 405, 501, 505))
     for text in (
-        b"GET /v1/models HTTP/1.10", b"GET /v1/models HTTP/01.1", b"GET /v1/models HTTP/1.01", b"GET /v1/models HTTP/11",
-        b"GET /v1/models HTTP/1,1", b"GET /v1/models HTTP/1.1.1", b"GET /v1/models HTTP/-1.1", b"GET /v1/models HTTP/1.1\t",
-        b"GET /v1/models HTTP/1.1 ", b"GET /v1/models  HTTP/1.1", b"GET\t/v1/models HTTP/1.1", b"GET /v1/models\tHTTP/1.1",
-        b"\tGET /v1/models HTTP/1.1", b"GET /v1/models hTTP/1.1", b"GET /v1/models HTTP/3", b"GET /v1/models HTTP/3.0",
-        b"GET /v1/models HTTP/0.9", b"GET /v1/models HTTP/1.3", b"GET /v1/models HTTP/2", b"GET /v1/models HTTP /1.1",
-        b"GET /v1/models HTTPS/1.1", b"GET /v1/models SIP/2.0", b"GET /v1/models ICE/1.0", b"GET /v1/models \xef\xbb\xbfHTTP/1.1",
-        b"\xef\xbb\xbfGET /v1/models HTTP/1.1", b"GET /v1/models", b"GET", b"", b" ", b"GET ", b"GET  HTTP/1.1", b"/v1/models HTTP/1.1",
-        b"GE T /v1/models HTTP/1.1", b"G\x00ET /v1/models HTTP/1.1", b"G\xc3\x8aT /v1/models HTTP/1.1", b"Get /v1/models HTTP/1.1",
-        b"GET: /v1/models HTTP/1.1", b"GET/v1/models HTTP/1.1", b'"GET" /v1/models HTTP/1.1', b"GETT /v1/models HTTP/1.1",
-        b"X" * 300 + b" /v1/models HTTP/1.1", b"TRACK /v1/models HTTP/1.1", b"PRI /v1/models HTTP/1.1",
-        b"GET /v1/models\x00 HTTP/1.1", b"GET /v1/\x01models HTTP/1.1", b"GET /v1/mod\xc3\xa9ls HTTP/1.1", b"GET /v1/models\xff HTTP/1.1",
-        b"GET /v1/models#a HTTP/1.1", b"GET /v1/models?a=\x7f HTTP/1.1", b"GET /v1/models?a b HTTP/1.1", b"GET v1/models HTTP/1.1",
-        b"GET http://gate/v1/models HTTP/1.1", b"GET http://other/v1/models HTTP/1.1", b"GET HTTP://gate/v1/models HTTP/1.1",
-        b"GET https://gate/v1/models HTTP/1.1", b"GET http://a@gate/v1/models HTTP/1.1", b"GET file:///etc/passwd HTTP/1.1",
-        b"GET gate:80 HTTP/1.1", b"GET gate HTTP/1.1", b"CONNECT gate:443 HTTP/1.1", b"CONNECT /v1/models HTTP/1.1",
-        b"GET * HTTP/1.1", b"GET ** HTTP/1.1", b"GET \\v1\\models HTTP/1.1", b"GET ?/v1/models HTTP/1.1", b"GET ./v1/models HTTP/1.1",
+        b"GET /v1/models HTTP/1.10",
+        b"GET /v1/models HTTP/01.1",
+        b"GET /v1/models HTTP/1.01",
+        b"GET /v1/models HTTP/11",
+        b"GET /v1/models HTTP/1,1",
+        b"GET /v1/models HTTP/1.1.1",
+        b"GET /v1/models HTTP/-1.1",
+        b"GET /v1/models HTTP/1.1\t",
+        b"GET /v1/models HTTP/1.1 ",
+        b"GET /v1/models  HTTP/1.1",
+        b"GET\t/v1/models HTTP/1.1",
+        b"GET /v1/models\tHTTP/1.1",
+        b"\tGET /v1/models HTTP/1.1",
+        b"GET /v1/models hTTP/1.1",
+        b"GET /v1/models HTTP/3",
+        b"GET /v1/models HTTP/3.0",
+        b"GET /v1/models HTTP/0.9",
+        b"GET /v1/models HTTP/1.3",
+        b"GET /v1/models HTTP/2",
+        b"GET /v1/models HTTP /1.1",
+        b"GET /v1/models HTTPS/1.1",
+        b"GET /v1/models SIP/2.0",
+        b"GET /v1/models ICE/1.0",
+        b"GET /v1/models \xef\xbb\xbfHTTP/1.1",
+        b"\xef\xbb\xbfGET /v1/models HTTP/1.1",
+        b"GET /v1/models",
+        b"GET",
+        b"",
+        b" ",
+        b"GET ",
+        b"GET  HTTP/1.1",
+        b"/v1/models HTTP/1.1",
+        b"GE T /v1/models HTTP/1.1",
+        b"G\x00ET /v1/models HTTP/1.1",
+        b"G\xc3\x8aT /v1/models HTTP/1.1",
+        b"Get /v1/models HTTP/1.1",
+        b"GET: /v1/models HTTP/1.1",
+        b"GET/v1/models HTTP/1.1",
+        b'"GET" /v1/models HTTP/1.1',
+        b"GETT /v1/models HTTP/1.1",
+        b"X" * 300 + b" /v1/models HTTP/1.1",
+        b"TRACK /v1/models HTTP/1.1",
+        b"PRI /v1/models HTTP/1.1",
+        b"GET /v1/models\x00 HTTP/1.1",
+        b"GET /v1/\x01models HTTP/1.1",
+        b"GET /v1/mod\xc3\xa9ls HTTP/1.1",
+        b"GET /v1/models\xff HTTP/1.1",
+        b"GET /v1/models#a HTTP/1.1",
+        b"GET /v1/models?a=\x7f HTTP/1.1",
+        b"GET /v1/models?a b HTTP/1.1",
+        b"GET v1/models HTTP/1.1",
+        b"GET http://gate/v1/models HTTP/1.1",
+        b"GET http://other/v1/models HTTP/1.1",
+        b"GET HTTP://gate/v1/models HTTP/1.1",
+        b"GET https://gate/v1/models HTTP/1.1",
+        b"GET http://a@gate/v1/models HTTP/1.1",
+        b"GET file:///etc/passwd HTTP/1.1",
+        b"GET gate:80 HTTP/1.1",
+        b"GET gate HTTP/1.1",
+        b"CONNECT gate:443 HTTP/1.1",
+        b"CONNECT /v1/models HTTP/1.1",
+        b"GET * HTTP/1.1",
+        b"GET ** HTTP/1.1",
+        b"GET \\v1\\models HTTP/1.1",
+        b"GET ?/v1/models HTTP/1.1",
+        b"GET ./v1/models HTTP/1.1",
         b"GET //gate/v1/models\\ HTTP/1.1 x",
     )
-]  # fmt: skip
+]
 
 PATHS = [
     Case(f"path {text!r}", get(b"Host: gate", opening=b"GET " + text + b" HTTP/1.1"), (400, 404, 405))
     for text in (
-        b"/v1//models", b"//v1/models", b"/v1/models/", b"/v1/./models", b"/v1/../v1/models", b"/v1/models/..", b"/v1/models/../chat",
-        b"/v1/%6dodels", b"/v1%2fmodels", b"/v1/models%00", b"/v1/models%0d%0aX:%20y", b"/%2e%2e/v1/models", b"/v1/models;a=b",
-        b"/V1/models", b"/v1/models\\", b"/v1/models/%2e%2e/%2e%2e/metrics", b"/v1/models/..%2f..%2fmetrics", b"/v1/models/a//b",
-        b"/metrics", b"/invocations", b"/api/state", b"/v1/load_lora_adapter", b"/", b"/v1", b"/v1/models%23",
-        b"/v1/models/.", b"/v1/models/a/../b", b"/v1/models/%2e", b"/v1/models/%2E%2E", b"/v1/models/%252e%252e", b"/v1/models%3f",
-        b"/v1/models/a%2f..%2fb", b"/v1/models/a%5c..%5cb", b"/v1/chat/completions/../../../metrics", b"/tokenize", b"/pause",
-        b"/reset_prefix_cache", b"/sleep", b"/collective_rpc", b"/server_info", b"/openapi.json", b"/docs",
+        b"/v1//models",
+        b"//v1/models",
+        b"/v1/models/",
+        b"/v1/./models",
+        b"/v1/../v1/models",
+        b"/v1/models/..",
+        b"/v1/models/../chat",
+        b"/v1/%6dodels",
+        b"/v1%2fmodels",
+        b"/v1/models%00",
+        b"/v1/models%0d%0aX:%20y",
+        b"/%2e%2e/v1/models",
+        b"/v1/models;a=b",
+        b"/V1/models",
+        b"/v1/models\\",
+        b"/v1/models/%2e%2e/%2e%2e/metrics",
+        b"/v1/models/..%2f..%2fmetrics",
+        b"/v1/models/a//b",
+        b"/metrics",
+        b"/invocations",
+        b"/api/state",
+        b"/v1/load_lora_adapter",
+        b"/",
+        b"/v1",
+        b"/v1/models%23",
+        b"/v1/models/.",
+        b"/v1/models/a/../b",
+        b"/v1/models/%2e",
+        b"/v1/models/%2E%2E",
+        b"/v1/models/%252e%252e",
+        b"/v1/models%3f",
+        b"/v1/models/a%2f..%2fb",
+        b"/v1/models/a%5c..%5cb",
+        b"/v1/chat/completions/../../../metrics",
+        b"/tokenize",
+        b"/pause",
+        b"/reset_prefix_cache",
+        b"/sleep",
+        b"/collective_rpc",
+        b"/server_info",
+        b"/openapi.json",
+        b"/docs",
     )
-]  # fmt: skip
+]
 
 PROTOCOLS = [
     Case("the h2 preface alone", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", (400, 505)),
-    Case("an h2 preface behind an upgrade", get(b"Host: gate", b"Upgrade: h2c", b"Connection: Upgrade") + b"PRI * HTTP/2.0\r\n\r\n", served=1),
+    Case(
+        "an h2 preface behind an upgrade",
+        get(b"Host: gate", b"Upgrade: h2c", b"Connection: Upgrade") + b"PRI * HTTP/2.0\r\n\r\n",
+        served=1,
+    ),
     Case("an upgrade to TLS", get(b"Host: gate", b"Upgrade: TLS/1.0", b"Connection: Upgrade")),
-    Case("an upgrade of a POST", post(b"Upgrade: websocket", b"Connection: Upgrade", b"Content-Length: " + SIZE, body=BODY)),
+    Case(
+        "an upgrade of a POST",
+        post(b"Upgrade: websocket", b"Connection: Upgrade", b"Content-Length: " + SIZE, body=BODY),
+    ),
     Case("HTTP/0.9", b"GET /v1/models\r\n", (400, 408)),
     Case("HTTP/0.9 with LF", b"GET /v1/models\n", (400, 408)),
     Case("a TLS 1.3 hello", bytes.fromhex("1603010200010001fc0303") + bytes(range(200)), (400, 408)),
     Case("a TLS alert", bytes.fromhex("15030100020228"), (400, 408)),
-    Case("SSLv2", bytes.fromhex("802e0100020015000000100100800700c00300800600400200800400800000"), (400, 408)),
+    Case(
+        "SSLv2", bytes.fromhex("802e0100020015000000100100800700c00300800600400200800400800000"), (400, 408)
+    ),
     Case("an SSH banner", b"SSH-2.0-OpenSSH_9.9\r\n\r\n"),
     Case("SMTP", b"EHLO gate\r\n\r\n"),
     Case("a Redis command", b"*1\r\n$4\r\nPING\r\n\r\n"),
@@ -274,32 +298,67 @@ PROTOCOLS = [
     Case("spaces without end", b" " * 100_000, (400, 408, 431)),
     Case("an unfinished method", b"GE", (400, 408)),
     Case("an answer", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
-    Case("an unknown expectation", post(b"Expect: 100-continue, x", b"Content-Length: " + SIZE, body=BODY), (417, 400)),
+    Case(
+        "an unknown expectation",
+        post(b"Expect: 100-continue, x", b"Content-Length: " + SIZE, body=BODY),
+        (417, 400),
+    ),
     Case("an expectation of nothing", post(b"Expect:", b"Content-Length: " + SIZE, body=BODY), (417, 400)),
-    Case("two expectations", post(b"Expect: 100-continue", b"expect: 100-continue", b"Content-Length: " + SIZE, body=BODY), (417, 400)),
-]  # fmt: skip
+    Case(
+        "two expectations",
+        post(b"Expect: 100-continue", b"expect: 100-continue", b"Content-Length: " + SIZE, body=BODY),
+        (417, 400),
+    ),
+]
 
 SIZES = [
     Case("a name of 17 KB", get(b"Host: gate", b"A" * 17_000 + b": b"), (431,)),
     Case("a name without an end", b"GET /v1/models HTTP/1.1\r\n" + b"A" * 80_000, (431,)),
     Case("a method without an end", b"A" * 80_000, (400, 414, 431)),
     Case("a method of 10 KB", b"A" * 10_000 + b" / HTTP/1.1\r\nHost: gate\r\n\r\n", (400, 414, 431, 501)),
-    Case("a query of 9 KB", get(b"Host: gate", opening=b"GET /v1/models?" + b"a" * 9_000 + b" HTTP/1.1"), (414,)),
-    Case("a version of 10 KB", get(b"Host: gate", opening=b"GET / HTTP/1." + b"1" * 10_000), (400, 414, 431, 505)),
+    Case(
+        "a query of 9 KB",
+        get(b"Host: gate", opening=b"GET /v1/models?" + b"a" * 9_000 + b" HTTP/1.1"),
+        (414,),
+    ),
+    Case(
+        "a version of 10 KB",
+        get(b"Host: gate", opening=b"GET / HTTP/1." + b"1" * 10_000),
+        (400, 414, 431, 505),
+    ),
     Case("a target without an end", b"GET /" + b"a" * 80_000, (414, 431)),
     Case("2000 empty fields", get(b"Host: gate", *[b"A:"] * 2000), (431,)),
     Case("70 KB of short fields", get(b"Host: gate", *[b"A: " + b"b" * 697] * 99), (431,)),
     Case("a body just over the limit", post(b"Content-Length: 33554433"), (413,)),
-]  # fmt: skip
+]
 
 BEHIND = [
     Case(f"behind a good request: {case.name}", GOOD + case.payload, case.statuses, 1)
-    for case in (FRAMING[0], FRAMING[30], CHUNKS[0], CHUNKS[27], LINES[0], HOSTS[4], OPENINGS[0], OPENINGS[20], PROTOCOLS[0], SIZES[0])
-]  # fmt: skip
+    for case in (
+        FRAMING[0],
+        FRAMING[30],
+        CHUNKS[0],
+        CHUNKS[27],
+        LINES[0],
+        HOSTS[4],
+        OPENINGS[0],
+        OPENINGS[20],
+        PROTOCOLS[0],
+        SIZES[0],
+    )
+]
 
 REFUSED = [
-    *map(real, malformed.CASES), *FRAMING, *CHUNKS, *LINES, *HOSTS, *OPENINGS, *PROTOCOLS, *SIZES, *BEHIND,
-]  # fmt: skip
+    *map(real, malformed.CASES),
+    *FRAMING,
+    *CHUNKS,
+    *LINES,
+    *HOSTS,
+    *OPENINGS,
+    *PROTOCOLS,
+    *SIZES,
+    *BEHIND,
+]
 """All of these are answered 4xx or 5xx and closed; nothing of them beyond `served` good requests is dispatched."""
 
 
@@ -316,11 +375,29 @@ ODD = [
     Odd("length with spaces around", post(b"Content-Length:   %b  " % SIZE, body=BODY)),
     Odd("length with tabs around", post(b"Content-Length:\t%b\t" % SIZE, body=BODY)),
     Odd("length without a space", post(b"Content-Length:" + SIZE, body=BODY)),
-    Odd("coding in capitals with tabs", post(b"TRANSFER-ENCODING:\t CHUNKED ", body=HEX + b"\r\n" + BODY + b"\r\n0\r\n\r\n")),
-    Odd("chunk size in capitals with zeros", post(b"Transfer-Encoding: chunked", body=b"000" + HEX.upper() + b"\r\n" + BODY + b"\r\n0\r\n\r\n")),
-    Odd("chunk extension", post(b"Transfer-Encoding: chunked", body=HEX + b';a=b;c="d"\r\n' + BODY + b"\r\n0;e\r\n\r\n")),
-    Odd("last chunk of many zeros", post(b"Transfer-Encoding: chunked", body=HEX + b"\r\n" + BODY + b"\r\n0000\r\n\r\n")),
-    Odd("trailers that would steer", post(b"Transfer-Encoding: chunked", body=HEX + b"\r\n" + BODY + b"\r\n0\r\nHost: other\r\nAuthorization: Bearer x\r\n\r\n")),
+    Odd(
+        "coding in capitals with tabs",
+        post(b"TRANSFER-ENCODING:\t CHUNKED ", body=HEX + b"\r\n" + BODY + b"\r\n0\r\n\r\n"),
+    ),
+    Odd(
+        "chunk size in capitals with zeros",
+        post(b"Transfer-Encoding: chunked", body=b"000" + HEX.upper() + b"\r\n" + BODY + b"\r\n0\r\n\r\n"),
+    ),
+    Odd(
+        "chunk extension",
+        post(b"Transfer-Encoding: chunked", body=HEX + b';a=b;c="d"\r\n' + BODY + b"\r\n0;e\r\n\r\n"),
+    ),
+    Odd(
+        "last chunk of many zeros",
+        post(b"Transfer-Encoding: chunked", body=HEX + b"\r\n" + BODY + b"\r\n0000\r\n\r\n"),
+    ),
+    Odd(
+        "trailers that would steer",
+        post(
+            b"Transfer-Encoding: chunked",
+            body=HEX + b"\r\n" + BODY + b"\r\n0\r\nHost: other\r\nAuthorization: Bearer x\r\n\r\n",
+        ),
+    ),
     Odd("empty lines before it", b"\r\n\r\n" + GOOD),
     Odd("field names in every case", get(b"hOST: gate", b"x-A_b.c~!#$%&'*+-^`|: d")),
     Odd("a value beyond ASCII", get(b"Host: gate", b"X-Name: \xc3\xa9\xff")),
@@ -330,5 +407,5 @@ ODD = [
     Odd("a host in capitals", get(b"Host: GATE.example")),
     Odd("two requests in one segment", GOOD + GOOD, 2),
     Odd("a length behind another request", GOOD + post(b"Content-Length: " + SIZE, body=BODY), 2),
-]  # fmt: skip
+]
 """Served, each exactly so often; `chunked` bodies may end their connection (what follows in the same read is lost)."""

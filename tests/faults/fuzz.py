@@ -95,11 +95,41 @@ SEEDS: Sequence[bytes] = (
     + SURFACES * 8
 )
 TOKENS: Sequence[bytes] = (
-    b"\r\n", b"\n", b"\r", b"\r\n\r\n", b"\x00", b" ", b"\t", b"\x0b", b"\xff", b":", b";", b",", b"0\r\n\r\n", b"0", b"-1", b"+", b"0x",
-    b"Content-Length: 5\r\n", b"Content-Length: 0\r\n", b"Transfer-Encoding: chunked\r\n", b"Host: gate\r\n", b"Host: a\r\n",
-    b"Connection: close\r\n", b"Connection: upgrade\r\nUpgrade: h2c\r\n", b"Expect: 100-continue\r\n", b"HTTP/1.1", b"HTTP/1.0", b"chunked",
-    b"Content-Type: application/json\r\n", b"GET /v1/models HTTP/1.1\r\nHost: gate\r\n\r\n", corpus.SMUGGLED, b"5\r\nhello\r\n", b"{}", b"a" * 300,
-)  # fmt: skip
+    b"\r\n",
+    b"\n",
+    b"\r",
+    b"\r\n\r\n",
+    b"\x00",
+    b" ",
+    b"\t",
+    b"\x0b",
+    b"\xff",
+    b":",
+    b";",
+    b",",
+    b"0\r\n\r\n",
+    b"0",
+    b"-1",
+    b"+",
+    b"0x",
+    b"Content-Length: 5\r\n",
+    b"Content-Length: 0\r\n",
+    b"Transfer-Encoding: chunked\r\n",
+    b"Host: gate\r\n",
+    b"Host: a\r\n",
+    b"Connection: close\r\n",
+    b"Connection: upgrade\r\nUpgrade: h2c\r\n",
+    b"Expect: 100-continue\r\n",
+    b"HTTP/1.1",
+    b"HTTP/1.0",
+    b"chunked",
+    b"Content-Type: application/json\r\n",
+    b"GET /v1/models HTTP/1.1\r\nHost: gate\r\n\r\n",
+    corpus.SMUGGLED,
+    b"5\r\nhello\r\n",
+    b"{}",
+    b"a" * 300,
+)
 
 
 # ---- the second reading

@@ -158,15 +158,40 @@ def test_row_20_the_same_name_deeper_inside_is_no_duplicate(gate: GateProcess) -
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n", "1000000000"), ("n", "0"), ("n", "-1"), ("n", '"2"'), ("n", "true"), ("n", "1.5"), ("n", "[]"),
-        ("max_tokens", "-1"), ("max_tokens", "0"), ("max_tokens", "1000000000000"), ("max_tokens", '"5"'),
-        ("max_tokens", "true"), ("max_tokens", "1.5"), ("max_tokens", "{}"), ("max_completion_tokens", "-5"),
-        ("stream", '"true"'), ("stream", "1"), ("stream", "[]"), ("model", "5"), ("model", "[]"), ("model", "{}"),
-        ("stop", json.dumps(["x"] * 5000)), ("stop", "{}"), ("stop", "5"), ("logit_bias", "[]"),
-        ("logit_bias", json.dumps({str(n): 1 for n in range(5000)})), ("tools", json.dumps([{}] * 2000)), ("tools", "{}"),
-        ("messages", "[]"), ("messages", "{}"), ("messages", '"hi"'), ("messages", "null"),
+        ("n", "1000000000"),
+        ("n", "0"),
+        ("n", "-1"),
+        ("n", '"2"'),
+        ("n", "true"),
+        ("n", "1.5"),
+        ("n", "[]"),
+        ("max_tokens", "-1"),
+        ("max_tokens", "0"),
+        ("max_tokens", "1000000000000"),
+        ("max_tokens", '"5"'),
+        ("max_tokens", "true"),
+        ("max_tokens", "1.5"),
+        ("max_tokens", "{}"),
+        ("max_completion_tokens", "-5"),
+        ("stream", '"true"'),
+        ("stream", "1"),
+        ("stream", "[]"),
+        ("model", "5"),
+        ("model", "[]"),
+        ("model", "{}"),
+        ("stop", json.dumps(["x"] * 5000)),
+        ("stop", "{}"),
+        ("stop", "5"),
+        ("logit_bias", "[]"),
+        ("logit_bias", json.dumps({str(n): 1 for n in range(5000)})),
+        ("tools", json.dumps([{}] * 2000)),
+        ("tools", "{}"),
+        ("messages", "[]"),
+        ("messages", "{}"),
+        ("messages", '"hi"'),
+        ("messages", "null"),
     ],
-)  # fmt: skip
+)
 def test_row_21_a_number_beyond_its_limit_is_refused_by_name(
     gate: GateProcess, upstream: FakeUpstream, field: str, value: str
 ) -> None:
@@ -270,13 +295,28 @@ def test_row_23_a_name_that_the_engine_may_read_as_a_length_never_reaches_it(
 
 
 def test_row_23_fields_of_one_connection_stay_on_it(gate: GateProcess, upstream: FakeUpstream) -> None:
-    lines = ("Connection: keep-alive, X-Private", "Connection: X-Other", "X-Private: a", "X-Other: b", "TE: trailers", "Keep-Alive: timeout=5",
-             "Proxy-Authorization: Basic eA==", "Proxy-Connection: keep-alive")  # fmt: skip
+    lines = (
+        "Connection: keep-alive, X-Private",
+        "Connection: X-Other",
+        "X-Private: a",
+        "X-Other: b",
+        "TE: trailers",
+        "Keep-Alive: timeout=5",
+        "Proxy-Authorization: Basic eA==",
+        "Proxy-Connection: keep-alive",
+    )
     assert ask(gate, chat(), *lines).status == 200
     names = {name for name, _value in upstream.received[0].headers}
     assert not names & {
-        b"x-private", b"x-other", b"te", b"keep-alive", b"proxy-authorization", b"proxy-connection", b"connection", b"trailer",
-    }  # fmt: skip
+        b"x-private",
+        b"x-other",
+        b"te",
+        b"keep-alive",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"connection",
+        b"trailer",
+    }
 
 
 # ---- rows 25 and 26
@@ -391,10 +431,19 @@ def test_row_28_secrets_and_prompts_appear_nowhere(gate: GateProcess, upstream: 
 
 @pytest.mark.parametrize(
     "usage",
-    [None, {}, {"prompt_tokens": -5, "completion_tokens": -1}, {"prompt_tokens": 10**15, "completion_tokens": 10**15},
-     {"prompt_tokens": "5", "completion_tokens": None}, {"prompt_tokens": 1.5}, "many", [1], {"completion_tokens": True}],
+    [
+        None,
+        {},
+        {"prompt_tokens": -5, "completion_tokens": -1},
+        {"prompt_tokens": 10**15, "completion_tokens": 10**15},
+        {"prompt_tokens": "5", "completion_tokens": None},
+        {"prompt_tokens": 1.5},
+        "many",
+        [1],
+        {"completion_tokens": True},
+    ],
     ids=str,
-)  # fmt: skip
+)
 @pytest.mark.parametrize("stream", [False, True])
 def test_row_51_missing_negative_or_absurd_usage_leaves_the_estimate(
     gate: GateProcess, upstream: FakeUpstream, usage: Any, stream: bool

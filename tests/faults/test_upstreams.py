@@ -254,14 +254,25 @@ RESPONSE = [
 @pytest.mark.parametrize(
     ("path", "asked", "events", "ended"),
     [
-        ("/v1/messages", {"max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}, MESSAGES, b"message_stop"),
+        (
+            "/v1/messages",
+            {"max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]},
+            MESSAGES,
+            b"message_stop",
+        ),
         ("/v1/responses", {"input": "hi"}, RESPONSE, b"response.completed"),
     ],
     ids=["messages", "responses"],
-)  # fmt: skip
+)
 def test_row_41_a_stream_that_breaks_off_says_so_in_its_own_dialect(
-    gate: GateProcess, upstream: FakeUpstream, path: str, asked: dict[str, Any], events: list[bytes], ended: bytes, end: str
-) -> None:  # fmt: skip
+    gate: GateProcess,
+    upstream: FakeUpstream,
+    path: str,
+    asked: dict[str, Any],
+    events: list[bytes],
+    ended: bytes,
+    end: str,
+) -> None:
     rest = answers.LAST_CHUNK if end == "no terminal event" else b""
     upstream.script = say(STREAM_HEAD + answers.chunks(*events) + rest, end=end)
     talk = gate.connect()

@@ -50,9 +50,15 @@ _SETTINGS = {
     "records.kept_attempts": "500",
 }
 _AT_REST = (
-    "millgate_queued", "millgate_running", "millgate_engine_running", "millgate_engine_departing",
-    "millgate_engine_kv_tokens", "millgate_engine_prefill_tokens", "millgate_door_body_bytes", "millgate_retry_places ",
-)  # fmt: skip
+    "millgate_queued",
+    "millgate_running",
+    "millgate_engine_running",
+    "millgate_engine_departing",
+    "millgate_engine_kv_tokens",
+    "millgate_engine_prefill_tokens",
+    "millgate_door_body_bytes",
+    "millgate_retry_places ",
+)
 """Gauges, by the beginning of their names, that must be zero when nobody asks."""
 
 

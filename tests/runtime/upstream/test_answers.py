@@ -190,11 +190,17 @@ def test_many_calls_run_at_once_and_each_gets_its_own_answer() -> None:
 @pytest.mark.parametrize(
     ("target", "header"),
     [
-        (b"/a b", (b"x", b"y")), (b"/a\r\nevil: 1", (b"x", b"y")), (b"/", (b"x", b"y\r\nevil: 1")), (b"/", (b"x\n", b"y")),
-        (b"/", (b"x", b"y\0")), (b"/", (b"host", b"y")), (b"/", (b"content-length", b"1")), (b"/", (b"connection", b"x")),
+        (b"/a b", (b"x", b"y")),
+        (b"/a\r\nevil: 1", (b"x", b"y")),
+        (b"/", (b"x", b"y\r\nevil: 1")),
+        (b"/", (b"x\n", b"y")),
+        (b"/", (b"x", b"y\0")),
+        (b"/", (b"host", b"y")),
+        (b"/", (b"content-length", b"1")),
+        (b"/", (b"connection", b"x")),
         (b"/", (b"transfer-encoding", b"chunked")),
     ],
-)  # fmt: skip
+)
 def test_what_would_break_the_framing_is_refused_loudly(target: bytes, header: tuple[bytes, bytes]) -> None:
     pool = UpstreamPool("127.0.0.1", 1)
     for _again in range(2):

@@ -143,23 +143,64 @@ HOSTS = [
     *(
         Case(f"host {text!r}", _get(b"Host: " + text))
         for text in (
-            b"", b"a b", b"a/b", b"user@host", b"a,b", b"a\\b", b"a?b", b"a#b", b"http://a", b"a:b", b"a:80:80",
-            b"[::1", b"::1", b"[g::1]", b"a:999999", b"a%zz", b"\xc3\xa4", b"a" * 256, b"<a>", b'"a"',
+            b"",
+            b"a b",
+            b"a/b",
+            b"user@host",
+            b"a,b",
+            b"a\\b",
+            b"a?b",
+            b"a#b",
+            b"http://a",
+            b"a:b",
+            b"a:80:80",
+            b"[::1",
+            b"::1",
+            b"[g::1]",
+            b"a:999999",
+            b"a%zz",
+            b"\xc3\xa4",
+            b"a" * 256,
+            b"<a>",
+            b'"a"',
         )
     ),
-]  # fmt: skip
+]
 
 OPENINGS = [
     Case(f"opening {text!r}", _get(b"Host: test", opening=text), (400, 501, 505))
     for text in (
-        b"GET /", b"GET", b"GET / HTTP/9.9", b"GET / HTTP/2.0", b"GET / HTTP/1.2", b"GET / HTTP/0.9", b"GET / http/1.1",
-        b"GET / HTTP/1", b"GET / HTTP/1.1 x", b"GET / HTTP/ 1.1", b"GET  / HTTP/1.1", b"GET / XTTP/1.1", b"get / HTTP/1.1",
-        b"BREW / HTTP/1.1", b"GET HTTP/1.1", b" GET / HTTP/1.1", b"GET\t/\tHTTP/1.1", b"GET /a b HTTP/1.1",
-        b"GET /\x00 HTTP/1.1", b"GET /\x7f HTTP/1.1", b"GET /\xc3\xa4 HTTP/1.1", b"GET /a#b HTTP/1.1",
-        b"GET http://test/ HTTP/1.1", b"GET http://other/ HTTP/1.1", b"GET test HTTP/1.1", b"GET ?a HTTP/1.1",
-        b"CONNECT test:443 HTTP/1.1", b"CONNECT / HTTP/1.1", b"RTSP / RTSP/1.0",
+        b"GET /",
+        b"GET",
+        b"GET / HTTP/9.9",
+        b"GET / HTTP/2.0",
+        b"GET / HTTP/1.2",
+        b"GET / HTTP/0.9",
+        b"GET / http/1.1",
+        b"GET / HTTP/1",
+        b"GET / HTTP/1.1 x",
+        b"GET / HTTP/ 1.1",
+        b"GET  / HTTP/1.1",
+        b"GET / XTTP/1.1",
+        b"get / HTTP/1.1",
+        b"BREW / HTTP/1.1",
+        b"GET HTTP/1.1",
+        b" GET / HTTP/1.1",
+        b"GET\t/\tHTTP/1.1",
+        b"GET /a b HTTP/1.1",
+        b"GET /\x00 HTTP/1.1",
+        b"GET /\x7f HTTP/1.1",
+        b"GET /\xc3\xa4 HTTP/1.1",
+        b"GET /a#b HTTP/1.1",
+        b"GET http://test/ HTTP/1.1",
+        b"GET http://other/ HTTP/1.1",
+        b"GET test HTTP/1.1",
+        b"GET ?a HTTP/1.1",
+        b"CONNECT test:443 HTTP/1.1",
+        b"CONNECT / HTTP/1.1",
+        b"RTSP / RTSP/1.0",
     )
-]  # fmt: skip
+]
 
 UPGRADES = [
     Case(
@@ -218,5 +259,15 @@ BEHIND = [
 ]
 
 CASES = [
-    *LENGTHS, *FRAMING, *CHUNKS, *WAITED_FOR, *LINES, *HOSTS, *OPENINGS, *UPGRADES, *EXPECTATIONS, *SIZES, *BEHIND,
-]  # fmt: skip
+    *LENGTHS,
+    *FRAMING,
+    *CHUNKS,
+    *WAITED_FOR,
+    *LINES,
+    *HOSTS,
+    *OPENINGS,
+    *UPGRADES,
+    *EXPECTATIONS,
+    *SIZES,
+    *BEHIND,
+]

@@ -97,10 +97,34 @@ def test_a_body_in_pieces_may_follow_a_repeated_head() -> None:
 
 @pytest.mark.parametrize(
     "digits",
-    [b"+5", b" 5", b"5 ", b"0x5", b"1_0", b"5,5", b"5, 5", b"", b"-5", b"5.0", b"\xb2", b"0", b"00", b"99999999999",
-     b"5\r\nContent-Length: 5", b"5\r\nContent-Length: 6", b"5\r\nTransfer-Encoding: chunked", b"5\n", b"5\r", b"5\0",
-     b"1001", b"9999999999", b"18446744073709551621", b"5\r\nExpect: 100-continue", b"5\r\nConnection: close"],
-)  # fmt: skip
+    [
+        b"+5",
+        b" 5",
+        b"5 ",
+        b"0x5",
+        b"1_0",
+        b"5,5",
+        b"5, 5",
+        b"",
+        b"-5",
+        b"5.0",
+        b"\xb2",
+        b"0",
+        b"00",
+        b"99999999999",
+        b"5\r\nContent-Length: 5",
+        b"5\r\nContent-Length: 6",
+        b"5\r\nTransfer-Encoding: chunked",
+        b"5\n",
+        b"5\r",
+        b"5\0",
+        b"1001",
+        b"9999999999",
+        b"18446744073709551621",
+        b"5\r\nExpect: 100-continue",
+        b"5\r\nConnection: close",
+    ],
+)
 def test_no_other_spelling_of_a_length_gets_by(digits: bytes) -> None:
     assert_nobody_can_tell(FIRST, request(digits, b"abcde"))
 

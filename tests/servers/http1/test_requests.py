@@ -23,8 +23,11 @@ def test_a_request_reaches_the_application_as_it_came() -> None:
             head = stand.application.heads[0]
             assert (head.method, head.target, head.path) == (b"POST", b"/v1/x?a=b", b"/v1/x")
             assert head.headers == [
-                (b"host", b"test"), (b"content-length", b"5"), (b"x-twice", b"a"), (b"x-twice", b"b"),
-            ]  # fmt: skip
+                (b"host", b"test"),
+                (b"content-length", b"5"),
+                (b"x-twice", b"a"),
+                (b"x-twice", b"b"),
+            ]
             assert (head.content_length, head.peer) == (5, "127.0.0.1")
             assert head.header(b"x-twice") == b"a"
             assert head.header(b"x-none") is None
@@ -50,8 +53,11 @@ def test_the_offer_of_http2_that_javas_client_makes_is_answered_in_http11() -> N
                     assert (got.status, "upgrade" in got.headers) == (200, False)
             client.send(get(b"/c", *JAVA) + post(b"x", *JAVA) * 2 + get(b"/d"))
             assert [(await client.answer()).body for _ in range(4)] == [
-                b"GET /c ", b"POST / x", b"POST / x", b"GET /d ",
-            ]  # fmt: skip
+                b"GET /c ",
+                b"POST / x",
+                b"POST / x",
+                b"GET /d ",
+            ]
             in_chunks = chunked(b"hel", b"lo").replace(b"Host: test", b"\r\n".join((b"Host: test", *JAVA)))
             client.send(in_chunks)
             assert (await client.answer()).body == b"POST / hello"
@@ -71,8 +77,11 @@ def test_repeated_header_lines_are_told_apart_from_similar_ones() -> None:
             heads = stand.application.heads
             assert [head.header(b"x-value") for head in heads] == [b"a", b"b", b"a", b"A"]
             assert [head.header(b"authorization") for head in heads] == [
-                b"Bearer a", b"Bearer b", b"Bearer a", b"Bearer A",
-            ]  # fmt: skip
+                b"Bearer a",
+                b"Bearer b",
+                b"Bearer a",
+                b"Bearer A",
+            ]
 
     run(body())
 

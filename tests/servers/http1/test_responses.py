@@ -197,10 +197,17 @@ def refused(call: Callable[[Exchange], None], error: type[Exception]) -> None:
 @pytest.mark.parametrize(
     "header",
     [
-        (b"x", b"a\r\nevil: 1"), (b"x", b"a\nevil: 1"), (b"x", b"a\revil"), (b"x", b"a\0evil"), (b"x\r\nevil", b"a"),
-        (b"content-length", b"1"), (b"transfer-encoding", b"chunked"), (b"connection", b"close"), (b"date", b"now"),
+        (b"x", b"a\r\nevil: 1"),
+        (b"x", b"a\nevil: 1"),
+        (b"x", b"a\revil"),
+        (b"x", b"a\0evil"),
+        (b"x\r\nevil", b"a"),
+        (b"content-length", b"1"),
+        (b"transfer-encoding", b"chunked"),
+        (b"connection", b"close"),
+        (b"date", b"now"),
     ],
-)  # fmt: skip
+)
 def test_a_header_that_would_break_the_framing_is_refused_loudly(header: tuple[bytes, bytes]) -> None:
     refused(lambda exchange: exchange.respond(200, [(b"a", b"b"), header], b""), ValueError)
     refused(lambda exchange: exchange.start(200, [header]), ValueError)

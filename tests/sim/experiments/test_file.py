@@ -50,8 +50,11 @@ def test_a_file_runs_its_policies_at_its_rates(tmp_path: Path) -> None:
     (rate, metrics) = run_file_arm(path, 2, 1)[0]
 
     assert [(arm.series, arm.x) for arm in experiment.arms] == [
-        ("no gate", 20.0), ("no gate", 60.0), ("gate", 20.0), ("gate", 60.0)
-    ]  # fmt: skip
+        ("no gate", 20.0),
+        ("no gate", 60.0),
+        ("gate", 20.0),
+        ("gate", 60.0),
+    ]
     assert rate == 20.0
     assert 0.9 < metrics["good_share"] <= 1.0
     assert metrics["ttft_p99_s"] < 2.5

@@ -148,8 +148,13 @@ class UpstreamPool:
         lines = headers if isinstance(headers, bytes) else _WRITER.write(headers)
         if body or method in _WITH_BODY:
             return b"%b %b%b%bcontent-length: %d\r\n\r\n%b" % (
-                method, target, self._head_tail, lines, len(body), b"" if is_long else body,
-            )  # fmt: skip
+                method,
+                target,
+                self._head_tail,
+                lines,
+                len(body),
+                b"" if is_long else body,
+            )
         return b"%b %b%b%b\r\n" % (method, target, self._head_tail, lines)
 
     # ---- the connections' side

@@ -57,9 +57,18 @@ class Generation:
     """One request's answer while it is generated."""
 
     __slots__ = (
-        "endings", "exchange", "feeds", "request", "slow", "stalled", "text", "trouble", "unfinished", "unsent",
+        "endings",
+        "exchange",
+        "feeds",
+        "request",
+        "slow",
+        "stalled",
+        "text",
+        "trouble",
+        "unfinished",
+        "unsent",
         "withheld",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, exchange: Exchange, request: GenerationRequest, text: Text, trouble: Trouble | None = None

@@ -67,10 +67,6 @@ class ConnectionOwner(Protocol):
 class Connection:
     """Serves one client, as an `asyncio.Protocol` without inheriting from it."""
 
-    __slots__ = (
-        "_advancing", "_backlog", "_exchange", "_intake", "_server", "_slow", "_state", "deadlines", "heads", "soon", "wire",
-    )  # fmt: skip
-
     def __init__(self, server: ConnectionOwner) -> None:
         self._server = server
         self._intake = Intake(server.application, server.limits, server.share_of)

@@ -54,13 +54,6 @@ class Intake:
     the budget's for this head by `share_of`); `next` must be called before the next `feed`. `fragmented`: a flood of chunks.
     """
 
-    __slots__ = (
-        "_application", "_chunked", "_chunks", "_gathered", "_headless", "_last", "_limits", "_parser",
-        "_parts", "_raw", "_repeated", "_share_of", "_size_left", "_tail", "body", "expects", "fragmented", "head", "keep_alive", "may_chunk",
-        "on_body", "on_chunk_complete", "on_chunk_header", "on_headers_complete", "on_message_complete", "peer",
-        "phase", "refusal", "reserved_bytes", "share", "whole", "wire_bytes",
-    )  # fmt: skip
-
     head: RequestHead
 
     def __init__(self, application: Application, limits: ServerLimits, share_of: ShareOf) -> None:

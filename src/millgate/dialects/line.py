@@ -13,19 +13,22 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum, StrEnum
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
+from millgate.dialects.line_requests import MOST_NAME, PlainRequest, read_plainly
+
 PORT: Final = 7777
 MOST_SEQ: Final = 2**64 - 1
 NO_JOB: Final = "J_?"
 """The job of a reply to something that names none."""
-MOST_NAME: Final = 1024
-"""Characters of a job or payload id: file names end at 255; without a bound a line could be one name."""
 _MOST_WORDS: Final = 500
 """Characters of a message: a sentence or two of an engine, and a line on a terminal."""
 _MOST_RECEIPTS: Final = 64
 """So many are looked at: a reply carries ten, and a line of nothing else would take 0.1 s."""
 _INT64: Final = 2**63 - 1
-# Kept: `json.dumps` with separators of its own builds an encoder each time.
-_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
+_encode: Final = msgspec.json.Encoder().encode
+# For a name with half of a surrogate pair, which JSON can spell and UTF-8 cannot.
+_ESCAPED: Final = json.JSONEncoder(separators=(",", ":"))
 
 
 class Verb(StrEnum):
@@ -216,6 +219,12 @@ def plain_words(text: str) -> str:
 
 def read_request(line: bytes) -> LineRequest | Complaint:
     """Read one line of a client, without its end; never raises."""
+    plain = read_plainly(line)
+    return read_by_the_rules(line) if plain is None else _plain_request(plain)
+
+
+def read_by_the_rules(line: bytes) -> LineRequest | Complaint:
+    """Read a line that may be written in any way that the protocol accepts, or be none; never raises."""
     fields = _load(line)
     if fields is None:
         return Complaint(_kind_of(line), Fault.BAD_FRAME)
@@ -223,6 +232,27 @@ def read_request(line: bytes) -> LineRequest | Complaint:
         return _request(fields)
     except _WrongTypeError:
         return Complaint(Need.JSON_MALFORMED, Fault.BAD_FRAME)
+
+
+def _plain_request(plain: PlainRequest) -> LineRequest:
+    told, piece = plain.payload_manifest, plain.payload_chunk
+    manifest, chunk = None, None
+    if told is not None:
+        manifest = Manifest(
+            told.payload_id,
+            told.content_type,
+            told.content_encoding,
+            told.cipher,
+            told.total_bytes,
+            told.chunk_bytes,
+            told.chunks,
+            told.sha256,
+            told.want_result,
+        )
+    if piece is not None:
+        chunk = LineChunk(piece.payload_id, piece.index, piece.offset, piece.sha256, piece.bytes_b64)
+    verb = Verb.PING if plain.verb == "ping" else Verb.SHARE
+    return LineRequest(verb, plain.job, plain.seq, plain.ttl_ms, manifest, chunk, plain.token)
 
 
 def write_request(request: LineRequest) -> bytes:
@@ -427,4 +457,7 @@ def _put_payload(fields: dict[str, Any], manifest: Manifest | None, chunk: LineC
 
 
 def _line(fields: Mapping[str, Any]) -> bytes:
-    return _ENCODER.encode(fields).encode() + b"\n"
+    try:
+        return _encode(fields) + b"\n"
+    except UnicodeEncodeError:
+        return _ESCAPED.encode(fields).encode() + b"\n"

@@ -172,19 +172,7 @@ REFINEMENTS: tuple[Refinement, ...] = (
     ),
     Refinement("`_TREND_S`", "one look is enough", _WARNING, {"littles_law.early_warning:_TREND_S": 0.0}),
     Refinement(
-        "`_FULL_LOAD`",
-        "any load below 1 explains a backlog",
-        _WARNING,
-        {"littles_law.early_warning:_FULL_LOAD": 1.0},
-    ),
-    Refinement(
         "`_MOST_HEAVY`", "a prompt counts whole", _WARNING, {"littles_law.early_warning:_MOST_HEAVY": inf}
-    ),
-    Refinement(
-        "`_LEARNING_WORK_S`",
-        "work is trusted as early as arrivals",
-        _WARNING,
-        {"littles_law.early_warning:_LEARNING_WORK_S": 30.0},
     ),
     Refinement(
         "decode signal",

@@ -24,9 +24,8 @@ from millgate.core.measure.ewma import Ewma
 from millgate.core.measure.holt import Holt
 from millgate.core.snapshot import Alarm, AlarmSignal, WarningReading
 
-# Calm time per false alarm of arrivals and of work, by the formula of `alarm_height`. The memories have much in common and
-# what stays below `_COMING_LOAD` is none, so that both together measure two thirds of one an hour
-# (docs/policies/monitor.md).
+# Calm time per false alarm of arrivals and of work, by the formula of `alarm_height`. What stays below
+# `_COMING_LOAD` is none, so that both together measure two thirds of one an hour (docs/policies/monitor.md).
 # Work is noisier: it sees a change of what is asked, and would call what arrivals call later, for as many false alarms.
 _ARRIVALS_BETWEEN_S, _WORK_BETWEEN_S = 0.6 * 3600.0, 10.0 * 3600.0
 # A rise below this load is no matter: before the engines of the profiles capacity is read as 0.88 to 0.98 of what is
@@ -41,7 +40,7 @@ _MOST_HEAVY = 2.0
 _TREND_S = 1.5
 # How long the calm is learned before it is trusted.
 _LEARNING_S = 30.0
-# An alarm that has lasted two of the longer memories stays while their mean is busy.
+# An alarm that has lasted twice the memory of what has come of late stays while their mean is busy.
 _LASTING_S = 24.0
 # Fast and slow smoothing; the difference of their trends is the second derivative.
 _FAST, _SLOW = 0.3, 0.1

@@ -44,12 +44,6 @@ def aim_at_the_mean(expected_s: float, _late_s: float, _per_s: float) -> float:
     return expected_s
 
 
-def no_young_permits(times: Any, _running: list[float]) -> None:
-    """Read lives off ended permits alone."""
-    times.has_news = False
-    times._is_young = False  # noqa: SLF001 - the lab replaces the method
-
-
 def censored_mean(first: Any, mean: float) -> float:
     """Return (tokens of all, ended and running) / ended, over the mean of the ended, at most 2."""
     ended, running = first._ended, first._running  # noqa: SLF001 - the lab replaces the method
@@ -74,13 +68,6 @@ def class_of_bound(max_tokens: int | None, _prompt_tokens: int) -> int:
 def fixed_target(*_arguments: Any) -> float:
     """Aim at 0.97 of the SLO."""
     return 0.97
-
-
-def judge_fast(drift: Any, calm: float, grain: float) -> None:
-    """Compare the fast memory alone with the calm."""
-    noise, fast = drift._dispersion.noise(drift.calm, grain), drift._fast  # noqa: SLF001 - the lab replaces the method
-    fast.judge(calm, drift._calm_s, noise)  # noqa: SLF001 - the same
-    drift.excess, drift.threshold = max(0.0, fast.excess), fast.threshold
 
 
 def first_or_last(draft: Any) -> int:

@@ -30,20 +30,10 @@ REFINEMENTS: tuple[Refinement, ...] = (
         "a client is asked back when its permit is expected",
         _HINTS,
         {"governor.promises:_aim_s": plain.aim_at_the_mean},
-        ("governor.promises:_LEAD_S", "governor.promises:_LEAD_SHARE", "governor.promises:_LEAD_PLACES"),
+        ("governor.promises:_LEAD_S", "governor.promises:_LEAD_SHARE"),
     ),
     Refinement(
         "surer where newcomers queue", "nine in ten there too", _HINTS, {"governor.promises:_SURER": 1.0}
-    ),
-    Refinement(
-        "`_LEAD_PLACES`, `_STRETCH`, `_SPREAD_S`",
-        "a lead is a share of the wait alone; hints are neither stretched nor spread",
-        _HINTS,
-        {
-            "governor.promises:_LEAD_PLACES": inf,
-            "governor.promises:_STRETCH": 1.0,
-            "governor.promises:_SPREAD_S": 0.0,
-        },
     ),
     Refinement(
         "permit times",
@@ -51,12 +41,6 @@ REFINEMENTS: tuple[Refinement, ...] = (
         _HINTS,
         {"sizing.permit_times:PermitTimes.share_at": plain.one},
         ("sizing.permit_times",),
-    ),
-    Refinement(
-        "young permits",
-        "lives are those of ended permits alone",
-        _HINTS,
-        {"sizing.permit_times:PermitTimes.look": plain.no_young_permits},
     ),
     Refinement(
         "attendance by tenant",
@@ -158,9 +142,6 @@ REFINEMENTS: tuple[Refinement, ...] = (
     ),
     Refinement("gradient's floor 0.3", "0.7", _LIMITS, {"limits.slo_gradient:_LEAST_GRADIENT": 0.7}),
     Refinement(
-        "`_MOST_SLOWDOWN`", "a window counts as slow as it was", _LIMITS, {"limits.pace:_MOST_SLOWDOWN": inf}
-    ),
-    Refinement(
         "draining streams",
         "they are compared as all are",
         _LIMITS,
@@ -172,19 +153,7 @@ REFINEMENTS: tuple[Refinement, ...] = (
     ),
     Refinement("`_TREND_S`", "one look is enough", _WARNING, {"littles_law.early_warning:_TREND_S": 0.0}),
     Refinement(
-        "`_FULL_LOAD`",
-        "any load below 1 explains a backlog",
-        _WARNING,
-        {"littles_law.early_warning:_FULL_LOAD": 1.0},
-    ),
-    Refinement(
         "`_MOST_HEAVY`", "a prompt counts whole", _WARNING, {"littles_law.early_warning:_MOST_HEAVY": inf}
-    ),
-    Refinement(
-        "`_LEARNING_WORK_S`",
-        "work is trusted as early as arrivals",
-        _WARNING,
-        {"littles_law.early_warning:_LEARNING_WORK_S": 30.0},
     ),
     Refinement(
         "decode signal",
@@ -204,8 +173,5 @@ REFINEMENTS: tuple[Refinement, ...] = (
             "littles_law.early_warning:_OUTLIER_DEVIATIONS",
             "littles_law.early_warning:_LEAST_SPREAD",
         ),
-    ),
-    Refinement(
-        "second memory", "the fast one alone", _WARNING, {"measure.drift:Drift._judge": plain.judge_fast}
     ),
 )

@@ -47,7 +47,7 @@ def test_all_is_put_back_where_one_place_does_not_exist() -> None:
 def test_the_size_is_the_lines_and_numeric_constants_of_all_places() -> None:
     method = Refinement("unread", "none", (), {"sizing.reading:PromptReading.erred": None})
     constant = Refinement("constant", "none", (), {"sizing.reading:_MEMORY_PROMPTS": None})
-    one_of_a_pair = Refinement("pair", "none", (), {"littles_law.early_warning:_LEARNING_WORK_S": None})
+    one_of_a_pair = Refinement("pair", "none", (), {"littles_law.early_warning:_FAST": None})
 
     assert method.size() == (4, 0)
     assert constant.size() == (1, 1)

@@ -99,7 +99,6 @@ def test_the_height_grows_with_the_calm_that_is_asked_for_and_falls_with_the_mem
 
 
 def test_calm_noise_is_over_about_as_often_as_is_said() -> None:
-    """Two memories that have much in common share the alarms that are allowed, so rather fewer come than are said."""
     calm_between_s, alarms, dice = 300.0, 0, Random(7)
     drift = Drift(0.0, calm_between_s, learning_s=30.0, is_uneven=False)
     was_over, samples = False, 40_000

@@ -43,8 +43,6 @@ _QUANTILE = 0.9
 # 25 windows average out the prompts of a slow engine (two a second). With 8 windows p90 over all profiles ends between
 # 0.95 and 1.04 of one SLO, with 25 between 0.97 and 1.00, and 40 or 80 gain nothing.
 _LEVEL_WINDOWS = 25.0
-# No window counts as less than half the speed: an engine that stood still for seconds is not so much slower after it.
-_MOST_SLOWDOWN = 2.0
 # Four hundred answers: the p90 of a hundred is uncertain by 2 %. Before them fifty believed ones, forgotten as all are:
 # a ninth that stays for ever held tails of 1.15 at 1.14 and those of code completions, 1.5, at 1.48.
 _TAIL_ANSWERS = 400.0
@@ -136,10 +134,7 @@ class Pace:
         if self._is_far(streams):
             self._move(now, streams)
         line_s = self._line_s(streams, began_share)
-        speed = line_s / mean_tpot_s
-        if self._times:
-            speed = max(speed, self._speed.mean / _MOST_SLOWDOWN)
-        self._speed.add(speed)
+        self._speed.add(line_s / mean_tpot_s)
         self._times.append(now)
         self._sums.append(self._sums[-1] + line_s / self._speed.mean)
         if len(self._times) > 2 * _READINGS:

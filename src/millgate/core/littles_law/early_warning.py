@@ -24,9 +24,8 @@ from millgate.core.measure.ewma import Ewma
 from millgate.core.measure.holt import Holt
 from millgate.core.snapshot import Alarm, AlarmSignal, WarningReading
 
-# Calm time per false alarm of arrivals and of work, by the formula of `alarm_height`. The memories have much in common and
-# what stays below `_COMING_LOAD` is none, so that both together measure two thirds of one an hour
-# (docs/policies/monitor.md).
+# Calm time per false alarm of arrivals and of work, by the formula of `alarm_height`. What stays below
+# `_COMING_LOAD` is none, so that both together measure two thirds of one an hour (docs/policies/monitor.md).
 # Work is noisier: it sees a change of what is asked, and would call what arrivals call later, for as many false alarms.
 _ARRIVALS_BETWEEN_S, _WORK_BETWEEN_S = 0.6 * 3600.0, 10.0 * 3600.0
 # A rise below this load is no matter: before the engines of the profiles capacity is read as 0.88 to 0.98 of what is
@@ -39,10 +38,9 @@ _BUSY_LOAD = 0.9
 _MOST_HEAVY = 2.0
 # One second is no trend either: the load must have been above its calm for longer.
 _TREND_S = 1.5
-# How long the calm is learned before it is trusted. Work takes longer: the first answers to end are short ones, and
-# what is learned of lengths from them passes for requests that ask for more and more; and long tails show late.
-_LEARNING_S, _LEARNING_WORK_S = 30.0, 300.0
-# An alarm that has lasted two of the longer memories stays while their mean is busy.
+# How long the calm is learned before it is trusted.
+_LEARNING_S = 30.0
+# An alarm that has lasted twice the memory of what has come of late stays while their mean is busy.
 _LASTING_S = 24.0
 # Fast and slow smoothing; the difference of their trends is the second derivative.
 _FAST, _SLOW = 0.3, 0.1
@@ -53,9 +51,8 @@ _LEAST_DRIFT = 1e-3
 # moved with it would raise the same alarm over and over.
 _FULL_SHARE, _SMALL_SHARE = 0.5, 0.25
 _GROWING_READINGS = 10
-# Calm time per backlog that calm itself explains, and the load from which on it explains none.
+# Calm time per backlog that calm itself explains.
 _BACKLOGS_BETWEEN_S = 10.0 * 3600.0
-_FULL_LOAD = 0.98
 # How much faster or slower than believed full engines may turn out, learned over so many full seconds; the belief
 # counts as a few of them.
 _LEAST_PACE, _MOST_PACE = 0.25, 4.0
@@ -148,7 +145,7 @@ class EarlyWarning:
     def __init__(self, now: float) -> None:
         self._last: Flow | None = None
         self._last_at = self._waiting_since = self._full_since = self._slowly_at = now
-        self._work = Drift(now, _WORK_BETWEEN_S, learning_s=_LEARNING_WORK_S, is_uneven=True)
+        self._work = Drift(now, _WORK_BETWEEN_S, learning_s=_LEARNING_S, is_uneven=True)
         self._arrivals = Drift(now, _ARRIVALS_BETWEEN_S, learning_s=_LEARNING_S, is_uneven=False)
         self._fast, self._slow = Holt(_FAST), Holt(_SLOW)
         self._pace = Ewma(1.0, memory=_PACE_MEMORY_S / SAMPLE_S, prior_samples=_PACE_PRIOR_S / SAMPLE_S)
@@ -281,7 +278,7 @@ class EarlyWarning:
         price_s = self._price.mean
         load = self._work.calm * price_s
         slack, variance = 1.0 - load, (self._work.deviation * price_s) ** 2 + load * price_s / streams
-        if slack <= 1.0 - _FULL_LOAD or variance <= 0.0:
+        if slack <= 0.0 or variance <= 0.0:
             return 0.0
         return 0.5 * variance / slack * max(1.0, log(_BACKLOGS_BETWEEN_S * slack * slack / variance))
 

@@ -2,21 +2,18 @@
 
 The statistic is an exponentially weighted mean of the last seconds (Roberts, 1959). For a flow that climbs from a level
 there is hardly a better one: its weights agree with those of the likelihood ratio of a ramp that began 2.2 memories
-ago to 0.98. Two memories see steep and flat ramps; nearly all of the false alarms that are allowed go to the faster one,
-which has the least time. The thresholds follow from the noise of the calm and a stated time per false alarm, so nobody has to
-tune them.
+ago to 0.98. The threshold follows from the noise of the calm and a stated time per false alarm: nothing is tuned.
 """
 
 from math import exp, inf, log, pi, sqrt
 
 from millgate.core.measure.dispersion import Dispersion, Noise
 
-# Best for ramps that take 11 s and 26 s from their beginning to where they matter: those of 10 s before few requests a
-# second, which are called late, and those of a minute. At as many false alarms, 3.5 s and 12 s tell 16 requests a second or
-# more of a ramp of 10 s a tenth of a second sooner, and 4 to 10 a second of one of 30 s half a second later.
-_FAST_S, _SLOW_S = 5.0, 12.0
-# The fast memory's share of the false alarms. A steep ramp leaves a second or two, and there each part of them counts.
-_FAST_SHARE = 0.9
+# Best for ramps that take 11 s from their beginning to where they matter: those of 10 s before few requests a second,
+# which are called late.
+_FAST_S = 5.0
+# The memory of what has come of late, which becomes the calm when an alarm ends.
+_SLOW_S = 12.0
 # The memory of the level: it says where a climb has come to, and must not be why a large engine is told of it late.
 _LEVEL_S = 3.5
 # The calm rate is that of about the last five minutes.
@@ -86,7 +83,7 @@ class Drift:
         "_dispersion",
         "_fast",
         "_judged_from",
-        "_slow",
+        "_slow_rate",
         "_smooth",
         "_smoother",
         "calm",
@@ -97,8 +94,8 @@ class Drift:
 
     def __init__(self, now: float, calm_between_s: float, *, learning_s: float, is_uneven: bool) -> None:
         self._judged_from = now + learning_s
-        self._fast = _Recent(_FAST_S, calm_between_s / _FAST_SHARE)
-        self._slow = _Recent(_SLOW_S, calm_between_s / (1.0 - _FAST_SHARE))
+        self._fast = _Recent(_FAST_S, calm_between_s)
+        self._slow_rate = 0.0
         self._smooth = self._smoother = self._calm_s = 0.0
         self._dispersion = Dispersion(is_uneven=is_uneven)
         self.calm = self.excess = 0.0
@@ -125,7 +122,7 @@ class Drift:
 
     def settle(self) -> None:
         """Take what has come of late for the calm from now on."""
-        self.calm, self._calm_s = self._slow.rate, 2.0 * _SLOW_S
+        self.calm, self._calm_s = self._slow_rate, 2.0 * _SLOW_S
 
     @property
     def level(self) -> float:
@@ -140,7 +137,7 @@ class Drift:
     @property
     def recent(self) -> float:
         """The mean rate of the last half minute."""
-        return self._slow.rate
+        return self._slow_rate
 
     @property
     def deviation(self) -> float:
@@ -153,19 +150,16 @@ class Drift:
         return self.excess >= self.threshold
 
     def _follow(self, rate: float, passed_s: float) -> None:
-        fast, slow = self._fast, self._slow
+        fast = self._fast
         if self._calm_s == 0.0:
-            fast.rate = slow.rate = self._smooth = self._smoother = rate
+            fast.rate = self._slow_rate = self._smooth = self._smoother = rate
         fast.rate += fast.share(passed_s) * (rate - fast.rate)
-        slow.rate += slow.share(passed_s) * (rate - slow.rate)
+        self._slow_rate += (1.0 - exp(-passed_s / _SLOW_S)) * (rate - self._slow_rate)
         share = 1.0 - exp(-passed_s / _LEVEL_S)
         self._smooth += share * (rate - self._smooth)
         self._smoother += share * (self._smooth - self._smoother)
 
     def _judge(self, calm: float, grain: float) -> None:
-        noise = self._dispersion.noise(self.calm, grain)
-        fast, slow = self._fast, self._slow
-        fast.judge(calm, self._calm_s, noise)
-        slow.judge(calm, self._calm_s, noise)
-        clearer = fast if fast.excess * slow.threshold >= slow.excess * fast.threshold else slow
-        self.excess, self.threshold = max(0.0, clearer.excess), clearer.threshold
+        fast = self._fast
+        fast.judge(calm, self._calm_s, self._dispersion.noise(self.calm, grain))
+        self.excess, self.threshold = max(0.0, fast.excess), fast.threshold

@@ -1,17 +1,24 @@
-"""While little has ended, what runs is evidence too: answers are longer than those that ended first.
+"""While little has ended, what runs is evidence too: answers and permits are longer than those that ended first.
 
-Looked at once a second, when something has ended since and the first answers of a lane still count; later, and in a gate at rest, it costs nothing.
+Looked at once a second, when something has ended since and the first answers of a lane, or the first permits of an
+engine, still count; later, and in a gate at rest, it costs nothing.
 """
 
+from millgate.core.governor.capacity_forecast import foreseen_s
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.records import Attempt
+from millgate.core.governor.records import Attempt, Engine
 from millgate.core.lifecycle import State
 
 _SHORTEST_S = 1e-6
 
 
-def look_at_first(knowledge: Knowledge, now: float) -> None:
-    """Tell what has been learned of lengths how far those answers are that run."""
+def look_at_first(knowledge: Knowledge, engine: Engine, now: float) -> None:
+    """Tell what has been learned of lengths and of this engine's permits how far those are that run."""
+    if engine.permit_times.has_news:
+        running = [
+            each for each in knowledge.attempts.values() if each.engine is engine and _is_answered(each)
+        ]
+        engine.permit_times.look([_share_so_far(each, engine, now) for each in running])
     if knowledge.output_length.has_news:
         _look_at_lengths(knowledge, now)
 
@@ -48,6 +55,10 @@ def _foresee_anew(knowledge: Knowledge, attempt: Attempt) -> None:
 
 def _is_answered(attempt: Attempt) -> bool:
     return attempt.engine is not None and attempt.state is not State.DEPARTING
+
+
+def _share_so_far(attempt: Attempt, engine: Engine, now: float) -> float:
+    return (now - attempt.admitted_at) / max(_SHORTEST_S, foreseen_s(attempt, engine))
 
 
 def _output_so_far(attempt: Attempt, now: float) -> int:

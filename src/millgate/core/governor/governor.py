@@ -188,7 +188,7 @@ class Governor:
         if engine is None:
             return ()
         endings.progressed(knowledge, engine, event, now)
-        look_at_first(knowledge, now)
+        look_at_first(knowledge, engine, now)
         look(engine.pool, now)
         # A limit that has risen has room for somebody.
         return tuple(dispatch(knowledge, now)) if move_limit(engine, now) and knowledge.queued_count else ()

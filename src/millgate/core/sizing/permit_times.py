@@ -3,25 +3,34 @@
 Where lengths are known all have lasted as long as foreseen, and what remains is the rest of that. Where only a mean is
 known, who has run for that long is not about to end: of lognormal answers with a coefficient of variation of 1 it has
 as much before it as at its beginning. So the last permits are kept as they were, and what remains of one is read off
-those that lasted longer than it has so far (the empirical residual life: Kaplan and Meier 1958).
+those that lasted longer than it has so far (the empirical residual life: Kaplan and Meier 1958). The first to end are the
+short ones, so until enough have ended those that run count as well.
 """
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from typing import Final
 
+from millgate.core.measure.lifetimes import LEAST_ENDED, lifetimes, say_enough
+
 # So many permits are kept: what a tenth of them does is known to a fifth of itself, and a change is seen in as many.
 _KEPT: Final = 128
 
 
 class PermitTimes:
-    """The last permits, each by its time over the time that was foreseen for it."""
+    """The last permits, each by its time over the time that was foreseen for it.
 
-    __slots__ = ("_last", "_sorted")
+    `has_news` says whether those that run should be told (`look`): one has ended since, and few have so far.
+    """
+
+    __slots__ = ("_is_young", "_last", "_lives", "_sorted", "has_news")
 
     def __init__(self) -> None:
         self._last: deque[float] = deque()
         self._sorted: list[float] = []
+        self._lives: list[float] = []
+        self._is_young = True
+        self.has_news = False
 
     def lasted(self, stayed_s: float, foreseen_s: float) -> None:
         """Learn from one permit that has ended."""
@@ -30,15 +39,24 @@ class PermitTimes:
         share = stayed_s / foreseen_s
         self._last.append(share)
         insort(self._sorted, share)
+        self.has_news = self._is_young
         if len(self._last) > _KEPT:
             del self._sorted[bisect_left(self._sorted, self._last.popleft())]
+
+    def look(self, running: list[float]) -> None:
+        """Correct what the first permits say by these, which run and have lasted so long so far."""
+        ended = self._sorted
+        self.has_news = False
+        self._is_young = len(ended) < _KEPT and not say_enough(len(ended), len(running))
+        has_lives = self._is_young and len(ended) >= LEAST_ENDED
+        self._lives = lifetimes(ended, sorted(running)) if has_lives else []
 
     def share_at(self, share: float, level: float) -> float:
         """Return how long it lasts that has lasted `share` so far, at this level (0 to 1) of those who lasted longer.
 
         All are shares of what was foreseen. 1 before anything was learned, and below `share` if nobody lasted longer.
         """
-        known = self._sorted
+        known = self._lives or self._sorted
         if not known:
             return 1.0
         first = bisect_right(known, share)

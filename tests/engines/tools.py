@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PROMPT_TOKENS = ANSWER_TOKENS = 32
-_WITHIN_S = 300.0
+PROMPT_TOKENS, ANSWER_TOKENS = 32, 16
+_WITHIN_S = 600.0
 
 
 class Asked(NamedTuple):

@@ -18,6 +18,7 @@ def look_at_first(knowledge: Knowledge, engine: Engine, now: float) -> None:
     if engine.permit_times.has_news:
         running = [each for each in engine.permits.values() if each.state is not State.DEPARTING]
         engine.permit_times.look([_share_so_far(each, engine, now) for each in running])
+        knowledge.routes.pool_of(engine).capacity_forecast.ends_changed()
     if knowledge.output_length.has_news:
         _look_at_lengths(knowledge, now)
 

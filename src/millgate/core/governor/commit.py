@@ -147,9 +147,10 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
     leg, lane, gate, arrival = decision.legs[0], draft.lane, engine.gate, draft.arrival
     permit = draft.admitted(engine, leg, decision.expected_ttft_s, now)
     lane.admits(now)
+    pool = draft.route.pool
+    pool.capacity_forecast.rate_changed()
     if draft.appointment is not None:
         judge_hint(draft, now, admitted=True)
-    pool = draft.route.pool
     if _finds_idle(draft, now) and pool.places.is_as_expected(1.0):
         pool.overtaking.was_idle(pool.capacity_forecast.per_s())
     draft.queue.order.started(draft, now)

@@ -303,6 +303,8 @@ def progressed(knowledge: Knowledge, engine: Engine, event: EngineProgress, now:
             if engine.provider is not None:
                 engine.provider.grew(permit, now)
             engine.gate.grow(number, attempt.prompt_tokens + output_tokens)
+    # Its memory is fuller.
+    knowledge.placement.changed(engine)
 
 
 def seen(knowledge: Knowledge, event: EngineSeen, now: float) -> list[Decision]:
@@ -324,9 +326,12 @@ def seen(knowledge: Knowledge, event: EngineSeen, now: float) -> list[Decision]:
     confirmed = _gone_by(left_before, still_there)
     for permit in confirmed:
         engine.hangups.learn(permit, event.seen_at, ignoring=False)
-        release(knowledge, knowledge.attempts[permit.attempt], now)
     if len(confirmed) < len(left_before):
         engine.hangups.learn(left_before[-1], event.seen_at, ignoring=True)
+    if left_before:
+        knowledge.routes.pool_of(engine).capacity_forecast.ends_changed()
+    for permit in confirmed:
+        release(knowledge, knowledge.attempts[permit.attempt], now)
     return dispatch(knowledge, now) if confirmed else []
 
 

@@ -186,8 +186,12 @@ class Governor:
         endings.progressed(knowledge, engine, event, now)
         look_at_first(knowledge, engine, now)
         look(knowledge.routes.pool_of(engine), now)
+        moved = move_limit(engine, now)
+        if not moved:
+            return ()
+        knowledge.learned_of(engine)
         # A limit that has risen has room for somebody.
-        return tuple(dispatch(knowledge, now)) if move_limit(engine, now) and knowledge.queued_count else ()
+        return tuple(dispatch(knowledge, now)) if moved > 0 and knowledge.queued_count else ()
 
     def _seen(self, event: events.EngineSeen, now: float) -> tuple[Decision, ...]:
         return tuple(endings.seen(self._knowledge, event, now))
@@ -255,7 +259,7 @@ class Governor:
             if attempt.arrival.stream or is_only_read(attempt.arrival) or now < permit.due_at:
                 return False
             engine.read_unseen(permit, attempt.prompt_tokens, now)
-            knowledge.placement.changed(engine)
+            knowledge.learned_of(engine)
             return True
         if permit.is_done(now):
             endings.release(knowledge, attempt, now)

@@ -190,6 +190,12 @@ class Knowledge:
         self.routes.pool_of(engine).capacity_forecast.note(permit, engine)
         self.placement.changed(engine)
 
+    def learned_of(self, engine: Engine) -> None:
+        """Take note that something else was learned of this engine, or that its limit has moved."""
+        engine.changed()
+        self.routes.pool_of(engine).capacity_forecast.rate_changed()
+        self.placement.changed(engine)
+
     def take_in(self, attempt: Attempt) -> None:
         """Register an attempt that is queued or admitted."""
         self.taken_in += 1

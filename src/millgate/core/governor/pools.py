@@ -30,9 +30,9 @@ class Routes:
         self.pools: list[Pool] = [
             Pool(group, places, now) for group, places in zip(groups, known, strict=True)
         ]
-        # An engine that the configuration no longer names keeps its pool until its last permit ends.
-        self._pool_of: dict[Engine, Pool] = {} if before is None else before.of_busy()
-        self._pool_of.update({engine: pool for pool in self.pools for engine in pool.engines})
+        self._pool_of: dict[Engine, Pool] = {engine: pool for pool in self.pools for engine in pool.engines}
+        if before is not None:
+            self._pool_of.update(before.of_retired(now))
         by_engines: dict[tuple[Engine, ...], Route] = {}
         for members in serving.values():
             pool = self._pool_of[members[0]] if members else self.pools[0]
@@ -48,9 +48,10 @@ class Routes:
         """Return the pool of this engine."""
         return self._pool_of[engine]
 
-    def of_busy(self) -> dict[Engine, Pool]:
-        """Return the pools of the engines that have permits out."""
-        return {engine: pool for engine, pool in self._pool_of.items() if engine.gate.streams}
+    def of_retired(self, now: float) -> dict[Engine, Pool]:
+        """Return a pool for each engine that is no longer configured and has permits out: it is there alone."""
+        retired = [engine for engine in self._pool_of if engine.retired and engine.gate.streams]
+        return {engine: self._pool_of[engine].left_to(engine, now) for engine in retired}
 
     def of(self, model: str) -> Route:
         """Return the route of this model."""

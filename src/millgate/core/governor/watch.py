@@ -51,18 +51,18 @@ def has_fresh_gauge(engine: Engine, now: float) -> bool:
     return seen is not None and seen.running is not None and now - seen.seen_at <= GAUGE_STALE_S
 
 
-def move_limit(engine: Engine, now: float) -> bool:
-    """Let an adaptive limit learn from the last second; return whether it has risen."""
+def move_limit(engine: Engine, now: float) -> int:
+    """Let an adaptive limit learn from the last second; return by how many streams it has risen."""
     signal = engine.signal
     if signal is None:
-        return False
+        return 0
     seen = engine.seen if has_fresh_gauge(engine, now) else None
     before = engine.limit
     reading = signal.read(now, before, seen.kv_share if seen else None, seen.waiting if seen else None)
     if reading is None:
-        return False
+        return 0
     engine.gate.limit.observe(reading)
-    return engine.limit > before
+    return engine.limit - before
 
 
 def grew(permit: Permit, engine: Engine, output_tokens: int, now: float) -> None:

@@ -29,7 +29,7 @@ class Attempt:
     `as_old_as` are its place in the line of those who come back (`tickets`). `reservation` is its tenant's.
     `work_s` is the part of an engine's time that it is foreseen to take, `engine_s` the same as the orders rank it (0 where it
     is back when promised), `service_s` the time that its streams are out, as the early warning counts it and lines are summed up.
-    `engine` has its `permit`, the last one if it is over. `tried` is the engine that failed it before it had anything of it; there
+    `foreseen_tokens` are expected of it where it is admitted: `output_tokens`, or what its first try has taught. `engine` has its `permit`, the last one if it is over. `tried` is the engine that failed it before it had anything of it; there
     is no third try. `appointment` is what its client had been told, and `told_share` which part of the line was expected to
     return. While it is queued it is refused at `give_up_at`; `window_until` is when the batch window lets it go.
     """
@@ -49,6 +49,7 @@ class Attempt:
         "engine_s",
         "fingerprint",
         "first_seen",
+        "foreseen_tokens",
         "give_up_at",
         "kv_tokens",
         "lane",
@@ -89,7 +90,7 @@ class Attempt:
         self.window_until = self.lane_deadline = self.deadline = self.give_up_at = now
         self.recognised = False
         self.queued_until: float | None = None
-        self.prompt_tokens = self.output_tokens = self.kv_tokens = 0
+        self.prompt_tokens = self.output_tokens = self.foreseen_tokens = self.kv_tokens = 0
         self.engine_s = self.work_s = self.service_s = 0.0
         self.engine: Engine | None = None
         self.permit: Permit | None = None
@@ -117,7 +118,8 @@ class Attempt:
 
     def sized(self, prompt_tokens: int, output_tokens: int, kv_tokens: int) -> None:
         """Expect it to have these sizes."""
-        self.prompt_tokens, self.output_tokens, self.kv_tokens = prompt_tokens, output_tokens, kv_tokens
+        self.prompt_tokens, self.kv_tokens = prompt_tokens, kv_tokens
+        self.output_tokens = self.foreseen_tokens = output_tokens
 
     def sizes(self) -> Sizes:
         """Return what it takes from quotas, over all its answers."""
@@ -230,7 +232,7 @@ class Attempt:
         """It has a permit on this engine, and its first token is expected in `ttft_s`; return the permit."""
         arrival, ahead = self.arrival, engine.unread_tokens(now)
         permit = Permit(
-            self.attempt, self.serial, leg.streams, arrival.answers, now, ahead, ttft_s, self.output_tokens
+            self.attempt, self.serial, leg.streams, arrival.answers, now, ahead, ttft_s, self.foreseen_tokens
         )
         engine.starts(
             permit, leg, self.prompt_tokens, self.output_tokens, now, only_read=arrival.max_tokens == 0
@@ -240,6 +242,8 @@ class Attempt:
 
     def turned_back(self, detour: Route, give_up_at: float) -> None:
         """Its engine failed it unsent: it waits for the others on this detour."""
+        if self.permit is not None:
+            self.foreseen_tokens = self.permit.foreseen_tokens
         self.tried, self.engine, self.permit = self.engine, None, None
         self._stage = State.QUEUED
         self.give_up_at = give_up_at

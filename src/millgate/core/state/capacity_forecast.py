@@ -110,6 +110,11 @@ class CapacityForecast:
             self._stale = True
             self._tick = _NO_TICK
 
+    def ends_changed(self) -> None:
+        """Take note that something was learned of when the permits that are out come free."""
+        self._stale = True
+        self._tick = _NO_TICK
+
     def rate_changed(self) -> None:
         """Take note that what counts as full has changed."""
         self._per_s = None

@@ -98,6 +98,7 @@ class Engine:
         if new.account != old.account:
             self.provider = fresh.provider
         self.hangups.reconfigured(new.ignores_hangups)
+        self.drain_read = None
         if new.limit != old.limit:
             self.signal = fresh.signal
         self.gate.reconfigured(fresh.gate, new_limit=new.limit != old.limit, most_streams=new.max_inflight)
@@ -198,6 +199,7 @@ class Engine:
         # How many streams a permit usually has for what is only read; nothing where all answers are written.
         if only_read or self.work_read.mean:
             self.work_read.add(streams if only_read else 0.0)
+        self.drain_read = None
 
     def changed(self) -> None:
         """Work has started here, has read its first token or has ended: how the gate drains is read anew."""

@@ -53,6 +53,12 @@ class Pool:
         self.queued_work_s = 0.0
         self.overtaking = Overtaking()
 
+    def left_to(self, engine: Engine, now: float) -> "Pool":
+        """Return a pool of this engine alone, whose permits count among the same shares."""
+        alone = Pool((engine,), self.places, now)
+        alone.shares = self.shares
+        return alone
+
     def shared_out(self, shares: LaneShares | None) -> None:
         """Divide the streams among the lanes by these shares from now on."""
         self.shares = shares

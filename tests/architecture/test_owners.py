@@ -47,7 +47,9 @@ def _owned(tree: ast.Module) -> set[str]:
             for target in _written(node):
                 if isinstance(target, ast.Name) and target.id == "__slots__":
                     assert isinstance(node, ast.Assign)
-                    names |= {each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)}
+                    names |= {
+                        str(each.value) for each in ast.walk(node.value) if isinstance(each, ast.Constant)
+                    }
                 elif isinstance(target, ast.Attribute) and _is_own(target):
                     names.add(target.attr)
     return names
@@ -58,6 +60,7 @@ def _foreign_writes(sources: Sources) -> dict[str, list[str]]:
     found: defaultdict[str, list[str]] = defaultdict(list)
     for file, tree in sources.items():
         owned = _owned(tree)
+        found[str(file)] += _writes_to_strangers(tree)
         for node in ast.walk(tree):
             for target in _written(node):
                 attribute = _attribute(target)
@@ -65,7 +68,26 @@ def _foreign_writes(sources: Sources) -> dict[str, list[str]]:
                     found[str(file)].append(f"line {attribute.lineno}: {ast.unparse(target)}")
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
                 found[str(file)].append(f"line {node.lineno}: setattr")
-    return dict(found)
+    return {file: writes for file, writes in found.items() if writes}
+
+
+def _writes_to_strangers(tree: ast.Module) -> list[str]:
+    """Return what functions write of parameters whose class is defined elsewhere, whatever the attribute is called."""
+    here = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    found = []
+    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        strangers = {
+            each.arg
+            for each in (*function.args.args, *function.args.kwonlyargs)
+            if each.annotation is not None
+            and ast.unparse(each.annotation).strip("'\"") not in here | {"Self"}
+        } - {"self", "cls"}
+        for node in ast.walk(function):
+            for attribute in map(_attribute, _written(node)):
+                owner = None if attribute is None else attribute.value
+                if attribute is not None and isinstance(owner, ast.Name) and owner.id in strangers:
+                    found.append(f"line {attribute.lineno}: {ast.unparse(attribute)}")
+    return found
 
 
 def test_no_class_of_the_core_is_written_from_outside_its_file(product: Sources) -> None:
@@ -89,6 +111,8 @@ def test_a_write_from_outside_is_seen() -> None:
         "setattr(engine, 'up', 1)",
     )
     writer = ast.parse("\n".join(writes))
+    namesake = ast.parse(f"{ast.unparse(owner)}\ndef stop(gate: Gate):\n    gate.up = False\n")
 
     assert _foreign_writes({Path("engine.py"): owner}) == {}
+    assert _foreign_writes({Path("namesake.py"): namesake}) == {"namesake.py": ["line 7: gate.up"]}
     assert len(_foreign_writes({Path("writer.py"): writer})["writer.py"]) == len(writes)

@@ -15,15 +15,15 @@ REFINEMENTS: tuple[Refinement, ...] = (
         "overtaking share",
         "waits of several tenants are not stretched",
         _HINTS,
-        {"governor.overtaking:Overtaking._move": plain.nothing},
-        ("governor.overtaking",),
+        {"state.overtaking:Overtaking._move": plain.nothing},
+        ("state.overtaking",),
     ),
     Refinement(
         "shorter work to come",
         "a wait is that of the line, whatever comes",
         _HINTS,
         {"governor.promises:_behind_shorter": plain.wait_alone},
-        ("governor.offered", "governor.promises:_PASSING_SHARE", "governor.promises:_LINE_SHARE"),
+        ("state.offered", "governor.promises:_PASSING_SHARE", "governor.promises:_LINE_SHARE"),
     ),
     Refinement(
         "aim at nine in ten, lead",

@@ -10,11 +10,11 @@ import pytest
 
 from gateway.harness import Asked, chat, run, standing
 from millgate.config.schema import Config
-from millgate.core.events import Arrived, Failed
-from millgate.core.governor.provider import Provider as Account
-from millgate.core.governor.records import Attempt, Lane
-from millgate.core.queues.arrival import ArrivalOrder
-from millgate.core.settings import AccountSettings, LaneSettings, QuotaLimit
+from millgate.core.events import Failed
+from millgate.core.quotas.amounts import Sizes
+from millgate.core.settings import AccountSettings, QuotaLimit
+from millgate.core.state.permit import Permit
+from millgate.core.state.provider import Provider as Account
 from millgate.core.words import FailureKind, QuotaKind, Sent
 from millgate.demos.connection import AttemptAnswer, Endpoint, GateAddress
 from millgate.demos.crowd import UserManners, Wish
@@ -87,12 +87,11 @@ def test_hints_of_output_charged_as_made_count_the_line_before_them() -> None:
     assert twin.counts.promised < 0.1 * twin.counts.yields.total()
 
 
-def attempt(number: int, admitted_at: float) -> Attempt:
-    lane = Lane(LaneSettings("interactive"), lambda _settings: ArrivalOrder(), 0.0)
-    made = Attempt(Arrived(number), lane, admitted_at, number)
-    made.prompt_tokens = made.output_tokens = 1
-    made.admitted_at = admitted_at
-    return made
+SIZES = Sizes(1, 1)
+
+
+def permit(number: int, admitted_at: float) -> Permit:
+    return Permit(number, number, 1, 1, admitted_at, 0.0, 0.1, 1)
 
 
 def account() -> Account:
@@ -102,46 +101,46 @@ def account() -> Account:
 @pytest.mark.parametrize("over_limit", [True, False])
 def test_a_burst_of_refusals_leaves_the_breaker_closed(over_limit: bool) -> None:
     provider = account()
-    sent = [attempt(number, 1.0) for number in range(50)]
+    sent = [permit(number, 1.0) for number in range(50)]
     for each in sent:
-        provider.started(each, 1.0)
+        provider.started(each, SIZES, 1.0)
     for each in sent:
         provider.failed(each, Failed(each.attempt, FailureKind.REFUSED, Sent.REQUEST, 2.0, over_limit), 1.5)
     assert not provider.breaker.is_open
-    assert provider.wait_s(attempt(99, 0.0), 1.5) >= 2.0
+    assert provider.wait_s(SIZES, 1.5) >= 2.0
 
 
 def test_after_an_overload_one_request_tries_until_its_first_tokens() -> None:
     provider = account()
-    first, trial, other = attempt(1, 1.0), attempt(2, 3.0), attempt(3, 3.0)
-    provider.started(first, 1.0)
+    first, trial = permit(1, 1.0), permit(2, 3.0)
+    provider.started(first, SIZES, 1.0)
     provider.failed(first, Failed(1, FailureKind.REFUSED, Sent.REQUEST, 1.0), 1.5)
-    assert provider.wait_s(trial, 3.0) == 0.0
-    provider.started(trial, 3.0)
-    assert provider.wait_s(other, 3.0) > 0.0
-    trial.output_seen = 5
+    assert provider.wait_s(SIZES, 3.0) == 0.0
+    provider.started(trial, SIZES, 3.0)
+    assert provider.wait_s(SIZES, 3.0) > 0.0
+    trial.grows(5, 3.5)
     provider.grew(trial, 3.5)
-    assert provider.wait_s(other, 3.5) == 0.0
+    assert provider.wait_s(SIZES, 3.5) == 0.0
 
 
 def test_a_trial_whose_answer_takes_long_keeps_nobody_waiting_for_ever() -> None:
     provider = account()
-    first, trial, other = attempt(1, 1.0), attempt(2, 3.0), attempt(3, 3.0)
-    provider.started(first, 1.0)
+    first, trial, other = permit(1, 1.0), permit(2, 3.0), permit(3, 3.0)
+    provider.started(first, SIZES, 1.0)
     provider.failed(first, Failed(1, FailureKind.CONNECT, Sent.NONE), 1.5)
-    provider.started(trial, 3.0)
-    assert provider.wait_s(other, 7.9) > 0.0
-    assert provider.wait_s(other, 8.0) == 0.0
-    provider.started(other, 8.0)
-    assert provider.wait_s(attempt(4, 8.0), 8.0) == 0.0
+    provider.started(trial, SIZES, 3.0)
+    assert provider.wait_s(SIZES, 7.9) > 0.0
+    assert provider.wait_s(SIZES, 8.0) == 0.0
+    provider.started(other, SIZES, 8.0)
+    assert provider.wait_s(SIZES, 8.0) == 0.0
 
 
 def test_one_answer_that_fails_stops_nobody_else() -> None:
     provider = account()
-    first = attempt(1, 1.0)
-    provider.started(first, 1.0)
+    first = permit(1, 1.0)
+    provider.started(first, SIZES, 1.0)
     provider.failed(first, Failed(1, FailureKind.STATUS, Sent.REQUEST), 1.5)
-    assert provider.wait_s(attempt(2, 1.5), 1.5) == 0.0
+    assert provider.wait_s(SIZES, 1.5) == 0.0
 
 
 @pytest.mark.parametrize(

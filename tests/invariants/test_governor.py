@@ -9,8 +9,8 @@ from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 from invariants.machine import MODERATE, GateMachine, build
 from millgate.core.decisions import Admit, Decision, Ended, Queue
 from millgate.core.events import Event, Failed, Released, Tick
-from millgate.core.governor.capacity_forecast import CapacityForecast
 from millgate.core.settings import Settings
+from millgate.core.state.capacity_forecast import CapacityForecast
 from millgate.core.words import Outcome, Sent
 
 

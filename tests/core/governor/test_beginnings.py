@@ -3,7 +3,6 @@
 from millgate.core.decisions import Admit
 from millgate.core.events import Arrived, EngineProgress, Finished, FirstToken, Growth, Released
 from millgate.core.governor import Governor
-from millgate.core.governor.capacity_forecast import foreseen_s
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
 from millgate.wiring.governor import build_governor
 
@@ -58,9 +57,10 @@ def test_what_runs_is_foreseen_by_its_bound_once_bounds_are_what_answers_are() -
     gate = begun(UNEVEN, exact=True)
     longest = gate._knowledge.attempts[10]
     engine = gate._knowledge.engines["e"]
-    before_s = foreseen_s(longest, engine)
+    assert longest.permit is not None
+    before_s = engine.foreseen_s(longest.permit)
     look(gate, UNEVEN, 200)
 
     assert before_s < 3.0
-    assert foreseen_s(longest, engine) > 8.0
+    assert engine.foreseen_s(longest.permit) > 8.0
     assert longest.output_tokens == 256

@@ -2,7 +2,7 @@
 
 import pytest
 
-from millgate.core.governor.offered import OfferedWork
+from millgate.core.state.offered import OfferedWork
 
 PER_S = 10.0
 

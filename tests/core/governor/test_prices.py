@@ -2,8 +2,8 @@
 
 import pytest
 
-from millgate.core.governor.records import Engine
 from millgate.core.settings import EngineSettings, ServicePrior
+from millgate.core.state.engine import Engine
 
 # 0.02 ms a prompt token; 26 ms a step of 200 streams.
 FAST = ServicePrior(0.01, 0.00002, 0.006, 0.0001)

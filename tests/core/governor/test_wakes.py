@@ -5,9 +5,12 @@ from math import inf
 from hypothesis import given, strategies as some
 
 from millgate.core.events import Arrived
-from millgate.core.governor.records import Attempt, Lane
 from millgate.core.governor.wakes import Wakes
 from millgate.core.settings import LaneSettings
+from millgate.core.state.attempt import Attempt
+from millgate.core.state.lane import Lane
+from millgate.core.state.pool import Pool, Route
+from millgate.core.tickets import Places
 from millgate.wiring.governor import make_order
 
 NOBODY: dict[int, Attempt] = {}
@@ -15,7 +18,9 @@ NOBODY: dict[int, Attempt] = {}
 
 def _alive(count: int) -> dict[int, Attempt]:
     lane = Lane(LaneSettings("lane"), make_order, 0.0)
-    return dict.fromkeys(range(count), Attempt(Arrived(0), lane, 0.0, 0))
+    return dict.fromkeys(
+        range(count), Attempt(Arrived(0), lane, Route((), Pool((), Places(1), 0.0)), 1.0, 0.0, 0)
+    )
 
 
 def _due(wakes: Wakes, now: float) -> list[int]:

@@ -8,12 +8,11 @@ from collections import Counter
 from typing import NamedTuple
 
 from millgate.core.decisions import QuotaState
-from millgate.core.governor.provider import sizes_of
 from millgate.core.governor.quota_lines import Behind, QuotaLines
-from millgate.core.governor.records import Attempt
 from millgate.core.quotas.ledger import Demand, Ledger, Who
 from millgate.core.retry_budget import RetryBudget, is_charged
 from millgate.core.settings import Settings, TenantSettings
+from millgate.core.state.attempt import Attempt
 from millgate.core.tickets import Appointment, ClientKind
 from millgate.core.words import Reason
 
@@ -80,7 +79,7 @@ class Allowances:
         return self._own_streams(draft)
 
     def _short_of_quota(self, draft: Attempt, now: float) -> Shortfall | None:
-        who, sizes = _who(draft), sizes_of(draft)
+        who, sizes = _who(draft), draft.sizes()
         short = self.ledger.shortage(who, sizes, now)
         behind = None
         if not self.lines.is_empty:
@@ -123,7 +122,7 @@ class Allowances:
             self._observed.add(draft.attempt)
             return
         if not self.ledger.is_empty:
-            draft.reservation = self.ledger.take(_who(draft), sizes_of(draft), now)
+            draft.reserves(self.ledger.take(_who(draft), draft.sizes(), now))
         if draft.tenant in self._tenants:
             self._inside[draft.tenant] += draft.arrival.answers
 
@@ -132,7 +131,7 @@ class Allowances:
 
         A client whose time there is later than its hint has no appointment: it was told a time at random.
         """
-        demands = self.ledger.demands(_who(draft), sizes_of(draft))
+        demands = self.ledger.demands(_who(draft), draft.sizes())
         number = self._number_of(draft, demands)
         short = [
             each
@@ -147,7 +146,7 @@ class Allowances:
     def returned(self, draft: Attempt) -> None:
         """End the appointment that this attempt keeps, whatever is decided about it."""
         if not self.lines.is_empty:
-            self.lines.returned(self._number_of(draft, self.ledger.demands(_who(draft), sizes_of(draft))))
+            self.lines.returned(self._number_of(draft, self.ledger.demands(_who(draft), draft.sizes())))
 
     def _number_of(self, draft: Attempt, demands: list[Demand]) -> int:
         """Return the number under which it has an appointment: that of its record, or else of what its ticket says."""
@@ -178,17 +177,3 @@ class Allowances:
 
 def _who(draft: Attempt) -> Who:
     return Who(draft.tenant, draft.arrival.model, draft.lane.settings.name)
-
-
-def give_back(attempt: Attempt, now: float) -> None:
-    """Give back what an attempt reserved that was never run."""
-    if attempt.reservation is not None:
-        attempt.reservation.cancel(now)
-        attempt.reservation = None
-
-
-def settle(attempt: Attempt, prompt_tokens: int | None, cached_tokens: int, now: float) -> None:
-    """Correct what an attempt reserved to what it used; None leaves the estimate of its prompt."""
-    if attempt.reservation is not None:
-        attempt.reservation.settle(prompt_tokens, cached_tokens, attempt.output_seen, now)
-        attempt.reservation = None

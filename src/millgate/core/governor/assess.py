@@ -12,12 +12,15 @@ from millgate.core.events import Arrived
 from millgate.core.governor.allowances import Shortfall
 from millgate.core.governor.forecast import forecast, upper_ttft_s
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.records import Attempt, Engine, Lane
+from millgate.core.governor.placement import is_in_time
 from millgate.core.governor.refusal import in_line, refusal
 from millgate.core.governor.streams import streams_of
 from millgate.core.governor.turns import ahead_of, may_go
 from millgate.core.lanes import choose_lane
-from millgate.core.tickets import EARLY_RETURNS_FORGIVEN, Appointment, Entry
+from millgate.core.state.attempt import Attempt
+from millgate.core.state.engine import Engine
+from millgate.core.state.lane import Lane
+from millgate.core.tickets import Entry
 from millgate.core.words import DeadlineFrom, Reason
 
 # So many answers teach how long a whole one takes; nobody is refused for what is only believed.
@@ -89,7 +92,7 @@ def _reshape(knowledge: Knowledge, refused: Plan, now: float) -> Plan | None:
 
 
 def _announced(plan: Plan, reshaped: Reshaped) -> Plan:
-    plan.draft.reshaped = reshaped
+    plan.draft.runs_as(reshaped)
     if isinstance(plan.decision, Admit):
         plan.decision = plan.decision._replace(reshaped=reshaped)
     return plan
@@ -97,11 +100,10 @@ def _announced(plan: Plan, reshaped: Reshaped) -> Plan:
 
 def _assess_as_it_is(knowledge: Knowledge, arrival: Arrived, now: float) -> Plan:
     lane = choose_lane(knowledge.open_lanes, arrival.lane, knowledge.first_lane)
-    draft = Attempt(arrival, lane, now, knowledge.arrivals)
     routes, engine = knowledge.routes, arrival.engine
-    draft.route = route = routes.of(arrival.model) if engine is None else routes.pinned(engine, arrival.model)
-    draft.queue = lane.queue_for(route)
-    draft.weight = knowledge.allowances.weight(arrival.tenant)
+    route = routes.of(arrival.model) if engine is None else routes.pinned(engine, arrival.model)
+    weight = knowledge.allowances.weight(arrival.tenant)
+    draft = Attempt(arrival, lane, route, weight, now, knowledge.totals.arrivals)
     _size(knowledge, draft)
     entry = _recognise(draft, now)
     _date(knowledge, draft)
@@ -130,12 +132,10 @@ def _size(knowledge: Knowledge, draft: Attempt) -> None:
     arrival = draft.arrival
     model = arrival.model
     prompt = knowledge.prompt_bytes.tokens(model, arrival.prompt_bytes, arrival.fixed_tokens)
-    draft.prompt_tokens = prompt
     expected, reserved = knowledge.output_length.estimate(
         model, arrival.tenant, draft.lane.settings.name, arrival.max_tokens, prompt, arrival.min_tokens
     )
-    draft.output_tokens = draft.foreseen_tokens = arrival.answers * expected
-    draft.kv_tokens = prompt + arrival.answers * reserved
+    draft.sized(prompt, arrival.answers * expected, prompt + arrival.answers * reserved)
 
 
 def _recognise(draft: Attempt, now: float) -> Entry | None:
@@ -144,66 +144,12 @@ def _recognise(draft: Attempt, now: float) -> Entry | None:
     entry = None
     places = draft.route.pool.places
     if arrival.fingerprint is not None and places.knows(arrival.tenant):
-        draft.fingerprint = arrival.fingerprint()
-        entry = places.match(arrival.tenant, draft.fingerprint, now, arrival.retry_count)
+        entry = places.match(arrival.tenant, draft.body(), now, arrival.retry_count)
     if entry is not None:
-        _line_up(draft, entry, now)
+        draft.continues(entry, now)
     if arrival.first_seen is not None:
-        _prove_age(draft, arrival.first_seen, entry, now)
+        draft.proves_age(arrival.first_seen, entry, now)
     return entry
-
-
-def _prove_age(draft: Attempt, first_seen: float, entry: Entry | None, now: float) -> None:
-    """Give the draft the age that its door knows; a ticket proves it for as long as a record would be kept."""
-    appointment = _told_by_ticket(draft.arrival)
-    if appointment is not None and now >= appointment.known_until(
-        _deadline_of(draft, first_seen, appointment)
-    ):
-        return
-    draft.recognised = True
-    if draft.appointment is None:
-        draft.appointment = appointment
-    if not _begins_anew(draft, first_seen, appointment):
-        draft.first_seen = min(draft.first_seen, first_seen)
-    draft.as_old_as = min(draft.as_old_as, draft.first_seen)
-    if entry is None:
-        draft.lined_up_at = draft.first_seen
-
-
-def _told_by_ticket(arrival: Arrived) -> Appointment | None:
-    """Return what its client was told by the ticket that it brings; None without one."""
-    due_at, hint_s = arrival.due_at, arrival.hint_s
-    return None if due_at is None else Appointment(due_at - hint_s, hint_s)
-
-
-def _deadline_of(draft: Attempt, first_seen: float, appointment: Appointment) -> float:
-    """Return the deadline of the attempt that was refused with this appointment."""
-    settings = draft.lane.settings
-    origin = first_seen if settings.deadline_from is _FROM_FIRST else appointment.told_at
-    return origin + settings.deadline_s
-
-
-def _begins_anew(draft: Attempt, first_seen: float, appointment: Appointment | None) -> bool:
-    """Return whether it was asked back after its deadline, as without an engine or by a quota: its age would only refuse it."""
-    if appointment is None or draft.lane.settings.deadline_from is not _FROM_FIRST:
-        return False
-    return appointment.due_at > _deadline_of(draft, first_seen, appointment)
-
-
-def _line_up(draft: Attempt, entry: Entry, now: float) -> None:
-    """Give the draft its age back, and its place in the line unless it has come too early too often."""
-    caps_sleep = draft.arrival.caps_sleep
-    is_early = entry.is_early(now) and not caps_sleep
-    if entry.due_at is not None:
-        draft.appointment, draft.told_share = entry.appointment, entry.share
-    draft.recognised = True
-    if not _begins_anew(draft, entry.first_seen, entry.appointment):
-        draft.first_seen = draft.as_old_as = entry.first_seen
-    draft.early_returns = entry.early_returns + is_early
-    if draft.early_returns <= EARLY_RETURNS_FORGIVEN or not is_early:
-        lined_up_at = entry.first_seen if entry.lined_up_at is None else entry.lined_up_at
-        draft.arrival_number, draft.lined_up_at, draft.turn = entry.number, lined_up_at, entry.turn
-        draft.as_old_as = entry.as_old_as
 
 
 def is_agreed(draft: Attempt, entry: Entry | None, now: float) -> bool:
@@ -224,14 +170,15 @@ def _date(knowledge: Knowledge, draft: Attempt) -> None:
     settings = draft.lane.settings
     from_first = settings.deadline_from is _FROM_FIRST
     origin = draft.first_seen if from_first else draft.arrived_at
-    draft.lane_deadline = draft.deadline = origin + settings.deadline_s
+    lane_deadline = deadline = origin + settings.deadline_s
     allowed_s = draft.arrival.time_allowed_s
     if allowed_s is not None:
-        if not draft.arrival.stream and knowledge.answers >= _TRUSTED_ANSWERS:
+        if not draft.arrival.stream and knowledge.totals.answers >= _TRUSTED_ANSWERS:
             # The client waits so long for the whole answer: what is decoded after the first token counts too.
             paces = [engine.service.tpot_s(1) for engine in draft.route.up]
             allowed_s -= draft.output_tokens / draft.arrival.answers * min(paces, default=0.0)
-        draft.deadline = min(draft.deadline, draft.arrived_at + max(0.0, allowed_s))
+        deadline = min(deadline, draft.arrived_at + max(0.0, allowed_s))
+    draft.dated(lane_deadline, deadline)
 
 
 def _judge(knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float) -> Plan:
@@ -253,7 +200,7 @@ def _judge(knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float
     if roomy is not None:
         engine, ttft_s = roomy
         upper_s = ttft_s if _is_due(entry, now) else upper_ttft_s(engine, ttft_s, draft.prompt_tokens)
-        if not engine.is_in_time(draft, upper_s, now):
+        if not is_in_time(engine, draft, upper_s, now):
             return _refused(knowledge, draft, entry, now, Reason.TOO_LATE, upper_s, draft.deadline - now)
         return Plan(draft, entry, engine, admission(draft, engine, ttft_s, now), 0.0)
     beyond = _beyond_accounts(draft)
@@ -282,7 +229,9 @@ def _judge_wait(
         return _refused(knowledge, draft, entry, now, Reason.TOO_LATE, upper_s + ttft_s, left_s, wait_s)
     if draft.queued_until is not None and not due_hold_s and now + upper_s > draft.queued_until:
         left_s = draft.queued_until - now
-        refused = refusal(knowledge, draft, Reason.SATURATED, now, upper_s, left_s)._replace(of_wait=True)
+        refused = refusal(knowledge.totals, draft, Reason.SATURATED, now, upper_s, left_s)._replace(
+            of_wait=True
+        )
         return Plan(draft, entry, None, refused, wait_s)
     return Plan(draft, entry, None, Queue(draft.attempt, place, wait_s), wait_s)
 
@@ -297,14 +246,16 @@ def _refused(
     bound: float = 0.0,
     wait_s: float = 0.0,
 ) -> Plan:
-    return Plan(draft, entry, None, refusal(knowledge, draft, reason, now, value, bound, wait_s), wait_s)
+    return Plan(
+        draft, entry, None, refusal(knowledge.totals, draft, reason, now, value, bound, wait_s), wait_s
+    )
 
 
 def _short(knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float, short: Shortfall) -> Plan:
     """Refuse it for what its tenant lacks."""
     plan = _refused(knowledge, draft, entry, now, short.reason, short.value, short.bound, short.wait_s)
     if short.behind is not None and isinstance(plan.decision, _YIELD):
-        plan.decision = in_line(knowledge, plan.decision, short.behind)
+        plan.decision = in_line(knowledge.totals, plan.decision, short.behind)
         plan.expected_wait_s = max(short.wait_s, short.behind.wait_s)
     return plan
 
@@ -316,14 +267,15 @@ def price(draft: Attempt) -> None:
     """
     engine = draft.route.up[0]
     service, streams = engine.service, engine.drain.full_streams
-    draft.work_s = draft.engine_s = service.engine_s(draft.prompt_tokens, draft.output_tokens, streams)
-    draft.service_s = engine.permit_s(draft.prompt_tokens, draft.output_tokens)
+    prompt_tokens, output_tokens = draft.prompt_tokens, draft.output_tokens
+    work_s = service.engine_s(prompt_tokens, output_tokens, streams)
+    draft.priced(work_s, engine.permit_s(prompt_tokens, output_tokens))
 
 
 def _let_promised_go_first(draft: Attempt, now: float) -> None:
     """Rank who is back when told as the shortest there is: what was promised to it counted everybody shorter."""
     if draft.appointment is not None and draft.appointment.is_honoured(now):
-        draft.engine_s = 0.0
+        draft.goes_first()
 
 
 def _too_large(knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float) -> Plan:
@@ -359,7 +311,7 @@ def _beyond_accounts(draft: Attempt) -> tuple[float, float] | None:
     """Return what it needs and the most that there ever is, where none of its engines' accounts can ever carry it."""
     beyond: tuple[float, float] | None = None
     for engine in draft.route.up:
-        if engine.provider is None or (beyond := engine.provider.beyond(draft)) is None:
+        if engine.provider is None or (beyond := engine.provider.beyond(draft.sizes())) is None:
             return None
     return beyond
 
@@ -386,7 +338,7 @@ def _over_bounds(
     allowed_s = 0.0 if is_full else _most_wait_s(draft)
     if allowed_s is not None:
         allowed_s = max(allowed_s, _due_hold_s(draft, entry, now))
-        draft.queued_until = now + allowed_s
+        draft.may_wait_until(now + allowed_s)
         if allowed_s == 0.0:
             if is_full and settings.max_queue:
                 return Reason.QUEUE_FULL, lane.queued, settings.max_queue
@@ -429,7 +381,8 @@ def _keeps_its_promise(draft: Attempt, due_hold_s: float, ttft_s: float, now: fl
     if not due_hold_s or now + ttft_s > draft.deadline:
         return False
     queued_until = draft.queued_until
-    draft.queued_until = now + due_hold_s if queued_until is None else min(queued_until, now + due_hold_s)
+    hold_until = now + due_hold_s
+    draft.may_wait_until(hold_until if queued_until is None else min(queued_until, hold_until))
     return True
 
 

@@ -4,10 +4,11 @@ Looked at once a second, when something has ended since and the first answers of
 engine, still count; later, and in a gate at rest, it costs nothing.
 """
 
-from millgate.core.governor.capacity_forecast import foreseen_s
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.records import Attempt, Engine
 from millgate.core.lifecycle import State
+from millgate.core.state.attempt import Attempt
+from millgate.core.state.engine import Engine
+from millgate.core.state.permit import Permit
 
 _SHORTEST_S = 1e-6
 
@@ -15,10 +16,9 @@ _SHORTEST_S = 1e-6
 def look_at_first(knowledge: Knowledge, engine: Engine, now: float) -> None:
     """Tell what has been learned of lengths and of this engine's permits how far those are that run."""
     if engine.permit_times.has_news:
-        running = [
-            each for each in knowledge.attempts.values() if each.engine is engine and _is_answered(each)
-        ]
+        running = [each for each in engine.permits.values() if each.state is not State.DEPARTING]
         engine.permit_times.look([_share_so_far(each, engine, now) for each in running])
+        knowledge.routes.pool_of(engine).capacity_forecast.ends_changed()
     if knowledge.output_length.has_news:
         _look_at_lengths(knowledge, now)
 
@@ -48,23 +48,25 @@ def _foresee_anew(knowledge: Knowledge, attempt: Attempt) -> None:
         attempt.prompt_tokens,
         arrival.min_tokens,
     )
-    if attempt.foreseen_tokens != arrival.answers * expected and attempt.engine is not None:
-        attempt.foreseen_tokens = arrival.answers * expected
-        knowledge.note(attempt, attempt.engine)
+    permit, engine = attempt.permit, attempt.engine
+    if permit is None or engine is None or permit.foreseen_tokens == arrival.answers * expected:
+        return
+    permit.foreseen_anew(arrival.answers * expected)
+    knowledge.note(permit, engine)
 
 
 def _is_answered(attempt: Attempt) -> bool:
     return attempt.engine is not None and attempt.state is not State.DEPARTING
 
 
-def _share_so_far(attempt: Attempt, engine: Engine, now: float) -> float:
-    return (now - attempt.admitted_at) / max(_SHORTEST_S, foreseen_s(attempt, engine))
+def _share_so_far(permit: Permit, engine: Engine, now: float) -> float:
+    return (now - permit.admitted_at) / max(_SHORTEST_S, engine.foreseen_s(permit))
 
 
 def _output_so_far(attempt: Attempt, now: float) -> int:
     """Return how many tokens one of its answers has: what was counted of a stream, else by the engine's pace."""
-    engine = attempt.engine
-    if attempt.arrival.stream or engine is None:
+    engine, permit = attempt.engine, attempt.permit
+    if attempt.arrival.stream or engine is None or permit is None:
         return attempt.output_seen // attempt.arrival.answers
-    decode_s = now - attempt.admitted_at - attempt.expected_ttft_s
+    decode_s = now - permit.admitted_at - permit.expected_ttft_s
     return int(max(0.0, decode_s) / max(_SHORTEST_S, engine.pace_s))

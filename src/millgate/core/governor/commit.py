@@ -5,7 +5,6 @@ from math import inf, nextafter
 from typing import Final
 
 from millgate.core.decisions import Admit, Decision, Ended, Yield
-from millgate.core.governor.allowances import give_back
 from millgate.core.governor.assess import (
     LAST_RETRY,
     Plan,
@@ -17,13 +16,15 @@ from millgate.core.governor.assess import (
 )
 from millgate.core.governor.hint_truth import judge_hint
 from millgate.core.governor.knowledge import Knowledge
+from millgate.core.governor.placement import is_in_time
 from millgate.core.governor.promises import queues_newcomers
-from millgate.core.governor.records import Attempt, Engine, Route
 from millgate.core.governor.refusal import OF_ONE_TENANT, refusal
 from millgate.core.governor.streams import is_only_read
 from millgate.core.governor.turns import latest_start, next_queued
 from millgate.core.governor.watch import arrived
-from millgate.core.lifecycle import State
+from millgate.core.state.attempt import Attempt
+from millgate.core.state.engine import Engine
+from millgate.core.state.pool import Route
 from millgate.core.tickets import Appointment, ClientKind, Entry
 from millgate.core.words import Outcome, Reason
 
@@ -43,8 +44,8 @@ _FAR_S: Final = 86_400.0
 def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]:
     """Make the plan true and return its decision, and after it what it means for somebody who had to make room."""
     draft, decision = plan.draft, plan.decision
-    knowledge.arrivals += 1
-    draft.lane.arrived += 1
+    knowledge.totals.arrived()
+    draft.lane.arrives(draft.queue)
     if draft.recognised or draft.arrival.retry_count:
         _count_retry(knowledge, plan, now)
     agreed = is_agreed(draft, plan.entry, now)
@@ -53,7 +54,7 @@ def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]
         reason = decision.reason
         knowledge.allowances.arrived(draft, agreed=agreed, refused=reason, now=now)
         if reason in _BLOCKED:
-            _mark_blocked(draft.route.up, now)
+            _mark_blocked(knowledge, draft.route.up, now)
         if reason is not _QUOTA:
             knowledge.allowances.returned(draft)
         _leave_record(knowledge, draft, decision, now)
@@ -61,7 +62,7 @@ def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]
     knowledge.allowances.returned(draft)
     would = decision.would if isinstance(decision, _ADMIT) else None
     knowledge.allowances.arrived(draft, agreed=agreed, refused=would, now=now)
-    knowledge.attempts[draft.attempt] = draft
+    knowledge.take_in(draft)
     knowledge.allowances.taken_in(draft, would, now)
     if isinstance(decision, _ADMIT):
         assert plan.engine is not None
@@ -111,24 +112,19 @@ def _last_without_promise(knowledge: Knowledge, draft: Attempt) -> Attempt | Non
 
 
 def _count_retry(knowledge: Knowledge, plan: Plan, now: float) -> None:
-    if plan.draft.arrival.retry_count:
-        knowledge.labelled += 1
-    if plan.draft.recognised:
-        knowledge.recognised += 1
-    entry = plan.entry
+    draft, entry = plan.draft, plan.entry
+    labelled, early = bool(draft.arrival.retry_count), entry is not None and entry.is_early(now)
+    knowledge.totals.returned(labelled=labelled, recognised=draft.recognised, early=early)
     if entry is not None:
-        if entry.due_at is not None and not entry.is_due(now):
-            knowledge.early += 1
-        plan.draft.route.pool.places.take(entry)
+        draft.route.pool.places.take(entry)
 
 
 def _hold(knowledge: Knowledge, draft: Attempt, now: float) -> None:
-    draft.give_up_at = latest_start(draft)
-    if draft.queued_until is not None:
-        draft.give_up_at = min(draft.give_up_at, draft.queued_until)
+    start_by = latest_start(draft)
+    draft.waits_until(start_by if draft.queued_until is None else min(start_by, draft.queued_until))
     knowledge.enqueue(draft, now)
     if (opens_at := draft.queue.opens_at()) is not None:
-        draft.window_until = max(now, opens_at)
+        draft.waits_for_batch(max(now, opens_at))
         knowledge.wake_at(draft.window_until, draft.attempt)
     knowledge.wake_at(draft.give_up_at, draft.attempt)
     wake_for_account(knowledge, draft, now)
@@ -139,7 +135,8 @@ def wake_for_account(knowledge: Knowledge, queued: Attempt, now: float) -> None:
     waits = [
         wait_s
         for engine in queued.route.up
-        if engine.provider is not None and 0.0 < (wait_s := engine.provider.wait_s(queued, now)) < _FAR_S
+        if engine.provider is not None
+        and 0.0 < (wait_s := engine.provider.wait_s(queued.sizes(), now)) < _FAR_S
     ]
     if waits:
         knowledge.wake_at(now + min(waits), queued.attempt)
@@ -147,51 +144,29 @@ def wake_for_account(knowledge: Knowledge, queued: Attempt, now: float) -> None:
 
 def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit, now: float) -> None:
     """Give the permit that `decision` speaks of."""
-    leg, gate = decision.legs[0], engine.gate
-    draft.engine = engine
-    draft.state = State.PREFILL
-    draft.admitted_at = now
-    draft.prefill_ahead = engine.unread_tokens(now)
-    if not gate.prefill_tokens:
-        engine.reading.began(now)
-    draft.expected_ttft_s = decision.expected_ttft_s
-    draft.streams = leg.streams
-    gate.take(draft.attempt, leg.kv_tokens, leg.prompt_tokens, leg.streams)
-    if engine.signal is not None:
-        engine.signal.inflight(gate.streams)
-    engine.is_tried = engine.on_trial
-    engine.work_prompt.add(draft.prompt_tokens)
-    engine.work_output.add(draft.output_tokens)
-    _count_reading(engine, draft)
-    draft.lane.admitted += 1
+    leg, lane, gate, arrival = decision.legs[0], draft.lane, engine.gate, draft.arrival
+    permit = draft.admitted(engine, leg, decision.expected_ttft_s, now)
+    lane.admits(now)
+    pool = draft.route.pool
+    pool.capacity_forecast.rate_changed()
     if draft.appointment is not None:
         judge_hint(draft, now, admitted=True)
-    pool = engine.pool
     if _finds_idle(draft, now) and pool.places.is_as_expected(1.0):
         pool.overtaking.was_idle(pool.capacity_forecast.per_s())
-    draft.lane.little.enter(now)
     draft.queue.order.started(draft, now)
     if draft.queue.offered is not None:
         draft.queue.offered.started(draft.work_s)
     knowledge.allowances.admitted(now)
     if engine.provider is not None:
-        engine.provider.started(draft, now)
+        engine.provider.started(permit, draft.sizes(), now)
     if (shares := pool.shares) is not None:
-        shares.entered(draft.lane.settings.name, leg.streams)
+        shares.entered(lane.settings.name, leg.streams)
     if not gate.has_room(1, 1):
         engine.drain.became_full(now, gate.streams)
     knowledge.placement.started(draft)
-    knowledge.note(draft, engine)
-    if not (draft.arrival.stream or is_only_read(draft.arrival)):
-        draft.give_up_at = now + decision.expected_ttft_s
-        knowledge.wakes.add_in_line(draft.give_up_at, draft.attempt, knowledge.attempts)
-
-
-def _count_reading(engine: Engine, draft: Attempt) -> None:
-    """Note how many streams a permit usually has for what is only read; nothing where all answers are written."""
-    only_read = is_only_read(draft.arrival)
-    if only_read or engine.work_read.mean:
-        engine.work_read.add(draft.streams if only_read else 0.0)
+    knowledge.note(permit, engine)
+    if not (arrival.stream or is_only_read(arrival)):
+        knowledge.wakes.add_in_line(permit.due_at, draft.attempt, knowledge.attempts)
 
 
 def _finds_idle(draft: Attempt, now: float) -> bool:
@@ -207,7 +182,10 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
     """
     decisions: list[Decision] = []
     blocked: list[Route] = []
-    while knowledge.queued_count and (queued := next_queued(knowledge, blocked, now)) is not None:
+    while (
+        knowledge.queued_count
+        and (queued := next_queued(knowledge.pools, knowledge.attempts, blocked, now)) is not None
+    ):
         engines = queued.route.up
         down = all_down(engines, now)
         if down or not fit_somewhere(engines, queued):
@@ -216,12 +194,12 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
             continue
         roomy = knowledge.roomy_engine(queued, engines, now)
         if roomy is None:
-            _mark_blocked(engines, now)
+            _mark_blocked(knowledge, engines, now)
             wake_for_account(knowledge, queued, now)
             blocked.append(queued.route)
             continue
         engine, ttft_s = roomy
-        if not engine.is_in_time(queued, ttft_s, now):
+        if not is_in_time(engine, queued, ttft_s, now):
             decisions += refuse_queued(knowledge, queued, late_reason(queued, now), now)
             continue
         knowledge.dequeue(queued, admitted=True)
@@ -233,13 +211,11 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
     return decisions
 
 
-def _mark_blocked(engines: tuple[Engine, ...], now: float) -> None:
+def _mark_blocked(knowledge: Knowledge, engines: tuple[Engine, ...], now: float) -> None:
     """Somebody was not let in although streams may be free: a gate is full in another meter, and drains as such."""
     for engine in engines:
-        if not engine.drain.is_full and engine.gate.streams:
-            engine.drain.became_full(now, engine.gate.streams)
-            engine.drain_read = None
-            engine.capacity_forecast.rate_changed()
+        if engine.became_full(now):
+            knowledge.routes.pool_of(engine).capacity_forecast.rate_changed()
 
 
 def late_reason(queued: Attempt, now: float) -> Reason:
@@ -250,12 +226,12 @@ def late_reason(queued: Attempt, now: float) -> Reason:
 def refuse_queued(knowledge: Knowledge, queued: Attempt, reason: Reason, now: float) -> tuple[Yield, Ended]:
     """Take an attempt out of its queue with a yield; return the yield and the attempt's end."""
     knowledge.dequeue(queued)
-    del knowledge.attempts[queued.attempt]
-    queued.state = State.OVER
-    give_back(queued, now)
+    knowledge.let_go(queued)
+    queued.refused()
+    queued.gives_back(now)
     knowledge.allowances.over(queued)
     waited_s = now - queued.arrived_at
-    decision = refusal(knowledge, queued, reason, now, waited_s, queued.deadline - queued.arrived_at)
+    decision = refusal(knowledge.totals, queued, reason, now, waited_s, queued.deadline - queued.arrived_at)
     _leave_record(knowledge, queued, decision, now)
     told = _with_quota(knowledge, queued, decision, now)
     assert isinstance(told, Yield)
@@ -280,7 +256,7 @@ def _leave_record(knowledge: Knowledge, draft: Attempt, decision: Yield, now: fl
     draft.lane.count(_YIELDED, reason)
     if draft.appointment is not None:
         judge_hint(draft, now, admitted=False)
-    knowledge.hints_given += 1
+    knowledge.totals.hinted()
     if reason is _TOO_LARGE or draft.arrival.fingerprint is None:
         return
     appointment = Appointment(now, hint)
@@ -324,7 +300,7 @@ def entry_of(
     """
     return Entry(
         draft.tenant,
-        fingerprint_of(draft),
+        draft.body(),
         draft.first_seen,
         draft.arrival_number,
         known_from,
@@ -346,11 +322,3 @@ def _kind(draft: Attempt) -> ClientKind:
     if (draft.arrival.retry_count or 0) >= LAST_RETRY:
         return ClientKind.LAST_RETRY
     return ClientKind.RETURNED if draft.recognised else ClientKind.FIRST
-
-
-def fingerprint_of(draft: Attempt) -> int:
-    """Return the request's fingerprint, computed at most once per attempt."""
-    if draft.fingerprint is None:
-        assert draft.arrival.fingerprint is not None
-        draft.fingerprint = draft.arrival.fingerprint()
-    return draft.fingerprint

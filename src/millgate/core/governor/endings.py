@@ -17,17 +17,17 @@ from typing import Final
 
 from millgate.core.decisions import Cancel, Cause, Decision, Ended
 from millgate.core.events import ClientGone, EngineProgress, EngineSeen, Failed, Finished
-from millgate.core.governor.allowances import give_back, settle
-from millgate.core.governor.capacity_forecast import foreseen_s
 from millgate.core.governor.commit import dispatch, entry_of
 from millgate.core.governor.failover import detour_after, try_again
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.promises import DRAINING_HINT_S
-from millgate.core.governor.records import Attempt, Engine
 from millgate.core.governor.streams import is_only_read
-from millgate.core.governor.watch import answered, began, grew, has_fresh_gauge
+from millgate.core.governor.watch import answered, grew, has_fresh_gauge
 from millgate.core.lifecycle import State
 from millgate.core.slo import answered_in_time, streamed_in_time
+from millgate.core.state.attempt import Attempt
+from millgate.core.state.engine import Engine
+from millgate.core.state.permit import Permit
 from millgate.core.words import DeadlineFrom, FailureKind, IgnoresHangups, Outcome, Reason, Stage
 
 # An admission reaches the engine's gauge within this time: connect, parse, schedule one step.
@@ -36,8 +36,6 @@ _GAUGE_SETTLE_S: Final = 0.25
 _OVERLOADED: Final[tuple[FailureKind, ...]] = (FailureKind.REFUSED, FailureKind.TIMEOUT, FailureKind.BROKEN)
 # What the objective of a lane is judged by: who was refused or left was not answered at all.
 _JUDGED: Final[tuple[Outcome, ...]] = (Outcome.GOOD, Outcome.LATE, Outcome.ENGINE_FAILED)
-# An engine that has not let go after this many abort lags ignores hang-ups.
-_IGNORING_LAGS: Final = 3.0
 # Only a hang-up after this share of the deadline is somebody who got tired of waiting (design section 4, step 3).
 _TIRED_SHARE: Final = 0.1
 # Every attempt passes here, and the constructor of a named tuple is an interpreted function that takes twice as long.
@@ -46,26 +44,23 @@ _new: Final = tuple.__new__
 
 def first_token(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
     """The prompt has been read: learn how long it took and give the prefill share back."""
-    engine = attempt.engine
+    permit, engine = permit_of(attempt)
+    engine.first_token(permit, attempt.prompt_tokens, now)
+    knowledge.note(permit, engine)
+
+
+def permit_of(attempt: Attempt) -> tuple[Permit, Engine]:
+    """Return the permit of an attempt that was admitted, and its engine."""
+    permit, engine = attempt.permit, attempt.engine
+    assert permit is not None
     assert engine is not None
-    attempt.state = State.DECODE
-    attempt.first_token_at = now
-    began(attempt, engine, now)
-    service, took_s = engine.service, now - attempt.admitted_at
-    engine.reading.erred(attempt.expected_ttft_s, took_s)
-    service.learn_ttft(attempt.prompt_tokens + attempt.prefill_ahead, took_s)
-    engine.longest_read = max(engine.longest_read, attempt.prompt_tokens + int(attempt.prefill_ahead))
-    engine.gate.prefilled(attempt.attempt)
-    engine.reading.read(attempt.prompt_tokens, service.ttft_s(0), now)
-    attempt.read_before = service.has_read(attempt.prompt_tokens)
-    knowledge.note(attempt, engine)
+    return permit, engine
 
 
 def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float) -> Ended:
     """A whole answer: judge it, and learn its sizes and its speed."""
-    engine = attempt.engine
-    assert engine is not None
-    measured = event.output_tokens if event.output_tokens is not None else attempt.output_seen
+    permit, engine = permit_of(attempt)
+    measured = event.output_tokens if event.output_tokens is not None else permit.output_seen
     output_tokens = attempt.output_tokens if event.output_tokens is None and not measured else measured
     prompt_tokens, cached_tokens = event.prompt_tokens or attempt.prompt_tokens, event.cached_tokens or 0
     good = _in_time(attempt, engine, output_tokens, now)
@@ -74,18 +69,19 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
     if is_only_read(attempt.arrival):
         _learn_reading(knowledge, attempt, now)
     elif measured > 0:
-        knowledge.answers += 1
-        engine.service.answers += 1
+        knowledge.totals.answered()
+        engine.service.answered()
         _learn_length(knowledge, attempt, output_tokens)
-        answered(attempt, engine, max(0, prompt_tokens - cached_tokens), output_tokens, now)
-        _learn_tpot(attempt, engine, output_tokens, now)
-        engine.capacity_forecast.answered(knowledge.running())
-    attempt.output_seen = output_tokens
+        pool = knowledge.routes.pool_of(engine)
+        answered(pool, permit, engine, max(0, prompt_tokens - cached_tokens), output_tokens, now)
+        _learn_tpot(permit, engine, output_tokens, streamed=attempt.arrival.stream, now=now)
+        pool.capacity_forecast.answered(knowledge.running())
+    permit.answered(output_tokens)
     attempt.queue.order.settle(attempt, prompt_tokens, output_tokens)
-    settle(attempt, event.prompt_tokens, cached_tokens, now)
+    attempt.settles(event.prompt_tokens, cached_tokens, now)
     if engine.provider is not None:
-        engine.provider.answered(attempt, event.prompt_tokens, cached_tokens, now)
-    engine.longest_read = max(engine.longest_read, prompt_tokens)
+        engine.provider.answered(permit, event.prompt_tokens, cached_tokens, now)
+    engine.has_read(prompt_tokens)
     outcome = Outcome.GOOD if good else Outcome.LATE
     ended = _end(knowledge, attempt, outcome, now, None, prompt_tokens)
     if event.cached_tokens is None or event.prompt_tokens is None:
@@ -95,12 +91,12 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
 
 def _learn_reading(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
     """Nothing was to be written: the answer is the first token, and the whole of its time was reading."""
-    assert attempt.engine is not None
-    knowledge.answers += 1
-    attempt.engine.service.answers += 1
-    if attempt.state is State.PREFILL:
+    permit, engine = permit_of(attempt)
+    knowledge.totals.answered()
+    engine.service.answered()
+    if permit.state is State.PREFILL:
         first_token(knowledge, attempt, now)
-    attempt.engine.capacity_forecast.answered(knowledge.running())
+    knowledge.routes.pool_of(engine).capacity_forecast.answered(knowledge.running())
 
 
 def _learn_prompt(knowledge: Knowledge, attempt: Attempt, prompt_tokens: int) -> None:
@@ -127,24 +123,24 @@ def _in_time(attempt: Attempt, engine: Engine, output_tokens: int, now: float) -
     return streamed_in_time(lane, first_at - origin, now - first_at, output_tokens)
 
 
-def _learn_tpot(attempt: Attempt, engine: Engine, output_tokens: int, now: float) -> None:
-    per_stream = output_tokens / attempt.arrival.answers
-    if attempt.first_token_at is not None and per_stream >= 2:
-        decode_s = now - attempt.first_token_at
+def _learn_tpot(permit: Permit, engine: Engine, output_tokens: int, *, streamed: bool, now: float) -> None:
+    per_stream = output_tokens / permit.answers
+    began_at = permit.first_token_at
+    if began_at is not None and per_stream >= 2:
+        decode_s = now - began_at
         engine.service.learn_tpot(engine.gate.streams, decode_s / (per_stream - 1))
-        engine.service.learn_own_share(decode_s, attempt.read_before)
-    elif attempt.first_token_at is None and not attempt.arrival.stream:
-        decode_s = now - attempt.admitted_at - attempt.expected_ttft_s
+        engine.service.learn_own_share(decode_s, permit.read_before)
+    elif began_at is None and not streamed:
+        decode_s = now - permit.admitted_at - permit.expected_ttft_s
         engine.service.learn_tpot(engine.gate.streams, decode_s / per_stream)
 
 
 def failed(knowledge: Knowledge, attempt: Attempt, event: Failed, now: float) -> list[Decision]:
     """The engine has failed it: another is tried once if this one has nothing of it, else that is its end."""
-    engine = attempt.engine
-    assert engine is not None
+    permit, engine = permit_of(attempt)
     detour = detour_after(knowledge, attempt, event, now)
     if engine.provider is not None:
-        engine.provider.failed(attempt, event, now)
+        engine.provider.failed(permit, event, now)
     if event.blames_request:
         return _declined(knowledge, attempt, now)
     if engine.signal is not None and event.kind in _OVERLOADED:
@@ -169,8 +165,9 @@ def client_gone(knowledge: Knowledge, attempt: Attempt, _event: ClientGone, now:
         _remember_tired(attempt, now)
     if attempt.state is State.QUEUED:
         knowledge.dequeue(attempt)
-        del knowledge.attempts[attempt.attempt]
-        give_back(attempt, now)
+        knowledge.let_go(attempt)
+        attempt.refused()
+        attempt.gives_back(now)
         knowledge.allowances.over(attempt)
         return _account(attempt, Outcome.CLIENT_GONE, now, stage)
     ended = _end(knowledge, attempt, Outcome.CLIENT_GONE, now, stage)
@@ -205,27 +202,21 @@ def _end(
     prompt_tokens: int | None = None,
 ) -> Ended:
     """Close an admitted attempt with its outcome; its permit lives on until `release`."""
-    attempt.state = State.DEPARTING
-    attempt.give_up_at = now
-    engine = attempt.engine
-    assert engine is not None
-    settle(attempt, None, 0, now)
+    permit, engine = permit_of(attempt)
+    permit.ended(now)
+    attempt.settles(None, 0, now)
     if engine.provider is not None:
-        engine.provider.left(attempt, now)
-    knowledge.note(attempt, engine)
+        engine.provider.left(permit, now)
+    knowledge.note(permit, engine)
     ended = _account(attempt, outcome, now, cause, prompt_tokens)
-    if outcome is Outcome.GOOD:
-        knowledge.good_output_tokens += ended.output_tokens
-    elif outcome is not Outcome.BAD_REQUEST:
-        knowledge.wasted_output_tokens += ended.output_tokens
-        knowledge.wasted_prompt_tokens += ended.prompt_tokens
+    knowledge.totals.ended(ended)
     return ended
 
 
 def _account(
     attempt: Attempt, outcome: Outcome, now: float, cause: Cause, prompt_tokens: int | None = None
 ) -> Ended:
-    lane, engine = attempt.lane, attempt.engine
+    lane, engine, permit = attempt.lane, attempt.engine, attempt.permit
     lane.count(outcome, cause)
     if outcome in _JUDGED:
         _note_slo(attempt, outcome, now)
@@ -235,7 +226,7 @@ def _account(
         outcome,
         lane.settings.name,
         None if engine is None else engine.settings.name,
-        (now if engine is None else attempt.admitted_at) - arrived_at,
+        (now if permit is None else permit.admitted_at) - arrived_at,
         now - arrived_at,
         None if first_token_at is None else first_token_at - arrived_at,
         attempt.prompt_tokens if prompt_tokens is None else prompt_tokens,
@@ -259,29 +250,21 @@ def _note_slo(attempt: Attempt, outcome: Outcome, now: float) -> None:
 
 def _begin_departure(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
     """Guess when the engine will be done with somebody who left, and look again then."""
-    engine = attempt.engine
-    assert engine is not None
-    attempt.gone_at = now
-    engine.departing[attempt.attempt] = attempt
-    attempt.give_up_at = now + _departure_s(engine, attempt, now)
-    knowledge.wake_at(attempt.give_up_at, attempt.attempt)
+    permit, engine = permit_of(attempt)
+    engine.left_by_client(permit, now + _departure_s(attempt, permit, engine, now), now)
+    knowledge.wake_at(permit.due_at, attempt.attempt)
 
 
-def _departure_s(engine: Engine, attempt: Attempt, now: float) -> float:
+def _departure_s(attempt: Attempt, permit: Permit, engine: Engine, now: float) -> float:
     """Return how long the engine may still work for this attempt at most, as far as is known."""
     if engine.settings.ignores_hangups is IgnoresHangups.NO:
-        return engine.abort_lag.mean
-    if not engine.ignores and not has_fresh_gauge(engine, now):
-        return engine.abort_lag.mean
-    remaining = max(1, attempt.kv_tokens - attempt.prompt_tokens - attempt.output_seen)
-    remaining = -(-remaining // attempt.arrival.answers)
-    prefill_s = attempt.expected_ttft_s if attempt.first_token_at is None else 0.0
+        return engine.hangups.lag.mean
+    if not engine.hangups.ignored and not has_fresh_gauge(engine, now):
+        return engine.hangups.lag.mean
+    remaining = max(1, attempt.kv_tokens - attempt.prompt_tokens - permit.output_seen)
+    remaining = -(-remaining // permit.answers)
+    prefill_s = permit.expected_ttft_s if permit.first_token_at is None else 0.0
     return prefill_s + remaining * engine.service.tpot_s(engine.limit)
-
-
-def departure_due(attempt: Attempt, now: float) -> bool:
-    """Return whether this departing attempt's permit ends now by time alone."""
-    return attempt.state is State.DEPARTING and attempt.gone_at is not None and now >= attempt.give_up_at
 
 
 def release(
@@ -291,55 +274,37 @@ def release(
 
     Where it `teaches`, the time that it was out tells how long such work takes.
     """
-    engine = attempt.engine
-    assert engine is not None
-    del knowledge.attempts[attempt.attempt]
-    engine.departing.pop(attempt.attempt, None)
-    attempt.state = State.OVER
+    permit, engine = permit_of(attempt)
+    pool, lane = knowledge.routes.pool_of(engine), attempt.lane
     if for_good:
         knowledge.allowances.over(attempt)
-        engine.pool.done_work_s += attempt.service_s
-    if engine.signal is not None:
-        engine.signal.inflight(engine.gate.streams - attempt.streams)
-    given_tokens = engine.gate.prefill_tokens
-    if engine.gate.release(attempt.attempt):
-        if engine.gate.prefill_tokens < given_tokens:
-            engine.reading.interrupted(now)
-        attempt.lane.little.leave(now)
-        if (shares := engine.pool.shares) is not None:
-            shares.left(attempt.lane.settings.name, attempt.streams)
+        pool.work_done(attempt.service_s)
+    if engine.releases(permit, now):
+        lane.little.leave(now)
+        if (shares := pool.shares) is not None:
+            shares.left(lane.settings.name, permit.streams)
         if teaches:
-            _learn_permit(attempt, engine, now)
+            engine.learns_permit(permit, attempt.prompt_tokens, attempt.output_tokens, now)
         else:
             engine.drain.left(now)
-    attempt.lane.little.stayed(now, attempt.admitted_at)
-    knowledge.note(attempt, engine)
-    if engine.retired and not engine.gate.streams:
-        del knowledge.engines[engine.settings.name]
-
-
-def _learn_permit(attempt: Attempt, engine: Engine, now: float) -> None:
-    """Learn how long a permit was out, and how fast a full engine gives them back."""
-    work_s = engine.permit_s(attempt.prompt_tokens, attempt.output_seen)
-    expected_s = engine.permit_s(attempt.prompt_tokens, attempt.output_tokens)
-    stayed_s = now - attempt.admitted_at
-    engine.permit_times.lasted(stayed_s, foreseen_s(attempt, engine))
-    # Its work is that of all its streams, and so is the time that they were out.
-    engine.drain.departed(now, work_s, expected_s, stayed_s * attempt.streams)
+    lane.little.stayed(now, permit.admitted_at)
+    knowledge.note(permit, engine)
+    knowledge.let_go(attempt)
 
 
 def progressed(knowledge: Knowledge, engine: Engine, event: EngineProgress, now: float) -> None:
     """Streams have come this far; what has outgrown its estimate reserves more."""
     for number, output_tokens in event.streams:
-        attempt = knowledge.attempts.get(number)
-        if attempt is not None and attempt.engine is engine:
-            grew(attempt, engine, output_tokens, now)
-            attempt.output_seen = output_tokens
+        attempt, permit = knowledge.attempts.get(number), engine.permits.get(number)
+        if attempt is not None and permit is not None:
+            grew(permit, engine, output_tokens, now)
             if attempt.reservation is not None:
                 attempt.reservation.progress(output_tokens, now)
             if engine.provider is not None:
-                engine.provider.grew(attempt, now)
+                engine.provider.grew(permit, now)
             engine.gate.grow(number, attempt.prompt_tokens + output_tokens)
+    # Its memory is fuller.
+    knowledge.placement.changed(engine)
 
 
 def seen(knowledge: Knowledge, event: EngineSeen, now: float) -> list[Decision]:
@@ -349,7 +314,7 @@ def seen(knowledge: Knowledge, event: EngineSeen, now: float) -> list[Decision]:
         return []
     if event.seen_at > now:
         event = event._replace(seen_at=now)
-    engine.seen = event
+    engine.looked(event)
     if event.running is None or event.waiting is None or not engine.departing:
         return []
     left_before = [
@@ -357,48 +322,38 @@ def seen(knowledge: Knowledge, event: EngineSeen, now: float) -> list[Decision]:
         for each in engine.departing.values()
         if each.gone_at is not None and each.gone_at < event.seen_at
     ]
-    still_there = max(0, event.running + event.waiting - _certainly_alive(knowledge, engine, event.seen_at))
+    still_there = max(0, event.running + event.waiting - _certainly_alive(engine, event.seen_at))
     confirmed = _gone_by(left_before, still_there)
-    for attempt in confirmed:
-        _learn_lag(engine, attempt, event.seen_at, ignoring=False)
-        release(knowledge, attempt, now)
+    for permit in confirmed:
+        engine.hangups.learn(permit, event.seen_at, ignoring=False)
     if len(confirmed) < len(left_before):
-        _learn_lag(engine, left_before[-1], event.seen_at, ignoring=True)
+        engine.hangups.learn(left_before[-1], event.seen_at, ignoring=True)
+    if left_before:
+        knowledge.routes.pool_of(engine).capacity_forecast.ends_changed()
+    for permit in confirmed:
+        release(knowledge, knowledge.attempts[permit.attempt], now)
     return dispatch(knowledge, now) if confirmed else []
 
 
-def _gone_by(left_before: list[Attempt], still_there: int) -> list[Attempt]:
+def _gone_by(left_before: list[Permit], still_there: int) -> list[Permit]:
     """Return those of them, first gone first, that are surely over where so many streams of theirs are still there."""
     over = sum([each.streams for each in left_before]) - still_there
-    confirmed: list[Attempt] = []
-    for attempt in left_before:
-        over -= attempt.streams
+    confirmed: list[Permit] = []
+    for permit in left_before:
+        over -= permit.streams
         if over < 0:
             break
-        confirmed.append(attempt)
+        confirmed.append(permit)
     return confirmed
 
 
-def _certainly_alive(knowledge: Knowledge, engine: Engine, seen_at: float) -> int:
+def _certainly_alive(engine: Engine, seen_at: float) -> int:
     """Count the streams that were running on this engine when its gauge was read, beyond doubt."""
     settled = seen_at - _GAUGE_SETTLE_S
     return sum(
-        attempt.streams
-        for attempt in knowledge.attempts.values()
-        if attempt.engine is engine
-        and attempt.state is not State.DEPARTING
-        and attempt.admitted_at <= settled
+        [
+            permit.streams
+            for permit in engine.permits.values()
+            if permit.state is not State.DEPARTING and permit.admitted_at <= settled
+        ]
     )
-
-
-def _learn_lag(engine: Engine, attempt: Attempt, seen_at: float, *, ignoring: bool) -> None:
-    """Learn from one reading: how long the engine took to let go, or that it does not."""
-    assert attempt.gone_at is not None
-    lag_s = seen_at - attempt.gone_at
-    patience_s = _IGNORING_LAGS * engine.abort_lag.mean
-    auto = engine.settings.ignores_hangups is IgnoresHangups.AUTO
-    if ignoring:
-        engine.ignores = engine.ignores or (auto and lag_s > patience_s)
-    elif lag_s <= patience_s:
-        engine.abort_lag.add(lag_s)
-        engine.ignores = engine.ignores and not auto

@@ -11,9 +11,11 @@ from millgate.core.events import Failed
 from millgate.core.governor.assess import fit_somewhere, price
 from millgate.core.governor.commit import dispatch
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.records import Attempt, Engine, Route
 from millgate.core.governor.turns import ahead_of
 from millgate.core.lifecycle import State
+from millgate.core.state.attempt import Attempt
+from millgate.core.state.engine import Engine
+from millgate.core.state.pool import Route
 from millgate.core.words import Sent
 
 
@@ -34,19 +36,12 @@ def detour_after(knowledge: Knowledge, attempt: Attempt, event: Failed, now: flo
 
 def try_again(knowledge: Knowledge, attempt: Attempt, detour: Route, now: float) -> list[Decision]:
     """Take the attempt, whose permit has just been given back, out of its end: admit it on the detour, or hold it."""
-    failed = attempt.engine
-    assert failed is not None
-    attempt.tried, attempt.engine = failed, None
-    attempt.state, attempt.listed_end = State.QUEUED, None
-    attempt.route, attempt.queue = detour, attempt.lane.queue_for(detour)
-    attempt.queued_until = _impatient_at(attempt)
+    attempt.turned_back(detour, _latest_start(attempt, detour))
+    attempt.may_wait_until(_impatient_at(attempt))
+    attempt.lane.opens(attempt.queue)
     # What was to fall due in its first try would mean that it has waited too long.
     knowledge.wakes.forget(attempt.attempt)
-    attempt.give_up_at = _latest_start(attempt, detour)
-    knowledge.attempts[attempt.attempt] = attempt
-    detour.pool.capacity_forecast.unsettle()
-    # The engine that failed may be of another pool by now, and would foresee the end of work that it has not.
-    failed.capacity_forecast.unsettle()
+    knowledge.take_in(attempt)
     price(attempt)
     place = ahead_of(attempt) + 1
     knowledge.enqueue(attempt, now)
@@ -62,7 +57,7 @@ def detours_turned(knowledge: Knowledge) -> None:
     for lane in knowledge.lanes.values():
         for route in lane.queues:
             if route not in knowledge.routes.every:
-                route.up = tuple(engine for engine in route.engines if engine.up)
+                route.turned()
 
 
 def _detour(knowledge: Knowledge, attempt: Attempt, failed: Engine) -> Route:
@@ -83,7 +78,7 @@ def _detour(knowledge: Knowledge, attempt: Attempt, failed: Engine) -> Route:
         ):
             return known
     detour = Route(others, route.pool)
-    detour.up = tuple(engine for engine in others if engine.up)
+    detour.turned()
     return detour
 
 

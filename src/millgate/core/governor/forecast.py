@@ -9,8 +9,9 @@ from array import array
 from math import inf
 from typing import Final
 
-from millgate.core.governor.records import Attempt, Engine
 from millgate.core.governor.streams import streams_of
+from millgate.core.state.attempt import Attempt
+from millgate.core.state.engine import Engine
 
 # Work that takes no time is still work.
 _LEAST_WORK_S: Final = 1e-6
@@ -28,7 +29,7 @@ def expected_wait_s(draft: Attempt, place: int, now: float) -> float:
     permit_s = 0.0 if place <= free else route.pool.capacity_forecast.wait_s(place - max(0, free), now)
     if len(accounts) < len(route.up):
         return permit_s
-    return max(permit_s, min([account.wait_s(draft, now, place) for account in accounts]))
+    return max(permit_s, min([account.wait_s(draft.sizes(), now, place) for account in accounts]))
 
 
 def forecast(draft: Attempt, place: int, now: float) -> tuple[float, float, float]:

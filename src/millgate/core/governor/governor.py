@@ -16,17 +16,16 @@ from millgate.core.governor.assess import assess
 from millgate.core.governor.beginnings import look_at_first
 from millgate.core.governor.commit import commit, dispatch, late_reason, refuse_queued
 from millgate.core.governor.failover import detours_turned
-from millgate.core.governor.knowledge import Knowledge, new_engine
-from millgate.core.governor.records import Attempt, Lane
+from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.streams import is_only_read
 from millgate.core.governor.watch import look, move_limit
 from millgate.core.lifecycle import State, states_before
 from millgate.core.queues.base import Order
 from millgate.core.routing.base import Router
 from millgate.core.settings import LaneSettings, Settings
-from millgate.core.slo import SloWatch
 from millgate.core.snapshot import Capacity, Snapshot
-from millgate.core.words import IgnoresHangups, Reason
+from millgate.core.state.attempt import Attempt
+from millgate.core.words import Reason
 
 _MAY_LEAVE: Final[tuple[State, ...]] = states_before(events.ClientGone)
 _MAY_READ: Final[tuple[State, ...]] = states_before(events.FirstToken)
@@ -125,10 +124,7 @@ class Governor:
             pool.places.expire(now)
         knowledge.allowances.lines.expire(now)
         knowledge.allowances.reconfigure(settings, now)
-        knowledge.observe, knowledge.hard_cap = settings.observe, settings.hard_cap
-        knowledge.max_queued = settings.max_queued
-        _re_lane_all(knowledge, settings, now)
-        _re_engine_all(knowledge, settings, now)
+        knowledge.reconfigure(settings, now)
         return (*_refuse_stranded(knowledge, now), *dispatch(knowledge, now))
 
     def _arrived(self, event: Arrived, now: float) -> tuple[Decision, ...]:
@@ -189,9 +185,13 @@ class Governor:
             return ()
         endings.progressed(knowledge, engine, event, now)
         look_at_first(knowledge, engine, now)
-        look(engine.pool, now)
+        look(knowledge.routes.pool_of(engine), now)
+        moved = move_limit(engine, now)
+        if not moved:
+            return ()
+        knowledge.learned_of(engine)
         # A limit that has risen has room for somebody.
-        return tuple(dispatch(knowledge, now)) if move_limit(engine, now) and knowledge.queued_count else ()
+        return tuple(dispatch(knowledge, now)) if moved > 0 and knowledge.queued_count else ()
 
     def _seen(self, event: events.EngineSeen, now: float) -> tuple[Decision, ...]:
         return tuple(endings.seen(self._knowledge, event, now))
@@ -205,7 +205,7 @@ class Governor:
     def _engine_up(self, event: events.EngineUp, now: float) -> tuple[Decision, ...]:
         engine = self._knowledge.engines.get(event.engine)
         if engine is not None:
-            engine.on_trial, engine.is_tried = event.trial, False
+            engine.went_up(on_trial=event.trial)
         return self._turn(event.engine, now, up=True) or tuple(dispatch(self._knowledge, now))
 
     def _engine_down(self, event: events.EngineDown, now: float) -> tuple[Decision, ...]:
@@ -216,15 +216,14 @@ class Governor:
         engine = knowledge.engines.get(name)
         if engine is None or engine.up is up:
             return ()
-        engine.up = up
+        engine.turned(up=up)
         knowledge.engines_turned()
         detours_turned(knowledge)
         return (*_refuse_stranded(knowledge, now), *dispatch(knowledge, now))
 
     def _draining(self, event: events.Draining, now: float) -> tuple[Decision, ...]:
         knowledge = self._knowledge
-        knowledge.draining = True
-        knowledge.drain_by = None if event.grace_s is None else now + event.grace_s
+        knowledge.drains(None if event.grace_s is None else now + event.grace_s)
         decisions: list[Decision] = []
         for queued in list(knowledge.queued()):
             decisions += refuse_queued(knowledge, queued, Reason.DRAINING, now)
@@ -239,7 +238,7 @@ class Governor:
             if attempt is not None:
                 opened = self._fall_due(attempt, decisions, now) or opened
         if knowledge.drain_by is not None and now >= knowledge.drain_by:
-            knowledge.drain_by = None
+            knowledge.grace_over()
             decisions += endings.cancel_running(knowledge, now)
         if opened:
             decisions += dispatch(knowledge, now)
@@ -255,15 +254,14 @@ class Governor:
             reason = Reason.SATURATED if impatient else late_reason(attempt, now)
             decisions += refuse_queued(knowledge, attempt, reason, now)
             return True
-        if attempt.state is State.PREFILL and attempt.engine is not None:
-            if attempt.arrival.stream or is_only_read(attempt.arrival) or now < attempt.give_up_at:
+        permit, engine = endings.permit_of(attempt)
+        if permit.state is State.PREFILL:
+            if attempt.arrival.stream or is_only_read(attempt.arrival) or now < permit.due_at:
                 return False
-            attempt.engine.gate.prefilled(attempt.attempt)
-            attempt.engine.reading.interrupted(now)
-            attempt.engine.service.has_read(attempt.prompt_tokens)
-            knowledge.placement.changed(attempt.engine)
+            engine.read_unseen(permit, attempt.prompt_tokens, now)
+            knowledge.learned_of(engine)
             return True
-        if endings.departure_due(attempt, now):
+        if permit.is_done(now):
             endings.release(knowledge, attempt, now)
             return True
         return False
@@ -275,41 +273,3 @@ def _refuse_stranded(knowledge: Knowledge, now: float) -> list[Decision]:
     for queued in [each for each in knowledge.queued() if not each.route.up]:
         decisions += refuse_queued(knowledge, queued, Reason.NO_ENGINE, now)
     return decisions
-
-
-def _re_lane_all(knowledge: Knowledge, settings: Settings, now: float) -> None:
-    """Put new settings on the lanes; `engines_changed` then moves what they hold into the orders that they name."""
-    lanes = knowledge.lanes
-    for new in settings.lanes:
-        lane = lanes.setdefault(new.name, Lane(new, knowledge.make_order, now))
-        if new != lane.settings:
-            lane.settings, lane.slo = new, SloWatch(new, now)
-    knowledge.open_lanes = {lane.name: lanes[lane.name] for lane in settings.lanes}
-    knowledge.first_lane = lanes[settings.lanes[0].name]
-
-
-def _re_engine_all(knowledge: Knowledge, settings: Settings, now: float) -> None:
-    """Put new settings on the engines; permits that are out stay out."""
-    engines = knowledge.engines
-    named = {new.name for new in settings.engines}
-    for name, engine in list(engines.items()):
-        engine.retired = name not in named
-        if engine.retired and not engine.gate.streams:
-            del engines[name]
-    for new in settings.engines:
-        fresh = new_engine(new, now)
-        engine = engines.pop(new.name, fresh)
-        if new.account != engine.settings.account:
-            engine.provider = fresh.provider
-        if new.ignores_hangups is not IgnoresHangups.AUTO:
-            engine.ignores = fresh.ignores
-        if new.limit != engine.settings.limit:
-            engine.gate.limit, engine.signal = fresh.gate.limit, fresh.signal
-        else:
-            engine.gate.limit.adopt(new.max_inflight)
-        engine.adopt(new)
-        engine.gate.kv_limit = fresh.gate.kv_limit
-        engine.gate.prefill_limit = fresh.gate.prefill_limit
-        engine.gate.most_streams = fresh.gate.most_streams
-        engines[new.name] = engine
-    knowledge.engines_changed(now)

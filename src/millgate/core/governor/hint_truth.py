@@ -1,6 +1,6 @@
 """Whether hints were true: who came back when told, and was let in then."""
 
-from millgate.core.governor.records import Attempt
+from millgate.core.state.attempt import Attempt
 
 
 def judge_hint(draft: Attempt, now: float, *, admitted: bool) -> None:
@@ -8,15 +8,13 @@ def judge_hint(draft: Attempt, now: float, *, admitted: bool) -> None:
 
     Who is back before its promise has nearly come, or after its place has ended, was not back when told.
     """
-    appointment, back_at = draft.appointment, draft.arrived_at
-    draft.appointment = None
+    appointment, back_at = draft.ends_appointment(), draft.arrived_at
     if appointment is None or not appointment.is_honoured(back_at):
         return
     pool = draft.route.pool
-    if admitted and appointment.is_kept(back_at, now):
-        draft.lane.hints_kept += 1
+    kept = admitted and appointment.is_kept(back_at, now)
+    draft.lane.judged_hint(kept=kept)
+    if kept:
         pool.overtaking.was_kept(pool.capacity_forecast.per_s())
-    else:
-        draft.lane.hints_broken += 1
-        if pool.places.is_as_expected(draft.told_share):
-            pool.overtaking.was_broken(pool.capacity_forecast.per_s())
+    elif pool.places.is_as_expected(draft.told_share):
+        pool.overtaking.was_broken(pool.capacity_forecast.per_s())

@@ -1,21 +1,25 @@
-"""All that the governor knows, in one place: `assess` reads it, `commit` and `endings` write it."""
+"""All that the governor knows, in one place: `assess` reads it; `commit` and `endings` say what has happened."""
 
 from collections.abc import Iterator, Sequence
 from math import isfinite
 
 from millgate.core.governor.allowances import Allowances
 from millgate.core.governor.forecast import upper_ttft_s
-from millgate.core.governor.placement import Placement
+from millgate.core.governor.placement import Placement, has_room
 from millgate.core.governor.pools import Routes
-from millgate.core.governor.provider import Provider
-from millgate.core.governor.records import Attempt, Engine, Lane, MakeOrder, Pool
 from millgate.core.governor.waiting import Waiting
 from millgate.core.governor.wakes import Wakes
 from millgate.core.lanes import LaneShares, LaneShareSettings
 from millgate.core.routing.base import Router
-from millgate.core.settings import EngineSettings, Settings
+from millgate.core.settings import Settings
 from millgate.core.sizing.output_length import OutputLength
 from millgate.core.sizing.prompt_bytes import PromptBytes
+from millgate.core.state.attempt import Attempt
+from millgate.core.state.engine import Engine
+from millgate.core.state.lane import Lane, MakeOrder
+from millgate.core.state.permit import Permit
+from millgate.core.state.pool import Pool
+from millgate.core.state.totals import Totals
 
 
 class Knowledge:
@@ -27,18 +31,12 @@ class Knowledge:
 
     __slots__ = (
         "allowances",
-        "answers",
-        "arrivals",
         "attempts",
         "drain_by",
         "draining",
-        "early",
         "engines",
         "first_lane",
-        "good_output_tokens",
         "hard_cap",
-        "hints_given",
-        "labelled",
         "lanes",
         "make_order",
         "max_places",
@@ -49,13 +47,12 @@ class Knowledge:
         "placement",
         "prompt_bytes",
         "queued_count",
-        "recognised",
         "routes",
+        "taken_in",
+        "totals",
         "up_engines",
         "waiting",
         "wakes",
-        "wasted_output_tokens",
-        "wasted_prompt_tokens",
     )
 
     def __init__(self, settings: Settings, make_order: MakeOrder, router: Router, now: float) -> None:
@@ -64,7 +61,7 @@ class Knowledge:
         self.lanes = {lane.name: Lane(lane, make_order, now) for lane in settings.lanes}
         self.open_lanes = dict(self.lanes)
         self.first_lane = self.lanes[settings.lanes[0].name]
-        self.engines = {engine.name: new_engine(engine, now) for engine in settings.engines}
+        self.engines = {engine.name: Engine(engine, now) for engine in settings.engines}
         self.allowances = Allowances(settings)
         self.observe, self.hard_cap = settings.observe, settings.hard_cap
         self.max_places, self.max_queued = settings.max_places, settings.max_queued
@@ -75,11 +72,10 @@ class Knowledge:
         self.waiting = Waiting()
         self.draining = False
         self.drain_by: float | None = None
-        self.queued_count = 0
-        self.answers = self.arrivals = self.labelled = self.recognised = self.early = self.hints_given = 0
-        self.good_output_tokens = self.wasted_prompt_tokens = self.wasted_output_tokens = 0
+        self.queued_count = self.taken_in = 0
+        self.totals = Totals()
         self.up_engines: tuple[Engine, ...] = ()
-        self.routes = Routes(list(self.engines.values()), self.attempts, self.max_places, (), now)
+        self.routes = Routes(list(self.engines.values()), self.max_places, now)
         self._share_out(())
         self.engines_turned()
 
@@ -87,6 +83,31 @@ class Knowledge:
     def pools(self) -> list[Pool]:
         """The sets of engines that share work."""
         return self.routes.pools
+
+    def reconfigure(self, settings: Settings, now: float) -> None:
+        """Take new settings; what runs goes on, and what waits moves into the queues that they ask for."""
+        self.observe, self.hard_cap = settings.observe, settings.hard_cap
+        self.max_queued = settings.max_queued
+        lanes = self.lanes
+        for new in settings.lanes:
+            lanes.setdefault(new.name, Lane(new, self.make_order, now)).reconfigured(new, now)
+        self.open_lanes = {lane.name: lanes[lane.name] for lane in settings.lanes}
+        self.first_lane = lanes[settings.lanes[0].name]
+        self._re_engine_all(settings, now)
+        self._engines_changed(now)
+
+    def _re_engine_all(self, settings: Settings, now: float) -> None:
+        """Put new settings on the engines; permits that are out stay out."""
+        engines = self.engines
+        named = {new.name for new in settings.engines}
+        for name, engine in list(engines.items()):
+            if engine.named(retired=name not in named):
+                del engines[name]
+        for each in settings.engines:
+            fresh = Engine(each, now)
+            engine = engines.pop(each.name, fresh)
+            engine.reconfigured(fresh)
+            engines[each.name] = engine
 
     def engines_turned(self) -> None:
         """Read anew which engines take work: one went up or down, or has other limits."""
@@ -97,25 +118,24 @@ class Knowledge:
         self.up_engines = every[0].up if len(every) == 1 else tuple(up)
         self.placement.choose_among(self.up_engines)
 
-    def engines_changed(self, now: float) -> None:
+    def _engines_changed(self, now: float) -> None:
         """Build the routes anew, and let what waits find its own: engines came or left, or serve other models."""
         serving = [engine for engine in self.engines.values() if not engine.retired]
         before = self.pools
-        self.routes = Routes(serving, self.attempts, self.max_places, [pool.places for pool in before], now)
+        self.routes = Routes(serving, self.max_places, now, self.routes)
         for lane in self.lanes.values():
             self._requeue(lane, now)
         self._share_out(before)
         self.engines_turned()
 
     def _requeue(self, lane: Lane, now: float) -> None:
-        queued = [self.attempts[each.attempt] for queue in lane.queues.values() for each in queue.order]
-        lane.queues.clear()
+        queued = [self.attempts[each.attempt] for each in lane.closed()]
         # Who entered later may overtake: they enter again as they came.
         for attempt in sorted(queued, key=lambda each: (each.arrived_at, each.attempt)):
-            attempt.route = route = self.routes.of(attempt.arrival.model)
-            attempt.queue = lane.queue_for(route)
-            attempt.queue.add(attempt, now)
-            _count_queued(route.pool, attempt, 1)
+            attempt.moved(self.routes.of(attempt.arrival.model))
+            lane.opens(attempt.queue)
+            attempt.queue.add(attempt, attempt.give_up_at, now)
+            attempt.route.pool.waits(attempt.prompt_tokens, attempt.service_s)
 
     def _share_out(self, before: Sequence[Pool]) -> None:
         """Divide each pool's streams among the lanes, as far as there are several; what they run goes on."""
@@ -130,16 +150,18 @@ class Knowledge:
         known = before[0].shares if len(before) == len(self.pools) == 1 else None
         if known is not None:
             known.reconfigure(lanes)
-            self.pools[0].shares = known
+            self.pools[0].shared_out(known)
             return
         for pool in self.pools:
-            pool.shares = LaneShares(lanes)
-            self._count_running(pool, pool.shares)
+            shares = LaneShares(lanes)
+            self._count_running(pool, shares)
+            pool.shared_out(shares)
 
     def _count_running(self, pool: Pool, shares: LaneShares) -> None:
         for attempt in self.attempts.values():
-            if attempt.engine is not None and attempt.engine.pool is pool:
-                shares.entered(attempt.lane.settings.name, attempt.streams)
+            engine, permit = attempt.engine, attempt.permit
+            if engine is not None and permit is not None and self.routes.pool_of(engine) is pool:
+                shares.entered(attempt.lane.settings.name, permit.streams)
 
     def roomy_engine(
         self, draft: Attempt, engines: tuple[Engine, ...], now: float
@@ -151,7 +173,7 @@ class Knowledge:
         prompt_tokens = draft.prompt_tokens
         if len(engines) == 1:
             engine = engines[0]
-            if not engine.has_room(draft, now):
+            if not has_room(engine, draft, now):
                 return None
             return engine, engine.expected_ttft_s(prompt_tokens, now)
         cheapest = self.placement.cheapest(draft, engines, now)
@@ -162,23 +184,52 @@ class Knowledge:
             return cheapest, ttft_s
         return self.placement.soonest(draft, engines, now)
 
-    def note(self, attempt: Attempt, engine: Engine) -> None:
-        """Take note that this attempt has started on this engine, read its first token, or ended."""
-        engine.drain_read = None
-        engine.capacity_forecast.note(attempt)
+    def note(self, permit: Permit, engine: Engine) -> None:
+        """Take note that this permit has begun on this engine, has had its first token, or has ended."""
+        engine.changed()
+        self.routes.pool_of(engine).capacity_forecast.note(permit, engine)
         self.placement.changed(engine)
+
+    def learned_of(self, engine: Engine) -> None:
+        """Take note that something else was learned of this engine, or that its limit has moved."""
+        engine.changed()
+        self.routes.pool_of(engine).capacity_forecast.rate_changed()
+        self.placement.changed(engine)
+
+    def take_in(self, attempt: Attempt) -> None:
+        """Register an attempt that is queued or admitted."""
+        self.taken_in += 1
+        attempt.taken_in(self.taken_in)
+        self.attempts[attempt.attempt] = attempt
+
+    def let_go(self, attempt: Attempt) -> None:
+        """Forget an attempt that is over, and its engine if that was the last of one that is not configured any more."""
+        del self.attempts[attempt.attempt]
+        engine = attempt.engine
+        if engine is not None and engine.retired and not engine.gate.streams:
+            del self.engines[engine.settings.name]
+
+    def drains(self, by: float | None) -> None:
+        """Take nothing more, and end by then what still runs; None gives it all the time that it takes."""
+        self.draining, self.drain_by = True, by
+
+    def grace_over(self) -> None:
+        """What still runs has been ended: its time is over."""
+        self.drain_by = None
 
     def enqueue(self, attempt: Attempt, now: float) -> None:
         """Put an attempt into its queue."""
-        attempt.lane.enqueue(attempt, now)
-        _count_queued(attempt.route.pool, attempt, 1)
+        attempt.queue.add(attempt, attempt.give_up_at, now)
+        attempt.lane.waits(attempt.prompt_tokens + attempt.output_tokens, attempt.body_bytes)
+        attempt.route.pool.waits(attempt.prompt_tokens, attempt.service_s)
         self.queued_count += 1
         self.waiting.begins(attempt.tenant, attempt.as_old_as)
 
     def dequeue(self, attempt: Attempt, *, admitted: bool = False) -> None:
         """Take an attempt out of its queue."""
-        attempt.lane.dequeue(attempt, admitted=admitted)
-        _count_queued(attempt.route.pool, attempt, -1)
+        attempt.queue.remove(attempt, admitted=admitted)
+        attempt.lane.waits_no_more(attempt.prompt_tokens + attempt.output_tokens, attempt.body_bytes)
+        attempt.route.pool.waits_no_more(attempt.prompt_tokens, attempt.service_s)
         self.queued_count -= 1
         self.waiting.ends(attempt.tenant)
         opens_at, head = attempt.queue.opens_at(), attempt.queue.order.head()
@@ -209,19 +260,3 @@ class Knowledge:
             for queue in lane.queues.values():
                 for queued in queue.order:
                     yield self.attempts[queued.attempt]
-
-
-def new_engine(settings: EngineSettings, now: float) -> Engine:
-    """Return an engine that has done nothing yet."""
-    engine = Engine(settings, now)
-    if settings.account is not None:
-        engine.provider = Provider(settings.account, now)
-    return engine
-
-
-def _count_queued(pool: Pool, attempt: Attempt, more: int) -> None:
-    """Count somebody who begins to wait (1) or no longer does (-1)."""
-    pool.queued_count += more
-    pool.queued_prompt_tokens += more * attempt.prompt_tokens
-    # Of nobody nothing remains, however the sums were rounded.
-    pool.queued_work_s = pool.queued_work_s + more * attempt.service_s if pool.queued_count else 0.0

@@ -9,14 +9,21 @@ from math import inf
 from operator import itemgetter
 from typing import Final
 
-from millgate.core.governor.records import Attempt, Engine
 from millgate.core.governor.streams import streams_of
 from millgate.core.measure.ewma import Ewma
 from millgate.core.routing.base import Router
+from millgate.core.state.attempt import Attempt
+from millgate.core.state.engine import Engine
 
-# The usual request before one was seen (as in `records`); the first replaces it.
+# The usual request before one was seen (as in `state/engine`); the first replaces it.
 _USUAL_PROMPT_TOKENS: Final = 1000.0
 _USUAL_OUTPUT_TOKENS: Final = 256.0
+# An idle engine is tried with a prompt this many times as long as any that it has read, whatever is predicted:
+# it is the only way to learn, and nobody else waits for it.
+_UNKNOWN_RATIO: Final = 2
+# Prompts that wait inside an engine are beyond any order: no more wait there than are read in this share of a deadline,
+# unless they are ordered as the engine would (from a tenth to three tenths serve about as many: docs/policies/short-first.md).
+_READING_SHARE: Final = 0.2
 # Long enough that chance alone hardly ever moves a mean by the share below.
 _MEMORY_REQUESTS: Final = 400.0
 # Prices are renewed when prompt or answer has changed by this share: less moves no ranking that matters.
@@ -42,13 +49,13 @@ class Placement:
         self._engines = engines
         self._costs = [inf] * len(engines)
         for position, engine in enumerate(engines):
-            engine.position = position
+            engine.placed(position)
         self._forget_prices()
 
     def changed(self, engine: Engine) -> None:
         """Take note that this engine's load or learned speed has changed."""
         if engine.is_priced:
-            engine.is_priced = False
+            engine.priced(known=False)
             self._unpriced.append(engine)
 
     def started(self, attempt: Attempt) -> None:
@@ -78,7 +85,7 @@ class Placement:
             if least == inf:
                 return None
             engine = engines[costs.index(least)]
-            if _fits(engine, draft) and engine.has_room(draft, now):
+            if _fits(engine, draft) and has_room(engine, draft, now):
                 return engine
         roomy = _with_room(draft, engines, now)
         return min(roomy, key=lambda engine: costs[engine.position], default=None)
@@ -97,7 +104,7 @@ class Placement:
     def _forget_prices(self) -> None:
         self._unpriced = list(self._engines)
         for engine in self._engines:
-            engine.is_priced = False
+            engine.priced(known=False)
 
     def _price(self) -> None:
         """Price every engine that has changed; one without any room costs infinity."""
@@ -107,7 +114,7 @@ class Placement:
             position, gate, service = engine.position, engine.gate, engine.service
             if position >= len(engines) or engines[position] is not engine:
                 continue
-            engine.is_priced = True
+            engine.priced(known=True)
             if gate.has_room(1, 1):
                 streams = gate.streams
                 ttft_s = service.ttft_s(prompt_tokens + gate.prefill_tokens)
@@ -117,10 +124,37 @@ class Placement:
         self._unpriced.clear()
 
 
+def has_room(engine: Engine, draft: Attempt, now: float) -> bool:
+    """Return whether this attempt could start on this engine now: gate, and account where there is one."""
+    gate, streams = engine.gate, streams_of(engine.gate, draft.arrival)
+    if engine.is_tried or not gate.has_room(draft.kv_tokens, draft.prompt_tokens, streams):
+        return False
+    if not _reads_soon(engine, draft):
+        return False
+    return engine.provider is None or engine.provider.wait_s(draft.sizes(), now) <= 0.0
+
+
+def _reads_soon(engine: Engine, draft: Attempt) -> bool:
+    """Return whether unread prompts, with this one, are read in a small part of its time; alone it always may."""
+    gate, lane = engine.gate, draft.lane.settings
+    if gate.prefill_limit is None or not gate.prefill_tokens or lane.order == "arrival":
+        return True
+    reading_s = engine.service.reading_s(gate.prefill_tokens + draft.prompt_tokens)
+    return reading_s <= _READING_SHARE * lane.deadline_s
+
+
+def is_in_time(engine: Engine, draft: Attempt, ttft_s: float, now: float) -> bool:
+    """Return whether this attempt should be tried on this engine, given its predicted time to first token."""
+    if now + ttft_s <= draft.deadline:
+        return True
+    unknown = draft.prompt_tokens > _UNKNOWN_RATIO * engine.longest_read and not engine.gate.streams
+    return unknown and now <= draft.deadline
+
+
 def _fits(engine: Engine, draft: Attempt) -> bool:
     return engine.gate.fits(draft.prompt_tokens, streams_of(engine.gate, draft.arrival))
 
 
 def _with_room(draft: Attempt, engines: tuple[Engine, ...], now: float) -> list[Engine]:
     """Return those of these engines that have room for this attempt now."""
-    return [engine for engine in engines if _fits(engine, draft) and engine.has_room(draft, now)]
+    return [engine for engine in engines if _fits(engine, draft) and has_room(engine, draft, now)]

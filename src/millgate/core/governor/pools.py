@@ -8,44 +8,50 @@ every question here is one attribute.
 
 from collections.abc import Iterable, Sequence
 
-from millgate.core.governor.capacity_forecast import CapacityForecast
-from millgate.core.governor.records import Attempt, Engine, Pool, Route
+from millgate.core.state.engine import Engine
+from millgate.core.state.pool import Pool, Route
 from millgate.core.tickets import Places
 
 
 class Routes:
     """Finds the route of a model; built when engines come or leave, and told when one goes up or down."""
 
-    __slots__ = ("_by_model", "_engines", "_pinned", "_unlisted", "every", "pools")
+    __slots__ = ("_by_model", "_pinned", "_pool_of", "_unlisted", "every", "pools")
 
     def __init__(
-        self,
-        engines: Sequence[Engine],
-        attempts: dict[int, Attempt],
-        max_places: int,
-        known: Sequence[Places],
-        now: float,
+        self, engines: Sequence[Engine], max_places: int, now: float, before: "Routes | None" = None
     ) -> None:
-        self._engines = {engine.settings.name: engine for engine in engines}
-        self._pinned: dict[str, Route] = {}
         serving = _serving(engines)
         groups = _overlapping(serving.values())
+        known = [] if before is None else [pool.places for pool in before.pools]
         if len(known) != len(groups):
             # The first keep their memory; who comes back to another pool is a new request there.
             known = [*known[:1], *(Places(max_places // len(groups)) for _ in groups)][: len(groups)]
-        self.pools = [
-            Pool(group, places, CapacityForecast(attempts, group), now)
-            for group, places in zip(groups, known, strict=True)
+        self.pools: list[Pool] = [
+            Pool(group, places, now) for group, places in zip(groups, known, strict=True)
         ]
+        self._pool_of: dict[Engine, Pool] = {engine: pool for pool in self.pools for engine in pool.engines}
+        if before is not None:
+            self._pool_of.update(before.of_retired(now))
         by_engines: dict[tuple[Engine, ...], Route] = {}
         for members in serving.values():
-            pool = next(pool for pool in self.pools if not members or members[0] in pool.engines)
+            pool = self._pool_of[members[0]] if members else self.pools[0]
             by_engines.setdefault(members, Route(members, pool))
         self.every = list(by_engines.values())
         self._unlisted = by_engines[serving[None]]
         self._by_model = {
             model: by_engines[members] for model, members in serving.items() if model is not None
         }
+        self._pinned = {engine.settings.name: Route((engine,), self._pool_of[engine]) for engine in engines}
+
+    def pool_of(self, engine: Engine) -> Pool:
+        """Return the pool of this engine."""
+        return self._pool_of[engine]
+
+    def of_retired(self, now: float) -> dict[Engine, Pool]:
+        """Return a pool for each engine that is no longer configured and has permits out: it is there alone."""
+        retired = [engine for engine in self._pool_of if engine.retired and engine.gate.streams]
+        return {engine: self._pool_of[engine].left_to(engine, now) for engine in retired}
 
     def of(self, model: str) -> Route:
         """Return the route of this model."""
@@ -53,19 +59,13 @@ class Routes:
 
     def pinned(self, engine: str, model: str) -> Route:
         """Return the route of what only this engine can answer; the model's own if the engine is not ours."""
-        known = self._engines.get(engine)
-        if known is None:
-            return self.of(model)
         route = self._pinned.get(engine)
-        if route is None:
-            route = self._pinned[engine] = Route((known,), known.pool)
-            route.up = (known,) if known.up else ()
-        return route
+        return self.of(model) if route is None else route
 
     def turned(self) -> None:
         """Read anew which engines are up."""
         for route in (*self.every, *self._pinned.values()):
-            route.up = tuple(engine for engine in route.engines if engine.up)
+            route.turned()
         for pool in self.pools:
             pool.capacity_forecast.unsettle()
 
@@ -74,13 +74,17 @@ def _serving(engines: Sequence[Engine]) -> dict[str | None, tuple[Engine, ...]]:
     """Return who serves each listed model; None stands for every model that nobody lists."""
     listed = {model: None for engine in engines for model in engine.settings.models}
     serving: dict[str | None, tuple[Engine, ...]] = {
-        model: tuple(engine for engine in engines if engine.serves(model)) for model in listed
+        model: tuple(engine for engine in engines if _serves(engine, model)) for model in listed
     }
     unlisted = tuple(engine for engine in engines if not engine.settings.models)
     # Aliases and adapters: a model that nobody lists goes to the only set of engines there is (design section 10).
     alike = list(dict.fromkeys(serving.values()))
     serving[None] = alike[0] if not unlisted and len(alike) == 1 else unlisted
     return serving
+
+
+def _serves(engine: Engine, model: str) -> bool:
+    return not engine.settings.models or model in engine.settings.models
 
 
 def _overlapping(sets: Iterable[tuple[Engine, ...]]) -> list[list[Engine]]:

@@ -10,11 +10,12 @@ from array import array
 from math import inf, sqrt
 from typing import Final
 
-from millgate.core.governor.capacity_forecast import LISTED
 from millgate.core.governor.forecast import expected_wait_s, wait_behind_s
-from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.records import Attempt, Lane
 from millgate.core.governor.turns import ahead_of
+from millgate.core.state.attempt import Attempt
+from millgate.core.state.capacity_forecast import LISTED
+from millgate.core.state.lane import Lane
+from millgate.core.state.totals import Totals
 from millgate.core.tickets import KEPT_SHARE, LineStanding, as_parts, kept_within_s, shortest_kept_s
 
 # Hints stay in a range that every SDK honours: openai gives up above 120 s and treats 0 as absent (wire.md B1).
@@ -53,7 +54,7 @@ def spread(count: int) -> float:
     return (count + 1) * _GOLDEN % 1.0
 
 
-def promise(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[float, float]:
+def promise(totals: Totals, draft: Attempt, now: float) -> tuple[float, float]:
     """Return when this client, refused now, would be admitted if it came back then, in [0.1, 60] s, and by when for sure.
 
     That is the time in seconds from now by which nine in ten who come then are let in: infinite where nobody can say
@@ -72,7 +73,7 @@ def promise(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[float, fl
         # Queued requests are there: what counts by `share` is divided by it first.
         first = (array("I", (as_parts(queued_s / share),)) * min(queued, LISTED) + first)[:LISTED]
     if not draft.recognised:
-        draft.turn = turn
+        draft.stands_in(turn)
     measured = _is_measured(draft)
     late_s = capacity_forecast.upper_s(place, mean_is_known=False) if measured else 0.0
     if not draft.recognised and queues_newcomers(draft.lane):
@@ -88,9 +89,9 @@ def promise(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[float, fl
         expected_s *= 1.0 + pool.overtaking.share
     if not measured:
         by_s = 0.0
-    spread_share = spread(knowledge.hints_given)
+    spread_share = spread(totals.hints_given)
     if expected_s > LONGEST_HINT_S or not places.has_room_for(arrival.tenant, now):
-        return far_hint_s(knowledge), by_s
+        return far_hint_s(totals), by_s
     per_s = capacity_forecast.per_s()
     aim_s = _aim_s(expected_s * _STRETCH, late_s, per_s) - spread_share * min(_SPREAD_S, 1.0 / per_s)
     hint_s = max(expected_s / 2.0, aim_s)
@@ -155,11 +156,11 @@ def _aim_s(expected_s: float, late_s: float, per_s: float) -> float:
     return max(early, shortest_kept_s(expected_s + late_s))
 
 
-def far_hint_s(knowledge: Knowledge) -> float:
+def far_hint_s(totals: Totals) -> float:
     """Return 45 to 60 s, spread: of a place beyond the longest hint."""
-    return FAR_HINT_S + spread(knowledge.hints_given) * (LONGEST_HINT_S - FAR_HINT_S)
+    return FAR_HINT_S + spread(totals.hints_given) * (LONGEST_HINT_S - FAR_HINT_S)
 
 
-def no_engine_hint_s(knowledge: Knowledge) -> float:
+def no_engine_hint_s(totals: Totals) -> float:
     """Return 5 to 10 s, spread."""
-    return _NO_ENGINE_HINT_S * (1.0 + spread(knowledge.hints_given))
+    return _NO_ENGINE_HINT_S * (1.0 + spread(totals.hints_given))

@@ -4,7 +4,6 @@ from math import inf, isfinite
 from typing import Final
 
 from millgate.core.decisions import Yield
-from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.promises import (
     DRAINING_HINT_S,
     LONGEST_HINT_S,
@@ -14,7 +13,8 @@ from millgate.core.governor.promises import (
     promise,
 )
 from millgate.core.governor.quota_lines import Behind
-from millgate.core.governor.records import Attempt
+from millgate.core.state.attempt import Attempt
+from millgate.core.state.totals import Totals
 from millgate.core.words import DeadlineFrom, Reason
 
 # Refusals come in floods, and the constructor of a named tuple is an interpreted function that takes twice as long.
@@ -29,7 +29,7 @@ _FROM_ATTEMPT: Final = DeadlineFrom.ATTEMPT
 
 
 def refusal(
-    knowledge: Knowledge,
+    totals: Totals,
     draft: Attempt,
     reason: Reason,
     now: float,
@@ -42,8 +42,8 @@ def refusal(
     `wait_s` is until its tenant may have it, for reasons that lie with the tenant alone.
     """
     if reason in _UNPROMISED:
-        return _without_promise(knowledge, draft, reason, value, bound, wait_s)
-    hint_s, by_s = promise(knowledge, draft, now)
+        return _without_promise(totals, draft, reason, value, bound, wait_s)
+    hint_s, by_s = promise(totals, draft, now)
     in_time = _is_in_time(draft, hint_s, by_s, now) or _begins_anew_at(draft, hint_s, now)
     if reason is _TOO_LATE and _never_in_time(draft):
         in_time = False
@@ -53,7 +53,7 @@ def refusal(
     )
 
 
-def in_line(knowledge: Knowledge, decision: Yield, behind: Behind) -> Yield:
+def in_line(totals: Totals, decision: Yield, behind: Behind) -> Yield:
     """Return the refusal by a quota with the time at which it has enough for all that were told before, too.
 
     Beyond the longest hint that time is a guess, and clients are spread evenly up to it.
@@ -62,12 +62,12 @@ def in_line(knowledge: Knowledge, decision: Yield, behind: Behind) -> Yield:
         return decision
     hint_s = max(decision.retry_after_s, behind.wait_s)
     if hint_s > LONGEST_HINT_S:
-        hint_s = far_hint_s(knowledge)
+        hint_s = far_hint_s(totals)
     return decision._replace(retry_after_s=hint_s, promised=behind.promised)
 
 
 def _without_promise(
-    knowledge: Knowledge, draft: Attempt, reason: Reason, value: float, bound: float, wait_s: float
+    totals: Totals, draft: Attempt, reason: Reason, value: float, bound: float, wait_s: float
 ) -> Yield:
     """Return the refusal of what no place in the line of engines would help."""
     if reason is Reason.TOO_LARGE:
@@ -75,7 +75,7 @@ def _without_promise(
     if reason is Reason.DRAINING:
         return Yield(draft.attempt, reason, DRAINING_HINT_S, True, 0.0, 0.0, draft.first_seen)
     if reason is Reason.NO_ENGINE:
-        return Yield(draft.attempt, reason, no_engine_hint_s(knowledge), True, value, bound, draft.first_seen)
+        return Yield(draft.attempt, reason, no_engine_hint_s(totals), True, value, bound, draft.first_seen)
     return Yield(draft.attempt, reason, *_of_tenant(wait_s), value, bound, draft.first_seen)
 
 
@@ -117,7 +117,7 @@ def _begins_anew_at(draft: Attempt, hint_s: float, now: float) -> bool:
     if hint_s <= left_s or not draft.route.up:
         return False
     for engine in draft.route.up:
-        if engine.provider is None or not left_s < engine.provider.wait_s(draft, now) < inf:
+        if engine.provider is None or not left_s < engine.provider.wait_s(draft.sizes(), now) < inf:
             return False
     return True
 

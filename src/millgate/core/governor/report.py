@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from millgate.core.governor import watch
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.records import Engine, Lane
 from millgate.core.governor.turns import limit_of
 from millgate.core.governor.watch import has_fresh_gauge
 from millgate.core.snapshot import (
@@ -15,6 +14,8 @@ from millgate.core.snapshot import (
     Snapshot,
     TenantSnapshot,
 )
+from millgate.core.state.engine import Engine
+from millgate.core.state.lane import Lane
 from millgate.core.words import FailureKind, Reason, Stage
 
 
@@ -26,9 +27,9 @@ def snapshot(knowledge: Knowledge, now: float) -> Snapshot:
         lanes=tuple(_lane(knowledge, lane, now) for lane in knowledge.lanes.values()),
         engines=tuple(_engine(engine, now) for engine in knowledge.engines.values()),
         retries=_retries(knowledge, now),
-        good_output_tokens=knowledge.good_output_tokens,
-        wasted_prompt_tokens=knowledge.wasted_prompt_tokens,
-        wasted_output_tokens=knowledge.wasted_output_tokens,
+        good_output_tokens=knowledge.totals.good_output_tokens,
+        wasted_prompt_tokens=knowledge.totals.wasted_prompt_tokens,
+        wasted_output_tokens=knowledge.totals.wasted_output_tokens,
         bytes_per_token=tuple(knowledge.prompt_bytes.ratios()),
         mean_output_tokens=tuple(knowledge.output_length.means()),
         prompt_error=knowledge.prompt_bytes.error(),
@@ -55,10 +56,10 @@ def _retries(knowledge: Knowledge, now: float) -> RetrySnapshot:
     requests = sum([each.requests for each in known])
     drain_per_s = max([pool.capacity_forecast.per_s() for pool in knowledge.pools], default=0.0)
     return RetrySnapshot(
-        attempts=knowledge.arrivals,
-        labelled=knowledge.labelled,
-        recognised=knowledge.recognised,
-        early=knowledge.early,
+        attempts=knowledge.totals.arrivals,
+        labelled=knowledge.totals.labelled,
+        recognised=knowledge.totals.recognised,
+        early=knowledge.totals.early,
         places=sum([places for places, _ in standing]),
         entries=sum([entries for _, entries in standing]),
         places_dropped=sum([pool.places.dropped for pool in knowledge.pools]),
@@ -138,8 +139,8 @@ def _engine(engine: Engine, now: float) -> EngineSnapshot:
         expected_ttft_s=engine.expected_ttft_s(round(engine.work_prompt.mean), now),
         expected_tpot_s=engine.service.tpot_s(gate.streams),
         expected_service_s=engine.expected_service_s(),
-        abort_lag_s=engine.abort_lag.mean,
-        ignores_hangups=engine.ignores,
+        abort_lag_s=engine.hangups.lag.mean,
+        ignores_hangups=engine.hangups.ignored,
         seen_running=seen.running if seen else None,
         seen_waiting=seen.waiting if seen else None,
         seen_kv_share=seen.kv_share if seen else None,

@@ -6,9 +6,9 @@ With one lane and one queue, the usual case, every answer is the queue's own.
 from collections.abc import Sequence
 from math import ceil
 
-from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.records import Attempt, LaneQueue, Pool, Route
 from millgate.core.lanes import LaneShares
+from millgate.core.state.attempt import Attempt
+from millgate.core.state.pool import LaneQueue, Pool, Route
 
 
 def ahead_of(draft: Attempt) -> int:
@@ -34,17 +34,18 @@ def _of_other_routes(draft: Attempt) -> int:
         [
             len(queue.order)
             for queue in draft.route.pool.queues
-            if queue.lane is draft.lane and queue is not draft.queue
+            if queue.settings.name == draft.lane.settings.name and queue is not draft.queue
         ]
     )
 
 
 def _rivals(draft: Attempt) -> list[LaneQueue]:
-    return [queue for queue in draft.route.pool.queues if queue.lane is not draft.lane and len(queue.order)]
+    own = draft.lane.settings.name
+    return [queue for queue in draft.route.pool.queues if queue.settings.name != own and len(queue.order)]
 
 
 def _goes_before(shares: LaneShares, queue: LaneQueue, band: int, reached: float) -> int:
-    lane, waiting = queue.lane.settings, len(queue.order)
+    lane, waiting = queue.settings, len(queue.order)
     if lane.band != band:
         return waiting if lane.band < band else 0
     return min(waiting, max(0, ceil(reached * lane.share - shares.running(lane.name))))
@@ -53,13 +54,13 @@ def _goes_before(shares: LaneShares, queue: LaneQueue, band: int, reached: float
 def may_go(draft: Attempt, ahead: int, now: float) -> bool:
     """Return whether it is this newcomer's turn, as far as lanes and windows are concerned."""
     pool, window = draft.route.pool, draft.queue.window
-    if window is not None and window.newcomer_goes_at(draft.queue.free(), now, latest_start(draft)) > now:
+    if window is not None and window.newcomer_goes_at(draft.route.free(), now, latest_start(draft)) > now:
         return False
     if pool.shares is None:
         return ahead == 0
     if len(draft.queue.order) and draft.queue.order.ahead_of(draft):
         return False
-    lanes = {queue.lane.settings.name: None for queue in pool.queues if len(queue.order)}
+    lanes = {queue.settings.name: None for queue in pool.queues if len(queue.order)}
     lanes[draft.lane.settings.name] = None
     return _chosen(pool, pool.shares, list(lanes)) == draft.lane.settings.name
 
@@ -80,35 +81,37 @@ def _chosen(pool: Pool, shares: LaneShares, lanes: Sequence[str]) -> str | None:
     return shares.choose(lanes, free, limit)
 
 
-def next_queued(knowledge: Knowledge, blocked: list[Route], now: float) -> Attempt | None:
+def next_queued(
+    pools: Sequence[Pool], attempts: dict[int, Attempt], blocked: list[Route], now: float
+) -> Attempt | None:
     """Return who is next over all queues whose route is not blocked, None when nobody may go.
 
     Routes whose lanes may not borrow a stream now are added to `blocked`.
     """
-    for pool in knowledge.pools:
+    for pool in pools:
         if not pool.queued_count:
             continue
         queues = [queue for queue in pool.queues if _is_ready(queue, blocked, now)]
         if queues and pool.shares is not None:
-            lane = _chosen(pool, pool.shares, list({each.lane.settings.name: None for each in queues}))
+            lane = _chosen(pool, pool.shares, list({each.settings.name: None for each in queues}))
             if lane is None:
                 blocked += [queue.route for queue in queues]
                 continue
-            queues = [queue for queue in queues if queue.lane.settings.name == lane]
+            queues = [queue for queue in queues if queue.settings.name == lane]
         if queues:
-            return _oldest_head(knowledge, queues)
+            return _oldest_head(attempts, queues)
     return None
 
 
 def _is_ready(queue: LaneQueue, blocked: Sequence[Route], now: float) -> bool:
     if not len(queue.order) or queue.route in blocked:
         return False
-    return queue.window is None or queue.window.is_open(queue.free(), now)
+    return queue.window is None or queue.window.is_open(queue.route.free(), now)
 
 
-def _oldest_head(knowledge: Knowledge, queues: Sequence[LaneQueue]) -> Attempt:
+def _oldest_head(attempts: dict[int, Attempt], queues: Sequence[LaneQueue]) -> Attempt:
     heads = [head for queue in queues if (head := queue.order.head()) is not None]
     chosen = heads[0]
     if len(heads) > 1:
         chosen = min(heads, key=lambda head: (head.first_seen, head.arrival_number))
-    return knowledge.attempts[chosen.attempt]
+    return attempts[chosen.attempt]

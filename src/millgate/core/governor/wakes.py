@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Final
 
-from millgate.core.governor.records import Attempt
+from millgate.core.state.attempt import Attempt
 
 # What is over stays in until it is due; this many, and four for each attempt, are kept before they are dropped, and in the
 # line a quarter of that.

@@ -2,10 +2,12 @@
 
 from typing import Final
 
-from millgate.core.governor.records import Attempt, Engine, Pool
 from millgate.core.littles_law.early_warning import Flow
-from millgate.core.measure.drift import SAMPLE_S
 from millgate.core.snapshot import PoolSnapshot
+from millgate.core.state.attempt import Attempt
+from millgate.core.state.engine import Engine
+from millgate.core.state.permit import Permit
+from millgate.core.state.pool import Pool
 
 # A gauge older than this says nothing (polled once a second, three misses).
 GAUGE_STALE_S: Final = 3.0
@@ -15,24 +17,22 @@ def arrived(draft: Attempt, now: float) -> None:
     """Count the work that a request brings; one that comes back has been counted."""
     pool = draft.route.pool
     if not draft.recognised:
-        pool.arrived += 1
-        pool.arrived_work_s += draft.service_s
+        pool.work_arrived(draft.service_s)
         offered = draft.queue.offered
         if offered is not None and draft.work_s > 0.0:
             if offered.is_over(now):
                 offered.learn(now, pool.capacity_forecast.per_s())
             offered.arrived(draft.work_s)
-    if now >= pool.look_at:
-        look(pool, now)
+    look(pool, now)
 
 
 def look(pool: Pool, now: float) -> None:
     """Feed the early warning, if its time has come."""
-    if now < pool.look_at:
+    if not pool.is_due(now):
         return
-    pool.look_at = now + SAMPLE_S
+    pool.looked(now)
     up = [engine for engine in pool.engines if engine.up]
-    bounds_s = [queue.lane.settings.deadline_s for queue in pool.queues]
+    bounds_s = [queue.settings.deadline_s for queue in pool.queues]
     flow = Flow(
         pool.arrived,
         pool.arrived_work_s,
@@ -51,47 +51,40 @@ def has_fresh_gauge(engine: Engine, now: float) -> bool:
     return seen is not None and seen.running is not None and now - seen.seen_at <= GAUGE_STALE_S
 
 
-def move_limit(engine: Engine, now: float) -> bool:
-    """Let an adaptive limit learn from the last second; return whether it has risen."""
+def move_limit(engine: Engine, now: float) -> int:
+    """Let an adaptive limit learn from the last second; return by how many streams it has risen."""
     signal = engine.signal
     if signal is None:
-        return False
+        return 0
     seen = engine.seen if has_fresh_gauge(engine, now) else None
     before = engine.limit
     reading = signal.read(now, before, seen.kv_share if seen else None, seen.waiting if seen else None)
     if reading is None:
-        return False
+        return 0
     engine.gate.limit.observe(reading)
-    return engine.limit > before
+    return engine.limit - before
 
 
-def began(attempt: Attempt, engine: Engine, now: float) -> None:
-    """Note a first token."""
-    attempt.looked_at = now
-    if engine.signal is not None:
-        engine.signal.first_token(now - attempt.admitted_at - attempt.expected_ttft_s)
-
-
-def grew(attempt: Attempt, engine: Engine, output_tokens: int, now: float) -> None:
+def grew(permit: Permit, engine: Engine, output_tokens: int, now: float) -> None:
     """Note how many tokens a stream has made by now."""
-    if engine.signal is not None and attempt.first_token_at is not None:
-        engine.signal.progressed(max(0, output_tokens - attempt.looked_tokens), now - attempt.looked_at)
-    attempt.looked_at, attempt.looked_tokens = now, output_tokens
+    if engine.signal is not None and permit.first_token_at is not None:
+        engine.signal.progressed(max(0, output_tokens - permit.looked_tokens), now - permit.looked_at)
+    permit.grows(output_tokens, now)
 
 
-def answered(attempt: Attempt, engine: Engine, read_tokens: int, output_tokens: int, now: float) -> None:
+def answered(
+    pool: Pool, permit: Permit, engine: Engine, read_tokens: int, output_tokens: int, now: float
+) -> None:
     """Note a whole answer: the tokens since the last look, its mean time per token, and what was read for it."""
-    began_at = attempt.first_token_at
-    if began_at is None:
-        began_at = attempt.looked_at = min(now, attempt.admitted_at + attempt.expected_ttft_s)
-    per_stream = output_tokens / attempt.arrival.answers
+    began_at = permit.began_unseen(now)
+    per_stream = output_tokens / permit.answers
     tpot_s = (now - began_at) / (per_stream - 1) if per_stream >= 2 else 0.0
     if tpot_s > 0.0:
-        engine.pool.warning.decoded(engine.settings.name, tpot_s)
+        pool.warning.decoded(engine.settings.name, tpot_s)
     if engine.signal is not None:
-        if attempt.first_token_at is None:
+        if permit.first_token_at is None:
             engine.signal.came_whole()
-        engine.signal.progressed(max(0, output_tokens - attempt.looked_tokens), now - attempt.looked_at)
+        engine.signal.progressed(max(0, output_tokens - permit.looked_tokens), now - permit.looked_at)
         engine.signal.finished(began_at, tpot_s, read_tokens)
 
 

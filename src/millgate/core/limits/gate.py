@@ -8,7 +8,7 @@ or from none. Permits are kept by attempt, so a second release finds nothing and
 from millgate.core.limits.base import Limit
 
 
-class Permit:
+class _Share:
     """One attempt's share of the meters; the KV share may grow, the prefill share ends first."""
 
     __slots__ = ("kv_tokens", "prefill_tokens", "streams")
@@ -51,7 +51,16 @@ class EngineGate:
         """How many streams are out, over all permits."""
         self.kv_tokens = 0
         self.prefill_tokens = 0
-        self._permits: dict[int, Permit] = {}
+        self._permits: dict[int, _Share] = {}
+
+    def reconfigured(self, fresh: "EngineGate", *, new_limit: bool, most_streams: int) -> None:
+        """Take the bounds of a fresh gate, and its limit where that is a `new_limit`; permits that are out stay out."""
+        if new_limit:
+            self.limit = fresh.limit
+        else:
+            self.limit.adopt(most_streams)
+        self.kv_limit, self.prefill_limit = fresh.kv_limit, fresh.prefill_limit
+        self.most_streams = fresh.most_streams
 
     def clip(self, kv_tokens: int, prefill_tokens: int) -> tuple[int, int]:
         """Return the reservation cut to what the meters can ever hold.
@@ -85,7 +94,7 @@ class EngineGate:
     def take(self, attempt: int, kv_tokens: int, prefill_tokens: int, streams: int = 1) -> None:
         """Give the attempt its permit; the caller has asked `has_room` at this very instant."""
         assert attempt not in self._permits, f"attempt {attempt} already has a permit"
-        self._permits[attempt] = Permit(kv_tokens, prefill_tokens, streams)
+        self._permits[attempt] = _Share(kv_tokens, prefill_tokens, streams)
         self.streams += streams
         self.kv_tokens += kv_tokens
         self.prefill_tokens += prefill_tokens

@@ -63,7 +63,7 @@ class Charge:
         self.bucket = bucket
         self.taken = amount
         self._mark = bucket.take(amount, now)
-        bucket.unsettled += 1
+        bucket.opened()
 
     def grow(self, amount: float, now: float) -> None:
         """Take more, up to this amount in all; a smaller one changes nothing."""
@@ -76,7 +76,7 @@ class Charge:
         if not self.limit.is_final:
             self.close(amount, now)
         else:
-            self.bucket.unsettled -= 1
+            self.bucket.closed()
 
     def close(self, amount: float, now: float) -> None:
         """Correct to this amount whatever the limit's rule, and close."""
@@ -84,7 +84,7 @@ class Charge:
         if amount < self.taken:
             self.bucket.give(self.taken - amount, self._mark, now)
             self.taken = amount
-        self.bucket.unsettled -= 1
+        self.bucket.closed()
 
 
 class Reservation:

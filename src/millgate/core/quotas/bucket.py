@@ -56,6 +56,14 @@ class Bucket:
         self._peak_operations: list[int] = []
         self._peak_levels: list[float] = []
 
+    def opened(self) -> None:
+        """Count a reservation that is open from now on."""
+        self.unsettled += 1
+
+    def closed(self) -> None:
+        """Count a reservation that is settled."""
+        self.unsettled -= 1
+
     def level(self, now: float) -> float:
         """Return what may be spent now, at most the burst; negative in debt."""
         level = self._level + (now - self._at) * self.rate_per_s

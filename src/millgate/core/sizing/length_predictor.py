@@ -72,13 +72,20 @@ class LengthPredictor:
         "upper_share",
     )
 
-    def __init__(self, parent: Self | None, *, is_bounded: bool, trend: PromptTrend | None = None) -> None:
+    def __init__(
+        self,
+        parent: Self | None,
+        *,
+        is_bounded: bool,
+        trend: PromptTrend | None = None,
+        first: FirstAnswers | None = None,
+    ) -> None:
         self.parent = parent
         self.trend = trend or PromptTrend()
         self.centre = Centre(_MEMORY_ANSWERS)
         self.children: list[Self] = []
         self.credibility = Credibility()
-        self.first: FirstAnswers | None = None
+        self.first = first
         self.stretch = 1.0
         self._standing = KeyStanding()
         self.outputs = Sketch(1.0, _LONGEST_OUTPUT, memory=_MEMORY_ANSWERS)

@@ -191,8 +191,8 @@ class OutputLength:
             below = self._models.get((model, is_bounded))
             if below is None:
                 below = self._models[model, is_bounded] = LengthPredictor(None, is_bounded=is_bounded)
-            known = self._lanes[model, lane, is_bounded] = LengthPredictor(below, is_bounded=is_bounded)
-            known.first = FirstAnswers()
+            known = LengthPredictor(below, is_bounded=is_bounded, first=FirstAnswers())
+            self._lanes[model, lane, is_bounded] = known
             self._young.append(known)
             below.children.append(known)
         return known

@@ -29,6 +29,10 @@ class ServiceTime:
         self._read_tokens = 0
         self.answers = 0
 
+    def answered(self) -> None:
+        """Count a whole answer."""
+        self.answers += 1
+
     def ttft_s(self, prompt_tokens: float) -> float:
         """Return the predicted time to first token for so many uncached prompt tokens, own and ahead."""
         return self._ttft.at(prompt_tokens)

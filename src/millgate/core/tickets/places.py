@@ -234,7 +234,7 @@ class Places:
         as_old_as = _age_in_turn(entry, turn, self._order, self._slots)
         slot = self._slots.put(entry, line, turn, age, as_old_as, self._attendance.expected())
         self._bodies.add(line.body_key(entry.fingerprint), slot)
-        line.entries += 1
+        line.kept()
         self.entries += 1
         if turn:
             likelihood = self._attendance.likelihood(entry.tenant, entry.kind)
@@ -326,11 +326,9 @@ class Places:
 
     def _forget(self, slot: int, line: TenantRecords, body_key: int) -> None:
         self._bodies.remove(body_key, slot)
-        line.entries -= 1
-        if not line.entries:
+        if line.forgot():
             del self._lines[line.tenant]
-        self._slots.line[slot] = None
-        self._slots.free.append(slot)
+        self._slots.forget(slot)
         self.entries -= 1
 
     def _will_end(self, slot: int, at: float) -> None:
@@ -340,7 +338,8 @@ class Places:
                 (end, other) for other, end in enumerate(slots.ends) if slots.line[other] and other != slot
             ]
             self._ends = Ends(others)
-        slots.ends[slot] = tick = tick_of(at)
+        tick = tick_of(at)
+        slots.will_end(slot, tick)
         self._ends.add(tick, slot)
 
     def _make_room(self, tenant: str) -> bool:

@@ -84,6 +84,15 @@ class TenantRecords:
         """Return the number by which this tenant's request with this fingerprint is found."""
         return fingerprint ^ self._mix
 
+    def kept(self) -> None:
+        """Count a record more."""
+        self.entries += 1
+
+    def forgot(self) -> bool:
+        """Count a record less; return whether it was the last."""
+        self.entries -= 1
+        return not self.entries
+
     def last(self) -> int:
         """Return the slot of the newest request's place, `NOBODY` without one."""
         if self._long is not None:
@@ -180,6 +189,15 @@ class Slots:
             round(_SHARE_PARTS * share),
         )
         return slot
+
+    def forget(self, slot: int) -> None:
+        """Free a row."""
+        self.line[slot] = None
+        self.free.append(slot)
+
+    def will_end(self, slot: int, tick: int) -> None:
+        """Note the tick with which this record, or its place, ends."""
+        self.ends[slot] = tick
 
     def entry(
         self, slot: int, line: TenantRecords, *, has_place: bool = True, is_shared: bool = False

@@ -22,9 +22,10 @@ from heapq import heapreplace
 from math import sqrt
 from typing import Final
 
-from millgate.core.governor.records import Attempt, Engine
 from millgate.core.lifecycle import State
 from millgate.core.limits.drain import DrainReading
+from millgate.core.state.engine import Engine
+from millgate.core.state.permit import Permit
 from millgate.core.tickets import WORK_PARTS
 
 # Nothing known to drain: one departure in the longest time that a hint may name.
@@ -57,7 +58,6 @@ class CapacityForecast:
 
     __slots__ = (
         "_answers",
-        "_attempts",
         "_ends",
         "_engines",
         "_first",
@@ -74,13 +74,12 @@ class CapacityForecast:
         "_tick",
     )
 
-    def __init__(self, attempts: dict[int, Attempt], engines: Sequence[Engine]) -> None:
+    def __init__(self, engines: Sequence[Engine]) -> None:
         self._answers = 0
-        self._attempts = attempts
         self._engines = engines
         self._ends: list[float] = []
         self._listed = 0
-        self._noted: list[Attempt] = []
+        self._noted: list[tuple[Permit, Engine]] = []
         self._most_notes = _FEW_NOTES
         self._stale = False
         self._per_s: float | None = None
@@ -92,13 +91,13 @@ class CapacityForecast:
         self._first_s = 0.0
         self._opens: list[float] = []
 
-    def note(self, attempt: Attempt) -> None:
-        """Take note that this attempt has started, read its first token, or ended."""
+    def note(self, permit: Permit, engine: Engine) -> None:
+        """Take note that this permit has begun on this engine, has had its first token, or has ended."""
         self._per_s = None
         self._tick = _NO_TICK
         if not self._stale:
             noted = self._noted
-            noted.append(attempt)
+            noted.append((permit, engine))
             self._stale = len(noted) > self._most_notes
 
     def answered(self, running: int) -> None:
@@ -107,9 +106,14 @@ class CapacityForecast:
         if self._answers * _PACE_SHARE > running:
             self._answers = 0
             for engine in self._engines:
-                engine.pace_s = engine.service.tpot_s(engine.drain.full_streams)
+                engine.reads_pace()
             self._stale = True
             self._tick = _NO_TICK
+
+    def ends_changed(self) -> None:
+        """Take note that something was learned of when the permits that are out come free."""
+        self._stale = True
+        self._tick = _NO_TICK
 
     def rate_changed(self) -> None:
         """Take note that what counts as full has changed."""
@@ -190,10 +194,11 @@ class CapacityForecast:
         The first to end is not the one of the shortest mean: of many that may end at any time some do soon. So by
         their order they are read at ascending levels of what remains.
         """
-        running = sorted([each for each in self._attempts.values() if self._is_ours(each)], key=_listed_end)
+        running = self._running()
+        running.sort(key=_listed)
         ends: list[float] = []
-        for at, each in enumerate(running):
-            ends += [_likely_end(each, (at + 0.5) / len(running), now)] * each.streams
+        for at, (permit, engine) in enumerate(running):
+            ends += [_likely_end(permit, engine, (at + 0.5) / len(running), now)] * permit.streams
         return sorted(ends)
 
     def upper_s(self, place: int, *, mean_is_known: bool = True, prompts: bool = True) -> float:
@@ -207,7 +212,12 @@ class CapacityForecast:
         widest_s = 0.0
         # Permits of clients that have left end with the abort lag, whatever the lengths of answers.
         leaving = sum(
-            [each.streams for engine in up if not engine.ignores for each in engine.departing.values()]
+            [
+                each.streams
+                for engine in up
+                if not engine.hangups.ignored
+                for each in engine.departing.values()
+            ]
         )
         for engine in up:
             drains, departures = engine.drains(), max(0, place - leaving) / len(up)
@@ -257,31 +267,32 @@ class CapacityForecast:
     def _sorted_ends(self) -> list[float]:
         if self._stale:
             self._stale = False
-            running = [each for each in self._attempts.values() if self._is_ours(each)]
+            running = self._running()
             self._listed = len(running)
-            self._ends = sorted([end for each in running for end in [_list_anew(each)] * each.streams])
+            self._ends = sorted(
+                [end for each, at in running for end in [_list_anew(each, at)] * each.streams]
+            )
             self._noted.clear()
             self._most_notes = _FEW_NOTES + len(self._ends) // 4
         elif self._noted:
-            for attempt in self._noted:
-                self._list_again(attempt)
+            for permit, engine in self._noted:
+                self._list_again(permit, engine)
             self._noted.clear()
         return self._ends
 
-    def _is_ours(self, attempt: Attempt) -> bool:
-        return attempt.engine is not None and attempt.engine.capacity_forecast is self
+    def _running(self) -> list[tuple[Permit, Engine]]:
+        return [(permit, engine) for engine in self._engines for permit in engine.permits.values()]
 
-    def _list_again(self, attempt: Attempt) -> None:
-        ends, listed = self._ends, attempt.listed_end
-        streams = attempt.streams
+    def _list_again(self, permit: Permit, engine: Engine) -> None:
+        ends, listed, streams = self._ends, permit.listed_end, permit.streams
         if listed is not None:
             self._listed -= 1
             at = bisect_left(ends, listed)
             del ends[at : at + streams]
-            attempt.listed_end = None
-        if attempt.state is not State.OVER:
+            permit.listed(None)
+        if permit.state is not State.OVER:
             self._listed += 1
-            end = _list_anew(attempt)
+            end = _list_anew(permit, engine)
             at = bisect_right(ends, end)
             ends[at:at] = [end] * streams
 
@@ -300,58 +311,25 @@ def _reading_s(engine: Engine, place: int) -> float:
     return engine.service.ttft_s(engine.gate.prefill_tokens + (place - 1) * engine.work_prompt.mean)
 
 
-def _list_anew(attempt: Attempt) -> float:
-    attempt.listed_end = end = expected_end(attempt)
+def _list_anew(permit: Permit, engine: Engine) -> float:
+    end = engine.expected_end(permit)
+    permit.listed(end)
     return end
 
 
-def _listed_end(attempt: Attempt) -> float:
-    end = attempt.listed_end
-    assert end is not None
-    return end
+def _listed(running: tuple[Permit, Engine]) -> tuple[float, int]:
+    """Return by which end a permit is listed; of equal ends the one that was taken in first."""
+    permit, _ = running
+    assert permit.listed_end is not None
+    return permit.listed_end, permit.serial
 
 
-def foreseen_s(attempt: Attempt, engine: Engine) -> float:
-    """Return how long this attempt's permit was foreseen to be out."""
-    return attempt.expected_ttft_s + _decode_s(attempt, engine)
-
-
-def _decode_s(attempt: Attempt, engine: Engine) -> float:
-    """Return how long its answers were foreseen to be written, all of them at once."""
-    return attempt.foreseen_tokens / attempt.arrival.answers * engine.pace_s
-
-
-def _likely_end(attempt: Attempt, level: float, now: float) -> float:
-    engine = attempt.engine
-    assert engine is not None
-    if attempt.state is State.DEPARTING:
-        return departs_at(attempt, engine)
-    whole_s = foreseen_s(attempt, engine)
-    so_far = (now - attempt.admitted_at) / max(1e-6, whole_s)
-    return attempt.admitted_at + whole_s * engine.permit_times.share_at(so_far, level)
-
-
-def departs_at(attempt: Attempt, engine: Engine) -> float:
-    """Return when the permit of a client that has left is expected to end: after the engine's abort lag.
-
-    `give_up_at` is when the permit ends at the latest. Where a gauge will show that the engine has stopped, that is the
-    whole rest of the answer, and is expected only of an engine that is known to ignore hang-ups.
-    """
-    if attempt.gone_at is None or engine.ignores:
-        return attempt.give_up_at
-    return min(attempt.give_up_at, attempt.gone_at + engine.abort_lag.mean)
-
-
-def expected_end(attempt: Attempt) -> float:
-    """Return when this attempt's permit is expected to end, an absolute core time."""
-    engine = attempt.engine
-    assert engine is not None
-    if attempt.state is State.DEPARTING:
-        return departs_at(attempt, engine)
-    decode_s = _decode_s(attempt, engine)
-    if attempt.first_token_at is None:
-        return attempt.admitted_at + attempt.expected_ttft_s + decode_s
-    return attempt.first_token_at + decode_s
+def _likely_end(permit: Permit, engine: Engine, level: float, now: float) -> float:
+    if permit.state is State.DEPARTING:
+        return engine.hangups.departs_at(permit)
+    whole_s = engine.foreseen_s(permit)
+    so_far = (now - permit.admitted_at) / max(1e-6, whole_s)
+    return permit.admitted_at + whole_s * engine.permit_times.share_at(so_far, level)
 
 
 def _later(opens: list[float], answers: float, cycle_s: float) -> float:

@@ -5,11 +5,11 @@ and not at the door.
 """
 
 from millgate.core.events import Failed, QuotaReading
-from millgate.core.governor.records import Attempt
 from millgate.core.limits.breaker import Breaker, counts_against
 from millgate.core.quotas.account import Account, Refusal
 from millgate.core.quotas.amounts import Sizes
 from millgate.core.settings import AccountSettings
+from millgate.core.state.permit import Permit
 from millgate.core.words import FailureKind
 
 # While a trial is under way others look again so often; its answer wakes nobody by itself.
@@ -54,18 +54,18 @@ class Provider:
         self._refused_at = self._tried_at = float("-inf")
         self.breaker = Breaker()
 
-    def wait_s(self, draft: Attempt, now: float, place: int = 1) -> float:
+    def wait_s(self, sizes: Sizes, now: float, place: int = 1) -> float:
         """Return how long until the `place`-th attempt like this may be sent, 0 if now; infinite if never."""
         doubt_s = 0.0
         if self.is_shut(now):
             doubt_s = max(_TRIAL_S, (self.breaker.next_try_at or now) - now)
         elif self._in_doubt and self._probing is not None and now - self._tried_at < _TRIAL_PATIENCE_S:
             doubt_s = _TRIAL_S
-        return max(self._account.wait_s(*sizes_of(draft), now, place), doubt_s)
+        return max(self._account.wait_s(*sizes, now, place), doubt_s)
 
-    def beyond(self, draft: Attempt) -> tuple[float, float] | None:
+    def beyond(self, sizes: Sizes) -> tuple[float, float] | None:
         """Return what this attempt needs and the burst, where it can never be sent to the account; else None."""
-        return self._account.beyond(*sizes_of(draft))
+        return self._account.beyond(*sizes)
 
     def is_shut(self, now: float) -> bool:
         """Return whether the breaker lets nobody through now: it is open, and no try is due or one is under way."""
@@ -81,42 +81,42 @@ class Provider:
         trying = self._probing is not None and now - self._tried_at < _TRIAL_PATIENCE_S
         return self.is_shut(now) or now < self._next_trial_at or trying
 
-    def started(self, attempt: Attempt, now: float) -> None:
+    def started(self, permit: Permit, sizes: Sizes, now: float) -> None:
         """Reserve for an attempt that is being sent."""
-        attempt.charged = self._account.take(*sizes_of(attempt), now)
+        permit.was_charged(self._account.take(*sizes, now))
         if self._in_doubt and self._probing is not None:
             self._in_doubt, self._unreached = False, 0  # the trial before has outlasted the patience for it
         if self.breaker.is_open or self._in_doubt:
-            self._probing, self._tried_at = attempt.attempt, now
+            self._probing, self._tried_at = permit.attempt, now
 
-    def grew(self, attempt: Attempt, now: float) -> None:
+    def grew(self, permit: Permit, now: float) -> None:
         """Charge what has been produced so far."""
-        if attempt.charged is not None:
-            self._account.progress(attempt.charged, attempt.output_seen, now)
-        if self._probing == attempt.attempt and attempt.output_seen:
-            self._succeeded(attempt, now)
+        if permit.charged is not None:
+            self._account.progress(permit.charged, permit.output_seen, now)
+        if self._probing == permit.attempt and permit.output_seen:
+            self._succeeded(permit, now)
 
-    def answered(self, attempt: Attempt, prompt_tokens: int | None, cached_tokens: int, now: float) -> None:
+    def answered(self, permit: Permit, prompt_tokens: int | None, cached_tokens: int, now: float) -> None:
         """Settle by the real size; the answer also speaks for the provider's health."""
-        self._settle(attempt, prompt_tokens, cached_tokens, attempt.output_seen, now)
-        self._succeeded(attempt, now)
+        self._settle(permit, prompt_tokens, cached_tokens, permit.output_seen, now)
+        self._succeeded(permit, now)
 
-    def failed(self, attempt: Attempt, event: Failed, now: float) -> None:
+    def failed(self, permit: Permit, event: Failed, now: float) -> None:
         """Give back what a refusal did not use, and learn what it says."""
         if event.kind is FailureKind.NO_CREDIT:
-            self._settle(attempt, 0, 0, 0, now)
+            self._settle(permit, 0, 0, 0, now)
         elif event.over_limit:
-            self._settle(attempt, 0, 0, 0, now)
+            self._settle(permit, 0, 0, 0, now)
             self._account.refused(Refusal.LIMIT, event.hint_s, now, event.limit)
         else:
-            self._settle(attempt, None, 0, attempt.output_seen, now)
+            self._settle(permit, None, 0, permit.output_seen, now)
             if event.kind in _DOUBTED:
                 self._doubt(event.kind, event.hint_s, now)
         if event.blames_request or not counts_against(event.kind):
-            self._succeeded(attempt, now)
-        elif not event.over_limit and not self._is_of_volley(attempt, event, now):
+            self._succeeded(permit, now)
+        elif not event.over_limit and not self._is_of_volley(permit, event, now):
             self.breaker.failed(now, event.hint_s)
-        self._probed(attempt)
+        self._probed(permit)
 
     def _doubt(self, kind: FailureKind, hint_s: float | None, now: float) -> None:
         """Pause until the hint, or a little longer than the last time, and then try singly."""
@@ -129,44 +129,37 @@ class Provider:
         self._in_doubt = True
         self._account.refused(Refusal.OVERLOAD, hint_s, now)
 
-    def _is_of_volley(self, attempt: Attempt, event: Failed, now: float) -> bool:
+    def _is_of_volley(self, permit: Permit, event: Failed, now: float) -> bool:
         """Return whether it was sent before an earlier 503 or 529 came back: those of one burst count as one failure."""
         if event.kind is not FailureKind.REFUSED:
             return False
-        if attempt.admitted_at <= self._refused_at:
+        if permit.admitted_at <= self._refused_at:
             return True
         self._refused_at = now
         return False
 
-    def left(self, attempt: Attempt, now: float) -> None:
+    def left(self, permit: Permit, now: float) -> None:
         """Settle for somebody who hung up: what was produced is charged."""
-        self._settle(attempt, None, 0, attempt.output_seen, now)
-        self._probed(attempt)
+        self._settle(permit, None, 0, permit.output_seen, now)
+        self._probed(permit)
 
     def seen(self, reading: QuotaReading, now: float) -> None:
         """Learn from the headers of an answer."""
         self._account.seen(reading, now)
 
-    def _settle(self, attempt: Attempt, prompt: int | None, cached: int, output: int, now: float) -> None:
-        if attempt.charged is not None:
-            self._account.settle(attempt.charged, prompt, cached, output, now)
-            attempt.charged = None
+    def _settle(self, permit: Permit, prompt: int | None, cached: int, output: int, now: float) -> None:
+        charged = permit.settles()
+        if charged is not None:
+            self._account.settle(charged, prompt, cached, output, now)
 
-    def _succeeded(self, attempt: Attempt, now: float) -> None:
+    def _succeeded(self, permit: Permit, now: float) -> None:
         self.breaker.succeeded(now)
-        if self._probing == attempt.attempt:
+        if self._probing == permit.attempt:
             self._in_doubt = False
             self._unreached = 0
             self._pause_s = _FIRST_PAUSE_S
-        self._probed(attempt)
+        self._probed(permit)
 
-    def _probed(self, attempt: Attempt) -> None:
-        if self._probing == attempt.attempt:
+    def _probed(self, permit: Permit) -> None:
+        if self._probing == permit.attempt:
             self._probing = None
-
-
-def sizes_of(attempt: Attempt) -> Sizes:
-    """Return what an attempt takes from quotas, over all its answers."""
-    arrival = attempt.arrival
-    most = None if arrival.max_tokens is None else arrival.max_tokens * arrival.answers
-    return Sizes(attempt.prompt_tokens, attempt.output_tokens, most)

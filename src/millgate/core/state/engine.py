@@ -1,0 +1,274 @@
+"""One engine: its gate, its learned speed, its gauges, and its permits; those of clients that have left included."""
+
+from typing import Final
+
+from millgate.core.decisions import Leg
+from millgate.core.events import EngineSeen
+from millgate.core.lifecycle import State
+from millgate.core.limits.build import build_limit
+from millgate.core.limits.drain import FLOOR_SHARE, DrainRate, DrainReading
+from millgate.core.limits.gate import EngineGate
+from millgate.core.limits.signal import Signal
+from millgate.core.measure.ewma import Ewma
+from millgate.core.settings import EngineSettings, ServicePrior
+from millgate.core.sizing.permit_times import PermitTimes
+from millgate.core.sizing.reading import PromptReading
+from millgate.core.sizing.service_time import ServiceTime
+from millgate.core.state.hangups import Hangups
+from millgate.core.state.permit import Permit
+from millgate.core.state.provider import Provider
+
+_ANY_PROMPT: Final = 10**9
+# An engine without a profile: its speed is known only as far as it has been learned.
+_UNKNOWN_SPEED: Final = ServicePrior()
+# What one permit is taken to carry before any was given; the first admission replaces it.
+_USUAL_PROMPT_TOKENS: Final = 1000.0
+_USUAL_OUTPUT_TOKENS: Final = 256.0
+_DEPARTING: Final = State.DEPARTING
+
+
+class Engine:
+    """One engine; `permits` are out, `departing` those of them whose clients have left, in that order.
+
+    Its work is foreseen by the TPOT `pace_s`; `longest_read` counts the tokens of the longest prompt that it is known
+    to have read; `drain_read` is forgotten whenever work starts, reads its first token or ends. `position` and `is_priced` are
+    `placement`'s. One `on_trial` gets one request and `is_tried` then. A `retired` one lives until its last permit ends.
+    """
+
+    __slots__ = (
+        "_has_profile",
+        "departing",
+        "drain",
+        "drain_read",
+        "gate",
+        "hangups",
+        "is_priced",
+        "is_tried",
+        "longest_read",
+        "on_trial",
+        "pace_s",
+        "permit_times",
+        "permits",
+        "position",
+        "provider",
+        "reading",
+        "retired",
+        "seen",
+        "service",
+        "settings",
+        "signal",
+        "up",
+        "work_output",
+        "work_prompt",
+        "work_read",
+    )
+
+    def __init__(self, settings: EngineSettings, now: float) -> None:
+        self._take(settings)
+        self.up = True
+        self.on_trial = self.is_tried = self.retired = False
+        limit = build_limit(settings.limit, settings.max_inflight, settings.prior)
+        self.gate = EngineGate(limit, settings.kv_tokens, settings.prefill_tokens, settings.max_inflight)
+        self.signal: Signal | None
+        self.service = ServiceTime(settings.prior)
+        self.reading = PromptReading(settings.prior.ttft_per_token_s, now)
+        self.drain = DrainRate(settings.max_inflight)
+        self.drain_read: DrainReading | None = None
+        self.permit_times = PermitTimes()
+        self.position, self.is_priced = 0, False
+        self.longest_read = _ANY_PROMPT if settings.prior.certain else 0
+        self.provider = None if settings.account is None else Provider(settings.account, now)
+        self.pace_s = self.service.tpot_s(settings.max_inflight)
+        self.hangups = Hangups(settings.ignores_hangups)
+        self.seen: EngineSeen | None = None
+        self.permits: dict[int, Permit] = {}
+        self.departing: dict[int, Permit] = {}
+        self.signal = None if settings.limit.kind == "fixed" else Signal(now, settings.prior)
+        self.work_prompt = Ewma(_USUAL_PROMPT_TOKENS, prior_samples=0.0)
+        self.work_output = Ewma(_USUAL_OUTPUT_TOKENS, prior_samples=0.0)
+        self.work_read = Ewma(0.0, prior_samples=0.0)
+
+    def _take(self, settings: EngineSettings) -> None:
+        self.settings = settings
+        self._has_profile = settings.prior != _UNKNOWN_SPEED
+
+    def reconfigured(self, fresh: "Engine") -> None:
+        """Take the settings of this fresh engine, and of it what they build anew; what was learned stays."""
+        old, new = self.settings, fresh.settings
+        if new.account != old.account:
+            self.provider = fresh.provider
+        self.hangups.reconfigured(new.ignores_hangups)
+        self.drain_read = None
+        if new.limit != old.limit:
+            self.signal = fresh.signal
+        self.gate.reconfigured(fresh.gate, new_limit=new.limit != old.limit, most_streams=new.max_inflight)
+        self._take(new)
+
+    def named(self, *, retired: bool) -> bool:
+        """Take note of whether the configuration names it; return whether it is empty and may be forgotten."""
+        self.retired = retired
+        return retired and not self.gate.streams
+
+    def went_up(self, *, on_trial: bool) -> None:
+        """It is said to be up: anew, so that one `on_trial` gets one request more."""
+        self.on_trial, self.is_tried = on_trial, False
+
+    def turned(self, *, up: bool) -> None:
+        """It takes work from now on, or no longer."""
+        self.up = up
+
+    def placed(self, position: int) -> None:
+        """Stand here among the engines that take work, without a price."""
+        self.position, self.is_priced = position, False
+
+    def priced(self, *, known: bool) -> None:
+        """Take note of whether its price is known."""
+        self.is_priced = known
+
+    @property
+    def limit(self) -> int:
+        """The number of streams in force."""
+        return self.gate.limit.current()
+
+    def unread_tokens(self, now: float) -> float:
+        """Return the prompt tokens that it has yet to read."""
+        return self.reading.unread(self.gate.prefill_tokens, now)
+
+    def expected_ttft_s(self, prompt_tokens: int, now: float) -> float:
+        """Return the predicted time to first token of a prompt admitted now, behind what is not yet read."""
+        return self.service.ttft_s(prompt_tokens + self.unread_tokens(now))
+
+    def permit_s(self, prompt_tokens: float, output_tokens: float) -> float:
+        """Return how long a full engine's permit is out for such a request, at a price that does not move with load.
+
+        By the profile, where there is one: streams x per_token x prompt + output x TPOT(streams), so that full streams do
+        one second of work a second. Else by the engine's own time as learned, and what comes beside reading where nothing is written.
+        """
+        prior, streams = self.settings.prior, float(self.limit)
+        if not self._has_profile:
+            streams = self.drain.full_streams
+            beside_s = 0.0 if output_tokens else self.service.ttft_s(0)
+            return beside_s + streams * self.service.engine_s(prompt_tokens, output_tokens, streams)
+        tpot_s = prior.tpot_base_s + prior.tpot_per_stream_s * streams
+        return streams * prior.ttft_per_token_s * prompt_tokens + output_tokens * tpot_s
+
+    def expected_service_s(self) -> float:
+        """Return the expected time that one permit is out while the gate is full."""
+        prompt_tokens, streams = self.work_prompt.mean, self.drain.full_streams
+        behind_s = self.service.read_behind_s(prompt_tokens, self.work_read.mean, streams)
+        return behind_s + self.service.service_s(prompt_tokens, self.work_output.mean, streams)
+
+    def drains(self) -> DrainReading:
+        """Return how this engine's gate empties while it is full; read anew when something has changed."""
+        read = self.drain_read
+        if read is None:
+            # What keeps an account's work out is mostly the account: its full gate is seen too slow, never too fast.
+            share = FLOOR_SHARE if self.provider is None else 1.0
+            work_s = self.permit_s(self.work_prompt.mean, self.work_output.mean)
+            read = self.drain.read(self.expected_service_s(), work_s, share)
+            self.drain_read = read
+        return read
+
+    def foreseen_s(self, permit: Permit) -> float:
+        """Return how long this permit was foreseen to be out."""
+        return permit.expected_ttft_s + permit.foreseen_tokens / permit.answers * self.pace_s
+
+    def expected_end(self, permit: Permit) -> float:
+        """Return when this permit is expected to end, an absolute core time."""
+        if permit.state is _DEPARTING:
+            return self.hangups.departs_at(permit)
+        decode_s = permit.foreseen_tokens / permit.answers * self.pace_s
+        if permit.first_token_at is None:
+            return permit.admitted_at + permit.expected_ttft_s + decode_s
+        return permit.first_token_at + decode_s
+
+    def starts(
+        self, permit: Permit, leg: Leg, prompt_tokens: int, output_tokens: int, now: float, *, only_read: bool
+    ) -> None:
+        """Give this permit its leg; the caller has asked for room at this very instant."""
+        gate, streams = self.gate, leg.streams
+        self.permits[permit.attempt] = permit
+        if not gate.prefill_tokens:
+            self.reading.began(now)
+        gate.take(permit.attempt, leg.kv_tokens, leg.prompt_tokens, streams)
+        if self.signal is not None:
+            self.signal.inflight(gate.streams)
+        self.is_tried = self.on_trial
+        self.work_prompt.add(prompt_tokens)
+        self.work_output.add(output_tokens)
+        # How many streams a permit usually has for what is only read; nothing where all answers are written.
+        if only_read or self.work_read.mean:
+            self.work_read.add(streams if only_read else 0.0)
+        self.drain_read = None
+
+    def changed(self) -> None:
+        """Work has started here, has read its first token or has ended: how the gate drains is read anew."""
+        self.drain_read = None
+
+    def became_full(self, now: float) -> bool:
+        """Count the gate as full, as a request was kept out; return whether it was not yet counted so."""
+        if self.drain.is_full or not self.gate.streams:
+            return False
+        self.drain.became_full(now, self.gate.streams)
+        self.drain_read = None
+        return True
+
+    def first_token(self, permit: Permit, prompt_tokens: int, now: float) -> None:
+        """The prompt has been read: learn how long it took, and give its share of the prefill meter back."""
+        permit.first_token(now)
+        service, ahead, took_s = self.service, permit.prefill_ahead, now - permit.admitted_at
+        if self.signal is not None:
+            self.signal.first_token(took_s - permit.expected_ttft_s)
+        self.reading.erred(permit.expected_ttft_s, took_s)
+        service.learn_ttft(prompt_tokens + ahead, took_s)
+        self.has_read(prompt_tokens + int(ahead))
+        self.gate.prefilled(permit.attempt)
+        self.reading.read(prompt_tokens, service.ttft_s(0), now)
+        permit.reads_after(service.has_read(prompt_tokens))
+
+    def read_unseen(self, permit: Permit, prompt_tokens: int, now: float) -> None:
+        """The prompt is believed to be read, as its answer will be seen only when it is whole."""
+        self.gate.prefilled(permit.attempt)
+        self.reading.interrupted(now)
+        self.service.has_read(prompt_tokens)
+
+    def has_read(self, prompt_tokens: int) -> None:
+        """Take note of a prompt that it has read."""
+        self.longest_read = max(self.longest_read, prompt_tokens)
+
+    def reads_pace(self) -> None:
+        """Read the pace by which its work is foreseen anew."""
+        self.pace_s = self.service.tpot_s(self.drain.full_streams)
+
+    def left_by_client(self, permit: Permit, due_at: float, now: float) -> None:
+        """The client of this permit has left; the engine is done with it by `due_at`, as far as is known."""
+        permit.departs(now, due_at)
+        self.departing[permit.attempt] = permit
+
+    def looked(self, gauge: EngineSeen) -> None:
+        """Take what its own gauge shows."""
+        self.seen = gauge
+
+    def releases(self, permit: Permit, now: float) -> bool:
+        """End the permit; False when it had ended before."""
+        attempt, gate = permit.attempt, self.gate
+        permit.released()
+        self.permits.pop(attempt, None)
+        self.departing.pop(attempt, None)
+        if self.signal is not None:
+            self.signal.inflight(gate.streams - permit.streams)
+        given_tokens = gate.prefill_tokens
+        if not gate.release(attempt):
+            return False
+        if gate.prefill_tokens < given_tokens:
+            self.reading.interrupted(now)
+        return True
+
+    def learns_permit(self, permit: Permit, prompt_tokens: int, output_tokens: int, now: float) -> None:
+        """Learn how long a permit was out, and how fast a full engine gives them back."""
+        work_s = self.permit_s(prompt_tokens, permit.output_seen)
+        expected_s = self.permit_s(prompt_tokens, output_tokens)
+        stayed_s = now - permit.admitted_at
+        self.permit_times.lasted(stayed_s, self.foreseen_s(permit))
+        # Its work is that of all its streams, and so is the time that they were out.
+        self.drain.departed(now, work_s, expected_s, stayed_s * permit.streams)

@@ -1,0 +1,50 @@
+"""What the gate has counted since it began: for the snapshot, for spreading hints, and for what a first answer teaches."""
+
+from millgate.core.decisions import Ended
+from millgate.core.words import Outcome
+
+
+class Totals:
+    """Arrivals and what was known of them, whole answers, hints, and the tokens of good and of wasted work."""
+
+    __slots__ = (
+        "answers",
+        "arrivals",
+        "early",
+        "good_output_tokens",
+        "hints_given",
+        "labelled",
+        "recognised",
+        "wasted_output_tokens",
+        "wasted_prompt_tokens",
+    )
+
+    def __init__(self) -> None:
+        self.answers = self.arrivals = self.labelled = self.recognised = self.early = self.hints_given = 0
+        self.good_output_tokens = self.wasted_prompt_tokens = self.wasted_output_tokens = 0
+
+    def arrived(self) -> None:
+        """Count an arrival."""
+        self.arrivals += 1
+
+    def returned(self, *, labelled: bool, recognised: bool, early: bool) -> None:
+        """Count a return: a retry by its label, a request that was recognised, one that came before its hint."""
+        self.labelled += labelled
+        self.recognised += recognised
+        self.early += early
+
+    def answered(self) -> None:
+        """Count a whole answer that teaches how long answers are."""
+        self.answers += 1
+
+    def hinted(self) -> None:
+        """Count a hint."""
+        self.hints_given += 1
+
+    def ended(self, ended: Ended) -> None:
+        """Count the tokens of an attempt that an engine has worked for."""
+        if ended.outcome is Outcome.GOOD:
+            self.good_output_tokens += ended.output_tokens
+        elif ended.outcome is not Outcome.BAD_REQUEST:
+            self.wasted_output_tokens += ended.output_tokens
+            self.wasted_prompt_tokens += ended.prompt_tokens

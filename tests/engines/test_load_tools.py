@@ -11,7 +11,7 @@ from engines.process import Engine
 from engines.tools import TOOLS, Asked, Told, Tool, run
 from engines.watch import Watch
 
-REQUESTS = 80
+REQUESTS = 64
 AT_ONCE = 8
 """Times the cap."""
 PATIENT = {"lanes__interactive__ttft_slo": "2m", "lanes__interactive__deadline": "5m"}

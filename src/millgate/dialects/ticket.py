@@ -1,8 +1,7 @@
 """A ticket: the first arrival of a refused request, signed, so that its client may bring it back.
 
 The core recognises most retries by their fingerprint. A client that changes its body between two attempts (a fresh
-seed, a time stamp), or comes back to another replica, is unknown there, unless it carries its own proof. So a
-client that
+seed, a time stamp), or comes back to another replica, is unknown there, unless it carries its own proof. So a client
 asks with `x-millgate-ticket: 1` gets one in the header `x-millgate-ticket` of a refusal that is worth coming back
 from, and sends it as that header's value next time. It buys the old arrival time, and nothing else.
 

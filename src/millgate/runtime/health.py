@@ -25,8 +25,8 @@ _TRIAL_PATIENCE_S = 5.0
 class HealthSettings:
     """How an engine is looked at; times in seconds.
 
-    `target` is the health page, None where requests alone shall tell. `quick_poll_s` is the pace while an engine that
-    is alone is down or in doubt. `page_within_s` is twice what a loaded API server of vLLM takes.
+    `target` is the health page, None where requests alone shall tell. `quick_poll_s` is the pace while a lone engine
+    is down or in doubt. `page_within_s` is twice what a loaded API server of vLLM takes.
     """
 
     target: bytes | None = b"/health"

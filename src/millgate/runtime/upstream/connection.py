@@ -222,7 +222,7 @@ class UpstreamConnection:
         """Note the clean end; `connection_lost` follows."""
         self._eof = True
         if self._transport is not None:
-            self._transport.abort()  # a close would wait for a request whose client has left
+            self._transport.abort()  # a close would wait until the rest of the request is sent
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the call that was under way, or leave the pool's shelf."""

@@ -1,6 +1,6 @@
 """What one turn of the loop writes, sent together at its end.
 
-A write to a socket wakes the process that sleeps at its other end, and the waking costs the writer more than the write: 11 of the
+A write to a socket wakes the process at its other end, and the waking costs the writer more than the write: 11 of the
 61 us of a refusal, 15 of the 75 us of a relayed request (`make bench`, two processes on two cores). Between two writes
 that follow each other at once the reader has no time to fall asleep again.
 """

@@ -66,7 +66,7 @@ def test_without_a_terminal_it_says_how_to_have_one_frame() -> None:
 
 @pytest.mark.parametrize("flags", [[], ["--once"]])
 def test_no_gate_is_said_in_one_line(flags: list[str]) -> None:
-    with pytest.raises(CommandError, match=r"nobody listens at http://127\.0\.0\.1:1: is the gate running"):
+    with pytest.raises(CommandError, match=r"nothing listens at http://127\.0\.0\.1:1: is the gate running"):
         ask(*flags, "--admin", "http://127.0.0.1:1")
 
 

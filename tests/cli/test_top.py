@@ -107,11 +107,11 @@ def test_what_was_measured_lately_stands_beside_what_is_expected() -> None:
 
 
 def test_what_is_wrong_stands_in_words() -> None:
-    shown = drawn(STATE, silence="nobody listens")
+    shown = drawn(STATE, silence="nothing listens")
 
     for words in (
         "draining",
-        "no answer: nobody listens",
+        "no answer: nothing listens",
         "! Too much comes.",
         "down",
         "9/10",

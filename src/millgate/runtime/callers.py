@@ -72,7 +72,8 @@ class Callers:
     """Finds the tenant of a request; one object for all doors, replaced as a whole by a reload.
 
     `guarded` says that requests without a good key are refused and that credentials stop here; `separates` that there
-    may be several tenants, which must not reach what another has stored. `spoofed` counts tenant, lane and priority fields that were not believed.
+    may be several tenants, which must not reach what another has stored. `spoofed` counts tenant, lane and priority
+    fields that were not believed.
     """
 
     spoofed: int

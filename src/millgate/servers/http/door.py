@@ -36,7 +36,7 @@ def _unnoticed(_attempt: int, _given_id: bytes | None) -> None:
 
 
 def _unlogged(_given_up: GivenUp) -> None:
-    """Nor this."""
+    """Ignore this too: no listener was given."""
 
 
 def _untold(_what: str) -> None:

@@ -185,7 +185,7 @@ class _Line(asyncio.Protocol):
 
 
 class _Lines:
-    """Everybody on the line port."""
+    """All clients on the line port."""
 
     def __init__(self, port: int, idle: int, active: int) -> None:
         self.jobs = 0
@@ -197,7 +197,7 @@ class _Lines:
         self._lines: list[_Line] = []
 
     async def __aenter__(self) -> Self:
-        """Connect everybody, and start the active ones spread over one pause."""
+        """Connect all clients, and start the active ones spread over one pause."""
         loop = asyncio.get_running_loop()
         for number in range(self._idle + self._active):
             _, line = await loop.create_connection(lambda: _Line(self), "127.0.0.1", self._port)

@@ -123,7 +123,7 @@ class _Crowd:
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, port: int, users: int, per_s: float | None) -> Served:
-        """Connect everybody, start them a little apart or at a pace, and wait until the last answer is whole."""
+        """Connect all users, start them a little apart or at a pace, and wait until the last answer is whole."""
         loop = asyncio.get_running_loop()
         self._present = users
         crowd = [await loop.create_connection(lambda: _User(self), "127.0.0.1", port) for _ in range(users)]

@@ -42,7 +42,7 @@ class Round(NamedTuple):
 
 
 async def _gate(port: int, engine_port: int, watches: str, log: str) -> None:
-    """Serve one gate that nobody watches; SIGUSR1 opens and closes the observers that are asked for."""
+    """Serve one gate without watchers; SIGUSR1 opens and closes the observers that are asked for."""
     core = Settings((LaneSettings("interactive"),), (EngineSettings("engine", 256),))
     settings = GatewaySettings((EngineAddress("engine", "127.0.0.1", engine_port),), port=port)
     path = log if watches in {"log", "everything"} else None

@@ -137,7 +137,7 @@ def _on_core(core: int) -> Iterator[None]:
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody uses now."""
+    """Return a port of 127.0.0.1 that no process uses now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

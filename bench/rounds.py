@@ -16,7 +16,7 @@ STREAM_USERS = 64
 STREAMS = 640
 
 PACED_SHARE = 0.5
-"""How much of one core the gate has to do in the paced rounds; everybody gets the same rate."""
+"""How much of one core the gate has to do in the paced rounds; every gate gets the same rate."""
 PACED_S = 3.0
 
 YIELD_USERS = 32

@@ -89,7 +89,7 @@ def _lane(order: str = "short_first", name: str = "interactive", slo_s: float = 
 
 
 def _unknown_lengths(lengths: str, engine: str, load: float, seed: int) -> Shown:
-    """Nobody knows how long answers get: every client allows 4096 tokens."""
+    """Answer lengths are unknown: every client allows 4096 tokens."""
     profile = replace(find_profile(engine), max_num_seqs=_SEQUENCES)
     kv_tokens = int(0.9 * profile.kv_tokens)
     settings = EngineSettings("engine", _SEQUENCES, kv_tokens=kv_tokens, prefill_tokens=PREFILL_TOKENS)
@@ -207,7 +207,7 @@ def _stayed(load: float, variation: float, seed: int) -> Shown:
 
 SUITES: Mapping[str, Suite] = {
     "hints": Suite(
-        "`sim run hints`: a full gate that holds nobody, and clients that come back when told",
+        "`sim run hints`: a full gate without a queue, and clients that return on time",
         2,
         _asked_back(),
     ),
@@ -222,7 +222,7 @@ SUITES: Mapping[str, Suite] = {
     ),
     "queued": Suite("the same with newcomers queued, by arrival and short work first", 3, _queued()),
     "sizing": Suite(
-        "lengths that nobody knows, 2.7 times the capacity",
+        "unknown lengths, 2.7 times the capacity",
         4,
         {
             f"{lengths} on {engine}": partial(_unknown_lengths, lengths, engine, 2.7)

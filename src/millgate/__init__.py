@@ -7,7 +7,7 @@ __all__ = ["Gate", "Yielded", "__version__"]
 
 
 def __getattr__(name: str) -> object:
-    """Load the in-process gate when somebody asks for it: it brings asyncio and threads with it.
+    """Load the in-process gate on first use: it brings asyncio and threads with it.
 
     The types are in `__init__.pyi`: an import here, even one that only type checkers see, would put the library
     below every room that reads the version.

@@ -30,7 +30,7 @@ def test_without_a_gate_an_empty_one_decides_and_says_so(request_file: Path, cap
     answer = json.loads(out)
     assert (code, answer["decision"]["kind"], answer["running"]) == (ExitCode.OK, "admit", 0)
     assert answer["output_tokens"] > 50  # two answers were asked for
-    assert "nobody answers at http://127.0.0.1:1: this is what an empty gate would decide" in err
+    assert "no gate answers at http://127.0.0.1:1: this is what an empty gate would decide" in err
     assert PROMPT not in out + err
 
 
@@ -99,7 +99,7 @@ def test_a_gate_that_must_answer_and_does_not_is_a_failure(request_file: Path, c
     code = main(["explain", str(request_file), "--admin", "http://127.0.0.1:1"])
 
     assert code == ExitCode.FAILURE
-    assert "nobody listens at http://127.0.0.1:1" in capsys.readouterr().err
+    assert "nothing listens at http://127.0.0.1:1" in capsys.readouterr().err
 
 
 def test_a_running_gate_is_asked_with_its_token(

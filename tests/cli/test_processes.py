@@ -89,7 +89,7 @@ def listens(url: str) -> bool:
 
 
 def await_silence(url: str) -> None:
-    """Return once nobody listens there any more."""
+    """Return once nothing listens there any more."""
     give_up_at = time.monotonic() + END_WITHIN_S
     while listens(url):
         assert time.monotonic() < give_up_at, f"{url} is still served"

@@ -66,7 +66,7 @@ def test_without_a_terminal_it_says_how_to_have_one_frame() -> None:
 
 @pytest.mark.parametrize("flags", [[], ["--once"]])
 def test_no_gate_is_said_in_one_line(flags: list[str]) -> None:
-    with pytest.raises(CommandError, match=r"nobody listens at http://127\.0\.0\.1:1: is the gate running"):
+    with pytest.raises(CommandError, match=r"nothing listens at http://127\.0\.0\.1:1: is the gate running"):
         ask(*flags, "--admin", "http://127.0.0.1:1")
 
 
@@ -107,11 +107,11 @@ def test_what_was_measured_lately_stands_beside_what_is_expected() -> None:
 
 
 def test_what_is_wrong_stands_in_words() -> None:
-    shown = drawn(STATE, silence="nobody listens")
+    shown = drawn(STATE, silence="nothing listens")
 
     for words in (
         "draining",
-        "no answer: nobody listens",
+        "no answer: nothing listens",
         "! Too much comes.",
         "down",
         "9/10",

@@ -72,7 +72,7 @@ def test_a_client_s_own_id_finds_its_refusal_and_json_is_one_line(capsys: Captur
         (["nobody"], "nobody: no decision is kept under this id", ExitCode.FAILURE),
         (["x" * 129], "id: give a request id or an attempt's number, at most 128", ExitCode.FAILURE),
         (["1", "--admin", "ftp://x"], "--admin: 'ftp://x' is not an address", ExitCode.USAGE),
-        (["1", "--admin", "http://127.0.0.1:1"], "nobody listens at http://127.0.0.1:1", ExitCode.FAILURE),
+        (["1", "--admin", "http://127.0.0.1:1"], "nothing listens at http://127.0.0.1:1", ExitCode.FAILURE),
     ],
 )
 def test_what_cannot_be_told_is_one_line(arguments: list[str], complaint: str, code: ExitCode) -> None:

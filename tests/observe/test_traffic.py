@@ -15,7 +15,7 @@ from millgate.observe.traffic import (
     MOST_LANES,
     MOST_MODELS,
     MOST_TENANTS,
-    NOBODY,
+    NO_TENANT,
     OTHER,
     Traffic,
 )
@@ -216,7 +216,7 @@ def test_nobody_and_a_tenant_that_calls_itself_other_are_told_apart_from_the_res
     traffic.refused(OTHER, "lane", 3.0)
 
     found = tenants(traffic)
-    assert (found[NOBODY].attempts, found[OTHER].attempts, found[OTHER].yields) == (1, 1, 1)
+    assert (found[NO_TENANT].attempts, found[OTHER].attempts, found[OTHER].yields) == (1, 1, 1)
     assert traffic.read().lanes[0].hint.total == 3.0
 
 

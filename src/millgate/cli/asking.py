@@ -20,7 +20,7 @@ _MOST_ANSWER_BYTES: Final = 64 * 1024 * 1024
 
 
 class SilentError(CommandError):
-    """Nobody answers there at all."""
+    """No gate answers there at all."""
 
 
 class AdminDoor:
@@ -65,10 +65,10 @@ class AdminDoor:
             return answer.status, msgspec.json.decode(answer.read(_MOST_ANSWER_BYTES))
         except ConnectionRefusedError:
             raise SilentError(
-                f"nobody listens at {self.url}: is the gate running, and is this its admin door?"
+                f"nothing listens at {self.url}: is the gate running, and is this its admin door?"
             ) from None
         except OSError as error:
-            raise SilentError(f"nobody answers at {self.url}: {type(error).__name__}") from None
+            raise SilentError(f"no gate answers at {self.url}: {type(error).__name__}") from None
         except (HTTPException, msgspec.DecodeError) as error:
             raise CommandError(f"{self.url} does not answer as a gate: {type(error).__name__}") from None
         finally:

@@ -198,7 +198,7 @@ def _tls_problem(loaded: Loaded, section: SettingPath, error: TlsError) -> Confi
 
 
 def _callers(config: Config) -> CallerSettings:
-    """Return who may ask, digests as bytes and lanes by path."""
+    """Return the callers that are admitted, digests as bytes and lanes by path."""
     rules = [
         TenantRule(
             tenant.name,

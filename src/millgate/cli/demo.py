@@ -72,7 +72,7 @@ def poison(
     seed: Annotated[int, typer.Option(help="Seed of arrivals and sizes.")] = 1,
     as_json: JsonOption = False,
 ) -> int:
-    """Overload an engine with impatient users who refresh, with and without the gate."""
+    """Overload an engine with impatient users that refresh, with and without the gate."""
     from millgate.demos.poison import PoisonOptions, run
 
     return run(

@@ -42,7 +42,9 @@ def explain(
     except SilentError:
         if admin is not None:
             raise
-        people().print(f"nobody answers at {door.url}: this is what an empty gate would decide", markup=False)
+        people().print(
+            f"no gate answers at {door.url}: this is what an empty gate would decide", markup=False
+        )
         status, answer = _ANSWERED, decide_on_empty(door.loaded, description)
     if status != _ANSWERED:
         raise complaint(door.url, status, answer)

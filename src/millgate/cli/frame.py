@@ -1,6 +1,6 @@
 """One frame of `millgate top`: a gate's state as tables; what arrives is the answer of `/api/state`.
 
-The gate may be anybody's: names are shown without what a terminal would obey, and a field that is missing is a dash.
+The gate may be foreign: names are shown without what a terminal would obey, and a field that is missing is a dash.
 """
 
 from collections.abc import Iterable, Iterator

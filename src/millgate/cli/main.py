@@ -65,12 +65,12 @@ def _group() -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; every foreseeable error becomes one line on stderr each."""
-    # A gateway keeps what it has imported for as long as it serves. The help, and who mistypes, needs all names.
+    # A gateway keeps what it has imported for as long as it serves. The help, and a mistyped command, need all names.
     asked = [name for name in arguments[:1] if name in COMMANDS]
     try:
         result = command_line(asked or COMMANDS)(list(arguments), standalone_mode=False)
     except TyperException as error:
-        if message := error.format_message():  # who named no command has been shown the help
+        if message := error.format_message():  # without a command the help has been shown
             print_error(message)
         return ExitCode.USAGE
     except CommandError as error:

@@ -14,7 +14,7 @@ PLAIN_WIDTH = 160
 
 
 def print_line(text: str) -> None:
-    """Write one line to stdout at once; raises CommandError when nobody can take it."""
+    """Write one line to stdout at once; raises CommandError when it cannot be written."""
     try:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
@@ -34,7 +34,7 @@ def print_json(value: Any) -> None:
 
 
 def print_error(message: str) -> None:
-    """Write every line of `message` to stderr after the command's name; a closed stderr is nobody's concern."""
+    """Write every line of `message` to stderr after the command's name; a closed stderr is ignored."""
     try:
         for line in message.splitlines() or ["failed"]:
             sys.stderr.write(f"millgate: {line}\n")
@@ -46,7 +46,7 @@ def print_error(message: str) -> None:
 def people() -> "Console":
     """Return the console for people: stderr, plain when it is not a terminal or NO_COLOR is set.
 
-    Nobody reading it is no reason to stop what the command is for: it falls silent.
+    Without a reader the command goes on with its work and writes no more.
     """
     from rich.console import Console
 

@@ -7,7 +7,7 @@ from millgate.cli.exits import CommandError, ExitCode
 
 
 def address_error(error: OSError, host: str, port: int, remedy: str) -> CommandError:
-    """Return the error for an address that `bind` refused: who has it is unknown, which flag helps is not."""
+    """Return the error for an address that `bind` refused: its holder is unknown, the flag that helps is not."""
     where = f"{host}:{port}"
     if error.errno == errno.EADDRINUSE:
         message = f"{where} is taken by another program: stop it, or choose another port with {remedy}"

@@ -25,7 +25,7 @@ _OK: Final = 200
 _MOST_KEYS: Final = 64
 
 Wait = Callable[[float], bool]
-"""Waits for so many seconds, or until somebody wants to leave, and says whether that is so."""
+"""Waits for so many seconds, or until the user wants to leave, and says whether that is so."""
 
 
 def top(
@@ -59,7 +59,7 @@ def _state(door: AdminDoor) -> dict[str, Any]:
 
 
 def _watch(door: AdminDoor, console: "Console", before: dict[str, Any]) -> None:
-    """Draw until somebody presses q; a gate that has gone is waited for, its last numbers on the screen."""
+    """Draw until the user presses q; a gate that has gone is waited for, its last numbers on the screen."""
     from rich.live import Live
 
     from millgate.cli.frame import frame

@@ -137,7 +137,7 @@ def _headers(asked: Asked, ticket: str, count: int, own: int, spent_s: float) ->
 
 
 class Leaving:
-    """The end of an answered call: `now` when its body is over, `lost` when nobody knows the body any more."""
+    """The end of an answered call: `now` when its body is over, `lost` when no reference to the body is left."""
 
     def __init__(self, session: HostSession, turn: Turn, meaning: Meaning) -> None:
         self._home = session

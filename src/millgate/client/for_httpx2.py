@@ -89,7 +89,7 @@ def async_client(settings: HostSettings | None = None, **more: Any) -> httpx2.As
 
 
 class _Stream(httpx2.SyncByteStream):
-    """A body that says when it is over, by its end, its close, or at the latest when nobody knows it any more."""
+    """A body that says when it is over, by its end, its close, or at the latest when no reference to it is left."""
 
     def __init__(self, inner: httpx2.SyncByteStream, leaving: Leaving | None) -> None:
         self._inner = inner

@@ -98,7 +98,7 @@ class Pause(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What somebody who watches may want to see: every reply, and how much of the payload has been taken."""
+    """What an observer may want to see: every reply, and how much of the payload has been taken."""
 
     reply: LineReply
     taken_bytes: int

@@ -18,7 +18,7 @@ from millgate.client.pacing import Cost, Limits, RequestPacing
 from millgate.client.window import CallRetryBudget, CallWindow
 
 _LOOK_S: Final = 1.0
-"""Whoever waits looks this often by itself, for answers that were lost and woke nobody."""
+"""A waiting call looks this often by itself, for answers that were lost and woke no call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class HostSession:
         self._lock = threading.Lock()
         self._line: list[Turn] = []
         self.lost: deque[Turn] = deque()
-        """Calls whose answer nobody knows any more, to be ended by whoever comes next."""
-        # Who waits at the front for the pace, and knows it.
+        """Calls whose answer has no reference left, to be ended by the next call."""
+        # The turn that waits at the front for the pace, and knows it.
         self._told: Turn | None = None
         self.next_order = count(1).__next__
         """Returns a call's place among all calls: older calls go first, retries too."""
@@ -80,7 +80,7 @@ class HostSession:
             self._pump()
 
     def look(self, turn: Turn) -> float:
-        """Return how long to wait at most before looking again; sends whoever may go."""
+        """Return how long to wait at most before looking again; sends every call that may go."""
         with self._lock:
             wait_s = self._pump()
             at_front = bool(self._line) and self._line[0] is turn

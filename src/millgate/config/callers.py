@@ -1,4 +1,4 @@
-"""Who may ask, and how both sides prove who they are: tenants, certificates, authorities."""
+"""Which callers are admitted, and how both sides prove their identity: tenants, certificates, authorities."""
 
 from typing import Self
 
@@ -48,7 +48,7 @@ class EngineTlsConfig(Section):
 
 
 class TenantConfig(Section):
-    """Somebody who asks: known by the keys, held to the lanes."""
+    """A caller: known by the keys, held to the lanes."""
 
     name: Name = Field(description="The name of this tenant in places that operators see.")
     keys: tuple[KeyHash, ...] = Field(

@@ -44,7 +44,7 @@ class LaneConfig(Section):
     )
     order: Literal["arrival", "deadline", "short_first"] | None = Field(
         default=None,
-        description="Who runs next among those of one tenant that wait. Default: `short_first` for the lane "
+        description="Which queued request of a tenant runs next. Default: `short_first` for the lane "
         "`interactive`, `arrival` for others.",
     )
     fair: bool = Field(
@@ -55,7 +55,7 @@ class LaneConfig(Section):
         default=512,
         ge=1,
         le=1_000_000,
-        description="With `short_first`: nobody is overtaken by more later arrivals than this.",
+        description="With `short_first`: no request is overtaken by more later arrivals than this.",
     )
     share: Number = Field(
         default=1.0,
@@ -93,7 +93,7 @@ class LaneConfig(Section):
     max_queue: Count | None = Field(
         default=None,
         le=1_000_000,
-        description="Most attempts that wait, beside those that are back when told; 0 holds nobody else: run now or "
+        description="Maximum queue length, not counting clients that return on time; 0 queues no other: run now or "
         "refuse. Default: as many as can be served within the deadline.",
     )
     max_queue_tokens: Count | None = Field(

@@ -41,7 +41,7 @@ class Loaded(NamedTuple):
         return None if secret is None else bytes.fromhex(secret.get_secret_value())
 
     def origin(self, *path: str | int) -> str | None:
-        """Return who gave this setting (`gate.yaml:3:5`, `--port`), None where it is a default."""
+        """Return the source of this setting (`gate.yaml:3:5`, `--port`), None where it is a default."""
         place = self.places.get(path)
         return str(place) if place else None
 

@@ -16,7 +16,7 @@ EVERY = "*"
 
 
 class Override(NamedTuple):
-    """One setting and who set it."""
+    """One setting and its source."""
 
     path: SettingPath
     value: Any

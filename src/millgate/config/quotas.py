@@ -41,7 +41,7 @@ class RatesConfig(Section):
 
 
 class QuotaConfig(RatesConfig):
-    """What somebody may ask for; a request must fit every rule that it falls under."""
+    """A limit on what clients may ask for; a request must fit every rule that it falls under."""
 
     name: Name = Field(description="Its name in the numbers of `millgate why`, with the limit: `NAME.rpm`.")
     tenant: Name | None = Field(default=None, description="Holds this tenant alone. Default: every tenant.")
@@ -55,7 +55,7 @@ class QuotaConfig(RatesConfig):
     each: tuple[Literal["tenant", "model", "lane"], ...] = Field(
         default=(),
         max_length=3,
-        description="Who has the limits alone: with `[tenant]` every tenant has them for itself. Default: all that "
+        description="What has limits of its own: with `[tenant]` every tenant. Default: all requests that "
         "fall under the rule share them.",
     )
     output: Literal["expected", "max_tokens", "produced"] = Field(

@@ -18,7 +18,7 @@ class RetriesConfig(Section):
     )
     budget: bool = Field(
         default=True,
-        description="Refuse retries that nobody asked for beyond a fifth of what is admitted, so that a crowd that "
+        description="Refuse retries that keep no appointment beyond a fifth of what is admitted, so that a crowd that "
         "hammers does not keep an overload alive.",
     )
     ticket_key_env: VariableName | None = Field(

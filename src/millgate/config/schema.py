@@ -53,7 +53,7 @@ class ListenConfig(Section):
         default=(),
         max_length=256,
         description="Networks (CIDR, IPv4 and IPv6) of proxies whose `x-millgate-tenant` and `x-millgate-lane` are "
-        "believed; from anybody else they are dropped and counted.",
+        "believed; from other peers they are dropped and counted.",
     )
     pass_through: tuple[Literal["/ping", "/version", "/metrics"], ...] = Field(
         default=(),
@@ -303,7 +303,7 @@ class Config(Section):
     tenants: tuple[TenantConfig, ...] = Field(
         default=(),
         max_length=MAX_TENANTS,
-        description="Who may ask, by key. Default: everybody is one tenant and credentials pass untouched.",
+        description="Admitted callers, by key. Default: all callers are one tenant and credentials pass untouched.",
     )
     mode: Literal["protect", "observe"] = Field(
         default="protect",

@@ -90,8 +90,8 @@ class Record:
     def order_kept(self) -> bool:
         """Tell whether users were served in the order of their first arrival.
 
-        That order is the gate's: whoever was let in at once, then the others as they were told to come back. Which
-        of twenty equal packets was read first, nobody else can know.
+        That order is the gate's: the clients let in at once, then the others as they were told to come back. Which
+        of twenty equal packets was read first, only the gate can know.
         """
         return self.served == sorted(self.served, key=lambda user: self.first_hint.get(user, 0.0))
 

@@ -138,7 +138,7 @@ async def open_loop(
 ) -> list[Story]:
     """Send every wish at its own time, whatever became of those before; return one story for each.
 
-    Whoever has not ended `grace_s` after the last wish is cut off and told as unfinished.
+    A user that has not ended `grace_s` after the last wish is cut off and told as unfinished.
     """
     loop = asyncio.get_running_loop()
     start = loop.time()

@@ -32,7 +32,7 @@ def find_haproxy() -> str | None:
 def haproxy_config(listening: int, engine: GateAddress, max_inflight: int, queue_s: float) -> str:
     """Write a configuration that takes connections from an inherited socket, `queue_s` being real seconds.
 
-    What waits longer gets a 503, and whoever hangs up while waiting is dropped (`option abortonclose`): both as the
+    What waits longer gets a 503, a client that hangs up in the queue is dropped (`option abortonclose`): both as the
     HAProxy 2.6 configuration manual has them.
     """
     return _CONFIG.format(

@@ -39,7 +39,7 @@ def sizes(mix: Mix, dice: random.Random) -> Iterator[tuple[int, int]]:
 
 
 def closed_wishes(mix: Mix, seed: int) -> Iterator[Wish]:
-    """Draw wishes without a time, for users who ask one after the other."""
+    """Draw wishes without a time, for users that ask one after the other."""
     for prompt_tokens, output_tokens in sizes(mix, random.Random(seed)):
         yield Wish(0.0, prompt_tokens, output_tokens)
 

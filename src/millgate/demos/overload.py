@@ -1,7 +1,7 @@
 """`millgate demo overload`: 2.7 times what an engine can do, by users whose programs give up and try again.
 
 The same arrivals and sizes three times: on the engine alone, behind the gate, and behind HAProxy where that is
-installed. The gate gets the flags that anybody would give it (`--upstream --max-inflight --ttft-slo`) and knows
+installed. The gate gets the usual flags (`--upstream --max-inflight --ttft-slo`) and knows
 neither the engine's speed nor how long answers will be; HAProxy gets the same cap and a queue with a time limit.
 Beside them stands what could have been done with this very load: the schedule that serves in order of arrival and
 wastes nothing, and the one that knows every size beforehand (`sim.bounds`).
@@ -56,7 +56,7 @@ RETRIES = 3
 RUN_S = 60.0
 """For so long requests arrive: twelve times what one may wait, so that the empty start weighs little."""
 HAPROXY_QUEUE_S = 4.0
-"""Most of what is good, with room left for reading the prompt. With all of it, 5 s, whoever leaves HAProxy's queue last
+"""Most of what is good, with room left for reading the prompt. With all of it, 5 s, the last to leave HAProxy's queue
 is late by just that reading, and it serves half as many users well."""
 EXACT = "exact"
 PEERS = ("haproxy", "none")
@@ -98,7 +98,7 @@ class OverloadOptions:
 
 
 class OverloadRun(NamedTuple):
-    """One row of the result: who stood before the engine, and what came of it.
+    """One row of the result: what stood before the engine, and what came of it.
 
     `wasted_share` is of all tokens that the engine computed, those that no good answer was made of.
     """
@@ -116,7 +116,7 @@ class OverloadOutcome(NamedTuple):
     runs: dict[str, OverloadRun]
 
     def good_share(self, door: str) -> float | None:
-        """Return the share of users who were served well behind this door, None where it was not there."""
+        """Return the share of users that were served well behind this door, None where it was not there."""
         run = self.runs.get(door)
         return None if run is None else run.score.good_share
 

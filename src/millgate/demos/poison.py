@@ -1,7 +1,7 @@
 """`millgate demo poison`: queue backlog poisoning, with and without the gate.
 
-Users with patience refresh when nothing comes, and the engine goes on working for those who have left. Without a
-gate the engine's unbounded queue soon holds nothing but the dead: everybody times out and everything is wasted.
+Users with patience refresh when nothing comes, and the engine goes on working for those that have left. Without a
+gate the engine's unbounded queue soon holds nothing but the dead: every request times out and everything is wasted.
 """
 
 import asyncio

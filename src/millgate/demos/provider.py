@@ -88,7 +88,7 @@ class Counted(NamedTuple):
 
     @property
     def kept_share(self) -> float | None:
-        """The share of hints that held for who came back when told; None where nobody did."""
+        """The share of hints that held for users that returned on time; None where no user did."""
         return self.books.kept / self.books.promised if self.books.promised else None
 
 
@@ -110,7 +110,7 @@ def measure(options: ProviderOptions, stage: ProviderStage, show: Show) -> Count
     whole_s = options.warmup_s + options.duration_s
     wishes = list(poisson_wishes(MIX, rate_per_s=options.asked_per_s, duration_s=whole_s, seed=options.seed))
     if not wishes:
-        raise ValueError("nobody asks in that time: more of `offered`, or a longer run")
+        raise ValueError("no user asks in that time: more of `offered`, or a longer run")
     books, seen = UserAccounts(), dict[str, Any]()
     with show.progress("users answered or refused", len(wishes)) as advance:
         asyncio.run(
@@ -163,7 +163,7 @@ def _show_result(show: Show, options: ProviderOptions, result: Counted) -> None:
     notes = (
         "Sent, refused and used are the provider's own counters after the warm-up.",
         f"Users try {TRIES} times, come back when told, and send max_tokens {MAX_TOKENS}.",
-        "A hint held when whoever came back at its time was answered.",
+        "A hint held when the user that came back at its time was answered.",
     )
     show.result(table_of(title, ("", "measured"), rows), _record(options, result), notes)
 

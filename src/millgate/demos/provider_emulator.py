@@ -83,7 +83,7 @@ def _wanted_tokens(request: ScriptedRequest) -> int:
 
 
 class _Counters:
-    """Answers who asks for the counters, before or after it begins them anew."""
+    """Answers requests for the counters, before or after it begins them anew."""
 
     def __init__(self, provider: ProviderService) -> None:
         self._provider = provider

@@ -19,7 +19,7 @@ MODEL = "demo"
 TRIES = 3
 """The first, and the two more that the SDKs make by themselves."""
 PATIENCE_S = 60.0
-"""Of every try, far beyond the gate's deadline: nobody hangs up, what is refused is refused by the gate."""
+"""Of every try, far beyond the gate's deadline: no user hangs up, every refusal is the gate's."""
 
 
 @dataclass(slots=True)

@@ -36,7 +36,7 @@ RETRIES = 2
 WARMUP_SLOS, CAPACITY_SLOS = 2, 8
 """The closed loop, in TTFT SLOs: to fill the batch, and to count some 600 answers on an hour's mean rate."""
 LONGEST_ANSWER_S = 120.0
-"""How long the last answers may take after everybody's patience is over; the traces' longest have 1,899 tokens."""
+"""How long the last answers may take after every user's patience is over; the traces' longest have 1,899 tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def replayed(options: ReplayOptions) -> Iterator[Wish]:
 
 
 def again_and_again(options: ReplayOptions) -> Iterator[Wish]:
-    """Repeat the slice's wishes for ever, for users who ask one after the other."""
+    """Repeat the slice's wishes for ever, for users that ask one after the other."""
     while True:
         yield from replayed(options)
 

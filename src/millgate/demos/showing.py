@@ -34,7 +34,7 @@ class Show:
 
     @contextmanager
     def progress(self, what: str, total: int | None) -> Iterator[Advance]:
-        """Show a bar on stderr while the block runs; `total` None when nobody knows."""
+        """Show a bar on stderr while the block runs; `total` None when it is unknown."""
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         # Twice a second: the bar shares two cores with the engine that it watches.
         with Progress(*columns, console=self._notes, refresh_per_second=2) as progress:

@@ -1,4 +1,4 @@
-"""Read an Azure LLM inference trace row by row: who asked when, for how much.
+"""Read an Azure LLM inference trace row by row: when each request came, from which tenant, for how much.
 
 The format is that of the AzureLLMInferenceDataset2023 (Azure/AzurePublicDataset): a header line and rows of
 TIMESTAMP, ContextTokens, GeneratedTokens in order of time. Nothing is kept: an hour or a year costs the same memory.

@@ -1,6 +1,6 @@
 """Bounds on arrays and objects in a body, checked without making their elements.
 
-Decoded into a list, four megabytes of `1,1,1` become 140 before anybody can count them. So they are left raw. One with
+Decoded into a list, four megabytes of `1,1,1` become 140 before they can be counted. So they are left raw. One with
 fewer commas than it may have elements is within its bound, whatever it holds. Only one with more (long texts have
 commas too) is looked at again, by a decoder that gives up at the first element too many.
 """

@@ -104,7 +104,7 @@ def _failure(
 FAILURES: Mapping[FailureKind, Failure] = {
     FailureKind.CONNECT: _failure(502, "upstream_unreachable", "the engine cannot be reached", 5.0),
     FailureKind.REFUSED: Failure("the engine refused the request", _OVERLOADED, _OVERLOADED_ANTHROPIC, 1.0),
-    # Its deadline has passed: whoever retries by machine would only repeat work that nobody waits for.
+    # Its deadline has passed: an automatic retry would only repeat work for a user that has left.
     FailureKind.TIMEOUT: _failure(504, "upstream_timeout", "the engine did not answer in time", retry=False),
     FailureKind.BROKEN: _failure(502, "upstream_broken", "the engine's answer broke off"),
     FailureKind.PROTOCOL: _failure(

@@ -1,16 +1,16 @@
 """A ticket: the first arrival of a refused request, signed, so that its client may bring it back.
 
 The core recognises most retries by their fingerprint. A client that changes its body between two attempts (a fresh
-seed, a time stamp), or comes back to another replica, is a stranger there, unless it carries its own proof. So who
+seed, a time stamp), or comes back to another replica, is unknown there, unless it carries its own proof. So a client
 asks with `x-millgate-ticket: 1` gets one in the header `x-millgate-ticket` of a refusal that is worth coming back
 from, and sends it as that header's value next time. It buys the old arrival time, and nothing else.
 
     ticket = base64url(serial, issued, age, hint, tag)      48 characters
     tag    = keyed BLAKE2b-96 over the four fields and the tenant's name (RFC 7693: keyed, it is a MAC by itself)
 
-Times are wall time, because replicas share no other clock; whoever calls adds and takes off the difference to the
+Times are wall time, because replicas share no other clock; the caller adds and subtracts the difference to the
 core's monotonic clock. A ticket is good for `VALID_S` from issue, once, and for the tenant that it was given to. What
-is wrong with one is told to nobody: forged, stale, foreign, used, too long or no ASCII at all, it is no ticket. Used
+is wrong with one is not reported: forged, stale, foreign, used, too long or no ASCII at all, it is no ticket. Used
 serials are remembered while they could be valid, up to a bound; beyond it no ticket is taken at all until there is
 room again (it fails closed: a request without a ticket loses its age, one with two of them would jump the queue
 twice). Replicas that share a key each remember what was used with them.
@@ -28,7 +28,7 @@ HEADER = b"x-millgate-ticket"
 ASKED = b"1"
 """The header's value with which a client says that it will bring tickets back."""
 VALID_S = 120.0
-"""Twice the longest hint (60 s), so that nobody who comes when told comes too late."""
+"""Twice the longest hint (60 s), so that no client that returns on time comes too late."""
 SHORTEST_KEY, LONGEST_KEY = 32, 64
 """Bytes of a key: half of BLAKE2b's strength at least, all of it at most."""
 MOST_USED = 200_000

@@ -15,7 +15,7 @@ _LEAST_DETAILS_BYTES: Final = len('{"cached_tokens":0}')
 def cached(details: Raw) -> int | None:
     """Return the cached tokens in OpenAI's details of a prompt, None where there are none to read.
 
-    The details are read apart, so that a shape that nobody expects costs this number and no other.
+    The details are read apart, so that an unexpected shape costs this number and no other.
     """
     if len(details) < _LEAST_DETAILS_BYTES:
         return None

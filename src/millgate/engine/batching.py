@@ -9,7 +9,7 @@ next boundary on. (`Scheduler` holds these rules, this module the time.)
 Steps without a chunk need no look one by one. Between two changes of the batch every sequence gets one token a
 step and the cache grows by one token per sequence a step, so a *segment* of many steps is one object: its end
 comes from the model's closed form, its blocks from `KvBlocks`. A segment lasts until a sequence finishes or
-blocks run short, and is cut to the step in progress when somebody arrives who could be admitted, or is aborted.
+blocks run short, and is cut to the step in progress when a request arrives that could be admitted, or is aborted.
 That gives what stepping one by one gives: counts exactly, times up to rounding.
 
 Prior art: vLLM V1 (running first, one budget, recompute from the tail, whole prompts reserved, watermark). Left
@@ -109,7 +109,7 @@ class Batch:
         return True
 
     def depart(self, sequence_id: int, now: float) -> bool:
-        """Mark that nobody reads this sequence any more; it runs on, and its tokens count as wasted."""
+        """Mark that this sequence's client has left; it runs on, and its tokens count as wasted."""
         self._run_to(now)
         progress = self._scheduler.sequences.get(sequence_id)
         return progress is not None and self._scheduler.waste.depart(progress, self.steps_at(now))

@@ -20,7 +20,7 @@ class KvBlocks:
 
     @property
     def free(self) -> int:
-        """Blocks that nobody holds."""
+        """Blocks that no sequence holds."""
         return self.total - self.used
 
     def blocks_for(self, tokens: int) -> int:

@@ -16,7 +16,7 @@ from millgate.engine.sequences import BatchLimits
 from millgate.engine.step_time import CoefficientModel
 
 DEFAULT_PROFILE = "demo"
-"""The profile of the embedded engine when nobody names one."""
+"""The profile of the embedded engine when no setting names one."""
 
 PRIOR_CONTEXT_TOKENS = 1024
 """Context for which the prior charges the KV reads of one stream; about the mean of the Azure 2023 traces."""

@@ -1,4 +1,4 @@
-"""Who gets which tokens in the next step: vLLM's V1 rules, counted in steps.
+"""Which sequence gets which tokens in the next step: vLLM's V1 rules, counted in steps.
 
 `plan` is called at a step boundary and says what the next step holds; `complete` tells how many steps went by.
 Decoding sequences are kept in a heap by the step at which they finish, prompts in a queue, running ones in an
@@ -66,7 +66,7 @@ class Scheduler:
     def enqueue(self, sequence: EngineSequence) -> bool:
         """Put a new sequence at the end of the queue; True when it could be admitted at the next boundary.
 
-        Whoever waits through a step without chunks is blocked until somebody leaves: blocks only get fewer.
+        A sequence that waits through a step without chunks is blocked until another leaves: blocks only get fewer.
         """
         progress = self.sequences[sequence.sequence_id] = SequenceProgress(sequence)
         self._queue.append(progress)
@@ -220,7 +220,7 @@ class Scheduler:
     def _continue(self, partial: SequenceProgress, budget: int, at_s: float) -> int:
         """Give the partial prompt its next chunk, or preempt it for want of blocks; return tokens used.
 
-        It is the youngest running sequence: nobody was admitted behind it, for it took the whole budget.
+        It is the youngest running sequence: no sequence was admitted behind it, for it took the whole budget.
         """
         tokens = min(partial.target_tokens - partial.cached_tokens, budget)
         blocks = self.blocks

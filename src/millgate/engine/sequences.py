@@ -57,7 +57,7 @@ class EventKind(Enum):
 
 
 class BatchEvent(NamedTuple):
-    """One thing that happened: when, to whom, at which step, with how many output tokens made so far."""
+    """One thing that happened: when, to which sequence, at which step, with how many output tokens made so far."""
 
     at_s: float
     sequence_id: int

@@ -1,4 +1,4 @@
-"""What an engine generated for nobody: tokens of sequences that were aborted, or whose client had left."""
+"""What an engine generated in vain: tokens of sequences that were aborted, or whose client had left."""
 
 from millgate.engine.sequences import SequenceProgress
 
@@ -14,7 +14,7 @@ class Waste:
         self._orphan_tokens = 0
 
     def depart(self, progress: SequenceProgress, step: int) -> bool:
-        """Note that nobody reads this sequence from `step` on; False when that was known."""
+        """Note that this sequence has no reader from `step` on; False when that was known."""
         if progress.departed_at_tokens >= 0:
             return False
         progress.departed_at_tokens = progress.produced_by(step)

@@ -24,7 +24,7 @@ from millgate.servers.http import HttpDoor
 from millgate.servers.http1 import ByteBudget, HttpServer
 from millgate.servers.line import LineDoor, LineRoute
 
-# How often a drain looks whether everything has ended: far below what anybody waits for a process to leave.
+# How often a drain looks whether everything has ended: far below any supervisor's timeout for a process to leave.
 _DRAIN_LOOK_S = 0.02
 # The core cancels at the end of the grace; cancelled streams and last answers get this long to leave the sockets.
 _DRAIN_MARGIN_S = 1.0

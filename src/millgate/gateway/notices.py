@@ -1,7 +1,7 @@
 """What clients and engines do wrong, told to the log of the process: one line of a kind a minute, however many there are.
 
 A flood of garbage must not become a flood of lines. The kinds are the door's closed list of codes and the names of
-engines; nothing that anybody sent is in a line. An engine that goes down, or comes up, is a line at once.
+engines; no bytes of a client are in a line. An engine that goes down, or comes up, is a line at once.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ class WarningLog(Protocol):
     """Where the lines go."""
 
     def warning(self, event: str, **fields: object) -> None:
-        """Say what somebody should look at."""
+        """Report what an operator should look at."""
 
 
 class TurnLog(WarningLog, Protocol):
@@ -50,7 +50,7 @@ class Notices:
         self._last: dict[tuple[str, str], tuple[float, int]] = {}
 
     def bad_request(self, code: str) -> None:
-        """Somebody sent what is no request, too much, or too slowly."""
+        """A client sent what is no request, too much, or too slowly."""
         self._tell("bad requests", "code", code)
 
     def unusable_usage(self, engine: str) -> None:

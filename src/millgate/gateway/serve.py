@@ -116,7 +116,7 @@ def run(
 async def _leave(
     gateway: Gateway, insisted: asyncio.Event, log: ProcessLog, notifier: Notifier
 ) -> ProcessEnding:
-    """Drain, unless somebody insists."""
+    """Drain, unless a second signal insists."""
     drain = asyncio.ensure_future(gateway.drain())
     tell = asyncio.ensure_future(_tell(gateway, log, notifier))
     insist = asyncio.ensure_future(insisted.wait())
@@ -145,7 +145,7 @@ async def _tell(gateway: Gateway, log: ProcessLog, notifier: Notifier) -> None:
 
 
 def _report(log: ProcessLog, context: dict[str, Any]) -> None:
-    """Report a failure that nobody caught by kind and place; its text may quote what a client sent."""
+    """Report an uncaught failure by kind and place; its text may quote what a client sent."""
     error = context.get("exception")
     frames = traceback.extract_tb(error.__traceback__)[-_MOST_FRAMES:] if error is not None else ()
     where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]

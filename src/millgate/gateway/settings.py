@@ -89,8 +89,8 @@ class LineAddress:
 class GatewaySettings:
     """Addresses, bounds and deadlines of one gateway process; port 0 takes any free one.
 
-    `ssl` is the context for clients, None for plain HTTP; `callers` says who may ask. `drain_grace_s` is how long running streams may go on after SIGTERM. `admin` None opens no admin
-    door, `line` None no line door.
+    `ssl` is the context for clients, None for plain HTTP; `callers` says which callers are admitted. `drain_grace_s` is
+    how long running streams may go on after SIGTERM. `admin` None opens no admin door, `line` None no line door.
     """
 
     engines: tuple[EngineAddress, ...]

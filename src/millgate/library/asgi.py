@@ -1,4 +1,4 @@
-"""A gate around an ASGI model server (FastAPI, Starlette, ...): refuse early, drop what nobody waits for.
+"""A gate around an ASGI model server (FastAPI, Starlette, ...): refuse early, drop what has lost its client.
 
     app.add_middleware(GateMiddleware, gate=millgate.Gate(max_inflight=4), paths={"/v1/chat/completions"})
 
@@ -32,7 +32,7 @@ def tokens_of_body(body: bytes) -> int:
 class GateMiddleware:
     """Puts a slot of `gate` around every POST to `paths` (None: to any path).
 
-    `tokens` sizes a request by its body, `tenant` names who asks. Refusals are written in `dialect`, with status,
+    `tokens` sizes a request by its body, `tenant` names its tenant. Refusals are written in `dialect`, with status,
     hints and body as the SDKs of that dialect expect them.
     """
 

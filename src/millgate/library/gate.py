@@ -54,7 +54,7 @@ class Gate:
     """At most `max_inflight` slots at once; the others wait within bounds or are refused.
 
     `max_tokens` bounds the tokens of all running slots (a slot that is larger alone runs alone). `max_queue` bounds
-    how many wait (None: whoever can begin within `max_wait_s`; 0: nobody). `deadline_s` refuses what cannot be
+    how many wait (None: every caller that can begin within `max_wait_s`; 0: none). `deadline_s` refuses what cannot be
     finished by then. `expected_s` is how long a slot is believed to take before any was seen. For threads and for
     any number of asyncio loops.
     """
@@ -148,7 +148,7 @@ class Gate:
         return self._driver.snapshot().lanes[0].queued
 
     def drain(self) -> None:
-        """Refuse everybody who waits or comes from now on; what runs goes on."""
+        """Refuse every caller that waits or comes from now on; what runs goes on."""
         self._driver.post(Draining())
 
 
@@ -251,7 +251,7 @@ class Slot:
         return self
 
     def _abandon(self) -> None:
-        """Who asked is gone, perhaps in the very moment of the admission."""
+        """The caller is gone, perhaps in the very moment of the admission."""
         self._driver.forget(self._number)
         self._driver.post(ClientGone(self._number), Released(self._number))
 
@@ -268,7 +268,7 @@ class Slot:
 
 
 class _Turn:
-    """Remembers the answer and wakes whoever waits for it."""
+    """Remembers the answer and wakes the caller that waits for it."""
 
     __slots__ = ("decision", "wake")
 

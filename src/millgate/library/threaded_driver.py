@@ -1,8 +1,8 @@
 """The governor for threads and loops at once: one lock, no thread of its own, no timer.
 
-`runtime.driver` belongs to one event loop. Inside somebody's program there may be several loops and plain threads,
-so here every caller takes the lock for the microseconds of one decision. Nobody needs to be woken by a clock:
-whoever waits sleeps no longer than until the core's next wake and ticks then, which also decides about the others.
+`runtime.driver` belongs to one event loop. Inside a user's program there may be several loops and plain threads,
+so here every caller takes the lock for the microseconds of one decision. No caller needs to be woken by a clock:
+a waiting caller sleeps no longer than until the core's next wake and ticks then, which also decides about the others.
 """
 
 import threading
@@ -18,14 +18,14 @@ from millgate.wiring.governor import build_governor
 
 
 class Waiter(Protocol):
-    """Who asked; told once, from any thread, while the lock is queued: it must only take note."""
+    """The caller; told once, from any thread, while the lock is queued: it must only take note."""
 
     def decided(self, decision: Admit | Yield) -> None:
         """This is the answer."""
 
 
 class ThreadedDriver:
-    """Feeds events to a governor of its own and hands each admission or refusal to who asked for it."""
+    """Feeds events to a governor of its own and hands each admission or refusal to its caller."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -138,7 +138,7 @@ class AttemptLog:
         return f"{self._second_words}.{part:03d}Z"
 
     def _tenant(self, tenant: str) -> str | None:
-        """Return a configured name, a hash for any other, and None for nobody's."""
+        """Return a configured name, a hash for any other, and None without a tenant."""
         if not tenant:
             return None
         known = self._tenants.get(tenant)

@@ -1,4 +1,4 @@
-"""Decisions retold in sentences, each with the numbers that made it, for people who ask why."""
+"""Decisions retold in sentences, each with the numbers that made it, for operators who ask why."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ def sentence(decision: Decision, at: float, *, was_queued: bool = False) -> str:
 
 
 def numbers(decision: Decision, at: float, *, was_queued: bool = False) -> str:
-    """Return the numbers of the same decision, for whoever is shown beside them what it was, and on which engine."""
+    """Return the numbers of the same decision, for a reader that sees beside them what it was, and on which engine."""
     if isinstance(decision, Admit):
         read = " and ".join(f"{leg.kv_tokens:,} tokens reserved" for leg in decision.legs)
         return f"{_waited(decision)}, {read}; {_expected(decision, at)}"
@@ -225,7 +225,7 @@ _AFTER_WAITING: Final = {
 }
 _PLAIN: Final = {
     Reason.EXPIRED: "its deadline had passed",
-    Reason.DISPLACED: "somebody with more right to the place came",
+    Reason.DISPLACED: "a request with more right to the place came",
     Reason.NO_ENGINE: "no engine that serves this model is up",
     Reason.DRAINING: "the gate is leaving",
 }

@@ -1,4 +1,4 @@
-"""Histograms as plain integers: filled on the path for the price of a few comparisons, rendered by somebody else.
+"""Histograms as plain integers: filled on the path for the price of a few comparisons, rendered elsewhere.
 
 A sample lies in the first bucket whose bound is not below it, as Prometheus counts (`le`). The buckets here are not
 cumulative; the reader adds them up.

@@ -40,7 +40,7 @@ class ProcessLog:
         self._say("info", event, fields)
 
     def warning(self, event: str, **fields: object) -> None:
-        """Say what somebody should look at."""
+        """Report what an operator should look at."""
         self._say("warning", event, fields)
 
     def error(self, event: str, **fields: object) -> None:

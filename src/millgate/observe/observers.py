@@ -26,7 +26,7 @@ class Observers:
 
     `boot` begins the ids that the door makes, `first_lane` takes what names none, `tenants` are the configured ones.
     `ring` and `refusals` are current after `settle`, which `defer` has called within a tenth of a second; without it the
-    last attempt before a silence is read, and logged, when somebody looks or something happens.
+    last attempt before a silence is read, and logged, at the next look or event.
     """
 
     def __init__(

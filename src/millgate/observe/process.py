@@ -1,4 +1,4 @@
-"""What this process costs: memory, processor time, open files, read from /proc when somebody asks."""
+"""What this process costs: memory, processor time, open files, read from /proc on demand."""
 
 import os
 import resource

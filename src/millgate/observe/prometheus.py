@@ -1,4 +1,4 @@
-"""Snapshots to Prometheus text: the table of meters is walked each time somebody scrapes.
+"""Snapshots to Prometheus text: the table of meters is walked at each scrape.
 
 Nothing is counted here and nothing is kept between scrapes; the counts are plain integers. The library is used for
 what it is good at: escaping, ordering and the two exposition formats. A whole page of a large gate takes tens of

@@ -1,6 +1,6 @@
 """Is the gate refusing for want of capacity, since when, and which hints does it give?
 
-A few numbers, brought up to date with every refusal, so that nobody has to walk through an overload to sum it up.
+A few numbers, brought up to date with every refusal, so that no reader has to walk through an overload to sum it up.
 """
 
 from collections import deque
@@ -48,7 +48,7 @@ class Refusals:
         hints[-1] = second, min(shortest_s, hint_s), max(longest_s, hint_s)
 
     def is_refusing(self, now: float) -> bool:
-        """Return whether anybody was refused for want of capacity within the last `QUIET_S`."""
+        """Return whether any client was refused for want of capacity within the last `QUIET_S`."""
         return now - self._refused_at <= QUIET_S
 
     def hints(self, now: float) -> tuple[float, float] | None:

@@ -2,7 +2,7 @@
 
 Steps come many at a time and are packed with one call. A million small records that live for seconds would scatter what
 every later request allocates over the whole memory, and each of its reads would miss the caches: that cost more than
-everything else that watches. Records are made again when somebody asks. A question is rare and a few milliseconds, a
+everything else that watches. Records are made again on demand. A question is rare and a few milliseconds, a
 request is neither.
 """
 
@@ -18,9 +18,9 @@ from millgate.observe.packing import may_name, pack, unpack, unpack_decision
 KEPT_ATTEMPTS: Final = 10_000
 """With some 250 bytes each they hold 2.5 MB, and 8 MB if all of them are unusually large (INV-5)."""
 FEWEST_STEPS: Final = 4096
-"""Kept for the page even where nobody may ask why; 0.4 MB, and 1 MB if all are unusually large."""
+"""Kept for the page even where no operator may ask why; 0.4 MB, and 1 MB if all are unusually large."""
 _STEPS_PER_ATTEMPT: Final = 3
-"""Arrived, admitted out of the queue, ended: whoever waits for nothing has two."""
+"""Arrived, admitted out of the queue, ended: an attempt that never waits has two."""
 _MOST_BYTES_PER_STEP: Final = 256
 """On average over all that are kept; 100 are usual."""
 MOST_ANSWERED: Final = 16

@@ -3,7 +3,7 @@
 It stands on the path of every request, so there it only appends what happened to a list. The books are done for many
 steps together, which costs a third of doing them one by one: between two requests the processor's caches have been
 filled with other things. They are done after so many steps, at the first step after a tenth of a second (engines
-are polled once a second, so there is nearly always one), or by a timer where none comes, and before anybody reads them.
+are polled once a second, so there is nearly always one), or by a timer where none comes, and before every read.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ Defer = Callable[[float, Callable[[], None]], object]
 class StepAccounting:
     """Observes a driver's steps; without a `log` none is written, and `first_lane` takes what names none.
 
-    Everything kept is bounded by what is under way and by the parts' own bounds. Whoever wants to look at the core now
+    Everything kept is bounded by what is under way and by the parts' own bounds. An observer that looks at the core now
     and then is called from `on_beat`, with the core's time, about every tenth of a second in which anything happens.
     `on_timeout` is told the engine of each attempt that ended because its engine did not answer in time.
     """
@@ -142,7 +142,7 @@ class StepAccounting:
     # ---- in the books
 
     def settle(self) -> None:
-        """Do the books of every step so far; whoever reads them calls it first."""
+        """Do the books of every step so far; every reader calls it first."""
         steps, self._steps = self._steps, []
         self._ring.extend(steps)
         self._enter(steps)

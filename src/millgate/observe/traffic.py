@@ -24,8 +24,8 @@ from millgate.observe.traffic_records import (
 )
 
 OTHER: Final = "other"
-"""The label of everybody who has none of their own."""
-NOBODY: Final = "-"
+"""The label of all tenants without one of their own."""
+NO_TENANT: Final = "-"
 """The label of what comes without a tenant, as everything does where none is configured; no tenant's name begins so."""
 MOST_LANES: Final = 5
 MOST_ENGINES: Final = 8
@@ -67,7 +67,7 @@ class _Lane:
 
 
 class _Cache:
-    """What came from a cache, since anybody said so."""
+    """What came from a cache, since an engine first said so."""
 
     __slots__ = ("cached_tokens", "known", "lately", "prompt_tokens")
 
@@ -212,7 +212,7 @@ class Traffic:
         return found
 
     def _newcomer(self, tenant: str, now: float) -> _Tenant:
-        """Give a label to a tenant that has none, if there is one left or somebody idle gives one back."""
+        """Give a label to a tenant that has none, if one is left or an idle tenant gives one back."""
         if tenant == OTHER or now < self._full_until:
             return self._others
         if len(self._tenants) >= MOST_TENANTS and not self._forget_one(now):
@@ -221,7 +221,7 @@ class Traffic:
         return known
 
     def _forget_one(self, now: float) -> bool:
-        """Take the label of whoever has been idle longest; when nobody has been so for long, note until when not to ask."""
+        """Take the label of the tenant idle longest; when none has been idle for long, note until when not to ask."""
         own = [name for name in self._tenants if name not in self._pinned]
         idle = min(own, key=lambda name: self._tenants[name].seen_at, default=None)
         self._full_until = (
@@ -286,7 +286,7 @@ def _engine_traffic(name: str, engine: _Engine) -> EngineTraffic:
 def _tenant_traffic(name: str, tenant: _Tenant) -> TenantTraffic:
     ttft = tenant.ttft
     return TenantTraffic(
-        name or NOBODY,
+        name or NO_TENANT,
         tenant.attempts,
         tenant.yields,
         tenant.judged,

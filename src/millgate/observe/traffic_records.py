@@ -7,7 +7,7 @@ from millgate.observe.histogram import Histogram
 
 @dataclass(frozen=True, slots=True)
 class LaneLately:
-    """One lane in about the last minute: the mean time in its batch window, None before anybody was queued for one."""
+    """One lane in about the last minute: the mean time in its batch window, None before a request was queued for it."""
 
     window_s: float | None
 
@@ -16,7 +16,7 @@ class LaneLately:
 class LaneTraffic:
     """One lane's times in seconds, each counted from arrival, and the hints that its refusals gave.
 
-    `window` is the part of a wait that was for the company of a batch, of those that were queued for it. Of those who
+    `window` is the part of a wait that was for the company of a batch, of requests queued for it. Of clients that
     had been told when to come, `hint_return` is how far from that time they were back, and `hint_error` how far from
     it they were admitted, if they were.
     """

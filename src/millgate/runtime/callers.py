@@ -1,4 +1,4 @@
-"""Who asks, and in which lane: from header fields and the peer's address to a tenant, or to no.
+"""The tenant and the lane of a request, from its header fields and the peer's address.
 
 What is believed, in this order: a key, whose full SHA-256 is looked up; the word of a peer inside a configured
 network; nothing. Keys are opaque: their length is bounded, they are hashed, and only digests are ever compared, so
@@ -48,7 +48,7 @@ class TenantRule:
 
 @dataclass(frozen=True, slots=True)
 class CallerSettings:
-    """Who may ask; the default lets everybody in as one tenant, credentials untouched.
+    """The callers that are admitted; by default all of them, as one tenant, credentials untouched.
 
     `open_tenants` makes one tenant of each credential that passes. `trusted_peers` are networks whose tenant and
     lane headers are believed. `lanes` are all lanes there are, `path_lanes` those of requests that name none.
@@ -62,17 +62,18 @@ class CallerSettings:
 
 
 class Caller(NamedTuple):
-    """Who asks, and the lane that was chosen for the request; None leaves it to the core."""
+    """The tenant of a request, and the lane that was chosen for the request; None leaves it to the core."""
 
     tenant: str
     lane: str | None
 
 
 class Callers:
-    """Answers who asks; one object for all doors, replaced as a whole by a reload.
+    """Finds the tenant of a request; one object for all doors, replaced as a whole by a reload.
 
     `guarded` says that requests without a good key are refused and that credentials stop here; `separates` that there
-    may be several tenants, who must not reach what another has stored. `spoofed` counts tenant, lane and priority fields that were not believed.
+    may be several tenants, which must not reach what another has stored. `spoofed` counts tenant, lane and priority
+    fields that were not believed.
     """
 
     spoofed: int
@@ -111,7 +112,7 @@ class Callers:
     def identify(
         self, named: Named, fields: Sequence[tuple[bytes, bytes]], peer: str, path: bytes, now: float
     ) -> Caller | None:
-        """Return who asks and the lane; None for a caller that `admits` refuses."""
+        """Return the tenant and the lane; None for a caller that `admits` refuses."""
         steers = _TENANT in named or _LANE in named or _PRIORITY in named
         if self._plain:
             if steers:
@@ -190,7 +191,7 @@ _ANYBODY: Final = Caller("", None)
 
 
 class OpenTenants:
-    """One name for each credential: a keyed hash, so that nobody finds the credential by trying; bounded."""
+    """One name for each credential: a keyed hash, so that the credential cannot be found by trying; bounded."""
 
     def __init__(self, most: int = MOST_OPEN_TENANTS) -> None:
         self._most = most
@@ -201,7 +202,7 @@ class OpenTenants:
         return len(self._seen)
 
     def name_of(self, credential: bytes, now: float) -> str:
-        """Return this credential's name; `others` while every slot is taken by somebody who asked lately."""
+        """Return this credential's name; `others` while every slot is taken by a credential used lately."""
         name = "key-" + blake2b(credential, digest_size=12, key=self._secret).hexdigest()
         seen = self._seen
         if name not in seen and len(seen) >= self._most:
@@ -222,7 +223,7 @@ def credential(named: Named, fields: Sequence[tuple[bytes, bytes]]) -> tuple[byt
     """
     bearer, plain = named.get(b"authorization"), named.get(b"x-api-key")
     if bearer is not None:
-        # No field can hold a NUL: what came without the scheme is nobody's key.
+        # No field can hold a NUL: what came without the scheme matches no key.
         bearer = bearer[7:].strip() if bearer[:7].lower() == b"bearer " else b"\0" + bearer
     if _repeated(OWN_CREDENTIALS, named, fields):
         return None, False

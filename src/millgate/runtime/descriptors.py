@@ -1,6 +1,6 @@
 """One account of the sockets of this process: clients of all doors, engines, and what is kept free for the rest.
 
-Whoever accepts connections asks it, so that no door can use up what another needs. An accepted client may want an
+Every acceptor of connections asks it, so that no door can use up what another needs. An accepted client may want an
 engine's connection beside its own; that one is kept for it, or a gate full of silent clients could reach no engine.
 """
 

@@ -51,7 +51,7 @@ class Core(Protocol):
 
 
 class DecisionListener(Protocol):
-    """Who is told of one attempt's decisions, in the order in which they were made."""
+    """The receiver of one attempt's decisions, in the order in which they were made."""
 
     def on_admit(self, decision: Admit) -> None:
         """Run it now."""
@@ -70,7 +70,7 @@ class DecisionListener(Protocol):
 
 
 class StepObserver(Protocol):
-    """Who watches every step; must be quick and must not post."""
+    """An observer of every step; must be quick and must not post."""
 
     def on_step(self, event: Event, decisions: tuple[Decision, ...], now: float) -> None:
         """One event has been handled at core time `now`."""
@@ -140,7 +140,7 @@ class Driver:
         self._run()
 
     def close(self) -> None:
-        """Stop the timer; events posted later are still handled, but nobody wakes the core."""
+        """Stop the timer; events posted later are still handled, but no timer wakes the core."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

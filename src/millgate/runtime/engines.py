@@ -22,7 +22,7 @@ AFTER_HANGUP_S = (0.15, 0.4)
 # At most ten extra scrapes a second, however many clients leave.
 LEAST_GAP_S = 0.1
 # An answer that ended just before the gauge was read must have been heard of before the gauge is: counted as still
-# there it would hide somebody who has left, and end that permit while the engine works on.
+# there it would hide a request that has ended, and end that permit while the engine works on.
 NEWS_S = 0.03
 _HEADERS = ((b"accept", b"text/plain"),)
 

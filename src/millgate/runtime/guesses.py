@@ -11,7 +11,7 @@ from typing import Final
 
 MOST_FAILURES: Final = 30
 WINDOW_S: Final = 60.0
-"""Thirty a minute: a client with a wrong key retries at most three times a second, somebody who mistypes less."""
+"""Thirty a minute: a client with a wrong key retries at most three times a second, a user that mistypes less."""
 MOST_PEERS: Final = 4096
 _SITE_BITS: Final = 64
 """An IPv6 client owns 64 bits of addresses; counting each would count nothing."""

@@ -9,7 +9,7 @@ What is no failure: anything that the engine says with a status below 500, and 5
 what they have no room for. An engine without a health page (404) answers, and that is enough. A time that runs out
 counts only when nothing else was heard of the engine since: clients may be as impatient as they like.
 
-An engine that has nobody beside it is never taken out for failed requests, for then the outage would outlast its
+An engine that is alone in its pool is never taken out for failed requests, for then the outage would outlast its
 cause: failures only make us look more often, and the first good look brings it back.
 """
 
@@ -25,8 +25,8 @@ _TRIAL_PATIENCE_S = 5.0
 class HealthSettings:
     """How an engine is looked at; times in seconds.
 
-    `target` is the health page, None where requests alone shall tell. `quick_poll_s` is the pace while an engine that
-    has nobody beside it is down or in doubt. `page_within_s` is twice what a loaded API server of vLLM takes.
+    `target` is the health page, None where requests alone shall tell. `quick_poll_s` is the pace while a lone engine
+    is down or in doubt. `page_within_s` is twice what a loaded API server of vLLM takes.
     """
 
     target: bytes | None = b"/health"

@@ -58,7 +58,7 @@ class WaitingBody:
         self.body = b""
 
     def tell(self, outcome: Outcome) -> None:
-        """Tell it, and let go of the body and of whom is told, who may hold this: a cycle would keep the body for long."""
+        """Tell it, and drop the body and the listener, which may hold this: a cycle would keep the body for long."""
         told, self.told = self.told, None
         self.body = b""
         if told is not None:

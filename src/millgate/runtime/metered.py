@@ -94,7 +94,7 @@ class _Listener:
         self.on_end = receiver.on_end
 
     def on_head(self, head: AnswerHead) -> None:
-        """Read the head first: what it says holds for whoever is asked about next."""
+        """Read the head first: what it says holds for the next attempt already."""
         self._read(head)
         self._receiver.on_head(head)
 

@@ -41,7 +41,7 @@ class TlsAcceptor:
         self._listen()
 
     def close(self) -> None:
-        """Accept no more, and cut those who have not finished their handshake."""
+        """Accept no more, and cut clients that have not finished their handshake."""
         if self._closed:
             return
         self._closed = True
@@ -83,7 +83,7 @@ class TlsAcceptor:
         handshake.add_done_callback(lambda done: self._done(done, protocol))
 
     async def _shake_hands(self, client: socket.socket, protocol: asyncio.Protocol) -> None:
-        # The client has left, speaks no TLS, or is not whom we know: its connection is closed, and that is all.
+        # The client has left, speaks no TLS, or has no certificate that we know: only its connection closes.
         with contextlib.suppress(OSError):
             await self._loop.connect_accepted_socket(
                 lambda: protocol, client, ssl=self.context, ssl_handshake_timeout=self._handshake_s

@@ -79,7 +79,7 @@ class HealthCheck:
     # ---- what requests tell
 
     def trial(self, receiver: Receiver) -> Receiver:
-        """Return who is to receive an answer that is asked for in anxious times: the first one may be the trial."""
+        """Return the receiver of an answer while the engine is in doubt: the first one may be the trial."""
         is_trial = self.health.sent(self._now())
         self._tell()
         return _Trial(receiver, self) if is_trial else receiver
@@ -144,7 +144,7 @@ class HealthCheck:
         self._call = None
 
     def _tell(self, *, again: bool = False) -> None:
-        """Post what follows from news, if anything does; `again`, as the one who was to try it may have left at once."""
+        """Post what follows from news, if anything does; `again`, as the trial's client may have left at once."""
         health = self.health
         self.anxious = health.anxious
         trial = health.stance is Stance.TRIAL
@@ -168,7 +168,7 @@ class _Page:
         self._headed = False
 
     def on_head(self, head: AnswerHead) -> None:
-        """Below 500 somebody answers, and an engine without such a page answers too."""
+        """Below 500 the engine answers, and an engine without such a page answers too."""
         self._headed = True
         faulty = head.status >= FAULTY
         self._check.looked(f"its health page says {head.status}" if faulty else None)
@@ -200,7 +200,7 @@ class _Page:
 class _Trial:
     """Stands before the receiver of the one request that is tried: its first bytes are its success.
 
-    A whole answer may take minutes, and everybody waits for this one.
+    A whole answer may take minutes, and all requests wait for this one.
     """
 
     __slots__ = ("_answered", "_check", "_receiver", "on_data", "on_end", "on_failed")

@@ -1,6 +1,6 @@
 """From a rate and a latency to numbers for a configuration, each with its reasoning in words.
 
-Little's law says how many are inside on average; a margin says how many streams keep nearly everybody from
+Little's law says how many are inside on average; a margin says how many streams keep nearly every request from
 waiting. The rule: twice the load below ten streams, else load + 2 x its square root, which keeps the share that
 waits (Erlang C) at 3 to 4 % for loads of 5 to 100. The queue is what can be served within the longest wait that a
 user would bear, not a constant.

@@ -25,7 +25,7 @@ class DecidingCore(Protocol):
 
 
 class DecisionCarrier(Protocol):
-    """Who carries decisions out."""
+    """The carrier of decisions."""
 
     def admitted(self, decision: Admit) -> None:
         """Run it now."""

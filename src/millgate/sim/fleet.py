@@ -57,7 +57,7 @@ class SimulatedFleet:
             )
             dice = streams.draws("refusals", lambda dice, count: dice.random(count), number)
             door = Refusing(station, world, dice)
-            # A door that nobody slams is only in the way of a hundred thousand requests.
+            # A refusing door without refusals is only in the way of a hundred thousand requests.
             seen = door if name in stormy else station
             world.add_station(seen, followed=name in followed)
             for trouble in troubles:

@@ -1,4 +1,4 @@
-"""One request as a trace knows it: when, who, how long. Everything else is how its client behaves."""
+"""One request as a trace knows it: when, which tenant, how long. Everything else is how its client behaves."""
 
 from typing import NamedTuple
 

@@ -23,7 +23,7 @@ class OpenDoor:
         self._where: dict[int, str] = {}
 
     def handle(self, event: Event, now: float) -> tuple[Decision, ...]:
-        """Admit every arrival at once; count who is where."""
+        """Admit every arrival at once; count what runs where."""
         del now
         if isinstance(event, Arrived):
             up = [name for name in self._open if name not in self._down] or list(self._open)
@@ -59,7 +59,7 @@ def _cap_and_yield(settings: Settings) -> DecidingCore:
 
 
 def _endless_queue(settings: Settings) -> DecidingCore:
-    """A hard cap with a queue that nobody is ever refused from: the classical hidden overload."""
+    """A hard cap with a queue that never refuses a request: the classical hidden overload."""
     lanes = tuple(replace(lane, deadline_s=1e9, max_queue=None) for lane in settings.lanes)
     return build_governor(replace(settings, lanes=lanes), 0.0)
 

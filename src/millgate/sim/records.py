@@ -114,7 +114,7 @@ class Summary:
 
 
 class Books(Protocol):
-    """Who keeps a run's accounts; times are virtual seconds, `first_at` is when the request first came."""
+    """The keeper of a run's accounts; times are virtual seconds, `first_at` is when the request first came."""
 
     def asked(self, now: float) -> None:
         """A user comes with a new request."""

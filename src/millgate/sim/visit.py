@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class User(Protocol):
-    """Who is told what becomes of a visit."""
+    """The listener to what becomes of a visit."""
 
     def yielded(self, visit: "Visit", decision: Yield) -> None:
         """The attempt was refused."""

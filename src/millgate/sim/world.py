@@ -33,7 +33,7 @@ KEPT_WITHIN_S = 1.0
 
 
 class World:
-    """One run's world. `remembers` lets attempts carry fingerprints, so that the governor knows who returns."""
+    """One run's world. `remembers` lets attempts carry fingerprints, so that the governor recognises returns."""
 
     def __init__(self, core: DecidingCore, loop: Loop, recorder: Books, *, remembers: bool = True) -> None:
         self.loop = loop
@@ -73,7 +73,7 @@ class World:
         )
 
     def is_over(self) -> bool:
-        """Return whether nobody asks any more and every engine is idle."""
+        """Return whether no client asks any more and every engine is idle."""
         if self.sources or self._visits:
             return False
         return all(station.read()[:2] == (0, 0) for station in self.stations.values())
@@ -157,7 +157,7 @@ class World:
         station.start(attempt, job)
 
     def queued(self, decision: Queue) -> None:
-        """It waits; nobody tells its user."""
+        """It waits; its user is not told."""
 
     def yielded(self, decision: Yield) -> None:
         """Tell the user."""
@@ -188,7 +188,7 @@ class World:
     # ---- what engines report
 
     def first_token(self, attempt: int) -> None:
-        """The answer begins; late news of somebody who has left means nothing.
+        """The answer begins; late news of a user that has left means nothing.
 
         Where nothing is streamed neither gate nor user see it; the answer is judged by it all the same.
         """

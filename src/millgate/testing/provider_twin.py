@@ -1,4 +1,4 @@
-"""A gate before a provider in virtual time: the governor that the gateway runs, the provider's law, users who honour hints.
+"""A gate before a provider in virtual time: the gateway's governor, the provider's law, users that honour hints.
 
     twin = Twin(config, Traffic(asked_per_s=100.0), seed=1)
     twin.run_until(60.0)
@@ -79,7 +79,7 @@ class ProviderCounts:
     """What happened since the counts began.
 
     `sent` and `refused` are the provider's, `failed` those of an outage; `answered` and `yields`, by reason, are what
-    users met. `promised` counts who came back when told, `kept` those of them that were let in.
+    users met. `promised` counts clients that returned on time, `kept` those of them that were let in.
     """
 
     sent: int = 0

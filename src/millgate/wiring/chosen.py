@@ -1,4 +1,4 @@
-"""The numbers that nobody gave: how each was found, in words for the banner.
+"""The numbers that no setting gave: how each was found, in words for the banner.
 
 Design section 10: max_inflight = flag, else KV tokens of the engine over mean tokens per request within 4..256,
 else 64; the token meter is 0.9 of the KV tokens when they are known, else off.
@@ -87,7 +87,7 @@ def choose_prefill_tokens(engine: EngineConfig, given_by: str | None) -> tuple[i
 
 
 def origin(places: Mapping[SettingPath, ValueOrigin], *path: str | int) -> str | None:
-    """Return who gave the setting at `path`, or None where nobody did; a list given as a whole counts."""
+    """Return the source of the setting at `path`, or None for a default; a list given as a whole counts."""
     for length in range(len(path), 1, -1):
         place = places.get(path[:length])
         if place is not None:

@@ -54,7 +54,7 @@ def build_settings(
 ) -> Built:
     """Return the core's settings for this configuration.
 
-    `facts` holds what the engines told of themselves, by engine name; `places` says who gave each setting
+    `facts` holds what the engines told of themselves, by engine name; `places` says where each setting came from
     (`Loaded.places`) and is only quoted in the reasons. Raises ConfigError for an unknown profile.
     """
     facts, places = facts or {}, places or {}
@@ -161,7 +161,7 @@ def _prior(engine: EngineConfig, index: int, places: Mapping[SettingPath, ValueO
 
 
 def _line_lane(line: LineConfig) -> LaneSettings:
-    """Return the lane of the line door: each attempt has its own deadline, and it holds only who is due."""
+    """Return the lane of the line door: each attempt has its own deadline, and it queues only clients that are due."""
     return LaneSettings(
         name=LINE_LANE,
         ttft_slo_s=line.deadline,

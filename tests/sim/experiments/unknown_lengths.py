@@ -1,4 +1,4 @@
-"""`demo overload` in virtual time, with lengths that nobody knows: the tables of docs/policies/sizing.md and short-first.md.
+"""`demo overload` in virtual time, with unknown lengths: the tables of docs/policies/sizing.md and short-first.md.
 
     PYTHONPATH=src python tests/sim/experiments/unknown_lengths.py --seeds 5
 

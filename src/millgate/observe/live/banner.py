@@ -1,7 +1,7 @@
 """One sentence that answers: is it overloaded, where, since when, and what does the gate do about it?
 
 Pure: the same situation gives the same sentence. The worst thing that is true is said first, with the numbers that
-make it so; a rule that refuses somebody (a quota) is no overload and only follows.
+make it so; a rule that refuses a client (a quota) is no overload and only follows.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ class Situation:
     """Everything that the sentence is made of.
 
     `arrived` and `refused` count attempts of the last seconds. `now`, `refusing_since` and `warned_since` are
-    seconds since the epoch; the first is None while nobody is refused for want of capacity, the second while no
+    seconds since the epoch; the first is None while no client is refused for want of capacity, the second while no
     alarm is raised (`warning` is its evidence in words). `hints_s` are the shortest and longest hint handed out.
     """
 

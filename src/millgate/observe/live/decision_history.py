@@ -1,4 +1,4 @@
-"""Ten minutes of history in a hundred and twenty points, kept whether or not anybody watches.
+"""Ten minutes of history in a hundred and twenty points, kept with and without watchers.
 
 It is looked after at the beats of the accounting; every five seconds it reads a snapshot. Without it a page that is opened
 in the middle of an overload could not say what came before.

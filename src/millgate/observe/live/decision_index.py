@@ -1,6 +1,6 @@
 """The newest decisions on index: those that no filter tells apart lie together, so that nothing else is looked through.
 
-It is filled on the path of every request while somebody looks, so it is compiled, and its entries are plain tuples.
+It is filled on the path of every request while a watcher looks, so it is compiled, and its entries are plain tuples.
 """
 
 from collections import deque

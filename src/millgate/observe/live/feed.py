@@ -1,7 +1,7 @@
-"""The live feed: one picture twice a second for everybody who watches, as server-sent events.
+"""The live feed: one picture twice a second for all watchers, as server-sent events.
 
 A frame is painted and encoded once and the same bytes go to all. Every watcher waits for the *next* frame, so one
-that cannot take frames misses some and nothing is kept for it. Nobody watching, no timer. Server-sent events are
+that cannot take frames misses some and nothing is kept for it. Without watchers no timer runs. Server-sent events are
 the HTML standard's, section 9.2: `event:` and `data:` lines, an empty line after each event.
 """
 
@@ -34,7 +34,7 @@ class LiveFeed:
         self._closed = False
 
     def join(self) -> None:
-        """Count a watcher in; raises TooManyWatchersError. Whoever has joined must leave."""
+        """Count a watcher in; raises TooManyWatchersError. A watcher that has joined must leave."""
         if self.watchers >= MOST_WATCHERS:
             raise TooManyWatchersError
         if self._timer is None and not self._closed:
@@ -48,7 +48,7 @@ class LiveFeed:
             self._stop()
 
     async def frames(self) -> AsyncIterator[bytes]:
-        """Give the history, the present frame, and then every frame that is painted while nobody is kept waiting."""
+        """Give the history, the present frame, and then every new frame; no frame waits for a slow watcher."""
         yield _event("history", self.page_model.history())
         yield self._frame
         while not self._closed:

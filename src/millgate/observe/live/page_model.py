@@ -37,7 +37,7 @@ from millgate.observe.live.picture import (
 from millgate.observe.live.rates import arrived_between, rates_between, refused_between
 from millgate.observe.live.recent import DecisionFilter, DecisionRow, Recent
 from millgate.observe.observers import Observers
-from millgate.observe.traffic import NOBODY, OTHER
+from millgate.observe.traffic import NO_TENANT, OTHER
 from millgate.observe.traffic_records import EngineTraffic, TenantTraffic, TrafficSnapshot
 
 RATES_OVER_S: Final = EVERY_S
@@ -46,8 +46,8 @@ MOST_ROWS: Final = 40
 """Decisions in one frame; the rest of what is kept is asked for with a filter."""
 MOST_TENANTS: Final = 50
 """Tenants in one frame: those with the most attempts."""
-_CORE_NAMES: Final = {"": NOBODY, "others": OTHER}
-"""What the core and the observers call those without a name of their own."""
+_CORE_NAMES: Final = {"": NO_TENANT, "others": OTHER}
+"""What the core and the observers call tenants without a name of their own."""
 _PROBE_BYTES: Final = 1000
 """What a newcomer would be told is asked for a small chat request, the default of `/api/explain`."""
 
@@ -118,7 +118,7 @@ class PageModel:
         return tuple(_on_wall(point, epoch) for point in self._sources.history.points)
 
     def recall(self) -> Iterator[None]:
-        """Read what was decided before anybody looked, a little at a time.
+        """Read what was decided before the first look, a little at a time.
 
         Gone through before `decisions`, with other work in between, it keeps that from taking long.
         """

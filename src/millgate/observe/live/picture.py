@@ -36,8 +36,8 @@ class LanePicture:
     """One lane: what waits, against which deadline, what a newcomer would be told, and how it went lately.
 
     `stream_limit` is what all engines that are up may run, `other_running` what runs for other lanes; `headroom`
-    are the streams that are lent to nobody. `window_s` is the mean time that its batch window queued somebody back for
-    company lately, None where it queued nobody.
+    are the streams that it lends to no other. `window_s` is the mean time that its batch window queued requests for
+    company lately, None where it queued none.
     """
 
     name: str

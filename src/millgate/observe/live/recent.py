@@ -1,10 +1,10 @@
 """The last decisions told to people, newest first, so that they see why the gate did what it did.
 
-Words are made when somebody reads. Nothing that a client sent is in them: attempts are numbers, lanes and engines are
+Words are made on reading. Nothing that a client sent is in them: attempts are numbers, lanes and engines are
 names of the configuration.
 
 What is kept is bytes, and to look through all of it for a filter that little fits would stop the loop for ten
-milliseconds, again and again for everybody who watches. So while anybody looks, decisions are sorted as they come, before
+milliseconds, again and again for every watcher. So while a watcher looks, decisions are sorted as they come, before
 they are bytes: a microsecond each, however many look for whatever. What came before the first look is read once, a
 little at a time.
 """
@@ -20,7 +20,7 @@ from millgate.observe.live.decision_index import MOST_KEPT, DecisionIndex, Entry
 from millgate.observe.ring import FEWEST_STEPS, Kept, Ring
 
 UNWATCHED_AFTER_S: Final = 5.0
-"""Nobody looks any more when nobody has for so long; the page asks every two seconds, and paints twice a second."""
+"""After so long without a look there is no watcher; the page asks every two seconds, and paints twice a second."""
 STEPS_AT_ONCE: Final = 128
 """Older steps that are read together: half a millisecond."""
 
@@ -53,7 +53,7 @@ class DecisionFilter:
 
 
 class Recent:
-    """The newest decisions of a ring: on index while anybody looks, and nothing while nobody does."""
+    """The newest decisions of a ring: indexed while a watcher looks, and nothing without one."""
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
@@ -100,7 +100,7 @@ class Recent:
         return self._index
 
     def _follow(self, steps: Sequence[Kept]) -> None:
-        """Take the newest steps, or forget everything when nobody looks any more."""
+        """Take the newest steps, or forget everything when the last watcher has left."""
         if self._index is not None and steps[-1][0] - self._asked_at <= UNWATCHED_AFTER_S:
             self._index.add(steps)
             return

@@ -269,7 +269,7 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
         "lines",
         _SERVICE,
         "log_lines_dropped",
-        "Log lines of the process that nobody could take.",
+        "Log lines of the process that could not be written.",
     ),
     MetricDefinition(
         "attempt_lines_dropped",
@@ -277,7 +277,7 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
         "lines",
         _SERVICE,
         "attempt_lines_dropped",
-        "Log lines of attempts that nobody could take.",
+        "Log lines of attempts that could not be written.",
     ),
     # This process.
     MetricDefinition(

@@ -83,7 +83,7 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "streams",
         _LANE,
         "headroom",
-        "Streams that this lane lends to nobody, used or not.",
+        "Streams that this lane lends to no other, used or not.",
     ),
     MetricDefinition(
         "expected_wait_seconds",
@@ -142,7 +142,7 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "seconds",
         _LANE_TRAFFIC,
         "hint_return",
-        "How far from the time that they had been told those were back who were then admitted.",
+        "Seconds between the promised and the actual return of admitted clients.",
     ),
     MetricDefinition(
         "hint_error_seconds",

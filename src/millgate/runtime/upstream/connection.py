@@ -149,7 +149,7 @@ class UpstreamConnection:
     # ---- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport and send the call that it was made for, unless nobody wants it any more."""
+        """Take the transport and send the call that it was made for, unless the call was given up."""
         self._transport = cast("asyncio.Transport", transport)
         first, self._first = self._first, None
         if first is None:
@@ -168,7 +168,7 @@ class UpstreamConnection:
         """Read what came and deliver it; whatever the receiver raises ends its call and this connection."""
         call = self.call
         if call is None:
-            self.drop()  # an answer that nobody asked for: the connection cannot be trusted
+            self.drop()  # an answer to no call: the connection cannot be trusted
             return
         receiver = call.receiver
         try:
@@ -222,7 +222,7 @@ class UpstreamConnection:
         """Note the clean end; `connection_lost` follows."""
         self._eof = True
         if self._transport is not None:
-            self._transport.abort()  # a close would wait for a request that nobody reads any more
+            self._transport.abort()  # a close would wait until the rest of the request is sent
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the call that was under way, or leave the pool's shelf."""

@@ -16,7 +16,7 @@ class AnswerHead(NamedTuple):
     """The head of an engine's final answer (1xx are skipped); names lower-cased, ready to be passed on.
 
     Hop-by-hop and Connection-named headers are removed, and `content-length` and `date`, which are written by
-    whoever answers next. `length` is the Content-Length, None for a chunked or close-delimited body. A head that
+    the next responder. `length` is the Content-Length, None for a chunked or close-delimited body. A head that
     repeats on its connection, whatever its length, comes with the same `notes`, the receivers' own.
     """
 
@@ -27,7 +27,7 @@ class AnswerHead(NamedTuple):
 
 
 class Receiver(Protocol):
-    """Who reads the answer of one call."""
+    """The reader of one call's answer."""
 
     def on_head(self, head: AnswerHead) -> None:
         """The final head has arrived."""
@@ -46,7 +46,7 @@ class Receiver(Protocol):
 
 
 class Ear(Protocol):
-    """Who listens to how an engine does, whatever it is asked: never to its bytes.
+    """A listener to an engine's health, over all its requests: never to its bytes.
 
     Of good answers it is told nothing while it expects none: `heard` is counted up in passing, whenever the engine
     has said something. So a request at an engine that is well costs it no call.
@@ -62,7 +62,7 @@ class Ear(Protocol):
     """Whether nothing answers there: an answer that has not begun is not waited for until its own time is over."""
 
     def trial(self, receiver: Receiver) -> Receiver:
-        """Return who is to receive an answer that is asked for in anxious times."""
+        """Return the receiver of an answer while the engine is in doubt."""
 
     def succeeded(self) -> None:
         """A request was answered whole, with a status that is none of the engine's faults."""

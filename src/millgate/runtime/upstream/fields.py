@@ -28,7 +28,7 @@ HOP_BY_HOP: Final = frozenset(
 FRAMING: Final = frozenset(
     (b"connection", b"content-length", b"keep-alive", b"transfer-encoding", b"upgrade")
 )
-"""Names that frame a message: whoever writes the message writes them, nobody hands them in."""
+"""Names that frame a message: the writer of the message sets them, no caller passes them."""
 
 REQUEST_RESERVED: Final = FRAMING | {b"host"}
 """What a request's head line and framing write themselves."""

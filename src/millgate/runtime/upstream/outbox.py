@@ -1,6 +1,6 @@
 """What one turn of the loop writes, sent together at its end.
 
-A write to a socket wakes whoever sleeps at its other end, and the waking costs the writer more than the write: 11 of the
+A write to a socket wakes the process at its other end, and the waking costs the writer more than the write: 11 of the
 61 us of a refusal, 15 of the 75 us of a relayed request (`make bench`, two processes on two cores). Between two writes
 that follow each other at once the reader has no time to fall asleep again.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 _LETTERS: Final = 16
-"""Nobody waits longer than it takes to make so many answers: half a millisecond."""
+"""No answer waits longer than it takes to make so many: half a millisecond."""
 _LARGE_BYTES: Final = 65_536
 """Data of this size leave at once: what waits is bounded by letters, each below this."""
 
@@ -24,7 +24,7 @@ class Addressee(Protocol):
 class Outbox:
     """Keeps what connections send until the loop has read every socket that was ready, in the order of sending.
 
-    Whoever closes, half-closes or cuts a transport calls `send` first. `soon` is the loop's `call_soon`.
+    Code that closes, half-closes or cuts a transport calls `send` first. `soon` is the loop's `call_soon`.
     """
 
     __slots__ = ("_letters", "_soon")

@@ -62,7 +62,7 @@ class UpstreamPool:
         self.outbox = Outbox(_soon)
         self.sweep = Sweep(self._check, self._forgive)
         self.ear: Ear | None = None
-        """Who listens to how the engine does; set it before the first request."""
+        """The listener to the engine's health; set it before the first request."""
         self._closed = False
 
     def _authority(self) -> bytes:
@@ -251,7 +251,7 @@ class UpstreamPool:
             self.sweep.stop()
 
     def _forgive(self, lost_s: float) -> None:
-        """Count no time as silence in which nobody listened here."""
+        """Do not count time as an engine's silence in which this process did not listen."""
         for connection in self._connections:
             connection.stamp += lost_s
 

@@ -182,8 +182,8 @@ class AnswerReader:
     def _take_chunk(self, data: bytes) -> bool:
         """Take bytes that are one whole chunk, its length written the usual way; return whether they are.
 
-        llhttp does not see them and goes on expecting a chunk: after the first bytes that it does see nobody here knows
-        any more whether it stands between two chunks.
+        llhttp does not see them and goes on expecting a chunk: after the first bytes that it does see, it is unknown
+        here whether it stands between two chunks.
         """
         part = of_chunk(data)
         if part is None:

@@ -18,7 +18,7 @@ _NINE: Final = ord("9")
 
 
 class Notes:
-    """One thing that whoever reads a head may keep with it: repeats of the head come with the same notes.
+    """One thing that the reader of a head may keep with it: repeats of the head come with the same notes.
 
     They are no part of what the head says, so any two are equal.
     """

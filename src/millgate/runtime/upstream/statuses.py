@@ -1,4 +1,4 @@
-"""Whom an engine's status blames: the request that it answers, or the engine and how it is set up."""
+"""What an engine's status blames: the request that it answers, or the engine and how it is set up."""
 
 from typing import Final
 

@@ -20,7 +20,8 @@ class Sweep:
     The stamp is at most `SWEEP_S` old, so that the hot path reads an attribute and no clock.
 
     After the loop has stood still (a stopped process, a paused machine) `forgive` is told for how long, and the sockets
-    are read once before anything is compared: what came meanwhile came in time, and nobody else was late for our sake.
+    are read once before anything is compared: what came meanwhile came in time. A peer is not late
+    because this process was.
     """
 
     __slots__ = ("_check", "_forgave", "_forgive", "_loop", "_timer", "now")

@@ -92,7 +92,7 @@ class _Door:
 
 
 def _add_traffic(state: dict[str, Any], traffic: TrafficSnapshot) -> None:
-    """Put what was seen lately beside the core's numbers, and who was served what."""
+    """Put what was seen lately beside the core's numbers, and what each tenant was served."""
     for rows, seen in ((state["lanes"], traffic.lanes), (state["engines"], traffic.engines)):
         lately = {each.name: plain(each.lately) for each in seen}
         for row in rows:

@@ -1,4 +1,4 @@
-"""Who may speak to the admin door: a known Host, no foreign web page, and the token where there is one.
+"""Which requests the admin door serves: a known Host, no foreign web page, and the token where there is one.
 
 A browser can be made to send requests to 127.0.0.1 by any page it shows, and DNS rebinding lets that page read
 the answers: its own name then points to 127.0.0.1. The Host header still carries that name, so only IP literals,
@@ -18,8 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from millgate.servers.admin.answers import error_answer, too_many_guesses
 from millgate.servers.admin.session import Sessions
 
-# Probes of orchestrators carry no token; these two answers tell a state and no numbers. Whoever wants to sign in has
-# no token yet, and the form's look is the same file for everybody.
+# Probes of orchestrators carry no token; these two answers tell a state and no numbers. An operator who signs in has
+# no token yet, and the form's look is the same file for all.
 _OPEN_PATHS = frozenset({"/healthz", "/readyz", "/login", "/page/style.css"})
 _ANSWER_HEADERS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
 

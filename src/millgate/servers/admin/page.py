@@ -32,7 +32,7 @@ _Name = Annotated[str, msgspec.Meta(max_length=256)]
 
 
 class DecisionQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Which decisions somebody wants to see; an empty word is no filter."""
+    """Which decisions an operator wants to see; an empty word is no filter."""
 
     word: _Name = ""
     lane: _Name = ""
@@ -46,7 +46,7 @@ class DecisionQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LiveResponse(StreamingResponse):
-    """The stream of one watcher who has joined; however it ends, the watcher leaves."""
+    """The stream of one watcher that has joined; however it ends, the watcher leaves."""
 
     def __init__(self, feed: LiveFeed) -> None:
         # Proxies that collect an answer before they pass it on are told not to (nginx's X-Accel-Buffering).

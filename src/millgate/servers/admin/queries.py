@@ -14,7 +14,7 @@ _Tokens = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
 
 
 class ExplainQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """An arrival as somebody imagines it; every field has the default of a small chat request."""
+    """An imagined arrival; every field has the default of a small chat request."""
 
     prompt_bytes: _Tokens = 1000
     body_bytes: _Tokens | None = None
@@ -30,7 +30,7 @@ class ExplainQuery(msgspec.Struct, forbid_unknown_fields=True):
     max_wait_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] | None = None
 
     def arrival(self) -> Arrived:
-        """Return the event that such a request would be; its attempt number, 0, is nobody's."""
+        """Return the event that such a request would be; its attempt number, 0, belongs to no attempt."""
         return Arrived(
             attempt=0,
             tenant=self.tenant,

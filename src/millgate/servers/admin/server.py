@@ -18,7 +18,7 @@ from millgate.servers.admin.app import build_app
 from millgate.servers.admin.guard import is_loopback
 from millgate.servers.admin.views import Views
 
-# Everybody who watches, and beside them a scraper, a probe, somebody curious; the bound keeps a flood of the admin
+# All watchers, and beside them a scraper, a probe, a curious user; the bound keeps a flood of the admin
 # door from starving the relay.
 _MAX_CONNECTIONS = MOST_WATCHERS + 64
 _MOST_OPEN = _MAX_CONNECTIONS + 16  # those beyond the bound are told so with a 503, if they ask
@@ -64,7 +64,7 @@ class AdminServer:
     ) -> None:
         if not is_loopback(host) and not token:
             raise ValueError(
-                f"the admin door on {host} needs a token: anybody who reaches it can read the gate's state"
+                f"the admin door on {host} needs a token: any client that reaches it can read the gate's state"
             )
         # uvicorn would otherwise report each malformed request of a port scan; real errors still come through.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)

@@ -17,7 +17,7 @@ from millgate.runtime.guesses import Guesses
 
 COOKIE: Final = "millgate_session"
 LASTS_S: Final = 12 * 3600
-"""A shift: whoever watches all day signs in again after it."""
+"""A shift: an operator who watches all day signs in again after it."""
 _SECRET_BYTES = 32
 
 

@@ -148,7 +148,7 @@ class EmulatorApplication:
             exchange.respond(200, JSON, self._stats())
 
     def on_gone(self, exchange: Exchange) -> None:
-        """Abort what nobody reads any more, or with `ignore_hangups` generate on for nobody."""
+        """Abort what has lost its reader, or with `ignore_hangups` generate on without one."""
         generation = self._open.pop(exchange, None)
         if generation is None:
             return
@@ -210,7 +210,7 @@ class EmulatorApplication:
             generation.exchange.finish()
 
     def _go_on(self, generation: Generation) -> None:
-        """Hand out what a stall has kept back, if anybody is left to have it."""
+        """Hand out what a stall has kept back, if its client is still there."""
         if not generation.stalled or generation.exchange not in self._open:
             return
         generation.stalled = False

@@ -21,7 +21,7 @@ SECOND_S = 1.0
 
 
 class TokenListener(Protocol):
-    """Who is told what an engine makes."""
+    """The receiver of what an engine makes."""
 
     def on_tokens(self, feed: "Feed", tokens: int, now: float, *, last: bool) -> None:
         """`tokens` more tokens of this feed are there; `last` ends it."""
@@ -33,7 +33,7 @@ class TokenListener(Protocol):
 class Feed:
     """One running answer: which tokens its reader has had, and when it gets the next.
 
-    `tokens_per_event` None delivers everything at the end. A `silent` feed is generated and delivered to nobody.
+    `tokens_per_event` None delivers everything at the end. A `silent` feed is generated and not delivered.
     """
 
     __slots__ = (
@@ -184,7 +184,7 @@ class Pacer:
         feed.delivered_at = now
 
     def _arm(self) -> None:
-        """Set the timer for the next thing that anybody could notice."""
+        """Set the timer for the next event that a client could notice."""
         batch = self.batch
         wake_at = batch.next_event_at
         if wake_at == inf:

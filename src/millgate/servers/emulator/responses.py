@@ -1,4 +1,4 @@
-"""Writes OpenAI's responses: whole JSON bodies and named events, and keeps the last of them for whoever asks by id."""
+"""Writes OpenAI's responses: whole JSON bodies and named events, and keeps the last of them for requests by id."""
 
 from collections import OrderedDict
 from typing import Final

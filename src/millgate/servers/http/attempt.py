@@ -47,7 +47,7 @@ def _note_upstream_id(attempt: "HttpAttempt", desk: HttpDesk, head: AnswerHead) 
 
 
 def _owes_usage(dialect: Dialect, facts: RequestFacts, asked: bool) -> bool:
-    """Whether an answer should say its tokens: not a sound, and no stream for which nobody asked for them."""
+    """Whether an answer should say its tokens: not a sound, and no stream whose client did not ask for them."""
     asks = not facts.stream or asked or facts.include_usage is True
     return asks and dialect.answer_kinds == _SAYS_USAGE
 
@@ -182,7 +182,7 @@ class HttpAttempt:
                 self._refuse(Yield(self.number, decision.reason, decision.retry_after_s, retry=True))
 
     def on_ended(self, decision: Ended) -> None:
-        """Tell a client whose request no engine has had; else whoever caused the end has told it."""
+        """Tell a client whose request no engine has had; else the cause of the end has told it."""
         kind = self._unsent
         if kind is not None and decision.outcome is Outcome.ENGINE_FAILED and self._close():
             self._desk.driver.post(Released(self.number))

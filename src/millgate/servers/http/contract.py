@@ -41,7 +41,7 @@ class DoorSettings:
 
 
 class EngineRoute(NamedTuple):
-    """How to reach one engine: its pool, its base path (no trailing slash), and whom to tell of hang-ups.
+    """How to reach one engine: its pool, its base path (no trailing slash), and the listener to hang-ups.
 
     `credential` replaces whatever the client sent; None sends what the door lets through.
     """

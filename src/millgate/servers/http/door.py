@@ -32,15 +32,15 @@ _NO_SUCH_MODEL: Final = "no engine here answers for this model"
 
 
 def _unnoticed(_attempt: int, _given_id: bytes | None) -> None:
-    """Nobody wants to know."""
+    """Ignore it: no listener was given."""
 
 
 def _unlogged(_given_up: GivenUp) -> None:
-    """Nor this."""
+    """Ignore this too: no listener was given."""
 
 
 def _untold(_what: str) -> None:
-    """Nobody wants to know this either."""
+    """Ignore this too: no listener was given."""
 
 
 def _tell_health(driver: Driver, exchange: Exchange) -> None:
@@ -185,7 +185,7 @@ class HttpDoor:
     def bad_request(
         self, status: int, code: str, message: str, head: RequestHead | None = None
     ) -> RefusedRequest:
-        """Dress a complaint of the server in the dialect of whoever is speaking."""
+        """Write the server's error response in its client's dialect."""
         self.error_responses.rejected += 1
         self.on_bad_request(code)
         return self.error_responses.early(head, status, code, message)

@@ -1,4 +1,4 @@
-"""Who may come in: keys, tenants and lanes at the HTTP door, and the one answer for everybody who may not.
+"""Admission at the HTTP door: keys, tenants and lanes, and the one answer for every refused caller.
 
 A missing, a wrong and an overlong key get the same answer after the same work. It says nothing about which of them
 it was, and after too many of them a peer is told to stop instead; see `Guesses`.
@@ -31,7 +31,7 @@ class Authentication:
         self._time = asyncio.get_running_loop().time
 
     def replace(self, settings: CallerSettings) -> None:
-        """Ask by these rules from now on; whoever has been let in stays in."""
+        """Check by these rules from now on; admitted callers stay in."""
         self.callers = Callers(settings, self.callers)
 
     def refusal(self, head: RequestHead, dress: Dress) -> RefusedRequest | None:
@@ -53,6 +53,6 @@ class Authentication:
         return self.callers.tenant(named, head.headers, head.peer, self._time())
 
     def caller(self, head: RequestHead) -> Caller | None:
-        """Return who asks, None when a reload has taken the key away while the body came."""
+        """Return the caller, None when a reload has taken the key away while the body came."""
         named = head.named if head.named is not None else dict(reversed(head.headers))
         return self.callers.identify(named, head.headers, head.peer, head.path, self._time())

@@ -16,7 +16,7 @@ OWN_LAG_RETRY_S: Final = 1.0
 
 
 class ErrorResponses:
-    """Dresses each complaint in the dialect of whom it is for; `rejected` counts requests with something wrong in them.
+    """Writes each error response in its client's dialect; `rejected` counts requests with something wrong in them.
 
     `boot` tells this process's ids from another's.
     """

@@ -26,7 +26,7 @@ _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class KeptAlive:
     """An exchange that writes its dialect's keep-alive every `every_s` seconds until `heard()`, from now on.
 
-    Implements `Exchange`, so that whoever answers need not know that the head has been sent.
+    Implements `Exchange`, so that the responder need not know that the head has been sent.
     """
 
     __slots__ = ("_dialect", "_early", "_every_s", "_heard", "_inner", "_over", "_request_id", "_timer")

@@ -1,8 +1,8 @@
-"""Which engine keeps an answer: whoever asks for it by its id must come to the engine that stored it.
+"""Which engine keeps an answer: a request for it by id must go to the engine that stored it.
 
 Bounded: beyond `most` the answer that was named longest ago is forgotten, and asking for it is like asking for one
 from before a restart. Where there are several tenants, an id that is not known is refused: an engine tells no tenants
-apart, so whoever guessed or overheard an id would get what another tenant has stored. An answer to another tenant
+apart, so a client that guessed or overheard an id would get what another tenant has stored. An answer to another tenant
 and an answer that never was look the same.
 """
 
@@ -35,7 +35,7 @@ class KeptAnswers:
         return len(self._keepers)
 
     def add(self, answer_id: str, keeper: Keeper) -> None:
-        """Remember who keeps this answer; an id that is known stays with the tenant that had it first."""
+        """Remember the keeper of this answer; an id that is known stays with the tenant that had it first."""
         known = self._keepers.get(answer_id)
         if known is not None and known.tenant != keeper.tenant:
             return
@@ -45,7 +45,7 @@ class KeptAnswers:
             self._keepers.popitem(last=False)
 
     def find(self, answer_id: str) -> Keeper | None:
-        """Return who keeps this answer, None when nobody is known to."""
+        """Return the keeper of this answer, None when it is unknown."""
         keeper = self._keepers.get(answer_id)
         if keeper is not None:
             self._keepers.move_to_end(answer_id)

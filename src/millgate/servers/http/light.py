@@ -70,10 +70,10 @@ class LightRequest:
             self._call.expire_at(None)
 
     def first_token(self) -> None:
-        """Nothing: nobody counts what was counted when it was made."""
+        """Nothing: it was counted when it was made."""
 
     def stored(self, answer_id: str) -> None:
-        """Nothing: whoever asks by id knows it."""
+        """Nothing: a client that asks by id knows it."""
         del answer_id
 
     def finished(self, usage: Usage) -> None:

@@ -1,6 +1,6 @@
 """What the door refuses because this process itself is too slow: quick to say, and still on the record.
 
-It happens when the loop is late, so the core is not asked: what would have been an attempt is shown to those who watch
+It happens when the loop is late, so the core is not asked: what would have been an attempt is shown to observers of
 attempts as one that came and was refused, under the next number.
 """
 
@@ -22,11 +22,11 @@ _POST: Final = b"POST"
 
 
 def _unnoticed(_attempt: int, _given_id: bytes | None) -> None:
-    """Nobody wants to know."""
+    """Ignore it: no listener was given."""
 
 
 def _unheard() -> None:
-    """Nobody wants to know this either."""
+    """Ignore this too: no listener was given."""
 
 
 class Shedding:

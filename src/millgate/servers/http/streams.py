@@ -45,7 +45,7 @@ def _may_follow(piece: bytes, event: StreamEvent) -> bool:
 class StreamAnswer:
     """Receives the answer to a streaming request and passes its events on as they come.
 
-    `events` counts the events with content so far: the output tokens, as far as anybody knows before the usage.
+    `events` counts the events with content so far: the output tokens, as far as they are known before the usage.
     With `strip_usage` the event that exists only because we asked for usage is taken out again.
     """
 

@@ -1,7 +1,7 @@
 """One bound over all request bodies being received and held (INV-5), and shares of it for tenants and peers.
 
 Shares follow what is left (dynamic thresholds: Choudhury and Hahne 1998): a holder may have so many times as much as
-stays free. So a holder that is alone has most of the bound, and whoever comes next always finds room.
+stays free. So a holder that is alone has most of the bound, and the next one always finds room.
 """
 
 from typing import Final
@@ -19,7 +19,7 @@ and behind it a tenant at its own share leaves room for the others."""
 class ByteBudget:
     """Counts bytes against one bound; shared by every door of a process.
 
-    Whoever reserves releases exactly what it reserved, at the latest when its exchange ends. `share` books the same
+    A holder releases exactly what it reserved, at the latest when its exchange ends. `share` books the same
     bytes on a tenant and a peer too.
     """
 

@@ -100,7 +100,7 @@ class Connection:
             self._read(data)
 
     def eof_received(self) -> None:
-        """Take a half-close as a hang-up, as HAProxy does for queued requests: nobody can tell who still reads."""
+        """Take a half-close as a hang-up, as HAProxy does for queued requests: the client may read on or not."""
         if self._exchange is not None:
             self._lose(self._exchange)
             self.abort()

@@ -108,5 +108,5 @@ class Application(Protocol):
     ) -> RefusedRequest:
         """Dress a framing error, a cap or a deadline in the application's error dialect.
 
-        `head` is the last that the connection has read whole, which tells who is speaking.
+        `head` is the last that the connection has read whole, which names its client.
         """

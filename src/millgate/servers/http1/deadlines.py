@@ -35,7 +35,7 @@ class ConnectionDeadlines:
         self._limits = limits
         self._parting = False
         self._body_since = 0.0
-        self.phase = HEAD  # who connects and says nothing is late too
+        self.phase = HEAD  # a client that connects and sends nothing is late too
         self.until = clock.now + limits.head_s
 
     def unlimited(self) -> None:
@@ -66,7 +66,7 @@ class ConnectionDeadlines:
         self.until = self._clock.now + self._limits.linger_s
 
     def forgive(self, lost_s: float) -> None:
-        """Give back the time in which this process stood still, to whoever waited for it."""
+        """Give back the time in which this process stood still, to the client that waited for it."""
         self.until += lost_s
         self._body_since += lost_s
 

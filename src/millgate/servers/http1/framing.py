@@ -28,7 +28,7 @@ _ONCE: Final = frozenset((b"host", b"content-length", b"transfer-encoding", b"ex
 
 
 class UnacceptableError(Exception):
-    """A request that is refused before anybody has seen it: status, code and message of the answer."""
+    """A request that is refused before any handler has seen it: status, code and message of the answer."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)

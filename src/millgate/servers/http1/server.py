@@ -95,7 +95,7 @@ class HttpServer:
     async def secure(self, ssl: tls.SSLContext | None) -> None:
         """Serve new connections with this context, or without TLS; those that are open stay as they are.
 
-        The socket goes on listening while its listeners are replaced: nobody is refused.
+        The socket goes on listening while its listeners are replaced: no connection is refused.
         """
         for place, (sock, listeners) in enumerate(self._listeners):
             if isinstance(listeners, TlsAcceptor) and ssl is not None:

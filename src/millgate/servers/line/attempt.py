@@ -17,14 +17,14 @@ from millgate.servers.line.complaint import words_of
 from millgate.servers.line.contract import ErrorWords, LineRoute
 
 _TAIL_BYTES: Final = 64 * 1024
-"""What is kept of an answer that nobody wants: where its usage stands."""
+"""What is kept of an answer without a client: where its usage stands."""
 _OVERLOADED: Final = (429, 503, 529)
 _BACKEND: Final = (Need.BACKEND_ERROR, Fault.BACKEND_ERROR, OutcomeReason.BACKEND_ERROR)
 _TOO_LARGE: Final = (Need.PAYLOAD_TOO_LARGE, Fault.QUOTA, OutcomeReason.QUOTA)
 
 
 class LineOwner(Protocol):
-    """Who holds the job: told once how the attempt went."""
+    """The holder of the job: told once how the attempt went."""
 
     def on_yielded(self, job: int, hint_s: float) -> None:
         """No slot now."""
@@ -120,7 +120,7 @@ class LineAttempt:
         call.expire_at(decision.first_event_by)
 
     def on_queue(self, decision: Queue) -> None:
-        """Wait: only somebody who was told to come back now is queued, for a second at most."""
+        """Wait: only a client that returns on time is queued, for a second at most."""
 
     def on_yield(self, decision: Yield) -> None:
         """Refuse it."""
@@ -143,7 +143,7 @@ class LineAttempt:
         owner.on_yielded(self._job, decision.retry_after_s)
 
     def on_ended(self, decision: Ended) -> None:
-        """Give up a job that no engine has had; else whoever caused the end has told the client."""
+        """Give up a job that no engine has had; else the cause of the end has told the client."""
         if not self._unsent or decision.outcome is not Outcome.ENGINE_FAILED:
             return
         owner = self._close()
@@ -212,7 +212,7 @@ class LineAttempt:
     # ---- what the client does
 
     def gone(self) -> None:
-        """Nobody waits for it: abort everything; the core ends the permit when the engine has let go."""
+        """Its client has left: abort everything; the core ends the permit when the engine has let go."""
         if self._close() is None:
             return
         self._abort()
@@ -272,7 +272,7 @@ class LineAttempt:
             self._call.abort()
 
     def _close(self) -> LineOwner | None:
-        """End it and return whom to tell, once; what was kept of the answer is wiped."""
+        """End it and return its owner, once; what was kept of the answer is wiped."""
         owner, self._owner = self._owner, None
         if self.result is not None:
             self.result.wipe()

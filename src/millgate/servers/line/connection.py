@@ -129,7 +129,7 @@ class LineConnection:
             (self._stream.pause_reading if paused else self._stream.resume_reading)()
 
     def eof_received(self) -> bool:
-        """Take a half-close for a farewell: who waits for an answer keeps the connection open."""
+        """Take a half-close for a farewell: a client that waits for an answer keeps the connection open."""
         if self._session is not None and not self._closing:
             self._perform(self._session.end_input(self._hall.now()))
         return False
@@ -173,7 +173,7 @@ class LineConnection:
         return self._session.due()
 
     def tick(self, now: float) -> None:
-        """Keep jobs alive, end what is silent, cut who does not read."""
+        """Keep jobs alive, end what is silent, cut clients that do not read."""
         if self._stalled_at is not None and now - self._stalled_at >= self._hall.limits.write_stall_s:
             self.abort()
         elif self._session is not None:
@@ -190,7 +190,7 @@ class LineConnection:
         self._stream.abort()
 
     def begin(self, job: int, attempt: Asking) -> None:
-        """Remember who asks for this job; to be called before it asks."""
+        """Remember the attempt for this job; to be called before it asks."""
         self._attempts[job] = attempt
 
     # ---- what became of a job (see `attempt.Owner`)

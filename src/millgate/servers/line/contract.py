@@ -52,7 +52,7 @@ class LineSettings:
 
 
 class LineRoute(NamedTuple):
-    """How to reach one engine: pool, base path (no trailing slash), whom to tell of hang-ups, credential."""
+    """How to reach one engine: pool, base path (no trailing slash), the listener to hang-ups, credential."""
 
     name: str
     upstream: Upstream
@@ -115,7 +115,7 @@ class Ask(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """Nobody waits for this job any more."""
+    """The client has given up this job."""
 
     job: int
 

@@ -42,7 +42,7 @@ _FULL_HINT_S: Final = 1.0
 _HANDSHAKE_S: Final = 10.0
 """As long as a head may take at the HTTP door."""
 _TENANT: Final = "line door"
-"""Whose share its bytes are: everybody here has the one token. No tenant's name has a blank."""
+"""The holder of its bytes' share: all clients here have the one token. No tenant's name has a blank."""
 _MOST_KIND: Final = 128
 """Characters of a content type; registered ones are at most half as long."""
 _TOO_MANY_GUESSES: Final = (Need.UNAUTHORIZED, Fault.QUOTA, OutcomeReason.QUOTA)
@@ -249,7 +249,7 @@ class LineDoor:
     # ---- jobs
 
     def _arrival(self, number: int, facts: RequestFacts, wish: Ask) -> Arrived:
-        """Ask for a slot now: whoever cannot have one is told so (`max_wait_s` 0).
+        """Ask for a slot now: a request that cannot have one is refused (`max_wait_s` 0).
 
         The mark is the job's own, so that its return is recognised whatever else carries the same bytes.
         """

@@ -28,7 +28,7 @@ _RESULT_CHUNK_BYTES: Final = 48 * 1024
 
 
 class To(NamedTuple):
-    """Whom a reply answers: the job, its newest frame, and the time to live that is echoed."""
+    """What a reply answers: the job, its newest frame, and the time to live that is echoed."""
 
     job: str = NO_JOB
     seq: int = 0

@@ -126,7 +126,7 @@ class Session:
             yield Close()
 
     def end_input(self, now: float) -> Iterator[Wish]:
-        """The peer sends nothing more: an unterminated last line is a line, and then nobody waits for anything."""
+        """The peer sends nothing more: an unterminated last line is a line, and then no job has a waiting client."""
         if not self.over and self._intake:
             yield from self.receive(b"\n", now)
         yield from self.leave()

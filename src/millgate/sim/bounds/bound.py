@@ -3,7 +3,7 @@
 Upper bounds (all count requests; each takes the most it could under one necessary condition alone):
 
 - *path*: a request whose prefill alone is longer than its TTFT objective can never be good;
-- *work*: engine work that nobody can save, on all engines together, until the last deadline (knapsack: shortest
+- *work*: engine work that no schedule can save, on all engines together, until the last deadline (knapsack: shortest
   work first is best when every request counts one);
 - *steps*: every output token needs a place in some step, and a step takes at least its base;
 - *memory*: KV tokens held over time, at the fastest pace possible;
@@ -12,8 +12,8 @@ Upper bounds (all count requests; each takes the most it could under one necessa
 
 Lower bracket: schedules that could really be run on the capacity that full batches attain: first come first
 served with hopeless ones dropped at no cost, and the same with all sizes known, where the largest waiting request
-gives way whenever somebody would be late (Moore 1968, Hodgson). The *size-blind line* is what remains when nobody
-knows sizes: each window's capacity over its demand.
+gives way whenever a request would be late (Moore 1968, Hodgson). The *size-blind line* is what remains when the
+sizes are unknown: each window's capacity over its demand.
 """
 
 from collections.abc import Iterable, Sequence
@@ -137,7 +137,7 @@ def _fill(sizes: Sequence[float], room: float) -> float:
 
 
 def _windows(needs: Sequence[_Need], engines: int, ttft_slo_s: float) -> float:
-    """Return the least bound over disjoint windows; who straddles two windows is free in both."""
+    """Return the least bound over disjoint windows; a request that straddles two windows is free in both."""
     least = inf
     for slos in _WINDOWS_PER_SLO:
         length_s = slos * ttft_slo_s
@@ -155,7 +155,7 @@ def _windows(needs: Sequence[_Need], engines: int, ttft_slo_s: float) -> float:
 def _size_blind(needs: Sequence[_Need], engines: int, ttft_slo_s: float) -> float:
     """Return how many remain when each window serves the share that its capacity is of its demand.
 
-    The last window ends with the last deadline: what an engine could do after that serves nobody.
+    The last window ends with the last deadline: what an engine could do after that serves no request.
     """
     length_s = _WINDOWS_PER_SLO[1] * ttft_slo_s
     last_s = needs[-1].at_s + ttft_slo_s
@@ -170,8 +170,8 @@ def _size_blind(needs: Sequence[_Need], engines: int, ttft_slo_s: float) -> floa
 def _schedule(needs: Sequence[_Need], engines: int, ttft_slo_s: float, *, knows_sizes: bool) -> int:
     """Return how many one server as fast as the fleet serves in time, in order of arrival.
 
-    With sizes known the largest that still waits is dropped for everybody behind it whenever somebody would start
-    too late; without, whoever would start too late is dropped.
+    With sizes known the largest that still waits is dropped for all behind it whenever a request would start
+    too late; without, the request that would start too late is dropped.
     """
     served = 0
     free_at = 0.0

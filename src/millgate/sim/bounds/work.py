@@ -12,7 +12,7 @@ from millgate.sim.traces.synthetic import Lengths
 
 
 def least_work_s(profile: EngineProfile, prompt_tokens: float, output_tokens: float) -> float:
-    """Return the engine seconds that nobody can save on this request."""
+    """Return the engine seconds that no schedule can save on this request."""
     decodes = max(0.0, output_tokens - 1.0)
     contexts = decodes * prompt_tokens + decodes * (decodes + 1.0) / 2.0
     return (

@@ -63,7 +63,7 @@ class Crowd:
             self._loop.at(self._loop.now + pause_s, self._try, visit)
 
     def first_token(self, visit: Visit) -> None:
-        """Somebody reads; some stop after a while."""
+        """The user reads; some stop after a while."""
         if self._stops is not None and self._dice.next() < self._manners.stop_share:
             self._loop.at(self._loop.now + self._stops.next(), self._stop_reading, (visit, visit.attempt))
 

@@ -60,7 +60,7 @@ class BatchedStation:
         self._arm()
 
     def hang_up(self, attempt: int) -> None:
-        """Notice after the abort lag that nobody reads, or never."""
+        """Notice after the abort lag that the client has left, or never."""
         if attempt not in self._present:
             return
         if self._ignores_hangups:

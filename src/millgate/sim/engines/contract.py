@@ -23,7 +23,7 @@ class EngineTotals(NamedTuple):
 
 
 class Reports(Protocol):
-    """Whom an engine tells of its attempts."""
+    """The listener to an engine's attempts."""
 
     def first_token(self, attempt: int) -> None:
         """The first token of this answer is out."""
@@ -44,7 +44,7 @@ class Station(Protocol):
         """Run this attempt from now on."""
 
     def hang_up(self, attempt: int) -> None:
-        """Its client has left; how long the engine works on for nobody is the engine's affair."""
+        """Its client has left; how long the engine works on in vain is the engine's affair."""
 
     def produced(self, attempt: int) -> int:
         """Output tokens that it has made so far for a running attempt, 0 for one that it does not know."""

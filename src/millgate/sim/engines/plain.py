@@ -18,7 +18,7 @@ class DelayStation:
     """As many independent servers as it is given attempts.
 
     `seen` is told of every service time drawn; `announces` lets each attempt's first token come as it starts, so
-    that nobody in service grows impatient.
+    that no request in service grows impatient.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class PacedStation:
         return GaugeReading(len(self._begun_at), 0)
 
     def totals(self) -> EngineTotals:
-        """Return nothing: nobody asks it for its tokens."""
+        """Return nothing: its tokens are never asked for."""
         return EngineTotals(0, 0, 0)
 
     def _begun(self, attempt: int) -> None:

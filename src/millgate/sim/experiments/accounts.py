@@ -1,6 +1,6 @@
 """What became of every attempt, by tenant and lane, read off the governor's own decisions.
 
-Recorders judge requests and keep sums; where lanes or tenants are compared, who got what is the question.
+Recorders judge requests and keep sums; where lanes or tenants are compared, what each of them got is the question.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,7 +63,7 @@ class Accounts:
         return self._inner.next_wake()
 
     def _refuse(self, decision: Yield, now: float, event: Event) -> None:
-        # Who was queued has an end of its own.
+        # A queued attempt has an end of its own.
         if isinstance(event, Arrived) and event.attempt == decision.attempt:
             arrival, arrived_at = self._open.pop(decision.attempt)
             lane = arrival.lane or ""

@@ -1,4 +1,4 @@
-"""fair_tenants: two tenants ask for more than there is, one twice as much as the other. Who is served?
+"""fair_tenants: two tenants ask for more than there is, one twice as much as the other. Which one is served?
 
 The overload of the VTC paper (Sheng et al., OSDI 2024): 1.5 and 3 requests a second for six minutes, 256 tokens in
 and out, Llama-2-7B on an A10G. Nothing is refused. Service counts a prompt token once and an output token twice.
@@ -47,7 +47,7 @@ _BACKLOGGED_FROM_S = 30.0
 def serve_all(
     coming: Sequence[Job], streams: Streams, *, fair: bool, order: str = "arrival"
 ) -> list[SimulatedAccount]:
-    """Let these jobs come to the paper's engine behind a gate that refuses nobody; return what became of them."""
+    """Let these jobs come to the paper's engine behind a gate that refuses none; return what became of them."""
     lane = LaneSettings("all", ttft_slo_s=1e6, deadline_s=1e6, order=order, fair=fair)
     plain = uniform_fleet(A10G, 1, [lane])
     kv_tokens = int(_OVERCOMMITTED * A10G.kv_tokens)
@@ -101,7 +101,7 @@ def _facts(places: Sequence[SeriesPoint]) -> Mapping[str, float]:
 
 FAIR_TENANTS = Experiment(
     name="fair_tenants",
-    question="Two tenants ask for more than there is, one for twice as much as the other: who is served?",
+    question="Two tenants ask for more than there is, one for twice as much as the other: which one is served?",
     arms=(Arm("by arrival"), Arm("fair")),
     run=_run,
     metric="gap",

@@ -81,7 +81,7 @@ class EnginesSpec(Section):
 
     profile: str = Field(default=DEFAULT_PROFILE, description="For engines of the gate's file without one.")
     abort_lag: Duration = Field(default=USUAL_ABORT_LAG_S, ge=0, description="Work after a hang-up.")
-    ignores_hangups: YesNoAuto = Field(default="no", description="`yes`: works on to the end for nobody.")
+    ignores_hangups: YesNoAuto = Field(default="no", description="`yes`: works on to the end in vain.")
     telemetry_delay: Duration = Field(default=0.0, ge=0, description="Age of the gauges when read.")
 
 

@@ -1,11 +1,11 @@
-"""hints: of those who come back when told, how many are let in then, and what do kept promises leave idle?
+"""hints: of the clients that return on time, how many are admitted then, and what do kept promises leave idle?
 
 A crowd that asks for more than there is, and every user comes back exactly when told. A promise is kept when its user
 is admitted within the longer of half a second and a fifth of the hint. A stream is idle in vain when it is free while
-somebody waits, queued or away.
+a request waits, queued or away.
 
 The engine answers at one pace, whatever runs beside, so that nothing is uncertain but lengths; or it is one of the
-profiles. Where lengths are known `max_tokens` is the answer's own; where they are not, everybody sends 4096.
+profiles. Where lengths are known `max_tokens` is the answer's own; where they are not, every client sends 4096.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -125,7 +125,7 @@ class PromiseAccounting:
         return self._inner.next_wake()
 
     def metrics(self) -> dict[str, float]:
-        """Return the shares that were kept, idle and good, and the returns of those who were told to come back."""
+        """Return the shares that were kept, idle and good, and the returns of clients that were told to come back."""
         shown = {}
         for when in self.judged:
             kept, broken = self.judged[when]
@@ -244,21 +244,21 @@ def _station(case: Case, world: World) -> Station:
 
 
 def watch(case: Case, load: float, seed: int, *, known: bool) -> PromiseAccounting:
-    """Play one case under one seed; return who has watched it."""
+    """Play one case under one seed; return its account."""
     streams = Streams(seed)
     return attend(case, _coming(case, load, streams, known=known), streams)
 
 
 def attend(case: Case, coming: Iterator[Job], streams: Streams) -> PromiseAccounting:
-    """Let these requests come before the gate and engine of a case; return who has watched it."""
+    """Let these requests come before the gate and engine of a case; return its account."""
     loop = Loop()
     governor = build_governor(Settings((_lane(case),), (_settings(case),)), 0.0)
     witness = PromiseAccounting(governor, case)
     world = World(witness, loop, NoBooks())
     world.add_station(_station(case, world))
     world.start_watch()
-    everybody, absent = tee(enumerate(coming))
-    present = (job for number, job in everybody if not is_absent(case, number, job.tenant))
+    every_job, absent = tee(enumerate(coming))
+    present = (job for number, job in every_job if not is_absent(case, number, job.tenant))
     OpenLoop(world, Crowd(world, Manners(retry_behaviour=Honouring()), streams), present)
     if case.absent:
         staying_away = (job for number, job in absent if is_absent(case, number, job.tenant))
@@ -277,7 +277,7 @@ def hints(knobs: Mapping[str, str]) -> Experiment:
 
     return Experiment(
         name="hints",
-        question="Of those who come back when told, how many are let in then?",
+        question="Of the clients that return on time, how many are admitted then?",
         arms=tuple(Arm(series, load) for series in (_KNOWN, _UNKNOWN) for load in _LOADS),
         run=run,
         metric="kept",

@@ -1,9 +1,9 @@
 """queue_rules: does anything from the literature still help once the predicted wait bounds the queue?
 
-The gate alone against the gate with one more rule: CoDel drops what has waited too long while nobody waits short
+The gate alone against the gate with one more rule: CoDel drops what has waited too long while none waits short
 (Folly's form; Nichols and Jacobson, 2012), adaptive LIFO serves the newest first while a queue stands (Maurer, Fail at
 Scale, 2015), a priority threshold refuses the same part of all users first (DAGOR, SoCC 2018). With the deadline the
-gate bounds the wait; without one it holds everybody, as a lane without deadlines does, and users leave by themselves.
+gate bounds the wait; without one it queues every request, like a lane without deadlines, and users leave on their own.
 
 The rules live here and not in the gate: this experiment is why.
 """
@@ -53,7 +53,7 @@ class CoDel:
         self._overloaded = False
 
     def handle(self, event: Event, now: float) -> tuple[Decision, ...]:
-        """Pass on, and drop whoever has waited too long."""
+        """Pass on, and drop every request that has waited too long."""
         if now >= self._judged_at + _INTERVAL_S:
             self._overloaded = self._shortest_s < inf and self._shortest_s > _TARGET_S
             self._shortest_s, self._judged_at = inf, now

@@ -120,7 +120,7 @@ def _watch(
     profile_name: str,
     until_s: float,
 ) -> tuple[list[float], Sequence[SimulatedAccount]]:
-    """Return when alarms were raised, and what became of everybody who came at these times."""
+    """Return when alarms were raised, and what became of every request that came at these times."""
     lane = LaneSettings(
         "interactive", ttft_slo_s=_SLO_S, deadline_s=_DEADLINE_S, order="short_first", fair=True
     )

@@ -37,7 +37,7 @@ def _facts(places: Sequence[SeriesPoint]) -> Mapping[str, float]:
 
 SIZING = Experiment(
     name="sizing",
-    question="How many streams does a load need so that hardly anybody waits?",
+    question="How many streams does a load need so that hardly any request waits?",
     arms=tuple(Arm(rule, load) for rule in _RULES for load in _LOADS),
     run=_run,
     metric="waits",

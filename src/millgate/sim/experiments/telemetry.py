@@ -11,7 +11,7 @@ from millgate.sim.laws import exponential, lognormal
 
 _DELAYS_S = (0.0, 0.2, 1.0, 2.0, 5.0)
 _LAGS_S = (0.0, 0.3, 1.0, 3.0, 10.0)
-# People who close the page midway are what makes permits hard to count.
+# Users that close the page midway make permits hard to count.
 _USERS = Manners(lognormal(4.0, 0.5), Refreshing(), stop_share=0.4, stops_reading=exponential(1.0))
 _SCENARIO = replace(
     Scenario(engines=2, manners=_USERS, engine_manners=EngineManners(abort_lag_s=0.3)).at_load(1.5),
@@ -66,7 +66,7 @@ TELEMETRY_DELAY = Experiment(
 
 ABORT_LAG = Experiment(
     name="abort_lag",
-    question="Phantom load: what does it cost when engines work on for clients who have left?",
+    question="Phantom load: what does it cost when engines work on for clients that have left?",
     arms=tuple(Arm(series, lag) for series in ("gauges read", "gauges lost") for lag in _LAGS_S),
     run=_run_lag,
     metric="goodput",

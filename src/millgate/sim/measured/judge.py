@@ -14,7 +14,7 @@ from millgate.engine.sequences import EngineSequence, EventKind
 from millgate.sim.measured.model import KernelModel
 from millgate.sim.measured.run import MeasuredRun, Served
 
-# More host overhead than this a step and nobody would ship the engine; below nothing the tables were too slow, by
+# More host overhead than this a step and no team would ship the engine; below nothing the tables were too slow, by
 # at most this share of the shortest step.
 _MOST_MS = 40.0
 _MOST_TOO_SLOW = 0.5

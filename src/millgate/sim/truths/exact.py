@@ -71,7 +71,7 @@ class _Run:
     most_running: int = 0
 
     def look(self, _nothing: None) -> None:
-        """Read the gate every virtual second while somebody is there."""
+        """Read the gate every virtual second while a request is there."""
         running = self.governor.snapshot(self.world.loop.now).engines[0].running
         self.most_running = max(self.most_running, running)
         if not self.world.is_over():

@@ -14,7 +14,7 @@ def mm1_sojourn(load: float) -> float:
 
 
 def mm1_sojourn_beyond(load: float, time: float) -> float:
-    """Share of M/M/1 customers who stay longer than `time`."""
+    """Share of M/M/1 customers that stay longer than `time`."""
     return exp(-(1.0 - load) * time)
 
 
@@ -44,7 +44,7 @@ def erlang_c_wait(servers: int, offered: float) -> float:
 
 
 def erlang_c_wait_beyond(servers: int, offered: float, time: float) -> float:
-    """Share of M/M/c customers who wait longer than `time`."""
+    """Share of M/M/c customers that wait longer than `time`."""
     return erlang_c(servers, offered) * exp(-(servers - offered) * time)
 
 
@@ -79,7 +79,7 @@ def attempts_per_request(failure: float, retries: int) -> float:
 
 
 def finite_source(users: int, think: float) -> float:
-    """Mean time in M/M/1 fed by this many users who think for an exponential time (machine repair)."""
+    """Mean time in M/M/1 fed by this many users that think for an exponential time (machine repair)."""
     weights = [factorial(users) / factorial(users - count) / think**count for count in range(users + 1)]
     busy = 1.0 - weights[0] / sum(weights)
     return users / busy - think

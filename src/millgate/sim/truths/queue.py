@@ -43,7 +43,7 @@ Column = NDArray[np.float64]
 class TruthQueue:
     """One queue: arrivals per second, the law of service, servers in all over `engines` equal engines.
 
-    `max_queue` bounds who waits (0: nobody). `shared` lets one server be shared by all instead. `mark_s` is the
+    `max_queue` bounds how many wait (0: none). `shared` lets one server be shared by all instead. `mark_s` is the
     time beyond which waits and sojourns are counted. The share `failure` of what engines are sent is refused by
     them. With `users`, a fixed number of them thinks and asks in turn instead of arriving from outside.
     """
@@ -108,7 +108,7 @@ class _Watcher:
         self._last_at = at_s
 
     def need(self, attempt: int, service_s: float) -> None:
-        """A service time was drawn (attempts are visits where nobody returns)."""
+        """A service time was drawn (attempts are visits where no client returns)."""
         self._tally.add("service", attempt, service_s)
         self._tally.add("service2", attempt, service_s * service_s)
         self._tally.add("served", attempt)
@@ -152,7 +152,7 @@ class _Watcher:
 
 
 def observe(queue: TruthQueue, seed: int, arrivals: int) -> Tally:
-    """Run this queue for as many counted arrivals, until everybody has left."""
+    """Run this queue for as many counted arrivals, until every customer has left."""
     streams = Streams(seed)
     loop = Loop()
     tally = Tally(arrivals)

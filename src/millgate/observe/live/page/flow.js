@@ -1,5 +1,5 @@
 // The flow as a moving picture: arrivals, the gate with what it holds, the engines, and what became of it all.
-// A ribbon is as wide as its rate, drops run along it. Whoever asks for reduced motion sees still drops.
+// A ribbon is as wide as its rate, drops run along it. With reduced motion the drops stand still.
 
 import { alarmOf, clamp, make, say, shape } from "./draw.js";
 import { figure, percent, seconds } from "./words.js";

@@ -95,5 +95,5 @@ startHistory(document.getElementById("history"));
 startDecisions();
 connect();
 setInterval(watch, 1000);
-// Nobody looks at a hidden page: it stops watching, and the gate stops painting for it.
+// A hidden page has no reader: it stops watching, and the gate stops painting for it.
 document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));

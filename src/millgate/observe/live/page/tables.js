@@ -172,7 +172,7 @@ function showAlarms(picture) {
   });
 }
 
-/** Work that comes back, and who asks how often for each request. */
+/** Work that comes back, and how often each tenant asks for a request. */
 export function showReturns(picture) {
   const { retries, amplification, hints_kept: kept, hints_followed: followed } = picture.returns;
   const written = picture.good_output_tokens + picture.wasted_output_tokens;

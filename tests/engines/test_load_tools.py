@@ -59,7 +59,7 @@ def test_a_tool_at_eight_times_the_cap_gets_what_the_engine_can_give(
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
 def test_what_a_tool_calls_failed_is_what_the_gate_refused(bench: Bench, tmp_path: Path, tool: Tool) -> None:
     engine, cap = bench.engine, bench.engine.kind.streams
-    gate = bench.gate(cap=cap, lanes__interactive__max_queue="4")
+    gate = bench.gate(cap=cap, lanes__interactive__max_queue="4", **PATIENT)
     asked = _asked(tool, engine, f"http://127.0.0.1:{gate.port}", AT_ONCE * cap, tmp_path / "refused")
     with Watch(engine) as watch:
         told: Told = run(tool, asked)

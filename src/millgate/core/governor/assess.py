@@ -17,9 +17,12 @@ from millgate.core.governor.refusal import in_line, refusal
 from millgate.core.governor.streams import streams_of
 from millgate.core.governor.turns import ahead_of, may_go
 from millgate.core.lanes import choose_lane
+from millgate.core.sizing.output_length import OutputLength
+from millgate.core.sizing.prompt_bytes import PromptBytes
 from millgate.core.state.attempt import Attempt
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane
+from millgate.core.state.totals import Totals
 from millgate.core.tickets import Entry
 from millgate.core.words import DeadlineFrom, Reason
 
@@ -72,7 +75,7 @@ def assess(knowledge: Knowledge, arrival: Arrived, now: float) -> Plan:
     decision, reshaped = plan.decision, None
     if isinstance(decision, _YIELD) and decision.reason in _UNDER_PRESSURE:
         reshaped = _reshape(knowledge, plan, now)
-    return _observed(knowledge, plan, reshaped, now) if knowledge.observe else reshaped or plan
+    return _observed(plan, reshaped, knowledge.hard_cap, now) if knowledge.observe else reshaped or plan
 
 
 def _reshape(knowledge: Knowledge, refused: Plan, now: float) -> Plan | None:
@@ -104,13 +107,13 @@ def _assess_as_it_is(knowledge: Knowledge, arrival: Arrived, now: float) -> Plan
     route = routes.of(arrival.model) if engine is None else routes.pinned(engine, arrival.model)
     weight = knowledge.allowances.weight(arrival.tenant)
     draft = Attempt(arrival, lane, route, weight, now, knowledge.totals.arrivals)
-    _size(knowledge, draft)
+    _size(knowledge.prompt_bytes, knowledge.output_length, draft)
     entry = _recognise(draft, now)
-    _date(knowledge, draft)
+    _date(knowledge.totals, draft)
     return _judge(knowledge, draft, entry, now)
 
 
-def _observed(knowledge: Knowledge, plan: Plan, reshaped: Plan | None, now: float) -> Plan:
+def _observed(plan: Plan, reshaped: Plan | None, hard_cap: bool, now: float) -> Plan:
     """Let it run all the same, and say what a protecting gate would have refused it for; None where it would hold it.
 
     It runs as it came, also where a protecting gate would have `reshaped` it. Only what nobody could run is refused:
@@ -120,7 +123,7 @@ def _observed(knowledge: Knowledge, plan: Plan, reshaped: Plan | None, now: floa
     would = decision.reason if isinstance(decision, Yield) and reshaped is None else None
     if isinstance(decision, Admit) or would in {Reason.NO_ENGINE, Reason.DRAINING}:
         return plan
-    if knowledge.hard_cap and all(engine.gate.streams >= engine.limit for engine in draft.route.up):
+    if hard_cap and all(engine.gate.streams >= engine.limit for engine in draft.route.up):
         return reshaped or plan
     plan.engine = engine = min(draft.route.up, key=lambda each: each.gate.streams / each.limit)
     admit = admission(draft, engine, engine.expected_ttft_s(draft.prompt_tokens, now), now)
@@ -128,11 +131,11 @@ def _observed(knowledge: Knowledge, plan: Plan, reshaped: Plan | None, now: floa
     return plan
 
 
-def _size(knowledge: Knowledge, draft: Attempt) -> None:
+def _size(prompt_bytes: PromptBytes, output_length: OutputLength, draft: Attempt) -> None:
     arrival = draft.arrival
     model = arrival.model
-    prompt = knowledge.prompt_bytes.tokens(model, arrival.prompt_bytes, arrival.fixed_tokens)
-    expected, reserved = knowledge.output_length.estimate(
+    prompt = prompt_bytes.tokens(model, arrival.prompt_bytes, arrival.fixed_tokens)
+    expected, reserved = output_length.estimate(
         model, arrival.tenant, draft.lane.settings.name, arrival.max_tokens, prompt, arrival.min_tokens
     )
     draft.sized(prompt, arrival.answers * expected, prompt + arrival.answers * reserved)
@@ -166,14 +169,14 @@ def is_agreed(draft: Attempt, entry: Entry | None, now: float) -> bool:
     return draft.appointment is not None and draft.appointment.is_due(now)
 
 
-def _date(knowledge: Knowledge, draft: Attempt) -> None:
+def _date(totals: Totals, draft: Attempt) -> None:
     settings = draft.lane.settings
     from_first = settings.deadline_from is _FROM_FIRST
     origin = draft.first_seen if from_first else draft.arrived_at
     lane_deadline = deadline = origin + settings.deadline_s
     allowed_s = draft.arrival.time_allowed_s
     if allowed_s is not None:
-        if not draft.arrival.stream and knowledge.totals.answers >= _TRUSTED_ANSWERS:
+        if not draft.arrival.stream and totals.answers >= _TRUSTED_ANSWERS:
             # The client waits so long for the whole answer: what is decoded after the first token counts too.
             paces = [engine.service.tpot_s(1) for engine in draft.route.up]
             allowed_s -= draft.output_tokens / draft.arrival.answers * min(paces, default=0.0)
@@ -183,16 +186,16 @@ def _date(knowledge: Knowledge, draft: Attempt) -> None:
 
 def _judge(knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float) -> Plan:
     if knowledge.draining:
-        return _refused(knowledge, draft, entry, now, Reason.DRAINING)
+        return _refused(knowledge.totals, draft, entry, now, Reason.DRAINING)
     engines = draft.route.up
     if not engines or all_down(engines, now):
-        return _refused(knowledge, draft, entry, now, Reason.NO_ENGINE, bound=1.0)
+        return _refused(knowledge.totals, draft, entry, now, Reason.NO_ENGINE, bound=1.0)
     if not fit_somewhere(engines, draft):
-        return _too_large(knowledge, draft, entry, now)
+        return _too_large(knowledge.totals, draft, entry, now)
     agreed = is_agreed(draft, entry, now)
     short = knowledge.allowances.shortfall(draft, agreed, now)
     if short is not None:
-        return _short(knowledge, draft, entry, now, short)
+        return _short(knowledge.totals, draft, entry, now, short)
     price(draft)
     _let_promised_go_first(draft, now)
     ahead = ahead_of(draft)
@@ -201,16 +204,18 @@ def _judge(knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float
         engine, ttft_s = roomy
         upper_s = ttft_s if _is_due(entry, now) else upper_ttft_s(engine, ttft_s, draft.prompt_tokens)
         if not is_in_time(engine, draft, upper_s, now):
-            return _refused(knowledge, draft, entry, now, Reason.TOO_LATE, upper_s, draft.deadline - now)
+            return _refused(
+                knowledge.totals, draft, entry, now, Reason.TOO_LATE, upper_s, draft.deadline - now
+            )
         return Plan(draft, entry, engine, admission(draft, engine, ttft_s, now), 0.0)
     beyond = _beyond_accounts(draft)
     if beyond is not None:
-        return _refused(knowledge, draft, entry, now, Reason.TOO_LARGE, beyond[0], beyond[1])
+        return _refused(knowledge.totals, draft, entry, now, Reason.TOO_LARGE, beyond[0], beyond[1])
     full = _over_bounds(knowledge, draft, entry, now)
     if full is not None:
         # Not by `*full`: a starred call costs 0.2 us more.
         reason, value, bound = full
-        return _refused(knowledge, draft, entry, now, reason, value, bound)
+        return _refused(knowledge.totals, draft, entry, now, reason, value, bound)
     return _judge_wait(knowledge, draft, entry, now, ahead + 1)
 
 
@@ -226,7 +231,9 @@ def _judge_wait(
     due_hold_s = _due_hold_s(draft, entry, now)
     if now + upper_s + ttft_s > draft.deadline and not _keeps_its_promise(draft, due_hold_s, ttft_s, now):
         left_s = draft.deadline - now
-        return _refused(knowledge, draft, entry, now, Reason.TOO_LATE, upper_s + ttft_s, left_s, wait_s)
+        return _refused(
+            knowledge.totals, draft, entry, now, Reason.TOO_LATE, upper_s + ttft_s, left_s, wait_s
+        )
     if draft.queued_until is not None and not due_hold_s and now + upper_s > draft.queued_until:
         left_s = draft.queued_until - now
         refused = refusal(knowledge.totals, draft, Reason.SATURATED, now, upper_s, left_s)._replace(
@@ -237,7 +244,7 @@ def _judge_wait(
 
 
 def _refused(
-    knowledge: Knowledge,
+    totals: Totals,
     draft: Attempt,
     entry: Entry | None,
     now: float,
@@ -246,16 +253,14 @@ def _refused(
     bound: float = 0.0,
     wait_s: float = 0.0,
 ) -> Plan:
-    return Plan(
-        draft, entry, None, refusal(knowledge.totals, draft, reason, now, value, bound, wait_s), wait_s
-    )
+    return Plan(draft, entry, None, refusal(totals, draft, reason, now, value, bound, wait_s), wait_s)
 
 
-def _short(knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float, short: Shortfall) -> Plan:
+def _short(totals: Totals, draft: Attempt, entry: Entry | None, now: float, short: Shortfall) -> Plan:
     """Refuse it for what its tenant lacks."""
-    plan = _refused(knowledge, draft, entry, now, short.reason, short.value, short.bound, short.wait_s)
+    plan = _refused(totals, draft, entry, now, short.reason, short.value, short.bound, short.wait_s)
     if short.behind is not None and isinstance(plan.decision, _YIELD):
-        plan.decision = in_line(knowledge.totals, plan.decision, short.behind)
+        plan.decision = in_line(totals, plan.decision, short.behind)
         plan.expected_wait_s = max(short.wait_s, short.behind.wait_s)
     return plan
 
@@ -278,14 +283,14 @@ def _let_promised_go_first(draft: Attempt, now: float) -> None:
         draft.goes_first()
 
 
-def _too_large(knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float) -> Plan:
+def _too_large(totals: Totals, draft: Attempt, entry: Entry | None, now: float) -> Plan:
     """Refuse for good what no engine can ever run, and say of what it has too many: streams or prompt tokens."""
     engines = draft.route.up
     most = max(engine.settings.max_inflight for engine in engines)
     if min(streams_of(engine.gate, draft.arrival) for engine in engines) <= most:
         bound = largest_prompt(engines)
-        return _refused(knowledge, draft, entry, now, Reason.TOO_LARGE, draft.prompt_tokens, bound)
-    plan = _refused(knowledge, draft, entry, now, Reason.TOO_LARGE, draft.arrival.answers, most)
+        return _refused(totals, draft, entry, now, Reason.TOO_LARGE, draft.prompt_tokens, bound)
+    plan = _refused(totals, draft, entry, now, Reason.TOO_LARGE, draft.arrival.answers, most)
     assert isinstance(plan.decision, _YIELD)
     plan.decision = plan.decision._replace(of_streams=True)
     return plan
@@ -343,7 +348,10 @@ def _over_bounds(
             if is_full and settings.max_queue:
                 return Reason.QUEUE_FULL, lane.queued, settings.max_queue
             return _SATURATED, knowledge.running(), knowledge.stream_limit()
-    if knowledge.queued_count >= knowledge.max_queued and less_important(knowledge, settings.band) is None:
+    if (
+        knowledge.queued_count >= knowledge.max_queued
+        and less_important(knowledge.lanes, settings.band) is None
+    ):
         return Reason.QUEUE_FULL, knowledge.queued_count, knowledge.max_queued
     tokens = lane.queued_tokens + draft.prompt_tokens + draft.output_tokens
     if settings.max_queue_tokens is not None and tokens > settings.max_queue_tokens:
@@ -386,10 +394,10 @@ def _keeps_its_promise(draft: Attempt, due_hold_s: float, ttft_s: float, now: fl
     return True
 
 
-def less_important(knowledge: Knowledge, band: int) -> Lane | None:
+def less_important(lanes: dict[str, Lane], band: int) -> Lane | None:
     """Return the lane whose queued work makes room for this band's where everything is full; None where none has to."""
-    lanes = [lane for lane in knowledge.lanes.values() if lane.queued and lane.settings.band > band]
-    return max(lanes, key=lambda lane: lane.settings.band, default=None)
+    queued = [lane for lane in lanes.values() if lane.queued and lane.settings.band > band]
+    return max(queued, key=lambda lane: lane.settings.band, default=None)
 
 
 def _is_due(entry: Entry | None, now: float) -> bool:

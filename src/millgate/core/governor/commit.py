@@ -5,6 +5,7 @@ from math import inf, nextafter
 from typing import Final
 
 from millgate.core.decisions import Admit, Decision, Ended, Yield
+from millgate.core.governor.allowances import Allowances
 from millgate.core.governor.assess import (
     LAST_RETRY,
     Plan,
@@ -17,14 +18,17 @@ from millgate.core.governor.assess import (
 from millgate.core.governor.hint_truth import judge_hint
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.placement import is_in_time
+from millgate.core.governor.pools import Routes
 from millgate.core.governor.promises import queues_newcomers
 from millgate.core.governor.refusal import OF_ONE_TENANT, refusal
 from millgate.core.governor.streams import is_only_read
 from millgate.core.governor.turns import latest_start, next_queued
+from millgate.core.governor.waiting import Waiting
 from millgate.core.governor.watch import arrived
 from millgate.core.state.attempt import Attempt
 from millgate.core.state.engine import Engine
 from millgate.core.state.pool import Route
+from millgate.core.state.totals import Totals
 from millgate.core.tickets import Appointment, ClientKind, Entry
 from millgate.core.words import Outcome, Reason
 
@@ -47,18 +51,18 @@ def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]
     knowledge.totals.arrived()
     draft.lane.arrives(draft.queue)
     if draft.recognised or draft.arrival.retry_count:
-        _count_retry(knowledge, plan, now)
+        _count_retry(knowledge.totals, plan, now)
     agreed = is_agreed(draft, plan.entry, now)
     arrived(draft, now)
     if isinstance(decision, _YIELD):
         reason = decision.reason
         knowledge.allowances.arrived(draft, agreed=agreed, refused=reason, now=now)
         if reason in _BLOCKED:
-            _mark_blocked(knowledge, draft.route.up, now)
+            _mark_blocked(knowledge.routes, draft.route.up, now)
         if reason is not _QUOTA:
             knowledge.allowances.returned(draft)
         _leave_record(knowledge, draft, decision, now)
-        return (_with_quota(knowledge, draft, decision, now),)
+        return (_with_quota(knowledge.allowances, draft, decision, now),)
     knowledge.allowances.returned(draft)
     would = decision.would if isinstance(decision, _ADMIT) else None
     knowledge.allowances.arrived(draft, agreed=agreed, refused=would, now=now)
@@ -67,15 +71,15 @@ def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]
     if isinstance(decision, _ADMIT):
         assert plan.engine is not None
         _start(knowledge, draft, plan.engine, decision, now)
-        return (_with_quota(knowledge, draft, decision, now),)
+        return (_with_quota(knowledge.allowances, draft, decision, now),)
     displaced = _displace(knowledge, draft, now)
     _hold(knowledge, draft, now)
     return (decision, *displaced)
 
 
-def _with_quota(knowledge: Knowledge, draft: Attempt, decision: Admit | Yield, now: float) -> Admit | Yield:
+def _with_quota(allowances: Allowances, draft: Attempt, decision: Admit | Yield, now: float) -> Admit | Yield:
     """Say what is left of its tenant's quotas, where there are any."""
-    states = knowledge.allowances.report(draft, now)
+    states = allowances.report(draft, now)
     return decision._replace(quota=states) if states else decision
 
 
@@ -87,12 +91,12 @@ def _displace(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[Decisio
     """
     own = draft.lane
     if own.settings.max_queue and own.queued >= own.settings.max_queue:
-        last_queued = _last_without_promise(knowledge, draft)
+        last_queued = _last_without_promise(knowledge.attempts, draft)
         if last_queued is not None:
             return refuse_queued(knowledge, last_queued, Reason.DISPLACED, now)
     if knowledge.queued_count < knowledge.max_queued:
         return ()
-    lane = less_important(knowledge, draft.lane.settings.band)
+    lane = less_important(knowledge.lanes, draft.lane.settings.band)
     assert lane is not None
     last = max(
         (queue for queue in lane.queues.values() if len(queue.order)), key=lambda each: len(each.order)
@@ -101,20 +105,20 @@ def _displace(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[Decisio
     return refuse_queued(knowledge, knowledge.attempts[queued.attempt], Reason.DISPLACED, now)
 
 
-def _last_without_promise(knowledge: Knowledge, draft: Attempt) -> Attempt | None:
+def _last_without_promise(attempts: dict[int, Attempt], draft: Attempt) -> Attempt | None:
     """Return the last in its queue if it goes before that one, to whom nothing was promised for now; else None."""
     order = draft.queue.order
     if order.ahead_of(draft) >= len(order):
         return None
-    last = knowledge.attempts[deque(order, maxlen=1)[0].attempt]
+    last = attempts[deque(order, maxlen=1)[0].attempt]
     is_promised = last.appointment is not None and last.appointment.is_honoured(last.arrived_at)
     return None if is_promised else last
 
 
-def _count_retry(knowledge: Knowledge, plan: Plan, now: float) -> None:
+def _count_retry(totals: Totals, plan: Plan, now: float) -> None:
     draft, entry = plan.draft, plan.entry
     labelled, early = bool(draft.arrival.retry_count), entry is not None and entry.is_early(now)
-    knowledge.totals.returned(labelled=labelled, recognised=draft.recognised, early=early)
+    totals.returned(labelled=labelled, recognised=draft.recognised, early=early)
     if entry is not None:
         draft.route.pool.places.take(entry)
 
@@ -194,7 +198,7 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
             continue
         roomy = knowledge.roomy_engine(queued, engines, now)
         if roomy is None:
-            _mark_blocked(knowledge, engines, now)
+            _mark_blocked(knowledge.routes, engines, now)
             wake_for_account(knowledge, queued, now)
             blocked.append(queued.route)
             continue
@@ -207,15 +211,15 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
         if queued.queue.window is not None:
             admit = admit._replace(window_s=min(now, queued.window_until) - queued.arrived_at)
         _start(knowledge, queued, engine, admit, now)
-        decisions.append(_with_quota(knowledge, queued, admit, now))
+        decisions.append(_with_quota(knowledge.allowances, queued, admit, now))
     return decisions
 
 
-def _mark_blocked(knowledge: Knowledge, engines: tuple[Engine, ...], now: float) -> None:
+def _mark_blocked(routes: Routes, engines: tuple[Engine, ...], now: float) -> None:
     """Somebody was not let in although streams may be free: a gate is full in another meter, and drains as such."""
     for engine in engines:
         if engine.became_full(now):
-            knowledge.routes.pool_of(engine).capacity_forecast.rate_changed()
+            routes.pool_of(engine).capacity_forecast.rate_changed()
 
 
 def late_reason(queued: Attempt, now: float) -> Reason:
@@ -233,7 +237,7 @@ def refuse_queued(knowledge: Knowledge, queued: Attempt, reason: Reason, now: fl
     waited_s = now - queued.arrived_at
     decision = refusal(knowledge.totals, queued, reason, now, waited_s, queued.deadline - queued.arrived_at)
     _leave_record(knowledge, queued, decision, now)
-    told = _with_quota(knowledge, queued, decision, now)
+    told = _with_quota(knowledge.allowances, queued, decision, now)
     assert isinstance(told, Yield)
     ended = Ended(
         queued.attempt,
@@ -266,7 +270,7 @@ def _leave_record(knowledge: Knowledge, draft: Attempt, decision: Yield, now: fl
     if reason in OF_ONE_TENANT and decision.retry:
         entry = entry_of(draft, known_from, until, told_at=appointment.due_at)
     elif decision.retry:
-        oldest = _oldest_age(knowledge, draft)
+        oldest = _oldest_age(knowledge.waiting, draft)
         entry = entry_of(draft, known_from, until, appointment.due_at, appointment.lapses_at, oldest)
     elif draft.lane_deadline > now:
         entry = entry_of(draft, known_from, draft.lane_deadline)
@@ -275,14 +279,14 @@ def _leave_record(knowledge: Knowledge, draft: Attempt, decision: Yield, now: fl
     draft.route.pool.places.leave(entry)
 
 
-def _oldest_age(knowledge: Knowledge, draft: Attempt) -> float:
+def _oldest_age(waiting: Waiting, draft: Attempt) -> float:
     """Return the oldest age by which queues may rank it when it is back.
 
     Where newcomers are queued all wait by their own; elsewhere it is put before nobody of its tenant who waits.
     """
     if queues_newcomers(draft.lane):
         return draft.first_seen
-    return nextafter(knowledge.waiting.youngest(draft.tenant), inf)
+    return nextafter(waiting.youngest(draft.tenant), inf)
 
 
 def entry_of(

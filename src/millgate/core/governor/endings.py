@@ -24,6 +24,8 @@ from millgate.core.governor.promises import DRAINING_HINT_S
 from millgate.core.governor.streams import is_only_read
 from millgate.core.governor.watch import answered, grew, has_fresh_gauge
 from millgate.core.lifecycle import State
+from millgate.core.sizing.output_length import OutputLength
+from millgate.core.sizing.prompt_bytes import PromptBytes
 from millgate.core.slo import answered_in_time, streamed_in_time
 from millgate.core.state.attempt import Attempt
 from millgate.core.state.engine import Engine
@@ -65,13 +67,13 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
     prompt_tokens, cached_tokens = event.prompt_tokens or attempt.prompt_tokens, event.cached_tokens or 0
     good = _in_time(attempt, engine, output_tokens, now)
     if event.prompt_tokens:
-        _learn_prompt(knowledge, attempt, event.prompt_tokens)
+        _learn_prompt(knowledge.prompt_bytes, attempt, event.prompt_tokens)
     if is_only_read(attempt.arrival):
         _learn_reading(knowledge, attempt, now)
     elif measured > 0:
         knowledge.totals.answered()
         engine.service.answered()
-        _learn_length(knowledge, attempt, output_tokens)
+        _learn_length(knowledge.output_length, attempt, output_tokens)
         pool = knowledge.routes.pool_of(engine)
         answered(pool, permit, engine, max(0, prompt_tokens - cached_tokens), output_tokens, now)
         _learn_tpot(permit, engine, output_tokens, streamed=attempt.arrival.stream, now=now)
@@ -99,16 +101,16 @@ def _learn_reading(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
     knowledge.routes.pool_of(engine).capacity_forecast.answered(knowledge.running())
 
 
-def _learn_prompt(knowledge: Knowledge, attempt: Attempt, prompt_tokens: int) -> None:
+def _learn_prompt(prompt_bytes: PromptBytes, attempt: Attempt, prompt_tokens: int) -> None:
     arrival = attempt.arrival
-    knowledge.prompt_bytes.learn(arrival.model, arrival.prompt_bytes, prompt_tokens, arrival.fixed_tokens)
+    prompt_bytes.learn(arrival.model, arrival.prompt_bytes, prompt_tokens, arrival.fixed_tokens)
 
 
-def _learn_length(knowledge: Knowledge, attempt: Attempt, output_tokens: int) -> None:
+def _learn_length(output_length: OutputLength, attempt: Attempt, output_tokens: int) -> None:
     arrival = attempt.arrival
     each_tokens = -(-output_tokens // arrival.answers)
     lane = attempt.lane.settings.name
-    knowledge.output_length.learn(
+    output_length.learn(
         arrival.model, arrival.tenant, lane, arrival.max_tokens, attempt.prompt_tokens, each_tokens
     )
 

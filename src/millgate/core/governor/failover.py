@@ -6,15 +6,19 @@ without the one that failed it: a *detour*. With room there it is admitted in th
 or nobody else answers for the model, there is no second try.
 """
 
+from collections.abc import Iterable
+
 from millgate.core.decisions import Decision, Queue
 from millgate.core.events import Failed
 from millgate.core.governor.assess import fit_somewhere, price
 from millgate.core.governor.commit import dispatch
 from millgate.core.governor.knowledge import Knowledge
+from millgate.core.governor.pools import Routes
 from millgate.core.governor.turns import ahead_of
 from millgate.core.lifecycle import State
 from millgate.core.state.attempt import Attempt
 from millgate.core.state.engine import Engine
+from millgate.core.state.lane import Lane
 from millgate.core.state.pool import Route
 from millgate.core.words import Sent
 
@@ -25,7 +29,7 @@ def detour_after(knowledge: Knowledge, attempt: Attempt, event: Failed, now: flo
     if event.sent is not Sent.NONE or attempt.state is not State.PREFILL or attempt.tried is not None:
         return None
     assert failed is not None
-    detour = _detour(knowledge, attempt, failed)
+    detour = _detour(knowledge.routes, attempt, failed)
     if not fit_somewhere(detour.up, attempt):
         return None
     roomy = knowledge.roomy_engine(attempt, detour.up, now)
@@ -52,30 +56,26 @@ def try_again(knowledge: Knowledge, attempt: Attempt, detour: Route, now: float)
     return decisions
 
 
-def detours_turned(knowledge: Knowledge) -> None:
+def detours_turned(lanes: Iterable[Lane], routes: Routes) -> None:
     """Read anew which engines of the detours are up."""
-    for lane in knowledge.lanes.values():
+    for lane in lanes:
         for route in lane.queues:
-            if route not in knowledge.routes.every:
+            if route not in routes.every:
                 route.turned()
 
 
-def _detour(knowledge: Knowledge, attempt: Attempt, failed: Engine) -> Route:
+def _detour(routes: Routes, attempt: Attempt, failed: Engine) -> Route:
     """Return the attempt's route of now without this engine; one object per lane, so that a lane's queues stay few.
 
     A change of the configuration builds all routes anew: nobody would look into a queue of the one it came by.
     """
-    routes, arrival = knowledge.routes, attempt.arrival
+    arrival = attempt.arrival
     route = (
         routes.of(arrival.model) if arrival.engine is None else routes.pinned(arrival.engine, arrival.model)
     )
     others = tuple(engine for engine in route.engines if engine is not failed)
     for known in attempt.lane.queues:
-        if (
-            tuple(known.engines) == others
-            and known.pool is route.pool
-            and known not in knowledge.routes.every
-        ):
+        if tuple(known.engines) == others and known.pool is route.pool and known not in routes.every:
             return known
     detour = Route(others, route.pool)
     detour.turned()

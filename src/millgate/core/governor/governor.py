@@ -218,7 +218,7 @@ class Governor:
             return ()
         engine.turned(up=up)
         knowledge.engines_turned()
-        detours_turned(knowledge)
+        detours_turned(knowledge.lanes.values(), knowledge.routes)
         return (*_refuse_stranded(knowledge, now), *dispatch(knowledge, now))
 
     def _draining(self, event: events.Draining, now: float) -> tuple[Decision, ...]:

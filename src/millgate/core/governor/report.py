@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 from millgate.core.governor import watch
 from millgate.core.governor.knowledge import Knowledge
+from millgate.core.governor.pools import Routes
 from millgate.core.governor.turns import limit_of
 from millgate.core.governor.watch import has_fresh_gauge
+from millgate.core.retry_budget import RetryBudget
 from millgate.core.snapshot import (
     Capacity,
     EngineSnapshot,
@@ -16,6 +18,7 @@ from millgate.core.snapshot import (
 )
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane
+from millgate.core.state.pool import Pool
 from millgate.core.words import FailureKind, Reason, Stage
 
 
@@ -35,7 +38,7 @@ def snapshot(knowledge: Knowledge, now: float) -> Snapshot:
         prompt_error=knowledge.prompt_bytes.error(),
         output_error=knowledge.output_length.error(),
         pools=tuple(watch.snapshot(pool) for pool in knowledge.pools),
-        tenants=_tenants(knowledge),
+        tenants=_tenants(knowledge.allowances.budget),
     )
 
 
@@ -69,8 +72,7 @@ def _retries(knowledge: Knowledge, now: float) -> RetrySnapshot:
     )
 
 
-def _tenants(knowledge: Knowledge) -> tuple[TenantSnapshot, ...]:
-    budget = knowledge.allowances.budget
+def _tenants(budget: RetryBudget | None) -> tuple[TenantSnapshot, ...]:
     return () if budget is None else tuple(TenantSnapshot(*each) for each in budget.amplification())
 
 
@@ -82,8 +84,8 @@ def _lane(knowledge: Knowledge, lane: Lane, now: float) -> LaneSnapshot:
         queued_tokens=lane.queued_tokens,
         queued_bytes=lane.queued_bytes,
         oldest_queued_s=max((now - each.arrived_at for each in queued), default=0.0),
-        headroom=_headroom(knowledge, lane),
-        expected_wait_s=_expected_wait_s(knowledge, lane, now),
+        headroom=_headroom(knowledge.pools, lane),
+        expected_wait_s=_expected_wait_s(knowledge.routes, lane, now),
         running=lane.little.running,
         arrived=lane.arrived,
         admitted=lane.admitted,
@@ -100,10 +102,10 @@ def _lane(knowledge: Knowledge, lane: Lane, now: float) -> LaneSnapshot:
     )
 
 
-def _expected_wait_s(knowledge: Knowledge, lane: Lane, now: float) -> float:
+def _expected_wait_s(routes: Routes, lane: Lane, now: float) -> float:
     """Return how long a newcomer behind everybody in this lane would wait, on the slowest of its routes."""
     waits = []
-    for route in knowledge.routes.every:
+    for route in routes.every:
         queue = lane.queues.get(route)
         queued = 0 if queue is None else len(queue.order)
         if route.up and (queued or _is_full(route.up)):
@@ -111,11 +113,9 @@ def _expected_wait_s(knowledge: Knowledge, lane: Lane, now: float) -> float:
     return max(waits, default=0.0)
 
 
-def _headroom(knowledge: Knowledge, lane: Lane) -> int:
+def _headroom(pools: Sequence[Pool], lane: Lane) -> int:
     name = lane.settings.name
-    return sum(
-        [pool.shares.headroom(name, limit_of(pool)) for pool in knowledge.pools if pool.shares is not None]
-    )
+    return sum([pool.shares.headroom(name, limit_of(pool)) for pool in pools if pool.shares is not None])
 
 
 def _is_full(engines: Sequence[Engine]) -> bool:

@@ -1,5 +1,6 @@
 """What is compiled, and that what is compiled is what lies here."""
 
+import ast
 import importlib
 import os
 import shutil
@@ -29,6 +30,31 @@ def test_all_that_was_named_is_compiled_or_nothing_is(root: Path) -> None:
     }
     named = {file.removesuffix(".py") for group in hatch_build.GROUPS for file in hatch_build.files(group)}
     assert not compiled or named <= compiled
+
+
+def _bound_twice(tree: ast.Module) -> list[str]:
+    """Return functions in which a name is bound to several kinds of exceptions, one of them a class of ours."""
+    ours = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("millgate"):
+            ours |= {alias.asname or alias.name for alias in node.names}
+    found = []
+    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        kinds: dict[str, set[str]] = {}
+        for node in ast.walk(function):
+            if isinstance(node, ast.ExceptHandler) and node.name and node.type:
+                kinds.setdefault(node.name, set()).add(ast.unparse(node.type))
+        found += [function.name for each in kinds.values() if len(each) > 1 and each & ours]
+    return found
+
+
+def test_no_compiled_function_binds_one_name_to_two_kinds_of_exceptions(root: Path) -> None:
+    """The compiler gives the name the first one's class, and the second raises a TypeError where it is bound."""
+    for group in hatch_build.GROUPS:
+        for file in hatch_build.files(group):
+            assert _bound_twice(ast.parse((root / file).read_text(encoding="utf-8"))) == [], file
+    twice = "class A(Exception): ...\ndef f():\n try: ...\n except A as e: ...\n except OSError as e: ..."
+    assert _bound_twice(ast.parse(twice)) == ["f"]
 
 
 def test_compiled_modules_are_those_that_are_imported() -> None:

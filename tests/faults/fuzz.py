@@ -135,7 +135,7 @@ TOKENS: Sequence[bytes] = (
 # ---- the second reading
 
 _HEAD = re.compile(
-    rb"(?:\r\n)*(GET|POST) (/[!\"$-~]*) HTTP/1\.[01]\r\n((?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n)*)\r\n"
+    rb"(?:\r\n)*(GET|HEAD|OPTIONS|POST) (/[!\"$-~]*) HTTP/1\.[01]\r\n((?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n)*)\r\n"
 )
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 _TRAILERS = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n)*\r\n")

@@ -62,4 +62,6 @@ def test_a_strict_reader_sees_whole_requests_and_stops_at_what_is_none() -> None
     assert (first.method, first.target, first.body) == (b"POST", corpus.PATH, corpus.BODY)
     assert second.body == b""
     assert strictly_readable(whole[:-1]) == []
+    unexecuted = b"HEAD /health HTTP/1.1\r\nHost: a\r\n\r\nOPTIONS / HTTP/1.1\r\nHost: a\r\n\r\n"
+    assert [each.method for each in strictly_readable(unexecuted + whole)] == [b"HEAD", b"OPTIONS", b"POST"]
     assert strictly_readable(b"x" + whole) == []

@@ -1,4 +1,4 @@
-"""Stories of users who come back: a gate that is asked what it would do, and a twin that is never asked.
+"""Stories of users that return: a gate that is asked what it would do, and a twin that is never asked.
 
 The settings of a story draw every policy of the core; its engines answer, fail, go down, and show their gauges.
 """

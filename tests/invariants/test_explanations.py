@@ -1,4 +1,4 @@
-"""What is explained is what is done, and an explanation changes nothing, all along stories of users who come back.
+"""What is explained is what is done, and an explanation changes nothing, all along stories of users that return.
 
 The machine of the other invariants is drawn step by step and stays short; here a few hundred requests come, are
 refused, and come back when told, a little late, or far too soon, to full short queues and to gates that hold nobody.

@@ -137,7 +137,7 @@ class LaneSettings:
     wait beside the deadline. `hold_due_s` is how long a client that returns on time is queued where nothing else is (None:
     a fifth of its hint, a second at least; 0: never). `max_queue_tokens` and `max_queue_bytes` bound what waits in tokens and memory.
     `fair` serves tenants by the tokens that they have had; `max_overtakes` bounds short work first. `share` weighs
-    the lane among the others, `headroom` streams are lent to nobody, a smaller `band` goes first,
+    the lane among the others, no other lane may borrow its `headroom`, a smaller `band` goes first,
     `window_s` forms batches. Under pressure work may be tried in the lane `demote`, or cut to `clip_tokens`.
     """
 

@@ -234,7 +234,7 @@ def test_a_time_beyond_the_longest_hint_is_no_appointment() -> None:
 
 
 def test_a_client_that_is_refused_again_keeps_its_turn() -> None:
-    """The bucket gets less than it had promised: who was first is told the first time again."""
+    """The bucket gets less than it had promised: the first client is told the first time again."""
     gate = _gate(_requests(burst_s=5.0))
     _emptied(gate, 5)
     told = _refused(gate, range(4))

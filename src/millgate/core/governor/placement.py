@@ -13,13 +13,10 @@ from millgate.core.governor.streams import streams_of
 from millgate.core.measure.ewma import Ewma
 from millgate.core.routing.base import Router
 from millgate.core.state.attempt import Attempt
-from millgate.core.state.engine import Engine
+from millgate.core.state.engine import USUAL_OUTPUT_TOKENS, USUAL_PROMPT_TOKENS, Engine
 
-# The usual request before one was seen (as in `state/engine`); the first replaces it.
-_USUAL_PROMPT_TOKENS: Final = 1000.0
-_USUAL_OUTPUT_TOKENS: Final = 256.0
 # An idle engine is tried with a prompt this many times as long as any that it has read, whatever is predicted:
-# it is the only way to learn, and nobody else waits for it.
+# no other way teaches it, and no other request waits for an idle engine.
 _UNKNOWN_RATIO: Final = 2
 # Prompts that wait inside an engine are beyond any order: no more wait there than are read in this share of a deadline,
 # unless they are ordered as the engine would (from a tenth to three tenths serve about as many: docs/policies/short-first.md).
@@ -40,9 +37,9 @@ class Placement:
         self._engines: tuple[Engine, ...] = ()
         self._costs: list[float] = []
         self._unpriced: list[Engine] = []
-        self._prompt = Ewma(_USUAL_PROMPT_TOKENS, memory=_MEMORY_REQUESTS, prior_samples=0.0)
-        self._output = Ewma(_USUAL_OUTPUT_TOKENS, memory=_MEMORY_REQUESTS, prior_samples=0.0)
-        self._priced_for = (_USUAL_PROMPT_TOKENS, _USUAL_OUTPUT_TOKENS)
+        self._prompt = Ewma(USUAL_PROMPT_TOKENS, memory=_MEMORY_REQUESTS, prior_samples=0.0)
+        self._output = Ewma(USUAL_OUTPUT_TOKENS, memory=_MEMORY_REQUESTS, prior_samples=0.0)
+        self._priced_for = (USUAL_PROMPT_TOKENS, USUAL_OUTPUT_TOKENS)
 
     def choose_among(self, engines: tuple[Engine, ...]) -> None:
         """From now on these engines take work; they may have other limits than before."""

@@ -22,8 +22,8 @@ _ANY_PROMPT: Final = 10**9
 # An engine without a profile: its speed is known only as far as it has been learned.
 _UNKNOWN_SPEED: Final = ServicePrior()
 # What one permit is taken to carry before any was given; the first admission replaces it.
-_USUAL_PROMPT_TOKENS: Final = 1000.0
-_USUAL_OUTPUT_TOKENS: Final = 256.0
+USUAL_PROMPT_TOKENS: Final = 1000.0
+USUAL_OUTPUT_TOKENS: Final = 256.0
 _DEPARTING: Final = State.DEPARTING
 
 
@@ -84,8 +84,8 @@ class Engine:
         self.permits: dict[int, Permit] = {}
         self.departing: dict[int, Permit] = {}
         self.signal = None if settings.limit.kind == "fixed" else Signal(now, settings.prior)
-        self.work_prompt = Ewma(_USUAL_PROMPT_TOKENS, prior_samples=0.0)
-        self.work_output = Ewma(_USUAL_OUTPUT_TOKENS, prior_samples=0.0)
+        self.work_prompt = Ewma(USUAL_PROMPT_TOKENS, prior_samples=0.0)
+        self.work_output = Ewma(USUAL_OUTPUT_TOKENS, prior_samples=0.0)
         self.work_read = Ewma(0.0, prior_samples=0.0)
 
     def _take(self, settings: EngineSettings) -> None:

@@ -94,7 +94,7 @@ class Pool:
         """Count an attempt that no longer waits."""
         self.queued_count -= 1
         self.queued_prompt_tokens -= prompt_tokens
-        # Of nobody nothing remains, however the sums were rounded.
+        # An empty queue has no work, however the sums were rounded.
         self.queued_work_s = self.queued_work_s - work_s if self.queued_count else 0.0
 
 

@@ -3,11 +3,7 @@
 from typing import Any
 
 from millgate.core.governor.assess import LAST_RETRY
-from millgate.core.queues.short_first import ShortFirstOrder
 from millgate.core.tickets import ClientKind
-
-_UNLIMITED = 1 << 60
-_begin_short_first = ShortFirstOrder.__init__
 
 
 def nothing(*_arguments: Any, **_named: Any) -> None:
@@ -22,11 +18,6 @@ def zero(*_arguments: Any) -> float:
 def one(*_arguments: Any) -> float:
     """Return 1."""
     return 1.0
-
-
-def overtaken_without_bound(order: ShortFirstOrder, _max_overtakes: int = 0) -> None:
-    """Let shorter work pass the oldest for ever."""
-    _begin_short_first(order, _UNLIMITED)
 
 
 def given(_reading: Any, tokens: int, _now: float) -> int:

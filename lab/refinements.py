@@ -110,17 +110,6 @@ REFINEMENTS: tuple[Refinement, ...] = (
         {"sizing.reading:PromptReading.unread": plain.given},
     ),
     Refinement(
-        "`max_overtakes`",
-        "shorter work passes without bound",
-        ("storm", "overload", "queued", "sizing", "lanes"),
-        {"queues.short_first:ShortFirstOrder.__init__": plain.overtaken_without_bound},
-        (
-            "queues.short_first:ShortFirstOrder",
-            "queues.short_first:_Entry",
-            "queues.short_first:DEFAULT_MAX_OVERTAKES",
-        ),
-    ),
-    Refinement(
         "elasticity",
         "one stream is as much TPOT",
         _LIMITS,

@@ -12,7 +12,7 @@ from millgate.core.queues.arrival import ArrivalOrder
 from millgate.core.queues.base import Order
 from millgate.core.queues.deadline import DeadlineOrder
 from millgate.core.queues.fair import FairOrder
-from millgate.core.queues.short_first import ShortFirstOrder
+from millgate.core.queues.short_first import BoundedShortFirstOrder, ShortFirstOrder
 
 ORDERS: list[Callable[[], Order]] = [
     ArrivalOrder,
@@ -23,8 +23,8 @@ ORDERS: list[Callable[[], Order]] = [
 ]
 # Orders whose next depends on what was admitted before, at bounds that a short test reaches.
 WITH_HISTORY: list[Callable[[], Order]] = [
-    partial(ShortFirstOrder, 2),
-    partial(FairOrder, partial(ShortFirstOrder, 1)),
+    partial(BoundedShortFirstOrder, 2),
+    partial(FairOrder, partial(BoundedShortFirstOrder, 1)),
 ]
 ON_EVERY_ORDER = pytest.mark.parametrize("make", ORDERS)
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)

@@ -121,7 +121,7 @@ def _lane(name: str, dice: Random) -> LaneSettings:
         max_wait_s=dice.choice([None, None, 1.5]),
         hold_due_s=dice.choice([None, 0.0, 1.0]),
         fair=dice.random() < 0.5,
-        max_overtakes=dice.choice([1, 512]),
+        max_overtakes=dice.choice([1, None]),
         share=dice.choice([1.0, 3.0]),
         headroom=dice.choice([0, 1]),
         band=dice.choice([0, 0, 1]),

@@ -51,11 +51,11 @@ class LaneConfig(Section):
         default=True,
         description="Serve waiting tenants by the tokens that each has had, so that none crowds out the others.",
     )
-    max_overtakes: Count = Field(
-        default=512,
+    max_overtakes: Count | None = Field(
+        default=None,
         ge=1,
         le=1_000_000,
-        description="With `short_first`: no request is overtaken by more later arrivals than this.",
+        description="With `short_first`: no request is overtaken by more later arrivals than this. Default: no bound but the age.",
     )
     share: Number = Field(
         default=1.0,

@@ -136,7 +136,7 @@ class LaneSettings:
     `Settings.max_queued`); 0 holds nothing: the pure primitive, cap and yield. `max_wait_s` bounds the predicted
     wait beside the deadline. `hold_due_s` is how long a client that returns on time is queued where nothing else is (None:
     a fifth of its hint, a second at least; 0: never). `max_queue_tokens` and `max_queue_bytes` bound what waits in tokens and memory.
-    `fair` serves tenants by the tokens that they have had; `max_overtakes` bounds short work first. `share` weighs
+    `fair` serves tenants by the tokens that they have had; `max_overtakes` bounds short work first (None: its age alone does). `share` weighs
     the lane among the others, no other lane may borrow its `headroom`, a smaller `band` goes first,
     `window_s` forms batches. Under pressure work may be tried in the lane `demote`, or cut to `clip_tokens`.
     """
@@ -153,7 +153,7 @@ class LaneSettings:
     max_wait_s: float | None = None
     hold_due_s: float | None = None
     fair: bool = False
-    max_overtakes: int = 512
+    max_overtakes: int | None = None
     share: float = 1.0
     headroom: int = 0
     band: int = 0

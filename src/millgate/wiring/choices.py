@@ -6,16 +6,21 @@ from types import MappingProxyType
 from millgate.core.queues.arrival import ArrivalOrder
 from millgate.core.queues.base import Order
 from millgate.core.queues.deadline import DeadlineOrder
-from millgate.core.queues.short_first import ShortFirstOrder
+from millgate.core.queues.short_first import BoundedShortFirstOrder, ShortFirstOrder
 from millgate.core.routing.base import Router
 from millgate.core.routing.least_work import LeastWork
 from millgate.core.settings import LaneSettings
+
+
+def _short_first(max_overtakes: int | None) -> Order:
+    return ShortFirstOrder() if max_overtakes is None else BoundedShortFirstOrder(max_overtakes)
+
 
 ORDERS: Mapping[str, Callable[[LaneSettings], Order]] = MappingProxyType(
     {
         "arrival": lambda _: ArrivalOrder(),
         "deadline": lambda _: DeadlineOrder(),
-        "short_first": lambda lane: ShortFirstOrder(lane.max_overtakes),
+        "short_first": lambda lane: _short_first(lane.max_overtakes),
     }
 )
 ROUTERS: Mapping[str, Callable[[], Router]] = MappingProxyType({"least_work": LeastWork})

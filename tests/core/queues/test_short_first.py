@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as some
 
 from contracts.waiting import Waiting
-from millgate.core.queues.short_first import ShortFirstOrder
+from millgate.core.queues.short_first import BoundedShortFirstOrder, ShortFirstOrder
 
 
 def _waiting(number: int, engine_s: float, first_seen: float = 0.0) -> Waiting:
@@ -49,7 +49,7 @@ def test_a_wait_outweighs_a_size_within_a_stated_time() -> None:
 
 @pytest.mark.parametrize("bound", [1, 2, 64])
 def test_inv_9_a_long_one_is_passed_by_exactly_so_many_later_arrivals(bound: int) -> None:
-    order = ShortFirstOrder(bound)
+    order = BoundedShortFirstOrder(bound)
     order.add(_waiting(0, 100.0))
     went = []
     for number in range(1, bound + 3):
@@ -60,7 +60,7 @@ def test_inv_9_a_long_one_is_passed_by_exactly_so_many_later_arrivals(bound: int
 
 
 def test_shorter_work_that_was_there_before_is_no_overtake() -> None:
-    order = ShortFirstOrder(1)
+    order = BoundedShortFirstOrder(1)
     for number, engine_s in enumerate([1.0, 2.0, 3.0, 100.0, 4.0, 5.0]):
         order.add(_waiting(number, engine_s))
 
@@ -68,7 +68,7 @@ def test_shorter_work_that_was_there_before_is_no_overtake() -> None:
 
 
 def test_a_newcomer_that_runs_at_once_passes_everybody() -> None:
-    order = ShortFirstOrder(1)
+    order = BoundedShortFirstOrder(1)
     order.add(_waiting(0, 9.0))
     short = _waiting(1, 1.0)
     assert order.ahead_of(short) == 0
@@ -79,7 +79,7 @@ def test_a_newcomer_that_runs_at_once_passes_everybody() -> None:
 
 
 def test_who_leaves_without_being_admitted_has_passed_nobody() -> None:
-    order = ShortFirstOrder(1)
+    order = BoundedShortFirstOrder(1)
     impatient = _waiting(1, 1.0)
     order.add(_waiting(0, 9.0))
     order.add(impatient)
@@ -89,7 +89,7 @@ def test_who_leaves_without_being_admitted_has_passed_nobody() -> None:
 
 
 def test_an_overtake_is_kept_by_the_older_when_the_one_between_leaves() -> None:
-    order = ShortFirstOrder(2)
+    order = BoundedShortFirstOrder(2)
     oldest, between = _waiting(0, 9.0), _waiting(1, 8.0)
     order.add(oldest)
     order.add(between)
@@ -103,7 +103,7 @@ def test_an_overtake_is_kept_by_the_older_when_the_one_between_leaves() -> None:
 
 
 def test_those_who_are_due_are_listed_first_the_older_before_the_newer() -> None:
-    order = ShortFirstOrder(1)
+    order = BoundedShortFirstOrder(1)
     for number, engine_s in enumerate([9.0, 8.0, 1.0, 2.0]):
         order.add(_waiting(number, engine_s))
     assert _admit_head(order) == 2
@@ -112,7 +112,7 @@ def test_those_who_are_due_are_listed_first_the_older_before_the_newer() -> None
 
 
 def test_who_came_after_the_last_overtake_is_not_due() -> None:
-    order = ShortFirstOrder(1)
+    order = BoundedShortFirstOrder(1)
     order.add(_waiting(0, 9.0))
     order.add(_waiting(1, 1.0))
     assert _admit_head(order) == 1
@@ -124,7 +124,7 @@ def test_who_came_after_the_last_overtake_is_not_due() -> None:
 
 def test_no_bound_below_one() -> None:
     with pytest.raises(ValueError, match="max_overtakes must be at least 1, not 0"):
-        ShortFirstOrder(0)
+        BoundedShortFirstOrder(0)
 
 
 class _Naive:
@@ -153,7 +153,7 @@ class _Naive:
 @given(bound=some.integers(1, 5), seed=some.integers(0, 10_000))
 def test_inv_9_the_count_is_the_naive_one_and_never_passes_the_bound(bound: int, seed: int) -> None:
     """INV-9 as the governor uses the order: it admits heads, and newcomers that have nobody ahead."""
-    order, naive, dice = ShortFirstOrder(bound), _Naive(), Random(seed)
+    order, naive, dice = BoundedShortFirstOrder(bound), _Naive(), Random(seed)
     queued: list[Waiting] = []
     for number in range(150):
         move = dice.choice(["add", "add", "add", "admit", "leave", "rush"])
@@ -188,7 +188,7 @@ def test_inv_9_the_count_is_the_naive_one_and_never_passes_the_bound(bound: int,
 def test_the_estimate_of_who_is_ahead_grows_with_size_and_never_exceeds_the_line(
     bound: int, sizes: list[int], admitted: int
 ) -> None:
-    order = ShortFirstOrder(bound)
+    order = BoundedShortFirstOrder(bound)
     for number, size in enumerate(sizes):
         order.add(_waiting(number, float(size)))
     for _ in range(min(admitted, len(sizes))):

@@ -1,19 +1,22 @@
-"""Least predicted engine time first, aged by the wait, and nobody is passed by more than a stated number of later arrivals.
+"""Least predicted engine time first, aged by the wait; and the same order with a bound on overtakes (INV-9).
 
-Under overload somebody is refused whatever the order; refusing the long ones serves the most people in time
-(shortest job first is optimal for the mean: Smith 1956; by predicted size: QoServe, ASPLOS'26). Pure, it starves
-whoever is long, so each queued attempt may be overtaken by `max_overtakes` later arrivals and not by one more
-(INV-9; aging by a count of passes, as in Fu et al., *LLM scheduling by learning to rank*, NeurIPS'24).
+Under overload some requests are refused whatever the order; refusing the long ones serves the most users in time
+(shortest job first is optimal for the mean: Smith 1956; by predicted size: QoServe, ASPLOS'26).
 
 Sizes are estimates: of two prompts with equal tokens one has some more bytes. So the rank is an age and not a size alone:
 half the engine time is worth `_HALVING_S` of waiting, a difference of 2 % less than two seconds. The difference of two ranks
 never changes, so a rank is fixed at arrival.
 
-*Later* means: entered this queue later. Whoever is admitted passes everybody who entered before it and still
-waits, so of two that wait the older has been passed at least as often, and only the oldest has to be looked at.
-Each entry keeps the admissions that passed it and nobody newer; an entry's overtakes are the sum from it to the
-newest, the oldest's the sum of all. An admission is one increment at the entry just older than who was admitted,
-and who leaves hands its number on to the entry just older: exact, and constant time.
+Ageing alone lets work twenty times as short pass for 277 s, which is longer than most deadlines. `BoundedShortFirstOrder` lets
+each queued attempt be overtaken by `max_overtakes` later arrivals and not by one more (ageing by a count of passes, as in Fu
+et al., *LLM scheduling by learning to rank*, NeurIPS'24). It is for lanes that ask for it: a bound that acts serves fewer
+users in time, in a storm of retries by a sixth of the capacity.
+
+*Later* means: entered this queue later. An attempt that is admitted passes all that entered before it and still
+wait, so of two that wait the older has been passed at least as often, and only the oldest has to be looked at.
+Each entry keeps the admissions that passed it and no newer entry; an entry's overtakes are the sum from it to the
+newest, the oldest's the sum of all. An admission is one increment at the entry just older than the admitted one,
+and an entry that leaves hands its number on to the entry just older: exact, and constant time.
 """
 
 from collections.abc import Iterator
@@ -23,9 +26,6 @@ from typing import Final
 from millgate.core.queues.base import Queued
 from millgate.core.queues.ranked import Key, RankedQueue
 
-# It acts only where more starts than this fall within a deadline; far below that number the order is nearly that of
-# arrival (docs/policies/short-first.md has the figures): 64 costs a fast engine a twentieth of its good users.
-DEFAULT_MAX_OVERTAKES = 512
 # Seconds of waiting that are worth a halving of the engine time. Good users of the overload of docs/policies/sizing.md as a
 # share of the first-come optimum, 32 loads: 1.107 with no ageing, 1.110 with 64; 8 loads with 16: 1.093 for 1.100.
 _HALVING_S: Final = 64.0
@@ -38,8 +38,17 @@ def _by_aged_engine_time(queued: Queued) -> Key:
     return (aged_s, queued.as_old_as, queued.turn, queued.arrival_number)
 
 
+class ShortFirstOrder(RankedQueue):
+    """Ordered by predicted engine time, aged, then by age."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(_by_aged_engine_time)
+
+
 class _Entry:
-    """One queued attempt in the line of entry; `passed` counts who passed it and nobody newer."""
+    """One queued attempt in the line of entry; `passed` counts the admissions that passed it and no newer entry."""
 
     __slots__ = ("newer", "older", "passed", "queued")
 
@@ -50,8 +59,8 @@ class _Entry:
         self.passed = 0
 
 
-class ShortFirstOrder(RankedQueue):
-    """Ordered by predicted engine time, aged, then by age; the oldest goes first once it was passed often enough.
+class BoundedShortFirstOrder(ShortFirstOrder):
+    """The same, but the oldest goes first once it was passed `max_overtakes` times.
 
     Raises ValueError where `max_overtakes` is below 1: an order in which nobody is ever passed is `arrival`.
     """
@@ -66,10 +75,10 @@ class ShortFirstOrder(RankedQueue):
         "overtakes",
     )
 
-    def __init__(self, max_overtakes: int = DEFAULT_MAX_OVERTAKES) -> None:
+    def __init__(self, max_overtakes: int) -> None:
         if max_overtakes < 1:
             raise ValueError(f"max_overtakes must be at least 1, not {max_overtakes}")
-        super().__init__(_by_aged_engine_time)
+        super().__init__()
         self._max_overtakes = max_overtakes
         self._entries: dict[int, _Entry] = {}
         self._oldest: _Entry | None = None
@@ -109,7 +118,7 @@ class ShortFirstOrder(RankedQueue):
         self._just_left, self._older_than_left = queued.attempt, older
 
     def started(self, queued: Queued, now: float) -> None:  # noqa: ARG002 - the contract's: this order counts, it does not time
-        """Count one overtake of everybody who entered before this one and still waits."""
+        """Count one overtake of every attempt that entered before this one and still waits."""
         if not self._entries:
             return
         passed = self._older_than_left if queued.attempt == self._just_left else self._youngest
@@ -118,7 +127,7 @@ class ShortFirstOrder(RankedQueue):
             self.overtakes += 1
 
     def head(self) -> Queued | None:
-        """Return who is next, without taking it out."""
+        """Return the next attempt, without taking it out."""
         if self.overtakes >= self._max_overtakes and self._oldest is not None:
             return self._oldest.queued
         return super().head()
@@ -126,15 +135,15 @@ class ShortFirstOrder(RankedQueue):
     def ahead_of(self, queued: Queued) -> int:
         """Return how many would be admitted before this one, whether or not it is in.
 
-        Exact while those who are shorter cannot use up anybody's overtakes. Beyond that an estimate: were they
-        spread evenly over the line of entry, everybody from the oldest down to the point where overtakes so far
-        plus overtakes to come reach the bound would go first. Later arrivals, who may pass as well, are nobody's
-        to foresee.
+        Exact while the shorter ones cannot use up the overtakes of any entry. Beyond that an estimate: were they
+        spread evenly over the line of entry, all entries from the oldest down to the point where overtakes so far
+        plus overtakes to come reach the bound would go first. Later arrivals, which may pass as well, cannot be
+        foreseen.
         """
         return self._with_due(super().ahead_of(queued), len(self._keys), queued)
 
     def _with_due(self, shorter: int, waiting: int, queued: Queued) -> int:
-        """Return those who are shorter and those whose overtakes will have run out before this one's turn."""
+        """Return the shorter ones and those whose overtakes will have run out before this one's turn."""
         reach = self.overtakes + shorter
         if reach < self._max_overtakes:
             return shorter
@@ -145,13 +154,13 @@ class ShortFirstOrder(RankedQueue):
         return shorter + due * (waiting - shorter) // waiting
 
     def __iter__(self) -> Iterator[Queued]:
-        """Yield everything that waits, next first, as far as nobody's overtakes run out on the way."""
+        """Yield everything that waits, next first, as far as no overtakes run out on the way."""
         due = {queued.attempt: queued for queued in self._due()}
         yield from due.values()
         yield from (queued for queued in super().__iter__() if queued.attempt not in due)
 
     def _due(self) -> Iterator[Queued]:
-        """Yield, oldest first, who has been passed often enough already."""
+        """Yield, oldest first, what has been passed often enough already."""
         entry, overtakes = self._oldest, self.overtakes
         while entry is not None and overtakes >= self._max_overtakes:
             yield entry.queued

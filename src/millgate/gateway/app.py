@@ -100,6 +100,8 @@ class Gateway:
         self.driver.observers.append(observers.accounting)
         self.door.on_named = self.door.shedding.on_named = observers.accounting.named
         self.door.on_upstream_named = observers.accounting.upstream_named
+        if self.line is not None:
+            self.line.on_upstream_named = observers.accounting.upstream_named
         return observers
 
     def _open_admin(self) -> AdminServer | None:

@@ -2,11 +2,11 @@
 
 import pytest
 
+from millgate.runtime.upstream.request_ids import is_harmless_id
 from millgate.servers.http.fields import (
     for_client,
     for_engine,
     hint_s,
-    is_harmless_id,
     retry_count,
     seconds,
     with_credential,

@@ -197,6 +197,30 @@ def test_a_job_against_an_unknown_model_carries_the_engines_words_and_a_request_
     run(body())
 
 
+def test_the_engines_request_id_of_a_job_stands_in_why_and_an_echo_of_ours_does_not() -> None:
+    async def body() -> None:
+        given = iter(["req_theirs", None])
+
+        async def script(asked: Asked) -> None:
+            asked.reply(answer(), 200, x_request_id=next(given) or asked.headers["x-request-id"])
+
+        async with line_standing(script) as stand:
+            peer = await stand.peer()
+            for job in "AB":
+                peer.send(line_upload(job=job))
+                assert (await peer.final()).status is Status.DONE
+            theirs, echoed = [
+                stand.gateway.observers.why(asked.headers["x-request-id"])[0].upstream_ids
+                for asked in stand.engine.asked
+            ]
+            assert (theirs, echoed) == (("req_theirs",), ())
+            (found,) = stand.gateway.observers.why("req_theirs")
+            assert found.upstream_ids == theirs
+            await stand.settle()
+
+    run(body())
+
+
 @pytest.mark.parametrize(
     ("said", "words"),
     [

@@ -9,9 +9,10 @@ from millgate.dialects.clip import clipped
 from millgate.dialects.contract import Dialect, RequestFacts, Usage
 from millgate.runtime.upstream import AnswerHead, Call
 from millgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
+from millgate.runtime.upstream.request_ids import upstream_id
 from millgate.servers.http.answers import WholeAnswer, tell_broken, tell_failure
 from millgate.servers.http.contract import SAID_NOTHING, EngineRoute, HttpDesk, Said
-from millgate.servers.http.fields import Pairs, upstream_id
+from millgate.servers.http.fields import Pairs
 from millgate.servers.http.fingerprint import KeptBody
 from millgate.servers.http.kept_answers import Keeper
 from millgate.servers.http.reading import HeadReading

@@ -6,7 +6,8 @@ from typing import Final
 from millgate.core.words import Reason
 from millgate.dialects import DIALECTS
 from millgate.dialects.contract import BadInputError, Dialect
-from millgate.servers.http.fields import NO_RETRY, is_harmless_id
+from millgate.runtime.upstream.request_ids import is_harmless_id
+from millgate.servers.http.fields import NO_RETRY
 from millgate.servers.http.reading import dialect_for
 from millgate.servers.http1.contract import Exchange, RefusedRequest, RequestHead
 

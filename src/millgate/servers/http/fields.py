@@ -9,6 +9,7 @@ from millgate.dialects.refusals import LEAST_HINT_S, MOST_HINT_S
 from millgate.runtime.callers import OWN_CREDENTIALS
 from millgate.runtime.upstream import AnswerHead
 from millgate.runtime.upstream.fields import ANSWER_RESERVED, HOP_BY_HOP, Lines, header_lines, listed
+from millgate.runtime.upstream.request_ids import ID_NAMES, upstream_id
 
 Pairs = list[tuple[bytes, bytes]]
 
@@ -25,8 +26,7 @@ STEERING: Final = frozenset(
 """Fields that steer other gateways; from a client they could only be an attempt to steer this one's engines."""
 # The relay must be able to read what it passes on.
 _CODING: Final = frozenset((b"accept-encoding",))
-_OWN_IDS: Final = frozenset((b"x-request-id", b"request-id"))
-_STAYS: Final = _FRAMING | STEERING | _CODING | _OWN_IDS
+_STAYS: Final = _FRAMING | STEERING | _CODING | ID_NAMES
 
 NO_RETRY: Final = (b"x-should-retry", b"false")
 """What tells SDKs that a retry is of no use."""
@@ -35,14 +35,13 @@ _OWN_PREFIX: Final = b"x-millgate-"
 _QUOTAS: Final = (b"x-ratelimit-", b"anthropic-ratelimit-")
 _MOST_KNOWN_NAMES: Final = 1024
 _LONGEST_KNOWN_NAME: Final = 64
-_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}\Z")
 _DECIMAL: Final = re.compile(rb"\d+\.\d+\Z")
 _LONGEST_NUMBER: Final = 18
 
 # The answer's own framing, ids and retry advice are ours to write.
 _NOT_BACK: Final = (
     _FRAMING
-    | _OWN_IDS
+    | ID_NAMES
     | {
         b"date",
         b"retry-after",
@@ -113,11 +112,6 @@ def with_credential(fields: Pairs, credential: bytes | None) -> Pairs:
     return own
 
 
-def is_harmless_id(given: bytes) -> bool:
-    """Whether a client's own request id is short and harmless in logs and headers."""
-    return _REQUEST_ID.match(given) is not None
-
-
 def retry_count(label: bytes | None) -> int | None:
     """Read the SDK's retry label; None when there is none or it makes no sense."""
     if label == b"0":
@@ -141,14 +135,6 @@ def for_client(headers: Sequence[tuple[bytes, bytes]]) -> Pairs:
     if given is not None:
         pairs.append((_UPSTREAM_ID, given))
     return pairs
-
-
-def upstream_id(headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
-    """Return the request id that an engine gave its answer; None without one that is harmless in logs and headers."""
-    for name, value in headers:
-        if name in _OWN_IDS and is_harmless_id(value):
-            return value
-    return None
 
 
 def may_tell_quotas(lines: Lines) -> bool:

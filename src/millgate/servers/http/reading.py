@@ -9,11 +9,11 @@ from millgate.dialects.forms import boundary
 from millgate.dialects.ticket import HEADER as TICKET
 from millgate.runtime.callers import Caller, Callers
 from millgate.runtime.upstream.fields import REQUEST_RESERVED, HeaderWriter, Lines
+from millgate.runtime.upstream.request_ids import is_harmless_id
 from millgate.servers.http.contract import EngineRoute
 from millgate.servers.http.fields import (
     STEERING,
     for_engine,
-    is_harmless_id,
     retry_count,
     seconds,
     with_credential,

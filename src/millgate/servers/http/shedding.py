@@ -11,9 +11,9 @@ from millgate.core.decisions import Yield
 from millgate.core.events import Arrived
 from millgate.core.words import Reason
 from millgate.runtime.driver import Driver
+from millgate.runtime.upstream.request_ids import is_harmless_id
 from millgate.servers.http.entry import Authentication
 from millgate.servers.http.error_responses import OWN_LAG_RETRY_S, ErrorResponses
-from millgate.servers.http.fields import is_harmless_id
 from millgate.servers.http.paths import takes_permit
 from millgate.servers.http.reading import kept_reading
 from millgate.servers.http1.contract import RefusedRequest, RequestHead

@@ -11,6 +11,7 @@ from millgate.dialects.line import Fault, Need, OutcomeReason
 from millgate.dialects.refusals import FAILURES
 from millgate.runtime.driver import Driver
 from millgate.runtime.upstream import AnswerHead, Call
+from millgate.runtime.upstream.request_ids import upstream_id
 from millgate.runtime.upstream.statuses import blames_request
 from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.complaint import words_of
@@ -56,6 +57,9 @@ class LineDesk(Protocol):
 
     def refused(self) -> None:
         """Count a yield."""
+
+    def named(self, attempt: int, upstream_id: bytes) -> None:
+        """Take note of the id that an engine gave its answer."""
 
 
 class LineAttempt:
@@ -161,6 +165,9 @@ class LineAttempt:
                 self._answer_kind = value.decode("latin-1")
             elif name == b"retry-after" and value.isdigit():
                 self._hint_s = float(value)
+        given = upstream_id(head.headers)
+        if given is not None and given != self._desk.request_id(self.number).encode():
+            self._desk.named(self.number, given)
 
     def on_data(self, data: bytes) -> None:
         """Keep what is wanted, and the end of what is not."""

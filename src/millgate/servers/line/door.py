@@ -90,6 +90,8 @@ class LineDoor:
         self._sweep = Sweep(self._check)
         self._draining = False
         self._emptied = asyncio.Event()
+        self.on_upstream_named: Callable[[int, bytes], None] = _unnoticed
+        """Told the id that an engine gives its answer."""
 
     # ---- the owner's side
 
@@ -239,6 +241,10 @@ class LineDoor:
         """Count a yield."""
         self.yielded += 1
 
+    def named(self, attempt: int, upstream_id: bytes) -> None:
+        """Tell the listener which id an engine gave its answer."""
+        self.on_upstream_named(attempt, upstream_id)
+
     # ---- numbers
 
     def readings(self) -> Readings:
@@ -286,6 +292,10 @@ class LineDoor:
     def _check(self, now: float) -> None:
         """Look at the connections whose time has come."""
         self._watchlist.check(now)
+
+
+def _unnoticed(_attempt: int, _upstream_id: bytes) -> None:
+    """Ignore it: no listener was given."""
 
 
 def _new_mark() -> int:

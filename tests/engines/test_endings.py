@@ -20,6 +20,8 @@ PATIENCE = {"limits__first_event": "10s"}
 Streams are broken off 5 s after the engine is seen to take no connections, whole answers at their first event's time.
 """
 NOTHING_HANGS_S = 15.0
+STARTS_WITHIN_S = 60.0
+"""On a slow machine the first step of a fresh engine takes tens of seconds."""
 
 
 class Ending(NamedTuple):
@@ -67,7 +69,7 @@ def all_end(bench: Bench, gate: GateProcess, what: str, end: Callable[[], None])
     model = bench.engine.model
     with ThreadPoolExecutor(USERS) as pool:
         users = [pool.submit(ask, gate, model, number) for number, ask in enumerate(asks)]
-        until(lambda: bench.engine.load().running == USERS)
+        until(lambda: bench.engine.load().running == USERS, STARTS_WITHIN_S, "not all of them run")
         time.sleep(0.5)
         began = time.monotonic()
         end()

@@ -60,8 +60,6 @@ from millgate.dialects.token_counts import cached, count, find_cached, sane
 _COMPLETION_GUARD: Final = DuplicateGuard((*FIELDS, "best_of", "prompt"))
 _BATCH_GUARD: Final = DuplicateGuard((*FIELDS, "messages"))
 _FRAMES: Final = Frames(MOST_MESSAGES)
-# Every answer passes here, and the constructor of a named tuple is an interpreted function that takes twice as long.
-_new: Final = tuple.__new__
 _NOTHING: Final = frozenset((b"", b"null", b'""', b"[]", b"{}"))
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
 _PROMPT_TOKENS: Final = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,8})[,}\s]')
@@ -204,7 +202,7 @@ def _usage(usage: CompletionCounts | None) -> Usage | None:
     if usage is None:
         return None
     prompt_tokens, output_tokens = sane(usage.prompt_tokens), sane(usage.completion_tokens)
-    return _new(Usage, (prompt_tokens, output_tokens, cached(usage.prompt_tokens_details)))
+    return Usage(prompt_tokens, output_tokens, cached(usage.prompt_tokens_details))
 
 
 def _plain_usage(answer: bytes, start: int) -> Usage | None:

@@ -25,12 +25,6 @@ _LANE: Final = place_in_facts("lane")
 _STREAM: Final = place_in_facts("stream")
 _RETRY_COUNT: Final = place_in_facts("retry_count")
 _PROMPT_BYTES: Final = place_in_facts("prompt_bytes")
-# Compiled, an imported name is looked up each time it is used, and a constant is not.
-_LINE: Final = AttemptLine
-_ENDED: Final = Ended
-_YIELD: Final = Yield
-_GOOD: Final = Outcome.GOOD
-_OVERLOADED_GATE: Final = Reason.OVERLOADED_GATE
 _GOOD_WORD: Final = Outcome.GOOD.value
 """What most attempts end with; as a plain string it is encoded sooner than as a member of its list."""
 _LAST_DIGITS: Final[tuple[str, ...]] = tuple([format(number, "02x") for number in range(256)])
@@ -85,10 +79,10 @@ class AttemptLog:
         """
         name = self._own_name(final.attempt) if request_id is None else request_id.decode("latin-1")
         moment, tenant = self._moment(at), self._tenant(facts[_TENANT])
-        if type(final) is _ENDED:
+        if type(final) is Ended:
             theirs = None if upstream_id is None else upstream_id.decode("latin-1")
             self._lines.append(_ended(moment, name, tenant, facts, admit, final, theirs))
-        elif type(final) is _YIELD:
+        elif type(final) is Yield:
             lane = facts[_LANE] or self._first_lane or None
             self._lines.append(_refused(moment, name, tenant, lane, facts, final))
 
@@ -169,7 +163,7 @@ def _rounded(seconds: float) -> float:
 def _refused(
     moment: str, name: str, tenant: str | None, lane: str | None, facts: Facts, final: Yield
 ) -> AttemptLine:
-    return _LINE(
+    return AttemptLine(
         moment,
         name,
         final.attempt,
@@ -181,7 +175,7 @@ def _refused(
         lane,
         None,
         # Refused by its head alone: whether it is for a stream stands in the body.
-        None if final.reason is _OVERLOADED_GATE else facts[_STREAM],
+        None if final.reason is Reason.OVERLOADED_GATE else facts[_STREAM],
         facts[_RETRY_COUNT],
         facts[_PROMPT_BYTES],
     )
@@ -205,11 +199,11 @@ def _ended(
         window_s = _rounded(admit.window_s) or None
     if engine is None:
         engine, prompt, output, cached = asked_of, None, None, None
-    return _LINE(
+    return AttemptLine(
         moment,
         name,
         attempt,
-        _GOOD_WORD if outcome is _GOOD else outcome,
+        _GOOD_WORD if outcome is Outcome.GOOD else outcome,
         cause,
         None,
         None,

@@ -21,14 +21,6 @@ _MOST_STEPS: Final = 64
 """Done together: a tenth of a millisecond. From 16 to 128 cost the same, 512 cost a refusal and a request 7 to 9 % more CPU (AMD
 EPYC, this constant changed by hand, under the load of `bench`): so many records no longer lie in the processor's caches when they are packed."""
 _WITHIN_S: Final = 0.1
-# Compiled, an imported name is looked up each time it is used, and a constant is not.
-_ARRIVED: Final = Arrived
-_FIRST_TOKEN: Final = FirstToken
-_PROGRESS: Final = EngineProgress
-_ADMIT: Final = Admit
-_ENDED: Final = Ended
-_YIELD: Final = Yield
-_TIMEOUT: Final = FailureKind.TIMEOUT
 _ATTEMPT: Final = place_in_facts("attempt")
 _TENANT: Final = place_in_facts("tenant")
 _LANE: Final = place_in_facts("lane")
@@ -113,15 +105,15 @@ class StepAccounting:
     def on_step(self, event: Event, decisions: tuple[Decision, ...], now: float) -> None:
         """Keep what was decided at core time `now`."""
         # By the type itself, here and below: `isinstance` takes twice as long to say no.
-        if type(event) is _ARRIVED:
+        if type(event) is Arrived:
             self._steps.append((now, facts_of(event), decisions))
         else:
             if decisions:
                 self._steps.append((now, None, decisions))
-            if type(event) is _FIRST_TOKEN:
+            if type(event) is FirstToken:
                 self._begun.append(event.attempt)
                 self._heard[event.attempt] = now, 1
-            elif type(event) is _PROGRESS:
+            elif type(event) is EngineProgress:
                 self._hear(event, now)
         if now >= self._until:
             self._until = now + _WITHIN_S
@@ -165,11 +157,11 @@ class StepAccounting:
                 self._arrivals[facts[_ATTEMPT]] = step
                 self._traffic.arrived(facts[_TENANT], now)
             for decision in decisions:
-                if type(decision) is _ADMIT:
+                if type(decision) is Admit:
                     self._admitted(decision, facts, now)
-                elif type(decision) is _ENDED:
+                elif type(decision) is Ended:
                     self._ended(decision, now)
-                elif type(decision) is _YIELD:
+                elif type(decision) is Yield:
                     self._refused(decision, now)
 
     def _admitted(self, decision: Admit, facts: Facts | None, now: float) -> None:
@@ -207,7 +199,7 @@ class StepAccounting:
         del self._arrivals[number]
         facts = _facts(arrival)
         if decision.engine is not None:
-            if decision.cause is _TIMEOUT and self.on_timeout is not None:
+            if decision.cause is FailureKind.TIMEOUT and self.on_timeout is not None:
                 self.on_timeout(decision.engine)
             self._traffic.ended(facts[_TENANT], facts[_MODEL], decision, now)
         if self._heard:
@@ -231,7 +223,7 @@ class StepAccounting:
         if later is not None:
             return later
         for decision in arrival[2]:
-            if type(decision) is _ADMIT and decision[0] == number:
+            if type(decision) is Admit and decision[0] == number:
                 return decision
         return None
 

@@ -48,7 +48,6 @@ GAP_S: Final[Bounds] = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5)
 TPOT_S: Final[Bounds] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 
-_GOOD: Final = Outcome.GOOD
 _WHOLE: Final = (Outcome.GOOD, Outcome.LATE)
 _JUDGED: Final = (Outcome.GOOD, Outcome.LATE, Outcome.ENGINE_FAILED)
 # A tenant's quantiles are those of about its last so many streams, between these ends in seconds.
@@ -249,7 +248,7 @@ def _note_stream(engine: _Engine, tenant: _Tenant, ended: Ended, ttft_s: float, 
 def _note_outcome(tenant: _Tenant, ended: Ended) -> None:
     if ended.outcome in _JUDGED:
         tenant.judged += 1
-        tenant.good += ended.outcome is _GOOD
+        tenant.good += ended.outcome is Outcome.GOOD
     tenant.prompt_tokens += ended.prompt_tokens
     tenant.output_tokens += ended.output_tokens
 

@@ -14,18 +14,13 @@ the clock and the timer. What matters:
 import asyncio
 from collections import deque
 from itertools import count
-from typing import Final, Protocol
+from typing import Protocol
 
 from millgate.core.decisions import Admit, Cancel, Decision, Ended, Explanation, Queue, Yield
 from millgate.core.events import Arrived, Event, Tick
 from millgate.core.settings import Settings
 from millgate.core.snapshot import Capacity, Snapshot
 from millgate.runtime.clock import Clock
-
-# Compiled, a name from elsewhere is looked up each time it is used, and a constant is not.
-_ADMIT: Final = Admit
-_ENDED: Final = Ended
-_YIELD: Final = Yield
 
 
 class Core(Protocol):
@@ -176,12 +171,12 @@ class Driver:
                 number = decision[0]
                 if (listener := listeners.get(number)) is None:
                     continue
-                if isinstance(decision, _ADMIT):  # the most frequent first
+                if isinstance(decision, Admit):  # the most frequent first
                     listener.on_admit(decision)
-                elif isinstance(decision, _ENDED):
+                elif isinstance(decision, Ended):
                     del listeners[number]
                     listener.on_ended(decision)
-                elif isinstance(decision, _YIELD):
+                elif isinstance(decision, Yield):
                     del listeners[number]
                     listener.on_yield(decision)
                 elif isinstance(decision, Queue):

@@ -34,12 +34,6 @@ from millgate.core.words import Outcome, Reason
 
 # Refusals that tell of a gate without room, rather than of this attempt alone.
 _BLOCKED: Final = frozenset((Reason.SATURATED, Reason.QUEUE_FULL))
-# Compiled, a name from elsewhere is looked up each time it is used, and a constant is not.
-_ADMIT: Final = Admit
-_YIELD: Final = Yield
-_QUOTA: Final = Reason.QUOTA
-_TOO_LARGE: Final = Reason.TOO_LARGE
-_YIELDED: Final = Outcome.YIELDED
 
 # Nobody is queued so long that a wake beyond this would find it.
 _FAR_S: Final = 86_400.0
@@ -54,21 +48,21 @@ def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]
         _count_retry(knowledge.totals, plan, now)
     agreed = is_agreed(draft, plan.entry, now)
     arrived(draft, now)
-    if isinstance(decision, _YIELD):
+    if isinstance(decision, Yield):
         reason = decision.reason
         knowledge.allowances.arrived(draft, agreed=agreed, refused=reason, now=now)
         if reason in _BLOCKED:
             _mark_blocked(knowledge.routes, draft.route.up, now)
-        if reason is not _QUOTA:
+        if reason is not Reason.QUOTA:
             knowledge.allowances.returned(draft)
         _leave_record(knowledge, draft, decision, now)
         return (_with_quota(knowledge.allowances, draft, decision, now),)
     knowledge.allowances.returned(draft)
-    would = decision.would if isinstance(decision, _ADMIT) else None
+    would = decision.would if isinstance(decision, Admit) else None
     knowledge.allowances.arrived(draft, agreed=agreed, refused=would, now=now)
     knowledge.take_in(draft)
     knowledge.allowances.taken_in(draft, would, now)
-    if isinstance(decision, _ADMIT):
+    if isinstance(decision, Admit):
         assert plan.engine is not None
         _start(knowledge, draft, plan.engine, decision, now)
         return (_with_quota(knowledge.allowances, draft, decision, now),)
@@ -257,14 +251,14 @@ def refuse_queued(knowledge: Knowledge, queued: Attempt, reason: Reason, now: fl
 def _leave_record(knowledge: Knowledge, draft: Attempt, decision: Yield, now: float) -> None:
     """Count the yield and remember the request, so that it keeps its age when it returns."""
     reason, hint = decision.reason, decision.retry_after_s
-    draft.lane.count(_YIELDED, reason)
+    draft.lane.count(Outcome.YIELDED, reason)
     if draft.appointment is not None:
         judge_hint(draft, now, admitted=False)
     knowledge.totals.hinted()
-    if reason is _TOO_LARGE or draft.arrival.fingerprint is None:
+    if reason is Reason.TOO_LARGE or draft.arrival.fingerprint is None:
         return
     appointment = Appointment(now, hint)
-    if reason is _QUOTA and decision.retry:
+    if reason is Reason.QUOTA and decision.retry:
         knowledge.allowances.told(draft, _kind(draft), appointment, now)
     known_from, until = appointment.known_from, appointment.known_until(draft.lane_deadline)
     if reason in OF_ONE_TENANT and decision.retry:

@@ -17,6 +17,7 @@ from typing import Final
 
 from millgate.core.decisions import Cancel, Cause, Decision, Ended
 from millgate.core.events import ClientGone, EngineProgress, EngineSeen, Failed, Finished
+from millgate.core.fast_records import make_ended
 from millgate.core.governor.commit import dispatch, entry_of
 from millgate.core.governor.failover import detour_after, try_again
 from millgate.core.governor.knowledge import Knowledge
@@ -40,8 +41,6 @@ _OVERLOADED: Final[tuple[FailureKind, ...]] = (FailureKind.REFUSED, FailureKind.
 _JUDGED: Final[tuple[Outcome, ...]] = (Outcome.GOOD, Outcome.LATE, Outcome.ENGINE_FAILED)
 # Only a hang-up after this share of the deadline is somebody who got tired of waiting (design section 4, step 3).
 _TIRED_SHARE: Final = 0.1
-# Every attempt passes here, and the constructor of a named tuple is an interpreted function that takes twice as long.
-_new: Final = tuple.__new__
 
 
 def first_token(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
@@ -223,20 +222,18 @@ def _account(
     if outcome in _JUDGED:
         _note_slo(attempt, outcome, now)
     first_token_at, arrived_at = attempt.first_token_at, attempt.arrived_at
-    ended = (
+    return make_ended(
         attempt.attempt,
         outcome,
-        lane.settings.name,
-        None if engine is None else engine.settings.name,
-        (now if permit is None else permit.admitted_at) - arrived_at,
-        now - arrived_at,
-        None if first_token_at is None else first_token_at - arrived_at,
-        attempt.prompt_tokens if prompt_tokens is None else prompt_tokens,
-        attempt.output_seen,
-        cause,
-        None,
+        lane=lane.settings.name,
+        engine=None if engine is None else engine.settings.name,
+        waited_s=(now if permit is None else permit.admitted_at) - arrived_at,
+        total_s=now - arrived_at,
+        ttft_s=None if first_token_at is None else first_token_at - arrived_at,
+        prompt_tokens=attempt.prompt_tokens if prompt_tokens is None else prompt_tokens,
+        output_tokens=attempt.output_seen,
+        cause=cause,
     )
-    return _new(Ended, ended)
 
 
 def _note_slo(attempt: Attempt, outcome: Outcome, now: float) -> None:

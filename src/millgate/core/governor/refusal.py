@@ -4,6 +4,7 @@ from math import inf, isfinite
 from typing import Final
 
 from millgate.core.decisions import Yield
+from millgate.core.fast_records import make_yield
 from millgate.core.governor.promises import (
     DRAINING_HINT_S,
     LONGEST_HINT_S,
@@ -17,15 +18,9 @@ from millgate.core.state.attempt import Attempt
 from millgate.core.state.totals import Totals
 from millgate.core.words import DeadlineFrom, Reason
 
-# Refusals come in floods, and the constructor of a named tuple is an interpreted function that takes twice as long.
-_new: Final = tuple.__new__
 # These lie with one tenant: the hint is its own, and no place in the line of engines is promised.
 OF_ONE_TENANT: Final = frozenset((Reason.QUOTA, Reason.TENANT_LIMIT, Reason.RETRY_BUDGET))
 _UNPROMISED: Final = OF_ONE_TENANT | {Reason.TOO_LARGE, Reason.DRAINING, Reason.NO_ENGINE}
-# Compiled, a name from elsewhere is looked up each time it is used, and a constant is not.
-_YIELD: Final = Yield
-_TOO_LATE: Final = Reason.TOO_LATE
-_FROM_ATTEMPT: Final = DeadlineFrom.ATTEMPT
 
 
 def refusal(
@@ -45,11 +40,16 @@ def refusal(
         return _without_promise(totals, draft, reason, value, bound, wait_s)
     hint_s, by_s = promise(totals, draft, now)
     in_time = _is_in_time(draft, hint_s, by_s, now) or _begins_anew_at(draft, hint_s, now)
-    if reason is _TOO_LATE and _never_in_time(draft):
+    if reason is Reason.TOO_LATE and _never_in_time(draft):
         in_time = False
-    return _new(
-        _YIELD,
-        (draft.attempt, reason, hint_s, in_time, value, bound, draft.first_seen, (), False, False, 0.0),
+    return make_yield(
+        draft.attempt,
+        reason,
+        hint_s,
+        retry=in_time,
+        value=value,
+        bound=bound,
+        first_seen=draft.first_seen,
     )
 
 
@@ -101,7 +101,7 @@ def _is_in_time(draft: Attempt, hint_s: float, by_s: float, now: float) -> bool:
 
     Where the deadline begins with each attempt, that there is such a time at all.
     """
-    if draft.lane.settings.deadline_from is _FROM_ATTEMPT:
+    if draft.lane.settings.deadline_from is DeadlineFrom.ATTEMPT:
         return isfinite(by_s)
     if by_s == 0.0:
         return now + hint_s <= draft.lane_deadline

@@ -4,8 +4,6 @@
 methods `admitted`, `turned_back` and `refused` here, and `first_token`, `ended` and `released` of its `Permit`.
 """
 
-from typing import Final
-
 from millgate.core.decisions import Leg, Reshaped
 from millgate.core.events import Arrived
 from millgate.core.lifecycle import State
@@ -16,8 +14,6 @@ from millgate.core.state.permit import Permit
 from millgate.core.state.pool import Route
 from millgate.core.tickets import EARLY_RETURNS_FORGIVEN, Appointment, Entry
 from millgate.core.words import DeadlineFrom
-
-_FROM_FIRST: Final = DeadlineFrom.FIRST_ATTEMPT
 
 
 class Attempt:
@@ -172,12 +168,12 @@ class Attempt:
     def _deadline_of(self, first_seen: float, appointment: Appointment) -> float:
         """Return the deadline of the attempt that was refused with this appointment."""
         settings = self.lane.settings
-        origin = first_seen if settings.deadline_from is _FROM_FIRST else appointment.told_at
+        origin = first_seen if settings.deadline_from is DeadlineFrom.FIRST_ATTEMPT else appointment.told_at
         return origin + settings.deadline_s
 
     def _begins_anew(self, first_seen: float, appointment: Appointment | None) -> bool:
         """Return whether it was asked back after its deadline, as without an engine or by a quota: its age would only refuse it."""
-        if appointment is None or self.lane.settings.deadline_from is not _FROM_FIRST:
+        if appointment is None or self.lane.settings.deadline_from is not DeadlineFrom.FIRST_ATTEMPT:
             return False
         return appointment.due_at > self._deadline_of(first_seen, appointment)
 

@@ -24,7 +24,6 @@ _UNKNOWN_SPEED: Final = ServicePrior()
 # What one permit is taken to carry before any was given; the first admission replaces it.
 USUAL_PROMPT_TOKENS: Final = 1000.0
 USUAL_OUTPUT_TOKENS: Final = 256.0
-_DEPARTING: Final = State.DEPARTING
 
 
 class Engine:
@@ -175,7 +174,7 @@ class Engine:
 
     def expected_end(self, permit: Permit) -> float:
         """Return when this permit is expected to end, an absolute core time."""
-        if permit.state is _DEPARTING:
+        if permit.state is State.DEPARTING:
             return self.hangups.departs_at(permit)
         decode_s = permit.foreseen_tokens / permit.answers * self.pace_s
         if permit.first_token_at is None:

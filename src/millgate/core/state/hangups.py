@@ -10,8 +10,6 @@ from millgate.core.words import IgnoresHangups
 PRIOR_ABORT_LAG_S: Final = 0.3
 # An engine that has not let go after this many abort lags ignores hang-ups.
 _IGNORING_LAGS: Final = 3.0
-_YES: Final = IgnoresHangups.YES
-_AUTO: Final = IgnoresHangups.AUTO
 
 
 class Hangups:
@@ -21,14 +19,14 @@ class Hangups:
 
     def __init__(self, configured: IgnoresHangups) -> None:
         self._configured = configured
-        self.ignored = configured is _YES
+        self.ignored = configured is IgnoresHangups.YES
         self.lag = Ewma(PRIOR_ABORT_LAG_S, memory=20.0)
 
     def reconfigured(self, configured: IgnoresHangups) -> None:
         """Take this setting; what was learned stays where it says to learn."""
         self._configured = configured
-        if configured is not _AUTO:
-            self.ignored = configured is _YES
+        if configured is not IgnoresHangups.AUTO:
+            self.ignored = configured is IgnoresHangups.YES
 
     def departs_at(self, permit: Permit) -> float:
         """Return when the permit of a client that has left is expected to end: after the engine's abort lag.
@@ -45,7 +43,7 @@ class Hangups:
         assert permit.gone_at is not None
         lag_s = seen_at - permit.gone_at
         patience_s = _IGNORING_LAGS * self.lag.mean
-        auto = self._configured is _AUTO
+        auto = self._configured is IgnoresHangups.AUTO
         if ignoring:
             self.ignored = self.ignored or (auto and lag_s > patience_s)
         elif lag_s <= patience_s:

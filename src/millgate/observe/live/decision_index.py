@@ -16,7 +16,6 @@ MOST_KEPT: Final = FEWEST_STEPS
 _LANES_KEPT: Final = 2 * MOST_KEPT
 _ATTEMPT: Final = place_in_facts("attempt")
 _LANE: Final = place_in_facts("lane")
-_YIELDED: Final = Outcome.YIELDED
 
 
 class DecisionList:
@@ -98,7 +97,7 @@ class DecisionIndex:
 
     def _entry(self, number: int, at: float, facts: Facts | None, decision: Decision) -> Entry | None:
         """Return where this belongs, None for what has no row."""
-        if type(decision) is Ended and decision.outcome is _YIELDED:
+        if type(decision) is Ended and decision.outcome is Outcome.YIELDED:
             return None
         kind, word, engine = _sort(decision)
         # Beside its arrival stands what else it led to: only the first decision is its own.

@@ -10,8 +10,6 @@ FAULTY: Final = 500
 """From this status on an answer may be the engine's fault."""
 
 # Looked up once: a member of an enum costs a call.
-_NONE: Final = Sent.NONE
-_REQUEST: Final = Sent.REQUEST
 
 
 class Carrier(Protocol):
@@ -90,7 +88,7 @@ class UpstreamCall:
         self.head_only = head_only
         self.deadline = math.inf if head_by is None else head_by
         self.paused = False
-        self.sent = _NONE
+        self.sent = Sent.NONE
         self.connection: Carrier | None = None
         self._until_head = True
         self._may_retry = may_retry
@@ -151,7 +149,7 @@ class UpstreamCall:
     def begin(self, connection: Carrier) -> None:
         """Send the request on this connection."""
         self.connection = connection
-        self.sent = _REQUEST
+        self.sent = Sent.REQUEST
         connection.begin(self)
 
     def headed(self, status: int) -> None:

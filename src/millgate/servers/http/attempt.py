@@ -21,8 +21,6 @@ from millgate.servers.http.streams import StreamAnswer, cut_off
 from millgate.servers.http.whole_bound import WholeBound
 from millgate.servers.http1.contract import Exchange
 
-# Every attempt passes here, and the constructor of a named tuple is an interpreted function that takes twice as long.
-_new: Final = tuple.__new__
 _SAYS_USAGE = (b"json",)
 """The kinds of answers of a dialect in which each says its tokens; sounds and subtitles do not."""
 _COMPLAINS: Final = 400
@@ -218,8 +216,8 @@ class HttpAttempt:
     def finished(self, usage: Usage) -> None:
         """Report a whole answer; the engine is done with it."""
         if self._close():
-            told = (self.number, usage.prompt_tokens, usage.output_tokens, usage.cached_tokens)
-            self._desk.driver.post(_new(Finished, told), _new(Released, (self.number,)))
+            told = Finished(self.number, usage.prompt_tokens, usage.output_tokens, usage.cached_tokens)
+            self._desk.driver.post(told, Released(self.number))
             if usage.prompt_tokens is None and _owes_usage(self.dialect, self._facts, self._asked_usage):
                 self._desk.misses_usage(self.engine)
 

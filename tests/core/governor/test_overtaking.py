@@ -13,36 +13,39 @@ PRIOR = ServicePrior(0.0, 0.0, 0.02, 0.0)
 LANE = LaneSettings("lane", ttft_slo_s=60.0, deadline_s=60.0, max_queue=0)
 
 
-def test_nine_kept_promises_make_up_for_a_broken_one() -> None:
+def test_a_broken_promise_weighs_as_much_as_thirteen_kept_ones() -> None:
     overtaking = Overtaking()
     overtaking.share = 0.5
-    overtaking.was_broken(1.0)
-    assert overtaking.share == pytest.approx(0.5 + 0.027)
-    for _ in range(9):
-        overtaking.was_kept(1.0)
+    overtaking.was_broken(4.0, 1.0)
+    assert overtaking.share == pytest.approx(0.5 + 0.1 * 0.93)
+    for _ in range(93):
+        overtaking.was_kept(4.0, 7.0)
     assert overtaking.share == pytest.approx(0.5)
 
 
 def test_a_stream_that_a_newcomer_finds_free_says_that_waits_are_too_long() -> None:
     overtaking = Overtaking()
     overtaking.share = 0.5
-    overtaking.was_idle(1.0)
-    assert overtaking.share == pytest.approx(0.47)
+    overtaking.was_idle(4.0, 1.0)
+    assert overtaking.share == pytest.approx(0.4)
 
 
-def test_where_more_permits_end_each_outcome_weighs_less() -> None:
-    slow, fast = Overtaking(), Overtaking()
-    slow.was_broken(2.0)
-    fast.was_broken(20.0)
-    assert slow.share == pytest.approx(10.0 * fast.share)
+def test_where_more_permits_end_during_a_hint_each_outcome_weighs_less() -> None:
+    usual, faster, longer, short = Overtaking(), Overtaking(), Overtaking(), Overtaking()
+    usual.was_broken(3.0, 2.0)
+    faster.was_broken(3.0, 20.0)
+    longer.was_broken(30.0, 2.0)
+    short.was_broken(0.1, 2.0)
+    assert usual.share == pytest.approx(10.0 * faster.share)
+    assert usual.share == pytest.approx(10.0 * longer.share)
+    assert short.share == pytest.approx(3.0 * usual.share)
 
 
 def test_no_wait_is_shortened_nor_more_than_doubled() -> None:
     overtaking = Overtaking()
-    overtaking.was_kept(0.01)
+    overtaking.was_kept(1.0, 0.01)
     assert overtaking.share == 0.0
-    for _ in range(3):
-        overtaking.was_broken(0.01)
+    overtaking.was_broken(1.0, 0.01)
     assert overtaking.share == 1.0
 
 

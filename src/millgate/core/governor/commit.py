@@ -150,7 +150,8 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
     if draft.appointment is not None:
         judge_hint(draft, now, admitted=True)
     if _finds_idle(draft, now) and pool.places.is_as_expected(1.0):
-        pool.overtaking.was_idle(pool.capacity_forecast.per_s())
+        per_s = pool.capacity_forecast.per_s()
+        pool.overtaking.was_idle(pool.places.places / per_s, per_s)
     draft.queue.order.started(draft, now)
     if draft.queue.offered is not None:
         draft.queue.offered.started(draft.work_s)

@@ -12,8 +12,8 @@ from millgate.core.settings import EngineSettings, LaneSettings, QuotaLimit, Quo
 from millgate.core.tickets import (
     SOONEST_RETURN_S,
     Appointment,
-    Entry,
-    Places,
+    Appointments,
+    ReturnRecord,
     kept_within_s,
     shortest_kept_s,
 )
@@ -64,14 +64,14 @@ def test_the_shortest_hint_that_is_kept_is_kept_just_so(latest_s: float) -> None
 def test_a_record_says_of_every_instant_what_its_appointment_says(hint_s: float, back_s: float) -> None:
     told = Appointment(5.0, hint_s)
     until = told.known_until(0.0)
-    placed = Entry("t", 7, 5.0, 1, told.known_from, until, told.due_at, told.lapses_at)
-    asked = Entry("t", 8, 5.0, 2, told.known_from, until, told_at=told.due_at)
-    places = Places(10)
-    assert places.leave(placed)
-    assert places.leave(asked)
+    placed = ReturnRecord("t", 7, 5.0, 1, told.known_from, until, told.due_at, told.lapses_at)
+    asked = ReturnRecord("t", 8, 5.0, 2, told.known_from, until, told_at=told.due_at)
+    appointments = Appointments(10)
+    assert appointments.leave(placed)
+    assert appointments.leave(asked)
     now = _off_the_edges(told, 5.0 + back_s)
     for body in (7, 8):
-        found = places.match("t", body, now, 1)
+        found = appointments.match("t", body, now, 1)
         assert (found is None) is (now >= until)
         if found is not None:
             assert found.is_agreed(now) is told.is_due(now)
@@ -129,6 +129,6 @@ def test_a_ticket_and_a_record_that_return_at_the_same_instant_are_judged_alike(
     assert body.first_seen == ticket.first_seen
     knowledge = gate.core._knowledge
     plans = [assess(knowledge, each, now) for each in (by_body, by_ticket)]
-    body_agreed, ticket_agreed = [is_agreed(each.draft, each.entry, now) for each in plans]
+    body_agreed, ticket_agreed = [is_agreed(each.draft, each.record, now) for each in plans]
     assert body_agreed is ticket_agreed
     assert plans[0].draft.recognised is plans[1].draft.recognised

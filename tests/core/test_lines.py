@@ -4,7 +4,7 @@ from random import Random
 
 from hypothesis import given, settings, strategies as some
 
-from millgate.core.tickets import Entry
+from millgate.core.tickets import ReturnRecord
 from millgate.core.tickets.ends import NOBODY
 from millgate.core.tickets.records import Slots, TenantRecords, age_key
 
@@ -13,7 +13,7 @@ KNOWN = 0.0, 20.0, 10.0, 12.0
 
 def _join(slots: Slots, line: TenantRecords, number: int, at: float) -> tuple[int, int]:
     key = age_key(at, number)
-    slot = slots.put(Entry("t", number, at, number, *KNOWN), line, 1, key, at, 1.0)
+    slot = slots.put(ReturnRecord("t", number, at, number, *KNOWN), line, 1, key, at, 1.0)
     line.add(key, slot)
     return key, slot
 

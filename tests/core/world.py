@@ -19,10 +19,10 @@ OUTPUT_TOKENS = 100
 
 
 def governor(
-    *lanes: LaneSettings, engines: tuple[EngineSettings, ...], max_places: int = 100_000
+    *lanes: LaneSettings, engines: tuple[EngineSettings, ...], max_appointments: int = 100_000
 ) -> Governor:
     """Return a governor that starts at time 0."""
-    return build_governor(Settings(lanes, engines, max_places), 0.0)
+    return build_governor(Settings(lanes, engines, max_appointments), 0.0)
 
 
 def steady_prior(service_s: float, ttft_s: float = 0.1) -> ServicePrior:

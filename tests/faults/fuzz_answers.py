@@ -238,7 +238,7 @@ def queued_bytes(gate: GateProcess) -> float:
 
 def places(gate: GateProcess) -> float:
     """Return how many refused clients the gate expects back."""
-    return _gauge(gate, "millgate_retry_places")
+    return _gauge(gate, "millgate_appointments")
 
 
 def _gauge(gate: GateProcess, name: str) -> float:

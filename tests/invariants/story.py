@@ -97,7 +97,7 @@ def every_policy(dice: Random) -> Settings:
     return Settings(
         lanes,
         engines,
-        max_places=dice.choice([8, 1_000]),
+        max_appointments=dice.choice([8, 1_000]),
         max_queued=dice.choice([4, 10_000]),
         tenants=tenants,
         quotas=quotas[: dice.choice([0, 1, 2, 3])],

@@ -78,7 +78,7 @@ class EveryPermitEndsOnce(GateMachine):
                 assert engine.running == engine.departing == engine.kv_tokens == engine.prefill_tokens == 0
             for lane in snapshot.lanes:
                 assert lane.queued == lane.queued_tokens == lane.queued_bytes == lane.running == 0
-            assert snapshot.retries.places == snapshot.retries.entries == 0
+            assert snapshot.retries.appointments == snapshot.retries.records == 0
 
 
 class NothingIsSentForNobody(GateMachine):
@@ -122,10 +122,10 @@ class EverythingIsBounded(GateMachine):
     def memories_stay_within_their_bounds(self) -> None:
         retries = self.gate.snapshot(self.now).retries
         knowledge = self.gate._knowledge
-        assert retries.places <= retries.entries <= self.first_settings.max_places
+        assert retries.appointments <= retries.records <= self.first_settings.max_appointments
         assert len(knowledge.wakes) <= 5 * (len(knowledge.attempts) + 1_000) + 2
         for pool in knowledge.pools:
-            assert len(pool.places._ends) <= 2 * (pool.places.entries + 1_000) + 1
+            assert len(pool.appointments._ends) <= 2 * (pool.appointments.records + 1_000) + 1
             assert isinstance(pool.capacity_forecast, CapacityForecast)
             assert len(pool.capacity_forecast._noted) <= 9 + len(pool.capacity_forecast._ends)
 

@@ -93,9 +93,9 @@ RETRIES = RetrySnapshot(
     labelled=42,
     recognised=43,
     early=44,
-    places=45,
-    entries=46,
-    places_dropped=47,
+    appointments=45,
+    records=46,
+    appointments_dropped=47,
     amplification=1.25,
     budget=48.5,
     budget_spent=49,
@@ -189,7 +189,7 @@ def test_gauges_of_lane_engine_and_gate_are_exported() -> None:
     assert value(samples, "engine_up", engine="gpu-0") == 1
     assert value(samples, "engine_running", engine="gpu-0") == 31
     assert value(samples, "engine_prefill_limit_tokens", engine="gpu-0") == 36
-    assert value(samples, "retry_places") == 45
+    assert value(samples, "appointments") == 45
     assert value(samples, "wasted_output_tokens_total") == 53
     assert value(samples, "draining") == 0
 

@@ -146,7 +146,7 @@ def _retries(state: State) -> Text:
     shown = (
         ("amplification", _decimal(retries, "amplification", 2)),
         ("retry budget", f"{_count(retries, 'budget_spent')} of {_decimal(retries, 'budget')}"),
-        ("expected back", _count(retries, "places")),
+        ("expected back", _count(retries, "appointments")),
         ("recognised", _count(retries, "recognised")),
         ("hints kept", _hints(state)),
         ("early", _count(retries, "early")),

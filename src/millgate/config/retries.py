@@ -9,12 +9,12 @@ from millgate.config.values import Count, VariableName
 class RetriesConfig(Section):
     """Clients that come back: how many are remembered, and the tickets by which they prove their age."""
 
-    places: Count = Field(
+    appointments: Count = Field(
         default=100_000,
         ge=1,
         le=1_000_000,
         description="Most refused clients that are remembered at once, about 160 bytes each. Beyond it the tenant "
-        "with the longest line loses its newest place.",
+        "with the longest line loses its newest appointment.",
     )
     budget: bool = Field(
         default=True,

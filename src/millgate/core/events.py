@@ -20,7 +20,7 @@ class Arrived(NamedTuple):
     `first_seen` is handed in when the door knows the request (a verified ticket, the same job on a line
     connection). `retry_count` is the client's own label (`x-stainless-retry-count`), None without one; 0 says
     outright that this is a first attempt. `fingerprint` is called only at a yield, a hang-up, or while the
-    tenant has entries. `due_at` is when it was told to come, by a ticket, and `hint_s` how long it had to wait for
+    tenant has records. `due_at` is when it was told to come, by a ticket, and `hint_s` how long it had to wait for
     that; `caps_sleep` says that its client cannot wait as long as it may be told. An answer has at least `min_tokens`; `fixed_tokens` of the prompt are not in
     `prompt_bytes` (images). Only `engine` can answer it, where that is set. `may_clip` says
     that a shorter answer would still be of use.

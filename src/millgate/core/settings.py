@@ -182,7 +182,7 @@ class Settings:
 
     lanes: tuple[LaneSettings, ...]
     engines: tuple[EngineSettings, ...]
-    max_places: int = 100_000
+    max_appointments: int = 100_000
     max_queued: int = 10_000
     tenants: tuple[TenantSettings, ...] = ()
     quotas: tuple[QuotaRule, ...] = ()

@@ -200,8 +200,8 @@ class EngineSnapshot:
 class RetrySnapshot:
     """Returning work: attempts over requests is the amplification.
 
-    `labelled` arrived with a retry label, `recognised` matched an entry or a ticket and got its place back;
-    `places` are yielded clients expected to return, `early` those who came before their hint. `amplification` is
+    `labelled` arrived with a retry label, `recognised` matched a record or a ticket and got its age back;
+    `appointments` are refused clients that are expected to return, `early` counts returns before their hint. `amplification` is
     attempts over requests of the tenants known apart; `budget` and `budget_spent` count the retries that may pass, and
     those that were charged, in ten seconds (of several pools, the fastest). None while there is no retry budget.
     """
@@ -210,9 +210,9 @@ class RetrySnapshot:
     labelled: int
     recognised: int
     early: int
-    places: int
-    entries: int
-    places_dropped: int
+    appointments: int
+    records: int
+    appointments_dropped: int
     amplification: float | None = None
     budget: float | None = None
     budget_spent: int | None = None

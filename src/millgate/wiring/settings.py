@@ -73,7 +73,7 @@ def build_settings(
     whole = Settings(
         lanes=lanes,
         engines=tuple(engines),
-        max_places=config.retries.places,
+        max_appointments=config.retries.appointments,
         tenants=tuple(
             TenantSettings(each.name, each.weight, each.max_inflight)
             for each in config.tenants

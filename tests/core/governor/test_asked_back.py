@@ -4,7 +4,7 @@ from core.governor.asking import ask as _ask, gate_of as _gate
 from millgate.core.decisions import Admit, Queue
 from millgate.core.events import EngineDown, EngineUp
 from millgate.core.settings import LaneSettings, QuotaLimit, QuotaRule
-from millgate.core.tickets import Entry, Places
+from millgate.core.tickets import Appointments, ReturnRecord
 from millgate.core.words import QuotaKind, Reason
 
 
@@ -56,10 +56,10 @@ def test_who_found_no_engine_is_served_when_it_is_back_as_told() -> None:
 
 
 def test_who_was_asked_back_without_a_place_is_found_and_counts_in_no_line() -> None:
-    places = Places(10)
-    places.leave(Entry("t", 7, 1.0, 0, 1.1, 20.0, told_at=9.0))
-    assert (places.places, places.entries) == (0, 1)
-    found = places.match("t", 7, 8.0, 1)
+    appointments = Appointments(10)
+    appointments.leave(ReturnRecord("t", 7, 1.0, 0, 1.1, 20.0, told_at=9.0))
+    assert (appointments.open, appointments.records) == (0, 1)
+    found = appointments.match("t", 7, 8.0, 1)
     assert found is not None
     assert (found.due_at, found.told_at, found.is_due(9.0)) == (None, 9.0, False)
     assert [found.is_agreed(now) for now in (7.9, 8.0, 9.0)] == [False, True, True]

@@ -149,7 +149,7 @@ def test_who_saw_a_token_is_not_remembered_when_it_leaves() -> None:
     _ask(gate, 1)
     gate.handle(FirstToken(1), 0.1)
     gate.handle(ClientGone(1), 5.0)
-    assert gate.snapshot(5.0).retries.entries == 0
+    assert gate.snapshot(5.0).retries.records == 0
 
 
 def test_a_prompt_that_can_never_fit_is_too_large_and_told_not_to_come_back() -> None:

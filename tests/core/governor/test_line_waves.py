@@ -43,7 +43,7 @@ def test_peers_that_have_closed_are_not_before_a_newcomer() -> None:
 
     assert behind_all_s > max(hints) - 1.0 > 15.0
     assert alone_s <= hints[0]
-    assert gate.snapshot(0.3).retries.places == 1
+    assert gate.snapshot(0.3).retries.appointments == 1
 
 
 def test_a_withdrawal_leaves_the_others_hints_and_the_belief_in_them_alone() -> None:
@@ -55,7 +55,7 @@ def test_a_withdrawal_leaves_the_others_hints_and_the_belief_in_them_alone() -> 
         _hint_s(other, number, number, 0.0)
     gate.handle(Withdrawn(tuple(range(11, 21))), 0.2)
 
-    assert gate.snapshot(0.2).retries.places == other.snapshot(0.2).retries.places == 9
+    assert gate.snapshot(0.2).retries.appointments == other.snapshot(0.2).retries.appointments == 9
     # Ten more before it would be ten seconds more; hints differ by a little so that clients do not come together.
     assert _hint_s(gate, 99, 99, 0.3) == pytest.approx(_hint_s(other, 99, 99, 0.3), abs=0.1)
 
@@ -94,8 +94,8 @@ def test_what_was_never_promised_or_is_already_withdrawn_withdraws_nothing() -> 
     gate.handle(Withdrawn((2,)), 0.2)
     gate.handle(Withdrawn((3,), tenant="another"), 0.2)
 
-    assert gate.snapshot(0.3).retries.places == _WAVE - 2
-    assert gate.snapshot(0.3).retries.entries == _WAVE - 1
+    assert gate.snapshot(0.3).retries.appointments == _WAVE - 2
+    assert gate.snapshot(0.3).retries.records == _WAVE - 1
 
 
 def test_a_withdrawn_record_ends_when_it_is_no_longer_known() -> None:
@@ -106,7 +106,7 @@ def test_a_withdrawn_record_ends_when_it_is_no_longer_known() -> None:
     gate.handle(Finished(1, 100, 100), 1.0)
     gate.handle(Released(1), 1.0)
 
-    assert gate.snapshot(4_000.0).retries.entries == 0
+    assert gate.snapshot(4_000.0).retries.records == 0
 
 
 @pytest.mark.parametrize("service_s", [0.5, 1.0, 2.0])

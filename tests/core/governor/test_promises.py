@@ -76,7 +76,7 @@ def test_twenty_at_once_before_one_stream_are_one_run_and_nineteen_distinct_prom
     near = list(hints[:5])
     assert near == sorted(near)
     assert near == pytest.approx([EARLY * at for at in (10.0, 20.0, 30.0, 40.0, 50.0)], rel=0.01)
-    # Places beyond the longest hint are guesses, spread evenly over its last quarter.
+    # Appointments beyond the longest hint are guesses, spread evenly over its last quarter.
     far = sorted(hints[6:])
     assert far[0] >= FAR_HINT_S
     assert far[-1] <= LONGEST_HINT_S
@@ -140,7 +140,7 @@ def test_a_thousand_before_ten_streams_come_back_once_in_order_and_keep_them_bus
     assert sum(returns) <= 1.1 * len(returns)
     assert world.most_running == 10
     assert _idle_share(world, 10) < 0.05
-    assert world.gate.snapshot(world.now).retries.places == 0
+    assert world.gate.snapshot(world.now).retries.appointments == 0
 
 
 def test_answers_of_any_length_need_few_returns_more() -> None:
@@ -200,7 +200,7 @@ def test_places_whose_time_is_over_do_not_lengthen_later_hints() -> None:
 def test_a_client_for_whom_no_place_is_left_gets_a_far_hint() -> None:
     lane = LaneSettings("lane", deadline_s=600.0, deadline_from=DeadlineFrom.ATTEMPT, max_queue=0)
     engine = EngineSettings("engine", 1, prior=steady_prior(1.0))
-    gate = governor(lane, engines=(engine,), max_places=3)
+    gate = governor(lane, engines=(engine,), max_appointments=3)
     hints = []
     for number in range(6):
         answer = gate.handle(Arrived(number, max_tokens=100, fingerprint=lambda: 0), 0.0)[0]
@@ -208,7 +208,7 @@ def test_a_client_for_whom_no_place_is_left_gets_a_far_hint() -> None:
 
     assert max(hints[:4]) < 5.0
     assert min(hints[4:]) >= FAR_HINT_S
-    assert gate.snapshot(0.0).retries.places == 3
+    assert gate.snapshot(0.0).retries.appointments == 3
 
 
 def test_a_retry_that_cannot_be_in_time_is_told_not_to_come() -> None:
@@ -220,7 +220,7 @@ def test_a_retry_that_cannot_be_in_time_is_told_not_to_come() -> None:
     assert isinstance(answers[2], Yield)
     assert answers[1].retry
     assert not answers[2].retry
-    assert gate.snapshot(0.0).retries.places == 1
+    assert gate.snapshot(0.0).retries.appointments == 1
 
 
 def test_hints_stay_between_their_bounds_and_no_hint_is_longer_than_an_sdk_waits() -> None:

@@ -10,7 +10,7 @@ from millgate.core.settings import LaneSettings
 from millgate.core.state.attempt import Attempt
 from millgate.core.state.lane import Lane
 from millgate.core.state.pool import Pool, Route
-from millgate.core.tickets import Places
+from millgate.core.tickets import Appointments
 from millgate.wiring.governor import make_order
 
 NOBODY: dict[int, Attempt] = {}
@@ -19,7 +19,7 @@ NOBODY: dict[int, Attempt] = {}
 def _alive(count: int) -> dict[int, Attempt]:
     lane = Lane(LaneSettings("lane"), make_order, 0.0)
     return dict.fromkeys(
-        range(count), Attempt(Arrived(0), lane, Route((), Pool((), Places(1), 0.0)), 1.0, 0.0, 0)
+        range(count), Attempt(Arrived(0), lane, Route((), Pool((), Appointments(1), 0.0)), 1.0, 0.0, 0)
     )
 
 

@@ -57,7 +57,7 @@ _AT_REST = (
     "millgate_engine_kv_tokens",
     "millgate_engine_prefill_tokens",
     "millgate_door_body_bytes",
-    "millgate_retry_places ",
+    "millgate_appointments ",
 )
 """Gauges, by the beginning of their names, that must be zero when nobody asks."""
 
@@ -175,7 +175,7 @@ class Soak:
             self._findings.append(str(error))
             return {}
         by = time.monotonic() + _APPOINTMENTS_WITHIN_S
-        while gate.state()["retries"]["places"] and time.monotonic() < by:
+        while gate.state()["retries"]["appointments"] and time.monotonic() < by:
             time.sleep(0.1)
         page = gate.ask("/metrics")[1].decode()
         busy = [line for line in page.splitlines() if line.startswith(_AT_REST) and not line.endswith(" 0.0")]

@@ -300,12 +300,12 @@ def test_two_waves_whose_peers_close_are_not_before_the_third() -> None:
             await until(lambda: engine.running == 1)
             for leave in (Peer.leave, lambda peer: peer.writer.close()):
                 away = await _yielded_wave(stand)
-                assert stand.snapshot.retries.places == 20
+                assert stand.snapshot.retries.appointments == 20
                 for peer, _ in away:
                     leave(peer)
-                await until(lambda: stand.snapshot.retries.places == 0)
+                await until(lambda: stand.snapshot.retries.appointments == 0)
             stays = await _yielded_wave(stand)
-            assert stand.snapshot.retries.places == 20
+            assert stand.snapshot.retries.appointments == 20
             assert stays[0][1] <= 1.25 * away[0][1]
             assert max(hint_ms for _, hint_ms in stays) <= 1.25 * max(hint_ms for _, hint_ms in away)
             engine.go.set()

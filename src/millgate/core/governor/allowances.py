@@ -166,7 +166,7 @@ class Allowances:
             self.budget.admitted(now)
 
     def over(self, attempt: Attempt) -> None:
-        """An attempt that was taken in has neither place nor permit any more."""
+        """An attempt that was taken in is neither queued nor admitted any more."""
         if self._observed and attempt.attempt in self._observed:
             self._observed.discard(attempt.attempt)
         elif attempt.tenant in self._tenants:

@@ -24,7 +24,7 @@ from millgate.core.state.attempt import Attempt
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane
 from millgate.core.state.totals import Totals
-from millgate.core.tickets import Entry
+from millgate.core.tickets import ReturnRecord
 from millgate.core.words import DeadlineFrom, Reason
 
 # So many answers teach how long a whole one takes; nobody is refused for what is only believed.
@@ -42,20 +42,20 @@ _LEAST_PATIENCE_S: Final = 60.0
 
 
 class Plan:
-    """A decision not yet taken: the draft record, the entry that it continues, the engine that would take it."""
+    """A decision not yet taken: the draft record, the record that it continues, the engine that would take it."""
 
-    __slots__ = ("decision", "draft", "engine", "entry", "expected_wait_s")
+    __slots__ = ("decision", "draft", "engine", "expected_wait_s", "record")
 
     def __init__(
         self,
         draft: Attempt,
-        entry: Entry | None,
+        record: ReturnRecord | None,
         engine: Engine | None,
         decision: Admit | Queue | Yield,
         expected_wait_s: float,
     ) -> None:
         self.draft = draft
-        self.entry = entry
+        self.record = record
         self.engine = engine
         self.decision = decision
         self.expected_wait_s = expected_wait_s
@@ -100,9 +100,9 @@ def _assess_as_it_is(knowledge: Knowledge, arrival: Arrived, now: float) -> Plan
     weight = knowledge.allowances.weight(arrival.tenant)
     draft = Attempt(arrival, lane, route, weight, now, knowledge.totals.arrivals)
     _size(knowledge.prompt_bytes, knowledge.output_length, draft)
-    entry = _recognise(draft, now)
+    record = _recognise(draft, now)
     _date(knowledge.totals, draft)
-    return _judge(knowledge, draft, entry, now)
+    return _judge(knowledge, draft, record, now)
 
 
 def _observed(plan: Plan, reshaped: Plan | None, hard_cap: bool, now: float) -> Plan:
@@ -133,30 +133,30 @@ def _size(prompt_bytes: PromptBytes, output_length: OutputLength, draft: Attempt
     draft.sized(prompt, arrival.answers * expected, prompt + arrival.answers * reserved)
 
 
-def _recognise(draft: Attempt, now: float) -> Entry | None:
-    """Find the entry that this arrival continues, and give the draft its `first_seen` back."""
+def _recognise(draft: Attempt, now: float) -> ReturnRecord | None:
+    """Find the record that this arrival continues, and give the draft its `first_seen` back."""
     arrival = draft.arrival
-    entry = None
-    places = draft.route.pool.places
-    if arrival.fingerprint is not None and places.knows(arrival.tenant):
-        entry = places.match(arrival.tenant, draft.body(), now, arrival.retry_count)
-    if entry is not None:
-        draft.continues(entry, now)
+    record = None
+    appointments = draft.route.pool.appointments
+    if arrival.fingerprint is not None and appointments.knows(arrival.tenant):
+        record = appointments.match(arrival.tenant, draft.body(), now, arrival.retry_count)
+    if record is not None:
+        draft.continues(record, now)
     if arrival.first_seen is not None:
-        draft.proves_age(arrival.first_seen, entry, now)
-    return entry
+        draft.proves_age(arrival.first_seen, record, now)
+    return record
 
 
-def is_agreed(draft: Attempt, entry: Entry | None, now: float) -> bool:
+def is_agreed(draft: Attempt, record: ReturnRecord | None, now: float) -> bool:
     """Return whether it is back when it was told to come, or cannot help coming sooner.
 
     Or whether it may be no return at all: of several that are away with one body, as all of a load test's are, nothing
     tells a return from one more first attempt, unless its client labels it.
     """
     arrival = draft.arrival
-    if entry is not None and entry.is_shared and not arrival.retry_count:
+    if record is not None and record.is_shared and not arrival.retry_count:
         return True
-    if arrival.caps_sleep or (entry is not None and entry.is_agreed(now)):
+    if arrival.caps_sleep or (record is not None and record.is_agreed(now)):
         return True
     return draft.appointment is not None and draft.appointment.is_due(now)
 
@@ -176,79 +176,79 @@ def _date(totals: Totals, draft: Attempt) -> None:
     draft.dated(lane_deadline, deadline)
 
 
-def _judge(knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float) -> Plan:
+def _judge(knowledge: Knowledge, draft: Attempt, record: ReturnRecord | None, now: float) -> Plan:
     if knowledge.draining:
-        return _refused(knowledge.totals, draft, entry, now, Reason.DRAINING)
+        return _refused(knowledge.totals, draft, record, now, Reason.DRAINING)
     engines = draft.route.up
     if not engines or all_down(engines, now):
-        return _refused(knowledge.totals, draft, entry, now, Reason.NO_ENGINE, bound=1.0)
+        return _refused(knowledge.totals, draft, record, now, Reason.NO_ENGINE, bound=1.0)
     if not fit_somewhere(engines, draft):
-        return _too_large(knowledge.totals, draft, entry, now)
-    agreed = is_agreed(draft, entry, now)
+        return _too_large(knowledge.totals, draft, record, now)
+    agreed = is_agreed(draft, record, now)
     short = knowledge.allowances.shortfall(draft, agreed, now)
     if short is not None:
-        return _short(knowledge.totals, draft, entry, now, short)
+        return _short(knowledge.totals, draft, record, now, short)
     price(draft)
     _let_promised_go_first(draft, now)
     ahead = ahead_of(draft)
     roomy = knowledge.roomy_engine(draft, engines, now) if may_go(draft, ahead, now) else None
     if roomy is not None:
         engine, ttft_s = roomy
-        upper_s = ttft_s if _is_due(entry, now) else upper_ttft_s(engine, ttft_s, draft.prompt_tokens)
+        upper_s = ttft_s if _is_due(record, now) else upper_ttft_s(engine, ttft_s, draft.prompt_tokens)
         if not is_in_time(engine, draft, upper_s, now):
             return _refused(
-                knowledge.totals, draft, entry, now, Reason.TOO_LATE, upper_s, draft.deadline - now
+                knowledge.totals, draft, record, now, Reason.TOO_LATE, upper_s, draft.deadline - now
             )
-        return Plan(draft, entry, engine, admission(draft, engine, ttft_s, now), 0.0)
+        return Plan(draft, record, engine, admission(draft, engine, ttft_s, now), 0.0)
     beyond = _beyond_accounts(draft)
     if beyond is not None:
-        return _refused(knowledge.totals, draft, entry, now, Reason.TOO_LARGE, beyond[0], beyond[1])
-    full = _over_bounds(knowledge, draft, entry, now)
+        return _refused(knowledge.totals, draft, record, now, Reason.TOO_LARGE, beyond[0], beyond[1])
+    full = _over_bounds(knowledge, draft, record, now)
     if full is not None:
-        return _refused(knowledge.totals, draft, entry, now, *full)
-    return _judge_wait(knowledge, draft, entry, now, ahead + 1)
+        return _refused(knowledge.totals, draft, record, now, *full)
+    return _judge_wait(knowledge, draft, record, now, ahead + 1)
 
 
 def _judge_wait(
     knowledge: Knowledge,
     draft: Attempt,
-    entry: Entry | None,
+    record: ReturnRecord | None,
     now: float,
     place: int,
 ) -> Plan:
     """Queue it at this place if it will make it from there."""
     wait_s, upper_s, ttft_s = forecast(draft, place, now)
-    due_hold_s = _due_hold_s(draft, entry, now)
+    due_hold_s = _due_hold_s(draft, record, now)
     if now + upper_s + ttft_s > draft.deadline and not _keeps_its_promise(draft, due_hold_s, ttft_s, now):
         left_s = draft.deadline - now
         return _refused(
-            knowledge.totals, draft, entry, now, Reason.TOO_LATE, upper_s + ttft_s, left_s, wait_s
+            knowledge.totals, draft, record, now, Reason.TOO_LATE, upper_s + ttft_s, left_s, wait_s
         )
     if draft.queued_until is not None and not due_hold_s and now + upper_s > draft.queued_until:
         left_s = draft.queued_until - now
         refused = refusal(knowledge.totals, draft, Reason.SATURATED, now, upper_s, left_s)._replace(
             of_wait=True
         )
-        return Plan(draft, entry, None, refused, wait_s)
-    return Plan(draft, entry, None, Queue(draft.attempt, place, wait_s), wait_s)
+        return Plan(draft, record, None, refused, wait_s)
+    return Plan(draft, record, None, Queue(draft.attempt, place, wait_s), wait_s)
 
 
 def _refused(
     totals: Totals,
     draft: Attempt,
-    entry: Entry | None,
+    record: ReturnRecord | None,
     now: float,
     reason: Reason,
     value: float = 0.0,
     bound: float = 0.0,
     wait_s: float = 0.0,
 ) -> Plan:
-    return Plan(draft, entry, None, refusal(totals, draft, reason, now, value, bound, wait_s), wait_s)
+    return Plan(draft, record, None, refusal(totals, draft, reason, now, value, bound, wait_s), wait_s)
 
 
-def _short(totals: Totals, draft: Attempt, entry: Entry | None, now: float, short: Shortfall) -> Plan:
+def _short(totals: Totals, draft: Attempt, record: ReturnRecord | None, now: float, short: Shortfall) -> Plan:
     """Refuse it for what its tenant lacks."""
-    plan = _refused(totals, draft, entry, now, short.reason, short.value, short.bound, short.wait_s)
+    plan = _refused(totals, draft, record, now, short.reason, short.value, short.bound, short.wait_s)
     if short.behind is not None and isinstance(plan.decision, Yield):
         plan.decision = in_line(totals, plan.decision, short.behind)
         plan.expected_wait_s = max(short.wait_s, short.behind.wait_s)
@@ -273,14 +273,14 @@ def _let_promised_go_first(draft: Attempt, now: float) -> None:
         draft.goes_first()
 
 
-def _too_large(totals: Totals, draft: Attempt, entry: Entry | None, now: float) -> Plan:
+def _too_large(totals: Totals, draft: Attempt, record: ReturnRecord | None, now: float) -> Plan:
     """Refuse for good what no engine can ever run, and say of what it has too many: streams or prompt tokens."""
     engines = draft.route.up
     most = max(engine.settings.max_inflight for engine in engines)
     if min(streams_of(engine.gate, draft.arrival) for engine in engines) <= most:
         bound = largest_prompt(engines)
-        return _refused(totals, draft, entry, now, Reason.TOO_LARGE, draft.prompt_tokens, bound)
-    plan = _refused(totals, draft, entry, now, Reason.TOO_LARGE, draft.arrival.answers, most)
+        return _refused(totals, draft, record, now, Reason.TOO_LARGE, draft.prompt_tokens, bound)
+    plan = _refused(totals, draft, record, now, Reason.TOO_LARGE, draft.arrival.answers, most)
     assert isinstance(plan.decision, Yield)
     plan.decision = plan.decision._replace(of_streams=True)
     return plan
@@ -314,7 +314,7 @@ def largest_prompt(engines: tuple[Engine, ...]) -> int:
 
 
 def _over_bounds(
-    knowledge: Knowledge, draft: Attempt, entry: Entry | None, now: float
+    knowledge: Knowledge, draft: Attempt, record: ReturnRecord | None, now: float
 ) -> tuple[Reason, float, float] | None:
     """Return the bound of the lane's queue that this draft would break, with its numbers; set how long it may wait.
 
@@ -329,7 +329,7 @@ def _over_bounds(
         is_full = False
     allowed_s = 0.0 if is_full else _most_wait_s(draft)
     if allowed_s is not None:
-        allowed_s = max(allowed_s, _due_hold_s(draft, entry, now))
+        allowed_s = max(allowed_s, _due_hold_s(draft, record, now))
         draft.may_wait_until(now + allowed_s)
         if allowed_s == 0.0:
             if is_full and settings.max_queue:
@@ -357,14 +357,14 @@ def _most_wait_s(draft: Attempt) -> float | None:
     return asked_s
 
 
-def _due_hold_s(draft: Attempt, entry: Entry | None, now: float) -> float:
+def _due_hold_s(draft: Attempt, record: ReturnRecord | None, now: float) -> float:
     """Return how long a client that is due is queued in any case: until its promise no longer counts as kept; else 0.
 
     A lane may say less, or nothing at all.
     """
-    if entry is None or entry.appointment is None or not entry.is_due(now):
+    if record is None or record.appointment is None or not record.is_due(now):
         return 0.0
-    hold_s, most_s = entry.appointment.hold_s, draft.lane.settings.hold_due_s
+    hold_s, most_s = record.appointment.hold_s, draft.lane.settings.hold_due_s
     return hold_s if most_s is None else min(hold_s, most_s)
 
 
@@ -387,8 +387,8 @@ def less_important(lanes: dict[str, Lane], band: int) -> Lane | None:
     return max(queued, key=lambda lane: lane.settings.band, default=None)
 
 
-def _is_due(entry: Entry | None, now: float) -> bool:
-    return entry is not None and entry.is_due(now)
+def _is_due(record: ReturnRecord | None, now: float) -> bool:
+    return record is not None and record.is_due(now)
 
 
 def _longest_s(draft: Attempt, engine: Engine, ttft_s: float) -> float:

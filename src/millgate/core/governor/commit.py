@@ -29,7 +29,7 @@ from millgate.core.state.attempt import Attempt
 from millgate.core.state.engine import Engine
 from millgate.core.state.pool import Route
 from millgate.core.state.totals import Totals
-from millgate.core.tickets import Appointment, ClientKind, Entry
+from millgate.core.tickets import Appointment, ClientKind, ReturnRecord
 from millgate.core.words import Outcome, Reason
 
 # Refusals that tell of a gate without room, rather than of this attempt alone.
@@ -46,7 +46,7 @@ def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]
     draft.lane.arrives(draft.queue)
     if draft.recognised or draft.arrival.retry_count:
         _count_retry(knowledge.totals, plan, now)
-    agreed = is_agreed(draft, plan.entry, now)
+    agreed = is_agreed(draft, plan.record, now)
     arrived(draft, now)
     if isinstance(decision, Yield):
         reason = decision.reason
@@ -110,11 +110,11 @@ def _last_without_promise(attempts: dict[int, Attempt], draft: Attempt) -> Attem
 
 
 def _count_retry(totals: Totals, plan: Plan, now: float) -> None:
-    draft, entry = plan.draft, plan.entry
-    labelled, early = bool(draft.arrival.retry_count), entry is not None and entry.is_early(now)
+    draft, record = plan.draft, plan.record
+    labelled, early = bool(draft.arrival.retry_count), record is not None and record.is_early(now)
     totals.returned(labelled=labelled, recognised=draft.recognised, early=early)
-    if entry is not None:
-        draft.route.pool.places.take(entry)
+    if record is not None:
+        draft.route.pool.appointments.take(record)
 
 
 def _hold(knowledge: Knowledge, draft: Attempt, now: float) -> None:
@@ -149,9 +149,9 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
     pool.capacity_forecast.rate_changed()
     if draft.appointment is not None:
         judge_hint(draft, now, admitted=True)
-    if _finds_idle(draft, now) and pool.places.is_as_expected(1.0):
+    if _finds_idle(draft, now) and pool.appointments.is_as_expected(1.0):
         per_s = pool.capacity_forecast.per_s()
-        pool.overtaking.was_idle(pool.places.places / per_s, per_s)
+        pool.overtaking.was_idle(pool.appointments.open / per_s, per_s)
     draft.queue.order.started(draft, now)
     if draft.queue.offered is not None:
         draft.queue.offered.started(draft.work_s)
@@ -170,7 +170,7 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
 
 def _finds_idle(draft: Attempt, now: float) -> bool:
     """Return whether a newcomer finds a stream free while others, who were told to come later, are away."""
-    return not draft.recognised and draft.arrived_at == now and draft.route.pool.places.places > 0
+    return not draft.recognised and draft.arrived_at == now and draft.route.pool.appointments.open > 0
 
 
 def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
@@ -263,15 +263,15 @@ def _leave_record(knowledge: Knowledge, draft: Attempt, decision: Yield, now: fl
         knowledge.allowances.told(draft, _kind(draft), appointment, now)
     known_from, until = appointment.known_from, appointment.known_until(draft.lane_deadline)
     if reason in OF_ONE_TENANT and decision.retry:
-        entry = entry_of(draft, known_from, until, told_at=appointment.due_at)
+        record = record_of(draft, known_from, until, told_at=appointment.due_at)
     elif decision.retry:
         oldest = _oldest_age(knowledge.waiting, draft)
-        entry = entry_of(draft, known_from, until, appointment.due_at, appointment.lapses_at, oldest)
+        record = record_of(draft, known_from, until, appointment.due_at, appointment.lapses_at, oldest)
     elif draft.lane_deadline > now:
-        entry = entry_of(draft, known_from, draft.lane_deadline)
+        record = record_of(draft, known_from, draft.lane_deadline)
     else:
         return
-    draft.route.pool.places.leave(entry)
+    draft.route.pool.appointments.leave(record)
 
 
 def _oldest_age(waiting: Waiting, draft: Attempt) -> float:
@@ -284,20 +284,20 @@ def _oldest_age(waiting: Waiting, draft: Attempt) -> float:
     return nextafter(waiting.youngest(draft.tenant), inf)
 
 
-def entry_of(
+def record_of(
     draft: Attempt,
     known_from: float,
     known_until: float,
     due_at: float | None = None,
-    place_until: float = 0.0,
+    open_until: float = 0.0,
     oldest: float = -inf,
     told_at: float | None = None,
-) -> Entry:
+) -> ReturnRecord:
     """Return the record by which this attempt's request is recognised if it comes back in that time.
 
-    No older than `oldest` do queues rank it then. `told_at` is when it was asked back without a place.
+    No older than `oldest` do queues rank it then. `told_at` is when it was asked back without an appointment.
     """
-    return Entry(
+    return ReturnRecord(
         draft.tenant,
         draft.body(),
         draft.first_seen,
@@ -305,7 +305,7 @@ def entry_of(
         known_from,
         known_until,
         due_at,
-        place_until,
+        open_until,
         draft.lined_up_at,
         draft.early_returns,
         draft.turn,

@@ -18,7 +18,7 @@ from typing import Final
 from millgate.core.decisions import Cancel, Cause, Decision, Ended
 from millgate.core.events import ClientGone, EngineProgress, EngineSeen, Failed, Finished
 from millgate.core.fast_records import make_ended
-from millgate.core.governor.commit import dispatch, entry_of
+from millgate.core.governor.commit import dispatch, record_of
 from millgate.core.governor.failover import detour_after, try_again
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.promises import DRAINING_HINT_S
@@ -191,7 +191,7 @@ def _remember_tired(attempt: Attempt, now: float) -> None:
     lane = attempt.lane.settings
     tired = now - attempt.arrived_at > _TIRED_SHARE * lane.deadline_s
     if tired and attempt.arrival.fingerprint is not None and attempt.lane_deadline > now:
-        attempt.route.pool.places.leave(entry_of(attempt, now, attempt.lane_deadline))
+        attempt.route.pool.appointments.leave(record_of(attempt, now, attempt.lane_deadline))
 
 
 def _end(

@@ -67,7 +67,7 @@ class Governor:
         if now > self._now:
             self._now = now
             for pool in self._knowledge.routes.pools:
-                pool.places.expire(now)
+                pool.appointments.expire(now)
             self._knowledge.allowances.lines.expire(now)
         else:
             now = self._now
@@ -113,7 +113,7 @@ class Governor:
         )
 
     def reconfigure(self, settings: Settings, now: float) -> tuple[Decision, ...]:
-        """Take new settings: what runs goes on, what waits keeps its place, lower limits only block admissions.
+        """Take new settings: what runs goes on, what waits keeps its turn, lower limits only block admissions.
 
         Lanes and engines are matched by name. A removed engine takes nothing new and lives until its last permit
         ends; work of a removed lane ends under the settings that it came with.
@@ -121,7 +121,7 @@ class Governor:
         self._now = now = max(now, self._now)
         knowledge = self._knowledge
         for pool in knowledge.pools:
-            pool.places.expire(now)
+            pool.appointments.expire(now)
         knowledge.allowances.lines.expire(now)
         knowledge.allowances.reconfigure(settings, now)
         knowledge.reconfigure(settings, now)
@@ -149,7 +149,7 @@ class Governor:
     def _withdrawn(self, event: events.Withdrawn, _now: float) -> tuple[Decision, ...]:
         for pool in self._knowledge.pools:
             for fingerprint in event.fingerprints:
-                pool.places.withdraw(event.tenant, fingerprint)
+                pool.appointments.withdraw(event.tenant, fingerprint)
         return ()
 
     def _first_token(self, event: events.FirstToken, now: float) -> tuple[Decision, ...]:

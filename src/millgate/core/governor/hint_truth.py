@@ -17,5 +17,5 @@ def judge_hint(draft: Attempt, now: float, *, admitted: bool) -> None:
     per_s = pool.capacity_forecast.per_s()
     if kept:
         pool.overtaking.was_kept(appointment.hint_s, per_s)
-    elif pool.places.is_as_expected(draft.told_share):
+    elif pool.appointments.is_as_expected(draft.told_share):
         pool.overtaking.was_broken(appointment.hint_s, per_s)

@@ -39,7 +39,7 @@ class Knowledge:
         "hard_cap",
         "lanes",
         "make_order",
-        "max_places",
+        "max_appointments",
         "max_queued",
         "observe",
         "open_lanes",
@@ -64,7 +64,7 @@ class Knowledge:
         self.engines = {engine.name: Engine(engine, now) for engine in settings.engines}
         self.allowances = Allowances(settings)
         self.observe, self.hard_cap = settings.observe, settings.hard_cap
-        self.max_places, self.max_queued = settings.max_places, settings.max_queued
+        self.max_appointments, self.max_queued = settings.max_appointments, settings.max_queued
         self.prompt_bytes = PromptBytes()
         self.output_length = OutputLength()
         self.attempts: dict[int, Attempt] = {}
@@ -75,7 +75,7 @@ class Knowledge:
         self.queued_count = self.taken_in = 0
         self.totals = Totals()
         self.up_engines: tuple[Engine, ...] = ()
-        self.routes = Routes(list(self.engines.values()), self.max_places, now)
+        self.routes = Routes(list(self.engines.values()), self.max_appointments, now)
         self._share_out(())
         self.engines_turned()
 
@@ -122,7 +122,7 @@ class Knowledge:
         """Build the routes anew, and let what waits find its own: engines came or left, or serve other models."""
         serving = [engine for engine in self.engines.values() if not engine.retired]
         before = self.pools
-        self.routes = Routes(serving, self.max_places, now, self.routes)
+        self.routes = Routes(serving, self.max_appointments, now, self.routes)
         for lane in self.lanes.values():
             self._requeue(lane, now)
         self._share_out(before)

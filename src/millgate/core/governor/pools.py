@@ -2,7 +2,7 @@
 
 A *route* is the set of engines that serve a model. Work waits by lane and route, so that a full engine stops only
 what needs it. A *pool* is a set of engines that share work: routes that overlap are one pool. Permits come free by
-pool, so expected waits and the places of yielded clients are counted by pool too. With one pool, the usual case,
+pool, so expected waits and appointments are counted by pool too. With one pool, the usual case,
 every question here is one attribute.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from millgate.core.state.engine import Engine
 from millgate.core.state.pool import Pool, Route
-from millgate.core.tickets import Places
+from millgate.core.tickets import Appointments
 
 
 class Routes:
@@ -19,16 +19,18 @@ class Routes:
     __slots__ = ("_by_model", "_pinned", "_pool_of", "_unlisted", "every", "pools")
 
     def __init__(
-        self, engines: Sequence[Engine], max_places: int, now: float, before: "Routes | None" = None
+        self, engines: Sequence[Engine], max_appointments: int, now: float, before: "Routes | None" = None
     ) -> None:
         serving = _serving(engines)
         groups = _overlapping(serving.values())
-        known = [] if before is None else [pool.places for pool in before.pools]
+        known = [] if before is None else [pool.appointments for pool in before.pools]
         if len(known) != len(groups):
-            # The first keep their memory; who comes back to another pool is a new request there.
-            known = [*known[:1], *(Places(max_places // len(groups)) for _ in groups)][: len(groups)]
+            # The first keep their memory; a request that returns to another pool is a new one there.
+            known = [*known[:1], *(Appointments(max_appointments // len(groups)) for _ in groups)][
+                : len(groups)
+            ]
         self.pools: list[Pool] = [
-            Pool(group, places, now) for group, places in zip(groups, known, strict=True)
+            Pool(group, appointments, now) for group, appointments in zip(groups, known, strict=True)
         ]
         self._pool_of: dict[Engine, Pool] = {engine: pool for pool in self.pools for engine in pool.engines}
         if before is not None:

@@ -1,6 +1,6 @@
 """What may be promised to whom: a hint is the time at which this client would be admitted if it came back then.
 
-Its place is counted behind those who wait and those who were refused before and are expected back; the time of
+Its place is counted behind requests that wait and clients that were refused before and are expected back; the time of
 that place is read off `capacity_forecast` (design section 4). Hints are spread so that equal promises do not come back as
 one herd: a low-discrepancy sequence (multiples of the golden ratio, Weyl 1916) instead of dice, so that the core
 stays deterministic.
@@ -35,9 +35,9 @@ _LEAD_PLACES: Final = 4.0
 # for 39 in 40 instead of nine in ten (one-sided points of the normal law). Only a newcomer is told so, for only its
 # coming shows that they come: after a burst nobody fills the time.
 _SURER: Final = 1.96 / 1.2816
-# So much of the load of shorter work lengthens a wait. Short ones that are refused come by places of their own and
-# pass nobody. And where all come by places, so much of it shortens the line that a longer one may join. Measured over
-# 1.3 to 3 times the capacity (docs/policies/places-and-tickets.md): 1 promises less, and costs 1 % more good answers;
+# So much of the load of shorter work lengthens a wait. Short ones that are refused come by appointments of their own and
+# pass none. And where all come by appointments, so much of it shortens the line that a longer one may join. Measured over
+# 1.3 to 3 times the capacity (docs/policies/appointments-and-tickets.md): 1 promises less, and costs 1 % more good answers;
 # 0.6 breaks 4 % of the promises.
 _PASSING_SHARE: Final = 0.8
 _LINE_SHARE: Final = 1.0 / 3.0
@@ -61,9 +61,9 @@ def promise(totals: Totals, draft: Attempt, now: float) -> tuple[float, float]:
     when, and 0 while nothing is measured, for nobody is sent away for a belief.
     """
     arrival, pool = draft.arrival, draft.route.pool
-    places, capacity_forecast = pool.places, pool.capacity_forecast
+    appointments, capacity_forecast = pool.appointments, pool.capacity_forecast
     queued = ahead_of(draft)
-    stand = places.stand(arrival.tenant, draft.lined_up_at, draft.arrival_number, now, LISTED)
+    stand = appointments.stand(arrival.tenant, draft.lined_up_at, draft.arrival_number, now, LISTED)
     turn, share = stand.turn, stand.share
     place = 1 + queued + round(share * (stand.place - 1))
     work_s, first = stand.work_s, stand.first
@@ -85,12 +85,12 @@ def promise(totals: Totals, draft: Attempt, now: float) -> tuple[float, float]:
         absent_s = capacity_forecast.absence_s(stand.place - 1, share)
         late_s = sqrt(late_s * late_s + absent_s * absent_s)
     expected_s, late_s, by_s = _behind_shorter(draft, wait_s, late_s, now)
-    if places.has_several(now):  # and not `by_s`: who might still be in time is not sent away for it
+    if appointments.has_several(now):  # and not `by_s`: who might still be in time is not sent away for it
         expected_s *= 1.0 + pool.overtaking.share
     if not measured:
         by_s = 0.0
     spread_share = spread(totals.hints_given)
-    if expected_s > LONGEST_HINT_S or not places.has_room_for(arrival.tenant, now):
+    if expected_s > LONGEST_HINT_S or not appointments.has_room_for(arrival.tenant, now):
         return far_hint_s(totals), by_s
     per_s = capacity_forecast.per_s()
     aim_s = _aim_s(expected_s * _STRETCH, late_s, per_s) - spread_share * min(_SPREAD_S, 1.0 / per_s)
@@ -113,8 +113,8 @@ def _wait_behind_s(
 def _behind_shorter(draft: Attempt, wait_s: float, late_s: float, now: float) -> tuple[float, float, float]:
     """Return a wait, its upper part and the time by which it is over, with what shorter work takes of them.
 
-    Where newcomers are queued, shorter ones go first, and the wait itself is longer. Where none is, all come by their
-    places: there the wait is that of the line, and only its end is moved, so that the
+    Where newcomers are queued, shorter ones go first, and the wait itself is longer. Where none is, all come by
+    appointments: there the wait is that of the line, and only its end is moved, so that the
     longer the line, the shorter must be who joins it.
     """
     offered = draft.queue.offered

@@ -18,7 +18,7 @@ from millgate.core.state.attempt import Attempt
 from millgate.core.state.totals import Totals
 from millgate.core.words import DeadlineFrom, Reason
 
-# These lie with one tenant: the hint is its own, and no place in the line of engines is promised.
+# These lie with one tenant: the hint is its own, and it gets no appointment in the line of engines.
 OF_ONE_TENANT: Final = frozenset((Reason.QUOTA, Reason.TENANT_LIMIT, Reason.RETRY_BUDGET))
 _UNPROMISED: Final = OF_ONE_TENANT | {Reason.TOO_LARGE, Reason.DRAINING, Reason.NO_ENGINE}
 
@@ -69,7 +69,7 @@ def in_line(totals: Totals, decision: Yield, behind: Behind) -> Yield:
 def _without_promise(
     totals: Totals, draft: Attempt, reason: Reason, value: float, bound: float, wait_s: float
 ) -> Yield:
-    """Return the refusal of what no place in the line of engines would help."""
+    """Return the refusal of what no appointment in the line of engines would help."""
     if reason is Reason.TOO_LARGE:
         return Yield(draft.attempt, reason, 0.0, False, value, bound, draft.first_seen)
     if reason is Reason.DRAINING:

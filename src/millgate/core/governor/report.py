@@ -53,7 +53,7 @@ def capacity(knowledge: Knowledge) -> Capacity:
 
 
 def _retries(knowledge: Knowledge, now: float) -> RetrySnapshot:
-    standing = [pool.places.standing(now) for pool in knowledge.pools]
+    standing = [pool.appointments.standing(now) for pool in knowledge.pools]
     budget = knowledge.allowances.budget
     known = () if budget is None else budget.amplification()
     requests = sum([each.requests for each in known])
@@ -63,9 +63,9 @@ def _retries(knowledge: Knowledge, now: float) -> RetrySnapshot:
         labelled=knowledge.totals.labelled,
         recognised=knowledge.totals.recognised,
         early=knowledge.totals.early,
-        places=sum([places for places, _ in standing]),
-        entries=sum([entries for _, entries in standing]),
-        places_dropped=sum([pool.places.dropped for pool in knowledge.pools]),
+        appointments=sum([open_ones for open_ones, _ in standing]),
+        records=sum([records for _, records in standing]),
+        appointments_dropped=sum([pool.appointments.dropped for pool in knowledge.pools]),
         amplification=sum([each.attempts for each in known]) / requests if requests else None,
         budget=None if budget is None else budget.budget(now, drain_per_s),
         budget_spent=None if budget is None else budget.spent(now),

@@ -12,7 +12,7 @@ from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane
 from millgate.core.state.permit import Permit
 from millgate.core.state.pool import Route
-from millgate.core.tickets import EARLY_RETURNS_FORGIVEN, Appointment, Entry
+from millgate.core.tickets import EARLY_RETURNS_FORGIVEN, Appointment, ReturnRecord
 from millgate.core.words import DeadlineFrom
 
 
@@ -132,24 +132,24 @@ class Attempt:
             fingerprint = self.fingerprint = self.arrival.fingerprint()
         return fingerprint
 
-    def continues(self, entry: Entry, now: float) -> None:
-        """Take its age back from the entry that it continues, and its place in the line.
+    def continues(self, record: ReturnRecord, now: float) -> None:
+        """Take its age and its turn in the line back from the record that it continues.
 
-        Not the place where it has come too early too often.
+        Not its turn where it has come too early too often.
         """
-        is_early = entry.is_early(now) and not self.arrival.caps_sleep
-        if entry.due_at is not None:
-            self.appointment, self.told_share = entry.appointment, entry.share
+        is_early = record.is_early(now) and not self.arrival.caps_sleep
+        if record.due_at is not None:
+            self.appointment, self.told_share = record.appointment, record.share
         self.recognised = True
-        if not self._begins_anew(entry.first_seen, entry.appointment):
-            self.first_seen = self.as_old_as = entry.first_seen
-        self.early_returns = entry.early_returns + is_early
+        if not self._begins_anew(record.first_seen, record.appointment):
+            self.first_seen = self.as_old_as = record.first_seen
+        self.early_returns = record.early_returns + is_early
         if self.early_returns <= EARLY_RETURNS_FORGIVEN or not is_early:
-            lined_up_at = entry.first_seen if entry.lined_up_at is None else entry.lined_up_at
-            self.arrival_number, self.lined_up_at, self.turn = entry.number, lined_up_at, entry.turn
-            self.as_old_as = entry.as_old_as
+            lined_up_at = record.first_seen if record.lined_up_at is None else record.lined_up_at
+            self.arrival_number, self.lined_up_at, self.turn = record.number, lined_up_at, record.turn
+            self.as_old_as = record.as_old_as
 
-    def proves_age(self, first_seen: float, entry: Entry | None, now: float) -> None:
+    def proves_age(self, first_seen: float, record: ReturnRecord | None, now: float) -> None:
         """Take the age that its door knows; a ticket proves it for as long as a record would be kept."""
         appointment = _told_by_ticket(self.arrival)
         if appointment is not None and now >= appointment.known_until(
@@ -162,7 +162,7 @@ class Attempt:
         if not self._begins_anew(first_seen, appointment):
             self.first_seen = min(self.first_seen, first_seen)
         self.as_old_as = min(self.as_old_as, self.first_seen)
-        if entry is None:
+        if record is None:
             self.lined_up_at = self.first_seen
 
     def _deadline_of(self, first_seen: float, appointment: Appointment) -> float:

@@ -34,7 +34,7 @@ _SLOWEST_PER_S: Final = 1.0 / 60.0
 _UPPER_Z: Final = 1.2816
 # A hint allows for so many standard deviations more returns than expected: where half of the clients stay away, 1.3 such
 # kept 84 to 94 % of the promises of four and eight streams and 2 keep 85 to 96 %, for as much idle time; with 3 a crowd
-# that is gone idles the engine a tenth longer (docs/policies/places-and-tickets.md).
+# that is gone idles the engine a tenth longer (docs/policies/appointments-and-tickets.md).
 _ABSENCE_Z: Final = 2.0
 # The pace is read again after one answer in so many running streams.
 _PACE_SHARE: Final = 8

@@ -1,6 +1,6 @@
 """How much longer a line of several tenants takes than it says, learned by what became of promises.
 
-Fairness lets a newcomer whose tenant has no place stand before places that are already promised, and how many such
+Fairness lets a newcomer whose tenant has no appointment stand before clients that were already told a time, and how many such
 newcomers will come is not known. So the waits of such a line are stretched until most clients that return on time are
 admitted; and less as soon as newcomers find a stream free while clients that were told to come later are away.
 

@@ -12,17 +12,18 @@ from millgate.core.state.capacity_forecast import CapacityForecast
 from millgate.core.state.engine import Engine
 from millgate.core.state.offered import OfferedWork
 from millgate.core.state.overtaking import Overtaking
-from millgate.core.tickets import Places
+from millgate.core.tickets import Appointments
 
 
 class Pool:
-    """Engines that share work; `queued_count` attempts of `queued_work_s` and `queued_prompt_tokens` wait for them in `queues`, and `places` are expected back.
+    """Engines that share work; `queued_count` attempts of `queued_work_s` and `queued_prompt_tokens` wait for them in `queues`, and clients with `appointments` are expected back.
 
     `shares` divides their streams among lanes; None while there is one lane. `arrived`, `arrived_work_s` and
     `done_work_s` are what `warning` is fed with, next at `look_at`.
     """
 
     __slots__ = (
+        "appointments",
         "arrived",
         "arrived_work_s",
         "capacity_forecast",
@@ -30,7 +31,6 @@ class Pool:
         "engines",
         "look_at",
         "overtaking",
-        "places",
         "queued_count",
         "queued_prompt_tokens",
         "queued_work_s",
@@ -39,14 +39,14 @@ class Pool:
         "warning",
     )
 
-    def __init__(self, engines: Sequence[Engine], places: Places, now: float) -> None:
+    def __init__(self, engines: Sequence[Engine], appointments: Appointments, now: float) -> None:
         self.warning = EarlyWarning(now)
         self.look_at = now
         self.arrived = 0
         self.arrived_work_s = self.done_work_s = 0.0
         self.engines = engines
         self.capacity_forecast = CapacityForecast(engines)
-        self.places = places
+        self.appointments = appointments
         self.queues: list[LaneQueue] = []
         self.shares: LaneShares | None = None
         self.queued_count = self.queued_prompt_tokens = 0
@@ -55,7 +55,7 @@ class Pool:
 
     def left_to(self, engine: Engine, now: float) -> "Pool":
         """Return a pool of this engine alone, whose permits count among the same shares."""
-        alone = Pool((engine,), self.places, now)
+        alone = Pool((engine,), self.appointments, now)
         alone.shares = self.shares
         return alone
 

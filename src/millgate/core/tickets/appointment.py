@@ -21,7 +21,7 @@ _LATE_S: Final = 1.0
 _LATE_SHARE: Final = 0.1
 # A client is recognised for this much longer than its appointment lasts, which tells it from a new request.
 _KNOWN_S: Final = 2.0
-# From this early return on a request stands at the end of the line at each: a client that polls has no place to keep.
+# From this early return on a request stands at the end of the line at each: a client that polls keeps no turn.
 EARLY_RETURNS_FORGIVEN: Final = 2
 
 

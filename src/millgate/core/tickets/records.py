@@ -12,7 +12,7 @@ from typing import Final
 
 from millgate.core.measure.ranking import Ranking
 from millgate.core.tickets.ends import NOBODY
-from millgate.core.tickets.entry import Entry
+from millgate.core.tickets.return_record import ReturnRecord
 
 # Looking at a few equal bodies finds one that may match where the first may not (it was refused just now), and keeps
 # an arrival's cost bounded when a whole crowd sends the same bytes.
@@ -24,16 +24,16 @@ _NUMBER_MASK: Final = (1 << _NUMBER_BITS) - 1
 # Turns are sorted before numbers: sixteen million arrivals within one turn would be out of order.
 TURN_BITS: Final = 24
 _TURN_MASK: Final = (1 << TURN_BITS) - 1
-MOST_PLACES: Final = 1 << 20
+MOST_RECORDS: Final = 1 << 20
 """A million records, ten times the usual bound."""
-# A line of up to so many places is searched by reading its rows, newest first, as most who join are; rankings for the
+# A line of up to so many appointments is searched by reading its rows, newest first, as most that join are; rankings for the
 # short lines of ten thousand tenants took 6 MB more. A line that has shrunk to a quarter of it is short again.
 _SHORT: Final = 32
 # Slots are made so many at a time: growing costs as much for one as for all of these, 90 KB.
 _SLOTS_MADE: Final = 1024
-# A row is what forgets a record (the keys of its places, or 0 without one; known until when; the key of its body), and
+# A row is what forgets a record (the keys of its appointment, or 0 without one; known until when; the key of its body), and
 # what `match` wants besides (number, first seen, as old as, lined up, known from, due or told or nan, early returns, whether
-# told without a place, the kind of client, the share of the line expected to return). It is written by one call: eleven columns took twice as long.
+# told without an appointment, the kind of client, the share of the line expected to return). It is written by one call: eleven columns took twice as long.
 _ROW: Final = Struct("<qqdQqdddddBBBB4x")
 _ENDING: Final = Struct("<qqdQ")
 _KEY: Final = Struct("<q")
@@ -61,23 +61,23 @@ def turn_key(turn: int, number: int) -> int:
 
 
 class TenantRecords:
-    """One tenant's share of the records: how many, and its places, oldest request first.
+    """One tenant's share of the records: how many, and its appointments, oldest request first.
 
     A short line keeps the slots alone, whose rows have the keys, a long one a ranking of both.
     """
 
-    __slots__ = ("_long", "_mix", "_short", "_slots", "entries", "tenant")
+    __slots__ = ("_long", "_mix", "_short", "_slots", "records", "tenant")
 
     def __init__(self, tenant: str, number: int, slots: "Slots") -> None:
         self.tenant = tenant
         self._mix = number * _MIX & _MASK_60
         self._slots = slots
-        self.entries = 0
+        self.records = 0
         self._short = array("i")
         self._long: Ranking | None = None
 
     def length(self) -> int:
-        """Return how many places it has."""
+        """Return how many appointments it has."""
         return len(self._short) if self._long is None else len(self._long)
 
     def body_key(self, fingerprint: int) -> int:
@@ -86,22 +86,22 @@ class TenantRecords:
 
     def kept(self) -> None:
         """Count a record more."""
-        self.entries += 1
+        self.records += 1
 
     def forgot(self) -> bool:
         """Count a record less; return whether it was the last."""
-        self.entries -= 1
-        return not self.entries
+        self.records -= 1
+        return not self.records
 
     def last(self) -> int:
-        """Return the slot of the newest request's place, `NOBODY` without one."""
+        """Return the slot of the newest request's appointment, `NOBODY` without one."""
         if self._long is not None:
             newest = self._long.last()
             return NOBODY if newest is None else newest[1]
         return self._short[-1] if self._short else NOBODY
 
     def after(self, age_key: int) -> int:
-        """Return the slot of the oldest place that is no older than this, `NOBODY` without one."""
+        """Return the slot of the oldest appointment that is no older than this, `NOBODY` without one."""
         if self._long is not None:
             behind = self._long.after(age_key)
             return NOBODY if behind is None else behind[1]
@@ -109,7 +109,7 @@ class TenantRecords:
         return NOBODY if older == len(self._short) else self._short[older]
 
     def add(self, age_key: int, slot: int) -> None:
-        """Put in a place, whose row is written."""
+        """Put in an appointment, whose row is written."""
         if self._long is None and len(self._short) == _SHORT:
             self._lengthen()
         if self._long is None:
@@ -118,7 +118,7 @@ class TenantRecords:
             self._long.add(age_key, slot)
 
     def remove(self, age_key: int, slot: int) -> None:
-        """Take out a place; it must be in."""
+        """Take out an appointment; it must be in."""
         if self._long is None:
             self._short.remove(slot)
             return
@@ -127,7 +127,7 @@ class TenantRecords:
             self._short, self._long = array("i", self._long), None
 
     def without(self, slots: list[int]) -> "TenantRecords":
-        """Return a copy that lacks these places, each of which is in."""
+        """Return a copy that lacks these appointments, each of which is in."""
         other = TenantRecords(self.tenant, 0, self._slots)
         if self._long is None:
             other._short = array("i", [slot for slot in self._short if slot not in slots])
@@ -150,7 +150,7 @@ class TenantRecords:
 
 
 class Slots:
-    """The records, a row each; a slot without a line is free. `ends` is the tick with which its place or itself ends."""
+    """The records, a row each; a slot without a line is free. `ends` is the tick with which its appointment or itself ends."""
 
     __slots__ = ("_rows", "ends", "free", "line")
 
@@ -161,13 +161,19 @@ class Slots:
         self._rows = bytearray()
 
     def put(
-        self, entry: Entry, line: TenantRecords, turn_key: int, age_key: int, as_old_as: float, share: float
+        self,
+        record: ReturnRecord,
+        line: TenantRecords,
+        turn_key: int,
+        age_key: int,
+        as_old_as: float,
+        share: float,
     ) -> int:
-        """Keep a record with the keys of its place (no turn without one), still without an end; return its slot."""
+        """Keep a record with the keys of its appointment (no turn without one), still without an end; return its slot."""
         if not self.free:
             self._make_slots()
         slot = self.free.pop()
-        due_at, told_at = entry.due_at, entry.told_at
+        due_at, told_at = record.due_at, record.told_at
         awaited_at = told_at if due_at is None else due_at
         self.line[slot] = line
         _ROW.pack_into(
@@ -175,17 +181,17 @@ class Slots:
             slot * _ROW_BYTES,
             turn_key,
             age_key,
-            entry.known_until,
-            line.body_key(entry.fingerprint),
-            entry.number,
-            entry.first_seen,
+            record.known_until,
+            line.body_key(record.fingerprint),
+            record.number,
+            record.first_seen,
             as_old_as,
-            entry.first_seen if entry.lined_up_at is None else entry.lined_up_at,
-            entry.known_from,
+            record.first_seen if record.lined_up_at is None else record.lined_up_at,
+            record.known_from,
             nan if awaited_at is None else awaited_at,
-            min(_MOST_COUNTED, entry.early_returns),
+            min(_MOST_COUNTED, record.early_returns),
             due_at is None and told_at is not None,
-            entry.kind,
+            record.kind,
             round(_SHARE_PARTS * share),
         )
         return slot
@@ -196,19 +202,19 @@ class Slots:
         self.free.append(slot)
 
     def will_end(self, slot: int, tick: int) -> None:
-        """Note the tick with which this record, or its place, ends."""
+        """Note the tick with which this record, or its appointment, ends."""
         self.ends[slot] = tick
 
-    def entry(
-        self, slot: int, line: TenantRecords, *, has_place: bool = True, is_shared: bool = False
-    ) -> Entry:
-        """Return the record as it was left; its `place_until` is not told. Without `has_place` its place is over."""
+    def record_of(
+        self, slot: int, line: TenantRecords, *, is_open: bool = True, is_shared: bool = False
+    ) -> ReturnRecord:
+        """Return the record as it was left; its `open_until` is not told. Without `is_open` its appointment is over."""
         row = _ROW.unpack_from(self._rows, slot * _ROW_BYTES)
         turn, _, until, body, number, first_seen, as_old_as, lined_up_at, known_from = row[:9]
         back_at, early, told, kind, share_parts = row[9:]
-        if not has_place:
+        if not is_open:
             turn = 0
-        return Entry(
+        return ReturnRecord(
             line.tenant,
             line.body_key(body),
             first_seen,
@@ -229,7 +235,7 @@ class Slots:
         )
 
     def ending(self, slot: int) -> tuple[int, int, float, int]:
-        """Return the keys of its place in the whole line (0 without one) and in its tenant's, when it is over, and its body's key."""
+        """Return the keys of its appointment in the whole line (0 without one) and in its tenant's, when it is over, and its body's key."""
         turn, age, known_until, body = _ENDING.unpack_from(self._rows, slot * _ROW_BYTES)
         return turn, age, known_until, body
 
@@ -237,17 +243,17 @@ class Slots:
         """Return how its client was known when it was told."""
         return self._rows[slot * _ROW_BYTES + _KIND_OFFSET]
 
-    def end_place(self, slot: int) -> None:
+    def close(self, slot: int) -> None:
         """Leave it without a turn."""
         _KEY.pack_into(self._rows, slot * _ROW_BYTES, 0)
 
     def turn_key(self, slot: int) -> int:
-        """Return the key of its place in the whole line, 0 without one."""
+        """Return the key of its appointment in the whole line, 0 without one."""
         key: int = _KEY.unpack_from(self._rows, slot * _ROW_BYTES)[0]
         return key
 
     def age_key(self, slot: int) -> int:
-        """Return the key of its place in its tenant's line."""
+        """Return the key of its appointment in its tenant's line."""
         key: int = _KEY.unpack_from(self._rows, slot * _ROW_BYTES + _KEY.size)[0]
         return key
 

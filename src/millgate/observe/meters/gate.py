@@ -35,7 +35,7 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
     MetricDefinition(
         "tenant_output_tokens", _COUNTER, "tokens", _TENANT, "output_tokens", "Output tokens of the same."
     ),
-    # Work that comes back, and the places kept for it.
+    # Requests that return, and the appointments that their clients have.
     MetricDefinition(
         "retry_labelled",
         _COUNTER,
@@ -56,27 +56,27 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
         "retry_early", _COUNTER, "attempts", _RETRIES, "early", "Attempts that came back before their hint."
     ),
     MetricDefinition(
-        "retry_places",
+        "appointments",
         _GAUGE,
-        "places",
+        "appointments",
         _RETRIES,
-        "places",
+        "appointments",
         "Refused clients that are expected to come back.",
     ),
     MetricDefinition(
-        "retry_places_dropped",
+        "appointments_dropped",
         _COUNTER,
-        "places",
+        "appointments",
         _RETRIES,
-        "places_dropped",
-        "Places given up because there were too many.",
+        "appointments_dropped",
+        "Appointments given up because there were too many.",
     ),
     MetricDefinition(
-        "retry_entries",
+        "return_records",
         _GAUGE,
-        "entries",
+        "records",
         _RETRIES,
-        "entries",
+        "records",
         "Fingerprints kept to recognise what comes back.",
     ),
     MetricDefinition(

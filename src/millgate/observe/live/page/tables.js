@@ -180,7 +180,7 @@ export function showReturns(picture) {
     "attempts per request": amplification.toFixed(2),
     "hints kept": followed ? `${percent(kept / followed)} of ${figure(followed)}` : "–",
     "back before their hint": figure(retries.early),
-    "expected back": figure(retries.places),
+    "expected back": figure(retries.appointments),
     "output tokens wasted": written ? percent(picture.wasted_output_tokens / written) : "–",
   };
   const list = document.getElementById("returns");

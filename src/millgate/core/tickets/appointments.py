@@ -1,4 +1,4 @@
-"""The line of yielded clients over all tenants, and what is known of everybody in it."""
+"""The line of refused clients over all tenants, and what is known of each of them."""
 
 from array import array
 from collections import Counter
@@ -9,9 +9,8 @@ from typing import Final, NamedTuple
 from millgate.core.measure.ranking import Ranking, WeighedRanking
 from millgate.core.tickets.attendance import Attendance
 from millgate.core.tickets.ends import NOBODY, Ends, last_tick, tick_of
-from millgate.core.tickets.entry import Entry
 from millgate.core.tickets.records import (
-    MOST_PLACES,
+    MOST_RECORDS,
     TURN_BITS,
     Bodies,
     Slots,
@@ -19,6 +18,7 @@ from millgate.core.tickets.records import (
     age_key,
     turn_key,
 )
+from millgate.core.tickets.return_record import ReturnRecord
 
 # The most records that one event forgets: at 2 us each they cost less than one relayed request.
 FORGOTTEN_PER_EVENT: Final = 32
@@ -41,9 +41,9 @@ def as_parts(work_s: float) -> int:
 
 
 class LineStanding(NamedTuple):
-    """Where somebody stands in the line: its fair place (1 is next), its turn, and the seconds of permits before it.
+    """Where a request stands in the line: its fair place (1 is next), its turn, and the seconds of permits before it.
 
-    Work counts with the `share` of those before it that are expected to return. `first` is the work of the first who
+    Work counts with the `share` of those before it that are expected to return. `first` is the work of the first that
     stand there, next first, in parts of a second, `WORK_PARTS` each, as if all returned.
     """
 
@@ -55,7 +55,7 @@ class LineStanding(NamedTuple):
 
 
 class _Newest:
-    """Where the last newcomer stood, behind everybody; the next of its tenant stands there too if nothing has changed."""
+    """Where the last newcomer stood, behind all others; the next of its tenant stands there too if nothing has changed."""
 
     __slots__ = ("_age", "_key", "_most", "_tenant", "stands")
 
@@ -103,10 +103,10 @@ class _ByLength:
         return next(iter(self._tenants[self.longest]))
 
 
-class Places:
-    """Every record of every tenant; bounded by `max_entries`, at most `MOST_PLACES`.
+class Appointments:
+    """Every record of every tenant; bounded by `max_records`, at most `MOST_RECORDS`.
 
-    `entries`, `places` and `tenants` (with a place) count what is kept, what has run out and is not yet forgotten
+    `records`, `open` appointments and `tenants` that have one count what is kept, what has lapsed and is not yet forgotten
     included; `dropped` counts what the bound cost.
     """
 
@@ -117,21 +117,21 @@ class Places:
         "_ends",
         "_lines",
         "_lines_begun",
-        "_max_entries",
+        "_max_records",
         "_newest",
         "_order",
         "_slots",
         "_swept_at",
         "dropped",
-        "entries",
-        "places",
+        "open",
+        "records",
         "tenants",
     )
 
-    def __init__(self, max_entries: int) -> None:
-        if max_entries > MOST_PLACES:
-            raise ValueError(f"max_entries is {max_entries}, the most is {MOST_PLACES}")
-        self._max_entries = max_entries
+    def __init__(self, max_records: int) -> None:
+        if max_records > MOST_RECORDS:
+            raise ValueError(f"max_records is {max_records}, the most is {MOST_RECORDS}")
+        self._max_records = max_records
         self._attendance = Attendance()
         self._slots = Slots()
         self._bodies = Bodies(self._slots)
@@ -142,29 +142,31 @@ class Places:
         self._swept_at = -inf
         self._newest: _Newest | None = None
         self._by_length = _ByLength()
-        self.tenants = self.entries = self.places = self.dropped = 0
+        self.tenants = self.records = self.open = self.dropped = 0
 
     def knows(self, tenant: str) -> bool:
-        """Return whether this tenant has entries: only then is a fingerprint worth computing."""
+        """Return whether this tenant has records: only then is a fingerprint worth computing."""
         return tenant in self._lines
 
-    def match(self, tenant: str, fingerprint: int, now: float, retry_count: int | None) -> Entry | None:
-        """Return the entry that this arrival continues, the one due first, or None; changes nothing."""
+    def match(
+        self, tenant: str, fingerprint: int, now: float, retry_count: int | None
+    ) -> ReturnRecord | None:
+        """Return the record that this arrival continues, the one due first, or None; changes nothing."""
         line = self._lines.get(tenant)
         if line is None:
             return None
         slots = self._bodies.find(line.body_key(fingerprint))
         over = self._over(now) if slots else []
-        # What has run out does not count, forgotten or not: looking must find what deciding finds.
+        # What has lapsed does not count, forgotten or not: looking must find what deciding finds.
         is_shared = len(slots) > 1 and sum([self._slots.ending(slot)[2] > now for slot in slots]) > 1
         for slot in slots:
-            entry = self._slots.entry(slot, line, has_place=slot not in over, is_shared=is_shared)
-            if entry.matches(now, retry_count):
-                return entry
+            record = self._slots.record_of(slot, line, is_open=slot not in over, is_shared=is_shared)
+            if record.matches(now, retry_count):
+                return record
         return None
 
     def stand(self, tenant: str, lined_up_at: float, number: int, now: float, most: int = 0) -> LineStanding:
-        """Return the fair place (1 is next) of a request of this age, with the work of `most` who stand before it."""
+        """Return the fair place (1 is next) of a request of this age, with the work of `most` that stand before it."""
         if not self._order:
             return LineStanding(1, 1, 0.0, _NOBODY_AHEAD, 1.0)
         age, newest = age_key(lined_up_at, number), self._newest
@@ -192,7 +194,7 @@ class Places:
 
     def has_room_for(self, tenant: str, now: float) -> bool:
         """Return whether `leave` would find room for a record of this tenant."""
-        if self.entries < self._max_entries:
+        if self.records < self._max_records:
             return True
         over = self._over(now)
         if not over:
@@ -203,57 +205,57 @@ class Places:
         return max(lengths.values()) > lengths.get(tenant, 0)
 
     def has_several(self, now: float) -> bool:
-        """Return whether more than one tenant has a place at this time; what has run out is none."""
+        """Return whether more than one tenant has an appointment at this time; what has lapsed is none."""
         if self.tenants < 2 or not (over := self._over(now)):
             return self.tenants > 1
         return sum([length > 0 for length in _lengths(self._lines, self._slots, over).values()]) > 1
 
     def standing(self, now: float) -> tuple[int, int]:
-        """Return how many places and entries there are at this time, what has run out not counted."""
+        """Return how many appointments and records there are at this time, what has lapsed not counted."""
         tick, slots = last_tick(now), self._slots
         if not self._ends.has_any(tick):
-            return self.places, self.entries
+            return self.open, self.records
         over = [slots.ending(slot) for slot, end in enumerate(slots.ends) if end <= tick and slots.line[slot]]
-        places = sum(turn > 0 for turn, _, _, _ in over)
-        return self.places - places, self.entries - sum(known_until <= now for _, _, known_until, _ in over)
+        lapsed = sum(turn > 0 for turn, _, _, _ in over)
+        return self.open - lapsed, self.records - sum(known_until <= now for _, _, known_until, _ in over)
 
-    def leave(self, entry: Entry) -> bool:
+    def leave(self, record: ReturnRecord) -> bool:
         """Keep the record of a request that may come back; False when the bound leaves no room for it."""
-        if self.entries >= self._max_entries and not self._make_room(entry.tenant):
+        if self.records >= self._max_records and not self._make_room(record.tenant):
             self.dropped += 1
             return False
-        line = self._lines.get(entry.tenant)
+        line = self._lines.get(record.tenant)
         if line is None:
             self._lines_begun += 1
-            line = self._lines[entry.tenant] = TenantRecords(entry.tenant, self._lines_begun, self._slots)
-        number = entry.number
-        age = age_key(entry.first_seen if entry.lined_up_at is None else entry.lined_up_at, number)
+            line = self._lines[record.tenant] = TenantRecords(record.tenant, self._lines_begun, self._slots)
+        number = record.number
+        age = age_key(record.first_seen if record.lined_up_at is None else record.lined_up_at, number)
         turn = 0
-        if entry.due_at is not None:
-            turn = turn_key(entry.turn or _turn(line, self._order, self._slots, age), number)
-        as_old_as = _age_in_turn(entry, turn, self._order, self._slots)
-        slot = self._slots.put(entry, line, turn, age, as_old_as, self._attendance.expected())
-        self._bodies.add(line.body_key(entry.fingerprint), slot)
+        if record.due_at is not None:
+            turn = turn_key(record.turn or _turn(line, self._order, self._slots, age), number)
+        as_old_as = _age_in_turn(record, turn, self._order, self._slots)
+        slot = self._slots.put(record, line, turn, age, as_old_as, self._attendance.expected())
+        self._bodies.add(line.body_key(record.fingerprint), slot)
         line.kept()
-        self.entries += 1
+        self.records += 1
         if turn:
-            likelihood = self._attendance.likelihood(entry.tenant, entry.kind)
-            self._attendance.opens(entry.kind)
-            self._line_up(slot, line, turn, age, entry.work_s * likelihood)
-        self._will_end(slot, entry.place_until if turn else entry.known_until)
+            likelihood = self._attendance.likelihood(record.tenant, record.kind)
+            self._attendance.opens(record.kind)
+            self._line_up(slot, line, turn, age, record.work_s * likelihood)
+        self._will_end(slot, record.open_until if turn else record.known_until)
         return True
 
-    def take(self, entry: Entry) -> None:
-        """Take out a record that `match` returned: its owner is back."""
-        slots, slot = self._slots, entry.slot
+    def take(self, record: ReturnRecord) -> None:
+        """Take out a record that `match` returned: its client is back."""
+        slots, slot = self._slots, record.slot
         line = slots.line[slot]
-        if line is not None and slots.entry(slot, line).number == entry.number:
+        if line is not None and slots.record_of(slot, line).number == record.number:
             if slots.turn_key(slot):
                 self._attendance.learn(line.tenant, slots.kind(slot), attended=True)
             self._drop(slot, line)
 
     def withdraw(self, tenant: str, fingerprint: int) -> None:
-        """End the place of this request, of several equal ones that of the one due first; its record stays.
+        """End the appointment of this request, of several equal ones that of the one due first; its record stays.
 
         Attendance learns nothing: it is about clients that are believed to be there.
         """
@@ -263,12 +265,12 @@ class Places:
         for slot in self._bodies.find(line.body_key(fingerprint)):
             turn, age, known_until, _ = slots.ending(slot)
             if turn:
-                self._end_place(slot, line, turn, age)
+                self._close(slot, line, turn, age)
                 self._will_end(slot, known_until)
                 return
 
     def expire(self, now: float) -> None:
-        """End the places and forget the entries whose time is over, at most `FORGOTTEN_PER_EVENT` of them."""
+        """End the appointments and forget the records whose time is over, at most `FORGOTTEN_PER_EVENT` of them."""
         tick, slots = last_tick(now), self._slots
         if not self._ends.has_any(tick):
             return
@@ -283,7 +285,7 @@ class Places:
             turn, age, known_until, body = slots.ending(slot)
             if turn:
                 self._attendance.learn(line.tenant, slots.kind(slot), attended=False)
-                self._end_place(slot, line, turn, age)
+                self._close(slot, line, turn, age)
             if known_until <= now:
                 self._forget(slot, line, body)
             else:
@@ -301,27 +303,27 @@ class Places:
         self._newest = None
         line.add(age_key, slot)
         self._order.weigh_in(turn_key, slot, as_parts(work_s))
-        self.places += 1
+        self.open += 1
         length = line.length()
         self.tenants += length == 1
         self._by_length.note(line.tenant, length - 1, length)
 
-    def _end_place(self, slot: int, line: TenantRecords, turn_key: int, age_key: int) -> None:
+    def _close(self, slot: int, line: TenantRecords, turn_key: int, age_key: int) -> None:
         self._newest = None
         self._attendance.closes(self._slots.kind(slot))
-        self._slots.end_place(slot)
+        self._slots.close(slot)
         self._order.remove(turn_key)
         line.remove(age_key, slot)
-        self.places -= 1
+        self.open -= 1
         length = line.length()
         self.tenants -= length == 0
         self._by_length.note(line.tenant, length + 1, length)
 
     def _drop(self, slot: int, line: TenantRecords) -> None:
-        """End its place, and forget it."""
+        """End its appointment, and forget it."""
         turn, age, _, body = self._slots.ending(slot)
         if turn:
-            self._end_place(slot, line, turn, age)
+            self._close(slot, line, turn, age)
         self._forget(slot, line, body)
 
     def _forget(self, slot: int, line: TenantRecords, body_key: int) -> None:
@@ -329,11 +331,11 @@ class Places:
         if line.forgot():
             del self._lines[line.tenant]
         self._slots.forget(slot)
-        self.entries -= 1
+        self.records -= 1
 
     def _will_end(self, slot: int, at: float) -> None:
         slots = self._slots
-        if len(self._ends) > _STALE_SHARE * (self.entries + _STALE_FLOOR):
+        if len(self._ends) > _STALE_SHARE * (self.records + _STALE_FLOOR):
             others = [
                 (end, other) for other, end in enumerate(slots.ends) if slots.line[other] and other != slot
             ]
@@ -343,7 +345,7 @@ class Places:
         self._ends.add(tick, slot)
 
     def _make_room(self, tenant: str) -> bool:
-        """Take the newest place of the longest line, unless the newcomer itself would be it."""
+        """Take the newest appointment of the longest line, unless the newcomer itself would be it."""
         if self._by_length.longest <= _length(self._lines.get(tenant)):
             return False
         line = self._lines[self._by_length.longest_tenant()]
@@ -357,9 +359,9 @@ def _length(line: TenantRecords | None) -> int:
 
 
 def _turn(own: TenantRecords | None, order: Ranking, slots: Slots, age_key: int) -> int:
-    """Return the turn of a place of this age: that of the next in its line, or one after its last.
+    """Return the turn of an appointment of this age: that of the next in its line, or one after its last.
 
-    A tenant without a place is served in the turn that is being served.
+    A tenant without one is served in the turn that is being served.
     """
     if own is None or (last := own.last()) == NOBODY:
         first = order.first()
@@ -370,16 +372,16 @@ def _turn(own: TenantRecords | None, order: Ranking, slots: Slots, age_key: int)
 
 
 def _lengths(lines: dict[str, TenantRecords], slots: Slots, over: list[int]) -> dict[str, int]:
-    """Return how many places each tenant has without those in these slots."""
+    """Return how many appointments each tenant has without those in these slots."""
     gone = Counter(line.tenant for slot in over if slots.turn_key(slot) and (line := slots.line[slot]))
     return {name: line.length() - gone[name] for name, line in lines.items()}
 
 
-def _age_in_turn(entry: Entry, turn_key: int, order: Ranking, slots: Slots) -> float:
+def _age_in_turn(record: ReturnRecord, turn_key: int, order: Ranking, slots: Slots) -> float:
     """Return the age by which queues rank it: where somebody older stands behind it, that one's, so that its turn is kept."""
     last = order.last()
     if not turn_key or last is None or last[0] < turn_key:
-        return entry.first_seen
+        return record.first_seen
     behind = order.after(turn_key)
     assert behind is not None
-    return min(entry.first_seen, max(entry.as_old_as, slots.as_old_as(behind[1])))
+    return min(record.first_seen, max(record.as_old_as, slots.as_old_as(behind[1])))

@@ -7,20 +7,19 @@ from millgate.core.tickets.appointment import SOONEST_RETURN_S, Appointment
 from millgate.core.tickets.attendance import ClientKind
 
 
-class Entry:
+class ReturnRecord:
     """One yielded or departed request that may return; absolute core seconds.
 
     `number` is the arrival number of the request's first known attempt: it orders equal ages. `due_at` is None for
-    an entry without a place; `told_at` is when somebody was asked back to whom no place was promised, by a quota.
-    `place_until` ends the place; recognition lasts from
-    `known_from` until `known_until`, which is not before `place_until`. `lined_up_at` is the age by which it stands
-    in the line: None for `first_seen`, later for a request that has lost its place. `early_returns` counts how often
+    a record without an appointment; `told_at` is when a client was asked back that has none, as by a quota.
+    `open_until` is when its appointment lapses; recognition lasts from `known_from` until `known_until`, which is not before `open_until`. `lined_up_at` is the age by which it stands
+    in the line: None for `first_seen`, later for a request that came too early too often. `early_returns` counts how often
     it was back before its hint. `turn` is its turn in the fair line, handed in again when the request is refused
     again; 0 has one given. `as_old_as` is the age by which queues rank it, `first_seen` or older; handed in it is the
     oldest that it may be. `work_s` is how long it will have a permit. `kind` says how its client was known, for its
-    `Attendance`, and `share` which part of the line was expected to return when it was told. `slot` is where `Places`
+    `Attendance`, and `share` which part of the line was expected to return when it was told. `slot` is where `Appointments`
     keeps it, -1 for what is not kept. `is_shared` says that others with the same body are away as well.
-    `appointment` is what its client was told, with a place or without one; None where it hung up.
+    `appointment` is what its client was told, whether or not it stands in the line; None where it hung up.
     """
 
     __slots__ = (
@@ -36,7 +35,7 @@ class Entry:
         "known_until",
         "lined_up_at",
         "number",
-        "place_until",
+        "open_until",
         "share",
         "slot",
         "tenant",
@@ -54,7 +53,7 @@ class Entry:
         known_from: float,
         known_until: float,
         due_at: float | None = None,
-        place_until: float = 0.0,
+        open_until: float = 0.0,
         lined_up_at: float | None = None,
         early_returns: int = 0,
         turn: int = 0,
@@ -73,7 +72,7 @@ class Entry:
         self.known_from: Final = known_from
         self.known_until: Final = known_until
         self.due_at: Final = due_at
-        self.place_until: Final = place_until
+        self.open_until: Final = open_until
         self.lined_up_at: Final = lined_up_at
         self.early_returns: Final = early_returns
         self.turn: Final = turn
@@ -89,11 +88,11 @@ class Entry:
         self.appointment: Final = None if back_at is None else Appointment(given_at, back_at - given_at)
 
     def is_due(self, now: float) -> bool:
-        """Return whether it has a place whose time has come."""
+        """Return whether it stands in the line and its time has come."""
         return self.due_at is not None and self.is_agreed(now)
 
     def is_agreed(self, now: float) -> bool:
-        """Return whether a return now is not before it was told to come, whether it has a place or not."""
+        """Return whether a return now is not before it was told to come, whether it stands in the line or not."""
         return self.appointment is not None and self.appointment.is_due(now)
 
     def is_early(self, now: float) -> bool:
@@ -104,7 +103,7 @@ class Entry:
         """Return whether an equal arrival at this time is this request coming back.
 
         One that comes well before its hint and says outright that it is a first attempt, or that comes sooner
-        than anybody could who was told to wait, is another request with an equal body.
+        than any client could that was told to wait, is another request with an equal body.
         """
         if not self.known_from <= now < self.known_until:
             return False

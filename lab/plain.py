@@ -35,27 +35,6 @@ def aim_at_the_mean(expected_s: float, _late_s: float, _per_s: float) -> float:
     return expected_s
 
 
-def censored_mean(first: Any, mean: float) -> float:
-    """Return (tokens of all, ended and running) / ended, over the mean of the ended, at most 2."""
-    ended, running = first._ended, first._running  # noqa: SLF001 - the lab replaces the method
-    first._running, first.has_news = [], False  # noqa: SLF001 - the same
-    first.is_over = len(ended) >= max(16, 20 * len(running))
-    if first.is_over or not ended:
-        return 1.0
-    stretch: float = (sum(ended) + sum(running)) / len(ended) / mean
-    return min(2.0, max(1.0, stretch))
-
-
-def eight_answers(_credibility: Any, _key: Any, _distance: float, answers: float, _below: float) -> float:
-    """Believe a key by n / (n + 8)."""
-    return answers / (answers + 8.0)
-
-
-def class_of_bound(max_tokens: int | None, _prompt_tokens: int) -> int:
-    """Return one number for the log2 class of `max_tokens` alone."""
-    return 0 if max_tokens is None else max_tokens.bit_length() << 6
-
-
 def fixed_target(*_arguments: Any) -> float:
     """Aim at 0.97 of the SLO."""
     return 0.97

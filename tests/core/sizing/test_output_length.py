@@ -96,11 +96,11 @@ def test_long_prompts_may_have_short_answers() -> None:
     for _ in range(50):
         sizes.learn("m", "t", LANE, 1_000, 200, 600)
         sizes.learn("m", "t", LANE, 1_000, 20_000, 40)
-    assert sizes.estimate("m", "t", LANE, 1_000, 200)[0] == pytest.approx(600, rel=0.1)
+    assert sizes.estimate("m", "t", LANE, 1_000, 200)[0] == pytest.approx(600, rel=0.2)
     assert sizes.estimate("m", "t", LANE, 1_000, 20_000)[0] == pytest.approx(40, rel=0.6)
 
 
-def test_classes_of_prompts_whose_answers_do_not_differ_are_expected_alike() -> None:
+def test_prompts_whose_answers_do_not_differ_are_expected_alike() -> None:
     """An order by predicted size must not become an order by chance."""
     sizes = OutputLength()
     prompts = [60, 120, 250, 500, 1_000, 2_000]

@@ -1,10 +1,9 @@
 """How long will the answer be: learned from the answers to requests like it.
 
-Keys form a hierarchy: (model, tenant, lane, log2 class of `max_tokens`, log2 class of the prompt), below it
+Keys form a hierarchy: (model, tenant, lane, log2 class of `max_tokens`), below it
 (model, tenant, lane), (model, lane), (model), and at the bottom the prior min(`max_tokens`, 256). Each predicts
 as `length_predictor` says, moved along the trend of its lane (`prompt_trend`) and stretched by what its first answers that still run say
-(`first_answers`), is believed as far as keys of its kind
-differ (`credibility`), and what lies below it by the rest.
+(`first_answers`), is believed the more the more answers it has had, and what lies below it by the rest.
 The tenant has a level of its own because setting `max_tokens` exactly is a habit of one tenant's code.
 Requests without `max_tokens` have keys of their own on every level: the answers of the others are cut off.
 """
@@ -32,8 +31,6 @@ _PASS_ON_EVERY: Final = 8
 # Every third answer is compared with its estimate: the errors are for people to read, and the third part is not
 # in step with anything that comes in pairs.
 _COMPARE_EVERY: Final = 3
-# Bits for the class of the prompt within the class of both.
-_PROMPT_BITS: Final = 6
 
 # What is said of a model that has answered nobody: the prior and nothing else.
 _NOTHING: Final = LengthPredictor(None, is_bounded=False)
@@ -71,7 +68,7 @@ class OutputLength:
         """
         if max_tokens == 0:
             return 0, 0
-        key = self._keys.get((model, tenant, lane, _class_of(max_tokens, prompt_tokens)))
+        key = self._keys.get((model, tenant, lane, _class_of(max_tokens)))
         is_bounded = max_tokens is not None
         user = self._tenants.get((model, tenant, lane, is_bounded)) if key is None else key.parent
         if user is None or (below := user.parent) is None:
@@ -91,7 +88,7 @@ class OutputLength:
         if output_tokens <= 0 or max_tokens == 0:
             return
         is_bounded = max_tokens is not None
-        name = (model, tenant, lane, _class_of(max_tokens, prompt_tokens))
+        name = (model, tenant, lane, _class_of(max_tokens))
         key = self._keys.get(name) or self._new_key(name, is_bounded=is_bounded)
         user = None if key is None else key.parent
         if user is None or (below := user.parent) is None:
@@ -174,14 +171,9 @@ class OutputLength:
     def _drop_idle(self) -> None:
         """Drop the keys that were hardly used, and the tenants that have none left."""
         self._turned_away = 0
-        kept = {name: key for name, key in self._keys.items() if key.is_still_used()}
-        for name, key in self._keys.items():
-            if name not in kept:
-                key.leave()
-        self._keys = kept
-        users = {(model, tenant, lane, classes >> _PROMPT_BITS > 0) for model, tenant, lane, classes in kept}
-        for user_name in [name for name in self._tenants if name not in users]:
-            self._tenants.pop(user_name).leave()
+        self._keys = kept = {name: key for name, key in self._keys.items() if key.is_still_used()}
+        users = {(model, tenant, lane, bound_class > 0) for model, tenant, lane, bound_class in kept}
+        self._tenants = {name: user for name, user in self._tenants.items() if name in users}
 
     def _lane_of(self, model: str, lane: str, *, is_bounded: bool) -> LengthPredictor:
         if (model, is_bounded) not in self._models and len(self._models) >= MAX_MODELS:
@@ -198,11 +190,9 @@ class OutputLength:
         return known
 
 
-def _class_of(max_tokens: int | None, prompt_tokens: int) -> int:
-    """Return one number for the log2 classes of both."""
-    if max_tokens is None:
-        return prompt_tokens.bit_length()
-    return (max_tokens.bit_length() << _PROMPT_BITS) + prompt_tokens.bit_length()
+def _class_of(max_tokens: int | None) -> int:
+    """Return the log2 class of a bound, 0 of none."""
+    return 0 if max_tokens is None else max_tokens.bit_length()
 
 
 def _predict(

@@ -2,9 +2,9 @@
 
     answer = mean answer x (prompt / usual prompt) ^ slope
 
-Classes of prompts learn by themselves as well, but each from its own few answers, and who is believed to be long is
+Classes of prompts would learn each from its own few answers, and a class that is believed to be long is
 hardly served, so that it cannot show that it is not. One slope for all is known from a few dozen answers, and says
-something of prompts that nobody has been served yet. It is the slope within tenants (analysis of covariance: Fisher,
+something of prompts of which none has been served yet. It is the slope within tenants (analysis of covariance: Fisher,
 *Statistical Methods for Research Workers*, 1932), each having a mean of its own: that tenants differ is no trend.
 
 Chance alone gives every cloud of points a slope. What it explains is taken off, and a slope that it explains is none
@@ -16,7 +16,7 @@ from typing import Final
 
 from millgate.core.measure.ewma import Ewma
 
-# An old answer weighs 1/e after so many, as where keys are compared (`credibility`).
+# An old answer weighs 1/e after so many.
 _MEMORY_ANSWERS: Final = 1000.0
 # Squared standard errors that chance explains: two errors, beyond which one cloud in twenty gets a slope by chance.
 _CHANCE: Final = 4.0

@@ -65,11 +65,6 @@ def class_of_bound(max_tokens: int | None, _prompt_tokens: int) -> int:
     return 0 if max_tokens is None else max_tokens.bit_length() << 6
 
 
-def fixed_target(*_arguments: Any) -> float:
-    """Aim at 0.97 of the SLO."""
-    return 0.97
-
-
 def first_or_last(draft: Any) -> int:
     """Return the last retry's kind or, for all others, the first's."""
     return ClientKind.LAST_RETRY if (draft.arrival.retry_count or 0) >= LAST_RETRY else ClientKind.FIRST

@@ -4,7 +4,7 @@ Continuous batching makes every token slower with every stream, well below the k
 with latency at rest (Vegas, Gradient2, Envoy's gradient) gives away half of an engine's throughput. This one asks
 only whether what users get is what they were promised (algorithm G2; Envoy ships the idea as its pinned gradient):
 
-    t = 0.975 x tpot_slo;  g = t / p90 TPOT above t, 2 - p90 TPOT / t below it, 1.05 + 0.5 / sqrt(L) at most
+    t = 0.97 x tpot_slo;  g = t / p90 TPOT above t, 2 - p90 TPOT / t below it, 1.05 + 0.5 / sqrt(L) at most
     L <- 0.6 L + 0.4 L g
 
 As far above the target as below it the step is the same, for what sways between two whole streams must not be drawn
@@ -25,7 +25,7 @@ from millgate.core.limits.base import LimitReading
 from millgate.core.limits.signal import FEWEST_SAMPLES
 from millgate.core.limits.throughput import Throughput
 
-TARGET = 0.975
+TARGET = 0.97
 """Share of the SLO that is steered for; 0.9 in G2.
 
 What is steered is the p90 of whole answers, not of seconds, and its mean is where it is steered: the rest is for luck.

@@ -35,11 +35,6 @@ def aim_at_the_mean(expected_s: float, _late_s: float, _per_s: float) -> float:
     return expected_s
 
 
-def fixed_target(*_arguments: Any) -> float:
-    """Aim at 0.97 of the SLO."""
-    return 0.97
-
-
 def first_or_last(draft: Any) -> int:
     """Return the last retry's kind or, for all others, the first's."""
     return ClientKind.LAST_RETRY if (draft.arrival.retry_count or 0) >= LAST_RETRY else ClientKind.FIRST

@@ -89,57 +89,14 @@ REFINEMENTS: tuple[Refinement, ...] = (
         {"sizing.reading:PromptReading.unread": plain.given},
     ),
     Refinement(
-        "elasticity",
-        "one stream is as much TPOT",
-        _LIMITS,
-        {"limits.slo_gradient:_elasticity": plain.one},
-        ("limits.slo_gradient:_MOST_ELASTIC_STEP",),
-    ),
-    Refinement(
-        "margin by tail",
-        "0.97 of the SLO",
-        _LIMITS,
-        {"limits.slo_gradient:_target": plain.fixed_target},
-        (
-            "limits.slo_gradient:_MARGIN",
-            "limits.slo_gradient:_LESS_PER_LOG_ELASTICITY",
-            "limits.slo_gradient:_MORE_PER_TAIL",
-            "limits.slo_gradient:_MOST_PER_TAIL",
-            "limits.slo_gradient:_LEAST_MARGIN",
-        ),
-    ),
-    Refinement("gradient's floor 0.3", "0.7", _LIMITS, {"limits.slo_gradient:_LEAST_GRADIENT": 0.7}),
-    Refinement(
         "draining streams",
         "they are compared as all are",
         _LIMITS,
         {"limits.signal:_DRAINING": inf},
         ("limits.pace:Pace.began_share", "limits.prompt_share:PromptShare.began_share"),
     ),
-    Refinement(
-        "`_BUSY_LOAD`", "a full gate may be calm", _WARNING, {"littles_law.early_warning:_BUSY_LOAD": inf}
-    ),
     Refinement("`_TREND_S`", "one look is enough", _WARNING, {"littles_law.early_warning:_TREND_S": 0.0}),
     Refinement(
         "`_MOST_HEAVY`", "a prompt counts whole", _WARNING, {"littles_law.early_warning:_MOST_HEAVY": inf}
-    ),
-    Refinement(
-        "decode signal",
-        "no alarm by time per token",
-        _WARNING,
-        {
-            "littles_law.early_warning:EarlyWarning.decoded": plain.nothing,
-            "littles_law.early_warning:EarlyWarning._watch_decode": plain.nothing,
-        },
-        (
-            "littles_law.early_warning:_Decode",
-            "littles_law.early_warning:_WIDENING",
-            "littles_law.early_warning:_SLOWING",
-            "littles_law.early_warning:_NOW_ANSWERS",
-            "littles_law.early_warning:_TRUSTED_ANSWERS",
-            "littles_law.early_warning:_MOST_SLOW",
-            "littles_law.early_warning:_OUTLIER_DEVIATIONS",
-            "littles_law.early_warning:_LEAST_SPREAD",
-        ),
     ),
 )

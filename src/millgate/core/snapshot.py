@@ -34,15 +34,13 @@ class AlarmSignal(StrEnum):
 
     LOAD = "load"
     BACKLOG = "backlog"
-    DECODE = "decode"
 
 
 class Alarm(NamedTuple):
     """One alarm with its evidence, as it was when `value` passed `threshold` at `raised_at`.
 
-    `since` is when it began to move. For `load` value and threshold are the excess in seconds of the
-    whole capacity, for `backlog` shares of what may wait, for `decode` multiples of the usual deviation. `words`
-    says it in a sentence or two; times are core seconds.
+    `since` is when it began to move. For `load` value and threshold are the excess in seconds of the whole capacity, for
+    `backlog` shares of what may wait. `words` says it in a sentence or two; times are core seconds.
     """
 
     signal: AlarmSignal

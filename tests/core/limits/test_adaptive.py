@@ -32,8 +32,6 @@ readings = st.builds(
     answers=st.integers(0, 100),
     kv_share=st.none() | st.floats(0.0, 1.0),
     waiting=st.none() | st.integers(0, 1_000),
-    tpot_p90_per_stream_s=st.none() | seconds,
-    tpot_tail=st.none() | st.floats(1.0, 100.0),
 )
 
 

@@ -135,24 +135,3 @@ def test_an_answer_that_came_whole_has_been_read() -> None:
 
     assert whole == pytest.approx(0.02, rel=0.01)
     assert unread == pytest.approx(0.02 * 30 / 14, rel=0.01)
-
-
-def _per_stream_share(prompt_tokens: int) -> float:
-    """Return the share of the TPOT that one more stream adds, where each answer of 100 tokens read so many."""
-    signal = _signal()
-    for second in range(1, 101):
-        signal.inflight(10)
-        signal.progressed(500, 10.0)
-        for _ in range(5):
-            signal.finished(second - 1.0, 0.02, prompt_tokens)
-        reading = _read(signal, float(second))
-    assert reading.tpot_p90_s is not None
-    assert reading.tpot_p90_per_stream_s is not None
-    return reading.tpot_p90_per_stream_s / reading.tpot_p90_s
-
-
-def test_the_longer_the_prompts_the_more_of_the_tpot_hangs_on_each_stream() -> None:
-    """10 ms + 0.1 ms a stream and as much for each prompt token to an output token, of which 20 % stay believed: 4."""
-    assert _per_stream_share(400) == pytest.approx(0.0005 / (0.01 + 10 * 0.0005), rel=0.01)
-    assert _per_stream_share(0) == pytest.approx(0.00018 / (0.01 + 10 * 0.00018), rel=0.01)
-    assert _per_stream_share(4_000) == pytest.approx(0.00338 / (0.01 + 10 * 0.00338), rel=0.01)

@@ -51,62 +51,25 @@ def test_between_two_streams_and_three_the_mean_is_what_was_steered_for() -> Non
     for _ in range(1_000):
         streams = limit.current()
         seen.append(0.9 if streams < 3 else 1.1)
-        limit.observe(
-            SOUND._replace(max_inflight=streams, tpot_p90_s=0.02 * seen[-1], tpot_p90_per_stream_s=0.004)
-        )
+        limit.observe(SOUND._replace(max_inflight=streams, tpot_p90_s=0.02 * seen[-1]))
     assert fmean(seen[100:]) == pytest.approx(1.0, abs=0.025)
 
 
-@pytest.mark.parametrize(("tpot_p90_s", "streams"), [(0.02 / 0.9, 96), (0.04, 80), (9.0, 72)])
-def test_above_the_slo_it_falls_by_two_fifths_of_the_distance_to_28_in_a_hundred(
-    tpot_p90_s: float, streams: int
-) -> None:
+@pytest.mark.parametrize(("tpot_p90_s", "streams"), [(0.02 / 0.9, 96), (0.04, 80), (9.0, 60)])
+def test_above_the_slo_it_falls_by_two_fifths_of_the_distance(tpot_p90_s: float, streams: int) -> None:
     assert _after(_limit(), tpot_p90_s=tpot_p90_s) == streams
 
 
-@pytest.mark.parametrize(
-    ("per_stream_s", "streams"), [(0.0004, 95), (0.0001, 88), (1e-9, 85), (0.0, 95), (None, 95)]
-)
-def test_the_less_of_the_tpot_hangs_on_the_streams_the_further_it_goes(
-    per_stream_s: float | None, streams: int
-) -> None:
-    """An eighth too slow: an eighth fewer streams where all of TPOT hangs on them, or nobody knows; 3 times at most."""
-    after = _after(_limit(), tpot_p90_s=0.02 * 8 / 7, tpot_p90_per_stream_s=per_stream_s)
-    assert after == streams
-
-
-@pytest.mark.parametrize(
-    ("tail", "target"), [(9.0, 0.9), (1.5, 0.942), (1.2, 0.96), (1.05, 0.975), (1.0, 0.99)]
-)
-def test_the_more_alike_answers_are_the_smaller_is_the_margin(tail: float, target: float) -> None:
-    """0.028 and 0.06 of how far p90 lies above the mean, half of that and 0.1 at most: who meets the target stays."""
-    limit = SloGradientLimit(0.02 / target, 1_000, 100)
-    assert _after(limit, 100, tpot_p90_s=0.02, tpot_tail=tail) == 100
-    assert _after(limit, 10, tpot_p90_s=0.0202, tpot_tail=tail) < 100
-
-
-@pytest.mark.parametrize(("per_stream_s", "target"), [(0.0001, 0.96416), (1e-9, 0.97797)])
-def test_the_dearer_the_margin_the_smaller_it_is(per_stream_s: float, target: float) -> None:
-    """A hundredth of TPOT is two of the streams, or twenty and more."""
-    limit = SloGradientLimit(0.02 / target, 1_000, 100)
-    change = {"tpot_tail": 1.2, "tpot_p90_per_stream_s": per_stream_s}
-    assert _after(limit, 10, tpot_p90_s=0.01999, **change) == 100
-    assert _after(limit, 10, tpot_p90_s=0.0201, **change) < 100
-
-
-def test_it_finds_what_is_feasible_from_ten_times_it_in_half_a_minute() -> None:
+def test_from_ten_times_what_is_feasible_no_request_joins_until_the_streams_have_come_down_to_it() -> None:
     """TPOT = 10 ms + 0.1 ms a stream: 100 streams at 20 ms. What was let in ends at one in thirty a second."""
-    limit = _limit(1_000)
-    running = 1_000
-    for _ in range(60):
-        tpot_s = 0.01 + 0.0001 * running
-        limit.observe(SOUND._replace(max_inflight=running, tpot_p90_s=tpot_s, tpot_p90_per_stream_s=0.0001))
-        if limit.current() < 120:
-            break
-        running = max(limit.current(), running - running // 30)
-    else:
-        pytest.fail(f"a minute later it is still {limit.current()}")
-    assert limit.current() >= 90
+    limit, running, has_room = _limit(1_000), 1_000, []
+    while running >= 120:
+        limit.observe(SOUND._replace(max_inflight=running, tpot_p90_s=0.01 + 0.0001 * running))
+        has_room.append(limit.current() > running)
+        running -= running // 30
+    assert len(has_room) > 60
+    assert not any(has_room)
+    assert 90 <= limit.current() < 120
 
 
 @pytest.mark.parametrize(

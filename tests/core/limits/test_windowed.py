@@ -55,8 +55,6 @@ def test_counts_add_up_peaks_stay_and_gauges_are_the_newest_known() -> None:
                 tpot_p90_s=0.02,
                 output_tokens_per_s=100.0,
                 failures=1,
-                tpot_p90_per_stream_s=0.0003,
-                tpot_tail=1.1,
             ),
             SOUND._replace(
                 now=4.0,
@@ -77,8 +75,6 @@ def test_counts_add_up_peaks_stay_and_gauges_are_the_newest_known() -> None:
     assert whole.ttft_excess_p90_s == 0.0
     assert whole.output_tokens_per_s == 40.0
     assert whole[7:11] == (1, 40, 0.5, 2)
-    assert whole.tpot_p90_per_stream_s == pytest.approx(0.0003)
-    assert whole.tpot_tail == pytest.approx(1.1)
 
 
 def test_what_is_unknown_in_every_window_stays_unknown() -> None:

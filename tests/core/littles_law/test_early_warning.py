@@ -241,36 +241,6 @@ def test_occupancy_bends_upward_before_it_is_high() -> None:
     assert after.occupancy < 1.0
 
 
-def test_decoding_that_varies_three_times_as_much_and_is_slower_names_its_engine() -> None:
-    dice = Random(2)
-    gate = Gate()
-    for _ in range(400):
-        gate.warning.decoded("left", dice.gauss(0.020, 0.001))
-        gate.warning.decoded("right", dice.gauss(0.020, 0.001))
-    gate.calm(40.0)
-    assert gate.warning.alarm() is None
-    for _ in range(20):
-        gate.warning.decoded("left", dice.gauss(0.020, 0.001))
-        gate.warning.decoded("right", dice.choice([0.020, 0.040]))
-    gate.calm(41.0)
-    alarm = gate.warning.alarm()
-    assert alarm is not None
-    assert alarm.signal is AlarmSignal.DECODE
-    assert alarm.words.startswith("Engine right: the time per output token varies")
-
-
-@pytest.mark.parametrize("factor", [0.5, 1.4])
-def test_decoding_that_is_faster_or_evenly_slower_is_no_alarm(factor: float) -> None:
-    dice = Random(2)
-    gate = Gate()
-    for _ in range(400):
-        gate.warning.decoded("engine", dice.gauss(0.020, 0.002))
-    for step in range(200):
-        gate.warning.decoded("engine", dice.gauss(0.020, 0.002) * (1.0 + (factor - 1.0) * step / 200))
-    gate.calm(40.0)
-    assert gate.warning.alarm() is None
-
-
 def test_totals_read_twice_within_half_a_second_are_one_reading() -> None:
     once, twice = Gate(), Gate()
     for _ in range(100):

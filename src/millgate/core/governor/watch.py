@@ -72,20 +72,18 @@ def grew(permit: Permit, engine: Engine, output_tokens: int, now: float) -> None
     permit.grows(output_tokens, now)
 
 
-def answered(
-    pool: Pool, permit: Permit, engine: Engine, read_tokens: int, output_tokens: int, now: float
-) -> None:
+def answered(permit: Permit, engine: Engine, read_tokens: int, output_tokens: int, now: float) -> None:
     """Note a whole answer: the tokens since the last look, its mean time per token, and what was read for it."""
+    signal = engine.signal
+    if signal is None:
+        return
     began_at = permit.began_unseen(now)
     per_stream = output_tokens / permit.answers
     tpot_s = (now - began_at) / (per_stream - 1) if per_stream >= 2 else 0.0
-    if tpot_s > 0.0:
-        pool.warning.decoded(engine.settings.name, tpot_s)
-    if engine.signal is not None:
-        if permit.first_token_at is None:
-            engine.signal.came_whole()
-        engine.signal.progressed(max(0, output_tokens - permit.looked_tokens), now - permit.looked_at)
-        engine.signal.finished(began_at, tpot_s, read_tokens)
+    if permit.first_token_at is None:
+        signal.came_whole()
+    signal.progressed(max(0, output_tokens - permit.looked_tokens), now - permit.looked_at)
+    signal.finished(began_at, tpot_s, read_tokens)
 
 
 def snapshot(pool: Pool) -> PoolSnapshot:

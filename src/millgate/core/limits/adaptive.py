@@ -49,7 +49,7 @@ class AdaptiveLimit(ABC):
     def _cut(self, reading: LimitReading, ratio: float) -> None:
         """Fall by this ratio of what really ran; while more runs than the limit allows, what ran made the signal.
 
-        A limit that is cut again and again while those whom it let in are still there would end far too low.
+        A limit that is cut again and again while the streams that it let in still run would end far too low.
         """
         ran = max(self._level, float(reading.max_inflight))
         self._move_to(min(self._level, ratio * ran))

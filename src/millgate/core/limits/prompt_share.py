@@ -1,6 +1,6 @@
 """How many prompt tokens an engine reads for each token that it writes: what one stream costs all the others.
 
-A stream that ends is followed by another whose prompt must be read, and meanwhile everybody's next token waits. So a
+A stream that ends is followed by another whose prompt must be read, and meanwhile the next token of every other stream waits. So a
 token costs its neighbours P tokens of prefill, and P is a property of the crowd: 0.6 where people chat, 4 to 7 in
 conversations with documents, 57 where code is completed.
 """

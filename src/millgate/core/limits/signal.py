@@ -17,7 +17,7 @@ LEAST_SAMPLES = 50
 LONGEST_WINDOW_S = 30.0
 # A mean of fewer tokens than this teaches the pace nothing (the freeze of G2, in the limits too).
 FEWEST_SAMPLES = 10
-# More streams than the limit by a tenth and one more: they were let in before it fell. Nobody joins them, so no prompt
+# More streams than the limit by a tenth and one more: they were let in before it fell. No request joins them, so no prompt
 # is read beside them, and their tokens take half as long as those of as many among whom some end and some begin. What
 # they show is therefore compared with what an engine does that reads as little. Otherwise a slow engine that started at
 # ten times what it can seemed to have answers 36 % above their mean instead of 21 %, and forgot it in two minutes:
@@ -69,7 +69,7 @@ class Signal:
     def progressed(self, output_tokens: int, elapsed_s: float) -> None:
         """A stream made so many tokens since its first token or since it was last looked at, in this time.
 
-        Also for the rest of an answer at its end, and once for all of one that nobody could look into (its time
+        Also for the rest of an answer at its end, and once for all of one that the gate could not look into (its time
         then is what it took beyond its predicted time to first token).
         """
         self._tokens += output_tokens
@@ -112,8 +112,6 @@ class Signal:
             self._answers,
             kv_share,
             waiting,
-            self._pace.p90_per_stream_s(),
-            self._pace.tail(),
         )
         self._begin(now)
         return reading

@@ -4,13 +4,8 @@ Continuous batching makes every token slower with every stream, well below the k
 with latency at rest (Vegas, Gradient2, Envoy's gradient) gives away half of an engine's throughput. This one asks
 only whether what users get is what they were promised (algorithm G2; Envoy ships the idea as its pinned gradient):
 
-    g = clamp(1 + e x distance of p90 TPOT to (1 - m) x tpot_slo, 0.3, 1.05 + 0.5 / sqrt(L))
+    t = 0.97 x tpot_slo;  g = t / p90 TPOT above t, 2 - p90 TPOT / t below it, 1.05 + 0.5 / sqrt(L) at most
     L <- 0.6 L + 0.4 L g
-
-The elasticity e is how many hundredths of the streams make a hundredth of the TPOT. Where TPOT = base + slope x
-streams that is TPOT / (slope x streams): 2 at twice a lone stream's TPOT, 3 at 1.5 times. G2 has 1, as if there were
-no base; a limit that must come down by half then goes a quarter of the way and waits to see. The margin m is 0.028 -
-0.006 x ln e and 0.06 of how far the p90 of answers lies above their mean, half of that at most.
 
 As far above the target as below it the step is the same, for what sways between two whole streams must not be drawn
 to the upper one. G2 adds sqrt(L) at any gradient above 1, which at two streams grows eight times as fast as it falls:
@@ -18,12 +13,12 @@ where code is completed the mean of p90 TPOT then stood 3 to 8 % above what was 
 most that a limit grows in a window.
 
 It grows only while more than half of it is in use, never probes, and learns nothing from a window of fewer than
-ten samples: what nobody uses stays as it was. It never learns what latency *should* be, so a bad hour teaches it
+ten samples: a limit that no request uses stays as it was. It never learns what latency *should* be, so a bad hour teaches it
 nothing and there is no baseline to drift.
 """
 
 from collections import deque
-from math import log, sqrt
+from math import sqrt
 
 from millgate.core.limits.adaptive import OVERLOAD_RATIO, AdaptiveLimit, overloaded
 from millgate.core.limits.base import LimitReading
@@ -31,30 +26,14 @@ from millgate.core.limits.signal import FEWEST_SAMPLES
 from millgate.core.limits.throughput import Throughput
 
 TARGET = 0.97
-"""Share of the SLO that a cold start aims at, and whoever knows nothing of how answers spread; 0.9 in G2."""
-# What is steered here is the p90 of whole answers, not of seconds, and its mean is where it is steered; the margin is for
-# luck. The larger the elasticity, the more tokens a margin of TPOT costs. The longer the tail, the less certain is its
-# p90, of four hundred answers by 2 % in conversations and by 4 % where code is completed, and what is read from luck
-# moves the limit: without the last term p90 of those ends at 0.99 to 1.00 of the SLO in mean and eight of 24 means of a
-# profile lie above it, with it at 0.97 to 0.99 and five.
-_MARGIN = 0.028
-_LESS_PER_LOG_ELASTICITY = 0.006
-_MORE_PER_TAIL = 0.06
-# The more alike all answers are, the less luck there is to leave room for: short prompts (chat arena) have a p90 2 %
-# above the mean, and 0.04 took a tenth of their tokens at 1.5 times a lone stream's TPOT, a third at 1.2 times.
-_MOST_PER_TAIL = 0.5
-# And as much as G2 has of everybody.
-_LEAST_MARGIN, _MOST_MARGIN = 0.01, 0.1
-# Two fifths of the way in a window, where G2 has a fifth: with that p90 of single runs varies by 0.018 instead of 0.014
-# at an SLO of 1.5 times a lone stream's TPOT, for what is read from luck is taken back too late. Up by as little as in
-# G2, a fiftieth and a fifth of the root; down to 0.3, where G2 has 0.7: from thirty times what is feasible a slow
-# engine then has p90 at 1.02 of the SLO after the first minute.
+"""Share of the SLO that is steered for; 0.9 in G2.
+
+What is steered is the p90 of whole answers, not of seconds, and its mean is where it is steered: the rest is for luck.
+"""
+# Two fifths of the way in a window, where G2 has a fifth. Up by as little as in G2, a fiftieth and a fifth of the root.
 _BLEND = 0.4
-_LEAST_GRADIENT, _MOST_GRADIENT = 0.3, 1.05
+_MOST_GRADIENT = 1.05
 _MOST_ROOTS = 0.5
-# Beyond three the line is believed no more for a step, or with a slope that is far too small the limit would swing; and
-# beyond twenty no more for the margin.
-_MOST_ELASTIC_STEP, _MOST_ELASTIC = 3.0, 20.0
 # The limit is never above five times the most that ran in the last minute (G2), or its start if that is more: what
 # grew long ago under another load is forgotten, but no quiet hour leaves less than a cold start would give. Four
 # quiet minutes before a burst on an 8B model: 3,320 tokens a second in its first half minute; 1,800 without this.
@@ -78,7 +57,7 @@ class SloGradientLimit(AdaptiveLimit):
         self._peaks: deque[tuple[float, int]] = deque()
 
     def observe(self, reading: LimitReading) -> None:
-        """Move one step, see the formula above: at most two sevenths down, and up only while in use."""
+        """Move one step, see the formula above: at most two fifths down, and up only while in use."""
         self._throughput.add(float(reading.max_inflight), reading.output_tokens_per_s)
         if overloaded(reading) or _queues_unseen(reading):
             self._cut(reading, OVERLOAD_RATIO)
@@ -88,10 +67,8 @@ class SloGradientLimit(AdaptiveLimit):
 
     def _steer(self, reading: LimitReading, tpot_p90_s: float) -> None:
         level = self._level
-        elasticity = _elasticity(reading, tpot_p90_s)
-        distance = _distance(_target(reading, elasticity) * self._tpot_slo_s, tpot_p90_s)
-        gradient = 1.0 + min(_MOST_ELASTIC_STEP, elasticity) * distance
-        gradient = min(_MOST_GRADIENT + _MOST_ROOTS / sqrt(level), max(_LEAST_GRADIENT, gradient))
+        gradient = _gradient(TARGET * self._tpot_slo_s, tpot_p90_s)
+        gradient = min(_MOST_GRADIENT + _MOST_ROOTS / sqrt(level), gradient)
         if self._throughput.falls():
             self._cut(reading, OVERLOAD_RATIO)
         elif gradient <= 1.0:
@@ -111,26 +88,9 @@ class SloGradientLimit(AdaptiveLimit):
         self._move_to(min(self._level, max(most, float(self._start))))
 
 
-def _target(reading: LimitReading, elasticity: float) -> float:
-    """Return the share of the SLO to steer for."""
-    if reading.tpot_tail is None:
-        return TARGET
-    tail = reading.tpot_tail - 1.0
-    margin = _MARGIN - _LESS_PER_LOG_ELASTICITY * log(elasticity) + _MORE_PER_TAIL * tail
-    return 1.0 - min(_MOST_MARGIN, max(_LEAST_MARGIN, min(margin, _MOST_PER_TAIL * tail)))
-
-
-def _distance(target_s: float, tpot_p90_s: float) -> float:
-    """Return how far the target lies above (or below) what is: as much less than one, whichever is the smaller."""
-    if tpot_p90_s < target_s:
-        return 1.0 - tpot_p90_s / target_s
-    return target_s / tpot_p90_s - 1.0
-
-
-def _elasticity(reading: LimitReading, tpot_p90_s: float) -> float:
-    """Return how many hundredths of the streams make a hundredth of the TPOT, 1 to 20; 1 where the line is unknown."""
-    streams_s = (reading.tpot_p90_per_stream_s or 0.0) * reading.max_inflight
-    return min(_MOST_ELASTIC, max(1.0, tpot_p90_s / streams_s)) if streams_s > 0.0 else 1.0
+def _gradient(target_s: float, tpot_p90_s: float) -> float:
+    """Return the target over what is measured above it, and as much more than 1 as far below it."""
+    return target_s / tpot_p90_s if tpot_p90_s > target_s else 2.0 - tpot_p90_s / target_s
 
 
 def _queues_unseen(reading: LimitReading) -> bool:

@@ -71,8 +71,6 @@ def together(readings: Sequence[LimitReading]) -> LimitReading:
         sum(each.answers for each in readings),
         next((each.kv_share for each in reversed(readings) if each.kv_share is not None), None),
         next((each.waiting for each in reversed(readings) if each.waiting is not None), None),
-        _mean([(each.tpot_p90_per_stream_s, each.samples) for each in readings]),
-        _mean([(each.tpot_tail, each.samples) for each in readings]),
     )
 
 

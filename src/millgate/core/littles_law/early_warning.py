@@ -1,15 +1,13 @@
-"""Overload seen coming: alarms from the balance of arriving and finished work, before anybody is late.
+"""Overload seen coming: alarms from the balance of arriving and finished work, before any request is late.
 
 In front of engines the earliest sign is the drift lambda x E[work] - mu: the queue only integrates it (dQ/dt =
-lambda - mu), waiting times follow the queue and errors follow the waits. Three signals raise an alarm:
+lambda - mu), waiting times follow the queue and errors follow the waits. Two signals raise an alarm:
 
 - `load`: more arrives than calm explains, and it has reached what engines can do. Two flows are watched by a `Drift`
   each: arrivals, which are less noisy and see a crowd, and their work in usual requests, which sees a change of what
   is asked. Both are counted per stream, so that engines that are lost are seen, too.
 - `backlog`: half of what may wait is waiting, more than the usual load's own queueing explains, and still growing.
   Later, but it needs no prediction of sizes, so it also sees engines that have become slower than is believed.
-- `decode`: the time per output token of one engine varies three times as much as it used to, and is longer:
-  preemption, a noisy neighbour, a batch beyond its knee.
 
 It reports and moves nothing. What needs no alarm of its own (time to full; Holt level, trend and second derivative
 of the occupancy) is in `read`.
@@ -24,56 +22,38 @@ from millgate.core.measure.ewma import Ewma
 from millgate.core.measure.holt import Holt
 from millgate.core.snapshot import Alarm, AlarmSignal, WarningReading
 
-# Calm time per false alarm of arrivals and of work, by the formula of `alarm_height`. What stays below
-# `_COMING_LOAD` is none, so that both together measure two thirds of one an hour (docs/policies/monitor.md).
-# Work is noisier: it sees a change of what is asked, and would call what arrivals call later, for as many false alarms.
-_ARRIVALS_BETWEEN_S, _WORK_BETWEEN_S = 0.6 * 3600.0, 10.0 * 3600.0
-# A rise below this load is no matter: before the engines of the profiles capacity is read as 0.88 to 0.98 of what is
-# expected of them (Azure conversations).
+# Calm time per false alarm of arrivals, by the formula of `alarm_height`; docs/policies/monitor.md says what is measured.
+_ARRIVALS_BETWEEN_S = 0.6 * 3600.0
+# The same of work, and of a backlog that calm itself explains. Work is noisier: it sees a change of what is asked, and
+# would call what arrivals call later, for as many false alarms.
+_SELDOM_S = 10.0 * 3600.0
+# A rise below this load is no matter: the full engines of the profiles do 0.88 to 0.98 of the work that is expected of
+# them (Azure conversations).
 _COMING_LOAD = 0.85
-# A full gate above this load is not calm. Full engines of the profiles do 0.90 to 0.97 of the work that is expected of
-# them (Azure conversations, lognormal lengths).
-_BUSY_LOAD = 0.9
 # One huge prompt is no trend: a second's work counts at most as so many times that of as many usual arrivals.
 _MOST_HEAVY = 2.0
 # One second is no trend either: the load must have been above its calm for longer.
 _TREND_S = 1.5
 # How long the calm is learned before it is trusted.
 _LEARNING_S = 30.0
-# An alarm that has lasted twice the memory of what has come of late stays while their mean is busy.
+# An alarm that has lasted so long, five memories of what has come of late, stays only while that is more than engines can
+# do.
 _LASTING_S = 24.0
 # Fast and slow smoothing; the difference of their trends is the second derivative.
 _FAST, _SLOW = 0.3, 0.1
-# Loads this little above 1 never fill a queue within any horizon.
-_LEAST_DRIFT = 1e-3
 # The share of what may wait whose presence is an alarm while there is more of it than so many readings ago, and the share
 # that ends the alarm, whatever the usual load has come to explain by then: a full gate learns that it is, and an end that
 # moved with it would raise the same alarm over and over.
 _FULL_SHARE, _SMALL_SHARE = 0.5, 0.25
 _GROWING_READINGS = 10
-# Calm time per backlog that calm itself explains.
-_BACKLOGS_BETWEEN_S = 10.0 * 3600.0
-# How much faster or slower than believed full engines may turn out, learned over so many full seconds; the belief
-# counts as a few of them.
-_LEAST_PACE, _MOST_PACE = 0.25, 4.0
-_PACE_MEMORY_S, _PACE_PRIOR_S = 60.0, 20.0
-# The price of a usual arrival is that of about the last calm minute: what is learned of lengths moves in minutes, and
-# must not pass for a change of the load.
-_PRICE_MEMORY_S = 60.0
+# What engines do while they are full, and what a usual arrival is priced at, are those of about the last minute: what is
+# learned of lengths moves in minutes, and must not pass for a change of the load.
+_MEMORY_S = 60.0
+# A quarter of a second shows engines at most so many times faster or slower than is believed of them.
+_MOST_PACE = 4.0
 # Totals read closer together than this are taken as one reading; what is here is read about once a second.
 _SHORTEST_S = 0.5 * SAMPLE_S
 _SLOWLY_S = 1.0 - _SHORTEST_S
-# Decode: so many times the usual deviation, at a mean so much longer; about 20 answers against 400.
-_WIDENING = 3.0
-_SLOWING = 1.25
-_NOW_ANSWERS, _USUAL_ANSWERS = 20.0, 400.0
-_TRUSTED_ANSWERS = 50.0
-# One answer counts at most this many times the usual mean now, and at most so many deviations for what is usual:
-# one stalled stream is no pattern. Steps of an engine are never more regular than a few per cent, so less deviation
-# than that is not believed.
-_MOST_SLOW = 2.0
-_OUTLIER_DEVIATIONS = 4.0
-_LEAST_SPREAD = 0.05
 
 
 class Flow(NamedTuple):
@@ -94,34 +74,6 @@ class Flow(NamedTuple):
     bound_s: float
 
 
-class _Decode:
-    """The time per output token of one engine: now, and usually."""
-
-    __slots__ = ("now", "usual")
-
-    def __init__(self) -> None:
-        self.now = Ewma(0.0, memory=_NOW_ANSWERS, prior_samples=0.0)
-        self.usual = Ewma(0.0, memory=_USUAL_ANSWERS, prior_samples=0.0)
-
-    def add(self, tpot_s: float) -> None:
-        usual = self.usual
-        if usual.samples < _TRUSTED_ANSWERS:
-            self.now.add(tpot_s)
-            usual.add(tpot_s)
-            return
-        self.now.add(min(tpot_s, _MOST_SLOW * usual.mean))
-        usual.add(min(tpot_s, usual.mean + _OUTLIER_DEVIATIONS * self._usual_deviation()))
-
-    def widening(self) -> float:
-        """Return how many times the usual deviation the present one is; 0 while the engine is not slower."""
-        if self.usual.samples < _TRUSTED_ANSWERS or self.now.mean < _SLOWING * self.usual.mean:
-            return 0.0
-        return self.now.deviation / self._usual_deviation()
-
-    def _usual_deviation(self) -> float:
-        return max(self.usual.deviation, _LEAST_SPREAD * self.usual.mean)
-
-
 class EarlyWarning:
     """Watches one gate, fed every `SAMPLE_S` or so; times are core seconds."""
 
@@ -129,7 +81,6 @@ class EarlyWarning:
         "_alarms",
         "_arrivals",
         "_backlogs",
-        "_decodes",
         "_fast",
         "_full_since",
         "_last",
@@ -145,13 +96,12 @@ class EarlyWarning:
     def __init__(self, now: float) -> None:
         self._last: Flow | None = None
         self._last_at = self._waiting_since = self._full_since = self._slowly_at = now
-        self._work = Drift(now, _WORK_BETWEEN_S, learning_s=_LEARNING_S, is_uneven=True)
+        self._work = Drift(now, _SELDOM_S, learning_s=_LEARNING_S, is_uneven=True)
         self._arrivals = Drift(now, _ARRIVALS_BETWEEN_S, learning_s=_LEARNING_S, is_uneven=False)
         self._fast, self._slow = Holt(_FAST), Holt(_SLOW)
-        self._pace = Ewma(1.0, memory=_PACE_MEMORY_S / SAMPLE_S, prior_samples=_PACE_PRIOR_S / SAMPLE_S)
-        self._price = Ewma(0.0, memory=_PRICE_MEMORY_S / SAMPLE_S, prior_samples=0.0)
+        self._pace = Ewma(1.0, memory=_MEMORY_S / SAMPLE_S, prior_samples=_LEARNING_S / SAMPLE_S)
+        self._price = Ewma(0.0, memory=_MEMORY_S / SAMPLE_S, prior_samples=0.0)
         self._backlogs = deque([0.0], maxlen=_GROWING_READINGS)
-        self._decodes: dict[str, _Decode] = {}
         self._alarms: dict[AlarmSignal, Alarm] = {}
 
     def feed(self, now: float, flow: Flow) -> None:
@@ -165,14 +115,6 @@ class EarlyWarning:
             if now - self._slowly_at >= _SLOWLY_S:
                 self._slowly_at = now
                 self._watch_backlog(now, flow)
-                self._watch_decode(now)
-
-    def decoded(self, engine: str, tpot_s: float) -> None:
-        """Take one answer's mean time per output token; `engine` is one of the configured names."""
-        decode = self._decodes.get(engine)
-        if decode is None:
-            decode = self._decodes[engine] = _Decode()
-        decode.add(tpot_s)
 
     def alarm(self) -> Alarm | None:
         """Return the alarm that has been on for longest, or None while all is well."""
@@ -203,8 +145,8 @@ class EarlyWarning:
         price_s = self._price.mean
         if price_s <= 0.0:
             return
-        # A gate that is full is not calm, however long it has been so.
-        most_calm = _BUSY_LOAD / price_s if flow.occupancy >= flow.limit else inf
+        # A gate that is full of more than engines can do is not calm, however long it has been so.
+        most_calm = 1.0 / price_s if flow.occupancy >= flow.limit else inf
         streams = flow.limit * self._pace.mean
         counted, asked = arrived / streams, min(work_s / price_s, _MOST_HEAVY * arrived) / streams
         self._arrivals.add(now, counted, passed_s, 1.0 / streams, most_calm)
@@ -228,7 +170,7 @@ class EarlyWarning:
     def _end_load(self, lasted_s: float) -> None:
         """End the alarm when neither flow is high any more; what it has come down to is the new calm."""
         for drift in (self._arrivals, self._work):
-            is_busy = lasted_s < _LASTING_S or drift.recent * self._price.mean >= _BUSY_LOAD
+            is_busy = lasted_s < _LASTING_S or drift.recent * self._price.mean >= 1.0
             if is_busy and drift.excess >= 0.5 * drift.threshold:
                 return
         del self._alarms[AlarmSignal.LOAD]
@@ -244,7 +186,7 @@ class EarlyWarning:
             self._full_since = now
         elif now - passed_s - self._full_since >= self._price.mean:
             pace = (flow.done_work_s - last.done_work_s) / (passed_s * flow.limit)
-            self._pace.add(min(_MOST_PACE, max(_LEAST_PACE, pace)))
+            self._pace.add(min(_MOST_PACE, max(1.0 / _MOST_PACE, pace)))
 
     def _watch_backlog(self, now: float, flow: Flow) -> None:
         share = (flow.occupancy + flow.queued) / flow.limit
@@ -269,7 +211,7 @@ class EarlyWarning:
             self._alarms.pop(AlarmSignal.BACKLOG, None)
 
     def _usual_backlog_s(self, streams: float) -> float:
-        """Return the backlog that the calm load passes once in `_BACKLOGS_BETWEEN_S`; 0 where calm is no calm.
+        """Return the backlog that the calm load passes once in `_SELDOM_S`; 0 where calm is no calm.
 
         In heavy traffic it is exponential with mean variance / (2 slack), slack = 1 - load, and forgets itself in
         variance / slack^2 (Kingman, 1962; Harrison, Brownian Motion and Stochastic Flow Systems, 1985, chapter 5). The
@@ -280,22 +222,7 @@ class EarlyWarning:
         slack, variance = 1.0 - load, (self._work.deviation * price_s) ** 2 + load * price_s / streams
         if slack <= 0.0 or variance <= 0.0:
             return 0.0
-        return 0.5 * variance / slack * max(1.0, log(_BACKLOGS_BETWEEN_S * slack * slack / variance))
-
-    def _watch_decode(self, now: float) -> None:
-        widest = max(self._decodes.items(), key=lambda each: each[1].widening(), default=None)
-        if widest is None:
-            return
-        engine, decode = widest
-        widening = decode.widening()
-        if widening >= _WIDENING:
-            words = (
-                f"Engine {engine}: the time per output token varies {widening:.1f} times as much as usual, "
-                f"at {1e3 * decode.now.mean:.0f} ms on average, usually {1e3 * decode.usual.mean:.0f} ms."
-            )
-            self._raise(AlarmSignal.DECODE, widening, _WIDENING, now, now, words)
-        elif widening < 0.5 * _WIDENING:
-            self._alarms.pop(AlarmSignal.DECODE, None)
+        return 0.5 * variance / slack * max(1.0, log(_SELDOM_S * slack * slack / variance))
 
     def _raise(
         self, signal: AlarmSignal, value: float, threshold: float, since: float, now: float, words: str
@@ -306,7 +233,7 @@ class EarlyWarning:
     def _time_to_full_s(self) -> float:
         """Return (bound - queue) / (arriving - served work), both in seconds of capacity."""
         load = self._work.mean * self._price.mean
-        if self._last is None or load - 1.0 < _LEAST_DRIFT:
+        if self._last is None or load <= 1.0:
             return inf
         return max(0.0, self._last.bound_s - self._backlogs[-1]) / (load - 1.0)
 

@@ -20,8 +20,6 @@ _PRIOR_PIECES = 3.0
 _UNEVEN = 2.0
 # Neighbours' differences tell as much of a variance as two thirds as many independent samples (von Neumann, 1941).
 _FREEDOM_SHARE = 2.0 / 3.0
-# Pieces that seem to hold less than one burst tell little of its size: it is taken for no more than 1.6 pieces.
-_LEAST_ROOT = 0.05
 
 
 class Noise(NamedTuple):
@@ -101,7 +99,7 @@ def _long_run(seen: float, arrivals: float) -> float:
     A piece cuts bursts in two. Gamma gaps of squared variation c give counts the variance c n - (c^2 - 1) / 6 (Cox, 1962,
     section 4.5), and neighbours share a burst, so that half their mean squared difference is c n - (c^2 - 1) / 4. This
     solves for c; without it, bursts of two to four requests a second raised three times as many alarms. The law holds for
-    pieces of one burst or more, so the root is kept real, and c below 1.6 n.
+    pieces of one burst or more, so the root is kept real, and c below 2 n.
     """
     missing = (seen - 0.25 / arrivals) / arrivals
-    return max(seen, 2.0 * arrivals * (1.0 - sqrt(max(_LEAST_ROOT, 1.0 - missing))))
+    return max(seen, 2.0 * arrivals * (1.0 - sqrt(max(0.0, 1.0 - missing))))

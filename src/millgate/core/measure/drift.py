@@ -7,13 +7,11 @@ ago to 0.98. The threshold follows from the noise of the calm and a stated time 
 
 from math import exp, inf, log, pi, sqrt
 
-from millgate.core.measure.dispersion import Dispersion, Noise
+from millgate.core.measure.dispersion import Dispersion
 
 # Best for ramps that take 11 s from their beginning to where they matter: those of 10 s before few requests a second,
 # which are called late.
-_FAST_S = 5.0
-# The memory of what has come of late, which becomes the calm when an alarm ends.
-_SLOW_S = 12.0
+_MEMORY_S = 5.0
 # The memory of the level: it says where a climb has come to, and must not be why a large engine is told of it late.
 _LEVEL_S = 3.5
 # The calm rate is that of about the last five minutes.
@@ -41,64 +39,34 @@ def alarm_height(memory_s: float, calm_between_s: float) -> float:
     return height
 
 
-class _Recent:
-    """The mean rate over one memory, and how much of it is more than calm."""
-
-    __slots__ = ("_height", "_memory_s", "excess", "rate", "threshold")
-
-    def __init__(self, memory_s: float, calm_between_s: float) -> None:
-        self._memory_s = memory_s
-        self._height = alarm_height(memory_s, calm_between_s)
-        self.rate = self.excess = self.threshold = 0.0
-
-    def share(self, passed_s: float) -> float:
-        """Return the weight of a sample that lasted so long."""
-        return 1.0 - exp(-passed_s / self._memory_s)
-
-    def judge(self, calm: float, calm_s: float, noise: Noise) -> None:
-        """Compare with a calm that rests on so many seconds.
-
-        The mean has the noise of twice its memory, and the calm has its own. The amount at height h lies sqrt(2 h x
-        variance) + h x skew / 3 above the expected, as a Poisson tail does (Bernstein's inequality), where skew is `largest`
-        times what exponential weights make of it; the variance is known from `freedom` samples only, so Student's law
-        takes the place of the Gaussian (Abramowitz and Stegun 26.7.5, first term).
-        """
-        height, length_s = self._height, 2.0 * self._memory_s
-        variance = noise.dispersion * calm * length_s * (1.0 + length_s / calm_s)
-        doubt = 1.0 + (2.0 * height + 1.0) / (4.0 * noise.freedom)
-        self.excess = (self.rate - calm) * length_s
-        self.threshold = sqrt(2.0 * height * variance) * doubt + height * _SKEWER * noise.largest / 3.0
-
-
 class Drift:
     """Watches one flow, in any unit, fed every `SAMPLE_S` or so; `calm_between_s` is the time per false alarm.
 
     `calm` is the usual rate per second, `excess` and `threshold` are amounts: what has come above it of late, and what
-    calm does not explain. `since` is when the flow was last at its calm. `is_uneven` says that its grains differ in
+    calm does not explain; `recent` is the mean rate of late. `since` is when the flow was last at its calm. `is_uneven` says that its grains differ in
     size as lengths do. Nothing is judged in the first `learning_s`.
     """
 
     __slots__ = (
         "_calm_s",
         "_dispersion",
-        "_fast",
+        "_height",
         "_judged_from",
-        "_slow_rate",
         "_smooth",
         "_smoother",
         "calm",
         "excess",
+        "recent",
         "since",
         "threshold",
     )
 
     def __init__(self, now: float, calm_between_s: float, *, learning_s: float, is_uneven: bool) -> None:
         self._judged_from = now + learning_s
-        self._fast = _Recent(_FAST_S, calm_between_s)
-        self._slow_rate = 0.0
+        self._height = alarm_height(_MEMORY_S, calm_between_s)
         self._smooth = self._smoother = self._calm_s = 0.0
         self._dispersion = Dispersion(is_uneven=is_uneven)
-        self.calm = self.excess = 0.0
+        self.calm = self.excess = self.recent = 0.0
         self.threshold = inf
         self.since = now
 
@@ -109,7 +77,7 @@ class Drift:
         """
         self._follow(amount / passed_s, passed_s)
         calm = min(self.calm, most_calm)
-        if self._fast.rate <= calm:
+        if self.recent <= calm:
             self.since = now
         if now >= self._judged_from and self._calm_s > 0.0:
             self._judge(calm, grain)
@@ -122,7 +90,7 @@ class Drift:
 
     def settle(self) -> None:
         """Take what has come of late for the calm from now on."""
-        self.calm, self._calm_s = self._slow_rate, 2.0 * _SLOW_S
+        self.calm, self._calm_s = self.recent, 2.0 * _MEMORY_S
 
     @property
     def level(self) -> float:
@@ -135,11 +103,6 @@ class Drift:
         return self._smooth
 
     @property
-    def recent(self) -> float:
-        """The mean rate of the last half minute."""
-        return self._slow_rate
-
-    @property
     def deviation(self) -> float:
         """The standard deviation of one second's amount."""
         return sqrt(self._dispersion.variance)
@@ -150,16 +113,29 @@ class Drift:
         return self.excess >= self.threshold
 
     def _follow(self, rate: float, passed_s: float) -> None:
-        fast = self._fast
         if self._calm_s == 0.0:
-            fast.rate = self._slow_rate = self._smooth = self._smoother = rate
-        fast.rate += fast.share(passed_s) * (rate - fast.rate)
-        self._slow_rate += (1.0 - exp(-passed_s / _SLOW_S)) * (rate - self._slow_rate)
-        share = 1.0 - exp(-passed_s / _LEVEL_S)
+            self.recent = self._smooth = self._smoother = rate
+        self.recent += _share(passed_s, _MEMORY_S) * (rate - self.recent)
+        share = _share(passed_s, _LEVEL_S)
         self._smooth += share * (rate - self._smooth)
         self._smoother += share * (self._smooth - self._smoother)
 
     def _judge(self, calm: float, grain: float) -> None:
-        fast = self._fast
-        fast.judge(calm, self._calm_s, self._dispersion.noise(self.calm, grain))
-        self.excess, self.threshold = max(0.0, fast.excess), fast.threshold
+        """Compare the mean of late with a calm rate.
+
+        The mean has the noise of twice its memory, and the calm has its own. The amount at height h lies sqrt(2 h x
+        variance) + h x skew / 3 above the expected, as a Poisson tail does (Bernstein's inequality), where skew is
+        `largest` times what exponential weights make of it; the variance is known from `freedom` samples only, so
+        Student's law takes the place of the Gaussian (Abramowitz and Stegun 26.7.5, first term).
+        """
+        height, length_s = self._height, 2.0 * _MEMORY_S
+        noise = self._dispersion.noise(self.calm, grain)
+        variance = noise.dispersion * calm * length_s * (1.0 + length_s / self._calm_s)
+        doubt = 1.0 + (2.0 * height + 1.0) / (4.0 * noise.freedom)
+        self.excess = max(0.0, (self.recent - calm) * length_s)
+        self.threshold = sqrt(2.0 * height * variance) * doubt + height * _SKEWER * noise.largest / 3.0
+
+
+def _share(passed_s: float, memory_s: float) -> float:
+    """Return the weight of a sample that lasted so long in a mean with this memory."""
+    return 1.0 - exp(-passed_s / memory_s)

@@ -21,7 +21,7 @@ REFINEMENTS: tuple[Refinement, ...] = (
     Refinement(
         "shorter work to come",
         "a wait is that of the line, whatever comes",
-        _HINTS,
+        (*_HINTS, "lanes"),
         {"governor.promises:_behind_shorter": plain.wait_alone},
         ("state.offered", "governor.promises:_PASSING_SHARE", "governor.promises:_LINE_SHARE"),
     ),
@@ -78,7 +78,7 @@ REFINEMENTS: tuple[Refinement, ...] = (
     Refinement(
         "reading: doubt",
         "first tokens come when predicted",
-        ("overload", "sizing"),
+        ("overload", "sizing", "storm"),
         {"sizing.reading:PromptReading.upper_share": 0.0},
         ("sizing.reading:_UPPER_Z", "sizing.reading:_MEMORY_ERRORS", "sizing.reading:_LARGEST_ERROR"),
     ),

@@ -30,7 +30,7 @@ def wait_alone(_draft: Any, wait_s: float, late_s: float, _now: float) -> tuple[
     return wait_s, late_s, wait_s + late_s
 
 
-def aim_at_the_mean(expected_s: float, _late_s: float, _per_s: float) -> float:
+def aim_at_the_mean(expected_s: float, _late_s: float) -> float:
     """Ask a client back when its permit is expected."""
     return expected_s
 

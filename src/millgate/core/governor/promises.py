@@ -29,8 +29,6 @@ FAR_HINT_S = 45.0
 # one more step), so hints are stretched by a hundredth first.
 _LEAD_S: Final = 0.2
 _LEAD_SHARE: Final = 0.2 * KEPT_SHARE
-# Of many streams no more than so many permits too early: a return that is queued for less than a fifth of its hint is in time.
-_LEAD_PLACES: Final = 4.0
 # Where newcomers are queued they keep the streams busy while the promised are away: a later hint idles none, and is aimed
 # for 39 in 40 instead of nine in ten (one-sided points of the normal law). Only a newcomer is told so, for only its
 # coming shows that they come: after a burst nobody fills the time.
@@ -93,7 +91,7 @@ def promise(totals: Totals, draft: Attempt, now: float) -> tuple[float, float]:
     if expected_s > LONGEST_HINT_S or not appointments.has_room_for(arrival.tenant, now):
         return far_hint_s(totals), by_s
     per_s = capacity_forecast.per_s()
-    aim_s = _aim_s(expected_s * _STRETCH, late_s, per_s) - spread_share * min(_SPREAD_S, 1.0 / per_s)
+    aim_s = _aim_s(expected_s * _STRETCH, late_s) - spread_share * min(_SPREAD_S, 1.0 / per_s)
     hint_s = max(expected_s / 2.0, aim_s)
     return min(max(SHORTEST_HINT_S, hint_s), LONGEST_HINT_S), by_s
 
@@ -145,15 +143,14 @@ def _is_measured(draft: Attempt) -> bool:
     return all(engine.provider is None and engine.drain.spread_is_measured for engine in draft.route.up)
 
 
-def _aim_s(expected_s: float, late_s: float, per_s: float) -> float:
+def _aim_s(expected_s: float, late_s: float) -> float:
     """Return when to come back for a permit expected then, which nine times in ten comes at most `late_s` later.
 
     A little early; but where little is sure (few streams, answers of very different length) not before the time from
     which nine in ten are let in while their promise is still kept.
     """
-    lead_s = min(expected_s - expected_s / (1.0 + _LEAD_SHARE), _LEAD_PLACES / per_s)
-    early = expected_s - max(_LEAD_S, lead_s)
-    return max(early, shortest_kept_s(expected_s + late_s))
+    early_s = min(expected_s - _LEAD_S, expected_s / (1.0 + _LEAD_SHARE))
+    return max(early_s, shortest_kept_s(expected_s + late_s))
 
 
 def far_hint_s(totals: Totals) -> float:

@@ -100,7 +100,7 @@ def test_a_second_counts_as_a_second_however_little_is_written_in_it() -> None:
     for second in range(1, 300):
         pace.measured(float(second), 20, 1.0 / (20.0 if second % 2 else 60.0))
         pace.answered(0.0, 0.025)
-    assert _p90_s(pace, 20) / pace._tail_ratio() == pytest.approx(0.025, rel=0.03)
+    assert _p90_s(pace, 20) / pace.tail() == pytest.approx(0.025, rel=0.03)
 
 
 def test_what_is_read_turns_the_line_around_what_is_known() -> None:
@@ -131,7 +131,7 @@ def test_a_window_is_compared_with_the_line_for_what_was_read_in_it(
 
 def test_before_any_answer_steady_windows_promise_that_all_are_alike() -> None:
     steady = _unanswered(0.0)
-    assert steady._tail_ratio() == pytest.approx(1.0)
+    assert steady.tail() == pytest.approx(1.0)
     assert _p90_s(steady, 20) == pytest.approx(0.02, rel=0.001)
 
 
@@ -157,7 +157,7 @@ def test_however_wild_the_windows_no_more_is_believed(began_at: float, most: flo
     for _ in range(12):
         pace.answered(began_at, 1e-9)
     believed = 50.0 * (1.0 - 12.0 / 400.0)
-    assert pace._tail_ratio() == pytest.approx(believed * (1.0 + most) / (believed + 12.0), rel=0.005)
+    assert pace.tail() == pytest.approx(believed * (1.0 + most) / (believed + 12.0), rel=0.005)
 
 
 def test_what_was_believed_is_forgotten_as_answers_are() -> None:
@@ -166,8 +166,8 @@ def test_what_was_believed_is_forgotten_as_answers_are() -> None:
     for wave in (0.0, 0.45):
         pace = _unanswered(wave)
         for _ in range(4_000):
-            pace.answered(50.0, 1.01 * _p90_s(pace, 20) / pace._tail_ratio())
-        tails.append(pace._tail_ratio())
+            pace.answered(50.0, 1.01 * _p90_s(pace, 20) / pace.tail())
+        tails.append(pace.tail())
     assert tails[0] == pytest.approx(tails[1], rel=0.01)
 
 

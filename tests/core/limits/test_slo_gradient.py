@@ -60,6 +60,13 @@ def test_above_the_slo_it_falls_by_two_fifths_of_the_distance(tpot_p90_s: float,
     assert _after(_limit(), tpot_p90_s=tpot_p90_s) == streams
 
 
+@pytest.mark.parametrize(("tail", "target"), [(1.0, 0.98), (1.2, 0.968), (1.5, 0.95), (100.0, 0.5)])
+def test_the_more_alike_answers_are_the_nearer_to_the_slo_it_steers(tail: float, target: float) -> None:
+    limit = SloGradientLimit(0.02 / target, 1_000, 100)
+    assert _after(limit, 100, tpot_p90_s=0.0199, tpot_tail=tail) > 100
+    assert _after(limit, 100, tpot_p90_s=0.0205, tpot_tail=tail) < 100
+
+
 def test_from_ten_times_what_is_feasible_no_request_joins_until_the_streams_have_come_down_to_it() -> None:
     """TPOT = 10 ms + 0.1 ms a stream: 100 streams at 20 ms. What was let in ends at one in thirty a second."""
     limit, running, has_room = _limit(1_000), 1_000, []

@@ -96,7 +96,7 @@ def test_streams_that_no_request_joins_do_not_teach_how_answers_spread(seed: int
     loop = _loop(SloGradientLimit(0.0835, 360, 350), profile="llama3-70b_a100_tp4", seed=seed)
     loop.run(90.0)
 
-    assert loop.signal._pace._tail_ratio() < 1.2
+    assert loop.signal._pace.tail() < 1.2
 
 
 @pytest.mark.parametrize("delay_s", [2.0, 5.0])

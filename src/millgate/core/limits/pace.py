@@ -155,7 +155,14 @@ class Pace:
 
     def p90_s(self, streams: int) -> float | None:
         """Return the TPOT that nine answers in ten keep at so many streams; None before the first window."""
-        return self._tail_ratio() * self._mean_s(streams) if self._times else None
+        return self.tail() * self._mean_s(streams) if self._times else None
+
+    def tail(self) -> float:
+        """Return what nine answers in ten keep over the mean pace; 1 where all answers are alike."""
+        samples = self._tail.samples
+        measured = self._tail.quantile(_QUANTILE) or 0.0
+        believed = _PRIOR_ANSWERS * (1.0 - samples / _TAIL_ANSWERS)
+        return (believed * self._believed_tail() + samples * measured) / (believed + samples)
 
     def _is_far(self, streams: int) -> bool:
         if not self._times:
@@ -170,12 +177,6 @@ class Pace:
         kept = _KEPT_WINDOWS if self._times else 0.0
         self._speed = Ewma(self._speed.mean, memory=_LEVEL_WINDOWS, prior_samples=kept)
         self._tail.fade(_KEPT_TAIL)
-
-    def _tail_ratio(self) -> float:
-        samples = self._tail.samples
-        measured = self._tail.quantile(_QUANTILE) or 0.0
-        believed = _PRIOR_ANSWERS * (1.0 - samples / _TAIL_ANSWERS)
-        return (believed * self._believed_tail() + samples * measured) / (believed + samples)
 
     def _believed_tail(self) -> float:
         lasts = self._lasts.mean

@@ -112,6 +112,7 @@ class Signal:
             self._answers,
             kv_share,
             waiting,
+            self._pace.tail(),
         )
         self._begin(now)
         return reading

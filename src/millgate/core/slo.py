@@ -9,7 +9,7 @@ the budget over 1 h and 5 min). It reports and advises; it moves nothing.
 from math import exp
 from typing import Final
 
-from millgate.core.measure.sketch import Sketch
+from millgate.core.measure.sketch import TIMES, Sketch
 from millgate.core.measure.window import Window
 from millgate.core.settings import LaneSettings
 from millgate.core.snapshot import Attainment, Quantiles, SloReading
@@ -25,7 +25,6 @@ _ALWAYS_ALARMING_SHARE: Final = 0.5
 _LEAST_ANSWERS: Final = 20
 # The windows slide in steps of this; quantiles forget in them too, with the short window as time constant.
 _STEP_S: Final = 30.0
-_LEAST_TIME_S, _MOST_TIME_S = 1e-4, 1e4
 
 
 def streamed_in_time(lane: LaneSettings, ttft_s: float, decode_s: float, output_tokens: int) -> bool:
@@ -59,8 +58,8 @@ class SloWatch:
         self._target = target_share
         self._faded_at = now
         self._counts = Window(_STEP_S, round(LONG_WINDOW_S / _STEP_S), counters=6)
-        self._ttft = Sketch(_LEAST_TIME_S, _MOST_TIME_S)
-        self._tpot = Sketch(_LEAST_TIME_S, _MOST_TIME_S)
+        self._ttft = Sketch(*TIMES)
+        self._tpot = Sketch(*TIMES)
 
     def add(self, now: float, ttft_s: float | None, tpot_s: float | None, *, good: bool) -> None:
         """Take one admitted attempt that is over: good, late, or failed by its engine.

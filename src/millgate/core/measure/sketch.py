@@ -1,7 +1,8 @@
 """Quantiles and the mean of a stream of positive numbers, in bounded memory, forgetting the old.
 
 A histogram with logarithmic bins (Masson, Rim and Lee, DDSketch, VLDB 2019) between two fixed ends, so that
-memory is bounded by the range and not by the traffic. Old samples fade by forward decay: the weight of new ones
+memory is bounded by the range and not by the traffic. Inside the bin that holds the quantile the weight is taken as even, so that
+a limit which steers by it does not see steps. Old samples fade by forward decay: the weight of new ones
 grows instead (Cormode, Shkapenyuk, Srivastava and Xu, Forward Decay, ICDE 2009), so that forgetting costs one
 multiplication a sample.
 """
@@ -9,11 +10,13 @@ multiplication a sample.
 from math import ceil, exp, log
 from typing import Final
 
-# Neighbouring bins are a tenth apart: the geometric middle of a bin is within 4.9 % of everything in it.
-_WIDTH: Final = log(1.1)
+# Neighbouring bins are a twentieth apart: whatever is read off a bin is within 5 % of all in it.
+_WIDTH: Final = log(1.05)
 _PER_LOG: Final = 1.0 / _WIDTH
 # Weights grow up to here before all are scaled back; far below where adding 1 to a double is lost.
 _HEAVIEST: Final = 1e9
+TIMES: Final = (1e-4, 1e4)
+"""The ends for seconds, a tenth of a millisecond to hours, and for ratios."""
 
 
 class Sketch:
@@ -82,11 +85,13 @@ class Sketch:
     def _search(self, share: float) -> float:
         if not self._total:
             return 0.0
-        above = (1.0 - share) * self._total
-        place = self._top
-        while place > 0 and (above := above - self._bins[place]) > 0.0:
+        above, place = (1.0 - share) * self._total, self._top
+        while place > 0 and (above > self._bins[place] or not self._bins[place]):
+            above -= self._bins[place]
             place -= 1
-        return exp(self._log_least + (place - 0.5) * _WIDTH) if place else self.least
+        if not place:
+            return self.least
+        return exp(self._log_least + (place - above / self._bins[place]) * _WIDTH)
 
     def _rescale(self) -> None:
         scale = 1.0 / self._weight

@@ -80,7 +80,7 @@ REFINEMENTS: tuple[Refinement, ...] = (
         "first tokens come when predicted",
         ("overload", "sizing", "storm"),
         {"sizing.reading:PromptReading.upper_share": 0.0},
-        ("sizing.reading:_UPPER_Z", "sizing.reading:_MEMORY_ERRORS", "sizing.reading:_LARGEST_ERROR"),
+        ("sizing.reading:_MEMORY_ERRORS", "sizing.reading:_LARGEST_ERROR"),
     ),
     Refinement(
         "reading: goes on",

@@ -9,8 +9,9 @@ import pytest
 from core.world import Client, World, governor, primitive, steady_prior
 from millgate.core.decisions import Admit, Queue, Yield
 from millgate.core.events import Arrived
-from millgate.core.governor.promises import FAR_HINT_S, LONGEST_HINT_S, SHORTEST_HINT_S, spread
+from millgate.core.governor.promises import FAR_HINT_S, LONGEST_HINT_S, spread
 from millgate.core.settings import EngineSettings, LaneSettings
+from millgate.core.tickets import SOONEST_RETURN_S
 from millgate.core.words import DeadlineFrom, Reason
 
 # A long hint aims a fifth of its hold early, after it was stretched by a hundredth.
@@ -229,7 +230,7 @@ def test_hints_stay_between_their_bounds_and_no_hint_is_longer_than_an_sdk_waits
     soon = gate.handle(Arrived(1, max_tokens=100), 0.05)[0]
 
     assert isinstance(soon, Yield)
-    assert soon.retry_after_s == SHORTEST_HINT_S
+    assert soon.retry_after_s == SOONEST_RETURN_S
 
 
 def test_the_spread_fills_its_interval_evenly_from_the_first_numbers_on() -> None:

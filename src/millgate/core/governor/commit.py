@@ -35,9 +35,6 @@ from millgate.core.words import Outcome, Reason
 # Refusals that tell of a gate without room, rather than of this attempt alone.
 _BLOCKED: Final = frozenset((Reason.SATURATED, Reason.QUEUE_FULL))
 
-# Nobody is queued so long that a wake beyond this would find it.
-_FAR_S: Final = 86_400.0
-
 
 def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]:
     """Make the plan true and return its decision, and after it what it means for somebody who had to make room."""
@@ -133,8 +130,7 @@ def wake_for_account(knowledge: Knowledge, queued: Attempt, now: float) -> None:
     waits = [
         wait_s
         for engine in queued.route.up
-        if engine.provider is not None
-        and 0.0 < (wait_s := engine.provider.wait_s(queued.sizes(), now)) < _FAR_S
+        if engine.provider is not None and 0.0 < (wait_s := engine.provider.wait_s(queued.sizes(), now)) < inf
     ]
     if waits:
         knowledge.wake_at(now + min(waits), queued.attempt)

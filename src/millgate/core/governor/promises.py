@@ -12,19 +12,26 @@ from typing import Final
 
 from millgate.core.governor.forecast import expected_wait_s, wait_behind_s
 from millgate.core.governor.turns import ahead_of
+from millgate.core.sizing.reading import UPPER_Z
 from millgate.core.state.attempt import Attempt
 from millgate.core.state.capacity_forecast import LISTED
 from millgate.core.state.lane import Lane
 from millgate.core.state.totals import Totals
-from millgate.core.tickets import KEPT_SHARE, LineStanding, as_parts, kept_within_s, shortest_kept_s
+from millgate.core.tickets import (
+    KEPT_SHARE,
+    SOONEST_RETURN_S,
+    LineStanding,
+    as_parts,
+    kept_within_s,
+    shortest_kept_s,
+)
 
 # Hints stay in a range that every SDK honours: openai gives up above 120 s and treats 0 as absent (wire.md B1).
-SHORTEST_HINT_S = 0.1
 LONGEST_HINT_S = 60.0
 # A place beyond the longest hint is a guess; those clients are spread evenly from here up to it.
 FAR_HINT_S = 45.0
 # A client is asked to be back a little before its permit is expected: coming early costs a short hold, coming late
-# costs an idle stream. Over a long line a little is a fifth of what it may be queued, so that somebody is always queued
+# costs an idle stream. Over a long line a little is a fifth of what it may be queued, so that a request is always queued
 # when permits come sooner than foreseen. But answers rather take a little longer than foreseen (relaying, connecting,
 # one more step), so hints are stretched by a hundredth first.
 _LEAD_S: Final = 0.2
@@ -32,7 +39,7 @@ _LEAD_SHARE: Final = 0.2 * KEPT_SHARE
 # Where newcomers are queued they keep the streams busy while the promised are away: a later hint idles none, and is aimed
 # for 39 in 40 instead of nine in ten (one-sided points of the normal law). Only a newcomer is told so, for only its
 # coming shows that they come: after a burst nobody fills the time.
-_SURER: Final = 1.96 / 1.2816
+_SURER: Final = 1.96 / UPPER_Z
 # So much of the load of shorter work lengthens a wait. Short ones that are refused come by appointments of their own and
 # pass none. And where all come by appointments, so much of it shortens the line that a longer one may join. Measured over
 # 1.3 to 3 times the capacity (docs/policies/appointments-and-tickets.md): 1 promises less, and costs 1 % more good answers;
@@ -93,7 +100,7 @@ def promise(totals: Totals, draft: Attempt, now: float) -> tuple[float, float]:
     per_s = capacity_forecast.per_s()
     aim_s = _aim_s(expected_s * _STRETCH, late_s) - spread_share * min(_SPREAD_S, 1.0 / per_s)
     hint_s = max(expected_s / 2.0, aim_s)
-    return min(max(SHORTEST_HINT_S, hint_s), LONGEST_HINT_S), by_s
+    return min(max(SOONEST_RETURN_S, hint_s), LONGEST_HINT_S), by_s
 
 
 def _wait_behind_s(

@@ -15,23 +15,18 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
-from millgate.core.measure.ranking import WeighedRanking
+from millgate.core.measure.ranking import MOST_WEIGHT, WeighedRanking
 from millgate.core.quotas.bucket import Bucket
 from millgate.core.quotas.ledger import Demand
-from millgate.core.tickets import Appointment, Attendance, age_key
+from millgate.core.tickets import EQUALS_TRIED, Appointment, Attendance, age_key, most_notes
 
 # A minute of a quota of 4,000 requests a minute is one line of this length; all lines take 4 MB at most.
 MOST_IN_LINE: Final = 4_096
 MOST_APPOINTMENTS: Final = 16_384
 # Amounts are summed up in whole parts of a token or request, so many each: sums of whole numbers do not drift.
 _PARTS: Final = 64.0
-_MOST_PARTS: Final = (1 << 32) - 1
 # A ticket says its times in whole milliseconds; the appointments so close to one are looked through, a few at most.
 _TICKET_S: Final = 0.002
-_EQUALS_TRIED: Final = 8
-# Notes of appointments that are over already are kept up to so many per one that is open, and a few.
-_STALE_SHARE: Final = 2
-_STALE_FLOOR: Final = 1_000
 
 
 class Behind(NamedTuple):
@@ -107,7 +102,7 @@ class QuotaLines:
         for bucket, _ in demands:
             line = self._lines.get(bucket)
             key = age_key(told.opens_at - _TICKET_S, 0)
-            for _ in range(_EQUALS_TRIED):
+            for _ in range(EQUALS_TRIED):
                 found = None if line is None else line.after(key)
                 if found is None:
                     break
@@ -169,7 +164,7 @@ class QuotaLines:
         parts = _PARTS * self._attendance.likelihood(tenant, kind)
         for bucket, needed in open_lines:
             line = self._lines.setdefault(bucket, WeighedRanking())
-            line.weigh_in(key, number, min(_MOST_PARTS, round(needed * parts)))
+            line.weigh_in(key, number, min(MOST_WEIGHT, round(needed * parts)))
         self._note_end(appointment.lapses_at, number)
 
     def _has_room(self, bucket: Bucket) -> bool:
@@ -204,7 +199,7 @@ class QuotaLines:
                 del self._lines[bucket]
 
     def _note_end(self, lapses_at: float, number: int) -> None:
-        if len(self._ends) > _STALE_SHARE * (len(self._bookings) + _STALE_FLOOR):
+        if len(self._ends) > most_notes(len(self._bookings)):
             self._ends = [(each.appointment.lapses_at, other) for other, each in self._bookings.items()]
             heapify(self._ends)
         else:

@@ -8,7 +8,6 @@ from millgate.core.fast_records import make_yield
 from millgate.core.governor.promises import (
     DRAINING_HINT_S,
     LONGEST_HINT_S,
-    SHORTEST_HINT_S,
     far_hint_s,
     no_engine_hint_s,
     promise,
@@ -16,6 +15,7 @@ from millgate.core.governor.promises import (
 from millgate.core.governor.quota_lines import Behind
 from millgate.core.state.attempt import Attempt
 from millgate.core.state.totals import Totals
+from millgate.core.tickets import SOONEST_RETURN_S
 from millgate.core.words import DeadlineFrom, Reason
 
 # These lie with one tenant: the hint is its own, and it gets no appointment in the line of engines.
@@ -92,7 +92,7 @@ def _span_s(draft: Attempt) -> float:
 
 def _of_tenant(wait_s: float) -> tuple[float, bool]:
     """Return the time to the next token as a hint, and whether coming back then is of use."""
-    hint = min(max(SHORTEST_HINT_S, wait_s), LONGEST_HINT_S)
+    hint = min(max(SOONEST_RETURN_S, wait_s), LONGEST_HINT_S)
     return hint, wait_s <= LONGEST_HINT_S
 
 

@@ -13,6 +13,8 @@ from typing import Final
 
 # A full block is cut in half. 2,048 keys are 16 KB: moved in half a microsecond, and 100,000 are at most 98 blocks.
 _FULL_BLOCK: Final = 2048
+MOST_WEIGHT: Final = (1 << 32) - 1
+"""What 32 bits can count."""
 # Of a block so many weights are summed one by one, in 2 us; more count as the block's mean.
 _SUMMED: Final = 256
 

@@ -19,10 +19,10 @@ _PRIOR_TOKENS: Final = 4_000.0
 _MEMORY_PROMPTS: Final = 200.0
 # Errors of single predictions fade over so many.
 _MEMORY_ERRORS: Final = 100.0
-# One stalled prompt is no more than twice as late as foreseen here, or nobody would be let in for a long time.
+# One stalled prompt is no more than twice as late as foreseen here, or no request would be admitted for a long time.
 _LARGEST_ERROR: Final = 1.0
-# One-sided 90 % point of the normal law, as for the waits for permits (`governor.capacity_forecast`).
-_UPPER_Z: Final = 1.2816
+UPPER_Z: Final = 1.2816
+"""One-sided 90 % point of the normal law: promises of waiting are kept nine times in ten (QLM's upper quantile)."""
 
 
 class PromptReading:
@@ -48,7 +48,7 @@ class PromptReading:
     @property
     def upper_share(self) -> float:
         """How much longer than predicted a first token takes nine times in ten, as a share of the prediction."""
-        return _UPPER_Z * self._error.deviation
+        return UPPER_Z * self._error.deviation
 
     def began(self, now: float) -> None:
         """There is something to read again; an engine that has read its last prompt just now goes on."""

@@ -24,14 +24,13 @@ from typing import Final
 
 from millgate.core.lifecycle import State
 from millgate.core.limits.drain import DrainReading
+from millgate.core.sizing.reading import UPPER_Z
 from millgate.core.state.engine import Engine
 from millgate.core.state.permit import Permit
-from millgate.core.tickets import WORK_PARTS
+from millgate.core.tickets import TICKS_PER_S, WORK_PARTS
 
 # Nothing known to drain: one departure in the longest time that a hint may name.
 _SLOWEST_PER_S: Final = 1.0 / 60.0
-# One-sided 90 % point of the normal law: promises of waiting are kept nine times in ten (QLM's upper quantile).
-_UPPER_Z: Final = 1.2816
 # A hint allows for so many standard deviations more returns than expected: where half of the clients stay away, 1.3 such
 # kept 84 to 94 % of the promises of four and eight streams and 2 keep 85 to 96 %, for as much idle time; with 3 a crowd
 # that is gone idles the engine a tenth longer (docs/policies/appointments-and-tickets.md).
@@ -43,13 +42,11 @@ _FEW_NOTES: Final = 8
 # Answers that outlive their expectation by d are expected to take d more and this: the doubling rule, which fits
 # an engine that is a little slow and a heavy tail alike.
 _LATE_STEP_S: Final = 0.1
-# Of so many streams each one's end is looked at anew whenever somebody asks; of more their mean says as much.
-_FEW_STREAMS: Final = 64
-# Where permits come free is looked at anew when something has changed, and otherwise so often: a flood is refused by
+# Where permits come free is looked at anew when something has changed, and otherwise at each tick: a flood is refused by
 # one look.
-_TICKS_PER_S: Final = 16.0
 _NO_TICK: Final = -1
-# So many of those ahead are given their permits one by one; of what comes after them the sum says as much.
+# So many of those ahead are given their permits one by one, and of so many streams each one's end is looked at anew; of
+# more the sum, or the mean, says as much.
 LISTED: Final = 64
 
 
@@ -162,13 +159,13 @@ class CapacityForecast:
         if not ends:
             return (1.0 + work_s / usual_s) / self.per_s()
         cycle_s = usual_s * drains.dearness
-        tick = int(now * _TICKS_PER_S)
+        tick = int(now * TICKS_PER_S)
         if tick != self._tick or free != self._free or share != self._share or first != self._first:
             self._tick, self._free, self._first = tick, free, first
             self._share = share
             each_s = share / WORK_PARTS
             self._first_s = sum(first) * each_s
-            at = tick / _TICKS_PER_S
+            at = tick / TICKS_PER_S
             opens = [at] * free + self._opens_at(ends, cycle_s, at)
             for parts in first:
                 heapreplace(opens, opens[0] + parts * each_s * drains.dearness)
@@ -179,7 +176,7 @@ class CapacityForecast:
 
     def _opens_at(self, ends: list[float], cycle_s: float, now: float) -> list[float]:
         """Return when the running permits come free, ascending; those that are late evenly over as long again."""
-        if len(ends) <= _FEW_STREAMS:
+        if len(ends) <= LISTED:
             ends = self._likely_ends(now)
         late = bisect_right(ends, now)
         if not late:
@@ -224,7 +221,7 @@ class CapacityForecast:
             # A mean of n permits is itself off by 1 / n of their variance, and each of k to come by as much.
             off = 0.0 if mean_is_known else departures * departures / drains.departures
             widest_s = max(widest_s, drains.spread_s * sqrt(departures + off))
-        return _UPPER_Z * widest_s
+        return UPPER_Z * widest_s
 
     def absence_s(self, appointments: int, share: float) -> float:
         """Return how much longer than expected it may take, nine times in ten, as more of these return than the `share`.

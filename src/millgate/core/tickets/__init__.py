@@ -39,15 +39,18 @@ from millgate.core.tickets.appointments import (
     as_parts,
 )
 from millgate.core.tickets.attendance import Attendance, ClientKind
-from millgate.core.tickets.records import MOST_RECORDS, age_key
+from millgate.core.tickets.ends import TICKS_PER_S, most_notes
+from millgate.core.tickets.records import EQUALS_TRIED, MOST_RECORDS, age_key
 from millgate.core.tickets.return_record import ReturnRecord
 
 __all__ = [
     "EARLY_RETURNS_FORGIVEN",
+    "EQUALS_TRIED",
     "FORGOTTEN_PER_EVENT",
     "KEPT_SHARE",
     "MOST_RECORDS",
     "SOONEST_RETURN_S",
+    "TICKS_PER_S",
     "WORK_PARTS",
     "Appointment",
     "Appointments",
@@ -58,5 +61,6 @@ __all__ = [
     "age_key",
     "as_parts",
     "kept_within_s",
+    "most_notes",
     "shortest_kept_s",
 ]

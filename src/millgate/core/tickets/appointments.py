@@ -6,9 +6,9 @@ from itertools import islice
 from math import inf
 from typing import Final, NamedTuple
 
-from millgate.core.measure.ranking import Ranking, WeighedRanking
+from millgate.core.measure.ranking import MOST_WEIGHT, Ranking, WeighedRanking
 from millgate.core.tickets.attendance import Attendance
-from millgate.core.tickets.ends import NOBODY, Ends, last_tick, tick_of
+from millgate.core.tickets.ends import NOBODY, Ends, last_tick, most_notes, tick_of
 from millgate.core.tickets.records import (
     MOST_RECORDS,
     TURN_BITS,
@@ -22,12 +22,8 @@ from millgate.core.tickets.return_record import ReturnRecord
 
 # The most records that one event forgets: at 2 us each they cost less than one relayed request.
 FORGOTTEN_PER_EVENT: Final = 32
-# Of ends so many may be noted per live record (and a few more) before the true ones are noted anew.
-_STALE_SHARE: Final = 2
-_STALE_FLOOR: Final = 1_000
 # Work is summed up in whole parts of a second, so many each: sums of whole numbers do not drift.
 WORK_PARTS: Final = 1 << 20
-_MOST_PARTS: Final = (1 << 32) - 1
 # A share of the line that returns is as it was expected within so much.
 _SHARE_TOLERANCE: Final = 0.1
 _NOBODY_AHEAD: Final = array("I")
@@ -37,7 +33,7 @@ _new: Final = tuple.__new__
 
 def as_parts(work_s: float) -> int:
     """Return this work in whole parts of a second, `WORK_PARTS` each; what 32 bits cannot count is as much as they can."""
-    return min(_MOST_PARTS, int(work_s * WORK_PARTS + 0.5))
+    return min(MOST_WEIGHT, int(work_s * WORK_PARTS + 0.5))
 
 
 class LineStanding(NamedTuple):
@@ -335,7 +331,7 @@ class Appointments:
 
     def _will_end(self, slot: int, at: float) -> None:
         slots = self._slots
-        if len(self._ends) > _STALE_SHARE * (self.records + _STALE_FLOOR):
+        if len(self._ends) > most_notes(self.records):
             others = [
                 (end, other) for other, end in enumerate(slots.ends) if slots.line[other] and other != slot
             ]

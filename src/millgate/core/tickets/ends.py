@@ -11,19 +11,27 @@ from math import ceil, floor
 from typing import Final
 
 # What is over is over a sixteenth of a second later at most; promises are kept within half a second.
-_TICKS_PER_S: Final = 16.0
+TICKS_PER_S: Final = 16.0
+# Of ends so many may be noted per live record, and a few, before the true ones are noted anew.
+_NOTES_PER_LIVE: Final = 2
+_NOTES_FLOOR: Final = 1_000
 NOBODY: Final = -1
 """No slot: nothing is over."""
 
 
 def tick_of(at: float) -> int:
     """Return the tick that has passed once this time has."""
-    return ceil(at * _TICKS_PER_S)
+    return ceil(at * TICKS_PER_S)
 
 
 def last_tick(now: float) -> int:
     """Return the last tick that has passed at this time."""
-    return floor(now * _TICKS_PER_S)
+    return floor(now * TICKS_PER_S)
+
+
+def most_notes(live: int) -> int:
+    """Return how many notes of ends are kept for so many that are live; more are stale, and the true ones noted anew."""
+    return _NOTES_PER_LIVE * (live + _NOTES_FLOOR)
 
 
 class Ends:

@@ -16,7 +16,7 @@ from millgate.core.tickets.return_record import ReturnRecord
 
 # Looking at a few equal bodies finds one that may match where the first may not (it was refused just now), and keeps
 # an arrival's cost bounded when a whole crowd sends the same bytes.
-_EQUALS_TRIED: Final = 8
+EQUALS_TRIED: Final = 8
 # Times are sorted in 1/1024 s, ties by number: two million arrivals within a millisecond would be out of order.
 TICKS_PER_S: Final = 1024.0
 _NUMBER_BITS: Final = 21
@@ -295,7 +295,7 @@ class Bodies:
         if lone is not None:
             return (lone,)
         crowd = self._crowds.get(key) if self._crowds else None
-        return () if crowd is None else tuple(islice(crowd, _EQUALS_TRIED))
+        return () if crowd is None else tuple(islice(crowd, EQUALS_TRIED))
 
     def add(self, key: int, slot: int) -> None:
         """Note that this slot holds this body."""

@@ -44,19 +44,6 @@ def test_the_mean_is_exact_whatever_lies_outside_the_range() -> None:
     assert sketch.quantile(0.99) == pytest.approx(1e6, rel=0.1)
 
 
-def test_a_sample_that_stands_for_four_weighs_as_four() -> None:
-    heavy, plain = Sketch(1.0, 100.0), Sketch(1.0, 100.0)
-    heavy.add(10.0, times=4)
-    heavy.add(50.0)
-    for value in (10.0, 10.0, 10.0, 10.0, 50.0):
-        plain.add(value)
-    assert (heavy.mean, heavy.samples, heavy.quantile(0.7)) == (
-        plain.mean,
-        plain.samples,
-        plain.quantile(0.7),
-    )
-
-
 def test_after_its_memory_an_old_sample_weighs_a_third() -> None:
     sketch = _of([100.0] * 1_000, memory=50.0)
     for _ in range(50):

@@ -217,3 +217,14 @@ def test_the_mean_of_every_model_is_known() -> None:
         sizes.learn("m", "t", LANE, None, 500, 300)
         sizes.learn("other", "t", LANE, None, 500, 7)
     assert dict(sizes.means()) == {"m": pytest.approx(200.0, rel=0.02), "other": pytest.approx(7.0)}
+
+
+def test_a_lane_learns_from_every_answer_of_a_busy_tenant() -> None:
+    """A newcomer is expected to be as its lane is, and the lane is known by hundreds of answers and not by a few that stand for many."""
+    errors = []
+    for seed in range(20):
+        answers = _lengths(400, mean=180.0, seed=seed)
+        expected, _ = _taught(*answers, tenant="busy").estimate("m", "newcomer", LANE, 4_096, 500)
+        errors.append(abs(expected - fmean(answers[-200:])))
+
+    assert fmean(errors) < 0.05 * 180.0

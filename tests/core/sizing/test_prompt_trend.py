@@ -19,7 +19,7 @@ def _taught(
     trend, centre, dice = trend or PromptTrend(), Centre(1_000.0), Random(seed)
     for _ in range(answers):
         prompt = dice.gauss(USUAL, SCATTER)
-        centre.add(prompt, 5.0 + slope * (prompt - USUAL) + dice.gauss(0.0, SCATTER), 1, trend)
+        centre.add(prompt, 5.0 + slope * (prompt - USUAL) + dice.gauss(0.0, SCATTER), trend)
     return trend, centre
 
 
@@ -50,7 +50,7 @@ def test_tenants_that_differ_are_no_trend() -> None:
     tenants = [(Centre(1_000.0), 5.0, 4.0), (Centre(1_000.0), 8.0, 7.0)]
     for _ in range(200):
         for centre, prompt, said in tenants:
-            centre.add(dice.gauss(prompt, 0.3), dice.gauss(said, 0.3), 1, trend)
+            centre.add(dice.gauss(prompt, 0.3), dice.gauss(said, 0.3), trend)
 
     assert trend.slope == pytest.approx(0.0, abs=0.15)
 
@@ -78,20 +78,3 @@ def test_a_change_of_slope_shows() -> None:
     _taught(-1.0, 3_000, 7, trend)
 
     assert trend.slope < -0.7
-
-
-def test_one_witness_is_one_however_many_it_stands_for() -> None:
-    trend, centre = PromptTrend(), Centre(1_000.0)
-    for number in range(8):
-        centre.add(USUAL + 0.1 * number, 5.0 + 0.1 * number, 64, trend)
-
-    assert trend.slope == 0.0
-
-
-def test_equal_prompts_say_nothing() -> None:
-    trend, centre = PromptTrend(), Centre(1_000.0)
-    for number in range(50):
-        centre.add(USUAL, float(number % 7), 1, trend)
-
-    assert trend.slope == 0.0
-    assert trend.lean(USUAL + 3.0, centre) == 0.0

@@ -40,14 +40,13 @@ class Sketch:
         self._sum = 0.0
         self._known: dict[float, float] = {}
 
-    def add(self, value: float, times: float = 1.0) -> None:
-        """Learn one sample, which stands for so many."""
+    def add(self, value: float) -> None:
+        """Learn one sample."""
         bins = self._bins
         place = int((log(value) - self._log_least) * _PER_LOG) + 1 if value > self.least else 0
         if place > self._top:
             self._top = place = min(place, len(bins) - 1)
         self._weight = weight = self._weight * self._growth
-        weight *= times
         bins[place] += weight
         self._total += weight
         self._sum += weight * value

@@ -40,12 +40,12 @@ class FirstAnswers:
         self._running += 1
         self._running_tokens += output_tokens
 
-    def stretch(self, mean: float) -> float:
-        """Return what this mean of those that have ended has to be multiplied by, and forget those that run."""
-        ended, running, tokens = self._ended, self._running, self._tokens + self._running_tokens
+    def stretch(self) -> float:
+        """Return what a mean of those that have ended has to be multiplied by, and forget those that run."""
+        running, running_tokens = self._running, self._running_tokens
         self._running = self._running_tokens = 0
         self.has_news = False
-        self.is_over = ended >= _MOST or say_enough(ended, running)
-        if self.is_over or ended < LEAST_ENDED:
+        self.is_over = self._ended >= _MOST or say_enough(self._ended, running)
+        if self.is_over or self._ended < LEAST_ENDED:
             return 1.0
-        return min(_MOST_STRETCH, max(1.0, tokens / ended / mean))
+        return min(_MOST_STRETCH, 1.0 + running_tokens / self._tokens)

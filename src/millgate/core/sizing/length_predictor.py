@@ -100,20 +100,19 @@ class LengthPredictor:
         prompt: float,
         output_tokens: int,
         max_tokens: int | None,
-        times: int,
         teaches: PromptTrend | None = None,
     ) -> bool:
-        """Learn from one answer that stands for so many; return whether the predictions have changed.
+        """Learn from one answer; return whether the predictions have changed.
 
         `prompt` is the logarithm of its prompt's tokens; a tenant's key `teaches` its lane how answers go with prompts.
         """
         said = log(output_tokens)
-        self.centre.add(prompt, said, times, teaches)
+        self.centre.add(prompt, said, teaches)
         self.answers += 1
         self._recent += 1
-        self.outputs.add(output_tokens, times)
+        self.outputs.add(output_tokens)
         if self._used is not None and max_tokens is not None:
-            self._used.add(output_tokens / max_tokens, times)
+            self._used.add(output_tokens / max_tokens)
             if self.answers > 1:
                 self._judge(said, log(max_tokens))
         if self.answers < self._due:
@@ -150,7 +149,7 @@ class LengthPredictor:
     def look_at_first(self) -> None:
         """Read off its first answers how much too short a mean is; where answers are as long as allowed none is asked for."""
         if self.first is not None:
-            stretch = self.first.stretch(max(1.0, self.outputs.mean))
+            stretch = self.first.stretch()
             self.stretch = 1.0 if self.share else stretch
             if self.first.is_over:
                 self.first = None

@@ -25,9 +25,6 @@ _PRIOR_RESERVED_TOKENS: Final = 2 * PRIOR_OUTPUT_TOKENS
 # Keys of the finest level (INV-5). Beyond them new ones share their lane's, and after as many answers again the
 # keys that were hardly used make room (lossy counting: Manku and Motwani, VLDB 2002).
 MAX_KEYS: Final = 500
-# A key that has had so many answers passes every eighth on, counting eight: its lane hardly learns from it any more.
-_YOUNG_ANSWERS: Final = 64
-_PASS_ON_EVERY: Final = 8
 # Every third answer is compared with its estimate: the errors are for people to read, and the third part is not
 # in step with anything that comes in pairs.
 _COMPARE_EVERY: Final = 3
@@ -96,15 +93,13 @@ class OutputLength:
         if below.first is not None:
             below.first.ended(output_tokens)
         self._learned += 1
-        times, prompt = 1, log(prompt_tokens or 1)
+        prompt = log(prompt_tokens or 1)
         if self._learned % _COMPARE_EVERY == 0:
             self._error.add(_predict(key, user, below, prompt, max_tokens, 0)[0], output_tokens)
         for level in (key, user):
-            if level is not None and times:
-                level.learn(prompt, output_tokens, max_tokens, times, below.trend if level is user else None)
-                times *= _passed_on(level)
-        if times:
-            _learn_shared(below, prompt, output_tokens, max_tokens, times)
+            if level is not None:
+                level.learn(prompt, output_tokens, max_tokens, below.trend if level is user else None)
+        _learn_shared(below, prompt, output_tokens, max_tokens)
 
     @property
     def has_news(self) -> bool:
@@ -226,22 +221,12 @@ def _predict(
     return expected, max(expected, reserved)
 
 
-def _passed_on(key: LengthPredictor) -> int:
-    """Return how many answers the key's last one stands for on the level below; 0 to keep it from there."""
-    if key.answers <= _YOUNG_ANSWERS:
-        return 1
-    return 0 if key.answers % _PASS_ON_EVERY else _PASS_ON_EVERY
-
-
-def _learn_shared(
-    lane: LengthPredictor, prompt: float, output_tokens: int, max_tokens: int | None, times: int
-) -> None:
-    """Teach a lane's key and, through it, its model's; a level that reads anew tells those above it."""
+def _learn_shared(lane: LengthPredictor, prompt: float, output_tokens: int, max_tokens: int | None) -> None:
+    """Teach a lane's key and its model's; a level that reads anew tells those above it."""
     below = lane.parent
     assert below is not None
-    is_news = lane.learn(prompt, output_tokens, max_tokens, times)
-    passed_on = _passed_on(lane)
-    if passed_on and below.learn(prompt, output_tokens, max_tokens, times * passed_on):
+    is_news = lane.learn(prompt, output_tokens, max_tokens)
+    if below.learn(prompt, output_tokens, max_tokens):
         below.compose()
     elif is_news:
         lane.compose()

@@ -39,17 +39,14 @@ class Centre:
         self._said = Ewma(0.0, memory=memory_answers, prior_samples=0.0)
         self.usual = self.variance = self.farthest = 0.0
 
-    def add(self, prompt: float, said: float, times: int, trend: "PromptTrend | None" = None) -> None:
-        """Count one answer as so many; a tenant's teaches `trend` how it lies to those before. Both are logarithms."""
+    def add(self, prompt: float, said: float, trend: "PromptTrend | None" = None) -> None:
+        """Count one answer; a tenant's teaches `trend` how it lies to those before. Both are logarithms."""
         if trend is not None:
             before = self._prompt.samples
             if before:
-                # However many it stands for, it is one witness.
                 trend.learn(prompt - self.usual, said - self._said.mean, before / (before + 1.0))
-            for _ in range(times):
-                self._said.add(said)
-        for _ in range(times):
-            self._prompt.add(prompt)
+            self._said.add(said)
+        self._prompt.add(prompt)
         self.usual, self.variance = self._prompt.mean, self._prompt.variance
         self.farthest = _FARTHEST * sqrt(self.variance)
 

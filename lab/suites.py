@@ -39,8 +39,8 @@ class Suite:
     cases: Mapping[str, Run]
 
 
-# Requests of 2 s each with 15 s to the first token, watched for a minute after the warm-up.
-_HINTS = Case(deadline_s=15.0, seconds=75.0)
+# Requests of 2 s each, as uneven as an exponential law, with 15 s to the first token, watched for a minute after the warm-up.
+_HINTS = Case(spread=1.0, deadline_s=15.0, seconds=75.0)
 _SLO_S = 5.0
 _PATIENCE_S = 10.0
 _SEQUENCES = 16

@@ -9,7 +9,7 @@ the budget over 1 h and 5 min). It reports and advises; it moves nothing.
 from math import exp
 from typing import Final
 
-from millgate.core.measure.sketch import TIMES, Sketch
+from millgate.core.measure.sketch import Sketch
 from millgate.core.measure.window import Window
 from millgate.core.settings import LaneSettings
 from millgate.core.snapshot import Attainment, Quantiles, SloReading
@@ -58,8 +58,8 @@ class SloWatch:
         self._target = target_share
         self._faded_at = now
         self._counts = Window(_STEP_S, round(LONG_WINDOW_S / _STEP_S), counters=6)
-        self._ttft = Sketch(*TIMES)
-        self._tpot = Sketch(*TIMES)
+        self._ttft = Sketch()
+        self._tpot = Sketch()
 
     def add(self, now: float, ttft_s: float | None, tpot_s: float | None, *, good: bool) -> None:
         """Take one admitted attempt that is over: good, late, or failed by its engine.

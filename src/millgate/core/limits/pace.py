@@ -35,7 +35,7 @@ from math import sqrt
 
 from millgate.core.limits.prompt_share import PROMPT_PER_OUTPUT, PromptShare
 from millgate.core.measure.ewma import Ewma
-from millgate.core.measure.sketch import TIMES, Sketch
+from millgate.core.measure.sketch import Sketch
 from millgate.core.settings import ServicePrior
 
 _QUANTILE = 0.9
@@ -100,7 +100,7 @@ class Pace:
         self._slope_s = slope_s(prior)
         self._far_slope_s = max(self._slope_s, self._base_s / _MOST_TO_DOUBLE)
         self._speed = Ewma(1.0, memory=_LEVEL_WINDOWS, prior_samples=0.0)
-        self._tail = Sketch(*TIMES, memory=_TAIL_ANSWERS)
+        self._tail = Sketch(memory=_TAIL_ANSWERS)
         self._lasts = Ewma(_PRIOR_LASTS, prior_samples=2.0)
         self._times: list[float] = []
         self._sums = [0.0]

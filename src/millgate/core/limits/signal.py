@@ -7,7 +7,7 @@ chose, makes most of it, and it comes 10 to 120 s late.
 
 from millgate.core.limits.base import LimitReading
 from millgate.core.limits.pace import Pace
-from millgate.core.measure.sketch import TIMES, Sketch
+from millgate.core.measure.sketch import Sketch
 from millgate.core.settings import ServicePrior
 
 # A reading covers at least this time and this many tokens, and never more than the longest (1 s, 50 samples and
@@ -46,7 +46,7 @@ class Signal:
     def __init__(self, now: float, prior: ServicePrior) -> None:
         self._since = now
         self._pace = Pace(prior)
-        self._excess = Sketch(*TIMES)
+        self._excess = Sketch()
         self._inflight = self._max_inflight = 0
         self._tokens = self._began = self._answers = self._failures = self._prompt_tokens = 0
         self._stream_s = 0.0
@@ -129,4 +129,4 @@ class Signal:
         self._max_inflight = self._inflight
         self._tokens = self._began = self._answers = self._failures = self._prompt_tokens = 0
         self._stream_s = 0.0
-        self._excess = Sketch(*TIMES)
+        self._excess = Sketch()

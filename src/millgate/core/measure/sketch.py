@@ -15,8 +15,9 @@ _WIDTH: Final = log(1.05)
 _PER_LOG: Final = 1.0 / _WIDTH
 # Weights grow up to here before all are scaled back; far below where adding 1 to a double is lost.
 _HEAVIEST: Final = 1e9
-TIMES: Final = (1e-4, 1e4)
-"""The ends for seconds, a tenth of a millisecond to hours, and for ratios."""
+# The usual ends, for seconds from a tenth of a millisecond to hours, and for ratios.
+_LEAST: Final = 1e-4
+_MOST: Final = 1e4
 
 
 class Sketch:
@@ -28,7 +29,7 @@ class Sketch:
 
     __slots__ = ("_bins", "_growth", "_known", "_log_least", "_sum", "_top", "_total", "_weight", "least")
 
-    def __init__(self, least: float, most: float, *, memory: float | None = None) -> None:
+    def __init__(self, least: float = _LEAST, most: float = _MOST, *, memory: float | None = None) -> None:
         self.least = least
         self._log_least = log(least)
         # A list, not an array, in which setting a number costs 0.1 us more; all empty bins are the same number.

@@ -33,11 +33,11 @@ def test_the_tokens_of_those_that_run_count_over_the_number_that_have_ended() ->
     assert answers.stretch() == pytest.approx(390 / 3 / 100.0)
 
 
-def test_a_mean_is_at_most_doubled() -> None:
+def test_a_mean_is_stretched_by_a_half_at_most() -> None:
     answers = first(100, 100, 100)
     answers.runs(5000)
 
-    assert answers.stretch() == 2.0
+    assert answers.stretch() == 1.5
 
 
 def test_those_that_run_are_forgotten_after_each_reading() -> None:
@@ -104,7 +104,7 @@ def test_there_is_news_when_one_of_the_first_has_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    ("turns", "of_ended", "of_stretched"), [(1.0, 0.53, 0.20), (2.0, 0.37, 0.20), (5.0, 0.20, 0.14)]
+    ("turns", "of_ended", "of_stretched"), [(1.0, 0.53, 0.32), (2.0, 0.37, 0.17), (5.0, 0.20, 0.14)]
 )
 def test_a_stretched_mean_is_off_by_less_than_that_of_the_ended(
     turns: float, of_ended: float, of_stretched: float

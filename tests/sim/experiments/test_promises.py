@@ -48,7 +48,7 @@ def test_the_engine_of_a_profile_keeps_them_as_well(order: str) -> None:
     assert idle < 0.02
 
 
-@pytest.mark.parametrize(("tenants", "load", "least"), [(4, 1.3, 0.85), (4, 2.0, 0.85), (30, 2.0, 0.7)])
+@pytest.mark.parametrize(("tenants", "load", "least"), [(4, 1.3, 0.9), (4, 2.0, 0.9), (30, 2.0, 0.8)])
 def test_where_newcomers_of_other_tenants_go_first_most_are_kept_all_the_same(
     tenants: int, load: float, least: float
 ) -> None:
@@ -56,7 +56,7 @@ def test_where_newcomers_of_other_tenants_go_first_most_are_kept_all_the_same(
     kept, idle = pooled(Case(4, 2.0, 0.5, tenants=tenants, seconds=240.0), load, known=True)
 
     assert kept >= least
-    assert idle < 0.02
+    assert idle < 0.03
 
 
 def test_knobs_are_turned_by_name() -> None:

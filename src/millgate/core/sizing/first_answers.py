@@ -14,7 +14,7 @@ from millgate.core.measure.lifetimes import LEAST_ENDED, say_enough
 # Of more ended answers those that run make no difference any more, however many streams there are.
 _MOST: Final = 4096
 # A few short answers that end first may say anything.
-_MOST_STRETCH: Final = 2.0
+_MOST_STRETCH: Final = 1.5
 
 
 class FirstAnswers:

@@ -38,7 +38,7 @@ def test_a_gradient_without_an_slo_is_refused() -> None:
 
 
 def test_a_cold_start_is_where_the_prior_meets_the_slo() -> None:
-    """0.98 x 50 ms = 10 ms + 0.5 ms x 77 streams."""
+    """0.974 x 50 ms = 10 ms + 0.5 ms x 77 streams."""
     assert cold_start(PRIOR, 0.05, 256) == 77
     assert cold_start(PRIOR, 0.05, 30) == 30
     assert cold_start(PRIOR, None, 64) == 64

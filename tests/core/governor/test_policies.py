@@ -337,7 +337,7 @@ def test_a_prompt_has_been_read_whether_or_not_anybody_saw_the_first_token(strea
     limit = LimitSettings("slo_gradient", tpot_slo_s=0.112, start=10, minimum=2)
     engine = EngineSettings("engine", 20, limit=limit, prior=ServicePrior(0.0, 0.0001, 0.05, 0.0001))
     gate = _gate(LaneSettings("lane", deadline_s=60.0, max_queue=0), engine=engine, observe=True)
-    for second in range(30):
+    for second in range(40):
         asked = range(20 * second, 20 * (second + 1))
         for attempt in asked:
             _ask(gate, attempt, float(second))
@@ -348,7 +348,7 @@ def test_a_prompt_has_been_read_whether_or_not_anybody_saw_the_first_token(strea
             gate.handle(Released(attempt), second + 0.01 + 9 * 0.104)
         gate.handle(EngineProgress("engine", ()), second + 0.95)
 
-    assert gate.snapshot(30.0).engines[0].limit == 20
+    assert gate.snapshot(40.0).engines[0].limit == 20
 
 
 # ---- room made by others, and room made by oneself

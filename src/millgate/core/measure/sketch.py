@@ -27,13 +27,25 @@ class Sketch:
     is the number of samples after which an old one weighs 1/e of a new one; None forgets nothing by itself.
     """
 
-    __slots__ = ("_bins", "_growth", "_known", "_log_least", "_sum", "_top", "_total", "_weight", "least")
+    __slots__ = (
+        "_bins",
+        "_growth",
+        "_known",
+        "_last",
+        "_log_least",
+        "_sum",
+        "_top",
+        "_total",
+        "_weight",
+        "least",
+    )
 
     def __init__(self, least: float = _LEAST, most: float = _MOST, *, memory: float | None = None) -> None:
         self.least = least
         self._log_least = log(least)
-        # A list, not an array, in which setting a number costs 0.1 us more; all empty bins are the same number.
-        self._bins = [0.0] * (ceil((log(most) - self._log_least) * _PER_LOG) + 2)
+        # A list, not an array, in which setting a number costs 0.1 us more; it grows up to the highest bin that is used.
+        self._bins = [0.0]
+        self._last = ceil((log(most) - self._log_least) * _PER_LOG) + 1
         self._growth = 1.0 if memory is None else memory / (memory - 1.0)
         self._top = 0
         self._weight = 1.0
@@ -46,7 +58,9 @@ class Sketch:
         bins = self._bins
         place = int((log(value) - self._log_least) * _PER_LOG) + 1 if value > self.least else 0
         if place > self._top:
-            self._top = place = min(place, len(bins) - 1)
+            place = min(place, self._last)
+            bins += [0.0] * (place - self._top)
+            self._top = place
         self._weight = weight = self._weight * self._growth
         bins[place] += weight
         self._total += weight

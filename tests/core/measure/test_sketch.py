@@ -1,5 +1,6 @@
 """Quantiles that forget, in bounded memory."""
 
+from math import log
 from random import Random
 
 import pytest
@@ -70,6 +71,6 @@ def test_thousands_of_samples_neither_overflow_nor_grow() -> None:
     for _ in range(20_000):
         sketch.add(dice.uniform(10.0, 20.0))
         sizes.add(len(sketch._bins))
-    assert len(sizes) == 1
+    assert max(sizes) <= 2 + log(1e4) / log(1.05)
     assert sketch.mean == pytest.approx(15.0, rel=0.1)
     assert sketch.quantile(0.5) == pytest.approx(15.0, rel=0.15)

@@ -44,9 +44,11 @@ class CompileHook(BuildHookInterface[Any]):
     """Hatchling's hook: compiles, and tells the wheel that it is no longer a pure one."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile in place; without a compiler, or should it fail, leave the sources to the interpreter."""
-        del version
-        if not compiled():
+        """Compile in place; without a compiler, or should it fail, leave the sources to the interpreter.
+
+        An editable install takes nothing into the wheel: what is compiled lies beside the sources, and a copy would hide them.
+        """
+        if not compiled() or version == "editable":
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from millgate.core.governor.assess import LAST_RETRY
 from millgate.core.tickets import ClientKind
 
 
@@ -35,11 +34,6 @@ def aim_at_the_mean(expected_s: float, _late_s: float) -> float:
     return expected_s
 
 
-def first_or_last(draft: Any) -> int:
-    """Return the last retry's kind or, for all others, the first's."""
-    return ClientKind.LAST_RETRY if (draft.arrival.retry_count or 0) >= LAST_RETRY else ClientKind.FIRST
-
-
-def first_or_returned(draft: Any) -> int:
-    """Return one kind for clients that returned before and one for all others, last retries among them."""
-    return ClientKind.RETURNED if draft.recognised else ClientKind.FIRST
+def told_first(_draft: Any) -> int:
+    """Take every client for one that was told for the first time."""
+    return ClientKind.FIRST

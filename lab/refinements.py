@@ -50,16 +50,10 @@ REFINEMENTS: tuple[Refinement, ...] = (
         ("tickets.attendance:_MOST_TENANTS",),
     ),
     Refinement(
-        "attendance: last retry",
-        "the last retry returns like a first one",
-        _ABSENT,
-        {"governor.commit:_kind": plain.first_or_returned},
-    ),
-    Refinement(
         "attendance: returned",
         "a client that has returned is believed as one that was told for the first time",
         _ABSENT,
-        {"governor.commit:_kind": plain.first_or_last},
+        {"governor.commit:_kind": plain.told_first},
     ),
     Refinement(
         "first answers",
@@ -74,13 +68,6 @@ REFINEMENTS: tuple[Refinement, ...] = (
         _SIZING,
         {"sizing.prompt_trend:PromptTrend._beyond_chance": plain.zero},
         ("sizing.prompt_trend",),
-    ),
-    Refinement(
-        "reading: doubt",
-        "first tokens come when predicted",
-        ("overload", "sizing", "storm"),
-        {"sizing.reading:PromptReading.upper_share": 0.0},
-        ("sizing.reading:_MEMORY_ERRORS", "sizing.reading:_LARGEST_ERROR"),
     ),
     Refinement(
         "reading: goes on",

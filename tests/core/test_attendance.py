@@ -10,7 +10,6 @@ def test_clients_return_until_they_are_seen_to_stay_away() -> None:
 
     assert attendance.shares()[ClientKind.FIRST] == 1.0
     assert attendance.shares()[ClientKind.RETURNED] == 1.0
-    assert attendance.shares()[ClientKind.LAST_RETRY] == 0.5
 
 
 def test_a_crowd_that_stays_away_is_believed_gone() -> None:

@@ -10,14 +10,14 @@ from millgate.core.sizing.reading import PromptReading
 
 
 def test_a_function_a_property_and_a_constant_are_replaced_and_put_back() -> None:
-    method, share = PromptReading.unread, vars(PromptReading)["upper_share"]
+    method, speed = PromptReading.unread, vars(PromptReading)["per_token_s"]
     plain = Refinement(
         "reading",
         "none",
         (),
         {
             "sizing.reading:PromptReading.unread": lambda _reading, tokens, _now: tokens,
-            "sizing.reading:PromptReading.upper_share": 0.0,
+            "sizing.reading:PromptReading.per_token_s": 0.0,
             "sizing.reading:_MEMORY_PROMPTS": 7.0,
         },
     )
@@ -25,11 +25,11 @@ def test_a_function_a_property_and_a_constant_are_replaced_and_put_back() -> Non
     with switched_off(plain):
         told = PromptReading(0.001, 0.0)
         assert told.unread(500, 100.0) == 500
-        assert told.upper_share == 0.0
+        assert told.per_token_s == 0.0
         assert reading._MEMORY_PROMPTS == 7.0
 
     assert PromptReading.unread is method
-    assert vars(PromptReading)["upper_share"] is share
+    assert vars(PromptReading)["per_token_s"] is speed
     assert reading._MEMORY_PROMPTS == 200.0
 
 
@@ -45,7 +45,7 @@ def test_all_is_put_back_where_one_place_does_not_exist() -> None:
 
 
 def test_the_size_is_the_lines_and_numeric_constants_of_all_places() -> None:
-    method = Refinement("unread", "none", (), {"sizing.reading:PromptReading.erred": None})
+    method = Refinement("unread", "none", (), {"sizing.reading:PromptReading.began": None})
     constant = Refinement("constant", "none", (), {"sizing.reading:_MEMORY_PROMPTS": None})
     one_of_a_pair = Refinement("pair", "none", (), {"littles_law.early_warning:_FAST": None})
 

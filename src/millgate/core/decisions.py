@@ -41,7 +41,7 @@ class Admit(NamedTuple):
     streaming), an absolute core time; past it the runtime reports Failed(TIMEOUT). `would` is set only in
     observe mode: the reason a protecting gate would have refused with. `quota` is what is left of the buckets that
     it falls under. `due_at` is when its client had been told to be back, by whatever it was recognised by; None for
-    who was told nothing. `window_s` of the wait were for the company of its lane's batch window.
+    a client that was told nothing. `window_s` of the wait were for the company of its lane's batch window.
     """
 
     attempt: int

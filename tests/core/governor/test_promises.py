@@ -9,13 +9,13 @@ import pytest
 from core.world import Client, World, governor, primitive, steady_prior
 from millgate.core.decisions import Admit, Queue, Yield
 from millgate.core.events import Arrived
-from millgate.core.governor.promises import FAR_HINT_S, LONGEST_HINT_S, spread
+from millgate.core.governor.promises import FAR_HINT_S, spread
 from millgate.core.settings import EngineSettings, LaneSettings
-from millgate.core.tickets import SOONEST_RETURN_S
+from millgate.core.tickets import LONGEST_HINT_S, SOONEST_RETURN_S
 from millgate.core.words import DeadlineFrom, Reason
 
-# A long hint aims a fifth of its hold early, after it was stretched by a hundredth.
-EARLY = 1.01 / 1.04
+# A long hint aims a fifth of its hold early.
+EARLY = 1.0 / 1.04
 
 
 def _right(_client: int) -> float:

@@ -1,7 +1,7 @@
 """Assess: what would be decided about an arrival now, and from which numbers. Reads only.
 
 The steps are those of design section 4, in its order: size it, lane it, is it a retry, date it, will it make it,
-permit or queue or yield. The plan carries a draft record that nobody has registered; `commit` does, `explain`
+permit or queue or yield. The plan carries a draft that is not registered; `commit` registers it, `explain`
 throws it away.
 """
 
@@ -11,7 +11,7 @@ from millgate.core.decisions import Admit, Queue, Reshaped, Yield
 from millgate.core.events import Arrived
 from millgate.core.fast_records import make_admit, make_leg
 from millgate.core.governor.allowances import Shortfall
-from millgate.core.governor.forecast import forecast, upper_ttft_s
+from millgate.core.governor.forecast import forecast
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.placement import is_in_time
 from millgate.core.governor.refusal import in_line, refusal
@@ -27,7 +27,7 @@ from millgate.core.state.totals import Totals
 from millgate.core.tickets import ReturnRecord
 from millgate.core.words import DeadlineFrom, Reason
 
-# So many answers teach how long a whole one takes; nobody is refused for what is only believed.
+# So many answers teach how long a whole one takes; before that no request is refused for it.
 _TRUSTED_ANSWERS: Final = 10
 # Refusals for want of room: a shorter request, or one that may wait longer, may still go.
 _UNDER_PRESSURE: Final = frozenset((Reason.SATURATED, Reason.QUEUE_FULL, Reason.TOO_LATE))
@@ -108,7 +108,7 @@ def _assess_as_it_is(knowledge: Knowledge, arrival: Arrived, now: float) -> Plan
 def _observed(plan: Plan, reshaped: Plan | None, hard_cap: bool, now: float) -> Plan:
     """Let it run all the same, and say what a protecting gate would have refused it for; None where it would hold it.
 
-    It runs as it came, also where a protecting gate would have `reshaped` it. Only what nobody could run is refused:
+    It runs as it came, also where a protecting gate would have `reshaped` it. Only what could not run at all is refused:
     without an engine, and in a drain.
     """
     draft, decision = plan.draft, plan.decision
@@ -194,10 +194,9 @@ def _judge(knowledge: Knowledge, draft: Attempt, record: ReturnRecord | None, no
     roomy = knowledge.roomy_engine(draft, engines, now) if may_go(draft, ahead, now) else None
     if roomy is not None:
         engine, ttft_s = roomy
-        upper_s = ttft_s if _is_due(record, now) else upper_ttft_s(engine, ttft_s, draft.prompt_tokens)
-        if not is_in_time(engine, draft, upper_s, now):
+        if not is_in_time(engine, draft, ttft_s, now):
             return _refused(
-                knowledge.totals, draft, record, now, Reason.TOO_LATE, upper_s, draft.deadline - now
+                knowledge.totals, draft, record, now, Reason.TOO_LATE, ttft_s, draft.deadline - now
             )
         return Plan(draft, record, engine, admission(draft, engine, ttft_s, now), 0.0)
     beyond = _beyond_accounts(draft)
@@ -268,7 +267,7 @@ def price(draft: Attempt) -> None:
 
 
 def _let_promised_go_first(draft: Attempt, now: float) -> None:
-    """Rank who is back when told as the shortest there is: what was promised to it counted everybody shorter."""
+    """Rank a client that returns on time first; its appointment already accounted for shorter work."""
     if draft.appointment is not None and draft.appointment.is_honoured(now):
         draft.goes_first()
 
@@ -318,16 +317,16 @@ def _over_bounds(
 ) -> tuple[Reason, float, float] | None:
     """Return the bound of the lane's queue that this draft would break, with its numbers; set how long it may wait.
 
-    `max_queue` bounds those to whom nothing was promised. A full queue holds what one of `max_queue: 0` holds: who is
-    due, in the place of one of them or beyond the count, for as long as its promise counts as kept. And it holds who
-    was refused before and comes for the last time, unless nobody is to be queued at all.
+    `max_queue` bounds requests without a promise. A full queue still takes a client that is due, in the place of one of
+    them or beyond the count, for as long as its promise counts as kept; so does one of `max_queue: 0`. A full queue also
+    takes the last retry of a request that was refused before.
     """
     lane = draft.lane
     settings = lane.settings
     is_full = settings.max_queue is not None and lane.queued >= settings.max_queue
     if settings.max_queue and draft.recognised and (draft.arrival.retry_count or 0) >= LAST_RETRY:
         is_full = False
-    allowed_s = 0.0 if is_full else _most_wait_s(draft)
+    allowed_s = 0.0 if is_full else most_wait_s(draft)
     if allowed_s is not None:
         allowed_s = max(allowed_s, _due_hold_s(draft, record, now))
         draft.may_wait_until(now + allowed_s)
@@ -349,7 +348,7 @@ def _over_bounds(
     return None
 
 
-def _most_wait_s(draft: Attempt) -> float | None:
+def most_wait_s(draft: Attempt) -> float | None:
     """Return how long its lane and its client let it wait; None where neither says."""
     asked_s, most_s = draft.arrival.max_wait_s, draft.lane.settings.max_wait_s
     if asked_s is None or (most_s is not None and most_s < asked_s):
@@ -385,10 +384,6 @@ def less_important(lanes: dict[str, Lane], band: int) -> Lane | None:
     """Return the lane whose queued work makes room for this band's where everything is full; None where none has to."""
     queued = [lane for lane in lanes.values() if lane.queued and lane.settings.band > band]
     return max(queued, key=lambda lane: lane.settings.band, default=None)
-
-
-def _is_due(record: ReturnRecord | None, now: float) -> bool:
-    return record is not None and record.is_due(now)
 
 
 def _longest_s(draft: Attempt, engine: Engine, ttft_s: float) -> float:

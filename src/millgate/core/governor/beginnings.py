@@ -7,10 +7,8 @@ engine, still count; later, and in a gate at rest, it costs nothing.
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.lifecycle import State
 from millgate.core.state.attempt import Attempt
-from millgate.core.state.engine import Engine
+from millgate.core.state.engine import LEAST_WORK_S, Engine
 from millgate.core.state.permit import Permit
-
-_SHORTEST_S = 1e-6
 
 
 def look_at_first(knowledge: Knowledge, engine: Engine, now: float) -> None:
@@ -38,7 +36,7 @@ def _look_at_lengths(knowledge: Knowledge, now: float) -> None:
 
 
 def _foresee_anew(knowledge: Knowledge, attempt: Attempt) -> None:
-    """Foresee by its bound an answer that began when nobody knew that bounds say how long answers are."""
+    """Use `max_tokens` as the expected length of an answer that was admitted before lengths were learned."""
     arrival = attempt.arrival
     expected, _ = knowledge.output_length.estimate(
         arrival.model,
@@ -60,7 +58,7 @@ def _is_answered(attempt: Attempt) -> bool:
 
 
 def _share_so_far(permit: Permit, engine: Engine, now: float) -> float:
-    return (now - permit.admitted_at) / max(_SHORTEST_S, engine.foreseen_s(permit))
+    return (now - permit.admitted_at) / max(LEAST_WORK_S, engine.foreseen_s(permit))
 
 
 def _output_so_far(attempt: Attempt, now: float) -> int:
@@ -69,4 +67,4 @@ def _output_so_far(attempt: Attempt, now: float) -> int:
     if attempt.arrival.stream or engine is None or permit is None:
         return attempt.output_seen // attempt.arrival.answers
     decode_s = now - permit.admitted_at - permit.expected_ttft_s
-    return int(max(0.0, decode_s) / max(_SHORTEST_S, engine.pace_s))
+    return int(max(0.0, decode_s) / max(LEAST_WORK_S, engine.pace_s))

@@ -7,7 +7,6 @@ from typing import Final
 from millgate.core.decisions import Admit, Decision, Ended, Yield
 from millgate.core.governor.allowances import Allowances
 from millgate.core.governor.assess import (
-    LAST_RETRY,
     Plan,
     admission,
     all_down,
@@ -37,7 +36,7 @@ _BLOCKED: Final = frozenset((Reason.SATURATED, Reason.QUEUE_FULL))
 
 
 def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]:
-    """Make the plan true and return its decision, and after it what it means for somebody who had to make room."""
+    """Make the plan true and return its decision, and after it the end of a queued request that had to make room."""
     draft, decision = plan.draft, plan.decision
     knowledge.totals.arrived()
     draft.lane.arrives(draft.queue)
@@ -77,8 +76,8 @@ def _with_quota(allowances: Allowances, draft: Attempt, decision: Admit | Yield,
 def _displace(knowledge: Knowledge, draft: Attempt, now: float) -> tuple[Decision, ...]:
     """Refuse the last of its own queue where that is full, or of the least important lane where everything is.
 
-    Nobody who is due has to go from a full queue: beside those this one stands beyond the count. Where everything is
-    full, `assess` has found somebody.
+    A request that is due keeps its place in a full queue; the newcomer then stands beyond the count. Where everything is
+    full, `assess` has found a lane that is less important.
     """
     own = draft.lane
     if own.settings.max_queue and own.queued >= own.settings.max_queue:
@@ -115,7 +114,7 @@ def _count_retry(totals: Totals, plan: Plan, now: float) -> None:
 
 
 def _hold(knowledge: Knowledge, draft: Attempt, now: float) -> None:
-    start_by = latest_start(draft)
+    start_by = latest_start(draft, draft.route.up)
     draft.waits_until(start_by if draft.queued_until is None else min(start_by, draft.queued_until))
     knowledge.enqueue(draft, now)
     if (opens_at := draft.queue.opens_at()) is not None:
@@ -165,7 +164,7 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
 
 
 def _finds_idle(draft: Attempt, now: float) -> bool:
-    """Return whether a newcomer finds a stream free while others, who were told to come later, are away."""
+    """Return whether a newcomer finds a stream free while clients that were told to come later are away."""
     return not draft.recognised and draft.arrived_at == now and draft.route.pool.appointments.open > 0
 
 
@@ -207,7 +206,7 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
 
 
 def _mark_blocked(routes: Routes, engines: tuple[Engine, ...], now: float) -> None:
-    """Somebody was not let in although streams may be free: a gate is full in another meter, and drains as such."""
+    """Note that a request was not let in although streams may be free: a gate is full in another meter, and drains as such."""
     for engine in engines:
         if engine.became_full(now):
             routes.pool_of(engine).capacity_forecast.rate_changed()
@@ -273,7 +272,7 @@ def _leave_record(knowledge: Knowledge, draft: Attempt, decision: Yield, now: fl
 def _oldest_age(waiting: Waiting, draft: Attempt) -> float:
     """Return the oldest age by which queues may rank it when it is back.
 
-    Where newcomers are queued all wait by their own; elsewhere it is put before nobody of its tenant who waits.
+    Where newcomers are queued all wait by their own age; elsewhere it goes behind the queued requests of its tenant.
     """
     if queues_newcomers(draft.lane):
         return draft.first_seen
@@ -313,7 +312,4 @@ def record_of(
 
 
 def _kind(draft: Attempt) -> ClientKind:
-    """Return what is known of its client: a retry with the last label of an SDK mostly has no further one."""
-    if (draft.arrival.retry_count or 0) >= LAST_RETRY:
-        return ClientKind.LAST_RETRY
     return ClientKind.RETURNED if draft.recognised else ClientKind.FIRST

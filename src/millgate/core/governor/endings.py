@@ -1,8 +1,8 @@
 """How attempts end, and how their permits end after them.
 
 An attempt ends with one outcome (INV-1). Its permit ends when the engine is done with it: the runtime says so
-(`Released`) after a whole answer or a failure. After a hang-up nobody says so, and engines differ: vLLM stops
-within 0.3 s, others generate to the end for nobody. So the governor concludes it:
+(`Released`) after a whole answer or a failure. After a hang-up no event says so, and engines differ: vLLM stops
+within 0.3 s, others generate to the end. So the governor concludes it:
 
 - with a fresh gauge (the engine's own running + waiting) from what the gauge shows beyond the attempts that are
   certainly alive;
@@ -37,9 +37,9 @@ from millgate.core.words import DeadlineFrom, FailureKind, IgnoresHangups, Outco
 _GAUGE_SETTLE_S: Final = 0.25
 # Failures that load can explain; the others say nothing of how many streams an engine can run.
 _OVERLOADED: Final[tuple[FailureKind, ...]] = (FailureKind.REFUSED, FailureKind.TIMEOUT, FailureKind.BROKEN)
-# What the objective of a lane is judged by: who was refused or left was not answered at all.
+# Outcomes that count for the objective of a lane: refused requests and hang-ups had no answer.
 _JUDGED: Final[tuple[Outcome, ...]] = (Outcome.GOOD, Outcome.LATE, Outcome.ENGINE_FAILED)
-# Only a hang-up after this share of the deadline is somebody who got tired of waiting (design section 4, step 3).
+# A client that hangs up after this share of the deadline was tired of waiting (design section 4, step 3).
 _TIRED_SHARE: Final = 0.1
 
 
@@ -186,7 +186,7 @@ def cancel_running(knowledge: Knowledge, now: float) -> list[Decision]:
 
 
 def _remember_tired(attempt: Attempt, now: float) -> None:
-    """Somebody who waited for a while and left before the first token may be pressing refresh."""
+    """Leave a record of a client that waited for a while and left before the first token: it may be pressing refresh."""
     lane = attempt.lane.settings
     tired = now - attempt.arrived_at > _TIRED_SHARE * lane.deadline_s
     if tired and attempt.arrival.fingerprint is not None and attempt.lane_deadline > now:
@@ -247,7 +247,7 @@ def _note_slo(attempt: Attempt, outcome: Outcome, now: float) -> None:
 
 
 def _begin_departure(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
-    """Guess when the engine will be done with somebody who left, and look again then."""
+    """Predict when the engine will be done with a request whose client has left, and look again then."""
     permit, engine = permit_of(attempt)
     engine.left_by_client(permit, now + _departure_s(attempt, permit, engine, now), now)
     knowledge.wake_at(permit.due_at, attempt.attempt)
@@ -306,7 +306,7 @@ def progressed(knowledge: Knowledge, engine: Engine, event: EngineProgress, now:
 
 
 def seen(knowledge: Knowledge, event: EngineSeen, now: float) -> list[Decision]:
-    """Read the gauge: end the permits of those who have left and are no longer in it."""
+    """Read the gauge: end the permits whose clients have left and whose streams are no longer in it."""
     engine = knowledge.engines.get(event.engine)
     if engine is None:
         return []

@@ -1,20 +1,20 @@
-"""A second try: an engine failed somebody before it had anything of the request, and another may have it.
+"""A second try: an engine failed a request before it had anything of it, and another engine may have it.
 
 Only then is it certain that nothing is computed twice and that no client has had a byte (design section 4). There is
 one second try. It gives its permit back and waits in its lane, by its own `first_seen`, for the engines of its route
-without the one that failed it: a *detour*. With room there it is admitted in the same breath. Where nobody may wait,
-or nobody else answers for the model, there is no second try.
+without the one that failed it: a *detour*. With room there it is admitted in the same breath. Where its lane queues nothing,
+or no other engine serves the model, there is no second try.
 """
 
 from collections.abc import Iterable
 
 from millgate.core.decisions import Decision, Queue
 from millgate.core.events import Failed
-from millgate.core.governor.assess import fit_somewhere, price
+from millgate.core.governor.assess import fit_somewhere, most_wait_s, price
 from millgate.core.governor.commit import dispatch
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.pools import Routes
-from millgate.core.governor.turns import ahead_of
+from millgate.core.governor.turns import ahead_of, latest_start
 from millgate.core.lifecycle import State
 from millgate.core.state.attempt import Attempt
 from millgate.core.state.engine import Engine
@@ -40,7 +40,7 @@ def detour_after(knowledge: Knowledge, attempt: Attempt, event: Failed, now: flo
 
 def try_again(knowledge: Knowledge, attempt: Attempt, detour: Route, now: float) -> list[Decision]:
     """Take the attempt, whose permit has just been given back, out of its end: admit it on the detour, or hold it."""
-    attempt.turned_back(detour, _latest_start(attempt, detour))
+    attempt.turned_back(detour, _give_up_at(attempt, detour))
     attempt.may_wait_until(_impatient_at(attempt))
     attempt.lane.opens(attempt.queue)
     # What was to fall due in its first try would mean that it has waited too long.
@@ -67,7 +67,7 @@ def detours_turned(lanes: Iterable[Lane], routes: Routes) -> None:
 def _detour(routes: Routes, attempt: Attempt, failed: Engine) -> Route:
     """Return the attempt's route of now without this engine; one object per lane, so that a lane's queues stay few.
 
-    A change of the configuration builds all routes anew: nobody would look into a queue of the one it came by.
+    A change of the configuration builds all routes anew, and the queues of the old ones are looked at no more.
     """
     arrival = attempt.arrival
     route = (
@@ -94,19 +94,18 @@ def _may_wait(knowledge: Knowledge, attempt: Attempt, detour: Route, now: float)
         and lane.queued < most
         and (most_tokens is None or lane.queued_tokens + tokens <= most_tokens)
         and lane.queued_bytes + attempt.body_bytes <= settings.max_queue_bytes
-        and now < _latest_start(attempt, detour)
+        and now < _give_up_at(attempt, detour)
     )
 
 
 def _impatient_at(attempt: Attempt) -> float | None:
     """Return when it has waited as long as its lane and its client let it, from its arrival on."""
-    bounds = (attempt.lane.settings.max_wait_s, attempt.arrival.max_wait_s)
-    waits = [wait_s for wait_s in bounds if wait_s is not None]
-    return attempt.arrived_at + min(waits) if waits else None
+    wait_s = most_wait_s(attempt)
+    return None if wait_s is None else attempt.arrived_at + wait_s
 
 
-def _latest_start(attempt: Attempt, detour: Route) -> float:
-    """Return when waiting becomes useless: later no first token would come in time, or nobody waits any more."""
-    start = attempt.deadline - min(engine.service.ttft_s(attempt.prompt_tokens) for engine in detour.up)
+def _give_up_at(attempt: Attempt, detour: Route) -> float:
+    """Return when waiting becomes useless: later no first token would come in time, or its client waits no longer."""
+    start = latest_start(attempt, detour.up)
     impatient_at = _impatient_at(attempt)
     return start if impatient_at is None else min(start, impatient_at)

@@ -1,20 +1,16 @@
 """When would a newcomer's first token come? Behind the permits that must end, and the prompts that must be read.
 
-An engine is two service centres: whoever waits needs a stream, and the time to read its prompt after all those before
+An engine is two service centres: a request needs a stream, and the time to read its prompt after all those before
 it. The later of the two counts. Prompts are a sum of tokens over a speed, and each is counted once: those that wait
 inside the engine delay the permit where the meter is full, and the first token after it where it is not.
 """
 
 from array import array
 from math import inf
-from typing import Final
 
 from millgate.core.governor.streams import streams_of
 from millgate.core.state.attempt import Attempt
-from millgate.core.state.engine import Engine
-
-# Work that takes no time is still work.
-_LEAST_WORK_S: Final = 1e-6
+from millgate.core.state.engine import LEAST_WORK_S, Engine
 
 
 def expected_wait_s(draft: Attempt, place: int, now: float) -> float:
@@ -49,48 +45,27 @@ def forecast(draft: Attempt, place: int, now: float) -> tuple[float, float, floa
         permit_s = capacity_forecast.wait_s(beyond, now, prompts=False)
         late_s = capacity_forecast.upper_s(beyond, prompts=False)
     reading_s, first_s = _reading(draft, _tokens_of(draft, place - 1), engines, now)
-    surely = _surely(engines)
-    ttft_s *= surely
-    first_s *= surely
     upper_s = max(permit_s + late_s, reading_s + first_s - ttft_s)
     return max(permit_s, reading_s), upper_s, ttft_s
 
 
-def upper_ttft_s(engine: Engine, ttft_s: float, prompt_tokens: int) -> float:
-    """Return what holds nine times in ten of this prediction, where others are ahead for as long as it takes itself.
-
-    Of a shorter line only a part of that is doubted: an engine whose times vary by themselves is not left empty for it.
-    """
-    own_s = engine.service.ttft_s(prompt_tokens)
-    if ttft_s <= own_s or own_s <= 0.0:
-        return ttft_s
-    return ttft_s * (1.0 + engine.reading.upper_share * min(1.0, ttft_s / own_s - 1.0))
-
-
 def wait_behind_s(
     draft: Attempt, queued: int, away_s: float, first: "array[int]", share: float, work_s: float, now: float
-) -> tuple[float, float]:
-    """Return how long it is expected to wait behind the queued and the away, and how much longer reading may take.
+) -> float:
+    """Return how long it is expected to wait behind the queued and the away.
 
-    So many are queued; the work of those who are away is `away_s`, that of all `work_s`, in seconds of permits, and `first` and `share` are as
-    in `capacity_forecast`. Prompts of the away are taken to be as large a part of it as of usual work. The second is nine times in ten.
+    So many are queued; the work of the clients that are away is `away_s`, that of all `work_s`, in seconds of permits, and `first` and `share` are as
+    in `capacity_forecast`. Prompts of the away are taken to be as large a part of it as of usual work.
     """
     engines, capacity_forecast = draft.route.up, draft.route.pool.capacity_forecast
     if not _is_metered(engines):
-        return capacity_forecast.wait_behind_s(first, share, work_s, 0, now), 0.0
+        return capacity_forecast.wait_behind_s(first, share, work_s, 0, now)
     permit_s = capacity_forecast.wait_behind_s(first, share, work_s, _free_streams(engines), now)
     usual, prompt_tokens = engines[0], engines[0].work_prompt.mean
-    away = away_s / max(_LEAST_WORK_S, usual.permit_s(prompt_tokens, usual.work_output.mean))
+    away = away_s / max(LEAST_WORK_S, usual.permit_s(prompt_tokens, usual.work_output.mean))
     tokens = _tokens_of(draft, queued) + away * prompt_tokens
     reading_s, _ = _reading(draft, tokens, engines, now)
-    if reading_s <= permit_s:
-        return permit_s, 0.0
-    return reading_s, reading_s * (_surely(engines) - 1.0)
-
-
-def _surely(engines: tuple[Engine, ...]) -> float:
-    """Return how many times as long as predicted reading takes nine times in ten at most."""
-    return 1.0 + sum([engine.reading.upper_share for engine in engines]) / len(engines)
+    return max(permit_s, reading_s)
 
 
 def _is_metered(engines: tuple[Engine, ...]) -> bool:
@@ -129,16 +104,16 @@ def _reading(draft: Attempt, tokens: float, engines: tuple[Engine, ...], now: fl
     inside = min(unread, max(room, own))
     outside_s = (unread - inside) / tokens_per_s
     if unread > inside:
-        # The meter has room again when somebody's first token is out, which takes more than the reading.
+        # The meter has room again when another request's first token is out, which takes more than the reading.
         outside_s += first.service.ttft_s(0)
     return outside_s, first.service.ttft_s(max(own, inside / len(engines)))
 
 
 def _tokens_of(draft: Attempt, ahead: int) -> float:
-    """Return how many prompt tokens so many who go first have.
+    """Return how many prompt tokens the first so many in the line have.
 
-    Who comes last is behind all that waits, and their tokens are known; in the middle, behind its part of them. Where the
-    shortest goes first those ahead are as long as who is admitted.
+    The tokens of all queued requests are known; a part of the line has its part of them. Where the shortest goes first,
+    those ahead are as long as what is admitted.
     """
     pool = draft.route.pool
     if not ahead or not pool.queued_count:

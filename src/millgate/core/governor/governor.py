@@ -160,7 +160,7 @@ class Governor:
         engine = attempt.engine
         if engine is None or engine.gate.prefill_limit is None or not self._knowledge.queued_count:
             return ()
-        # A prefill share has come back, and somebody may have waited for it.
+        # A prefill share has come back, which a queued request may have waited for.
         return tuple(dispatch(self._knowledge, now))
 
     def _finished(self, event: events.Finished, now: float) -> tuple[Decision, ...]:
@@ -190,7 +190,7 @@ class Governor:
         if not moved:
             return ()
         knowledge.learned_of(engine)
-        # A limit that has risen has room for somebody.
+        # A limit that has risen has room for a queued request.
         return tuple(dispatch(knowledge, now)) if moved > 0 and knowledge.queued_count else ()
 
     def _seen(self, event: events.EngineSeen, now: float) -> tuple[Decision, ...]:

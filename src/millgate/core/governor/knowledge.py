@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 
 from millgate.core.governor.allowances import Allowances
-from millgate.core.governor.forecast import upper_ttft_s
 from millgate.core.governor.placement import Placement, has_room
 from millgate.core.governor.pools import Routes
 from millgate.core.governor.waiting import Waiting
@@ -28,32 +27,6 @@ class Knowledge:
     `lanes` and `engines` also hold what a new configuration no longer names, until it is empty; `open_lanes` and
     `up_engines` are those that take new work.
     """
-
-    __slots__ = (
-        "allowances",
-        "attempts",
-        "drain_by",
-        "draining",
-        "engines",
-        "first_lane",
-        "hard_cap",
-        "lanes",
-        "make_order",
-        "max_appointments",
-        "max_queued",
-        "observe",
-        "open_lanes",
-        "output_length",
-        "placement",
-        "prompt_bytes",
-        "queued_count",
-        "routes",
-        "taken_in",
-        "totals",
-        "up_engines",
-        "waiting",
-        "wakes",
-    )
 
     def __init__(self, settings: Settings, make_order: MakeOrder, router: Router, now: float) -> None:
         self.make_order = make_order
@@ -130,7 +103,7 @@ class Knowledge:
 
     def _requeue(self, lane: Lane, now: float) -> None:
         queued = [self.attempts[each.attempt] for each in lane.closed()]
-        # Who entered later may overtake: they enter again as they came.
+        # Later ones may overtake, so all enter again in the order in which they came.
         for attempt in sorted(queued, key=lambda each: (each.arrived_at, each.attempt)):
             attempt.moved(self.routes.of(attempt.arrival.model))
             lane.opens(attempt.queue)
@@ -180,7 +153,7 @@ class Knowledge:
         if cheapest is None:
             return None
         ttft_s = cheapest.expected_ttft_s(prompt_tokens, now)
-        if now + upper_ttft_s(cheapest, ttft_s, prompt_tokens) <= draft.deadline:
+        if now + ttft_s <= draft.deadline:
             return cheapest, ttft_s
         return self.placement.soonest(draft, engines, now)
 

@@ -12,8 +12,9 @@ from typing import Final
 from millgate.core.governor.streams import streams_of
 from millgate.core.measure.ewma import Ewma
 from millgate.core.routing.base import Router
+from millgate.core.sizing.output_length import PRIOR_OUTPUT_TOKENS
 from millgate.core.state.attempt import Attempt
-from millgate.core.state.engine import USUAL_OUTPUT_TOKENS, USUAL_PROMPT_TOKENS, Engine
+from millgate.core.state.engine import USUAL_PROMPT_TOKENS, Engine
 
 # An idle engine is tried with a prompt this many times as long as any that it has read, whatever is predicted:
 # no other way teaches it, and no other request waits for an idle engine.
@@ -28,7 +29,7 @@ _CHANGED_SHARE: Final = 0.1
 
 
 class Placement:
-    """Finds the cheapest engine with room; it takes note of changes even while nobody asks, in bounded memory."""
+    """Finds the cheapest engine with room; it notes changes between two questions, in bounded memory."""
 
     __slots__ = ("_costs", "_engines", "_output", "_priced_for", "_prompt", "_router", "_unpriced")
 
@@ -38,8 +39,8 @@ class Placement:
         self._costs: list[float] = []
         self._unpriced: list[Engine] = []
         self._prompt = Ewma(USUAL_PROMPT_TOKENS, memory=_MEMORY_REQUESTS, prior_samples=0.0)
-        self._output = Ewma(USUAL_OUTPUT_TOKENS, memory=_MEMORY_REQUESTS, prior_samples=0.0)
-        self._priced_for = (USUAL_PROMPT_TOKENS, USUAL_OUTPUT_TOKENS)
+        self._output = Ewma(PRIOR_OUTPUT_TOKENS, memory=_MEMORY_REQUESTS, prior_samples=0.0)
+        self._priced_for = (USUAL_PROMPT_TOKENS, float(PRIOR_OUTPUT_TOKENS))
 
     def choose_among(self, engines: tuple[Engine, ...]) -> None:
         """From now on these engines take work; they may have other limits than before."""

@@ -73,13 +73,13 @@ class Routes:
 
 
 def _serving(engines: Sequence[Engine]) -> dict[str | None, tuple[Engine, ...]]:
-    """Return who serves each listed model; None stands for every model that nobody lists."""
+    """Return the engines of each listed model; None stands for every model that no engine lists."""
     listed = {model: None for engine in engines for model in engine.settings.models}
     serving: dict[str | None, tuple[Engine, ...]] = {
         model: tuple(engine for engine in engines if _serves(engine, model)) for model in listed
     }
     unlisted = tuple(engine for engine in engines if not engine.settings.models)
-    # Aliases and adapters: a model that nobody lists goes to the only set of engines there is (design section 10).
+    # Aliases and adapters: a model that no engine lists goes to the only set of engines there is (design section 10).
     alike = list(dict.fromkeys(serving.values()))
     serving[None] = alike[0] if not unlisted and len(alike) == 1 else unlisted
     return serving

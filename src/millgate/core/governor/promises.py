@@ -12,13 +12,13 @@ from typing import Final
 
 from millgate.core.governor.forecast import expected_wait_s, wait_behind_s
 from millgate.core.governor.turns import ahead_of
-from millgate.core.sizing.reading import UPPER_Z
 from millgate.core.state.attempt import Attempt
-from millgate.core.state.capacity_forecast import LISTED
+from millgate.core.state.capacity_forecast import LISTED, UPPER_Z
 from millgate.core.state.lane import Lane
 from millgate.core.state.totals import Totals
 from millgate.core.tickets import (
     KEPT_SHARE,
+    LONGEST_HINT_S,
     SOONEST_RETURN_S,
     LineStanding,
     as_parts,
@@ -26,19 +26,16 @@ from millgate.core.tickets import (
     shortest_kept_s,
 )
 
-# Hints stay in a range that every SDK honours: openai gives up above 120 s and treats 0 as absent (wire.md B1).
-LONGEST_HINT_S = 60.0
 # A place beyond the longest hint is a guess; those clients are spread evenly from here up to it.
 FAR_HINT_S = 45.0
 # A client is asked to be back a little before its permit is expected: coming early costs a short hold, coming late
 # costs an idle stream. Over a long line a little is a fifth of what it may be queued, so that a request is always queued
-# when permits come sooner than foreseen. But answers rather take a little longer than foreseen (relaying, connecting,
-# one more step), so hints are stretched by a hundredth first.
+# when permits come sooner than foreseen.
 _LEAD_S: Final = 0.2
 _LEAD_SHARE: Final = 0.2 * KEPT_SHARE
 # Where newcomers are queued they keep the streams busy while the promised are away: a later hint idles none, and is aimed
 # for 39 in 40 instead of nine in ten (one-sided points of the normal law). Only a newcomer is told so, for only its
-# coming shows that they come: after a burst nobody fills the time.
+# coming shows that they come: after a burst no request fills the time.
 _SURER: Final = 1.96 / UPPER_Z
 # So much of the load of shorter work lengthens a wait. Short ones that are refused come by appointments of their own and
 # pass none. And where all come by appointments, so much of it shortens the line that a longer one may join. Measured over
@@ -46,8 +43,6 @@ _SURER: Final = 1.96 / UPPER_Z
 # 0.6 breaks 4 % of the promises.
 _PASSING_SHARE: Final = 0.8
 _LINE_SHARE: Final = 1.0 / 3.0
-_STRETCH: Final = 1.01
-_SPREAD_S: Final = 0.1
 _GOLDEN: Final = 0.6180339887498949
 # No engine: time for a health check and a restart to show.
 _NO_ENGINE_HINT_S: Final = 5.0
@@ -62,8 +57,8 @@ def spread(count: int) -> float:
 def promise(totals: Totals, draft: Attempt, now: float) -> tuple[float, float]:
     """Return when this client, refused now, would be admitted if it came back then, in [0.1, 60] s, and by when for sure.
 
-    That is the time in seconds from now by which nine in ten who come then are let in: infinite where nobody can say
-    when, and 0 while nothing is measured, for nobody is sent away for a belief.
+    That is the time in seconds from now by which nine in ten clients that come then are admitted: infinite where it cannot
+    be known, and 0 while nothing is measured, as an unmeasured spread refuses no request.
     """
     arrival, pool = draft.arrival, draft.route.pool
     appointments, capacity_forecast = pool.appointments, pool.capacity_forecast
@@ -83,35 +78,31 @@ def promise(totals: Totals, draft: Attempt, now: float) -> tuple[float, float]:
     late_s = capacity_forecast.upper_s(place, mean_is_known=False) if measured else 0.0
     if not draft.recognised and queues_newcomers(draft.lane):
         late_s *= _SURER
-    wait_s, reading_late_s = _wait_behind_s(draft, queued, stand, first, work_s, now)
-    if measured:
-        late_s = max(late_s, reading_late_s)
+    wait_s = _wait_behind_s(draft, queued, stand, first, work_s, now)
     if share < 1.0:
         absent_s = capacity_forecast.absence_s(stand.place - 1, share)
         late_s = sqrt(late_s * late_s + absent_s * absent_s)
     expected_s, late_s, by_s = _behind_shorter(draft, wait_s, late_s, now)
-    if appointments.has_several(now):  # and not `by_s`: who might still be in time is not sent away for it
+    if appointments.has_several(
+        now
+    ):  # and not `by_s`: a request that might still be in time is not refused for it
         expected_s *= 1.0 + pool.overtaking.share
     if not measured:
         by_s = 0.0
-    spread_share = spread(totals.hints_given)
     if expected_s > LONGEST_HINT_S or not appointments.has_room_for(arrival.tenant, now):
         return far_hint_s(totals), by_s
-    per_s = capacity_forecast.per_s()
-    aim_s = _aim_s(expected_s * _STRETCH, late_s) - spread_share * min(_SPREAD_S, 1.0 / per_s)
-    hint_s = max(expected_s / 2.0, aim_s)
-    return min(max(SOONEST_RETURN_S, hint_s), LONGEST_HINT_S), by_s
+    return min(max(SOONEST_RETURN_S, _aim_s(expected_s, late_s)), LONGEST_HINT_S), by_s
 
 
 def _wait_behind_s(
     draft: Attempt, queued: int, stand: LineStanding, first: "array[int]", work_s: float, now: float
-) -> tuple[float, float]:
-    """Return the expected wait behind so much work, and how much longer nine in ten may wait for prompts."""
+) -> float:
+    """Return the expected wait behind so much work."""
     if draft.route.up[0].provider is not None:
-        return expected_wait_s(draft, 1 + queued + round(stand.share * (stand.place - 1)), now), 0.0
+        return expected_wait_s(draft, 1 + queued + round(stand.share * (stand.place - 1)), now)
     if draft.queue.offered is not None and queues_newcomers(draft.lane):
         # Shorter prompts go first whenever they come: by those that wait the long would be promised what they never get.
-        return draft.route.pool.capacity_forecast.wait_behind_s(first, stand.share, work_s, 0, now), 0.0
+        return draft.route.pool.capacity_forecast.wait_behind_s(first, stand.share, work_s, 0, now)
     return wait_behind_s(draft, queued, stand.work_s, first, stand.share, work_s, now)
 
 
@@ -120,7 +111,7 @@ def _behind_shorter(draft: Attempt, wait_s: float, late_s: float, now: float) ->
 
     Where newcomers are queued, shorter ones go first, and the wait itself is longer. Where none is, all come by
     appointments: there the wait is that of the line, and only its end is moved, so that the
-    longer the line, the shorter must be who joins it.
+    longer the line, the shorter a request must be to join it.
     """
     offered = draft.queue.offered
     if offered is None:
@@ -140,13 +131,13 @@ def _kept_until_s(wait_s: float, late_s: float) -> float:
 
 
 def queues_newcomers(lane: Lane) -> bool:
-    """Return whether somebody to whom nothing was promised may wait in this lane."""
+    """Return whether a request that was promised nothing may wait in this lane."""
     settings = lane.settings
     return settings.max_queue != 0 and settings.max_wait_s != 0.0
 
 
 def _is_measured(draft: Attempt) -> bool:
-    """Return whether its engines' spread is measured: for what is only believed nobody is sent away longer."""
+    """Return whether its engines' spread is measured: an unmeasured spread never lengthens a hint."""
     return all(engine.provider is None and engine.drain.spread_is_measured for engine in draft.route.up)
 
 

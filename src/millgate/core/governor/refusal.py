@@ -7,7 +7,6 @@ from millgate.core.decisions import Yield
 from millgate.core.fast_records import make_yield
 from millgate.core.governor.promises import (
     DRAINING_HINT_S,
-    LONGEST_HINT_S,
     far_hint_s,
     no_engine_hint_s,
     promise,
@@ -15,7 +14,7 @@ from millgate.core.governor.promises import (
 from millgate.core.governor.quota_lines import Behind
 from millgate.core.state.attempt import Attempt
 from millgate.core.state.totals import Totals
-from millgate.core.tickets import SOONEST_RETURN_S
+from millgate.core.tickets import LONGEST_HINT_S, SOONEST_RETURN_S
 from millgate.core.words import DeadlineFrom, Reason
 
 # These lie with one tenant: the hint is its own, and it gets no appointment in the line of engines.

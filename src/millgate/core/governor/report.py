@@ -103,7 +103,7 @@ def _lane(knowledge: Knowledge, lane: Lane, now: float) -> LaneSnapshot:
 
 
 def _expected_wait_s(routes: Routes, lane: Lane, now: float) -> float:
-    """Return how long a newcomer behind everybody in this lane would wait, on the slowest of its routes."""
+    """Return how long a newcomer at the end of this lane would wait, on the slowest of its routes."""
     waits = []
     for route in routes.every:
         queue = lane.queues.get(route)

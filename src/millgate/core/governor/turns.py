@@ -8,6 +8,7 @@ from math import ceil
 
 from millgate.core.lanes import LaneShares
 from millgate.core.state.attempt import Attempt
+from millgate.core.state.engine import Engine
 from millgate.core.state.pool import LaneQueue, Pool, Route
 
 
@@ -54,7 +55,10 @@ def _goes_before(shares: LaneShares, queue: LaneQueue, band: int, reached: float
 def may_go(draft: Attempt, ahead: int, now: float) -> bool:
     """Return whether it is this newcomer's turn, as far as lanes and windows are concerned."""
     pool, window = draft.route.pool, draft.queue.window
-    if window is not None and window.newcomer_goes_at(draft.route.free(), now, latest_start(draft)) > now:
+    if (
+        window is not None
+        and window.newcomer_goes_at(draft.route.free(), now, latest_start(draft, draft.route.up)) > now
+    ):
         return False
     if pool.shares is None:
         return ahead == 0
@@ -65,9 +69,9 @@ def may_go(draft: Attempt, ahead: int, now: float) -> bool:
     return _chosen(pool, pool.shares, list(lanes)) == draft.lane.settings.name
 
 
-def latest_start(draft: Attempt) -> float:
-    """Return when it must start for its first token to come in time, on the engine that reads fastest."""
-    return draft.deadline - min([engine.service.ttft_s(draft.prompt_tokens) for engine in draft.route.up])
+def latest_start(draft: Attempt, engines: tuple[Engine, ...]) -> float:
+    """Return when it must start for its first token to come in time, on the one of these that reads fastest."""
+    return draft.deadline - min([engine.service.ttft_s(draft.prompt_tokens) for engine in engines])
 
 
 def limit_of(pool: Pool) -> int:
@@ -84,7 +88,7 @@ def _chosen(pool: Pool, shares: LaneShares, lanes: Sequence[str]) -> str | None:
 def next_queued(
     pools: Sequence[Pool], attempts: dict[int, Attempt], blocked: list[Route], now: float
 ) -> Attempt | None:
-    """Return who is next over all queues whose route is not blocked, None when nobody may go.
+    """Return the next request over all queues whose route is not blocked, None when none may go.
 
     Routes whose lanes may not borrow a stream now are added to `blocked`.
     """

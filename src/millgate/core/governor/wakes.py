@@ -16,8 +16,8 @@ _STALE: Final = 1_000
 class Wakes:
     """Times and whom they concern; of equal times the one that was asked for first comes first.
 
-    The heap holds bare times, each once, as comparing tuples made it three times dearer. Whoever shares a time with
-    somebody waits behind them in a list of its own. Times that come in order anyway stand in a line beside the heap.
+    The heap holds bare times, each once, as comparing tuples made it three times dearer. Attempts that share a time
+    stand in a list behind its first. Times that come in order anyway stand in a line beside the heap.
     """
 
     __slots__ = ("_count", "_first", "_line", "_others", "_times")
@@ -30,7 +30,7 @@ class Wakes:
         self._count = 0
 
     def __len__(self) -> int:
-        """Return how many are kept, those that nobody waits for any more included."""
+        """Return how many are kept, those of attempts that are over included."""
         return self._count + len(self._line)
 
     def add(self, at: float, attempt: int, alive: dict[int, Attempt]) -> None:

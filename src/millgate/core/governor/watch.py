@@ -1,4 +1,4 @@
-"""What the early warning and the adaptive limits are told, now and then; nothing here decides about anybody."""
+"""What the early warning and the adaptive limits are told, now and then; nothing here decides about a request."""
 
 from typing import Final
 

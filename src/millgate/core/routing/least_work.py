@@ -6,7 +6,7 @@ class LeastWork:
 
     A newcomer lengthens every answer beside it (they wait for its prompt, and decode in a larger batch), so time
     alone is half of its price: by time to first token alone, engines whose learned speeds differ by a hair draw
-    everybody (mean TPOT 21 ms instead of 8 on a public trace over eight engines at a load of 0.3).
+    every request (mean TPOT 21 ms instead of 8 on a public trace over eight engines at a load of 0.3).
     Equal engines get equal numbers of streams; one twice as fast gets twice as many.
     """
 

@@ -1,7 +1,7 @@
 """How far is an engine with the prompts that it was given, and how fast does it read?
 
-An engine says when a prompt has been read, by its first token, and nothing in between. Whoever counts a prompt as unread
-until then finds a line that moves in leaps: someone who comes just before the end of a long prompt seems to wait for
+An engine says when a prompt has been read, by its first token, and nothing in between. Counting a prompt as unread
+until then makes a line that moves in leaps: a request that comes just before the end of a long prompt seems to wait for
 all of it, and a time to first token that is held against tokens long read teaches that engines are faster than they
 are. So between two first tokens the engine is taken to go on reading at the speed that it has shown.
 
@@ -11,18 +11,10 @@ a line through single times to first token, for what varies from prompt to promp
 
 from typing import Final
 
-from millgate.core.measure.ewma import Ewma
-
 # The prior counts as so many tokens, four usual prompts of 1000, and what was read fades over so many prompts: both as
 # for permits (`limits.drain`), so that a line of prompts is known as soon and as surely as one of permits.
 _PRIOR_TOKENS: Final = 4_000.0
 _MEMORY_PROMPTS: Final = 200.0
-# Errors of single predictions fade over so many.
-_MEMORY_ERRORS: Final = 100.0
-# One stalled prompt is no more than twice as late as foreseen here, or no request would be admitted for a long time.
-_LARGEST_ERROR: Final = 1.0
-UPPER_Z: Final = 1.2816
-"""One-sided 90 % point of the normal law: promises of waiting are kept nine times in ten (QLM's upper quantile)."""
 
 
 class PromptReading:
@@ -31,24 +23,18 @@ class PromptReading:
     `per_token_s` is what is believed before anything was read.
     """
 
-    __slots__ = ("_error", "_from_rest", "_read_at", "_time_s", "_tokens")
+    __slots__ = ("_from_rest", "_read_at", "_time_s", "_tokens")
 
     def __init__(self, per_token_s: float, now: float) -> None:
         self._tokens = _PRIOR_TOKENS
         self._time_s = _PRIOR_TOKENS * per_token_s
         self._read_at = now
         self._from_rest = True
-        self._error = Ewma(0.0, memory=_MEMORY_ERRORS, prior_samples=4.0)
 
     @property
     def per_token_s(self) -> float:
         """How long the engine takes for one prompt token of many."""
         return self._time_s / self._tokens
-
-    @property
-    def upper_share(self) -> float:
-        """How much longer than predicted a first token takes nine times in ten, as a share of the prediction."""
-        return UPPER_Z * self._error.deviation
 
     def began(self, now: float) -> None:
         """There is something to read again; an engine that has read its last prompt just now goes on."""
@@ -67,19 +53,14 @@ class PromptReading:
         self._read_at = now
 
     def interrupted(self, now: float) -> None:
-        """A prompt is no longer to be read, and nobody knows how far it was."""
+        """A prompt is no longer to be read, and how much of it was read is unknown."""
         self._from_rest = True
         self._read_at = now
-
-    def erred(self, predicted_s: float, took_s: float) -> None:
-        """Compare one predicted time to first token with what came."""
-        if predicted_s > 0.0:
-            self._error.add(min(_LARGEST_ERROR, took_s / predicted_s - 1.0))
 
     def unread(self, given_tokens: int, now: float) -> float:
         """Return how many of these tokens, of prompts without a first token, the engine has still to read.
 
-        When all of them should have been read and are not, it is late, and who is late by so long is expected to be
+        When all of them should have been read and are not, it is late, and what is late by so long is expected to be
         late by as much again, up to all of them (the doubling rule, as for answers in `governor.capacity_forecast`).
         """
         whole_s = given_tokens * self.per_token_s

@@ -1,15 +1,15 @@
 """When will permits come free? Read off the running work, and off how fast a full gate empties.
 
-With N permits out, the first N places open when the running work is expected to end. Those who stand in line are known
+With N permits out, the first N places open when the running work is expected to end. The requests in line are known
 by the length that is foreseen for them, so each takes the permit that comes free first and has it for so long (list
 scheduling: Graham 1966); of those beyond the first `LISTED` the sum of their lengths says as much, a round of N at a
 time. Where lengths are known that is exact, for one stream as for many. Where only a mean is, it is right on average,
-and what remains of the running work is read off how long permits have lasted (`sizing/permit_times`): who has run for
+and what remains of the running work is read off how long permits have lasted (`sizing/permit_times`): a permit that has run for
 the mean of very uneven answers is not about to end. Where only the prefill meter is full, a place opens as soon as the
 prompts before it are read.
 
-The expected ends are kept in a sorted list. Who starts, reads a first token or ends is only noted, and the list is
-brought up to date when somebody asks: a gate that refuses nobody pays one append. The ends rest on each engine's
+The expected ends are kept in a sorted list. A permit that starts, gets its first token or ends is only noted, and the list is
+brought up to date when it is asked for: a gate that refuses nothing pays one append. The ends rest on each engine's
 *pace*, its learned TPOT as it was read when, over all engines, an eighth of the running streams had answered since
 the last reading: re-sorting a thousand streams at every answer would cost more than the rest of the decision. All of it is a cache:
 asking, or not, changes no answer.
@@ -24,13 +24,12 @@ from typing import Final
 
 from millgate.core.lifecycle import State
 from millgate.core.limits.drain import DrainReading
-from millgate.core.sizing.reading import UPPER_Z
-from millgate.core.state.engine import Engine
+from millgate.core.state.engine import LEAST_WORK_S, Engine
 from millgate.core.state.permit import Permit
-from millgate.core.tickets import TICKS_PER_S, WORK_PARTS
+from millgate.core.tickets import LONGEST_HINT_S, TICKS_PER_S, WORK_PARTS
 
-# Nothing known to drain: one departure in the longest time that a hint may name.
-_SLOWEST_PER_S: Final = 1.0 / 60.0
+# One-sided 90 % point of the normal law: promises of waiting are kept nine times in ten (QLM's upper quantile).
+UPPER_Z: Final = 1.2816
 # A hint allows for so many standard deviations more returns than expected: where half of the clients stay away, 1.3 such
 # kept 84 to 94 % of the promises of four and eight streams and 2 keep 85 to 96 %, for as much idle time; with 3 a crowd
 # that is gone idles the engine a tenth longer (docs/policies/appointments-and-tickets.md).
@@ -52,24 +51,6 @@ LISTED: Final = 64
 
 class CapacityForecast:
     """The expected times at which the permits of one pool's engines come free."""
-
-    __slots__ = (
-        "_answers",
-        "_ends",
-        "_engines",
-        "_first",
-        "_first_s",
-        "_free",
-        "_listed",
-        "_most_notes",
-        "_noted",
-        "_opens",
-        "_per_s",
-        "_prompt_metered",
-        "_share",
-        "_stale",
-        "_tick",
-    )
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         self._answers = 0
@@ -154,7 +135,7 @@ class CapacityForecast:
         permit that comes free first, as far as that `share` of them is expected to come. So many are `free` already, and wait for prompts alone.
         """
         drains = self._drains()
-        usual_s = max(1e-6, drains.usual_work_s)
+        usual_s = max(LEAST_WORK_S, drains.usual_work_s)
         ends = self._sorted_ends()
         if not ends:
             return (1.0 + work_s / usual_s) / self.per_s()
@@ -235,7 +216,7 @@ class CapacityForecast:
         per_s = self._per_s
         if per_s is None:
             per_s = sum([engine.drains().per_s for engine in self._up()])
-            per_s = self._per_s = per_s or _SLOWEST_PER_S
+            per_s = self._per_s = per_s or 1.0 / LONGEST_HINT_S
         return per_s
 
     def _reading_s(self, place: int) -> float | None:

@@ -11,6 +11,7 @@ from millgate.core.limits.gate import EngineGate
 from millgate.core.limits.signal import Signal
 from millgate.core.measure.ewma import Ewma
 from millgate.core.settings import EngineSettings, ServicePrior
+from millgate.core.sizing.output_length import PRIOR_OUTPUT_TOKENS
 from millgate.core.sizing.permit_times import PermitTimes
 from millgate.core.sizing.reading import PromptReading
 from millgate.core.sizing.service_time import ServiceTime
@@ -23,7 +24,8 @@ _ANY_PROMPT: Final = 10**9
 _UNKNOWN_SPEED: Final = ServicePrior()
 # What one permit is taken to carry before any was given; the first admission replaces it.
 USUAL_PROMPT_TOKENS: Final = 1000.0
-USUAL_OUTPUT_TOKENS: Final = 256.0
+# No work takes less of an engine: what would take no time at all is still work.
+LEAST_WORK_S: Final = 1e-6
 
 
 class Engine:
@@ -33,34 +35,6 @@ class Engine:
     to have read; `drain_read` is forgotten whenever work starts, reads its first token or ends. `position` and `is_priced` are
     `placement`'s. One `on_trial` gets one request and `is_tried` then. A `retired` one lives until its last permit ends.
     """
-
-    __slots__ = (
-        "_has_profile",
-        "departing",
-        "drain",
-        "drain_read",
-        "gate",
-        "hangups",
-        "is_priced",
-        "is_tried",
-        "longest_read",
-        "on_trial",
-        "pace_s",
-        "permit_times",
-        "permits",
-        "position",
-        "provider",
-        "reading",
-        "retired",
-        "seen",
-        "service",
-        "settings",
-        "signal",
-        "up",
-        "work_output",
-        "work_prompt",
-        "work_read",
-    )
 
     def __init__(self, settings: EngineSettings, now: float) -> None:
         self._take(settings)
@@ -84,7 +58,7 @@ class Engine:
         self.departing: dict[int, Permit] = {}
         self.signal = None if settings.limit.kind == "fixed" else Signal(now, settings.prior)
         self.work_prompt = Ewma(USUAL_PROMPT_TOKENS, prior_samples=0.0)
-        self.work_output = Ewma(USUAL_OUTPUT_TOKENS, prior_samples=0.0)
+        self.work_output = Ewma(PRIOR_OUTPUT_TOKENS, prior_samples=0.0)
         self.work_read = Ewma(0.0, prior_samples=0.0)
 
     def _take(self, settings: EngineSettings) -> None:
@@ -218,7 +192,6 @@ class Engine:
         service, ahead, took_s = self.service, permit.prefill_ahead, now - permit.admitted_at
         if self.signal is not None:
             self.signal.first_token(took_s - permit.expected_ttft_s)
-        self.reading.erred(permit.expected_ttft_s, took_s)
         service.learn_ttft(prompt_tokens + ahead, took_s)
         self.has_read(prompt_tokens + int(ahead))
         self.gate.prefilled(permit.attempt)

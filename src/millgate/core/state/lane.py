@@ -16,23 +16,6 @@ MakeOrder = Callable[[LaneSettings], Order]
 class Lane:
     """One lane: its queues by route, what they hold, its accounts and its Little's law."""
 
-    __slots__ = (
-        "admitted",
-        "arrived",
-        "causes",
-        "hints_broken",
-        "hints_kept",
-        "little",
-        "make_order",
-        "outcomes",
-        "queued",
-        "queued_bytes",
-        "queued_tokens",
-        "queues",
-        "settings",
-        "slo",
-    )
-
     def __init__(self, settings: LaneSettings, make_order: MakeOrder, now: float) -> None:
         self.settings = settings
         self.make_order = make_order

@@ -19,8 +19,6 @@ _GAIN: Final = 0.4
 _BROKEN_SHARE: Final = 0.07
 # Shorter hints count as a second, or a few outcomes would move everything.
 _LEAST_HINT_S: Final = 1.0
-# No wait is more than doubled.
-_MOST: Final = 1.0
 
 
 class Overtaking:
@@ -45,4 +43,4 @@ class Overtaking:
 
     def _move(self, by: float, hint_s: float, per_s: float) -> None:
         share = self.share + _GAIN * by / (per_s * max(_LEAST_HINT_S, hint_s))
-        self.share = 0.0 if share < 0.0 else min(share, _MOST)
+        self.share = min(max(0.0, share), 1.0)  # no wait is more than doubled

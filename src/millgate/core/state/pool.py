@@ -22,23 +22,6 @@ class Pool:
     `done_work_s` are what `warning` is fed with, next at `look_at`.
     """
 
-    __slots__ = (
-        "appointments",
-        "arrived",
-        "arrived_work_s",
-        "capacity_forecast",
-        "done_work_s",
-        "engines",
-        "look_at",
-        "overtaking",
-        "queued_count",
-        "queued_prompt_tokens",
-        "queued_work_s",
-        "queues",
-        "shares",
-        "warning",
-    )
-
     def __init__(self, engines: Sequence[Engine], appointments: Appointments, now: float) -> None:
         self.warning = EarlyWarning(now)
         self.look_at = now

@@ -7,18 +7,6 @@ from millgate.core.words import Outcome
 class Totals:
     """Arrivals and what was known of them, whole answers, hints, and the tokens of good and of wasted work."""
 
-    __slots__ = (
-        "answers",
-        "arrivals",
-        "early",
-        "good_output_tokens",
-        "hints_given",
-        "labelled",
-        "recognised",
-        "wasted_output_tokens",
-        "wasted_prompt_tokens",
-    )
-
     def __init__(self) -> None:
         self.answers = self.arrivals = self.labelled = self.recognised = self.early = self.hints_given = 0
         self.good_output_tokens = self.wasted_prompt_tokens = self.wasted_output_tokens = 0

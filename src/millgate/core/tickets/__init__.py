@@ -26,6 +26,7 @@ that a crowd that never returned stalls no other request.
 from millgate.core.tickets.appointment import (
     EARLY_RETURNS_FORGIVEN,
     KEPT_SHARE,
+    LONGEST_HINT_S,
     SOONEST_RETURN_S,
     Appointment,
     kept_within_s,
@@ -48,6 +49,7 @@ __all__ = [
     "EQUALS_TRIED",
     "FORGOTTEN_PER_EVENT",
     "KEPT_SHARE",
+    "LONGEST_HINT_S",
     "MOST_RECORDS",
     "SOONEST_RETURN_S",
     "TICKS_PER_S",

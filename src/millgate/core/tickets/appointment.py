@@ -5,6 +5,8 @@ from typing import Final
 # Hints start at 0.1 s, so no client that waits for one is back sooner: equal bodies that arrive together are
 # different requests.
 SOONEST_RETURN_S: Final = 0.1
+# Hints stay in a range that every SDK honours: openai gives up above 120 s and treats 0 as absent (wire.md B1).
+LONGEST_HINT_S: Final = 60.0
 # A client may return this much before its hint, and of a short hint at most half of the time in which it may be back:
 # a client that was told 0.8 s and is back within 0.2 s has not waited.
 _EARLY_S: Final = 1.0

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final
 
-# What is believed of a kind before any appointment has come true, and how many outcomes that belief weighs. Measured
-# by `sim run hints` and tests/core/governor/test_absent_clients.py: a belief of 0.8 costs the first burst, which does
-# return, a third attempt each; a weight of 5 idles the engine for a tenth longer once a crowd has gone.
-_PRIOR: Final[list[float]] = [1.0, 1.0, 0.5]
+# How many outcomes the first belief weighs, which is that every client returns. Measured by `sim run hints` and
+# tests/core/governor/test_absent_clients.py: a belief of 0.8 costs the first burst, which does return, a third attempt
+# each; a weight of 5 idles the engine for a tenth longer once a crowd has gone.
 _PRIOR_WEIGHT: Final = 1.5
 # An outcome is forgotten by a fiftieth with each later one: a crowd that stays away is believed gone after some twenty.
 _KEEP: Final = 1.0 - 1.0 / 50.0
@@ -21,11 +20,10 @@ _MOST_TENANTS: Final = 1_000
 
 
 class ClientKind(IntEnum):
-    """What is known of a client beside its tenant: it was told for the first time, has returned before, or retries for the last time."""
+    """What is known of a client beside its tenant: it was told for the first time, or has returned before."""
 
     FIRST = 0
     RETURNED = 1
-    LAST_RETRY = 2
 
 
 class Attendance:
@@ -38,9 +36,9 @@ class Attendance:
 
     def __init__(self) -> None:
         # Weights of what was attended, and of all that came true or lapsed.
-        self._kinds: list[tuple[float, float]] = [(0.0, 0.0) for _ in _PRIOR]
-        self._tenants: list[dict[str, tuple[float, float]]] = [{} for _ in _PRIOR]
-        self._open = [0] * len(_PRIOR)
+        self._kinds: list[tuple[float, float]] = [(0.0, 0.0) for _ in ClientKind]
+        self._tenants: list[dict[str, tuple[float, float]]] = [{} for _ in ClientKind]
+        self._open = [0] * len(ClientKind)
 
     def opens(self, kind: int) -> None:
         """Count an appointment that is given to a client of this kind."""
@@ -66,11 +64,11 @@ class Attendance:
             kinds = kinds[:]
             for kind in lapsed:
                 kinds[kind] = _with(kinds[kind], attended=False)
-        return [_share(counts, prior) for counts, prior in zip(kinds, _PRIOR, strict=True)]
+        return [_share(counts, 1.0) for counts in kinds]
 
     def likelihood(self, tenant: str, kind: int) -> float:
         """Return how many times as likely as others of its kind a client of this tenant returns when told."""
-        of_kind = _share(self._kinds[kind], _PRIOR[kind])
+        of_kind = _share(self._kinds[kind], 1.0)
         return _share(self._tenants[kind].get(tenant, (0.0, 0.0)), of_kind) / of_kind
 
     def learn(self, tenant: str, kind: int, *, attended: bool) -> None:

@@ -11,6 +11,7 @@ length says where it ends; llhttp then sees that request not at all and waits wh
 
 from collections.abc import Callable
 from functools import partial
+from io import BytesIO
 from typing import Final
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
@@ -71,7 +72,7 @@ class Intake:
         self.on_chunk_complete = self._chunks.on_complete
         self._parser = HttpRequestParser(self)
         self._raw = bytearray()
-        self._gathered = bytearray()
+        self._gathered = BytesIO()
         self._last = LastHead()
         self._repeated = False
         self.peer = ""
@@ -102,7 +103,7 @@ class Intake:
         self.share.release(self.reserved_bytes)
         self.reserved_bytes = 0
         self._raw.clear()
-        self._gathered.clear()
+        self._gathered = BytesIO()
         self._parts.clear()
         self._last.forget()
 
@@ -245,12 +246,12 @@ class Intake:
         self.wire_bytes += len(piece)
         self._size_left -= len(piece)
         if self._size_left:
-            self._gathered += piece
+            self._gathered.write(piece)
             return len(data)
-        if self._gathered:
-            self._gathered += piece
-            piece = bytes(self._gathered)
-            self._gathered = bytearray()
+        if self._gathered.tell():
+            self._gathered.write(piece)
+            piece = self._gathered.getvalue()
+            self._gathered = BytesIO()
         self.body = piece
         self._end()
         return stop
@@ -263,14 +264,14 @@ class Intake:
         self.wire_bytes += len(piece)
         self._chunks.check(piece)
         body, ended = _take(parts)
-        self._gathered += body
-        if len(self._gathered) > self._limits.body_bytes:
+        self._gathered.write(body)
+        if self._gathered.tell() > self._limits.body_bytes:
             raise body_too_large(self._limits)
         self._reserve(len(body))
-        self._chunks.check_overhead(len(self._gathered))
+        self._chunks.check_overhead(self._gathered.tell())
         if ended:
-            self.body = bytes(self._gathered)
-            self._gathered = bytearray()
+            self.body = self._gathered.getvalue()
+            self._gathered = BytesIO()
             self.whole = True
             self.phase = IDLE
             if not self._headless or not self._chunks.tail.endswith(HEAD_END):

@@ -70,6 +70,13 @@ REFINEMENTS: tuple[Refinement, ...] = (
         ("sizing.prompt_trend",),
     ),
     Refinement(
+        "reading: doubt",
+        "first tokens come when predicted",
+        ("overload", "sizing", "storm"),
+        {"sizing.reading:PromptReading.upper_share": 0.0},
+        ("sizing.reading:_MEMORY_ERRORS", "sizing.reading:_LARGEST_ERROR"),
+    ),
+    Refinement(
         "reading: goes on",
         "a prompt is unread until its first token",
         ("overload", "sizing"),

@@ -74,3 +74,19 @@ def test_what_was_read_of_a_prompt_that_is_gone_is_not_learned() -> None:
     assert reading.unread(1_000, 50.0) == 1_000
     reading.read(1_000, _BASE_S, 50.1 + _BASE_S)
     assert reading.per_token_s == pytest.approx(0.0001)
+
+
+def test_the_doubt_is_that_of_the_predictions_so_far() -> None:
+    reading, surer = PromptReading(0.0001, 0.0), PromptReading(0.0001, 0.0)
+    for number in range(500):
+        reading.erred(1.0, 0.8 if number % 2 else 1.2)
+        surer.erred(1.0, 0.98 if number % 2 else 1.02)
+    assert reading.upper_share == pytest.approx(1.2816 * 0.2, rel=0.05)
+    assert surer.upper_share == pytest.approx(1.2816 * 0.02, rel=0.05)
+
+
+def test_a_prompt_that_stalled_counts_as_twice_as_late_at_most() -> None:
+    stalled, late = PromptReading(0.0001, 0.0), PromptReading(0.0001, 0.0)
+    stalled.erred(0.1, 60.0)
+    late.erred(0.1, 0.2)
+    assert stalled.upper_share == late.upper_share > 0.0

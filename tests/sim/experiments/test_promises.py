@@ -52,8 +52,8 @@ def test_the_engine_of_a_profile_keeps_them_as_well(order: str) -> None:
 def test_where_newcomers_of_other_tenants_go_first_most_are_kept_all_the_same(
     tenants: int, load: float, least: float
 ) -> None:
-    """By age instead of by turn, of those who wait, it is 77, 78 and 49 %."""
-    kept, idle = pooled(Case(4, 2.0, 0.5, tenants=tenants, seconds=240.0), load, known=True)
+    """By age instead of by turn, of those who wait, it is 77, 78 and 49 %. Runs differ by a point of idle time: twenty tell."""
+    kept, idle = pooled(Case(4, 2.0, 0.5, tenants=tenants, seconds=240.0), load, known=True, seeds=20)
 
     assert kept >= least
     assert idle < 0.03

@@ -45,27 +45,36 @@ def forecast(draft: Attempt, place: int, now: float) -> tuple[float, float, floa
         permit_s = capacity_forecast.wait_s(beyond, now, prompts=False)
         late_s = capacity_forecast.upper_s(beyond, prompts=False)
     reading_s, first_s = _reading(draft, _tokens_of(draft, place - 1), engines, now)
-    upper_s = max(permit_s + late_s, reading_s + first_s - ttft_s)
+    surely = _surely(engines)
+    ttft_s *= surely
+    upper_s = max(permit_s + late_s, reading_s + first_s * surely - ttft_s)
     return max(permit_s, reading_s), upper_s, ttft_s
 
 
 def wait_behind_s(
     draft: Attempt, queued: int, away_s: float, first: "array[int]", share: float, work_s: float, now: float
-) -> float:
-    """Return how long it is expected to wait behind the queued and the away.
+) -> tuple[float, float]:
+    """Return how long it is expected to wait behind the queued and the away, and how much longer reading may take.
 
     So many are queued; the work of the clients that are away is `away_s`, that of all `work_s`, in seconds of permits, and `first` and `share` are as
-    in `capacity_forecast`. Prompts of the away are taken to be as large a part of it as of usual work.
+    in `capacity_forecast`. Prompts of the away are taken to be as large a part of it as of usual work. The second is nine times in ten.
     """
     engines, capacity_forecast = draft.route.up, draft.route.pool.capacity_forecast
     if not _is_metered(engines):
-        return capacity_forecast.wait_behind_s(first, share, work_s, 0, now)
+        return capacity_forecast.wait_behind_s(first, share, work_s, 0, now), 0.0
     permit_s = capacity_forecast.wait_behind_s(first, share, work_s, _free_streams(engines), now)
     usual, prompt_tokens = engines[0], engines[0].work_prompt.mean
     away = away_s / max(LEAST_WORK_S, usual.permit_s(prompt_tokens, usual.work_output.mean))
     tokens = _tokens_of(draft, queued) + away * prompt_tokens
     reading_s, _ = _reading(draft, tokens, engines, now)
-    return max(permit_s, reading_s)
+    if reading_s <= permit_s:
+        return permit_s, 0.0
+    return reading_s, reading_s * (_surely(engines) - 1.0)
+
+
+def _surely(engines: tuple[Engine, ...]) -> float:
+    """Return how many times as long as predicted reading takes nine times in ten at most."""
+    return 1.0 + sum([engine.reading.upper_share for engine in engines]) / len(engines)
 
 
 def _is_metered(engines: tuple[Engine, ...]) -> bool:

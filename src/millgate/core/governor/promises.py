@@ -12,8 +12,9 @@ from typing import Final
 
 from millgate.core.governor.forecast import expected_wait_s, wait_behind_s
 from millgate.core.governor.turns import ahead_of
+from millgate.core.sizing.reading import UPPER_Z
 from millgate.core.state.attempt import Attempt
-from millgate.core.state.capacity_forecast import LISTED, UPPER_Z
+from millgate.core.state.capacity_forecast import LISTED
 from millgate.core.state.lane import Lane
 from millgate.core.state.totals import Totals
 from millgate.core.tickets import (
@@ -78,7 +79,9 @@ def promise(totals: Totals, draft: Attempt, now: float) -> tuple[float, float]:
     late_s = capacity_forecast.upper_s(place, mean_is_known=False) if measured else 0.0
     if not draft.recognised and queues_newcomers(draft.lane):
         late_s *= _SURER
-    wait_s = _wait_behind_s(draft, queued, stand, first, work_s, now)
+    wait_s, reading_late_s = _wait_behind_s(draft, queued, stand, first, work_s, now)
+    if measured:
+        late_s = max(late_s, reading_late_s)
     if share < 1.0:
         absent_s = capacity_forecast.absence_s(stand.place - 1, share)
         late_s = sqrt(late_s * late_s + absent_s * absent_s)
@@ -96,13 +99,13 @@ def promise(totals: Totals, draft: Attempt, now: float) -> tuple[float, float]:
 
 def _wait_behind_s(
     draft: Attempt, queued: int, stand: LineStanding, first: "array[int]", work_s: float, now: float
-) -> float:
-    """Return the expected wait behind so much work."""
+) -> tuple[float, float]:
+    """Return the expected wait behind so much work, and how much longer nine in ten may wait for prompts."""
     if draft.route.up[0].provider is not None:
-        return expected_wait_s(draft, 1 + queued + round(stand.share * (stand.place - 1)), now)
+        return expected_wait_s(draft, 1 + queued + round(stand.share * (stand.place - 1)), now), 0.0
     if draft.queue.offered is not None and queues_newcomers(draft.lane):
         # Shorter prompts go first whenever they come: by those that wait the long would be promised what they never get.
-        return draft.route.pool.capacity_forecast.wait_behind_s(first, stand.share, work_s, 0, now)
+        return draft.route.pool.capacity_forecast.wait_behind_s(first, stand.share, work_s, 0, now), 0.0
     return wait_behind_s(draft, queued, stand.work_s, first, stand.share, work_s, now)
 
 

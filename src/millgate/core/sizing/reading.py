@@ -11,10 +11,18 @@ a line through single times to first token, for what varies from prompt to promp
 
 from typing import Final
 
+from millgate.core.measure.ewma import Ewma
+
 # The prior counts as so many tokens, four usual prompts of 1000, and what was read fades over so many prompts: both as
 # for permits (`limits.drain`), so that a line of prompts is known as soon and as surely as one of permits.
 _PRIOR_TOKENS: Final = 4_000.0
 _MEMORY_PROMPTS: Final = 200.0
+# Errors of single predictions fade over so many.
+_MEMORY_ERRORS: Final = 100.0
+# One stalled prompt is no more than twice as late as foreseen here, or no request would be admitted for a long time.
+_LARGEST_ERROR: Final = 1.0
+UPPER_Z: Final = 1.2816
+"""One-sided 90 % point of the normal law: promises of waiting are kept nine times in ten (QLM's upper quantile)."""
 
 
 class PromptReading:
@@ -23,18 +31,24 @@ class PromptReading:
     `per_token_s` is what is believed before anything was read.
     """
 
-    __slots__ = ("_from_rest", "_read_at", "_time_s", "_tokens")
+    __slots__ = ("_error", "_from_rest", "_read_at", "_time_s", "_tokens")
 
     def __init__(self, per_token_s: float, now: float) -> None:
         self._tokens = _PRIOR_TOKENS
         self._time_s = _PRIOR_TOKENS * per_token_s
         self._read_at = now
         self._from_rest = True
+        self._error = Ewma(0.0, memory=_MEMORY_ERRORS, prior_samples=4.0)
 
     @property
     def per_token_s(self) -> float:
         """How long the engine takes for one prompt token of many."""
         return self._time_s / self._tokens
+
+    @property
+    def upper_share(self) -> float:
+        """How much longer than predicted a first token takes nine times in ten, as a share of the prediction."""
+        return UPPER_Z * self._error.deviation
 
     def began(self, now: float) -> None:
         """There is something to read again; an engine that has read its last prompt just now goes on."""
@@ -56,6 +70,11 @@ class PromptReading:
         """A prompt is no longer to be read, and how much of it was read is unknown."""
         self._from_rest = True
         self._read_at = now
+
+    def erred(self, predicted_s: float, took_s: float) -> None:
+        """Compare one predicted time to first token with what came."""
+        if predicted_s > 0.0:
+            self._error.add(min(_LARGEST_ERROR, took_s / predicted_s - 1.0))
 
     def unread(self, given_tokens: int, now: float) -> float:
         """Return how many of these tokens, of prompts without a first token, the engine has still to read.

@@ -24,12 +24,11 @@ from typing import Final
 
 from millgate.core.lifecycle import State
 from millgate.core.limits.drain import DrainReading
+from millgate.core.sizing.reading import UPPER_Z
 from millgate.core.state.engine import LEAST_WORK_S, Engine
 from millgate.core.state.permit import Permit
 from millgate.core.tickets import LONGEST_HINT_S, TICKS_PER_S, WORK_PARTS
 
-# One-sided 90 % point of the normal law: promises of waiting are kept nine times in ten (QLM's upper quantile).
-UPPER_Z: Final = 1.2816
 # A hint allows for so many standard deviations more returns than expected: where half of the clients stay away, 1.3 such
 # kept 84 to 94 % of the promises of four and eight streams and 2 keep 85 to 96 %, for as much idle time; with 3 a crowd
 # that is gone idles the engine a tenth longer (docs/policies/appointments-and-tickets.md).

@@ -192,6 +192,7 @@ class Engine:
         service, ahead, took_s = self.service, permit.prefill_ahead, now - permit.admitted_at
         if self.signal is not None:
             self.signal.first_token(took_s - permit.expected_ttft_s)
+        self.reading.erred(permit.expected_ttft_s, took_s)
         service.learn_ttft(prompt_tokens + ahead, took_s)
         self.has_read(prompt_tokens + int(ahead))
         self.gate.prefilled(permit.attempt)

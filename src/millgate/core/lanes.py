@@ -1,6 +1,6 @@
 """Which class of traffic is this, whose turn is it, and what may it not borrow?
 
-Three rules between lanes, in this order. *Headroom*: so many streams of each lane are lent to nobody, whatever
+Three rules between lanes, in this order. *Headroom*: so many streams of each lane are not lent, whatever
 the band. *Band*: a smaller number goes first. *Share*: within a band the lane that runs least for its share goes
 next. The last one keeps a strict promise: shares are parts of their sum, a lane under its share of the limit has
 running / part < limit, one at or over it running / part >= limit, so the first is never passed by the second.
@@ -9,11 +9,9 @@ running / part < limit, one at or over it running / part >= limit, so the first 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-LaneT = TypeVar("LaneT")
+from millgate.core.settings import LEAST_LIMIT
 
-# Headroom as design section 4 (bulkheads) sets it: all of it together is at most half the limit, and a limit that
-# small has no streams to spare.
-_LEAST_LIMIT_WITH_HEADROOM = 4
+LaneT = TypeVar("LaneT")
 
 
 def choose_lane(lanes: Mapping[str, LaneT], hint: str | None, default: LaneT) -> LaneT:
@@ -28,7 +26,7 @@ def choose_lane(lanes: Mapping[str, LaneT], hint: str | None, default: LaneT) ->
 
 
 class LaneShareSettings(NamedTuple):
-    """What a lane may claim: a weight above or at 0, streams that it lends to nobody, and its band.
+    """What a lane may claim: a weight above or at 0, streams that it does not lend, and its band.
 
     `share` is a part of the sum of all shares; 0 promises nothing. A smaller `band` is more important.
     """
@@ -66,7 +64,7 @@ class _Claim:
 
 
 class LaneShares:
-    """Who goes next among lanes, and what each must leave free; counts streams of one pool of engines.
+    """The lane that goes next, and what each must leave free; counts streams of one pool of engines.
 
     A lane alone costs two comparisons. Raises ValueError where a share or a headroom is negative.
     """
@@ -128,7 +126,7 @@ class LaneShares:
         return self._claims[lane].running
 
     def headroom(self, lane: str, limit: int) -> int:
-        """Return the streams of this lane that are lent to nobody, used or not."""
+        """Return the streams of this lane that are not lent, used or not."""
         if not self._alone:
             self._grant(limit)
         return self._claims[lane].headroom
@@ -139,7 +137,7 @@ class LaneShares:
             return
         self._limit = limit
         claims = list(self._claims.values())
-        room = limit // 2 if limit >= _LEAST_LIMIT_WITH_HEADROOM else 0
+        room = limit // 2 if limit >= LEAST_LIMIT else 0  # a limit that small has no streams to spare
         for claim in sorted(claims, key=_Claim.precedence):
             claim.headroom = min(claim.settings.headroom, room)
             room -= claim.headroom

@@ -1,7 +1,7 @@
 """How many retries are too many: a share of what was admitted, and a little more, over the last ten seconds.
 
 A crowd whose every refusal is followed at once by another attempt is several times its own size, and keeps an
-overload alive after its cause has gone. So what nobody asked for is rationed:
+overload alive after its cause has gone. So retries that no hint asked for are rationed:
 
     retries in 10 s <= 0.2 x admissions in 10 s + max(1, 10 s x 0.05 x drain rate)
 
@@ -13,10 +13,10 @@ recognised, but one that is back when its hint was due. Such a client keeps an a
 amplify: each is one place in the line, places are given out at the drain rate, so due returns come no faster than
 permits come free, plus those whose promise was missed. Charged, they would exhaust the budget by arithmetic alone:
 twenty clients before one stream of 2 s are one admission and one due return every 2 s; 0.2 x 5 + 1 lets two of five
-pass in ten seconds, and the other three, who did what they were told, would be sent away for good.
+pass in ten seconds, and the other three, which returned as told, would be refused for good.
 
-Tenants share the budget. While it is not used up anybody may spend (an unused share is lent); when it is, a tenant
-may still spend up to its even share among those who retry, so that one that retries alone gets all and a loud one
+Tenants share the budget. While it is not used up any tenant may spend (an unused share is lent); when it is, a tenant
+may still spend up to its even share among the tenants that retry, so that one that retries alone gets all and a loud one
 takes nothing from a quiet one. While shares are being redistributed up to twice the budget passes, never more.
 
 Time is cut into tenths of the window, and tenants are known apart up to a bound, the others together (INV-5). Every
@@ -30,8 +30,8 @@ WINDOW_S: Final = 10.0
 SHARE_OF_ADMITTED: Final = 0.2
 RESERVE_SHARE_OF_DRAIN: Final = 0.05
 LEAST_RESERVE_PER_S: Final = 0.1
-# Twitter's budgets cut their ten seconds into ten slots as well: a tenth of the window is forgotten at a time.
-_SLOTS: Final = 10
+# Twitter's budgets cut their ten seconds into ten slots as well: a second of the window is forgotten at a time.
+_SLOTS: Final = int(WINDOW_S)
 # Above the budget shares may be spent up to this many budgets in all.
 _MOST_BUDGETS: Final = 2.0
 FORGET_AFTER_S: Final = 600.0
@@ -122,7 +122,7 @@ class RetryBudget:
         record.requests += not retry
 
     def admitted(self, now: float) -> None:
-        """Count an admission: a fifth of a retry for everybody."""
+        """Count an admission: a fifth of a retry for all."""
         self._admitted.add(_slot(now))
 
     def budget(self, now: float, drain_per_s: float) -> float:
@@ -182,4 +182,4 @@ class RetryBudget:
 
 
 def _slot(now: float) -> int:
-    return floor(now * _SLOTS / WINDOW_S)
+    return floor(now)

@@ -74,7 +74,7 @@ class QuotaLimit:
 
 @dataclass(frozen=True, slots=True)
 class QuotaRule:
-    """One limit and whom it holds: None is everybody; each value of a scope named in `each` has a bucket of its own."""
+    """One limit and whom it holds: None is every tenant; each value of a scope named in `each` has a bucket of its own."""
 
     name: str
     limit: QuotaLimit

@@ -140,9 +140,9 @@ class TenantSnapshot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LaneSnapshot:
-    """One lane now and since start; `headroom` counts streams that it lends to nobody; counts are attempts, ages and waits seconds.
+    """One lane now and since start; `headroom` counts streams that it does not lend; counts are attempts, ages and waits seconds.
 
-    `hints_kept` and `hints_broken` count who was back when told: admitted within max(0.5 s, 20 % of the hint), or not.
+    `hints_kept` and `hints_broken` count returns on time: admitted within max(0.5 s, 20 % of the hint), or not.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""May this tenant? Retry budget, quotas and streams of its own, asked before anybody looks for an engine.
+"""May this tenant? Retry budget, quotas and streams of its own, asked before an engine is looked for.
 
 Every question costs one comparison where nothing is configured. A request that is let in or queued has reserved its
 quotas; what never ran gives them back, what ran is settled with what it really used.
@@ -95,7 +95,7 @@ class Allowances:
         if known is None or known.max_inflight is None:
             return None
         inside, streams = self._inside[draft.tenant], draft.arrival.answers
-        # Who has none may have any: a request of more than all of its tenant's streams runs alone.
+        # A tenant without a stream may have any: a request of more than all of its tenant's streams runs alone.
         if not inside or inside + streams <= known.max_inflight:
             return None
         engine = draft.route.up[0]

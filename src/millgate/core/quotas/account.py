@@ -7,7 +7,7 @@ we reserve the expected output beforehand: what it will make is spent already.
 What the provider says can only lower a level: the numbers in its headers are rounded (Anthropic: to the nearest
 thousand) and as old as the answer is long.
 
-Somebody else may eat from the same account. At a refusal the provider's bucket is known to be empty. Between two such
+Others may take from the same account. At a refusal the provider's bucket is known to be empty. Between two such
 moments it was given rate x time, and what we did not take of that, others did: the rate to expect of them until it
 fades. With it the account runs on what is left, without it every surplus would end in a refusal.
 
@@ -39,7 +39,7 @@ CUSHION = 0.05
 """Share of the burst, of a minute's worth at most, that is left alone when the provider says how little is left: three
 seconds, in which its word is on the way."""
 
-# Nobody knows how full the provider's bucket is when this process starts (the one before it may have emptied it):
+# How full the provider's bucket is when this process starts is not known (the one before it may have emptied it):
 # five seconds of a minute are tried, the rest comes at the rate. A day would come back too slowly: all of it is believed
 # in until the provider says otherwise.
 _FIRST_LEVEL = 1.0 / 12.0
@@ -52,13 +52,10 @@ _MOST_OTHERS = 0.9
 # What others took is forgotten at this rate, in half an hour 63 %: quota that they left comes back, and the tries for
 # it cost one refusal in several minutes.
 _FADE_PER_S = 1.0 / 1800.0
-# A provider that still has half of its burst is being emptied by nobody: its word may halve what is expected of them.
+# A provider that still has half of its burst is not being emptied by others: its word may halve what is expected of them.
 _PLENTY = 0.5
-# Pauses after refusals without a hint: doubled each time, at most the longest hint that we would give ourselves.
-_FIRST_PAUSE_S = 1.0
-_LONGEST_PAUSE_S = 60.0
-# So many answers make the usual request: what a line of them takes is then known to a tenth.
-_USUAL_OF = 100.0
+FIRST_PAUSE_S = 1.0
+"""A pause after a refusal without a hint: doubled each time, up to a minute."""
 _EITHER_TOKENS = (QuotaKind.ITPM, QuotaKind.OTPM)
 # A hint beyond this is a date misread or a spending limit: an hour, and then it is asked again.
 _LONGEST_HINT_S = 3600.0
@@ -99,7 +96,7 @@ class _Limit:
         self._empty_at = self._refused_at = float("-inf")
         self._empty_mark: int | None = None
         self._charged_then = 0.0
-        self.usual = Ewma(0.0, memory=_USUAL_OF, prior_samples=0.0)
+        self.usual = Ewma(0.0, prior_samples=0.0)
 
     def beyond(self, sizes: Sizes) -> tuple[float, float] | None:
         """Return what such a request needs and the burst, where that is less and it can never go; else None."""
@@ -206,7 +203,7 @@ class Account:
     def __init__(self, settings: AccountSettings, now: float) -> None:
         self._limits = {limit.kind: _Limit(limit, now) for limit in settings.limits}
         self._paused_until = now
-        self._pause_s = _FIRST_PAUSE_S
+        self._pause_s = FIRST_PAUSE_S
         self._unproduced = 0.0
         self._tightest: _Limit | None = None
         self._untried = True
@@ -270,7 +267,7 @@ class Account:
         self._unproduced -= reservation.unproduced
         reservation.settle(prompt_tokens, cached_tokens, output_tokens, now)
         if output_tokens:
-            self._pause_s = _FIRST_PAUSE_S
+            self._pause_s = FIRST_PAUSE_S
             if prompt_tokens is not None:
                 for each in self._limits.values():
                     each.answered(prompt_tokens, cached_tokens, output_tokens)
@@ -296,7 +293,7 @@ class Account:
         when the last request was sent.
         """
         if hint_s is None and now >= self._paused_until:
-            hint_s, self._pause_s = self._pause_s, min(2.0 * self._pause_s, _LONGEST_PAUSE_S)
+            hint_s, self._pause_s = self._pause_s, min(2.0 * self._pause_s, MINUTE_S)
         pause_s = min(max(0.0, hint_s or 0.0), _LONGEST_HINT_S)
         self._paused_until = max(self._paused_until, now + pause_s)
         if kind is Refusal.LIMIT:

@@ -74,14 +74,14 @@ class Bucket:
         return amount > self.burst * (1.0 + _SLACK)
 
     def wait_s(self, amount: float, now: float) -> float:
-        """Return how long until this amount is there, if nobody else takes it: 0 now, infinite never."""
+        """Return how long until this amount is there, if nothing else takes it: 0 now, infinite never."""
         missing = amount - self.level(now)
         if missing <= self.burst * _SLACK:
             return 0.0
         return missing / self.rate_per_s if not self.too_large(amount) else float("inf")
 
     def full_in_s(self, now: float) -> float:
-        """Return how long until the bucket is full, if nobody takes from it."""
+        """Return how long until the bucket is full, if nothing takes from it."""
         return (self.burst - self.level(now)) / self.rate_per_s
 
     def full_for_s(self, now: float) -> float:
@@ -120,7 +120,7 @@ class Bucket:
     def change(self, rate_per_s: float, burst: float, now: float) -> None:
         """Go on with another rate and burst; the level stays where it is, at most the new burst.
 
-        After a rise of the burst the refunds of what is open do not count: nobody knows what ran over before.
+        After a rise of the burst the refunds of what is open do not count: what ran over before is not known.
         """
         level = self.level(now)
         self._remember(burst if burst > self.burst else level)

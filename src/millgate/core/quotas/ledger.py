@@ -44,7 +44,7 @@ class Demand(NamedTuple):
 class Shortage(NamedTuple):
     """The rule that keeps a request out longest, and its numbers.
 
-    After `wait_s` seconds the same request passes, if nobody else has taken from its buckets; infinite and
+    After `wait_s` seconds the same request passes, if no other has taken from its buckets; infinite and
     `never_fits` where the full bucket is too small, which is then what is `left`.
     """
 
@@ -127,7 +127,7 @@ class Ledger:
                 del self._own[key]
 
     def _file(self, rules: Sequence[QuotaRule]) -> None:
-        """Index the rules: those for everybody, and for each named tenant these and its own, in their order."""
+        """Index the rules: those for all, and for each named tenant these and its own, in their order."""
         named = {rule.name: rule for rule in rules}
         twins = sorted(rule.name for rule in rules if named[rule.name] is not rule)
         if twins:
@@ -210,6 +210,6 @@ def _changed(bucket: Bucket, limit: QuotaLimit | None, now: float) -> bool:
 
 
 def _unused(rule: QuotaRule, needed: float) -> Shortage | None:
-    """Judge against a bucket that nobody has taken from yet: it is full."""
+    """Judge against a bucket that nothing was taken from yet: it is full."""
     burst = rule.limit.burst
     return Shortage(rule.name, float("inf"), needed, burst, never_fits=True) if needed > burst else None

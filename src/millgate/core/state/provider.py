@@ -1,27 +1,25 @@
-"""An engine that is somebody's account: its buckets and its breaker stand beside the gate (design section 4, step 5).
+"""An engine that is a provider account: its buckets and its breaker stand beside the gate (design section 4, step 5).
 
-Everything sent there counts against the provider's limits whoever sent it, so the reservation is made at the permit
+Everything sent there counts against the provider's limits, so the reservation is made at the permit
 and not at the door.
 """
 
 from millgate.core.events import Failed, QuotaReading
 from millgate.core.limits.breaker import Breaker, counts_against
-from millgate.core.quotas.account import Account, Refusal
+from millgate.core.quotas.account import FIRST_PAUSE_S, Account, Refusal
 from millgate.core.quotas.amounts import Sizes
 from millgate.core.settings import AccountSettings
 from millgate.core.state.permit import Permit
 from millgate.core.words import FailureKind
 
-# While a trial is under way others look again so often; its answer wakes nobody by itself.
+# While a trial is under way others look again so often; its answer wakes none by itself.
 _TRIAL_S = 0.1
-# Between trials, doubled: single requests do no harm, and an outage should hardly outlast its cause.
-_FIRST_PAUSE_S = 1.0
-_LONGEST_PAUSE_S = 5.0
-# Refusals come at once: a trial that has not failed by now is being answered, however long that takes.
+# Refusals come at once: a trial that has not failed by now is being answered, however long that takes. Pauses between
+# trials double up to it: single requests do no harm, and an outage should hardly outlast its cause.
 _TRIAL_PATIENCE_S = 5.0
-# One connection may be lost in the net; after so many in a row nobody is kept waiting.
+# One connection may be lost in the net; after so many in a row no request is kept waiting.
 _UNREACHED = 2
-# These speak for whoever comes next as well; one answer that failed or broke speaks for itself, and to the breaker.
+# These speak for the next request as well; one answer that failed or broke speaks for itself, and to the breaker.
 _DOUBTED = (FailureKind.CONNECT, FailureKind.REFUSED)
 
 
@@ -48,7 +46,7 @@ class Provider:
         self._account = Account(settings, now)
         self._in_doubt = False
         self._unreached = 0
-        self._pause_s = _FIRST_PAUSE_S
+        self._pause_s = FIRST_PAUSE_S
         self._next_trial_at = float("-inf")
         self._probing: int | None = None
         self._refused_at = self._tried_at = float("-inf")
@@ -68,11 +66,11 @@ class Provider:
         return self._account.beyond(*sizes)
 
     def is_shut(self, now: float) -> bool:
-        """Return whether the breaker lets nobody through now: it is open, and no try is due or one is under way."""
+        """Return whether the breaker lets no request through now: it is open, and no try is due or one is under way."""
         return not self.breaker.allows(now, self._probing is not None)
 
     def is_down(self, now: float) -> bool:
-        """Return whether nobody should wait for it: its breaker is open, or it could not be reached twice in a row.
+        """Return whether no request should wait for it: its breaker is open, or it could not be reached twice in a row.
 
         A trial that is due is not kept from going.
         """
@@ -124,7 +122,7 @@ class Provider:
             hint_s = self._pause_s if now >= self._next_trial_at else 0.0
         if now >= self._next_trial_at:
             self._unreached = self._unreached + 1 if kind is FailureKind.CONNECT else 0
-            self._pause_s = min(2.0 * self._pause_s, _LONGEST_PAUSE_S)
+            self._pause_s = min(2.0 * self._pause_s, _TRIAL_PATIENCE_S)
         self._next_trial_at = max(self._next_trial_at, now + hint_s)
         self._in_doubt = True
         self._account.refused(Refusal.OVERLOAD, hint_s, now)
@@ -139,7 +137,7 @@ class Provider:
         return False
 
     def left(self, permit: Permit, now: float) -> None:
-        """Settle for somebody who hung up: what was produced is charged."""
+        """Settle for a client that hung up: what was produced is charged."""
         self._settle(permit, None, 0, permit.output_seen, now)
         self._probed(permit)
 
@@ -157,7 +155,7 @@ class Provider:
         if self._probing == permit.attempt:
             self._in_doubt = False
             self._unreached = 0
-            self._pause_s = _FIRST_PAUSE_S
+            self._pause_s = FIRST_PAUSE_S
         self._probed(permit)
 
     def _probed(self, permit: Permit) -> None:

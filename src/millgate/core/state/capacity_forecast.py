@@ -29,10 +29,6 @@ from millgate.core.state.engine import LEAST_WORK_S, Engine
 from millgate.core.state.permit import Permit
 from millgate.core.tickets import LONGEST_HINT_S, TICKS_PER_S, WORK_PARTS
 
-# A hint allows for so many standard deviations more returns than expected: where half of the clients stay away, 1.3 such
-# kept 84 to 94 % of the promises of four and eight streams and 2 keep 85 to 96 %, for as much idle time; with 3 a crowd
-# that is gone idles the engine a tenth longer (docs/policies/appointments-and-tickets.md).
-_ABSENCE_Z: Final = 2.0
 # The pace is read again after one answer in so many running streams.
 _PACE_SHARE: Final = 8
 # Beyond so many notes, and a quarter of the list, building it anew is cheaper than changing it.
@@ -208,7 +204,7 @@ class CapacityForecast:
 
         The number that returns is binomial.
         """
-        return _ABSENCE_Z * sqrt(appointments * share * (1.0 - share)) / self.per_s()
+        return UPPER_Z * sqrt(appointments * share * (1.0 - share)) / self.per_s()
 
     def per_s(self) -> float:
         """Return how many permits a second end while every gate is full."""

@@ -18,6 +18,7 @@ from millgate.core.governor.refusal import in_line, refusal
 from millgate.core.governor.streams import streams_of
 from millgate.core.governor.turns import ahead_of, may_go
 from millgate.core.lanes import choose_lane
+from millgate.core.settings import MINUTE_S
 from millgate.core.sizing.output_length import OutputLength
 from millgate.core.sizing.prompt_bytes import PromptBytes
 from millgate.core.state.attempt import Attempt
@@ -37,8 +38,6 @@ LAST_RETRY: Final = 2
 # up; before the pace has been learned, so many times what is believed: a CPU is twenty times as slow as a GPU.
 _ANSWER_PATIENCE: Final = 4.0
 _STRANGERS_PATIENCE: Final = 20.0
-# It shows nothing until it is whole, and is never given up sooner: for as long a stream may be silent, too.
-_LEAST_PATIENCE_S: Final = 60.0
 
 
 class Plan:
@@ -407,7 +406,8 @@ def admission(draft: Attempt, engine: Engine, ttft_s: float, now: float) -> Admi
     kv_tokens, prefill_tokens = engine.gate.clip(draft.kv_tokens, draft.prompt_tokens)
     first_event_by = draft.deadline + ttft_s
     if not draft.arrival.stream:
-        first_event_by = max(first_event_by, now + _LEAST_PATIENCE_S) + _longest_s(draft, engine, ttft_s)
+        # It shows nothing until it is whole, and is not given up within a minute: for as long a stream may be silent, too.
+        first_event_by = max(first_event_by, now + MINUTE_S) + _longest_s(draft, engine, ttft_s)
         if draft.arrival.time_allowed_s is not None:
             first_event_by = min(first_event_by, draft.arrived_at + draft.arrival.time_allowed_s)
     streams = streams_of(engine.gate, draft.arrival)

@@ -4,13 +4,9 @@ from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
 from math import inf
-from typing import Final
 
 from millgate.core.state.attempt import Attempt
-
-# What is over stays in until it is due; this many, and four for each attempt, are kept before they are dropped, and in the
-# line a quarter of that.
-_STALE: Final = 1_000
+from millgate.core.tickets import most_notes
 
 
 class Wakes:
@@ -40,7 +36,7 @@ class Wakes:
         """
         if at == inf:
             return
-        if self._count > 4 * (len(alive) + _STALE):
+        if self._count > most_notes(len(alive)):
             self._keep([(time, kept) for time, kept in self._all() if kept in alive])
         self._put(at, attempt)
 
@@ -53,7 +49,7 @@ class Wakes:
         line = self._line
         while line and line[0][1] not in alive:
             line.popleft()
-        if (line and at < line[-1][0]) or len(line) > len(alive) + _STALE:
+        if (line and at < line[-1][0]) or len(line) > most_notes(len(alive)):
             self.add(at, attempt, alive)
         else:
             line.append((at, attempt))

@@ -71,19 +71,6 @@ class Refusal(StrEnum):
 class _Limit:
     """One limit of the account: our bucket, and the rate at which others seem to take from the provider's."""
 
-    __slots__ = (
-        "_charged_then",
-        "_empty_at",
-        "_empty_mark",
-        "_faded_at",
-        "_refused_at",
-        "bucket",
-        "limit",
-        "others_per_s",
-        "reserve",
-        "usual",
-    )
-
     def __init__(self, limit: QuotaLimit, now: float) -> None:
         self.limit = limit
         as_made = limit.charges_as_made

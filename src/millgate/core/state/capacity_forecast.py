@@ -31,8 +31,6 @@ from millgate.core.tickets import LONGEST_HINT_S, TICKS_PER_S, WORK_PARTS
 
 # The pace is read again after one answer in so many running streams.
 _PACE_SHARE: Final = 8
-# Beyond so many notes, and a quarter of the list, building it anew is cheaper than changing it.
-_FEW_NOTES: Final = 8
 # Answers that outlive their expectation by d are expected to take d more and this: the doubling rule, which fits
 # an engine that is a little slow and a heavy tail alike.
 _LATE_STEP_S: Final = 0.1
@@ -53,7 +51,7 @@ class CapacityForecast:
         self._ends: list[float] = []
         self._listed = 0
         self._noted: list[tuple[Permit, Engine]] = []
-        self._most_notes = _FEW_NOTES
+        self._most_notes = 0
         self._stale = False
         self._per_s: float | None = None
         self._prompt_metered: list[Engine] = []
@@ -246,7 +244,8 @@ class CapacityForecast:
                 [end for each, at in running for end in [_list_anew(each, at)] * each.streams]
             )
             self._noted.clear()
-            self._most_notes = _FEW_NOTES + len(self._ends) // 4
+            # Beyond that building the list anew is cheaper than changing it.
+            self._most_notes = len(self._ends) // 4
         elif self._noted:
             for permit, engine in self._noted:
                 self._list_again(permit, engine)
@@ -301,7 +300,7 @@ def _likely_end(permit: Permit, engine: Engine, level: float, now: float) -> flo
     if permit.state is State.DEPARTING:
         return engine.hangups.departs_at(permit)
     whole_s = engine.foreseen_s(permit)
-    so_far = (now - permit.admitted_at) / max(1e-6, whole_s)
+    so_far = (now - permit.admitted_at) / max(LEAST_WORK_S, whole_s)
     return permit.admitted_at + whole_s * engine.permit_times.share_at(so_far, level)
 
 

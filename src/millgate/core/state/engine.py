@@ -1,5 +1,6 @@
 """One engine: its gate, its learned speed, its gauges, and its permits; those of clients that have left included."""
 
+from math import inf
 from typing import Final
 
 from millgate.core.decisions import Leg
@@ -19,7 +20,6 @@ from millgate.core.state.hangups import Hangups
 from millgate.core.state.permit import Permit
 from millgate.core.state.provider import Provider
 
-_ANY_PROMPT: Final = 10**9
 # An engine without a profile: its speed is known only as far as it has been learned.
 _UNKNOWN_SPEED: Final = ServicePrior()
 # What one permit is taken to carry before any was given; the first admission replaces it.
@@ -49,7 +49,7 @@ class Engine:
         self.drain_read: DrainReading | None = None
         self.permit_times = PermitTimes()
         self.position, self.is_priced = 0, False
-        self.longest_read = _ANY_PROMPT if settings.prior.certain else 0
+        self.longest_read = inf if settings.prior.certain else 0.0
         self.provider = None if settings.account is None else Provider(settings.account, now)
         self.pace_s = self.service.tpot_s(settings.max_inflight)
         self.hangups = Hangups(settings.ignores_hangups)

@@ -30,18 +30,6 @@ class Provider:
     a pause would otherwise all be sent to fail with it.
     """
 
-    __slots__ = (
-        "_account",
-        "_in_doubt",
-        "_next_trial_at",
-        "_pause_s",
-        "_probing",
-        "_refused_at",
-        "_tried_at",
-        "_unreached",
-        "breaker",
-    )
-
     def __init__(self, settings: AccountSettings, now: float) -> None:
         self._account = Account(settings, now)
         self._in_doubt = False

@@ -7,7 +7,7 @@ import pytest
 
 from core.world import governor
 from millgate.core.decisions import Admit, Decision, Queue, Yield
-from millgate.core.events import Arrived, Finished, FirstToken, Released
+from millgate.core.events import Arrived, FirstToken
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
 from millgate.core.words import Reason
@@ -127,66 +127,6 @@ def test_full_memory_is_waited_for_like_streams() -> None:
     gate.handle(FirstToken(2), 1.0)
 
     assert _wait_s(_ask(gate, 3, 1.0)) == pytest.approx(0.5)
-
-
-def _with_doubts(
-    ttft_s: float = 0.5, prefill_tokens: int = 800, deadline_s: float = 5.0, **more: Any
-) -> Governor:
-    """Return a gate whose engine took half as long as predicted, or half as long again, on 200 occasions."""
-    gate = _gate(prefill_tokens, deadline_s, **more)
-    for number in range(200):
-        at = 100.0 * number
-        _ask(gate, number, at)
-        gate.handle(FirstToken(number), at + ttft_s * (0.5 if number % 2 else 1.5))
-        gate.handle(Finished(number, 100, 100), at + 50.0)
-        gate.handle(Released(number), at + 50.0)
-    return gate
-
-
-def test_behind_others_nobody_is_let_in_who_may_well_be_late() -> None:
-    """The eighth is predicted after 4 of 5 s, by an engine of which predictions are off by half."""
-    doubtful, certain = _with_doubts(), _gate(800, 5.0)
-    decisions = [_ask(doubtful, 1_000 + number, 50_000.0) for number in range(8)]
-    sure = [_ask(certain, number) for number in range(8)]
-
-    assert all(isinstance(each, Admit) for each in sure)
-    assert isinstance(decisions[0], Admit)
-    assert isinstance(decisions[-1], Yield)
-    assert decisions[-1].reason is Reason.TOO_LATE
-    assert decisions[-1].value > decisions[-1].bound
-
-
-def test_who_is_back_when_told_is_not_refused_for_a_doubt() -> None:
-    """Behind 9000 tokens its first token is predicted in 50 of some 65 s: a newcomer with as much time is not let in."""
-    gate = _with_doubts(prefill_tokens=20_000, deadline_s=115.0, streams=2, max_queue=0)
-    for attempt in (1_000, 1_001):
-        assert isinstance(_ask(gate, attempt, 50_000.0), Admit)
-    body = Arrived(1_002, prompt_bytes=400, max_tokens=100, fingerprint=lambda: 7)
-    (refused,) = gate.handle(body, 50_000.0)
-    assert isinstance(refused, Yield)
-    assert refused.retry
-    due_at = 50_000.0 + refused.retry_after_s
-    for attempt in (1_000, 1_001):
-        gate.handle(FirstToken(attempt), due_at)
-        gate.handle(Finished(attempt, 100, 100), due_at)
-        gate.handle(Released(attempt), due_at)
-    assert isinstance(_ask(gate, 1_003, due_at, prompt_tokens=9_000), Admit)
-    newcomer = Arrived(1_004, prompt_bytes=400, max_tokens=100, time_allowed_s=115.0 - refused.retry_after_s)
-
-    assert isinstance(gate.explain(newcomer, due_at).decision, Yield)
-    assert isinstance(gate.handle(body._replace(attempt=1_005, retry_count=1), due_at)[0], Admit)
-
-
-def test_an_idle_engine_is_not_doubted() -> None:
-    """900 tokens are predicted after 4.5 of 5 s: it is late or it is not, and nobody else waits for it."""
-    assert isinstance(_ask(_with_doubts(), 1_000, 50_000.0, prompt_tokens=900), Admit)
-
-
-def test_an_engine_whose_times_vary_by_themselves_is_not_left_empty() -> None:
-    """Its first tokens take 2 to 6 of 5 s however many prompts it reads: that others are ahead says nothing."""
-    gate = _with_doubts(4.0, prior=ServicePrior(4.0, 0.00001, 0.01, 0.0))
-
-    assert all(isinstance(_ask(gate, 1_000 + number, 50_000.0), Admit) for number in range(8))
 
 
 def test_nobody_is_told_to_come_back_before_the_prompts_that_wait_have_been_read() -> None:

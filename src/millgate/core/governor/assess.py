@@ -11,7 +11,7 @@ from millgate.core.decisions import Admit, Queue, Reshaped, Yield
 from millgate.core.events import Arrived
 from millgate.core.fast_records import make_admit, make_leg
 from millgate.core.governor.allowances import Shortfall
-from millgate.core.governor.forecast import forecast, upper_ttft_s
+from millgate.core.governor.forecast import forecast
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.placement import is_in_time
 from millgate.core.governor.refusal import in_line, refusal
@@ -194,10 +194,9 @@ def _judge(knowledge: Knowledge, draft: Attempt, record: ReturnRecord | None, no
     roomy = knowledge.roomy_engine(draft, engines, now) if may_go(draft, ahead, now) else None
     if roomy is not None:
         engine, ttft_s = roomy
-        upper_s = ttft_s if _is_due(record, now) else upper_ttft_s(engine, ttft_s, draft.prompt_tokens)
-        if not is_in_time(engine, draft, upper_s, now):
+        if not is_in_time(engine, draft, ttft_s, now):
             return _refused(
-                knowledge.totals, draft, record, now, Reason.TOO_LATE, upper_s, draft.deadline - now
+                knowledge.totals, draft, record, now, Reason.TOO_LATE, ttft_s, draft.deadline - now
             )
         return Plan(draft, record, engine, admission(draft, engine, ttft_s, now), 0.0)
     beyond = _beyond_accounts(draft)
@@ -385,10 +384,6 @@ def less_important(lanes: dict[str, Lane], band: int) -> Lane | None:
     """Return the lane whose queued work makes room for this band's where everything is full; None where none has to."""
     queued = [lane for lane in lanes.values() if lane.queued and lane.settings.band > band]
     return max(queued, key=lambda lane: lane.settings.band, default=None)
-
-
-def _is_due(record: ReturnRecord | None, now: float) -> bool:
-    return record is not None and record.is_due(now)
 
 
 def _longest_s(draft: Attempt, engine: Engine, ttft_s: float) -> float:

@@ -56,17 +56,6 @@ def forecast(draft: Attempt, place: int, now: float) -> tuple[float, float, floa
     return max(permit_s, reading_s), upper_s, ttft_s
 
 
-def upper_ttft_s(engine: Engine, ttft_s: float, prompt_tokens: int) -> float:
-    """Return what holds nine times in ten of this prediction, where others are ahead for as long as it takes itself.
-
-    Of a shorter line only a part of that is doubted: an engine whose times vary by themselves is not left empty for it.
-    """
-    own_s = engine.service.ttft_s(prompt_tokens)
-    if ttft_s <= own_s or own_s <= 0.0:
-        return ttft_s
-    return ttft_s * (1.0 + engine.reading.upper_share * min(1.0, ttft_s / own_s - 1.0))
-
-
 def wait_behind_s(
     draft: Attempt, queued: int, away_s: float, first: "array[int]", share: float, work_s: float, now: float
 ) -> tuple[float, float]:

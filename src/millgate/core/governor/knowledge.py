@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 
 from millgate.core.governor.allowances import Allowances
-from millgate.core.governor.forecast import upper_ttft_s
 from millgate.core.governor.placement import Placement, has_room
 from millgate.core.governor.pools import Routes
 from millgate.core.governor.waiting import Waiting
@@ -180,7 +179,7 @@ class Knowledge:
         if cheapest is None:
             return None
         ttft_s = cheapest.expected_ttft_s(prompt_tokens, now)
-        if now + upper_ttft_s(cheapest, ttft_s, prompt_tokens) <= draft.deadline:
+        if now + ttft_s <= draft.deadline:
             return cheapest, ttft_s
         return self.placement.soonest(draft, engines, now)
 

@@ -12,7 +12,6 @@ from typing import Final
 
 from millgate.core.governor.forecast import expected_wait_s, wait_behind_s
 from millgate.core.governor.turns import ahead_of
-from millgate.core.sizing.reading import UPPER_Z
 from millgate.core.state.attempt import Attempt
 from millgate.core.state.capacity_forecast import LISTED
 from millgate.core.state.lane import Lane
@@ -20,6 +19,7 @@ from millgate.core.state.totals import Totals
 from millgate.core.tickets import (
     KEPT_SHARE,
     SOONEST_RETURN_S,
+    UPPER_Z,
     LineStanding,
     as_parts,
     kept_within_s,

@@ -24,10 +24,9 @@ from typing import Final
 
 from millgate.core.lifecycle import State
 from millgate.core.limits.drain import DrainReading
-from millgate.core.sizing.reading import UPPER_Z
 from millgate.core.state.engine import Engine
 from millgate.core.state.permit import Permit
-from millgate.core.tickets import TICKS_PER_S, WORK_PARTS
+from millgate.core.tickets import TICKS_PER_S, UPPER_Z, WORK_PARTS
 
 # Nothing known to drain: one departure in the longest time that a hint may name.
 _SLOWEST_PER_S: Final = 1.0 / 60.0

@@ -65,16 +65,6 @@ class BoundedShortFirstOrder(ShortFirstOrder):
     Raises ValueError where `max_overtakes` is below 1: an order in which nobody is ever passed is `arrival`.
     """
 
-    __slots__ = (
-        "_entries",
-        "_just_left",
-        "_max_overtakes",
-        "_older_than_left",
-        "_oldest",
-        "_youngest",
-        "overtakes",
-    )
-
     def __init__(self, max_overtakes: int) -> None:
         if max_overtakes < 1:
             raise ValueError(f"max_overtakes must be at least 1, not {max_overtakes}")

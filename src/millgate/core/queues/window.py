@@ -8,10 +8,11 @@ short the line is its own batch, and holding it would only idle the engine.
 """
 
 from collections import OrderedDict
+from typing import Final
 
 # Our rule: at least four parts of the slack stay for what the wait was not about. The slack left at time t is
 # start_by - t, so t - entered <= 1/4 x (start_by - t) ends at (entered + start_by / 4) / (1 + 1/4).
-WAIT_TO_SLACK_LEFT = 0.25
+_WAIT_TO_SLACK_LEFT: Final = 0.25
 
 
 def opens_at(entered_at: float, start_by: float, window_s: float) -> float:
@@ -19,7 +20,7 @@ def opens_at(entered_at: float, start_by: float, window_s: float) -> float:
 
     `start_by` is the latest start with which its first token still meets its SLO.
     """
-    shrunk = (entered_at + WAIT_TO_SLACK_LEFT * start_by) / (1.0 + WAIT_TO_SLACK_LEFT)
+    shrunk = (entered_at + _WAIT_TO_SLACK_LEFT * start_by) / (1.0 + _WAIT_TO_SLACK_LEFT)
     return max(entered_at, min(entered_at + window_s, shrunk))
 
 

@@ -41,7 +41,7 @@ from millgate.core.tickets.appointments import (
 )
 from millgate.core.tickets.attendance import Attendance, ClientKind
 from millgate.core.tickets.ends import TICKS_PER_S, most_notes
-from millgate.core.tickets.records import EQUALS_TRIED, MOST_RECORDS, age_key
+from millgate.core.tickets.records import EQUALS_TRIED, age_key
 from millgate.core.tickets.return_record import ReturnRecord
 
 __all__ = [
@@ -49,7 +49,6 @@ __all__ = [
     "EQUALS_TRIED",
     "FORGOTTEN_PER_EVENT",
     "KEPT_SHARE",
-    "MOST_RECORDS",
     "SOONEST_RETURN_S",
     "TICKS_PER_S",
     "UPPER_Z",

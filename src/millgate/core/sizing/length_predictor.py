@@ -32,19 +32,6 @@ class LengthPredictor:
     answers say of means. The level that `is_tenant` teaches the trend.
     """
 
-    __slots__ = (
-        "_centre",
-        "_is_tenant",
-        "_lengths",
-        "_parts",
-        "_recent",
-        "_used",
-        "first",
-        "outputs",
-        "parent",
-        "trend",
-    )
-
     def __init__(
         self, parent: Self | None, trend: PromptTrend, first: FirstAnswers, *, is_tenant: bool = False
     ) -> None:

@@ -48,28 +48,6 @@ class LineStanding(NamedTuple):
     share: float
 
 
-class _Newest:
-    """Where the last newcomer stood, behind all others; the next of its tenant stands there too if nothing has changed."""
-
-    __slots__ = ("_age", "_key", "_most", "_tenant", "stands")
-
-    def __init__(self, tenant: str, age: int, key: int, most: int, stands: LineStanding) -> None:
-        self._tenant = tenant
-        self._age = age
-        self._key = key
-        self._most = most
-        self.stands = stands
-
-    def is_before(self, tenant: str, age: int, number: int, most: int) -> bool:
-        """Return whether a request is of the same tenant and no older, and asks for as much."""
-        return (
-            tenant == self._tenant
-            and age >= self._age
-            and turn_key(self.stands.turn, number) >= self._key
-            and most == self._most
-        )
-
-
 class _ByLength:
     """Tenants by the length of their line, as ordered sets: the longest line is found without a search."""
 
@@ -114,7 +92,6 @@ class Appointments:
         self._order = WeighedRanking()
         self._ends = Ends()
         self._swept_at = -inf
-        self._newest: _Newest | None = None
         self._by_length = _ByLength()
         self.tenants = self.records = self.open = self.dropped = 0
 
@@ -143,10 +120,8 @@ class Appointments:
         """Return the fair place (1 is next) of a request of this age, with the work of `most` that stand before it."""
         if not self._order:
             return LineStanding(1, 1, 0.0, array("I"), 1.0)
-        age, newest = age_key(lined_up_at, number), self._newest
+        age = age_key(lined_up_at, number)
         over = [slot for slot in self._over(now) if self._slots.turn_key(slot)]
-        if newest is not None and not over and newest.is_before(tenant, age, number, most):
-            return newest.stands
         order, own = self._order, self._lines.get(tenant)
         if over:
             order = order.lacking([self._slots.turn_key(slot) for slot in over])
@@ -157,10 +132,7 @@ class Appointments:
         ahead, weight = order.weighed_before(key)
         share = self._attendance.expected([self._slots.kind(slot) for slot in over])
         first = order.weights_before(key, most)
-        stands = _new(LineStanding, (ahead + 1, turn, weight / WORK_PARTS * share, first, share))
-        if ahead == len(order) and not over and (own is None or own.after(age) is None):
-            self._newest = _Newest(tenant, age, key, most, stands)
-        return stands
+        return _new(LineStanding, (ahead + 1, turn, weight / WORK_PARTS * share, first, share))
 
     def is_as_expected(self, share: float) -> bool:
         """Return whether about as much of the line returns as the `share` that was expected when a hint was given."""
@@ -274,7 +246,6 @@ class Appointments:
         return list(dict.fromkeys([slot for slot in noted if slots.line[slot] and slots.ends[slot] <= tick]))
 
     def _line_up(self, slot: int, line: TenantRecords, turn_key: int, age_key: int, work_s: float) -> None:
-        self._newest = None
         line.add(age_key, slot)
         self._order.weigh_in(turn_key, slot, as_parts(work_s))
         self.open += 1
@@ -283,7 +254,6 @@ class Appointments:
         self._by_length.note(line.tenant, length - 1, length)
 
     def _close(self, slot: int, line: TenantRecords, turn_key: int, age_key: int) -> None:
-        self._newest = None
         self._attendance.closes(self._slots.kind(slot))
         self._slots.close(slot)
         self._order.remove(turn_key)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings, strategies as some
 
 from contracts.waiting import Waiting
-from millgate.core.queues.arrival import ArrivalOrder
 from millgate.core.queues.base import Order
 from millgate.core.queues.fair import IDLE_TENANTS, OUTPUT_PRICE, FairOrder
+from millgate.core.queues.ranked import ArrivalOrder
 from millgate.core.queues.short_first import ShortFirstOrder
 
 _numbers = count()

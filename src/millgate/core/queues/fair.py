@@ -1,14 +1,13 @@
 """Every tenant gets the same service: the virtual token counter of Sheng et al. (VTC, OSDI'24) over any order.
 
 Each tenant has a line of its own, kept in the inner order, and a counter of the tokens that it was given:
-(prompt + 2 x output) / weight, an output token costing two since decoding one takes about twice the engine of
-reading one (their wp = 1, wq = 2). Among tenants with waiting work the smallest counter goes first. The charge is
-the *predicted* answer at the start (their variant with predicted length) and is settled at the end: charged only
-as tokens come out, a tenant would get all the streams before its counter moved.
+(prompt + 2 x output) / weight. Among tenants with waiting work the smallest counter goes first. The *predicted* answer is
+charged at the start (their variant with predicted length) and settled at the end: charged only as tokens come out, a tenant
+would get all the streams before its counter moved.
 
-A tenant whose line was empty is lifted to the least counter among those who wait, or, where nobody waits, to the
-counter of who started last: idle time earns no credit. So between any two tenants that both have work waiting
-throughout, the services differ by at most 2 x max(wp x Lin, wq x M), with Lin the longest prompt and M the tokens
+A tenant whose line was empty is lifted to the least counter among tenants that wait, or, where none waits, to the
+counter of the tenant that started last: idle time earns no credit. So between any two tenants that both have work waiting
+throughout, the services differ by at most 2 x max(Lin, 2 x M), with Lin the longest prompt and M the tokens
 that fit into all running streams together.
 """
 
@@ -21,7 +20,7 @@ from typing import Final
 
 from millgate.core.queues.base import Order, Queued
 
-# What an output token costs, in prompt tokens (VTC, section 4).
+# What an output token costs, in prompt tokens: decoding one takes about twice the engine of reading one (VTC, section 4).
 OUTPUT_PRICE: Final = 2.0
 # Tenants without waiting work whose counters are kept (INV-5); beyond it the one that was longest without any is
 # forgotten, and comes back at the least counter as a new one does.
@@ -99,7 +98,7 @@ class FairOrder:
             self._idle[queued.tenant] = None
 
     def started(self, queued: Queued, now: float) -> None:
-        """Charge the tenant with the predicted tokens; who ran at once has entered and left in one."""
+        """Charge the tenant with the predicted tokens; an attempt that did not wait enters and leaves in one."""
         line = self._line_of(queued.tenant)
         if line.rank is None:
             if queued.attempt != self._just_left:

@@ -59,7 +59,7 @@ REFINEMENTS: tuple[Refinement, ...] = (
         "first answers",
         "a mean is that of ended answers",
         _SIZING,
-        {"sizing.length_predictor:LengthPredictor.look_at_first": plain.nothing},
+        {"sizing.first_answers:FirstAnswers.look": plain.nothing},
         ("sizing.first_answers",),
     ),
     Refinement(
@@ -74,7 +74,7 @@ REFINEMENTS: tuple[Refinement, ...] = (
         "first tokens come when predicted",
         ("overload", "sizing", "storm"),
         {"sizing.reading:PromptReading.upper_share": 0.0},
-        ("sizing.reading:_MEMORY_ERRORS", "sizing.reading:_LARGEST_ERROR"),
+        ("sizing.reading:_LARGEST_ERROR",),
     ),
     Refinement(
         "reading: goes on",

@@ -8,10 +8,9 @@ from hypothesis import given, settings, strategies as some
 
 from contracts.waiting import Waiting
 from millgate.core.queues import ranked
-from millgate.core.queues.arrival import ArrivalOrder
 from millgate.core.queues.base import Order
-from millgate.core.queues.deadline import DeadlineOrder
 from millgate.core.queues.fair import FairOrder
+from millgate.core.queues.ranked import ArrivalOrder, DeadlineOrder
 from millgate.core.queues.short_first import BoundedShortFirstOrder, ShortFirstOrder
 
 ORDERS: list[Callable[[], Order]] = [

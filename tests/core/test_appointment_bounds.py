@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from core.return_records import book_of, found_by, new_record, refused_again
-from millgate.core.tickets import FORGOTTEN_PER_EVENT, MOST_RECORDS, Appointments, ReturnRecord
+from millgate.core.tickets import FORGOTTEN_PER_EVENT, Appointments, ReturnRecord
 
 
 def test_inv_5_a_burst_that_runs_out_together_is_forgotten_a_few_per_event() -> None:
@@ -53,11 +53,6 @@ def test_inv_5_a_crowd_of_equal_bodies_costs_a_few_looks_and_the_memory_of_ends_
         assert appointments.leave(refused_again(found, known_until=20.0, due_at=11.0, open_until=12.0))
     assert appointments.records == 20_000
     assert len(appointments._ends) <= 2 * (20_000 + 1_000) + 1
-
-
-def test_more_places_than_slots_can_be_numbered_are_refused() -> None:
-    with pytest.raises(ValueError, match="max_records is 1048577, the most is 1048576"):
-        Appointments(MOST_RECORDS + 1)
 
 
 def test_a_place_before_an_older_one_is_ranked_as_old_as_that() -> None:

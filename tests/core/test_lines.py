@@ -5,7 +5,6 @@ from random import Random
 from hypothesis import given, settings, strategies as some
 
 from millgate.core.tickets import ReturnRecord
-from millgate.core.tickets.ends import NOBODY
 from millgate.core.tickets.records import Slots, TenantRecords, age_key
 
 KNOWN = 0.0, 20.0, 10.0, 12.0
@@ -21,9 +20,9 @@ def _join(slots: Slots, line: TenantRecords, number: int, at: float) -> tuple[in
 def _answers(line: TenantRecords, places: list[tuple[int, int]], asked: int) -> bool:
     """Return whether it says of its last, of what is after this key, and of its length what these places say."""
     behind = [slot for key, slot in sorted(places) if key >= asked]
-    last = max(places)[1] if places else NOBODY
+    last = max(places)[1] if places else None
     return (line.after(asked), line.last(), line.length()) == (
-        behind[0] if behind else NOBODY,
+        behind[0] if behind else None,
         last,
         len(places),
     )

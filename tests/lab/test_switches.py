@@ -18,7 +18,7 @@ def test_a_function_a_property_and_a_constant_are_replaced_and_put_back() -> Non
         {
             "sizing.reading:PromptReading.unread": lambda _reading, tokens, _now: tokens,
             "sizing.reading:PromptReading.per_token_s": 0.0,
-            "sizing.reading:_MEMORY_PROMPTS": 7.0,
+            "sizing.reading:MEMORY_ANSWERS": 7.0,
         },
     )
 
@@ -26,27 +26,27 @@ def test_a_function_a_property_and_a_constant_are_replaced_and_put_back() -> Non
         told = PromptReading(0.001, 0.0)
         assert told.unread(500, 100.0) == 500
         assert told.per_token_s == 0.0
-        assert reading._MEMORY_PROMPTS == 7.0
+        assert vars(reading)["MEMORY_ANSWERS"] == 7.0
 
     assert PromptReading.unread is method
     assert vars(PromptReading)["per_token_s"] is speed
-    assert reading._MEMORY_PROMPTS == 200.0
+    assert vars(reading)["MEMORY_ANSWERS"] == 200.0
 
 
 def test_all_is_put_back_where_one_place_does_not_exist() -> None:
     typo = Refinement(
-        "typo", "none", (), {"sizing.reading:_MEMORY_PROMPTS": 7.0, "sizing.reading:_NO_SUCH": 1.0}
+        "typo", "none", (), {"sizing.reading:MEMORY_ANSWERS": 7.0, "sizing.reading:_NO_SUCH": 1.0}
     )
 
     with pytest.raises(AttributeError, match="_NO_SUCH"), switched_off(typo):
         pass
 
-    assert reading._MEMORY_PROMPTS == 200.0
+    assert vars(reading)["MEMORY_ANSWERS"] == 200.0
 
 
 def test_the_size_is_the_lines_and_numeric_constants_of_all_places() -> None:
-    method = Refinement("unread", "none", (), {"sizing.reading:PromptReading.began": None})
-    constant = Refinement("constant", "none", (), {"sizing.reading:_MEMORY_PROMPTS": None})
+    method = Refinement("unread", "none", (), {"sizing.reading:PromptReading.interrupted": None})
+    constant = Refinement("constant", "none", (), {"sizing.prompt_trend:_DEVIATIONS": None})
     one_of_a_pair = Refinement("pair", "none", (), {"littles_law.early_warning:_FAST": None})
 
     assert method.size() == (4, 0)

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from millgate.core.queues.arrival import ArrivalOrder
 from millgate.core.queues.base import Order
-from millgate.core.queues.deadline import DeadlineOrder
+from millgate.core.queues.ranked import ArrivalOrder, DeadlineOrder
 from millgate.core.queues.short_first import BoundedShortFirstOrder, ShortFirstOrder
 from millgate.core.routing.base import Router
 from millgate.core.routing.least_work import LeastWork

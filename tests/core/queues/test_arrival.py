@@ -1,7 +1,7 @@
 """First come, first served, by the age of the request."""
 
 from contracts.waiting import Waiting
-from millgate.core.queues.arrival import ArrivalOrder
+from millgate.core.queues.ranked import ArrivalOrder
 
 
 def test_a_recognised_retry_goes_before_those_who_came_after_its_first_attempt() -> None:

@@ -1,7 +1,7 @@
 """Earliest deadline of the lane first."""
 
 from contracts.waiting import Waiting
-from millgate.core.queues.deadline import DeadlineOrder
+from millgate.core.queues.ranked import DeadlineOrder
 
 
 def test_the_earlier_deadline_goes_first_and_age_breaks_ties() -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings, strategies as some
 
 from contracts.waiting import Waiting
-from millgate.core.queues.arrival import ArrivalOrder
 from millgate.core.queues.base import Order
-from millgate.core.queues.fair import IDLE_TENANTS, OUTPUT_PRICE, PROMPT_PRICE, FairOrder
+from millgate.core.queues.fair import IDLE_TENANTS, OUTPUT_PRICE, FairOrder
+from millgate.core.queues.ranked import ArrivalOrder
 from millgate.core.queues.short_first import ShortFirstOrder
 
 _numbers = count()
@@ -242,7 +242,7 @@ class _Saturated:
         self.order.remove(head)
         self.order.started(head, now)
         self._send(head.tenant, head.weight)
-        self.done[head.tenant] += PROMPT_PRICE * head.prompt_tokens / head.weight
+        self.done[head.tenant] += head.prompt_tokens / head.weight
         output = self.dice.choice([1, self.dice.randint(1, LONGEST_OUTPUT), LONGEST_OUTPUT])
         heappush(self.running, (now + output, head.attempt, now, head))
 
@@ -272,7 +272,7 @@ def _gap_and_bound(
     """Return the largest gap of any interval, and the bound with M the tokens in all streams."""
     leads = [0.0, *_Saturated(order, tenants, streams, Random(seed), heavy).leads(400)]
     batch_tokens = streams * (LONGEST_PROMPT + LONGEST_OUTPUT)
-    return max(leads) - min(leads), 2 * max(PROMPT_PRICE * LONGEST_PROMPT, OUTPUT_PRICE * batch_tokens)
+    return max(leads) - min(leads), 2 * max(LONGEST_PROMPT, OUTPUT_PRICE * batch_tokens)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

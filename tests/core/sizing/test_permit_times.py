@@ -47,7 +47,7 @@ def test_the_levels_are_those_of_the_ones_that_lasted_longer() -> None:
 
 
 def test_old_ones_are_forgotten() -> None:
-    assert learned([0.1] * 128 + [1.0] * 128).share_at(0.0, 0.0) == 1.0
+    assert learned([0.1] * 200 + [1.0] * 200).share_at(0.0, 0.0) == 1.0
 
 
 def test_what_nothing_was_foreseen_of_teaches_nothing() -> None:

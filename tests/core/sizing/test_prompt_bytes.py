@@ -2,7 +2,8 @@
 
 import pytest
 
-from millgate.core.sizing.prompt_bytes import MAX_MODELS, PromptBytes
+from millgate.core.sizing import MOST_NAMES
+from millgate.core.sizing.prompt_bytes import PromptBytes
 
 
 def test_before_any_usage_four_bytes_are_a_token_and_nothing_is_one_token() -> None:
@@ -37,9 +38,9 @@ def test_usage_that_cannot_be_is_not_learned(prompt_bytes: int, prompt_tokens: i
 def test_inv_5_model_names_of_users_do_not_fill_the_memory() -> None:
     """INV-5: beyond the bound new names share the nameless model's ratio."""
     sizes = PromptBytes()
-    for number in range(MAX_MODELS + 50):
+    for number in range(MOST_NAMES + 50):
         sizes.learn(f"m{number}", 20_000, 10_000)
-    assert len(list(sizes.ratios())) == MAX_MODELS + 1
+    assert len(list(sizes.ratios())) == MOST_NAMES + 1
     assert sizes.tokens("never seen", 20_000) == pytest.approx(10_000, rel=0.03)
 
 

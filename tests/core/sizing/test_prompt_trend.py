@@ -16,7 +16,7 @@ def _taught(
     slope: float, answers: int, seed: int, trend: PromptTrend | None = None
 ) -> tuple[PromptTrend, Centre]:
     """Return what so many answers teach, with lengths that scatter by `SCATTER` about this slope."""
-    trend, centre, dice = trend or PromptTrend(), Centre(1_000.0), Random(seed)
+    trend, centre, dice = trend or PromptTrend(), Centre(), Random(seed)
     for _ in range(answers):
         prompt = dice.gauss(USUAL, SCATTER)
         centre.add(prompt, 5.0 + slope * (prompt - USUAL) + dice.gauss(0.0, SCATTER), trend)
@@ -47,7 +47,7 @@ def test_of_a_few_answers_nothing_is_said() -> None:
 def test_tenants_that_differ_are_no_trend() -> None:
     """One asks long and is answered at length, the other both short; within each, prompts say nothing."""
     trend, dice = PromptTrend(), Random(2)
-    tenants = [(Centre(1_000.0), 5.0, 4.0), (Centre(1_000.0), 8.0, 7.0)]
+    tenants = [(Centre(), 5.0, 4.0), (Centre(), 8.0, 7.0)]
     for _ in range(200):
         for centre, prompt, said in tenants:
             centre.add(dice.gauss(prompt, 0.3), dice.gauss(said, 0.3), trend)

@@ -1,7 +1,7 @@
 """What waits, and the contract of an order: who is next.
 
-A queue is bounded by its lane (count, tokens, bytes, predicted wait); the order only says who goes first and how
-much is ahead of somebody. Every order passes the same contract tests.
+A queue is bounded by its lane (count, tokens, bytes, predicted wait); the order says which attempt goes first and how many
+are ahead of one. Every order passes the same contract tests.
 """
 
 from collections.abc import Iterator
@@ -13,9 +13,8 @@ class Queued(Protocol):
 
     Nothing here may change between `add` and `remove`, nor `tenant`, `weight` and the two token counts between
     `started` and `settle`. `as_old_as` is the age by which it is ranked, equal ones by `turn`: `first_seen`, unless
-    the fair line of those who come back has put it before somebody older (`tickets`). `weight` is the tenant's,
-    above 0, 1.0 where nobody is worth more; `engine_s` is the part of an engine's time that the whole answer is
-    predicted to take, prompt and output, in seconds: what others lose by it, not the time that it is under way.
+    its appointment stands before an older one (`tickets`). `weight` is the tenant's, above 0, usually 1.0; `engine_s` is the
+    part of an engine's time that the whole answer is predicted to take, in seconds: what others lose by it.
     """
 
     attempt: int

@@ -1,14 +1,13 @@
 """Every tenant gets the same service: the virtual token counter of Sheng et al. (VTC, OSDI'24) over any order.
 
 Each tenant has a line of its own, kept in the inner order, and a counter of the tokens that it was given:
-(prompt + 2 x output) / weight, an output token costing two since decoding one takes about twice the engine of
-reading one (their wp = 1, wq = 2). Among tenants with waiting work the smallest counter goes first. The charge is
-the *predicted* answer at the start (their variant with predicted length) and is settled at the end: charged only
-as tokens come out, a tenant would get all the streams before its counter moved.
+(prompt + 2 x output) / weight. Among tenants with waiting work the smallest counter goes first. The *predicted* answer is
+charged at the start (their variant with predicted length) and settled at the end: charged only as tokens come out, a tenant
+would get all the streams before its counter moved.
 
-A tenant whose line was empty is lifted to the least counter among those who wait, or, where nobody waits, to the
-counter of who started last: idle time earns no credit. So between any two tenants that both have work waiting
-throughout, the services differ by at most 2 x max(wp x Lin, wq x M), with Lin the longest prompt and M the tokens
+A tenant whose line was empty is lifted to the least counter among tenants that wait, or, where none waits, to the
+counter of the tenant that started last: idle time earns no credit. So between any two tenants that both have work waiting
+throughout, the services differ by at most 2 x max(Lin, 2 x M), with Lin the longest prompt and M the tokens
 that fit into all running streams together.
 """
 
@@ -21,8 +20,7 @@ from typing import Final
 
 from millgate.core.queues.base import Order, Queued
 
-# VTC, section 4: the prices of a prompt token and an output token.
-PROMPT_PRICE: Final = 1.0
+# What an output token costs, in prompt tokens: decoding one takes about twice the engine of reading one (VTC, section 4).
 OUTPUT_PRICE: Final = 2.0
 # Tenants without waiting work whose counters are kept (INV-5); beyond it the one that was longest without any is
 # forgotten, and comes back at the least counter as a new one does.
@@ -35,7 +33,7 @@ _Rank = tuple[float, float, int, str]
 
 def charge(queued: Queued) -> float:
     """Return what this attempt costs its tenant if it is answered as predicted, in weighted tokens."""
-    return (PROMPT_PRICE * queued.prompt_tokens + OUTPUT_PRICE * queued.output_tokens) / queued.weight
+    return (queued.prompt_tokens + OUTPUT_PRICE * queued.output_tokens) / queued.weight
 
 
 class _Line:
@@ -56,18 +54,6 @@ class FairOrder:
 
     Memory: one line for each tenant with waiting work, which the queue's own bound limits, and `IDLE_TENANTS`.
     """
-
-    __slots__ = (
-        "_count",
-        "_idle",
-        "_inner",
-        "_just_left",
-        "_last",
-        "_lines",
-        "_ranks",
-        "body_bytes",
-        "tokens",
-    )
 
     def __init__(self, inner: Callable[[], Order]) -> None:
         self._inner = inner
@@ -112,7 +98,7 @@ class FairOrder:
             self._idle[queued.tenant] = None
 
     def started(self, queued: Queued, now: float) -> None:
-        """Charge the tenant with the predicted tokens; who ran at once has entered and left in one."""
+        """Charge the tenant with the predicted tokens; an attempt that did not wait enters and leaves in one."""
         line = self._line_of(queued.tenant)
         if line.rank is None:
             if queued.attempt != self._just_left:
@@ -131,7 +117,7 @@ class FairOrder:
             return
         prompt_error = prompt_tokens - queued.prompt_tokens
         output_error = output_tokens - queued.output_tokens
-        line.counter += (PROMPT_PRICE * prompt_error + OUTPUT_PRICE * output_error) / queued.weight
+        line.counter += (prompt_error + OUTPUT_PRICE * output_error) / queued.weight
         line.order.settle(queued, prompt_tokens, output_tokens)
         if line.rank is not None:
             self._rank(line)
@@ -181,7 +167,9 @@ class FairOrder:
 
     def _others_before(self, line: _Line | None, queued: Queued, own: int) -> int:
         """Return how many of other lines go before the one that has `own` ahead in its own line."""
-        counter, tenant = self._entry_counter(line), queued.tenant
+        counter, tenant = self._least(), queued.tenant
+        if line is not None:
+            counter = line.counter if line.rank is not None else max(line.counter, counter)
         if own and line is not None:
             level: _Rank = (counter + own * line.waiting_charge / len(line.order), 0.0, 0, "")
         else:
@@ -199,13 +187,6 @@ class FairOrder:
         if line.waiting_charge <= 0.0:
             return waiting
         return min(waiting, 1 + int((level - line.counter) * waiting / line.waiting_charge))
-
-    def _entry_counter(self, line: _Line | None) -> float:
-        """Return the counter with which this line waits, or would after its lift."""
-        if line is not None and line.rank is not None:
-            return line.counter
-        own = line.counter if line is not None else 0.0
-        return max(own, self._least())
 
     def _least(self) -> float:
         """Return the least counter among tenants with waiting work, or that of who started last."""

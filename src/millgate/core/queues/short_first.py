@@ -3,20 +3,17 @@
 Under overload some requests are refused whatever the order; refusing the long ones serves the most users in time
 (shortest job first is optimal for the mean: Smith 1956; by predicted size: QoServe, ASPLOS'26).
 
-Sizes are estimates: of two prompts with equal tokens one has some more bytes. So the rank is an age and not a size alone:
-half the engine time is worth `_HALVING_S` of waiting, a difference of 2 % less than two seconds. The difference of two ranks
+Sizes are estimates, so the rank is an age: half the engine time is worth `_HALVING_S` of waiting. The difference of two ranks
 never changes, so a rank is fixed at arrival.
 
-Ageing alone lets work twenty times as short pass for 277 s, which is longer than most deadlines. `BoundedShortFirstOrder` lets
-each queued attempt be overtaken by `max_overtakes` later arrivals and not by one more (ageing by a count of passes, as in Fu
-et al., *LLM scheduling by learning to rank*, NeurIPS'24). It is for lanes that ask for it: a bound that acts serves fewer
-users in time, in a storm of retries by a sixth of the capacity.
+Ageing alone lets work twenty times as short pass for 277 s. `BoundedShortFirstOrder` lets each queued attempt be overtaken by
+`max_overtakes` attempts that entered later, and not by one more (ageing by a count of passes, as in Fu et al., *LLM scheduling
+by learning to rank*, NeurIPS'24). It is for lanes that ask for it: a bound that acts serves fewer users in time.
 
-*Later* means: entered this queue later. An attempt that is admitted passes all that entered before it and still
-wait, so of two that wait the older has been passed at least as often, and only the oldest has to be looked at.
-Each entry keeps the admissions that passed it and no newer entry; an entry's overtakes are the sum from it to the
-newest, the oldest's the sum of all. An admission is one increment at the entry just older than the admitted one,
-and an entry that leaves hands its number on to the entry just older: exact, and constant time.
+An attempt that is admitted passes all that entered before it and still wait, so of two that wait the older has been passed
+at least as often, and only the oldest has to be looked at. Each entry keeps the admissions that passed it and no newer
+entry; its overtakes are the sum from it to the newest, the oldest's the sum of all. An admission is one increment at the entry
+just older than the admitted one, and an entry that leaves hands its number on to the entry just older: exact, in constant time.
 """
 
 from collections.abc import Iterator
@@ -64,16 +61,6 @@ class BoundedShortFirstOrder(ShortFirstOrder):
 
     Raises ValueError where `max_overtakes` is below 1: an order in which nobody is ever passed is `arrival`.
     """
-
-    __slots__ = (
-        "_entries",
-        "_just_left",
-        "_max_overtakes",
-        "_older_than_left",
-        "_oldest",
-        "_youngest",
-        "overtakes",
-    )
 
     def __init__(self, max_overtakes: int) -> None:
         if max_overtakes < 1:
@@ -135,10 +122,8 @@ class BoundedShortFirstOrder(ShortFirstOrder):
     def ahead_of(self, queued: Queued) -> int:
         """Return how many would be admitted before this one, whether or not it is in.
 
-        Exact while the shorter ones cannot use up the overtakes of any entry. Beyond that an estimate: were they
-        spread evenly over the line of entry, all entries from the oldest down to the point where overtakes so far
-        plus overtakes to come reach the bound would go first. Later arrivals, which may pass as well, cannot be
-        foreseen.
+        Exact while the shorter ones cannot use up the overtakes of any entry. Beyond that an estimate, as if they were
+        spread evenly over the line of entry.
         """
         return self._with_due(super().ahead_of(queued), len(self._keys), queued)
 

@@ -1,17 +1,15 @@
 """Batch formation: a lane may hold its work for a moment, so that it starts together.
 
-Engines read several short prompts in one step for nearly the price of one; where answers may wait, starting them
-together saves steps (dynamic batching: Crankshaw et al., *Clipper*, NSDI'17; Triton's `max_queue_delay`). A lane
-with a window lets nothing go until the batch is full, the window of the oldest has ended, or the oldest has used
-up its share of the slack that it came with. Then it lets everything go until nothing waits: where permits are
-short the line is its own batch, and holding it would only idle the engine.
+Engines read several short prompts in one step for nearly the price of one (dynamic batching: Crankshaw et al., *Clipper*,
+NSDI'17; Triton's `max_queue_delay`). A lane with a window lets nothing go until the batch is full, the window of the oldest
+has ended, or the oldest has used up its share of the slack that it came with. Then it lets everything go until nothing waits.
 """
 
 from collections import OrderedDict
+from typing import Final
 
-# Our rule: at least four parts of the slack stay for what the wait was not about. The slack left at time t is
-# start_by - t, so t - entered <= 1/4 x (start_by - t) ends at (entered + start_by / 4) / (1 + 1/4).
-WAIT_TO_SLACK_LEFT = 0.25
+# Our rule: t - entered <= 1/4 x the slack that is left, start_by - t, which ends at (entered + start_by / 4) / (1 + 1/4).
+_WAIT_TO_SLACK_LEFT: Final = 0.25
 
 
 def opens_at(entered_at: float, start_by: float, window_s: float) -> float:
@@ -19,7 +17,7 @@ def opens_at(entered_at: float, start_by: float, window_s: float) -> float:
 
     `start_by` is the latest start with which its first token still meets its SLO.
     """
-    shrunk = (entered_at + WAIT_TO_SLACK_LEFT * start_by) / (1.0 + WAIT_TO_SLACK_LEFT)
+    shrunk = (entered_at + _WAIT_TO_SLACK_LEFT * start_by) / (1.0 + _WAIT_TO_SLACK_LEFT)
     return max(entered_at, min(entered_at + window_s, shrunk))
 
 

@@ -11,8 +11,6 @@ from typing import Final
 
 from millgate.core.measure.lifetimes import LEAST_ENDED, say_enough
 
-# Of more ended answers those that run make no difference any more, however many streams there are.
-_MOST: Final = 4096
 # A few short answers that end first may say anything.
 _MOST_STRETCH: Final = 1.5
 
@@ -20,14 +18,16 @@ _MOST_STRETCH: Final = 1.5
 class FirstAnswers:
     """The answers of one lane and model since its first; lengths are output tokens.
 
-    `has_news` says whether one has ended since the last reading. It `is_over` when it has nothing more to say.
+    A mean of answers that have ended is multiplied by `stretch`. `has_news` says whether one has ended since the last look;
+    when it `is_over`, the ended ones say enough.
     """
 
-    __slots__ = ("_ended", "_running", "_running_tokens", "_tokens", "has_news", "is_over")
+    __slots__ = ("_ended", "_running", "_running_tokens", "_tokens", "has_news", "is_over", "stretch")
 
     def __init__(self) -> None:
         self._ended = self._tokens = self._running = self._running_tokens = 0
         self.has_news = self.is_over = False
+        self.stretch = 1.0
 
     def ended(self, output_tokens: int) -> None:
         """Take note of a whole answer."""
@@ -36,16 +36,16 @@ class FirstAnswers:
         self.has_news = True
 
     def runs(self, output_tokens: int) -> None:
-        """Take note, for the next reading, of an answer that runs and is so long so far."""
+        """Take note, for the next look, of an answer that runs and is so long so far."""
         self._running += 1
         self._running_tokens += output_tokens
 
-    def stretch(self) -> float:
-        """Return what a mean of those that have ended has to be multiplied by, and forget those that run."""
+    def look(self) -> None:
+        """Set `stretch` by the answers that run, and forget them."""
         running, running_tokens = self._running, self._running_tokens
         self._running = self._running_tokens = 0
         self.has_news = False
-        self.is_over = self._ended >= _MOST or say_enough(self._ended, running)
-        if self.is_over or self._ended < LEAST_ENDED:
-            return 1.0
-        return min(_MOST_STRETCH, 1.0 + running_tokens / self._tokens)
+        self.is_over = say_enough(self._ended, running)
+        self.stretch = 1.0
+        if not self.is_over and self._ended >= LEAST_ENDED:
+            self.stretch = min(_MOST_STRETCH, 1.0 + running_tokens / self._tokens)

@@ -9,12 +9,9 @@ short ones, so until enough have ended those that run count as well.
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from typing import Final
 
 from millgate.core.measure.lifetimes import LEAST_ENDED, lifetimes, say_enough
-
-# So many permits are kept: what a tenth of them does is known to a fifth of itself, and a change is seen in as many.
-_KEPT: Final = 128
+from millgate.core.sizing import MEMORY_ANSWERS
 
 
 class PermitTimes:
@@ -40,14 +37,14 @@ class PermitTimes:
         self._last.append(share)
         insort(self._sorted, share)
         self.has_news = self._is_young
-        if len(self._last) > _KEPT:
+        if len(self._last) > MEMORY_ANSWERS:
             del self._sorted[bisect_left(self._sorted, self._last.popleft())]
 
     def look(self, running: list[float]) -> None:
         """Correct what the first permits say by these, which run and have lasted so long so far."""
         ended = self._sorted
         self.has_news = False
-        self._is_young = len(ended) < _KEPT and not say_enough(len(ended), len(running))
+        self._is_young = len(ended) < MEMORY_ANSWERS and not say_enough(len(ended), len(running))
         has_lives = self._is_young and len(ended) >= LEAST_ENDED
         self._lives = lifetimes(ended, sorted(running)) if has_lives else []
 

@@ -8,21 +8,21 @@ do not come from text bytes (the parts of an image, of a recording) are counted 
 from collections.abc import Iterator
 from typing import Final
 
+from millgate.core.sizing import MOST_NAMES
 from millgate.core.sizing.estimate_error import EstimateError
 from millgate.core.snapshot import ErrorReading
 
 # Bytes a token before anything is known: the common rule of thumb for English text.
 PRIOR_BYTES_PER_TOKEN: Final = 4.0
-# The prior counts as this many tokens, so that the first real prompt already outweighs it.
+# The prior counts as this many tokens: more than a first greeting has, less than a first real prompt.
 _PRIOR_TOKENS: Final = 200.0
-# Ratios forget with this half-life in tokens, so that a change of traffic shows within a few hundred prompts.
+# Ratios forget with this half-life in tokens: a change of traffic shows within a few hundred prompts, and pings by the
+# hundred, each with more template than text, change nothing for the prompts of others.
 _HALF_LIFE_TOKENS: Final = 500_000.0
-# Model names come from users: beyond this many, new ones share the ratio of the nameless model.
-MAX_MODELS: Final = 500
 
 
 class PromptBytes:
-    """How many tokens a prompt has, by its bytes and its model."""
+    """How many tokens a prompt has, by its bytes and its model; beyond `MOST_NAMES` new models share one ratio."""
 
     __slots__ = ("_error", "_sums")
 
@@ -44,7 +44,9 @@ class PromptBytes:
         text_tokens = prompt_tokens - fixed_tokens
         if text_tokens <= 0:
             return
-        sums = self._sums.get(model) or self._sums_of(model)
+        if model not in self._sums and len(self._sums) >= MOST_NAMES:
+            model = ""
+        sums = self._sums.setdefault(model, [_PRIOR_TOKENS * PRIOR_BYTES_PER_TOKEN, _PRIOR_TOKENS])
         if sums[1] > _HALF_LIFE_TOKENS:
             sums[0] *= 0.5
             sums[1] *= 0.5
@@ -58,8 +60,3 @@ class PromptBytes:
     def error(self) -> ErrorReading:
         """Return how wrong the estimates have been, lately and over all models."""
         return self._error.read()
-
-    def _sums_of(self, model: str) -> list[float]:
-        if model not in self._sums and len(self._sums) >= MAX_MODELS:
-            model = ""
-        return self._sums.setdefault(model, [_PRIOR_TOKENS * PRIOR_BYTES_PER_TOKEN, _PRIOR_TOKENS])

@@ -12,17 +12,11 @@ a line through single times to first token, for what varies from prompt to promp
 from typing import Final
 
 from millgate.core.measure.ewma import Ewma
+from millgate.core.sizing import MEMORY_ANSWERS, USUAL_PROMPT_TOKENS
+from millgate.core.tickets import UPPER_Z
 
-# The prior counts as so many tokens, four usual prompts of 1000, and what was read fades over so many prompts: both as
-# for permits (`limits.drain`), so that a line of prompts is known as soon and as surely as one of permits.
-_PRIOR_TOKENS: Final = 4_000.0
-_MEMORY_PROMPTS: Final = 200.0
-# Errors of single predictions fade over so many.
-_MEMORY_ERRORS: Final = 100.0
 # One stalled prompt is no more than twice as late as foreseen here, or no request would be admitted for a long time.
 _LARGEST_ERROR: Final = 1.0
-UPPER_Z: Final = 1.2816
-"""One-sided 90 % point of the normal law: promises of waiting are kept nine times in ten (QLM's upper quantile)."""
 
 
 class PromptReading:
@@ -34,11 +28,11 @@ class PromptReading:
     __slots__ = ("_error", "_from_rest", "_read_at", "_time_s", "_tokens")
 
     def __init__(self, per_token_s: float, now: float) -> None:
-        self._tokens = _PRIOR_TOKENS
-        self._time_s = _PRIOR_TOKENS * per_token_s
+        self._tokens = float(USUAL_PROMPT_TOKENS)
+        self._time_s = USUAL_PROMPT_TOKENS * per_token_s
         self._read_at = now
         self._from_rest = True
-        self._error = Ewma(0.0, memory=_MEMORY_ERRORS, prior_samples=4.0)
+        self._error = Ewma(0.0, memory=MEMORY_ANSWERS)
 
     @property
     def per_token_s(self) -> float:
@@ -60,7 +54,7 @@ class PromptReading:
         busy_s = now - self._read_at
         if self._from_rest:
             busy_s = max(0.0, busy_s - base_s)
-        fade = 1.0 - 1.0 / _MEMORY_PROMPTS
+        fade = 1.0 - 1.0 / MEMORY_ANSWERS
         self._tokens = self._tokens * fade + prompt_tokens
         self._time_s = self._time_s * fade + busy_s
         self._from_rest = False

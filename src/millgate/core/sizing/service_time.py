@@ -9,12 +9,10 @@ from typing import Final
 
 from millgate.core.measure.line import LearnedLine
 from millgate.core.settings import ServicePrior
+from millgate.core.sizing import MEMORY_ANSWERS, USUAL_PROMPT_TOKENS
 
-# Where the priors' pseudo-observations lie: a usual prompt and a usual batch.
-_TYPICAL_PROMPT_TOKENS: Final = 1000.0
-_TYPICAL_STREAMS: Final = 16.0
-# What of the decoding time is decoding fades over so many answers, as the lines do.
-_MEMORY_ANSWERS: Final = 200.0
+# A usual batch: here lies the pseudo-observation of the prior.
+_USUAL_STREAMS: Final = 16.0
 
 
 class ServiceTime:
@@ -23,8 +21,8 @@ class ServiceTime:
     __slots__ = ("_decode_s", "_own_s", "_read_tokens", "_tpot", "_ttft", "answers")
 
     def __init__(self, prior: ServicePrior) -> None:
-        self._ttft = LearnedLine(prior.ttft_base_s, prior.ttft_per_token_s, typical_x=_TYPICAL_PROMPT_TOKENS)
-        self._tpot = LearnedLine(prior.tpot_base_s, prior.tpot_per_stream_s, typical_x=_TYPICAL_STREAMS)
+        self._ttft = LearnedLine(prior.ttft_base_s, prior.ttft_per_token_s, typical_x=USUAL_PROMPT_TOKENS)
+        self._tpot = LearnedLine(prior.tpot_base_s, prior.tpot_per_stream_s, typical_x=_USUAL_STREAMS)
         self._decode_s = self._own_s = 0.0
         self._read_tokens = 0
         self.answers = 0
@@ -94,7 +92,7 @@ class ServiceTime:
 
     def learn_own_share(self, decode_s: float, read_before: int) -> None:
         """Learn what of an answer's decoding time was its own; `read_before` is what `has_read` gave when it began."""
-        keep = 1.0 - 1.0 / _MEMORY_ANSWERS
+        keep = 1.0 - 1.0 / MEMORY_ANSWERS
         others_s = self.reading_s(self._read_tokens - read_before)
         self._decode_s = self._decode_s * keep + decode_s
         self._own_s = self._own_s * keep + decode_s - others_s

@@ -28,6 +28,7 @@ from millgate.core.tickets.appointment import (
     KEPT_SHARE,
     LONGEST_HINT_S,
     SOONEST_RETURN_S,
+    UPPER_Z,
     Appointment,
     kept_within_s,
     shortest_kept_s,
@@ -41,7 +42,7 @@ from millgate.core.tickets.appointments import (
 )
 from millgate.core.tickets.attendance import Attendance, ClientKind
 from millgate.core.tickets.ends import TICKS_PER_S, most_notes
-from millgate.core.tickets.records import EQUALS_TRIED, MOST_RECORDS, age_key
+from millgate.core.tickets.records import EQUALS_TRIED, age_key
 from millgate.core.tickets.return_record import ReturnRecord
 
 __all__ = [
@@ -50,9 +51,9 @@ __all__ = [
     "FORGOTTEN_PER_EVENT",
     "KEPT_SHARE",
     "LONGEST_HINT_S",
-    "MOST_RECORDS",
     "SOONEST_RETURN_S",
     "TICKS_PER_S",
+    "UPPER_Z",
     "WORK_PARTS",
     "Appointment",
     "Appointments",

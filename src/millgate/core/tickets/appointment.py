@@ -7,24 +7,18 @@ from typing import Final
 SOONEST_RETURN_S: Final = 0.1
 # Hints stay in a range that every SDK honours: openai gives up above 120 s and treats 0 as absent (wire.md B1).
 LONGEST_HINT_S: Final = 60.0
-# A client may return this much before its hint, and of a short hint at most half of the time in which it may be back:
-# a client that was told 0.8 s and is back within 0.2 s has not waited.
-_EARLY_S: Final = 1.0
-_MOST_EARLY_SHARE: Final = 0.5
+# So much before or after its hint a client is on time, and so long it is queued when it is due, even where nothing else is.
+_TOLERANCE_S: Final = 1.0
+# Of a long hint this share is no longer late.
+_LATE_SHARE: Final = 0.1
 # A promise is kept when its client is admitted within the longer of these two after its hint, or after its later return.
 # Hints are measured by it: a client cannot tell less apart.
 KEPT_S: Final = 0.5
 KEPT_SHARE: Final = 0.2
-# A client that is due is queued for so long even where nothing else is: until its promise no longer counts as kept, and
-# for a second at least, as much as it may be early.
-_HOLD_S: Final = 1.0
-# An appointment lapses when its client is later than the longer of these two.
-_LATE_S: Final = 1.0
-_LATE_SHARE: Final = 0.1
-# A client is recognised for this much longer than its appointment lasts, which tells it from a new request.
-_KNOWN_S: Final = 2.0
 # From this early return on a request stands at the end of the line at each: a client that polls keeps no turn.
 EARLY_RETURNS_FORGIVEN: Final = 2
+UPPER_Z: Final = 1.2816
+"""One-sided 90 % point of the normal law: promises of waiting are kept nine times in ten (QLM's upper quantile)."""
 
 
 class Appointment:
@@ -47,13 +41,16 @@ class Appointment:
 
     @property
     def opens_at(self) -> float:
-        """The earliest return that is on time: at most 1 s before the hint, and less than half of it."""
-        return self.due_at - min(_EARLY_S, _MOST_EARLY_SHARE * (self.due_at - self.known_from))
+        """The earliest return that is on time: 1 s before the hint, of a short hint the middle of the time before it.
+
+        A client that was told 0.8 s and is back within 0.2 s has not waited.
+        """
+        return max(self.due_at - _TOLERANCE_S, (self.known_from + self.due_at) / 2.0)
 
     @property
     def late_s(self) -> float:
         """How long after the hint a return is still on time: 1 s, or a tenth of the hint if that is longer."""
-        return max(_LATE_S, _LATE_SHARE * self.hint_s)
+        return max(_TOLERANCE_S, _LATE_SHARE * self.hint_s)
 
     @property
     def lapses_at(self) -> float:
@@ -62,8 +59,8 @@ class Appointment:
 
     @property
     def hold_s(self) -> float:
-        """How long a client that is due is queued even where nothing else is."""
-        return max(_HOLD_S, KEPT_SHARE * (self.due_at - self.known_from))
+        """How long a client that is due is queued even where nothing else is: until its promise no longer counts as kept."""
+        return max(_TOLERANCE_S, KEPT_SHARE * (self.due_at - self.known_from))
 
     def is_due(self, now: float) -> bool:
         """Return whether its time has come: a return now is not early, though it may be late."""
@@ -79,7 +76,7 @@ class Appointment:
 
     def known_until(self, deadline: float) -> float:
         """Return until when its client is recognised: its deadline, or a little after the appointment if later."""
-        return max(deadline, self.due_at + max(_KNOWN_S, _LATE_SHARE * self.hint_s))
+        return max(deadline, self.lapses_at, self.due_at + 2.0 * _TOLERANCE_S)
 
 
 def kept_within_s(hint_s: float) -> float:

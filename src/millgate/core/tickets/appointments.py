@@ -8,10 +8,9 @@ from typing import Final, NamedTuple
 
 from millgate.core.measure.ranking import MOST_WEIGHT, Ranking, WeighedRanking
 from millgate.core.tickets.attendance import Attendance
-from millgate.core.tickets.ends import NOBODY, Ends, last_tick, most_notes, tick_of
+from millgate.core.tickets.ends import Ends, last_tick, most_notes, tick_of
 from millgate.core.tickets.records import (
-    MOST_RECORDS,
-    TURN_BITS,
+    NUMBER_BITS,
     Bodies,
     Slots,
     TenantRecords,
@@ -26,7 +25,6 @@ FORGOTTEN_PER_EVENT: Final = 32
 WORK_PARTS: Final = 1 << 20
 # A share of the line that returns is as it was expected within so much.
 _SHARE_TOLERANCE: Final = 0.1
-_NOBODY_AHEAD: Final = array("I")
 # The constructor of a named tuple is an interpreted function.
 _new: Final = tuple.__new__
 
@@ -48,28 +46,6 @@ class LineStanding(NamedTuple):
     work_s: float
     first: "array[int]"
     share: float
-
-
-class _Newest:
-    """Where the last newcomer stood, behind all others; the next of its tenant stands there too if nothing has changed."""
-
-    __slots__ = ("_age", "_key", "_most", "_tenant", "stands")
-
-    def __init__(self, tenant: str, age: int, key: int, most: int, stands: LineStanding) -> None:
-        self._tenant = tenant
-        self._age = age
-        self._key = key
-        self._most = most
-        self.stands = stands
-
-    def is_before(self, tenant: str, age: int, number: int, most: int) -> bool:
-        """Return whether a request is of the same tenant and no older, and asks for as much."""
-        return (
-            tenant == self._tenant
-            and age >= self._age
-            and turn_key(self.stands.turn, number) >= self._key
-            and most == self._most
-        )
 
 
 class _ByLength:
@@ -100,43 +76,22 @@ class _ByLength:
 
 
 class Appointments:
-    """Every record of every tenant; bounded by `max_records`, at most `MOST_RECORDS`.
+    """Every record of every tenant; bounded by `max_records`.
 
     `records`, `open` appointments and `tenants` that have one count what is kept, what has lapsed and is not yet forgotten
     included; `dropped` counts what the bound cost.
     """
 
-    __slots__ = (
-        "_attendance",
-        "_bodies",
-        "_by_length",
-        "_ends",
-        "_lines",
-        "_lines_begun",
-        "_max_records",
-        "_newest",
-        "_order",
-        "_slots",
-        "_swept_at",
-        "dropped",
-        "open",
-        "records",
-        "tenants",
-    )
-
     def __init__(self, max_records: int) -> None:
-        if max_records > MOST_RECORDS:
-            raise ValueError(f"max_records is {max_records}, the most is {MOST_RECORDS}")
         self._max_records = max_records
         self._attendance = Attendance()
         self._slots = Slots()
         self._bodies = Bodies(self._slots)
-        self._lines_begun = 0
         self._lines: dict[str, TenantRecords] = {}
+        self._lines_begun = 0
         self._order = WeighedRanking()
         self._ends = Ends()
         self._swept_at = -inf
-        self._newest: _Newest | None = None
         self._by_length = _ByLength()
         self.tenants = self.records = self.open = self.dropped = 0
 
@@ -164,11 +119,9 @@ class Appointments:
     def stand(self, tenant: str, lined_up_at: float, number: int, now: float, most: int = 0) -> LineStanding:
         """Return the fair place (1 is next) of a request of this age, with the work of `most` that stand before it."""
         if not self._order:
-            return LineStanding(1, 1, 0.0, _NOBODY_AHEAD, 1.0)
-        age, newest = age_key(lined_up_at, number), self._newest
+            return LineStanding(1, 1, 0.0, array("I"), 1.0)
+        age = age_key(lined_up_at, number)
         over = [slot for slot in self._over(now) if self._slots.turn_key(slot)]
-        if newest is not None and not over and newest.is_before(tenant, age, number, most):
-            return newest.stands
         order, own = self._order, self._lines.get(tenant)
         if over:
             order = order.lacking([self._slots.turn_key(slot) for slot in over])
@@ -179,10 +132,7 @@ class Appointments:
         ahead, weight = order.weighed_before(key)
         share = self._attendance.expected([self._slots.kind(slot) for slot in over])
         first = order.weights_before(key, most)
-        stands = _new(LineStanding, (ahead + 1, turn, weight / WORK_PARTS * share, first, share))
-        if ahead == len(order) and not over and (own is None or own.after(age) == NOBODY):
-            self._newest = _Newest(tenant, age, key, most, stands)
-        return stands
+        return _new(LineStanding, (ahead + 1, turn, weight / WORK_PARTS * share, first, share))
 
     def is_as_expected(self, share: float) -> bool:
         """Return whether about as much of the line returns as the `share` that was expected when a hint was given."""
@@ -273,17 +223,17 @@ class Appointments:
         self._swept_at = now
         for _ in range(FORGOTTEN_PER_EVENT):
             slot = self._ends.pop(tick)
-            if slot == NOBODY:
+            if slot is None:
                 return
             line = slots.line[slot]
             if line is None or slots.ends[slot] > tick:
                 continue
-            turn, age, known_until, body = slots.ending(slot)
+            turn, age, known_until, fingerprint = slots.ending(slot)
             if turn:
                 self._attendance.learn(line.tenant, slots.kind(slot), attended=False)
                 self._close(slot, line, turn, age)
             if known_until <= now:
-                self._forget(slot, line, body)
+                self._forget(slot, line, fingerprint)
             else:
                 self._will_end(slot, known_until)
 
@@ -296,7 +246,6 @@ class Appointments:
         return list(dict.fromkeys([slot for slot in noted if slots.line[slot] and slots.ends[slot] <= tick]))
 
     def _line_up(self, slot: int, line: TenantRecords, turn_key: int, age_key: int, work_s: float) -> None:
-        self._newest = None
         line.add(age_key, slot)
         self._order.weigh_in(turn_key, slot, as_parts(work_s))
         self.open += 1
@@ -305,7 +254,6 @@ class Appointments:
         self._by_length.note(line.tenant, length - 1, length)
 
     def _close(self, slot: int, line: TenantRecords, turn_key: int, age_key: int) -> None:
-        self._newest = None
         self._attendance.closes(self._slots.kind(slot))
         self._slots.close(slot)
         self._order.remove(turn_key)
@@ -317,13 +265,13 @@ class Appointments:
 
     def _drop(self, slot: int, line: TenantRecords) -> None:
         """End its appointment, and forget it."""
-        turn, age, _, body = self._slots.ending(slot)
+        turn, age, _, fingerprint = self._slots.ending(slot)
         if turn:
             self._close(slot, line, turn, age)
-        self._forget(slot, line, body)
+        self._forget(slot, line, fingerprint)
 
-    def _forget(self, slot: int, line: TenantRecords, body_key: int) -> None:
-        self._bodies.remove(body_key, slot)
+    def _forget(self, slot: int, line: TenantRecords, fingerprint: int) -> None:
+        self._bodies.remove(line.body_key(fingerprint), slot)
         if line.forgot():
             del self._lines[line.tenant]
         self._slots.forget(slot)
@@ -331,7 +279,7 @@ class Appointments:
 
     def _will_end(self, slot: int, at: float) -> None:
         slots = self._slots
-        if len(self._ends) > most_notes(self.records):
+        if len(self._ends) > most_notes(len(slots.ends)):
             others = [
                 (end, other) for other, end in enumerate(slots.ends) if slots.line[other] and other != slot
             ]
@@ -345,7 +293,9 @@ class Appointments:
         if self._by_length.longest <= _length(self._lines.get(tenant)):
             return False
         line = self._lines[self._by_length.longest_tenant()]
-        self._drop(line.last(), line)
+        newest = line.last()
+        assert newest is not None
+        self._drop(newest, line)
         self.dropped += 1
         return True
 
@@ -359,12 +309,12 @@ def _turn(own: TenantRecords | None, order: Ranking, slots: Slots, age_key: int)
 
     A tenant without one is served in the turn that is being served.
     """
-    if own is None or (last := own.last()) == NOBODY:
+    if own is None or (last := own.last()) is None:
         first = order.first()
-        return 1 if first is None else first[0] >> TURN_BITS
-    if (behind := own.after(age_key)) == NOBODY:  # a newcomer, as most are
-        return (slots.turn_key(last) >> TURN_BITS) + 1
-    return slots.turn_key(behind) >> TURN_BITS
+        return 1 if first is None else first[0] >> NUMBER_BITS
+    if (behind := own.after(age_key)) is None:  # a newcomer, as most are
+        return (slots.turn_key(last) >> NUMBER_BITS) + 1
+    return slots.turn_key(behind) >> NUMBER_BITS
 
 
 def _lengths(lines: dict[str, TenantRecords], slots: Slots, over: list[int]) -> dict[str, int]:

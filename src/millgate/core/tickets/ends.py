@@ -12,11 +12,8 @@ from typing import Final
 
 # What is over is over a sixteenth of a second later at most; promises are kept within half a second.
 TICKS_PER_S: Final = 16.0
-# Of ends so many may be noted per live record, and a few, before the true ones are noted anew.
-_NOTES_PER_LIVE: Final = 2
+# So many notes beside live ones are kept in any case: short lists need not be made anew at every end.
 _NOTES_FLOOR: Final = 1_000
-NOBODY: Final = -1
-"""No slot: nothing is over."""
 
 
 def tick_of(at: float) -> int:
@@ -29,9 +26,9 @@ def last_tick(now: float) -> int:
     return floor(now * TICKS_PER_S)
 
 
-def most_notes(live: int) -> int:
-    """Return how many notes of ends are kept for so many that are live; more are stale, and the true ones noted anew."""
-    return _NOTES_PER_LIVE * (live + _NOTES_FLOOR)
+def most_notes(count: int) -> int:
+    """Return how many notes are kept for so many that may end; beyond it most are stale, and the true ones are noted anew."""
+    return 2 * (count + _NOTES_FLOOR)
 
 
 class Ends:
@@ -63,8 +60,8 @@ class Ends:
         """Return whether there may be notes of this tick or an earlier one."""
         return bool(self._ticks) and self._ticks[0] <= until
 
-    def pop(self, until: int) -> int:
-        """Take out one note of the earliest tick, this one at the latest, and return its slot; `NOBODY` without one."""
+    def pop(self, until: int) -> int | None:
+        """Take out one note of the earliest tick, this one at the latest, and return its slot; None without one."""
         ticks = self._ticks
         while ticks and (first := ticks[0]) <= until:
             slots = self._slots[first]
@@ -73,7 +70,7 @@ class Ends:
                 return slots.pop()
             heappop(ticks)
             del self._slots[first]
-        return NOBODY
+        return None
 
     def upcoming(self, until: int) -> Iterator[int]:
         """Yield the slots that `pop` would return one after the other."""

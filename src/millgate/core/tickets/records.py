@@ -5,84 +5,61 @@ takes about 250 bytes, and the garbage collector sees none of it.
 """
 
 from array import array
+from bisect import bisect_left
 from itertools import islice
 from math import floor, isnan, nan
 from struct import Struct
 from typing import Final
 
 from millgate.core.measure.ranking import Ranking
-from millgate.core.tickets.ends import NOBODY
 from millgate.core.tickets.return_record import ReturnRecord
 
 # Looking at a few equal bodies finds one that may match where the first may not (it was refused just now), and keeps
 # an arrival's cost bounded when a whole crowd sends the same bytes.
 EQUALS_TRIED: Final = 8
-# Times are sorted in 1/1024 s, ties by number: two million arrivals within a millisecond would be out of order.
-TICKS_PER_S: Final = 1024.0
-_NUMBER_BITS: Final = 21
-_NUMBER_MASK: Final = (1 << _NUMBER_BITS) - 1
-# Turns are sorted before numbers: sixteen million arrivals within one turn would be out of order.
-TURN_BITS: Final = 24
-_TURN_MASK: Final = (1 << TURN_BITS) - 1
-MOST_RECORDS: Final = 1 << 20
-"""A million records, ten times the usual bound."""
-# A line of up to so many appointments is searched by reading its rows, newest first, as most that join are; rankings for the
-# short lines of ten thousand tenants took 6 MB more. A line that has shrunk to a quarter of it is short again.
-_SHORT: Final = 32
-# Slots are made so many at a time: growing costs as much for one as for all of these, 90 KB.
-_SLOTS_MADE: Final = 1024
-# A row is what forgets a record (the keys of its appointment, or 0 without one; known until when; the key of its body), and
-# what `match` wants besides (number, first seen, as old as, lined up, known from, due or told or nan, early returns, whether
-# told without an appointment, the kind of client, the share of the line expected to return). It is written by one call: eleven columns took twice as long.
-_ROW: Final = Struct("<qqdQqdddddBBBB4x")
+# Ages are sorted in 1/1024 s, and of equal ages or turns the numbers: two million arrivals within one would be out of order.
+_AGES_PER_S: Final = 1024.0
+NUMBER_BITS: Final = 21
+# A row is what forgets a record (the keys of its appointment, or 0 without one; known until when; the fingerprint), and
+# what `match` wants besides (number, first seen, as old as, lined up, known from, due or told or nan, the share of the line
+# expected to return, early returns, whether told without an appointment, the kind of client). It is written by one call:
+# eleven columns took twice as long.
+_ROW: Final = Struct("<qqdQqdddddfIBB")
 _ENDING: Final = Struct("<qqdQ")
 _KEY: Final = Struct("<q")
-_AGE: Final = Struct("<d")
-_AGE_OFFSET: Final = Struct("<qqdQqd").size
-_KIND_OFFSET: Final = Struct("<qqdQqdddddBB").size
 _ROW_BYTES: Final = _ROW.size
-_SHARE_PARTS: Final = 255.0
-# Early returns are counted in one byte.
-_MOST_COUNTED: Final = 255
-# Tenants' equal fingerprints are kept apart by an odd multiple of the golden ratio (Fibonacci hashing, Knuth 6.4), in
-# the 60 bits that CPython computes with without an allocation.
-_MIX: Final = 0x9E3779B97F4A7C15
-_MASK_60: Final = (1 << 60) - 1
+_FINGERPRINT_BITS: Final = 64
 
 
 def age_key(at: float, number: int) -> int:
     """Return the number that sorts requests by age, equal ages by arrival number."""
-    return floor(at * TICKS_PER_S) << _NUMBER_BITS | number & _NUMBER_MASK
+    return turn_key(floor(at * _AGES_PER_S), number)
 
 
 def turn_key(turn: int, number: int) -> int:
     """Return the number that sorts requests by turn, equal turns by arrival number."""
-    return turn << TURN_BITS | number & _TURN_MASK
+    return turn << NUMBER_BITS | number % (1 << NUMBER_BITS)
 
 
 class TenantRecords:
-    """One tenant's share of the records: how many, and its appointments, oldest request first.
+    """One tenant's share of the records: how many, and the slots of its appointments, oldest request first."""
 
-    A short line keeps the slots alone, whose rows have the keys, a long one a ranking of both.
-    """
-
-    __slots__ = ("_long", "_mix", "_short", "_slots", "records", "tenant")
+    __slots__ = ("_line", "_number", "_slots", "records", "tenant")
 
     def __init__(self, tenant: str, number: int, slots: "Slots") -> None:
         self.tenant = tenant
-        self._mix = number * _MIX & _MASK_60
+        self._number = number
         self._slots = slots
+        self._line = array("i")
         self.records = 0
-        self._short = array("i")
-        self._long: Ranking | None = None
 
     def length(self) -> int:
         """Return how many appointments it has."""
-        return len(self._short) if self._long is None else len(self._long)
+        return len(self._line)
 
     def body_key(self, fingerprint: int) -> int:
         """Return the number by which this tenant's request with this fingerprint is found."""
-        return fingerprint ^ self._mix
+        return self._number << _FINGERPRINT_BITS | fingerprint
 
     def kept(self) -> None:
         """Count a record more."""
@@ -93,60 +70,37 @@ class TenantRecords:
         self.records -= 1
         return not self.records
 
-    def last(self) -> int:
-        """Return the slot of the newest request's appointment, `NOBODY` without one."""
-        if self._long is not None:
-            newest = self._long.last()
-            return NOBODY if newest is None else newest[1]
-        return self._short[-1] if self._short else NOBODY
+    def last(self) -> int | None:
+        """Return the slot of the newest request's appointment, None without one."""
+        return self._line[-1] if self._line else None
 
-    def after(self, age_key: int) -> int:
-        """Return the slot of the oldest appointment that is no older than this, `NOBODY` without one."""
-        if self._long is not None:
-            behind = self._long.after(age_key)
-            return NOBODY if behind is None else behind[1]
+    def after(self, age_key: int) -> int | None:
+        """Return the slot of the oldest appointment that is no older than this, None without one."""
         older = self._older(age_key)
-        return NOBODY if older == len(self._short) else self._short[older]
+        return None if older == len(self._line) else self._line[older]
 
     def add(self, age_key: int, slot: int) -> None:
         """Put in an appointment, whose row is written."""
-        if self._long is None and len(self._short) == _SHORT:
-            self._lengthen()
-        if self._long is None:
-            self._short.insert(self._older(age_key), slot)
-        else:
-            self._long.add(age_key, slot)
+        self._line.insert(self._older(age_key), slot)
 
     def remove(self, age_key: int, slot: int) -> None:
         """Take out an appointment; it must be in."""
-        if self._long is None:
-            self._short.remove(slot)
-            return
-        self._long.remove(age_key)
-        if len(self._long) <= _SHORT // 4:
-            self._short, self._long = array("i", self._long), None
+        del self._line[self._line.index(slot, self._older(age_key))]
 
     def without(self, slots: list[int]) -> "TenantRecords":
         """Return a copy that lacks these appointments, each of which is in."""
-        other = TenantRecords(self.tenant, 0, self._slots)
-        if self._long is None:
-            other._short = array("i", [slot for slot in self._short if slot not in slots])
-        else:
-            other._long = self._long.without([self._slots.age_key(slot) for slot in slots])
+        other = TenantRecords(self.tenant, self._number, self._slots)
+        other._line = self._line[:]
+        for slot in slots:
+            other.remove(self._slots.age_key(slot), slot)
         return other
 
     def _older(self, age_key: int) -> int:
-        short, slots = self._short, self._slots
-        older = len(short)
-        while older and slots.age_key(short[older - 1]) >= age_key:
-            older -= 1
-        return older
-
-    def _lengthen(self) -> None:
-        self._long = Ranking()
-        for slot in self._short:
-            self._long.add(self._slots.age_key(slot), slot)
-        self._short = array("i")
+        """Return how many are older than this; a newcomer has all before it."""
+        line, key_of = self._line, self._slots.age_key
+        if not line or key_of(line[-1]) < age_key:
+            return len(line)
+        return bisect_left(line, age_key, key=key_of)
 
 
 class Slots:
@@ -171,7 +125,10 @@ class Slots:
     ) -> int:
         """Keep a record with the keys of its appointment (no turn without one), still without an end; return its slot."""
         if not self.free:
-            self._make_slots()
+            self.free.append(len(self.line))
+            self.line.append(None)
+            self.ends.append(0)
+            self._rows += bytes(_ROW_BYTES)
         slot = self.free.pop()
         due_at, told_at = record.due_at, record.told_at
         awaited_at = told_at if due_at is None else due_at
@@ -182,17 +139,17 @@ class Slots:
             turn_key,
             age_key,
             record.known_until,
-            line.body_key(record.fingerprint),
+            record.fingerprint,
             record.number,
             record.first_seen,
             as_old_as,
             record.first_seen if record.lined_up_at is None else record.lined_up_at,
             record.known_from,
             nan if awaited_at is None else awaited_at,
-            min(_MOST_COUNTED, record.early_returns),
+            share,
+            record.early_returns,
             due_at is None and told_at is not None,
             record.kind,
-            round(_SHARE_PARTS * share),
         )
         return slot
 
@@ -210,13 +167,13 @@ class Slots:
     ) -> ReturnRecord:
         """Return the record as it was left; its `open_until` is not told. Without `is_open` its appointment is over."""
         row = _ROW.unpack_from(self._rows, slot * _ROW_BYTES)
-        turn, _, until, body, number, first_seen, as_old_as, lined_up_at, known_from = row[:9]
-        back_at, early, told, kind, share_parts = row[9:]
+        turn, _, until, fingerprint, number, first_seen, as_old_as, lined_up_at, known_from = row[:9]
+        back_at, share, early, told, kind = row[9:]
         if not is_open:
             turn = 0
         return ReturnRecord(
             line.tenant,
-            line.body_key(body),
+            fingerprint,
             first_seen,
             number,
             known_from,
@@ -225,23 +182,24 @@ class Slots:
             0.0,
             lined_up_at,
             early,
-            turn >> TURN_BITS,
+            turn >> NUMBER_BITS,
             slot,
             as_old_as=as_old_as if turn else first_seen,
             told_at=back_at if told else None,
             kind=kind,
-            share=share_parts / _SHARE_PARTS,
+            share=share,
             is_shared=is_shared,
         )
 
     def ending(self, slot: int) -> tuple[int, int, float, int]:
-        """Return the keys of its appointment in the whole line (0 without one) and in its tenant's, when it is over, and its body's key."""
-        turn, age, known_until, body = _ENDING.unpack_from(self._rows, slot * _ROW_BYTES)
-        return turn, age, known_until, body
+        """Return the keys of its appointment in the whole line (0 without one) and in its tenant's, when it is over, and its fingerprint."""
+        turn, age, known_until, fingerprint = _ENDING.unpack_from(self._rows, slot * _ROW_BYTES)
+        return turn, age, known_until, fingerprint
 
     def kind(self, slot: int) -> int:
         """Return how its client was known when it was told."""
-        return self._rows[slot * _ROW_BYTES + _KIND_OFFSET]
+        kind: int = _ROW.unpack_from(self._rows, slot * _ROW_BYTES)[-1]
+        return kind
 
     def close(self, slot: int) -> None:
         """Leave it without a turn."""
@@ -259,7 +217,7 @@ class Slots:
 
     def as_old_as(self, slot: int) -> float:
         """Return the age by which queues rank it."""
-        age: float = _AGE.unpack_from(self._rows, slot * _ROW_BYTES + _AGE_OFFSET)[0]
+        age: float = _ROW.unpack_from(self._rows, slot * _ROW_BYTES)[6]
         return age
 
     def awaited_key(self, slot: int) -> int:
@@ -267,13 +225,6 @@ class Slots:
         row = _ROW.unpack_from(self._rows, slot * _ROW_BYTES)
         number, known_from, due_at = row[4], row[8], row[9]
         return age_key(known_from if isnan(due_at) else due_at, number)
-
-    def _make_slots(self) -> None:
-        made = len(self.line)
-        self.line += [None] * _SLOTS_MADE
-        self.ends.frombytes(bytes(self.ends.itemsize * _SLOTS_MADE))
-        self._rows += bytes(_ROW_BYTES * _SLOTS_MADE)
-        self.free += range(made + _SLOTS_MADE - 1, made - 1, -1)
 
 
 class Bodies:

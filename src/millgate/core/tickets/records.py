@@ -5,7 +5,6 @@ takes about 250 bytes, and the garbage collector sees none of it.
 """
 
 from array import array
-from bisect import bisect_left
 from itertools import islice
 from math import floor, isnan, nan
 from struct import Struct
@@ -20,6 +19,9 @@ EQUALS_TRIED: Final = 8
 # Ages are sorted in 1/1024 s, and of equal ages or turns the numbers: two million arrivals within one would be out of order.
 _AGES_PER_S: Final = 1024.0
 NUMBER_BITS: Final = 21
+# A line of up to so many appointments is searched by reading its rows, newest first, as most that join are; rankings for the
+# short lines of ten thousand tenants took 6 MB more. A line that has shrunk to a quarter of it is short again.
+_SHORT: Final = 32
 # A row is what forgets a record (the keys of its appointment, or 0 without one; known until when; the fingerprint), and
 # what `match` wants besides (number, first seen, as old as, lined up, known from, due or told or nan, the share of the line
 # expected to return, early returns, whether told without an appointment, the kind of client). It is written by one call:
@@ -42,20 +44,24 @@ def turn_key(turn: int, number: int) -> int:
 
 
 class TenantRecords:
-    """One tenant's share of the records: how many, and the slots of its appointments, oldest request first."""
+    """One tenant's share of the records: how many, and its appointments, oldest request first.
 
-    __slots__ = ("_line", "_number", "_slots", "records", "tenant")
+    A short line keeps the slots alone, whose rows have the keys, a long one a ranking of both.
+    """
+
+    __slots__ = ("_long", "_number", "_short", "_slots", "records", "tenant")
 
     def __init__(self, tenant: str, number: int, slots: "Slots") -> None:
         self.tenant = tenant
         self._number = number
         self._slots = slots
-        self._line = array("i")
         self.records = 0
+        self._short = array("i")
+        self._long: Ranking | None = None
 
     def length(self) -> int:
         """Return how many appointments it has."""
-        return len(self._line)
+        return len(self._short) if self._long is None else len(self._long)
 
     def body_key(self, fingerprint: int) -> int:
         """Return the number by which this tenant's request with this fingerprint is found."""
@@ -72,35 +78,55 @@ class TenantRecords:
 
     def last(self) -> int | None:
         """Return the slot of the newest request's appointment, None without one."""
-        return self._line[-1] if self._line else None
+        if self._long is not None:
+            newest = self._long.last()
+            return None if newest is None else newest[1]
+        return self._short[-1] if self._short else None
 
     def after(self, age_key: int) -> int | None:
         """Return the slot of the oldest appointment that is no older than this, None without one."""
+        if self._long is not None:
+            behind = self._long.after(age_key)
+            return None if behind is None else behind[1]
         older = self._older(age_key)
-        return None if older == len(self._line) else self._line[older]
+        return None if older == len(self._short) else self._short[older]
 
     def add(self, age_key: int, slot: int) -> None:
         """Put in an appointment, whose row is written."""
-        self._line.insert(self._older(age_key), slot)
+        if self._long is None and len(self._short) == _SHORT:
+            self._long = Ranking()
+            for each in self._short:
+                self._long.add(self._slots.age_key(each), each)
+            self._short = array("i")
+        if self._long is None:
+            self._short.insert(self._older(age_key), slot)
+        else:
+            self._long.add(age_key, slot)
 
     def remove(self, age_key: int, slot: int) -> None:
         """Take out an appointment; it must be in."""
-        del self._line[self._line.index(slot, self._older(age_key))]
+        if self._long is None:
+            self._short.remove(slot)
+            return
+        self._long.remove(age_key)
+        if len(self._long) <= _SHORT // 4:
+            self._short, self._long = array("i", self._long), None
 
     def without(self, slots: list[int]) -> "TenantRecords":
         """Return a copy that lacks these appointments, each of which is in."""
         other = TenantRecords(self.tenant, self._number, self._slots)
-        other._line = self._line[:]
-        for slot in slots:
-            other.remove(self._slots.age_key(slot), slot)
+        if self._long is None:
+            other._short = array("i", [slot for slot in self._short if slot not in slots])
+        else:
+            other._long = self._long.without([self._slots.age_key(slot) for slot in slots])
         return other
 
     def _older(self, age_key: int) -> int:
-        """Return how many are older than this; a newcomer has all before it."""
-        line, key_of = self._line, self._slots.age_key
-        if not line or key_of(line[-1]) < age_key:
-            return len(line)
-        return bisect_left(line, age_key, key=key_of)
+        short, slots = self._short, self._slots
+        older = len(short)
+        while older and slots.age_key(short[older - 1]) >= age_key:
+            older -= 1
+        return older
 
 
 class Slots:

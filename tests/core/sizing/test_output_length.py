@@ -8,6 +8,7 @@ from hypothesis import given, strategies as st
 
 from millgate.core.sizing import MOST_NAMES
 from millgate.core.sizing.output_length import PRIOR_OUTPUT_TOKENS, OutputLength
+from millgate.core.snapshot import ErrorReading
 
 LANE = "interactive"
 
@@ -203,12 +204,19 @@ def test_keys_that_are_used_outlive_a_crowd_that_comes_once() -> None:
 
 
 def test_the_error_tells_how_far_to_trust_it() -> None:
-    answers = _lengths(600, mean=180.0)
-    read = _taught(*answers).error()
+    read = _erred(_lengths(600, mean=180.0))
     assert read.samples > 100
     assert abs(read.bias) < 0.15
     assert 0.8 < read.p90 < 2.0
-    assert _taught(*[50] * 300).error().p90 == pytest.approx(0.0, abs=0.005)
+    assert _erred([50] * 1_000).p90 == pytest.approx(0.0, abs=0.005)
+
+
+def _erred(answers: list[int]) -> ErrorReading:
+    sizes = OutputLength()
+    for output_tokens in answers:
+        sizes.erred(sizes.estimate("m", "t", LANE, 4_096, 500)[0], output_tokens)
+        sizes.learn("m", "t", LANE, 4_096, 500, output_tokens)
+    return sizes.error()
 
 
 def test_the_mean_of_every_model_is_known() -> None:

@@ -107,6 +107,7 @@ def _learn_prompt(prompt_bytes: PromptBytes, attempt: Attempt, prompt_tokens: in
 def _learn_length(output_length: OutputLength, attempt: Attempt, output_tokens: int) -> None:
     arrival = attempt.arrival
     each_tokens = -(-output_tokens // arrival.answers)
+    output_length.erred(attempt.output_tokens / arrival.answers, each_tokens)
     lane = attempt.lane.settings.name
     output_length.learn(
         arrival.model, arrival.tenant, lane, arrival.max_tokens, attempt.prompt_tokens, each_tokens

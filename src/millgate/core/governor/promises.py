@@ -12,6 +12,7 @@ from typing import Final
 
 from millgate.core.governor.forecast import expected_wait_s, wait_behind_s
 from millgate.core.governor.turns import ahead_of
+from millgate.core.measure import UPPER_Z
 from millgate.core.state.attempt import Attempt
 from millgate.core.state.capacity_forecast import LISTED
 from millgate.core.state.lane import Lane
@@ -20,7 +21,6 @@ from millgate.core.tickets import (
     KEPT_SHARE,
     LONGEST_HINT_S,
     SOONEST_RETURN_S,
-    UPPER_Z,
     LineStanding,
     as_parts,
     kept_within_s,

@@ -85,7 +85,6 @@ class OutputLength:
         """Learn from one whole answer; `prompt_tokens` are those that the estimate was asked with."""
         if output_tokens <= 0 or max_tokens == 0:
             return
-        self._error.add(self.estimate(model, tenant, lane, max_tokens, prompt_tokens)[0], output_tokens)
         name = (model, tenant, lane, _class_of(max_tokens))
         level: LengthPredictor | None = self._keys.get(name) or self._new_key(name)
         if level is None:
@@ -95,6 +94,11 @@ class OutputLength:
         while level is not None:
             level.learn(prompt, output_tokens, max_tokens)
             level = level.parent
+
+    def erred(self, expected_tokens: float, output_tokens: int) -> None:
+        """Compare what was expected of one answer when its request came with what it became."""
+        if expected_tokens > 0.0 and output_tokens > 0:
+            self._error.add(expected_tokens, output_tokens)
 
     @property
     def has_news(self) -> bool:

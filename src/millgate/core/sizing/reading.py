@@ -11,9 +11,9 @@ a line through single times to first token, for what varies from prompt to promp
 
 from typing import Final
 
+from millgate.core.measure import UPPER_Z
 from millgate.core.measure.ewma import Ewma
 from millgate.core.sizing import MEMORY_ANSWERS, USUAL_PROMPT_TOKENS
-from millgate.core.tickets import UPPER_Z
 
 # One stalled prompt is no more than twice as late as foreseen here, or no request would be admitted for a long time.
 _LARGEST_ERROR: Final = 1.0

@@ -24,9 +24,10 @@ from typing import Final
 
 from millgate.core.lifecycle import State
 from millgate.core.limits.drain import DrainReading
+from millgate.core.measure import UPPER_Z
 from millgate.core.state.engine import LEAST_WORK_S, Engine
 from millgate.core.state.permit import Permit
-from millgate.core.tickets import LONGEST_HINT_S, TICKS_PER_S, UPPER_Z, WORK_PARTS
+from millgate.core.tickets import LONGEST_HINT_S, TICKS_PER_S, WORK_PARTS
 
 # The pace is read again after one answer in so many running streams.
 _PACE_SHARE: Final = 8

@@ -17,8 +17,6 @@ KEPT_S: Final = 0.5
 KEPT_SHARE: Final = 0.2
 # From this early return on a request stands at the end of the line at each: a client that polls keeps no turn.
 EARLY_RETURNS_FORGIVEN: Final = 2
-UPPER_Z: Final = 1.2816
-"""One-sided 90 % point of the normal law: promises of waiting are kept nine times in ten (QLM's upper quantile)."""
 
 
 class Appointment:

@@ -1,10 +1,9 @@
 """How much longer will it run? By how permits so far have lasted, over what was foreseen of each.
 
-Where lengths are known all have lasted as long as foreseen, and what remains is the rest of that. Where only a mean is
-known, who has run for that long is not about to end: of lognormal answers with a coefficient of variation of 1 it has
-as much before it as at its beginning. So the last permits are kept as they were, and what remains of one is read off
-those that lasted longer than it has so far (the empirical residual life: Kaplan and Meier 1958). The first to end are the
-short ones, so until enough have ended those that run count as well.
+Where only a mean length is known, a permit that has run for that long is not about to end: of lognormal answers with a
+coefficient of variation of 1 it has as much before it as at its beginning. So the last permits are kept, and what remains of
+one is read off those that lasted longer than it has so far (the empirical residual life: Kaplan and Meier 1958). The first to
+end are the short ones, so until enough have ended those that run count as well.
 """
 
 from bisect import bisect_left, bisect_right, insort

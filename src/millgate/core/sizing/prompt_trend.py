@@ -2,9 +2,8 @@
 
     answer = mean answer x (prompt / usual prompt) ^ slope
 
-Classes of prompts would learn each from its own few answers, and a class that is believed to be long is
-hardly served, so that it cannot show that it is not. One slope for all is known from a few dozen answers, and says
-something of prompts of which none has been served yet. It is the slope within tenants (analysis of covariance: Fisher,
+One slope for all is known from a few dozen answers, and says something of prompts of which none has been served yet; a
+class of prompts that is believed to be long is hardly served. It is the slope within tenants (analysis of covariance: Fisher,
 *Statistical Methods for Research Workers*, 1932), each having a mean of its own: that tenants differ is no trend.
 
 Chance alone gives every cloud of points a slope. What it explains is taken off, and a slope that it explains is none

@@ -1,12 +1,8 @@
 """How far is an engine with the prompts that it was given, and how fast does it read?
 
-An engine says when a prompt has been read, by its first token, and nothing in between. Counting a prompt as unread
-until then makes a line that moves in leaps: a request that comes just before the end of a long prompt seems to wait for
-all of it, and a time to first token that is held against tokens long read teaches that engines are faster than they
-are. So between two first tokens the engine is taken to go on reading at the speed that it has shown.
-
-That speed is tokens over the time in which there was something to read. Over a long line it is surer than the slope of
-a line through single times to first token, for what varies from prompt to prompt averages out in a sum.
+An engine says when a prompt has been read, by its first token, and nothing in between. If a prompt counted as unread until
+then, a request that comes just before the end of a long one would seem to wait for all of it. So between two first tokens
+the engine is taken to go on reading at the speed that it has shown: tokens over the time in which there was something to read.
 """
 
 from typing import Final
@@ -73,8 +69,8 @@ class PromptReading:
     def unread(self, given_tokens: int, now: float) -> float:
         """Return how many of these tokens, of prompts without a first token, the engine has still to read.
 
-        When all of them should have been read and are not, it is late, and what is late by so long is expected to be
-        late by as much again, up to all of them (the doubling rule, as for answers in `governor.capacity_forecast`).
+        What is late by so long is expected to be late by as much again, up to all of them (the doubling rule, as for
+        answers in `state.capacity_forecast`).
         """
         whole_s = given_tokens * self.per_token_s
         if whole_s <= 0.0:

@@ -61,9 +61,8 @@ class ServiceTime:
     def engine_s(self, prompt_tokens: float, output_tokens: float, streams: float) -> float:
         """Return the part of the engine's own time that this takes while so many streams share it, in seconds.
 
-        A prompt has the engine to itself, a step of decoding is shared by all: per_token x prompt + output x step /
-        streams, a step being TPOT without the prompts that were read meanwhile. But a token of an answer takes no
-        less than one of a prompt: both go through the same weights, 2 FLOP a parameter (Kaplan et al. 2020).
+        per_token x prompt + output x step / streams, a step being TPOT without the prompts that were read meanwhile. A
+        token of an answer takes no less than one of a prompt: both go through the same weights (Kaplan et al. 2020).
         """
         per_token_s = self._ttft.slope
         shared_s = self.own_share() * self._tpot.at(streams) / max(1.0, streams)

@@ -6,21 +6,18 @@ A yield with a hint is a promise, and keeping it takes two memories of one small
   `first_seen` back and is no stranger at the end of the line;
 - its *appointment* counts it, until it returns, among those who are ahead of later hints.
 
-An arrival takes out the match that was due first: among equal bodies hints follow age, so that is the oldest, and the one
-most likely to be back now. If the request is refused again it leaves a new record with its old `first_seen` and its old
-number, so it stands in the line by its first age. A hang-up before the first token leaves a record without an
-appointment: a user who presses refresh is the same user, but was promised nothing.
+An arrival takes out the match that was due first: among equal bodies that is the oldest. If the request is refused again it
+leaves a new record with its old `first_seen` and number, so it stands in the line by its first age. A hang-up before the
+first token leaves a record without an appointment: a user who presses refresh is the same user, but was promised nothing.
 
 Appointments are fair among tenants of equal weight: each gets a *turn*, the next after its tenant's last one, or the
 turn that is being served if its tenant has no other; the line is ordered by turn, and within a turn by age. This is
-start-time fair queueing (Goyal, Vin and Cheng 1996) with one appointment as the unit of work. So of T tenants with long
-lines each is promised one permit in T, a tenant alone gets all, a short line never slows the long one down by more
-than its length, and no two clients are promised the same permit: an engine that serves the line is never idle.
+start-time fair queueing (Goyal, Vin and Cheng 1996) with one appointment as the unit of work: of T tenants with long
+lines each is promised one permit in T, and no two clients are promised the same permit.
 An appointment that is put before an older one is ranked as old as that, so that queues keep the line's order when both are back.
 
-A record is a row of machine numbers: no object, nothing for the garbage collector. The memory is one global bound;
-beyond it the longest line loses its newest appointment (INV-5). What has lapsed is forgotten a few records per event, so
-that a crowd that never returned stalls no other request.
+One bound holds for the memory; beyond it the longest line loses its newest appointment (INV-5). What has lapsed is
+forgotten a few records per event, so that a crowd that never returned stalls no other request.
 """
 
 from millgate.core.tickets.appointment import (
@@ -33,7 +30,6 @@ from millgate.core.tickets.appointment import (
     shortest_kept_s,
 )
 from millgate.core.tickets.appointments import (
-    FORGOTTEN_PER_EVENT,
     WORK_PARTS,
     Appointments,
     LineStanding,
@@ -47,7 +43,6 @@ from millgate.core.tickets.return_record import ReturnRecord
 __all__ = [
     "EARLY_RETURNS_FORGIVEN",
     "EQUALS_TRIED",
-    "FORGOTTEN_PER_EVENT",
     "KEPT_SHARE",
     "LONGEST_HINT_S",
     "SOONEST_RETURN_S",

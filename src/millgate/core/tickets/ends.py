@@ -1,7 +1,7 @@
 """When which record is over: slots by the sixteenth of a second in which they end.
 
-A heap of a hundred thousand ends took 0.8 us to take one out of, as every level of it misses the cache. Here those that
-end together wait in one array, and a heap holds the ticks alone: a thousand for a minute.
+Those that end together wait in one array, and a heap holds the ticks alone: a thousand for a minute. A heap of a hundred
+thousand ends took 0.8 us to take one out of.
 """
 
 from array import array

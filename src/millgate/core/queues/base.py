@@ -1,4 +1,4 @@
-"""What waits, and the contract of an order: who is next.
+"""What waits, and the contract of an order: which attempt is next.
 
 A queue is bounded by its lane (count, tokens, bytes, predicted wait); the order says which attempt goes first and how many
 are ahead of one. Every order passes the same contract tests.
@@ -51,7 +51,7 @@ class Order(Protocol):
         """Take note of the true size of an attempt that was `started`; called at most once, at its end."""
 
     def head(self) -> Queued | None:
-        """Return who is next, without taking it out."""
+        """Return the next attempt, without taking it out."""
 
     def ahead_of(self, queued: Queued) -> int:
         """Return how many would be admitted before this one, whether or not it is in.

@@ -123,7 +123,7 @@ class FairOrder:
             self._rank(line)
 
     def head(self) -> Queued | None:
-        """Return who is next, without taking it out."""
+        """Return the next attempt, without taking it out."""
         return self._lines[self._ranks[0][3]].order.head() if self._ranks else None
 
     def ahead_of(self, queued: Queued) -> int:
@@ -189,7 +189,7 @@ class FairOrder:
         return min(waiting, 1 + int((level - line.counter) * waiting / line.waiting_charge))
 
     def _least(self) -> float:
-        """Return the least counter among tenants with waiting work, or that of who started last."""
+        """Return the least counter among tenants with waiting work, or that of the one that started last."""
         if self._ranks:
             return self._ranks[0][0]
         return self._last.counter if self._last is not None else 0.0

@@ -51,7 +51,7 @@ class RankedQueue:
         """Nothing to correct: a rank is fixed at arrival."""
 
     def head(self) -> Queued | None:
-        """Return who is next, without taking it out."""
+        """Return the next attempt, without taking it out."""
         return self._waiting[self._keys[0]] if self._keys else None
 
     def ahead_of(self, queued: Queued) -> int:

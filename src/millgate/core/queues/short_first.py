@@ -59,7 +59,7 @@ class _Entry:
 class BoundedShortFirstOrder(ShortFirstOrder):
     """The same, but the oldest goes first once it was passed `max_overtakes` times.
 
-    Raises ValueError where `max_overtakes` is below 1: an order in which nobody is ever passed is `arrival`.
+    Raises ValueError where `max_overtakes` is below 1: an order in which none is ever passed is `arrival`.
     """
 
     def __init__(self, max_overtakes: int) -> None:

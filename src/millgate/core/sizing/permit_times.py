@@ -48,20 +48,14 @@ class PermitTimes:
         self._lives = lifetimes(ended, sorted(running)) if has_lives else []
 
     def share_at(self, share: float, level: float) -> float:
-        """Return how long it lasts that has lasted `share` so far, at this level (0 to 1) of those who lasted longer.
+        """Return how long a permit lasts that has lasted `share` so far, at this level (0 to 1) of those that lasted longer.
 
-        All are shares of what was foreseen. 1 before anything was learned, and below `share` if nobody lasted longer.
+        All are shares of what was foreseen. 1 before anything was learned, and at most `share` if none lasted longer.
         """
         known = self._lives or self._sorted
         if not known:
             return 1.0
-        first = bisect_right(known, share)
-        if first == len(known):
-            return known[-1]
-        at = first + level * (len(known) - first) - 0.5
+        first, last = bisect_right(known, share), len(known) - 1
+        at = min(max(float(first), first + level * (len(known) - first) - 0.5), float(last))
         low = int(at)
-        if at <= first:
-            return known[first]
-        if low + 1 >= len(known):
-            return known[-1]
-        return known[low] + (at - low) * (known[low + 1] - known[low])
+        return known[low] + (at - low) * (known[min(low + 1, last)] - known[low])

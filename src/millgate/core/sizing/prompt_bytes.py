@@ -1,8 +1,8 @@
 """Prompt tokens from bytes: a ratio per model, learned from the usage that engines report.
 
-Counting bytes costs nothing and needs no tokeniser to download; the ratio of a model and its users is stable
-(English prose is near 4 bytes a token, code and CJK lie lower) and JSON overhead is learned with it. Tokens that
-do not come from text bytes (the parts of an image, of a recording) are counted apart, by whoever knows the parts.
+Counting bytes needs no tokeniser; the ratio of a model and its users is stable (English prose is near 4 bytes a token,
+code and CJK lie lower) and JSON overhead is learned with it. Tokens that do not come from text bytes (the parts of an
+image, of a recording) are counted by the caller.
 """
 
 from collections.abc import Iterator

@@ -4,7 +4,7 @@ A yield with a hint is a promise, and keeping it takes two memories of one small
 
 - the *record* recognises the request when it returns (same tenant, same fingerprint), so that it gets its
   `first_seen` back and is no stranger at the end of the line;
-- its *appointment* counts it, until it returns, among those who are ahead of later hints.
+- its *appointment* counts it, until it returns, among those that are ahead of later hints.
 
 An arrival takes out the match that was due first: among equal bodies that is the oldest. If the request is refused again it
 leaves a new record with its old `first_seen` and number, so it stands in the line by its first age. A hang-up before the

@@ -9,14 +9,7 @@ from typing import Final, NamedTuple
 from millgate.core.measure.ranking import MOST_WEIGHT, Ranking, WeighedRanking
 from millgate.core.tickets.attendance import Attendance
 from millgate.core.tickets.ends import Ends, last_tick, most_notes, tick_of
-from millgate.core.tickets.records import (
-    NUMBER_BITS,
-    Bodies,
-    Slots,
-    TenantRecords,
-    age_key,
-    turn_key,
-)
+from millgate.core.tickets.records import NUMBER_BITS, Bodies, Slots, TenantRecords, age_key, turn_key
 from millgate.core.tickets.return_record import ReturnRecord
 
 # The most records that one event forgets: at 2 us each they cost less than one relayed request.
@@ -280,10 +273,8 @@ class Appointments:
     def _will_end(self, slot: int, at: float) -> None:
         slots = self._slots
         if len(self._ends) > most_notes(len(slots.ends)):
-            others = [
-                (end, other) for other, end in enumerate(slots.ends) if slots.line[other] and other != slot
-            ]
-            self._ends = Ends(others)
+            ends = enumerate(slots.ends)
+            self._ends = Ends([(end, each) for each, end in ends if slots.line[each] and each != slot])
         tick = tick_of(at)
         slots.will_end(slot, tick)
         self._ends.add(tick, slot)
@@ -324,7 +315,7 @@ def _lengths(lines: dict[str, TenantRecords], slots: Slots, over: list[int]) -> 
 
 
 def _age_in_turn(record: ReturnRecord, turn_key: int, order: Ranking, slots: Slots) -> float:
-    """Return the age by which queues rank it: where somebody older stands behind it, that one's, so that its turn is kept."""
+    """Return the age by which queues rank it: that of an older one that stands behind it, so that it keeps its turn."""
     last = order.last()
     if not turn_key or last is None or last[0] < turn_key:
         return record.first_seen

@@ -8,7 +8,7 @@ from lab.switches import Refinement
 _HINTS = ("hints", "queued")
 _SIZING = ("sizing", "hints")
 _ABSENT = ("hints", "absent tenants")
-_LIMITS, _WARNING = ("limits",), ("warning",)
+_WARNING = ("warning",)
 
 REFINEMENTS: tuple[Refinement, ...] = (
     Refinement(
@@ -87,13 +87,6 @@ REFINEMENTS: tuple[Refinement, ...] = (
         "a prompt is unread until its first token",
         ("overload", "sizing"),
         {"sizing.reading:PromptReading.unread": plain.given},
-    ),
-    Refinement(
-        "draining streams",
-        "they are compared as all are",
-        _LIMITS,
-        {"limits.signal:_DRAINING": inf},
-        ("limits.pace:Pace.began_share", "limits.prompt_share:PromptShare.began_share"),
     ),
     Refinement("`_TREND_S`", "one look is enough", _WARNING, {"littles_law.early_warning:_TREND_S": 0.0}),
     Refinement(

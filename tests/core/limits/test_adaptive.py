@@ -32,7 +32,6 @@ readings = st.builds(
     answers=st.integers(0, 100),
     kv_share=st.none() | st.floats(0.0, 1.0),
     waiting=st.none() | st.integers(0, 1_000),
-    tpot_tail=st.floats(1.0, 100.0),
 )
 
 
@@ -69,7 +68,7 @@ def test_one_window_takes_a_tenth_at_most_and_only_once(kind: str) -> None:
     assert limit.current() == 90
 
 
-@pytest.mark.parametrize(("kind", "streams"), [("slo_gradient", 97), ("aimd", 100)])
+@pytest.mark.parametrize(("kind", "streams"), [("slo_gradient", 96), ("aimd", 100)])
 def test_a_limit_waits_for_those_whom_it_let_in(kind: str, streams: int) -> None:
     """With 200 still running under a limit of 100, their latency is that of 200 streams: about half keep the SLO."""
     limit = BUILDERS[kind](1_000, 100, 1)
@@ -90,11 +89,11 @@ def test_no_collapse_to_one_under_errors_for_an_hour(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", BUILDERS)
 def test_low_traffic_freezes_it(kind: str) -> None:
-    """Nine tokens in half a minute say nothing, however slow they were."""
+    """49 tokens in half a minute say nothing, however slow they were."""
     limit = BUILDERS[kind](1_000, 60, 1)
     for now in range(1_000):
         limit.observe(
-            SOUND._replace(now=30.0 * now, window_s=30.0, max_inflight=1, samples=9, tpot_p90_s=3.0)
+            SOUND._replace(now=30.0 * now, window_s=30.0, max_inflight=1, samples=49, tpot_p90_s=3.0)
         )
 
     assert limit.current() == 60

@@ -7,7 +7,7 @@ engine's own gauges and its errors are the signs.
 
 from millgate.core.limits.adaptive import OVERLOAD_RATIO, AdaptiveLimit, overloaded
 from millgate.core.limits.base import LimitReading
-from millgate.core.limits.signal import FEWEST_SAMPLES
+from millgate.core.limits.signal import LEAST_SAMPLES
 
 
 class AimdLimit(AdaptiveLimit):
@@ -25,10 +25,10 @@ class AimdLimit(AdaptiveLimit):
         self._tpot_slo_s = tpot_slo_s
 
     def observe(self, reading: LimitReading) -> None:
-        """Fall by a tenth, grow by one, or stay where fewer than ten samples or streams say nothing."""
+        """Fall by a tenth, grow by one, or stay where too few samples or streams say nothing."""
         if overloaded(reading):
             self._cut(reading, OVERLOAD_RATIO)
-        elif reading.samples >= FEWEST_SAMPLES:
+        elif reading.samples >= LEAST_SAMPLES:
             if self._too_slow(reading):
                 self._cut(reading, OVERLOAD_RATIO)
             elif 2 * reading.max_inflight >= self._level:

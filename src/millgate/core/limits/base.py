@@ -11,8 +11,7 @@ from typing import NamedTuple, Protocol
 class LimitReading(NamedTuple):
     """One window of one engine, as a limit sees it; seconds, tokens, streams.
 
-    `samples` counts the tokens whose gaps are in `tpot_p90_s`; that is None without any. `tpot_tail` is its ratio to the
-    mean, 1 where all answers are alike. `ttft_excess_p90_s` is the time
+    `samples` counts the tokens whose gaps are in `tpot_p90_s`; that is None without any. `ttft_excess_p90_s` is the time
     to first token beyond the predicted prefill. `output_tokens_per_s` is measured. `failures` and `answers` count what
     ended in this window. `kv_share` (0..1) and `waiting` are the engine's own gauges, None where it tells nothing.
     """
@@ -28,7 +27,6 @@ class LimitReading(NamedTuple):
     answers: int
     kv_share: float | None
     waiting: int | None
-    tpot_tail: float = 1.0
 
 
 class Limit(Protocol):

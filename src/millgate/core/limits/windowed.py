@@ -71,7 +71,6 @@ def together(readings: Sequence[LimitReading]) -> LimitReading:
         sum(each.answers for each in readings),
         next((each.kv_share for each in reversed(readings) if each.kv_share is not None), None),
         next((each.waiting for each in reversed(readings) if each.waiting is not None), None),
-        last.tpot_tail,
     )
 
 

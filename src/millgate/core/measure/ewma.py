@@ -1,13 +1,16 @@
 """A mean that forgets: exponentially weighted mean and variance with a prior that a few samples outweigh."""
 
 from math import sqrt
+from typing import Final
+
+MEMORY: Final = 200.0
+"""Samples after which an old one weighs 1/e: the mean of what varies as much as itself is then known to 7 %."""
 
 
 class Ewma:
     """The mean and the spread of a stream of numbers, in its own unit.
 
-    The first samples are averaged plainly (weight 1/n, the prior counting as `prior_samples`), later ones weigh
-    1/`memory`, so that the estimate follows change without ever being thrown by its first sample.
+    The first samples are averaged plainly (weight 1/n, the prior counting as `prior_samples`), later ones weigh 1/`memory`.
     """
 
     __slots__ = ("_count", "_memory", "_prior_samples", "mean", "variance")
@@ -27,11 +30,6 @@ class Ewma:
         delta = value - self.mean
         self.mean += weight * delta
         self.variance = (1.0 - weight) * (self.variance + weight * delta * delta)
-
-    def scale(self, factor: float) -> None:
-        """Count in another unit from now on: all that was learned is `factor` times as large."""
-        self.mean *= factor
-        self.variance *= factor * factor
 
     @property
     def samples(self) -> float:

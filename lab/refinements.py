@@ -1,14 +1,11 @@
 """Every refinement of the core that can be switched off, with its plain rule; to add one, add its entry."""
 
-from math import inf
-
 from lab import plain
 from lab.switches import Refinement
 
 _HINTS = ("hints", "queued")
 _SIZING = ("sizing", "hints")
 _ABSENT = ("hints", "absent tenants")
-_WARNING = ("warning",)
 
 REFINEMENTS: tuple[Refinement, ...] = (
     Refinement(
@@ -87,9 +84,5 @@ REFINEMENTS: tuple[Refinement, ...] = (
         "a prompt is unread until its first token",
         ("overload", "sizing"),
         {"sizing.reading:PromptReading.unread": plain.given},
-    ),
-    Refinement("`_TREND_S`", "one look is enough", _WARNING, {"littles_law.early_warning:_TREND_S": 0.0}),
-    Refinement(
-        "`_MOST_HEAVY`", "a prompt counts whole", _WARNING, {"littles_law.early_warning:_MOST_HEAVY": inf}
     ),
 )

@@ -6,7 +6,7 @@ from core.limits.readings import SOUND
 from millgate.core.limits.aimd import AimdLimit
 from millgate.core.limits.base import LimitReading
 from millgate.core.limits.fixed import FixedLimit
-from millgate.core.limits.windowed import MOST_READINGS, WindowedLimit, together
+from millgate.core.limits.windowed import WindowedLimit, together
 
 
 class Listening:
@@ -38,9 +38,9 @@ def test_the_wrapped_limit_moves_once_a_window() -> None:
 def test_a_window_waits_for_its_samples_but_not_for_ever() -> None:
     inner = Listening()
     limit = WindowedLimit(inner, window_s=2.0, least_samples=100)
-    for _ in range(MOST_READINGS):
+    for _ in range(30):
         limit.observe(SOUND._replace(samples=1))
-    assert [reading.samples for reading in inner.heard] == [MOST_READINGS]
+    assert [reading.samples for reading in inner.heard] == [30]
     limit.observe(SOUND._replace(samples=200))
     limit.observe(SOUND._replace(samples=0))
     assert inner.heard[-1].window_s == 2.0

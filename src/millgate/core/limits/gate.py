@@ -25,17 +25,6 @@ class EngineGate:
     `most_streams` is what the limit can ever be, None where it may be anything.
     """
 
-    __slots__ = (
-        "_permits",
-        "kv_limit",
-        "kv_tokens",
-        "limit",
-        "most_streams",
-        "prefill_limit",
-        "prefill_tokens",
-        "streams",
-    )
-
     def __init__(
         self,
         limit: Limit,

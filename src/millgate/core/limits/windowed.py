@@ -1,24 +1,19 @@
 """A slower pace for any limit: it sees one reading for many, when enough time and samples are in it.
 
-After Netflix's WindowedLimit. An engine with few streams needs longer windows than one with hundreds before its
-numbers mean anything, and a limit that moves once in ten seconds is easier to follow by eye.
+After Netflix's WindowedLimit. An engine with few streams needs longer windows than one with hundreds.
 """
 
 from collections.abc import Sequence
 
 from millgate.core.limits.base import Limit, LimitReading
-
-MOST_READINGS = 60
-"""A window ends at the latest after so many readings; the wrapped limit then freezes if samples are too few."""
+from millgate.core.limits.signal import LONGEST_WINDOW_S
 
 
 class WindowedLimit:
     """Hands `inner` the sum of the readings of at least `window_s` seconds and `least_samples` tokens.
 
-    ValueError when either is not above 0.
+    It waits for samples as long as a `Signal` does, not for ever. ValueError when either is not above 0.
     """
-
-    __slots__ = ("_inner", "_least_samples", "_readings", "_window_s")
 
     def __init__(self, inner: Limit, window_s: float, least_samples: int) -> None:
         if not window_s > 0.0:
@@ -43,8 +38,8 @@ class WindowedLimit:
         readings = self._readings
         readings.append(reading)
         whole = together(readings)
-        full = whole.window_s >= self._window_s and whole.samples >= self._least_samples
-        if full or len(readings) >= MOST_READINGS:
+        enough = whole.samples >= self._least_samples or whole.window_s >= LONGEST_WINDOW_S
+        if whole.window_s >= self._window_s and enough:
             readings.clear()
             self._inner.observe(whole)
 

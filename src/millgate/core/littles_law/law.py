@@ -34,18 +34,6 @@ class LittlesLaw:
     time now for each that is still in.
     """
 
-    __slots__ = (
-        "_admitted",
-        "_area_at_zero",
-        "_completed",
-        "_entered_sum",
-        "_newer",
-        "_older",
-        "_slide_at",
-        "_stays_s",
-        "running",
-    )
-
     def __init__(self, now: float) -> None:
         self.running = 0
         self._area_at_zero = 0.0

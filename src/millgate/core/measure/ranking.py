@@ -37,15 +37,6 @@ class Ranking:
         for owners in self._owners:
             yield from owners
 
-    def before(self, key: int) -> int:
-        """Return how many keys are smaller."""
-        tops = self._tops
-        block = bisect_left(tops, key)
-        if block == len(tops):
-            return self._length
-        before = bisect_left(self._keys[block], key)
-        return before + sum(map(len, self._keys[:block])) if block else before
-
     def after(self, key: int) -> tuple[int, int] | None:
         """Return the smallest key that is not smaller than this one, with its owner; None if there is none."""
         block = bisect_left(self._tops, key)

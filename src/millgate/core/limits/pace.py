@@ -31,8 +31,8 @@ PROMPT_PER_OUTPUT = 5.0
 # a hundredth fewer tokens (limiter_shootout and tight_slos, five seeds).
 _LEVEL_WINDOWS = 10.0
 # The believed excess of the tail over the coefficient of variation of windows: 1.28 at the p90 of a normal law, over the
-# root of the four or five windows that an answer lasts.
-_TAIL_PER_SPREAD = 0.6
+# root of the six windows that an answer lasts.
+_TAIL_PER_SPREAD = 0.5
 # Far is a TPOT a quarter longer or shorter by the line: four streams and seventeen, forty and seventy.
 _FAR = 1.25
 # What is kept of level and tail after a far move.

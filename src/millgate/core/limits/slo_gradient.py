@@ -4,7 +4,7 @@ Continuous batching makes every token slower with every stream, well below the k
 with latency at rest (Vegas, Gradient2, Envoy's gradient) gives away half of an engine's throughput. This one asks
 only whether what users get is what they were promised (algorithm G2; Envoy ships the idea as its pinned gradient):
 
-    t = 0.96 x tpot_slo
+    t = 0.955 x tpot_slo
     g = t / p90 TPOT above t, 2 - p90 TPOT / t below it, 1 + 1 / sqrt(L) at most
     L <- 0.65 L + 0.35 L g
 
@@ -22,7 +22,7 @@ from millgate.core.limits.adaptive import OVERLOAD_RATIO, AdaptiveLimit, overloa
 from millgate.core.limits.base import LimitReading
 from millgate.core.limits.signal import LEAST_SAMPLES
 
-TARGET = 0.96
+TARGET = 0.955
 """Share of the SLO that is steered for; 0.9 in G2.
 
 What is steered is the p90 of whole answers, not of seconds, and its mean is where it is steered: the rest is for luck.

@@ -5,7 +5,7 @@ from random import Random
 
 from hypothesis import given, settings, strategies as some
 
-from millgate.core.measure.ranking import Ranking, WeighedRanking
+from millgate.core.measure.ranking import Ranking
 
 keys = some.integers(-(2**63), 2**63 - 1)
 
@@ -67,10 +67,10 @@ def test_an_empty_one_has_neither_first_nor_last() -> None:
     assert ranking.first() is ranking.last() is ranking.after(0) is None
 
 
-def _weighed(of: list[int]) -> WeighedRanking:
-    ranking = WeighedRanking()
+def _weighed(of: list[int]) -> Ranking:
+    ranking = Ranking()
     for owner, key in enumerate(of):
-        ranking.weigh_in(key, owner, _weight(key))
+        ranking.add(key, owner, _weight(key))
     return ranking
 
 
@@ -109,7 +109,7 @@ def test_the_weight_of_many_blocks_is_exact() -> None:
 
 def test_a_copy_that_lacks_some_keys_lacks_their_weight() -> None:
     ranking = _weighed([3, 1, 2])
-    copy = ranking.lacking([1])
+    copy = ranking.without([1])
 
     assert (list(copy), copy.total, copy.weighed_before(3)[1]) == ([2, 0], 5, 2)
     assert ranking.total == 6

@@ -26,14 +26,10 @@ class AimdLimit(AdaptiveLimit):
 
     def observe(self, reading: LimitReading) -> None:
         """Fall by a tenth, grow by one, or stay where too few samples or streams say nothing."""
-        if overloaded(reading):
-            self._cut(reading, OVERLOAD_RATIO)
-        elif reading.samples >= LEAST_SAMPLES:
-            if self._too_slow(reading):
-                self._cut(reading, OVERLOAD_RATIO)
-            elif 2 * reading.max_inflight >= self._level:
-                self._move_to(self._level + 1.0)
-
-    def _too_slow(self, reading: LimitReading) -> bool:
         slo_s, tpot_s = self._tpot_slo_s, reading.tpot_p90_s
-        return slo_s is not None and tpot_s is not None and tpot_s > slo_s
+        is_sampled = reading.samples >= LEAST_SAMPLES
+        is_slow = is_sampled and slo_s is not None and tpot_s is not None and tpot_s > slo_s
+        if is_slow or overloaded(reading):
+            self._cut(reading, OVERLOAD_RATIO)
+        elif is_sampled and 2 * reading.max_inflight >= self._level:
+            self._move_to(self._level + 1.0)

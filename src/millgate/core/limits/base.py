@@ -12,17 +12,15 @@ class LimitReading(NamedTuple):
     """One window of one engine, as a limit sees it; seconds, tokens, streams.
 
     `samples` counts the tokens whose gaps are in `tpot_p90_s`; that is None without any. `ttft_excess_p90_s` is the time
-    to first token beyond the predicted prefill. `output_tokens_per_s` is measured. `failures` and `answers` count what
+    to first token beyond the predicted prefill. `failures` and `answers` count what
     ended in this window. `kv_share` (0..1) and `waiting` are the engine's own gauges, None where it tells nothing.
     """
 
-    now: float
     window_s: float
     max_inflight: int
     samples: int
     tpot_p90_s: float | None
     ttft_excess_p90_s: float | None
-    output_tokens_per_s: float
     failures: int
     answers: int
     kv_share: float | None

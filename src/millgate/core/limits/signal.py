@@ -64,13 +64,11 @@ class Signal:
         if self._tokens >= LEAST_SAMPLES:
             self._pace.measured(now, self._max_inflight, self._stream_s / self._tokens)
         reading = LimitReading(
-            now,
             window_s,
             self._max_inflight,
             self._tokens,
             self._pace.p90_s(self._max_inflight),
             self._excess.quantile(QUANTILE) if self._excess.samples else None,
-            self._tokens / window_s,
             self._failures,
             self._answers,
             kv_share,

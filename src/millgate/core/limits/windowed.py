@@ -51,17 +51,12 @@ def together(readings: Sequence[LimitReading]) -> LimitReading:
     and by answers (that of the first token): not the p90 of the whole, which would need every sample, but between
     the smallest and the largest, and equal to them where load is steady.
     """
-    last = readings[-1]
-    window_s = sum((each.window_s for each in readings), 0.0)
-    tokens = sum((each.output_tokens_per_s * each.window_s for each in readings), 0.0)
     return LimitReading(
-        last.now,
-        window_s,
+        sum((each.window_s for each in readings), 0.0),
         max(each.max_inflight for each in readings),
         sum(each.samples for each in readings),
         _mean([(each.tpot_p90_s, each.samples) for each in readings]),
         _mean([(each.ttft_excess_p90_s, each.answers + 1) for each in readings]),
-        tokens / window_s,
         sum(each.failures for each in readings),
         sum(each.answers for each in readings),
         next((each.kv_share for each in reversed(readings) if each.kv_share is not None), None),

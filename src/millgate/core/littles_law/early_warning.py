@@ -31,11 +31,9 @@ _COMING_LOAD = 0.85
 _LEARNING_S = 30.0
 # Fast and slow smoothing; the difference of their trends is the second derivative.
 _FAST, _SLOW = 0.3, 0.1
-# The share of what may wait that is an alarm while it grows.
-_FULL_SHARE = 0.5
-# An alarm ends at this share of what raised it, whatever the usual load has come to explain by then: a full gate learns
-# that it is, and an end that moved with it would raise the same alarm again and again.
-_END_SHARE = 0.5
+# Half of what may wait is an alarm while it grows, and an alarm ends at half of what raised it, whatever the usual load
+# has come to explain by then: a full gate learns that it is, and an end that moved with it would raise the alarm again.
+_HALF = 0.5
 
 
 class Flow(NamedTuple):
@@ -139,7 +137,7 @@ class EarlyWarning:
         """End the alarm when neither flow is high any more; what it has come down to is the new calm."""
         for drift in (self._arrivals, self._work):
             is_busy = lasted_s < _LEARNING_S or drift.recent * self._price.mean >= 1.0
-            if is_busy and drift.excess >= _END_SHARE * drift.threshold:
+            if is_busy and drift.excess >= _HALF * drift.threshold:
                 return
         del self._alarms[AlarmSignal.LOAD]
         self._arrivals.settle()
@@ -168,7 +166,7 @@ class EarlyWarning:
             self._waiting_since = now
         filled = backlog_s / flow.bound_s if flow.bound_s > 0.0 else 0.0
         usual_s = self._usual_backlog_s(streams)
-        most = max(_FULL_SHARE, usual_s / flow.bound_s) if flow.bound_s > 0.0 else _FULL_SHARE
+        most = max(_HALF, usual_s / flow.bound_s) if flow.bound_s > 0.0 else _HALF
         if filled >= most and self._slow.trend > 0.0:
             words = (
                 f"What waits takes {backlog_s:.1f} s to serve, of {flow.bound_s:.1f} s that may wait; it began "
@@ -176,7 +174,7 @@ class EarlyWarning:
                 "the work that is expected of them."
             )
             self._raise(AlarmSignal.BACKLOG, filled, most, self._waiting_since, now, words)
-        if filled < _END_SHARE * _FULL_SHARE:
+        if filled < _HALF * _HALF:
             self._alarms.pop(AlarmSignal.BACKLOG, None)
 
     def _usual_backlog_s(self, streams: float) -> float:

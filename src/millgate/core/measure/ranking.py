@@ -1,7 +1,7 @@
-"""Sorted whole numbers, each with its owner, that tell how many are smaller: twelve bytes and a microsecond each.
+"""Sorted whole numbers, each with its owner and weight, that tell how many are smaller and how much those weigh.
 
 A hundred thousand waiting clients may be in one line. A tree of Python objects would take 100 bytes for each; arrays of
-machine integers take 12, and none of the garbage collector's time. They are cut into blocks (the layout of Grant Jenks'
+machine integers take 16, and none of the garbage collector's time. They are cut into blocks (the layout of Grant Jenks'
 *sortedcontainers*): an insertion moves some kilobytes whatever the length, and counting the blocks before is a short sum.
 """
 
@@ -18,15 +18,17 @@ MOST_WEIGHT: Final = (1 << 32) - 1
 
 
 class Ranking:
-    """Keys in ascending order with their owners; keys fit in 64 bits, signed, owners in 32."""
+    """Keys in ascending order, of 64 bits, signed, with owners of 32 bits and weights of 32 bits, unsigned."""
 
-    __slots__ = ("_keys", "_length", "_owners", "_tops")
+    __slots__ = ("_keys", "_length", "_owners", "_tops", "_totals", "_weights", "total")
 
     def __init__(self) -> None:
         self._keys: list[array[int]] = []
         self._owners: list[array[int]] = []
+        self._weights: list[array[int]] = []
         self._tops: list[int] = []
-        self._length = 0
+        self._totals: list[int] = []
+        self._length = self.total = 0
 
     def __len__(self) -> int:
         """Return how many keys there are."""
@@ -53,76 +55,6 @@ class Ranking:
     def last(self) -> tuple[int, int] | None:
         """Return the largest key and its owner, or None."""
         return (self._tops[-1], self._owners[-1][-1]) if self._length else None
-
-    def add(self, key: int, owner: int) -> None:
-        """Put a key in; an equal one stands behind it."""
-        self._length += 1
-        tops = self._tops
-        if not tops:
-            self._keys.append(array("q", (key,)))
-            self._owners.append(array("i", (owner,)))
-            tops.append(key)
-            return
-        if key > tops[-1]:
-            block = len(tops) - 1
-            keys = self._keys[block]
-            keys.append(key)
-            self._owners[block].append(owner)
-            tops[block] = key
-        else:
-            block = bisect_left(tops, key)
-            keys = self._keys[block]
-            index = bisect_left(keys, key)
-            keys.insert(index, key)
-            self._owners[block].insert(index, owner)
-        if len(keys) > _FULL_BLOCK:
-            self._cut(block)
-
-    def remove(self, key: int) -> None:
-        """Take the first of this key out; it must be in."""
-        block = bisect_left(self._tops, key)
-        keys, owners = self._keys[block], self._owners[block]
-        index = bisect_left(keys, key)
-        found = keys.pop(index)
-        assert found == key
-        del owners[index]
-        self._length -= 1
-        if index < len(keys):
-            return
-        if keys:
-            self._tops[block] = keys[-1]
-        else:
-            del self._keys[block], self._owners[block], self._tops[block]
-
-    def without(self, keys: list[int]) -> "Ranking":
-        """Return a copy that lacks these keys, each of which is in."""
-        other = Ranking()
-        other._keys = [block[:] for block in self._keys]
-        other._owners = [block[:] for block in self._owners]
-        other._tops = self._tops[:]
-        other._length = self._length
-        for key in keys:
-            other.remove(key)
-        return other
-
-    def _cut(self, block: int) -> None:
-        half = _FULL_BLOCK // 2
-        for blocks in (self._keys, self._owners):
-            whole = blocks[block]
-            blocks[block : block + 1] = [whole[:half], whole[half:]]
-        self._tops[block : block + 1] = [self._keys[block][-1], self._keys[block + 1][-1]]
-
-
-class WeighedRanking(Ranking):
-    """A ranking whose keys have weights, whole numbers of 32 bits, and that tells how much the smaller ones weigh."""
-
-    __slots__ = ("_totals", "_weights", "total")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._weights: list[array[int]] = []
-        self._totals: list[int] = []
-        self.total = 0
 
     def weighed_before(self, key: int) -> tuple[int, int]:
         """Return how many keys are smaller, and their weight."""
@@ -152,36 +84,52 @@ class WeighedRanking(Ranking):
                 break
         return found
 
-    def weigh_in(self, key: int, owner: int, weight: int) -> None:
-        """Put a key in with its weight, a whole number of 32 bits."""
-        tops = self._tops
+    def add(self, key: int, owner: int, weight: int = 0) -> None:
+        """Put a key in; it stands before an equal one."""
+        self._length += 1
         self.total += weight
+        tops = self._tops
         if not tops:
-            self._weights.append(array("I", (weight,)))
-            self._totals.append(weight)
-        elif key > tops[-1]:  # a newcomer, as most are
-            self._weights[-1].append(weight)
-            self._totals[-1] += weight
-        else:
-            block = bisect_left(tops, key)
-            self._weights[block].insert(bisect_left(self._keys[block], key), weight)
-            self._totals[block] += weight
-        self.add(key, owner)
+            self._keys, self._owners, self._weights = [array("q")], [array("i")], [array("I")]
+            tops.append(key)
+            self._totals.append(0)
+        block = bisect_left(tops, key) if key <= tops[-1] else len(tops) - 1
+        keys = self._keys[block]
+        index = bisect_left(keys, key) if key <= tops[-1] else len(keys)
+        keys.insert(index, key)
+        self._owners[block].insert(index, owner)
+        self._weights[block].insert(index, weight)
+        tops[block] = keys[-1]
+        self._totals[block] += weight
+        if len(keys) > _FULL_BLOCK:
+            self._cut(block)
 
     def remove(self, key: int) -> None:
         """Take the first of this key out, with its weight; it must be in."""
         block = bisect_left(self._tops, key)
-        weights = self._weights[block]
-        weight = weights.pop(bisect_left(self._keys[block], key))
-        self.total -= weight
+        keys = self._keys[block]
+        index = bisect_left(keys, key)
+        found = keys.pop(index)
+        assert found == key
+        del self._owners[block][index]
+        weight = self._weights[block].pop(index)
         self._totals[block] -= weight
-        if not weights:
-            del self._weights[block], self._totals[block]
-        super().remove(key)
+        self.total -= weight
+        self._length -= 1
+        if not keys:
+            del (
+                self._keys[block],
+                self._owners[block],
+                self._weights[block],
+                self._tops[block],
+                self._totals[block],
+            )
+        elif index == len(keys):
+            self._tops[block] = keys[-1]
 
-    def lacking(self, keys: list[int]) -> "WeighedRanking":
+    def without(self, keys: list[int]) -> "Ranking":
         """Return a copy that lacks these keys, each of which is in."""
-        other = WeighedRanking()
+        other = Ranking()
         other._keys = [block[:] for block in self._keys]
         other._owners = [block[:] for block in self._owners]
         other._weights = [block[:] for block in self._weights]
@@ -192,8 +140,10 @@ class WeighedRanking(Ranking):
         return other
 
     def _cut(self, block: int) -> None:
-        super()._cut(block)
-        half, weights = _FULL_BLOCK // 2, self._weights[block]
-        self._weights[block : block + 1] = [weights[:half], weights[half:]]
-        first = sum(weights[:half])
+        half = _FULL_BLOCK // 2
+        for blocks in (self._keys, self._owners, self._weights):
+            whole = blocks[block]
+            blocks[block : block + 1] = [whole[:half], whole[half:]]
+        self._tops[block : block + 1] = [self._keys[block][-1], self._keys[block + 1][-1]]
+        first = sum(self._weights[block])
         self._totals[block : block + 1] = [first, self._totals[block] - first]

@@ -24,27 +24,16 @@ class Sketch:
     `memory` is the number of samples after which an old one weighs 1/e of a new one; None forgets nothing.
     """
 
-    __slots__ = (
-        "_bins",
-        "_growth",
-        "_known",
-        "_last",
-        "_log_least",
-        "_sum",
-        "_top",
-        "_total",
-        "_weight",
-        "least",
-    )
+    __slots__ = ("_bins", "_growth", "_known", "_last", "_log", "_sum", "_top", "_total", "_weight", "least")
 
     def __init__(
         self, least: float = _LEAST, most: float | None = None, *, memory: float | None = None
     ) -> None:
         self.least = least
-        self._log_least = log(least)
+        self._log = log(least)
         # A list, not an array, in which setting a number costs 0.1 us more; it grows up to the highest bin that is used.
         self._bins = [0.0]
-        self._last = ceil((log(most or 1.0 / least) - self._log_least) / _WIDTH) + 1
+        self._last = ceil((log(most or 1.0 / least) - self._log) / _WIDTH) + 1
         self._growth = 1.0 if memory is None else memory / (memory - 1.0)
         self._top = 0
         self._weight = 1.0
@@ -55,7 +44,7 @@ class Sketch:
     def add(self, value: float) -> None:
         """Learn one sample."""
         bins = self._bins
-        place = int((log(value) - self._log_least) / _WIDTH) + 1 if value > self.least else 0
+        place = int((log(value) - self._log) / _WIDTH) + 1 if value > self.least else 0
         if place > self._top:
             place = min(place, self._last)
             bins += [0.0] * (place - self._top)
@@ -102,7 +91,7 @@ class Sketch:
             place -= 1
         if not place:
             return self.least
-        return exp(self._log_least + (place - above / self._bins[place]) * _WIDTH)
+        return exp(self._log + (place - above / self._bins[place]) * _WIDTH)
 
     def _rescale(self) -> None:
         scale = 1.0 / self._weight

@@ -1,8 +1,7 @@
 """The plain limit: one more while all is well, a tenth less at any sign of overload.
 
-Additive increase, multiplicative decrease (Chiu and Jain 1989), with the constants of Netflix's AIMDLimit: 0.9 on
-a drop or a latency above the threshold, + 1 where at least half is in use. It needs no SLO: without one the
-engine's own gauges and its errors are the signs.
+Additive increase, multiplicative decrease (Chiu and Jain 1989), with the constants of Netflix's AIMDLimit: 0.9 on a drop or
+a latency above the threshold, + 1 where at least half is in use. Without an SLO gauges and errors are the signs.
 """
 
 from millgate.core.limits.adaptive import OVERLOAD_RATIO, AdaptiveLimit, overloaded

@@ -1,8 +1,6 @@
-"""The number, apart from the object that counts against it.
+"""The number, apart from the gate that counts against it (the split of Netflix's Limit and Limiter).
 
-An algorithm that decides *how many* knows nothing of permits; the gate that hands out permits knows nothing of
-how its number came about (the split of Netflix's Limit and Limiter). What an algorithm learns from is one reading
-a second, made by `signal`.
+What an algorithm learns from is one reading a second, made by `signal`.
 """
 
 from typing import NamedTuple, Protocol

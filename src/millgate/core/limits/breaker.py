@@ -35,8 +35,8 @@ _COUNTED = frozenset(
 def counts_against(kind: FailureKind) -> bool:
     """Return whether a failure of this kind says that the engine is unwell.
 
-    Connect, timeout, broken, not HTTP, another 5xx, and 429, 503 or 529 do. An error event or `abort` inside an answer
-    does not: an engine that streams is alive, and the request may be to blame. Nor does an account without credit.
+    An error event or `abort` inside an answer does not: an engine that streams is alive, and the request may be to blame.
+    Nor does an account without credit.
     """
     return kind in _COUNTED
 
@@ -47,10 +47,8 @@ class Breaker:
     def __init__(self) -> None:
         self.opened_at: float | None = None
         self.next_try_at: float | None = None
-        self._in_a_row = 0
         self._pause_s = FIRST_PAUSE_S
-        self._closed_at = float("-inf")
-        self._calls = _window()
+        self._close(float("-inf"))
 
     @property
     def is_open(self) -> bool:
@@ -69,7 +67,7 @@ class Breaker:
     def failed(self, now: float, hint_s: float | None = None) -> None:
         """A counted failure has come; open if it is one too many, for at least the engine's own hint.
 
-        While open, failures before `next_try_at` are of requests sent earlier and tell nothing new.
+        While open, failures before `next_try_at` are of requests sent earlier and change nothing.
         """
         if self.next_try_at is None:
             self._calls.add(now, (0, 1))
@@ -102,9 +100,4 @@ class Breaker:
         self.opened_at = self.next_try_at = None
         self._closed_at = now
         self._in_a_row = 0
-        self._calls = _window()
-
-
-def _window() -> Window:
-    """Return a window of seconds for successes and failures."""
-    return Window(1.0, WINDOW_S, counters=2)
+        self._calls = Window(1.0, WINDOW_S, counters=2)

@@ -4,8 +4,7 @@ A quiet system completes at its arrival rate, which says nothing about its capac
 streams / E[service] (Little's law on the full gate), with the number of streams that the gate really ran while full: a gate
 whose KV meter binds is full at fewer streams than its limit.
 
-How far off a foreseen wait may be is measured by how far off single permits were, which is next to nothing where their
-lengths are known, however uneven they are.
+How far off a foreseen wait may be is measured by how far off single permits were.
 """
 
 from math import sqrt
@@ -47,9 +46,8 @@ class DrainRate:
         self._departures = self._full_time_s = self._work_s = self._stayed_s = 0.0
         self._full_since: float | None = None
         self._cycle = Ewma(0.0, prior_samples=0.0)
-        self._cycle_departures = 0
-        self._cycle_s = 0.0
-        self._streams = Ewma(float(limit), prior_samples=_FEW)
+        self._cycle_departures, self._cycle_s = 0, 0.0
+        self._streams = Ewma(float(limit))
 
     @property
     def full_streams(self) -> float:
@@ -75,8 +73,7 @@ class DrainRate:
     def departed(self, now: float, work_s: float, foreseen_s: float, stayed_s: float) -> None:
         """A permit has ended after `stayed_s`; counts only if the gate was full.
 
-        `work_s` is what it took and `foreseen_s` what was foreseen, both by the price list; so long as nothing was
-        foreseen but a mean, all of its spread is that of answers.
+        `work_s` is what it took and `foreseen_s` what was foreseen, both by the price list.
         """
         if self._full_since is None:
             return

@@ -3,20 +3,16 @@
 It is the product of three parts:
 
 - A *line* from the engine's prior: TPOT = base + slope x streams. Only its shape matters: paces at different numbers of
-  streams are compared by their ratio to it, so that averages over seconds do not lag behind the moves of the limit. The
-  slope holds the prompts of other streams as well: with P prompt tokens to an output token, each stream delays each
-  token by P tokens of prefill.
-- The *level*: the pace of the last windows over the line. One window of a slow engine says little: two prompts more
-  double its pace. Speeds are averaged, not times, as an answer's pace is its tokens over its time.
-- The *tail*: p90 of what whole answers got over the level that was in force while they ran. Single seconds know neither
-  the short answer that met one long prompt nor how a long one averages out. Whatever is wrong with line or level ends
-  in the tail and is made good.
+  streams are compared by their ratio to it, so that averages do not lag behind the moves of the limit. The slope holds
+  the prompts of other streams: with P prompt tokens to an output token, each stream delays each token by P of prefill.
+- The *level*: the pace of the last windows over the line. Speeds are averaged, not times, as an answer's pace is its
+  tokens over its time.
+- The *tail*: p90 of what whole answers got over the level at their end. Single seconds know neither the short answer that
+  met one long prompt nor how a long one averages out. Whatever is wrong with line or level is made good here.
 
-The averages are long, because every error of theirs moves the limit, and a limit that moves spreads the paces whose p90
-it holds. Both are nearly forgotten when the number of streams has moved *far* from where they were learned: the line is
-not straight, and tails are thinner where more streams run.
-
-The constants were chosen in the closed loop of `sim/limiters`, on every shipped profile.
+Level and tail are nearly forgotten when the number of streams has moved *far* from where they were learned: the line is
+not straight, and tails are thinner where more streams run. The constants were chosen in the closed loop of
+`sim/limiters`, on every shipped profile.
 """
 
 from millgate.core.measure.ewma import MEMORY, Ewma
@@ -51,9 +47,8 @@ class Pace:
         self._base_s, self._slope_s = prior.tpot_base_s, slope_s(prior)
         self._speed = Ewma(1.0, memory=_LEVEL_WINDOWS, prior_samples=0.0)
         self._tail = Sketch(memory=MEMORY)
-        self._level_s = 0.0
+        self._level_s = self._moved_at = 0.0
         self._learned_at = 0
-        self._moved_at = 0.0
 
     def measured(self, now: float, streams: int, mean_tpot_s: float) -> None:
         """Learn one window: the mean time per output token over all streams; nothing from a time of 0.

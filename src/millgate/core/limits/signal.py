@@ -1,8 +1,7 @@
 """What an adaptive limit learns from, collected between two control ticks of one engine.
 
-The samples are the time per output token while streams run, and the time to a first token less the predicted
-prefill: both say how loaded the engine is *now*. The time of a whole answer comes 10 to 120 s late, and most of it is
-its length, which the user chose.
+The samples are the time per output token while streams run, and the time to a first token less the predicted prefill: both
+say how loaded the engine is *now*. The time of a whole answer comes late and is mostly its length.
 """
 
 from millgate.core.limits.base import LimitReading
@@ -38,8 +37,7 @@ class Signal:
     def progressed(self, output_tokens: int, elapsed_s: float) -> None:
         """A stream made so many tokens since its first token or since it was last looked at, in this time.
 
-        Also for the rest of an answer at its end, and once for all of one that the gate could not look into (its time
-        then is what it took beyond its predicted time to first token).
+        Of an answer that the gate could not look into, all at its end, beyond its predicted time to first token.
         """
         self._tokens += output_tokens
         self._stream_s += max(0.0, elapsed_s)

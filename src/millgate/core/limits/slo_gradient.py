@@ -1,19 +1,18 @@
 """A limit pinned to the TPOT that users are promised, not to the TPOT of an idle engine.
 
-Continuous batching makes every token slower with every stream, well below the knee, so a limiter that compares
-with latency at rest (Vegas, Gradient2, Envoy's gradient) gives away half of an engine's throughput. This one asks
-only whether what users get is what they were promised (algorithm G2; Envoy ships the idea as its pinned gradient):
+Continuous batching makes every token slower with every stream, so a limiter that compares with latency at rest (Vegas,
+Gradient2, Envoy's gradient) gives away half of an engine's throughput. This one asks only whether users get what they
+were promised (algorithm G2; Envoy ships the idea as its pinned gradient):
 
     t = 0.955 x tpot_slo
     g = t / p90 TPOT above t, 2 - p90 TPOT / t below it, 1 + 1 / sqrt(L) at most
     L <- 0.65 L + 0.35 L g
 
-The step is the same as far above the target as below it: where a limit sways between two whole streams it would
-otherwise be drawn to the upper one. The root bounds how much a limit grows in a window; G2 adds it at any gradient
-above 1, which at two streams grows eight times as fast as it falls.
+The step is the same as far above the target as below it: a limit that sways between two whole streams would otherwise be
+drawn to the upper one. G2 adds the root at any gradient above 1 and grows eight times as fast as it falls at two streams.
 
-It grows only while more than half of it is in use, never probes, and learns nothing from a window of too few samples.
-It never learns what latency *should* be, so a bad hour teaches it nothing and there is no baseline to drift.
+It grows only while more than half of it is in use, and never probes. It never learns what latency *should* be, so a bad
+hour teaches it nothing and there is no baseline to drift.
 """
 
 from math import sqrt
@@ -23,10 +22,7 @@ from millgate.core.limits.base import LimitReading
 from millgate.core.limits.signal import LEAST_SAMPLES
 
 TARGET = 0.955
-"""Share of the SLO that is steered for; 0.9 in G2.
-
-What is steered is the p90 of whole answers, not of seconds, and its mean is where it is steered: the rest is for luck.
-"""
+"""Share of the SLO that is steered for, the rest being for luck; 0.9 in G2, which steers the p90 of seconds."""
 # A third of the way in a window, where G2 has a fifth.
 _BLEND = 0.35
 # Where the engine shows no queue, first tokens later than predicted by this much are one. Full healthy batches
@@ -53,8 +49,7 @@ class SloGradientLimit(AdaptiveLimit):
     def _steer(self, reading: LimitReading, slowness: float) -> None:
         level, ran = self._level, reading.max_inflight
         if slowness >= 1.0:
-            # Where more runs than is allowed, the TPOT is that of what runs, and so is the aim; the limit goes there
-            # without waiting for answers to end.
+            # Where more runs than is allowed, the TPOT is that of what runs, and so is the aim.
             aim = max(level, float(ran)) / slowness
             self._move_to(min(level, level + _BLEND * (aim - level)))
         elif 2 * ran > level:

@@ -47,9 +47,8 @@ class WindowedLimit:
 def together(readings: Sequence[LimitReading]) -> LimitReading:
     """Return several readings, at least one, as one.
 
-    Counts add up, peaks stay, gauges are the newest known. The p90s are means weighted by samples (that of TPOT)
-    and by answers (that of the first token): not the p90 of the whole, which would need every sample, but between
-    the smallest and the largest, and equal to them where load is steady.
+    Counts add up, peaks stay, gauges are the newest known. The p90s are means weighted by samples (that of TPOT) and by
+    answers (that of the first token): between the smallest and the largest, and equal to them where load is steady.
     """
     return LimitReading(
         sum((each.window_s for each in readings), 0.0),
@@ -66,6 +65,6 @@ def together(readings: Sequence[LimitReading]) -> LimitReading:
 
 def _mean(weighted: Sequence[tuple[float | None, int]]) -> float | None:
     """Return the weighted mean of what is known, None where nothing is."""
-    known = [(value, weight) for value, weight in weighted if value is not None and weight > 0]
-    weight = sum((weight for _, weight in known), 0.0)
-    return sum((value * weight for value, weight in known), 0.0) / weight if weight else None
+    known = [(value, weight) for value, weight in weighted if value is not None]
+    whole = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / whole if whole else None

@@ -3,11 +3,11 @@
 In front of engines the earliest sign is the drift lambda x E[work] - mu: the queue only integrates it (dQ/dt =
 lambda - mu), waiting times follow the queue and errors follow the waits. Two signals raise an alarm:
 
-- `load`: more arrives than calm explains, and it has reached what engines can do. Two flows are watched by a `Drift`
-  each: arrivals, which are less noisy and see a crowd, and their work in usual requests, which sees a change of what
-  is asked. Both are counted per stream, so that engines that are lost are seen, too.
-- `backlog`: half of what may wait is waiting, more than the usual load's own queueing explains, and still growing.
-  Later, but it needs no prediction of sizes, so it also sees engines that have become slower than is believed.
+- `load`: more arrives than calm explains, and it has reached what engines can do. A `Drift` each watches arrivals, which
+  are less noisy, and their work in usual requests, which shows a change of what is asked. Both are counted per stream,
+  so that lost engines show.
+- `backlog`: half of what may wait is waiting, more than the usual load's own queueing explains, and it grows. It comes
+  later and needs no prediction of sizes, so that it shows engines that have become slower than is believed.
 
 It reports and moves nothing. What needs no alarm of its own (time to full; Holt level, trend and second derivative
 of the occupancy) is in `read`.
@@ -17,7 +17,7 @@ from math import inf, log
 from typing import NamedTuple
 
 from millgate.core.measure.drift import SAMPLE_S, Drift
-from millgate.core.measure.ewma import MEMORY, Ewma
+from millgate.core.measure.ewma import Ewma
 from millgate.core.measure.holt import Holt
 from millgate.core.snapshot import Alarm, AlarmSignal, WarningReading
 
@@ -39,10 +39,9 @@ _HALF = 0.5
 class Flow(NamedTuple):
     """What the governor counts: running totals since start, and the state now.
 
-    Work is expected service seconds at a full batch, priced once and given back unchanged when the permit ends,
-    so that `limit` streams serve `limit` seconds of it a second. All arrivals count, admitted or not, but for
-    recognised retries. `occupancy` is permits out (in observe mode it may pass `limit`), `bound_s` the longest
-    wait that the queue may have: the lane's deadline.
+    Work is expected service seconds at a full batch, priced once: `limit` streams serve `limit` seconds of it a second. All
+    arrivals count but recognised retries. `occupancy` is permits out (in observe mode it may pass `limit`), `bound_s` the
+    longest deadline of a lane.
     """
 
     arrived: int
@@ -63,10 +62,9 @@ class EarlyWarning:
         self._work = Drift(now, _CALM_BETWEEN_S, learning_s=_LEARNING_S, is_uneven=True)
         self._arrivals = Drift(now, _CALM_BETWEEN_S, learning_s=_LEARNING_S, is_uneven=False)
         self._fast, self._slow = Holt(_FAST), Holt(_SLOW)
-        # What engines do while they are full and what a usual arrival is priced at are those of the last minute: what is
-        # learned of lengths moves in minutes, and must not pass for a change of the load.
-        self._pace = Ewma(1.0, memory=MEMORY, prior_samples=_LEARNING_S / SAMPLE_S)
-        self._price = Ewma(0.0, memory=MEMORY, prior_samples=0.0)
+        # Pace and price are those of the last minute: what is learned of lengths must not pass for a change of the load.
+        self._pace = Ewma(1.0, prior_samples=_LEARNING_S / SAMPLE_S)
+        self._price = Ewma(0.0, prior_samples=0.0)
         self._backlog_s = 0.0
         self._alarms: dict[AlarmSignal, Alarm] = {}
 
@@ -130,8 +128,11 @@ class EarlyWarning:
         price_s = self._price.mean
         for drift in (self._arrivals, self._work):
             if drift.is_over and drift.level * price_s >= _COMING_LOAD:
-                words, value, threshold = self._load_words(drift, now), drift.excess, drift.threshold
-                self._raise(AlarmSignal.LOAD, value * price_s, threshold * price_s, drift.since, now, words)
+                value, threshold = drift.excess * price_s, drift.threshold * price_s
+                alarm = Alarm(
+                    AlarmSignal.LOAD, value, threshold, drift.since, now, self._load_words(drift, now)
+                )
+                self._alarms.setdefault(AlarmSignal.LOAD, alarm)
 
     def _end_load(self, lasted_s: float) -> None:
         """End the alarm when neither flow is high any more; what it has come down to is the new calm."""
@@ -164,16 +165,16 @@ class EarlyWarning:
         self._backlog_s = backlog_s = max(0, here - flow.limit) * self._price.mean / streams
         if backlog_s == 0.0:
             self._waiting_since = now
-        filled = backlog_s / flow.bound_s if flow.bound_s > 0.0 else 0.0
-        usual_s = self._usual_backlog_s(streams)
-        most = max(_HALF, usual_s / flow.bound_s) if flow.bound_s > 0.0 else _HALF
+        per_bound = 1.0 / flow.bound_s if flow.bound_s > 0.0 else 0.0
+        filled, most = backlog_s * per_bound, max(_HALF, self._usual_backlog_s(streams) * per_bound)
         if filled >= most and self._slow.trend > 0.0:
             words = (
                 f"What waits takes {backlog_s:.1f} s to serve, of {flow.bound_s:.1f} s that may wait; it began "
                 f"{now - self._waiting_since:.0f} s ago and still grows. Engines do {100.0 * self._pace.mean:.0f} % of "
                 "the work that is expected of them."
             )
-            self._raise(AlarmSignal.BACKLOG, filled, most, self._waiting_since, now, words)
+            alarm = Alarm(AlarmSignal.BACKLOG, filled, most, self._waiting_since, now, words)
+            self._alarms.setdefault(AlarmSignal.BACKLOG, alarm)
         if filled < _HALF * _HALF:
             self._alarms.pop(AlarmSignal.BACKLOG, None)
 
@@ -191,12 +192,6 @@ class EarlyWarning:
             return 0.0
         return 0.5 * variance / slack * max(1.0, log(_CALM_BETWEEN_S * slack * slack / variance))
 
-    def _raise(
-        self, signal: AlarmSignal, value: float, threshold: float, since: float, now: float, words: str
-    ) -> None:
-        if signal not in self._alarms:
-            self._alarms[signal] = Alarm(signal, value, threshold, since, now, words)
-
     def _time_to_full_s(self) -> float:
         """Return (bound - queue) / (arriving - served work), both in seconds of capacity."""
         load = self._work.recent * self._price.mean
@@ -205,9 +200,9 @@ class EarlyWarning:
         return max(0.0, self._last.bound_s - self._backlog_s) / (load - 1.0)
 
     def _load_words(self, drift: Drift, now: float) -> str:
-        level, calm = 100.0 * drift.level * self._price.mean, 100.0 * drift.calm * self._price.mean
+        percent = 100.0 * self._price.mean
         said = (
-            f"Offered load is {level:.0f} % of capacity, usually {calm:.0f} %; "
+            f"Offered load is {drift.level * percent:.0f} % of capacity, usually {drift.calm * percent:.0f} %; "
             f"it has been above that for {now - drift.since:.0f} s."
         )
         full_s = self._time_to_full_s()

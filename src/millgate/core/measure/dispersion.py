@@ -8,7 +8,7 @@ Renewal Theory, 1962, chapter 4) and for work in pieces of unequal size.
 from math import sqrt
 from typing import NamedTuple
 
-from millgate.core.measure.ewma import MEMORY, Ewma
+from millgate.core.measure.ewma import Ewma
 
 # The flow is cut into pieces of this length, short against the load's moves.
 _PIECE_S = 2.0
@@ -33,7 +33,7 @@ class Dispersion:
 
     def __init__(self, *, is_uneven: bool) -> None:
         self._is_uneven = is_uneven
-        self._variance = Ewma(0.0, memory=MEMORY, prior_samples=0.0)
+        self._variance = Ewma(0.0, prior_samples=0.0)
         self._rate = -1.0
         self._amount = self._passed_s = 0.0
 

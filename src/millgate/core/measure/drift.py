@@ -1,16 +1,15 @@
 """A noisy flow that has risen beyond what its own calm explains, and where it is now.
 
-The statistic is an exponentially weighted mean of the last seconds (Roberts, 1959). For a flow that climbs from a level
-there is hardly a better one: its weights agree with those of the likelihood ratio of a ramp that began 2.2 memories
-ago to 0.98. The threshold follows from the noise of the calm and a stated time per false alarm: nothing is tuned.
+The statistic is an exponentially weighted mean of the last seconds (Roberts, 1959), whose weights agree with those of the
+likelihood ratio of a ramp that began 2.2 memories ago to 0.98. The threshold follows from the noise of the calm and a
+stated time per false alarm.
 """
 
 from math import exp, inf, log, pi, sqrt
 
 from millgate.core.measure.dispersion import Dispersion
 
-# Best for ramps that take 11 s from their beginning to where they matter: those of 10 s before few requests a second,
-# which are called late.
+# Best for ramps that take 11 s from their beginning to where they matter.
 _MEMORY_S = 5.0
 # The calm rate is that of about the last five minutes.
 _CALM_MEMORY_S = 300.0

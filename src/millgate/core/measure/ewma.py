@@ -15,11 +15,10 @@ class Ewma:
 
     __slots__ = ("_count", "_memory", "_prior_samples", "mean", "variance")
 
-    def __init__(self, prior: float, *, memory: float = 100.0, prior_samples: float = 2.0) -> None:
+    def __init__(self, prior: float, *, memory: float = MEMORY, prior_samples: float = 2.0) -> None:
         self.mean = prior
         self.variance = 0.0
-        self._count = prior_samples
-        self._prior_samples = prior_samples
+        self._count = self._prior_samples = prior_samples
         self._memory = memory
 
     def add(self, value: float) -> None:

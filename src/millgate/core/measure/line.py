@@ -19,26 +19,11 @@ class LearnedLine:
 
     __slots__ = ("_decay", "_n", "_prior", "_x", "_xx", "_xy", "_y", "base", "slope")
 
-    def __init__(
-        self,
-        base: float,
-        slope: float,
-        *,
-        typical_x: float,
-        memory: float = MEMORY,
-        prior_weight: float = 1.0,
-    ) -> None:
-        self.base = base
-        self.slope = slope
-        self._decay = 1.0 - 1.0 / memory
+    def __init__(self, base: float, slope: float, *, typical_x: float) -> None:
+        self.base, self.slope = base, slope
+        self._decay = 1.0 - 1.0 / MEMORY
         far = base + slope * typical_x
-        self._prior = (
-            2.0 * prior_weight,
-            prior_weight * typical_x,
-            prior_weight * (base + far),
-            prior_weight * typical_x * typical_x,
-            prior_weight * typical_x * far,
-        )
+        self._prior = 2.0, typical_x, base + far, typical_x * typical_x, typical_x * far
         self._n = self._x = self._y = self._xx = self._xy = 0.0
 
     def at(self, x: float) -> float:

@@ -35,10 +35,8 @@ class Sketch:
         self._bins = [0.0]
         self._last = ceil((log(most or 1.0 / least) - self._log) / _WIDTH) + 1
         self._growth = 1.0 if memory is None else memory / (memory - 1.0)
-        self._top = 0
-        self._weight = 1.0
-        self._total = 0.0
-        self._sum = 0.0
+        self._top, self._weight = 0, 1.0
+        self._total = self._sum = 0.0
         self._known: dict[float, float] = {}
 
     def add(self, value: float) -> None:

@@ -15,10 +15,7 @@ _FAILED_SHARE = 0.1
 
 
 class AdaptiveLimit(ABC):
-    """A limit between `minimum` and its hard cap that moves with what is measured; it begins at `start`.
-
-    ValueError when minimum, start or hard cap are below 1. A hard cap below the minimum wins.
-    """
+    """A limit that begins at `start` and moves between `minimum` and its hard cap, which wins; ValueError below 1."""
 
     def __init__(self, hard_cap: int, start: int, minimum: int = 1) -> None:
         if minimum < 1:

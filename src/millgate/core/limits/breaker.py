@@ -20,16 +20,7 @@ FIRST_PAUSE_S = 5.0
 LONGEST_PAUSE_S = 60.0
 """How long it stays open at most: the longest hint that a client is ever given (design section 4)."""
 
-_COUNTED = frozenset(
-    {
-        FailureKind.CONNECT,
-        FailureKind.REFUSED,
-        FailureKind.TIMEOUT,
-        FailureKind.BROKEN,
-        FailureKind.PROTOCOL,
-        FailureKind.STATUS,
-    }
-)
+_BLAMELESS = (FailureKind.ERROR_EVENT, FailureKind.ABORT, FailureKind.NO_CREDIT)
 
 
 def counts_against(kind: FailureKind) -> bool:
@@ -38,7 +29,7 @@ def counts_against(kind: FailureKind) -> bool:
     An error event or `abort` inside an answer does not: an engine that streams is alive, and the request may be to blame.
     Nor does an account without credit.
     """
-    return kind in _COUNTED
+    return kind not in _BLAMELESS
 
 
 class Breaker:

@@ -1,10 +1,8 @@
 """How fast a full gate empties: departures per second, measured only while it is full.
 
 A quiet system completes at its arrival rate, which says nothing about its capacity. Prior and floor are
-streams / E[service] (Little's law on the full gate), with the number of streams that the gate really ran while full: a gate
-whose KV meter binds is full at fewer streams than its limit.
-
-How far off a foreseen wait may be is measured by how far off single permits were.
+streams / E[service] (Little's law on the full gate), with the streams that the gate really ran while full: a gate whose
+KV meter binds is full at fewer than its limit.
 """
 
 from math import sqrt
@@ -37,9 +35,8 @@ class DrainReading(NamedTuple):
 class DrainRate:
     """Departures per second of one full gate, with the spread of the time that many of them take.
 
-    The spread is that of permits about what was foreseen of each, not of the gaps between departures: answers that began
-    together end together, which is no chance. It is taken over cycles of a few departures, so that what makes all of them slow
-    is not averaged away.
+    The spread is that of permits about what was foreseen of each: gaps between departures are no chance where answers
+    began together. It is taken over cycles of a few departures, so that what makes all of them slow shows.
     """
 
     def __init__(self, limit: int) -> None:
@@ -100,10 +97,7 @@ class DrainRate:
             self._full_since = None
 
     def per_s(self, service_s: float, floor_share: float = FLOOR_SHARE) -> float:
-        """Return departures per second of the full gate, given the expected service time of one permit.
-
-        It is never less than so much of the floor.
-        """
+        """Return departures per second, so much of the floor at least, given the expected service time of one permit."""
         floor = self._streams.mean / max(service_s, 1e-6)
         time_s = self._full_time_s + _FEW / floor
         return max(floor_share * floor, (self._departures + _FEW) / time_s)

@@ -64,10 +64,7 @@ class Pace:
         self._level_s = line_s / self._speed.mean
 
     def answered(self, began_at: float, tpot_s: float) -> None:
-        """Learn one whole answer: when its first token came, and its mean TPOT.
-
-        An answer that began before the last far move says nothing about either side of it.
-        """
+        """Learn one whole answer: when its first token came, and its mean TPOT; nothing from before the last far move."""
         if self._level_s and tpot_s > 0.0 and began_at >= self._moved_at:
             self._tail.add(tpot_s / self._level_s)
 

@@ -41,7 +41,8 @@ class SloGradientLimit(AdaptiveLimit):
 
     def observe(self, reading: LimitReading) -> None:
         """Move one step, see the formula above: at most a third down, and up only while in use."""
-        if overloaded(reading) or _queues_unseen(reading):
+        queues_unseen = reading.waiting is None and (reading.ttft_excess_p90_s or 0.0) > _MOST_EXCESS_S
+        if queues_unseen or overloaded(reading):
             self._cut(reading, OVERLOAD_RATIO)
         elif reading.samples >= LEAST_SAMPLES and reading.tpot_p90_s is not None:
             self._steer(reading, reading.tpot_p90_s / self._target_s)
@@ -54,9 +55,3 @@ class SloGradientLimit(AdaptiveLimit):
             self._move_to(min(level, level + _BLEND * (aim - level)))
         elif 2 * ran > level:
             self._move_to(level + _BLEND * min((1.0 - slowness) * level, sqrt(level)))
-
-
-def _queues_unseen(reading: LimitReading) -> bool:
-    """Return whether first tokens come so late that the engine must be queueing, where its gauge is missing."""
-    excess_s = reading.ttft_excess_p90_s
-    return reading.waiting is None and excess_s is not None and excess_s > _MOST_EXCESS_S

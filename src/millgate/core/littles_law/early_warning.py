@@ -9,8 +9,7 @@ lambda - mu), waiting times follow the queue and errors follow the waits. Two si
 - `backlog`: half of what may wait is waiting, more than the usual load's own queueing explains, and it grows. It comes
   later and needs no prediction of sizes, so that it shows engines that have become slower than is believed.
 
-It reports and moves nothing. What needs no alarm of its own (time to full; Holt level, trend and second derivative
-of the occupancy) is in `read`.
+It reports and moves nothing. `read` adds the time to full, and Holt's level and trend of the occupancy.
 """
 
 from math import inf, log

@@ -17,11 +17,7 @@ _PRIOR_PIECES = 3.0
 
 
 class Noise(NamedTuple):
-    """What a calm flow's noise is like.
-
-    `dispersion` is the variance per mean and `largest` the third cumulant per variance, both in the flow's unit;
-    `freedom` is the number of independent samples that the estimate is worth.
-    """
+    """The variance per mean and the third cumulant per variance, in the flow's unit, known from so many samples."""
 
     dispersion: float
     largest: float

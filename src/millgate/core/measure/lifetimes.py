@@ -1,8 +1,8 @@
 """Lifetimes where most still run: the mean of what has ended is too short, because the short ones end first.
 
-Of a first crowd that is served side by side it is half of the truth after one mean life of lognormal lives (cv 1), and 0.84
-of it after five. What still runs lasts longer than it has so far, and counts as that (the product-limit estimate: Kaplan
-and Meier 1958). Lives beyond the longest that has ended follow an exponential tail.
+Of a first crowd that is served side by side it is half of the truth after one mean life of lognormal lives (cv 1). What
+still runs lasts longer than so far, and counts as that (the product-limit estimate: Kaplan and Meier 1958). Lives beyond
+the longest that has ended follow an exponential tail.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,8 @@
 """Quantiles and the mean of a stream of positive numbers, in bounded memory, forgetting the old.
 
 A histogram with logarithmic bins between two fixed ends (Masson, Rim and Lee, DDSketch, VLDB 2019). Inside the bin that
-holds a quantile the weight is taken as even, so that a limit which steers by it sees no steps. Old samples fade by
-forward decay: the weight of new ones grows instead (Cormode, Shkapenyuk, Srivastava and Xu, Forward Decay, ICDE 2009),
-which costs one multiplication a sample.
+holds a quantile the weight is taken as even, so that a limit which steers by it sees no steps. Instead of old samples
+fading the weight of new ones grows (Cormode, Shkapenyuk, Srivastava and Xu, Forward Decay, ICDE 2009).
 """
 
 from math import ceil, exp, log

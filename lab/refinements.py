@@ -8,7 +8,6 @@ from lab.switches import Refinement
 _HINTS = ("hints", "queued")
 _SIZING = ("sizing", "hints")
 _ABSENT = ("hints", "absent tenants")
-_LIMITS, _WARNING = ("limits",), ("warning",)
 
 REFINEMENTS: tuple[Refinement, ...] = (
     Refinement(
@@ -83,14 +82,12 @@ REFINEMENTS: tuple[Refinement, ...] = (
         {"sizing.reading:PromptReading.unread": plain.given},
     ),
     Refinement(
-        "draining streams",
-        "they are compared as all are",
-        _LIMITS,
-        {"limits.signal:_DRAINING": inf},
-        ("limits.pace:Pace.began_share", "limits.prompt_share:PromptShare.began_share"),
+        "pace: far moves",
+        "what was learned of a pace holds for any number of streams",
+        ("limits",),
+        {"limits.pace:_FAR": inf},
     ),
-    Refinement("`_TREND_S`", "one look is enough", _WARNING, {"littles_law.early_warning:_TREND_S": 0.0}),
     Refinement(
-        "`_MOST_HEAVY`", "a prompt counts whole", _WARNING, {"littles_law.early_warning:_MOST_HEAVY": inf}
+        "`_MOST_HEAVY`", "a prompt counts whole", ("warning",), {"littles_law.early_warning:_MOST_HEAVY": inf}
     ),
 )

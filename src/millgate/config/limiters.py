@@ -42,7 +42,7 @@ class LimitConfig(Section):
         default=None,
         ge=1,
         le=1_000_000,
-        description="Tokens that a `window` must hold; it is prolonged until it does. Default: 50.",
+        description="Tokens that a `window` must hold; it is prolonged until it does, to 30 s at most. Default: 50.",
     )
 
     @model_validator(mode="after")

@@ -26,7 +26,6 @@ from millgate.core.settings import (
     LimitSettings,
     QuotaLimit,
     QuotaRule,
-    ServicePrior,
     TenantSettings,
 )
 from millgate.core.words import DeadlineFrom, FailureKind, QuotaKind, Reason, Sent
@@ -306,49 +305,6 @@ def test_a_limit_follows_the_time_per_token_and_never_passes_the_cap() -> None:
         gate.handle(EngineProgress("engine", grown), 0.1 + second)
 
     assert gate.snapshot(20.0).engines[0].limit < 20, "a token takes 0.1 s, twice what is promised"
-
-
-def _limit_where_prompts_were(cached: int) -> int:
-    """Return the limit after 25 seconds of answers that are too slow, to prompts of 100 tokens of which so many were cached."""
-    limit = LimitSettings("slo_gradient", tpot_slo_s=0.1, start=100, minimum=2)
-    prior = ServicePrior(0.0, 0.0001, 0.05, 0.0001)
-    lane = LaneSettings("lane", deadline_s=60.0, max_queue=0)
-    gate = _gate(lane, engine=EngineSettings("engine", 100, limit=limit, prior=prior))
-    for second in range(25):
-        asked = range(100 * second, 100 * (second + 1))
-        admitted = [each for each in asked if isinstance(_ask(gate, each, float(second)), Admit)]
-        for attempt in admitted:
-            gate.handle(FirstToken(attempt), float(second))
-        for attempt in admitted:
-            gate.handle(Finished(attempt, 100, 10, cached), second + 9 * 0.104)
-            gate.handle(Released(attempt), second + 9 * 0.104)
-        gate.handle(EngineProgress("engine", ()), second + 0.95)
-    return gate.snapshot(25.0).engines[0].limit
-
-
-def test_what_an_engine_had_in_its_cache_is_not_read_and_hangs_on_no_stream() -> None:
-    """The less of the TPOT hangs on the streams, the more of them have to go for the same hundredth."""
-    assert _limit_where_prompts_were(cached=100) < 0.95 * _limit_where_prompts_were(cached=0)
-
-
-@pytest.mark.parametrize("streams", [True, False])
-def test_a_prompt_has_been_read_whether_or_not_anybody_saw_the_first_token(streams: bool) -> None:
-    """Twice as many run as the limit would allow, and keep the SLO: it may rise. Were no prompt read, it may not."""
-    limit = LimitSettings("slo_gradient", tpot_slo_s=0.112, start=10, minimum=2)
-    engine = EngineSettings("engine", 20, limit=limit, prior=ServicePrior(0.0, 0.0001, 0.05, 0.0001))
-    gate = _gate(LaneSettings("lane", deadline_s=60.0, max_queue=0), engine=engine, observe=True)
-    for second in range(40):
-        asked = range(20 * second, 20 * (second + 1))
-        for attempt in asked:
-            _ask(gate, attempt, float(second))
-            if streams:
-                gate.handle(FirstToken(attempt), second + 0.01)
-        for attempt in asked:
-            gate.handle(Finished(attempt, 100, 10), second + 0.01 + 9 * 0.104)
-            gate.handle(Released(attempt), second + 0.01 + 9 * 0.104)
-        gate.handle(EngineProgress("engine", ()), second + 0.95)
-
-    assert gate.snapshot(40.0).engines[0].limit == 20
 
 
 # ---- room made by others, and room made by oneself

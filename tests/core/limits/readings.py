@@ -3,13 +3,11 @@
 from millgate.core.limits.base import LimitReading
 
 SOUND = LimitReading(
-    now=1.0,
     window_s=1.0,
     max_inflight=10**6,
     samples=1_000,
     tpot_p90_s=0.02,
     ttft_excess_p90_s=0.0,
-    output_tokens_per_s=1_000.0,
     failures=0,
     answers=20,
     kv_share=0.5,

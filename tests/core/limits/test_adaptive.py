@@ -21,18 +21,15 @@ BUILDERS: dict[str, Build] = {
 seconds = st.floats(1e-4, 100.0)
 readings = st.builds(
     LimitReading,
-    now=st.just(0.0),
     window_s=st.floats(1.0, 30.0),
     max_inflight=st.integers(0, 2_000),
     samples=st.integers(0, 10**6),
     tpot_p90_s=st.none() | seconds,
     ttft_excess_p90_s=st.none() | seconds,
-    output_tokens_per_s=st.floats(0.0, 1e6),
     failures=st.integers(0, 100),
     answers=st.integers(0, 100),
     kv_share=st.none() | st.floats(0.0, 1.0),
     waiting=st.none() | st.integers(0, 1_000),
-    tpot_tail=st.floats(1.0, 100.0),
 )
 
 
@@ -49,12 +46,12 @@ def test_a_limit_never_leaves_its_range(
 ) -> None:
     """Within minimum (or 1) and the hard cap of the moment, under any readings and any new hard caps."""
     limit = BUILDERS[kind](cap, start, minimum)
-    for now, window in enumerate(windows):
+    for window in windows:
         if isinstance(window, int):
             cap = window
             limit.adopt(cap)
         else:
-            limit.observe(window._replace(now=float(now)))
+            limit.observe(window)
         assert min(minimum, cap) <= limit.current() <= cap
 
 
@@ -69,7 +66,7 @@ def test_one_window_takes_a_tenth_at_most_and_only_once(kind: str) -> None:
     assert limit.current() == 90
 
 
-@pytest.mark.parametrize(("kind", "streams"), [("slo_gradient", 97), ("aimd", 100)])
+@pytest.mark.parametrize(("kind", "streams"), [("slo_gradient", 95), ("aimd", 100)])
 def test_a_limit_waits_for_those_whom_it_let_in(kind: str, streams: int) -> None:
     """With 200 still running under a limit of 100, their latency is that of 200 streams: about half keep the SLO."""
     limit = BUILDERS[kind](1_000, 100, 1)
@@ -90,12 +87,10 @@ def test_no_collapse_to_one_under_errors_for_an_hour(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", BUILDERS)
 def test_low_traffic_freezes_it(kind: str) -> None:
-    """Nine tokens in half a minute say nothing, however slow they were."""
+    """49 tokens in half a minute say nothing, however slow they were."""
     limit = BUILDERS[kind](1_000, 60, 1)
-    for now in range(1_000):
-        limit.observe(
-            SOUND._replace(now=30.0 * now, window_s=30.0, max_inflight=1, samples=9, tpot_p90_s=3.0)
-        )
+    for _ in range(1_000):
+        limit.observe(SOUND._replace(window_s=30.0, max_inflight=1, samples=49, tpot_p90_s=3.0))
 
     assert limit.current() == 60
 

@@ -24,7 +24,7 @@ def test_without_an_slo_latency_is_no_sign() -> None:
     assert limit.current() == 51
 
 
-def test_it_stays_where_ten_samples_are_missing() -> None:
+def test_it_stays_where_fifty_samples_are_missing() -> None:
     limit = AimdLimit(100, 50, tpot_slo_s=0.03)
-    limit.observe(SOUND._replace(samples=9, tpot_p90_s=99.0))
+    limit.observe(SOUND._replace(samples=49, tpot_p90_s=99.0))
     assert limit.current() == 50

@@ -19,9 +19,9 @@ PRIOR = ServicePrior(0.05, 0.0001, 0.01, 0.0001)
         (LimitSettings("fixed", window_s=5.0), FixedLimit, 256),
         (LimitSettings("aimd"), AimdLimit, 256),
         (LimitSettings("aimd", start=30), AimdLimit, 30),
-        (LimitSettings("slo_gradient", tpot_slo_s=0.05), SloGradientLimit, 77),
+        (LimitSettings("slo_gradient", tpot_slo_s=0.05), SloGradientLimit, 62),
         (LimitSettings("slo_gradient", tpot_slo_s=0.05, start=500), SloGradientLimit, 256),
-        (LimitSettings("slo_gradient", tpot_slo_s=0.05, window_s=5.0), WindowedLimit, 77),
+        (LimitSettings("slo_gradient", tpot_slo_s=0.05, window_s=5.0), WindowedLimit, 62),
         (LimitSettings("slo_gradient", tpot_slo_s=0.001), SloGradientLimit, 4),
     ],
 )
@@ -38,8 +38,8 @@ def test_a_gradient_without_an_slo_is_refused() -> None:
 
 
 def test_a_cold_start_is_where_the_prior_meets_the_slo() -> None:
-    """0.974 x 50 ms = 10 ms + 0.5 ms x 77 streams."""
-    assert cold_start(PRIOR, 0.05, 256) == 77
+    """0.955 x 50 ms = 10 ms + 0.6 ms x 62 streams."""
+    assert cold_start(PRIOR, 0.05, 256) == 62
     assert cold_start(PRIOR, 0.05, 30) == 30
     assert cold_start(PRIOR, None, 64) == 64
     assert cold_start(ServicePrior(0.0, 0.0, 0.01, 0.0), 0.05, 64) == 64

@@ -22,7 +22,7 @@ def _steady(pace: Pace, seconds: int, streams: int, tpot_s: float, since: int = 
 
 
 def test_the_slope_holds_the_prompts_of_others() -> None:
-    assert slope_s(PRIOR) == pytest.approx(0.0001 + 4 * 0.0001)
+    assert slope_s(PRIOR) == pytest.approx(0.0001 + 5 * 0.0001)
 
 
 def test_equal_answers_are_their_own_p90() -> None:
@@ -32,10 +32,10 @@ def test_equal_answers_are_their_own_p90() -> None:
 
 
 def test_other_numbers_of_streams_are_foreseen_by_the_line() -> None:
-    """10 ms + 0.5 ms a stream: 20 streams measured, 60 are twice as slow, and nobody has to wait to see it."""
+    """10 ms + 0.6 ms a stream: 22 ms with 20 streams measured, 46 ms with 60."""
     pace = Pace(PRIOR)
     _steady(pace, 60, 20, 0.02)
-    assert _p90_s(pace, 60) / _p90_s(pace, 20) == pytest.approx(2.0)
+    assert _p90_s(pace, 60) / _p90_s(pace, 20) == pytest.approx(46 / 22)
 
 
 def test_what_was_learned_at_far_more_streams_is_nearly_forgotten() -> None:
@@ -78,14 +78,6 @@ def test_a_handful_of_streams_is_not_far_from_two_more_or_two_less() -> None:
     assert _p90_s(few, 5) == pytest.approx(_p90_s(steady, 5), rel=0.02)
 
 
-def test_without_a_slope_far_is_still_far() -> None:
-    """A prior that knows no slope: from fifty streams to five, what was twice as slow is nearly forgotten."""
-    pace = Pace(ServicePrior(0.05, 0.0, 0.01, 0.0))
-    _steady(pace, 60, 50, 0.04)
-    _steady(pace, 30, 5, 0.02, since=60)
-    assert _p90_s(pace, 5) == pytest.approx(0.02, rel=0.15)
-
-
 def _unanswered(wave: float) -> Pace:
     """Return a minute of windows whose speeds swing by so much around their mean, and no answer yet."""
     pace = Pace(PRIOR)
@@ -103,61 +95,16 @@ def test_a_second_counts_as_a_second_however_little_is_written_in_it() -> None:
     assert _p90_s(pace, 20) / pace.tail() == pytest.approx(0.025, rel=0.03)
 
 
-def test_what_is_read_turns_the_line_around_what_is_known() -> None:
-    """0.1 ms a stream and as much for each prompt token: 20 streams stay at 20 ms, 40 take more than the prior has."""
-    pace, told = Pace(PRIOR), Pace(PRIOR)
-    for each in (pace, told):
-        _steady(each, 60, 20, 0.02)
-    for _ in range(200):
-        told.worked(1, 2_000, 100, 20)
-
-    assert _p90_s(told, 20) == pytest.approx(_p90_s(pace, 20))
-    slope_s = 0.0001 * (1.0 + (25.0 * 4.0 + 100.0 * 20.0) / 125.0)
-    longer = (0.01 + 40 * slope_s) / (0.01 + 20 * slope_s)
-    assert _p90_s(told, 40) / _p90_s(told, 20) == pytest.approx(longer)
-    assert _p90_s(pace, 40) / _p90_s(pace, 20) == pytest.approx(0.03 / 0.02)
-
-
-@pytest.mark.parametrize(("began_share", "tpot_s"), [(0.0, 0.012), (0.5, 0.016), (1.0, 0.02), (2.0, 0.028)])
-def test_a_window_is_compared_with_the_line_for_what_was_read_in_it(
-    began_share: float, tpot_s: float
-) -> None:
-    """Of the line's 20 ms at 20 streams 8 are for prompts: without any the same engine takes 12, with twice as many 28."""
-    pace = Pace(PRIOR)
-    for second in range(1, 61):
-        pace.measured(float(second), 20, tpot_s, began_share)
-    assert _p90_s(pace, 20) == pytest.approx(0.02, rel=0.001)
-
-
 def test_before_any_answer_steady_windows_promise_that_all_are_alike() -> None:
     steady = _unanswered(0.0)
     assert steady.tail() == pytest.approx(1.0)
     assert _p90_s(steady, 20) == pytest.approx(0.02, rel=0.001)
 
 
-def test_before_any_answer_the_spread_of_windows_is_believed_of_answers_that_last_four() -> None:
-    """A tenth of spread, halved by the root of four windows, times 1.5; of wilder ones 0.3 is believed."""
-    assert _p90_s(_unanswered(0.1), 20) == pytest.approx(0.02 * (1.0 + 1.5 * 0.1 / 2.0), rel=0.01)
-    assert _p90_s(_unanswered(0.3), 20) == pytest.approx(0.02 * 1.225, rel=0.03)
-    assert _p90_s(_unanswered(0.45), 20) == pytest.approx(0.02 * 1.3, rel=0.03)
-
-
-def test_the_longer_answers_last_the_less_is_believed_of_the_spread() -> None:
-    short, long = _unanswered(0.1), _unanswered(0.1)
-    for _ in range(3):
-        short.answered(59.5, 0.02)
-        long.answered(10.0, 0.02)
-    assert _p90_s(long, 20) < _p90_s(short, 20)
-
-
-@pytest.mark.parametrize(("began_at", "most"), [(60.5, 0.6 * 14.0 / 20.0), (57.0, 0.3)])
-def test_however_wild_the_windows_no_more_is_believed(began_at: float, most: float) -> None:
-    """0.3 where answers last four windows; of twelve that lasted one window (beside two believed ones of four) 0.6 / 1.4."""
-    pace = _unanswered(0.9)
-    for _ in range(12):
-        pace.answered(began_at, 1e-9)
-    believed = 50.0 * (1.0 - 12.0 / 400.0)
-    assert pace.tail() == pytest.approx(believed * (1.0 + most) / (believed + 12.0), rel=0.005)
+def test_before_any_answer_a_tail_is_believed_of_the_spread_of_windows() -> None:
+    """Half of the spread of speeds, a tenth or three of their mean."""
+    assert _p90_s(_unanswered(0.1), 20) == pytest.approx(0.02 * 1.05, rel=0.01)
+    assert _p90_s(_unanswered(0.3), 20) == pytest.approx(0.02 * 1.15, rel=0.03)
 
 
 def test_what_was_believed_is_forgotten_as_answers_are() -> None:
@@ -201,11 +148,3 @@ def test_answers_that_were_there_at_once_teach_nothing() -> None:
     pace.measured(2.0, 10, 0.02)
     pace.measured(3.0, 10, 0.0)
     assert _p90_s(pace, 10) == pytest.approx(0.02, rel=0.001)
-
-
-def test_memory_is_bounded() -> None:
-    pace = Pace(PRIOR)
-    for second in range(5_000):
-        pace.measured(float(second), 20, 0.02)
-    assert len(pace._times) <= 256
-    assert len(pace._sums) == len(pace._times) + 1

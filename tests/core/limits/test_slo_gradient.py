@@ -26,13 +26,12 @@ def test_at_its_target_it_stays() -> None:
     assert _after(_limit(), 100, tpot_p90_s=0.02) == 100
 
 
-def test_far_below_the_slo_it_grows_by_a_fiftieth_and_a_fifth_of_the_root() -> None:
-    """0.8 L + 0.2 (1.1 L + sqrt L), whatever the distance."""
-    assert _after(_limit(), tpot_p90_s=0.001) == int(0.8 * 100 + 0.2 * (110 + sqrt(100)))
+def test_far_below_the_slo_it_grows_by_a_third_of_the_root() -> None:
+    assert _after(_limit(), tpot_p90_s=0.001) == int(100 + 0.35 * sqrt(100))
 
 
-def test_just_below_the_slo_it_grows_by_two_fifths_of_the_distance() -> None:
-    assert _after(_limit(900), tpot_p90_s=0.02 * 0.96) == int(900 * (1.0 + 0.4 * 0.04))
+def test_just_below_the_slo_it_grows_by_a_third_of_the_distance() -> None:
+    assert _after(_limit(900), tpot_p90_s=0.02 * 0.97) == int(900 * (1.0 + 0.35 * 0.03))
 
 
 @pytest.mark.parametrize("streams", [2, 20, 200])
@@ -55,16 +54,9 @@ def test_between_two_streams_and_three_the_mean_is_what_was_steered_for() -> Non
     assert fmean(seen[100:]) == pytest.approx(1.0, abs=0.025)
 
 
-@pytest.mark.parametrize(("tpot_p90_s", "streams"), [(0.02 / 0.9, 96), (0.04, 80), (9.0, 60)])
-def test_above_the_slo_it_falls_by_two_fifths_of_the_distance(tpot_p90_s: float, streams: int) -> None:
+@pytest.mark.parametrize(("tpot_p90_s", "streams"), [(0.02 / 0.9, 96), (0.04, 82), (9.0, 65)])
+def test_above_the_slo_it_falls_by_a_third_of_the_distance(tpot_p90_s: float, streams: int) -> None:
     assert _after(_limit(), tpot_p90_s=tpot_p90_s) == streams
-
-
-@pytest.mark.parametrize(("tail", "target"), [(1.0, 0.974), (1.2, 0.962), (1.5, 0.944), (100.0, 0.5)])
-def test_the_more_alike_answers_are_the_nearer_to_the_slo_it_steers(tail: float, target: float) -> None:
-    limit = SloGradientLimit(0.02 / target, 1_000, 100)
-    assert _after(limit, 100, tpot_p90_s=0.0199, tpot_tail=tail) > 100
-    assert _after(limit, 100, tpot_p90_s=0.0205, tpot_tail=tail) < 100
 
 
 def test_from_ten_times_what_is_feasible_no_request_joins_until_the_streams_have_come_down_to_it() -> None:
@@ -129,34 +121,3 @@ def test_a_bad_hour_teaches_it_nothing() -> None:
     before = settle(limit, 0.0002, 120)
     assert settle(limit, 0.0006, 3_600) < before / 2
     assert settle(limit, 0.0002, 60) == pytest.approx(before, rel=0.03)
-
-
-def test_what_grew_under_another_load_is_forgotten_down_to_the_start() -> None:
-    """Five times the most of the last minute, and never below a cold start because of it."""
-    limit = _limit(40)
-    _after(limit, 60, tpot_p90_s=0.001)
-    assert limit.current() > 200
-    for second in range(61):
-        limit.observe(SOUND._replace(now=100.0 + second, max_inflight=20, tpot_p90_s=0.02))
-    assert limit.current() == 100
-    for second in range(61):
-        limit.observe(SOUND._replace(now=200.0 + second, max_inflight=1, tpot_p90_s=0.02))
-    assert limit.current() == 40
-
-
-def test_it_turns_back_where_more_streams_bring_fewer_tokens() -> None:
-    """Beyond its knee at 200 streams this engine loses throughput, while TPOT keeps a generous SLO."""
-    limit = SloGradientLimit(10.0, 1_000, 100)
-    limits = []
-    for window in range(1_000):
-        streams = limit.current()
-        tokens_per_s = min(streams, 400 - streams) * 50.0
-        limit.observe(
-            SOUND._replace(
-                now=float(window), max_inflight=streams, output_tokens_per_s=max(0.0, tokens_per_s)
-            )
-        )
-        limits.append(limit.current())
-
-    assert max(limits) < 600
-    assert min(limits[-300:]) < 200

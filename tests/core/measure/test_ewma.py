@@ -37,13 +37,3 @@ def test_it_follows_a_change_with_its_memory_as_time_constant() -> None:
         mean.add(2.0)
     assert mean.mean == pytest.approx(2.0 - (1.0 - 1.0 / 20.0) ** 20, rel=1e-3)
     assert mean.samples == 18.0
-
-
-def test_another_unit_changes_mean_and_deviation_alike_and_nothing_else() -> None:
-    mean = Ewma(1.0)
-    for value in (4.0, 7.0, 2.0):
-        mean.add(value)
-    before = (mean.mean, mean.deviation)
-    mean.scale(10.0)
-    assert (mean.mean, mean.deviation) == pytest.approx((10.0 * before[0], 10.0 * before[1]))
-    assert mean.samples == 3.0

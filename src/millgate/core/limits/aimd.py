@@ -1,13 +1,12 @@
 """The plain limit: one more while all is well, a tenth less at any sign of overload.
 
-Additive increase, multiplicative decrease (Chiu and Jain 1989), with the constants of Netflix's AIMDLimit: 0.9 on
-a drop or a latency above the threshold, + 1 where at least half is in use. It needs no SLO: without one the
-engine's own gauges and its errors are the signs.
+Additive increase, multiplicative decrease (Chiu and Jain 1989), with the constants of Netflix's AIMDLimit: 0.9 on a drop or
+a latency above the threshold, + 1 where at least half is in use. Without an SLO gauges and errors are the signs.
 """
 
 from millgate.core.limits.adaptive import OVERLOAD_RATIO, AdaptiveLimit, overloaded
 from millgate.core.limits.base import LimitReading
-from millgate.core.limits.signal import FEWEST_SAMPLES
+from millgate.core.limits.signal import LEAST_SAMPLES
 
 
 class AimdLimit(AdaptiveLimit):
@@ -25,15 +24,11 @@ class AimdLimit(AdaptiveLimit):
         self._tpot_slo_s = tpot_slo_s
 
     def observe(self, reading: LimitReading) -> None:
-        """Fall by a tenth, grow by one, or stay where fewer than ten samples or streams say nothing."""
-        if overloaded(reading):
-            self._cut(reading, OVERLOAD_RATIO)
-        elif reading.samples >= FEWEST_SAMPLES:
-            if self._too_slow(reading):
-                self._cut(reading, OVERLOAD_RATIO)
-            elif 2 * reading.max_inflight >= self._level:
-                self._move_to(self._level + 1.0)
-
-    def _too_slow(self, reading: LimitReading) -> bool:
+        """Fall by a tenth, grow by one, or stay where too few samples or streams say nothing."""
         slo_s, tpot_s = self._tpot_slo_s, reading.tpot_p90_s
-        return slo_s is not None and tpot_s is not None and tpot_s > slo_s
+        is_sampled = reading.samples >= LEAST_SAMPLES
+        is_slow = is_sampled and slo_s is not None and tpot_s is not None and tpot_s > slo_s
+        if is_slow or overloaded(reading):
+            self._cut(reading, OVERLOAD_RATIO)
+        elif is_sampled and 2 * reading.max_inflight >= self._level:
+            self._move_to(self._level + 1.0)

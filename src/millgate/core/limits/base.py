@@ -1,8 +1,6 @@
-"""The number, apart from the object that counts against it.
+"""The number, apart from the gate that counts against it (the split of Netflix's Limit and Limiter).
 
-An algorithm that decides *how many* knows nothing of permits; the gate that hands out permits knows nothing of
-how its number came about (the split of Netflix's Limit and Limiter). What an algorithm learns from is one reading
-a second, made by `signal`.
+What an algorithm learns from is one reading a second, made by `signal`.
 """
 
 from typing import NamedTuple, Protocol
@@ -11,24 +9,20 @@ from typing import NamedTuple, Protocol
 class LimitReading(NamedTuple):
     """One window of one engine, as a limit sees it; seconds, tokens, streams.
 
-    `samples` counts the tokens whose gaps are in `tpot_p90_s`; that is None without any. `tpot_tail` is its ratio to the
-    mean, 1 where all answers are alike. `ttft_excess_p90_s` is the time
-    to first token beyond the predicted prefill. `output_tokens_per_s` is measured. `failures` and `answers` count what
+    `samples` counts the tokens whose gaps are in `tpot_p90_s`; that is None without any. `ttft_excess_p90_s` is the time
+    to first token beyond the predicted prefill. `failures` and `answers` count what
     ended in this window. `kv_share` (0..1) and `waiting` are the engine's own gauges, None where it tells nothing.
     """
 
-    now: float
     window_s: float
     max_inflight: int
     samples: int
     tpot_p90_s: float | None
     ttft_excess_p90_s: float | None
-    output_tokens_per_s: float
     failures: int
     answers: int
     kv_share: float | None
     waiting: int | None
-    tpot_tail: float = 1.0
 
 
 class Limit(Protocol):

@@ -1,21 +1,18 @@
 """The breaker of one engine: after repeated failures it stops sending there, tries again singly, and closes.
 
-It opens on either sign: so many failures in a row (an engine that is dead), or too large a share of failures in a
-window (one that is half dead, or that a balancer in front of several hides). It stays open for a bounded time that
-doubles with every try that fails. Then one request at a time is let through; the first success closes it.
-
-Which failures count is `counts_against`: those that blame the engine. An answer that blames the request (most 4xx) is
-no failure of the engine, and says that it is well.
+It opens on so many failures in a row (an engine that is dead), or on as many failures as successes in a window (one that
+is half dead, or that a balancer in front of several hides; Hystrix's `errorThresholdPercentage`, 50). It stays open for a
+bounded time that doubles with every try that fails. Then one request at a time is let through; the first success closes
+it. `counts_against` says which failures count: an answer that blames the request (most 4xx) says that the engine is well.
 """
 
+from millgate.core.measure.window import Window
 from millgate.core.words import FailureKind
 
 CONSECUTIVE_FAILURES = 5
 """Failures in a row that open it: Envoy's default for ejecting a host (outlier detection, `consecutive_5xx`)."""
-FAILURE_SHARE = 0.5
-"""Share of failures in the window that opens it: Hystrix's `errorThresholdPercentage`, 50."""
 LEAST_CALLS = 20
-"""Calls in the window below which its share says nothing: Hystrix's `requestVolumeThreshold`."""
+"""Calls in the window below which it says nothing: Hystrix's `requestVolumeThreshold`."""
 WINDOW_S = 10
 """Length of the window, whole seconds: Hystrix's `metrics.rollingStats.timeInMilliseconds`, 10,000."""
 FIRST_PAUSE_S = 5.0
@@ -23,50 +20,26 @@ FIRST_PAUSE_S = 5.0
 LONGEST_PAUSE_S = 60.0
 """How long it stays open at most: the longest hint that a client is ever given (design section 4)."""
 
-_COUNTED = frozenset(
-    {
-        FailureKind.CONNECT,
-        FailureKind.REFUSED,
-        FailureKind.TIMEOUT,
-        FailureKind.BROKEN,
-        FailureKind.PROTOCOL,
-        FailureKind.STATUS,
-    }
-)
+_BLAMELESS = (FailureKind.ERROR_EVENT, FailureKind.ABORT, FailureKind.NO_CREDIT)
 
 
 def counts_against(kind: FailureKind) -> bool:
     """Return whether a failure of this kind says that the engine is unwell.
 
-    Connect, timeout, broken, not HTTP, another 5xx, and 429, 503 or 529 do. An error event or `abort` inside an answer
-    does not: an engine that streams is alive, and the request may be to blame. Nor does an account without credit.
+    An error event or `abort` inside an answer does not: an engine that streams is alive, and the request may be to blame.
+    Nor does an account without credit.
     """
-    return kind in _COUNTED
+    return kind not in _BLAMELESS
 
 
 class Breaker:
     """Closed, or open until `next_try_at` and then for single probes. Times are core seconds."""
 
-    __slots__ = (
-        "_calls",
-        "_closed_at",
-        "_failures",
-        "_in_a_row",
-        "_pause_s",
-        "_second",
-        "next_try_at",
-        "opened_at",
-    )
-
     def __init__(self) -> None:
         self.opened_at: float | None = None
         self.next_try_at: float | None = None
-        self._in_a_row = 0
         self._pause_s = FIRST_PAUSE_S
-        self._closed_at = float("-inf")
-        self._calls = [0] * WINDOW_S
-        self._failures = [0] * WINDOW_S
-        self._second = 0
+        self._close(float("-inf"))
 
     @property
     def is_open(self) -> bool:
@@ -85,12 +58,14 @@ class Breaker:
     def failed(self, now: float, hint_s: float | None = None) -> None:
         """A counted failure has come; open if it is one too many, for at least the engine's own hint.
 
-        While open, failures before `next_try_at` are of requests sent earlier and tell nothing new.
+        While open, failures before `next_try_at` are of requests sent earlier and change nothing.
         """
         if self.next_try_at is None:
-            self._count(now, failure=1)
+            self._calls.add(now, (0, 1))
             self._in_a_row += 1
-            if self._in_a_row >= CONSECUTIVE_FAILURES or self._mostly_fails():
+            successes, failures = self._calls.read(now, WINDOW_S)
+            mostly_fails = successes + failures >= LEAST_CALLS and failures >= successes
+            if self._in_a_row >= CONSECUTIVE_FAILURES or mostly_fails:
                 self._open(now, hint_s)
         elif now >= self.next_try_at:
             self._open(now, hint_s)
@@ -99,7 +74,7 @@ class Breaker:
         """An answer has come that blames nothing on the engine; a probe's closes the breaker."""
         if self.next_try_at is None:
             self._in_a_row = 0
-            self._count(now, failure=0)
+            self._calls.add(now, (1, 0))
         elif now >= self.next_try_at:
             self._close(now)
 
@@ -116,18 +91,4 @@ class Breaker:
         self.opened_at = self.next_try_at = None
         self._closed_at = now
         self._in_a_row = 0
-        self._calls = [0] * WINDOW_S
-        self._failures = [0] * WINDOW_S
-
-    def _count(self, now: float, failure: int) -> None:
-        """Add one call to its second; seconds that have left the window are emptied first."""
-        second = int(now)
-        for passed in range(max(self._second + 1, second - WINDOW_S + 1), second + 1):
-            self._calls[passed % WINDOW_S] = self._failures[passed % WINDOW_S] = 0
-        self._second = second
-        self._calls[second % WINDOW_S] += 1
-        self._failures[second % WINDOW_S] += failure
-
-    def _mostly_fails(self) -> bool:
-        calls = sum(self._calls)
-        return calls >= LEAST_CALLS and sum(self._failures) >= FAILURE_SHARE * calls
+        self._calls = Window(1.0, WINDOW_S, counters=2)

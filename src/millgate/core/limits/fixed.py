@@ -6,8 +6,6 @@ from millgate.core.limits.base import LimitReading, checked_cap
 class FixedLimit:
     """A constant number of streams."""
 
-    __slots__ = ("_streams",)
-
     def __init__(self, streams: int) -> None:
         self._streams = checked_cap(streams)
 

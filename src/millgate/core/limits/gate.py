@@ -1,8 +1,8 @@
 """The gate of one engine: three meters, permits that end exactly once (INV-2, INV-3).
 
-Streams bound the batch (a permit has one for each sequence that the engine makes of its request), KV tokens the memory, prompt tokens not yet prefilled the wait for a first token: prefill
-and decode are different service centres and a batch full of prompts starves both. A permit takes from all three
-or from none. Permits are kept by attempt, so a second release finds nothing and changes nothing.
+Streams bound the batch (one for each sequence that the engine makes of a request), KV tokens the memory, prompt tokens not
+yet prefilled the wait for a first token. A permit takes from all three or from none. Permits are kept by attempt: a
+second release finds nothing and changes nothing.
 """
 
 from millgate.core.limits.base import Limit
@@ -25,17 +25,6 @@ class EngineGate:
     `most_streams` is what the limit can ever be, None where it may be anything.
     """
 
-    __slots__ = (
-        "_permits",
-        "kv_limit",
-        "kv_tokens",
-        "limit",
-        "most_streams",
-        "prefill_limit",
-        "prefill_tokens",
-        "streams",
-    )
-
     def __init__(
         self,
         limit: Limit,
@@ -43,14 +32,9 @@ class EngineGate:
         prefill_limit: int | None = None,
         most_streams: int | None = None,
     ) -> None:
-        self.limit = limit
-        self.most_streams = most_streams
-        self.kv_limit = kv_limit
-        self.prefill_limit = prefill_limit
-        self.streams = 0
-        """How many streams are out, over all permits."""
-        self.kv_tokens = 0
-        self.prefill_tokens = 0
+        self.limit, self.most_streams = limit, most_streams
+        self.kv_limit, self.prefill_limit = kv_limit, prefill_limit
+        self.streams = self.kv_tokens = self.prefill_tokens = 0
         self._permits: dict[int, _Share] = {}
 
     def reconfigured(self, fresh: "EngineGate", *, new_limit: bool, most_streams: int) -> None:
@@ -65,14 +49,13 @@ class EngineGate:
     def clip(self, kv_tokens: int, prefill_tokens: int) -> tuple[int, int]:
         """Return the reservation cut to what the meters can ever hold.
 
-        A user's generous `max_tokens`, or a prompt longer than the prefill meter, then runs alone instead of
-        never; what cannot fit even alone is told by `fits`.
+        A generous `max_tokens`, or a prompt longer than the prefill meter, then runs alone instead of never.
         """
-        if self.kv_limit is not None:
-            kv_tokens = min(kv_tokens, self.kv_limit)
-        if self.prefill_limit is not None:
-            prefill_tokens = min(prefill_tokens, self.prefill_limit)
-        return kv_tokens, prefill_tokens
+        kv_limit, prefill_limit = self.kv_limit, self.prefill_limit
+        return (
+            kv_tokens if kv_limit is None else min(kv_tokens, kv_limit),
+            prefill_tokens if prefill_limit is None else min(prefill_tokens, prefill_limit),
+        )
 
     def fits(self, prompt_tokens: int, streams: int = 1) -> bool:
         """Return whether a prompt of this size and one output token could ever run here, in so many streams."""

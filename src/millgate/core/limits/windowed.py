@@ -1,24 +1,19 @@
 """A slower pace for any limit: it sees one reading for many, when enough time and samples are in it.
 
-After Netflix's WindowedLimit. An engine with few streams needs longer windows than one with hundreds before its
-numbers mean anything, and a limit that moves once in ten seconds is easier to follow by eye.
+After Netflix's WindowedLimit. An engine with few streams needs longer windows than one with hundreds.
 """
 
 from collections.abc import Sequence
 
 from millgate.core.limits.base import Limit, LimitReading
-
-MOST_READINGS = 60
-"""A window ends at the latest after so many readings; the wrapped limit then freezes if samples are too few."""
+from millgate.core.limits.signal import LONGEST_WINDOW_S
 
 
 class WindowedLimit:
     """Hands `inner` the sum of the readings of at least `window_s` seconds and `least_samples` tokens.
 
-    ValueError when either is not above 0.
+    It waits for samples as long as a `Signal` does, not for ever. ValueError when either is not above 0.
     """
-
-    __slots__ = ("_inner", "_least_samples", "_readings", "_window_s")
 
     def __init__(self, inner: Limit, window_s: float, least_samples: int) -> None:
         if not window_s > 0.0:
@@ -43,8 +38,8 @@ class WindowedLimit:
         readings = self._readings
         readings.append(reading)
         whole = together(readings)
-        full = whole.window_s >= self._window_s and whole.samples >= self._least_samples
-        if full or len(readings) >= MOST_READINGS:
+        enough = whole.samples >= self._least_samples or whole.window_s >= LONGEST_WINDOW_S
+        if whole.window_s >= self._window_s and enough:
             readings.clear()
             self._inner.observe(whole)
 
@@ -52,31 +47,24 @@ class WindowedLimit:
 def together(readings: Sequence[LimitReading]) -> LimitReading:
     """Return several readings, at least one, as one.
 
-    Counts add up, peaks stay, gauges are the newest known. The p90s are means weighted by samples (that of TPOT)
-    and by answers (that of the first token): not the p90 of the whole, which would need every sample, but between
-    the smallest and the largest, and equal to them where load is steady.
+    Counts add up, peaks stay, gauges are the newest known. The p90s are means weighted by samples (that of TPOT) and by
+    answers (that of the first token): between the smallest and the largest, and equal to them where load is steady.
     """
-    last = readings[-1]
-    window_s = sum((each.window_s for each in readings), 0.0)
-    tokens = sum((each.output_tokens_per_s * each.window_s for each in readings), 0.0)
     return LimitReading(
-        last.now,
-        window_s,
+        sum((each.window_s for each in readings), 0.0),
         max(each.max_inflight for each in readings),
         sum(each.samples for each in readings),
         _mean([(each.tpot_p90_s, each.samples) for each in readings]),
         _mean([(each.ttft_excess_p90_s, each.answers + 1) for each in readings]),
-        tokens / window_s,
         sum(each.failures for each in readings),
         sum(each.answers for each in readings),
         next((each.kv_share for each in reversed(readings) if each.kv_share is not None), None),
         next((each.waiting for each in reversed(readings) if each.waiting is not None), None),
-        last.tpot_tail,
     )
 
 
 def _mean(weighted: Sequence[tuple[float | None, int]]) -> float | None:
     """Return the weighted mean of what is known, None where nothing is."""
-    known = [(value, weight) for value, weight in weighted if value is not None and weight > 0]
-    weight = sum((weight for _, weight in known), 0.0)
-    return sum((value * weight for value, weight in known), 0.0) / weight if weight else None
+    known = [(value, weight) for value, weight in weighted if value is not None]
+    whole = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / whole if whole else None

@@ -3,17 +3,15 @@
 In front of engines the earliest sign is the drift lambda x E[work] - mu: the queue only integrates it (dQ/dt =
 lambda - mu), waiting times follow the queue and errors follow the waits. Two signals raise an alarm:
 
-- `load`: more arrives than calm explains, and it has reached what engines can do. Two flows are watched by a `Drift`
-  each: arrivals, which are less noisy and see a crowd, and their work in usual requests, which sees a change of what
-  is asked. Both are counted per stream, so that engines that are lost are seen, too.
-- `backlog`: half of what may wait is waiting, more than the usual load's own queueing explains, and still growing.
-  Later, but it needs no prediction of sizes, so it also sees engines that have become slower than is believed.
+- `load`: more arrives than calm explains, and it has reached what engines can do. A `Drift` each watches arrivals, which
+  are less noisy, and their work in usual requests, which shows a change of what is asked. Both are counted per stream,
+  so that lost engines show.
+- `backlog`: half of what may wait is waiting, more than the usual load's own queueing explains, and it grows. It comes
+  later and needs no prediction of sizes, so that it shows engines that have become slower than is believed.
 
-It reports and moves nothing. What needs no alarm of its own (time to full; Holt level, trend and second derivative
-of the occupancy) is in `read`.
+It reports and moves nothing. `read` adds the time to full, and Holt's level and trend of the occupancy.
 """
 
-from collections import deque
 from math import inf, log
 from typing import NamedTuple
 
@@ -22,47 +20,29 @@ from millgate.core.measure.ewma import Ewma
 from millgate.core.measure.holt import Holt
 from millgate.core.snapshot import Alarm, AlarmSignal, WarningReading
 
-# Calm time per false alarm of arrivals, by the formula of `alarm_height`; docs/policies/monitor.md says what is measured.
-_ARRIVALS_BETWEEN_S = 0.6 * 3600.0
-# The same of work, and of a backlog that calm itself explains. Work is noisier: it sees a change of what is asked, and
-# would call what arrivals call later, for as many false alarms.
-_SELDOM_S = 10.0 * 3600.0
+# Calm time per false alarm of each flow, and of a backlog that calm explains, by the formula of `alarm_height`, which looks
+# without pause; docs/policies/monitor.md says what is measured.
+_CALM_BETWEEN_S = 1800.0
 # A rise below this load is no matter: the full engines of the profiles do 0.88 to 0.98 of the work that is expected of
 # them (Azure conversations).
 _COMING_LOAD = 0.85
-# One huge prompt is no trend: a second's work counts at most as so many times that of as many usual arrivals.
+# One huge prompt is no trend: the work of a reading counts at most as so many times that of as many usual arrivals.
 _MOST_HEAVY = 2.0
-# One second is no trend either: the load must have been above its calm for longer.
-_TREND_S = 1.5
-# How long the calm is learned before it is trusted.
+# The calm is trusted after so long, and an alarm that has lasted so long stays only while more comes than engines can do.
 _LEARNING_S = 30.0
-# An alarm that has lasted so long, five memories of what has come of late, stays only while that is more than engines can
-# do.
-_LASTING_S = 24.0
 # Fast and slow smoothing; the difference of their trends is the second derivative.
 _FAST, _SLOW = 0.3, 0.1
-# The share of what may wait whose presence is an alarm while there is more of it than so many readings ago, and the share
-# that ends the alarm, whatever the usual load has come to explain by then: a full gate learns that it is, and an end that
-# moved with it would raise the same alarm over and over.
-_FULL_SHARE, _SMALL_SHARE = 0.5, 0.25
-_GROWING_READINGS = 10
-# What engines do while they are full, and what a usual arrival is priced at, are those of about the last minute: what is
-# learned of lengths moves in minutes, and must not pass for a change of the load.
-_MEMORY_S = 60.0
-# A quarter of a second shows engines at most so many times faster or slower than is believed of them.
-_MOST_PACE = 4.0
-# Totals read closer together than this are taken as one reading; what is here is read about once a second.
-_SHORTEST_S = 0.5 * SAMPLE_S
-_SLOWLY_S = 1.0 - _SHORTEST_S
+# Half of what may wait is an alarm while it grows, and an alarm ends at half of what raised it, whatever the usual load
+# has come to explain by then: a full gate learns that it is, and an end that moved with it would raise the alarm again.
+_HALF = 0.5
 
 
 class Flow(NamedTuple):
     """What the governor counts: running totals since start, and the state now.
 
-    Work is expected service seconds at a full batch, priced once and given back unchanged when the permit ends,
-    so that `limit` streams serve `limit` seconds of it a second. All arrivals count, admitted or not, but for
-    recognised retries. `occupancy` is permits out (in observe mode it may pass `limit`), `bound_s` the longest
-    wait that the queue may have: the lane's deadline.
+    Work is expected service seconds at a full batch, priced once: `limit` streams serve `limit` seconds of it a second. All
+    arrivals count but recognised retries. `occupancy` is permits out (in observe mode it may pass `limit`), `bound_s` the
+    longest deadline of a lane.
     """
 
     arrived: int
@@ -77,42 +57,27 @@ class Flow(NamedTuple):
 class EarlyWarning:
     """Watches one gate, fed every `SAMPLE_S` or so; times are core seconds."""
 
-    __slots__ = (
-        "_alarms",
-        "_arrivals",
-        "_backlogs",
-        "_fast",
-        "_full_since",
-        "_last",
-        "_last_at",
-        "_pace",
-        "_price",
-        "_slow",
-        "_slowly_at",
-        "_waiting_since",
-        "_work",
-    )
-
     def __init__(self, now: float) -> None:
         self._last: Flow | None = None
         self._last_at = self._waiting_since = self._full_since = self._slowly_at = now
-        self._work = Drift(now, _SELDOM_S, learning_s=_LEARNING_S, is_uneven=True)
-        self._arrivals = Drift(now, _ARRIVALS_BETWEEN_S, learning_s=_LEARNING_S, is_uneven=False)
+        self._work = Drift(now, _CALM_BETWEEN_S, learning_s=_LEARNING_S, is_uneven=True)
+        self._arrivals = Drift(now, _CALM_BETWEEN_S, learning_s=_LEARNING_S, is_uneven=False)
         self._fast, self._slow = Holt(_FAST), Holt(_SLOW)
-        self._pace = Ewma(1.0, memory=_MEMORY_S / SAMPLE_S, prior_samples=_LEARNING_S / SAMPLE_S)
-        self._price = Ewma(0.0, memory=_MEMORY_S / SAMPLE_S, prior_samples=0.0)
-        self._backlogs = deque([0.0], maxlen=_GROWING_READINGS)
+        # Pace and price are those of the last minute: what is learned of lengths must not pass for a change of the load.
+        self._pace = Ewma(1.0, prior_samples=_LEARNING_S / SAMPLE_S)
+        self._price = Ewma(0.0, prior_samples=0.0)
+        self._backlog_s = 0.0
         self._alarms: dict[AlarmSignal, Alarm] = {}
 
     def feed(self, now: float, flow: Flow) -> None:
-        """Take the totals again, `SAMPLE_S` after the last time or later; less than half of that after, do nothing."""
+        """Take the totals again, `SAMPLE_S` after the last time or later."""
         last, passed_s = self._last, now - self._last_at
         if last is None:
             self._last, self._last_at = flow, now
-        elif passed_s >= _SHORTEST_S and flow.limit > 0:
+        elif passed_s > 0.0 and flow.limit > 0:
             self._last, self._last_at = flow, now
             self._watch_load(now, last, flow, passed_s)
-            if now - self._slowly_at >= _SLOWLY_S:
+            if now - self._slowly_at >= 1.0:
                 self._slowly_at = now
                 self._watch_backlog(now, flow)
 
@@ -124,7 +89,7 @@ class EarlyWarning:
         """Return all signals as numbers; changes nothing."""
         work, price_s = self._work, self._price.mean
         return WarningReading(
-            load=work.mean * price_s,
+            load=work.recent * price_s,
             calm_load=work.calm * price_s,
             noise=work.deviation * price_s,
             excess=work.excess * price_s,
@@ -132,7 +97,7 @@ class EarlyWarning:
             occupancy=self._fast.level,
             trend=self._slow.trend,
             acceleration=self._fast.trend - self._slow.trend,
-            backlog_s=self._backlogs[-1],
+            backlog_s=self._backlog_s,
             time_to_full_s=self._time_to_full_s(),
         )
 
@@ -147,7 +112,7 @@ class EarlyWarning:
             return
         # A gate that is full of more than engines can do is not calm, however long it has been so.
         most_calm = 1.0 / price_s if flow.occupancy >= flow.limit else inf
-        streams = flow.limit * self._pace.mean
+        streams = self._streams(flow)
         counted, asked = arrived / streams, min(work_s / price_s, _MOST_HEAVY * arrived) / streams
         self._arrivals.add(now, counted, passed_s, 1.0 / streams, most_calm)
         self._work.add(now, asked, passed_s, 1.0 / streams, most_calm)
@@ -163,15 +128,18 @@ class EarlyWarning:
             return
         price_s = self._price.mean
         for drift in (self._arrivals, self._work):
-            if drift.is_over and drift.level * price_s >= _COMING_LOAD and now - drift.since >= _TREND_S:
-                words, value, threshold = self._load_words(drift, now), drift.excess, drift.threshold
-                self._raise(AlarmSignal.LOAD, value * price_s, threshold * price_s, drift.since, now, words)
+            if drift.is_over and drift.level * price_s >= _COMING_LOAD:
+                value, threshold = drift.excess * price_s, drift.threshold * price_s
+                alarm = Alarm(
+                    AlarmSignal.LOAD, value, threshold, drift.since, now, self._load_words(drift, now)
+                )
+                self._alarms.setdefault(AlarmSignal.LOAD, alarm)
 
     def _end_load(self, lasted_s: float) -> None:
         """End the alarm when neither flow is high any more; what it has come down to is the new calm."""
         for drift in (self._arrivals, self._work):
-            is_busy = lasted_s < _LASTING_S or drift.recent * self._price.mean >= 1.0
-            if is_busy and drift.excess >= 0.5 * drift.threshold:
+            is_busy = lasted_s < _LEARNING_S or drift.recent * self._price.mean >= 1.0
+            if is_busy and drift.excess >= _HALF * drift.threshold:
                 return
         del self._alarms[AlarmSignal.LOAD]
         self._arrivals.settle()
@@ -185,33 +153,34 @@ class EarlyWarning:
         if flow.occupancy < flow.limit:
             self._full_since = now
         elif now - passed_s - self._full_since >= self._price.mean:
-            pace = (flow.done_work_s - last.done_work_s) / (passed_s * flow.limit)
-            self._pace.add(min(_MOST_PACE, max(1.0 / _MOST_PACE, pace)))
+            self._pace.add((flow.done_work_s - last.done_work_s) / (passed_s * flow.limit))
+
+    def _streams(self, flow: Flow) -> float:
+        """Return how many streams of the usual speed the gate is worth, 1 at least."""
+        return max(1.0, flow.limit * self._pace.mean)
 
     def _watch_backlog(self, now: float, flow: Flow) -> None:
-        share = (flow.occupancy + flow.queued) / flow.limit
-        self._fast.add(share)
-        self._slow.add(share)
-        backlog_s = max(0.0, share - 1.0) * self._price.mean / self._pace.mean
-        is_growing = backlog_s > self._backlogs[0]
-        self._backlogs.append(backlog_s)
+        here, streams = flow.occupancy + flow.queued, self._streams(flow)
+        self._fast.add(here / flow.limit)
+        self._slow.add(here / flow.limit)
+        self._backlog_s = backlog_s = max(0, here - flow.limit) * self._price.mean / streams
         if backlog_s == 0.0:
             self._waiting_since = now
-        filled = backlog_s / flow.bound_s if flow.bound_s > 0.0 else 0.0
-        usual_s = self._usual_backlog_s(flow.limit * self._pace.mean)
-        most = max(_FULL_SHARE, usual_s / flow.bound_s) if flow.bound_s > 0.0 else _FULL_SHARE
-        if filled >= most and is_growing:
+        per_bound = 1.0 / flow.bound_s if flow.bound_s > 0.0 else 0.0
+        filled, most = backlog_s * per_bound, max(_HALF, self._usual_backlog_s(streams) * per_bound)
+        if filled >= most and self._slow.trend > 0.0:
             words = (
                 f"What waits takes {backlog_s:.1f} s to serve, of {flow.bound_s:.1f} s that may wait; it began "
                 f"{now - self._waiting_since:.0f} s ago and still grows. Engines do {100.0 * self._pace.mean:.0f} % of "
                 "the work that is expected of them."
             )
-            self._raise(AlarmSignal.BACKLOG, filled, most, self._waiting_since, now, words)
-        if filled < _SMALL_SHARE:
+            alarm = Alarm(AlarmSignal.BACKLOG, filled, most, self._waiting_since, now, words)
+            self._alarms.setdefault(AlarmSignal.BACKLOG, alarm)
+        if filled < _HALF * _HALF:
             self._alarms.pop(AlarmSignal.BACKLOG, None)
 
     def _usual_backlog_s(self, streams: float) -> float:
-        """Return the backlog that the calm load passes once in `_SELDOM_S`; 0 where calm is no calm.
+        """Return the backlog that the calm load passes once in `_CALM_BETWEEN_S`; 0 where calm is no calm.
 
         In heavy traffic it is exponential with mean variance / (2 slack), slack = 1 - load, and forgets itself in
         variance / slack^2 (Kingman, 1962; Harrison, Brownian Motion and Stochastic Flow Systems, 1985, chapter 5). The
@@ -222,25 +191,19 @@ class EarlyWarning:
         slack, variance = 1.0 - load, (self._work.deviation * price_s) ** 2 + load * price_s / streams
         if slack <= 0.0 or variance <= 0.0:
             return 0.0
-        return 0.5 * variance / slack * max(1.0, log(_SELDOM_S * slack * slack / variance))
-
-    def _raise(
-        self, signal: AlarmSignal, value: float, threshold: float, since: float, now: float, words: str
-    ) -> None:
-        if signal not in self._alarms:
-            self._alarms[signal] = Alarm(signal, value, threshold, since, now, words)
+        return 0.5 * variance / slack * max(1.0, log(_CALM_BETWEEN_S * slack * slack / variance))
 
     def _time_to_full_s(self) -> float:
         """Return (bound - queue) / (arriving - served work), both in seconds of capacity."""
-        load = self._work.mean * self._price.mean
+        load = self._work.recent * self._price.mean
         if self._last is None or load <= 1.0:
             return inf
-        return max(0.0, self._last.bound_s - self._backlogs[-1]) / (load - 1.0)
+        return max(0.0, self._last.bound_s - self._backlog_s) / (load - 1.0)
 
     def _load_words(self, drift: Drift, now: float) -> str:
-        level, calm = 100.0 * drift.level * self._price.mean, 100.0 * drift.calm * self._price.mean
+        percent = 100.0 * self._price.mean
         said = (
-            f"Offered load is {level:.0f} % of capacity, usually {calm:.0f} %; "
+            f"Offered load is {drift.level * percent:.0f} % of capacity, usually {drift.calm * percent:.0f} %; "
             f"it has been above that for {now - drift.since:.0f} s."
         )
         full_s = self._time_to_full_s()

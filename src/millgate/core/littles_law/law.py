@@ -1,18 +1,15 @@
 """Little's law as an instrument: L = lambda x W, each side measured for itself.
 
-L comes from a time integral of the number in the system, lambda from admissions, W from completed stays. Over a
-window with work in flight at both ends the identity needs the ages of that work (the in-progress correction):
-area = stays completed + ages at the end - ages at the start. It is an identity, so what is left over is never
-load: it is a leaked permit, a lost completion or a clock that jumped (Little 1961; Little and Graves 2008).
-
-The window slides in two halves: readings cover the time since the older mark, between one and two half windows.
+L comes from a time integral of the number in the system, lambda from admissions, W from completed stays. Work in flight at
+both ends of a window counts by its ages: area = stays completed + ages at the end - ages at the start. It is an identity,
+so what is left over is a leaked permit, a lost completion or a clock that jumped (Little 1961; Little and Graves 2008).
 """
 
 from typing import Final, NamedTuple
 
 from millgate.core.snapshot import LittleSnapshot
 
-# Edge errors fade with window / W; ten stays is the rule of reference texts, and answers last seconds.
+# Readings cover one to two of these. Edge errors fade with window / W; ten stays is the rule of reference texts.
 HALF_WINDOW_S: Final = 60.0
 
 
@@ -30,33 +27,15 @@ class _Mark(NamedTuple):
 class LittlesLaw:
     """Counts one system's admissions, completions and occupancy; times are core seconds.
 
-    The time integral of the number running is the sum of the times of leaving less those of entering, plus the
-    time now for each that is still in.
+    The time integral of the number running is the times of leaving less those of entering, plus now for each still in.
     """
-
-    __slots__ = (
-        "_admitted",
-        "_area_at_zero",
-        "_completed",
-        "_entered_sum",
-        "_newer",
-        "_older",
-        "_slide_at",
-        "_stays_s",
-        "running",
-    )
 
     def __init__(self, now: float) -> None:
         self.running = 0
-        self._area_at_zero = 0.0
+        self._area_at_zero = self._stays_s = self._entered_sum = 0.0
         self._slide_at = now + HALF_WINDOW_S
-        self._admitted = 0
-        self._completed = 0
-        self._stays_s = 0.0
-        self._entered_sum = 0.0
-        start = _Mark(now, 0.0, 0, 0, 0.0, 0.0)
-        self._older = start
-        self._newer = start
+        self._admitted = self._completed = 0
+        self._older = self._newer = _Mark(now, 0.0, 0, 0, 0.0, 0.0)
 
     def enter(self, now: float) -> None:
         """One attempt was admitted."""
@@ -82,19 +61,15 @@ class LittlesLaw:
 
     def read(self, now: float) -> LittleSnapshot:
         """Return L, lambda, W and the residual of the current window; changes nothing."""
-        end = self._mark(now)
-        start = self._older
-        window_s = end.at - start.at
-        area = end.area - start.area
-        completed = end.completed - start.completed
-        stays_s = end.stays_s - start.stays_s
-        in_flight_s = end.ages_s - start.ages_s
+        end, start = self._mark(now), self._older
+        window_s, area = end.at - start.at, end.area - start.area
+        completed, stays_s = end.completed - start.completed, end.stays_s - start.stays_s
         return LittleSnapshot(
             window_s=window_s,
             mean_running=area / window_s if window_s > 0 else float(self.running),
             admitted_per_s=(end.admitted - start.admitted) / window_s if window_s > 0 else 0.0,
             mean_stay_s=stays_s / completed if completed else 0.0,
-            residual=(area - stays_s - in_flight_s) / area if area > 0 else 0.0,
+            residual=(area - stays_s - end.ages_s + start.ages_s) / area if area > 0 else 0.0,
         )
 
     def _slide(self, now: float) -> None:

@@ -1,8 +1,8 @@
-"""How noisy a calm flow is: the variance of a Poisson process of grains, learned from the flow itself.
+"""The noise of a calm flow: the variance of a Poisson process of grains, learned from the flow itself.
 
 Variance = dispersion x mean, over any time that is long against the gaps: with grains of one request for requests that
-come one by one, with larger grains for requests that come in bursts (for gamma gaps of any variation the first three
-cumulants agree; Cox, Renewal Theory, 1962, chapter 4) and for work in pieces of unequal size.
+come one by one, with larger grains for bursts (for gamma gaps of any variation the first three cumulants agree; Cox,
+Renewal Theory, 1962, chapter 4) and for work in pieces of unequal size.
 """
 
 from math import sqrt
@@ -10,24 +10,14 @@ from typing import NamedTuple
 
 from millgate.core.measure.ewma import Ewma
 
-# The noise of the last quarter of an hour, of pieces of this length: short against the load's moves. How bursty traffic
-# is changes more slowly than how much of it there is.
-_MEMORY_S = 900.0
+# The flow is cut into pieces of this length, short against the load's moves.
 _PIECE_S = 2.0
-# Before it is known, grains come one by one; this belief counts as so many pieces.
+# The belief that grains come one by one counts as so many pieces.
 _PRIOR_PIECES = 3.0
-# Dispersion of pieces that are as unequal as exponential lengths, in their mean: E[X^2] / E[X]^2.
-_UNEVEN = 2.0
-# Neighbours' differences tell as much of a variance as two thirds as many independent samples (von Neumann, 1941).
-_FREEDOM_SHARE = 2.0 / 3.0
 
 
 class Noise(NamedTuple):
-    """What a calm flow's noise is like.
-
-    `dispersion` is the variance per mean and `largest` the third cumulant per variance, both in the flow's unit;
-    `freedom` is how many independent samples the estimate is worth.
-    """
+    """The variance per mean and the third cumulant per variance, in the flow's unit, known from so many samples."""
 
     dispersion: float
     largest: float
@@ -37,11 +27,9 @@ class Noise(NamedTuple):
 class Dispersion:
     """Learns the noise of one flow; `is_uneven` says that its grains differ in size as lengths do."""
 
-    __slots__ = ("_amount", "_is_uneven", "_passed_s", "_rate", "_variance")
-
     def __init__(self, *, is_uneven: bool) -> None:
         self._is_uneven = is_uneven
-        self._variance = Ewma(0.0, memory=_MEMORY_S / _PIECE_S, prior_samples=0.0)
+        self._variance = Ewma(0.0, prior_samples=0.0)
         self._rate = -1.0
         self._amount = self._passed_s = 0.0
 
@@ -60,14 +48,14 @@ class Dispersion:
     def noise(self, mean: float, grain: float) -> Noise:
         """Return the noise of a flow of this mean per second and this usual grain.
 
-        Lengths are lognormal as a rule: E[X^3] / E[X^2] is then (E[X^2] / E[X])^2 / E[X].
+        Lengths are lognormal as a rule: E[X^3] / E[X^2] is then (E[X^2] / E[X])^2 / E[X]. Neighbours' differences tell as
+        much of a variance as two thirds as many independent samples (von Neumann, 1941).
         """
         pieces = self._variance.samples
-        prior = grain * _UNEVEN if self._is_uneven else grain
-        learned = self._learned(mean, grain) if mean > 0.0 else prior
-        dispersion = prior + (learned - prior) * pieces / (pieces + _PRIOR_PIECES)
+        learned = self._learned(mean, grain) if mean > 0.0 else grain
+        dispersion = grain + (learned - grain) * pieces / (pieces + _PRIOR_PIECES)
         largest = dispersion * dispersion / grain if self._is_uneven and grain > 0.0 else dispersion
-        return Noise(dispersion, largest, self._freedom(pieces, dispersion, mean))
+        return Noise(dispersion, largest, 2.0 / 3.0 * pieces + _PRIOR_PIECES)
 
     def _learned(self, mean: float, grain: float) -> float:
         """Return the dispersion over long times, told from that of pieces."""
@@ -75,15 +63,6 @@ class Dispersion:
         if self._is_uneven or grain <= 0.0 or seen <= grain:
             return seen
         return grain * _long_run(seen / grain, mean * _PIECE_S / grain)
-
-    def _freedom(self, pieces: float, dispersion: float, mean: float) -> float:
-        """Return how many independent Gaussian samples so many pieces are worth.
-
-        The variance of a variance grows by 1 + k / 2 with the excess kurtosis k (Kendall and Stuart, The Advanced Theory
-        of Statistics, 1958, section 10.4); that of grains is one over the grains in a piece.
-        """
-        kurtosis = dispersion / (mean * _PIECE_S) if mean > 0.0 else 0.0
-        return _FREEDOM_SHARE * pieces / (1.0 + 0.5 * kurtosis) + _PRIOR_PIECES
 
     def _end_piece(self, rate: float) -> None:
         """Half the mean squared difference of neighbours is the variance; a slow trend adds nothing to it."""

@@ -7,19 +7,14 @@ class Holt:
     `share` is the weight of a new sample for both: 0.3 follows within some three steps, 0.1 within ten.
     """
 
-    __slots__ = ("_is_empty", "_share", "level", "trend")
-
     def __init__(self, share: float) -> None:
-        self._share = share
-        self._is_empty = True
-        self.level = 0.0
-        self.trend = 0.0
+        self._share, self._is_empty = share, True
+        self.level = self.trend = 0.0
 
     def add(self, value: float) -> None:
         """Learn the next sample; the first one is the level."""
         if self._is_empty:
-            self._is_empty = False
-            self.level = value
+            self._is_empty, self.level = False, value
             return
         before = self.level
         expected = before + self.trend

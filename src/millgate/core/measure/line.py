@@ -1,17 +1,17 @@
 """A straight line learned online: y = base + slope x, by least squares that forget.
 
-Recursive least squares over decayed sums, with the prior as two pseudo-observations that never decay: one at
-x = 0, one at a typical x. So an unused part of the line stays where the prior put it, and a line is never
-fitted through one point. Both coefficients are kept at or above zero: no engine gets faster with more work.
+Recursive least squares over decayed sums. The prior is two pseudo-observations that never decay, at x = 0 and at a
+typical x: an unused part of the line stays where the prior put it, and no line is fitted through one point. Both
+coefficients are kept at or above zero: no engine gets faster with more work.
 """
 
 from typing import Final
 
-# A sample may pull the fit to at most this multiple of the prediction: one stalled answer must not teach the
-# line a second per token, while a truly slower engine is still reached within a few samples (8 x 8 x 8...).
+from millgate.core.measure.ewma import MEMORY
+
+# A sample counts as at most so many times the prediction, or as that part of it: one stalled answer must not teach a
+# second per token, and a truly slower engine is reached within a few samples (8 x 8 x 8).
 _OUTLIER_RATIO: Final = 8.0
-# A line may lie at zero (an engine that answers at once); it must be able to leave again.
-_LEAST_EXPECTED: Final = 1e-6
 
 
 class LearnedLine:
@@ -19,20 +19,11 @@ class LearnedLine:
 
     __slots__ = ("_decay", "_n", "_prior", "_x", "_xx", "_xy", "_y", "base", "slope")
 
-    def __init__(
-        self, base: float, slope: float, *, typical_x: float, memory: float = 200.0, prior_weight: float = 1.0
-    ) -> None:
-        self.base = base
-        self.slope = slope
-        self._decay = 1.0 - 1.0 / memory
+    def __init__(self, base: float, slope: float, *, typical_x: float) -> None:
+        self.base, self.slope = base, slope
+        self._decay = 1.0 - 1.0 / MEMORY
         far = base + slope * typical_x
-        self._prior = (
-            2.0 * prior_weight,
-            prior_weight * typical_x,
-            prior_weight * (base + far),
-            prior_weight * typical_x * typical_x,
-            prior_weight * typical_x * far,
-        )
+        self._prior = 2.0, typical_x, base + far, typical_x * typical_x, typical_x * far
         self._n = self._x = self._y = self._xx = self._xy = 0.0
 
     def at(self, x: float) -> float:
@@ -41,11 +32,9 @@ class LearnedLine:
 
     def add(self, x: float, y: float) -> None:
         """Learn one point."""
-        expected = self.base + self.slope * x + _LEAST_EXPECTED
-        if y > expected * _OUTLIER_RATIO:
-            y = expected * _OUTLIER_RATIO
-        elif y < expected / _OUTLIER_RATIO:
-            y = expected / _OUTLIER_RATIO
+        expected = self.base + self.slope * x
+        if expected > 0.0:  # a line that lies at zero must be able to leave it
+            y = max(expected / _OUTLIER_RATIO, min(expected * _OUTLIER_RATIO, y))
         decay = self._decay
         self._n = n = self._n * decay + 1.0
         self._x = sum_x = self._x * decay + x

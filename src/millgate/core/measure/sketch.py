@@ -1,62 +1,47 @@
 """Quantiles and the mean of a stream of positive numbers, in bounded memory, forgetting the old.
 
-A histogram with logarithmic bins (Masson, Rim and Lee, DDSketch, VLDB 2019) between two fixed ends, so that
-memory is bounded by the range and not by the traffic. Inside the bin that holds the quantile the weight is taken as even, so that
-a limit which steers by it does not see steps. Old samples fade by forward decay: the weight of new ones
-grows instead (Cormode, Shkapenyuk, Srivastava and Xu, Forward Decay, ICDE 2009), so that forgetting costs one
-multiplication a sample.
+A histogram with logarithmic bins between two fixed ends (Masson, Rim and Lee, DDSketch, VLDB 2019). Inside the bin that
+holds a quantile the weight is taken as even, so that a limit which steers by it sees no steps. Instead of old samples
+fading the weight of new ones grows (Cormode, Shkapenyuk, Srivastava and Xu, Forward Decay, ICDE 2009).
 """
 
 from math import ceil, exp, log
 from typing import Final
 
-# Neighbouring bins are a twentieth apart: whatever is read off a bin is within 5 % of all in it.
+# Neighbouring bins are a twentieth apart: a quantile is within 5 % of all in its bin.
 _WIDTH: Final = log(1.05)
-_PER_LOG: Final = 1.0 / _WIDTH
-# Weights grow up to here before all are scaled back; far below where adding 1 to a double is lost.
+# Weights are scaled back from here on, far below where adding 1 to a double is lost.
 _HEAVIEST: Final = 1e9
-# The usual ends, for seconds from a tenth of a millisecond to hours, and for ratios.
+# The usual lower end, of which the upper is the reciprocal: a tenth of a millisecond to hours, and ratios.
 _LEAST: Final = 1e-4
-_MOST: Final = 1e4
 
 
 class Sketch:
     """Mean and quantiles of positive numbers, in their own unit; quantiles are right within 5 %.
 
-    What lies outside `least`..`most` counts as the nearer end in quantiles, and as itself in the mean. `memory`
-    is the number of samples after which an old one weighs 1/e of a new one; None forgets nothing by itself.
+    What lies outside `least`..`most` (None: 1 / `least`) counts as the nearer end in quantiles, and as itself in the mean.
+    `memory` is the number of samples after which an old one weighs 1/e of a new one; None forgets nothing.
     """
 
-    __slots__ = (
-        "_bins",
-        "_growth",
-        "_known",
-        "_last",
-        "_log_least",
-        "_sum",
-        "_top",
-        "_total",
-        "_weight",
-        "least",
-    )
+    __slots__ = ("_bins", "_growth", "_known", "_last", "_log", "_sum", "_top", "_total", "_weight", "least")
 
-    def __init__(self, least: float = _LEAST, most: float = _MOST, *, memory: float | None = None) -> None:
+    def __init__(
+        self, least: float = _LEAST, most: float | None = None, *, memory: float | None = None
+    ) -> None:
         self.least = least
-        self._log_least = log(least)
+        self._log = log(least)
         # A list, not an array, in which setting a number costs 0.1 us more; it grows up to the highest bin that is used.
         self._bins = [0.0]
-        self._last = ceil((log(most) - self._log_least) * _PER_LOG) + 1
+        self._last = ceil((log(most or 1.0 / least) - self._log) / _WIDTH) + 1
         self._growth = 1.0 if memory is None else memory / (memory - 1.0)
-        self._top = 0
-        self._weight = 1.0
-        self._total = 0.0
-        self._sum = 0.0
+        self._top, self._weight = 0, 1.0
+        self._total = self._sum = 0.0
         self._known: dict[float, float] = {}
 
     def add(self, value: float) -> None:
         """Learn one sample."""
         bins = self._bins
-        place = int((log(value) - self._log_least) * _PER_LOG) + 1 if value > self.least else 0
+        place = int((log(value) - self._log) / _WIDTH) + 1 if value > self.least else 0
         if place > self._top:
             place = min(place, self._last)
             bins += [0.0] * (place - self._top)
@@ -87,16 +72,14 @@ class Sketch:
         return self._sum / self._total if self._total else 0.0
 
     def quantile(self, share: float) -> float:
-        """Return the number below which this share of the samples lies, within 5 %; 0 before the first sample.
-
-        It is searched from above: the upper quantiles are the ones asked for, and there the search is short.
-        """
+        """Return the number below which this share of the samples lies, within 5 %; 0 before the first sample."""
         known = self._known.get(share)
         if known is None:
             known = self._known[share] = self._search(share)
         return known
 
     def _search(self, share: float) -> float:
+        """Search from above: upper quantiles are asked for."""
         if not self._total:
             return 0.0
         above, place = (1.0 - share) * self._total, self._top
@@ -105,7 +88,7 @@ class Sketch:
             place -= 1
         if not place:
             return self.least
-        return exp(self._log_least + (place - above / self._bins[place]) * _WIDTH)
+        return exp(self._log + (place - above / self._bins[place]) * _WIDTH)
 
     def _rescale(self) -> None:
         scale = 1.0 / self._weight

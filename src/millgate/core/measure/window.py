@@ -7,9 +7,7 @@ class Window:
     __slots__ = ("_counters", "_counts", "_part_s", "_parts", "_stamps")
 
     def __init__(self, part_s: float, parts: int, counters: int) -> None:
-        self._part_s = part_s
-        self._parts = parts
-        self._counters = counters
+        self._part_s, self._parts, self._counters = part_s, parts, counters
         self._counts = [[0] * counters for _ in range(parts)]
         self._stamps = [-1] * parts
 

@@ -6,7 +6,7 @@ from itertools import islice
 from math import inf
 from typing import Final, NamedTuple
 
-from millgate.core.measure.ranking import MOST_WEIGHT, Ranking, WeighedRanking
+from millgate.core.measure.ranking import MOST_WEIGHT, Ranking
 from millgate.core.tickets.attendance import Attendance
 from millgate.core.tickets.ends import Ends, last_tick, most_notes, tick_of
 from millgate.core.tickets.records import NUMBER_BITS, Bodies, Slots, TenantRecords, age_key, turn_key
@@ -82,7 +82,7 @@ class Appointments:
         self._bodies = Bodies(self._slots)
         self._lines: dict[str, TenantRecords] = {}
         self._lines_begun = 0
-        self._order = WeighedRanking()
+        self._order = Ranking()
         self._ends = Ends()
         self._swept_at = -inf
         self._by_length = _ByLength()
@@ -117,7 +117,7 @@ class Appointments:
         over = [slot for slot in self._over(now) if self._slots.turn_key(slot)]
         order, own = self._order, self._lines.get(tenant)
         if over:
-            order = order.lacking([self._slots.turn_key(slot) for slot in over])
+            order = order.without([self._slots.turn_key(slot) for slot in over])
             if own is not None:
                 own = own.without([slot for slot in over if self._slots.line[slot] is own])
         turn = _turn(own, order, self._slots, age)
@@ -240,7 +240,7 @@ class Appointments:
 
     def _line_up(self, slot: int, line: TenantRecords, turn_key: int, age_key: int, work_s: float) -> None:
         line.add(age_key, slot)
-        self._order.weigh_in(turn_key, slot, as_parts(work_s))
+        self._order.add(turn_key, slot, as_parts(work_s))
         self.open += 1
         length = line.length()
         self.tenants += length == 1

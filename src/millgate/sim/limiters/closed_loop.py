@@ -148,7 +148,7 @@ class LimiterLoop:
         first_at = stream.first_at if stream.first_at is not None else now
         self._look(stream, output_tokens)
         tpot_s = (now - first_at) / max(1, output_tokens - 1)
-        self.signal.finished(first_at, tpot_s, stream.job.prompt_tokens)
+        self.signal.finished(first_at, tpot_s)
         if output_tokens > 1:
             self.trace.answers.append(Answered(first_at, tpot_s))
         self._release(attempt)
@@ -176,7 +176,7 @@ class LimiterLoop:
         for attempt, stream in self._streams.items():
             self._look(stream, self.station.produced(attempt))
         gauges, now = self.station.read(), self.loop.now
-        reading = self.signal.read(now, self.limit.current(), gauges.kv_share, gauges.waiting)
+        reading = self.signal.read(now, gauges.kv_share, gauges.waiting)
         if reading is not None:
             self.loop.at(now + self._delay_s, self._observe, reading, WATCHES)
         made = self.station.totals().output_tokens

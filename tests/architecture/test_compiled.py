@@ -57,6 +57,28 @@ def test_no_compiled_function_binds_one_name_to_two_kinds_of_exceptions(root: Pa
     assert _bound_twice(ast.parse(twice)) == ["f"]
 
 
+def _summed_up(tree: ast.Module) -> list[str]:
+    """Return the sums over a generator that name no start."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [
+        ast.unparse(call)
+        for call in calls
+        if ast.unparse(call.func) == "sum"
+        and isinstance(call.args[0], ast.GeneratorExp)
+        and not call.args[1:]
+    ]
+
+
+def test_no_compiled_sum_over_a_generator_starts_by_itself(root: Path) -> None:
+    """The compiler takes such a sum for a whole number, and raises a TypeError where it is none."""
+    for group in hatch_build.GROUPS:
+        for file in hatch_build.files(group):
+            assert _summed_up(ast.parse((root / file).read_text(encoding="utf-8"))) == [], file
+    assert _summed_up(ast.parse("a = sum(b for b in c) + sum((b for b in c), 0.0) + sum([1])")) == [
+        "sum((b for b in c))"
+    ]
+
+
 def test_compiled_modules_are_those_that_are_imported() -> None:
     if not hatch_build.extensions():
         pytest.skip("nothing is compiled here: make compiled")

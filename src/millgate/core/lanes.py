@@ -141,7 +141,7 @@ class LaneShares:
         for claim in sorted(claims, key=_Claim.precedence):
             claim.headroom = min(claim.settings.headroom, room)
             room -= claim.headroom
-        self._unused = sum(max(0, claim.headroom - claim.running) for claim in claims)
+        self._unused = sum([max(0, claim.headroom - claim.running) for claim in claims])
 
 
 def _check(lanes: Sequence[LaneShareSettings]) -> None:

@@ -82,8 +82,8 @@ class World:
         """Return the run in numbers, with what the engines computed for it."""
         totals = [station.totals() for station in self.stations.values()]
         return recorder.summary(
-            sum(total.prompt_tokens + total.output_tokens for total in totals),
-            sum(total.preemptions for total in totals),
+            sum([total.prompt_tokens + total.output_tokens for total in totals]),
+            sum([total.preemptions for total in totals]),
         )
 
     # ---- what users do

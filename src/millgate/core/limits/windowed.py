@@ -51,13 +51,13 @@ def together(readings: Sequence[LimitReading]) -> LimitReading:
     answers (that of the first token): between the smallest and the largest, and equal to them where load is steady.
     """
     return LimitReading(
-        sum((each.window_s for each in readings), 0.0),
+        sum([each.window_s for each in readings]),
         max(each.max_inflight for each in readings),
-        sum(each.samples for each in readings),
+        sum([each.samples for each in readings]),
         _mean([(each.tpot_p90_s, each.samples) for each in readings]),
         _mean([(each.ttft_excess_p90_s, each.answers + 1) for each in readings]),
-        sum(each.failures for each in readings),
-        sum(each.answers for each in readings),
+        sum([each.failures for each in readings]),
+        sum([each.answers for each in readings]),
         next((each.kv_share for each in reversed(readings) if each.kv_share is not None), None),
         next((each.waiting for each in reversed(readings) if each.waiting is not None), None),
     )
@@ -66,5 +66,5 @@ def together(readings: Sequence[LimitReading]) -> LimitReading:
 def _mean(weighted: Sequence[tuple[float | None, int]]) -> float | None:
     """Return the weighted mean of what is known, None where nothing is."""
     known = [(value, weight) for value, weight in weighted if value is not None]
-    whole = sum(weight for _, weight in known)
-    return sum(value * weight for value, weight in known) / whole if whole else None
+    whole = sum([weight for _, weight in known])
+    return sum([value * weight for value, weight in known]) / whole if whole else None

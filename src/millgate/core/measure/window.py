@@ -31,4 +31,4 @@ class Window:
             for stamp in range(newest - min(parts, self._parts) + 1, newest + 1)
             if self._stamps[stamp % self._parts] == stamp
         ]
-        return tuple(sum(counts[index] for counts in current) for index in range(self._counters))
+        return tuple(sum([counts[index] for counts in current]) for index in range(self._counters))

@@ -177,7 +177,7 @@ class FairOrder:
         reached = bisect_left(self._ranks, level)
         step = ceil(reached / _LINES_LOOKED_AT)
         looked_at = self._ranks[0:reached:step] if reached else []
-        before = sum(self._gone_by(level[0], rank) for rank in looked_at if rank[3] != tenant)
+        before = sum([self._gone_by(level[0], rank) for rank in looked_at if rank[3] != tenant])
         return ceil(before * reached / len(looked_at)) if step > 1 else before
 
     def _gone_by(self, level: float, rank: _Rank) -> int:

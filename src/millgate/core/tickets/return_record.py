@@ -1,13 +1,13 @@
 """One yielded or departed request, and the rules by which it is recognised when it comes back."""
 
 from math import inf
-from typing import NamedTuple
+from typing import Final
 
 from millgate.core.tickets.appointment import SOONEST_RETURN_S, Appointment
 from millgate.core.tickets.attendance import ClientKind
 
 
-class ReturnRecord(NamedTuple):
+class ReturnRecord:
     """One yielded or departed request that may return; absolute core seconds.
 
     `number` is the arrival number of the request's first known attempt: it orders equal ages. `due_at` is None for
@@ -20,33 +20,73 @@ class ReturnRecord(NamedTuple):
     by which queues rank it, `first_seen` or older; handed in it is the oldest that it may be. `kind` says how its client
     was known, for its `Attendance`, and `share` which part of the line was expected to return when it was told.
     `is_shared` says that others with the same body are away as well.
+    `appointment` is what its client was told, whether or not it stands in the line; None where it hung up.
     """
 
-    tenant: str
-    fingerprint: int
-    first_seen: float
-    number: int
-    known_from: float
-    known_until: float
-    due_at: float | None = None
-    open_until: float = 0.0
-    lined_up_at: float | None = None
-    early_returns: int = 0
-    turn: int = 0
-    slot: int = -1
-    work_s: float = 1.0
-    as_old_as: float = -inf
-    told_at: float | None = None
-    kind: int = ClientKind.FIRST
-    share: float = 1.0
-    is_shared: bool = False
+    __slots__ = (
+        "appointment",
+        "as_old_as",
+        "due_at",
+        "early_returns",
+        "fingerprint",
+        "first_seen",
+        "is_shared",
+        "kind",
+        "known_from",
+        "known_until",
+        "lined_up_at",
+        "number",
+        "open_until",
+        "share",
+        "slot",
+        "tenant",
+        "told_at",
+        "turn",
+        "work_s",
+    )
 
-    @property
-    def appointment(self) -> Appointment | None:
-        """What its client was told, whether or not it stands in the line; None where it hung up."""
-        back_at = self.told_at if self.due_at is None else self.due_at
-        given_at = self.known_from - SOONEST_RETURN_S
-        return None if back_at is None else Appointment(given_at, back_at - given_at)
+    def __init__(
+        self,
+        tenant: str,
+        fingerprint: int,
+        first_seen: float,
+        number: int,
+        known_from: float,
+        known_until: float,
+        due_at: float | None = None,
+        open_until: float = 0.0,
+        lined_up_at: float | None = None,
+        early_returns: int = 0,
+        turn: int = 0,
+        slot: int = -1,
+        work_s: float = 1.0,
+        as_old_as: float = -inf,
+        told_at: float | None = None,
+        kind: int = ClientKind.FIRST,
+        share: float = 1.0,
+        is_shared: bool = False,
+    ) -> None:
+        self.tenant: Final = tenant
+        self.fingerprint: Final = fingerprint
+        self.first_seen: Final = first_seen
+        self.number: Final = number
+        self.known_from: Final = known_from
+        self.known_until: Final = known_until
+        self.due_at: Final = due_at
+        self.open_until: Final = open_until
+        self.lined_up_at: Final = lined_up_at
+        self.early_returns: Final = early_returns
+        self.turn: Final = turn
+        self.slot: Final = slot
+        self.work_s: Final = work_s
+        self.as_old_as: Final = as_old_as
+        self.told_at: Final = told_at
+        self.kind: Final = kind
+        self.share: Final = share
+        self.is_shared: Final = is_shared
+        back_at = told_at if due_at is None else due_at
+        given_at = known_from - SOONEST_RETURN_S
+        self.appointment: Final = None if back_at is None else Appointment(given_at, back_at - given_at)
 
     def is_due(self, now: float) -> bool:
         """Return whether it stands in the line and its time has come."""
@@ -54,8 +94,7 @@ class ReturnRecord(NamedTuple):
 
     def is_agreed(self, now: float) -> bool:
         """Return whether a return now is not before it was told to come, whether it stands in the line or not."""
-        told = self.appointment
-        return told is not None and told.is_due(now)
+        return self.appointment is not None and self.appointment.is_due(now)
 
     def is_early(self, now: float) -> bool:
         """Return whether a return at this time breaks the agreement: it was given a hint and is not due."""

@@ -56,7 +56,7 @@ class HeadReading:
         self.read: Reader | None = self.dialect.readers.get(head.path)
         self.given_id = given_id if given_id is not None and is_harmless_id(given_id) else None
         self.retries = retry_count(named.get(b"x-stainless-retry-count"))
-        self.steering = sum(name in named for name in STEERING)
+        self.steering = sum([name in named for name in STEERING])
         """How many of its fields would steer another gateway; none of them goes on."""
         self.ticket = named.get(TICKET)
         self.allowed_s: float | None = None

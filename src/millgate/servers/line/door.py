@@ -125,7 +125,7 @@ class LineDoor:
     @property
     def ongoing(self) -> int:
         """How many connections have a job that waits or works, or a result on its way."""
-        return sum(connection.busy for connection in self._connections)
+        return sum([connection.busy for connection in self._connections])
 
     def drain(self) -> None:
         """Close every connection as soon as no job of it is left."""

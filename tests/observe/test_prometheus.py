@@ -77,6 +77,7 @@ ENGINE = EngineSnapshot(
     kv_limit=None,
     prefill_tokens=35,
     prefill_limit=36,
+    prefill_share=0.4,
     drain_per_s=4.5,
     expected_ttft_s=5.5,
     expected_tpot_s=6.5,

@@ -68,6 +68,13 @@ class LaneConfig(Section):
         le=100_000,
         description="Streams that no other lane may borrow; all lanes together keep at most half of the limit.",
     )
+    prefill_rate: Count | None = Field(
+        default=None,
+        ge=1,
+        le=100_000_000,
+        description="Prompt tokens a second that each engine is given of this lane at most. Default: any number; but "
+        "where a lane has a `tpot_slo`, lanes that promise less are paced so that it is kept.",
+    )
     band: Count = Field(
         default=0,
         le=9,

@@ -13,6 +13,8 @@ Scope = Literal["tenant", "model", "lane"]
 LimitKind = Literal["fixed", "slo_gradient", "aimd"]
 LEAST_LIMIT = 4
 """The usual minimum of a limit: the least that the default hard cap can be, too (docs/design.md section 10)."""
+TARGET_SHARE = 0.95
+"""The share of answers that is to be good: what a p95 objective says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ class LaneSettings:
     a fifth of its hint, a second at least; 0: never). `max_queue_tokens` and `max_queue_bytes` bound what waits in tokens and memory.
     `fair` serves tenants by the tokens that they have had; `max_overtakes` bounds short work first (None: its age alone does). `share` weighs
     the lane among the others, no other lane may borrow its `headroom`, a smaller `band` goes first,
-    `window_s` forms batches. Under pressure work may be tried in the lane `demote`, or cut to `clip_tokens`.
+    each engine is given `prefill_per_s` of its prompt tokens a second at most (None: any number), `window_s` forms batches. Under pressure work may be tried in the lane `demote`, or cut to `clip_tokens`.
     """
 
     name: str
@@ -157,6 +159,7 @@ class LaneSettings:
     share: float = 1.0
     headroom: int = 0
     band: int = 0
+    prefill_per_s: float | None = None
     window_s: float = 0.0
     demote: str | None = None
     clip_tokens: int | None = None

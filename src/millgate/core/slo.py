@@ -11,11 +11,9 @@ from typing import Final
 
 from millgate.core.measure.sketch import Sketch
 from millgate.core.measure.window import Window
-from millgate.core.settings import LaneSettings
+from millgate.core.settings import TARGET_SHARE, LaneSettings
 from millgate.core.snapshot import Attainment, Quantiles, SloReading
 
-# The share of answers that is to be good: what a p95 objective says.
-TARGET_SHARE: Final = 0.95
 SHORT_WINDOW_S, LONG_WINDOW_S = 300.0, 3600.0
 # At this rate two hundredths of a month's budget are gone within an hour. A target of less than 96.5 % could miss
 # half of all answers without reaching it, so there half of all answers is the alarm.

@@ -169,7 +169,7 @@ class LaneSnapshot:
 class EngineSnapshot:
     """One engine and its gate: use and limit of every meter (None where a meter is off), learned speed, gauges.
 
-    `departing` counts permits whose client has left while the engine may still be working for it. Gauges are
+    `prefill_share` is the part of its time that prompts of paced lanes may take. `departing` counts permits whose client has left while the engine may still be working for it. Gauges are
     None when unknown or stale.
     """
 
@@ -182,6 +182,7 @@ class EngineSnapshot:
     kv_limit: int | None
     prefill_tokens: int
     prefill_limit: int | None
+    prefill_share: float | None
     drain_per_s: float
     expected_ttft_s: float
     expected_tpot_s: float

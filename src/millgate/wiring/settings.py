@@ -184,6 +184,7 @@ def _lane(lane: LaneConfig) -> LaneSettings:
         share=lane.share,
         headroom=lane.headroom,
         band=lane.band,
+        prefill_per_s=lane.prefill_rate,
         window_s=lane.window,
         demote=lane.demote,
         clip_tokens=lane.clip,

@@ -32,7 +32,7 @@ def test_a_reading_holds_what_happened_in_its_window() -> None:
 
     assert reading[:3] == (2.0, 12, 80)
     assert reading.ttft_excess_p90_s == pytest.approx(0.2, rel=0.05)
-    assert reading[5:] == (1, 1, 0.25, 3)
+    assert reading[5:9] == (1, 1, 0.25, 3)
 
 
 def test_the_next_window_begins_with_what_still_runs() -> None:

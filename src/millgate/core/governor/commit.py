@@ -121,6 +121,7 @@ def _hold(knowledge: Knowledge, draft: Attempt, now: float) -> None:
         draft.waits_for_batch(max(now, opens_at))
         knowledge.wake_at(draft.window_until, draft.attempt)
     knowledge.wake_at(draft.give_up_at, draft.attempt)
+    knowledge.wake_for_pace(draft.queue)
     wake_for_account(knowledge, draft, now)
 
 
@@ -155,6 +156,8 @@ def _start(knowledge: Knowledge, draft: Attempt, engine: Engine, decision: Admit
         engine.provider.started(permit, draft.sizes(), now)
     if (shares := pool.shares) is not None:
         shares.entered(lane.settings.name, leg.streams)
+    engine.given_prompt(lane.settings.name, draft.prompt_tokens, now)
+    knowledge.wake_for_pace(draft.queue)
     if not gate.has_room(1, 1):
         engine.drain.became_full(now, gate.streams)
     knowledge.placement.started(draft)

@@ -36,8 +36,11 @@ def forecast(draft: Attempt, place: int, now: float) -> tuple[float, float, floa
     """
     engines, capacity_forecast = draft.route.up, draft.route.pool.capacity_forecast
     ttft_s = min([engine.expected_ttft_s(draft.prompt_tokens, now) for engine in engines])
+    paced_s = paced_wait_s(draft, draft.queue.order.ahead_of(draft), now)
+    if waits_for_pace_alone(draft, place):
+        return paced_s, paced_s, ttft_s
     if not _is_metered(engines):
-        wait_s = expected_wait_s(draft, place, now)
+        wait_s = max(paced_s, expected_wait_s(draft, place, now))
         return wait_s, wait_s + capacity_forecast.upper_s(place), ttft_s
     permit_s = late_s = 0.0
     beyond = place - _free_streams(engines)
@@ -47,8 +50,25 @@ def forecast(draft: Attempt, place: int, now: float) -> tuple[float, float, floa
     reading_s, first_s = _reading(draft, _tokens_of(draft, place - 1), engines, now)
     surely = _surely(engines)
     ttft_s *= surely
-    upper_s = max(permit_s + late_s, reading_s + first_s * surely - ttft_s)
-    return max(permit_s, reading_s), upper_s, ttft_s
+    upper_s = max(permit_s + late_s, reading_s + first_s * surely - ttft_s, paced_s)
+    return max(permit_s, reading_s, paced_s), upper_s, ttft_s
+
+
+def waits_for_pace_alone(draft: Attempt, place: int) -> bool:
+    """Return whether its lane is paced while streams are free for it at this place (1 is next)."""
+    return draft.queue.paced_until() > -inf and place <= _free_streams(draft.route.up)
+
+
+def paced_wait_s(draft: Attempt, ahead: float, now: float) -> float:
+    """Return how long its prompt waits for those that its lane has ahead of it; 0 where its lane is not paced.
+
+    Those are taken to be as long as its own, and to be spread over its engines.
+    """
+    lane, waits = draft.lane.settings.name, []
+    for engine in draft.route.up:
+        apart_s = engine.spacing_s(lane, draft.prompt_tokens) / len(draft.route.up)
+        waits.append(max(0.0, engine.prompts.opens_at(lane) - now) + ahead * apart_s)
+    return min(waits, default=0.0)
 
 
 def wait_behind_s(

@@ -187,11 +187,11 @@ class Governor:
         look_at_first(knowledge, engine, now)
         look(knowledge.routes.pool_of(engine), now)
         moved = move_limit(engine, now)
-        if not moved:
-            return ()
-        knowledge.learned_of(engine)
-        # A limit that has risen has room for a queued request.
-        return tuple(dispatch(knowledge, now)) if moved > 0 and knowledge.queued_count else ()
+        if moved:
+            knowledge.learned_of(engine)
+        # A limit that has risen has room for a queued request, and so has a pace that is now another.
+        may_go = moved > 0 or engine.prompts.pace is not None
+        return tuple(dispatch(knowledge, now)) if may_go and knowledge.queued_count else ()
 
     def _seen(self, event: events.EngineSeen, now: float) -> tuple[Decision, ...]:
         return tuple(endings.seen(self._knowledge, event, now))

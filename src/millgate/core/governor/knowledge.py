@@ -9,6 +9,7 @@ from millgate.core.governor.pools import Routes
 from millgate.core.governor.waiting import Waiting
 from millgate.core.governor.wakes import Wakes
 from millgate.core.lanes import LaneShares, LaneShareSettings
+from millgate.core.limits.prefill_pace import protection_of
 from millgate.core.routing.base import Router
 from millgate.core.settings import Settings
 from millgate.core.sizing.output_length import OutputLength
@@ -17,7 +18,7 @@ from millgate.core.state.attempt import Attempt
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane, MakeOrder
 from millgate.core.state.permit import Permit
-from millgate.core.state.pool import Pool
+from millgate.core.state.pool import LaneQueue, Pool
 from millgate.core.state.totals import Totals
 
 
@@ -50,6 +51,7 @@ class Knowledge:
         self.up_engines: tuple[Engine, ...] = ()
         self.routes = Routes(list(self.engines.values()), self.max_appointments, now)
         self._share_out(())
+        self._pace_prompts(now)
         self.engines_turned()
 
     @property
@@ -67,6 +69,7 @@ class Knowledge:
         self.open_lanes = {lane.name: lanes[lane.name] for lane in settings.lanes}
         self.first_lane = lanes[settings.lanes[0].name]
         self._re_engine_all(settings, now)
+        self._pace_prompts(now)
         self._engines_changed(now)
 
     def _re_engine_all(self, settings: Settings, now: float) -> None:
@@ -90,6 +93,13 @@ class Knowledge:
         # The same object where one route has them all: `placement` knows its engines by identity.
         self.up_engines = every[0].up if len(every) == 1 else tuple(up)
         self.placement.choose_among(self.up_engines)
+
+    def _pace_prompts(self, now: float) -> None:
+        lanes = [lane.settings for lane in self.open_lanes.values()]
+        protection = protection_of(lanes)
+        caps = {lane.name: lane.prefill_per_s for lane in lanes if lane.prefill_per_s is not None}
+        for engine in self.engines.values():
+            engine.paces_prompts(protection, caps, now)
 
     def _engines_changed(self, now: float) -> None:
         """Build the routes anew, and let what waits find its own: engines came or left, or serve other models."""
@@ -207,6 +217,14 @@ class Knowledge:
         self.waiting.ends(attempt.tenant)
         opens_at, head = attempt.queue.opens_at(), attempt.queue.order.head()
         if opens_at is not None and head is not None and isfinite(opens_at):
+            self.wake_at(opens_at, head.attempt)
+        if not admitted:
+            self.wake_for_pace(attempt.queue)
+
+    def wake_for_pace(self, queue: LaneQueue) -> None:
+        """Look at the next of this queue when an engine may be given its prompt, where its lane is paced."""
+        opens_at, head = queue.paced_until(), queue.order.head()
+        if head is not None and isfinite(opens_at):
             self.wake_at(opens_at, head.attempt)
 
     def running(self) -> int:

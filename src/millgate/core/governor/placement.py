@@ -127,7 +127,7 @@ def has_room(engine: Engine, draft: Attempt, now: float) -> bool:
     gate, streams = engine.gate, streams_of(engine.gate, draft.arrival)
     if engine.is_tried or not gate.has_room(draft.kv_tokens, draft.prompt_tokens, streams):
         return False
-    if not _reads_soon(engine, draft):
+    if engine.prompts.opens_at(draft.lane.settings.name) > now or not _reads_soon(engine, draft):
         return False
     return engine.provider is None or engine.provider.wait_s(draft.sizes(), now) <= 0.0
 

@@ -10,7 +10,7 @@ from array import array
 from math import inf, sqrt
 from typing import Final
 
-from millgate.core.governor.forecast import expected_wait_s, wait_behind_s
+from millgate.core.governor.forecast import expected_wait_s, paced_wait_s, wait_behind_s, waits_for_pace_alone
 from millgate.core.governor.turns import ahead_of
 from millgate.core.measure import UPPER_Z
 from millgate.core.state.attempt import Attempt
@@ -79,7 +79,10 @@ def promise(totals: Totals, draft: Attempt, now: float) -> tuple[float, float]:
     late_s = capacity_forecast.upper_s(place, mean_is_known=False) if measured else 0.0
     if not draft.recognised and queues_newcomers(draft.lane):
         late_s *= _SURER
-    wait_s, reading_late_s = _wait_behind_s(draft, queued, stand, first, work_s, now)
+    wait_s, reading_late_s = 0.0, 0.0
+    if not waits_for_pace_alone(draft, place):
+        wait_s, reading_late_s = _wait_behind_s(draft, queued, stand, first, work_s, now)
+    wait_s = max(wait_s, paced_wait_s(draft, place - 1, now))
     if measured:
         late_s = max(late_s, reading_late_s)
     if share < 1.0:

@@ -135,6 +135,7 @@ def _engine(engine: Engine, now: float) -> EngineSnapshot:
         kv_limit=gate.kv_limit,
         prefill_tokens=gate.prefill_tokens,
         prefill_limit=gate.prefill_limit,
+        prefill_share=None if engine.prompts.pace is None else engine.prompts.pace.share,
         drain_per_s=engine.drains().per_s,
         expected_ttft_s=engine.expected_ttft_s(round(engine.work_prompt.mean), now),
         expected_tpot_s=engine.service.tpot_s(gate.streams),

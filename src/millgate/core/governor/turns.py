@@ -64,7 +64,9 @@ def may_go(draft: Attempt, ahead: int, now: float) -> bool:
         return ahead == 0
     if len(draft.queue.order) and draft.queue.order.ahead_of(draft):
         return False
-    lanes = {queue.settings.name: None for queue in pool.queues if len(queue.order)}
+    lanes = {
+        queue.settings.name: None for queue in pool.queues if len(queue.order) and queue.paced_until() <= now
+    }
     lanes[draft.lane.settings.name] = None
     return _chosen(pool, pool.shares, list(lanes)) == draft.lane.settings.name
 
@@ -108,7 +110,7 @@ def next_queued(
 
 
 def _is_ready(queue: LaneQueue, blocked: Sequence[Route], now: float) -> bool:
-    if not len(queue.order) or queue.route in blocked:
+    if not len(queue.order) or queue.route in blocked or queue.paced_until() > now:
         return False
     return queue.window is None or queue.window.is_open(queue.route.free(), now)
 

@@ -11,7 +11,7 @@ class LimitReading(NamedTuple):
 
     `samples` counts the tokens whose gaps are in `tpot_p90_s`; that is None without any. `ttft_excess_p90_s` is the time
     to first token beyond the predicted prefill. `failures` and `answers` count what
-    ended in this window. `kv_share` (0..1) and `waiting` are the engine's own gauges, None where it tells nothing.
+    ended in this window. `tpot_upper_s` is the TPOT that all but half of what an objective lets be late keep. `kv_share` (0..1) and `waiting` are the engine's own gauges, None where it tells nothing.
     """
 
     window_s: float
@@ -23,6 +23,7 @@ class LimitReading(NamedTuple):
     answers: int
     kv_share: float | None
     waiting: int | None
+    tpot_upper_s: float | None = None
 
 
 class Limit(Protocol):

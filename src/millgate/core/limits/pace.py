@@ -17,15 +17,17 @@ not straight, and tails are thinner where more streams run. The constants were c
 
 from millgate.core.measure.ewma import MEMORY, Ewma
 from millgate.core.measure.sketch import Sketch
-from millgate.core.settings import ServicePrior
+from millgate.core.settings import TARGET_SHARE, ServicePrior
 
 QUANTILE = 0.9
 """The quantile of answers that a TPOT is promised to."""
+UPPER_QUANTILE = (1.0 + TARGET_SHARE) / 2.0
+"""The quantile where a lane is protected: half of the answers that its objective lets be late are for slow tokens."""
 PROMPT_PER_OUTPUT = 5.0
 """Prompt tokens read for each that is written: 1,020 to 211 and 1,155 to 211 in mean, Azure's 2023 conversations, rounded."""
 # Ten windows average out the prompts of a slow engine (two a second). With 25 four more of 92 cells end outside the aim, with
 # a hundredth fewer tokens (limiter_shootout and tight_slos, five seeds).
-_LEVEL_WINDOWS = 10.0
+LEVEL_WINDOWS = 10.0
 # The believed excess of the tail over the coefficient of variation of windows: 1.28 at the p90 of a normal law, over the
 # root of the six windows that an answer lasts.
 _TAIL_PER_SPREAD = 0.5
@@ -45,7 +47,7 @@ class Pace:
 
     def __init__(self, prior: ServicePrior) -> None:
         self._base_s, self._slope_s = prior.tpot_base_s, slope_s(prior)
-        self._speed = Ewma(1.0, memory=_LEVEL_WINDOWS, prior_samples=0.0)
+        self._speed = Ewma(1.0, memory=LEVEL_WINDOWS, prior_samples=0.0)
         self._tail = Sketch(memory=MEMORY)
         self._level_s = self._moved_at = 0.0
         self._learned_at = 0
@@ -68,23 +70,23 @@ class Pace:
         if self._level_s and tpot_s > 0.0 and began_at >= self._moved_at:
             self._tail.add(tpot_s / self._level_s)
 
-    def p90_s(self, streams: int) -> float | None:
-        """Return the TPOT that nine answers in ten keep at so many streams; None before the first window."""
-        return self.tail() * self._line_s(streams) / self._speed.mean if self._level_s else None
+    def quantile_s(self, streams: int, quantile: float) -> float | None:
+        """Return the TPOT that this share of answers keeps at so many streams; None before the first window."""
+        return self.tail(quantile) * self._line_s(streams) / self._speed.mean if self._level_s else None
 
-    def tail(self) -> float:
-        """Return what nine answers in ten keep over the mean pace; 1 where all answers are alike.
+    def tail(self, quantile: float) -> float:
+        """Return what this share of answers keeps over the mean pace; 1 where all answers are alike.
 
         What is not yet measured is believed: the more windows vary, the more answers do.
         """
         known = self._tail.samples / MEMORY
         believed = 1.0 + _TAIL_PER_SPREAD * self._speed.deviation / self._speed.mean
-        return (1.0 - known) * believed + known * self._tail.quantile(QUANTILE)
+        return (1.0 - known) * believed + known * self._tail.quantile(quantile)
 
     def _move(self, now: float, streams: int) -> None:
         """Learn at this number of streams from now on, and keep little of what was learned elsewhere."""
-        kept = _KEPT * _LEVEL_WINDOWS if self._level_s else 0.0
-        self._speed = Ewma(self._speed.mean, memory=_LEVEL_WINDOWS, prior_samples=kept)
+        kept = _KEPT * LEVEL_WINDOWS if self._level_s else 0.0
+        self._speed = Ewma(self._speed.mean, memory=LEVEL_WINDOWS, prior_samples=kept)
         self._tail.fade(_KEPT)
         self._learned_at, self._moved_at = streams, now
 

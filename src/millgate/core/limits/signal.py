@@ -5,7 +5,7 @@ say how loaded the engine is *now*. The time of a whole answer comes late and is
 """
 
 from millgate.core.limits.base import LimitReading
-from millgate.core.limits.pace import QUANTILE, Pace
+from millgate.core.limits.pace import QUANTILE, UPPER_QUANTILE, Pace
 from millgate.core.measure.sketch import Sketch
 from millgate.core.settings import ServicePrior
 
@@ -65,12 +65,13 @@ class Signal:
             window_s,
             self._max_inflight,
             self._tokens,
-            self._pace.p90_s(self._max_inflight),
+            self._pace.quantile_s(self._max_inflight, QUANTILE),
             self._excess.quantile(QUANTILE) if self._excess.samples else None,
             self._failures,
             self._answers,
             kv_share,
             waiting,
+            self._pace.quantile_s(self._max_inflight, UPPER_QUANTILE),
         )
         self._begin(now)
         return reading

@@ -24,7 +24,8 @@ from millgate.core.limits.signal import LEAST_SAMPLES
 TARGET = 0.955
 """Share of the SLO that is steered for, the rest being for luck; 0.9 in G2, which steers the p90 of seconds."""
 # A third of the way in a window, where G2 has a fifth.
-_BLEND = 0.35
+BLEND = 0.35
+"""How far a limit goes in a window towards where it should be."""
 # Where the engine shows no queue, first tokens later than predicted by this much are one. Full healthy batches
 # show 0.1 to 0.3 s at their p90; an engine that runs 16 of what it is sent let the limit grow to 2,000 without.
 _MOST_EXCESS_S = 1.0
@@ -52,6 +53,6 @@ class SloGradientLimit(AdaptiveLimit):
         if slowness >= 1.0:
             # Where more runs than is allowed, the TPOT is that of what runs, and so is the aim.
             aim = max(level, float(ran)) / slowness
-            self._move_to(min(level, level + _BLEND * (aim - level)))
+            self._move_to(min(level, level + BLEND * (aim - level)))
         elif 2 * ran > level:
-            self._move_to(level + _BLEND * min((1.0 - slowness) * level, sqrt(level)))
+            self._move_to(level + BLEND * min((1.0 - slowness) * level, sqrt(level)))

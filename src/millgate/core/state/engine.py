@@ -1,5 +1,6 @@
 """One engine: its gate, its learned speed, its gauges, and its permits; those of clients that have left included."""
 
+from collections.abc import Mapping
 from math import inf
 from typing import Final
 
@@ -9,6 +10,7 @@ from millgate.core.lifecycle import State
 from millgate.core.limits.build import build_limit
 from millgate.core.limits.drain import FLOOR_SHARE, DrainRate, DrainReading
 from millgate.core.limits.gate import EngineGate
+from millgate.core.limits.prefill_pace import PromptPaces, Protection
 from millgate.core.limits.signal import Signal
 from millgate.core.measure.ewma import Ewma
 from millgate.core.settings import EngineSettings, ServicePrior
@@ -57,6 +59,7 @@ class Engine:
         self.permits: dict[int, Permit] = {}
         self.departing: dict[int, Permit] = {}
         self.signal = None if settings.limit.kind == "fixed" else Signal(now, settings.prior)
+        self.prompts = PromptPaces()
         self.work_prompt = Ewma(USUAL_PROMPT_TOKENS, prior_samples=0.0)
         self.work_output = Ewma(PRIOR_OUTPUT_TOKENS, prior_samples=0.0)
         self.work_read = Ewma(0.0, prior_samples=0.0)
@@ -76,6 +79,25 @@ class Engine:
             self.signal = fresh.signal
         self.gate.reconfigured(fresh.gate, new_limit=new.limit != old.limit, most_streams=new.max_inflight)
         self._take(new)
+
+    def paces_prompts(self, protection: Protection | None, caps: Mapping[str, float], now: float) -> None:
+        """Pace prompts of the lanes that this protection names, and of those with a cap, from now on."""
+        self.prompts.reconfigured(protection, caps, self.settings.prior)
+        if protection is not None:
+            self.signal = self.signal or Signal(now, self.settings.prior)
+
+    def given_prompt(self, lane: str, prompt_tokens: int, now: float) -> None:
+        """Take note of a prompt of this lane that it is to read."""
+        self.prompts.given(lane, prompt_tokens, *self._reads_within(prompt_tokens), now)
+
+    def spacing_s(self, lane: str, prompt_tokens: int) -> float:
+        """Return how long after such a prompt of this lane the next may come."""
+        return self.prompts.spacing_s(lane, prompt_tokens, *self._reads_within(prompt_tokens))
+
+    def _reads_within(self, prompt_tokens: int) -> tuple[float, float]:
+        """Return how long it reads such a prompt, and how long the first token of a short one behind it takes."""
+        service = self.service
+        return service.reading_s(prompt_tokens), service.ttft_s(prompt_tokens) + service.ttft_s(0)
 
     def named(self, *, retired: bool) -> bool:
         """Take note of whether the configuration names it; return whether it is empty and may be forgotten."""

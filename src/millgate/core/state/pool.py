@@ -1,6 +1,7 @@
 """Engines that share work, the routes through them, and what waits for each: pools, routes and queues."""
 
 from collections.abc import Sequence
+from math import inf
 
 from millgate.core.lanes import LaneShares
 from millgate.core.littles_law.early_warning import EarlyWarning
@@ -123,6 +124,10 @@ class LaneQueue:
         """From now on the pool and the lane know it."""
         self.is_open = True
         self.route.pool.opened(self)
+
+    def paced_until(self) -> float:
+        """Return from when on an engine may be given its next prompt; -inf where none is paced."""
+        return min([engine.prompts.opens_at(self.settings.name) for engine in self.route.up], default=-inf)
 
     def opens_at(self) -> float | None:
         """Return when its batch goes, if it waits for one."""

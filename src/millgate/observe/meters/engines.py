@@ -49,6 +49,14 @@ ENGINE_METERS: tuple[MetricDefinition, ...] = (
         "Most of them at once; absent while this meter is off.",
     ),
     MetricDefinition(
+        "engine_prefill_share",
+        _GAUGE,
+        "0..1",
+        _ENGINE,
+        "prefill_share",
+        "Part of the engine's time that prompts may take of lanes which another lane is protected from; absent where none is.",
+    ),
+    MetricDefinition(
         "engine_drain_per_second",
         _GAUGE,
         "1/s",

@@ -9,6 +9,7 @@ from millgate.sim.experiments.hints import HINT_QUALITY
 from millgate.sim.experiments.isolation import LANE_ISOLATION
 from millgate.sim.experiments.limiter_shootout import LIMITER_SHOOTOUT
 from millgate.sim.experiments.overload import NO_GATE_VS_GATE
+from millgate.sim.experiments.prefill import PREFILL_ISOLATION
 from millgate.sim.experiments.promises import HINTS
 from millgate.sim.experiments.queue_rules import QUEUE_RULES
 from millgate.sim.experiments.ramps import EARLIEST_WARNING, EARLY_WARNING, FALSE_ALARMS
@@ -33,6 +34,7 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
             LIMITER_SHOOTOUT,
             TIGHT_SLOS,
             LANE_ISOLATION,
+            PREFILL_ISOLATION,
             FAIR_TENANTS,
             QUEUE_RULES,
             EARLY_WARNING,

@@ -1,0 +1,161 @@
+"""How soon may an engine be given the next long prompt of a lane that another lane has to be protected from?
+
+An engine that reads prompts for a share r of its time makes every token of its streams later: TPOT = step / (1 - r). So the
+share that leaves the TPOT of the protected lane at its target follows from one measurement, r' = 1 - (1 - r) x TPOT / target,
+and a prompt that takes s seconds to read comes s / r' after the one before it.
+
+The first tokens of the protected lane stand behind a prompt that is being read. Those that come while more than their
+`ttft_slo` of it is left are late, so what is longer than that is spaced so widely that it makes few of them late.
+
+A lane's `share` holds for prompts as it does for streams: paced lanes may always read their part of all that is read.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import Final, NamedTuple
+
+from millgate.core.limits.pace import LEVEL_WINDOWS
+from millgate.core.limits.slo_gradient import BLEND, TARGET
+from millgate.core.measure.ewma import Ewma
+from millgate.core.settings import TARGET_SHARE, LaneSettings, ServicePrior
+
+# Half of the answers that an objective lets be late are for the reading of long prompts, half for slow tokens (`pace.UPPER_QUANTILE`).
+_LATE_SHARE: Final = (1.0 - TARGET_SHARE) / 2.0
+# A share of 0 would never let a prompt in by which to see that all is well again.
+_LEAST_SHARE: Final = 0.01
+
+
+class Protection(NamedTuple):
+    """What is promised to the protected lane, in seconds; all that are `paced`, and their part of all shares."""
+
+    tpot_slo_s: float
+    ttft_slo_s: float
+    paced: frozenset[str]
+    part: float
+
+
+def protection_of(lanes: Sequence[LaneSettings]) -> Protection | None:
+    """Return what is protected: the lane with the shortest TPOT, of equal ones that with the soonest first token.
+
+    None where no lane has a `tpot_slo`, or where all promise the same.
+    """
+    promised = [(lane.tpot_slo_s, lane.ttft_slo_s) for lane in lanes if lane.tpot_slo_s is not None]
+    if not promised:
+        return None
+    least = min(promised)
+    paced = [lane for lane in lanes if (lane.tpot_slo_s, lane.ttft_slo_s) != least]
+    if not paced:
+        return None
+    whole = sum([lane.share for lane in lanes])
+    part = sum([lane.share for lane in paced]) / whole if whole else 0.0
+    return Protection(*least, frozenset([lane.name for lane in paced]), part)
+
+
+class PrefillCap:
+    """The prompts of one lane on one engine, so many tokens a second at most; core seconds."""
+
+    def __init__(self, per_s: float) -> None:
+        self.per_s = per_s
+        self.opens_at = -inf
+
+    def given(self, prompt_tokens: int, now: float) -> None:
+        """The engine is given a prompt of this lane."""
+        self.opens_at = max(now, self.opens_at) + prompt_tokens / self.per_s
+
+
+class PrefillPace:
+    """The prompts of one engine's paced lanes; core seconds.
+
+    `share` of its time goes to them at most, but no less than `least`, which is their part of what it reads.
+    """
+
+    def __init__(self, protection: Protection, prior: ServicePrior) -> None:
+        self.protection = protection
+        self.share = max(_LEAST_SHARE, 1.0 - prior.tpot_base_s / (TARGET * protection.tpot_slo_s))
+        self.least = _LEAST_SHARE
+        self._last_at, self._last = -inf, (0.0, 0.0)
+        self._paced_s = self._others_s = 0.0
+        self._used = Ewma(0.0, memory=LEVEL_WINDOWS)
+
+    @property
+    def opens_at(self) -> float:
+        """From when on the next prompt may be given, as far apart from the last one as it is right now."""
+        return self._last_at + self.spacing_s(*self._last)
+
+    def paces(self, lane: str) -> bool:
+        """Return whether this lane's prompts are paced."""
+        return lane in self.protection.paced
+
+    def spacing_s(self, reading_s: float, first_s: float) -> float:
+        """Return how long after a prompt the next may come: it takes so long to read.
+
+        `first_s` is the time to first token of a short prompt right behind it.
+        """
+        blocked_s = first_s - self.protection.ttft_slo_s
+        wide_s = max(reading_s / max(self.share, self.least), blocked_s / _LATE_SHARE)
+        return min(wide_s, reading_s / self.least)
+
+    def given(self, lane: str, reading_s: float, first_s: float, now: float) -> None:
+        """The engine is given a prompt of this lane: as for `spacing_s`."""
+        if self.paces(lane):
+            self._paced_s += reading_s
+            self._last_at, self._last = max(now, self.opens_at), (reading_s, first_s)
+        else:
+            self._others_s += reading_s
+
+    def observe(self, window_s: float, tpot_s: float) -> bool:
+        """Move one step towards the target; return whether it is these prompts that pay for a slow TPOT."""
+        self._used.add(self._paced_s / window_s)
+        used, others = min(1.0, self._used.mean), self._others_s / window_s
+        self._paced_s = self._others_s = 0.0
+        part = min(self.protection.part, 0.5)
+        self.least = max(_LEAST_SHARE, self.least + BLEND * (part / (1.0 - part) * others - self.least))
+        slowness = tpot_s / (TARGET * self.protection.tpot_slo_s)
+        step = BLEND * (1.0 - min(used, self.share)) * (1.0 - slowness)
+        if slowness > 1.0:
+            pays = used > 0.0 and self.share > self.least
+            self.share = max(self.least, self.share + step)
+            return pays
+        if 2.0 * used > self.share:
+            self.share = min(1.0, self.share + step)
+        return False
+
+
+class PromptPaces:
+    """All that paces the prompts of one engine: the lane that is protected, and each lane's own cap."""
+
+    def __init__(self) -> None:
+        self.pace: PrefillPace | None = None
+        self._caps: dict[str, PrefillCap] = {}
+
+    def reconfigured(
+        self, protection: Protection | None, caps: Mapping[str, float], prior: ServicePrior
+    ) -> None:
+        """Protect this from now on, with these caps by lane, tokens a second; what is unchanged goes on."""
+        if protection is None:
+            self.pace = None
+        elif self.pace is None or self.pace.protection != protection:
+            self.pace = PrefillPace(protection, prior)
+        old, self._caps = self._caps, {}
+        for lane, per_s in caps.items():
+            known = old.get(lane)
+            self._caps[lane] = known if known is not None and known.per_s == per_s else PrefillCap(per_s)
+
+    def opens_at(self, lane: str) -> float:
+        """Return when a prompt of this lane may be given; -inf where none is paced, or none was ever given."""
+        pace, cap = self.pace, self._caps.get(lane)
+        at = pace.opens_at if pace is not None and pace.paces(lane) else -inf
+        return at if cap is None else max(at, cap.opens_at)
+
+    def given(self, lane: str, prompt_tokens: int, reading_s: float, first_s: float, now: float) -> None:
+        """The engine is given a prompt of this lane; times as for `PrefillPace.spacing_s`."""
+        if self.pace is not None:
+            self.pace.given(lane, reading_s, first_s, now)
+        if (cap := self._caps.get(lane)) is not None:
+            cap.given(prompt_tokens, now)
+
+    def spacing_s(self, lane: str, prompt_tokens: int, reading_s: float, first_s: float) -> float:
+        """Return how long after such a prompt of this lane the next may come."""
+        pace, cap = self.pace, self._caps.get(lane)
+        apart_s = pace.spacing_s(reading_s, first_s) if pace is not None and pace.paces(lane) else 0.0
+        return apart_s if cap is None else max(apart_s, prompt_tokens / cap.per_s)

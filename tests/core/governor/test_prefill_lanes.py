@@ -1,0 +1,128 @@
+"""Prompts of a lane that another is protected from are paced: who waits, who does not, and what is told."""
+
+import pytest
+
+from core.governor.asking import ask, gate_of
+from millgate.core.decisions import Admit, Queue, Yield
+from millgate.core.events import ClientGone, EngineProgress, Finished, FirstToken, Released, Tick
+from millgate.core.governor import Governor
+from millgate.core.settings import EngineSettings, LaneSettings, LimitSettings, ServicePrior, Settings
+from millgate.core.words import Reason
+
+_CHAT = LaneSettings("chat", ttft_slo_s=1.0, deadline_s=1.0, tpot_slo_s=0.05, share=3.0)
+_LONG = LaneSettings("long", ttft_slo_s=60.0, deadline_s=60.0)
+# 4,000 tokens, read in 0.4 s; a step of 23.875 ms leaves half of the engine's time to them: one in 0.8 s.
+_PROMPT = 16_000
+_PRIOR = ServicePrior(0.0, 0.0001, 0.023875, 0.0, certain=True)
+_EVERY_S = 0.8
+_FIXED = LimitSettings()
+
+
+def _gate(*, limit: LimitSettings = _FIXED, long: LaneSettings = _LONG) -> Governor:
+    return gate_of(_CHAT, long, engine=EngineSettings("engine", 16, prior=_PRIOR, limit=limit))
+
+
+def _long(gate: Governor, attempt: int, now: float) -> Admit | Queue | Yield:
+    decision: Admit | Queue | Yield = ask(gate, attempt, now, lane="long", prompt_bytes=_PROMPT)
+    return decision
+
+
+def test_a_second_long_prompt_waits_though_streams_are_free_and_a_chat_does_not() -> None:
+    gate = _gate()
+    assert isinstance(_long(gate, 1, 0.0), Admit)
+    held = _long(gate, 2, 0.0)
+    assert isinstance(held, Queue)
+    assert held.expected_wait_s == pytest.approx(_EVERY_S)
+    assert isinstance(ask(gate, 3, 0.1, lane="chat"), Admit), "its lane is the one that is protected"
+
+    assert gate.next_wake() == pytest.approx(_EVERY_S)
+    assert gate.handle(Tick(), 0.7) == ()
+    (let_in,) = gate.handle(Tick(), gate.next_wake() or 0.0)
+    assert isinstance(let_in, Admit)
+    assert let_in.attempt == 2
+
+
+def test_a_line_of_long_prompts_is_told_and_served_at_the_pace() -> None:
+    gate = _gate()
+    told = [_long(gate, number, 0.0) for number in range(6)]
+    waits = [each.expected_wait_s if isinstance(each, Queue) else 0.0 for each in told]
+    assert waits == pytest.approx([_EVERY_S * n for n in range(6)])
+    admitted = {}
+    while (wake := gate.next_wake()) is not None and wake < 10.0:
+        for decision in gate.handle(Tick(), wake):
+            if isinstance(decision, Admit):
+                admitted[decision.attempt] = wake
+    assert list(admitted.values()) == pytest.approx(waits[1:])
+
+
+def test_the_next_of_the_line_is_let_in_on_time_when_the_first_has_left_it() -> None:
+    gate = _gate()
+    for attempt in range(3):
+        _long(gate, attempt, 0.0)
+    gate.handle(ClientGone(1), 0.2)
+    (let_in,) = gate.handle(Tick(), gate.next_wake() or 0.0)
+    assert isinstance(let_in, Admit)
+    assert let_in.attempt == 2
+
+
+def test_a_line_of_long_prompts_keeps_no_chat_waiting() -> None:
+    gate = _gate()
+    for attempt in range(8):
+        _long(gate, attempt, 0.0)
+    assert all(isinstance(ask(gate, number, 0.5, lane="chat"), Admit) for number in range(10, 16))
+
+
+def test_what_cannot_be_read_by_its_deadline_is_refused_with_the_time_at_which_it_can() -> None:
+    gate = _gate(long=LaneSettings("long", ttft_slo_s=2.5, deadline_s=2.5))
+    decisions = [_long(gate, number, 0.0) for number in range(5)]
+    assert [type(each) for each in decisions] == [Admit, Queue, Queue, Yield, Yield]
+    refused = decisions[-1]
+    assert isinstance(refused, Yield)
+    assert refused.reason is Reason.TOO_LATE
+    assert refused.retry_after_s > 2.0 * _EVERY_S
+
+
+def test_a_slow_protected_lane_slows_prompts_and_not_its_own_limit() -> None:
+    """Tokens take twice what is promised while prompts are read for half of the time."""
+    limit = LimitSettings("slo_gradient", tpot_slo_s=0.05, start=16, minimum=2)
+    gate = _gate(limit=limit)
+    for second in range(6):
+        now, first = float(second), 10 * second
+        ask(gate, first, now, lane="chat")
+        ask(gate, first + 1, now, lane="chat")
+        assert isinstance(_long(gate, first + 2, now), Admit)
+        for attempt in range(first, first + 3):
+            gate.handle(FirstToken(attempt), now + 0.4)
+        for attempt in range(first, first + 3):
+            gate.handle(Finished(attempt, 4_000 if attempt == first + 2 else 100, 6), now + 0.9)
+            gate.handle(Released(attempt), now + 0.9)
+        gate.handle(EngineProgress("engine", ()), now + 0.95)
+    (engine,) = gate.snapshot(6.0).engines
+    assert engine.limit == 16
+    assert engine.prefill_share is not None
+    assert engine.prefill_share < 0.4
+
+
+def test_a_cap_of_prompt_tokens_holds_without_any_promise_and_only_in_its_lane() -> None:
+    capped = LaneSettings("long", ttft_slo_s=60.0, deadline_s=60.0, prefill_per_s=2_000.0)
+    gate = gate_of(LaneSettings("chat"), capped, engine=EngineSettings("engine", 16, prior=_PRIOR))
+    assert isinstance(_long(gate, 1, 0.0), Admit)
+    held = _long(gate, 2, 0.0)
+    assert isinstance(held, Queue)
+    assert held.expected_wait_s == pytest.approx(2.0)
+    assert isinstance(ask(gate, 3, 0.0, lane="chat", prompt_bytes=_PROMPT), Admit)
+    (let_in,) = gate.handle(Tick(), gate.next_wake() or 0.0)
+    assert isinstance(let_in, Admit)
+
+
+def test_new_settings_pace_what_waits_from_then_on() -> None:
+    engine = EngineSettings("engine", 16, prior=_PRIOR)
+    gate = gate_of(LaneSettings("chat"), _LONG, engine=engine)
+    assert all(isinstance(_long(gate, number, 0.0), Admit) for number in range(3))
+    gate.reconfigure(Settings((_CHAT, _LONG), (engine,)), 1.0)
+    assert isinstance(_long(gate, 3, 1.0), Admit)
+    assert isinstance(_long(gate, 4, 1.0), Queue)
+    assert any(
+        isinstance(each, Admit)
+        for each in gate.reconfigure(Settings((LaneSettings("chat"), _LONG), (engine,)), 1.1)
+    )

@@ -57,26 +57,32 @@ def test_no_compiled_function_binds_one_name_to_two_kinds_of_exceptions(root: Pa
     assert _bound_twice(ast.parse(twice)) == ["f"]
 
 
-def _summed_up(tree: ast.Module) -> list[str]:
-    """Return the sums over a generator that name no start."""
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return [
-        ast.unparse(call)
-        for call in calls
-        if ast.unparse(call.func) == "sum"
-        and isinstance(call.args[0], ast.GeneratorExp)
-        and not call.args[1:]
-    ]
+def _starts_by_itself(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "sum" and not node.args[1:]
 
 
-def test_no_compiled_sum_over_a_generator_starts_by_itself(root: Path) -> None:
-    """The compiler takes such a sum for a whole number, and raises a TypeError where it is none."""
+def _right_of_others(tree: ast.Module) -> list[str]:
+    """Return the sums without a start that stand right in an operation or a comparison, by themselves or by a name."""
+    found = []
+    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        nodes = list(ast.walk(function))
+        assigned = [node for node in nodes if isinstance(node, ast.Assign) and _starts_by_itself(node.value)]
+        names = {ast.unparse(target) for node in assigned for target in node.targets}
+        right = [node.right for node in nodes if isinstance(node, ast.BinOp)]
+        right += [each for node in nodes if isinstance(node, ast.Compare) for each in node.comparators]
+        found += [
+            ast.unparse(each) for each in right if _starts_by_itself(each) or ast.unparse(each) in names
+        ]
+    return found
+
+
+def test_no_compiled_sum_that_stands_right_of_something_starts_by_itself(root: Path) -> None:
+    """A sum of floats is then a float or the whole number 0; the compiler takes both sides for whole numbers, and raises."""
     for group in hatch_build.GROUPS:
         for file in hatch_build.files(group):
-            assert _summed_up(ast.parse((root / file).read_text(encoding="utf-8"))) == [], file
-    assert _summed_up(ast.parse("a = sum(b for b in c) + sum((b for b in c), 0.0) + sum([1])")) == [
-        "sum((b for b in c))"
-    ]
+            assert _right_of_others(ast.parse((root / file).read_text(encoding="utf-8"))) == [], file
+    text = "def f():\n a = sum([b])\n return 1 / sum([b]) + a, sum([b]) / 2, 2 / sum([b], 0.0), a < 1"
+    assert sorted(_right_of_others(ast.parse(text))) == ["a", "sum([b])"]
 
 
 def test_compiled_modules_are_those_that_are_imported() -> None:

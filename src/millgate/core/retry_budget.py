@@ -68,7 +68,7 @@ class _Window:
         passed = slot - self._slot
         if passed <= 0 or not self._total:
             return self._total
-        return self._total - sum([self._counts[place] for place in self._passed(slot)])
+        return self._total - sum([self._counts[place] for place in self._passed(slot)], 0)
 
     def add(self, slot: int) -> None:
         """Count one more in this slot of time."""

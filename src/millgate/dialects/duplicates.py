@@ -40,7 +40,7 @@ class DuplicateGuard:
         A count of each quoted name decides nearly always; only bodies in which one of them stands twice are looked
         at again.
         """
-        if len(body) - sum(map(len, arrays)) > _LONG_BYTES:
+        if len(body) - sum(map(len, arrays), 0) > _LONG_BYTES:
             return self._look_again(body)
         outside = _outside(body, arrays)
         if outside.find(b"\\u00") >= 0 and _ESCAPED_LETTER.search(outside):

@@ -46,7 +46,7 @@ class KvBlocks:
         cycles, rest = divmod(steps, self.block_tokens)
         first = step % self.block_tokens
         last = first + rest
-        blocks = cycles * self._growers + sum(self._phases[first:last])
+        blocks = cycles * self._growers + sum(self._phases[first:last], 0)
         if last > self.block_tokens:
             blocks += sum(self._phases[: last - self.block_tokens])
         return blocks

@@ -30,6 +30,6 @@ class Waste:
     def tokens(self, step: int) -> tuple[int, int]:
         """Wasted and orphan tokens when `step` steps are over, running sequences included."""
         departed = self._departed.values()
-        made = sum([progress.produced_by(step) for progress in departed])
-        made_before = sum([progress.departed_at_tokens for progress in departed])
+        made = sum([progress.produced_by(step) for progress in departed], 0)
+        made_before = sum([progress.departed_at_tokens for progress in departed], 0)
         return self._wasted_tokens + made, self._orphan_tokens + made - made_before

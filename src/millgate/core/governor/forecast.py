@@ -21,7 +21,7 @@ def expected_wait_s(draft: Attempt, place: int, now: float) -> float:
             place, now, streams=streams_of(route.up[0].gate, draft.arrival)
         )
     accounts = [engine.provider for engine in route.up if engine.provider is not None]
-    free = sum([engine.limit - engine.gate.streams for engine in route.up])
+    free = sum([engine.limit - engine.gate.streams for engine in route.up], 0)
     permit_s = 0.0 if place <= free else route.pool.capacity_forecast.wait_s(place - max(0, free), now)
     if len(accounts) < len(route.up):
         return permit_s
@@ -94,7 +94,7 @@ def wait_behind_s(
 
 def _surely(engines: tuple[Engine, ...]) -> float:
     """Return how many times as long as predicted reading takes nine times in ten at most."""
-    return 1.0 + sum([engine.reading.upper_share for engine in engines]) / len(engines)
+    return 1.0 + sum([engine.reading.upper_share for engine in engines], 0.0) / len(engines)
 
 
 def _is_metered(engines: tuple[Engine, ...]) -> bool:

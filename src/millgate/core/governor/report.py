@@ -56,7 +56,7 @@ def _retries(knowledge: Knowledge, now: float) -> RetrySnapshot:
     standing = [pool.appointments.standing(now) for pool in knowledge.pools]
     budget = knowledge.allowances.budget
     known = () if budget is None else budget.amplification()
-    requests = sum([each.requests for each in known])
+    requests = sum([each.requests for each in known], 0)
     drain_per_s = max([pool.capacity_forecast.per_s() for pool in knowledge.pools], default=0.0)
     return RetrySnapshot(
         attempts=knowledge.totals.arrivals,
@@ -119,7 +119,7 @@ def _headroom(pools: Sequence[Pool], lane: Lane) -> int:
 
 
 def _is_full(engines: Sequence[Engine]) -> bool:
-    return sum([engine.gate.streams for engine in engines]) >= sum([engine.limit for engine in engines])
+    return sum([engine.gate.streams for engine in engines]) >= sum([engine.limit for engine in engines], 0)
 
 
 def _engine(engine: Engine, now: float) -> EngineSnapshot:

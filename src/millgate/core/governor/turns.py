@@ -27,7 +27,7 @@ def ahead_of(draft: Attempt) -> int:
     own += _of_other_routes(draft)
     lane = draft.lane.settings
     reached = (pool.shares.running(lane.name) + own) / lane.share
-    return own + sum([_goes_before(pool.shares, queue, lane.band, reached) for queue in _rivals(draft)])
+    return own + sum([_goes_before(pool.shares, queue, lane.band, reached) for queue in _rivals(draft)], 0)
 
 
 def _of_other_routes(draft: Attempt) -> int:
@@ -83,7 +83,7 @@ def limit_of(pool: Pool) -> int:
 
 def _chosen(pool: Pool, shares: LaneShares, lanes: Sequence[str]) -> str | None:
     limit = limit_of(pool)
-    free = limit - sum([engine.gate.streams for engine in pool.engines if engine.up])
+    free = limit - sum([engine.gate.streams for engine in pool.engines if engine.up], 0)
     return shares.choose(lanes, free, limit)
 
 

@@ -46,8 +46,8 @@ def protection_of(lanes: Sequence[LaneSettings]) -> Protection | None:
     paced = [lane for lane in lanes if (lane.tpot_slo_s, lane.ttft_slo_s) != least]
     if not paced:
         return None
-    whole = sum([lane.share for lane in lanes])
-    part = sum([lane.share for lane in paced]) / whole if whole else 0.0
+    whole = sum([lane.share for lane in lanes], 0.0)
+    part = sum([lane.share for lane in paced], 0.0) / whole if whole else 0.0
     return Protection(*least, frozenset([lane.name for lane in paced]), part)
 
 

@@ -51,7 +51,7 @@ def together(readings: Sequence[LimitReading]) -> LimitReading:
     answers (that of the first token): between the smallest and the largest, and equal to them where load is steady.
     """
     return LimitReading(
-        sum([each.window_s for each in readings]),
+        sum([each.window_s for each in readings], 0.0),
         max(each.max_inflight for each in readings),
         sum([each.samples for each in readings]),
         _mean([(each.tpot_p90_s, each.samples) for each in readings]),
@@ -66,5 +66,5 @@ def together(readings: Sequence[LimitReading]) -> LimitReading:
 def _mean(weighted: Sequence[tuple[float | None, int]]) -> float | None:
     """Return the weighted mean of what is known, None where nothing is."""
     known = [(value, weight) for value, weight in weighted if value is not None]
-    whole = sum([weight for _, weight in known])
-    return sum([value * weight for value, weight in known]) / whole if whole else None
+    whole = sum([weight for _, weight in known], 0.0)
+    return sum([value * weight for value, weight in known], 0.0) / whole if whole else None

@@ -64,9 +64,9 @@ class Ranking:
         block = bisect_left(tops, key)
         weights, index = self._weights[block], bisect_left(self._keys[block], key)
         if 2 * index <= len(weights):
-            inside = sum(weights[:index])
+            inside = sum(weights[:index], 0)
         else:
-            inside = self._totals[block] - sum(weights[index:])
+            inside = self._totals[block] - sum(weights[index:], 0)
         return sum(map(len, self._keys[:block])) + index, sum(self._totals[:block]) + inside
 
     def weights_before(self, key: int, most: int) -> "array[int]":
@@ -145,5 +145,5 @@ class Ranking:
             whole = blocks[block]
             blocks[block : block + 1] = [whole[:half], whole[half:]]
         self._tops[block : block + 1] = [self._keys[block][-1], self._keys[block + 1][-1]]
-        first = sum(self._weights[block])
+        first = sum(self._weights[block], 0)
         self._totals[block : block + 1] = [first, self._totals[block] - first]

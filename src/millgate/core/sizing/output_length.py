@@ -130,8 +130,8 @@ class OutputLength:
         for model in dict.fromkeys(name for name, _ in self._models):
             both = [self._models.get((model, is_bounded)) for is_bounded in (False, True)]
             outputs = [key.outputs for key in both if key is not None]
-            tokens = sum([each.samples * each.mean for each in outputs])
-            yield model, tokens / sum([each.samples for each in outputs])
+            tokens = sum([each.samples * each.mean for each in outputs], 0.0)
+            yield model, tokens / sum([each.samples for each in outputs], 0.0)
 
     def _finest(self, model: str, tenant: str, lane: str, max_tokens: int | None) -> LengthPredictor | None:
         """Return the finest level that is known of such requests."""

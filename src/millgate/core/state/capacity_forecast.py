@@ -188,7 +188,8 @@ class CapacityForecast:
                 for engine in up
                 if not engine.hangups.ignored
                 for each in engine.departing.values()
-            ]
+            ],
+            0,
         )
         for engine in up:
             drains, departures = engine.drains(), max(0, place - leaving) / len(up)
@@ -208,7 +209,7 @@ class CapacityForecast:
         """Return how many permits a second end while every gate is full."""
         per_s = self._per_s
         if per_s is None:
-            per_s = sum([engine.drains().per_s for engine in self._up()])
+            per_s = sum([engine.drains().per_s for engine in self._up()], 0.0)
             per_s = self._per_s = per_s or 1.0 / LONGEST_HINT_S
         return per_s
 

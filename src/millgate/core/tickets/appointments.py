@@ -155,8 +155,10 @@ class Appointments:
         if not self._ends.has_any(tick):
             return self.open, self.records
         over = [slots.ending(slot) for slot, end in enumerate(slots.ends) if end <= tick and slots.line[slot]]
-        lapsed = sum([turn > 0 for turn, _, _, _ in over])
-        return self.open - lapsed, self.records - sum([known_until <= now for _, _, known_until, _ in over])
+        lapsed = sum([turn > 0 for turn, _, _, _ in over], 0)
+        return self.open - lapsed, self.records - sum(
+            [known_until <= now for _, _, known_until, _ in over], 0
+        )
 
     def leave(self, record: ReturnRecord) -> bool:
         """Keep the record of a request that may come back; False when the bound leaves no room for it."""

@@ -68,7 +68,7 @@ def cut_at_length(
     if len(found) != 1:
         return None
     position = found[0]
-    start = opening_bytes + 2 + sum(map(len, lines[:position])) + 2 * position
+    start = opening_bytes + 2 + sum(map(len, lines[:position]), 0) + 2 * position
     stop = start + len(lines[position].rstrip(b" \t"))
     start = stop - len(fields[position][1])
     return Cut(block[:start], block[stop:], position)

@@ -1,7 +1,7 @@
 """From a loaded configuration to a gateway that serves: ask the engines, choose, build, run."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,8 @@ from millgate.cli.ports import address_error
 from millgate.config.callers import ListenTlsConfig
 from millgate.config.load import Loaded
 from millgate.config.problems import ConfigError, Problem, SettingPath
-from millgate.config.schema import Config, LimitsConfig
+from millgate.config.schema import Config, EngineConfig, LimitsConfig
+from millgate.core.settings import EngineSettings
 from millgate.gateway import (
     AdminAddress,
     Configuration,
@@ -28,6 +29,7 @@ from millgate.gateway.serve import ProcessEnding
 from millgate.observe.observers import ObserverSettings
 from millgate.runtime.callers import CallerSettings, TenantRule
 from millgate.runtime.clock import MonotonicClock
+from millgate.runtime.gauges import Gauges
 from millgate.runtime.upstream import UpstreamSettings
 from millgate.servers.http import DoorSettings
 from millgate.servers.http1 import ServerLimits
@@ -55,38 +57,93 @@ async def serve_configuration(
     At SIGHUP `reload` reads the configuration anew. Raises CommandError when an address cannot be had, a file
     cannot be used, or a chosen name does not exist.
     """
-    config = loaded.config
-    facts: dict[str, EngineFacts] = {}
+    sized = SizedConfiguration(loaded)
     try:
-        settings = gateway_settings(loaded)
-        facts |= await ask_engines(config, settings.engines)
-        built = build_settings(config, facts, loaded.places)
+        settings, built = await sized.ask()
     except ConfigError as error:
         raise CommandError(str(error), ExitCode.USAGE) from None
     governor = build_governor(built.settings, MonotonicClock.now())
-    fetch = None if reload is None else partial(_fetch, reload, facts)
+    fetch = None if reload is None else partial(sized.reload, reload)
     try:
         ending = await serve(
-            governor, settings, on_ready=lambda gateway: on_ready(gateway, built), fetch=fetch
+            governor, settings, on_ready=lambda gateway: on_ready(gateway, built), fetch=fetch, sizes=sized
         )
     except OSError as error:
-        raise _address_error(error, config) from None
+        raise _address_error(error, loaded.config) from None
     return ExitCode.OK if ending is ProcessEnding.DRAINED else ExitCode.INTERRUPTED
 
 
-async def _fetch(reload: Callable[[], Loaded], facts: dict[str, EngineFacts]) -> Configuration:
-    """Read the configuration anew, away from the loop: files may be large and disks slow.
+class SizedConfiguration:
+    """The configuration in force, with what its engines have told of their size.
 
-    `facts` keeps what engines have told, so that one that is down just now keeps its limits.
+    What an engine has told stays while it is down, so that it keeps its limits.
     """
-    try:
-        loaded, settings = await asyncio.to_thread(_read, reload)
-        told = await ask_engines(loaded.config, settings.engines)
-        facts |= {name: fact for name, fact in told.items() if fact.kv_tokens is not None}
-        built = build_settings(loaded.config, facts, loaded.places)
-    except (ConfigError, CommandError) as error:
-        raise ReloadError(str(error)) from None
-    return Configuration(settings, built.settings)
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+        self._facts: dict[str, EngineFacts] = {}
+        self._limits: Mapping[str, EngineSettings] = {}
+
+    async def ask(self) -> tuple[GatewaySettings, Built]:
+        """Ask every engine for its size once, and build; ConfigError where that cannot be done."""
+        settings = gateway_settings(self._loaded)
+        self._facts |= await ask_engines(self._loaded.config, settings.engines)
+        return settings, self._build(self._loaded)
+
+    async def reload(self, read: Callable[[], Loaded]) -> Configuration:
+        """Read the configuration anew, away from the loop: files may be large and disks slow; raises ReloadError."""
+        try:
+            loaded, settings = await asyncio.to_thread(_read, read)
+            told = await ask_engines(loaded.config, settings.engines)
+            self._facts |= {name: fact for name, fact in told.items() if fact.kv_tokens is not None}
+            built = self._build(loaded)
+        except (ConfigError, CommandError) as error:
+            raise ReloadError(str(error)) from None
+        self._loaded = loaded
+        return Configuration(settings, built.settings)
+
+    def told(self, engine: str, gauges: Gauges) -> bool:
+        """Take what an engine says of its size; return whether its limits may be others now."""
+        fact = EngineFacts(gauges.kv_tokens, gauges.model)
+        if not any(each.name == engine for each in _unsure(self._loaded.config)):
+            return False
+        if self._facts.get(engine) == fact:
+            return False
+        self._facts[engine] = fact
+        return True
+
+    async def fit(self) -> Configuration:
+        """Return the configuration in force with the limits that follow from what engines have told."""
+        before = self._limits
+        try:
+            settings, built = gateway_settings(self._loaded), self._build(self._loaded)
+        except ConfigError as error:
+            raise ReloadError(str(error)) from None
+        resized = [
+            _resized(before[each.name], each)
+            for each in built.settings.engines
+            if each.name in before and _size(each) != _size(before[each.name])
+        ]
+        return Configuration(settings, built.settings, tuple(resized))
+
+    def _build(self, loaded: Loaded) -> Built:
+        built = build_settings(loaded.config, self._facts, loaded.places)
+        self._limits = {engine.name: engine for engine in built.settings.engines}
+        return built
+
+
+def _size(engine: EngineSettings) -> tuple[int, int | None]:
+    return engine.max_inflight, engine.kv_tokens
+
+
+def _resized(before: EngineSettings, now: EngineSettings) -> Mapping[str, object]:
+    return {
+        "engine": now.name,
+        "max_inflight": now.max_inflight,
+        "kv_tokens": now.kv_tokens,
+        "max_inflight_before": before.max_inflight,
+        "kv_tokens_before": before.kv_tokens,
+    }
 
 
 def _read(reload: Callable[[], Loaded]) -> tuple[Loaded, GatewaySettings]:
@@ -96,16 +153,24 @@ def _read(reload: Callable[[], Loaded]) -> tuple[Loaded, GatewaySettings]:
 
 async def ask_engines(config: Config, addresses: tuple[EngineAddress, ...]) -> dict[str, EngineFacts]:
     """Return what the engines tell of their size, by name; those whose limits are given are not asked."""
-    unsure = [
-        address
-        for engine, address in zip(config.engines, addresses, strict=True)
-        if engine.account is None and (engine.max_inflight is None or engine.kv_tokens is None)
-    ]
+    names = {engine.name for engine in _unsure(config)}
+    unsure = [address for address in addresses if address.name in names]
     answers = await asyncio.gather(*(ask_engine(address, _ASK_WITHIN_S) for address in unsure))
     return {
-        address.name: EngineFacts(answer.kv_tokens, answer.model)
+        address.name: EngineFacts(is_seen=False)
+        if answer is None
+        else EngineFacts(answer.kv_tokens, answer.model)
         for address, answer in zip(unsure, answers, strict=True)
     }
+
+
+def _unsure(config: Config) -> list[EngineConfig]:
+    """Return the engines whose limits are not all given."""
+    return [
+        engine
+        for engine in config.engines
+        if engine.account is None and (engine.max_inflight is None or engine.kv_tokens is None)
+    ]
 
 
 def gateway_settings(loaded: Loaded) -> GatewaySettings:

@@ -67,6 +67,8 @@ class Fleet:
         self._started = False
         self.on_turn: Callable[[EngineStanding], None] | None = None
         """Told when an engine has gone down, and when it is up again."""
+        self.on_size: Callable[[str, Gauges], None] | None = None
+        """Told what an engine says of its size, and when it says something else."""
         self._engines = {address.name: self._connect(address) for address in addresses}
         self._retired: list[_Engine] = []
 
@@ -137,6 +139,7 @@ class Fleet:
         pool, watch_pool = _pool(address, self._settings), _pool(address, self._settings)
         base, name = address.base_path.encode(), address.name
         watch = EngineWatch(name, watch_pool, self._driver, self._clock, target=base + b"/metrics")
+        watch.on_size = partial(self._sized, name)
         page = address.health
         settings = replace(HEALTH, target=None if page is None else base + page.encode())
         alone = partial(self._is_alone, name)
@@ -149,6 +152,10 @@ class Fleet:
     def _turned(self, standing: EngineStanding) -> None:
         if self.on_turn is not None:
             self.on_turn(standing)
+
+    def _sized(self, name: str, gauges: Gauges) -> None:
+        if self.on_size is not None:
+            self.on_size(name, gauges)
 
     def _is_alone(self, name: str) -> bool:
         """Return whether no other engine takes work."""
@@ -163,8 +170,8 @@ def _pool(address: EngineAddress, settings: UpstreamSettings) -> UpstreamPool:
     )
 
 
-async def ask_engine(address: EngineAddress, within_s: float = 2.0) -> Gauges:
-    """Read an engine's gauges and the size of its KV cache once; all unknown when it does not answer in time."""
+async def ask_engine(address: EngineAddress, within_s: float = 2.0) -> Gauges | None:
+    """Read an engine's gauges and the size of its KV cache once; None when it shows no metrics page in time."""
     pool = _pool(address, UpstreamSettings(connect_s=within_s))
     try:
         return await discover(pool, address.base_path.encode() + b"/metrics", within_s)

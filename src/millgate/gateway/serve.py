@@ -7,6 +7,7 @@ import signal
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import uvloop
@@ -14,10 +15,11 @@ import uvloop
 from millgate.gateway.app import Gateway
 from millgate.gateway.notices import EngineNotices, Notices
 from millgate.gateway.notify import Notifier
-from millgate.gateway.reload import Fetch, Reloader
+from millgate.gateway.reload import EngineSizes, Fetch, Reloader
 from millgate.gateway.settings import GatewaySettings
 from millgate.observe.logs import ProcessLog
 from millgate.runtime.driver import Core, StepObserver
+from millgate.runtime.gauges import Gauges
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # A request leaves no cycle behind, so collections only cost; what is alive at the start never dies: freeze it. While
@@ -44,9 +46,11 @@ async def serve(
     observers: Sequence[StepObserver] = (),
     on_ready: Callable[[Gateway], None] | None = None,
     fetch: Fetch | None = None,
+    sizes: EngineSizes | None = None,
 ) -> ProcessEnding:
     """Serve until SIGTERM or SIGINT, then drain; a second signal cuts everything at once; SIGHUP reloads by `fetch`.
 
+    `sizes` is told what engines say of themselves, and returns the configuration that follows from it.
     `on_ready` is called when every door listens. Raises OSError when an address is taken or not ours.
     """
     log, notifier = ProcessLog(), Notifier()
@@ -59,18 +63,19 @@ async def serve(
     gateway.door.on_given_up = notices.given_up
     loop = asyncio.get_running_loop()
     gateway.fleet.on_turn = EngineNotices(log, loop.time, loop.call_later).turned
-    reloader = None if fetch is None else Reloader(gateway, fetch, log, notifier)
+    reloader = Reloader(gateway, fetch, log, notifier, None if sizes is None else sizes.fit)
+    if sizes is not None:
+        gateway.fleet.on_size = partial(_sized, sizes, reloader)
     try:
         await gateway.start()
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: _report(log, context))
-        with _signals(gateway, reloader) as (asked, insisted):
+        with _signals(gateway, None if fetch is None else reloader) as (asked, insisted):
             _tune_collector()
             if on_ready is not None:
                 on_ready(gateway)
             notifier.ready()
             await asked.wait()
-            if reloader is not None:
-                await reloader.stop()
+            await reloader.stop()
             return await _leave(gateway, insisted, log, notifier)
     finally:
         notifier.close()
@@ -92,6 +97,11 @@ def _signals(gateway: Gateway, reloader: Reloader | None) -> Iterator[tuple[asyn
     finally:
         for number in (*_SIGNALS, signal.SIGHUP):
             loop.remove_signal_handler(number)
+
+
+def _sized(sizes: EngineSizes, reloader: Reloader, engine: str, gauges: Gauges) -> None:
+    if sizes.told(engine, gauges):
+        reloader.ask_to_fit()
 
 
 def _hang_up(gateway: Gateway, reloader: Reloader) -> None:

@@ -72,12 +72,13 @@ def scrape(upstream: Upstream, target: bytes, within_s: float, done: Callable[[b
     return call
 
 
-async def discover(upstream: Upstream, target: bytes = b"/metrics", within_s: float = 2.0) -> Gauges:
-    """Read an engine's gauges and size once; all unknown when it does not answer in time."""
+async def discover(upstream: Upstream, target: bytes = b"/metrics", within_s: float = 2.0) -> Gauges | None:
+    """Read an engine's gauges and size once; None when it shows no metrics page in time."""
     page: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
     call = scrape(upstream, target, within_s, page.set_result)
     try:
-        return read_gauges(await page or b"")
+        text = await page
+        return None if text is None else read_gauges(text)
     finally:
         call.abort()
 
@@ -85,7 +86,8 @@ async def discover(upstream: Upstream, target: bytes = b"/metrics", within_s: fl
 class EngineWatch:
     """Reads one engine's gauges every second, and soon after clients have left it, and posts EngineSeen.
 
-    `upstream` must be the watch's own pool: a scrape must not wait behind requests. One scrape at a time.
+    `upstream` must be the watch's own pool: a scrape must not wait behind requests. One scrape at a time. `on_size` is
+    told what an engine says of itself when two looks in a row say so, and have not said so before.
     """
 
     def __init__(
@@ -100,6 +102,8 @@ class EngineWatch:
     ) -> None:
         self.engine = engine
         self.last = Gauges()
+        self.on_size: Callable[[Gauges], None] | None = None
+        self._sizes: tuple[int | None, str | None] | None = None
         self._upstream = upstream
         self._driver = driver
         self._now = clock.now
@@ -171,9 +175,19 @@ class EngineWatch:
         self._call = None
         if page is None or not self._running:
             return
-        self.last = gauges = read_gauges(page, self._names)
+        before, self.last = self.last, (gauges := read_gauges(page, self._names))
+        self._look_at_size(before, gauges)
         seen = EngineSeen(self.engine, self._last_sent, gauges.running, gauges.waiting, gauges.kv_share)
         self._loop.call_later(NEWS_S, self._tell, seen)
+
+    def _look_at_size(self, before: Gauges, gauges: Gauges) -> None:
+        """Say what has changed; one look alone may be of another engine behind the same address."""
+        size = gauges.kv_tokens, gauges.model
+        if gauges.kv_tokens is None or size == self._sizes or size != (before.kv_tokens, before.model):
+            return
+        self._sizes = size
+        if self.on_size is not None:
+            self.on_size(gauges)
 
     def _tell(self, seen: EngineSeen) -> None:
         if self._running:

@@ -23,10 +23,18 @@ KV_SHARE = 0.9  # the rest absorbs estimates that were too low before the engine
 
 
 class EngineFacts(NamedTuple):
-    """What an engine tells of itself before the first request; None where it does not tell."""
+    """What an engine tells of itself; None where it does not tell. One that is not `is_seen` shows no metrics page yet."""
 
     kv_tokens: int | None = None
     model: str | None = None
+    is_seen: bool = True
+
+    @property
+    def silence(self) -> str:
+        """Why its KV tokens are not known."""
+        if self.is_seen:
+            return "the engine does not tell its KV tokens"
+        return "the engine shows no metrics page yet; looked at again every second"
 
 
 class ChosenNumber(NamedTuple):
@@ -50,9 +58,7 @@ def choose_max_inflight(
             name, str(ACCOUNT_INFLIGHT), "the account's own limits bound it"
         )
     if kv_tokens is None:
-        return BLIND_INFLIGHT, ChosenNumber(
-            name, str(BLIND_INFLIGHT), "default: the engine does not tell its KV tokens"
-        )
+        return BLIND_INFLIGHT, ChosenNumber(name, str(BLIND_INFLIGHT), f"default: {facts.silence}")
     streams = min(MOST_INFLIGHT, max(FEWEST_INFLIGHT, kv_tokens // MEAN_TOKENS_PER_REQUEST))
     why = (
         f"{kv_tokens:,} KV tokens / {MEAN_TOKENS_PER_REQUEST:,} tokens per request, "
@@ -69,7 +75,7 @@ def choose_kv_tokens(
     if engine.kv_tokens is not None:
         return engine.kv_tokens, ChosenNumber(name, f"{engine.kv_tokens:,}", given_by or "given")
     if facts.kv_tokens is None:
-        return None, ChosenNumber(name, "off", "the engine does not tell its KV tokens")
+        return None, ChosenNumber(name, "off", facts.silence)
     limit = max(1, int(facts.kv_tokens * KV_SHARE))
     return limit, ChosenNumber(
         name, f"{limit:,}", f"{KV_SHARE:g} x the {facts.kv_tokens:,} KV tokens that the engine holds"

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -38,6 +39,7 @@ class Command:
     def ready(self) -> dict[str, Any]:
         """Return the one line of JSON that it prints when it serves."""
         assert self.process.stdout is not None
+        assert select.select([self.process.stdout], [], [], START_WITHIN_S)[0], self.errors()
         line = self.process.stdout.readline()
         assert line, self.errors()
         record: dict[str, Any] = json.loads(line)

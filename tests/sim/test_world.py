@@ -193,7 +193,7 @@ def test_an_adaptive_limit_moves_until_answers_keep_the_slo() -> None:
     lane = LaneSettings("interactive", ttft_slo_s=2.0, deadline_s=2.0, tpot_slo_s=slo_s)
     plain = uniform_fleet(PROFILE, 1, [lane])
     engines = tuple(
-        replace(engine, limit=LimitSettings("slo_gradient", tpot_slo_s=slo_s))
+        replace(engine, limit=LimitSettings("slo_gradient", tpot_slo_s=slo_s, start=200))
         for engine in plain.settings.engines
     )
     fleet = SimulatedFleet(replace(plain.settings, engines=engines), plain.profiles)
@@ -203,10 +203,10 @@ def test_an_adaptive_limit_moves_until_answers_keep_the_slo() -> None:
     world.start_watch()
     coming = jobs(steady(45.0, streams), LENGTHS["azure_conversation"], streams, until_s=50.0)
     OpenLoop(world, Crowd(world, Manners(), streams), coming)
-    before = governor.snapshot(0.0).engines[0].limit
+    assert governor.snapshot(0.0).engines[0].limit == 200
     loop.run()
 
-    assert governor.snapshot(loop.now).engines[0].limit < before
+    assert governor.snapshot(loop.now).engines[0].limit <= 100
     assert world.summary(recorder).tpot_s.p50 < slo_s
 
 

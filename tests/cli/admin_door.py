@@ -8,6 +8,7 @@ from typing import Final
 
 from millgate.core.events import Event
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.observe.live.opening import open_feed
 from millgate.observe.observers import Observers, ObserverSettings
 from millgate.observe.prometheus import Exposition
 from millgate.servers.admin.server import AdminServer
@@ -26,6 +27,11 @@ class Door:
         self.observers = Observers(ObserverSettings(), boot="b007", first_lane=LANE)
         self.now = 0.0
         self.url = ""
+        self.live = open_feed(
+            lambda: self.core.snapshot(self.now),
+            lambda arrival: self.core.explain(arrival, self.now),
+            self.observers,
+        )
 
     def post(self, now: float, *events: Event) -> None:
         """Let this happen; nobody asks at the same time."""
@@ -43,6 +49,7 @@ class Door:
             render_metrics=Exposition(lambda: self.core.snapshot(self.now)).render_in_pieces,
             traffic=self.observers.traffic,
             why=self.observers.why,
+            live=self.live,
         )
 
 

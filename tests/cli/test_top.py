@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import socket
 import subprocess
 import sys
 import termios
@@ -54,7 +55,8 @@ def test_once_prints_one_frame_without_a_terminal(capsys: Captured) -> None:
     assert "\x1b" not in out
     assert re.search(r"gpu-0\s+up\s+1/1", out)
     assert "refused  saturated: interactive 1 (" in out
-    assert out.startswith(f"millgate {door.url}")
+    assert out.startswith(f"millgate {door.url} on {socket.gethostname()}")
+    assert "50 % refused because no stream was free; engines full" in " ".join(out.split())
 
 
 def test_without_a_terminal_it_says_how_to_have_one_frame() -> None:

@@ -128,3 +128,25 @@ def test_without_a_tpot_objective_none_is_judged() -> None:
     watch = SloWatch(FIRST_TOKEN_ONLY, 0.0)
     watch.add(1.0, 0.5, 9.0, good=True)
     assert watch.read(1.0).short.tpot_share == 1.0
+
+
+def test_a_refused_request_is_a_miss_until_a_retry_of_it_is_good() -> None:
+    watch, now = _watched(*[IN_TIME] * 60)
+    for _ in range(20):
+        watch.refuse(now)
+    short = watch.read(now).short
+    assert (short.answers, short.requests, short.refused, short.good_share) == (60, 80, 20, 0.75)
+    for _ in range(20):
+        watch.add(now, 0.5, 0.05, good=True, first=False)
+    assert watch.read(now).short.good_share == 1.0
+
+
+def test_where_refusals_are_most_of_what_is_missed_the_advice_says_so() -> None:
+    watch, now = _watched(*[FIRST_LATE] * 10, *[IN_TIME] * 10)
+    for _ in range(80):
+        watch.refuse(now)
+    read = watch.read(now)
+    assert read.is_burning
+    assert read.advice == (
+        "Lane lane: 10 % good over five minutes. 80 of 100 requests were refused: add engines, or ask for less."
+    )

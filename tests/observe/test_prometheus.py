@@ -42,8 +42,8 @@ LITTLE = LittleSnapshot(window_s=60.0, mean_running=1.5, admitted_per_s=2.5, mea
 SLO = SloReading(
     ttft=Quantiles(p95=0.51, p99=0.52),
     tpot=None,
-    short=Attainment(300.0, 10, good_share=0.53, ttft_share=0.54, tpot_share=0.55, burn=0.56),
-    long=Attainment(3600.0, 20, good_share=0.57, ttft_share=0.58, tpot_share=0.59, burn=0.60),
+    short=Attainment(300.0, 10, 10, 0, good_share=0.53, ttft_share=0.54, tpot_share=0.55, burn=0.56),
+    long=Attainment(3600.0, 20, 20, 0, good_share=0.57, ttft_share=0.58, tpot_share=0.59, burn=0.60),
     is_burning=True,
     advice="Engines are missing.",
 )

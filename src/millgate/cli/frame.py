@@ -15,12 +15,13 @@ State = dict[str, Any]
 _UNKNOWN: Final = "-"
 _LONGEST_NAME: Final = 40
 _FULL, _HIGH = 1.0, 0.8
+_LEVELS: Final = {"calm": "green", "warned": "yellow", "overloaded": "red", "down": "red"}
 
 
 def frame(url: str, state: State, before: State | None, silence: str = "") -> RenderableType:
     """Return the frame of this state; rates are those since `before`, dashes without it. `silence` is why it is old."""
     passed_s = _number(state, "now") - _number(before, "now") if before is not None else 0.0
-    parts: list[RenderableType] = [_title(url, state, silence), *_warnings(state)]
+    parts: list[RenderableType] = [_title(url, state, silence), *_verdict(state), *_warnings(state)]
     parts += [_lanes(state, before, passed_s), _lane_times(state)]
     parts += [_engines(state), _engine_times(state), _load(state), _retries(state)]
     refused = _refused(state, before, passed_s)
@@ -29,12 +30,22 @@ def frame(url: str, state: State, before: State | None, silence: str = "") -> Re
 
 def _title(url: str, state: State, silence: str) -> Text:
     title = Text.assemble(("millgate ", "bold"), _clean(url))
+    if host := state.get("host"):
+        title.append(f" on {_clean(host)}")
     if state.get("draining"):
         title.append("  draining", "yellow")
     if silence:
         title.append(f"  no answer: {_clean(silence, 200)}", "red")
     title.append("   q ends", "dim")
     return title
+
+
+def _verdict(state: State) -> Iterator[Text]:
+    """Yield the page's sentence: is it overloaded, where, since when."""
+    verdict = state.get("verdict")
+    if isinstance(verdict, dict):
+        colour = _LEVELS.get(str(verdict.get("level")), "")
+        yield Text(_clean(verdict.get("text", ""), 400), f"bold {colour}".strip())
 
 
 def _warnings(state: State) -> Iterator[Text]:

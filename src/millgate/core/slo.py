@@ -1,7 +1,7 @@
 """Was it good: finished whole within its lane's service-level objective (design section 2), and how many were.
 
-How many is watched per lane over five minutes and an hour, as error-budget burn: the share of misses over the
-share that the target allows. Both windows must burn fast for an alarm, the long one so that a blip is none, the short
+How many is watched per lane over five minutes and an hour, of all requests: one that was refused and has not come back is a
+miss, like an answer that was late. Its error-budget burn is the share of misses over the share that the target allows. Both windows must burn fast for an alarm, the long one so that a blip is none, the short
 one so that the alarm ends with its cause (Google, The Site Reliability Workbook, 2018, chapter 5: 14.4 times
 the budget over 1 h and 5 min). It reports and advises; it moves nothing.
 """
@@ -16,11 +16,11 @@ from millgate.core.snapshot import Attainment, Quantiles, SloReading
 
 SHORT_WINDOW_S, LONG_WINDOW_S = 300.0, 3600.0
 # At this rate two hundredths of a month's budget are gone within an hour. A target of less than 96.5 % could miss
-# half of all answers without reaching it, so there half of all answers is the alarm.
+# half of all requests without reaching it, so there half of all requests is the alarm.
 _FAST_BURN: Final = 14.4
 _ALWAYS_ALARMING_SHARE: Final = 0.5
-# Fewer answers than this in the short window say nothing (a quiet night's one slow answer is 20 times the budget).
-_LEAST_ANSWERS: Final = 20
+# Fewer requests than this in the short window say nothing (a quiet night's one slow answer is 20 times the budget).
+_LEAST_REQUESTS: Final = 20
 # The windows slide in steps of this; quantiles forget in them too, with the short window as time constant.
 _STEP_S: Final = 30.0
 
@@ -55,15 +55,17 @@ class SloWatch:
         self._lane = lane
         self._target = target_share
         self._faded_at = now
-        self._counts = Window(_STEP_S, round(LONG_WINDOW_S / _STEP_S), counters=6)
+        self._counts = Window(_STEP_S, round(LONG_WINDOW_S / _STEP_S), counters=8)
         self._ttft = Sketch()
         self._tpot = Sketch()
 
-    def add(self, now: float, ttft_s: float | None, tpot_s: float | None, *, good: bool) -> None:
+    def add(
+        self, now: float, ttft_s: float | None, tpot_s: float | None, *, good: bool, first: bool = True
+    ) -> None:
         """Take one admitted attempt that is over: good, late, or failed by its engine.
 
         `ttft_s` from the origin of the deadline, None for what was not streamed; `tpot_s` None for less than two
-        tokens.
+        tokens. It is the first of its request unless it is recognised as a retry.
         """
         if now - self._faded_at >= _STEP_S:
             self._fade(now)
@@ -72,18 +74,22 @@ class SloWatch:
         judged = tpot_s is not None and lane.tpot_slo_s is not None
         first_in = ttft_s is not None and ttft_s <= lane.ttft_slo_s
         rest_in = tpot_s is not None and lane.tpot_slo_s is not None and tpot_s <= lane.tpot_slo_s
-        self._counts.add(now, (1, good, streamed, first_in, judged, rest_in))
+        self._counts.add(now, (1, good, streamed, first_in, judged, rest_in, first, 0))
         if ttft_s is not None:
             self._ttft.add(ttft_s)
         if tpot_s is not None:
             self._tpot.add(tpot_s)
+
+    def refuse(self, now: float) -> None:
+        """Take a request whose first attempt was refused: a miss, unless a retry of it ends good."""
+        self._counts.add(now, (0, 0, 0, 0, 0, 0, 1, 1))
 
     def read(self, now: float) -> SloReading:
         """Return quantiles, attainment and burn of both windows; changes nothing."""
         short = self._attainment(SHORT_WINDOW_S, now)
         long = self._attainment(LONG_WINDOW_S, now)
         fast = min(_FAST_BURN, _ALWAYS_ALARMING_SHARE / (1.0 - self._target))
-        is_burning = short.answers >= _LEAST_ANSWERS and min(short.burn, long.burn) >= fast
+        is_burning = short.requests >= _LEAST_REQUESTS and min(short.burn, long.burn) >= fast
         return SloReading(
             ttft=_quantiles(self._ttft),
             tpot=_quantiles(self._tpot),
@@ -101,11 +107,15 @@ class SloWatch:
 
     def _attainment(self, window_s: float, now: float) -> Attainment:
         counts = self._counts.read(now, round(window_s / _STEP_S))
-        answers, good, streamed, ttft_in, judged, tpot_in = counts
-        good_share = good / answers if answers else 1.0
+        answers, good, streamed, ttft_in, judged, tpot_in, requests, refused = counts
+        # The first attempt of a good retry may have left the window: it is a request all the same.
+        requests = max(requests, good)
+        good_share = good / requests if requests else 1.0
         return Attainment(
             window_s=window_s,
             answers=answers,
+            requests=requests,
+            refused=refused,
             good_share=good_share,
             ttft_share=ttft_in / streamed if streamed else 1.0,
             tpot_share=tpot_in / judged if judged else 1.0,
@@ -115,6 +125,8 @@ class SloWatch:
     def _advice(self, short: Attainment) -> str:
         """Return what would help, by what is missed most."""
         said = f"Lane {self._lane.name}: {100.0 * short.good_share:.0f} % good over five minutes. "
+        if 2.0 * short.refused >= (1.0 - short.good_share) * short.requests:
+            return f"{said}{short.refused} of {short.requests} requests were refused: add engines, or ask for less."
         worst = min(short.ttft_share, short.tpot_share)
         if worst >= self._target:
             return said + "Streams are in time: look at whole answers and at engine failures by kind."

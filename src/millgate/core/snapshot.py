@@ -81,14 +81,17 @@ class Quantiles(NamedTuple):
 
 
 class Attainment(NamedTuple):
-    """One window: what finished in it, the share that was good (1 of nothing), and how fast the budget burns.
+    """One window: what ended in it, the share of requests that was good (1 of nothing), and how fast the budget burns.
 
-    `ttft_share` and `tpot_share` are the shares of what was streamed (and, for TPOT, judged) within either objective;
+    `answers` were admitted and judged. `requests` are those and the `refused`, each counted once however often it was
+    tried; what a rule refuses (a quota, a tenant's limit, a size) is none of them. `ttft_share` and `tpot_share` are the shares of what was streamed (and, for TPOT, judged) within either objective;
     `burn` is the share of misses over the share that the target allows: 1 uses up exactly the budget.
     """
 
     window_s: float
     answers: int
+    requests: int
+    refused: int
     good_share: float
     ttft_share: float
     tpot_share: float

@@ -125,6 +125,20 @@ def test_a_gate_that_was_overloaded_from_the_start_is_not_taken_for_calm() -> No
     assert alarm.signal is AlarmSignal.LOAD
 
 
+@pytest.mark.parametrize("load", [1.5, 2.3, 5.0])
+def test_a_gate_that_queues_nothing_and_starts_into_overload_is_not_taken_for_calm(load: float) -> None:
+    """What is refused at once leaves a stream free at most looks, however much too much comes."""
+    dice, gate = Random(1), Gate()
+    for _ in range(300):
+        gate.second(round(25 * load) + dice.randrange(-3, 4), 25, 100 - dice.randrange(3))
+        if gate.now >= 40.0:
+            alarm = gate.warning.alarm()
+            assert alarm is not None
+            assert alarm.signal is AlarmSignal.LOAD
+            assert "of capacity; it has been too much for" in alarm.words
+    assert gate.warning.read().calm_load == pytest.approx(1.0, abs=0.01)
+
+
 def test_what_the_load_has_come_down_to_is_the_new_calm() -> None:
     dice = Random(1)
     gate = Gate()

@@ -18,7 +18,7 @@ def _feed(
         amount = max(0.0, dice.gauss(level, noise))
         drift.add(float(second), amount, 1.0, GRAIN, most_calm)
         if not drift.is_over:
-            drift.learn(amount, 1.0)
+            drift.learn(amount, 1.0, most_calm)
 
 
 def _fed(seed: int, noise: float, *levels: float, most_calm: float = inf) -> Drift:
@@ -105,7 +105,7 @@ def test_calm_noise_is_over_about_as_often_as_is_said() -> None:
     for sample in range(samples):
         amount = dice.gauss(0.7 * SAMPLE_S, 0.1 * sqrt(SAMPLE_S))
         drift.add(sample * SAMPLE_S, amount, SAMPLE_S, GRAIN, inf)
-        drift.learn(amount, SAMPLE_S)
+        drift.learn(amount, SAMPLE_S, inf)
         alarms += drift.is_over and not was_over
         was_over = drift.is_over
     assert 0.25 < alarms * calm_between_s / (samples * SAMPLE_S) < 1.25

@@ -32,6 +32,7 @@ class Room:
                 self.observers,
                 self.history,
                 lambda: EPOCH + self.now,
+                "gate-7",
             )
         )
 

@@ -52,7 +52,7 @@ def test_refusals_for_want_of_capacity_are_an_overload_with_its_beginning() -> N
 
     assert said.level is Level.OVERLOADED
     assert said.text == (
-        "Overloaded since 14:03:12 UTC (2 min): 41 % refused as too_late, 3 % refused as expired; "
+        "Overloaded since 14:03:12 UTC (2 min): 41 % refused because it would have been late, 3 % refused because it waited too long; "
         "engines full; hints 3.0-18 s"
     )
 
@@ -69,7 +69,7 @@ def test_an_overload_says_who_waits_and_that_its_engines_are_not_full() -> None:
     )
 
     assert said.text == (
-        "Overloaded since 14:05:09 UTC (3.0 s): 1 % refused as saturated; 3 of 64 streams in use; "
+        "Overloaded since 14:05:09 UTC (3.0 s): 1 % refused because no stream was free; 3 of 64 streams in use; "
         "interactive waits 8.0 s of 10 s; hints 50 ms-2.0 s"
     )
 
@@ -83,7 +83,7 @@ def test_the_last_seconds_of_an_overload_say_that_refusing_has_stopped() -> None
 def test_a_rule_that_refuses_is_no_overload_but_is_said() -> None:
     said = banner(replace(CALM, refused={Reason.QUOTA: 12}))
 
-    assert (said.level, said.text) == (Level.CALM, "Calm; 12 % refused as quota")
+    assert (said.level, said.text) == (Level.CALM, "Calm; 12 % refused because a quota was used up")
 
 
 def test_an_alarm_before_any_refusal_is_a_warning_with_its_evidence() -> None:

@@ -9,6 +9,7 @@ from millgate.core.events import EngineProgress, Finished, FirstToken, Growth, R
 from millgate.core.snapshot import Alarm, AlarmSignal, PoolSnapshot, Snapshot, TenantSnapshot
 from millgate.observe.live.banner import Level
 from millgate.observe.live.page_model import MOST_ROWS, MOST_TENANTS, PageModel, Sources
+from millgate.observe.live.phrases import seconds
 from millgate.observe.live.recent import DecisionFilter
 from observe.live.rooms import EPOCH, Room
 
@@ -22,6 +23,7 @@ def painter_of(room: Room, snapshot: Snapshot) -> PageModel:
             room.observers,
             room.history,
             lambda: EPOCH + room.now,
+            "gate-7",
         )
     )
 
@@ -59,7 +61,7 @@ def test_refusals_make_the_banner_and_carry_their_beginning() -> None:
     said = room.page_model.paint().banner
 
     assert said.level is Level.OVERLOADED
-    assert "80 % refused as saturated; engines full" in said.text
+    assert "80 % refused because no stream was free; engines full" in said.text
 
 
 def test_growth_is_read_off_the_last_steps() -> None:
@@ -95,7 +97,34 @@ def test_what_is_infinite_is_unknown_in_json() -> None:
     frame = msgspec.json.decode(msgspec.json.encode(Room().page_model.paint()))
 
     assert frame["pools"][0]["signals"]["time_to_full_s"] is None
-    assert frame["lanes"][0]["objective"]["answers"] == 0
+    assert frame["lanes"][0]["objective"]["requests"] == 0
+
+
+def test_a_newcomers_wait_is_the_one_that_it_would_be_told() -> None:
+    room = Room()
+    assert [lane.expected_wait_s for lane in room.page_model.paint().lanes] == [0.0, 0.0]
+    room.arrive(1)
+    room.arrive(2, "throughput")
+    lane = room.page_model.paint().lanes[1]
+    assert lane.newcomer == f"waits {seconds(lane.expected_wait_s)} at place 2"
+
+
+def test_what_was_refused_for_want_of_capacity_counts_against_the_objective() -> None:
+    room = Room(max_queue=0)
+    for attempt in range(1, 5):
+        room.arrive(attempt)
+    for event in (FirstToken(1), Finished(1, 300, 100), Released(1)):
+        room.step(event)
+    objective = room.page_model.paint().lanes[0].objective
+    assert (objective.requests, objective.refused, objective.good_share) == (4, 3, 0.25)
+
+
+def test_the_verdict_alone_is_the_banner_of_the_picture() -> None:
+    room = Room(max_queue=0)
+    for attempt in range(1, 5):
+        room.arrive(attempt)
+    assert room.page_model.verdict() == room.page_model.paint().banner
+    assert room.page_model.paint().host == room.page_model.host == "gate-7"
 
 
 def test_tenants_are_the_busiest_and_bounded_and_have_the_cores_amplification_where_it_knows_them() -> None:

@@ -12,7 +12,7 @@ from millgate.core.governor.quota_lines import Behind, QuotaLines
 from millgate.core.quotas.ledger import Demand, Ledger, Who
 from millgate.core.retry_budget import RetryBudget, is_charged
 from millgate.core.settings import Settings, TenantSettings
-from millgate.core.state.attempt import Attempt
+from millgate.core.state.attempt import Attempt, is_retry
 from millgate.core.tickets import Appointment, ClientKind
 from millgate.core.words import Reason
 
@@ -109,7 +109,7 @@ class Allowances:
         """Count an attempt, and charge its retry unless that is what refused it."""
         if (budget := self.budget) is None:
             return
-        budget.arrived(draft.tenant, now, retry=draft.recognised or bool(draft.arrival.retry_count))
+        budget.arrived(draft.tenant, now, retry=is_retry(draft))
         if refused is not Reason.RETRY_BUDGET and self._is_charged(draft, agreed=agreed):
             budget.spend(draft.tenant, now)
 

@@ -24,7 +24,7 @@ from millgate.core.governor.streams import is_only_read
 from millgate.core.governor.turns import latest_start, next_queued
 from millgate.core.governor.waiting import Waiting
 from millgate.core.governor.watch import arrived
-from millgate.core.state.attempt import Attempt
+from millgate.core.state.attempt import Attempt, is_retry
 from millgate.core.state.engine import Engine
 from millgate.core.state.pool import Route
 from millgate.core.state.totals import Totals
@@ -40,7 +40,7 @@ def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]
     draft, decision = plan.draft, plan.decision
     knowledge.totals.arrived()
     draft.lane.arrives(draft.queue)
-    if draft.recognised or draft.arrival.retry_count:
+    if is_retry(draft):
         _count_retry(knowledge.totals, plan, now)
     agreed = is_agreed(draft, plan.record, now)
     arrived(draft, now)
@@ -250,7 +250,7 @@ def refuse_queued(knowledge: Knowledge, queued: Attempt, reason: Reason, now: fl
 def _leave_record(knowledge: Knowledge, draft: Attempt, decision: Yield, now: float) -> None:
     """Count the yield and remember the request, so that it keeps its age when it returns."""
     reason, hint = decision.reason, decision.retry_after_s
-    draft.lane.count(Outcome.YIELDED, reason)
+    draft.lane.refuses(reason, now, is_retry=is_retry(draft))
     if draft.appointment is not None:
         judge_hint(draft, now, admitted=False)
     knowledge.totals.hinted()

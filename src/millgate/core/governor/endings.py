@@ -28,7 +28,7 @@ from millgate.core.lifecycle import State
 from millgate.core.sizing.output_length import OutputLength
 from millgate.core.sizing.prompt_bytes import PromptBytes
 from millgate.core.slo import answered_in_time, streamed_in_time
-from millgate.core.state.attempt import Attempt
+from millgate.core.state.attempt import Attempt, is_retry
 from millgate.core.state.engine import Engine
 from millgate.core.state.permit import Permit
 from millgate.core.words import DeadlineFrom, FailureKind, IgnoresHangups, Outcome, Reason, Stage
@@ -37,7 +37,7 @@ from millgate.core.words import DeadlineFrom, FailureKind, IgnoresHangups, Outco
 _GAUGE_SETTLE_S: Final = 0.25
 # Failures that load can explain; the others say nothing of how many streams an engine can run.
 _OVERLOADED: Final[tuple[FailureKind, ...]] = (FailureKind.REFUSED, FailureKind.TIMEOUT, FailureKind.BROKEN)
-# Outcomes that count for the objective of a lane: refused requests and hang-ups had no answer.
+# Outcomes that count for the objective of a lane as answers: refused requests and hang-ups had none.
 _JUDGED: Final[tuple[Outcome, ...]] = (Outcome.GOOD, Outcome.LATE, Outcome.ENGINE_FAILED)
 # A client that hangs up after this share of the deadline was tired of waiting (design section 4, step 3).
 _TIRED_SHARE: Final = 0.1
@@ -221,6 +221,8 @@ def _account(
     lane.count(outcome, cause)
     if outcome in _JUDGED:
         _note_slo(attempt, outcome, now)
+    elif outcome is Outcome.YIELDED and not is_retry(attempt):
+        lane.slo.refuse(now)
     first_token_at, arrived_at = attempt.first_token_at, attempt.arrived_at
     return make_ended(
         attempt.attempt,
@@ -244,7 +246,7 @@ def _note_slo(attempt: Attempt, outcome: Outcome, now: float) -> None:
         ttft_s = began_at - (attempt.first_seen if from_first else attempt.arrived_at)
         if attempt.output_seen > 1:
             tpot_s = (now - began_at) / (attempt.output_seen - 1)
-    lane.slo.add(now, ttft_s, tpot_s, good=outcome is Outcome.GOOD)
+    lane.slo.add(now, ttft_s, tpot_s, good=outcome is Outcome.GOOD, first=not is_retry(attempt))
 
 
 def _begin_departure(knowledge: Knowledge, attempt: Attempt, now: float) -> None:

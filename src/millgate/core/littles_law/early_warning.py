@@ -30,6 +30,8 @@ _COMING_LOAD = 0.85
 _MOST_HEAVY = 2.0
 # The calm is trusted after so long, and an alarm that has lasted so long stays only while more comes than engines can do.
 _LEARNING_S = 30.0
+# A gate that refuses what finds it full has a stream free at most looks: what counts is that all were taken of late.
+_SHORT_S = 5.0
 # Fast and slow smoothing; the difference of their trends is the second derivative.
 _FAST, _SLOW = 0.3, 0.1
 # Half of what may wait is an alarm while it grows, and an alarm ends at half of what raised it, whatever the usual load
@@ -60,6 +62,7 @@ class EarlyWarning:
     def __init__(self, now: float) -> None:
         self._last: Flow | None = None
         self._last_at = self._waiting_since = self._full_since = self._slowly_at = now
+        self._short_at = -inf
         self._work = Drift(now, _CALM_BETWEEN_S, learning_s=_LEARNING_S, is_uneven=True)
         self._arrivals = Drift(now, _CALM_BETWEEN_S, learning_s=_LEARNING_S, is_uneven=False)
         self._fast, self._slow = Holt(_FAST), Holt(_SLOW)
@@ -110,16 +113,21 @@ class EarlyWarning:
         price_s = self._price.mean
         if price_s <= 0.0:
             return
-        # A gate that is full of more than engines can do is not calm, however long it has been so.
-        most_calm = 1.0 / price_s if flow.occupancy >= flow.limit else inf
+        if flow.occupancy >= flow.limit:
+            self._short_at = now
+        most_calm = self._most_calm(now)
         streams = self._streams(flow)
         counted, asked = arrived / streams, min(work_s / price_s, _MOST_HEAVY * arrived) / streams
         self._arrivals.add(now, counted, passed_s, 1.0 / streams, most_calm)
         self._work.add(now, asked, passed_s, 1.0 / streams, most_calm)
         self._judge_load(now)
         if is_calm:
-            self._arrivals.learn(counted, passed_s)
-            self._work.learn(asked, passed_s)
+            self._arrivals.learn(counted, passed_s, most_calm)
+            self._work.learn(asked, passed_s, most_calm)
+
+    def _most_calm(self, now: float) -> float:
+        """Return the rate that may be calm: where streams are short, more than they can do never is, nor from the start."""
+        return 1.0 / self._price.mean if now - self._short_at < _SHORT_S else inf
 
     def _judge_load(self, now: float) -> None:
         alarm = self._alarms.get(AlarmSignal.LOAD)
@@ -202,9 +210,10 @@ class EarlyWarning:
 
     def _load_words(self, drift: Drift, now: float) -> str:
         percent = 100.0 * self._price.mean
+        usual = round(drift.calm * percent)
+        above = f", usually {usual} %; it has been above that" if usual < 100 else "; it has been too much"
         said = (
-            f"Offered load is {drift.level * percent:.0f} % of capacity, usually {drift.calm * percent:.0f} %; "
-            f"it has been above that for {now - drift.since:.0f} s."
+            f"Offered load is {drift.level * percent:.0f} % of capacity{above} for {now - drift.since:.0f} s."
         )
         full_s = self._time_to_full_s()
         return said if full_s == inf else f"{said} At this rate the queue is full in {full_s:.0f} s."

@@ -63,10 +63,11 @@ class Drift:
         if now >= self._judged_from and self._calm_s > 0.0:
             self._judge(calm, grain)
 
-    def learn(self, amount: float, passed_s: float) -> None:
-        """Take the same as a part of the calm."""
+    def learn(self, amount: float, passed_s: float, most_calm: float) -> None:
+        """Take the same as a part of the calm, which is never more than `most_calm` a second."""
         self._calm_s = min(_CALM_MEMORY_S, self._calm_s + passed_s)
-        self.calm += min(1.0, passed_s / self._calm_s) * (amount / passed_s - self.calm)
+        share = min(1.0, passed_s / self._calm_s)
+        self.calm = min(most_calm, self.calm + share * (amount / passed_s - self.calm))
         self._dispersion.add(amount, passed_s)
 
     def settle(self) -> None:

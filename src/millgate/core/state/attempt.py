@@ -271,3 +271,8 @@ def _told_by_ticket(arrival: Arrived) -> Appointment | None:
     """Return what its client was told by the ticket that it brings; None without one."""
     due_at, hint_s = arrival.due_at, arrival.hint_s
     return None if due_at is None else Appointment(due_at - hint_s, hint_s)
+
+
+def is_retry(attempt: Attempt) -> bool:
+    """Return whether its request came before: it was recognised, or says so itself."""
+    return attempt.recognised or bool(attempt.arrival.retry_count)

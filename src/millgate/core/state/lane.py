@@ -1,6 +1,7 @@
 """One lane: its queues by route, what they hold, and its accounts."""
 
 from collections.abc import Callable
+from typing import Final
 
 from millgate.core.decisions import Cause
 from millgate.core.littles_law.law import LittlesLaw
@@ -9,6 +10,9 @@ from millgate.core.settings import LaneSettings
 from millgate.core.slo import SloWatch
 from millgate.core.state.pool import LaneQueue, Route
 from millgate.core.words import FailureKind, Outcome, Reason, Stage
+
+# What is refused for these was never to be served.
+_RULES: Final = (Reason.QUOTA, Reason.TENANT_LIMIT, Reason.TOO_LARGE)
 
 MakeOrder = Callable[[LaneSettings], Order]
 
@@ -74,6 +78,12 @@ class Lane:
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
         if cause is not None:
             self.causes[cause] = self.causes.get(cause, 0) + 1
+
+    def refuses(self, reason: Reason, now: float, *, is_retry: bool) -> None:
+        """Count a refusal; that of a first attempt counts against the objective, unless a rule refused it."""
+        self.count(Outcome.YIELDED, reason)
+        if not is_retry and reason not in _RULES:
+            self.slo.refuse(now)
 
     def waits(self, tokens: int, body_bytes: int) -> None:
         """Count an attempt that begins to wait."""

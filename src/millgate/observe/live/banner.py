@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from millgate.core.words import Reason
-from millgate.observe.live.phrases import percent, seconds
+from millgate.observe.live.phrases import REFUSED_BECAUSE, percent, seconds
 from millgate.observe.refusals import OVERLOAD_REASONS
 
 
@@ -102,8 +102,11 @@ def _refused(situation: Situation) -> str:
     )
     # Refused out of the queue may have arrived before these seconds: never say more than all.
     arrived = max(situation.arrived, sum(count for _, count in overload))
-    said = [f"{percent(count / arrived)} refused as {reason.value}" for reason, count in overload[:2]]
-    return ", ".join(said)
+    return ", ".join([_because(reason, count / arrived) for reason, count in overload[:2]])
+
+
+def _because(reason: Reason, share: float) -> str:
+    return f"{percent(share)} refused because {REFUSED_BECAUSE[reason]}"
 
 
 def _busy(situation: Situation) -> str:
@@ -125,7 +128,7 @@ def _rules(situation: Situation) -> list[str]:
     """Say what was refused by a rule and not for want of capacity."""
     arrived = max(situation.arrived, 1)
     return [
-        f"{percent(min(1.0, count / arrived))} refused as {reason.value}"
+        _because(reason, min(1.0, count / arrived))
         for reason, count in situation.refused.items()
         if count and reason not in OVERLOAD_REASONS
     ]

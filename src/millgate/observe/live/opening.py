@@ -1,5 +1,6 @@
 """The live page's parts put together around one core and what watches it."""
 
+import socket
 import time
 from collections.abc import Callable
 
@@ -18,4 +19,6 @@ def open_feed(
     """Return the feed; from now on the observers' beats look after its history, so that it knows what came before."""
     history = DecisionHistory(snapshot)
     observers.accounting.on_beat.append(history.look)
-    return LiveFeed(PageModel(Sources(snapshot, explain, observers, history, time.time)))
+    return LiveFeed(
+        PageModel(Sources(snapshot, explain, observers, history, time.time, socket.gethostname()))
+    )

@@ -22,7 +22,7 @@ from millgate.core.snapshot import (
 )
 from millgate.observe.live.banner import Banner, LaneWait, Situation, banner
 from millgate.observe.live.decision_history import EVERY_S, DecisionHistory, HistoryPoint
-from millgate.observe.live.phrases import seconds
+from millgate.observe.live.phrases import REFUSED_BECAUSE, seconds
 from millgate.observe.live.picture import (
     AlarmPicture,
     EnginePicture,
@@ -55,7 +55,7 @@ _PROBE_BYTES: Final = 1000
 class Sources(NamedTuple):
     """What a picture is made from; every callable is quick and changes nothing.
 
-    `wall` gives seconds since the epoch: the core's own time means nothing to people.
+    `wall` gives seconds since the epoch: the core's own time means nothing to people. `host` tells this gate from others.
     """
 
     snapshot: Callable[[], Snapshot]
@@ -63,6 +63,7 @@ class Sources(NamedTuple):
     observers: Observers
     history: DecisionHistory
     wall: Callable[[], float]
+    host: str
 
 
 class _Instant(NamedTuple):
@@ -84,19 +85,12 @@ class PageModel:
 
     def paint(self) -> Picture:
         """Return the picture of this instant."""
-        history = self._sources.history
-        snapshot = self._sources.snapshot()
-        history.mark(snapshot)
-        instant = _Instant(
-            snapshot,
-            history.before(snapshot.now, RATES_OVER_S),
-            history.before(snapshot.now, 2 * RATES_OVER_S),
-            self._sources.observers.traffic(),
-            self._sources.wall() - snapshot.now,
-        )
-        lanes = tuple(self._lane(lane, instant) for lane in snapshot.lanes)
+        history, instant = self._sources.history, self._instant()
+        snapshot = instant.now
+        lanes = self._lanes(instant)
         return Picture(
             at=instant.epoch + snapshot.now,
+            host=self._sources.host,
             banner=self._banner(instant, lanes),
             rates=rates_between(instant.before, snapshot),
             lanes=lanes,
@@ -111,6 +105,16 @@ class PageModel:
             decisions=self._rows(snapshot, MOST_ROWS, DecisionFilter(), instant.epoch),
             history=_on_wall(history.newest, instant.epoch) if history.newest else None,
         )
+
+    def verdict(self) -> Banner:
+        """Return the sentence of this instant alone."""
+        instant = self._instant()
+        return self._banner(instant, self._lanes(instant))
+
+    @property
+    def host(self) -> str:
+        """The name of the machine."""
+        return self._sources.host
 
     def history(self) -> tuple[HistoryPoint, ...]:
         """Return the last ten minutes, oldest first, in seconds since the epoch."""
@@ -139,6 +143,20 @@ class PageModel:
         lanes = [lane.name for lane in snapshot.lanes]
         return self._recent.rows(most, wanted, lanes, snapshot.now, epoch)
 
+    def _instant(self) -> _Instant:
+        history, snapshot = self._sources.history, self._sources.snapshot()
+        history.mark(snapshot)
+        return _Instant(
+            snapshot,
+            history.before(snapshot.now, RATES_OVER_S),
+            history.before(snapshot.now, 2 * RATES_OVER_S),
+            self._sources.observers.traffic(),
+            self._sources.wall() - snapshot.now,
+        )
+
+    def _lanes(self, instant: _Instant) -> tuple[LanePicture, ...]:
+        return tuple(self._lane(lane, instant) for lane in instant.now.lanes)
+
     def _lane(self, lane: LaneSnapshot, instant: _Instant) -> LanePicture:
         told = self._sources.explain(Arrived(0, lane=lane.name, prompt_bytes=_PROBE_BYTES))
         trend, acceleration = _trend(lane.name, instant)
@@ -147,7 +165,7 @@ class PageModel:
             queued=lane.queued,
             queued_tokens=lane.queued_tokens,
             oldest_queued_s=lane.oldest_queued_s,
-            expected_wait_s=lane.expected_wait_s,
+            expected_wait_s=_wait_s(told.decision, lane),
             deadline_s=told.deadline - told.first_seen,
             newcomer=_told(told.decision),
             running=lane.running,
@@ -213,14 +231,21 @@ def _told(decision: Admit | Queue | Yield) -> str:
     if isinstance(decision, Queue):
         return f"waits {seconds(decision.expected_wait_s)} at place {decision.place}"
     hint = f", hint {seconds(decision.retry_after_s)}" if decision.retry else ", not to come back"
-    return f"refused as {decision.reason.value}{hint}"
+    return f"refused because {REFUSED_BECAUSE[decision.reason]}{hint}"
+
+
+def _wait_s(decision: Admit | Queue | Yield, lane: LaneSnapshot) -> float:
+    if isinstance(decision, Admit):
+        return 0.0
+    return decision.expected_wait_s if isinstance(decision, Queue) else lane.expected_wait_s
 
 
 def _objective(slo: SloReading) -> ObjectivePicture:
     return ObjectivePicture(
-        answers=slo.short.answers,
+        requests=slo.short.requests,
+        refused=slo.short.refused,
         good_share=slo.short.good_share,
-        long_answers=slo.long.answers,
+        long_requests=slo.long.requests,
         long_good_share=slo.long.good_share,
         ttft_p95_s=slo.ttft.p95 if slo.ttft else None,
         tpot_p95_s=slo.tpot.p95 if slo.tpot else None,

@@ -15,15 +15,18 @@ from millgate.observe.traffic_records import EngineLately, ModelTraffic, TenantT
 
 @dataclass(frozen=True, slots=True)
 class ObjectivePicture:
-    """A lane against its objective: the share that was good of `answers` in the short window, and in the long one.
+    """A lane against its objective: the share that was good of `requests` in the short window, and in the long one.
+
+    A request that was refused for want of capacity, and was not served later, is one of the `refused` in the short window.
 
     `advice` is a sentence while `is_burning`, and empty otherwise; the 95th percentiles are None until something
     was streamed.
     """
 
-    answers: int
+    requests: int
+    refused: int
     good_share: float
-    long_answers: int
+    long_requests: int
     long_good_share: float
     ttft_p95_s: float | None
     tpot_p95_s: float | None
@@ -35,6 +38,7 @@ class ObjectivePicture:
 class LanePicture:
     """One lane: what waits, against which deadline, what a newcomer would be told, and how it went lately.
 
+    `expected_wait_s` is a newcomer's wait: what it would be told where it would be queued, else what its line predicts.
     `stream_limit` is what all engines that are up may run, `other_running` what runs for other lanes; `headroom`
     are the streams that it lends to no other. `window_s` is the mean time that its batch window queued requests for
     company lately, None where it queued none.
@@ -127,9 +131,10 @@ class ReturnsPicture:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Everything on the page; `history` is the newest whole step of the history."""
+    """Everything on the page; `host` is the machine's name, `history` the newest whole step of the history."""
 
     at: float
+    host: str
     banner: Banner
     rates: Rates
     lanes: tuple[LanePicture, ...]

@@ -175,7 +175,7 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "ratio",
         _LANE,
         "slo.short.good_share",
-        "Share of answers within five minutes that were good.",
+        "Share of requests within five minutes that ended good; one that was refused for want of capacity did not.",
     ),
     MetricDefinition(
         "slo_good_hour_ratio", _GAUGE, "ratio", _LANE, "slo.long.good_share", "The same within an hour."

@@ -64,8 +64,10 @@ class _Door:
         return Response(body, headers={"content-type": content_type})
 
     async def state(self, _: Request) -> Response:
-        """The whole snapshot of the core as it is now."""
+        """The whole snapshot of the core as it is now, and the page's sentence about it."""
         state = plain(self._views.snapshot())
+        if (live := self._views.live) is not None:
+            state |= {"host": live.page_model.host, "verdict": plain(live.page_model.verdict())}
         if self._views.traffic is not None:
             _add_traffic(state, self._views.traffic())
         now = state["now"]

@@ -2,7 +2,7 @@
 // A ribbon is as wide as its rate, drops run along it. With reduced motion the drops stand still.
 
 import { alarmOf, clamp, make, say, shape } from "./draw.js";
-import { figure, percent, seconds } from "./words.js";
+import { because, figure, percent, seconds } from "./words.js";
 
 const ENDINGS = [
   { name: "good", field: "good", tone: "good" },
@@ -111,7 +111,7 @@ export function showFlow(picture) {
   for (let index = 0; index < MOST_REASONS; index += 1) {
     const [name, rate] = reasons[index] ?? ["", 0];
     set(`reason ${index}`, out("gate", exits[index + 1] ?? 0), layout.reason(index), rate, thick);
-    const words = name ? `${figure(rate)} /s ${name}` : index === 0 ? "nothing refused" : "";
+    const words = name ? `${figure(rate)} /s: ${because(name)}` : index === 0 ? "nothing refused" : "";
     say(parts.reasons[index].said, words);
     parts.reasons[index].group.classList.toggle("zero", !name);
   }
@@ -146,7 +146,7 @@ function largest(yielded) {
   const all = Object.entries(yielded).sort((one, other) => other[1] - one[1]);
   if (all.length <= MOST_REASONS) return all;
   const rest = all.slice(MOST_REASONS - 1).reduce((total, [, rate]) => total + rate, 0);
-  return [...all.slice(0, MOST_REASONS - 1), ["for other reasons", rest]];
+  return [...all.slice(0, MOST_REASONS - 1), ["other reasons", rest]];
 }
 
 // Ribbons leave a box side by side: the middle of each, from the middle of the box.
@@ -211,7 +211,7 @@ function move(now) {
 
 function inWords(picture, reasons) {
   const { rates } = picture;
-  const refused = reasons.map(([name, rate]) => `${figure(rate)} refused as ${name}`).join(", ");
+  const refused = reasons.map(([name, rate]) => `${figure(rate)} refused because ${because(name)}`).join(", ");
   const share = rates.arrived ? percent(clamp(rates.good / rates.arrived)) : "nothing";
   return `Per second ${figure(rates.arrived)} arrive, ${figure(rates.admitted)} run, ${figure(rates.good)} end good (${share} of arrivals)${refused ? `, ${refused}` : ""}.`;
 }

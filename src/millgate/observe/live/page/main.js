@@ -36,7 +36,7 @@ function setFresh(state, text) {
 function show(picture) {
   shownAt = performance.now();
   setFresh("live", `live, ${clock(picture.at)} UTC`);
-  showBanner(picture.banner);
+  showBanner(picture);
   showFlow(picture);
   showHistory(picture);
   showLanes(picture);
@@ -46,12 +46,13 @@ function show(picture) {
   showDecisions(picture);
 }
 
-function showBanner({ level, text }) {
+function showBanner({ banner: { level, text }, host }) {
   const banner = document.getElementById("banner");
   banner.dataset.level = level;
   document.getElementById("banner-shape").setAttribute("d", SHAPES[level] ?? "");
   say(document.getElementById("banner-text"), text);
-  document.title = level === "calm" ? "Millgate" : `${level}: Millgate`;
+  document.title = `${level} · ${host} · Millgate`;
+  say(document.getElementById("host"), host);
   if (said.level !== level || (performance.now() - said.at > SAY_AGAIN_MS && level !== "calm")) {
     said = { level, at: performance.now() };
     say(document.getElementById("said"), text);

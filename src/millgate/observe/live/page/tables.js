@@ -1,7 +1,7 @@
 // Lanes, engines, Little's law, returning work: each is a table whose rows are kept and whose cells are set.
 
 import { alarmOf, bar, keyed, make, row, say, setBar } from "./draw.js";
-import { clock, figure, percent, seconds, signed } from "./words.js";
+import { because, clock, figure, percent, seconds, signed } from "./words.js";
 
 // Attempts for each request: clients that try three times each are a retry storm.
 const STORM = 3;
@@ -19,7 +19,7 @@ function cellsOf(id, keys, classes, bars) {
 
 function topReason(yielded) {
   const [first] = Object.entries(yielded).sort((one, other) => other[1] - one[1]);
-  return first ? first[0] : "";
+  return first ? because(first[0]) : "";
 }
 
 /** Lanes: what waits, against the deadline, on how many streams, and how it goes. */
@@ -38,7 +38,7 @@ export function showLanes(picture) {
     });
     setStreams(cells[4].firstChild, lane);
     say(cells[5], figure(lane.rates.good));
-    say(cells[6], refused ? `${figure(refused)} /s ${topReason(lane.rates.yielded)}` : "0");
+    say(cells[6], refused ? `${figure(refused)} /s: ${topReason(lane.rates.yielded)}` : "0");
     cells[6].classList.toggle("alarming", refused > 0);
     setObjective(cells[7], lane.objective);
     say(cells[8], lane.window_s === null ? lane.newcomer : `${lane.newcomer}; batch window ${seconds(lane.window_s)}`);
@@ -59,10 +59,11 @@ function setStreams(holder, lane) {
 }
 
 function setObjective(cell, objective) {
-  say(cell, objective.answers ? `${percent(objective.good_share)} of ${figure(objective.answers)}` : "–");
+  say(cell, objective.requests ? `${percent(objective.good_share)} of ${figure(objective.requests)}` : "–");
   cell.classList.toggle("alarming", objective.is_burning);
-  const hour = objective.long_answers ? `; ${percent(objective.long_good_share)} over the hour` : "";
-  cell.title = objective.advice || `good answers of the last 5 min${hour}; p95 to the first token ${seconds(objective.ttft_p95_s)}`;
+  const hour = objective.long_requests ? `; ${percent(objective.long_good_share)} over the hour` : "";
+  const refused = objective.refused ? `, ${figure(objective.refused)} of them refused` : "";
+  cell.title = objective.advice || `good of the requests of the last 5 min${refused}${hour}; p95 to the first token ${seconds(objective.ttft_p95_s)}`;
 }
 
 /** Engines: load against limit, memory, learned speed, and the engine's own counts. */
@@ -143,7 +144,7 @@ function showPools(picture) {
   cellsOf("pools", keys, classes, []).forEach((cells, index) => {
     const { signals } = picture.pools[index];
     say(cells[1], `${percent(signals.load)}`);
-    cells[1].title = `usually ${percent(signals.calm_load)}`;
+    cells[1].title = signals.calm_load < 1 ? `usually ${percent(signals.calm_load)}` : "at or above capacity for as long as is known";
     cells[1].classList.toggle("alarming", signals.load > 1);
     say(cells[2], percent(signals.occupancy));
     say(cells[3], `${signed(100 * signals.trend)} % /s`);
@@ -157,7 +158,7 @@ function showAlarms(picture) {
   const said = raised.map((alarm) => ({ raised: true, head: `Alarm (${alarm.signal}) since ${clock(alarm.since)} UTC`, words: alarm.words }));
   if (!said.length) {
     const { cleared } = picture;
-    const head = cleared ? `No alarm; the last one cleared at ${clock(cleared.since)} UTC` : "No alarm";
+    const head = cleared ? `No alarm; the last one, over since ${clock(cleared.since)} UTC, said:` : "No alarm";
     said.push({ raised: false, head, words: cleared ? cleared.words : "" });
   }
   const holder = document.getElementById("alarms");

@@ -24,6 +24,27 @@ export function figure(value) {
   return value.toFixed(size >= 9.95 ? 0 : 1);
 }
 
+// What follows "refused because", as in the server's sentences (observe/live/phrases.py).
+const BECAUSE = {
+  saturated: "no stream was free",
+  queue_full: "the queue was full",
+  displaced: "others were due",
+  too_late: "it would have been late",
+  expired: "it waited too long",
+  quota: "a quota was used up",
+  tenant_limit: "the tenant had its share",
+  retry_budget: "it was retried too often",
+  no_engine: "no engine was up",
+  draining: "the gate was ending",
+  too_large: "it was too large",
+  overloaded_gate: "the gate itself was too slow",
+};
+
+/** Why an attempt was refused, in words. */
+export function because(reason) {
+  return BECAUSE[reason] ?? reason;
+}
+
 /** A number with its sign; what rounds to nothing is 0. */
 export function signed(value, digits = 1) {
   const rounded = Number(value.toFixed(digits));

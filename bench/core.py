@@ -81,6 +81,7 @@ def _record_us(make: Callable[..., Arrived]) -> float:
             retry_count=None,
             min_tokens=0,
             fixed_tokens=0,
+            prompt_shape=None,
             fingerprint=int,
         )
     return (time.process_time() - began) / REQUESTS * 1e6

@@ -37,6 +37,7 @@ def test_an_arrival(
         "retry_count": 4,
         "min_tokens": 5,
         "fixed_tokens": 6,
+        "prompt_shape": (1, 0, 9, 2, 3, 4, 0),
         "fingerprint": lambda: 7,
     }
     _assert_equal(make_arrived(number, **fields), Arrived(number, **fields))  # type: ignore[arg-type]

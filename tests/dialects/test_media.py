@@ -41,12 +41,12 @@ def test_a_picture_by_its_address_has_the_same_price() -> None:
 
 def test_text_about_pictures_is_text() -> None:
     said = '"type": "image_url" and data:image/png;base64,AAAA ' * 200
-    assert measure(body({"type": "text", "text": said})) == (0, None)
+    assert measure(body({"type": "text", "text": said}))[:2] == (0, None)
 
 
 def test_a_document_whose_data_is_text_is_text() -> None:
     source = {"type": "text", "media_type": "text/plain", "data": "many words and spaces " * 500}
-    assert measure(body({"type": "document", "source": source})) == (MEDIA_TOKENS, None)
+    assert measure(body({"type": "document", "source": source}))[:2] == (MEDIA_TOKENS, None)
 
 
 def test_what_the_engine_must_write_is_read() -> None:

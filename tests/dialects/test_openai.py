@@ -26,17 +26,21 @@ def complaint(body: bytes) -> BadInputError:
 
 
 def test_a_plain_request_has_the_defaults() -> None:
-    assert read_chat(chat()) == RequestFacts("", stream=False, max_tokens=None, answers=1, include_usage=None)
+    assert read_chat(chat())._replace(shape=None) == RequestFacts(
+        "", stream=False, max_tokens=None, answers=1, include_usage=None
+    )
 
 
 def test_what_the_gate_needs_is_read() -> None:
     body = chat(model="m", stream=True, max_tokens=7, n=3, stream_options={"include_usage": True, "more": 1})
-    assert read_chat(body) == RequestFacts("m", stream=True, max_tokens=7, answers=3, include_usage=True)
+    assert read_chat(body)._replace(shape=None) == RequestFacts(
+        "m", stream=True, max_tokens=7, answers=3, include_usage=True
+    )
 
 
 def test_nulls_mean_absent() -> None:
     body = chat(model=None, stream=None, max_tokens=None, n=None, stop=None, stream_options=None, tools=None)
-    assert read_chat(body) == read_chat(chat())
+    assert read_chat(body)._replace(shape=None) == read_chat(chat())._replace(shape=None)
 
 
 def test_max_completion_tokens_wins() -> None:
@@ -324,7 +328,9 @@ read_batch = OPENAI.readers[b"/v1/chat/completions/batch"]
 def test_a_batch_has_as_many_answers_as_conversations() -> None:
     said = [{"role": "user", "content": "hi"}]
     body = json.dumps({"model": "m", "messages": [said, said, said], "max_tokens": 7, "n": 2}).encode()
-    assert read_batch(body) == RequestFacts("m", stream=False, max_tokens=7, answers=6, include_usage=True)
+    assert read_batch(body)._replace(shape=None) == RequestFacts(
+        "m", stream=False, max_tokens=7, answers=6, include_usage=True
+    )
     assert read_batch(chat()).answers == 1, "one conversation is the engine's to refuse"
 
 

@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 from millgate.core.words import FailureKind, QuotaKind, Sent
 
+PromptShape = tuple[int, int, int, int, int, int, int]
+"""Of what a prompt's text is made: messages, bytes of declared tools, and letters, spaces, digits, signs and bytes beyond ASCII."""
+
 
 class Arrived(NamedTuple):
     """A user asks; answered by exactly one of Admit, Queue or Yield for this attempt.
@@ -22,7 +25,7 @@ class Arrived(NamedTuple):
     outright that this is a first attempt. `fingerprint` is called only at a yield, a hang-up, or while the
     tenant has records. `due_at` is when it was told to come, by a ticket, and `hint_s` how long it had to wait for
     that; `caps_sleep` says that its client cannot wait as long as it may be told. An answer has at least `min_tokens`; `fixed_tokens` of the prompt are not in
-    `prompt_bytes` (images). Only `engine` can answer it, where that is set. `may_clip` says
+    `prompt_bytes` (images); `prompt_shape` None leaves it at the bytes. Only `engine` can answer it, where that is set. `may_clip` says
     that a shorter answer would still be of use.
     """
 
@@ -46,7 +49,8 @@ class Arrived(NamedTuple):
     engine: str | None = None
     may_clip: bool = False
     hint_s: float = 0.0
-    # Last, so that an observer cuts it off in one go: it keeps the request's body alive.
+    # Last, so that an observer cuts them off in one go: nobody reads the shape again, and the fingerprint keeps the body alive.
+    prompt_shape: PromptShape | None = None
     fingerprint: Callable[[], int] | None = None
 
 

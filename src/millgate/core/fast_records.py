@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from millgate.core.decisions import Admit, Cause, Ended, Leg, Reshaped, Yield
-from millgate.core.events import Arrived
+from millgate.core.events import Arrived, PromptShape
 from millgate.core.words import Outcome, Reason
 
 # Compiled, a name from elsewhere is looked up each time it is used, and a constant is not.
@@ -35,6 +35,7 @@ def make_arrived(
     retry_count: int | None,
     min_tokens: int,
     fixed_tokens: int,
+    prompt_shape: PromptShape | None,
     fingerprint: Callable[[], int],
 ) -> Arrived:
     """Return an `Arrived` of which no door knows more than this."""
@@ -61,6 +62,7 @@ def make_arrived(
             None,
             False,
             0.0,
+            prompt_shape,
             fingerprint,
         ),
     )

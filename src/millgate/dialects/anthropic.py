@@ -69,7 +69,7 @@ _PING: Final = (b"event: ping", b"event:ping")
 
 def _read_messages(body: bytes) -> RequestFacts:
     request = decode(REQUEST, body)
-    media_tokens, text_bytes = measure(body)
+    media_tokens, text_bytes, shape = measure(body, bytes(request.tools))
     return RequestFacts(
         named_model(request.model),
         request.stream is True,
@@ -78,6 +78,7 @@ def _read_messages(body: bytes) -> RequestFacts:
         include_usage=True,
         fixed_tokens=media_tokens,
         text_bytes=text_bytes,
+        shape=shape,
     )
 
 

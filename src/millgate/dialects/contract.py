@@ -5,6 +5,7 @@ from typing import ClassVar, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from millgate.core.events import PromptShape
 from millgate.dialects.refusals import Refuser
 
 MOST_TOKENS = 10_000_000
@@ -24,7 +25,7 @@ class RequestFacts(NamedTuple):
     write at least; `answers` counts the parallel ones. `include_usage` is what the client asked for in
     `stream_options`, None when it sent no such object; True where usage comes unasked. `fixed_tokens` stand for
     images, audio and other parts that are no text; `text_bytes` is the body without their data, None for the whole
-    body. `may_retry` False forbids a second sending even on a dead connection. `previous_id` names a stored answer
+    body, and `shape` of what it is made, None where only its length is known. `may_retry` False forbids a second sending even on a dead connection. `previous_id` names a stored answer
     or conversation that this request goes on from, and that only the engine which stored it knows.
     """
 
@@ -36,6 +37,7 @@ class RequestFacts(NamedTuple):
     min_tokens: int = 0
     fixed_tokens: int = 0
     text_bytes: int | None = None
+    shape: PromptShape | None = None
     may_retry: bool = True
     previous_id: str = ""
 

@@ -7,7 +7,9 @@ import re
 from itertools import islice
 from typing import Final
 
+from millgate.core.events import PromptShape
 from millgate.dialects.contract import BadInputError
+from millgate.dialects.prompt_shape import shape_of
 
 MEDIA_TOKENS: Final = 800
 """One part that is no text. OpenAI charges 765 tokens for a 1024 x 1024 image in high detail, Anthropic
@@ -32,21 +34,22 @@ _OPENING: Final = re.compile(rb'\s*:\s*"')
 _BASE64: Final = re.compile(rb"[A-Za-z0-9+/_=\\-]+\Z")
 
 
-def measure(body: bytes) -> tuple[int, int | None]:
-    """Return what the parts of this body that are no text stand for, in tokens, and the length of the rest in bytes.
+def measure(body: bytes, tools: bytes = b"") -> tuple[int, int | None, PromptShape]:
+    """Return the tokens of the parts that are no text, the length of the rest in bytes, and the shape of the rest.
 
     BadInputError for more typed parts than any conversation has. The length is None for a body without base64 worth a subtraction. A body without typed parts costs one search.
+    `tools` is the array in it that declares tools.
     """
     first = body.find(_HAS_PARTS)
     if first < 0:
-        return 0, None
+        return 0, None, shape_of(body, tools)
     text = body
     if len(body) >= _LARGE_BYTES:
         for mark in _MARKS:
             text = _without_data(text, mark)
     if text is body:
-        return MEDIA_TOKENS * _parts(body, first), None
-    return MEDIA_TOKENS * _parts(text, 0), len(text)
+        return MEDIA_TOKENS * _parts(body, first), None, shape_of(body, tools)
+    return MEDIA_TOKENS * _parts(text, 0), len(text), shape_of(text, tools)
 
 
 def _parts(text: bytes, begin: int) -> int:

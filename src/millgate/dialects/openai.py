@@ -86,7 +86,7 @@ def _read_chat(body: bytes) -> RequestFacts:
         return _read_anew(body)
     if not body.isascii():
         check_utf8(body)
-    return _with_media(facts, body)
+    return _measured(facts, body)
 
 
 def _read_anew(body: bytes) -> RequestFacts:
@@ -108,15 +108,13 @@ def _read_anew(body: bytes) -> RequestFacts:
     )
     if is_short:
         _FRAMES.keep(body, request.messages, facts)
-    return _with_media(facts, body)
+    return _measured(facts, body, bytes(request.tools))
 
 
-def _with_media(facts: RequestFacts, body: bytes) -> RequestFacts:
-    """Return the facts with what in this body is no text."""
-    fixed_tokens, text_bytes = measure(body)
-    if not fixed_tokens and text_bytes is None:
-        return facts
-    return facts._replace(fixed_tokens=fixed_tokens, text_bytes=text_bytes)
+def _measured(facts: RequestFacts, body: bytes, tools: bytes = b"") -> RequestFacts:
+    """Return the facts with what this body is made of."""
+    fixed_tokens, text_bytes, shape = measure(body, tools)
+    return facts._replace(fixed_tokens=fixed_tokens, text_bytes=text_bytes, shape=shape)
 
 
 def _is_short(request: Chat) -> bool:
@@ -146,7 +144,7 @@ def _read_batch(body: bytes) -> RequestFacts:
         include_usage=True,
         min_tokens=_min_tokens(request, max_tokens),
     )
-    return _with_media(facts, body)
+    return _measured(facts, body, bytes(request.tools))
 
 
 def _read_completion(body: bytes) -> RequestFacts:
@@ -154,7 +152,7 @@ def _read_completion(body: bytes) -> RequestFacts:
     if request.max_tokens == 0 and not request.echo:
         raise BadInputError(f"max_tokens: 0 without echo; allowed: {LIMITS['max_tokens']}", "max_tokens")
     each = max(request.n or 1, request.best_of or 1)
-    return RequestFacts(
+    facts = RequestFacts(
         named_model(request.model),
         request.stream is True,
         request.max_tokens,
@@ -162,6 +160,7 @@ def _read_completion(body: bytes) -> RequestFacts:
         _asked_usage(request),
         _min_tokens(request, request.max_tokens),
     )
+    return _measured(facts, body)
 
 
 def _asked_usage(request: CompletionRequest) -> bool | None:

@@ -92,6 +92,7 @@ def _read_cohere_embedding(body: bytes) -> RequestFacts:
     return facts._replace(
         fixed_tokens=facts.fixed_tokens + MEDIA_TOKENS * counts["images"],
         text_bytes=max(0, text_bytes - len(request.images)),
+        shape=None,
     )
 
 
@@ -115,7 +116,7 @@ def _read_score(body: bytes) -> RequestFacts:
 
 
 def _facts(model: str | None, inputs: int, body: bytes) -> RequestFacts:
-    media_tokens, text_bytes = measure(body)
+    media_tokens, text_bytes, shape = measure(body)
     return RequestFacts(
         named_model(model),
         stream=False,
@@ -124,6 +125,7 @@ def _facts(model: str | None, inputs: int, body: bytes) -> RequestFacts:
         include_usage=True,
         fixed_tokens=media_tokens,
         text_bytes=text_bytes,
+        shape=shape,
     )
 
 

@@ -59,7 +59,7 @@ def _read_response(body: bytes) -> RequestFacts:
     if request.previous_response_id and request.conversation is not None:
         raise BadInputError("conversation: it cannot stand beside previous_response_id", "conversation")
     kept = request.store is not False or request.background is True
-    media_tokens, text_bytes = measure(body)
+    media_tokens, text_bytes, shape = measure(body, bytes(request.tools))
     return RequestFacts(
         named_model(request.model),
         request.stream is True,
@@ -68,6 +68,7 @@ def _read_response(body: bytes) -> RequestFacts:
         include_usage=True,
         fixed_tokens=media_tokens,
         text_bytes=text_bytes,
+        shape=shape,
         may_retry=not kept,
         previous_id=request.previous_response_id or _id_of(request.conversation),
     )

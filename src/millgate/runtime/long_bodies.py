@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from millgate.dialects.contract import BadInputError, RequestFacts
 from millgate.dialects.far_reading import Question, frame, read_reply
@@ -160,7 +160,10 @@ class LongBodies:
             return
         self._reply.clear()
         if reply.facts is not None:
-            self._tell(RequestFacts(*reply.facts))
+            facts = RequestFacts(*reply.facts)
+            # MessagePack has no tuples, and the core's compiled code takes no list for one.
+            shape: Any = facts.shape
+            self._tell(facts if shape is None else facts._replace(shape=tuple(shape)))
         elif reply.refused is not None:
             message, field, status, code = reply.refused
             self._tell(BadInputError(message, field, status=status, code=code))

@@ -26,7 +26,7 @@ from millgate.sim.loop import Loop
 from millgate.sim.records import Books, Recorder, Summary
 from millgate.sim.visit import Visit
 
-# English text and its JSON: what the governor's prior expects (core/sizing/prompt_bytes).
+# English text and its JSON: what the governor's prior expects (core/sizing/prompt_sizes).
 BYTES_PER_TOKEN = 4
 # A hinted return that runs within this time was promised rightly: the governor may hold a due one for as long.
 KEPT_WITHIN_S = 1.0

@@ -20,7 +20,7 @@ from millgate.core.governor.turns import ahead_of, may_go
 from millgate.core.lanes import choose_lane
 from millgate.core.settings import MINUTE_S
 from millgate.core.sizing.output_length import OutputLength
-from millgate.core.sizing.prompt_bytes import PromptBytes
+from millgate.core.sizing.prompt_sizes import PromptSizes
 from millgate.core.state.attempt import Attempt
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane
@@ -98,7 +98,7 @@ def _assess_as_it_is(knowledge: Knowledge, arrival: Arrived, now: float) -> Plan
     route = routes.of(arrival.model) if engine is None else routes.pinned(engine, arrival.model)
     weight = knowledge.allowances.weight(arrival.tenant)
     draft = Attempt(arrival, lane, route, weight, now, knowledge.totals.arrivals)
-    _size(knowledge.prompt_bytes, knowledge.output_length, draft)
+    _size(knowledge.prompt_sizes, knowledge.output_length, draft)
     record = _recognise(draft, now)
     _date(knowledge.totals, draft)
     return _judge(knowledge, draft, record, now)
@@ -122,10 +122,10 @@ def _observed(plan: Plan, reshaped: Plan | None, hard_cap: bool, now: float) -> 
     return plan
 
 
-def _size(prompt_bytes: PromptBytes, output_length: OutputLength, draft: Attempt) -> None:
+def _size(prompt_sizes: PromptSizes, output_length: OutputLength, draft: Attempt) -> None:
     arrival = draft.arrival
     model = arrival.model
-    prompt = prompt_bytes.tokens(model, arrival.prompt_bytes, arrival.fixed_tokens)
+    prompt = prompt_sizes.tokens(model, arrival.prompt_bytes, arrival.fixed_tokens, arrival.prompt_shape)
     expected, reserved = output_length.estimate(
         model, arrival.tenant, draft.lane.settings.name, arrival.max_tokens, prompt, arrival.min_tokens
     )

@@ -26,7 +26,7 @@ from millgate.core.governor.streams import is_only_read
 from millgate.core.governor.watch import answered, grew, has_fresh_gauge
 from millgate.core.lifecycle import State
 from millgate.core.sizing.output_length import OutputLength
-from millgate.core.sizing.prompt_bytes import PromptBytes
+from millgate.core.sizing.prompt_sizes import PromptSizes
 from millgate.core.slo import answered_in_time, streamed_in_time
 from millgate.core.state.attempt import Attempt, is_retry
 from millgate.core.state.engine import Engine
@@ -66,7 +66,7 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
     prompt_tokens, cached_tokens = event.prompt_tokens or attempt.prompt_tokens, event.cached_tokens or 0
     good = _in_time(attempt, engine, output_tokens, now)
     if event.prompt_tokens:
-        _learn_prompt(knowledge.prompt_bytes, attempt, event.prompt_tokens)
+        _learn_prompt(knowledge.prompt_sizes, attempt, event.prompt_tokens)
     if is_only_read(attempt.arrival):
         _learn_reading(knowledge, attempt, now)
     elif measured > 0:
@@ -99,9 +99,11 @@ def _learn_reading(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
     knowledge.routes.pool_of(engine).capacity_forecast.answered(knowledge.running())
 
 
-def _learn_prompt(prompt_bytes: PromptBytes, attempt: Attempt, prompt_tokens: int) -> None:
+def _learn_prompt(prompt_sizes: PromptSizes, attempt: Attempt, prompt_tokens: int) -> None:
     arrival = attempt.arrival
-    prompt_bytes.learn(arrival.model, arrival.prompt_bytes, prompt_tokens, arrival.fixed_tokens)
+    prompt_sizes.learn(
+        arrival.model, arrival.prompt_bytes, prompt_tokens, arrival.fixed_tokens, arrival.prompt_shape
+    )
 
 
 def _learn_length(output_length: OutputLength, attempt: Attempt, output_tokens: int) -> None:

@@ -13,7 +13,7 @@ from millgate.core.limits.prefill_pace import protection_of
 from millgate.core.routing.base import Router
 from millgate.core.settings import Settings
 from millgate.core.sizing.output_length import OutputLength
-from millgate.core.sizing.prompt_bytes import PromptBytes
+from millgate.core.sizing.prompt_sizes import PromptSizes
 from millgate.core.state.attempt import Attempt
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane, MakeOrder
@@ -39,7 +39,7 @@ class Knowledge:
         self.allowances = Allowances(settings)
         self.observe, self.hard_cap = settings.observe, settings.hard_cap
         self.max_appointments, self.max_queued = settings.max_appointments, settings.max_queued
-        self.prompt_bytes = PromptBytes()
+        self.prompt_sizes = PromptSizes()
         self.output_length = OutputLength()
         self.attempts: dict[int, Attempt] = {}
         self.wakes = Wakes()

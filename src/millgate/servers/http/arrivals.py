@@ -27,6 +27,7 @@ def arrival_of(attempt: HttpAttempt, reading: HeadReading, facts: RequestFacts, 
         retry_count=reading.retries,
         min_tokens=facts.min_tokens,
         fixed_tokens=facts.fixed_tokens,
+        prompt_shape=facts.shape,
         fingerprint=attempt.fingerprint,
     )
 

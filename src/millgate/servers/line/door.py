@@ -274,6 +274,7 @@ class LineDoor:
             caps_sleep=True,
             min_tokens=facts.min_tokens,
             fixed_tokens=facts.fixed_tokens,
+            prompt_shape=facts.shape,
         )
 
     def _trusts(self, peer: str, token: str) -> bool:

@@ -1,0 +1,69 @@
+"""Of what kinds of characters a request's text is: what its tokens are estimated from, at a bounded price.
+
+A tokeniser makes a token of four or five letters of a word, of two or three digits, of one or two signs, of one or two
+characters of Chinese. Which of them a body has, and how many messages and tools, tells its tokens within a few per cent
+where its length alone is wrong by a third (`tests/core/sizing/test_prompt_line.py`).
+"""
+
+from typing import Final
+
+import msgspec
+
+from millgate.core.events import PromptShape
+from millgate.dialects.contract import UNREADABLE
+
+_LETTERS: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_DIGITS: Final = b"0123456789"
+_BEYOND_ASCII: Final = bytes(range(128, 256))
+_SAMPLE_BYTES: Final = 1024
+"""Of a longer text every n-th byte is looked at: the share of letters is then known within one and a half per cent."""
+_ESCAPE: Final = b"\\u"
+_DENSE_BYTES: Final = 48
+"""JSON may write a character beyond ASCII as \\u4e2d. A text with one in so many bytes is counted as it would be without."""
+_MOST_ESCAPED_BYTES: Final = 262_144
+"""A longer text is not written anew: that is three milliseconds, and 40,000 characters of Chinese."""
+
+
+def shape_of(body: bytes, tools: bytes = b"") -> PromptShape:
+    """Return the shape of a JSON body, `tools` being the array in it that declares tools, as it stands there."""
+    messages, letters, spaces, digits, signs, beyond = _count(_without_escapes(body))
+    if not tools.startswith(b"["):  # `null` declares none
+        return messages, 0, letters, spaces, digits, signs, beyond
+    own = _count(_without_escapes(tools))
+    return (
+        messages - own[0],
+        len(tools),
+        max(0, letters - own[1]),
+        max(0, spaces - own[2]),
+        max(0, digits - own[3]),
+        max(0, signs - own[4]),
+        max(0, beyond - own[5]),
+    )
+
+
+def _without_escapes(text: bytes) -> bytes:
+    if _ESCAPE not in text or len(text) > _MOST_ESCAPED_BYTES or text.count(_ESCAPE) * _DENSE_BYTES < len(text):
+        return text
+    try:
+        return msgspec.json.encode(msgspec.json.decode(text))
+    except UNREADABLE:
+        return text
+
+
+def _count(text: bytes) -> tuple[int, int, int, int, int, int]:
+    """Return messages, letters, spaces, digits, signs and bytes beyond ASCII; an escaped line end is nothing."""
+    escapes = text.count(b"\\")
+    sample = text[:: len(text) // _SAMPLE_BYTES | 1]
+    part = len(text) / max(1, len(sample))
+    no_letters = sample.translate(None, _LETTERS)
+    no_spaces = no_letters.translate(None, b" ")
+    signs = no_spaces.translate(None, _DIGITS)
+    ascii_signs = signs if signs.isascii() else signs.translate(None, _BEYOND_ASCII)
+    return (
+        text.count(b'"role"'),
+        max(0, round(part * (len(sample) - len(no_letters))) - escapes),
+        round(part * (len(no_letters) - len(no_spaces))),
+        round(part * (len(no_spaces) - len(signs))),
+        max(0, round(part * len(ascii_signs)) - escapes),
+        round(part * (len(signs) - len(ascii_signs))),
+    )

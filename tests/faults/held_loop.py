@@ -150,11 +150,13 @@ def at_leisure(scene: Coroutine[None, None, None]) -> None:
 
 @contextlib.asynccontextmanager
 async def measured() -> AsyncIterator[tuple[Gateway, BluntEngine, Turns]]:
-    """Serve a gateway with a line door, all limits at their defaults, and measure the turns of its loop."""
+    """Serve a gateway with a line door and measure the turns of its loop.
+
+    All limits are the defaults but for the deadlines: a prompt of 32 MB is more than engines are expected to read in those.
+    """
     engine = BluntEngine()
-    core = Settings(
-        lanes=(LaneSettings("interactive"), LaneSettings("line")), engines=(EngineSettings("engine", 8),)
-    )
+    lanes = [LaneSettings(name, ttft_slo_s=60.0, deadline_s=60.0) for name in ("interactive", "line")]
+    core = Settings(lanes=tuple(lanes), engines=(EngineSettings("engine", 8),))
     settings = GatewaySettings(
         engines=(EngineAddress("engine", "127.0.0.1", engine.port),),
         port=0,

@@ -42,7 +42,11 @@ def shape_of(body: bytes, tools: bytes = b"") -> PromptShape:
 
 
 def _without_escapes(text: bytes) -> bytes:
-    if _ESCAPE not in text or len(text) > _MOST_ESCAPED_BYTES or text.count(_ESCAPE) * _DENSE_BYTES < len(text):
+    if (
+        _ESCAPE not in text
+        or len(text) > _MOST_ESCAPED_BYTES
+        or text.count(_ESCAPE) * _DENSE_BYTES < len(text)
+    ):
         return text
     try:
         return msgspec.json.encode(msgspec.json.decode(text))

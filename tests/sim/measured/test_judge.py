@@ -1,8 +1,10 @@
 """The measured vLLM run, replayed; the bars are those that the project promises."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +33,36 @@ def test_without_its_own_notes_the_limits_are_read_off_the_run(
     shutil.copytree(shared_data("vllm-run"), folder, ignore=shutil.ignore_patterns("*__meta.json"))
 
     assert read_run(folder).limits == read_run(shared_data("vllm-run")).limits
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"kv_cache": {"num_gpu_blocks": 700, "block_size": 32}},
+        {"num_gpu_blocks": 1400},
+        {"engine_kwargs": {"num_gpu_blocks_override": 1400}},
+    ],
+)
+def test_the_blocks_that_a_run_names_are_its_memory(
+    shared_data: Callable[[str], Path], tmp_path: Path, told: dict[str, Any]
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(shared_data("vllm-run"), folder, ignore=shutil.ignore_patterns("*__meta.json"))
+    (folder / "run__meta.json").write_text(json.dumps(told), encoding="utf-8")
+
+    assert read_run(folder).limits.kv_tokens == 22_400
+
+
+@pytest.mark.parametrize("blocks", [0, -1, "many", 1.5])
+def test_blocks_that_are_no_number_are_named(
+    shared_data: Callable[[str], Path], tmp_path: Path, blocks: object
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(shared_data("vllm-run"), folder, ignore=shutil.ignore_patterns("*__meta.json"))
+    (folder / "run__meta.json").write_text(json.dumps({"num_gpu_blocks": blocks}), encoding="utf-8")
+
+    with pytest.raises(MeasuredError, match="num_gpu_blocks"):
+        read_run(folder)
 
 
 def test_a_perfect_replay_has_no_error(shared_data: Callable[[str], Path]) -> None:

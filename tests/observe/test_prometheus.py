@@ -98,6 +98,8 @@ RETRIES = RetrySnapshot(
     records=46,
     appointments_dropped=47,
     amplification=1.25,
+    amplification_1m=1.75,
+    amplification_10m=1.5,
     budget=48.5,
     budget_spent=49,
 )
@@ -215,6 +217,8 @@ def test_objectives_and_the_early_warning_are_exported() -> None:
     assert value(samples, "occupancy_acceleration", pool="gpu-0") == 0.68
     assert [value(samples, "alarm", pool="gpu-0", signal=each.value) for each in AlarmSignal] == [0, 1]
     assert value(samples, "retry_amplification_ratio") == 1.25
+    assert value(samples, "retry_amplification_1m_ratio") == 1.75
+    assert value(samples, "retry_amplification_10m_ratio") == 1.5
     assert value(samples, "output_estimate_bias_ratio") == 0.73
 
 

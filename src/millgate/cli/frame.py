@@ -155,7 +155,7 @@ def _load(state: State) -> Table:
 def _retries(state: State) -> Text:
     retries = state.get("retries") or {}
     shown = (
-        ("amplification", _decimal(retries, "amplification", 2)),
+        ("amplification 1 min", _decimal(retries, "amplification_1m", 2)),
         ("retry budget", f"{_count(retries, 'budget_spent')} of {_decimal(retries, 'budget')}"),
         ("expected back", _count(retries, "appointments")),
         ("recognised", _count(retries, "recognised")),

@@ -204,7 +204,8 @@ class RetrySnapshot:
 
     `labelled` arrived with a retry label, `recognised` matched a record or a ticket and got its age back;
     `appointments` are refused clients that are expected to return, `early` counts returns before their hint. `amplification` is
-    attempts over requests of the tenants known apart; `budget` and `budget_spent` count the retries that may pass, and
+    attempts over requests of the tenants known apart, since each became known; `amplification_1m` and `_10m` are those of
+    all within a minute and ten, 1 of nothing; `budget` and `budget_spent` count the retries that may pass, and
     those that were charged, in ten seconds (of several pools, the fastest). None while there is no retry budget.
     """
 
@@ -216,6 +217,8 @@ class RetrySnapshot:
     records: int
     appointments_dropped: int
     amplification: float | None = None
+    amplification_1m: float = 1.0
+    amplification_10m: float = 1.0
     budget: float | None = None
     budget_spent: int | None = None
 

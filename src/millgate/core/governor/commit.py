@@ -38,7 +38,7 @@ _BLOCKED: Final = frozenset((Reason.SATURATED, Reason.QUEUE_FULL))
 def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]:
     """Make the plan true and return its decision, and after it the end of a queued request that had to make room."""
     draft, decision = plan.draft, plan.decision
-    knowledge.totals.arrived()
+    knowledge.totals.arrived(now, is_retry=is_retry(draft))
     draft.lane.arrives(draft.queue)
     if is_retry(draft):
         _count_retry(knowledge.totals, plan, now)

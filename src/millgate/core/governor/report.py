@@ -67,6 +67,8 @@ def _retries(knowledge: Knowledge, now: float) -> RetrySnapshot:
         records=sum([records for _, records in standing]),
         appointments_dropped=sum([pool.appointments.dropped for pool in knowledge.pools]),
         amplification=sum([each.attempts for each in known]) / requests if requests else None,
+        amplification_1m=knowledge.totals.amplification(now, 60.0),
+        amplification_10m=knowledge.totals.amplification(now, 600.0),
         budget=None if budget is None else budget.budget(now, drain_per_s),
         budget_spent=None if budget is None else budget.spent(now),
     )

@@ -312,12 +312,10 @@ def _tenants(tenants: tuple[TenantTraffic, ...], snapshot: Snapshot) -> tuple[Te
 
 def _returns(snapshot: Snapshot) -> ReturnsPicture:
     retries, lanes = snapshot.retries, snapshot.lanes
-    own = retries.amplification
     kept = sum([lane.hints_kept for lane in lanes])
     return ReturnsPicture(
         retries=retries,
-        # The core's own reading where it has one, else since start.
-        amplification=_ratio(retries.attempts, retries.attempts - retries.recognised) if own is None else own,
+        amplification=retries.amplification_1m,
         hints_followed=kept + sum([lane.hints_broken for lane in lanes]),
         hints_kept=kept,
     )

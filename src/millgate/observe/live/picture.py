@@ -121,7 +121,7 @@ class TenantPicture:
 
 @dataclass(frozen=True, slots=True)
 class ReturnsPicture:
-    """Work that comes back; `hints_kept` of `hints_followed` were admitted when they had been told to come."""
+    """Work that comes back: attempts over requests within the last minute; `hints_kept` of `hints_followed` were admitted when they had been told to come."""
 
     retries: RetrySnapshot
     amplification: float

@@ -88,6 +88,22 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
         "Attempts over requests, since the start of each tenant that is known; absent without a retry budget.",
     ),
     MetricDefinition(
+        "retry_amplification_1m_ratio",
+        _GAUGE,
+        "ratio",
+        _RETRIES,
+        "amplification_1m",
+        "Attempts over requests within the last minute: 1 is calm, 3 is a retry storm.",
+    ),
+    MetricDefinition(
+        "retry_amplification_10m_ratio",
+        _GAUGE,
+        "ratio",
+        _RETRIES,
+        "amplification_10m",
+        "The same within ten minutes.",
+    ),
+    MetricDefinition(
         "retry_budget",
         _GAUGE,
         "attempts",

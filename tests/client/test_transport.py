@@ -158,7 +158,7 @@ def test_the_deadline_is_the_calls_timeout_and_shrinks(library: Any) -> None:
     with FakeUpstream(script_of(refusal(200), GOOD)) as engine:
         ask_openai(engine.url, library, timeout=30.0)
         first, second = (int(each.header(b"x-millgate-deadline-ms") or 0) for each in engine.received)
-        assert first == 30_000
+        assert 29_900 <= first <= 30_000  # sent a moment after the call began
         assert 25_000 < second <= 29_800
 
 

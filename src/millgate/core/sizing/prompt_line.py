@@ -24,8 +24,8 @@ _NOISE_TOKENS: Final = 10.0
 _MOST_DEVIATIONS: Final = 3.0
 # Each answer gives back this part of the prior's variance: what is known is that of some hundred answers.
 _FADE: Final = 1e-4
-# No text has less than a token in sixteen bytes, whatever the line says of a text like none before.
-_LEAST_TOKENS_SHIFT: Final = 4
+# A token in a kilobyte at least, whatever the line says of a text like none before; lines of dashes have one in a hundred bytes.
+_LEAST_TOKENS_SHIFT: Final = 10
 
 
 class PromptLine:
@@ -41,7 +41,7 @@ class PromptLine:
         ]
 
     def tokens(self, shape: PromptShape, fixed_tokens: int) -> int:
-        """Return the estimated prompt tokens, at least one in sixteen bytes."""
+        """Return the estimated prompt tokens, at least one in 1,024 bytes."""
         least = (sum(shape) >> _LEAST_TOKENS_SHIFT) + 1
         return max(least, round(self._expected(_terms(shape, fixed_tokens))))
 

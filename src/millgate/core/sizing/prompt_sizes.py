@@ -21,11 +21,13 @@ _PRIOR_TOKENS: Final = 200.0
 # Ratios forget with this half-life in tokens: a change of traffic shows within a few hundred prompts, and pings by the
 # hundred, each with more template than text, change nothing for the prompts of others.
 _HALF_LIFE_TOKENS: Final = 500_000.0
+# A line takes 4 kB: beyond so many, which is more than a fleet serves, new models share one.
+_MOST_LINES: Final = 64
 _UNTAUGHT: Final = PromptLine()
 
 
 class PromptSizes:
-    """How many tokens a prompt has, by its model; beyond `MOST_NAMES` new models share one estimate."""
+    """How many tokens a prompt has, by its model; beyond a bound new models share one estimate."""
 
     __slots__ = ("_error", "_lines", "_sums")
 
@@ -59,7 +61,7 @@ class PromptSizes:
         self._error.add(self.tokens(model, prompt_bytes, fixed_tokens, shape), prompt_tokens)
         self._learn_ratio(model, prompt_bytes, prompt_tokens - fixed_tokens)
         if shape is not None:
-            name = _bounded(model, self._lines)
+            name = _bounded(model, self._lines, _MOST_LINES)
             line = self._lines.get(name)
             if line is None:
                 line = self._lines[name] = PromptLine()
@@ -76,7 +78,7 @@ class PromptSizes:
     def _learn_ratio(self, model: str, prompt_bytes: int, text_tokens: int) -> None:
         if text_tokens <= 0:
             return
-        name = _bounded(model, self._sums)
+        name = _bounded(model, self._sums, MOST_NAMES)
         sums = self._sums.setdefault(name, [_PRIOR_TOKENS * PRIOR_BYTES_PER_TOKEN, _PRIOR_TOKENS])
         if sums[1] > _HALF_LIFE_TOKENS:
             sums[0] *= 0.5
@@ -85,6 +87,6 @@ class PromptSizes:
         sums[1] += text_tokens
 
 
-def _bounded(model: str, known: Mapping[str, object]) -> str:
+def _bounded(model: str, known: Mapping[str, object], most: int) -> str:
     """Return the name under which this model is known or may become so."""
-    return "" if model not in known and len(known) >= MOST_NAMES else model
+    return "" if model not in known and len(known) >= most else model

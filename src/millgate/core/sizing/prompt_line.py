@@ -15,8 +15,8 @@ from millgate.core.events import PromptShape
 
 # Tokens per unit before anything is known, and how far each may be off: English prose has four letters a token. A message of
 # JSON has some twenty letters and signs that no template writes.
-_PRIOR: Final = (5.0, -4.0, 0.25, 0.2, 0.1, 0.4, 0.4, 0.5, 1.0)
-_DOUBT: Final = (20.0, 8.0, 0.1, 0.1, 0.4, 0.3, 0.4, 0.3, 0.7)
+_PRIOR: Final[tuple[float, ...]] = (5.0, -4.0, 0.25, 0.2, 0.1, 0.4, 0.4, 0.5, 1.0)
+_DOUBT: Final[tuple[float, ...]] = (20.0, 8.0, 0.1, 0.1, 0.4, 0.3, 0.4, 0.3, 0.7)
 _TERMS: Final = 9
 # What an estimate is off by: a share of the prompt, and so many tokens.
 _NOISE_SHARE: Final = 0.1

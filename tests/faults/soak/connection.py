@@ -11,6 +11,9 @@ from millgate.testing.answers import DONE
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _READ_BYTES = 64 * 1024
 _LAST_CHUNK = b"0\r\n\r\n"
+_FINISHED = b'"finish_reason":"stop"'
+_END_BYTES = 2048
+"""Of a stream are kept: the event with its finish reason, the usage and `[DONE]`."""
 
 
 class Seen(NamedTuple):
@@ -80,8 +83,9 @@ class Connection:
             if not await self.more():
                 return False
             if len(self._got) > _READ_BYTES:
-                del self._got[: -len(DONE + _LAST_CHUNK) - 2]
-        done = DONE in self._got
+                del self._got[:-_END_BYTES]
+        # A framed end behind a finish reason is an end: the network may have damaged the `[DONE]` between them.
+        done = DONE in self._got or _FINISHED in self._got
         self._got.clear()
         return done
 

@@ -121,6 +121,7 @@ FAULTS: Mapping[str, Script] = {
     "closed within": _begun(_closed),
     "reset within": _begun(_reset),
     "no [DONE]": _says(_BEGUN, answers.LAST_CHUNK),
+    "damaged [DONE]": _says(_BEGUN, _ENDED.replace(b"[DONE]", b"[D\xb0NE]")),
     "first event an error": _says(STREAM_HEAD, answers.chunks(_ERROR_EVENT) + answers.LAST_CHUNK),
     "later event an error": _says(_BEGUN, answers.chunks(_ERROR_EVENT) + answers.LAST_CHUNK),
     "line without end": _says(_BEGUN, *[answers.chunks(b"x" * 65_536)] * 40, then=_stalled),

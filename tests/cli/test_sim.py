@@ -35,8 +35,21 @@ def test_sizes_come_with_reasons(capsys: pytest.CaptureFixture[str]) -> None:
     advice = answer(capsys, "size", "--rate", "50", "--latency", "4s")
     assert isinstance(advice, list)
 
-    assert advice[0]["value"] == "200.0"
+    assert advice[0]["square_root"] == advice[0]["twice"] == 200.0
     assert all(each["why"] for each in advice)
+
+
+def test_sizes_of_quantiles_are_drawn_and_written_for_people(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    picture = tmp_path / "size.svg"
+    quantiles = ["--latency-p50", "2s", "--latency-p95", "12s"]
+    assert main(["size", "--rate", "5", *quantiles, "--svg", str(picture)]) == 0
+
+    table = capsys.readouterr().err
+    assert "twice the load" in table
+    assert "cv 1.5" in table
+    assert picture.read_text().startswith("<svg")
 
 
 def test_a_replay_tells_what_came_of_it_and_how_fast(capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,6 +87,12 @@ def test_an_experiment_file_runs_in_processes_and_writes_its_report(
         (["sim", "replay", "arena", "--policy", "magic"], "--policy: 'magic' is not one of no gate"),
         (["sim", "validate", "--measured", "absent"], "--measured: absent: has no file that ends in"),
         (["size", "--rate", "5", "--latency", "soon"], "--latency: 'soon' is not a duration"),
+        (["size", "--rate", "5"], "give --latency, or both --latency-p50 and --latency-p95"),
+        (["size", "--rate", "5", "--latency", "1s", "--latency-p95", "2s"], "give --latency, or both"),
+        (
+            ["size", "--rate", "5", "--latency-p50", "2s", "--latency-p95", "1s"],
+            "--latency-p95: must be above the p50 of 2 s",
+        ),
         (
             ["size", "--rate", "5", "--latency", "1s", "--profile", "magic"],
             "--profile: 'magic' is not one of",

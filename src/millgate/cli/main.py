@@ -19,7 +19,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "explain": ("explain", "explain"),
     "why": ("why", "why"),
     "top": ("top", "top"),
-    "size": ("sim", "size"),
+    "size": ("size", "size"),
     "send": ("line", "send"),
     "ping": ("line", "ping"),
     "version": ("main", "version"),

@@ -135,11 +135,11 @@ def run(
         from millgate.sim.report.page import page
 
         command = f"millgate sim run {what}{_as_typed(turned)} --seeds {count} --html {html.name}"
-        _write("--html", html, page(result, command))
+        write_file("--html", html, page(result, command))
     if svg is not None:
         from millgate.sim.report.drawing import drawing
 
-        _write("--svg", svg, drawing(result))
+        write_file("--svg", svg, drawing(result))
     if as_json:
         print_json(result.as_dict())
     else:
@@ -187,7 +187,8 @@ def _find_experiment(
         raise CommandError(str(error), ExitCode.USAGE) from None
 
 
-def _write(flag: str, file: Path, text: str) -> None:
+def write_file(flag: str, file: Path, text: str) -> None:
+    """Write this text; raises CommandError naming the flag and the file when it cannot be written."""
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -239,10 +240,10 @@ def replay(
 
     if policy not in POLICIES:
         raise CommandError(f"--policy: {policy!r} is not one of {', '.join(POLICIES)}", ExitCode.USAGE)
-    slo_s = _seconds("--slo", slo)
+    slo_s = seconds("--slo", slo)
     # What `millgate serve` runs by default: interactive work, shortest first, and the prefill meter.
     lane = LaneSettings("interactive", ttft_slo_s=slo_s, deadline_s=slo_s, order="short_first")
-    fleet = uniform_fleet(_profile(profile), engines, [lane], max_inflight=max_inflight)
+    fleet = uniform_fleet(engine_profile(profile), engines, [lane], max_inflight=max_inflight)
     metered = tuple(replace(engine, prefill_tokens=PREFILL_TOKENS) for engine in fleet.settings.engines)
     fleet = SimulatedFleet(replace(fleet.settings, engines=metered), fleet.profiles)
     try:
@@ -277,7 +278,8 @@ def _show_replay(summary: dict[str, Any], speed: dict[str, float]) -> None:
     )
 
 
-def _seconds(flag: str, text: str) -> float:
+def seconds(flag: str, text: str) -> float:
+    """Return a duration above 0; raises CommandError naming the flag otherwise."""
     from millgate.config.units import parse_duration
 
     try:
@@ -289,7 +291,8 @@ def _seconds(flag: str, text: str) -> float:
     return seconds
 
 
-def _profile(name: str) -> "EngineProfile":
+def engine_profile(name: str) -> "EngineProfile":
+    """Return the shipped profile of this name; raises CommandError naming those there are."""
     from millgate.engine.profile import find_profile
 
     try:
@@ -316,7 +319,7 @@ def bound(
     from millgate.sim.traces.shaping import faster as sped_up
     from millgate.sim.traces.sources import open_trace
 
-    slo_s, lasts_s, chosen = _seconds("--slo", slo), _seconds("--lasts", lasts), _profile(profile)
+    slo_s, lasts_s, chosen = seconds("--slo", slo), seconds("--lasts", lasts), engine_profile(profile)
     try:
         jobs = sped_up(open_trace(trace, Streams(seed), rate, lasts_s), faster)
         result = bound_of(jobs, chosen, engines, slo_s)
@@ -327,31 +330,3 @@ def bound(
         return
     for name, value in result.as_dict().items():
         print_line(f"{name:12} {value:,.0f}" if name == "requests" else f"{name:12} {value:.3f}")
-
-
-def size(
-    rate: Annotated[float, typer.Option(min=0.0001, max=1e6, help="Requests per second.")],
-    latency: Annotated[str, typer.Option(help="Time of one request on its engine, e.g. 4s.")],
-    max_wait: Annotated[str, typer.Option(help="The longest that a user would wait in the queue.")] = "10s",
-    prompt_tokens: Annotated[float, typer.Option(min=1, help="Mean prompt.")] = 1000.0,
-    output_tokens: Annotated[float, typer.Option(min=1, help="Mean answer.")] = 250.0,
-    profile: Annotated[
-        str | None, typer.Option(help="Engine profile, to count engines.", show_default="none")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Say what to set for max_inflight and queue, and why."""
-    from millgate.sim.calculator import advise
-
-    chosen = None if profile is None else _profile(profile)
-    latency_s, max_wait_s = _seconds("--latency", latency), _seconds("--max-wait", max_wait)
-    advice = advise(rate, latency_s, max_wait_s, chosen, prompt_tokens, output_tokens)
-    if as_json:
-        print_json([asdict(each) for each in advice])
-        return
-    from rich.table import Table
-
-    table = Table("what", "value", "why")
-    for each in advice:
-        table.add_row(each.name, each.value, each.why)
-    people().print(table)

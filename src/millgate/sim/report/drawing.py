@@ -120,8 +120,10 @@ def _legend(series: str, number: int) -> str:
 
 
 def _seeds(answer: ExperimentResult) -> str:
-    """Say what the lines and the bands are."""
+    """Say what the lines and the bands are; one value a place has no band."""
     seeds = max(place.metrics[answer.metric].seeds for place in answer.places)
+    if seeds == 1:
+        return ""
     x, y = _WIDTH - _RIGHT + 18, _HEIGHT - _BOTTOM
     return _text(x, y - 16, f"mean of {seeds} seeds", 'font-size="12"') + _text(
         x, y, "bands: 95 % intervals", 'font-size="12"'

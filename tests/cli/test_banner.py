@@ -19,7 +19,7 @@ RUNNING = Running(
     admin_url="http://127.0.0.1:8081",
     engines=[("gpu-0", "http://10.0.0.7:8000")],
     choices=[
-        ChosenNumber("gpu-0 max_inflight", "64", "default: the engine does not tell its KV tokens"),
+        ChosenNumber("gpu-0 max_inflight", "256", "default: the engine does not tell its KV tokens"),
         ChosenNumber("lane interactive", "ttft_slo 10s", ""),
     ],
     model="any",
@@ -86,7 +86,7 @@ def test_every_limit_stands_below_its_header() -> None:
 
     value_at, why_at = lines[header].index("value"), lines[header].index("why")
     first, second = lines[header + 1 : header + 3]
-    assert (first[:value_at].rstrip(), first[value_at:why_at].rstrip()) == ("gpu-0 max_inflight", "64")
+    assert (first[:value_at].rstrip(), first[value_at:why_at].rstrip()) == ("gpu-0 max_inflight", "256")
     assert first[why_at:] == RUNNING.choices[0].why
     assert second[value_at:].rstrip() == "ttft_slo 10s"
 

@@ -68,7 +68,7 @@ def test_limits_follow_an_engine_that_starts_later_and_one_that_comes_back_small
     )
     ready = gate.ready()
     admin = ready["admin_url"]
-    assert _limits(admin) == (64, None)
+    assert _limits(admin) == (256, None)
     assert any("no metrics page yet" in limit["why"] for limit in ready["limits"])
 
     large = _engine(commands, tmp_path, port, "llama3-8b_h100_tp1")
@@ -80,7 +80,7 @@ def test_limits_follow_an_engine_that_starts_later_and_one_that_comes_back_small
     _engine(commands, tmp_path, port, "demo")
     _until(lambda: _limits(admin) == (16, 29_491), f"16 streams, not {_limits(admin)}")
     said = _lines(gate, "engine limits")
-    assert [(line["max_inflight_before"], line["max_inflight"]) for line in said] == [(64, 210), (210, 16)]
+    assert [(line["max_inflight_before"], line["max_inflight"]) for line in said] == [(256, 210), (210, 16)]
     assert [line["kv_tokens"] for line in said] == [378_590, 29_491]
     assert gate.end(signal.SIGTERM) == 0
 

@@ -29,12 +29,12 @@ def why(built: Built, name: str) -> tuple[str, str]:
     return next((choice.value, choice.why) for choice in built.choices if choice.name == name)
 
 
-def test_an_engine_that_tells_nothing_gets_64_streams_and_no_kv_meter() -> None:
+def test_an_engine_that_tells_nothing_gets_256_streams_and_no_kv_meter() -> None:
     built = build_settings(config())
 
     engine = built.settings.engines[0]
-    assert (engine.max_inflight, engine.kv_tokens, engine.prefill_tokens) == (64, None, 16_384)
-    assert why(built, "gpu max_inflight") == ("64", "default: the engine does not tell its KV tokens")
+    assert (engine.max_inflight, engine.kv_tokens, engine.prefill_tokens) == (256, None, 16_384)
+    assert why(built, "gpu max_inflight") == ("256", "default: the engine does not tell its KV tokens")
     assert why(built, "gpu kv_tokens") == ("off", "the engine does not tell its KV tokens")
 
 

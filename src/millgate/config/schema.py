@@ -126,7 +126,7 @@ class EngineConfig(Section):
         ge=1,
         le=100_000,
         description="Most streams at once. Default: KV tokens of the engine over mean tokens per request, "
-        "within 4..256; 64 when the engine does not tell.",
+        "within 4..256; 256 when the engine does not tell. Below a default the limit is found: see `limit`.",
     )
     kv_tokens: Count | None = Field(
         default=None,

@@ -15,6 +15,7 @@ from millgate.core.limits.signal import LEAST_SAMPLES
 from millgate.core.settings import (
     EngineSettings,
     LaneSettings,
+    LimitKind,
     LimitSettings,
     ServicePrior,
     Settings,
@@ -126,11 +127,13 @@ def _engine(
 
 
 def _limit(engine: EngineConfig, tpot_slo_s: float | None) -> LimitSettings:
-    """Return how the limit moves: pinned to the shortest TPOT that a lane promises, where one does."""
+    """Return how the limit moves: pinned to the shortest TPOT that a lane promises, else by the engine's queue or not at all."""
     given = engine.limit
     slo_s = given.tpot_slo if given.tpot_slo is not None else tpot_slo_s
+    is_given = engine.max_inflight is not None or engine.account is not None
+    unpinned: LimitKind = "fixed" if is_given else "aimd"
     return LimitSettings(
-        kind=given.kind or ("fixed" if slo_s is None else "slo_gradient"),
+        kind=given.kind or (unpinned if slo_s is None else "slo_gradient"),
         tpot_slo_s=slo_s,
         start=given.start,
         minimum=given.minimum,

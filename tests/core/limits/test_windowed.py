@@ -26,7 +26,7 @@ class Listening:
 
 
 def test_the_wrapped_limit_moves_once_a_window() -> None:
-    limit = WindowedLimit(AimdLimit(100, 10), window_s=5.0, least_samples=50)
+    limit = WindowedLimit(AimdLimit(100, 10, tpot_slo_s=0.03), window_s=5.0, least_samples=50)
     limits = []
     for _ in range(10):
         limit.observe(SOUND)

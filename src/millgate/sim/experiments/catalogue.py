@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from millgate.sim.experiments.contract import Experiment, Measured
 from millgate.sim.experiments.fairness import FAIR_TENANTS
+from millgate.sim.experiments.found_cap import FOUND_CAP
 from millgate.sim.experiments.hints import HINT_QUALITY
 from millgate.sim.experiments.isolation import LANE_ISOLATION
 from millgate.sim.experiments.limiter_shootout import LIMITER_SHOOTOUT
@@ -32,6 +33,7 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
             ABORT_LAG,
             SIZING,
             LIMITER_SHOOTOUT,
+            FOUND_CAP,
             TIGHT_SLOS,
             LANE_ISOLATION,
             PREFILL_ISOLATION,

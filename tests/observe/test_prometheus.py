@@ -15,6 +15,7 @@ from millgate.core.decisions import Admit, Ended
 from millgate.core.events import EngineSeen
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.core.snapshot import (
+    AccountReading,
     Alarm,
     AlarmSignal,
     Attainment,
@@ -24,6 +25,7 @@ from millgate.core.snapshot import (
     LittleSnapshot,
     PoolSnapshot,
     Quantiles,
+    QuotaLevel,
     RetrySnapshot,
     SloReading,
     Snapshot,
@@ -88,6 +90,7 @@ ENGINE = EngineSnapshot(
     seen_waiting=None,
     seen_kv_share=0.5,
     seen_age_s=0.75,
+    account=AccountReading(left_share=0.25, others_share=0.125, paused_s=2.25, breaker_open=True),
 )
 RETRIES = RetrySnapshot(
     attempts=41,
@@ -102,6 +105,8 @@ RETRIES = RetrySnapshot(
     amplification_10m=1.5,
     budget=48.5,
     budget_spent=49,
+    attendance_first=0.875,
+    attendance_returned=0.8125,
 )
 WARNING = WarningReading(
     load=0.61,
@@ -131,6 +136,7 @@ SNAPSHOT = Snapshot(
     output_error=ErrorReading(samples=300.0, bias=0.73, p90=0.74),
     pools=(PoolSnapshot(("gpu-0",), WARNING, ALARM),),
     tenants=(TenantSnapshot("acme", 81, 82),),
+    quotas=(QuotaLevel("acme.rpm", 0.375, 83),),
 )
 TRAFFIC = Traffic(["acme"])
 TRAFFIC.arrived("acme", 1000.0)
@@ -195,6 +201,30 @@ def test_gauges_of_lane_engine_and_gate_are_exported() -> None:
     assert value(samples, "appointments") == 45
     assert value(samples, "wasted_output_tokens_total") == 53
     assert value(samples, "draining") == 0
+
+
+def test_accounts_quotas_and_attendance_are_exported() -> None:
+    samples = scrape()
+
+    assert value(samples, "engine_account_left_ratio", engine="gpu-0") == 0.25
+    assert value(samples, "engine_account_others_ratio", engine="gpu-0") == 0.125
+    assert value(samples, "engine_account_paused_seconds", engine="gpu-0") == 2.25
+    assert value(samples, "engine_breaker_open", engine="gpu-0") == 1
+    assert value(samples, "quota_left_ratio", quota="acme.rpm") == 0.375
+    assert value(samples, "quota_owners", quota="acme.rpm") == 83
+    assert value(samples, "appointment_attendance_first_ratio") == 0.875
+    assert value(samples, "appointment_attendance_returned_ratio") == 0.8125
+
+
+def test_an_engine_that_is_no_account_has_no_samples_of_one() -> None:
+    names = {
+        name
+        for name, _ in scrape(
+            dataclasses.replace(SNAPSHOT, engines=(dataclasses.replace(ENGINE, account=None),))
+        )
+    }
+
+    assert not {name for name in names if "account" in name or "breaker" in name}
 
 
 def test_what_is_unknown_or_off_has_no_sample() -> None:
@@ -414,4 +444,5 @@ def test_every_number_of_a_lane_and_an_engine_is_exported_or_known_not_to_be() -
     left_out = {"name", "little", "slo"}
     for scope, record in ((Scope.LANE, LANE), (Scope.ENGINE, ENGINE)):
         read = {meter.field for meter in METERS if meter.scope is scope}
+        read |= {field.partition(".")[0] for field in read}
         assert {field.name for field in dataclasses.fields(record)} - read - left_out == set()

@@ -168,12 +168,34 @@ class LaneSnapshot:
     hints_broken: int = 0
 
 
+class AccountReading(NamedTuple):
+    """A provider's account as it is reckoned here, and the breaker before it.
+
+    `left_share` is the least that is left of any of its limits, as a share of the burst (negative in debt, 1 without limits);
+    `others_share` the most that others seem to take of a limit's rate; `paused_s` how long nothing is sent because the
+    provider has refused.
+    """
+
+    left_share: float
+    others_share: float
+    paused_s: float
+    breaker_open: bool
+
+
+class QuotaLevel(NamedTuple):
+    """One quota: the least share that is left of its burst, of the bucket for all or of the owners last served, and how many owners."""
+
+    name: str
+    left_share: float
+    owners: int
+
+
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
     """One engine and its gate: use and limit of every meter (None where a meter is off), learned speed, gauges.
 
     `prefill_share` is the part of its time that prompts of paced lanes may take. `departing` counts permits whose client has left while the engine may still be working for it. Gauges are
-    None when unknown or stale.
+    None when unknown or stale. `account` is None but for a provider's account.
     """
 
     name: str
@@ -196,6 +218,7 @@ class EngineSnapshot:
     seen_waiting: int | None
     seen_kv_share: float | None
     seen_age_s: float | None
+    account: AccountReading | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +230,8 @@ class RetrySnapshot:
     attempts over requests of the tenants known apart, since each became known; `amplification_1m` and `_10m` are those of
     all within a minute and ten, 1 of nothing; `budget` and `budget_spent` count the retries that may pass, and
     those that were charged, in ten seconds (of several pools, the fastest). None while there is no retry budget.
+    `attendance_first` and `attendance_returned` are the shares of clients that return when told, told for the first time
+    or again; of several pools the least.
     """
 
     attempts: int
@@ -221,6 +246,8 @@ class RetrySnapshot:
     amplification_10m: float = 1.0
     budget: float | None = None
     budget_spent: int | None = None
+    attendance_first: float = 1.0
+    attendance_returned: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,3 +268,4 @@ class Snapshot:
     output_error: ErrorReading
     pools: tuple[PoolSnapshot, ...]
     tenants: tuple[TenantSnapshot, ...]
+    quotas: tuple[QuotaLevel, ...] = ()

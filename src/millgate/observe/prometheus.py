@@ -200,7 +200,11 @@ def _of_scope(scope: Scope, records: Records) -> list[tuple[list[str], Any]]:
     snapshot, traffic = records.snapshot, records.traffic
     if scope is Scope.POOL:
         return [([pool.engines[0]], pool) for pool in snapshot.pools if pool.engines]
-    named: dict[Scope, tuple[Any, ...]] = {Scope.LANE: snapshot.lanes, Scope.ENGINE: snapshot.engines}
+    named: dict[Scope, tuple[Any, ...]] = {
+        Scope.LANE: snapshot.lanes,
+        Scope.ENGINE: snapshot.engines,
+        Scope.QUOTA: snapshot.quotas,
+    }
     if traffic is not None:
         named[Scope.LANE_TRAFFIC], named[Scope.ENGINE_TRAFFIC] = traffic.lanes, traffic.engines
         named[Scope.TENANT] = traffic.tenants

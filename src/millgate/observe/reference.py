@@ -29,6 +29,7 @@ _TITLES = {
     Scope.ENGINE_TRAFFIC: "By engine: distributions",
     Scope.POOL: "By pool: the early warning",
     Scope.TENANT: "By tenant",
+    Scope.QUOTA: "By quota",
     Scope.RETRIES: "Work that comes back",
     Scope.GATE: "The whole gate",
     Scope.DOOR: "The HTTP door",

@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 
 from core.world import Client, World, primitive
+from millgate.core.events import Tick
 
 _WAVE = 20
 _GAP_S = 25.0
@@ -36,6 +37,21 @@ def test_a_wave_after_two_that_never_returned_is_served_nearly_as_if_it_were_alo
     assert len(admitted_at) == _WAVE
     assert max(admitted_at) + service_s - (_GAP_S + 3.0) <= 1.25 * _WAVE * service_s
     assert max(client.attempts for client in wave) <= (4 if tenants == 1 else 5)
+
+
+def test_the_learned_attendance_of_either_kind_is_in_the_snapshot() -> None:
+    gate = primitive(1, 1.0)
+    calm = gate.snapshot(0.0).retries
+    world = World(gate)
+    for number in range(_WAVE):
+        world.come(Client(number, 1.0, body=number, returns=False), 0.0)
+    world.run()
+    gate.handle(Tick(), 120.0)
+    gone = gate.snapshot(120.0).retries
+
+    assert (calm.attendance_first, calm.attendance_returned) == (1.0, 1.0)
+    assert gone.attendance_first < 0.2
+    assert gone.attendance_returned == 1.0
 
 
 def test_those_who_return_are_told_a_true_time_the_second_time() -> None:

@@ -274,10 +274,18 @@ def test_repeated_failures_open_the_breaker_and_one_probe_closes_it() -> None:
         gate.handle(Released(attempt), now)
     now = 70.0 * 4
     assert isinstance(_ask(gate, 10, now + 3.0), Yield)
+    assert _breaker_is_open(gate, now + 3.0)
     probe, beside = _ask(gate, 11, now + 70.0), _ask(gate, 12, now + 70.0)
     assert (type(probe), type(beside)) == (Admit, Yield)
     _finish(gate, 11, now + 71.0)
     assert isinstance(_ask(gate, 13, now + 71.0), Admit)
+    assert not _breaker_is_open(gate, now + 71.0)
+
+
+def _breaker_is_open(gate: Governor, now: float) -> bool:
+    (engine,) = gate.snapshot(now).engines
+    assert engine.account is not None
+    return engine.account.breaker_open
 
 
 def _admitted_by(gate: Governor, until: float) -> int:

@@ -148,6 +148,9 @@ def test_a_refusal_empties_its_limit_and_pauses_everything_until_the_hint() -> N
     assert left(full, 1012.0)[QuotaKind.RPM] == 0.0
     assert left(full, 1012.0)[QuotaKind.ITPM] == pytest.approx(58_800)
     assert full.wait_s(1, 1, None, 1012.0 + 60 * CUSHION + 0.2) == 0.0
+    left_share, others_share, paused_s = full.levels(1005.0)
+    assert left_share < 0.0
+    assert (others_share, paused_s) == (0.0, 7.0)
 
 
 def test_refusals_without_a_hint_pause_ever_longer_until_an_answer_comes() -> None:

@@ -232,3 +232,29 @@ def test_the_report_tells_limit_rest_and_reset() -> None:
 def test_two_rules_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="same name: a"):
         Ledger([rule("a", QuotaKind.RPM, 1), rule("a", QuotaKind.TPM, 1)])
+
+
+def test_levels_are_the_least_that_is_left_by_each_rule() -> None:
+    ledger = Ledger([rule("all", QuotaKind.RPM, 60), rule("each", QuotaKind.RPM, 6, "tenant")])
+    assert [(level.name, level.left_share, level.owners) for level in ledger.levels(0.0)] == [
+        ("all", 1.0, 0),
+        ("each", 1.0, 0),
+    ]
+    for _ in range(3):
+        taken(ledger, ANN, SMALL, 0.0)
+    taken(ledger, BOB, SMALL, 0.0)
+    every, each = ledger.levels(0.0)
+
+    assert every.left_share == pytest.approx(56 / 60)
+    assert each.left_share == pytest.approx(0.5)
+    assert each.owners == 2
+
+
+def test_levels_of_many_owners_are_those_of_the_last_served() -> None:
+    ledger = Ledger([rule("each", QuotaKind.RPM, 60, "tenant")])
+    for number in range(1_000):
+        taken(ledger, Who(f"tenant {number}", "m", "interactive"), SMALL, 0.0)
+    (level,) = ledger.levels(0.0)
+
+    assert level.owners == 256
+    assert level.left_share == pytest.approx(59 / 60)

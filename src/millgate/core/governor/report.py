@@ -19,6 +19,7 @@ from millgate.core.snapshot import (
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane
 from millgate.core.state.pool import Pool
+from millgate.core.tickets.attendance import ClientKind
 from millgate.core.words import FailureKind, Reason, Stage
 
 
@@ -39,6 +40,7 @@ def snapshot(knowledge: Knowledge, now: float) -> Snapshot:
         output_error=knowledge.output_length.error(),
         pools=tuple(watch.snapshot(pool) for pool in knowledge.pools),
         tenants=_tenants(knowledge.allowances.budget),
+        quotas=tuple(knowledge.allowances.ledger.levels(now)),
     )
 
 
@@ -54,6 +56,7 @@ def capacity(knowledge: Knowledge) -> Capacity:
 
 def _retries(knowledge: Knowledge, now: float) -> RetrySnapshot:
     standing = [pool.appointments.standing(now) for pool in knowledge.pools]
+    attendance = [pool.appointments.attendance() for pool in knowledge.pools]
     budget = knowledge.allowances.budget
     known = () if budget is None else budget.amplification()
     requests = sum([each.requests for each in known], 0)
@@ -71,6 +74,8 @@ def _retries(knowledge: Knowledge, now: float) -> RetrySnapshot:
         amplification_10m=knowledge.totals.amplification(now, 600.0),
         budget=None if budget is None else budget.budget(now, drain_per_s),
         budget_spent=None if budget is None else budget.spent(now),
+        attendance_first=min([shares[ClientKind.FIRST] for shares in attendance], default=1.0),
+        attendance_returned=min([shares[ClientKind.RETURNED] for shares in attendance], default=1.0),
     )
 
 
@@ -148,4 +153,5 @@ def _engine(engine: Engine, now: float) -> EngineSnapshot:
         seen_waiting=seen.waiting if seen else None,
         seen_kv_share=seen.kv_share if seen else None,
         seen_age_s=None if engine.seen is None else now - engine.seen.seen_at,
+        account=None if engine.provider is None else engine.provider.reading(now),
     )

@@ -236,6 +236,13 @@ class Account:
         self._unproduced += output_tokens
         return Reservation(tuple(charges), sizes)
 
+    def levels(self, now: float) -> tuple[float, float, float]:
+        """Return the least share left of a limit, the most of a rate that others seem to take, and the pause left."""
+        limits = self._limits.values()
+        left = min([each.bucket.level(now) / each.bucket.burst for each in limits], default=1.0)
+        others = max([each.others_per_s / each.limit.rate_per_s for each in limits], default=0.0)
+        return left, others, max(0.0, self._paused_until - now)
+
     def progress(self, reservation: Reservation, output_tokens: int, now: float) -> None:
         """So many output tokens have come: what outgrows its reservation takes more."""
         before = reservation.unproduced

@@ -12,16 +12,20 @@ made anew it would be full too. Only where none of the oldest is idle the very o
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from millgate.core.decisions import QuotaState
 from millgate.core.quotas.amounts import Charge, Reservation, Sizes, needed_amount, reserved_amount
 from millgate.core.quotas.bucket import Bucket
 from millgate.core.settings import QuotaLimit, QuotaRule
+from millgate.core.snapshot import QuotaLevel
 
 MAX_BUCKETS = 100_000
 # How many of the least recently used are looked at for one that is idle and full.
 _EVICTION_SCAN = 16
+# Buckets with owners that a look at the levels visits: who is short of quota has used it lately.
+_MOST_LOOKED_AT = 256
 
 BucketKey = tuple[str, str | None, str | None, str | None]
 
@@ -113,6 +117,17 @@ class Ledger:
     def report(self, who: Who, now: float) -> tuple[QuotaState, ...]:
         """Return the state of every bucket that this request falls under; changes nothing."""
         return tuple(self._states(who, now))
+
+    def levels(self, now: float) -> list[QuotaLevel]:
+        """Return what is left by each rule, in their order; of a rule with owners, of those served last. Changes nothing."""
+        left = {rule.name: 1.0 for rule in self._rules}
+        owners = dict.fromkeys(left, 0)
+        for name, bucket in self._shared.items():
+            left[name] = bucket.level(now) / bucket.burst
+        for key, bucket in islice(reversed(self._own.items()), _MOST_LOOKED_AT):
+            left[key[0]] = min(left[key[0]], bucket.level(now) / bucket.burst)
+            owners[key[0]] += 1
+        return [QuotaLevel(name, share, owners[name]) for name, share in left.items()]
 
     def reconfigure(self, rules: Sequence[QuotaRule], now: float) -> None:
         """Take new rules; what has been spent under a rule that keeps its name and scope stays spent."""

@@ -9,6 +9,7 @@ from millgate.core.limits.breaker import Breaker, counts_against
 from millgate.core.quotas.account import FIRST_PAUSE_S, Account, Refusal
 from millgate.core.quotas.amounts import Sizes
 from millgate.core.settings import AccountSettings
+from millgate.core.snapshot import AccountReading
 from millgate.core.state.permit import Permit
 from millgate.core.words import FailureKind
 
@@ -52,6 +53,10 @@ class Provider:
     def beyond(self, sizes: Sizes) -> tuple[float, float] | None:
         """Return what this attempt needs and the burst, where it can never be sent to the account; else None."""
         return self._account.beyond(*sizes)
+
+    def reading(self, now: float) -> AccountReading:
+        """Return the account's levels and whether the breaker is open; changes nothing."""
+        return AccountReading(*self._account.levels(now), self.breaker.is_open)
 
     def is_shut(self, now: float) -> bool:
         """Return whether the breaker lets no request through now: it is open, and no try is due or one is under way."""

@@ -149,6 +149,10 @@ class Appointments:
             return self.tenants > 1
         return sum([length > 0 for length in _lengths(self._lines, self._slots, over).values()]) > 1
 
+    def attendance(self) -> list[float]:
+        """Return the shares of clients that return when told, by `ClientKind`; changes nothing."""
+        return self._attendance.shares()
+
     def standing(self, now: float) -> tuple[int, int]:
         """Return how many appointments and records there are at this time, what has lapsed not counted."""
         tick, slots = last_tick(now), self._slots

@@ -25,6 +25,7 @@ class Scope(StrEnum):
     ENGINE_TRAFFIC = "engine_traffic"
     POOL = "pool"
     TENANT = "tenant"
+    QUOTA = "quota"
     RETRIES = "retries"
     DOOR = "door"
     SERVICE = "service"
@@ -38,6 +39,7 @@ LABELS = {
     Scope.ENGINE_TRAFFIC: "engine",
     Scope.POOL: "pool",
     Scope.TENANT: "tenant",
+    Scope.QUOTA: "quota",
 }
 """What a record of each kind is labelled with: its name; a pool's is that of its first engine."""
 

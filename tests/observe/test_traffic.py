@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from millgate.core.decisions import Admit, Ended
+from millgate.core.decisions import Admit, Ended, Reshaped
 from millgate.core.words import Outcome, Stage
 from millgate.observe.histogram import Buckets, Spread
 from millgate.observe.traffic import (
@@ -112,6 +112,9 @@ def test_streams_that_are_served_unevenly_have_a_variance_and_equal_ones_none() 
 
     assert even.read().engines[0].lately.tpot_variance == pytest.approx(0.0, abs=1e-12)
     assert (uneven.read().engines[0].lately.tpot_variance or 0.0) > 0.01
+    assert even.read().lanes[0].lately.tpot_variance == pytest.approx(0.0, abs=1e-12)
+    assert (uneven.read().lanes[0].lately.tpot_variance or 0.0) > 0.01
+    assert even.read().lanes[0].lately.tpot_mean_s == pytest.approx(0.1)
 
 
 def test_an_engine_that_never_speaks_of_its_cache_has_no_share() -> None:
@@ -160,6 +163,15 @@ def test_who_comes_back_is_measured_by_its_return_and_by_its_admission() -> None
     assert lane.hint_return.total == pytest.approx(0.7), "back at 9.5"
     assert lane.hint_error.total == pytest.approx(0.2)
     assert sum(lane.window.counts) == 0
+
+
+def test_what_was_reshaped_is_counted_by_what_was_done_to_it() -> None:
+    traffic = Traffic()
+    for reshaped in (None, Reshaped("batch"), Reshaped(None, 64), Reshaped("batch", 64)):
+        traffic.admitted("lane", Admit(1, (), 0.5, 0.1, 99.0, reshaped=reshaped), 10.0)
+
+    (lane,) = traffic.read().lanes
+    assert (lane.demoted, lane.clipped) == (2, 2)
 
 
 def test_the_time_in_a_window_is_that_of_those_who_were_in_one() -> None:

@@ -168,14 +168,15 @@ class StepAccounting:
         """Note an admission; one that came with its own arrival, whose `facts` these are, is kept there."""
         number: Any = decision[0]
         later = self._log is not None and (facts is None or facts[_ATTEMPT] != number)
-        if not (later or decision.window_s or decision.due_at is not None):
+        told = bool(decision.window_s) or decision.due_at is not None or decision.reshaped is not None
+        if not (later or told):
             return
         arrival = self._arrivals.get(number)
         if arrival is None:
             return
         if later:
             self._admits[number] = decision
-        if decision.window_s or decision.due_at is not None:
+        if told:
             self._traffic.admitted(_facts(arrival)[_LANE] or self.first_lane, decision, now)
 
     def _refused(self, decision: Yield, now: float) -> None:

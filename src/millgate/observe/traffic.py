@@ -56,13 +56,27 @@ _SHORTEST_S, _LONGEST_S = 0.001, 600.0
 
 
 class _Lane:
-    __slots__ = ("hint", "hint_error", "hint_return", "total", "ttft", "wait", "window", "window_spread")
+    __slots__ = (
+        "clipped",
+        "demoted",
+        "hint",
+        "hint_error",
+        "hint_return",
+        "total",
+        "tpot_spread",
+        "ttft",
+        "wait",
+        "window",
+        "window_spread",
+    )
 
     def __init__(self) -> None:
         self.wait, self.ttft = Buckets(WAIT_S), Buckets(TTFT_S)
         self.total, self.hint = Buckets(TOTAL_S), Buckets(HINT_S)
         self.hint_error, self.hint_return = Buckets(HINT_ERROR_S), Buckets(HINT_ERROR_S)
         self.window, self.window_spread = Buckets(WINDOW_S), Spread()
+        self.tpot_spread = Spread()
+        self.clipped = self.demoted = 0
 
 
 class _Cache:
@@ -139,8 +153,11 @@ class Traffic:
             self._lane(lane).hint.add(hint_s)
 
     def admitted(self, lane_name: str, admit: Admit, now: float) -> None:
-        """Count one that was admitted now after a batch window, or had been told when to come back."""
+        """Count one that was admitted now after a batch window, reshaped, or had been told when to come back."""
         lane = self._lane(lane_name)
+        if admit.reshaped is not None:
+            lane.demoted += admit.reshaped.lane is not None
+            lane.clipped += admit.reshaped.max_tokens is not None
         if admit.window_s > 0.0:
             lane.window.add(admit.window_s)
             lane.window_spread.add(now, admit.window_s, 1.0)
@@ -158,7 +175,7 @@ class Traffic:
         lane.total.add(ended.total_s)
         if ended.ttft_s is not None:
             lane.ttft.add(ended.ttft_s)
-            _note_stream(engine, known, ended, ended.ttft_s, now)
+            _note_stream(lane, engine, known, ended, ended.ttft_s, now)
         _note_outcome(known, ended)
         if engine.cache.known or ended.cached_tokens is not None:
             self._note_cache(engine, model, ended, now)
@@ -232,7 +249,9 @@ class Traffic:
         return True
 
 
-def _note_stream(engine: _Engine, tenant: _Tenant, ended: Ended, ttft_s: float, now: float) -> None:
+def _note_stream(
+    lane: _Lane, engine: _Engine, tenant: _Tenant, ended: Ended, ttft_s: float, now: float
+) -> None:
     admitted_ttft_s = ttft_s - ended.waited_s
     engine.ttft.add(admitted_ttft_s)
     engine.ttft_spread.add(now, admitted_ttft_s, 1.0)
@@ -243,6 +262,7 @@ def _note_stream(engine: _Engine, tenant: _Tenant, ended: Ended, ttft_s: float, 
         tpot_s = (ended.total_s - ttft_s) / (ended.output_tokens - 1)
         engine.tpot.add(tpot_s)
         engine.tpot_spread.add(now, tpot_s, 1.0)
+        lane.tpot_spread.add(now, tpot_s, 1.0)
 
 
 def _note_outcome(tenant: _Tenant, ended: Ended) -> None:
@@ -263,7 +283,9 @@ def _lane_traffic(name: str, lane: _Lane) -> LaneTraffic:
         lane.hint.read(),
         lane.hint_return.read(),
         lane.hint_error.read(),
-        LaneLately(lane.window_spread.mean),
+        lane.clipped,
+        lane.demoted,
+        LaneLately(lane.window_spread.mean, lane.tpot_spread.mean, lane.tpot_spread.variance),
     )
 
 

@@ -7,9 +7,15 @@ from millgate.observe.histogram import Histogram
 
 @dataclass(frozen=True, slots=True)
 class LaneLately:
-    """One lane in about the last minute: the mean time in its batch window, None before a request was queued for it."""
+    """One lane in about the last minute; None before there is a sample.
+
+    `window_s` is the mean time in its batch window, of those queued for it. `tpot` is by stream: its mean in seconds, its
+    variance between streams in seconds squared.
+    """
 
     window_s: float | None
+    tpot_mean_s: float | None
+    tpot_variance: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +24,8 @@ class LaneTraffic:
 
     `window` is the part of a wait that was for the company of a batch, of requests queued for it. Of clients that
     had been told when to come, `hint_return` is how far from that time they were back, and `hint_error` how far from
-    it they were admitted, if they were.
+    it they were admitted, if they were. `clipped` and `demoted` count what was cut to fewer tokens or run in another
+    lane so that it need not be refused, by the lane that was asked for.
     """
 
     name: str
@@ -29,6 +36,8 @@ class LaneTraffic:
     hint: Histogram
     hint_return: Histogram
     hint_error: Histogram
+    clipped: int
+    demoted: int
     lately: LaneLately
 
 

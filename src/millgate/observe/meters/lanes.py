@@ -134,6 +134,38 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "Arrival to end of admitted attempts, however they ended.",
     ),
     MetricDefinition(
+        "clipped",
+        _COUNTER,
+        "attempts",
+        _LANE_TRAFFIC,
+        "clipped",
+        "Attempts that were cut to `clip_tokens` so that they need not be refused, by the lane they asked for.",
+    ),
+    MetricDefinition(
+        "demoted",
+        _COUNTER,
+        "attempts",
+        _LANE_TRAFFIC,
+        "demoted",
+        "Attempts that ran in the lane that theirs demotes to so that they need not be refused.",
+    ),
+    MetricDefinition(
+        "tpot_mean_seconds",
+        _GAUGE,
+        "seconds",
+        _LANE_TRAFFIC,
+        "lately.tpot_mean_s",
+        "Mean of the streams' times per output token over about the last minute.",
+    ),
+    MetricDefinition(
+        "tpot_variance",
+        _GAUGE,
+        "seconds squared",
+        _LANE_TRAFFIC,
+        "lately.tpot_variance",
+        "Variance between them: some streams of this lane decode worse than others.",
+    ),
+    MetricDefinition(
         "hint_seconds", _HISTOGRAM, "seconds", _LANE_TRAFFIC, "hint", "Hints that refused clients were given."
     ),
     MetricDefinition(

@@ -196,6 +196,19 @@ def test_a_line_says_what_was_cached_and_what_was_waited_for_company(tmp_path: P
     assert lane.window.total == pytest.approx(0.5)
 
 
+def test_what_ran_in_another_lane_is_counted_for_the_lane_that_was_asked_for(tmp_path: Path) -> None:
+    room = Room(tmp_path / "log")
+    lanes = (LaneSettings("interactive", max_queue=0, demote="batch"), LaneSettings("batch", deadline_s=60.0))
+    room.core = build_governor(Settings(lanes, (EngineSettings("gpu", 1),)), 0.0)
+    room.post(0.0, Arrived(1), Arrived(2))
+    room.post(1.0, Finished(1, 10, 10), Released(1))
+    room.post(2.0, Finished(2, 10, 10), Released(2))
+    room.lines()
+
+    counts = {lane.name: (lane.demoted, lane.clipped) for lane in room.traffic.read().lanes}
+    assert counts["interactive"] == (1, 0)
+
+
 def test_whoever_looks_now_and_then_is_called_at_most_every_tenth_of_a_second(tmp_path: Path) -> None:
     room = Room(tmp_path / "log", max_inflight=100)
     beats: list[float] = []

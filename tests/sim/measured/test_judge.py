@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from millgate.sim.measured.judge import compare, judge
-from millgate.sim.measured.run import read_run
+from millgate.sim.measured.run import MeasuredRun, read_run
 from millgate.sim.measured.tables import MeasuredError
 
 
@@ -75,3 +75,38 @@ def test_a_perfect_replay_has_no_error(shared_data: Callable[[str], Path]) -> No
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(MeasuredError, match=r"__requests\.jsonl"):
         read_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("told", "share"),
+    [
+        ({}, 0.0),
+        ({"vllm_version": "0.6.3.post1"}, 0.01),
+        ({"vllm_version": "v0.8.0"}, 0.0),
+        ({"vllm_version": "0.19.0"}, 0.0),
+        ({"vllm_version": "1.2.0"}, 0.0),
+        ({"vllm_version": "0.24.0", "engine_kwargs": {"watermark": 0.05}}, 0.05),
+    ],
+)
+def test_the_watermark_is_that_of_the_version_unless_it_is_named(
+    shared_data: Callable[[str], Path], tmp_path: Path, told: dict[str, Any], share: float
+) -> None:
+    assert _told(shared_data, tmp_path, told).limits.watermark_share == share
+
+
+@pytest.mark.parametrize(
+    ("told", "field"),
+    [({"vllm_version": "main"}, "vllm_version"), ({"engine_kwargs": {"watermark": 1}}, "watermark")],
+)
+def test_a_watermark_that_cannot_be_is_named(
+    shared_data: Callable[[str], Path], tmp_path: Path, told: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(MeasuredError, match=field):
+        _told(shared_data, tmp_path, told)
+
+
+def _told(shared_data: Callable[[str], Path], tmp_path: Path, told: dict[str, Any]) -> MeasuredRun:
+    folder = tmp_path / "run"
+    shutil.copytree(shared_data("vllm-run"), folder, ignore=shutil.ignore_patterns("*__meta.json"))
+    (folder / "run__meta.json").write_text(json.dumps(told), encoding="utf-8")
+    return read_run(folder)

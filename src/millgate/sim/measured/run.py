@@ -7,6 +7,7 @@ the device's memory: on a run that was short of it the computed number was wrong
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,10 @@ _BLOCK_TOKENS = 16
 # Preempted requests hold nothing for a while, which cannot be seen: a little more than computed proves nothing.
 _SURELY_MORE = 1.3
 _MOMENTS = 200
+# vLLM's V1 scheduler, the only one since 0.8.0 unless told otherwise, keeps no blocks free at admission (vLLM pull request
+# 44594 brought that back in 2026 as the option `watermark`, 0 by default); V0 kept a hundredth (pull request 11).
+_FIRST_OF_V1 = (0, 8)
+_V0_WATERMARK_SHARE = 0.01
 
 
 class Served(NamedTuple):
@@ -67,7 +72,8 @@ def read_run(folder: Path) -> MeasuredRun:
     budget = _first("max_num_batched_tokens", engine, instance) or int(next(iter(dense.values())).highest)
     sequences = _first("max_num_seqs", engine, instance) or overlap
     kv_tokens = _told_kv_tokens(told, engine) or _kv_tokens(instance, architecture, served, sequences)
-    limits = BatchLimits(kv_tokens, sequences, max(budget, sequences), watermark_share=0.0)
+    watermark = _watermark_share(told, engine)
+    limits = BatchLimits(kv_tokens, sequences, max(budget, sequences), watermark_share=watermark)
     return MeasuredRun(name, served, model, limits)
 
 
@@ -153,6 +159,24 @@ def _told_kv_tokens(told: Mapping[str, Any], engine: Mapping[str, Any]) -> int |
                 )
             return blocks * size
     return None
+
+
+def _watermark_share(told: Mapping[str, Any], engine: Mapping[str, Any]) -> float:
+    """Return which share of its blocks this vLLM keeps free when it admits; MeasuredError for no share or no version."""
+    share = engine.get("watermark")
+    if share is not None:
+        if not (isinstance(share, int | float) and 0 <= share < 1):
+            raise MeasuredError(
+                f"__meta.json: engine_kwargs.watermark: {share}; must be at least 0 and below 1"
+            )
+        return float(share)
+    version = told.get("vllm_version")
+    if version is None:
+        return 0.0
+    numbers = re.match(r"v?(\d+)\.(\d+)", str(version))
+    if numbers is None:
+        raise MeasuredError(f"__meta.json: vllm_version: {version!r} is no version like 0.19.0")
+    return _V0_WATERMARK_SHARE if tuple(map(int, numbers.groups())) < _FIRST_OF_V1 else 0.0
 
 
 def _kv_tokens(

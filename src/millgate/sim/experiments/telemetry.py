@@ -17,6 +17,9 @@ _SCENARIO = replace(
     Scenario(engines=2, manners=_USERS, engine_manners=EngineManners(abort_lag_s=0.3)).at_load(1.5),
     until_s=120.0,
 )
+# Here the cap is the engine's own batch. Below it what an engine does for the departed runs beside the cap, and a gate that
+# forgets them wins by breaking it: with a cap of 64 on an engine that runs 256, 0.76 of capacity against 0.63.
+_FULL_BATCH = replace(_SCENARIO, max_inflight=256)
 
 
 def _shown(x: float, played: Played) -> Measured:
@@ -47,7 +50,7 @@ def _run_lag(arm: Arm, seed: int) -> Measured:
     assert arm.x is not None
     delay_s = 0.0 if arm.series == "gauges read" else 1e9
     manners = EngineManners(abort_lag_s=arm.x)
-    return _shown(arm.x, play(replace(_SCENARIO, telemetry_delay_s=delay_s, engine_manners=manners), seed))
+    return _shown(arm.x, play(replace(_FULL_BATCH, telemetry_delay_s=delay_s, engine_manners=manners), seed))
 
 
 TELEMETRY_DELAY = Experiment(

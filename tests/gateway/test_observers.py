@@ -128,7 +128,8 @@ def test_what_an_engine_found_in_its_cache_is_shown_everywhere(tmp_path: Path) -
         (model,) = state["models"]
         assert (model["prompt_tokens"], model["cached_tokens"]) == (2000, 1600)
         assert state["served"][0]["judged"] == 2
-        assert state["lanes"][0]["lately"] == {"window_s": None}
+        assert state["lanes"][0]["lately"]["window_s"] is None
+        assert state["lanes"][0]["lately"]["tpot_mean_s"] > 0.0
         assert b'millgate_engine_cached_prompt_tokens_total{engine="engine"} 1600.0' in page
         assert b'millgate_engine_prefix_hit_ratio{engine="engine"} 0.8' in page
         assert "1,000 tokens read (800 of them from its cache)" in why

@@ -56,7 +56,7 @@ def capacity(knowledge: Knowledge) -> Capacity:
 
 def _retries(knowledge: Knowledge, now: float) -> RetrySnapshot:
     standing = [pool.appointments.standing(now) for pool in knowledge.pools]
-    attendance = [pool.appointments.attendance() for pool in knowledge.pools]
+    attendance = [pool.appointments.attendance(now) for pool in knowledge.pools]
     budget = knowledge.allowances.budget
     known = () if budget is None else budget.amplification()
     requests = sum([each.requests for each in known], 0)

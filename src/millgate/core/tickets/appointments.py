@@ -149,9 +149,10 @@ class Appointments:
             return self.tenants > 1
         return sum([length > 0 for length in _lengths(self._lines, self._slots, over).values()]) > 1
 
-    def attendance(self) -> list[float]:
-        """Return the shares of clients that return when told, by `ClientKind`; changes nothing."""
-        return self._attendance.shares()
+    def attendance(self, now: float) -> list[float]:
+        """Return the shares of clients that return when told, by `ClientKind`, as they are at this time; changes nothing."""
+        slots = self._slots
+        return self._attendance.shares([slots.kind(slot) for slot in self._over(now) if slots.turn_key(slot)])
 
     def standing(self, now: float) -> tuple[int, int]:
         """Return how many appointments and records there are at this time, what has lapsed not counted."""

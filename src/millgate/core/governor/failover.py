@@ -2,8 +2,8 @@
 
 Only then is it certain that nothing is computed twice and that no client has had a byte (design section 4). There is
 one second try. It gives its permit back and waits in its lane, by its own `first_seen`, for the engines of its route
-without the one that failed it: a *detour*. With room there it is admitted in the same breath. Where its lane queues nothing,
-or no other engine serves the model, there is no second try.
+without the one that failed it: a *detour*. With room there and nobody waiting it is admitted in the same breath. Where its
+lane queues no more, or no other engine serves the model, there is no second try.
 """
 
 from collections.abc import Iterable
@@ -33,9 +33,11 @@ def detour_after(knowledge: Knowledge, attempt: Attempt, event: Failed, now: flo
     if not fit_somewhere(detour.up, attempt):
         return None
     roomy = knowledge.roomy_engine(attempt, detour.up, now)
-    if roomy is not None:
-        return detour if now + roomy[1] <= attempt.deadline else None
-    return detour if _may_wait(knowledge, attempt, detour, now) else None
+    if roomy is not None and now + roomy[1] > attempt.deadline:
+        return None
+    # Whoever waits may be given that room first, and this one waits in its place (INV-5).
+    is_next = roomy is not None and not knowledge.queued_count
+    return detour if is_next or _may_wait(knowledge, attempt, detour, now) else None
 
 
 def try_again(knowledge: Knowledge, attempt: Attempt, detour: Route, now: float) -> list[Decision]:

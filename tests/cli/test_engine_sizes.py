@@ -79,6 +79,8 @@ def test_limits_follow_an_engine_that_starts_later_and_one_that_comes_back_small
 
     _engine(commands, tmp_path, port, "demo")
     _until(lambda: _limits(admin) == (16, 29_491), f"16 streams, not {_limits(admin)}")
+    # The log's own thread writes: a limit is in force before its line is on the disk.
+    _until(lambda: len(_lines(gate, "engine limits")) == 2, "a line for each")
     said = _lines(gate, "engine limits")
     assert [(line["max_inflight_before"], line["max_inflight"]) for line in said] == [(256, 210), (210, 16)]
     assert [line["kv_tokens"] for line in said] == [378_590, 29_491]

@@ -104,8 +104,34 @@ def test_what_was_measured_lately_stands_beside_what_is_expected() -> None:
     shown = drawn({"engines": [engine], "lanes": lanes}, width=120)
 
     assert re.search(r"e +- +10 ms +12 ms +3 ms +11 ms +20 ms +80 %", shown)
-    assert re.search(r"a( +-){8} +20 ms", shown)
+    assert re.search(r"a( +-){4} +20 ms", shown)
     assert "hints kept 14 of 15" in shown
+
+
+def test_the_whole_stay_stands_beside_its_wait_and_its_time_on_the_engine() -> None:
+    def law(attempts: float, per_s: float, stay_s: float, completed: int = 9) -> dict[str, Any]:
+        return {
+            "mean_attempts": attempts,
+            "entered_per_s": per_s,
+            "mean_stay_s": stay_s,
+            "completed": completed,
+            "residual": 0.0,
+        }
+
+    waited = {"whole": law(5.8, 4.0, 1.44), "queue": law(2.9, 4.0, 0.72), "engine": law(2.9, 4.0, 0.72)}
+    at_once = {
+        "whole": law(1.0, 0.5, 2.0),
+        "queue": law(0.0, 0.0, 0.0, completed=0),
+        "engine": law(1.0, 0.5, 2.0),
+    }
+    shown = drawn(
+        {"lanes": [{"name": "a", "little": waited}, {"name": "b", "little": at_once}], "little": waited}
+    )
+
+    assert re.search(r"a +5\.8 +4\.0 +1\.4 s +2\.9 +720 ms +2\.9 +720 ms +0 %", shown)
+    assert re.search(r"b +1\.0 +0\.5 +2\.0 s +0\.0 +- +1\.0 +2\.0 s +0 %", shown)
+    assert re.search(r"all lanes +5\.8 +4\.0 ", shown)
+    assert "all lanes" not in drawn({"lanes": [{"name": "a", "little": waited}], "little": waited})
 
 
 def test_what_is_wrong_stands_in_words() -> None:

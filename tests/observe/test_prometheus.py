@@ -22,6 +22,7 @@ from millgate.core.snapshot import (
     EngineSnapshot,
     ErrorReading,
     LaneSnapshot,
+    LittleReading,
     LittleSnapshot,
     PoolSnapshot,
     Quantiles,
@@ -40,7 +41,17 @@ from millgate.observe.traffic import MOST_ENGINES, MOST_LANES, MOST_TENANTS, Tra
 from millgate.wiring.governor import build_governor
 
 # A different number in every field, so that a metric that reads the wrong one is seen.
-LITTLE = LittleSnapshot(window_s=60.0, mean_running=1.5, admitted_per_s=2.5, mean_stay_s=3.5, residual=-0.25)
+LITTLE = LittleSnapshot(
+    whole=LittleReading(
+        60.0, mean_attempts=1.5, entered_per_s=2.5, completed=90, mean_stay_s=3.5, residual=-0.25
+    ),
+    queue=LittleReading(
+        60.0, mean_attempts=1.6, entered_per_s=2.6, completed=91, mean_stay_s=3.6, residual=-0.26
+    ),
+    engine=LittleReading(
+        60.0, mean_attempts=1.7, entered_per_s=2.7, completed=92, mean_stay_s=3.7, residual=-0.27
+    ),
+)
 SLO = SloReading(
     ttft=Quantiles(p95=0.51, p99=0.52),
     tpot=None,
@@ -136,6 +147,7 @@ SNAPSHOT = Snapshot(
     output_error=ErrorReading(samples=300.0, bias=0.73, p90=0.74),
     pools=(PoolSnapshot(("gpu-0",), WARNING, ALARM),),
     tenants=(TenantSnapshot("acme", 81, 82),),
+    little=LittleSnapshot(LITTLE.engine, LITTLE.whole, LITTLE.queue),
     quotas=(QuotaLevel("acme.rpm", 0.375, 83),),
 )
 TRAFFIC = Traffic(["acme"])
@@ -194,13 +206,36 @@ def test_gauges_of_lane_engine_and_gate_are_exported() -> None:
 
     assert value(samples, "queued", lane="interactive") == 11
     assert value(samples, "oldest_queued_seconds", lane="interactive") == 1.25
-    assert value(samples, "little_residual_ratio", lane="interactive") == -0.25
     assert value(samples, "engine_up", engine="gpu-0") == 1
     assert value(samples, "engine_running", engine="gpu-0") == 31
     assert value(samples, "engine_prefill_limit_tokens", engine="gpu-0") == 36
     assert value(samples, "appointments") == 45
     assert value(samples, "wasted_output_tokens_total") == 53
     assert value(samples, "draining") == 0
+
+
+def test_littles_law_is_exported_of_the_whole_stay_and_of_its_parts_by_lane_and_in_total() -> None:
+    samples = scrape()
+
+    def read(name: str, **labels: str) -> list[float]:
+        return [value(samples, name, part=part, **labels) for part in ("whole", "queue", "engine")]
+
+    assert read("little_attempts", lane="interactive") == [1.5, 1.6, 1.7]
+    assert read("little_entered_per_second", lane="interactive") == [2.5, 2.6, 2.7]
+    assert read("little_stay_seconds", lane="interactive") == [3.5, 3.6, 3.7]
+    assert read("little_residual_ratio", lane="interactive") == [-0.25, -0.26, -0.27]
+    assert read("little_all_attempts") == [1.7, 1.5, 1.6]
+    assert read("little_all_stay_seconds") == [3.7, 3.5, 3.6]
+
+
+def test_a_gate_of_many_lanes_has_littles_law_of_the_first_ten_and_of_the_others_together() -> None:
+    lanes = tuple(dataclasses.replace(LANE, name=f"lane-{number}") for number in range(13))
+    samples = scrape(dataclasses.replace(SNAPSHOT, lanes=lanes))
+
+    assert sum(name == "millgate_little_attempts" for name, _ in samples) == 3 * 11
+    assert value(samples, "little_attempts", lane="lane-9", part="whole") == 1.5
+    assert value(samples, "little_attempts", lane="other", part="whole") == pytest.approx(3 * 1.5)
+    assert value(samples, "little_stay_seconds", lane="other", part="queue") == pytest.approx(3.6)
 
 
 def test_accounts_quotas_and_attendance_are_exported() -> None:

@@ -22,7 +22,7 @@ def frame(url: str, state: State, before: State | None, silence: str = "") -> Re
     """Return the frame of this state; rates are those since `before`, dashes without it. `silence` is why it is old."""
     passed_s = _number(state, "now") - _number(before, "now") if before is not None else 0.0
     parts: list[RenderableType] = [_title(url, state, silence), *_verdict(state), *_warnings(state)]
-    parts += [_lanes(state, before, passed_s), _lane_times(state)]
+    parts += [_lanes(state, before, passed_s), _lane_times(state), _stays(state)]
     parts += [_engines(state), _engine_times(state), _load(state), _retries(state)]
     refused = _refused(state, before, passed_s)
     return Group(*parts, refused) if refused is not None else Group(*parts)
@@ -80,20 +80,45 @@ def _lanes(state: State, before: State | None, passed_s: float) -> Table:
 
 
 def _lane_times(state: State) -> Table:
-    """Return what answers take, Little's law (running, admitted a second, stay, what is left over), and the window."""
-    table = _table("lane", "ttft p95", "p99", "tpot p95", "p99", "L", "lambda", "W", "residual", "window")
+    """Return what answers take, and the batch window."""
+    table = _table("lane", "ttft p95", "p99", "tpot p95", "p99", "window")
     for lane in _rows(state, "lanes"):
-        slo, little = lane.get("slo") or {}, lane.get("little") or {}
+        slo = lane.get("slo") or {}
         table.add_row(
             _name(lane.get("name", "")),
             *(_seconds(slo.get(time), share) for time in ("ttft", "tpot") for share in ("p95", "p99")),
-            _decimal(little, "mean_running"),
-            _decimal(little, "admitted_per_s"),
-            _seconds(little, "mean_stay_s"),
-            _percent(little, "residual"),
             _seconds(lane.get("lately"), "window_s"),
         )
     return table
+
+
+def _stays(state: State) -> Table:
+    """Return Little's law of whole stays (inside, entered a second, stay), of the queue and of engines, and what is left over."""
+    table = _table("lane", "L", "lambda", "W", "queue L", "W", "engine L", "W", "residual")
+    lanes = [(str(lane.get("name", "")), lane.get("little")) for lane in _rows(state, "lanes")]
+    if len(lanes) > 1:
+        lanes.append(("all lanes", state.get("little")))
+    for name, little in lanes:
+        parts = little if isinstance(little, dict) else {}
+        whole = parts.get("whole")
+        table.add_row(
+            _name(name),
+            _decimal(whole, "mean_attempts"),
+            _decimal(whole, "entered_per_s"),
+            _stay(whole),
+            *(
+                cell
+                for part in ("queue", "engine")
+                for cell in (_decimal(parts.get(part), "mean_attempts"), _stay(parts.get(part)))
+            ),
+            _percent(whole, "residual"),
+        )
+    return table
+
+
+def _stay(reading: State | None) -> str:
+    """Return W, a dash where no stay is over."""
+    return _seconds(reading, "mean_stay_s") if _known(reading, "completed") else _UNKNOWN
 
 
 def _engines(state: State) -> Table:

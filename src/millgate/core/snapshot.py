@@ -15,18 +15,33 @@ class Capacity(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LittleSnapshot:
-    """Little's law over one window: three independent readings and what is left between them.
+class LittleReading:
+    """Little's law of one system over one window: three independent readings and what is left between them.
 
-    `mean_running` is L by time integral, `admitted_per_s` lambda, `mean_stay_s` W of what completed;
+    `mean_attempts` is L by time integral, `entered_per_s` lambda, `mean_stay_s` W of the `completed` stays;
     `residual` = (L - lambda x W) / L after the correction for work still in flight: 0 but for leaks.
     """
 
     window_s: float
-    mean_running: float
-    admitted_per_s: float
+    mean_attempts: float
+    entered_per_s: float
+    completed: int
     mean_stay_s: float
     residual: float
+
+
+@dataclass(frozen=True, slots=True)
+class LittleSnapshot:
+    """Little's law of whole stays and of their two parts.
+
+    `whole` is from the arrival of an attempt that is queued or admitted until it is through: refused, given up, or its
+    permit released. `queue` is its time in a queue (a second try is queued again), `engine` that from an admission to the
+    release of the permit. L of the whole is the sum of its parts; lambda of a part counts only what came to it.
+    """
+
+    whole: LittleReading
+    queue: LittleReading
+    engine: LittleReading
 
 
 class AlarmSignal(StrEnum):
@@ -268,4 +283,5 @@ class Snapshot:
     output_error: ErrorReading
     pools: tuple[PoolSnapshot, ...]
     tenants: tuple[TenantSnapshot, ...]
+    little: LittleSnapshot
     quotas: tuple[QuotaLevel, ...] = ()

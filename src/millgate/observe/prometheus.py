@@ -23,17 +23,21 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from millgate.core.snapshot import Snapshot
+from millgate.core.littles_law.law import total
+from millgate.core.snapshot import LittleSnapshot, Snapshot
 from millgate.observe.door import DoorSnapshot, ServiceSnapshot
 from millgate.observe.histogram import Histogram
 from millgate.observe.meters import METERS, PREFIX, MetricDefinition, MetricKind, Scope
 from millgate.observe.process import ProcessSnapshot, read_process
+from millgate.observe.traffic import OTHER
 from millgate.observe.traffic_records import TrafficSnapshot
 
 _END = b"# EOF\n"
 """Ends a page of OpenMetrics, and every piece of one."""
 _MOST_IN_A_PIECE = 128
 """Samples that are rendered without a pause: about a millisecond."""
+_MOST_STAYS = 10
+"""Lanes whose Little's law is told apart; the others are one, so that a page keeps its bound of series."""
 
 
 class Records(NamedTuple):
@@ -200,6 +204,12 @@ def _of_scope(scope: Scope, records: Records) -> list[tuple[list[str], Any]]:
     snapshot, traffic = records.snapshot, records.traffic
     if scope is Scope.POOL:
         return [([pool.engines[0]], pool) for pool in snapshot.pools if pool.engines]
+    if scope is Scope.STAY:
+        return [
+            ([lane, *part], reading) for lane, little in _stays(snapshot) for part, reading in _parts(little)
+        ]
+    if scope is Scope.STAY_TOTAL:
+        return _parts(snapshot.little)
     named: dict[Scope, tuple[Any, ...]] = {
         Scope.LANE: snapshot.lanes,
         Scope.ENGINE: snapshot.engines,
@@ -219,3 +229,15 @@ def _of_scope(scope: Scope, records: Records) -> list[tuple[list[str], Any]]:
     }
     record = alone.get(scope)
     return [] if record is None else [([], record)]
+
+
+def _stays(snapshot: Snapshot) -> list[tuple[str, LittleSnapshot]]:
+    """Return Little's law of the first lanes, and of all others together."""
+    lanes = snapshot.lanes
+    apart = [(lane.name, lane.little) for lane in lanes[:_MOST_STAYS]]
+    others = [lane.little for lane in lanes[_MOST_STAYS:]]
+    return [*apart, (OTHER, total(others))] if others else apart
+
+
+def _parts(little: LittleSnapshot) -> list[tuple[list[str], Any]]:
+    return [(["whole"], little.whole), (["queue"], little.queue), (["engine"], little.engine)]

@@ -4,7 +4,8 @@ from random import Random
 
 import pytest
 
-from millgate.core.littles_law.law import HALF_WINDOW_S, LittlesLaw
+from millgate.core.littles_law.law import HALF_WINDOW_S, LittlesLaw, total
+from millgate.core.snapshot import LittleSnapshot
 
 
 def test_with_empty_ends_l_is_lambda_times_w_exactly() -> None:
@@ -18,10 +19,10 @@ def test_with_empty_ends_l_is_lambda_times_w_exactly() -> None:
     reading = law.read(110.0)
 
     assert reading.window_s == 10.0
-    assert reading.mean_running == pytest.approx(0.8)
-    assert reading.admitted_per_s == pytest.approx(0.2)
-    assert reading.mean_stay_s == pytest.approx(4.0)
-    assert reading.mean_running == pytest.approx(reading.admitted_per_s * reading.mean_stay_s)
+    assert reading.mean_attempts == pytest.approx(0.8)
+    assert reading.entered_per_s == pytest.approx(0.2)
+    assert (reading.mean_stay_s, reading.completed) == pytest.approx((4.0, 2))
+    assert reading.mean_attempts == pytest.approx(reading.entered_per_s * reading.mean_stay_s)
     assert reading.residual == pytest.approx(0.0, abs=1e-12)
 
 
@@ -38,8 +39,25 @@ def test_work_in_flight_at_both_ends_leaves_no_residual() -> None:
             law.enter(now)
             inside.append(now)
         assert abs(law.read(now + dice.random()).residual) < 1e-9
-    assert law.running == len(inside)
-    assert HALF_WINDOW_S <= law.read(now).window_s <= 2 * HALF_WINDOW_S + 5.0
+    assert law.inside == len(inside)
+    assert HALF_WINDOW_S <= law.read(now).window_s < 2 * HALF_WINDOW_S
+
+
+def test_after_an_hour_of_silence_a_reading_speaks_of_the_last_minutes_only() -> None:
+    law = LittlesLaw(0.0)
+    for second in range(300):
+        law.enter(float(second))
+        law.leave(second + 0.5)
+        law.stayed(second + 0.5, float(second))
+    law.enter(300.0)
+    reading = law.read(3930.0)
+
+    assert reading.window_s == 90.0
+    assert (reading.mean_attempts, reading.entered_per_s, reading.completed) == pytest.approx((1.0, 0.0, 0))
+    law.leave(3930.0)
+    law.stayed(3930.0, 300.0)
+    assert law.read(3930.0).mean_stay_s == 3630.0
+    assert law.read(3930.0).residual == pytest.approx(0.0, abs=1e-12)
 
 
 def test_a_leaked_permit_shows() -> None:
@@ -68,6 +86,40 @@ def test_a_lost_completion_shows_with_the_other_sign() -> None:
 def test_reading_changes_nothing_and_an_empty_window_reads_as_zero() -> None:
     law = LittlesLaw(5.0)
     assert law.read(5.0) == law.read(5.0)
-    assert (law.read(5.0).mean_running, law.read(9.0).residual) == (0.0, 0.0)
+    assert (law.read(5.0).mean_attempts, law.read(9.0).residual) == (0.0, 0.0)
     law.enter(9.0)
     assert law.read(10.0) == law.read(10.0)
+    assert law.read(500.0) == law.read(500.0)
+
+
+def _stays(law: LittlesLaw, at: float, for_s: float) -> None:
+    law.enter(at)
+    law.leave(at + for_s)
+    law.stayed(at + for_s, at)
+
+
+def _lane(law: LittlesLaw, now: float) -> LittleSnapshot:
+    return LittleSnapshot(law.read(now), law.read(now), law.read(now))
+
+
+def test_all_lanes_are_the_sum_of_the_lanes_though_one_is_younger() -> None:
+    """L and lambda add up, over the window of the oldest; W is the mean over all stays, not over lanes."""
+    old, young = LittlesLaw(0.0), LittlesLaw(90.0)
+    for number in range(100):
+        _stays(old, float(number), 2.0)
+    for number in range(10):
+        _stays(young, 90.0 + number, 0.5)
+    whole = total([_lane(old, 110.0), _lane(young, 110.0)]).whole
+
+    assert whole.window_s == 110.0
+    assert whole.mean_attempts == pytest.approx((100 * 2.0 + 10 * 0.5) / 110.0)
+    assert whole.entered_per_s == pytest.approx(110 / 110.0)
+    assert (whole.mean_stay_s, whole.completed) == pytest.approx(((100 * 2.0 + 10 * 0.5) / 110, 110))
+    assert whole.residual == pytest.approx(0.0, abs=1e-12)
+
+
+def test_no_lanes_and_a_gate_that_has_just_begun_read_as_zero() -> None:
+    law = LittlesLaw(5.0)
+    assert total([]).whole.mean_attempts == 0.0
+    law.enter(5.0)
+    assert total([_lane(law, 5.0), _lane(law, 5.0)]).whole.mean_attempts == 2.0

@@ -49,6 +49,7 @@ def test_a_picture_is_the_snapshot_in_the_time_of_the_wall() -> None:
     assert picture.at == EPOCH + room.now
     assert picture.engines[0].seen == snapshot.engines[0]
     assert picture.lanes[0].little == snapshot.lanes[0].little
+    assert picture.little == snapshot.little
     assert [row.at for row in picture.decisions] == [EPOCH + room.now]
 
 

@@ -141,7 +141,8 @@ def test_state_is_the_whole_snapshot_with_words_as_keys() -> None:
         assert [(engine["name"], engine["running"]) for engine in state["engines"]] == [("gpu", 1)]
         assert state["lanes"][0]["arrived"] == 2
         assert state["lanes"][0]["yields"]["saturated"] == 1
-        assert state["lanes"][0]["little"]["window_s"] >= 0
+        assert state["lanes"][0]["little"]["whole"]["window_s"] >= 0
+        assert state["little"]["engine"]["mean_attempts"] == 1.0
 
     serving(script, views(governor))
 

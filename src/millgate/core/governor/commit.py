@@ -57,6 +57,7 @@ def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]
     would = decision.would if isinstance(decision, Admit) else None
     knowledge.allowances.arrived(draft, agreed=agreed, refused=would, now=now)
     knowledge.take_in(draft)
+    draft.lane.takes_in(now)
     knowledge.allowances.taken_in(draft, would, now)
     if isinstance(decision, Admit):
         assert plan.engine is not None
@@ -199,7 +200,7 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
         if not is_in_time(engine, queued, ttft_s, now):
             decisions += refuse_queued(knowledge, queued, late_reason(queued, now), now)
             continue
-        knowledge.dequeue(queued, admitted=True)
+        knowledge.dequeue(queued, now, admitted=True)
         admit = admission(queued, engine, ttft_s, now)
         if queued.queue.window is not None:
             admit = admit._replace(window_s=min(now, queued.window_until) - queued.arrived_at)
@@ -222,8 +223,9 @@ def late_reason(queued: Attempt, now: float) -> Reason:
 
 def refuse_queued(knowledge: Knowledge, queued: Attempt, reason: Reason, now: float) -> tuple[Yield, Ended]:
     """Take an attempt out of its queue with a yield; return the yield and the attempt's end."""
-    knowledge.dequeue(queued)
+    knowledge.dequeue(queued, now)
     knowledge.let_go(queued)
+    queued.lane.lets_go(queued.arrived_at, now)
     queued.refused()
     queued.gives_back(now)
     knowledge.allowances.over(queued)

@@ -167,8 +167,9 @@ def client_gone(knowledge: Knowledge, attempt: Attempt, _event: ClientGone, now:
     if attempt.state is not State.DECODE:
         _remember_tired(attempt, now)
     if attempt.state is State.QUEUED:
-        knowledge.dequeue(attempt)
+        knowledge.dequeue(attempt, now)
         knowledge.let_go(attempt)
+        attempt.lane.lets_go(attempt.arrived_at, now)
         attempt.refused()
         attempt.gives_back(now)
         knowledge.allowances.over(attempt)
@@ -282,15 +283,16 @@ def release(
     if for_good:
         knowledge.allowances.over(attempt)
         pool.work_done(attempt.service_s)
+        lane.lets_go(attempt.arrived_at, now)
     if engine.releases(permit, now):
-        lane.little.leave(now)
+        lane.gets_back(now)
         if (shares := pool.shares) is not None:
             shares.left(lane.settings.name, permit.streams)
         if teaches:
             engine.learns_permit(permit, attempt.prompt_tokens, attempt.output_tokens, now)
         else:
             engine.drain.left(now)
-    lane.little.stayed(now, permit.admitted_at)
+    lane.served(permit.admitted_at, now)
     knowledge.note(permit, engine)
     knowledge.let_go(attempt)
 

@@ -42,7 +42,7 @@ def detour_after(knowledge: Knowledge, attempt: Attempt, event: Failed, now: flo
 
 def try_again(knowledge: Knowledge, attempt: Attempt, detour: Route, now: float) -> list[Decision]:
     """Take the attempt, whose permit has just been given back, out of its end: admit it on the detour, or hold it."""
-    attempt.turned_back(detour, _give_up_at(attempt, detour))
+    attempt.turned_back(detour, _give_up_at(attempt, detour), now)
     attempt.may_wait_until(_impatient_at(attempt))
     attempt.lane.opens(attempt.queue)
     # What was to fall due in its first try would mean that it has waited too long.

@@ -203,15 +203,16 @@ class Knowledge:
     def enqueue(self, attempt: Attempt, now: float) -> None:
         """Put an attempt into its queue."""
         attempt.queue.add(attempt, attempt.give_up_at, now)
-        attempt.lane.waits(attempt.prompt_tokens + attempt.output_tokens, attempt.body_bytes)
+        attempt.lane.waits(attempt.prompt_tokens + attempt.output_tokens, attempt.body_bytes, now)
         attempt.route.pool.waits(attempt.prompt_tokens, attempt.service_s)
         self.queued_count += 1
         self.waiting.begins(attempt.tenant, attempt.as_old_as)
 
-    def dequeue(self, attempt: Attempt, *, admitted: bool = False) -> None:
+    def dequeue(self, attempt: Attempt, now: float, *, admitted: bool = False) -> None:
         """Take an attempt out of its queue."""
         attempt.queue.remove(attempt, admitted=admitted)
-        attempt.lane.waits_no_more(attempt.prompt_tokens + attempt.output_tokens, attempt.body_bytes)
+        tokens = attempt.prompt_tokens + attempt.output_tokens
+        attempt.lane.waits_no_more(tokens, attempt.body_bytes, attempt.queued_at, now)
         attempt.route.pool.waits_no_more(attempt.prompt_tokens, attempt.service_s)
         self.queued_count -= 1
         self.waiting.ends(attempt.tenant)

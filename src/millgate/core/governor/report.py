@@ -7,6 +7,7 @@ from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.pools import Routes
 from millgate.core.governor.turns import limit_of
 from millgate.core.governor.watch import has_fresh_gauge
+from millgate.core.littles_law.law import total
 from millgate.core.retry_budget import RetryBudget
 from millgate.core.snapshot import (
     Capacity,
@@ -25,10 +26,11 @@ from millgate.core.words import FailureKind, Reason, Stage
 
 def snapshot(knowledge: Knowledge, now: float) -> Snapshot:
     """Return everything at one instant."""
+    lanes = [_lane(knowledge, lane, now) for lane in knowledge.lanes.values()]
     return Snapshot(
         now=now,
         draining=knowledge.draining,
-        lanes=tuple(_lane(knowledge, lane, now) for lane in knowledge.lanes.values()),
+        lanes=tuple(lanes),
         engines=tuple(_engine(engine, now) for engine in knowledge.engines.values()),
         retries=_retries(knowledge, now),
         good_output_tokens=knowledge.totals.good_output_tokens,
@@ -40,6 +42,7 @@ def snapshot(knowledge: Knowledge, now: float) -> Snapshot:
         output_error=knowledge.output_length.error(),
         pools=tuple(watch.snapshot(pool) for pool in knowledge.pools),
         tenants=_tenants(knowledge.allowances.budget),
+        little=total([lane.little for lane in lanes]),
         quotas=tuple(knowledge.allowances.ledger.levels(now)),
     )
 
@@ -93,7 +96,7 @@ def _lane(knowledge: Knowledge, lane: Lane, now: float) -> LaneSnapshot:
         oldest_queued_s=max((now - each.arrived_at for each in queued), default=0.0),
         headroom=_headroom(knowledge.pools, lane),
         expected_wait_s=_expected_wait_s(knowledge.routes, lane, now),
-        running=lane.little.running,
+        running=lane.running,
         arrived=lane.arrived,
         admitted=lane.admitted,
         outcomes=tuple(lane.outcomes.items()),
@@ -102,7 +105,7 @@ def _lane(knowledge: Knowledge, lane: Lane, now: float) -> LaneSnapshot:
         failures=tuple(
             (cause, count) for cause, count in lane.causes.items() if isinstance(cause, FailureKind)
         ),
-        little=lane.little.read(now),
+        little=lane.little(now),
         slo=lane.slo.read(now),
         hints_kept=lane.hints_kept,
         hints_broken=lane.hints_broken,

@@ -28,7 +28,7 @@ class Attempt:
     `foreseen_tokens` are expected of it where it is admitted: `output_tokens`, or what its first try has taught. `engine`
     has its `permit`, the last one if it is over. `tried` is the engine that failed it before it had anything of it; there
     is no third try. `appointment` is what its client had been told, and `told_share` which part of the line was expected to
-    return. While it is queued it is refused at `give_up_at`; `window_until` is when the batch window lets it go.
+    return. It was queued last at `queued_at`, if it was. While it is queued it is refused at `give_up_at`; `window_until` is when the batch window lets it go.
     """
 
     __slots__ = (
@@ -56,6 +56,7 @@ class Attempt:
         "permit",
         "prompt_tokens",
         "queue",
+        "queued_at",
         "queued_until",
         "recognised",
         "reservation",
@@ -80,7 +81,7 @@ class Attempt:
         self.lane, self.route, self.queue = lane, route, lane.queue_for(route)
         self.body_bytes, self._stage = arrival.body_bytes, State.QUEUED
         self.fingerprint: int | None = None
-        self.arrived_at = self.first_seen = self.lined_up_at = self.as_old_as = now
+        self.arrived_at = self.queued_at = self.first_seen = self.lined_up_at = self.as_old_as = now
         self.early_returns = self.turn = 0
         self.appointment: Appointment | None = None
         self.told_share = 1.0
@@ -237,13 +238,13 @@ class Attempt:
         self.permit, self.engine = permit, engine
         return permit
 
-    def turned_back(self, detour: Route, give_up_at: float) -> None:
-        """Its engine failed it unsent: it waits for the others on this detour."""
+    def turned_back(self, detour: Route, give_up_at: float, now: float) -> None:
+        """Its engine failed it unsent: from now on it waits for the others on this detour."""
         if self.permit is not None:
             self.foreseen_tokens = self.permit.foreseen_tokens
         self.tried, self.engine, self.permit = self.engine, None, None
         self._stage = State.QUEUED
-        self.give_up_at = give_up_at
+        self.queued_at, self.give_up_at = now, give_up_at
         self.moved(detour)
 
     def refused(self) -> None:

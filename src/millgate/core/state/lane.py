@@ -8,6 +8,7 @@ from millgate.core.littles_law.law import LittlesLaw
 from millgate.core.queues.base import Order, Queued
 from millgate.core.settings import LaneSettings
 from millgate.core.slo import SloWatch
+from millgate.core.snapshot import LittleSnapshot
 from millgate.core.state.pool import LaneQueue, Route
 from millgate.core.words import FailureKind, Outcome, Reason, Stage
 
@@ -18,14 +19,14 @@ MakeOrder = Callable[[LaneSettings], Order]
 
 
 class Lane:
-    """One lane: its queues by route, what they hold, its accounts and its Little's law."""
+    """One lane: its queues by route, what they hold, its accounts, and Little's law of its stays and of their two parts."""
 
     def __init__(self, settings: LaneSettings, make_order: MakeOrder, now: float) -> None:
         self.settings = settings
         self.make_order = make_order
         self.queues: dict[Route, LaneQueue] = {}
         self.queued = self.queued_tokens = self.queued_bytes = 0
-        self.little = LittlesLaw(now)
+        self._stays, self._queueing, self._serving = LittlesLaw(now), LittlesLaw(now), LittlesLaw(now)
         self.slo = SloWatch(settings, now)
         self.arrived = 0
         self.admitted = 0
@@ -64,7 +65,33 @@ class Lane:
     def admits(self, now: float) -> None:
         """Count an admission."""
         self.admitted += 1
-        self.little.enter(now)
+        self._serving.enter(now)
+
+    def takes_in(self, now: float) -> None:
+        """Count an attempt whose stay begins: it is queued or admitted."""
+        self._stays.enter(now)
+
+    def lets_go(self, arrived_at: float, now: float) -> None:
+        """Count an attempt whose stay is over."""
+        self._stays.leave(now)
+        self._stays.stayed(now, arrived_at)
+
+    def gets_back(self, now: float) -> None:
+        """Count a permit that its engine has given back."""
+        self._serving.leave(now)
+
+    def served(self, admitted_at: float, now: float) -> None:
+        """Count an attempt that an engine is done with."""
+        self._serving.stayed(now, admitted_at)
+
+    @property
+    def running(self) -> int:
+        """How many permits are out."""
+        return self._serving.inside
+
+    def little(self, now: float) -> LittleSnapshot:
+        """Return Little's law of whole stays, of the queue and of the engines."""
+        return LittleSnapshot(self._stays.read(now), self._queueing.read(now), self._serving.read(now))
 
     def judged_hint(self, *, kept: bool) -> None:
         """Count a hint that its client followed: whether the request was let in then."""
@@ -85,14 +112,17 @@ class Lane:
         if not is_retry and reason not in _RULES:
             self.slo.refuse(now)
 
-    def waits(self, tokens: int, body_bytes: int) -> None:
+    def waits(self, tokens: int, body_bytes: int, now: float) -> None:
         """Count an attempt that begins to wait."""
+        self._queueing.enter(now)
         self.queued += 1
         self.queued_tokens += tokens
         self.queued_bytes += body_bytes
 
-    def waits_no_more(self, tokens: int, body_bytes: int) -> None:
-        """Count an attempt that no longer waits."""
+    def waits_no_more(self, tokens: int, body_bytes: int, since: float, now: float) -> None:
+        """Count an attempt that waited `since` then and no longer does."""
+        self._queueing.leave(now)
+        self._queueing.stayed(now, since)
         self.queued -= 1
         self.queued_tokens -= tokens
         self.queued_bytes -= body_bytes

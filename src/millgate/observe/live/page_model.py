@@ -97,6 +97,7 @@ class PageModel:
             pools=tuple(_pool(pool, instant.epoch) for pool in snapshot.pools),
             cleared=_alarm(*history.cleared, instant.epoch) if history.cleared else None,
             engines=_engines(snapshot.engines, instant.traffic.engines),
+            little=snapshot.little,
             returns=_returns(snapshot),
             tenants=_tenants(instant.traffic.tenants, snapshot),
             models=instant.traffic.models,

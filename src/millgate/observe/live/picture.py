@@ -131,7 +131,7 @@ class ReturnsPicture:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Everything on the page; `host` is the machine's name, `history` the newest whole step of the history."""
+    """Everything on the page; `host` is the machine's name, `little` Little's law of all lanes, `history` the newest whole step of the history."""
 
     at: float
     host: str
@@ -141,6 +141,7 @@ class Picture:
     pools: tuple[PoolPicture, ...]
     cleared: AlarmPicture | None
     engines: tuple[EnginePicture, ...]
+    little: LittleSnapshot
     returns: ReturnsPicture
     tenants: tuple[TenantPicture, ...]
     models: tuple[ModelTraffic, ...]

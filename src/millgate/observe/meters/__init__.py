@@ -9,9 +9,9 @@ A field that is None (unknown, stale, switched off) or infinite has no sample. d
 from millgate.observe.meters.definition import LABELS, PREFIX, MetricDefinition, MetricKind, Scope
 from millgate.observe.meters.engines import ENGINE_METERS
 from millgate.observe.meters.gate import GATE_METERS
-from millgate.observe.meters.lanes import LANE_METERS
+from millgate.observe.meters.lanes import LANE_METERS, LITTLE_METERS
 
-METERS: tuple[MetricDefinition, ...] = (*LANE_METERS, *ENGINE_METERS, *GATE_METERS)
+METERS: tuple[MetricDefinition, ...] = (*LANE_METERS, *LITTLE_METERS, *ENGINE_METERS, *GATE_METERS)
 """All of them, in the order of the page."""
 
 __all__ = ["LABELS", "METERS", "PREFIX", "MetricDefinition", "MetricKind", "Scope"]

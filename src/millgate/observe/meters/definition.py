@@ -21,6 +21,8 @@ class Scope(StrEnum):
     GATE = "gate"
     LANE = "lane"
     LANE_TRAFFIC = "lane_traffic"
+    STAY = "stay"
+    STAY_TOTAL = "stay_total"
     ENGINE = "engine"
     ENGINE_TRAFFIC = "engine_traffic"
     POOL = "pool"
@@ -32,14 +34,16 @@ class Scope(StrEnum):
     PROCESS = "process"
 
 
-LABELS = {
-    Scope.LANE: "lane",
-    Scope.LANE_TRAFFIC: "lane",
-    Scope.ENGINE: "engine",
-    Scope.ENGINE_TRAFFIC: "engine",
-    Scope.POOL: "pool",
-    Scope.TENANT: "tenant",
-    Scope.QUOTA: "quota",
+LABELS: dict[Scope, tuple[str, ...]] = {
+    Scope.LANE: ("lane",),
+    Scope.LANE_TRAFFIC: ("lane",),
+    Scope.STAY: ("lane", "part"),
+    Scope.STAY_TOTAL: ("part",),
+    Scope.ENGINE: ("engine",),
+    Scope.ENGINE_TRAFFIC: ("engine",),
+    Scope.POOL: ("pool",),
+    Scope.TENANT: ("tenant",),
+    Scope.QUOTA: ("quota",),
 }
 """What a record of each kind is labelled with: its name; a pool's is that of its first engine."""
 
@@ -63,7 +67,7 @@ class MetricDefinition(NamedTuple):
     @property
     def labels(self) -> tuple[str, ...]:
         """The label names, in the order of a sample."""
-        own = (LABELS[self.scope],) if self.scope in LABELS else ()
+        own = LABELS.get(self.scope, ())
         return (*own, self.label) if self.label else own
 
     @property

@@ -99,7 +99,7 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "attempts",
         _LANE,
         "running",
-        "Attempts that run now and whose client is still there.",
+        "Attempts that hold a permit; that of a client that left counts until the engine lets go.",
     ),
     MetricDefinition(
         "wait_seconds",
@@ -265,37 +265,48 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "95th percentile of the time per output token.",
     ),
     MetricDefinition("tpot_p99_seconds", _GAUGE, "seconds", _LANE, "slo.tpot.p99", "99th percentile of it."),
-    # Little's law, three independent readings and what is left between them.
-    MetricDefinition(
-        "little_running",
-        _GAUGE,
-        "attempts",
-        _LANE,
-        "little.mean_running",
-        "L: mean attempts running, by time integral.",
-    ),
-    MetricDefinition(
-        "little_admitted_per_second",
-        _GAUGE,
-        "1/s",
-        _LANE,
-        "little.admitted_per_s",
-        "Lambda: attempts admitted per second.",
-    ),
-    MetricDefinition(
-        "little_stay_seconds",
-        _GAUGE,
-        "seconds",
-        _LANE,
-        "little.mean_stay_s",
-        "W: mean time from admission to the end.",
-    ),
-    MetricDefinition(
-        "little_residual_ratio",
-        _GAUGE,
-        "ratio",
-        _LANE,
-        "little.residual",
-        "(L - lambda x W) / L; far from 0 means a leak.",
-    ),
+)
+
+
+def _little(prefix: str, scope: Scope, over: str) -> tuple[MetricDefinition, ...]:
+    """Return Little's law of every part of a stay: three independent readings and what is left between them."""
+    return (
+        MetricDefinition(
+            prefix + "attempts",
+            _GAUGE,
+            "attempts",
+            scope,
+            "mean_attempts",
+            f"L{over}: mean attempts inside, by time integral.",
+        ),
+        MetricDefinition(
+            prefix + "entered_per_second",
+            _GAUGE,
+            "1/s",
+            scope,
+            "entered_per_s",
+            f"Lambda{over}: attempts per second that came to this part.",
+        ),
+        MetricDefinition(
+            prefix + "stay_seconds",
+            _GAUGE,
+            "seconds",
+            scope,
+            "mean_stay_s",
+            f"W{over}: mean time in this part, of the attempts that left it.",
+        ),
+        MetricDefinition(
+            prefix + "residual_ratio",
+            _GAUGE,
+            "ratio",
+            scope,
+            "residual",
+            f"(L - lambda x W) / L{over}; far from 0 means a leak.",
+        ),
+    )
+
+
+LITTLE_METERS = (
+    *_little("little_", Scope.STAY, ""),
+    *_little("little_all_", Scope.STAY_TOTAL, " of all lanes"),
 )

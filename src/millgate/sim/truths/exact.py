@@ -108,5 +108,5 @@ def _busy(arrivals: int) -> list[ValidationRow]:
         _row("attempts that came = outcomes", float(lane.arrived), ended, arrivals),
         _row("permits out when all is over", 0.0, float(engine.running + engine.departing), arrivals),
         _row("most streams at once = the cap", 16.0, float(run.most_running), arrivals),
-        _row("Little's law: what is left of L - lambda W", 0.0, lane.little.residual, arrivals),
+        _row("Little's law: what is left of L - lambda W", 0.0, lane.little.whole.residual, arrivals),
     ]

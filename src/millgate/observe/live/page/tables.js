@@ -122,20 +122,35 @@ function setMemory(holder, seen) {
 
 /** Little's law by lane, the early warning by pool, and its alarm in words. */
 export function showLittle(picture) {
-  const names = picture.lanes.map((lane) => lane.name);
+  const stays = picture.lanes.flatMap((lane) => staysOf(lane.name, lane.little, lane));
+  if (picture.lanes.length > 1) stays.push(...staysOf("all lanes", picture.little, null));
   const classes = ["number", "number", "number", "number", "number", "number wide"];
-  cellsOf("little", names, classes, []).forEach((cells, index) => {
-    const { little, trend_per_s: trend, acceleration_per_s2: bend } = picture.lanes[index];
-    say(cells[1], figure(little.mean_running));
-    say(cells[2], figure(little.admitted_per_s));
-    say(cells[3], seconds(little.mean_stay_s));
-    say(cells[4], percent(little.residual));
-    cells[4].classList.toggle("alarming", Math.abs(little.residual) > 0.1 && little.mean_running > 1);
-    say(cells[5], `${signed(trend)} /s`);
-    say(cells[6], `${signed(bend, 2)} /s²`);
-  });
+  // A name may be any text, so its key is not made of it alone.
+  const keys = stays.map((stay, index) => `${index} ${stay.name}`);
+  cellsOf("little", keys, classes, []).forEach((cells, index) => setStay(cells, stays[index]));
   showPools(picture);
   showAlarms(picture);
+}
+
+// The whole stay, and its two parts below it; `lane` is null for all lanes together.
+function staysOf(name, { whole, queue, engine }, lane) {
+  return [
+    { name, law: whole, lane },
+    { name: "in the queue", law: queue, part: true },
+    { name: "on engines", law: engine, part: true },
+  ];
+}
+
+function setStay(cells, { name, law, lane, part = false }) {
+  say(cells[0], name);
+  cells[0].parentElement.classList.toggle("part", part);
+  say(cells[1], figure(law.mean_attempts));
+  say(cells[2], figure(law.entered_per_s));
+  say(cells[3], law.completed ? seconds(law.mean_stay_s) : "–");
+  say(cells[4], percent(law.residual));
+  cells[4].classList.toggle("alarming", Math.abs(law.residual) > 0.1 && law.mean_attempts > 1);
+  say(cells[5], lane ? `${signed(lane.trend_per_s)} /s` : "");
+  say(cells[6], lane ? `${signed(lane.acceleration_per_s2, 2)} /s²` : "");
 }
 
 function showPools(picture) {

@@ -159,6 +159,16 @@ def text(window: Browser, selector: str) -> str:
     return str(window.run("return document.querySelector(arguments[0]).textContent", selector))
 
 
+def stays(window: Browser, column: int) -> dict[str, str]:
+    """Return a column of Little's law: of the first lane's whole stay, and of its parts."""
+    return {
+        text(window, f"#little tbody tr:nth-child({line}) th"): text(
+            window, f"#little tbody tr:nth-child({line}) td:nth-child({column})"
+        )
+        for line in (1, 2, 3)
+    }
+
+
 def state(url: str) -> Any:
     with urllib.request.urlopen(url + "api/state", timeout=5) as answer:
         return json.loads(answer.read())
@@ -184,6 +194,11 @@ def test_the_page_shows_the_numbers_of_the_state_and_asks_nobody_else(
             assert pace.startswith(f"{in_words(engine['lately']['gap_mean_s'])} ± "), pace
             cached = text(fresh, f"#engines tbody tr:nth-child({index}) td:nth-child(6)")
             assert (cached, engine["lately"]["prefix_hit_share"]) == ("unknown", None)
+        assert stays(fresh, 4) == {
+            "interactive": in_words(lane["little"]["whole"]["mean_stay_s"]),
+            "in the queue": in_words(lane["little"]["queue"]["mean_stay_s"]),
+            "on engines": in_words(lane["little"]["engine"]["mean_stay_s"]),
+        }
         shown_good = fresh.run("return [...document.querySelectorAll('#decisions .good')].length")
         assert shown_good == lane["outcomes"]["good"] == 12
         assert fresh.console() == []

@@ -83,6 +83,7 @@ def _record_us(make: Callable[..., Arrived]) -> float:
             fixed_tokens=0,
             prompt_shape=None,
             fingerprint=int,
+            marks=None,
         )
     return (time.process_time() - began) / REQUESTS * 1e6
 

@@ -39,6 +39,7 @@ def test_an_arrival(
         "fixed_tokens": 6,
         "prompt_shape": (1, 0, 9, 2, 3, 4, 0),
         "fingerprint": lambda: 7,
+        "marks": lambda: ((8, 9),),
     }
     _assert_equal(make_arrived(number, **fields), Arrived(number, **fields))  # type: ignore[arg-type]
 

@@ -54,6 +54,7 @@ ARRIVAL: Fields = {
     "hint_s": TIMES,
     "prompt_shape": st.none() | st.tuples(*[NUMBERS] * 7),
     "fingerprint": st.just(len),
+    "marks": st.just(tuple),
 }
 LEG: Fields = {"engine": TEXTS, "streams": NUMBERS, "kv_tokens": NUMBERS, "prompt_tokens": NUMBERS}
 QUOTA: Fields = {
@@ -163,7 +164,9 @@ def test_every_step_comes_back_as_it_was(
     if arrival is None:
         assert again_facts is None
     else:
-        assert arrival_of(tuple(again_facts)) == joined(arrival._replace(prompt_shape=None, fingerprint=None))
+        assert arrival_of(tuple(again_facts)) == joined(
+            arrival._replace(prompt_shape=None, fingerprint=None, marks=None)
+        )
 
 
 @settings(deadline=None)

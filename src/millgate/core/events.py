@@ -12,6 +12,12 @@ from millgate.core.words import FailureKind, QuotaKind, Sent
 PromptShape = tuple[int, int, int, int, int, int, int]
 """Of what a prompt's text is made: messages, bytes of declared tools, and letters, spaces, digits, signs and bytes beyond ASCII."""
 
+PrefixMarks = tuple[tuple[int, int], ...]
+"""Prefixes of a prompt, the shortest first and the whole prompt last: what each is known by, and the bytes of content in it.
+
+Equal numbers stand for equal prefixes. Of a prompt of so many tokens a prefix has the share that it has of the last one's bytes.
+"""
+
 
 class Arrived(NamedTuple):
     """A user asks; answered by exactly one of Admit, Queue or Yield for this attempt.
@@ -26,7 +32,8 @@ class Arrived(NamedTuple):
     tenant has records. `due_at` is when it was told to come, by a ticket, and `hint_s` how long it had to wait for
     that; `caps_sleep` says that its client cannot wait as long as it may be told. An answer has at least `min_tokens`; `fixed_tokens` of the prompt are not in
     `prompt_bytes` (images); `prompt_shape` None leaves it at the bytes. Only `engine` can answer it, where that is set. `may_clip` says
-    that a shorter answer would still be of use.
+    that a shorter answer would still be of use. `marks` is called at most once, at the arrival, and only by what places by prefixes;
+    None for what is no conversation.
     """
 
     attempt: int
@@ -49,9 +56,10 @@ class Arrived(NamedTuple):
     engine: str | None = None
     may_clip: bool = False
     hint_s: float = 0.0
-    # Last, so that an observer cuts them off in one go: nobody reads the shape again, and the fingerprint keeps the body alive.
+    # Last, so that an observer cuts them off in one go: the shape is not read again, and the two others keep the body alive.
     prompt_shape: PromptShape | None = None
     fingerprint: Callable[[], int] | None = None
+    marks: Callable[[], PrefixMarks] | None = None
 
 
 class ClientGone(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from millgate.core.decisions import Admit, Cause, Ended, Leg, Reshaped, Yield
-from millgate.core.events import Arrived, PromptShape
+from millgate.core.events import Arrived, PrefixMarks, PromptShape
 from millgate.core.words import Outcome, Reason
 
 # Compiled, a name from elsewhere is looked up each time it is used, and a constant is not.
@@ -37,6 +37,7 @@ def make_arrived(
     fixed_tokens: int,
     prompt_shape: PromptShape | None,
     fingerprint: Callable[[], int],
+    marks: Callable[[], PrefixMarks] | None,
 ) -> Arrived:
     """Return an `Arrived` of which no door knows more than this."""
     return _new(
@@ -64,6 +65,7 @@ def make_arrived(
             0.0,
             prompt_shape,
             fingerprint,
+            marks,
         ),
     )
 

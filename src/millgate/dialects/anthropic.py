@@ -32,7 +32,9 @@ from millgate.dialects.contract import (
     Usage,
     in_one_line,
 )
+from millgate.dialects.conversations import read_messages
 from millgate.dialects.media import measure
+from millgate.dialects.prefix_chain import ConversationReader
 from millgate.dialects.refusals import Refuser
 from millgate.dialects.sse import payload
 from millgate.dialects.token_counts import count, sane, total
@@ -111,6 +113,7 @@ class Anthropic:
     refuser: ClassVar[Refuser] = Refuser("anthropic")
     readers: ClassVar[Mapping[bytes, Reader]] = {b"/v1/messages": _read_messages}
     forms: ClassVar[Mapping[bytes, FormReader]] = {}
+    conversations: ClassVar[Mapping[bytes, ConversationReader]] = {b"/v1/messages": read_messages}
     light: ClassVar[frozenset[bytes]] = frozenset((b"/v1/messages/count_tokens",))
     # A line end inside JSON is written \n: the raw one stands behind the event's name alone.
     unfinished: ClassVar[bytes] = b"event: content_block_delta\n"

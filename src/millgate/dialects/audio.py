@@ -20,6 +20,7 @@ from millgate.dialects.contract import (
 )
 from millgate.dialects.forms import read_form
 from millgate.dialects.openai import OpenAI
+from millgate.dialects.prefix_chain import ConversationReader
 from millgate.dialects.sse import payload
 from millgate.dialects.token_counts import sane
 
@@ -62,6 +63,7 @@ class Audio(OpenAI):
     forms: ClassVar[Mapping[bytes, FormReader]] = dict.fromkeys(
         (b"/v1/audio/transcriptions", b"/v1/audio/translations"), _read_recording
     )
+    conversations: ClassVar[Mapping[bytes, ConversationReader]] = {}
     light: ClassVar[frozenset[bytes]] = frozenset()
     answer_kinds: ClassVar[tuple[bytes, ...]] = (
         b"json",

@@ -5,7 +5,8 @@ from typing import ClassVar, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from millgate.core.events import PromptShape
+from millgate.core.events import PrefixMarks, PromptShape
+from millgate.dialects.prefix_chain import ConversationReader
 from millgate.dialects.refusals import Refuser
 
 MOST_TOKENS = 10_000_000
@@ -26,7 +27,8 @@ class RequestFacts(NamedTuple):
     `stream_options`, None when it sent no such object; True where usage comes unasked. `fixed_tokens` stand for
     images, audio and other parts that are no text; `text_bytes` is the body without their data, None for the whole
     body, and `shape` of what it is made, None where only its length is known. `may_retry` False forbids a second sending even on a dead connection. `previous_id` names a stored answer
-    or conversation that this request goes on from, and that only the engine which stored it knows.
+    or conversation that this request goes on from, and that only the engine which stored it knows. `marks` of its prefixes
+    come only with a long body, whose reader makes them; those of others are made when the core asks.
     """
 
     model: str
@@ -40,6 +42,7 @@ class RequestFacts(NamedTuple):
     shape: PromptShape | None = None
     may_retry: bool = True
     previous_id: str = ""
+    marks: PrefixMarks | None = None
 
 
 class Usage(NamedTuple):
@@ -123,6 +126,8 @@ class Dialect(Protocol):
     """Request path -> reader of its JSON body."""
     forms: ClassVar[Mapping[bytes, FormReader]]
     """Request path -> reader of its multipart/form-data body."""
+    conversations: ClassVar[Mapping[bytes, ConversationReader]]
+    """Request path -> reader of its conversation, for the marks of its prefixes; other paths have none."""
     light: ClassVar[frozenset[bytes]]
     """Paths that are posted to and cost an engine next to nothing: no permit, a small cap of their own."""
     unfinished: ClassVar[bytes]

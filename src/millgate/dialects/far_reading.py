@@ -11,17 +11,22 @@ import msgspec
 
 from millgate.dialects import dialect_of
 from millgate.dialects.contract import BadInputError, RequestFacts
+from millgate.dialects.conversations import prefix_marks
 
 LENGTH_BYTES: Final = 4
 _STREAM_OPTIONS: Final = b'"stream_options"'
 
 
 class Question(NamedTuple):
-    """Whose reader is to read a body of `size_bytes`: by the request's path, and `boundary` where the body is a form."""
+    """Whose reader is to read a body of `size_bytes`: by the request's path, and `boundary` where the body is a form.
+
+    With a `mark_seed` the prefixes of its conversation are marked too.
+    """
 
     path: bytes
     boundary: bytes
     size_bytes: int
+    mark_seed: int | None = None
 
 
 class Refused(NamedTuple):
@@ -80,8 +85,11 @@ def _read(question: Question, body: bytes) -> RequestFacts:
         return dialect.forms[question.path](body, question.boundary)
     facts = dialect.readers[question.path](body)
     if facts.include_usage is None and _STREAM_OPTIONS in body:
-        return facts._replace(include_usage=False)
-    return facts
+        facts = facts._replace(include_usage=False)
+    conversation = dialect.conversations.get(question.path)
+    if question.mark_seed is None or conversation is None:
+        return facts
+    return facts._replace(marks=prefix_marks(conversation, body, question.mark_seed))
 
 
 def serve(descriptor: int) -> None:

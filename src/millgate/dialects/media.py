@@ -17,6 +17,8 @@ width x height / 750 and at most about 1,600, Qwen2-VL one token for 28 x 28 pix
 
 MOST_TYPED: Final = 65_536
 """Parts with a type in one body, of whatever kind; there are no more messages either."""
+_BYTES_PER_TOKEN: Final = 4
+"""Of text, so that a part that is no text can stand beside it."""
 _MOST_MARKS: Final = 8_192
 """How many places are looked at for base64; data behind them counts as text."""
 _LARGE_BYTES: Final = 4096
@@ -50,6 +52,15 @@ def measure(body: bytes, tools: bytes = b"") -> tuple[int, int | None, PromptSha
     if text is body:
         return MEDIA_TOKENS * _parts(body, first), None, shape_of(body, tools)
     return MEDIA_TOKENS * _parts(text, 0), len(text), shape_of(text, tools)
+
+
+def content_bytes(part: bytes) -> int:
+    """Return the bytes of text that would have as many tokens as this part of a message has."""
+    text = part
+    if len(part) >= _LARGE_BYTES:
+        for mark in _MARKS:
+            text = _without_data(text, mark)
+    return len(text) + _BYTES_PER_TOKEN * MEDIA_TOKENS * _parts(text, 0)
 
 
 def _parts(text: bytes, begin: int) -> int:

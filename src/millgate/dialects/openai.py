@@ -38,6 +38,7 @@ from millgate.dialects.contract import (
     Usage,
     in_one_line,
 )
+from millgate.dialects.conversations import read_chat, read_completion
 from millgate.dialects.duplicates import COMMON, FIELDS, DuplicateGuard
 from millgate.dialects.frames import Frames
 from millgate.dialects.media import measure
@@ -53,6 +54,7 @@ from millgate.dialects.openai_bodies import (
     CompletionCounts,
     CompletionRequest,
 )
+from millgate.dialects.prefix_chain import ConversationReader
 from millgate.dialects.refusals import Refuser
 from millgate.dialects.sse import payload
 from millgate.dialects.token_counts import cached, count, find_cached, sane
@@ -241,6 +243,10 @@ class OpenAI:
         b"/v1/completions": _read_completion,
     }
     forms: ClassVar[Mapping[bytes, FormReader]] = {}
+    conversations: ClassVar[Mapping[bytes, ConversationReader]] = {
+        b"/v1/chat/completions": read_chat,
+        b"/v1/completions": read_completion,
+    }
     light: ClassVar[frozenset[bytes]] = frozenset((b"/tokenize", b"/detokenize"))
     unfinished: ClassVar[bytes] = b'"finish_reason":null'
     keep_alive: ClassVar[bytes] = b": waiting\n\n"

@@ -5,6 +5,7 @@ from typing import ClassVar, Final
 
 from millgate.dialects.contract import Reader
 from millgate.dialects.openai import OpenAI
+from millgate.dialects.prefix_chain import ConversationReader
 
 PAGE_PATHS: Final = (b"/ping", b"/version", b"/metrics")
 
@@ -14,6 +15,7 @@ class Pages(OpenAI):
 
     name: ClassVar[str] = "pages"
     readers: ClassVar[Mapping[bytes, Reader]] = {}
+    conversations: ClassVar[Mapping[bytes, ConversationReader]] = {}
     light: ClassVar[frozenset[bytes]] = frozenset()
     answer_kinds: ClassVar[tuple[bytes, ...]] = (b"",)
 

@@ -25,6 +25,7 @@ from millgate.dialects.duplicates import DuplicateGuard
 from millgate.dialects.media import MEDIA_TOKENS, measure
 from millgate.dialects.openai import OpenAI
 from millgate.dialects.pooling_bodies import COHERE_EMBEDDING, EMBEDDING, RERANK, SCORE, Embedding
+from millgate.dialects.prefix_chain import ConversationReader
 from millgate.dialects.token_counts import count
 
 _GUARD: Final = DuplicateGuard(
@@ -140,6 +141,7 @@ class Pooling(OpenAI):
         **dict.fromkeys((b"/v1/rerank", b"/v2/rerank", b"/rerank"), _read_rerank),
         **dict.fromkeys((b"/v1/score", b"/score"), _read_score),
     }
+    conversations: ClassVar[Mapping[bytes, ConversationReader]] = {}
     light: ClassVar[frozenset[bytes]] = frozenset()
 
     def read_usage(self, answer: bytes) -> Usage | None:

@@ -21,9 +21,11 @@ from millgate.dialects.contract import (
     StreamEvent,
     Usage,
 )
+from millgate.dialects.conversations import read_responses
 from millgate.dialects.duplicates import DuplicateGuard
 from millgate.dialects.media import measure
 from millgate.dialects.openai import OpenAI, status_of_error
+from millgate.dialects.prefix_chain import ConversationReader
 from millgate.dialects.responses_bodies import (
     ANSWER,
     ERROR,
@@ -93,6 +95,7 @@ class Responses(OpenAI):
 
     name: ClassVar[str] = "openai-responses"
     readers: ClassVar[Mapping[bytes, Reader]] = {b"/v1/responses": _read_response}
+    conversations: ClassVar[Mapping[bytes, ConversationReader]] = {b"/v1/responses": read_responses}
     light: ClassVar[frozenset[bytes]] = frozenset()
     # A line end inside JSON is written \n: the raw one stands behind the event's name alone.
     unfinished: ClassVar[bytes] = b".delta\ndata: "

@@ -87,6 +87,7 @@ class Gateway:
             boot=self.door.boot,
             descriptors=self.descriptors,
             long_bodies=self.door.long_bodies,
+            marker=self.door.marker,
         )
 
     def _open_eyes(self) -> Observers:

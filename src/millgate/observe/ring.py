@@ -25,12 +25,12 @@ _MOST_BYTES_PER_STEP: Final = 256
 """On average over all that are kept; 100 are usual."""
 MOST_ANSWERED: Final = 16
 """Attempts under one id that are told of, the newest: a client may use its id for every try, or for everything."""
-_ALL_BUT_LAST_TWO: Final = slice(-2)
+_KEPT_FIELDS: Final = slice(-3)
 _NO_ATTEMPT: Final = 2**63
 """No process counts so far; one step further, and a number could not be packed."""
 
 Facts = tuple[Any, ...]
-"""An arrival's fields but for the last two, its prompt's shape and its fingerprint, which would keep the body alive."""
+"""An arrival's fields but for the last three: its prompt's shape, and its fingerprint and marks, which would keep the body alive."""
 Kept = tuple[float, Facts | None, tuple[Decision, ...]]
 """One step: its core time, the facts of the arrival if it was one, and what was decided."""
 _Batch = tuple[int, bytes]
@@ -40,7 +40,7 @@ _Batch = tuple[int, bytes]
 def facts_of(arrival: tuple[Any, ...]) -> Facts:
     """Return what may be kept of an arrival; `arrival_of` takes it. It stands on the path of every request."""
     # Called a tuple, an Arrived is cut in C; as itself it would be asked for its items as any object is.
-    facts: Facts = arrival[_ALL_BUT_LAST_TWO]
+    facts: Facts = arrival[_KEPT_FIELDS]
     return facts
 
 
@@ -50,8 +50,8 @@ def place_in_facts(field: str) -> int:
 
 
 def arrival_of(facts: Facts) -> Arrived:
-    """Return the arrival again, without its prompt's shape and its fingerprint."""
-    return Arrived._make((*facts, None, None))
+    """Return the arrival again, without its prompt's shape, its fingerprint and its marks."""
+    return Arrived._make((*facts, None, None, None))
 
 
 class Step(NamedTuple):

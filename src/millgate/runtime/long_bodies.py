@@ -160,10 +160,7 @@ class LongBodies:
             return
         self._reply.clear()
         if reply.facts is not None:
-            facts = RequestFacts(*reply.facts)
-            # MessagePack has no tuples, and the core's compiled code takes no list for one.
-            shape: Any = facts.shape
-            self._tell(facts if shape is None else facts._replace(shape=tuple(shape)))
+            self._tell(_with_tuples(RequestFacts(*reply.facts)))
         elif reply.refused is not None:
             message, field, status, code = reply.refused
             self._tell(BadInputError(message, field, status=status, code=code))
@@ -233,3 +230,13 @@ class LongBodies:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if then is None else self._loop.call_later(wait_s, then)
+
+
+def _with_tuples(facts: RequestFacts) -> RequestFacts:
+    """Make tuples of lists again: MessagePack has none, and the core's compiled code takes no list for one."""
+    shape: Any = facts.shape
+    marks: Any = facts.marks
+    return facts._replace(
+        shape=None if shape is None else tuple(shape),
+        marks=None if marks is None else tuple(map(tuple, marks)),
+    )

@@ -29,6 +29,7 @@ def arrival_of(attempt: HttpAttempt, reading: HeadReading, facts: RequestFacts, 
         fixed_tokens=facts.fixed_tokens,
         prompt_shape=facts.shape,
         fingerprint=attempt.fingerprint,
+        marks=None if reading.conversation is None else attempt.marks,
     )
 
 

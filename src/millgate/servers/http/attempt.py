@@ -3,7 +3,7 @@
 from typing import Final
 
 from millgate.core.decisions import Admit, Cancel, Ended, Queue, Yield
-from millgate.core.events import ClientGone, Failed, Finished, FirstToken, Released
+from millgate.core.events import ClientGone, Failed, Finished, FirstToken, PrefixMarks, Released
 from millgate.core.words import FailureKind, Outcome, Sent
 from millgate.dialects.clip import clipped
 from millgate.dialects.contract import Dialect, RequestFacts, Usage
@@ -106,6 +106,10 @@ class HttpAttempt:
         """Return what the request is recognised by when it comes back."""
         return self._body.fingerprint(self._desk.secret, self._reading.caller.tenant)
 
+    def marks(self) -> PrefixMarks:
+        """Return the marks of its conversation's prefixes."""
+        return self._desk.marker.marks(self._reading.conversation, self._facts, self._body.data)
+
     @property
     def engine(self) -> str:
         """The engine that it runs on, empty before it is admitted."""
@@ -146,11 +150,9 @@ class HttpAttempt:
 
     def _send_streaming(self, engine: EngineRoute) -> None:
         """Send it; the body is kept only as long as it may have to be sent again."""
-        self.stream = StreamAnswer(self, strip_usage=self._asked_usage)
-        if self._asked_usage:
-            self._send(engine, self.dialect.with_usage(self._body.data), self.stream)
-        else:
-            self._send(engine, self._body.data, self.stream)
+        body, asked = self._body.data, self._asked_usage
+        self.stream = StreamAnswer(self, strip_usage=asked)
+        self._send(engine, self.dialect.with_usage(body) if asked else body, self.stream)
 
     def _send(self, engine: EngineRoute, body: bytes, receiver: StreamAnswer | WholeAnswer) -> None:
         headers = self._reading.onward(self.exchange.head, engine, self.request_id)
@@ -282,11 +284,9 @@ class HttpAttempt:
 
     def slow(self, slow: bool) -> None:
         """Read from the engine only as fast as the client reads."""
-        if self._call is not None:
-            if slow:
-                self._call.pause()
-            else:
-                self._call.resume()
+        call = self._call
+        if call is not None:
+            (call.pause if slow else call.resume)()
 
     def _release_body(self) -> None:
         """Keep no more of the body than the request is recognised by; what the engine has not read yet still counts."""

@@ -8,6 +8,7 @@ from millgate.core.words import FailureKind, QuotaKind, Sent
 from millgate.dialects.contract import Dialect, RequestFacts, Usage
 from millgate.runtime.driver import Driver
 from millgate.runtime.lag import LATE_S
+from millgate.runtime.prefix_marker import PrefixMarker
 from millgate.runtime.upstream import AnswerHead, Upstream
 from millgate.servers.http.fields import Pairs
 from millgate.servers.http.kept_answers import KeptAnswers
@@ -117,6 +118,7 @@ class HttpDesk(Protocol):
     kept_answers: KeptAnswers
     secret: bytes
     """The key of the fingerprints."""
+    marker: PrefixMarker
     on_given_up: Callable[[GivenUp], None]
     """Told of each whole answer that did not come within its bound."""
     on_upstream_named: Callable[[int, bytes], None]

@@ -11,6 +11,7 @@ from millgate.runtime.callers import Callers
 from millgate.runtime.driver import Driver
 from millgate.runtime.lag import LoopLag
 from millgate.runtime.long_bodies import LONG_BYTES, LongBodies
+from millgate.runtime.prefix_marker import PrefixMarker
 from millgate.servers.http.arrivals import arrival_of, back_to_keeper, with_licence, with_ticket
 from millgate.servers.http.attempt import HttpAttempt
 from millgate.servers.http.contract import DoorSettings, EngineRoute, Ongoing
@@ -76,6 +77,7 @@ class HttpDoor:
         self._long = LongDesk(self, self._ongoing, self.long_bodies)
         self._no_usage: set[str] = set()
         self.secret = os.urandom(32)
+        self.marker = PrefixMarker(self.settings.ticket_key or self.secret)
         self._boot = os.urandom(4).hex().encode()
         self._progress = Progress(driver, self._ongoing)
         self.lag = LoopLag(asyncio.get_running_loop(), self.settings.loop_lag_s)
@@ -152,12 +154,7 @@ class HttpDoor:
         """
         settings = self.settings
         self._check(reading, facts)
-        if settings.keep_alive_s is None or not facts.stream:
-            attempt = HttpAttempt(self, exchange, number, request_id, reading, facts, body)
-        else:
-            attempt = self._kept_alive(
-                settings.keep_alive_s, exchange, number, request_id, reading, facts, body
-            )
+        attempt = _attempt(self, exchange, number, request_id, reading, facts, body)
         arrival = arrival_of(attempt, reading, facts, len(body))
         if settings.clips and len(body) <= LONG_BYTES:
             arrival = with_licence(arrival, body)
@@ -282,21 +279,24 @@ class HttpDoor:
         reading.keep(head)
         return reading
 
-    def _kept_alive(
-        self,
-        wanted: Mapping[str, float],
-        exchange: Exchange,
-        number: int,
-        request_id: bytes,
-        reading: HeadReading,
-        facts: RequestFacts,
-        body: bytes,
-    ) -> HttpAttempt:
-        """Return an attempt whose client gets signs of life, if they are wanted on its path."""
+
+def _attempt(
+    door: HttpDoor,
+    exchange: Exchange,
+    number: int,
+    request_id: bytes,
+    reading: HeadReading,
+    facts: RequestFacts,
+    body: bytes,
+) -> HttpAttempt:
+    """Return an attempt, whose streaming client gets signs of life if they are wanted on its path."""
+    wanted = door.settings.keep_alive_s
+    every_s = None
+    if wanted is not None and facts.stream:
         every_s = wanted.get(exchange.head.path.decode("latin-1"))
-        if every_s is None:
-            return HttpAttempt(self, exchange, number, request_id, reading, facts, body)
-        kept_alive = KeptAlive(exchange, reading.dialect, request_id, every_s)
-        attempt = HttpAttempt(self, kept_alive, number, request_id, reading, facts, body)
-        kept_alive.until(lambda: attempt.stream is not None and attempt.stream.events > 0)
-        return attempt
+    if every_s is None:
+        return HttpAttempt(door, exchange, number, request_id, reading, facts, body)
+    kept_alive = KeptAlive(exchange, reading.dialect, request_id, every_s)
+    attempt = HttpAttempt(door, kept_alive, number, request_id, reading, facts, body)
+    kept_alive.until(lambda: attempt.stream is not None and attempt.stream.events > 0)
+    return attempt

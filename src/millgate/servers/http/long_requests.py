@@ -1,13 +1,15 @@
 """Requests with long bodies at the door: they become attempts when their bodies have been read elsewhere."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 from millgate.dialects.contract import BadInputError, RequestFacts
 from millgate.dialects.far_reading import Question
 from millgate.dialects.forms import boundary
 from millgate.runtime.long_bodies import LongBodies, Outcome, ReaderLostError, WaitingBody
-from millgate.servers.http.contract import Ongoing
+from millgate.runtime.prefix_marker import PrefixMarker
+from millgate.servers.http.contract import EngineRoute, Ongoing
 from millgate.servers.http.error_responses import ErrorResponses
 from millgate.servers.http.reading import HeadReading
 from millgate.servers.http1.contract import Exchange, RequestHead
@@ -20,6 +22,8 @@ class LongDoor(Protocol):
     """What it asks of its door."""
 
     error_responses: ErrorResponses
+    engines: Mapping[str, EngineRoute]
+    marker: PrefixMarker
 
     def accept(
         self,
@@ -47,7 +51,10 @@ class LongDesk:
         """Read this body, and go on with its request in a later turn of the loop."""
         request = LongRequest(self._door, self._ongoing, exchange, number, request_id, reading, body)
         self._ongoing[exchange] = request
-        request.waiting = self._bodies.read(_question(exchange.head, reading, body), body, request.on_read)
+        question = _question(
+            exchange.head, reading, body, self._door.marker.long_seed(len(self._door.engines))
+        )
+        request.waiting = self._bodies.read(question, body, request.on_read)
 
 
 class LongRequest:
@@ -127,7 +134,7 @@ class LongRequest:
             exchange.respond(refusal.status, refusal.headers, refusal.body, close=True)
 
 
-def _question(head: RequestHead, reading: HeadReading, body: bytes) -> Question:
+def _question(head: RequestHead, reading: HeadReading, body: bytes, mark_seed: int | None) -> Question:
     """Ask for the reader of this path: the one of its JSON, or of its form."""
     found = _JSON if head.path in reading.dialect.readers else boundary(head.header(b"content-type") or b"")
-    return Question(head.path, found or _JSON, len(body))
+    return Question(head.path, found or _JSON, len(body), mark_seed)

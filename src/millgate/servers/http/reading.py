@@ -6,6 +6,7 @@ from typing import Final
 from millgate.dialects import dialect_of
 from millgate.dialects.contract import BadInputError, Dialect, FormReader, Reader
 from millgate.dialects.forms import boundary
+from millgate.dialects.prefix_chain import ConversationReader
 from millgate.dialects.ticket import HEADER as TICKET
 from millgate.runtime.callers import Caller, Callers
 from millgate.runtime.upstream.fields import REQUEST_RESERVED, HeaderWriter, Lines
@@ -39,6 +40,7 @@ class HeadReading:
         "caller",
         "callers",
         "complaint",
+        "conversation",
         "dialect",
         "given_id",
         "read",
@@ -54,6 +56,7 @@ class HeadReading:
         self.caller = caller
         self.dialect = dialect_for(head)
         self.read: Reader | None = self.dialect.readers.get(head.path)
+        self.conversation: ConversationReader | None = self.dialect.conversations.get(head.path)
         self.given_id = given_id if given_id is not None and is_harmless_id(given_id) else None
         self.retries = retry_count(named.get(b"x-stainless-retry-count"))
         self.steering = sum([name in named for name in STEERING])

@@ -18,6 +18,7 @@ from millgate.runtime.descriptors import Descriptors, DoorClients
 from millgate.runtime.driver import Driver
 from millgate.runtime.guesses import Guesses
 from millgate.runtime.long_bodies import LongBodies, Outcome
+from millgate.runtime.prefix_marker import PrefixMarker
 from millgate.runtime.tls_acceptor import TlsAcceptor
 from millgate.runtime.upstream.sweep import Sweep
 from millgate.servers.line import replies
@@ -54,7 +55,7 @@ class LineDoor:
 
     `engines` are the routes to the engines that the core knows, by the same names. `budget` is the process's one
     bound over bytes being received and kept; the door has a share of it, and so has each of its peers. `boot` begins the
-    ids of its attempts. `descriptors` is the process's one account of clients, `long_bodies` reads long payloads.
+    ids of its attempts, `marker` marks prefixes at every door. `descriptors` is the process's one account of clients, `long_bodies` reads long payloads.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class LineDoor:
         *,
         boot: str,
         long_bodies: LongBodies,
+        marker: PrefixMarker,
         descriptors: Descriptors | None = None,
     ) -> None:
         self.driver = driver
@@ -77,6 +79,8 @@ class LineDoor:
         self.refused_connections = 0
         self.engines: Mapping[str, LineRoute] = {engine.name: engine for engine in engines}
         self._path = settings.path.encode()
+        self._conversation = self.dialect.conversations.get(self._path)
+        self._marker = marker
         self._payloads = Payloads(self._path, self.dialect.readers.get(self._path), long_bodies)
         self._budget = budget
         self._clients = DoorClients(descriptors or Descriptors(), self.limits.connections)
@@ -183,7 +187,8 @@ class LineDoor:
     def ask(self, connection: LineConnection, wish: Ask) -> None:
         """Begin an attempt for a whole upload, or end a job whose payload is no request for the engines."""
         number = self.driver.next_attempt()
-        waiting = self._payloads.read(wish.payload, partial(self._take, connection, wish, number))
+        seed = self._marker.long_seed(len(self.engines))
+        waiting = self._payloads.read(wish.payload, partial(self._take, connection, wish, number), seed)
         if waiting is not None:
             connection.begin(wish.job, waiting)
 
@@ -271,6 +276,7 @@ class LineDoor:
             first_seen=wish.first_asked_at,
             max_wait_s=0.0,
             fingerprint=lambda: wish.mark,
+            marks=partial(self._marker.marks, self._conversation, facts, wish.payload.data),
             caps_sleep=True,
             min_tokens=facts.min_tokens,
             fixed_tokens=facts.fixed_tokens,

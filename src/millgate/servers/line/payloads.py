@@ -20,15 +20,20 @@ class Payloads:
         self._reader = reader
         self._bodies = bodies
 
-    def read(self, payload: Buffer, told: Callable[[Outcome], None]) -> WaitingBody | None:
-        """Tell what this payload asks for: now, or in a later turn of the loop, for which something waits then."""
+    def read(
+        self, payload: Buffer, told: Callable[[Outcome], None], mark_seed: int | None = None
+    ) -> WaitingBody | None:
+        """Tell what this payload asks for: now, or in a later turn of the loop, for which something waits then.
+
+        With a `mark_seed` the prefixes of a long one are marked.
+        """
         reader = self._reader
         if reader is None or not _may_be_object(payload):
             told(_NO_FACTS)
             return None
         body = bytes(payload.data)
         if len(body) > LONG_BYTES:
-            return self._bodies.read(Question(self._path, b"", len(body)), body, told)
+            return self._bodies.read(Question(self._path, b"", len(body), mark_seed), body, told)
         try:
             outcome: Outcome = reader(body)
         except BadInputError as error:

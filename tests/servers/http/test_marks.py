@@ -1,0 +1,148 @@
+"""The marks of prefixes at the doors: made when asked for, with one seed, and nothing for what is no conversation."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gateway.harness import CHAT, Stand, chat, run, standing
+from millgate.core.decisions import Decision
+from millgate.core.events import Arrived, Event, PrefixMarks
+from millgate.dialects import BY_PATH, conversations
+from millgate.dialects.prefix_chain import mark_seed
+from millgate.runtime.long_bodies import LONG_BYTES
+from millgate.servers.http import DoorSettings
+from servers.line.stand import upload
+from servers.line.talk import line_standing
+
+KEY = b"k" * 32
+MESSAGES = json.dumps(
+    {"model": "m", "max_tokens": 9, "system": "S", "messages": [{"role": "user", "content": "hi"}]}
+).encode()
+
+
+class Asking:
+    """Asks every arrival for its marks, as what places by them does."""
+
+    def __init__(self) -> None:
+        self.marks: list[PrefixMarks | None] = []
+        self.ask: Callable[[], PrefixMarks] | None = None
+
+    def on_step(self, event: Event, decisions: tuple[Decision, ...], now: float) -> None:
+        if isinstance(event, Arrived):
+            self.ask = event.marks
+            self.marks.append(None if event.marks is None else event.marks())
+
+
+def expected(body: bytes, path: bytes = CHAT, secret: bytes = KEY) -> PrefixMarks:
+    return conversations.prefix_marks(BY_PATH[path].conversations[path], body, mark_seed(secret))
+
+
+def asking(stand: Stand) -> Asking:
+    observer = Asking()
+    stand.gateway.driver.observers.append(observer)
+    return observer
+
+
+def with_a_second_engine(stand: Stand) -> None:
+    door = stand.gateway.door
+    (route,) = door.engines.values()
+    door.engines = {route.name: route, "other": route._replace(name="other")}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [(CHAT, chat("hi")), (b"/v1/messages", MESSAGES), (b"/v1/responses", b'{"input":"hi"}')]
+)
+def test_gates_that_share_a_key_agree_on_the_marks(path: bytes, body: bytes) -> None:
+    async def test() -> None:
+        async with standing(door=DoorSettings(ticket_key=KEY)) as stand:
+            observer = asking(stand)
+            await stand.ask(body, path)
+            assert observer.marks == [expected(body, path)] != [()]
+
+    run(test())
+
+
+def test_without_a_key_each_start_has_marks_of_its_own() -> None:
+    async def marks() -> PrefixMarks | None:
+        async with standing() as stand:
+            observer = asking(stand)
+            await stand.ask(chat("hi"))
+            await stand.ask(chat("hi"))
+            assert observer.marks[0] == observer.marks[1] != ()
+            return observer.marks[0]
+
+    async def test() -> None:
+        assert await marks() != await marks()
+
+    run(test())
+
+
+def test_nothing_is_computed_while_nothing_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_args: Any) -> None:
+        raise AssertionError("nothing has asked for marks")
+
+    monkeypatch.setitem(BY_PATH[CHAT].conversations, CHAT, fail)
+
+    async def test() -> None:
+        async with standing() as stand:
+            assert (await stand.ask(chat("hi"))).status == 200
+
+    run(test())
+
+
+def test_what_is_no_conversation_has_none_to_ask_for() -> None:
+    async def test() -> None:
+        async with standing() as stand:
+            observer = asking(stand)
+            await stand.ask(b'{"model":"m","input":"hi"}', b"/v1/embeddings")
+            assert observer.marks == [None]
+
+    run(test())
+
+
+def test_a_long_body_is_marked_by_its_reader_where_there_are_several_engines() -> None:
+    body = chat("x" * (LONG_BYTES + 1))
+
+    async def test() -> None:
+        async with standing(door=DoorSettings(ticket_key=KEY)) as stand:
+            observer = asking(stand)
+            await stand.ask(body)
+            with_a_second_engine(stand)
+            await stand.ask(body)
+            assert observer.marks == [(), expected(body)]
+            assert len(expected(body)) == 32
+
+    run(test())
+
+
+def test_a_body_that_is_gone_has_no_marks() -> None:
+    async def test() -> None:
+        async with standing() as stand:
+            observer = asking(stand)
+            await stand.ask(chat("hi"))
+            await stand.settle()
+            assert observer.ask is not None
+            assert observer.ask() == ()
+
+    run(test())
+
+
+@pytest.mark.parametrize("body", [chat("hi"), chat("x" * (LONG_BYTES + 1))], ids=["short", "long"])
+def test_a_job_at_the_line_door_has_the_marks_of_its_request(body: bytes) -> None:
+    async def test() -> None:
+        async with line_standing() as stand:
+            observer = Asking()
+            stand.gateway.driver.observers.append(observer)
+            (route,) = stand.door.engines.values()
+            stand.door.engines = {route.name: route, "other": route._replace(name="other")}
+            peer = await stand.peer()
+            peer.send(upload(body, "J", 65_536))
+            await peer.final()
+            secret_marks = conversations.prefix_marks(
+                BY_PATH[CHAT].conversations[CHAT], body, stand.gateway.door.marker.seed
+            )
+            assert observer.marks == [secret_marks] != [()]
+
+    run(test())

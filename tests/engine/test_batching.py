@@ -182,17 +182,6 @@ def test_an_abort_after_a_departure_counts_the_tokens_once() -> None:
     assert (statistics.wasted_tokens, statistics.orphan_tokens) == (5, 3)
 
 
-def test_a_prefix_hit_is_not_computed_again() -> None:
-    batch = Batch(
-        steady(), limits(budget=10), prefix_cache=lambda sequence: 32 if sequence.sequence_id == 2 else 0
-    )
-    batch.add(EngineSequence(1, 40, 1), 0.0)
-    batch.add(EngineSequence(2, 40, 1), 0.0)
-
-    assert told(batch.advance(100.0))[::2] == [(4.0, 1, FIRST), (5.0, 2, FIRST)]
-    assert batch.statistics(100.0).prefilled_tokens == 48
-
-
 def test_a_changed_model_counts_from_the_end_of_the_step_in_progress() -> None:
     batch = Batch(steady(), limits())
     batch.add(EngineSequence(1, 4, 10), 0.0)
@@ -258,4 +247,4 @@ def test_mass_aborts_of_waiting_sequences_leave_no_residue() -> None:
         batch.abort(sequence_id, 0.6)
 
     assert (batch.running, batch.waiting) == (1, 0)
-    assert len(batch._scheduler._queue) <= 64
+    assert batch._scheduler._queue.places <= 64

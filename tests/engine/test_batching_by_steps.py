@@ -117,7 +117,7 @@ class PlainEngine:
             self.begin(at)
 
     def tell(self, at: float, plain: Plain, kind: EventKind) -> None:
-        self.events.append(BatchEvent(at, plain.sequence.sequence_id, kind, self.steps, plain.produced))
+        self.events.append(BatchEvent(at, plain.sequence.sequence_id, kind, self.steps, plain.produced, 0))
 
     def end(self, at: float) -> None:
         self.steps += 1

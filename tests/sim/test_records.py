@@ -2,6 +2,7 @@
 
 from millgate.core.settings import LaneSettings
 from millgate.core.words import DeadlineFrom, Outcome
+from millgate.sim.engines.contract import EngineTotals
 from millgate.sim.records import MOST_BINS, Recorder, Timeline
 
 LANE = LaneSettings("interactive", ttft_slo_s=1.0, tpot_slo_s=0.1)
@@ -34,7 +35,7 @@ def test_the_warm_up_is_served_and_not_counted() -> None:
     books = Recorder([LANE], from_s=10.0)
     answer(books, 5.0, 5.5, 6.0)
     answer(books, 15.0, 15.5, 16.0)
-    summary = books.summary(222, 0)
+    summary = books.summary(EngineTotals(200, 22, 0))
 
     assert (summary.requests, summary.outcomes, summary.ttft_s.count) == (1, {"good": 1}, 1)
     assert summary.waste == 0.0
@@ -45,7 +46,7 @@ def test_tokens_for_anything_but_a_good_answer_are_waste() -> None:
     answer(books, 0.0, 0.5, 1.0)
     books.over(Outcome.CLIENT_GONE, 0.0, 1.0)
 
-    assert books.summary(444, 0).waste == 0.75
+    assert books.summary(EngineTotals(400, 44, 0)).waste == 0.75
 
 
 def test_a_long_run_gets_wider_bins_and_not_more() -> None:

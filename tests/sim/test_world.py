@@ -130,7 +130,7 @@ def test_equal_seeds_give_equal_runs_to_the_last_bit() -> None:
     manners = Manners(exponential(1.0), Sdk(), stop_share=0.3, stops_reading=exponential(1.0))
     one, two = play(crowd_of(300), manners), play(crowd_of(300), manners)
 
-    assert one.recorder.summary(1, 0) == two.recorder.summary(1, 0)
+    assert one.world.summary(one.recorder) == two.world.summary(two.recorder)
 
 
 def test_sdk_users_who_are_refused_try_again_when_they_were_told_and_are_served() -> None:

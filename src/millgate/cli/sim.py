@@ -219,7 +219,12 @@ def replay(
     ] = None,
     slo: Annotated[str, typer.Option(help="Time to the first token that is still good.")] = "10s",
     policy: Annotated[str, typer.Option(help="What decides; a wrong name lists them.")] = "gate",
-    rate: Annotated[float, typer.Option(min=0.001, help="Requests a second, for lengths by name.")] = 20.0,
+    prefix_caching: Annotated[
+        bool, typer.Option("--prefix-caching", help="Engines keep what prompts have in common.")
+    ] = False,
+    rate: Annotated[
+        float, typer.Option(min=0.001, help="Requests a second, for lengths by name and for sessions.")
+    ] = 20.0,
     faster: Annotated[float, typer.Option(min=0.001, help="Let the trace run so many times faster.")] = 1.0,
     requests: Annotated[int | None, typer.Option(min=1, help="Most requests.")] = None,
     seed: Annotated[int, typer.Option(help="Seed.")] = 1,
@@ -245,7 +250,7 @@ def replay(
     lane = LaneSettings("interactive", ttft_slo_s=slo_s, deadline_s=slo_s, order="short_first")
     fleet = uniform_fleet(engine_profile(profile), engines, [lane], max_inflight=max_inflight)
     metered = tuple(replace(engine, prefill_tokens=PREFILL_TOKENS) for engine in fleet.settings.engines)
-    fleet = SimulatedFleet(replace(fleet.settings, engines=metered), fleet.profiles)
+    fleet = SimulatedFleet(replace(fleet.settings, engines=metered), fleet.profiles, prefix_caching)
     try:
         if requests is None and not Path(trace).is_file():
             requests = _SPEC_REQUESTS
@@ -307,7 +312,9 @@ def bound(
     slo: Annotated[str, typer.Option(help="Time to the first token that is still good.")] = "2s",
     engines: Annotated[int, typer.Option(min=1, max=10_000, help="Engines.")] = 1,
     profile: Annotated[str, typer.Option(help="Their profile.")] = "llama3-8b_h100_tp1",
-    rate: Annotated[float, typer.Option(min=0.001, help="Requests a second, for lengths by name.")] = 20.0,
+    rate: Annotated[
+        float, typer.Option(min=0.001, help="Requests a second, for lengths by name and for sessions.")
+    ] = 20.0,
     faster: Annotated[float, typer.Option(min=0.001, help="Let the trace run so many times faster.")] = 1.0,
     lasts: Annotated[str, typer.Option(help="How long requests come, for lengths by name.")] = "300s",
     seed: Annotated[int, typer.Option(help="Seed.")] = 1,

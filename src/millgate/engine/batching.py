@@ -13,14 +13,14 @@ blocks run short, and is cut to the step in progress when a request arrives that
 That gives what stepping one by one gives: counts exactly, times up to rounding.
 
 Prior art: vLLM V1 (running first, one budget, recompute from the tail, whole prompts reserved, watermark). Left
-out: priorities, speculative tokens, swapping, several partial prompts at once, sharing of prefix blocks (a hit
-saves work, not memory).
+out: priorities, speculative tokens, swapping, several partial prompts at once. With `BatchLimits.prefix_unit_tokens` what
+sequences have in common is computed and stored once (`prefix_cache`).
 """
 
 from collections.abc import Sequence
 from math import inf
 
-from millgate.engine.scheduler import PrefixCache, Scheduler
+from millgate.engine.scheduler import Scheduler
 from millgate.engine.sequences import BatchEvent, BatchLimits, BatchStatistics, EngineSequence
 from millgate.engine.step_time import StepModel
 
@@ -32,11 +32,9 @@ class Batch:
     meanwhile waits for the next `advance`.
     """
 
-    def __init__(
-        self, model: StepModel, limits: BatchLimits, *, prefix_cache: PrefixCache | None = None
-    ) -> None:
+    def __init__(self, model: StepModel, limits: BatchLimits) -> None:
         self.limits = limits
-        self._scheduler = Scheduler(limits, prefix_cache)
+        self._scheduler = Scheduler(limits)
         self._room_tokens = limits.blocks * limits.block_tokens
         self._model = model
         self._next_model = model
@@ -152,6 +150,7 @@ class Batch:
         """Return the engine's numbers at `now`, whole steps only."""
         self._run_to(now)
         scheduler = self._scheduler
+        cache = scheduler.cache
         ahead = self._whole_steps(now)
         wasted_tokens, orphan_tokens = scheduler.waste.tokens(scheduler.steps + ahead)
         return BatchStatistics(
@@ -170,6 +169,8 @@ class Batch:
             output_tokens=scheduler.output_tokens + ahead * scheduler.decodes,
             wasted_tokens=wasted_tokens,
             orphan_tokens=orphan_tokens,
+            prefix_queried_tokens=0 if cache is None else cache.queried_tokens,
+            prefix_hit_tokens=0 if cache is None else cache.hit_tokens,
         )
 
     def reset_peaks(self, now: float) -> None:

@@ -1,15 +1,15 @@
 """Which sequence gets which tokens in the next step: vLLM's V1 rules, counted in steps.
 
 `plan` is called at a step boundary and says what the next step holds; `complete` tells how many steps went by.
-Decoding sequences are kept in a heap by the step at which they finish, prompts in a queue, running ones in an
-ordered dictionary whose end is the youngest: nothing here walks over all sequences.
+Decoding sequences are kept by the step at which they finish, prompts in a queue, running ones in an ordered dictionary
+whose end is the youngest: nothing here walks over all sequences.
 """
 
-from collections import deque
-from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
+from collections.abc import Sequence
 
+from millgate.engine.finishing import FinishOrder
 from millgate.engine.kv_blocks import KvBlocks
+from millgate.engine.prefix_cache import NO_HIT, PrefixCache, PrefixHit
 from millgate.engine.sequences import (
     BatchEvent,
     BatchLimits,
@@ -19,19 +19,14 @@ from millgate.engine.sequences import (
     SequenceState,
 )
 from millgate.engine.step_time import PromptChunk
+from millgate.engine.waiting import WaitingQueue
 from millgate.engine.waste import Waste
-
-QUEUE_SLACK = 64
-"""Places of aborted sequences that the queue may keep before it is swept."""
-
-PrefixCache = Callable[[EngineSequence], int]
-"""How many tokens of this sequence's prompt are cached already; asked when the sequence is admitted."""
 
 
 class Scheduler:
     """Waiting and running sequences, their blocks, and the rules; `steps` counts the steps that are over."""
 
-    def __init__(self, limits: BatchLimits, prefix_cache: PrefixCache | None = None) -> None:
+    def __init__(self, limits: BatchLimits) -> None:
         self.limits = limits
         self.blocks = KvBlocks(limits.blocks, limits.block_tokens)
         self.waste = Waste()
@@ -41,22 +36,27 @@ class Scheduler:
         self.steps = 0
         self.decodes = 0
         self.kv_tokens = 0
-        self.waiting = 0
         self.peak_running = 0
         self.began = 0
         self.finished = 0
         self.preemptions = 0
         self.prefilled_tokens = 0
         self.output_tokens = 0
-        self._prefix_cache = prefix_cache
-        self._queue: deque[SequenceProgress] = deque()
+        self.cache: PrefixCache | None = None
+        if limits.prefix_unit_tokens:
+            self.cache = PrefixCache(limits.prefix_unit_tokens, limits.block_tokens)
+        self._queue = WaitingQueue()
         self._chunks: list[tuple[SequenceProgress, int]] = []
         self._partial: SequenceProgress | None = None
-        self._finishing: list[tuple[int, int, SequenceProgress]] = []
+        self._finishing = FinishOrder()
         self._leaving: list[SequenceProgress] = []
-        self._ticket = 0
         self._preempted = False
         self._watermark_blocks = int(limits.watermark_share * limits.blocks)
+
+    @property
+    def waiting(self) -> int:
+        """Sequences in the queue."""
+        return self._queue.count
 
     @property
     def present(self) -> int:
@@ -69,9 +69,9 @@ class Scheduler:
         A sequence that waits through a step without chunks is blocked until another leaves: blocks only get fewer.
         """
         progress = self.sequences[sequence.sequence_id] = SequenceProgress(sequence)
-        self._queue.append(progress)
-        self.waiting += 1
-        return self.waiting == 1 and len(self.running) < self.limits.max_num_seqs
+        queue = self._queue
+        queue.add(progress)
+        return queue.count == 1 and len(self.running) < self.limits.max_num_seqs
 
     def drop(self, progress: SequenceProgress) -> bool:
         """End a sequence for good, a running one at the next boundary; True when that may let another in."""
@@ -80,16 +80,9 @@ class Scheduler:
             progress.state = SequenceState.LEAVING
             self._leaving.append(progress)
             return True
-        queue = self._queue
-        was_head = queue[0] is progress
-        progress.state = SequenceState.OVER
-        self.waiting -= 1
+        was_first = self._queue.drop(progress)
         self.waste.settle(progress)
-        while queue and queue[0].state is SequenceState.OVER:
-            queue.popleft()
-        if len(queue) > 2 * self.waiting + QUEUE_SLACK:
-            self._queue = deque(queued for queued in queue if queued.state is SequenceState.WAITING)
-        return was_head and self.waiting > 0 and len(self.running) < self.limits.max_num_seqs
+        return was_first and self.waiting > 0 and len(self.running) < self.limits.max_num_seqs
 
     def plan(self, at_s: float) -> Sequence[PromptChunk]:
         """Decide the next step: preempt what has no room, continue the partial prompt, admit others."""
@@ -98,12 +91,12 @@ class Scheduler:
         if blocks.total - blocks.used < self.decodes:
             while blocks.demand(self.steps) > blocks.free:
                 self._preempt_youngest(at_s)
-        if self._partial is None and not self.waiting:
+        if self._partial is None and not self._queue.count:
             return ()
         budget = self.limits.max_num_batched_tokens - self.decodes
         if self._partial is not None and budget > 0:
             budget -= self._continue(self._partial, budget, at_s)
-        if self.waiting and budget > 0 and not self._preempted:
+        if self._queue.count and budget > 0 and not self._preempted:
             self._admit(budget)
         return [PromptChunk(progress.cached_tokens, tokens) for progress, tokens in self._chunks]
 
@@ -111,13 +104,7 @@ class Scheduler:
         """Steps without chunks that go by before the batch changes of itself: at least 1, given decodes."""
         if self._preempted:
             return 1
-        finishing = self._finishing
-        while (
-            finishing[0][2].finish_step != finishing[0][0]
-            or finishing[0][2].state is not SequenceState.DECODING
-        ):
-            heappop(finishing)
-        return self.blocks.steps_that_fit(self.steps, finishing[0][0] - self.steps)
+        return self.blocks.steps_that_fit(self.steps, self._finishing.next_step() - self.steps)
 
     def complete(self, steps: int, at_s: float) -> None:
         """Let `steps` planned steps go by: tokens are made, prompts get ahead, sequences finish and leave."""
@@ -126,16 +113,15 @@ class Scheduler:
             self.blocks.used += self.blocks.demand(self.steps, steps)
             self.kv_tokens += grown
             self.output_tokens += grown
+        if self.cache is not None:
+            # What this segment took is evicted from what was idle before it, not from what becomes idle now.
+            self.cache.keep_within(self.blocks.free)
         self.steps += steps
-        finishing = self._finishing
-        while finishing and finishing[0][0] <= self.steps:
-            finish_step, _, progress = heappop(finishing)
-            # A preempted or aborted sequence leaves its entry behind.
-            if progress.finish_step == finish_step and progress.state is SequenceState.DECODING:
-                self._finish(progress, at_s)
+        while (progress := self._finishing.take(self.steps)) is not None:
+            self._finish(progress, at_s)
         if self._chunks:
-            for progress, tokens in self._chunks:
-                self._advance_prompt(progress, tokens, at_s)
+            for prefilled, tokens in self._chunks:
+                self._advance_prompt(prefilled, tokens, at_s)
             self._chunks.clear()
         if self._leaving:
             self._see_off()
@@ -168,8 +154,7 @@ class Scheduler:
         progress.phase = self.blocks.join(step, progress.cached_tokens)
         self.decodes += 1
         self.kv_tokens += progress.cached_tokens
-        self._ticket += 1
-        heappush(self._finishing, (progress.finish_step, self._ticket, progress))
+        self._finishing.add(progress)
 
     def _finish(self, progress: SequenceProgress, at_s: float) -> None:
         self._release(progress)
@@ -203,6 +188,10 @@ class Scheduler:
         elif progress is self._partial:
             self._partial = None
         self.blocks.used -= self.blocks.blocks_for(progress.cached_tokens)
+        if self.cache is not None:
+            # Only an answer's units can be without a name by now.
+            self.cache.name(progress.sequence, progress.target_tokens, progress.cached_tokens)
+            self.blocks.used += self.cache.leave(progress.sequence)
 
     def _preempt_youngest(self, at_s: float) -> None:
         """Send the youngest running sequence back to the front of the queue, its cache lost."""
@@ -211,8 +200,7 @@ class Scheduler:
         progress.state = SequenceState.WAITING
         progress.cached_tokens = 0
         progress.target_tokens = progress.sequence.prompt_tokens + progress.produced_tokens
-        self._queue.appendleft(progress)
-        self.waiting += 1
+        self._queue.put_back(progress)
         self.preemptions += 1
         self._preempted = True
         self._tell(at_s, progress, EventKind.PREEMPTED)
@@ -229,45 +217,58 @@ class Scheduler:
             self._preempt_youngest(at_s)
             return 0
         blocks.used += needed
-        self._chunks.append((partial, tokens))
+        self._schedule(partial, tokens)
         return tokens
+
+    def _schedule(self, progress: SequenceProgress, tokens: int) -> None:
+        """Put the next `tokens` of a prompt into the step that is planned."""
+        self._chunks.append((progress, tokens))
+        if self.cache is not None:
+            cached = progress.cached_tokens
+            self.cache.name(progress.sequence, cached, cached + tokens)
 
     def _admit(self, budget: int) -> None:
         """Let waiting sequences run, first come first, while budget, sequences and blocks last."""
-        queue, running, blocks = self._queue, self.running, self.blocks
+        queue, running, blocks, cache = self._queue, self.running, self.blocks, self.cache
         spare = blocks.free - blocks.demand(self.steps)
-        while budget > 0 and queue and len(running) < self.limits.max_num_seqs:
-            progress = queue[0]
-            if progress.state is SequenceState.OVER:
-                queue.popleft()
-                continue
-            taken = blocks.blocks_for(progress.target_tokens)
+        hit, shared = NO_HIT, 0
+        while budget > 0 and len(running) < self.limits.max_num_seqs:
+            progress = queue.first()
+            if progress is None:
+                return
+            if cache is not None:
+                cache.keep_within(spare)
+                hit = cache.find(progress.sequence, progress.target_tokens)
+                shared = hit.in_use * cache.unit_blocks
+            taken = blocks.blocks_for(progress.target_tokens) - shared
             if taken + (self._watermark_blocks if running else 0) > spare:
                 return
-            queue.popleft()
-            self._begin(progress)
+            queue.take()
+            self._begin(progress, hit)
             tokens = progress.target_tokens - progress.cached_tokens
             if tokens > budget:
                 tokens = budget
-                taken = blocks.blocks_for(progress.cached_tokens + tokens)
+                taken = blocks.blocks_for(progress.cached_tokens + tokens) - shared
             blocks.used += taken
             spare -= taken
             budget -= tokens
-            self._chunks.append((progress, tokens))
+            self._schedule(progress, tokens)
 
-    def _begin(self, progress: SequenceProgress) -> None:
+    def _begin(self, progress: SequenceProgress, hit: PrefixHit) -> None:
         """Move one sequence from waiting to running, with what the prefix cache has of it."""
-        self.waiting -= 1
-        self.running[progress.sequence.sequence_id] = progress
+        sequence = progress.sequence
+        self.running[sequence.sequence_id] = progress
         self.peak_running = max(self.peak_running, len(self.running))
         progress.state = SequenceState.PREFILLING
+        if self.cache is not None:
+            progress.cached_tokens = self.cache.join(sequence, hit, is_first=not progress.has_begun)
         if not progress.has_begun:
             progress.has_begun = True
+            progress.hit_tokens = progress.cached_tokens
             self.began += 1
-        if self._prefix_cache is not None:
-            hit = self._prefix_cache(progress.sequence)
-            progress.cached_tokens = max(0, min(hit, progress.target_tokens - 1))
 
     def _tell(self, at_s: float, progress: SequenceProgress, kind: EventKind) -> None:
         sequence_id = progress.sequence.sequence_id
-        self.events.append(BatchEvent(at_s, sequence_id, kind, self.steps, progress.produced_tokens))
+        self.events.append(
+            BatchEvent(at_s, sequence_id, kind, self.steps, progress.produced_tokens, progress.hit_tokens)
+        )

@@ -9,22 +9,30 @@ WATERMARK_SHARE = 0.01
 
 
 class EngineSequence(NamedTuple):
-    """One answer to generate: how long its prompt is and after how many tokens it ends."""
+    """One answer to generate: how long its prompt is and after how many tokens it ends.
+
+    `prefix_ids` name the units of prompt and answer for the prefix cache, in order; what lies behind them has no name.
+    """
 
     sequence_id: int
     prompt_tokens: int
     output_tokens: int
+    prefix_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """The scheduler's limits, by vLLM's names; `kv_tokens` are cut down to whole blocks."""
+    """The scheduler's limits, by vLLM's names; `kv_tokens` are cut down to whole blocks.
+
+    `prefix_unit_tokens` is for how many tokens one of a sequence's `prefix_ids` stands; 0 is no prefix caching.
+    """
 
     kv_tokens: int
     max_num_seqs: int
     max_num_batched_tokens: int
     block_tokens: int = 16
     watermark_share: float = WATERMARK_SHARE
+    prefix_unit_tokens: int = 0
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1:
@@ -40,6 +48,11 @@ class BatchLimits:
             )
         if not 0 <= self.watermark_share < 1:
             raise ValueError(f"watermark_share: must be at least 0 and below 1, got {self.watermark_share}")
+        if self.prefix_unit_tokens < 0 or self.prefix_unit_tokens % self.block_tokens:
+            raise ValueError(
+                f"prefix_unit_tokens: must be a whole number of blocks of {self.block_tokens} tokens,"
+                f" got {self.prefix_unit_tokens}"
+            )
 
     @property
     def blocks(self) -> int:
@@ -57,13 +70,17 @@ class EventKind(Enum):
 
 
 class BatchEvent(NamedTuple):
-    """One thing that happened: when, to which sequence, at which step, with how many output tokens made so far."""
+    """One thing that happened: when, to which sequence, at which step, with how many output tokens made so far.
+
+    `hit_tokens` of its prompt came from the prefix cache when it was first admitted.
+    """
 
     at_s: float
     sequence_id: int
     kind: EventKind
     step: int
     produced_tokens: int
+    hit_tokens: int
 
 
 class BatchStatistics(NamedTuple):
@@ -71,7 +88,8 @@ class BatchStatistics(NamedTuple):
 
     `wasted_tokens` counts every output token of sequences that were aborted or whose client departed, and
     `orphan_tokens` those of them that were made after the abort or the departure. `began` counts sequences
-    that ever ran; `peak_present` is the most that ran and waited together.
+    that ever ran; `peak_present` is the most that ran and waited together. `prefix_queried_tokens` are the prompts
+    that were looked up in the prefix cache, each once, and `prefix_hit_tokens` what was found of them.
     """
 
     running: int
@@ -89,6 +107,8 @@ class BatchStatistics(NamedTuple):
     output_tokens: int
     wasted_tokens: int
     orphan_tokens: int
+    prefix_queried_tokens: int
+    prefix_hit_tokens: int
 
     @property
     def kv_share(self) -> float:
@@ -118,6 +138,7 @@ class SequenceProgress:
         "departed_at_tokens",
         "finish_step",
         "has_begun",
+        "hit_tokens",
         "joined_step",
         "phase",
         "produced_tokens",
@@ -137,6 +158,7 @@ class SequenceProgress:
         self.phase = -1
         self.has_begun = False
         self.departed_at_tokens = -1
+        self.hit_tokens = 0
 
     def produced_by(self, step: int) -> int:
         """Output tokens made when `step` steps are over."""

@@ -1,13 +1,14 @@
 """Engines of a configuration, simulated: each configured engine gets a station with its profile and its manners."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millgate.config.schema import Config
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.engine.profile import EngineProfile, find_profile, scaled
 from millgate.sim.engines.batched import BatchedStation
 from millgate.sim.engines.troubles import EngineTrouble, Refusing, Timetable
+from millgate.sim.jobs import PREFIX_UNIT_TOKENS
 from millgate.sim.randomness import Streams
 from millgate.sim.world import World
 from millgate.wiring.chosen import EngineFacts
@@ -27,10 +28,11 @@ class EngineManners:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedFleet:
-    """Settings for a governor and, by engine name, what stands behind them."""
+    """Settings for a governor and, by engine name, what stands behind them; with or without prefix caches."""
 
     settings: Settings
     profiles: Mapping[str, EngineProfile]
+    prefix_caching: bool = False
 
     def populate(
         self,
@@ -43,6 +45,7 @@ class SimulatedFleet:
         timetable = Timetable(world.loop, world.driver.post)
         troubles = list(troubles)
         followed = _followed(self.settings)
+        unit_tokens = PREFIX_UNIT_TOKENS if self.prefix_caching else 0
         stormy = {trouble.engine for trouble in troubles if trouble.kind == "refusals"}
         for number, (name, profile) in enumerate(self.profiles.items()):
             own = manners if isinstance(manners, EngineManners) else manners.get(name, EngineManners())
@@ -51,7 +54,7 @@ class SimulatedFleet:
                 world.loop,
                 world,
                 profile.step_model(),
-                profile.limits(),
+                replace(profile.limits(), prefix_unit_tokens=unit_tokens),
                 abort_lag_s=own.abort_lag_s,
                 ignores_hangups=own.ignores_hangups,
             )

@@ -1,13 +1,18 @@
 """One request as a trace knows it: when, which tenant, how long. Everything else is how its client behaves."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+PREFIX_UNIT_TOKENS: Final = 512
+"""Tokens that one prefix id stands for, as the published traces have it."""
 
 
 class Job(NamedTuple):
     """What a user wants, in tokens; `at_s` is virtual seconds from the start of the run.
 
-    `max_tokens` is the bound that the user set, None without one. `blocks` name the prompt's shared prefix in
-    blocks of 512 tokens (Mooncake's hashes), empty where a trace does not tell.
+    `max_tokens` is the bound that the user set, None without one. `prefix_ids` name the full units of
+    `PREFIX_UNIT_TOKENS` of the prompt, and of the answer where a trace shows that a later prompt begins with it. An id
+    stands for all tokens up to its unit's end. The tuple is empty where a trace does not tell. `session` numbers the
+    session that it is a turn of; 0 is none.
     """
 
     at_s: float
@@ -17,4 +22,5 @@ class Job(NamedTuple):
     lane: str | None = None
     max_tokens: int | None = None
     stream: bool = True
-    blocks: tuple[int, ...] = ()
+    prefix_ids: tuple[int, ...] = ()
+    session: int = 0

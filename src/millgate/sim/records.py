@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from millgate.core.settings import LaneSettings
 from millgate.core.slo import streamed_in_time
 from millgate.core.words import DeadlineFrom, Outcome
+from millgate.sim.engines.contract import EngineTotals
 from millgate.sim.sketch import ResultSketch
 
 # A longer run gets wider bins instead of more of them.
@@ -85,8 +86,9 @@ class Summary:
     """One run in numbers. `goodput_per_s` counts requests that ended good, over the time in which users came.
 
     `amplification` is attempts over requests; `waste` the share of the engines' computed tokens (prompt and
-    output, warm-up and all) that went to anything but a good answer; `returns_kept` the share of hinted returns that ran within a
-    second of coming back.
+    output, warm-up and all) that went to anything but a good answer, what prefix caches had counted as computed;
+    `returns_kept` the share of hinted returns that ran within a second of coming back; `hit_share` the share of the prompt
+    tokens looked up that a prefix cache had.
     """
 
     requests: int
@@ -103,6 +105,7 @@ class Summary:
     returns: int
     returns_kept: float
     preemptions: int
+    hit_share: float
     ttft_s: Times
     tpot_s: Times
     total_s: Times
@@ -271,8 +274,9 @@ class Recorder:
         if self.counts(first_at):
             self.outcomes[outcome.value] += 1
 
-    def summary(self, computed_tokens: int, preemptions: int) -> Summary:
-        """Return the run in numbers."""
+    def summary(self, engines: EngineTotals) -> Summary:
+        """Return the run in numbers, with what the engines did for it."""
+        computed_tokens = engines.prompt_tokens + engines.hit_tokens + engines.output_tokens
         good = self.outcomes[Outcome.GOOD.value]
         duration_s = max(self.last_asked_s - self._from_s, 1e-9)
         return Summary(
@@ -289,7 +293,8 @@ class Recorder:
             waste=1.0 - self.useful_tokens / computed_tokens if computed_tokens else 0.0,
             returns=self.returns,
             returns_kept=self.returns_kept / max(1, self.returns),
-            preemptions=preemptions,
+            preemptions=engines.preemptions,
+            hit_share=engines.hit_tokens / max(1, engines.queried_tokens),
             ttft_s=_times(self.ttft),
             tpot_s=_times(self.tpot),
             total_s=_times(self.total),

@@ -20,7 +20,7 @@ from millgate.core.events import (
 )
 from millgate.core.words import FailureKind, Outcome, Sent
 from millgate.sim.driver import DecidingCore, VirtualDriver
-from millgate.sim.engines.contract import Station
+from millgate.sim.engines.contract import EngineTotals, Station
 from millgate.sim.engines.watch import GaugeWatch
 from millgate.sim.loop import Loop
 from millgate.sim.records import Books, Recorder, Summary
@@ -80,11 +80,12 @@ class World:
 
     def summary(self, recorder: Recorder) -> Summary:
         """Return the run in numbers, with what the engines computed for it."""
-        totals = [station.totals() for station in self.stations.values()]
-        return recorder.summary(
-            sum([total.prompt_tokens + total.output_tokens for total in totals]),
-            sum([total.preemptions for total in totals]),
-        )
+        return recorder.summary(self.totals())
+
+    def totals(self) -> EngineTotals:
+        """Return what all engines have done together."""
+        each = [station.totals() for station in self.stations.values()]
+        return EngineTotals(*[sum(column) for column in zip(*each, strict=True)])
 
     # ---- what users do
 

@@ -51,7 +51,7 @@ class BatchedStation:
         if self._dead:
             self._reports.failed(attempt, FailureKind.CONNECT, Sent.NONE, None)
             return
-        sequence = EngineSequence(attempt, job.prompt_tokens, job.output_tokens)
+        sequence = EngineSequence(attempt, job.prompt_tokens, job.output_tokens, job.prefix_ids)
         if self._batch.refusal(sequence) is not None:
             self._reports.failed(attempt, FailureKind.STATUS, Sent.REQUEST, None)
             return
@@ -91,6 +91,8 @@ class BatchedStation:
             before.prompt_tokens + numbers.prefilled_tokens,
             before.output_tokens + numbers.output_tokens,
             before.preemptions + numbers.preemptions,
+            before.queried_tokens + numbers.prefix_queried_tokens,
+            before.hit_tokens + numbers.prefix_hit_tokens,
         )
 
     # ---- what troubles do to it

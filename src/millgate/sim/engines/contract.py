@@ -15,11 +15,16 @@ class GaugeReading(NamedTuple):
 
 
 class EngineTotals(NamedTuple):
-    """What an engine has done since the start: tokens computed, and seconds in which it computed."""
+    """What an engine has done since the start: tokens computed, and how much of the prompts its prefix cache had.
+
+    `queried_tokens` are the prompts that were looked up and `hit_tokens` what was found and not computed.
+    """
 
     prompt_tokens: int
     output_tokens: int
     preemptions: int
+    queried_tokens: int = 0
+    hit_tokens: int = 0
 
 
 class Reports(Protocol):

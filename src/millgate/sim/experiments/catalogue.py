@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from millgate.sim.experiments.agent_sessions import AGENT_SESSIONS
 from millgate.sim.experiments.contract import Experiment, Measured
 from millgate.sim.experiments.fairness import FAIR_TENANTS
 from millgate.sim.experiments.found_cap import FOUND_CAP
@@ -39,6 +40,7 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
             PREFILL_ISOLATION,
             FAIR_TENANTS,
             QUEUE_RULES,
+            AGENT_SESSIONS,
             EARLY_WARNING,
             EARLIEST_WARNING,
             FALSE_ALARMS,

@@ -9,7 +9,7 @@ profiles. Where lengths are known `max_tokens` is the answer's own; where they a
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from itertools import tee
 
 from millgate.core.decisions import Admit, Decision, Ended, Queue, Yield
@@ -26,7 +26,7 @@ from millgate.sim.driver import DecidingCore
 from millgate.sim.engines.batched import BatchedStation
 from millgate.sim.engines.contract import Station
 from millgate.sim.engines.plain import PacedStation
-from millgate.sim.experiments.contract import Arm, Experiment, Measured, SeriesPoint
+from millgate.sim.experiments.contract import Arm, Experiment, Measured, SeriesPoint, with_knobs
 from millgate.sim.jobs import Job
 from millgate.sim.laws import lognormal
 from millgate.sim.loop import Loop
@@ -289,17 +289,7 @@ def hints(knobs: Mapping[str, str]) -> Experiment:
 
 
 def _case(knobs: Mapping[str, str]) -> Case:
-    usual = Case()
-    known = {each.name: type(getattr(usual, each.name)) for each in fields(usual)}
-    values = {}
-    for name, text in knobs.items():
-        if name not in known:
-            raise ValueError(f"{name}: not one of {', '.join(known)}")
-        try:
-            values[name] = known[name](text)
-        except ValueError:
-            raise ValueError(f"{name}: {text!r} is no {known[name].__name__}") from None
-    case = replace(usual, **values)
+    case = with_knobs(Case(), knobs)
     if case.absent_by not in {"user", "tenant"}:
         raise ValueError(f"absent_by: 'user' or 'tenant', got {case.absent_by!r}")
     if not 0.0 <= case.absent <= 1.0:

@@ -2,7 +2,8 @@
 
 Source: kvcache-ai/Mooncake, FAST25 release, Apache-2.0. Its timestamps come in steps of three seconds; requests
 that share one are spread over the three seconds that follow, at random and in their order, or every step would be
-a burst that never was.
+a burst that never was. The last id of a prompt may name a block that is not full; it is left out, since no engine finds
+part of a block again.
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 
-from millgate.sim.jobs import Job
+from millgate.sim.jobs import PREFIX_UNIT_TOKENS, Job
 from millgate.sim.randomness import Streams
 from millgate.sim.traces.contract import MOST_TOKENS, TraceError
 
@@ -50,5 +51,5 @@ def _lines(path: Path) -> Iterator[Job]:
                 line.timestamp / 1e3,
                 max(1, line.input_length),
                 max(1, line.output_length),
-                blocks=line.hash_ids,
+                prefix_ids=line.hash_ids[: line.input_length // PREFIX_UNIT_TOKENS],
             )

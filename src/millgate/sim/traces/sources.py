@@ -1,6 +1,6 @@
 """A trace by name or file: what `sim bound` and experiment files may ask for."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from millgate.sim.jobs import Job
@@ -8,21 +8,34 @@ from millgate.sim.randomness import Streams
 from millgate.sim.traces.azure import read_azure
 from millgate.sim.traces.clients27 import read_clients27
 from millgate.sim.traces.mooncake import read_mooncake
+from millgate.sim.traces.sessions import AgentSession, as_recorded, read_sessions
 from millgate.sim.traces.synthetic import LENGTHS, jobs, steady
 
 
 def open_trace(name: str, streams: Streams, rate_per_s: float, until_s: float) -> Iterator[Job]:
     """Return the jobs of a file, recognised by its form, or Poisson arrivals with the lengths of that name.
 
-    Raises ValueError naming what may be given.
+    Recorded sessions begin at random, so often that `rate_per_s` requests come on average. Raises ValueError naming what may
+    be given.
     """
     if name in LENGTHS:
         return jobs(steady(rate_per_s, streams), LENGTHS[name], streams, until_s=until_s)
     path = Path(name)
     if not path.is_file():
         raise ValueError(f"trace: {name!r} is neither a file nor one of {', '.join(LENGTHS)}")
-    if path.suffix == ".jsonl":
-        return read_mooncake(path, streams)
     with path.open(encoding="utf-8") as lines:
         head = lines.readline()
+    if '"requests"' in head:
+        return _begun(read_sessions(path), streams, rate_per_s)
+    if path.suffix == ".jsonl":
+        return read_mooncake(path, streams)
     return read_clients27(path) if head.startswith("req_time_s") else read_azure(path)
+
+
+def _begun(sessions: Iterable[AgentSession], streams: Streams, rate_per_s: float) -> Iterator[Job]:
+    """Yield the turns of all sessions, as many in a second as were asked for."""
+    recorded = [session for session in sessions if session.turns]
+    turns = sum(len(session.turns) for session in recorded)
+    return as_recorded(
+        zip(steady(rate_per_s * len(recorded) / max(1, turns), streams), recorded, strict=False)
+    )

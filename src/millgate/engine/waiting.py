@@ -1,0 +1,57 @@
+"""The sequences that wait for an engine, first come first; a preempted one comes back to the front."""
+
+from collections import deque
+
+from millgate.engine.sequences import SequenceProgress, SequenceState
+
+QUEUE_SLACK = 64
+"""Places of aborted sequences that the queue may keep before it is swept."""
+
+
+class WaitingQueue:
+    """A queue whose aborted members keep their places until they come to the front, or until they are too many."""
+
+    __slots__ = ("_places", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._places: deque[SequenceProgress] = deque()
+
+    @property
+    def places(self) -> int:
+        """How many places are kept, those of aborted sequences included."""
+        return len(self._places)
+
+    def add(self, progress: SequenceProgress) -> None:
+        """Put a sequence at the end."""
+        self._places.append(progress)
+        self.count += 1
+
+    def put_back(self, progress: SequenceProgress) -> None:
+        """Put a preempted sequence at the front."""
+        self._places.appendleft(progress)
+        self.count += 1
+
+    def first(self) -> SequenceProgress | None:
+        """Return the sequence that has waited longest, None when no sequence waits."""
+        places = self._places
+        while places and places[0].state is SequenceState.OVER:
+            places.popleft()
+        return places[0] if places else None
+
+    def take(self) -> None:
+        """Take out the one that `first` has returned."""
+        self._places.popleft()
+        self.count -= 1
+
+    def drop(self, progress: SequenceProgress) -> bool:
+        """End a sequence that waits; True when it was the first."""
+        places = self._places
+        was_first = places[0] is progress
+        progress.state = SequenceState.OVER
+        self.count -= 1
+        while places and places[0].state is SequenceState.OVER:
+            places.popleft()
+        if len(places) > 2 * self.count + QUEUE_SLACK:
+            self._places = deque(queued for queued in places if queued.state is SequenceState.WAITING)
+        return was_first

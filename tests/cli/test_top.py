@@ -134,6 +134,21 @@ def test_the_whole_stay_stands_beside_its_wait_and_its_time_on_the_engine() -> N
     assert "all lanes" not in drawn({"lanes": [{"name": "a", "little": waited}], "little": waited})
 
 
+def test_the_quantile_that_is_promised_is_named() -> None:
+    slo = {
+        "short": {"good_share": 0.93},
+        "target_share": 0.95,
+        "ttft": {"p99": 1.5, "promised": 1.25},
+        "ttft_promise": {"time_s": 2.0, "share": 0.95},
+        "tpot": {"p99": 0.06, "promised": 0.08},
+        "tpot_promise": {"time_s": 0.05, "share": 0.999},
+    }
+    shown = drawn({"lanes": [{"name": "a", "slo": slo}]})
+
+    assert "93 % (p95)" in shown
+    assert re.search(r"a +p95 1\.2 s of 2\.0 s +1\.5 s +p99\.9 80 ms of 50 ms +60 ms +-", shown)
+
+
 def test_what_is_wrong_stands_in_words() -> None:
     shown = drawn(STATE, silence="nothing listens")
 

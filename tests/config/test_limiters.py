@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from millgate.config.limiters import LimitConfig
+from millgate.config.objectives import Objective
 from millgate.core.settings import LEAST_LIMIT, LimitKind, LimitSettings
 
 
@@ -19,7 +20,12 @@ def test_units_are_read() -> None:
     limit = LimitConfig.model_validate(
         {"kind": "slo_gradient", "start": "1k", "tpot_slo": "40ms", "window": "5s", "window_samples": 200}
     )
-    assert (limit.start, limit.tpot_slo, limit.window, limit.window_samples) == (1000, 0.04, 5.0, 200)
+    assert (limit.start, limit.tpot_slo, limit.window, limit.window_samples) == (
+        1000,
+        Objective(0.04),
+        5.0,
+        200,
+    )
 
 
 def test_it_names_the_kinds_that_the_core_builds() -> None:
@@ -33,7 +39,7 @@ def test_it_names_the_kinds_that_the_core_builds() -> None:
         ({"kind": "vegas"}, "'fixed', 'slo_gradient' or 'aimd'"),
         ({"start": 0}, "greater than or equal to 1"),
         ({"minimum": 0}, "greater than or equal to 1"),
-        ({"tpot_slo": 0}, "greater than 0"),
+        ({"tpot_slo": 0}, "must be more than 0s"),
         ({"start": 3}, r"`start` \(3\) is below `minimum` \(4\)"),
         ({"window_samples": 50}, "`window_samples` needs a `window`"),
         ({"kind": "fixed", "tpot_slo": "40ms"}, "`kind: fixed` does not move"),

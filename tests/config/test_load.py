@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from millgate.config.document import read_document
 from millgate.config.load import load_config, validated
+from millgate.config.objectives import Objective
 from millgate.config.overrides import Override, from_assignment
 from millgate.config.problems import ConfigError, ValueOrigin
 from millgate.config.schema import Config
@@ -50,8 +51,8 @@ def test_values_arrive_in_seconds_bytes_and_counts(write: Write) -> None:
     lane = load_config(write(text)).config.lanes[0]
 
     assert (lane.ttft_slo, lane.tpot_slo, lane.max_queue_bytes, lane.max_queue) == (
-        2.0,
-        0.04,
+        Objective(2.0),
+        Objective(0.04),
         1_048_576,
         1000,
     )
@@ -302,7 +303,7 @@ def test_engines_and_the_default_lane_can_be_set_without_a_file() -> None:
     config = load_config(None, {}, flags).config
 
     assert config.engines[0].url == "http://a:1"
-    assert [(lane.name, lane.ttft_slo) for lane in config.lanes] == [("interactive", 5.0)]
+    assert [(lane.name, lane.ttft_slo) for lane in config.lanes] == [("interactive", Objective(5.0))]
 
 
 @pytest.mark.parametrize(

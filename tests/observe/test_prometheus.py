@@ -25,6 +25,7 @@ from millgate.core.snapshot import (
     LittleReading,
     LittleSnapshot,
     PoolSnapshot,
+    Promise,
     Quantiles,
     QuotaLevel,
     RetrySnapshot,
@@ -53,10 +54,13 @@ LITTLE = LittleSnapshot(
     ),
 )
 SLO = SloReading(
-    ttft=Quantiles(p95=0.51, p99=0.52),
+    ttft=Quantiles(p95=0.51, p99=0.52, promised=0.505),
     tpot=None,
     short=Attainment(300.0, 10, 10, 0, good_share=0.53, ttft_share=0.54, tpot_share=0.55, burn=0.56),
     long=Attainment(3600.0, 20, 20, 0, good_share=0.57, ttft_share=0.58, tpot_share=0.59, burn=0.60),
+    target_share=0.565,
+    ttft_promise=Promise(0.575, 0.585),
+    tpot_promise=Promise(0.595, 0.605),
     is_burning=True,
     advice="Engines are missing.",
 )
@@ -278,6 +282,8 @@ def test_objectives_and_the_early_warning_are_exported() -> None:
     assert value(samples, "slo_burn_ratio", lane="interactive") == 0.56
     assert value(samples, "slo_burning", lane="interactive") == 1
     assert value(samples, "ttft_p99_seconds", lane="interactive") == 0.52
+    assert value(samples, "slo_ttft_target_ratio", lane="interactive") == 0.585
+    assert value(samples, "slo_tpot_target_ratio", lane="interactive") == 0.605
     assert value(samples, "load_ratio", pool="gpu-0") == 0.61
     assert value(samples, "occupancy_acceleration", pool="gpu-0") == 0.68
     assert [value(samples, "alarm", pool="gpu-0", signal=each.value) for each in AlarmSignal] == [0, 1]

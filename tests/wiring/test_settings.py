@@ -106,6 +106,40 @@ def test_a_lane_keeps_every_number_that_it_was_given() -> None:
     )
 
 
+def test_a_lane_names_the_quantiles_of_its_objectives_and_the_short_form_means_p95() -> None:
+    named = {"name": "chat", "ttft_slo": {"p99": "2s"}, "tpot_slo": "p99.9:50ms"}
+
+    built = build_settings(config(lanes=[named, {"name": "short", "tpot_slo": "60ms"}]))
+    chat, short = built.settings.lanes
+
+    assert (chat.ttft_slo_s, chat.deadline_s, chat.ttft_share) == (2.0, 2.0, 0.99)
+    assert (chat.tpot_slo_s, chat.tpot_share, chat.target_share) == (0.05, 0.999, 0.99)
+    assert (short.ttft_share, short.tpot_share, short.target_share) == (0.95, 0.95, 0.95)
+    assert why(built, "lane chat")[0] == "ttft_slo p99:2s"
+
+
+@pytest.mark.parametrize(
+    ("slos", "own", "slo_s", "share"),
+    [
+        (["50ms"], None, 0.05, 0.9),
+        ([{"p95": "50ms"}], None, 0.05, 0.95),
+        (["50ms", {"p99": "60ms"}], None, 0.05, 0.9),
+        (["50ms", {"p99": "50ms"}, {"p50": "50ms"}], None, 0.05, 0.99),
+        ([{"p50": "40ms"}, "50ms"], None, 0.04, 0.5),
+        (["50ms"], {"p75": "80ms"}, 0.08, 0.75),
+    ],
+)
+def test_a_limit_steers_the_quantile_of_the_shortest_promise_or_its_own(
+    slos: list[object], own: object, slo_s: float, share: float
+) -> None:
+    lanes = [{"name": f"lane-{index}", "tpot_slo": slo} for index, slo in enumerate(slos)]
+    engine = {} if own is None else {"limit": {"tpot_slo": own}}
+
+    limit = build_settings(config(engine, lanes=lanes)).settings.engines[0].limit
+
+    assert (limit.kind, limit.tpot_slo_s, limit.tpot_share) == ("slo_gradient", slo_s, share)
+
+
 @pytest.mark.parametrize(
     ("max_queue", "words"),
     [(None, "what can be served by then"), (7, "at most 7"), (0, "nothing: run now or refuse")],

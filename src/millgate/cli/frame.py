@@ -73,20 +73,24 @@ def _lanes(state: State, before: State | None, passed_s: float) -> Table:
             _seconds(lane, "expected_wait_s"),
             _count(lane, "running"),
             *(_rate(lane, was, what, passed_s) for what in ("arrived", "outcomes.good", "outcomes.yielded")),
-            _percent(short, "good_share"),
+            _good(lane),
             _decimal(short, "burn"),
         )
     return table
 
 
 def _lane_times(state: State) -> Table:
-    """Return what answers take, and the batch window."""
-    table = _table("lane", "ttft p95", "p99", "tpot p95", "p99", "window")
+    """Return what answers take: each time at the promised quantile and at p99, and how long a batch window held them."""
+    table = _table("lane", "ttft promised", "p99", "tpot promised", "p99", "window")
     for lane in _rows(state, "lanes"):
         slo = lane.get("slo") or {}
         table.add_row(
             _name(lane.get("name", "")),
-            *(_seconds(slo.get(time), share) for time in ("ttft", "tpot") for share in ("p95", "p99")),
+            *(
+                cell
+                for time in ("ttft", "tpot")
+                for cell in (_kept(slo, time), _seconds(slo.get(time), "p99"))
+            ),
             _seconds(lane.get("lately"), "window_s"),
         )
     return table
@@ -269,6 +273,26 @@ def _deviation(record: State | None, name: str) -> str:
     """Return the square root of a variance, as a time."""
     value = _known(record, name)
     return _UNKNOWN if value is None else _time(sqrt(max(0.0, value)))
+
+
+def _good(lane: State) -> str:
+    """Return the share that was good, and the quantile that is to be."""
+    slo = lane.get("slo") or {}
+    good, target = _percent(slo.get("short"), "good_share"), _known(slo, "target_share")
+    return good if target is None else f"{good} ({_quantile(target)})"
+
+
+def _kept(slo: State, time: str) -> str:
+    """Return a time at the promised quantile, beside the promise: p95 1.2 s of 2.0 s."""
+    promise = slo.get(f"{time}_promise")
+    measured, share = _seconds(slo.get(time), "promised"), _known(promise, "share")
+    if share is None:
+        return measured
+    return f"{_quantile(share)} {measured} of {_seconds(promise, 'time_s')}"
+
+
+def _quantile(share: float) -> str:
+    return f"p{100.0 * share:g}"
 
 
 def _seconds(record: State | None, name: str) -> str:

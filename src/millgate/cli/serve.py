@@ -69,7 +69,9 @@ def serve(
     ttft_slo: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Time to the first token that is good, and the deadline.", show_default="10s"
+            metavar="TIME",
+            help="Time to the first token that is good, and the deadline; `p99:2s` promises it to 99 % of requests.",
+            show_default="10s",
         ),
     ] = None,
     assignments: SetOption = None,

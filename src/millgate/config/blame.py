@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ValidationError
+from pydantic import BaseModel, BeforeValidator, PlainValidator, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from millgate.config import units
+from millgate.config.objectives import ObjectiveWithin
 from millgate.config.problems import Problem, SettingPath, ValueOrigin
 from millgate.config.schema import Config
 
@@ -67,9 +68,15 @@ def is_size(field: FieldInfo) -> bool:
     return _parser(field) is units.parse_size
 
 
+def longest_objective_s(field: FieldInfo) -> float | None:
+    """Return the longest time that an objective may name, None for a setting that is none."""
+    parser = _parser(field)
+    return parser.most_s if isinstance(parser, ObjectiveWithin) else None
+
+
 def _parser(field: FieldInfo) -> Any:
     for item in all_metadata(field):
-        if isinstance(item, BeforeValidator):
+        if isinstance(item, BeforeValidator | PlainValidator):
             return item.func
     return None
 

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from millgate.config.objectives import Objective, TpotObjective, TtftObjective
 from millgate.config.section import Section
 from millgate.config.values import Count, Duration, Name, Number, RequestPath, Size
 
@@ -16,14 +17,15 @@ class LaneConfig(Section):
     """One class of traffic: what good means, when it is refused, and how much of it may wait."""
 
     name: Name = Field(description="Its name in metrics and answers of the admin door, e.g. `interactive`.")
-    ttft_slo: Duration = Field(
-        default=10.0, gt=0, le=DAY_S, description="Time to the first token that is still good."
+    ttft_slo: TtftObjective = Field(
+        default=Objective(10.0),
+        json_schema_extra={"default": "10s"},
+        description="Time to the first token that is still good; with a quantile, the share of requests that is to have it.",
     )
-    tpot_slo: Duration | None = Field(
+    tpot_slo: TpotObjective | None = Field(
         default=None,
-        gt=0,
-        le=60.0,
-        description="Time per output token that is still good. Default: not judged.",
+        description="Time per output token that is still good, and with a quantile the share of requests that is to have it: "
+        "adaptive limits steer that quantile. Default: not judged.",
     )
     deadline: Duration | None = Field(
         default=None,

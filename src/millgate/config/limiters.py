@@ -4,6 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from millgate.config.objectives import TpotObjective
 from millgate.config.section import Section
 from millgate.config.values import Count, Duration
 
@@ -13,8 +14,8 @@ class LimitConfig(Section):
 
     kind: Literal["fixed", "slo_gradient", "aimd"] | None = Field(
         default=None,
-        description="`fixed` is `max_inflight`; `slo_gradient` steers the p90 TPOT of answers to just below "
-        "`tpot_slo`; `aimd` adds one while all is well (its root where no `tpot_slo` is asked for and the engine "
+        description="`fixed` is `max_inflight`; `slo_gradient` steers the TPOT of answers to just below "
+        "`tpot_slo`, at the quantile that it names and else at p90; `aimd` adds one while all is well (its root where no `tpot_slo` is asked for and the engine "
         "says that nothing waits) and takes "
         "a tenth at any sign of overload. Default: `slo_gradient` where a lane has a `tpot_slo`, else `fixed` where "
         "`max_inflight` is given and `aimd` where it is not.",
@@ -27,11 +28,10 @@ class LimitConfig(Section):
         "`max_inflight` without a `tpot_slo`.",
     )
     minimum: Count = Field(default=4, ge=1, le=100_000, description="It never falls below this.")
-    tpot_slo: Duration | None = Field(
+    tpot_slo: TpotObjective | None = Field(
         default=None,
-        gt=0,
-        le=60.0,
-        description="Time per output token to keep. Default: the shortest `tpot_slo` of the lanes.",
+        description="Time per output token to keep, at its quantile where one is named. Default: the shortest `tpot_slo` of the "
+        "lanes, of equal ones that with the highest quantile.",
     )
     window: Duration | None = Field(
         default=None,

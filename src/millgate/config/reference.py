@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from millgate.config import blame, units
+from millgate.config.objectives import Objective, format_objective
 from millgate.config.schema import Config
 
 _INTRODUCTION = """# Configuration reference
@@ -27,6 +28,8 @@ in a file: a key that ends in `_env` names the environment variable that holds o
 
 - A *duration* needs a unit: `us`, `ms`, `s`, `m`, `h`, as in `250ms`.
 - A *count* may have a suffix: `8k` is 8,000, `8Ki` is 8,192.
+- An *objective* is a duration, which is promised to 95 % of requests, or names its quantile, p50 to p99.9: `{p99: 2s}`, in one
+  word `p99:2s`.
 - A *size* is bytes: `64KiB` is 65,536, `256MB` is 256,000,000.
 - A key that is not listed here is an error, and so is a key given twice.
 
@@ -69,6 +72,8 @@ def _kind(field: FieldInfo) -> str:
         return "list" if get_origin(field.annotation) is tuple else "section"
     if blame.is_duration(field):
         return "duration"
+    if blame.longest_objective_s(field) is not None:
+        return "objective"
     if blame.is_size(field):
         return "size"
     return _name_of(field.annotation)
@@ -99,6 +104,9 @@ def _allowed(field: FieldInfo) -> str:
     words = _literal(field.annotation)
     if words:
         return ", ".join(f"`{word}`" for word in words)
+    longest_s = blame.longest_objective_s(field)
+    if longest_s is not None:
+        return f"> 0s, ≤ {units.format_duration(longest_s)}"
     found: dict[type, Any] = {}
     for item in blame.all_metadata(field):
         for kind, attribute in _BOUND_ATTRIBUTES.items():
@@ -131,6 +139,8 @@ def _shown(field: FieldInfo, value: Any) -> str:
         return "-"
     if blame.is_duration(field):
         return units.format_duration(float(value))
+    if isinstance(value, Objective):
+        return format_objective(value)
     if blame.is_size(field):
         return units.format_size(int(value))
     if isinstance(value, bool):

@@ -14,7 +14,9 @@ LimitKind = Literal["fixed", "slo_gradient", "aimd"]
 LEAST_LIMIT = 4
 """The usual minimum of a limit: the least that the default hard cap can be, too (docs/design.md section 10)."""
 TARGET_SHARE = 0.95
-"""The share of answers that is to be good: what a p95 objective says."""
+"""The share of requests that is to be in time where an objective names no quantile: p95."""
+STEERED_SHARE = 0.9
+"""The share of answers whose TPOT a limit keeps where no quantile is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +99,13 @@ class AccountSettings:
 class LimitSettings:
     """What moves the limit of one engine below its hard cap, and how far.
 
-    `tpot_slo_s` is the tightest that its lanes promise, or its own. `start` None begins where the prior says that
-    the SLO is met, or at the hard cap where there is no SLO. `window_s` None lets every reading count.
+    `tpot_slo_s` is the tightest that its lanes promise, or its own; `tpot_share` of the answers are steered to keep it. `start` None
+    begins where the prior says that the SLO is met, or at the hard cap where there is no SLO. `window_s` None lets every reading count.
     """
 
     kind: LimitKind = "fixed"
     tpot_slo_s: float | None = None
+    tpot_share: float = STEERED_SHARE
     start: int | None = None
     minimum: int = LEAST_LIMIT
     window_s: float | None = None
@@ -134,7 +137,8 @@ class EngineSettings:
 class LaneSettings:
     """One class of traffic: what good means, when it is refused, and how much of it may wait.
 
-    `tpot_slo_s` None judges no TPOT. `max_queue` None bounds the count by predicted wait alone (and by
+    `tpot_slo_s` None judges no TPOT. `ttft_share` and `tpot_share` are the shares of requests that are to keep either, above 0 and
+    below 1. `max_queue` None bounds the count by predicted wait alone (and by
     `Settings.max_queued`); 0 holds nothing: the pure primitive, cap and yield. `max_wait_s` bounds the predicted
     wait beside the deadline. `hold_due_s` is how long a client that returns on time is queued where nothing else is (None:
     a fifth of its hint, a second at least; 0: never). `max_queue_tokens` and `max_queue_bytes` bound what waits in tokens and memory.
@@ -146,6 +150,8 @@ class LaneSettings:
     name: str
     ttft_slo_s: float = 10.0
     tpot_slo_s: float | None = None
+    ttft_share: float = TARGET_SHARE
+    tpot_share: float = TARGET_SHARE
     deadline_s: float = 10.0
     deadline_from: DeadlineFrom = DeadlineFrom.FIRST_ATTEMPT
     order: str = "arrival"
@@ -163,6 +169,11 @@ class LaneSettings:
     window_s: float = 0.0
     demote: str | None = None
     clip_tokens: int | None = None
+
+    @property
+    def target_share(self) -> float:
+        """The share of requests that is to be good, within every objective of the lane: the smaller of the two."""
+        return self.ttft_share if self.tpot_slo_s is None else min(self.ttft_share, self.tpot_share)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,28 @@
 """Was it good: finished whole within its lane's service-level objective (design section 2), and how many were.
 
 How many is watched per lane over five minutes and an hour, of all requests: one that was refused and has not come back is a
-miss, like an answer that was late. Its error-budget burn is the share of misses over the share that the target allows. Both windows must burn fast for an alarm, the long one so that a blip is none, the short
+miss, like an answer that was late. An objective names the share of requests that is to keep it, and with that its error budget; a
+good request keeps both, so the lane's target is the smaller share, and the stricter objective is judged by its own misses and budget
+too. The burn is the share of misses over the share that the target allows, of whichever burns fastest. Both windows must burn fast for an alarm, the long one so that a blip is none, the short
 one so that the alarm ends with its cause (Google, The Site Reliability Workbook, 2018, chapter 5: 14.4 times
 the budget over 1 h and 5 min). It reports and advises; it moves nothing.
 """
 
 from math import exp
-from typing import Final
+from typing import Final, NamedTuple
 
 from millgate.core.measure.sketch import Sketch
 from millgate.core.measure.window import Window
-from millgate.core.settings import TARGET_SHARE, LaneSettings
-from millgate.core.snapshot import Attainment, Quantiles, SloReading
+from millgate.core.settings import LaneSettings
+from millgate.core.snapshot import Attainment, Promise, Quantiles, SloReading
 
 SHORT_WINDOW_S, LONG_WINDOW_S = 300.0, 3600.0
 # At this rate two hundredths of a month's budget are gone within an hour. A target of less than 96.5 % could miss
-# half of all requests without reaching it, so there half of all requests is the alarm.
+# half of all requests without reaching it, so there half of all requests is the alarm; and one that lets half be late is kept
+# by a limit that steers for just that, so it alarms only well above.
 _FAST_BURN: Final = 14.4
 _ALWAYS_ALARMING_SHARE: Final = 0.5
+_LEAST_FAST_BURN: Final = 1.5
 # Fewer requests than this in the short window say nothing (a quiet night's one slow answer is 20 times the budget).
 _LEAST_REQUESTS: Final = 20
 # The windows slide in steps of this; quantiles forget in them too, with the short window as time constant.
@@ -44,16 +48,32 @@ def answered_in_time(lane: LaneSettings, total_s: float, output_tokens: int, lea
     return total_s <= lane.ttft_slo_s + output_tokens * tpot_s
 
 
+def quantile(share: float) -> str:
+    """Return the name of this share's quantile: p95, p99.9."""
+    return f"p{100.0 * share:g}"
+
+
+class _Window(NamedTuple):
+    """One window as it is told, and the burn of the lane's target, of the TTFT objective and of the TPOT objective."""
+
+    told: Attainment
+    burns: list[float]
+
+
 class SloWatch:
-    """One lane's answers against its objective, in bounded memory; times are seconds, `now` core seconds."""
+    """One lane's answers against its objectives, in bounded memory; times are seconds, `now` core seconds.
 
-    __slots__ = ("_counts", "_faded_at", "_lane", "_target", "_tpot", "_ttft")
+    ValueError where a share of the lane is not between 0 and 1.
+    """
 
-    def __init__(self, lane: LaneSettings, now: float, target_share: float = TARGET_SHARE) -> None:
-        if not 0.0 < target_share < 1.0:
-            raise ValueError(f"target_share is {target_share}, must lie between 0 and 1")
+    __slots__ = ("_budgets", "_counts", "_faded_at", "_lane", "_tpot", "_ttft")
+
+    def __init__(self, lane: LaneSettings, now: float) -> None:
+        for name, share in (("ttft_share", lane.ttft_share), ("tpot_share", lane.tpot_share)):
+            if not 0.0 < share < 1.0:
+                raise ValueError(f"{name} is {share}, must lie between 0 and 1")
         self._lane = lane
-        self._target = target_share
+        self._budgets = (1.0 - lane.target_share, 1.0 - lane.ttft_share, 1.0 - lane.tpot_share)
         self._faded_at = now
         self._counts = Window(_STEP_S, round(LONG_WINDOW_S / _STEP_S), counters=8)
         self._ttft = Sketch()
@@ -86,18 +106,28 @@ class SloWatch:
 
     def read(self, now: float) -> SloReading:
         """Return quantiles, attainment and burn of both windows; changes nothing."""
-        short = self._attainment(SHORT_WINDOW_S, now)
-        long = self._attainment(LONG_WINDOW_S, now)
-        fast = min(_FAST_BURN, _ALWAYS_ALARMING_SHARE / (1.0 - self._target))
-        is_burning = short.requests >= _LEAST_REQUESTS and min(short.burn, long.burn) >= fast
+        short, long = self._window(SHORT_WINDOW_S, now), self._window(LONG_WINDOW_S, now)
+        is_burning = short.told.requests >= _LEAST_REQUESTS and self._burn_fast(short, long)
+        lane = self._lane
         return SloReading(
-            ttft=_quantiles(self._ttft),
-            tpot=_quantiles(self._tpot),
-            short=short,
-            long=long,
+            ttft=_quantiles(self._ttft, lane.ttft_share),
+            tpot=_quantiles(self._tpot, lane.tpot_share),
+            short=short.told,
+            long=long.told,
+            target_share=lane.target_share,
+            ttft_promise=Promise(lane.ttft_slo_s, lane.ttft_share),
+            tpot_promise=None if lane.tpot_slo_s is None else Promise(lane.tpot_slo_s, lane.tpot_share),
             is_burning=is_burning,
-            advice=self._advice(short) if is_burning else "",
+            advice=self._advice(short.told) if is_burning else "",
         )
+
+    def _burn_fast(self, short: _Window, long: _Window) -> bool:
+        """Return whether any budget burns fast enough for an alarm in both windows."""
+        for budget, now, lately in zip(self._budgets, short.burns, long.burns, strict=True):
+            half = max(_LEAST_FAST_BURN, _ALWAYS_ALARMING_SHARE / budget)
+            if min(now, lately) >= min(_FAST_BURN, half):
+                return True
+        return False
 
     def _fade(self, now: float) -> None:
         share = max(1e-9, exp(-(now - self._faded_at) / SHORT_WINDOW_S))
@@ -105,13 +135,18 @@ class SloWatch:
         self._ttft.fade(share)
         self._tpot.fade(share)
 
-    def _attainment(self, window_s: float, now: float) -> Attainment:
+    def _window(self, window_s: float, now: float) -> _Window:
         counts = self._counts.read(now, round(window_s / _STEP_S))
         answers, good, streamed, ttft_in, judged, tpot_in, requests, refused = counts
         # The first attempt of a good retry may have left the window: it is a request all the same.
         requests = max(requests, good)
         good_share = good / requests if requests else 1.0
-        return Attainment(
+        # A request whose other attempt was good has missed nothing, so neither objective is missed by more than are not good.
+        lost = 1.0 - good_share
+        late, slow = (refused + streamed - ttft_in) / max(1, requests), (judged - tpot_in) / max(1, requests)
+        missed = (lost, min(lost, late), min(lost, slow))
+        burns = [share / budget for share, budget in zip(missed, self._budgets, strict=True)]
+        told = Attainment(
             window_s=window_s,
             answers=answers,
             requests=requests,
@@ -119,21 +154,24 @@ class SloWatch:
             good_share=good_share,
             ttft_share=ttft_in / streamed if streamed else 1.0,
             tpot_share=tpot_in / judged if judged else 1.0,
-            burn=(1.0 - good_share) / (1.0 - self._target),
+            burn=max(burns),
         )
+        return _Window(told, burns)
 
     def _advice(self, short: Attainment) -> str:
         """Return what would help, by what is missed most."""
-        said = f"Lane {self._lane.name}: {100.0 * short.good_share:.0f} % good over five minutes. "
+        lane, late, slow = self._lane, 1.0 - short.ttft_share, 1.0 - short.tpot_share
+        said = f"Lane {lane.name}: {100.0 * short.good_share:.0f} % good over five minutes, {100.0 * lane.target_share:g} % promised. "
         if 2.0 * short.refused >= (1.0 - short.good_share) * short.requests:
             return f"{said}{short.refused} of {short.requests} requests were refused: add engines, or ask for less."
-        worst = min(short.ttft_share, short.tpot_share)
-        if worst >= self._target:
+        if short.ttft_share >= lane.ttft_share and short.tpot_share >= lane.tpot_share:
             return said + "Streams are in time: look at whole answers and at engine failures by kind."
-        if short.tpot_share < short.ttft_share:
-            return said + "Tokens come too slowly: lower the limit of streams, or add engines."
-        return said + "First tokens come too late: let less wait (max_wait, max_queue), or add engines."
+        if slow * (1.0 - lane.ttft_share) > late * (1.0 - lane.tpot_share):
+            return f"{said}Tokens come too slowly ({quantile(lane.tpot_share)} is promised): lower the limit of streams, or add engines."
+        return f"{said}First tokens come too late ({quantile(lane.ttft_share)} is promised): let less wait (max_wait, max_queue), or add engines."
 
 
-def _quantiles(sketch: Sketch) -> Quantiles | None:
-    return Quantiles(sketch.quantile(0.95), sketch.quantile(0.99)) if sketch.samples else None
+def _quantiles(sketch: Sketch, share: float) -> Quantiles | None:
+    if not sketch.samples:
+        return None
+    return Quantiles(sketch.quantile(0.95), sketch.quantile(0.99), sketch.quantile(share))

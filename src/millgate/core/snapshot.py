@@ -89,10 +89,18 @@ class WarningReading(NamedTuple):
 
 
 class Quantiles(NamedTuple):
-    """Upper quantiles of one time, in seconds, right within 5 %."""
+    """Upper quantiles of one time, in seconds, right within 5 %: two that are always told, and that which the lane promises."""
 
     p95: float
     p99: float
+    promised: float
+
+
+class Promise(NamedTuple):
+    """What a lane promises of one time: so many seconds at most, to this share of its requests."""
+
+    time_s: float
+    share: float
 
 
 class Attainment(NamedTuple):
@@ -100,7 +108,8 @@ class Attainment(NamedTuple):
 
     `answers` were admitted and judged. `requests` are those and the `refused`, each counted once however often it was
     tried; what a rule refuses (a quota, a tenant's limit, a size) is none of them. `ttft_share` and `tpot_share` are the shares of what was streamed (and, for TPOT, judged) within either objective;
-    `burn` is the share of misses over the share that the target allows: 1 uses up exactly the budget.
+    `burn` is the share of misses over the share that the target allows: 1 uses up exactly the budget. Of a lane whose objectives name
+    different quantiles it is that of the lane's target or of the stricter objective, whichever burns faster.
     """
 
     window_s: float
@@ -114,8 +123,9 @@ class Attainment(NamedTuple):
 
 
 class SloReading(NamedTuple):
-    """One lane against its objective; `ttft` and `tpot` are None until something was streamed.
+    """One lane against its objective; `ttft` and `tpot` are None until something was streamed. `target_share` is to be good.
 
+    `ttft_promise` and `tpot_promise` are its objectives, the latter None where it has none.
     `is_burning` is the alarm of both windows; `advice` is a sentence then, and empty otherwise.
     """
 
@@ -123,6 +133,9 @@ class SloReading(NamedTuple):
     tpot: Quantiles | None
     short: Attainment
     long: Attainment
+    target_share: float
+    ttft_promise: Promise
+    tpot_promise: Promise | None
     is_burning: bool
     advice: str
 

@@ -77,6 +77,7 @@ class Times:
     mean: float
     p50: float
     p90: float
+    p95: float
     p99: float
     most: float
 
@@ -308,6 +309,7 @@ def _times(sketch: ResultSketch) -> Times:
         sketch.mean,
         sketch.quantile(0.5),
         sketch.quantile(0.9),
+        sketch.quantile(0.95),
         sketch.quantile(0.99),
         sketch.most,
     )

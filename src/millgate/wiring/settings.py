@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 from millgate.config.lanes import LaneConfig
 from millgate.config.line import LineConfig
+from millgate.config.objectives import Objective, format_objective
 from millgate.config.problems import ConfigError, Problem, SettingPath, ValueOrigin
 from millgate.config.schema import Config, EngineConfig
-from millgate.config.units import format_duration
 from millgate.core.limits.signal import LEAST_SAMPLES
 from millgate.core.settings import (
+    STEERED_SHARE,
+    TARGET_SHARE,
     EngineSettings,
     LaneSettings,
     LimitKind,
@@ -60,10 +62,10 @@ def build_settings(
     """
     facts, places = facts or {}, places or {}
     engines, reasons = [], []
-    tpot_slo_s = min([lane.tpot_slo for lane in config.lanes if lane.tpot_slo is not None], default=None)
+    tpot_slo = min([lane.tpot_slo for lane in config.lanes if lane.tpot_slo], key=_tightness, default=None)
     for index, engine in enumerate(config.engines):
         told = facts.get(engine.name, EngineFacts())
-        settings, why = _engine(engine, told, places, index, tpot_slo_s, config.limits.longest_answer)
+        settings, why = _engine(engine, told, places, index, tpot_slo, config.limits.longest_answer)
         engines.append(settings)
         reasons += why
     for index, lane in enumerate(config.lanes):
@@ -101,7 +103,7 @@ def _engine(
     facts: EngineFacts,
     places: Mapping[SettingPath, ValueOrigin],
     index: int,
-    tpot_slo_s: float | None,
+    tpot_slo: Objective | None,
     longest_answer: int,
 ) -> tuple[EngineSettings, list[ChosenNumber]]:
     max_inflight, why_inflight = choose_max_inflight(
@@ -120,21 +122,27 @@ def _engine(
         longest_answer=longest_answer,
         ignores_hangups=IgnoresHangups(engine.ignores_hangups),
         account=account_settings(engine.account),
-        limit=_limit(engine, tpot_slo_s),
+        limit=_limit(engine, tpot_slo),
         prior=_prior(engine, index, places),
     )
     return settings, [why_inflight, why_kv, why_prefill]
 
 
-def _limit(engine: EngineConfig, tpot_slo_s: float | None) -> LimitSettings:
+def _tightness(objective: Objective) -> tuple[float, float]:
+    """Return what is smaller for a tighter promise: a shorter time, of equal ones a higher quantile."""
+    return objective.time_s, -(objective.share or STEERED_SHARE)
+
+
+def _limit(engine: EngineConfig, tpot_slo: Objective | None) -> LimitSettings:
     """Return how the limit moves: pinned to the shortest TPOT that a lane promises, else by the engine's queue or not at all."""
     given = engine.limit
-    slo_s = given.tpot_slo if given.tpot_slo is not None else tpot_slo_s
+    slo = given.tpot_slo or tpot_slo
     is_given = engine.max_inflight is not None or engine.account is not None
     unpinned: LimitKind = "fixed" if is_given else "aimd"
     return LimitSettings(
-        kind=given.kind or (unpinned if slo_s is None else "slo_gradient"),
-        tpot_slo_s=slo_s,
+        kind=given.kind or (unpinned if slo is None else "slo_gradient"),
+        tpot_slo_s=slo.time_s if slo else None,
+        tpot_share=(slo.share if slo else None) or STEERED_SHARE,
         start=given.start,
         minimum=given.minimum,
         window_s=given.window,
@@ -177,9 +185,11 @@ def _lane(lane: LaneConfig) -> LaneSettings:
     from_first = lane.deadline_from or ("first_attempt" if lane.name == _DEFAULT_LANE else "attempt")
     return LaneSettings(
         name=lane.name,
-        ttft_slo_s=lane.ttft_slo,
-        tpot_slo_s=lane.tpot_slo,
-        deadline_s=lane.ttft_slo if lane.deadline is None else lane.deadline,
+        ttft_slo_s=lane.ttft_slo.time_s,
+        tpot_slo_s=lane.tpot_slo.time_s if lane.tpot_slo else None,
+        ttft_share=lane.ttft_slo.share or TARGET_SHARE,
+        tpot_share=(lane.tpot_slo.share if lane.tpot_slo else None) or TARGET_SHARE,
+        deadline_s=lane.ttft_slo.time_s if lane.deadline is None else lane.deadline,
         deadline_from=DeadlineFrom(from_first),
         order=lane.order or ("short_first" if lane.name == _DEFAULT_LANE else "arrival"),
         fair=lane.fair,
@@ -201,7 +211,7 @@ def _lane(lane: LaneConfig) -> LaneSettings:
 
 def _lane_choice(lane: LaneConfig, places: Mapping[SettingPath, ValueOrigin], index: int) -> ChosenNumber:
     """Say what decides in this lane: its time to the first token and what may wait."""
-    ttft = format_duration(lane.ttft_slo)
+    ttft = format_objective(lane.ttft_slo)
     queue = "what can be served by then" if lane.max_queue is None else f"at most {lane.max_queue:,}"
     if lane.max_queue == 0:
         queue = "nothing: run now or refuse"

@@ -24,7 +24,7 @@ readings = st.builds(
     window_s=st.floats(1.0, 30.0),
     max_inflight=st.integers(0, 2_000),
     samples=st.integers(0, 10**6),
-    tpot_p90_s=st.none() | seconds,
+    tpot_s=st.none() | seconds,
     ttft_excess_p90_s=st.none() | seconds,
     failures=st.integers(0, 100),
     answers=st.integers(0, 100),
@@ -60,7 +60,7 @@ def test_one_window_takes_a_tenth_at_most_and_only_once(kind: str) -> None:
     """Slow, full, queueing and failing all at once is one cut."""
     limit = BUILDERS[kind](1_000, 100, 1)
     limit.observe(
-        SOUND._replace(max_inflight=100, tpot_p90_s=9.0, kv_share=0.99, waiting=50, failures=9, answers=1)
+        SOUND._replace(max_inflight=100, tpot_s=9.0, kv_share=0.99, waiting=50, failures=9, answers=1)
     )
 
     assert limit.current() == 90
@@ -71,7 +71,7 @@ def test_a_limit_waits_for_those_whom_it_let_in(kind: str, streams: int) -> None
     """With 200 still running under a limit of 100, their latency is that of 200 streams: about half keep the SLO."""
     limit = BUILDERS[kind](1_000, 100, 1)
     for _ in range(200):
-        limit.observe(SOUND._replace(max_inflight=200, tpot_p90_s=0.06))
+        limit.observe(SOUND._replace(max_inflight=200, tpot_s=0.06))
 
     assert limit.current() == streams
 
@@ -90,7 +90,7 @@ def test_low_traffic_freezes_it(kind: str) -> None:
     """49 tokens in half a minute say nothing, however slow they were."""
     limit = BUILDERS[kind](1_000, 60, 1)
     for _ in range(1_000):
-        limit.observe(SOUND._replace(window_s=30.0, max_inflight=1, samples=49, tpot_p90_s=3.0))
+        limit.observe(SOUND._replace(window_s=30.0, max_inflight=1, samples=49, tpot_s=3.0))
 
     assert limit.current() == 60
 

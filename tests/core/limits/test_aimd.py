@@ -14,19 +14,19 @@ def test_it_adds_one_a_window_while_half_of_it_is_in_use() -> None:
 
 def test_it_takes_a_tenth_when_answers_are_too_slow() -> None:
     limit = AimdLimit(100, 50, tpot_slo_s=0.03)
-    limit.observe(SOUND._replace(max_inflight=50, tpot_p90_s=0.0301))
+    limit.observe(SOUND._replace(max_inflight=50, tpot_s=0.0301))
     assert limit.current() == 45
 
 
 def test_without_an_slo_latency_is_no_sign() -> None:
     limit = AimdLimit(100, 50)
-    limit.observe(SOUND._replace(tpot_p90_s=99.0, waiting=1))
+    limit.observe(SOUND._replace(tpot_s=99.0, waiting=1))
     assert limit.current() == 51
 
 
 def test_it_stays_where_fifty_samples_are_missing() -> None:
     limit = AimdLimit(100, 50, tpot_slo_s=0.03)
-    limit.observe(SOUND._replace(samples=49, tpot_p90_s=99.0))
+    limit.observe(SOUND._replace(samples=49, tpot_s=99.0))
     assert limit.current() == 50
 
 

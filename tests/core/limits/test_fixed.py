@@ -8,7 +8,7 @@ from millgate.core.limits.fixed import FixedLimit
 
 def test_it_learns_nothing_and_is_what_it_is_told_to_be() -> None:
     limit = FixedLimit(7)
-    limit.observe(SOUND._replace(tpot_p90_s=99.0, failures=100))
+    limit.observe(SOUND._replace(tpot_s=99.0, failures=100))
     assert limit.current() == 7
     limit.adopt(9)
     assert limit.current() == 9

@@ -2,14 +2,14 @@
 
 import pytest
 
-from millgate.core.limits.pace import QUANTILE, Pace, slope_s
-from millgate.core.settings import ServicePrior
+from millgate.core.limits.pace import Pace, slope_s
+from millgate.core.settings import STEERED_SHARE, ServicePrior
 
 PRIOR = ServicePrior(0.05, 0.0001, 0.01, 0.0001)
 
 
 def _p90_s(pace: Pace, streams: int) -> float:
-    p90_s = pace.quantile_s(streams, QUANTILE)
+    p90_s = pace.quantile_s(streams, STEERED_SHARE)
     assert p90_s is not None
     return p90_s
 
@@ -92,12 +92,12 @@ def test_a_second_counts_as_a_second_however_little_is_written_in_it() -> None:
     for second in range(1, 300):
         pace.measured(float(second), 20, 1.0 / (20.0 if second % 2 else 60.0))
         pace.answered(0.0, 0.025)
-    assert _p90_s(pace, 20) / pace.tail(QUANTILE) == pytest.approx(0.025, rel=0.03)
+    assert _p90_s(pace, 20) / pace.tail(STEERED_SHARE) == pytest.approx(0.025, rel=0.03)
 
 
 def test_before_any_answer_steady_windows_promise_that_all_are_alike() -> None:
     steady = _unanswered(0.0)
-    assert steady.tail(QUANTILE) == pytest.approx(1.0)
+    assert steady.tail(STEERED_SHARE) == pytest.approx(1.0)
     assert _p90_s(steady, 20) == pytest.approx(0.02, rel=0.001)
 
 
@@ -113,8 +113,8 @@ def test_what_was_believed_is_forgotten_as_answers_are() -> None:
     for wave in (0.0, 0.45):
         pace = _unanswered(wave)
         for _ in range(4_000):
-            pace.answered(50.0, 1.01 * _p90_s(pace, 20) / pace.tail(QUANTILE))
-        tails.append(pace.tail(QUANTILE))
+            pace.answered(50.0, 1.01 * _p90_s(pace, 20) / pace.tail(STEERED_SHARE))
+        tails.append(pace.tail(STEERED_SHARE))
     assert tails[0] == pytest.approx(tails[1], rel=0.01)
 
 
@@ -137,14 +137,35 @@ def test_one_window_of_a_standstill_is_not_believed() -> None:
 def test_nothing_is_told_before_the_first_window() -> None:
     pace = Pace(PRIOR)
     pace.answered(0.0, 0.02)
-    assert pace.quantile_s(10, QUANTILE) is None
+    assert pace.quantile_s(10, STEERED_SHARE) is None
 
 
 def test_answers_that_were_there_at_once_teach_nothing() -> None:
     """Whole answers that come sooner than their predicted first token: no time per token, and no division by it."""
     pace = Pace(PRIOR)
     pace.measured(1.0, 10, 0.0)
-    assert pace.quantile_s(10, QUANTILE) is None
+    assert pace.quantile_s(10, STEERED_SHARE) is None
     pace.measured(2.0, 10, 0.02)
     pace.measured(3.0, 10, 0.0)
     assert _p90_s(pace, 10) == pytest.approx(0.02, rel=0.001)
+
+
+@pytest.mark.parametrize(("share", "tail"), [(0.5, 1.0), (0.9, 1.8), (0.99, 1.98)])
+def test_the_tail_is_that_of_the_share_that_is_asked_for(share: float, tail: float) -> None:
+    """Answers spread evenly between nothing and twice the pace of the windows."""
+    pace = Pace(PRIOR, share)
+    for second in range(1, 4_001):
+        pace.measured(float(second), 20, 0.02)
+        pace.answered(second - 0.5, 0.02 * (second * 0.618 % 1.0) * 2.0)
+    assert pace.tail(share) == pytest.approx(tail, rel=0.04)
+
+
+def test_until_answers_tell_more_excess_is_believed_of_a_higher_quantile() -> None:
+    def believed(share: float) -> float:
+        pace = Pace(PRIOR, share)
+        for second in range(1, 21):
+            pace.measured(float(second), 20, 0.015 if second % 2 else 0.025)
+        return pace.tail(share) - 1.0
+
+    assert believed(0.99) == pytest.approx(2.0 * believed(0.9))
+    assert believed(0.5) == pytest.approx(0.301 * believed(0.9), rel=0.01)

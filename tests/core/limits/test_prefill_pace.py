@@ -1,5 +1,7 @@
 """The pace of prompts that a lane is protected from."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -29,6 +31,8 @@ def _pace() -> PrefillPace:
         ((_CHAT, LaneSettings("looser", ttft_slo_s=1.0, tpot_slo_s=0.1), _LONG), {"looser", "long"}),
         ((_CHAT, LaneSettings("later", ttft_slo_s=9.0, tpot_slo_s=0.05)), {"later"}),
         ((_CHAT, LaneSettings("same", ttft_slo_s=1.0, tpot_slo_s=0.05)), None),
+        ((_CHAT, LaneSettings("rarely", ttft_slo_s=1.0, tpot_slo_s=0.05, tpot_share=0.9)), {"rarely"}),
+        ((_CHAT, LaneSettings("surely", ttft_slo_s=1.0, tpot_slo_s=0.05, ttft_share=0.99)), {"chat"}),
     ],
 )
 def test_the_lane_with_the_tightest_promise_is_protected_from_all_that_promise_less(
@@ -51,6 +55,16 @@ def test_it_begins_where_the_prior_leaves_the_protected_lane_its_time_per_token(
 def test_a_prompt_that_keeps_first_tokens_waiting_longer_than_promised_comes_seldom() -> None:
     """So seldom that a fortieth of the first tokens, half of those that may be late, are late by it."""
     assert _pace().spacing_s(1.4, 1.5) == pytest.approx(0.5 * 40.0)
+
+
+def test_the_quantiles_that_the_protected_lane_names_are_those_that_are_kept() -> None:
+    """Half of what may be slow and late: p99 TPOT is steered at 0.995, p50 to the first token lets a quarter be late."""
+    protection = protection_of((replace(_CHAT, tpot_share=0.99, ttft_share=0.5), _LONG))
+    assert protection is not None
+    assert protection.tpot_share == pytest.approx(0.995)
+    assert protection.late_share == pytest.approx(0.25)
+    assert PrefillPace(protection, _PRIOR).spacing_s(1.4, 1.5) == pytest.approx(1.4 / 0.5)
+    assert PrefillPace(protection, _PRIOR).spacing_s(1.4, 3.0) == pytest.approx(2.0 * 4.0)
 
 
 @given(st.floats(0.05, 0.95), st.floats(0.01, 1.0))
@@ -90,4 +104,4 @@ def test_in_a_flood_of_the_protected_lane_the_others_keep_their_part_of_what_is_
 
 def test_without_shares_nothing_is_reserved_for_prompts() -> None:
     lanes = [LaneSettings("chat", tpot_slo_s=0.05, share=0.0), LaneSettings("long", share=0.0)]
-    assert protection_of(lanes) == Protection(0.05, 10.0, frozenset({"long"}), 0.0)
+    assert protection_of(lanes) == Protection(0.05, 10.0, 0.975, 0.5 * (1.0 - 0.95), frozenset({"long"}), 0.0)

@@ -64,9 +64,9 @@ def test_a_window_is_a_second_and_fifty_tokens_long_and_thirty_seconds_at_most()
 def test_no_tpot_is_known_before_fifty_tokens_have_been_seen() -> None:
     signal = _signal()
     signal.progressed(49, 9.0)
-    assert _read(signal, 30.0).tpot_p90_s is None
+    assert _read(signal, 30.0).tpot_s is None
     signal.progressed(50, 1.0)
-    assert _read(signal, 31.0).tpot_p90_s is not None
+    assert _read(signal, 31.0).tpot_s is not None
 
 
 def test_what_answers_got_corrects_what_seconds_show() -> None:
@@ -80,7 +80,7 @@ def test_what_answers_got_corrects_what_seconds_show() -> None:
             signal.finished(second - 1.0, 0.03 if number == 0 else 0.02)
         reading = _read(signal, float(second))
 
-    assert reading.tpot_p90_s == pytest.approx(0.03, rel=0.06)
+    assert reading.tpot_s == pytest.approx(0.03, rel=0.06)
 
 
 def test_an_answer_that_nobody_could_look_into_counts_once_at_its_end() -> None:
@@ -92,4 +92,17 @@ def test_an_answer_that_nobody_could_look_into_counts_once_at_its_end() -> None:
         reading = _read(signal, float(second))
 
     assert reading.samples == 100
-    assert reading.tpot_p90_s == pytest.approx(0.02, rel=0.08)
+    assert reading.tpot_s == pytest.approx(0.02, rel=0.08)
+
+
+def test_a_reading_tells_what_the_steered_share_of_answers_keeps() -> None:
+    readings = []
+    for share in (0.5, 0.9, 0.99):
+        signal = Signal(0.0, PRIOR, share)
+        for second in range(1, 1_001):
+            signal.progressed(100, 2.0)
+            signal.finished(second - 0.5, 0.02 * (0.5 + second * 0.618 % 1.0))
+            reading = _read(signal, float(second))
+        assert reading.tpot_s == signal.tpot_s(reading.max_inflight, share)
+        readings.append(reading.tpot_s)
+    assert readings == [pytest.approx(0.02 * (0.5 + share), rel=0.05) for share in (0.5, 0.9, 0.99)]

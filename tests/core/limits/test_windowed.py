@@ -52,14 +52,14 @@ def test_counts_add_up_peaks_stay_and_gauges_are_the_newest_known() -> None:
             SOUND._replace(
                 max_inflight=9,
                 samples=100,
-                tpot_p90_s=0.02,
+                tpot_s=0.02,
                 failures=1,
             ),
             SOUND._replace(
                 window_s=3.0,
                 max_inflight=5,
                 samples=300,
-                tpot_p90_s=0.04,
+                tpot_s=0.04,
                 ttft_excess_p90_s=None,
                 kv_share=None,
                 waiting=2,
@@ -68,14 +68,14 @@ def test_counts_add_up_peaks_stay_and_gauges_are_the_newest_known() -> None:
     )
 
     assert whole[:3] == (4.0, 9, 400)
-    assert whole.tpot_p90_s == pytest.approx(0.035)
+    assert whole.tpot_s == pytest.approx(0.035)
     assert whole.ttft_excess_p90_s == 0.0
     assert whole[5:9] == (1, 40, 0.5, 2)
 
 
 def test_what_is_unknown_in_every_window_stays_unknown() -> None:
-    whole = together([SOUND._replace(samples=0, tpot_p90_s=None, waiting=None)] * 2)
-    assert (whole.tpot_p90_s, whole.waiting) == (None, None)
+    whole = together([SOUND._replace(samples=0, tpot_s=None, waiting=None)] * 2)
+    assert (whole.tpot_s, whole.waiting) == (None, None)
 
 
 def test_a_new_hard_cap_is_passed_on() -> None:

@@ -118,6 +118,9 @@ def test_what_was_refused_for_want_of_capacity_counts_against_the_objective() ->
         room.step(event)
     objective = room.page_model.paint().lanes[0].objective
     assert (objective.requests, objective.refused, objective.good_share) == (4, 3, 0.25)
+    assert (objective.target, objective.tpot) == ("p95", None)
+    assert (objective.ttft.quantile, objective.ttft.promised_s) == ("p95", 10.0)
+    assert objective.ttft.measured_s is not None
 
 
 def test_the_verdict_alone_is_the_banner_of_the_picture() -> None:

@@ -74,7 +74,7 @@ def test_no_more_runs_than_the_limit_allows_when_it_stands_still() -> None:
     assert max(moment.inflight for moment in trace.moments) == 20
     assert trace.tokens_per_s(10.0, 60.0) > 1_000
     with pytest.raises(ValueError, match="no answer began after 61 s"):
-        trace.tpot_p90_s(61.0)
+        trace.tpot_s(61.0)
 
 
 @pytest.mark.parametrize("start", [FEASIBLE // 2, 10 * FEASIBLE], ids=["from half", "from ten times"])
@@ -83,7 +83,7 @@ def test_within_a_minute_it_has_what_is_feasible(start: int) -> None:
     trace = _loop(_pinned(start)).run(240.0)
 
     assert trace.tokens_per_s(60.0, 240.0) > 0.95 * best.tokens_per_s(60.0, 240.0)
-    assert trace.tpot_p90_s(60.0) < SLO_S
+    assert trace.tpot_s(60.0) < SLO_S
     assert _cv(trace.limits(60.0, 240.0)) < 0.1
 
 
@@ -97,7 +97,7 @@ def test_late_telemetry_does_not_make_it_swing(delay_s: float) -> None:
 
 def test_readings_two_seconds_old_cost_the_margin_below_the_slo_and_not_more() -> None:
     """p90 ends at the SLO instead of 3 % below it; two in a hundred beyond would be more than the margin."""
-    assert _loop(_pinned(), delay_s=2.0).run(240.0).tpot_p90_s(60.0) < 1.02 * SLO_S
+    assert _loop(_pinned(), delay_s=2.0).run(240.0).tpot_s(60.0) < 1.02 * SLO_S
 
 
 def test_an_engine_that_turns_slower_and_back_is_followed() -> None:
@@ -180,4 +180,4 @@ def test_only_a_measured_baseline_learns_a_bad_state(build: Callable[[], Limit])
         assert limit.minimum_s > 2.5 * engine.step_model().decode_steps_s(3, 3_000, 1)
     else:
         assert ended == pytest.approx(FEASIBLE, rel=0.15)
-        assert trace.tpot_p90_s(90.0) < 1.05 * SLO_S
+        assert trace.tpot_s(90.0) < 1.05 * SLO_S

@@ -3,6 +3,7 @@
 from typing import Final
 
 from millgate.core.limits.base import LimitReading
+from millgate.core.limits.signal import Signal
 from millgate.core.littles_law.early_warning import Flow
 from millgate.core.snapshot import PoolSnapshot
 from millgate.core.state.attempt import Attempt
@@ -62,18 +63,19 @@ def move_limit(engine: Engine, now: float) -> int:
     reading = signal.read(now, seen.kv_share if seen else None, seen.waiting if seen else None)
     if reading is None:
         return 0
-    if _prompts_pay(engine, reading):
-        reading = reading._replace(tpot_p90_s=None)
+    if _prompts_pay(engine, signal, reading):
+        reading = reading._replace(tpot_s=None)
     engine.gate.limit.observe(reading)
     return engine.limit - before
 
 
-def _prompts_pay(engine: Engine, reading: LimitReading) -> bool:
+def _prompts_pay(engine: Engine, signal: Signal, reading: LimitReading) -> bool:
     """Return whether a slow TPOT is left to the pace of prompts that a lane is protected from; its limit then stays."""
     pace = engine.prompts.pace
-    if pace is None or reading.tpot_upper_s is None:
+    if pace is None:
         return False
-    return pace.observe(reading.window_s, reading.tpot_upper_s)
+    tpot_s = signal.tpot_s(reading.max_inflight, pace.protection.tpot_share)
+    return tpot_s is not None and pace.observe(reading.window_s, tpot_s)
 
 
 def grew(permit: Permit, engine: Engine, output_tokens: int, now: float) -> None:

@@ -13,7 +13,7 @@ from millgate.core.limits.signal import LEAST_SAMPLES
 
 
 class AimdLimit(AdaptiveLimit):
-    """Moves by windows; `tpot_slo_s` is the p90 TPOT that counts as overload, None for none.
+    """Moves by windows; `tpot_slo_s` is the TPOT of a reading that counts as overload, None for none.
 
     ValueError when `tpot_slo_s` is not above 0.
     """
@@ -28,7 +28,7 @@ class AimdLimit(AdaptiveLimit):
 
     def observe(self, reading: LimitReading) -> None:
         """Fall by a tenth, grow by one or by the root, or stay where too few samples or streams say nothing."""
-        slo_s, tpot_s = self._tpot_slo_s, reading.tpot_p90_s
+        slo_s, tpot_s = self._tpot_slo_s, reading.tpot_s
         is_sampled = reading.samples >= LEAST_SAMPLES
         is_slow = is_sampled and slo_s is not None and tpot_s is not None and tpot_s > slo_s
         if is_slow or overloaded(reading):

@@ -9,21 +9,20 @@ from typing import NamedTuple, Protocol
 class LimitReading(NamedTuple):
     """One window of one engine, as a limit sees it; seconds, tokens, streams.
 
-    `samples` counts the tokens whose gaps are in `tpot_p90_s`; that is None without any. `ttft_excess_p90_s` is the time
+    `tpot_s` is what the steered share of answers keeps. `samples` counts the tokens whose gaps are in it; it is None without any. `ttft_excess_p90_s` is the time
     to first token beyond the predicted prefill. `failures` and `answers` count what
-    ended in this window. `tpot_upper_s` is the TPOT that all but half of what an objective lets be late keep. `kv_share` (0..1) and `waiting` are the engine's own gauges, None where it tells nothing.
+    ended in this window. `kv_share` (0..1) and `waiting` are the engine's own gauges, None where it tells nothing.
     """
 
     window_s: float
     max_inflight: int
     samples: int
-    tpot_p90_s: float | None
+    tpot_s: float | None
     ttft_excess_p90_s: float | None
     failures: int
     answers: int
     kv_share: float | None
     waiting: int | None
-    tpot_upper_s: float | None = None
 
 
 class Limit(Protocol):

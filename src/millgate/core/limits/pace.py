@@ -1,4 +1,4 @@
-"""The TPOT that nine answers in ten get from an engine: told within seconds, true in the long run.
+"""The TPOT that a share of the answers gets from an engine, nine in ten unless named: told within seconds, true in the long run.
 
 It is the product of three parts:
 
@@ -7,7 +7,7 @@ It is the product of three parts:
   the prompts of other streams: with P prompt tokens to an output token, each stream delays each token by P of prefill.
 - The *level*: the pace of the last windows over the line. Speeds are averaged, not times, as an answer's pace is its
   tokens over its time.
-- The *tail*: p90 of what whole answers got over the level at their end. Single seconds know neither the short answer that
+- The *tail*: the quantile of what whole answers got over the level at their end. Single seconds know neither the short answer that
   met one long prompt nor how a long one averages out. Whatever is wrong with line or level is made good here.
 
 Level and tail are nearly forgotten when the number of streams has moved *far* from where they were learned: the line is
@@ -15,22 +15,22 @@ not straight, and tails are thinner where more streams run. The constants were c
 `sim/limiters`, on every shipped profile.
 """
 
+from math import log
+
 from millgate.core.measure.ewma import MEMORY, Ewma
 from millgate.core.measure.sketch import Sketch
-from millgate.core.settings import TARGET_SHARE, ServicePrior
+from millgate.core.settings import STEERED_SHARE, ServicePrior
 
-QUANTILE = 0.9
-"""The quantile of answers that a TPOT is promised to."""
-UPPER_QUANTILE = (1.0 + TARGET_SHARE) / 2.0
-"""The quantile where a lane is protected: half of the answers that its objective lets be late are for slow tokens."""
 PROMPT_PER_OUTPUT = 5.0
 """Prompt tokens read for each that is written: 1,020 to 211 and 1,155 to 211 in mean, Azure's 2023 conversations, rounded."""
 # Ten windows average out the prompts of a slow engine (two a second). With 25 four more of 92 cells end outside the aim, with
 # a hundredth fewer tokens (limiter_shootout and tight_slos, five seeds).
 LEVEL_WINDOWS = 10.0
 # The believed excess of the tail over the coefficient of variation of windows: 1.28 at the p90 of a normal law, over the
-# root of the six windows that an answer lasts.
+# root of the six windows that an answer lasts. At other quantiles it grows as an exponential tail does.
 _TAIL_PER_SPREAD = 0.5
+# A tail is remembered until so many answers lie beyond its quantile: the two hundred of `MEMORY` at p90, two thousand at p99.
+_BEYOND = 20.0
 # Far is a TPOT a quarter longer or shorter by the line: four streams and seventeen, forty and seventy.
 _FAR = 1.25
 # What is kept of level and tail after a far move.
@@ -43,12 +43,13 @@ def slope_s(prior: ServicePrior) -> float:
 
 
 class Pace:
-    """The TPOT of one engine by streams; seconds."""
+    """The TPOT of one engine by streams; seconds. Its tail is believed and remembered as that of `share` of the answers."""
 
-    def __init__(self, prior: ServicePrior) -> None:
+    def __init__(self, prior: ServicePrior, share: float = STEERED_SHARE) -> None:
         self._base_s, self._slope_s = prior.tpot_base_s, slope_s(prior)
         self._speed = Ewma(1.0, memory=LEVEL_WINDOWS, prior_samples=0.0)
-        self._tail = Sketch(memory=MEMORY)
+        self._tail = Sketch(memory=max(MEMORY, round(_BEYOND / (1.0 - share))))
+        self._tail_per_spread = _TAIL_PER_SPREAD * (log(1.0 - share) / log(1.0 - STEERED_SHARE))
         self._level_s = self._moved_at = 0.0
         self._learned_at = 0
 
@@ -79,8 +80,8 @@ class Pace:
 
         What is not yet measured is believed: the more windows vary, the more answers do.
         """
-        known = self._tail.samples / MEMORY
-        believed = 1.0 + _TAIL_PER_SPREAD * self._speed.deviation / self._speed.mean
+        known = min(1.0, self._tail.samples / MEMORY)
+        believed = 1.0 + self._tail_per_spread * self._speed.deviation / self._speed.mean
         return (1.0 - known) * believed + known * self._tail.quantile(quantile)
 
     def _move(self, now: float, streams: int) -> None:

@@ -17,19 +17,24 @@ from typing import Final, NamedTuple
 from millgate.core.limits.pace import LEVEL_WINDOWS
 from millgate.core.limits.slo_gradient import BLEND, TARGET
 from millgate.core.measure.ewma import Ewma
-from millgate.core.settings import TARGET_SHARE, LaneSettings, ServicePrior
+from millgate.core.settings import LaneSettings, ServicePrior
 
-# Half of the answers that an objective lets be late are for the reading of long prompts, half for slow tokens (`pace.UPPER_QUANTILE`).
-_LATE_SHARE: Final = (1.0 - TARGET_SHARE) / 2.0
+# Half of the answers that an objective lets be late are for the reading of long prompts, half for slow tokens.
+_LATE_PART: Final = 0.5
 # A share of 0 would never let a prompt in by which to see that all is well again.
 _LEAST_SHARE: Final = 0.01
 
 
 class Protection(NamedTuple):
-    """What is promised to the protected lane, in seconds; all that are `paced`, and their part of all shares."""
+    """What is promised to the protected lane, in seconds; all that are `paced`, and their part of all shares.
+
+    `tpot_share` of its answers keep their TPOT beside the paced prompts, and `late_share` of them get their first token late for these.
+    """
 
     tpot_slo_s: float
     ttft_slo_s: float
+    tpot_share: float
+    late_share: float
     paced: frozenset[str]
     part: float
 
@@ -37,18 +42,28 @@ class Protection(NamedTuple):
 def protection_of(lanes: Sequence[LaneSettings]) -> Protection | None:
     """Return what is protected: the lane with the shortest TPOT, of equal ones that with the soonest first token.
 
-    None where no lane has a `tpot_slo`, or where all promise the same.
+    Of equal times those that fewer answers may miss come first. None where no lane has a `tpot_slo`, or where all promise the same.
     """
-    promised = [(lane.tpot_slo_s, lane.ttft_slo_s) for lane in lanes if lane.tpot_slo_s is not None]
+    promised = [each for each in map(_promise, lanes) if each is not None]
     if not promised:
         return None
     least = min(promised)
-    paced = [lane for lane in lanes if (lane.tpot_slo_s, lane.ttft_slo_s) != least]
+    paced = [lane for lane in lanes if _promise(lane) != least]
     if not paced:
         return None
     whole = sum([lane.share for lane in lanes], 0.0)
     part = sum([lane.share for lane in paced], 0.0) / whole if whole else 0.0
-    return Protection(*least, frozenset([lane.name for lane in paced]), part)
+    tpot_slo_s, ttft_slo_s, slow_share, late_share = least
+    tpot_share = 1.0 - _LATE_PART * slow_share
+    names = frozenset([lane.name for lane in paced])
+    return Protection(tpot_slo_s, ttft_slo_s, tpot_share, _LATE_PART * late_share, names, part)
+
+
+def _promise(lane: LaneSettings) -> tuple[float, float, float, float] | None:
+    """Return TPOT and time to first token, and the shares of answers that may be slow and late; the least is protected."""
+    if lane.tpot_slo_s is None:
+        return None
+    return lane.tpot_slo_s, lane.ttft_slo_s, 1.0 - lane.tpot_share, 1.0 - lane.ttft_share
 
 
 class PrefillCap:
@@ -92,7 +107,7 @@ class PrefillPace:
         `first_s` is the time to first token of a short prompt right behind it.
         """
         blocked_s = first_s - self.protection.ttft_slo_s
-        wide_s = max(reading_s / max(self.share, self.least), blocked_s / _LATE_SHARE)
+        wide_s = max(reading_s / max(self.share, self.least), blocked_s / self.protection.late_share)
         return min(wide_s, reading_s / self.least)
 
     def given(self, lane: str, reading_s: float, first_s: float, now: float) -> None:

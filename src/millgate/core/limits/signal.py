@@ -5,22 +5,24 @@ say how loaded the engine is *now*. The time of a whole answer comes late and is
 """
 
 from millgate.core.limits.base import LimitReading
-from millgate.core.limits.pace import QUANTILE, UPPER_QUANTILE, Pace
+from millgate.core.limits.pace import Pace
 from millgate.core.measure.sketch import Sketch
-from millgate.core.settings import ServicePrior
+from millgate.core.settings import STEERED_SHARE, ServicePrior
 
 # A reading covers at least this time and this many tokens, and never more than the longest (1 s, 50 samples and
 # 30 s, as in failsafe-go's adaptive limiter). A window that ends at the longest has few samples: limits freeze.
 LEAST_WINDOW_S = 1.0
 LEAST_SAMPLES = 50
 LONGEST_WINDOW_S = 30.0
+# First tokens later than predicted are a sign of a queue when one in ten is.
+_EXCESS_SHARE = 0.9
 
 
 class Signal:
-    """Collects the samples of one engine, in the same memory for any number of streams."""
+    """Collects the samples of one engine, in the same memory for any number of streams; `share` of its answers are steered."""
 
-    def __init__(self, now: float, prior: ServicePrior) -> None:
-        self._pace = Pace(prior)
+    def __init__(self, now: float, prior: ServicePrior, share: float = STEERED_SHARE) -> None:
+        self._pace, self._share = Pace(prior, share), share
         self._inflight = self._max_inflight = 0
         self._begin(now)
 
@@ -65,16 +67,19 @@ class Signal:
             window_s,
             self._max_inflight,
             self._tokens,
-            self._pace.quantile_s(self._max_inflight, QUANTILE),
-            self._excess.quantile(QUANTILE) if self._excess.samples else None,
+            self.tpot_s(self._max_inflight, self._share),
+            self._excess.quantile(_EXCESS_SHARE) if self._excess.samples else None,
             self._failures,
             self._answers,
             kv_share,
             waiting,
-            self._pace.quantile_s(self._max_inflight, UPPER_QUANTILE),
         )
         self._begin(now)
         return reading
+
+    def tpot_s(self, streams: int, share: float) -> float | None:
+        """Return the TPOT that this share of answers keeps at so many streams; None before the first window."""
+        return self._pace.quantile_s(streams, share)
 
     def _begin(self, now: float) -> None:
         self._since = now

@@ -5,8 +5,10 @@ Gradient2, Envoy's gradient) gives away half of an engine's throughput. This one
 were promised (algorithm G2; Envoy ships the idea as its pinned gradient):
 
     t = 0.955 x tpot_slo
-    g = t / p90 TPOT above t, 2 - p90 TPOT / t below it, 1 + 1 / sqrt(L) at most
+    g = t / TPOT above t, 2 - TPOT / t below it, 1 + 1 / sqrt(L) at most
     L <- 0.65 L + 0.35 L g
+
+with the TPOT that the promised share of answers keeps: p90 unless a quantile is named.
 
 The step is the same as far above the target as below it: a limit that sways between two whole streams would otherwise be
 drawn to the upper one. G2 adds the root at any gradient above 1 and grows eight times as fast as it falls at two streams.
@@ -32,7 +34,7 @@ _MOST_EXCESS_S = 1.0
 
 
 class SloGradientLimit(AdaptiveLimit):
-    """Steers p90 TPOT to just below `tpot_slo_s`. ValueError when that is not above 0."""
+    """Steers the TPOT of its readings to just below `tpot_slo_s`. ValueError when that is not above 0."""
 
     def __init__(self, tpot_slo_s: float, hard_cap: int, start: int, minimum: int = 1) -> None:
         if not tpot_slo_s > 0.0:
@@ -45,8 +47,8 @@ class SloGradientLimit(AdaptiveLimit):
         queues_unseen = reading.waiting is None and (reading.ttft_excess_p90_s or 0.0) > _MOST_EXCESS_S
         if queues_unseen or overloaded(reading):
             self._cut(reading, OVERLOAD_RATIO)
-        elif reading.samples >= LEAST_SAMPLES and reading.tpot_p90_s is not None:
-            self._steer(reading, reading.tpot_p90_s / self._target_s)
+        elif reading.samples >= LEAST_SAMPLES and reading.tpot_s is not None:
+            self._steer(reading, reading.tpot_s / self._target_s)
 
     def _steer(self, reading: LimitReading, slowness: float) -> None:
         level, ran = self._level, reading.max_inflight

@@ -54,7 +54,7 @@ def together(readings: Sequence[LimitReading]) -> LimitReading:
         sum([each.window_s for each in readings], 0.0),
         max(each.max_inflight for each in readings),
         sum([each.samples for each in readings]),
-        _mean([(each.tpot_p90_s, each.samples) for each in readings]),
+        _mean([(each.tpot_s, each.samples) for each in readings]),
         _mean([(each.ttft_excess_p90_s, each.answers + 1) for each in readings]),
         sum([each.failures for each in readings]),
         sum([each.answers for each in readings]),

@@ -58,7 +58,9 @@ class Engine:
         self.seen: EngineSeen | None = None
         self.permits: dict[int, Permit] = {}
         self.departing: dict[int, Permit] = {}
-        self.signal = None if settings.limit.kind == "fixed" else Signal(now, settings.prior)
+        self.signal = (
+            None if settings.limit.kind == "fixed" else Signal(now, settings.prior, settings.limit.tpot_share)
+        )
         self.prompts = PromptPaces()
         self.work_prompt = Ewma(USUAL_PROMPT_TOKENS, prior_samples=0.0)
         self.work_output = Ewma(PRIOR_OUTPUT_TOKENS, prior_samples=0.0)
@@ -84,7 +86,7 @@ class Engine:
         """Pace prompts of the lanes that this protection names, and of those with a cap, from now on."""
         self.prompts.reconfigured(protection, caps, self.settings.prior)
         if protection is not None:
-            self.signal = self.signal or Signal(now, self.settings.prior)
+            self.signal = self.signal or Signal(now, self.settings.prior, self.settings.limit.tpot_share)
 
     def given_prompt(self, lane: str, prompt_tokens: int, now: float) -> None:
         """Take note of a prompt of this lane that it is to read."""

@@ -11,11 +11,14 @@ from typing import Final, NamedTuple
 
 from millgate.core.decisions import Admit, Explanation, Queue, Yield
 from millgate.core.events import Arrived
+from millgate.core.slo import quantile
 from millgate.core.snapshot import (
     Alarm,
     EngineSnapshot,
     LaneSnapshot,
     PoolSnapshot,
+    Promise,
+    Quantiles,
     SloReading,
     Snapshot,
     WarningReading,
@@ -30,6 +33,7 @@ from millgate.observe.live.picture import (
     ObjectivePicture,
     Picture,
     PoolPicture,
+    PromisePicture,
     ReturnsPicture,
     SignalsPicture,
     TenantPicture,
@@ -248,10 +252,17 @@ def _objective(slo: SloReading) -> ObjectivePicture:
         good_share=slo.short.good_share,
         long_requests=slo.long.requests,
         long_good_share=slo.long.good_share,
-        ttft_p95_s=slo.ttft.p95 if slo.ttft else None,
-        tpot_p95_s=slo.tpot.p95 if slo.tpot else None,
+        target=quantile(slo.target_share),
+        ttft=_promise(slo.ttft_promise, slo.ttft),
+        tpot=None if slo.tpot_promise is None else _promise(slo.tpot_promise, slo.tpot),
         is_burning=slo.is_burning,
         advice=slo.advice,
+    )
+
+
+def _promise(promise: Promise, measured: Quantiles | None) -> PromisePicture:
+    return PromisePicture(
+        quantile(promise.share), promise.time_s, None if measured is None else measured.promised
     )
 
 

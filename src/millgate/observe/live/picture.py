@@ -14,13 +14,21 @@ from millgate.observe.traffic_records import EngineLately, ModelTraffic, TenantT
 
 
 @dataclass(frozen=True, slots=True)
+class PromisePicture:
+    """One time that a lane promises at a quantile such as `p95`, and what that quantile was; None until something was streamed."""
+
+    quantile: str
+    promised_s: float
+    measured_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class ObjectivePicture:
     """A lane against its objective: the share that was good of `requests` in the short window, and in the long one.
 
     A request that was refused for want of capacity, and was not served later, is one of the `refused` in the short window.
 
-    `advice` is a sentence while `is_burning`, and empty otherwise; the 95th percentiles are None until something
-    was streamed.
+    `target` is the quantile that is to be good, `p95`. `advice` is a sentence while `is_burning`, and empty otherwise; `tpot` is None where none is promised.
     """
 
     requests: int
@@ -28,8 +36,9 @@ class ObjectivePicture:
     good_share: float
     long_requests: int
     long_good_share: float
-    ttft_p95_s: float | None
-    tpot_p95_s: float | None
+    target: str
+    ttft: PromisePicture
+    tpot: PromisePicture | None
     is_burning: bool
     advice: str
 

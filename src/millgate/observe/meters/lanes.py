@@ -265,6 +265,23 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "95th percentile of the time per output token.",
     ),
     MetricDefinition("tpot_p99_seconds", _GAUGE, "seconds", _LANE, "slo.tpot.p99", "99th percentile of it."),
+    # What is promised of either.
+    MetricDefinition(
+        "slo_ttft_target_ratio",
+        _GAUGE,
+        "ratio",
+        _LANE,
+        "slo.ttft_promise.share",
+        "Share of requests that is to have its first token within `ttft_slo`: 0.99 where that names p99.",
+    ),
+    MetricDefinition(
+        "slo_tpot_target_ratio",
+        _GAUGE,
+        "ratio",
+        _LANE,
+        "slo.tpot_promise.share",
+        "Share of requests that is to have its tokens within `tpot_slo`; the lane's target is the smaller of the two.",
+    ),
 )
 
 

@@ -10,6 +10,7 @@ from millgate.sim.experiments.found_cap import FOUND_CAP
 from millgate.sim.experiments.hints import HINT_QUALITY
 from millgate.sim.experiments.isolation import LANE_ISOLATION
 from millgate.sim.experiments.limiter_shootout import LIMITER_SHOOTOUT
+from millgate.sim.experiments.named_quantiles import NAMED_QUANTILES
 from millgate.sim.experiments.overload import NO_GATE_VS_GATE
 from millgate.sim.experiments.prefill import PREFILL_ISOLATION
 from millgate.sim.experiments.promises import HINTS
@@ -36,6 +37,7 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
             LIMITER_SHOOTOUT,
             FOUND_CAP,
             TIGHT_SLOS,
+            NAMED_QUANTILES,
             LANE_ISOLATION,
             PREFILL_ISOLATION,
             FAIR_TENANTS,

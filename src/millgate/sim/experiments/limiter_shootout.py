@@ -1,8 +1,8 @@
 """limiter_shootout: which limiter finds the most that an engine can run within its TPOT SLO, and how fast?
 
 Every shipped profile, asked for twice its capacity, under an SLO of three times the TPOT of a lone stream. What
-is *feasible* is found by search: the largest fixed limit whose p90 TPOT keeps the SLO, on the same arrivals and
-lengths. Limiters begin at half of it or at ten times it, and are judged from the 60th second on.
+is *feasible* is found by search: the largest fixed limit whose TPOT keeps the SLO at the quantile in question, p90 here, on the
+same arrivals and lengths. Limiters begin at half of it or at ten times it, and are judged from the 60th second on.
 
 They run in a closed loop of gate, signal, limit and one engine (`sim/limiters/closed_loop`), without lanes,
 quotas and hints, so that nothing but the limiter differs.
@@ -16,6 +16,7 @@ from millgate.core.limits.aimd import AimdLimit
 from millgate.core.limits.base import Limit
 from millgate.core.limits.fixed import FixedLimit
 from millgate.core.limits.slo_gradient import SloGradientLimit
+from millgate.core.settings import STEERED_SHARE
 from millgate.engine.profile import load_profiles
 from millgate.sim.bounds.work import capacity_per_s
 from millgate.sim.experiments.contract import Arm, Experiment, Measured, SeriesPoint
@@ -41,15 +42,19 @@ def slo_s(profile: str, ratio: float = SLO_RATIO) -> float:
     return ratio * load_profiles()[profile].step_model().decode_steps_s(1, _CONTEXT_TOKENS, 1)
 
 
-def run_limit(profile: str, limit: Limit, seed: int, until_s: float = UNTIL_S) -> Trace:
-    """Let one limiter meet the arrivals and lengths of this seed at twice what the engine can serve."""
+def run_limit(
+    profile: str, limit: Limit, seed: int, until_s: float = UNTIL_S, share: float = STEERED_SHARE
+) -> Trace:
+    """Let one limiter meet the arrivals and lengths of this seed at twice what the engine can serve; `share` is steered."""
     streams, lengths, engine = Streams(seed), LENGTHS["azure_conversation"], load_profiles()[profile]
     rate = _LOAD * capacity_per_s(engine, lengths, engine.max_num_seqs)
-    return LimiterLoop(engine, jobs(steady(rate, streams), lengths, streams), limit).run(until_s)
+    return LimiterLoop(engine, jobs(steady(rate, streams), lengths, streams), limit, share=share).run(until_s)
 
 
 @cache
-def feasible(profile: str, seed: int, ratio: float = SLO_RATIO) -> tuple[int, float]:
+def feasible(
+    profile: str, seed: int, ratio: float = SLO_RATIO, share: float = STEERED_SHARE, until_s: float = UNTIL_S
+) -> tuple[int, float]:
     """Return the largest fixed limit that keeps the SLO, found by halving, and its tokens a second.
 
     ValueError when not even one stream does.
@@ -58,9 +63,9 @@ def feasible(profile: str, seed: int, ratio: float = SLO_RATIO) -> tuple[int, fl
     tokens_per_s = 0.0
     while low < high:
         middle = (low + high + 1) // 2
-        trace = run_limit(profile, FixedLimit(middle), seed)
-        if trace.tpot_p90_s(FROM_S) <= slo_s(profile, ratio):
-            low, tokens_per_s = middle, trace.tokens_per_s(FROM_S, UNTIL_S)
+        trace = run_limit(profile, FixedLimit(middle), seed, until_s)
+        if trace.tpot_s(FROM_S, share) <= slo_s(profile, ratio):
+            low, tokens_per_s = middle, trace.tokens_per_s(FROM_S, until_s)
         else:
             high = middle - 1
     if low == 0:
@@ -74,7 +79,7 @@ def judged(profile: str, limit: Limit, seed: int, ratio: float = SLO_RATIO) -> M
     limits = trace.limits(FROM_S, UNTIL_S)
     return {
         "tokens_share": trace.tokens_per_s(FROM_S, UNTIL_S) / feasible(profile, seed, ratio)[1],
-        "tpot_p90_share": trace.tpot_p90_s(FROM_S) / slo_s(profile, ratio),
+        "tpot_p90_share": trace.tpot_s(FROM_S) / slo_s(profile, ratio),
         "limit_share": fmean(limits) / feasible(profile, seed, ratio)[0],
         "limit_cv": pstdev(limits) / fmean(limits),
     }

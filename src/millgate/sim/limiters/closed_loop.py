@@ -13,6 +13,7 @@ from typing import NamedTuple
 from millgate.core.limits.base import Limit, LimitReading
 from millgate.core.limits.gate import EngineGate
 from millgate.core.limits.signal import Signal
+from millgate.core.settings import STEERED_SHARE
 from millgate.core.sizing.service_time import ServiceTime
 from millgate.core.words import FailureKind, Sent
 from millgate.engine.profile import EngineProfile
@@ -66,12 +67,12 @@ class Trace:
         made = {round(moment.at_s): moment.output_tokens for moment in self.moments}
         return (made[round(until_s)] - made[round(from_s)]) / (until_s - from_s)
 
-    def tpot_p90_s(self, from_s: float) -> float:
-        """Return what nine answers in ten kept, of those that began after this time; ValueError without any."""
+    def tpot_s(self, from_s: float, share: float = STEERED_SHARE) -> float:
+        """Return what this share of the answers kept, of those that began after this time; ValueError without any."""
         tpots = sorted(each.tpot_s for each in self.answers if each.first_at_s >= from_s)
         if not tpots:
             raise ValueError(f"no answer began after {from_s:g} s")
-        return tpots[min(len(tpots) - 1, int(0.9 * len(tpots)))]
+        return tpots[min(len(tpots) - 1, int(share * len(tpots)))]
 
     def limits(self, from_s: float, until_s: float) -> list[int]:
         """Return the limit of every second between two times."""
@@ -79,19 +80,25 @@ class Trace:
 
 
 class LimiterLoop:
-    """Runs jobs through gate, engine and limit; `telemetry_delay_s` is how old every reading is.
+    """Runs jobs through gate, engine and limit; `telemetry_delay_s` is how old every reading is, `share` of answers are steered.
 
     `station` is the engine as the gate meets it; a test may put something between the two.
     """
 
     def __init__(
-        self, profile: EngineProfile, jobs: Iterator[Job], limit: Limit, *, telemetry_delay_s: float = 0.0
+        self,
+        profile: EngineProfile,
+        jobs: Iterator[Job],
+        limit: Limit,
+        *,
+        telemetry_delay_s: float = 0.0,
+        share: float = STEERED_SHARE,
     ) -> None:
         self.loop = Loop()
         self.trace = Trace()
         self.limit = limit
         self.gate = EngineGate(limit)
-        self.signal = Signal(0.0, profile.prior())
+        self.signal = Signal(0.0, profile.prior(), share)
         self.engine = BatchedStation(profile.name, self.loop, self, profile.step_model(), profile.limits())
         self.station: Station = self.engine
         self._service = ServiceTime(profile.prior())

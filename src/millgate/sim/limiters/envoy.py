@@ -25,7 +25,7 @@ class EnvoyLimit(AdaptiveLimit):
 
     def observe(self, reading: LimitReading) -> None:
         """Measure the minimum while pinned; else move by the gradient."""
-        latency_s = reading.tpot_p90_s
+        latency_s = reading.tpot_s
         if latency_s is None:
             return
         if self.minimum_s is None:

@@ -21,7 +21,7 @@ class Gradient2Limit(AdaptiveLimit):
 
     def observe(self, reading: LimitReading) -> None:
         """Move by the ratio of long and short latency; half-used limits stay."""
-        short_s = reading.tpot_p90_s
+        short_s = reading.tpot_s
         if short_s is None:
             return
         self._samples += 1

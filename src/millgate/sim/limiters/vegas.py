@@ -23,7 +23,7 @@ class VegasLimit(AdaptiveLimit):
 
     def observe(self, reading: LimitReading) -> None:
         """Move by the estimated queue; half-used limits stay."""
-        latency_s = reading.tpot_p90_s
+        latency_s = reading.tpot_s
         if latency_s is None:
             return
         self._until_probe -= 1.0

@@ -59,11 +59,18 @@ function setStreams(holder, lane) {
 }
 
 function setObjective(cell, objective) {
-  say(cell, objective.requests ? `${percent(objective.good_share)} of ${figure(objective.requests)}` : "–");
+  const good = `${percent(objective.good_share)} of ${figure(objective.requests)}`;
+  say(cell, objective.requests ? `${good} (${objective.target})` : "–");
   cell.classList.toggle("alarming", objective.is_burning);
   const hour = objective.long_requests ? `; ${percent(objective.long_good_share)} over the hour` : "";
   const refused = objective.refused ? `, ${figure(objective.refused)} of them refused` : "";
-  cell.title = objective.advice || `good of the requests of the last 5 min${refused}${hour}; p95 to the first token ${seconds(objective.ttft_p95_s)}`;
+  const times = promise("first token", objective.ttft) + promise("time per token", objective.tpot);
+  cell.title = `${objective.advice || `good of the requests of the last 5 min${refused}${hour}`}; ${objective.target} is promised${times}`;
+}
+
+/** "; first token p99 1.2 s of 2.0 s": what was measured at the promised quantile, and what is promised. */
+function promise(what, told) {
+  return told ? `; ${what} ${told.quantile} ${seconds(told.measured_s)} of ${seconds(told.promised_s)}` : "";
 }
 
 /** Engines: load against limit, memory, learned speed, and the engine's own counts. */

@@ -1,0 +1,77 @@
+"""Objectives: a time alone, or with the quantile that it is promised at."""
+
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from millgate.config.lanes import LaneConfig
+from millgate.config.limiters import LimitConfig
+from millgate.config.objectives import Objective, format_objective
+from millgate.config.schema import Config
+
+
+def _ttft(value: object) -> Objective:
+    return LaneConfig.model_validate({"name": "chat", "ttft_slo": value}).ttft_slo
+
+
+@pytest.mark.parametrize(
+    ("value", "objective"),
+    [
+        ("2s", Objective(2.0)),
+        ({"p50": "250ms"}, Objective(0.25, 0.5)),
+        ({"p95": "2s"}, Objective(2.0, 0.95)),
+        ({"p99.9": "2s"}, Objective(2.0, 0.999)),
+        ("p99:2s", Objective(2.0, 0.99)),
+        (" p97.5 : 1m ", Objective(60.0, 0.975)),
+    ],
+)
+def test_an_objective_is_a_time_or_a_quantile_and_its_time(value: object, objective: Objective) -> None:
+    assert _ttft(value) == objective
+    assert _ttft(format_objective(objective)) == objective
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("5", "has no unit: write 5s, 5ms or 5m"),
+        ("0s", "must be more than 0s, not '0s'"),
+        ("25h", "must be at most 24h, not '25h'"),
+        ({"p99": "0s"}, "must be more than 0s, not '0s'"),
+        ({"p99": "2"}, "has no unit"),
+        ({"p99": None}, "is not a duration"),
+        ({"p49": "2s"}, "'p49' is not a quantile from p50 to p99.9"),
+        ({"p99.95": "2s"}, "'p99.95' is not a quantile from p50 to p99.9"),
+        ({"p100": "2s"}, "'p100' is not a quantile from p50 to p99.9"),
+        ({"P99": "2s"}, "'P99' is not a quantile"),
+        ({99: "2s"}, "99 is not a quantile"),
+        ({"mean": "2s"}, "'mean' is not a quantile"),
+        ("p9:2s", "'p9' is not a quantile"),
+        ({"p95": "2s", "p99": "4s"}, "must name one quantile, as in {p99: 2s}, not 2"),
+        ({}, "must name one quantile, as in {p99: 2s}, not 0"),
+        (["p99", "2s"], "is not a duration"),
+    ],
+)
+def test_what_is_wrong_with_an_objective_is_named(value: object, said: str) -> None:
+    with pytest.raises(ValidationError) as error:
+        _ttft(value)
+    assert said in str(error.value)
+    assert [detail["loc"] for detail in error.value.errors()] == [("ttft_slo",)]
+
+
+def test_a_time_per_token_is_a_minute_at_most() -> None:
+    assert LimitConfig.model_validate({"tpot_slo": {"p90": "1m"}}).tpot_slo == Objective(60.0, 0.9)
+    with pytest.raises(ValidationError, match="must be at most 1m"):
+        LimitConfig.model_validate({"tpot_slo": {"p90": "61s"}})
+
+
+def test_what_is_shown_is_seconds_by_the_quantile_that_is_named() -> None:
+    lane = LaneConfig.model_validate({"name": "chat", "ttft_slo": "2s", "tpot_slo": {"p99.9": "50ms"}})
+    shown = json.loads(lane.model_dump_json())
+    assert (shown["ttft_slo"], shown["tpot_slo"]) == (2.0, {"p99.9": 0.05})
+
+
+def test_the_json_schema_knows_both_forms() -> None:
+    lane = Config.model_json_schema()["$defs"]["LaneConfig"]["properties"]
+    assert lane["ttft_slo"]["default"] == "10s"
+    assert [form["type"] for form in lane["ttft_slo"]["anyOf"]] == [["string", "number"], "object"]

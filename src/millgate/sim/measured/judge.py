@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from millgate.engine.batching import Batch
 from millgate.engine.sequences import EngineSequence, EventKind
 from millgate.sim.measured.model import KernelModel
-from millgate.sim.measured.run import MeasuredRun, Served
+from millgate.sim.measured.requests import Served
+from millgate.sim.measured.run import MeasuredRun
 
 # More host overhead than this a step and no team would ship the engine; below nothing the tables were too slow, by
 # at most this share of the shortest step.

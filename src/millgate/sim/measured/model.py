@@ -1,19 +1,34 @@
 """A step-time model made of measured kernels: dense layers, attention, head and sampler, each from its table.
 
 A step costs `layers` x (dense layers at the tokens of the step + attention) + what runs once (embedding, last
-norm, head, sampler) + a host overhead. Nothing is fitted but, if asked for, that overhead.
+norm, head, sampler) + the all-reduces of tensor parallelism + a host overhead. Nothing is fitted but, if asked for, that overhead.
 """
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 from millgate.engine.step_time import PromptChunk
+from millgate.sim.measured.collectives import AllReduce
 from millgate.sim.measured.tables import Attention, Grid
 
 # Layers that run once a step; everything else in the dense table runs in every transformer layer.
 _ONCE = frozenset({"embedding", "final_layernorm", "final_norm", "lm_head", "sampler"})
 # A transformer layer has two norms of this name: before attention and before the feed-forward part.
 _TWICE = frozenset({"layernorm", "rmsnorm"})
+
+
+# What one of several devices does whole: norms, the sampler, and its rows of the embedding.
+_WHOLE = _TWICE | _ONCE - {"lm_head"}
+# Products of matrices take as long as reading or multiplying their part of the weights; a smaller kernel has a launch that stays.
+_PRODUCTS = ("_proj", "lm_head")
+
+
+def divided(layers: Mapping[str, Grid], parts: int) -> dict[str, Grid]:
+    """Return the layers of one of so many devices, where those of a single one were measured."""
+    return {
+        name: grid if name in _WHOLE else grid.divided(parts, 0.0 if name.endswith(_PRODUCTS) else grid.least)
+        for name, grid in layers.items()
+    }
 
 
 class KernelModel:
@@ -26,8 +41,10 @@ class KernelModel:
         attention: Attention,
         layers: int,
         overhead_s: float = 0.0,
+        all_reduce: AllReduce | None = None,
     ) -> None:
         self._tables = (dense, per_sequence)
+        self._all_reduce = all_reduce
         self._dense = [
             (grid, 1 if name in _ONCE else layers * (2 if name in _TWICE else 1))
             for name, grid in dense.items()
@@ -42,9 +59,8 @@ class KernelModel:
 
     def with_overhead(self, overhead_s: float) -> "KernelModel":
         """Return the same model with this host overhead on every step."""
-        return KernelModel(
-            self._tables[0], self._tables[1], self._attention, self._layers, self._overhead_s + overhead_s
-        )
+        whole_s = self._overhead_s + overhead_s
+        return KernelModel(*self._tables, self._attention, self._layers, whole_s, self._all_reduce)
 
     def step_s(self, decodes: int, kv_tokens: int, chunks: Sequence[PromptChunk]) -> float:
         """Seconds of one step with chunks."""
@@ -85,5 +101,8 @@ class KernelModel:
         """Everything but attention."""
         seconds = self._dense_s.get(tokens)
         if seconds is None:
-            seconds = self._dense_s[tokens] = sum(times * grid.at(tokens) for grid, times in self._dense)
+            seconds = sum(times * grid.at(tokens) for grid, times in self._dense)
+            if self._all_reduce is not None:
+                seconds += self._all_reduce.step_s(tokens)
+            self._dense_s[tokens] = seconds
         return seconds + sum(grid.at(sequences) for grid in self._per_sequence) + self._overhead_s

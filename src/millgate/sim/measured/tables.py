@@ -50,6 +50,23 @@ class Grid:
         """The last measured point of the first axis."""
         return self._keys[-1]
 
+    @property
+    def least(self) -> float:
+        """The smallest value."""
+        return min(child.least if isinstance(child, Grid) else child for child in self._children)
+
+    def divided(self, parts: int, floor: float) -> "Grid":
+        """Return the same with what each value has above the floor divided by so many."""
+        new = Grid.__new__(Grid)
+        new._keys = self._keys  # noqa: SLF001 - its own kind
+        new._children = [  # noqa: SLF001
+            child.divided(parts, floor)
+            if isinstance(child, Grid)
+            else min(child, floor) + max(0.0, child - floor) / parts
+            for child in self._children
+        ]
+        return new
+
     def _value(self, index: int, point: Sequence[float]) -> float:
         child = self._children[index]
         return child.at(*point[1:]) if isinstance(child, Grid) else child
@@ -83,6 +100,15 @@ class Attention:
         self._prompts, self._decodes = Grid(prompts), Grid(decodes)
         self._mixed = Grid(mixed) if mixed else None
         self._launch_s = self._prompts.at(0, 0)
+
+    def divided(self, parts: int) -> "Attention":
+        """Return that of one of so many devices, which have its heads and their KV cache in equal parts; the launch stays."""
+        new = Attention.__new__(Attention)
+        floor = new._launch_s = self._launch_s  # noqa: SLF001 - its own kind
+        new._prompts = self._prompts.divided(parts, floor)  # noqa: SLF001
+        new._decodes = self._decodes.divided(parts, floor)  # noqa: SLF001
+        new._mixed = self._mixed and self._mixed.divided(parts, floor)  # noqa: SLF001
+        return new
 
     def decodes_s(self, sequences: int, context: float) -> float:
         """Seconds of a step in which these sequences decode, with this mean context."""

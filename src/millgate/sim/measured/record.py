@@ -1,0 +1,159 @@
+"""What an engine says of itself in a run's `_meta.json`: its limits, its KV memory, over how many devices it is spread.
+
+Each setting may stand in `engine_kwargs` (what it was started with) or in the `resolved_config` of newer records (what vLLM made of it);
+what is missing or null is left to the configuration and to what the run shows. MeasuredError names a field that cannot be.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from millgate.sim.measured.tables import MeasuredError
+
+_META = "__meta.json"
+# vLLM's default where a record says nothing of it.
+_BLOCK_TOKENS = 16
+# vLLM's V1 scheduler, the only one since 0.8.0 unless told otherwise, keeps no blocks free at admission (vLLM pull request
+# 44594 brought that back in 2026 as the option `watermark`, 0 by default); V0 kept a hundredth (pull request 11).
+_FIRST_OF_V1 = (0, 8)
+_V0_WATERMARK_SHARE = 0.01
+Table = Mapping[str, Any]
+
+
+class EngineRecord:
+    """One engine's own record, empty where a run has none."""
+
+    def __init__(self, told: Table) -> None:
+        self._told = told
+        self._started = table(told, "engine_kwargs")
+        self._cache = table(told, "kv_cache")
+        resolved = table(told, "resolved_config")
+        self._resolved = {**table(resolved, "scheduler_config"), **table(resolved, "parallel_config")}
+        self._resolved_cache = table(resolved, "cache_config")
+        for name in ("data_parallel_size", "pipeline_parallel_size"):
+            if (self._count(name) or 1) > 1:
+                raise MeasuredError(
+                    f"{_META}: {name}: {self._count(name)}; one engine is replayed, not several"
+                )
+
+    @property
+    def model(self) -> str:
+        """The model's name, empty where none is told."""
+        return str(self._started.get("model") or self._told.get("model") or "")
+
+    @property
+    def device(self) -> str:
+        """The device's name, empty where none is told."""
+        return str(table(self._told, "hardware").get("device_name") or "")
+
+    @property
+    def device_bytes(self) -> float | None:
+        """The memory of one device."""
+        return _number(
+            table(self._told, "hardware").get("device_total_memory_bytes"), "device_total_memory_bytes"
+        )
+
+    @property
+    def tensor_parallel_size(self) -> int | None:
+        """Over how many devices it is spread."""
+        return self._count("tensor_parallel_size")
+
+    @property
+    def max_num_seqs(self) -> int | None:
+        """The most sequences at once."""
+        return self._count("max_num_seqs")
+
+    @property
+    def max_num_batched_tokens(self) -> int | None:
+        """The most tokens of a step."""
+        return self._count("max_num_batched_tokens")
+
+    @property
+    def memory_share(self) -> float | None:
+        """The share of a device's memory that it takes."""
+        for place in (self._started, self._cache, self._resolved_cache):
+            share = _number(place.get("gpu_memory_utilization"), "gpu_memory_utilization")
+            if share is not None:
+                if share > 1:
+                    raise MeasuredError(f"{_META}: gpu_memory_utilization: {share:g}; must be at most 1")
+                return share
+        return None
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a block."""
+        for place in (self._cache, self._told, self._started, self._resolved_cache):
+            size = count(place.get("block_size"), f"{_META}: block_size")
+            if size is not None:
+                return size
+        return _BLOCK_TOKENS
+
+    @property
+    def kv_tokens(self) -> int | None:
+        """The KV memory in tokens; vLLM prints it at its start and has it in `vllm:cache_config_info`."""
+        places = {
+            "kv_cache.num_gpu_blocks": self._cache,
+            "num_gpu_blocks": self._told,
+            "engine_kwargs.num_gpu_blocks_override": self._started,
+            "resolved_config.cache_config.num_gpu_blocks": self._resolved_cache,
+        }
+        for field, place in places.items():
+            blocks = count(place.get(field.rpartition(".")[2]), f"{_META}: {field}")
+            if blocks is not None:
+                return blocks * self.block_tokens
+        return count(self._cache.get("num_kv_tokens"), f"{_META}: kv_cache.num_kv_tokens")
+
+    @property
+    def watermark_share(self) -> float:
+        """The share of its blocks that it keeps free when it admits, by its version where it does not say."""
+        for place, field in ((self._started, "engine_kwargs.watermark"), (self._resolved, "watermark")):
+            share = place.get("watermark")
+            if share is not None:
+                if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
+                    raise MeasuredError(f"{_META}: {field}: {share}; must be at least 0 and below 1")
+                return float(share)
+        version = self._told.get("vllm_version")
+        if version is None:
+            return 0.0
+        numbers = re.match(r"v?(\d+)\.(\d+)", str(version))
+        if numbers is None:
+            raise MeasuredError(f"{_META}: vllm_version: {version!r} is no version like 0.19.0")
+        return _V0_WATERMARK_SHARE if tuple(map(int, numbers.groups())) < _FIRST_OF_V1 else 0.0
+
+    def _count(self, name: str) -> int | None:
+        for place in (self._started, self._resolved):
+            value = count(place.get(name), f"{_META}: {name}")
+            if value is not None:
+                return value
+        return None
+
+
+def table(told: Table, name: str) -> Table:
+    """Return an object inside a record, empty where it is missing or null."""
+    value = told.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise MeasuredError(f"{name}: must hold an object, not {value!r}")
+    return value
+
+
+def count(value: object, field: str) -> int | None:
+    """Return a whole number above 0, also where it was written as text or as 128.0; None for null."""
+    if value is None:
+        return None
+    try:
+        number = float(str(value))
+    except ValueError:
+        number = 0.0
+    if isinstance(value, bool) or number < 1 or number != int(number):
+        raise MeasuredError(f"{field}: {value!r}; must be a whole number above 0")
+    return int(number)
+
+
+def _number(value: object, field: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise MeasuredError(f"{_META}: {field}: {value!r}; must be a number above 0")
+    return float(value)

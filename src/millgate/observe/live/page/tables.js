@@ -65,7 +65,8 @@ function setObjective(cell, objective) {
   const hour = objective.long_requests ? `; ${percent(objective.long_good_share)} over the hour` : "";
   const refused = objective.refused ? `, ${figure(objective.refused)} of them refused` : "";
   const times = promise("first token", objective.ttft) + promise("time per token", objective.tpot);
-  cell.title = `${objective.advice || `good of the requests of the last 5 min${refused}${hour}`}; ${objective.target} is promised${times}`;
+  const said = objective.advice.replace(/\.$/, "") || `good of the requests of the last 5 min${refused}${hour}`;
+  cell.title = `${said}; ${objective.target} is promised${times}`;
 }
 
 /** "; first token p99 1.2 s of 2.0 s": what was measured at the promised quantile, and what is promised. */

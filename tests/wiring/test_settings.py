@@ -121,9 +121,9 @@ def test_a_lane_names_the_quantiles_of_its_objectives_and_the_short_form_means_p
 @pytest.mark.parametrize(
     ("slos", "own", "slo_s", "share"),
     [
-        (["50ms"], None, 0.05, 0.9),
+        (["50ms"], None, 0.05, 0.95),
         ([{"p95": "50ms"}], None, 0.05, 0.95),
-        (["50ms", {"p99": "60ms"}], None, 0.05, 0.9),
+        (["50ms", {"p99": "60ms"}], None, 0.05, 0.95),
         (["50ms", {"p99": "50ms"}, {"p50": "50ms"}], None, 0.05, 0.99),
         ([{"p50": "40ms"}, "50ms"], None, 0.04, 0.5),
         (["50ms"], {"p75": "80ms"}, 0.08, 0.75),

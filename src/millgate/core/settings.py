@@ -15,8 +15,6 @@ LEAST_LIMIT = 4
 """The usual minimum of a limit: the least that the default hard cap can be, too (docs/design.md section 10)."""
 TARGET_SHARE = 0.95
 """The share of requests that is to be in time where an objective names no quantile: p95."""
-STEERED_SHARE = 0.9
-"""The share of answers whose TPOT a limit keeps where no quantile is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +103,7 @@ class LimitSettings:
 
     kind: LimitKind = "fixed"
     tpot_slo_s: float | None = None
-    tpot_share: float = STEERED_SHARE
+    tpot_share: float = TARGET_SHARE
     start: int | None = None
     minimum: int = LEAST_LIMIT
     window_s: float | None = None

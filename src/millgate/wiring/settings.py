@@ -13,7 +13,6 @@ from millgate.config.problems import ConfigError, Problem, SettingPath, ValueOri
 from millgate.config.schema import Config, EngineConfig
 from millgate.core.limits.signal import LEAST_SAMPLES
 from millgate.core.settings import (
-    STEERED_SHARE,
     TARGET_SHARE,
     EngineSettings,
     LaneSettings,
@@ -130,7 +129,7 @@ def _engine(
 
 def _tightness(objective: Objective) -> tuple[float, float]:
     """Return what is smaller for a tighter promise: a shorter time, of equal ones a higher quantile."""
-    return objective.time_s, -(objective.share or STEERED_SHARE)
+    return objective.time_s, -(objective.share or TARGET_SHARE)
 
 
 def _limit(engine: EngineConfig, tpot_slo: Objective | None) -> LimitSettings:
@@ -142,7 +141,7 @@ def _limit(engine: EngineConfig, tpot_slo: Objective | None) -> LimitSettings:
     return LimitSettings(
         kind=given.kind or (unpinned if slo is None else "slo_gradient"),
         tpot_slo_s=slo.time_s if slo else None,
-        tpot_share=(slo.share if slo else None) or STEERED_SHARE,
+        tpot_share=(slo.share if slo else None) or TARGET_SHARE,
         start=given.start,
         minimum=given.minimum,
         window_s=given.window,

@@ -3,13 +3,13 @@
 import pytest
 
 from millgate.core.limits.pace import Pace, slope_s
-from millgate.core.settings import STEERED_SHARE, ServicePrior
+from millgate.core.settings import ServicePrior
 
 PRIOR = ServicePrior(0.05, 0.0001, 0.01, 0.0001)
 
 
 def _p90_s(pace: Pace, streams: int) -> float:
-    p90_s = pace.quantile_s(streams, STEERED_SHARE)
+    p90_s = pace.quantile_s(streams, 0.9)
     assert p90_s is not None
     return p90_s
 
@@ -92,12 +92,12 @@ def test_a_second_counts_as_a_second_however_little_is_written_in_it() -> None:
     for second in range(1, 300):
         pace.measured(float(second), 20, 1.0 / (20.0 if second % 2 else 60.0))
         pace.answered(0.0, 0.025)
-    assert _p90_s(pace, 20) / pace.tail(STEERED_SHARE) == pytest.approx(0.025, rel=0.03)
+    assert _p90_s(pace, 20) / pace.tail(0.9) == pytest.approx(0.025, rel=0.03)
 
 
 def test_before_any_answer_steady_windows_promise_that_all_are_alike() -> None:
     steady = _unanswered(0.0)
-    assert steady.tail(STEERED_SHARE) == pytest.approx(1.0)
+    assert steady.tail(0.9) == pytest.approx(1.0)
     assert _p90_s(steady, 20) == pytest.approx(0.02, rel=0.001)
 
 
@@ -113,8 +113,8 @@ def test_what_was_believed_is_forgotten_as_answers_are() -> None:
     for wave in (0.0, 0.45):
         pace = _unanswered(wave)
         for _ in range(4_000):
-            pace.answered(50.0, 1.01 * _p90_s(pace, 20) / pace.tail(STEERED_SHARE))
-        tails.append(pace.tail(STEERED_SHARE))
+            pace.answered(50.0, 1.01 * _p90_s(pace, 20) / pace.tail(0.9))
+        tails.append(pace.tail(0.9))
     assert tails[0] == pytest.approx(tails[1], rel=0.01)
 
 
@@ -137,14 +137,14 @@ def test_one_window_of_a_standstill_is_not_believed() -> None:
 def test_nothing_is_told_before_the_first_window() -> None:
     pace = Pace(PRIOR)
     pace.answered(0.0, 0.02)
-    assert pace.quantile_s(10, STEERED_SHARE) is None
+    assert pace.quantile_s(10, 0.9) is None
 
 
 def test_answers_that_were_there_at_once_teach_nothing() -> None:
     """Whole answers that come sooner than their predicted first token: no time per token, and no division by it."""
     pace = Pace(PRIOR)
     pace.measured(1.0, 10, 0.0)
-    assert pace.quantile_s(10, STEERED_SHARE) is None
+    assert pace.quantile_s(10, 0.9) is None
     pace.measured(2.0, 10, 0.02)
     pace.measured(3.0, 10, 0.0)
     assert _p90_s(pace, 10) == pytest.approx(0.02, rel=0.001)

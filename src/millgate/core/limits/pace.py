@@ -19,7 +19,7 @@ from math import log
 
 from millgate.core.measure.ewma import MEMORY, Ewma
 from millgate.core.measure.sketch import Sketch
-from millgate.core.settings import STEERED_SHARE, ServicePrior
+from millgate.core.settings import TARGET_SHARE, ServicePrior
 
 PROMPT_PER_OUTPUT = 5.0
 """Prompt tokens read for each that is written: 1,020 to 211 and 1,155 to 211 in mean, Azure's 2023 conversations, rounded."""
@@ -28,7 +28,7 @@ PROMPT_PER_OUTPUT = 5.0
 LEVEL_WINDOWS = 10.0
 # The believed excess of the tail over the coefficient of variation of windows: 1.28 at the p90 of a normal law, over the
 # root of the six windows that an answer lasts. At other quantiles it grows as an exponential tail does.
-_TAIL_PER_SPREAD = 0.5
+_TAIL_PER_SPREAD, _SPREAD_SHARE = 0.5, 0.9
 # A tail is remembered until so many answers lie beyond its quantile: the two hundred of `MEMORY` at p90, two thousand at p99.
 _BEYOND = 20.0
 # Far is a TPOT a quarter longer or shorter by the line: four streams and seventeen, forty and seventy.
@@ -45,11 +45,11 @@ def slope_s(prior: ServicePrior) -> float:
 class Pace:
     """The TPOT of one engine by streams; seconds. Its tail is believed and remembered as that of `share` of the answers."""
 
-    def __init__(self, prior: ServicePrior, share: float = STEERED_SHARE) -> None:
+    def __init__(self, prior: ServicePrior, share: float = TARGET_SHARE) -> None:
         self._base_s, self._slope_s = prior.tpot_base_s, slope_s(prior)
         self._speed = Ewma(1.0, memory=LEVEL_WINDOWS, prior_samples=0.0)
         self._tail = Sketch(memory=max(MEMORY, round(_BEYOND / (1.0 - share))))
-        self._tail_per_spread = _TAIL_PER_SPREAD * (log(1.0 - share) / log(1.0 - STEERED_SHARE))
+        self._tail_per_spread = _TAIL_PER_SPREAD * (log(1.0 - share) / log(1.0 - _SPREAD_SHARE))
         self._level_s = self._moved_at = 0.0
         self._learned_at = 0
 

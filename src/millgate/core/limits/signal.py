@@ -7,7 +7,7 @@ say how loaded the engine is *now*. The time of a whole answer comes late and is
 from millgate.core.limits.base import LimitReading
 from millgate.core.limits.pace import Pace
 from millgate.core.measure.sketch import Sketch
-from millgate.core.settings import STEERED_SHARE, ServicePrior
+from millgate.core.settings import TARGET_SHARE, ServicePrior
 
 # A reading covers at least this time and this many tokens, and never more than the longest (1 s, 50 samples and
 # 30 s, as in failsafe-go's adaptive limiter). A window that ends at the longest has few samples: limits freeze.
@@ -21,7 +21,7 @@ _EXCESS_SHARE = 0.9
 class Signal:
     """Collects the samples of one engine, in the same memory for any number of streams; `share` of its answers are steered."""
 
-    def __init__(self, now: float, prior: ServicePrior, share: float = STEERED_SHARE) -> None:
+    def __init__(self, now: float, prior: ServicePrior, share: float = TARGET_SHARE) -> None:
         self._pace, self._share = Pace(prior, share), share
         self._inflight = self._max_inflight = 0
         self._begin(now)

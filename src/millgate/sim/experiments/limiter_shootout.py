@@ -16,11 +16,10 @@ from millgate.core.limits.aimd import AimdLimit
 from millgate.core.limits.base import Limit
 from millgate.core.limits.fixed import FixedLimit
 from millgate.core.limits.slo_gradient import SloGradientLimit
-from millgate.core.settings import STEERED_SHARE
 from millgate.engine.profile import load_profiles
 from millgate.sim.bounds.work import capacity_per_s
 from millgate.sim.experiments.contract import Arm, Experiment, Measured, SeriesPoint
-from millgate.sim.limiters.closed_loop import LimiterLoop, Trace
+from millgate.sim.limiters.closed_loop import COMPARED_SHARE, LimiterLoop, Trace
 from millgate.sim.limiters.envoy import EnvoyLimit
 from millgate.sim.limiters.gradient2 import Gradient2Limit
 from millgate.sim.limiters.vegas import VegasLimit
@@ -43,7 +42,7 @@ def slo_s(profile: str, ratio: float = SLO_RATIO) -> float:
 
 
 def run_limit(
-    profile: str, limit: Limit, seed: int, until_s: float = UNTIL_S, share: float = STEERED_SHARE
+    profile: str, limit: Limit, seed: int, until_s: float = UNTIL_S, share: float = COMPARED_SHARE
 ) -> Trace:
     """Let one limiter meet the arrivals and lengths of this seed at twice what the engine can serve; `share` is steered."""
     streams, lengths, engine = Streams(seed), LENGTHS["azure_conversation"], load_profiles()[profile]
@@ -53,7 +52,7 @@ def run_limit(
 
 @cache
 def feasible(
-    profile: str, seed: int, ratio: float = SLO_RATIO, share: float = STEERED_SHARE, until_s: float = UNTIL_S
+    profile: str, seed: int, ratio: float = SLO_RATIO, share: float = COMPARED_SHARE, until_s: float = UNTIL_S
 ) -> tuple[int, float]:
     """Return the largest fixed limit that keeps the SLO, found by halving, and its tokens a second.
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from millgate.core.limits.base import Limit, LimitReading
 from millgate.core.limits.gate import EngineGate
 from millgate.core.limits.signal import Signal
-from millgate.core.settings import STEERED_SHARE
 from millgate.core.sizing.service_time import ServiceTime
 from millgate.core.words import FailureKind, Sent
 from millgate.engine.profile import EngineProfile
@@ -23,6 +22,8 @@ from millgate.sim.jobs import Job
 from millgate.sim.loop import CLIENTS, WATCHES, Loop
 
 TICK_S = 1.0
+COMPARED_SHARE = 0.9
+"""Limits are compared by the TPOT that nine answers in ten keep, known sooner than a higher quantile."""
 # More than this never waits: under overload the queue is always full, and its length changes nothing.
 _QUEUE = 64
 
@@ -67,7 +68,7 @@ class Trace:
         made = {round(moment.at_s): moment.output_tokens for moment in self.moments}
         return (made[round(until_s)] - made[round(from_s)]) / (until_s - from_s)
 
-    def tpot_s(self, from_s: float, share: float = STEERED_SHARE) -> float:
+    def tpot_s(self, from_s: float, share: float = COMPARED_SHARE) -> float:
         """Return what this share of the answers kept, of those that began after this time; ValueError without any."""
         tpots = sorted(each.tpot_s for each in self.answers if each.first_at_s >= from_s)
         if not tpots:
@@ -92,7 +93,7 @@ class LimiterLoop:
         limit: Limit,
         *,
         telemetry_delay_s: float = 0.0,
-        share: float = STEERED_SHARE,
+        share: float = COMPARED_SHARE,
     ) -> None:
         self.loop = Loop()
         self.trace = Trace()

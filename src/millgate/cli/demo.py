@@ -25,6 +25,10 @@ _FLAGS = {
     "loads": "--load",
     "start_s": "--from",
     "duration_s": "--for",
+    "run_s": "--for",
+    "chat_users": "--chat-users",
+    "long_users": "--long-users",
+    "long_tokens": "--long-tokens",
     "warmup_s": "--warmup",
     "limits": "--limit",
     "used_share": "--used",
@@ -119,6 +123,36 @@ def overload(
                 time_scale=time_scale,
                 seed=seed,
                 peer=peer,
+                json=as_json,
+            )
+        )
+    )
+
+
+@demo_app.command()
+def isolation(
+    chat_users: Annotated[int, typer.Option(help="Users who chat: 300 prompt and 100 output tokens.")] = 6,
+    long_users: Annotated[int, typer.Option(help="Users with long prompts.")] = 4,
+    long_tokens: Annotated[int, typer.Option(help="Mean tokens of a long prompt.")] = 4_000,
+    duration: Annotated[str, typer.Option("--for", help="How long is counted.")] = "60s",
+    profile: ProfileOption = "llama3-70b_a100_tp4",
+    time_scale: TimeScaleOption = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of sizes and pauses.")] = 1,
+    as_json: JsonOption = False,
+) -> int:
+    """Let people chat beside users with long prompts: alone, without the gate, and behind it."""
+    from millgate.demos.isolation import IsolationOptions, run
+
+    return run(
+        _checked(
+            lambda: IsolationOptions(
+                chat_users=chat_users,
+                long_users=long_users,
+                long_tokens=long_tokens,
+                run_s=_seconds("--for", duration),
+                profile=profile,
+                time_scale=time_scale,
+                seed=seed,
                 json=as_json,
             )
         )

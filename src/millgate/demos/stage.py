@@ -113,14 +113,18 @@ class DemoStage:
         await_healthy(child, address, "/health")
         return StagedEngine(child, address)
 
-    def start_plain_gate(self, engine: StagedEngine, max_inflight: int, ttft_slo_s: float) -> RunningGate:
+    def start_plain_gate(
+        self, engine: StagedEngine, max_inflight: int, ttft_slo_s: float, tpot_slo_s: float | None = None
+    ) -> RunningGate:
         """Start a gate as its users do, with flags alone: it is told nothing of the engine's speed.
 
-        `ttft_slo_s` is real seconds.
+        `ttft_slo_s` and `tpot_slo_s` are real seconds.
         """
         url = f"http://{engine.address.host}:{engine.address.port}"
         arguments = ["serve", "--upstream", url, "--max-inflight", str(max_inflight)]
         arguments += ["--ttft-slo", f"{ttft_slo_s:.6f}s", "--port", "0", "--admin-port", "0"]
+        if tpot_slo_s is not None:
+            arguments += ["--tpot-slo", f"{tpot_slo_s:.6f}s"]
         return self._gate_of(self._children.start(arguments))
 
     def start_haproxy(

@@ -131,7 +131,9 @@ def _begin(chain: PrefixChain, surface: bytes, root: ConversationRoot) -> None:
     chain.root(_ROOT, surface)
     chain.root(_ROOT + 1, root.model)
     members = (
+        root.lora_path,
         root.cache_salt,
+        root.extra_key,
         root.chat_template,
         root.chat_template_kwargs,
         root.documents,

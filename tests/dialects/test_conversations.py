@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as some
 from millgate.core.events import PrefixMarks
 from millgate.dialects import BY_PATH, DIALECTS
 from millgate.dialects.contract import RequestFacts
-from millgate.dialects.conversations import prefix_marks
+from millgate.dialects.conversations import MOST_PIECES, prefix_marks
 from millgate.dialects.far_reading import Question, answer
 from millgate.dialects.prefix_chain import mark_seed
 
@@ -248,6 +248,22 @@ def test_the_reader_of_long_bodies_makes_the_same_marks(client: str) -> None:
     unasked = answer(Question(path.encode(), b"", len(body)), body).facts
     assert unasked is not None
     assert RequestFacts(*unasked).marks is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"messages":[%b{}]}' % (b"{}," * MOST_PIECES),
+        b'{"messages":[{"role":"user","content":[%b{}]}]}' % (b"{}," * MOST_PIECES),
+        b'{"messages":[%b{}]}' % (b'{"role":"user","content":[%b{}]},' % (b"{}," * 900) * 20),
+        b'{"messages":[{"role":"user","content":[{"type":"tool_result","content":[%b{}]}]}]}'
+        % (b"{}," * MOST_PIECES),
+    ],
+    ids=["messages", "parts of one", "parts of many", "parts of a result"],
+)
+def test_more_pieces_than_any_conversation_has_are_not_read(body: bytes) -> None:
+    assert _of_bytes(_CHAT, body) == ()
+    assert _of_bytes(_CHAT, b'{"messages":[%b{}]}' % (b"{}," * (MOST_PIECES - 1))) != ()
 
 
 def test_every_conversation_belongs_to_a_path_that_is_read() -> None:

@@ -9,6 +9,7 @@ Pieces are the JSON as it stands in the body, escapes included: a client writes 
 import re
 from typing import Final
 
+import msgspec
 from msgspec import Raw
 
 from millgate.core.events import PrefixMarks
@@ -26,7 +27,7 @@ from millgate.dialects.conversation_bodies import (
     ConversationRoot,
     ConversationTurn,
 )
-from millgate.dialects.media import MOST_TYPED, content_bytes
+from millgate.dialects.media import content_bytes
 from millgate.dialects.prefix_chain import ConversationReader, PrefixChain, seed_of
 
 # The kinds of pieces; any numbers, as long as they differ.
@@ -50,6 +51,8 @@ _REASONING: Final = frozenset((b'"thinking"', b'"redacted_thinking"', b'"reasoni
 _RESULT: Final = b'"tool_result"'
 _BILLING: Final = b'"x-anthropic-billing-header:'
 _LINE_END: Final = b"\\n"
+MOST_PIECES: Final = 8_192
+"""Messages and their parts of one conversation, 20 ms of the costliest; one of more has no marks."""
 _CACHE_CONTROL: Final = b'"cache_control"'
 # Its value is a flat object or null (platform.claude.com, "Prompt caching"); a quoted name cannot stand inside a string.
 _CACHE_MEMBER: Final = re.compile(
@@ -73,6 +76,7 @@ def read_chat(body: bytes, chain: PrefixChain) -> None:
     _begin(chain, b"chat", chat)
     _add_tools(chain, chat.tools)
     _add_tools(chain, chat.functions)
+    _count(chain, len(chat.messages))
     for turn in chat.messages:
         _add_turn(chain, turn)
 
@@ -83,6 +87,7 @@ def read_messages(body: bytes, chain: PrefixChain) -> None:
     _begin(chain, b"messages", request)
     _add_tools(chain, request.tools)
     _add_system(chain, request.system)
+    _count(chain, len(request.messages))
     for turn in request.messages:
         _add_turn(chain, turn)
 
@@ -99,7 +104,7 @@ def read_responses(body: bytes, chain: PrefixChain) -> None:
     if bytes(request.input)[:1] != b"[":
         _add_turn(chain, ConversationTurn("user", request.input))
         return
-    for item in _elements(request.input):
+    for item in _elements(chain, request.input):
         _add_item(chain, item)
 
 
@@ -157,7 +162,7 @@ def _add_system(chain: PrefixChain, system: Raw) -> None:
     if bytes(system)[:1] != b"[":
         _add_system_text(chain, system)
         return
-    for raw in _elements(system):
+    for raw in _elements(chain, system):
         block = BLOCK.decode(raw)
         if bytes(block.type) in _TEXTS:
             _add_system_text(chain, block.text)
@@ -222,7 +227,7 @@ def _add_content(chain: PrefixChain, content: Raw, *, nested: bool) -> None:
     """Hash the content of a message, or of a tool's result `nested` in one: text in either form, or parts."""
     said = bytes(content)
     if said[:1] == b"[":
-        for raw in _elements(content):
+        for raw in _elements(chain, content):
             _add_block(chain, raw, nested=nested)
     elif said not in _NOTHING:
         chain.add(_TEXT, said)
@@ -255,10 +260,19 @@ def _plain(raw: Raw) -> bytes:
     return _CACHE_MEMBER.sub(b"", text) if text.find(_CACHE_CONTROL) >= 0 else text
 
 
-def _elements(array: Raw) -> list[Raw]:
+def _elements(chain: PrefixChain, array: Raw) -> list[Raw]:
     """Return the elements of an array of objects; a decoding error for more than any conversation has."""
-    check_objects(array, 0, MOST_TYPED)
-    return LIST.decode(array)
+    check_objects(array, 0, MOST_PIECES)
+    elements = LIST.decode(array)
+    _count(chain, len(elements))
+    return elements
+
+
+def _count(chain: PrefixChain, pieces: int) -> None:
+    """Raise msgspec.ValidationError once there are more pieces than any conversation has."""
+    chain.pieces += pieces
+    if chain.pieces > MOST_PIECES:
+        raise msgspec.ValidationError("too many pieces")
 
 
 def _is_nothing(raw: Raw) -> bool:

@@ -1,5 +1,6 @@
 """What of a request is hashed: recorded bodies of real clients turn by turn, and what clients write in several ways."""
 
+import contextlib
 import json
 import random
 from itertools import pairwise
@@ -11,7 +12,7 @@ from hypothesis import given, settings, strategies as some
 
 from millgate.core.events import PrefixMarks
 from millgate.dialects import BY_PATH, DIALECTS
-from millgate.dialects.contract import RequestFacts
+from millgate.dialects.contract import BadInputError, RequestFacts
 from millgate.dialects.conversations import MOST_PIECES, prefix_marks
 from millgate.dialects.far_reading import Question, answer
 from millgate.dialects.prefix_chain import mark_seed
@@ -248,6 +249,33 @@ def test_the_reader_of_long_bodies_makes_the_same_marks(client: str) -> None:
     unasked = answer(Question(path.encode(), b"", len(body)), body).facts
     assert unasked is not None
     assert RequestFacts(*unasked).marks is None
+
+
+_json = some.recursive(
+    some.none() | some.booleans() | some.integers() | some.text(max_size=8),
+    lambda inner: some.lists(inner, max_size=3) | some.dictionaries(some.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+_names = some.sampled_from(
+    ("role", "content", "type", "text", "tool_calls", "tool_call_id", "name", "tool_use_id", "cache_control")
+)
+_kinds = some.sampled_from(
+    ("text", "tool_result", "thinking", "image", "function_call", "input_text", "user")
+)
+_part = some.dictionaries(_names, _kinds | _json, max_size=4)
+_turn = some.dictionaries(_names, some.lists(_part, max_size=3) | _kinds | _json, max_size=4)
+
+
+@settings(deadline=None, max_examples=300)
+@given(_dialects, some.lists(_turn, min_size=1, max_size=4), some.lists(_part, max_size=2) | _json)
+def test_whatever_a_reader_accepts_can_be_marked(path: str, turns: list[Any], system: Any) -> None:
+    body = {"model": "m", "input" if path == _RESPONSES else "messages": turns, "system": system, "tools": []}
+    data = json.dumps(body).encode()
+    with contextlib.suppress(BadInputError):
+        BY_PATH[path.encode()].readers[path.encode()](data)
+        marks = _of_bytes(path, data)
+        assert marks == _of_bytes(path, data)
+        assert [size for _, size in marks] == sorted({size for _, size in marks})
 
 
 @pytest.mark.parametrize(

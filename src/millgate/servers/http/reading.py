@@ -25,6 +25,7 @@ from millgate.servers.http.fields import (
 from millgate.servers.http1.contract import RequestHead
 
 _JSON: Final = b"application/json"
+_STEERING_OF_CLIENTS: Final = STEERING | ENGINE_STEERING
 _WRITER: Final = HeaderWriter(REQUEST_RESERVED)
 
 
@@ -62,7 +63,7 @@ class HeadReading:
         self.given_id = given_id if given_id is not None and is_harmless_id(given_id) else None
         self.retries = retry_count(named.get(b"x-stainless-retry-count"))
         self.trusted = callers.trusts(head.peer)
-        steering = STEERING if self.trusted else STEERING | ENGINE_STEERING
+        steering = STEERING if self.trusted else _STEERING_OF_CLIENTS
         self.steering = sum([name in named for name in steering])
         """How many of its fields would steer another gateway or an engine; none of them goes on."""
         self.ticket = named.get(TICKET)

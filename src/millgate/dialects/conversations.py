@@ -31,7 +31,11 @@ from millgate.dialects.media import content_bytes
 from millgate.dialects.prefix_chain import ConversationReader, PrefixChain, seed_of
 
 # The kinds of pieces; any numbers, as long as they differ.
-_ROOT: Final = 16
+_CHAT: Final = 16
+_MESSAGES: Final = 17
+_RESPONSES: Final = 18
+_COMPLETION: Final = 19
+_ROOT: Final = 20
 _TEXT: Final = 0
 _TOOLS: Final = 1
 _BLOCK: Final = 2
@@ -73,7 +77,7 @@ def prefix_marks(read: ConversationReader, body: bytes, seed: int) -> PrefixMark
 def read_chat(body: bytes, chain: PrefixChain) -> None:
     """Read a chat completion."""
     chat = CHAT.decode(body)
-    _begin(chain, b"chat", chat)
+    _begin(chain, _CHAT, chat)
     _add_tools(chain, chat.tools)
     _add_tools(chain, chat.functions)
     _count(chain, len(chat.messages))
@@ -84,7 +88,7 @@ def read_chat(body: bytes, chain: PrefixChain) -> None:
 def read_messages(body: bytes, chain: PrefixChain) -> None:
     """Read Anthropic's messages; each block of the system prompt has a mark, as some are the same in all sessions."""
     request = MESSAGES.decode(body)
-    _begin(chain, b"messages", request)
+    _begin(chain, _MESSAGES, request)
     _add_tools(chain, request.tools)
     _add_system(chain, request.system)
     _count(chain, len(request.messages))
@@ -97,7 +101,7 @@ def read_responses(body: bytes, chain: PrefixChain) -> None:
     request = RESPONSES.decode(body)
     if not (_is_nothing(request.previous_response_id) and _is_nothing(request.conversation)):
         return
-    _begin(chain, b"responses", request)
+    _begin(chain, _RESPONSES, request)
     _add_tools(chain, request.tools)
     if not _is_nothing(request.instructions):
         _add_turn(chain, ConversationTurn("system", request.instructions))
@@ -111,7 +115,7 @@ def read_responses(body: bytes, chain: PrefixChain) -> None:
 def read_completion(body: bytes, chain: PrefixChain) -> None:
     """Read the prompt of a completion, text or token ids; several prompts are no conversation."""
     request = COMPLETION.decode(body)
-    _begin(chain, b"completion", request)
+    _begin(chain, _COMPLETION, request)
     prompt = request.prompt
     text = bytes(prompt)
     if text[:1] == b"[" and (text[1:].lstrip()[:1] in {b'"', b"["}):
@@ -131,10 +135,10 @@ def read_completion(body: bytes, chain: PrefixChain) -> None:
 # ---- pieces
 
 
-def _begin(chain: PrefixChain, surface: bytes, root: ConversationRoot) -> None:
+def _begin(chain: PrefixChain, surface: int, root: ConversationRoot) -> None:
     """Hash what changes the whole prompt; each member with a number of its own."""
-    chain.root(_ROOT, surface)
-    chain.root(_ROOT + 1, root.model)
+    chain.root(surface, root.model)
+    kind = _ROOT
     members = (
         root.lora_path,
         root.cache_salt,
@@ -144,15 +148,14 @@ def _begin(chain: PrefixChain, surface: bytes, root: ConversationRoot) -> None:
         root.documents,
         root.reasoning_effort,
     )
-    kind = _ROOT + 2
     for member in members:
-        if not _is_nothing(member):
+        if member is not _ABSENT and not _is_nothing(member):
             chain.root(kind, member)
         kind += 1
 
 
 def _add_tools(chain: PrefixChain, tools: Raw) -> None:
-    if not _is_nothing(tools):
+    if tools is not _ABSENT and not _is_nothing(tools):
         chain.add(_TOOLS, _plain(tools))
         chain.end()
 

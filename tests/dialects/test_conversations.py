@@ -128,6 +128,34 @@ def test_text_in_parts_and_the_order_of_fields_change_nothing(
     )
 
 
+@pytest.mark.parametrize("path", [_CHAT, _MESSAGES, _RESPONSES])
+def test_a_turn_with_many_results_finds_the_turn_before_it(path: str) -> None:
+    asked = [turn for at in range(30) for turn in _exchange(path, at, results=1)]
+    field = "input" if path == _RESPONSES else "messages"
+    before = _marks(path, **{field: asked})
+    after = _marks(path, **{field: [*asked, *_exchange(path, 30, results=60)]})
+    assert len(after) <= 32
+    assert before[-1] in after
+
+
+def _exchange(path: str, number: int, *, results: int) -> list[dict[str, Any]]:
+    """Return an answer that calls tools, and their results, as this dialect writes them."""
+    ids = [f"{number}.{at}" for at in range(results)]
+    if path == _RESPONSES:
+        calls = [{"type": "function_call", "call_id": each, "name": "f", "arguments": "{}"} for each in ids]
+        return [*calls, *({"type": "function_call_output", "call_id": each, "output": "x"} for each in ids)]
+    if path == _MESSAGES:
+        use = [{"type": "tool_use", "id": each, "name": "f", "input": {}} for each in ids]
+        done = [{"type": "tool_result", "tool_use_id": each, "content": "x"} for each in ids]
+        return [
+            {"role": "assistant", "content": use},
+            *({"role": "user", "content": [each]} for each in done),
+        ]
+    call = [{"id": each, "type": "function", "function": {"name": "f", "arguments": "{}"}} for each in ids]
+    answer = {"role": "assistant", "content": None, "tool_calls": call}
+    return [answer, *({"role": "tool", "tool_call_id": each, "content": "x"} for each in ids)]
+
+
 def test_thinking_is_left_out_and_another_thing_is_not() -> None:
     said = {"type": "text", "text": "Yes."}
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}

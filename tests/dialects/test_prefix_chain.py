@@ -9,22 +9,26 @@ from millgate.dialects.prefix_chain import MOST_MARKS, PrefixChain, mark_seed, s
 
 _SEED = mark_seed(b"a secret")
 _USER = seed_of("user")
-_texts = some.lists(some.binary(min_size=1, max_size=40) | some.integers(1, 60_000).map(bytes), max_size=80)
+_text = some.binary(min_size=1, max_size=40) | some.integers(1, 60_000).map(bytes)
+_texts = some.lists(_text, max_size=80)
 
 
-def _marks(texts: list[bytes], seed: int = _SEED) -> PrefixMarks:
+def _marks(texts: list[bytes], seed: int = _SEED, answers: list[bool] | None = None) -> PrefixMarks:
     chain = PrefixChain(seed)
     for text in texts:
         chain.add_message(_USER, text)
+    if answers is not None:
+        chain.note_answers(answers)
     return chain.marks()
 
 
 @settings(deadline=None)
-@given(_texts, _texts)
+@given(some.lists(some.tuples(_text, some.booleans()), max_size=120), some.integers(0, 120))
 def test_an_engine_that_had_a_conversation_has_every_mark_of_its_continuation(
-    before: list[bytes], added: list[bytes]
+    messages: list[tuple[bytes, bool]], cut: int
 ) -> None:
-    had, has = _marks(before), _marks(before + added)
+    texts, answers = [text for text, _ in messages], [answer for _, answer in messages]
+    had, has = _marks(texts[:cut], answers=answers[:cut]), _marks(texts, answers=answers)
     end = had[-1][1] if had else 0
     assert {mark for mark in has if mark[1] <= end} <= set(had)
 
@@ -35,6 +39,14 @@ def test_the_end_of_a_conversation_is_found_sixteen_messages_later(
     before: list[bytes], added: list[bytes]
 ) -> None:
     assert _marks(before)[-1] in _marks(before + added)
+
+
+def test_the_end_of_a_request_is_found_behind_any_number_of_results_of_tools() -> None:
+    before, added = [b"x" * 3000] * 40, [b"calls"] + [b"y" * 3000] * 200
+    answers = [False, True] * 19 + [False, False]
+    end = _marks(before, answers=answers)[-1]
+    assert end in _marks(before + added, answers=answers + [True] + [False] * 200)
+    assert end not in _marks(before + added)
 
 
 @settings(deadline=None)

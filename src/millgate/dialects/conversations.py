@@ -52,6 +52,10 @@ _ABSENT: Final = ABSENT
 _NOTHING: Final = frozenset((b"", b"null", b'""', b"[]", b"{}"))
 _TEXTS: Final = frozenset((b'"text"', b'"input_text"', b'"output_text"'))
 _REASONING: Final = frozenset((b'"thinking"', b'"redacted_thinking"', b'"reasoning"'))
+_CALL: Final = b'_call"'
+"""How the types end of items in which the model calls a tool."""
+_FEW_TURNS: Final = 16
+"""Of so few all ends are kept."""
 _RESULT: Final = b'"tool_result"'
 _BILLING: Final = b'"x-anthropic-billing-header:'
 _LINE_END: Final = b"\\n"
@@ -80,9 +84,7 @@ def read_chat(body: bytes, chain: PrefixChain) -> None:
     _begin(chain, _CHAT, chat)
     _add_tools(chain, chat.tools)
     _add_tools(chain, chat.functions)
-    _count(chain, len(chat.messages))
-    for turn in chat.messages:
-        _add_turn(chain, turn)
+    _add_turns(chain, chat.messages)
 
 
 def read_messages(body: bytes, chain: PrefixChain) -> None:
@@ -91,9 +93,7 @@ def read_messages(body: bytes, chain: PrefixChain) -> None:
     _begin(chain, _MESSAGES, request)
     _add_tools(chain, request.tools)
     _add_system(chain, request.system)
-    _count(chain, len(request.messages))
-    for turn in request.messages:
-        _add_turn(chain, turn)
+    _add_turns(chain, request.messages)
 
 
 def read_responses(body: bytes, chain: PrefixChain) -> None:
@@ -108,8 +108,8 @@ def read_responses(body: bytes, chain: PrefixChain) -> None:
     if bytes(request.input)[:1] != b"[":
         _add_turn(chain, ConversationTurn("user", request.input))
         return
-    for item in _elements(chain, request.input):
-        _add_item(chain, item)
+    answers = [_add_item(chain, item) for item in _elements(chain, request.input)]
+    chain.note_answers([answer for answer in answers if answer is not None])
 
 
 def read_completion(body: bytes, chain: PrefixChain) -> None:
@@ -181,6 +181,14 @@ def _add_system_text(chain: PrefixChain, text: Raw) -> None:
     chain.add_message(_ROLES["system"], said)
 
 
+def _add_turns(chain: PrefixChain, turns: list[ConversationTurn]) -> None:
+    _count(chain, len(turns))
+    for turn in turns:
+        _add_turn(chain, turn)
+    if len(turns) > _FEW_TURNS:
+        chain.note_answers([turn.role == "assistant" for turn in turns])
+
+
 def _add_turn(chain: PrefixChain, turn: ConversationTurn) -> None:
     """Hash a message; text in either form, and nothing beside it, has one hash."""
     role = _ROLES.get(turn.role)
@@ -214,16 +222,21 @@ def _is_plain(turn: ConversationTurn) -> bool:
     )
 
 
-def _add_item(chain: PrefixChain, raw: Raw) -> None:
-    """Hash an item of a response's input: a message, or a call, its output and the like as they are."""
+def _add_item(chain: PrefixChain, raw: Raw) -> bool | None:
+    """Hash an item of a response's input: a message, or a call, its output and the like as they are.
+
+    Return whether it is the model's, None for reasoning, which is left out.
+    """
     item = ITEM.decode(raw)
-    if bytes(item.type) in _REASONING:
-        return
+    kind = bytes(item.type)
+    if kind in _REASONING:
+        return None
     if item.role:
         _add_turn(chain, item)
-    else:
-        _add_other(chain, raw)
-        chain.end()
+        return item.role == "assistant"
+    _add_other(chain, raw)
+    chain.end()
+    return kind.endswith(_CALL)
 
 
 def _add_content(chain: PrefixChain, content: Raw, *, nested: bool) -> None:

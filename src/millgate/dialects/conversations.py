@@ -54,8 +54,6 @@ _TEXTS: Final = frozenset((b'"text"', b'"input_text"', b'"output_text"'))
 _REASONING: Final = frozenset((b'"thinking"', b'"redacted_thinking"', b'"reasoning"'))
 _CALL: Final = b'_call"'
 """How the types end of items in which the model calls a tool."""
-_FEW_TURNS: Final = 16
-"""Of so few all ends are kept."""
 _RESULT: Final = b'"tool_result"'
 _BILLING: Final = b'"x-anthropic-billing-header:'
 _LINE_END: Final = b"\\n"
@@ -185,7 +183,7 @@ def _add_turns(chain: PrefixChain, turns: list[ConversationTurn]) -> None:
     _count(chain, len(turns))
     for turn in turns:
         _add_turn(chain, turn)
-    if len(turns) > _FEW_TURNS:
+    if chain.is_long:
         chain.note_answers([turn.role == "assistant" for turn in turns])
 
 

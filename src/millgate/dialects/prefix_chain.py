@@ -113,6 +113,11 @@ class PrefixChain:
         self._hash = _digest(piece, self._hash ^ kind) & _MASK
         self._size_bytes += size_bytes
 
+    @property
+    def is_long(self) -> bool:
+        """Whether there may be too many ends to keep them all."""
+        return len(self._ends) > _FIRST_ENDS + _LAST_ENDS
+
     def note_answers(self, answers: list[bool]) -> None:
         """Take note which of the last messages are the model's: before each answer an earlier request has ended."""
         first = len(self._ends) - len(answers)
@@ -135,7 +140,7 @@ class PrefixChain:
         ends = self._ends
         if not self._inside and len(ends) <= MOST_MARKS:
             return tuple(ends)
-        if len(ends) > _FIRST_ENDS + _LAST_ENDS:
+        if self.is_long:
             return self._thinned(ends)
         return tuple(sorted([*ends, *_sample(self._inside, MOST_MARKS - len(ends))], key=_size_of))
 

@@ -51,7 +51,9 @@ _QUOTE: Final = ord('"')
 _ABSENT: Final = ABSENT
 _NOTHING: Final = frozenset((b"", b"null", b'""', b"[]", b"{}"))
 _TEXTS: Final = frozenset((b'"text"', b'"input_text"', b'"output_text"'))
-_REASONING: Final = frozenset((b'"thinking"', b'"redacted_thinking"', b'"reasoning"'))
+_REASONING: Final = frozenset(
+    (b'"thinking"', b'"redacted_thinking"', b'"reasoning"', b'"reasoning_content"', b'"reasoning_text"')
+)
 _CALL: Final = b'_call"'
 """How the types end of items in which the model calls a tool."""
 _RESULT: Final = b'"tool_result"'

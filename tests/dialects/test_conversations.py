@@ -1,5 +1,6 @@
 """What of a request is hashed: recorded bodies of real clients turn by turn, and what clients write in several ways."""
 
+import contextlib
 import json
 import random
 from itertools import pairwise
@@ -7,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as some
+from hypothesis import given, settings, strategies as some
 
 from millgate.core.events import PrefixMarks
 from millgate.dialects import BY_PATH, DIALECTS
-from millgate.dialects.conversations import prefix_marks
+from millgate.dialects.contract import BadInputError, RequestFacts
+from millgate.dialects.conversations import MOST_PIECES, prefix_marks
 from millgate.dialects.far_reading import Question, answer
 from millgate.dialects.prefix_chain import mark_seed
 
@@ -67,6 +69,7 @@ _words = some.text(min_size=1, max_size=30)
 _dialects = some.sampled_from((_CHAT, _MESSAGES, _RESPONSES))
 
 
+@settings(deadline=None)
 @given(_dialects, some.lists(_words, min_size=1, max_size=8), some.lists(_words, max_size=8), _words)
 def test_equal_messages_have_equal_marks_whatever_follows(
     path: str, common: list[str], more: list[str], system: str
@@ -75,6 +78,7 @@ def test_equal_messages_have_equal_marks_whatever_follows(
     assert _says(path, *common, *more, tools=[{"name": system}], stream=True)[: len(begun)] == begun
 
 
+@settings(deadline=None)
 @given(_dialects, some.lists(_words, min_size=2, max_size=9), some.data())
 def test_another_message_changes_its_own_mark_and_all_later_ones(
     path: str, contents: list[str], data: some.DataObject
@@ -86,6 +90,7 @@ def test_another_message_changes_its_own_mark_and_all_later_ones(
     assert not {mark for mark, _ in one[at:]} & {mark for mark, _ in changed[at:]}
 
 
+@settings(deadline=None)
 @given(_dialects, some.lists(_words, min_size=1, max_size=8), some.randoms())
 def test_text_in_parts_and_the_order_of_fields_change_nothing(
     path: str, contents: list[str], dice: random.Random
@@ -123,6 +128,34 @@ def test_text_in_parts_and_the_order_of_fields_change_nothing(
     )
 
 
+@pytest.mark.parametrize("path", [_CHAT, _MESSAGES, _RESPONSES])
+def test_a_turn_with_many_results_finds_the_turn_before_it(path: str) -> None:
+    asked = [turn for at in range(30) for turn in _exchange(path, at, results=1)]
+    field = "input" if path == _RESPONSES else "messages"
+    before = _marks(path, **{field: asked})
+    after = _marks(path, **{field: [*asked, *_exchange(path, 30, results=60)]})
+    assert len(after) <= 32
+    assert before[-1] in after
+
+
+def _exchange(path: str, number: int, *, results: int) -> list[dict[str, Any]]:
+    """Return an answer that calls tools, and their results, as this dialect writes them."""
+    ids = [f"{number}.{at}" for at in range(results)]
+    if path == _RESPONSES:
+        calls = [{"type": "function_call", "call_id": each, "name": "f", "arguments": "{}"} for each in ids]
+        return [*calls, *({"type": "function_call_output", "call_id": each, "output": "x"} for each in ids)]
+    if path == _MESSAGES:
+        use = [{"type": "tool_use", "id": each, "name": "f", "input": {}} for each in ids]
+        done = [{"type": "tool_result", "tool_use_id": each, "content": "x"} for each in ids]
+        return [
+            {"role": "assistant", "content": use},
+            *({"role": "user", "content": [each]} for each in done),
+        ]
+    call = [{"id": each, "type": "function", "function": {"name": "f", "arguments": "{}"}} for each in ids]
+    answer = {"role": "assistant", "content": None, "tool_calls": call}
+    return [answer, *({"role": "tool", "tool_call_id": each, "content": "x"} for each in ids)]
+
+
 def test_thinking_is_left_out_and_another_thing_is_not() -> None:
     said = {"type": "text", "text": "Yes."}
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
@@ -138,6 +171,8 @@ def test_thinking_is_left_out_and_another_thing_is_not() -> None:
     [
         {"model": "n"},
         {"cache_salt": "s"},
+        {"extra_key": "s"},
+        {"lora_path": "a"},
         {"chat_template": "t"},
         {"chat_template_kwargs": {"thinking": True}},
         {"reasoning_effort": "high"},
@@ -238,10 +273,53 @@ def test_the_reader_of_long_bodies_makes_the_same_marks(client: str) -> None:
     body = (_RECORDED / f"{client}.jsonl").read_bytes().splitlines()[-1]
     facts = answer(Question(path.encode(), b"", len(body), _SEED), body).facts
     assert facts is not None
-    assert facts[-1] == _of_bytes(path, body) != ()
+    assert RequestFacts(*facts).marks == _of_bytes(path, body) != ()
     unasked = answer(Question(path.encode(), b"", len(body)), body).facts
     assert unasked is not None
-    assert unasked[-1] is None
+    assert RequestFacts(*unasked).marks is None
+
+
+_json = some.recursive(
+    some.none() | some.booleans() | some.integers() | some.text(max_size=8),
+    lambda inner: some.lists(inner, max_size=3) | some.dictionaries(some.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+_names = some.sampled_from(
+    ("role", "content", "type", "text", "tool_calls", "tool_call_id", "name", "tool_use_id", "cache_control")
+)
+_kinds = some.sampled_from(
+    ("text", "tool_result", "thinking", "image", "function_call", "input_text", "user")
+)
+_part = some.dictionaries(_names, _kinds | _json, max_size=4)
+_turn = some.dictionaries(_names, some.lists(_part, max_size=3) | _kinds | _json, max_size=4)
+
+
+@settings(deadline=None, max_examples=300)
+@given(_dialects, some.lists(_turn, min_size=1, max_size=4), some.lists(_part, max_size=2) | _json)
+def test_whatever_a_reader_accepts_can_be_marked(path: str, turns: list[Any], system: Any) -> None:
+    body = {"model": "m", "input" if path == _RESPONSES else "messages": turns, "system": system, "tools": []}
+    data = json.dumps(body).encode()
+    with contextlib.suppress(BadInputError):
+        BY_PATH[path.encode()].readers[path.encode()](data)
+        marks = _of_bytes(path, data)
+        assert marks == _of_bytes(path, data)
+        assert [size for _, size in marks] == sorted({size for _, size in marks})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"messages":[%b{}]}' % (b"{}," * MOST_PIECES),
+        b'{"messages":[{"role":"user","content":[%b{}]}]}' % (b"{}," * MOST_PIECES),
+        b'{"messages":[%b{}]}' % (b'{"role":"user","content":[%b{}]},' % (b"{}," * 900) * 20),
+        b'{"messages":[{"role":"user","content":[{"type":"tool_result","content":[%b{}]}]}]}'
+        % (b"{}," * MOST_PIECES),
+    ],
+    ids=["messages", "parts of one", "parts of many", "parts of a result"],
+)
+def test_more_pieces_than_any_conversation_has_are_not_read(body: bytes) -> None:
+    assert _of_bytes(_CHAT, body) == ()
+    assert _of_bytes(_CHAT, b'{"messages":[%b{}]}' % (b"{}," * (MOST_PIECES - 1))) != ()
 
 
 def test_every_conversation_belongs_to_a_path_that_is_read() -> None:

@@ -1,6 +1,7 @@
 """Fields that are named twice."""
 
 import json
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, strategies as st
@@ -10,7 +11,9 @@ from millgate.dialects import dialect_of
 from millgate.dialects.contract import BadInputError
 from millgate.dialects.duplicates import COMMON, FIELDS
 
-find = COMMON.find
+
+def find(body: bytes, arrays: Sequence[Raw] = ()) -> str | None:
+    return COMMON.find(body, arrays).twice or None
 
 
 @pytest.mark.parametrize("field", FIELDS)

@@ -2,32 +2,38 @@
 
 from itertools import pairwise
 
-from hypothesis import given, strategies as some
+from hypothesis import given, settings, strategies as some
 
 from millgate.core.events import PrefixMarks
 from millgate.dialects.prefix_chain import MOST_MARKS, PrefixChain, mark_seed, seed_of
 
 _SEED = mark_seed(b"a secret")
 _USER = seed_of("user")
-_texts = some.lists(some.binary(min_size=1, max_size=40) | some.integers(1, 60_000).map(bytes), max_size=80)
+_text = some.binary(min_size=1, max_size=40) | some.integers(1, 60_000).map(bytes)
+_texts = some.lists(_text, max_size=80)
 
 
-def _marks(texts: list[bytes], seed: int = _SEED) -> PrefixMarks:
+def _marks(texts: list[bytes], seed: int = _SEED, answers: list[bool] | None = None) -> PrefixMarks:
     chain = PrefixChain(seed)
     for text in texts:
         chain.add_message(_USER, text)
+    if answers is not None:
+        chain.note_answers(answers)
     return chain.marks()
 
 
-@given(_texts, _texts)
+@settings(deadline=None)
+@given(some.lists(some.tuples(_text, some.booleans()), max_size=120), some.integers(0, 120))
 def test_an_engine_that_had_a_conversation_has_every_mark_of_its_continuation(
-    before: list[bytes], added: list[bytes]
+    messages: list[tuple[bytes, bool]], cut: int
 ) -> None:
-    had, has = _marks(before), _marks(before + added)
+    texts, answers = [text for text, _ in messages], [answer for _, answer in messages]
+    had, has = _marks(texts[:cut], answers=answers[:cut]), _marks(texts, answers=answers)
     end = had[-1][1] if had else 0
     assert {mark for mark in has if mark[1] <= end} <= set(had)
 
 
+@settings(deadline=None)
 @given(_texts.filter(len), some.lists(some.just(b"ok"), max_size=15))
 def test_the_end_of_a_conversation_is_found_sixteen_messages_later(
     before: list[bytes], added: list[bytes]
@@ -35,6 +41,15 @@ def test_the_end_of_a_conversation_is_found_sixteen_messages_later(
     assert _marks(before)[-1] in _marks(before + added)
 
 
+def test_the_end_of_a_request_is_found_behind_any_number_of_results_of_tools() -> None:
+    before, added = [b"x" * 3000] * 40, [b"calls"] + [b"y" * 3000] * 200
+    answers = [False, True] * 19 + [False, False]
+    end = _marks(before, answers=answers)[-1]
+    assert end in _marks(before + added, answers=answers + [True] + [False] * 200)
+    assert end not in _marks(before + added)
+
+
+@settings(deadline=None)
 @given(_texts.filter(len), some.data())
 def test_one_changed_byte_changes_all_later_marks_and_no_earlier_one(
     texts: list[bytes], data: some.DataObject
@@ -50,6 +65,7 @@ def test_one_changed_byte_changes_all_later_marks_and_no_earlier_one(
         assert (mark == other_mark) == (size <= changed)
 
 
+@settings(deadline=None)
 @given(_texts)
 def test_marks_are_few_rise_and_end_with_the_whole_conversation(texts: list[bytes]) -> None:
     marks = _marks(texts)
@@ -60,6 +76,7 @@ def test_marks_are_few_rise_and_end_with_the_whole_conversation(texts: list[byte
     assert all(0 <= mark < 2**60 for mark, _ in marks)
 
 
+@settings(deadline=None)
 @given(some.integers(33, 400), some.integers(500, 3000))
 def test_of_a_long_conversation_no_part_is_without_marks(messages: int, size: int) -> None:
     message = size + 16

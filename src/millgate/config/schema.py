@@ -53,7 +53,8 @@ class ListenConfig(Section):
         default=(),
         max_length=256,
         description="Networks (CIDR, IPv4 and IPv6) of proxies whose `x-millgate-tenant` and `x-millgate-lane` are "
-        "believed; from other peers they are dropped and counted.",
+        "believed; from other peers they are dropped and counted. Only these may send what chooses an engine's cache "
+        "(`kv_transfer_params`, `bootstrap_*`, `session_params`): such a proxy must refuse it from its own clients.",
     )
     pass_through: tuple[Literal["/ping", "/version", "/metrics"], ...] = Field(
         default=(),

@@ -70,7 +70,7 @@ _PING: Final = (b"event: ping", b"event:ping")
 
 
 def _read_messages(body: bytes) -> RequestFacts:
-    request = decode(REQUEST, body)
+    request, reserved = decode(REQUEST, body)
     media_tokens, text_bytes, shape = measure(body, bytes(request.tools))
     return RequestFacts(
         named_model(request.model),
@@ -81,6 +81,7 @@ def _read_messages(body: bytes) -> RequestFacts:
         fixed_tokens=media_tokens,
         text_bytes=text_bytes,
         shape=shape,
+        reserved=reserved,
     )
 
 

@@ -50,9 +50,16 @@ def _read_recording(body: bytes, boundary: bytes) -> RequestFacts:
 
 
 def _read_speech(body: bytes) -> RequestFacts:
-    request = decode(SPEECH, body)
+    request, reserved = decode(SPEECH, body)
     stream = request.stream is True or request.stream_format == "sse"
-    return RequestFacts(named_model(request.model), stream, max_tokens=None, answers=1, include_usage=True)
+    return RequestFacts(
+        named_model(request.model),
+        stream,
+        max_tokens=None,
+        answers=1,
+        include_usage=True,
+        reserved=reserved,
+    )
 
 
 class Audio(OpenAI):

@@ -6,7 +6,7 @@ pass untouched. Errors name the field and the limit.
 
 import codecs
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, Final, TypeVar
 
@@ -15,7 +15,7 @@ from msgspec import Meta, Raw
 
 from millgate.dialects.arrays import FILLED, AtMost, check_members, check_objects, check_rows
 from millgate.dialects.contract import MOST_TOKENS, BadInputError
-from millgate.dialects.duplicates import COMMON, DuplicateGuard
+from millgate.dialects.duplicates import COMMON, FieldGuard
 
 MOST_ANSWERS = 128
 MOST_MODEL_CHARS = 256
@@ -149,19 +149,38 @@ def _check_bounds(request: msgspec.Struct) -> None:
 def decode(
     decoder: msgspec.json.Decoder[_Body],
     body: bytes,
-    guard: DuplicateGuard = COMMON,
-) -> _Body:
-    """Decode a body; raise BadInputError for what is no JSON, is beyond a limit, or names a field twice."""
+    guard: FieldGuard = COMMON,
+) -> tuple[_Body, str]:
+    """Decode a body; return it and the reserved field that it names, empty for none.
+
+    BadInputError for what is no JSON, is beyond a limit, or names a field twice.
+    """
     request = parse(decoder, body)
-    check_request(request, body, guard)
-    return request
+    return request, check_request(request, body, guard)
 
 
-def check_request(request: msgspec.Struct, body: bytes, guard: DuplicateGuard) -> None:
-    """Raise BadInputError for a raw field beyond its limit, or a guarded one that the body names twice."""
+def check_request(request: msgspec.Struct, body: bytes, guard: FieldGuard) -> str:
+    """Return the reserved field of a body; raise BadInputError for a raw field beyond its limit, or one that is there twice."""
     _check_bounds(request)
-    if field := guard.find(body, _arrays(request) if len(body) > _SHORT_BYTES else ()):
-        raise twice(field)
+    return check_fields(body, _arrays(request) if len(body) > _SHORT_BYTES else (), guard)
+
+
+def check_fields(body: bytes, arrays: Sequence[Raw], guard: FieldGuard) -> str:
+    """Return the reserved field of a body; raise BadInputError for one that is there twice. `arrays` are not looked at."""
+    twice, reserved = guard.find(body, arrays)
+    if twice:
+        raise BadInputError(f"{twice}: the field appears more than once", twice)
+    return reserved
+
+
+def not_yours(field: str) -> BadInputError:
+    """Say that a reserved field is not for clients."""
+    return BadInputError(
+        f"{field}: the gate alone tells engines whose cache to use; remove the field, or let the operator name this "
+        "peer in listen.trusted_peers",
+        field,
+        code="reserved_field",
+    )
 
 
 def parse(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
@@ -191,11 +210,6 @@ def check_utf8(body: bytes) -> None:
             reader.decode(body[at : at + _PIECE_BYTES], at + _PIECE_BYTES >= len(body))
     except UnicodeDecodeError as error:
         raise BadInputError(f"body is not valid UTF-8 (byte {begin + error.start})") from None
-
-
-def twice(field: str) -> BadInputError:
-    """Say that a field is there twice."""
-    return BadInputError(f"{field}: the field appears more than once", field)
 
 
 def named_model(model: str | None) -> str:

@@ -29,6 +29,7 @@ class RequestFacts(NamedTuple):
     body, and `shape` of what it is made, None where only its length is known. `may_retry` False forbids a second sending even on a dead connection. `previous_id` names a stored answer
     or conversation that this request goes on from, and that only the engine which stored it knows. `marks` of its prefixes
     come only with a long body, whose reader makes them; those of others are made when the core asks.
+    `reserved` is the field by which the request would reach into an engine's cache, empty for none.
     """
 
     model: str
@@ -43,6 +44,7 @@ class RequestFacts(NamedTuple):
     may_retry: bool = True
     previous_id: str = ""
     marks: PrefixMarks | None = None
+    reserved: str = ""
 
 
 class Usage(NamedTuple):

@@ -23,10 +23,15 @@ class ConversationTurn(msgspec.Struct, gc=False):
 
 
 class ConversationRoot(msgspec.Struct, gc=False):
-    """What changes every token of a prompt, wherever it stands; an adapter is named as the model."""
+    """What changes every token of a prompt, wherever it stands; vLLM names an adapter as the model, SGLang by `lora_path`.
+
+    `cache_salt` and SGLang's `extra_key` keep equal prompts apart in an engine's cache.
+    """
 
     model: Raw = ABSENT
+    lora_path: Raw = ABSENT
     cache_salt: Raw = ABSENT
+    extra_key: Raw = ABSENT
     chat_template: Raw = ABSENT
     chat_template_kwargs: Raw = ABSENT
     documents: Raw = ABSENT

@@ -9,6 +9,7 @@ Pieces are the JSON as it stands in the body, escapes included: a client writes 
 import re
 from typing import Final
 
+import msgspec
 from msgspec import Raw
 
 from millgate.core.events import PrefixMarks
@@ -26,11 +27,15 @@ from millgate.dialects.conversation_bodies import (
     ConversationRoot,
     ConversationTurn,
 )
-from millgate.dialects.media import MOST_TYPED, content_bytes
+from millgate.dialects.media import content_bytes
 from millgate.dialects.prefix_chain import ConversationReader, PrefixChain, seed_of
 
 # The kinds of pieces; any numbers, as long as they differ.
-_ROOT: Final = 16
+_CHAT: Final = 16
+_MESSAGES: Final = 17
+_RESPONSES: Final = 18
+_COMPLETION: Final = 19
+_ROOT: Final = 20
 _TEXT: Final = 0
 _TOOLS: Final = 1
 _BLOCK: Final = 2
@@ -46,10 +51,16 @@ _QUOTE: Final = ord('"')
 _ABSENT: Final = ABSENT
 _NOTHING: Final = frozenset((b"", b"null", b'""', b"[]", b"{}"))
 _TEXTS: Final = frozenset((b'"text"', b'"input_text"', b'"output_text"'))
-_REASONING: Final = frozenset((b'"thinking"', b'"redacted_thinking"', b'"reasoning"'))
+_REASONING: Final = frozenset(
+    (b'"thinking"', b'"redacted_thinking"', b'"reasoning"', b'"reasoning_content"', b'"reasoning_text"')
+)
+_CALL: Final = b'_call"'
+"""How the types end of items in which the model calls a tool."""
 _RESULT: Final = b'"tool_result"'
 _BILLING: Final = b'"x-anthropic-billing-header:'
 _LINE_END: Final = b"\\n"
+MOST_PIECES: Final = 8_192
+"""Messages and their parts of one conversation, 20 ms of the costliest; one of more has no marks."""
 _CACHE_CONTROL: Final = b'"cache_control"'
 # Its value is a flat object or null (platform.claude.com, "Prompt caching"); a quoted name cannot stand inside a string.
 _CACHE_MEMBER: Final = re.compile(
@@ -70,21 +81,19 @@ def prefix_marks(read: ConversationReader, body: bytes, seed: int) -> PrefixMark
 def read_chat(body: bytes, chain: PrefixChain) -> None:
     """Read a chat completion."""
     chat = CHAT.decode(body)
-    _begin(chain, b"chat", chat)
+    _begin(chain, _CHAT, chat)
     _add_tools(chain, chat.tools)
     _add_tools(chain, chat.functions)
-    for turn in chat.messages:
-        _add_turn(chain, turn)
+    _add_turns(chain, chat.messages)
 
 
 def read_messages(body: bytes, chain: PrefixChain) -> None:
     """Read Anthropic's messages; each block of the system prompt has a mark, as some are the same in all sessions."""
     request = MESSAGES.decode(body)
-    _begin(chain, b"messages", request)
+    _begin(chain, _MESSAGES, request)
     _add_tools(chain, request.tools)
     _add_system(chain, request.system)
-    for turn in request.messages:
-        _add_turn(chain, turn)
+    _add_turns(chain, request.messages)
 
 
 def read_responses(body: bytes, chain: PrefixChain) -> None:
@@ -92,21 +101,21 @@ def read_responses(body: bytes, chain: PrefixChain) -> None:
     request = RESPONSES.decode(body)
     if not (_is_nothing(request.previous_response_id) and _is_nothing(request.conversation)):
         return
-    _begin(chain, b"responses", request)
+    _begin(chain, _RESPONSES, request)
     _add_tools(chain, request.tools)
     if not _is_nothing(request.instructions):
         _add_turn(chain, ConversationTurn("system", request.instructions))
     if bytes(request.input)[:1] != b"[":
         _add_turn(chain, ConversationTurn("user", request.input))
         return
-    for item in _elements(request.input):
-        _add_item(chain, item)
+    answers = [_add_item(chain, item) for item in _elements(chain, request.input)]
+    chain.note_answers([answer for answer in answers if answer is not None])
 
 
 def read_completion(body: bytes, chain: PrefixChain) -> None:
     """Read the prompt of a completion, text or token ids; several prompts are no conversation."""
     request = COMPLETION.decode(body)
-    _begin(chain, b"completion", request)
+    _begin(chain, _COMPLETION, request)
     prompt = request.prompt
     text = bytes(prompt)
     if text[:1] == b"[" and (text[1:].lstrip()[:1] in {b'"', b"["}):
@@ -126,26 +135,27 @@ def read_completion(body: bytes, chain: PrefixChain) -> None:
 # ---- pieces
 
 
-def _begin(chain: PrefixChain, surface: bytes, root: ConversationRoot) -> None:
+def _begin(chain: PrefixChain, surface: int, root: ConversationRoot) -> None:
     """Hash what changes the whole prompt; each member with a number of its own."""
-    chain.root(_ROOT, surface)
-    chain.root(_ROOT + 1, root.model)
+    chain.root(surface, root.model)
+    kind = _ROOT
     members = (
+        root.lora_path,
         root.cache_salt,
+        root.extra_key,
         root.chat_template,
         root.chat_template_kwargs,
         root.documents,
         root.reasoning_effort,
     )
-    kind = _ROOT + 2
     for member in members:
-        if not _is_nothing(member):
+        if member is not _ABSENT and not _is_nothing(member):
             chain.root(kind, member)
         kind += 1
 
 
 def _add_tools(chain: PrefixChain, tools: Raw) -> None:
-    if not _is_nothing(tools):
+    if tools is not _ABSENT and not _is_nothing(tools):
         chain.add(_TOOLS, _plain(tools))
         chain.end()
 
@@ -155,7 +165,7 @@ def _add_system(chain: PrefixChain, system: Raw) -> None:
     if bytes(system)[:1] != b"[":
         _add_system_text(chain, system)
         return
-    for raw in _elements(system):
+    for raw in _elements(chain, system):
         block = BLOCK.decode(raw)
         if bytes(block.type) in _TEXTS:
             _add_system_text(chain, block.text)
@@ -169,6 +179,14 @@ def _add_system_text(chain: PrefixChain, text: Raw) -> None:
     if said in _NOTHING:
         return
     chain.add_message(_ROLES["system"], said)
+
+
+def _add_turns(chain: PrefixChain, turns: list[ConversationTurn]) -> None:
+    _count(chain, len(turns))
+    for turn in turns:
+        _add_turn(chain, turn)
+    if chain.is_long:
+        chain.note_answers([turn.role == "assistant" for turn in turns])
 
 
 def _add_turn(chain: PrefixChain, turn: ConversationTurn) -> None:
@@ -204,23 +222,28 @@ def _is_plain(turn: ConversationTurn) -> bool:
     )
 
 
-def _add_item(chain: PrefixChain, raw: Raw) -> None:
-    """Hash an item of a response's input: a message, or a call, its output and the like as they are."""
+def _add_item(chain: PrefixChain, raw: Raw) -> bool | None:
+    """Hash an item of a response's input: a message, or a call, its output and the like as they are.
+
+    Return whether it is the model's, None for reasoning, which is left out.
+    """
     item = ITEM.decode(raw)
-    if bytes(item.type) in _REASONING:
-        return
+    kind = bytes(item.type)
+    if kind in _REASONING:
+        return None
     if item.role:
         _add_turn(chain, item)
-    else:
-        _add_other(chain, raw)
-        chain.end()
+        return item.role == "assistant"
+    _add_other(chain, raw)
+    chain.end()
+    return kind.endswith(_CALL)
 
 
 def _add_content(chain: PrefixChain, content: Raw, *, nested: bool) -> None:
     """Hash the content of a message, or of a tool's result `nested` in one: text in either form, or parts."""
     said = bytes(content)
     if said[:1] == b"[":
-        for raw in _elements(content):
+        for raw in _elements(chain, content):
             _add_block(chain, raw, nested=nested)
     elif said not in _NOTHING:
         chain.add(_TEXT, said)
@@ -253,10 +276,19 @@ def _plain(raw: Raw) -> bytes:
     return _CACHE_MEMBER.sub(b"", text) if text.find(_CACHE_CONTROL) >= 0 else text
 
 
-def _elements(array: Raw) -> list[Raw]:
+def _elements(chain: PrefixChain, array: Raw) -> list[Raw]:
     """Return the elements of an array of objects; a decoding error for more than any conversation has."""
-    check_objects(array, 0, MOST_TYPED)
-    return LIST.decode(array)
+    check_objects(array, 0, MOST_PIECES)
+    elements = LIST.decode(array)
+    _count(chain, len(elements))
+    return elements
+
+
+def _count(chain: PrefixChain, pieces: int) -> None:
+    """Raise msgspec.ValidationError once there are more pieces than any conversation has."""
+    chain.pieces += pieces
+    if chain.pieces > MOST_PIECES:
+        raise msgspec.ValidationError("too many pieces")
 
 
 def _is_nothing(raw: Raw) -> bool:

@@ -1,19 +1,33 @@
-"""Does a JSON object name a field twice?
+"""Does a JSON object name a field twice, or one that only the gate and trusted peers may send?
 
 Every fast parser keeps the last of two equal keys, silently; an engine behind the gate may keep the first. Two
 readings of one body are a way around a limit, so the few fields that limits hang on may appear once only.
+
+Reserved fields tell an engine whose KV cache to read, where to write its own, and which session to go on with. A client that
+could send them could read another client's prompt.
 """
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
+import msgspec
 from msgspec import Raw, ValidationError
 
 from millgate.dialects.arrays import read_keys
 from millgate.dialects.contract import BadInputError
 
 FIELDS = ("model", "stream", "max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos", "n")
+
+_KV_TRANSFER: Final = "kv_transfer_params"
+_RESERVED: Final = (_KV_TRANSFER, "session_params")
+"""vLLM's and its kin's hand-over of a KV cache; SGLang's sessions."""
+_RESERVED_PREFIX: Final = "bootstrap_"
+"""SGLang's hand-over: `bootstrap_host`, `bootstrap_port`, `bootstrap_room`."""
+_RESERVED_SIGNS: Final = (b'_params"', b'"bootstrap_')
+"""One of them stands in every body that names such a field without an escape."""
+_EXTRAS: Final = "vllm_xargs"
+"""vLLM copies its members to where it looks for the hand-over (`to_sampling_params` of its protocol classes)."""
 
 MOST_MEMBERS: Final = 4_096
 """How many fields a body that has to be looked at again may have: providers document some forty."""
@@ -23,7 +37,17 @@ _LONG_BYTES: Final = 65_536
 _ESCAPED_LETTER = re.compile(rb"\\u00(?:5[fF]|[64][1-9a-fA-F]|[75][0-9aA])")
 
 
-class DuplicateGuard:
+class Found(NamedTuple):
+    """What is wrong with the fields of a body: one that is there twice, and a reserved one; empty for none."""
+
+    twice: str = ""
+    reserved: str = ""
+
+
+_NOTHING: Final = Found()
+
+
+class FieldGuard:
     """Watches over the fields of one kind of request."""
 
     __slots__ = ("_fields", "_names")
@@ -32,42 +56,70 @@ class DuplicateGuard:
         self._fields = fields
         self._names = tuple(f'"{field}"'.encode() for field in fields)
 
-    def find(self, body: bytes, arrays: Sequence[Raw] = ()) -> str | None:
-        """Return the guarded field that this valid JSON object names more than once, or None; BadInputError for a flood.
+    def find(self, body: bytes, arrays: Sequence[Raw] = ()) -> Found:
+        """Return the guarded field that this valid JSON object names more than once, and a reserved one; BadInputError for a flood.
 
         `arrays` are values of its other fields, in which nothing needs to be looked at.
 
-        A count of each quoted name decides nearly always; only bodies in which one of them stands twice are looked
-        at again.
+        A count of each quoted name decides nearly always; only bodies in which one of them stands twice, or a reserved one
+        may stand, are looked at again.
         """
         if len(body) - sum(map(len, arrays), 0) > _LONG_BYTES:
             return self._look_again(body)
         outside = _outside(body, arrays)
         if outside.find(b"\\u00") >= 0 and _ESCAPED_LETTER.search(outside):
             return self._look_again(body)
+        for sign in _RESERVED_SIGNS:
+            if outside.find(sign) >= 0:
+                return self._look_again(body)
         for quoted in self._names:
             if outside.count(quoted) > 1:
                 return self._look_again(body)
-        return None
+        return _NOTHING
 
-    def _look_again(self, body: bytes) -> str | None:
+    def _look_again(self, body: bytes) -> Found:
         """Count the object's own keys as a parser reads them, without keeping any of it."""
         counts = dict.fromkeys(self._fields, 0)
         left = MOST_MEMBERS
+        reserved, extras = "", False
 
         def note(key: str) -> None:
-            nonlocal left
+            nonlocal left, reserved, extras
             left -= 1
             if left < 0:
                 raise ValueError("too many members")
             if key in counts:
                 counts[key] += 1
+            elif key in _RESERVED or key.startswith(_RESERVED_PREFIX):
+                reserved = key
+            elif key == _EXTRAS:
+                extras = True
 
         try:
             read_keys(body, note)
         except ValidationError:
             raise BadInputError(f"body: an object of at most {MOST_MEMBERS} fields is expected") from None
-        return next((field for field, count in counts.items() if count > 1), None)
+        if extras and not reserved and _hands_over(body):
+            reserved = f"{_EXTRAS}.{_KV_TRANSFER}"
+        return Found(next((field for field, count in counts.items() if count > 1), ""), reserved)
+
+
+_extras: Final = msgspec.json.Decoder(msgspec.defstruct("Extras", [(_EXTRAS, Raw)]))
+
+
+def _hands_over(body: bytes) -> bool:
+    """Whether the extras of this body name a hand-over; extras that are no object are the engine's to refuse."""
+    names: list[str] = []
+
+    def note(key: str) -> None:
+        if key == _KV_TRANSFER:
+            names.append(key)
+
+    try:
+        read_keys(bytes(getattr(_extras.decode(body), _EXTRAS)), note)
+    except ValidationError:
+        return False
+    return bool(names)
 
 
 def _outside(body: bytes, arrays: Sequence[Raw]) -> bytes:
@@ -100,5 +152,5 @@ def _cut(body: bytes, arrays: list[bytes]) -> bytes:
     return b"".join((*pieces, body[at:])) if pieces else body
 
 
-COMMON: Final = DuplicateGuard(FIELDS)
+COMMON: Final = FieldGuard(FIELDS)
 """The guard of the fields that chat completions, completions and messages have in common."""

@@ -17,6 +17,7 @@ from millgate.dialects.bodies import (
     LIMITS,
     MOST_MESSAGES,
     MOST_PROMPTS,
+    check_fields,
     check_request,
     check_utf8,
     count_conversations,
@@ -24,7 +25,6 @@ from millgate.dialects.bodies import (
     decode,
     named_model,
     parse,
-    twice,
 )
 from millgate.dialects.contract import (
     UNREADABLE,
@@ -39,7 +39,7 @@ from millgate.dialects.contract import (
     in_one_line,
 )
 from millgate.dialects.conversations import read_chat, read_completion
-from millgate.dialects.duplicates import COMMON, FIELDS, DuplicateGuard
+from millgate.dialects.duplicates import COMMON, FIELDS, FieldGuard
 from millgate.dialects.frames import Frames
 from millgate.dialects.media import measure
 from millgate.dialects.openai_bodies import (
@@ -59,8 +59,8 @@ from millgate.dialects.refusals import Refuser
 from millgate.dialects.sse import payload
 from millgate.dialects.token_counts import cached, count, find_cached, sane
 
-_COMPLETION_GUARD: Final = DuplicateGuard((*FIELDS, "best_of", "prompt"))
-_BATCH_GUARD: Final = DuplicateGuard((*FIELDS, "messages"))
+_COMPLETION_GUARD: Final = FieldGuard((*FIELDS, "best_of", "prompt"))
+_BATCH_GUARD: Final = FieldGuard((*FIELDS, "messages"))
 _FRAMES: Final = Frames(MOST_MESSAGES)
 _NOTHING: Final = frozenset((b"", b"null", b'""', b"[]", b"{}"))
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
@@ -94,10 +94,10 @@ def _read_chat(body: bytes) -> RequestFacts:
 def _read_anew(body: bytes) -> RequestFacts:
     request = parse(CHAT, body)
     is_short = _is_short(request)
-    if not is_short:
-        check_request(request, body, COMMON)
-    elif field := COMMON.find(body, [request.messages]):
-        raise twice(field)
+    if is_short:
+        reserved = check_fields(body, [request.messages], COMMON)
+    else:
+        reserved = check_request(request, body, COMMON)
     limit = request.max_completion_tokens
     max_tokens = limit if limit is not None else request.max_tokens
     facts = RequestFacts(
@@ -107,6 +107,7 @@ def _read_anew(body: bytes) -> RequestFacts:
         request.n or 1,
         _asked_usage(request),
         _min_tokens(request, max_tokens),
+        reserved=reserved,
     )
     if is_short:
         _FRAMES.keep(body, request.messages, facts)
@@ -133,7 +134,7 @@ def _is_short(request: Chat) -> bool:
 
 def _read_batch(body: bytes) -> RequestFacts:
     """Read several conversations that one answer is for, the whole of it at once."""
-    request = decode(BATCH, body, _BATCH_GUARD)
+    request, reserved = decode(BATCH, body, _BATCH_GUARD)
     if request.stream:
         raise BadInputError("stream: a batch of conversations is answered whole; allowed: false", "stream")
     limit = request.max_completion_tokens
@@ -145,12 +146,13 @@ def _read_batch(body: bytes) -> RequestFacts:
         answers=(request.n or 1) * count_conversations(request.conversations),
         include_usage=True,
         min_tokens=_min_tokens(request, max_tokens),
+        reserved=reserved,
     )
     return _measured(facts, body, bytes(request.tools))
 
 
 def _read_completion(body: bytes) -> RequestFacts:
-    request = decode(COMPLETION, body, _COMPLETION_GUARD)
+    request, reserved = decode(COMPLETION, body, _COMPLETION_GUARD)
     if request.max_tokens == 0 and not request.echo:
         raise BadInputError(f"max_tokens: 0 without echo; allowed: {LIMITS['max_tokens']}", "max_tokens")
     each = max(request.n or 1, request.best_of or 1)
@@ -161,6 +163,7 @@ def _read_completion(body: bytes) -> RequestFacts:
         each * count_texts(bytes(request.prompt), "prompt", MOST_PROMPTS),
         _asked_usage(request),
         _min_tokens(request, request.max_tokens),
+        reserved=reserved,
     )
     return _measured(facts, body)
 

@@ -21,14 +21,14 @@ from millgate.dialects.bodies import (
     named_model,
 )
 from millgate.dialects.contract import BadInputError, Reader, RequestFacts, Usage
-from millgate.dialects.duplicates import DuplicateGuard
+from millgate.dialects.duplicates import FieldGuard
 from millgate.dialects.media import MEDIA_TOKENS, measure
 from millgate.dialects.openai import OpenAI
 from millgate.dialects.pooling_bodies import COHERE_EMBEDDING, EMBEDDING, RERANK, SCORE, Embedding
 from millgate.dialects.prefix_chain import ConversationReader
 from millgate.dialects.token_counts import count
 
-_GUARD: Final = DuplicateGuard(
+_GUARD: Final = FieldGuard(
     (
         "model",
         "input",
@@ -52,17 +52,19 @@ _BILLED_TOKENS: Final = re.compile(rb'"input_tokens"\s*:\s*(\d{1,8})[,}\s]')
 
 
 def _read_embedding(body: bytes) -> RequestFacts:
-    request = decode(EMBEDDING, body, _GUARD)
-    return _facts(request.model, _count_inputs(request), body)
+    request, reserved = decode(EMBEDDING, body, _GUARD)
+    return _facts(request.model, _count_inputs(request), body, reserved)
 
 
 def _read_pooling(body: bytes) -> RequestFacts:
     """Count what a plugin is given like texts, where it is an array: what it makes of that, only the engine knows."""
-    request = decode(EMBEDDING, body, _GUARD)
+    request, reserved = decode(EMBEDDING, body, _GUARD)
     if not _is_given(request.data):
-        return _facts(request.model, _count_inputs(request), body)
+        return _facts(request.model, _count_inputs(request), body, reserved)
     data = bytes(request.data)
-    return _facts(request.model, count_texts(data, "input", MOST_INPUTS) if data[:1] == b"[" else 1, body)
+    return _facts(
+        request.model, count_texts(data, "input", MOST_INPUTS) if data[:1] == b"[" else 1, body, reserved
+    )
 
 
 def _count_inputs(request: Embedding) -> int:
@@ -79,14 +81,14 @@ def _is_given(part: Raw) -> bool:
 
 def _read_cohere_embedding(body: bytes) -> RequestFacts:
     """Count the texts, the images and what mixes both; an image is sized as one, and not by its base64."""
-    request = decode(COHERE_EMBEDDING, body, _GUARD)
+    request, reserved = decode(COHERE_EMBEDDING, body, _GUARD)
     sorts = {"texts": request.texts, "images": request.images, "inputs": request.inputs}
     counts = {
         name: count_entries(array, name, MOST_INPUTS) for name, array in sorts.items() if _is_given(array)
     }
     if not counts:
         raise BadInputError(f"texts: the field is required: {LIMITS['texts']}", "texts")
-    facts = _facts(request.model, sum(counts.values()), body)
+    facts = _facts(request.model, sum(counts.values()), body, reserved)
     if "images" not in counts:
         return facts
     text_bytes = len(body) if facts.text_bytes is None else facts.text_bytes
@@ -98,13 +100,13 @@ def _read_cohere_embedding(body: bytes) -> RequestFacts:
 
 
 def _read_rerank(body: bytes) -> RequestFacts:
-    request = decode(RERANK, body, _GUARD)
-    return _facts(request.model, count_entries(request.documents, "documents", MOST_INPUTS), body)
+    request, reserved = decode(RERANK, body, _GUARD)
+    return _facts(request.model, count_entries(request.documents, "documents", MOST_INPUTS), body, reserved)
 
 
 def _read_score(body: bytes) -> RequestFacts:
     """Count the pairs: one list is scored against one text, or two lists of one length entry by entry."""
-    request = decode(SCORE, body, _GUARD)
+    request, reserved = decode(SCORE, body, _GUARD)
     sides = (
         request.text_1,
         request.text_2,
@@ -113,10 +115,12 @@ def _read_score(body: bytes) -> RequestFacts:
         request.data_1,
         request.data_2,
     )
-    return _facts(request.model, max(count_texts(bytes(side), "input", MOST_INPUTS) for side in sides), body)
+    return _facts(
+        request.model, max(count_texts(bytes(side), "input", MOST_INPUTS) for side in sides), body, reserved
+    )
 
 
-def _facts(model: str | None, inputs: int, body: bytes) -> RequestFacts:
+def _facts(model: str | None, inputs: int, body: bytes, reserved: str) -> RequestFacts:
     media_tokens, text_bytes, shape = measure(body)
     return RequestFacts(
         named_model(model),
@@ -127,6 +131,7 @@ def _facts(model: str | None, inputs: int, body: bytes) -> RequestFacts:
         fixed_tokens=media_tokens,
         text_bytes=text_bytes,
         shape=shape,
+        reserved=reserved,
     )
 
 

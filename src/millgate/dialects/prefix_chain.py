@@ -20,11 +20,13 @@ from millgate.core.events import PrefixMarks
 
 MOST_MARKS: Final = 32
 """Of one conversation; the index of an engine's cache keeps as many entries for it."""
-_FIRST_ENDS: Final = 6
+_FIRST_ENDS: Final = 5
 """Tools, blocks of a system prompt, the first message: what conversations of one program have in common, and what tells
 them apart."""
 _LAST_ENDS: Final = 16
-"""A turn adds an answer, and the results of its tools, which are a message each: the next turn finds the end of this one."""
+"""A turn adds an answer and the results of its tools, which may be a message each; and clients change the newest messages."""
+_ASKED_ENDS: Final = 6
+"""Ends that an answer of the model follows are those of earlier requests, however many results of tools came after them."""
 _LONG_PIECE_BYTES: Final = 4096
 """A longer text has marks inside: two requests may begin with one document and end with two questions."""
 _GRID: Final = tuple([int(4096 * 2 ** (step / 4)) for step in range(1, 60)])
@@ -54,12 +56,15 @@ class PrefixChain:
     The `kind` of a piece is part of its hash: a name is not a text.
     """
 
-    __slots__ = ("_begun_at", "_ends", "_hash", "_inside", "_size_bytes")
+    __slots__ = ("_asked", "_begun_at", "_ends", "_hash", "_inside", "_size_bytes", "pieces")
 
     def __init__(self, seed: int) -> None:
+        self.pieces = 0
+        """Its messages and their parts, counted by what reads them."""
         self._hash = seed
         self._size_bytes = 0
         self._begun_at = -1
+        self._asked: list[int] = []
         self._ends: list[tuple[int, int]] = []
         self._inside: dict[int, tuple[int, int]] = {}
 
@@ -108,6 +113,16 @@ class PrefixChain:
         self._hash = _digest(piece, self._hash ^ kind) & _MASK
         self._size_bytes += size_bytes
 
+    @property
+    def is_long(self) -> bool:
+        """Whether there may be too many ends to keep them all."""
+        return len(self._ends) > _FIRST_ENDS + _LAST_ENDS
+
+    def note_answers(self, answers: list[bool]) -> None:
+        """Take note which of the last messages are the model's: before each answer an earlier request has ended."""
+        first = len(self._ends) - len(answers)
+        self._asked = [first + at - 1 for at in range(1, len(answers)) if answers[at] and not answers[at - 1]]
+
     def end(self) -> None:
         """Mark the end of a message, or of what stands before the first."""
         if self._size_bytes == self._begun_at:
@@ -118,25 +133,27 @@ class PrefixChain:
     def marks(self) -> PrefixMarks:
         """Return the marks that are kept, the shortest prefix first; the last one is the whole conversation's.
 
-        Of too many are kept the ends of the first six messages and of the last sixteen, and of the others those next to
-        places of a grid, of which a longer conversation keeps fewer: the marks of a continuation, as far as the conversation had
-        gone before, are among those that it had then.
+        Of too many are kept the first and the last ends, those that answers of the model follow, and of the others those next
+        to places of a grid, of which a longer conversation keeps fewer: the marks of a continuation, as far as the conversation
+        had gone before, are among those that it had then.
         """
         ends = self._ends
         if not self._inside and len(ends) <= MOST_MARKS:
             return tuple(ends)
-        if len(ends) > _FIRST_ENDS + _LAST_ENDS:
+        if self.is_long:
             return self._thinned(ends)
         return tuple(sorted([*ends, *_sample(self._inside, MOST_MARKS - len(ends))], key=_size_of))
 
     def _thinned(self, ends: list[tuple[int, int]]) -> PrefixMarks:
         sizes = [size_bytes for _, size_bytes in ends]
+        last = len(ends) - _LAST_ENDS
         samples = dict(self._inside)
         for number in range(bisect_right(_GRID, self._size_bytes)):
             end = bisect_left(sizes, _GRID[number])
-            if number not in samples and _FIRST_ENDS <= end < len(ends) - _LAST_ENDS:
+            if number not in samples and _FIRST_ENDS <= end < last:
                 samples[number] = ends[end]
-        kept = ends[:_FIRST_ENDS] + ends[-_LAST_ENDS:]
+        asked = [ends[end] for end in self._asked if _FIRST_ENDS <= end < last]
+        kept = ends[:_FIRST_ENDS] + asked[-_ASKED_ENDS:] + ends[last:]
         kept += _sample(samples, MOST_MARKS - len(kept))
         return tuple(sorted(dict.fromkeys(kept), key=_size_of))
 

@@ -22,7 +22,7 @@ from millgate.dialects.contract import (
     Usage,
 )
 from millgate.dialects.conversations import read_responses
-from millgate.dialects.duplicates import DuplicateGuard
+from millgate.dialects.duplicates import FieldGuard
 from millgate.dialects.media import measure
 from millgate.dialects.openai import OpenAI, status_of_error
 from millgate.dialects.prefix_chain import ConversationReader
@@ -40,7 +40,7 @@ from millgate.dialects.responses_bodies import (
 from millgate.dialects.sse import payload
 from millgate.dialects.token_counts import cached, count, find_cached, sane
 
-_GUARD: Final = DuplicateGuard(
+_GUARD: Final = FieldGuard(
     ("model", "stream", "max_output_tokens", "store", "background", "previous_response_id", "conversation")
 )
 
@@ -57,7 +57,7 @@ _ID_WITHIN_BYTES: Final = 4096
 
 
 def _read_response(body: bytes) -> RequestFacts:
-    request = decode(REQUEST, body, _GUARD)
+    request, reserved = decode(REQUEST, body, _GUARD)
     if request.previous_response_id and request.conversation is not None:
         raise BadInputError("conversation: it cannot stand beside previous_response_id", "conversation")
     kept = request.store is not False or request.background is True
@@ -73,6 +73,7 @@ def _read_response(body: bytes) -> RequestFacts:
         shape=shape,
         may_retry=not kept,
         previous_id=request.previous_response_id or _id_of(request.conversation),
+        reserved=reserved,
     )
 
 

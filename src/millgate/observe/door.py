@@ -9,7 +9,7 @@ class DoorSnapshot:
 
     `rejected` counts bad requests (wrong framing, wrong path, bad input), `refused_connections` those beyond the
     cap, `refused_callers` requests without a good key, `spoofed_fields` tenant, lane and priority headers that were
-    not believed, `steering_fields` those that would steer another gateway. `unusable_usage` counts whole answers that
+    not believed, `steering_fields` those that would steer another gateway or an engine. `unusable_usage` counts whole answers that
     said nothing usable of their tokens. `shed` counts requests refused because this process itself was too slow. `body_bytes` are queued now
     against `body_limit_bytes` (INV-5).
     """

@@ -51,7 +51,7 @@ class CallerSettings:
     """The callers that are admitted; by default all of them, as one tenant, credentials untouched.
 
     `open_tenants` makes one tenant of each credential that passes. `trusted_peers` are networks whose tenant and
-    lane headers are believed. `lanes` are all lanes there are, `path_lanes` those of requests that name none.
+    lane headers are believed, and that may say which engine's cache a request uses. `lanes` are all lanes there are, `path_lanes` those of requests that name none.
     """
 
     tenants: tuple[TenantRule, ...] = ()
@@ -177,9 +177,13 @@ class Callers:
             return by_path if by_path in rule.lanes else rule.lanes[0]
         return self._path_lanes.get(path)
 
+    def trusts(self, peer: str) -> bool:
+        """Say whether this peer lies in a network that the operator trusts."""
+        return bool(self._trusted) and is_inside(peer, self._trusted)
+
     def _believes(self, named: Named, fields: Sequence[tuple[bytes, bytes]], peer: str) -> bool:
         """Say whether this peer's word counts; of two equal fields one may be the client's own, added to by a proxy."""
-        if not self._trusted or not is_inside(peer, self._trusted):
+        if not self.trusts(peer):
             return False
         return not _repeated(_STEERING, named, fields)
 

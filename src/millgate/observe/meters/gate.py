@@ -265,7 +265,7 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
         "fields",
         _DOOR,
         "steering_fields",
-        "Headers dropped that would steer another gateway: X-Forwarded-Host, Forwarded, X-Original-URL and the like.",
+        "Headers dropped that would steer another gateway or an engine: X-Forwarded-Host, X-Data-Parallel-Rank and the like.",
     ),
     MetricDefinition(
         "door_unusable_usage",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from millgate.dialects.bodies import not_yours
 from millgate.dialects.contract import BadInputError, RequestFacts
 from millgate.runtime.callers import Callers
 from millgate.runtime.driver import Driver
@@ -84,7 +85,7 @@ class HttpDoor:
         self.error_responses = ErrorResponses(self._boot)
         self.shedding = Shedding(driver, self.entry, self.error_responses, self._boot)
         self.steered = 0
-        """Fields that were dropped because they would steer another gateway."""
+        """Fields that were dropped because they would steer another gateway or an engine."""
         self.on_bad_request: Callable[[str], None] = _untold
         """Told the code of each complaint of the server: what came was no request, too much, or too slow."""
         self.on_unusable_usage: Callable[[str], None] = _untold
@@ -150,7 +151,7 @@ class HttpDoor:
     ) -> None:
         """Ask the core about a request whose body has been read.
 
-        BadInputError for a model or a stored answer that is not there for it.
+        BadInputError for what its caller may not ask for.
         """
         settings = self.settings
         self._check(reading, facts)
@@ -254,7 +255,9 @@ class HttpDoor:
     # ---- requests
 
     def _check(self, reading: HeadReading, facts: RequestFacts) -> None:
-        """Raise BadInputError for a model or a stored answer that is not there for this caller."""
+        """Raise BadInputError for what is not for this caller: a model, a stored answer, a reserved field."""
+        if facts.reserved and not reading.trusted:
+            raise not_yours(facts.reserved)
         models = self.settings.models
         if models is not None and facts.model not in models:
             raise BadInputError(_NO_SUCH_MODEL, "model", status=404, code="model_not_found")

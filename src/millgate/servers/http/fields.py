@@ -24,6 +24,17 @@ STEERING: Final = frozenset(
     )
 )
 """Fields that steer other gateways; from a client they could only be an attempt to steer this one's engines."""
+ENGINE_STEERING: Final = frozenset(
+    (
+        b"x-data-parallel-rank",
+        b"x-prefiller-host-port",
+        b"x-prefiller-url",
+        b"x-encoder-hosts-ports",
+        b"x-data-parallel-host-port",
+        b"x-kv-cache-source-host-port",
+    )
+)
+"""Fields by which vLLM and llm-d's sidecar choose a rank, or an address to take a prompt's cache from; only a trusted peer's go on."""
 # The relay must be able to read what it passes on.
 _CODING: Final = frozenset((b"accept-encoding",))
 _STAYS: Final = _FRAMING | STEERING | _CODING | ID_NAMES
@@ -75,13 +86,14 @@ class _Passes(dict[bytes, bool]):
         return passes
 
 
-_passes: Final = _Passes(_STAYS)
+_passes: Final = _Passes(_STAYS | ENGINE_STEERING)
+_passes_of_trusted: Final = _Passes(_STAYS)
 _passes_back: Final = _Passes(_NOT_BACK)
 
 
-def for_engine(headers: Sequence[tuple[bytes, bytes]]) -> Pairs:
+def for_engine(headers: Sequence[tuple[bytes, bytes]], *, trusted: bool = False) -> Pairs:
     """Return the fields for the engine, without an id and without what any Connection field names."""
-    passes = _passes
+    passes = _passes_of_trusted if trusted else _passes
     onward = [pair for pair in headers if passes[pair[0]]]
     dropped = {named for name, value in headers if name == b"connection" for named in listed(value)}
     return [pair for pair in onward if pair[0] not in dropped] if dropped else onward

@@ -13,6 +13,7 @@ from millgate.runtime.upstream.fields import REQUEST_RESERVED, HeaderWriter, Lin
 from millgate.runtime.upstream.request_ids import is_harmless_id
 from millgate.servers.http.contract import EngineRoute
 from millgate.servers.http.fields import (
+    ENGINE_STEERING,
     STEERING,
     for_engine,
     retry_count,
@@ -24,6 +25,7 @@ from millgate.servers.http.fields import (
 from millgate.servers.http1.contract import RequestHead
 
 _JSON: Final = b"application/json"
+_STEERING_OF_CLIENTS: Final = STEERING | ENGINE_STEERING
 _WRITER: Final = HeaderWriter(REQUEST_RESERVED)
 
 
@@ -47,6 +49,7 @@ class HeadReading:
         "retries",
         "steering",
         "ticket",
+        "trusted",
     )
 
     def __init__(self, head: RequestHead, callers: Callers, caller: Caller) -> None:
@@ -59,8 +62,10 @@ class HeadReading:
         self.conversation: ConversationReader | None = self.dialect.conversations.get(head.path)
         self.given_id = given_id if given_id is not None and is_harmless_id(given_id) else None
         self.retries = retry_count(named.get(b"x-stainless-retry-count"))
-        self.steering = sum([name in named for name in STEERING])
-        """How many of its fields would steer another gateway; none of them goes on."""
+        self.trusted = callers.trusts(head.peer)
+        steering = STEERING if self.trusted else _STEERING_OF_CLIENTS
+        self.steering = sum([name in named for name in steering])
+        """How many of its fields would steer another gateway or an engine; none of them goes on."""
         self.ticket = named.get(TICKET)
         self.allowed_s: float | None = None
         self.complaint: BadInputError | None = None
@@ -94,7 +99,7 @@ class HeadReading:
         """Return the header lines of this request as this engine gets them; `head` is the one read, or a repeat of it."""
         kept = self._onward.get(engine.name)
         if kept is None or kept[0] is not engine:
-            fields = for_engine(head.headers)
+            fields = for_engine(head.headers, trusted=self.trusted)
             if self.callers.guarded:  # a key of ours
                 fields = without_credentials(fields)
             lines = _WRITER.write(with_credential(fields, engine.credential))

@@ -34,7 +34,7 @@ from millgate.servers.line.contract import (
     Readings,
     Withdraw,
 )
-from millgate.servers.line.payloads import Payloads, why_unread
+from millgate.servers.line.payloads import Payloads, why_refused
 from millgate.servers.line.replies import To
 from millgate.servers.line.session import Session
 from millgate.servers.line.watchlist import Watchlist
@@ -194,11 +194,11 @@ class LineDoor:
 
     def _take(self, connection: LineConnection, wish: Ask, number: int, outcome: Outcome) -> None:
         """Begin an attempt for a payload that has been read, or end its job."""
-        if isinstance(outcome, Exception):
-            words = ErrorWords(plain_words(why_unread(outcome)), self.request_id(number))
-            connection.on_failed(wish.job, *_BACKEND, words)
-        else:
+        if isinstance(outcome, RequestFacts) and not outcome.reserved:
             self._accept(connection, wish, number, outcome)
+        else:
+            words = ErrorWords(plain_words(why_refused(outcome)), self.request_id(number))
+            connection.on_failed(wish.job, *_BACKEND, words)
 
     def _accept(self, connection: LineConnection, wish: Ask, number: int, facts: RequestFacts) -> None:
         attempt = LineAttempt(

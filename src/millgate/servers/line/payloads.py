@@ -1,14 +1,18 @@
 """What a payload asks of the engines: a short one is read at once, a long one elsewhere."""
 
 from collections.abc import Callable
+from json import detect_encoding
 from typing import Final
 
+from millgate.dialects.bodies import not_yours
 from millgate.dialects.contract import BadInputError, Reader, RequestFacts
 from millgate.dialects.far_reading import Question
 from millgate.runtime.long_bodies import LONG_BYTES, LongBodies, Outcome, WaitingBody
 from millgate.servers.line.buffer import Buffer
 
 _NO_FACTS: Final = RequestFacts(model="", stream=False, max_tokens=None, answers=1, include_usage=None)
+_OPENING_BYTES: Final = 1024
+_DISGUISED: Final = BadInputError("body: JSON is UTF-8 without a byte order mark")
 _UNREAD: Final = "the gateway could not read this payload; send it again"
 
 
@@ -29,7 +33,7 @@ class Payloads:
         """
         reader = self._reader
         if reader is None or not _may_be_object(payload):
-            told(_NO_FACTS)
+            told(_NO_FACTS if reader is None or not _is_disguised(payload) else _DISGUISED)
             return None
         body = bytes(payload.data)
         if len(body) > LONG_BYTES:
@@ -42,8 +46,10 @@ class Payloads:
         return None
 
 
-def why_unread(outcome: Exception) -> str:
-    """Say for the client why there are no facts."""
+def why_refused(outcome: Outcome) -> str:
+    """Say for the client why its payload is refused; empty where it is not."""
+    if isinstance(outcome, RequestFacts):
+        return not_yours(outcome.reserved).message if outcome.reserved else ""
     return outcome.message if isinstance(outcome, BadInputError) else _UNREAD
 
 
@@ -51,3 +57,11 @@ def _may_be_object(payload: Buffer) -> bool:
     """Look at how it begins; a megabyte of white space leaves that open."""
     opening = bytes(payload.data[:LONG_BYTES]).lstrip()[:1]
     return opening == b"{" or (not opening and len(payload) > LONG_BYTES)
+
+
+def _is_disguised(payload: Buffer) -> bool:
+    """Whether an engine may read an object here all the same: Python's decoder, which most have, takes UTF-16 and more."""
+    opening = bytes(payload.data[:_OPENING_BYTES])
+    encoding = detect_encoding(opening)
+    text = "" if encoding == "utf-8" else opening.decode(encoding, "ignore")
+    return text != "" and text.lstrip()[:1] in {"{", ""}

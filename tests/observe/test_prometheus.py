@@ -132,6 +132,7 @@ WARNING = WarningReading(
     occupancy=0.66,
     trend=0.67,
     acceleration=0.68,
+    acceleration_threshold=0.695,
     backlog_s=0.69,
     time_to_full_s=float("inf"),
 )
@@ -149,7 +150,7 @@ SNAPSHOT = Snapshot(
     mean_output_tokens=(("model-a", 200.0),),
     prompt_error=ErrorReading(samples=300.0, bias=0.71, p90=0.72),
     output_error=ErrorReading(samples=300.0, bias=0.73, p90=0.74),
-    pools=(PoolSnapshot(("gpu-0",), WARNING, ALARM),),
+    pools=(PoolSnapshot(("gpu-0",), WARNING, (ALARM,)),),
     tenants=(TenantSnapshot("acme", 81, 82),),
     little=LittleSnapshot(LITTLE.engine, LITTLE.whole, LITTLE.queue),
     quotas=(QuotaLevel("acme.rpm", 0.375, 83),),
@@ -286,7 +287,7 @@ def test_objectives_and_the_early_warning_are_exported() -> None:
     assert value(samples, "slo_tpot_target_ratio", lane="interactive") == 0.605
     assert value(samples, "load_ratio", pool="gpu-0") == 0.61
     assert value(samples, "occupancy_acceleration", pool="gpu-0") == 0.68
-    assert [value(samples, "alarm", pool="gpu-0", signal=each.value) for each in AlarmSignal] == [0, 1]
+    assert [value(samples, "alarm", pool="gpu-0", signal=each.value) for each in AlarmSignal] == [0, 0, 1]
     assert value(samples, "retry_amplification_ratio") == 1.25
     assert value(samples, "retry_amplification_1m_ratio") == 1.75
     assert value(samples, "retry_amplification_10m_ratio") == 1.5

@@ -24,7 +24,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from millgate.core.littles_law.law import total
-from millgate.core.snapshot import LittleSnapshot, Snapshot
+from millgate.core.snapshot import Alarm, LittleSnapshot, Snapshot
 from millgate.observe.door import DoorSnapshot, ServiceSnapshot
 from millgate.observe.histogram import Histogram
 from millgate.observe.meters import METERS, PREFIX, MetricDefinition, MetricKind, Scope
@@ -193,10 +193,8 @@ def _read(record: Any, path: str) -> Any:
 
 
 def _counts(value: Any) -> dict[Any, int]:
-    """Return pairs of (word, count) as a mapping; one word counts 1, None nothing."""
-    if value is None:
-        return {}
-    return {value: 1} if isinstance(value, str) else dict(value)
+    """Return pairs of (word, count) as a mapping; an alarm counts 1."""
+    return {each.signal: 1 for each in value} if value and isinstance(value[0], Alarm) else dict(value)
 
 
 def _of_scope(scope: Scope, records: Records) -> list[tuple[list[str], Any]]:

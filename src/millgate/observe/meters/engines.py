@@ -285,15 +285,20 @@ ENGINE_METERS: tuple[MetricDefinition, ...] = (
         "What runs and waits, over the limit of streams.",
     ),
     MetricDefinition(
-        "occupancy_trend_per_second", _GAUGE, "1/s", _POOL, "warning.trend", "First derivative of it."
+        "occupancy_trend_per_second",
+        _GAUGE,
+        "1/s",
+        _POOL,
+        "warning.trend",
+        "First derivative of it, of the last seconds.",
     ),
     MetricDefinition(
         "occupancy_acceleration",
         _GAUGE,
-        "1/s per second",
+        "1/s beyond the usual",
         _POOL,
         "warning.acceleration",
-        "Second derivative of it: the fast trend less the slow one.",
+        "Second derivative of it: by how much it grows faster, of late, than in the last minutes.",
     ),
     MetricDefinition(
         "backlog_seconds",
@@ -316,7 +321,7 @@ ENGINE_METERS: tuple[MetricDefinition, ...] = (
         _GAUGE,
         "0 or 1",
         _POOL,
-        "alarm.signal",
+        "alarms",
         "1 while this signal has raised an alarm.",
         "signal",
         AlarmSignal,

@@ -248,6 +248,7 @@ class EngineSnapshot:
     seen_running: int | None
     seen_waiting: int | None
     seen_kv_share: float | None
+    seen_preemptions: int | None
     seen_age_s: float | None
     account: AccountReading | None = None
 

@@ -29,15 +29,13 @@ from millgate.observe.door import DoorSnapshot, ServiceSnapshot
 from millgate.observe.histogram import Histogram
 from millgate.observe.meters import METERS, PREFIX, MetricDefinition, MetricKind, Scope
 from millgate.observe.process import ProcessSnapshot, read_process
-from millgate.observe.traffic import OTHER
+from millgate.observe.traffic import MOST_LANES, OTHER
 from millgate.observe.traffic_records import TrafficSnapshot
 
 _END = b"# EOF\n"
 """Ends a page of OpenMetrics, and every piece of one."""
 _MOST_IN_A_PIECE = 128
 """Samples that are rendered without a pause: about a millisecond."""
-_MOST_STAYS = 10
-"""Lanes whose Little's law is told apart; the others are one, so that a page keeps its bound of series."""
 
 
 class Records(NamedTuple):
@@ -230,10 +228,10 @@ def _of_scope(scope: Scope, records: Records) -> list[tuple[list[str], Any]]:
 
 
 def _stays(snapshot: Snapshot) -> list[tuple[str, LittleSnapshot]]:
-    """Return Little's law of the first lanes, and of all others together."""
+    """Return Little's law of the first lanes, and of all others together: a page keeps its bound of series."""
     lanes = snapshot.lanes
-    apart = [(lane.name, lane.little) for lane in lanes[:_MOST_STAYS]]
-    others = [lane.little for lane in lanes[_MOST_STAYS:]]
+    apart = [(lane.name, lane.little) for lane in lanes[:MOST_LANES]]
+    others = [lane.little for lane in lanes[MOST_LANES:]]
     return [*apart, (OTHER, total(others))] if others else apart
 
 

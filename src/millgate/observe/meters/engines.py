@@ -153,6 +153,14 @@ ENGINE_METERS: tuple[MetricDefinition, ...] = (
         "The engine's own count of waiting requests; absent while unknown.",
     ),
     MetricDefinition(
+        "engine_seen_preemptions",
+        _COUNTER,
+        "requests",
+        _ENGINE,
+        "seen_preemptions",
+        "The engine's own count of requests that lost their KV cache to others and are computed again; absent while unknown.",
+    ),
+    MetricDefinition(
         "engine_seen_kv_ratio",
         _GAUGE,
         "ratio",

@@ -274,15 +274,7 @@ ENGINE_METERS: tuple[MetricDefinition, ...] = (
         "seconds",
         _POOL,
         "warning.excess",
-        "Work above the calm level, added up, in seconds of capacity.",
-    ),
-    MetricDefinition(
-        "load_excess_threshold_seconds",
-        _GAUGE,
-        "seconds",
-        _POOL,
-        "warning.excess_threshold",
-        "Where that is an alarm.",
+        "Work above the calm level, added up, in seconds of capacity; its threshold is in `/api/state`.",
     ),
     MetricDefinition(
         "occupancy_ratio",

@@ -77,7 +77,7 @@ STATE: dict[str, Any] = {
     "draining": True,
     "lanes": [{"name": "a", "queued": 3, "arrived": 50, "outcomes": {"good": 20}, "yields": {"quota": 4}}],
     "engines": [{"name": "e", "up": False, "running": 9, "limit": 10, "kv_tokens": 5, "kv_limit": 50}],
-    "pools": [{"engines": ["e"], "warning": {"load": 1.2}, "alarm": {"words": "Too much comes."}}],
+    "pools": [{"engines": ["e"], "warning": {"load": 1.2}, "alarms": [{"words": "Too much comes."}]}],
 }
 
 

@@ -9,7 +9,8 @@ leads:
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from heapq import heappop, heappush, heapreplace
 from random import Random
 from statistics import median
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 from millgate.core.littles_law.early_warning import EarlyWarning, Flow
 from millgate.core.measure.drift import SAMPLE_S
+from millgate.core.snapshot import Alarm, AlarmSignal
 
 TPOT_S = 0.02
 PREFILL_S = 0.0001
@@ -99,6 +101,33 @@ def _sizes(dice: Random) -> tuple[float, float]:
     return prefill_s + TPOT_S * usual, prefill_s + TPOT_S * answer
 
 
+def oldest(warning: EarlyWarning) -> Alarm | None:
+    """Return the alarm that has been on for longest."""
+    return next(iter(warning.alarms()), None)
+
+
+def first_alarms(seed: int, streams: int, ramp_s: float | None) -> dict[AlarmSignal, float]:
+    """Return when each signal was raised first, after load 1.0 of a ramp, or after engines came to half their speed at load 0.75."""
+    calm, top = (calm_load(seed), top_load(seed)) if ramp_s else (0.75, 0.75)
+    climbs_s = ramp_s or 1.0
+    begun = CALM_S + (climbs_s * (1.0 - calm) / (top - calm) if ramp_s else 0.0)
+
+    def load(at: float) -> float:
+        return min(top, calm + (top - calm) * max(0.0, at - CALM_S) / climbs_s)
+
+    def slowness(at: float) -> float:
+        return 1.0 if ramp_s or at <= CALM_S else 2.0
+
+    warning, until_s = EarlyWarning(0.0), begun + 60.0
+    raised = dict.fromkeys(AlarmSignal, until_s - begun)
+    for look in looks(seed, streams, load, until_s, slowness):
+        warning.feed(look.at, look.flow)
+        for alarm in warning.alarms():
+            if alarm.raised_at > CALM_S:
+                raised[alarm.signal] = min(raised[alarm.signal], alarm.raised_at - begun)
+    return raised
+
+
 def ramp(seed: int, streams: int, ramp_s: float) -> Verdict:
     """Return how one ramp was seen; an alarm that never comes counts as one at the end, a miss likewise."""
     calm, top = calm_load(seed), top_load(seed)
@@ -112,7 +141,7 @@ def ramp(seed: int, streams: int, ramp_s: float) -> Verdict:
     alarm_at, miss_at = until_s, until_s
     for look in looks(seed, streams, load, until_s):
         warning.feed(look.at, look.flow)
-        alarm = warning.alarm()
+        alarm = oldest(warning)
         if alarm is not None and alarm.raised_at > CALM_S and alarm_at == until_s:
             alarm_at = look.at
         if look.first_miss_at is not None:
@@ -120,32 +149,41 @@ def ramp(seed: int, streams: int, ramp_s: float) -> Verdict:
     return Verdict(alarm_at - full_at, miss_at - alarm_at)
 
 
-def false_alarms(seed: int, streams: int, hours: float) -> int:
-    """Return how many alarms so much calm raises."""
+def false_alarms(seed: int, streams: int, hours: float) -> Counter[AlarmSignal]:
+    """Return how many alarms of each signal so much calm raises."""
     calm = calm_load(seed)
     warning = EarlyWarning(0.0)
-    raised = set()
+    raised: set[tuple[AlarmSignal, float]] = set()
     for look in looks(seed, streams, lambda _at: calm, hours * 3600.0):
         warning.feed(look.at, look.flow)
-        alarm = warning.alarm()
-        if alarm is not None:
-            raised.add(alarm.raised_at)
-    return len(raised)
+        raised |= {(alarm.signal, alarm.raised_at) for alarm in warning.alarms()}
+    return Counter(signal for signal, _ in raised)
 
 
 def table(seeds: range) -> Iterator[str]:
     """Yield the lines that the program prints."""
     for streams in (256, 64):
-        alarms = sum(false_alarms(seed, streams, 1.0) for seed in seeds)
-        yield f"seeds {seeds[0]}-{seeds[-1]}, {streams} streams: {alarms} false alarms in {len(seeds)} h of calm"
+        alarms = sum((false_alarms(seed, streams, 1.0) for seed in seeds), Counter[AlarmSignal]())
+        yield f"seeds {seeds[0]}-{seeds[-1]}, {streams} streams: {len(seeds)} h of calm, false alarms {_said(alarms)}"
+        slow = [first_alarms(seed, streams, None) for seed in seeds]
+        yield f"  half speed, median: {_said(_medians(slow))} s"
         for ramp_s in (60.0, 30.0, 10.0):
+            firsts = [first_alarms(seed, streams, ramp_s) for seed in seeds]
             verdicts = [ramp(seed, streams, ramp_s) for seed in seeds]
             delays = sorted(each.delay_s for each in verdicts)
             leads = sorted(each.lead_s for each in verdicts)
             yield (
                 f"  ramp {ramp_s:2.0f} s: delay median {median(delays):5.1f} s ({delays[0]:.1f} to {delays[-1]:.1f}), "
-                f"lead median {median(leads):5.1f} s (least {leads[0]:.1f})"
+                f"lead median {median(leads):5.1f} s (least {leads[0]:.1f}); by signal, median: {_said(_medians(firsts))} s"
             )
+
+
+def _medians(firsts: list[dict[AlarmSignal, float]]) -> dict[AlarmSignal, float]:
+    return {signal: round(median(each[signal] for each in firsts), 1) for signal in AlarmSignal}
+
+
+def _said(numbers: Mapping[AlarmSignal, float]) -> str:
+    return ", ".join(f"{signal} {numbers[signal]}" for signal in AlarmSignal)
 
 
 if __name__ == "__main__":

@@ -47,12 +47,12 @@ def test_all_is_put_back_where_one_place_does_not_exist() -> None:
 def test_the_size_is_the_lines_and_numeric_constants_of_all_places() -> None:
     method = Refinement("unread", "none", (), {"sizing.reading:PromptReading.interrupted": None})
     constant = Refinement("constant", "none", (), {"sizing.prompt_trend:_DEVIATIONS": None})
-    one_of_a_pair = Refinement("pair", "none", (), {"littles_law.early_warning:_FAST": None})
+    one_of_a_pair = Refinement("pair", "none", (), {"slo:SHORT_WINDOW_S": None})
 
     assert method.size() == (4, 0)
     assert constant.size() == (1, 1)
     assert one_of_a_pair.size() == (1, 1)
-    assert Refinement("file", "none", (), {}, ("measure.holt",)).size()[0] > 10
+    assert Refinement("file", "none", (), {}, ("measure.window",)).size()[0] > 10
 
 
 def test_a_part_that_the_core_does_not_have_is_named() -> None:

@@ -27,12 +27,13 @@ class Readings:
 
 def test_gauges_are_posted_with_the_time_at_which_they_were_asked_for() -> None:
     async def body() -> None:
-        async with standing(metrics=PAGE) as stand:
+        async with standing(metrics=PAGE + b"vllm:num_preemptions_total 7.0\n") as stand:
             readings = Readings()
             stand.gateway.driver.observers.append(readings)
             await until(lambda: readings.seen)
             seen, now = readings.seen[0]
-            assert (seen.running, seen.waiting, seen.kv_share) == (3, 1, 0.5)
+            assert (seen.running, seen.waiting, seen.kv_share, seen.preemptions) == (3, 1, 0.5, 7)
+            assert stand.snapshot.engines[0].seen_preemptions == 7
             assert now - 1 < seen.seen_at < now
 
     run(body())

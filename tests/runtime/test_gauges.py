@@ -42,6 +42,12 @@ def test_the_size_of_the_kv_cache_is_blocks_times_block_size() -> None:
     assert read_gauges(PAGES["sglang"]).kv_tokens == 16_000
 
 
+def test_preemptions_are_counted_over_all_ranks_and_unknown_where_the_engine_is_silent() -> None:
+    rank = b'vllm:num_preemptions_total{engine="%d",model_name="m"} %d.0\nvllm:num_preemptions_created{engine="%d"} 1.7e9\n'
+    assert read_gauges(VLLM + rank % (0, 7, 0) + rank % (1, 2, 1)).preemptions == 9
+    assert [read_gauges(PAGES[engine]).preemptions for engine in ("vllm", "sglang", "tgi")] == [None] * 3
+
+
 def test_an_older_name_is_read_too() -> None:
     page = VLLM.replace(b"kv_cache_usage_perc", b"gpu_cache_usage_perc")
     assert read_gauges(page).kv_share == 0.75

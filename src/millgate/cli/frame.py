@@ -51,7 +51,7 @@ def _verdict(state: State) -> Iterator[Text]:
 def _warnings(state: State) -> Iterator[Text]:
     """Yield alarms and advice in words."""
     for pool in _rows(state, "pools"):
-        if (alarm := pool.get("alarm")) is not None:
+        for alarm in _rows(pool, "alarms"):
             yield Text(f"! {_clean(alarm.get('words', ''), 300)}", "yellow")
     for lane in _rows(state, "lanes"):
         if advice := lane.get("slo", {}).get("advice"):

@@ -133,13 +133,17 @@ class EngineProgress(NamedTuple):
 
 
 class EngineSeen(NamedTuple):
-    """One engine's own gauges, read at `seen_at`; None for what did not parse (unknown, never a failure)."""
+    """One engine's own gauges, read at `seen_at`; None for what did not parse (unknown, never a failure).
+
+    `preemptions` counts since the engine's start.
+    """
 
     engine: str
     seen_at: float
     running: int | None = None
     waiting: int | None = None
     kv_share: float | None = None
+    preemptions: int | None = None
 
 
 class Remaining(NamedTuple):

@@ -48,6 +48,7 @@ class AlarmSignal(StrEnum):
     """What raised an alarm."""
 
     LOAD = "load"
+    ACCELERATION = "acceleration"
     BACKLOG = "backlog"
 
 
@@ -55,7 +56,7 @@ class Alarm(NamedTuple):
     """One alarm with its evidence, as it was when `value` passed `threshold` at `raised_at`.
 
     `since` is when it began to move. For `load` value and threshold are the excess in seconds of the whole capacity, for
-    `backlog` shares of what may wait. `words` says it in a sentence or two; times are core seconds.
+    `acceleration` shares of all streams per second, for `backlog` shares of what may wait. `words` says it in a sentence or two; times are core seconds.
     """
 
     signal: AlarmSignal
@@ -71,8 +72,9 @@ class WarningReading(NamedTuple):
 
     `load` (last seconds), `calm_load` (last minutes) and `noise` (standard deviation of one second) are shares of
     capacity; `excess` and `excess_threshold` are what has come above the calm of late and where that is an alarm, in
-    seconds of capacity; `occupancy`, its `trend` (per second) and its `acceleration` (fast less slow trend, per
-    second) are shares of the limit, with what is queued on top; `backlog_s` is how long what waits takes to serve;
+    seconds of capacity; `occupancy`, its `trend` (growth per second, of the last seconds) and its `acceleration` (the trend less
+    that of the last minutes) are shares of the limit, with what is queued on top, and `acceleration_threshold` is where the
+    latter is an alarm; `backlog_s` is how long what waits takes to serve;
     `time_to_full_s` is infinite unless more arrives than is served.
     """
 
@@ -84,6 +86,7 @@ class WarningReading(NamedTuple):
     occupancy: float
     trend: float
     acceleration: float
+    acceleration_threshold: float
     backlog_s: float
     time_to_full_s: float
 
@@ -154,11 +157,11 @@ class ErrorReading(NamedTuple):
 
 
 class PoolSnapshot(NamedTuple):
-    """One pool's early warning: the names of its engines, the signals as numbers, and the alarm, if one is raised."""
+    """One pool's early warning: the names of its engines, the signals as numbers, and its alarms, the oldest first."""
 
     engines: tuple[str, ...]
     warning: WarningReading
-    alarm: Alarm | None
+    alarms: tuple[Alarm, ...]
 
 
 class TenantSnapshot(NamedTuple):
@@ -245,6 +248,7 @@ class EngineSnapshot:
     seen_running: int | None
     seen_waiting: int | None
     seen_kv_share: float | None
+    seen_preemptions: int | None
     seen_age_s: float | None
     account: AccountReading | None = None
 

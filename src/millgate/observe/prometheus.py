@@ -24,20 +24,18 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from millgate.core.littles_law.law import total
-from millgate.core.snapshot import LittleSnapshot, Snapshot
+from millgate.core.snapshot import Alarm, LittleSnapshot, Snapshot
 from millgate.observe.door import DoorSnapshot, ServiceSnapshot
 from millgate.observe.histogram import Histogram
 from millgate.observe.meters import METERS, PREFIX, MetricDefinition, MetricKind, Scope
 from millgate.observe.process import ProcessSnapshot, read_process
-from millgate.observe.traffic import OTHER
+from millgate.observe.traffic import MOST_LANES, OTHER
 from millgate.observe.traffic_records import TrafficSnapshot
 
 _END = b"# EOF\n"
 """Ends a page of OpenMetrics, and every piece of one."""
 _MOST_IN_A_PIECE = 128
 """Samples that are rendered without a pause: about a millisecond."""
-_MOST_STAYS = 10
-"""Lanes whose Little's law is told apart; the others are one, so that a page keeps its bound of series."""
 
 
 class Records(NamedTuple):
@@ -193,10 +191,8 @@ def _read(record: Any, path: str) -> Any:
 
 
 def _counts(value: Any) -> dict[Any, int]:
-    """Return pairs of (word, count) as a mapping; one word counts 1, None nothing."""
-    if value is None:
-        return {}
-    return {value: 1} if isinstance(value, str) else dict(value)
+    """Return pairs of (word, count) as a mapping; an alarm counts 1."""
+    return {each.signal: 1 for each in value} if value and isinstance(value[0], Alarm) else dict(value)
 
 
 def _of_scope(scope: Scope, records: Records) -> list[tuple[list[str], Any]]:
@@ -232,10 +228,10 @@ def _of_scope(scope: Scope, records: Records) -> list[tuple[list[str], Any]]:
 
 
 def _stays(snapshot: Snapshot) -> list[tuple[str, LittleSnapshot]]:
-    """Return Little's law of the first lanes, and of all others together."""
+    """Return Little's law of the first lanes, and of all others together: a page keeps its bound of series."""
     lanes = snapshot.lanes
-    apart = [(lane.name, lane.little) for lane in lanes[:_MOST_STAYS]]
-    others = [lane.little for lane in lanes[_MOST_STAYS:]]
+    apart = [(lane.name, lane.little) for lane in lanes[:MOST_LANES]]
+    others = [lane.little for lane in lanes[MOST_LANES:]]
     return [*apart, (OTHER, total(others))] if others else apart
 
 

@@ -13,7 +13,7 @@ _INTRODUCTION = """# Metrics reference
 header asks for it. Labels come from the configuration (`lane`, `engine`, `pool` by its first engine) or from a closed
 list of words, but for `tenant`: it stands on counters only, for the configured tenants and the first others up to 100
 (`other` is the rest, `-` a request without one), and no model is ever a label. A value that is unknown, stale, infinite
-or switched off has no sample. Distributions know 5 lanes and 8 engines apart and Little's law 10 lanes, then `other`. A page never has more than
+or switched off has no sample. Distributions and Little's law know 5 lanes apart, distributions 8 engines, then `other`. A page never has more than
 5,100 series. The same numbers, per model where there are models, are in `GET /api/state`.
 
 A histogram has the series `_bucket{le}`, `_sum` and `_count`. How to read these pages, with queries, is in

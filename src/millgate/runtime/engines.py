@@ -177,7 +177,14 @@ class EngineWatch:
             return
         before, self.last = self.last, (gauges := read_gauges(page, self._names))
         self._look_at_size(before, gauges)
-        seen = EngineSeen(self.engine, self._last_sent, gauges.running, gauges.waiting, gauges.kv_share)
+        seen = EngineSeen(
+            self.engine,
+            self._last_sent,
+            gauges.running,
+            gauges.waiting,
+            gauges.kv_share,
+            gauges.preemptions,
+        )
         self._loop.call_later(NEWS_S, self._tell, seen)
 
     def _look_at_size(self, before: Gauges, gauges: Gauges) -> None:

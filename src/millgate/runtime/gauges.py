@@ -37,7 +37,8 @@ class GaugeNames(NamedTuple):
     """What one engine calls its gauges.
 
     `running` and `waiting` count requests; `kv_share` names the share of the KV cache in use (the first name that
-    is present counts); `kv_blocks` is the info metric whose two labels multiply to the cache's tokens.
+    is present counts); `kv_blocks` is the info metric whose two labels multiply to the cache's tokens; `preemptions` counts
+    requests that lost their cache to others, since the engine's start.
     """
 
     engine: str
@@ -45,6 +46,7 @@ class GaugeNames(NamedTuple):
     waiting: str
     kv_share: tuple[str, ...] = ()
     kv_blocks: tuple[str, str, str] | None = None
+    preemptions: str | None = None
 
 
 GAUGE_NAMES: tuple[GaugeNames, ...] = (
@@ -54,6 +56,7 @@ GAUGE_NAMES: tuple[GaugeNames, ...] = (
         "vllm:num_requests_waiting",
         ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
         ("vllm:cache_config_info", "num_gpu_blocks", "block_size"),
+        "vllm:num_preemptions_total",
     ),
     GaugeNames(
         "sglang",
@@ -96,6 +99,7 @@ class Gauges(NamedTuple):
     kv_share: float | None = None
     kv_tokens: int | None = None
     model: str | None = None
+    preemptions: int | None = None
 
 
 def read_gauges(page: bytes, names: Sequence[GaugeNames] = GAUGE_NAMES) -> Gauges:
@@ -113,6 +117,7 @@ def read_gauges(page: bytes, names: Sequence[GaugeNames] = GAUGE_NAMES) -> Gauge
                 _share(page, row.kv_share),
                 _kv_tokens(page, row.kv_blocks),
                 _model(page, row.running),
+                None if row.preemptions is None else _total(list(_values(page, row.preemptions))),
             )
     return Gauges()
 

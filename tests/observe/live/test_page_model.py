@@ -81,12 +81,11 @@ def test_an_alarm_is_told_in_words_and_remembered_when_it_clears() -> None:
     calm = room.core.snapshot(room.now)
     alarm = Alarm(AlarmSignal.LOAD, 9.0, 5.0, 98.0, 99.0, "Offered load is 130 % of capacity.")
     (pool,) = calm.pools
-    raised = replace(calm, now=106.0, pools=(PoolSnapshot(pool.engines, pool.warning, alarm),))
+    raised = replace(calm, now=106.0, pools=(PoolSnapshot(pool.engines, pool.warning, (alarm,)),))
     room.now = 106.0
     picture = painter_of(room, raised).paint()
 
-    assert picture.pools[0].alarm is not None
-    assert (picture.pools[0].alarm.words, picture.pools[0].alarm.since) == (alarm.words, EPOCH + 98.0)
+    assert [(each.words, each.since) for each in picture.pools[0].alarms] == [(alarm.words, EPOCH + 98.0)]
     assert picture.banner.level is Level.WARNED
     room.now = 112.0
     after = painter_of(room, replace(calm, now=112.0)).paint()

@@ -1,10 +1,11 @@
 """Load climbs through capacity before the real governor, or stays where it is."""
 
+from millgate.core.snapshot import AlarmSignal
 from millgate.sim.bounds.detection import Climb
 from millgate.sim.experiments import ramps
 from millgate.sim.experiments.catalogue import run_arm
 from millgate.sim.experiments.contract import answer
-from millgate.sim.experiments.ramps import climb, earliest, stay
+from millgate.sim.experiments.ramps import climb, earliest, stay, swing
 
 
 def test_a_ramp_is_called_about_when_it_passes_capacity_and_well_before_the_first_miss() -> None:
@@ -22,10 +23,17 @@ def test_beside_the_delay_stands_that_of_the_best_detector_on_the_same_arrivals(
     assert -2.0 < seen["best_delay_s"] < 12.0
 
 
+CALM = {"false_alarms_per_h": 0.0, **{f"{signal}_false_alarms_per_h": 0.0 for signal in AlarmSignal}}
+
+
+def by_signal(first_s: float) -> dict[str, float]:
+    return {f"{signal}_delay_s": first_s + later for later, signal in enumerate(AlarmSignal)}
+
+
 def test_an_answer_names_the_medians_of_delay_bound_and_lead() -> None:
     arm = ramps.EARLY_WARNING.arms[0]
     runs = [
-        (arm, [(60.0, {"delay_s": x, "best_delay_s": x - 1.0, "lead_s": 2.0 * x, "false_alarms_per_h": 0.0})])
+        (arm, [(60.0, {"delay_s": x, "best_delay_s": x - 1.0, "lead_s": 2.0 * x, **by_signal(x), **CALM})])
         for x in (1.0, 2.0, 9.0)
     ]
 
@@ -33,7 +41,13 @@ def test_an_answer_names_the_medians_of_delay_bound_and_lead() -> None:
         "1 engines, ramp of 60 s: median delay, seconds": 2.0,
         "1 engines, ramp of 60 s: median best possible delay, seconds": 1.0,
         "1 engines, ramp of 60 s: median lead, seconds": 4.0,
+        "1 engines, ramp of 60 s: median delay of `load`, seconds": 2.0,
+        "1 engines, ramp of 60 s: median delay of `acceleration`, seconds": 3.0,
+        "1 engines, ramp of 60 s: median delay of `backlog`, seconds": 4.0,
         "false alarms an hour": 0.0,
+        "of them `load`": 0.0,
+        "of them `acceleration`": 0.0,
+        "of them `backlog`": 0.0,
     }
 
 
@@ -65,8 +79,12 @@ def test_load_that_stays_is_called_nothing_even_in_bursts() -> None:
     assert stay(0.7, 2.0, 1, hours=0.05)["false_alarms_per_h"] == 0.0
 
 
+def test_a_load_that_swings_as_days_do_is_called_nothing() -> None:
+    assert swing(0.7, 1, hours=0.05)["acceleration_false_alarms_per_h"] == 0.0
+
+
 def test_both_questions_are_asked_of_every_load() -> None:
     assert {arm.x for arm in ramps.EARLY_WARNING.arms} == {10.0, 30.0, 60.0}
     assert {(arm.series, arm.x) for arm in ramps.FALSE_ALARMS.arms} == {
-        (series, load) for series in ("one by one", "in bursts") for load in (0.5, 0.7, 0.8, 0.9)
+        (series, load) for series in ("one by one", "in bursts", "swinging") for load in (0.5, 0.7, 0.8, 0.9)
     }

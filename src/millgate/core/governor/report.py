@@ -155,6 +155,7 @@ def _engine(engine: Engine, now: float) -> EngineSnapshot:
         seen_running=seen.running if seen else None,
         seen_waiting=seen.waiting if seen else None,
         seen_kv_share=seen.kv_share if seen else None,
+        seen_preemptions=seen.preemptions if seen else None,
         seen_age_s=None if engine.seen is None else now - engine.seen.seen_at,
         account=None if engine.provider is None else engine.provider.reading(now),
     )

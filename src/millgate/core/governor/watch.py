@@ -98,6 +98,6 @@ def answered(permit: Permit, engine: Engine, output_tokens: int, now: float) -> 
 
 
 def snapshot(pool: Pool) -> PoolSnapshot:
-    """Return the pool's signals as numbers, and its alarm."""
+    """Return the pool's signals as numbers, and its alarms."""
     names = tuple(engine.settings.name for engine in pool.engines)
-    return PoolSnapshot(names, pool.warning.read(), pool.warning.alarm())
+    return PoolSnapshot(names, pool.warning.read(), pool.warning.alarms())

@@ -1,26 +1,28 @@
 """Overload seen coming: alarms from the balance of arriving and finished work, before any request is late.
 
 In front of engines the earliest sign is the drift lambda x E[work] - mu: the queue only integrates it (dQ/dt =
-lambda - mu), waiting times follow the queue and errors follow the waits. Two signals raise an alarm:
+lambda - mu), waiting times follow the queue and errors follow the waits. Three signals raise an alarm:
 
 - `load`: more arrives than calm explains, and it has reached what engines can do. A `Drift` each watches arrivals, which
   are less noisy, and their work in usual requests, which shows a change of what is asked. Both are counted per stream,
   so that lost engines show.
+- `acceleration`: what runs and waits grows faster than it usually does, by more than calm explains, and will come to what
+  engines can do within one service time. Later than `load` where more arrives, and sooner than `backlog` where engines
+  become slower.
 - `backlog`: half of what may wait is waiting, more than the usual load's own queueing explains, and it grows. It comes
   later and needs no prediction of sizes, so that it shows engines that have become slower than is believed.
 
-It reports and moves nothing. `read` adds the time to full, and Holt's level and trend of the occupancy.
+It reports and moves nothing. `read` adds the time to full.
 """
 
 from math import inf, log
 from typing import NamedTuple
 
-from millgate.core.measure.drift import SAMPLE_S, Drift
+from millgate.core.measure.drift import SAMPLE_S, Acceleration, Drift
 from millgate.core.measure.ewma import Ewma
-from millgate.core.measure.holt import Holt
 from millgate.core.snapshot import Alarm, AlarmSignal, WarningReading
 
-# Calm time per false alarm of each flow, and of a backlog that calm explains, by the formula of `alarm_height`, which looks
+# Calm time per false alarm of each flow, of growth, and of a backlog that calm explains, by the formula of `alarm_height`, which looks
 # without pause; docs/policies/monitor.md says what is measured.
 _CALM_BETWEEN_S = 1800.0
 # A rise below this load is no matter: the full engines of the profiles do 0.88 to 0.98 of the work that is expected of
@@ -32,8 +34,6 @@ _MOST_HEAVY = 2.0
 _LEARNING_S = 30.0
 # A gate that refuses what finds it full has a stream free at most looks: what counts is that all were taken of late.
 _SHORT_S = 5.0
-# Fast and slow smoothing; the difference of their trends is the second derivative.
-_FAST, _SLOW = 0.3, 0.1
 # Half of what may wait is an alarm while it grows, and an alarm ends at half of what raised it, whatever the usual load
 # has come to explain by then: a full gate learns that it is, and an end that moved with it would raise the alarm again.
 _HALF = 0.5
@@ -65,7 +65,7 @@ class EarlyWarning:
         self._short_at = -inf
         self._work = Drift(now, _CALM_BETWEEN_S, learning_s=_LEARNING_S, is_uneven=True)
         self._arrivals = Drift(now, _CALM_BETWEEN_S, learning_s=_LEARNING_S, is_uneven=False)
-        self._fast, self._slow = Holt(_FAST), Holt(_SLOW)
+        self._growth = Acceleration(now, _CALM_BETWEEN_S, learning_s=_LEARNING_S)
         # Pace and price are those of the last minute: what is learned of lengths must not pass for a change of the load.
         self._pace = Ewma(1.0, prior_samples=_LEARNING_S / SAMPLE_S)
         self._price = Ewma(0.0, prior_samples=0.0)
@@ -80,13 +80,14 @@ class EarlyWarning:
         elif passed_s > 0.0 and flow.limit > 0:
             self._last, self._last_at = flow, now
             self._watch_load(now, last, flow, passed_s)
+            self._watch_growth(now, last, flow, passed_s)
             if now - self._slowly_at >= 1.0:
                 self._slowly_at = now
                 self._watch_backlog(now, flow)
 
-    def alarm(self) -> Alarm | None:
-        """Return the alarm that has been on for longest, or None while all is well."""
-        return next(iter(self._alarms.values()), None)
+    def alarms(self) -> tuple[Alarm, ...]:
+        """Return the alarms that are on, the oldest first; none while all is well."""
+        return tuple(self._alarms.values())
 
     def read(self) -> WarningReading:
         """Return all signals as numbers; changes nothing."""
@@ -97,9 +98,10 @@ class EarlyWarning:
             noise=work.deviation * price_s,
             excess=work.excess * price_s,
             excess_threshold=work.threshold * price_s if price_s > 0.0 else inf,
-            occupancy=self._fast.level,
-            trend=self._slow.trend,
-            acceleration=self._fast.trend - self._slow.trend,
+            occupancy=_occupancy(self._last),
+            trend=self._growth.growth,
+            acceleration=self._growth.excess,
+            acceleration_threshold=self._growth.threshold,
             backlog_s=self._backlog_s,
             time_to_full_s=self._time_to_full_s(),
         )
@@ -167,16 +169,33 @@ class EarlyWarning:
         """Return how many streams of the usual speed the gate is worth, 1 at least."""
         return max(1.0, flow.limit * self._pace.mean)
 
+    def _watch_growth(self, now: float, last: Flow, flow: Flow, passed_s: float) -> None:
+        growth, price_s = self._growth, self._price.mean
+        grown = flow.occupancy + flow.queued - last.occupancy - last.queued
+        growth.add(now, grown / flow.limit, passed_s, 1.0 / flow.limit)
+        # By Little's law: in one service time all that is here has left, and as much as arrives in it is here.
+        coming = _occupancy(flow) + growth.growth * price_s
+        if growth.is_over and coming >= _COMING_LOAD:
+            words = (
+                f"What runs and waits grows by {100.0 * growth.growth:.1f} % of all streams a second, for "
+                f"{now - growth.since:.0f} s more than it usually does. At this rate it comes to {100.0 * coming:.0f} % of them "
+                f"within {price_s:.1f} s, the usual time of a request."
+            )
+            alarm = Alarm(AlarmSignal.ACCELERATION, growth.excess, growth.threshold, growth.since, now, words)
+            self._alarms.setdefault(AlarmSignal.ACCELERATION, alarm)
+        elif growth.excess < _HALF * growth.threshold:
+            self._alarms.pop(AlarmSignal.ACCELERATION, None)
+        if not self._alarms:
+            growth.learn(now, passed_s)
+
     def _watch_backlog(self, now: float, flow: Flow) -> None:
         here, streams = flow.occupancy + flow.queued, self._streams(flow)
-        self._fast.add(here / flow.limit)
-        self._slow.add(here / flow.limit)
         self._backlog_s = backlog_s = max(0, here - flow.limit) * self._price.mean / streams
         if backlog_s == 0.0:
             self._waiting_since = now
         per_bound = 1.0 / flow.bound_s if flow.bound_s > 0.0 else 0.0
         filled, most = backlog_s * per_bound, max(_HALF, self._usual_backlog_s(streams) * per_bound)
-        if filled >= most and self._slow.trend > 0.0:
+        if filled >= most and self._growth.growth > 0.0:
             words = (
                 f"What waits takes {backlog_s:.1f} s to serve, of {flow.bound_s:.1f} s that may wait; it began "
                 f"{now - self._waiting_since:.0f} s ago and still grows. Engines do {100.0 * self._pace.mean:.0f} % of "
@@ -217,3 +236,8 @@ class EarlyWarning:
         )
         full_s = self._time_to_full_s()
         return said if full_s == inf else f"{said} At this rate the queue is full in {full_s:.0f} s."
+
+
+def _occupancy(flow: Flow | None) -> float:
+    """Return what runs and waits, as a share of all streams."""
+    return 0.0 if flow is None else (flow.occupancy + flow.queued) / flow.limit

@@ -103,3 +103,48 @@ class Drift:
         doubt = 1.0 + (2.0 * height + 1.0) / (4.0 * noise.freedom)
         self.excess = max(0.0, (self.recent - calm) * length_s)
         self.threshold = sqrt(2.0 * height * variance) * doubt + 4.0 / 9.0 * height * noise.largest
+
+
+class Acceleration:
+    """Watches how a level grows, in shares of a limit, fed every `SAMPLE_S` or so.
+
+    `growth` is the mean growth per second of late. It accelerates by what lies above the usual growth, that of the last
+    minutes: `excess`, a second derivative over that time. Noise is the excess of the calm itself: what comes into a level
+    leaves it again, so that its growth varies less than the flows do. `since` is when growth was last usual. The first
+    `learning_s` fill an empty system, and are no calm.
+    """
+
+    def __init__(self, now: float, calm_between_s: float, *, learning_s: float) -> None:
+        self._learned_from = now + learning_s
+        self._height = alarm_height(_MEMORY_S, calm_between_s)
+        self._usual = self._variance = self._calm_s = 0.0
+        self.growth = self.excess = 0.0
+        self.threshold = inf
+        self.since = now
+
+    def add(self, now: float, grown: float, passed_s: float, grain: float) -> None:
+        """Take by how much the level has grown in the `passed_s` seconds before `now`; `grain` is one of what comes."""
+        self.growth += (1.0 - exp(-passed_s / _MEMORY_S)) * (grown / passed_s - self.growth)
+        self.excess = self.growth - self._usual
+        if self.excess <= 0.0:
+            self.since = now
+        # Excesses are alike over two memories. The tail is that of `Drift`: Student's law, and the skew of what comes.
+        length_s = 2.0 * _MEMORY_S
+        doubt = 1.0 + (2.0 * self._height + 1.0) / (4.0 * (1.0 + self._calm_s / length_s))
+        skew = 4.0 / 9.0 * self._height * grain / length_s
+        known = self._calm_s >= 3.0 * length_s
+        self.threshold = sqrt(2.0 * self._height * self._variance) * doubt + skew if known else inf
+
+    def learn(self, now: float, passed_s: float) -> None:
+        """Take the last seconds for a part of the calm."""
+        if now < self._learned_from:
+            return
+        self._calm_s = min(_CALM_MEMORY_S, self._calm_s + passed_s)
+        share = min(1.0, passed_s / self._calm_s)
+        self._usual += share * (self.growth - self._usual)
+        self._variance += share * (self.excess * self.excess - self._variance)
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the excess is more than calm explains."""
+        return self.excess >= self.threshold

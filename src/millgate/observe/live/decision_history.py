@@ -64,9 +64,10 @@ class DecisionHistory:
         self._points.append(point_between(last, snapshot))
         self._snapshots.append(snapshot)
         over = [
-            pool.alarm
+            alarm
             for pool, now in zip(last.pools, snapshot.pools, strict=False)
-            if pool.alarm is not None and now.alarm is None
+            for alarm in pool.alarms
+            if alarm.signal not in [other.signal for other in now.alarms]
         ]
         if over:
             self.cleared = (over[0], snapshot.now)

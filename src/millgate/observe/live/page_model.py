@@ -187,7 +187,7 @@ class PageModel:
 
     def _banner(self, instant: _Instant, lanes: tuple[LanePicture, ...]) -> Banner:
         snapshot, refusals, epoch = instant.now, self._sources.observers.refusals, instant.epoch
-        alarms = [pool.alarm for pool in snapshot.pools if pool.alarm is not None]
+        alarms = [alarm for pool in snapshot.pools for alarm in pool.alarms]
         first = min(alarms, key=lambda alarm: alarm.since, default=None)
         up = [engine for engine in snapshot.engines if engine.up]
         situation = Situation(
@@ -267,8 +267,8 @@ def _promise(promise: Promise, measured: Quantiles | None) -> PromisePicture:
 
 
 def _pool(pool: PoolSnapshot, epoch: float) -> PoolPicture:
-    alarm = None if pool.alarm is None else _alarm(pool.alarm, pool.alarm.since, epoch)
-    return PoolPicture(pool.engines, _signals(pool.warning), alarm)
+    alarms = tuple(_alarm(alarm, alarm.since, epoch) for alarm in pool.alarms)
+    return PoolPicture(pool.engines, _signals(pool.warning), alarms)
 
 
 def _signals(warning: WarningReading) -> SignalsPicture:

@@ -96,11 +96,11 @@ class SignalsPicture:
 
 @dataclass(frozen=True, slots=True)
 class PoolPicture:
-    """One pool of engines and its early warning; `alarm` None while none is raised."""
+    """One pool of engines, its early warning, and the alarms that are raised, the oldest first."""
 
     engines: tuple[str, ...]
     signals: SignalsPicture
-    alarm: AlarmPicture | None
+    alarms: tuple[AlarmPicture, ...]
 
 
 @dataclass(frozen=True, slots=True)

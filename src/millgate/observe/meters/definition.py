@@ -51,7 +51,7 @@ LABELS: dict[Scope, tuple[str, ...]] = {
 class MetricDefinition(NamedTuple):
     """One metric. `field` is the path of attributes in the record of `scope`; `unit` is for people.
 
-    With `split`, the field holds pairs of (word, count), or one word that counts 1, and each of those words is one
+    With `split`, the field holds pairs of (word, count), or alarms, whose signals count 1, and each of those words is one
     sample labelled `label`; words that have not happened yet are 0, so that rates work from the first time on.
     """
 

@@ -4,14 +4,14 @@
 time from load 1.0 to the alarm, *lead* from the alarm to the first request that waits longer than its objective; the best
 delay is that of the best possible detector on the same arrivals (`millgate.sim.bounds.detection`).
 `earliest_warning`: that bound alone, for any size of system.
-`false_alarms`: a load that stays where it is, requests coming one by one or in bursts.
+`false_alarms`: a load that stays where it is, requests coming one by one or in bursts, or that swings as days do.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
-from math import inf
+from math import cos, inf, pi
 from statistics import fmean
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from millgate.core.governor import Governor
 from millgate.core.measure.drift import SAMPLE_S
 from millgate.core.settings import LaneSettings
+from millgate.core.snapshot import AlarmSignal
 from millgate.engine.profile import find_profile
 from millgate.sim.bounds.detection import Climb, best_delays_s, counted
 from millgate.sim.bounds.work import capacity_per_s
@@ -40,12 +41,17 @@ _CALM_LOADS = (0.5, 0.7, 0.8, 0.9)
 # Coefficients of variation of the gaps between arrivals: Poisson, and bursts.
 _VARIATIONS = {"one by one": 1.0, "in bursts": 2.0}
 _HOURS = 0.5
+# Days as short as the experiment: 48 times as steep as real ones.
+_SWINGING, _DAY_S = "swinging", 1800.0
 _LENGTHS = LENGTHS["azure_conversation"]
 _PROFILE = "llama3-8b_h100_tp1"
 # The bound alone: so many drawn ramps a seed, after a minute of calm, which is all that the best detector needs.
 _DRAWN, _DRAWN_CALM_S = 400, 60.0
 _DRAWN_LOADS = (0.5, 0.6, 0.7)
 _CAPACITIES_PER_S = (4.0, 7.0, 10.0, 16.0, 23.0)
+
+_Raised = tuple[AlarmSignal, float]
+"""What raised an alarm, and when."""
 
 
 def climb(ramp_s: float, seed: int, engines: int = 1, profile: str = _PROFILE) -> Mapping[str, float]:
@@ -58,12 +64,14 @@ def climb(ramp_s: float, seed: int, engines: int = 1, profile: str = _PROFILE) -
     until_s = CALM_S + ramp_s + _AFTER_S
     alarms, accounts = _watch(partial(_climbing, climb), seed, engines, profile, until_s)
     full_at = CALM_S + climb.full_s
-    called_at = min([at for at in alarms if at >= CALM_S], default=until_s)
+    called_at = min([at for _, at in alarms if at >= CALM_S], default=until_s)
+    calm = [(signal, at) for signal, at in alarms if at < CALM_S]
     return {
         "delay_s": called_at - full_at,
         "best_delay_s": _best_delay_s(climb, seed, until_s),
         "lead_s": _first_miss_at(accounts, until_s) - called_at,
-        "false_alarms_per_h": sum(at < CALM_S for at in alarms) * 3600.0 / CALM_S,
+        **{f"{signal}_delay_s": _first(alarms, signal, until_s) - full_at for signal in AlarmSignal},
+        **_per_hour(calm, CALM_S / 3600.0),
     }
 
 
@@ -88,7 +96,34 @@ def stay(
     alarms, _ = _watch(
         lambda streams: steady(rate_per_s, streams, variation), seed, engines, profile, hours * 3600.0
     )
-    return {"false_alarms_per_h": len(alarms) / hours}
+    return _per_hour(alarms, hours)
+
+
+def swing(
+    load: float, seed: int, hours: float = _HOURS, engines: int = 1, profile: str = _PROFILE
+) -> Mapping[str, float]:
+    """Return the alarms an hour of a load that swings between 0.4 of `load` and `load`, as days do: once in `_DAY_S`."""
+    top_per_s = load * engines * _capacity_per_s(profile)
+
+    def rate(now: float) -> float:
+        return top_per_s * (0.7 - 0.3 * cos(2.0 * pi * now / _DAY_S))
+
+    alarms, _ = _watch(
+        lambda streams: changing(rate, top_per_s, streams), seed, engines, profile, hours * 3600.0
+    )
+    return _per_hour(alarms, hours)
+
+
+def _per_hour(alarms: Sequence[_Raised], hours: float) -> dict[str, float]:
+    """Return the alarms an hour, of all signals and of each."""
+    counts = {signal: sum(raised is signal for raised, _ in alarms) for signal in AlarmSignal}
+    each = {f"{signal}_false_alarms_per_h": count / hours for signal, count in counts.items()}
+    return {"false_alarms_per_h": len(alarms) / hours, **each}
+
+
+def _first(alarms: Sequence[_Raised], signal: AlarmSignal, until_s: float) -> float:
+    """Return when this signal was raised after the calm."""
+    return min([at for raised, at in alarms if raised is signal and at >= CALM_S], default=until_s)
 
 
 def _climbing(climb: Climb, streams: Streams) -> Iterator[float]:
@@ -119,7 +154,7 @@ def _watch(
     engines: int,
     profile_name: str,
     until_s: float,
-) -> tuple[list[float], Sequence[SimulatedAccount]]:
+) -> tuple[list[_Raised], Sequence[SimulatedAccount]]:
     """Return when alarms were raised, and what became of every request that came at these times."""
     lane = LaneSettings(
         "interactive", ttft_slo_s=_SLO_S, deadline_s=_DEADLINE_S, order="short_first", fair=True
@@ -136,26 +171,25 @@ def _watch(
     OpenLoop(world, Crowd(world, Manners(), streams), arrivals)
     watch = _AlarmWatch(governor, loop, until_s)
     loop.run(until_s + _DEADLINE_S)
-    return watch.raised_at, core.closed
+    return watch.raised, core.closed
 
 
 class _AlarmWatch:
-    """Looks at the alarm once a second and notes when one has begun."""
+    """Looks at the alarms once a second and notes when each has begun."""
 
     def __init__(self, governor: Governor, loop: Loop, until_s: float) -> None:
         self._governor = governor
         self._loop = loop
         self._until_s = until_s
-        self._is_on = False
-        self.raised_at: list[float] = []
+        self._on: list[AlarmSignal] = []
+        self.raised: list[_Raised] = []
         loop.at(1.0, self._look, None, WATCHES)
 
     def _look(self, _nothing: None) -> None:
         now = self._loop.now
-        alarm = self._governor.snapshot(now).pools[0].alarm
-        if alarm is not None and not self._is_on:
-            self.raised_at.append(alarm.raised_at)
-        self._is_on = alarm is not None
+        alarms = self._governor.snapshot(now).pools[0].alarms
+        self.raised += [(each.signal, each.raised_at) for each in alarms if each.signal not in self._on]
+        self._on = [each.signal for each in alarms]
         if now < self._until_s:
             self._loop.at(now + 1.0, self._look, None, WATCHES)
 
@@ -179,11 +213,14 @@ def _earliest(arm: Arm, seed: int) -> Measured:
 
 def _stay(profile: str, arm: Arm, seed: int) -> Measured:
     assert arm.x is not None
+    if arm.series == _SWINGING:
+        return [(arm.x, swing(arm.x, seed, profile=profile))]
     return [(arm.x, stay(arm.x, _VARIATIONS[arm.series], seed, profile=profile))]
 
 
 def _medians(places: Sequence[SeriesPoint]) -> Mapping[str, float]:
     said = {"delay_s": "delay", "best_delay_s": "best possible delay", "lead_s": "lead"}
+    said |= {f"{signal}_delay_s": f"delay of `{signal}`" for signal in AlarmSignal}
     medians = {
         f"{place.series}, ramp of {place.x:g} s: median {words}, seconds": place.metrics[name].median
         for place in places
@@ -193,7 +230,9 @@ def _medians(places: Sequence[SeriesPoint]) -> Mapping[str, float]:
 
 
 def _alarms(places: Sequence[SeriesPoint]) -> Mapping[str, float]:
-    return {"false alarms an hour": fmean(place.metrics["false_alarms_per_h"].mean for place in places)}
+    said = {"false_alarms_per_h": "false alarms an hour"}
+    said |= {f"{signal}_false_alarms_per_h": f"of them `{signal}`" for signal in AlarmSignal}
+    return {words: fmean(place.metrics[name].mean for place in places) for name, words in said.items()}
 
 
 def _before(question: Callable[[str], Experiment], knobs: Mapping[str, str]) -> Experiment:
@@ -225,7 +264,7 @@ def false_alarms(profile: str) -> Experiment:
     return Experiment(
         name="false_alarms",
         question="The load stays where it is: how often is overload called all the same?",
-        arms=tuple(Arm(series, load) for series in _VARIATIONS for load in _CALM_LOADS),
+        arms=tuple(Arm(series, load) for series in (*_VARIATIONS, _SWINGING) for load in _CALM_LOADS),
         run=partial(_stay, profile),
         metric="false_alarms_per_h",
         x_label="load, of capacity",

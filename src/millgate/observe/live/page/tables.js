@@ -177,7 +177,7 @@ function showPools(picture) {
 }
 
 function showAlarms(picture) {
-  const raised = picture.pools.map((pool) => pool.alarm).filter((alarm) => alarm !== null);
+  const raised = picture.pools.flatMap((pool) => pool.alarms);
   const said = raised.map((alarm) => ({ raised: true, head: `Alarm (${alarm.signal}) since ${clock(alarm.since)} UTC`, words: alarm.words }));
   if (!said.length) {
     const { cleared } = picture;

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import gc
 import signal
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import partial
@@ -17,7 +16,7 @@ from millgate.gateway.notices import EngineNotices, Notices
 from millgate.gateway.notify import Notifier
 from millgate.gateway.reload import EngineSizes, Fetch, Reloader
 from millgate.gateway.settings import GatewaySettings
-from millgate.observe.logs import ProcessLog
+from millgate.observe.logs import ProcessLog, places
 from millgate.runtime.driver import Core, StepObserver
 from millgate.runtime.gauges import Gauges
 
@@ -29,7 +28,6 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _GC_THRESHOLDS = (2_000, 5, 5_000)
 # How often a drain says what it still waits for.
 _TELL_EVERY_S = 1.0
-_MOST_FRAMES = 8
 
 
 class ProcessEnding(Enum):
@@ -157,8 +155,7 @@ async def _tell(gateway: Gateway, log: ProcessLog, notifier: Notifier) -> None:
 def _report(log: ProcessLog, context: dict[str, Any]) -> None:
     """Report an uncaught failure by kind and place; its text may quote what a client sent."""
     error = context.get("exception")
-    frames = traceback.extract_tb(error.__traceback__)[-_MOST_FRAMES:] if error is not None else ()
-    where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+    where = [] if error is None else places(error)
     log.error("unexpected failure", what=context.get("message", ""), kind=type(error).__name__, where=where)
 
 

@@ -118,10 +118,16 @@ lowest: packages ## a smoke part of the tests on the lowest versions that pyproj
 	@echo "lowest: $$($(BIN)/uv --quiet pip freeze --python build/lowest --exclude-editable | tr '\n' ' ')"
 	build/lowest/bin/pytest -n 2 -W default -p no:cacheprovider $(SMOKE)
 
-lock: packages ## bring requirements.lock up to pyproject.toml (uses the network)
-	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --python-version 3.11 \
-		--generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
-		--quiet --output-file requirements.lock
+LOCK = $(BIN)/uv pip compile --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	--no-header --no-annotate --quiet
+# The container's locks name the versions that requirements.lock names, of what is needed to run and to build alone.
+CONTAINER_LOCK = $(LOCK) --constraint requirements.lock
+BUILD_REQUIRES = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
+
+lock: packages ## bring requirements.lock and the container's locks up to pyproject.toml (uses the network)
+	$(LOCK) pyproject.toml --all-extras --group dev --output-file requirements.lock
+	$(CONTAINER_LOCK) pyproject.toml --output-file deploy/container/runtime.lock
+	$(BIN)/python -c '$(BUILD_REQUIRES)' | $(CONTAINER_LOCK) - --output-file deploy/container/build.lock
 
 clean: ## remove the environment, what was compiled, and every cache
 	find src -name '*.so' -delete

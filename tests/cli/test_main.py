@@ -251,6 +251,38 @@ def test_config_check_and_show_read_the_same_file(tmp_path: Path, capsys: Captur
     assert json.loads(capsys.readouterr().out)["listen"]["port"] == 9000
 
 
+def checked(tmp_path: Path, text: str) -> int:
+    file = tmp_path / "gate.yaml"
+    file.write_text("engines: [{url: 'http://a:1'}]\n" + text, encoding="utf-8")
+    return main(["check", str(file)])
+
+
+def test_check_opens_the_log_that_serve_would_open_and_leaves_no_file(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    log = tmp_path / "attempts.log"
+    assert checked(tmp_path, f"records: {{log_attempts: {log}}}\n") == 0
+    assert not log.exists()
+    log.write_text("a line\n", encoding="utf-8")
+    assert checked(tmp_path, f"records: {{log_attempts: {log}}}\n") == 0
+    assert log.read_text(encoding="utf-8") == "a line\n"
+
+    assert checked(tmp_path, f"records: {{log_attempts: {tmp_path}/no/attempts.log}}\n") == ExitCode.USAGE
+    assert "records.log_attempts: " in capsys.readouterr().err
+
+
+def test_check_binds_the_addresses_that_serve_would_bind_and_lets_a_running_gate_be(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """192.0.2.1 is reserved for documentation."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        assert checked(tmp_path, f"listen: {{port: {holder.getsockname()[1]}}}\n") == 0
+        assert checked(tmp_path, "listen: {host: 192.0.2.1, insecure: true}\n") == ExitCode.PORT_TAKEN
+    assert "192.0.2.1:8080 is not an address of this machine" in capsys.readouterr().err
+
+
 def test_the_file_may_be_named_by_the_environment(
     tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:

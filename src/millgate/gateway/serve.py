@@ -12,7 +12,7 @@ from typing import Any
 import uvloop
 
 from millgate.gateway.app import Gateway
-from millgate.gateway.notices import EngineNotices, Notices
+from millgate.gateway.notices import CapNotices, EngineNotices, Notices
 from millgate.gateway.notify import Notifier
 from millgate.gateway.reload import EngineSizes, Fetch, Reloader
 from millgate.gateway.settings import GatewaySettings
@@ -61,6 +61,7 @@ async def serve(
     gateway.door.on_given_up = notices.given_up
     loop = asyncio.get_running_loop()
     gateway.fleet.on_turn = EngineNotices(log, loop.time, loop.call_later).turned
+    caps = CapNotices(log, partial(_caps, gateway), loop.call_later)
     reloader = Reloader(gateway, fetch, log, notifier, None if sizes is None else sizes.fit)
     if sizes is not None:
         gateway.fleet.on_size = partial(_sized, sizes, reloader)
@@ -72,11 +73,13 @@ async def serve(
             if on_ready is not None:
                 on_ready(gateway)
             notifier.ready()
+            caps.look()
             await asked.wait()
             await reloader.stop()
             return await _leave(gateway, insisted, log, notifier)
     finally:
         notifier.close()
+        caps.stop()
         await gateway.stop()
         log.close()
 
@@ -95,6 +98,10 @@ def _signals(gateway: Gateway, reloader: Reloader | None) -> Iterator[tuple[asyn
     finally:
         for number in (*_SIGNALS, signal.SIGHUP):
             loop.remove_signal_handler(number)
+
+
+def _caps(gateway: Gateway) -> dict[str, int]:
+    return {engine.name: engine.limit for engine in gateway.driver.snapshot().engines}
 
 
 def _sized(sizes: EngineSizes, reloader: Reloader, engine: str, gauges: Gauges) -> None:

@@ -132,7 +132,7 @@ def paused_provider(gate: RecordedGate) -> None:
 
 def leaking_permits(gate: RecordedGate) -> None:
     gate.run(5, CALM)
-    gate.shows["millgate_little_residual_ratio", 'lane="interactive"'] = "0.25"
+    gate.shows["millgate_little_residual_ratio", 'lane="interactive",part="engine"'] = "0.25"
     gate.run(35, CALM)
 
 

@@ -4,13 +4,17 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install packages compiled interpreted fresh run check static test test-compiled explore test-engines bench soak fuzz validate figures lock clean
+.PHONY: help install packages compiled interpreted fresh run check static test test-compiled explore test-engines bench soak fuzz validate figures dist lowest lock clean
 
 VENV := .venv
 # Runs of each arm of an experiment in `make figures`.
 SEEDS ?= 5
 # What `make soak` and `make fuzz` throw their dice with.
 SEED ?= 1
+# With this variable set nothing is compiled: hatch_build.py.
+INTERPRETED := MILLGATE_INTERPRETED
+# What touches each library that users get: command line, configuration, doors, metrics, client, simulator.
+SMOKE := tests/cli tests/config tests/client tests/observe tests/library tests/servers/admin tests/gateway/test_serve.py tests/sim/test_randomness.py tests/sim/report
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
@@ -47,7 +51,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@pip="$(BIN)/python -m pip"; $(BIN)/python -c 'import pip' 2>/dev/null || pip="$$($(FIND_PIP)) -m pip --python $(BIN)/python"; \
 		$$pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock; \
 		echo "install: millgate itself, editable"; \
-		MILLGATE_INTERPRETED=1 $$pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+		$(INTERPRETED)=1 $$pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 	@echo "install: done; the network is not needed any more"
 
@@ -102,10 +106,28 @@ figures: install ## draw the two pictures of the README anew; some minutes on ev
 	@$(BIN)/millgate sim run no_gate_vs_gate --seeds $(SEEDS) --svg docs/pictures/no_gate_vs_gate.svg
 	@$(BIN)/millgate sim run retry_storm --seeds $(SEEDS) --svg docs/pictures/retry_storm.svg
 
-lock: packages ## bring requirements.lock up to pyproject.toml (uses the network)
-	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --python-version 3.11 \
-		--generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
-		--quiet --output-file requirements.lock
+dist: packages ## sdist and compiled wheel in dist/, the wheel tried in an empty environment outside the checkout (uses the network)
+	@rm -rf dist
+	@env -u $(INTERPRETED) $(BIN)/uv build --python $(BIN)/python --out-dir dist .
+	@MILLGATE_WHEEL=$$(ls dist/*.whl) $(BIN)/pytest -s tests/wheel
+
+lowest: packages ## a smoke part of the tests on the lowest versions that pyproject.toml allows (uses the network)
+	@rm -rf build/lowest && $(BIN)/uv --quiet venv --python $(BIN)/python build/lowest
+	@$(INTERPRETED)=1 $(BIN)/uv --quiet pip install --python build/lowest --resolution lowest-direct -e '.[client,demo,sim]'
+	@$(BIN)/uv --quiet pip install --python build/lowest anthropic hatchling hypothesis pytest pytest-xdist trustme
+	@echo "lowest: $$($(BIN)/uv --quiet pip freeze --python build/lowest --exclude-editable | tr '\n' ' ')"
+	build/lowest/bin/pytest -n 2 -W default -p no:cacheprovider $(SMOKE)
+
+LOCK = $(BIN)/uv pip compile --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	--no-header --no-annotate --quiet
+# The container's locks name the versions that requirements.lock names, of what is needed to run and to build alone.
+CONTAINER_LOCK = $(LOCK) --constraint requirements.lock
+BUILD_REQUIRES = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
+
+lock: packages ## bring requirements.lock and the container's locks up to pyproject.toml (uses the network)
+	$(LOCK) pyproject.toml --all-extras --group dev --output-file requirements.lock
+	$(CONTAINER_LOCK) pyproject.toml --output-file deploy/container/runtime.lock
+	$(BIN)/python -c '$(BUILD_REQUIRES)' | $(CONTAINER_LOCK) - --output-file deploy/container/build.lock
 
 clean: ## remove the environment, what was compiled, and every cache
 	find src -name '*.so' -delete

@@ -3,13 +3,15 @@
 The same sources run either way, with the same results: compiled, a request costs a half (bench/). What is compiled is named
 in pyproject.toml, in groups that two processors build side by side. The build backend calls this page for an
 installation from the checkout (the extensions then lie beside their sources) and for a wheel (which gets them inside).
-The Makefile calls it by the verbs at its end; `fresh` removes extensions that are older than a source, because
-nobody should test last week's code.
+A machine that cannot compile gets a pure wheel, and the build says in one line why; a compilation that fails ends the build.
+The Makefile calls this page by the verbs at its end; `fresh` removes extensions that are older than a source, so that
+no test runs outdated code.
 
 mypyc: https://mypyc.readthedocs.io
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 HERE = Path(__file__).parent
 SOURCES = HERE / "src"
@@ -40,42 +43,93 @@ __attribute__((cold)) void CPy_AttributeError(const char *, const char *, const 
 expected to, the C compiler puts all of that apart: 4 % less CPU and half a megabyte less memory."""
 
 
+class CompileError(Exception):
+    """The compiler ran and failed; the message ends with the last that it printed."""
+
+
 class CompileHook(BuildHookInterface[Any]):
     """Hatchling's hook: compiles, and tells the wheel that it is no longer a pure one."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile in place; without a compiler, or should it fail, leave the sources to the interpreter.
+        """Compile in place and put the extensions into the wheel; raise CompileError where the compiler fails.
 
-        An editable install takes nothing into the wheel: what is compiled lies beside the sources, and a copy would hide them.
+        An editable install takes nothing into the wheel: what is compiled lies beside the sources, and a copy would hide
+        them. It goes on interpreted where it cannot compile.
         """
-        if not compiled() or version == "editable":
-            return
-        build_data["pure_python"] = False
-        build_data["infer_tag"] = True
-        build_data["force_include"] |= {str(path): str(path.relative_to(SOURCES)) for path in extensions()}
+        if version == "editable":
+            compiled()
+        elif missing := lacking():
+            say(f"the wheel is pure Python, and a request costs twice as much: {missing}")
+        else:
+            ensure_compiled()
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+            build_data["force_include"] |= {
+                str(path): str(path.relative_to(SOURCES)) for path in extensions()
+            }
+
+
+class ReadmeHook(MetadataHookInterface):
+    """Hatchling's hook for the long description: README.md as a package index can show it."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Put README.md into the metadata, with every link and picture of this version absolute."""
+        text = (HERE / "README.md").read_text(encoding="utf-8")
+        readme = absolute_links(text, metadata["urls"]["Homepage"], metadata["version"])
+        metadata["readme"] = {"content-type": "text/markdown", "text": readme}
+
+
+def absolute_links(markdown: str, repository: str, version: str) -> str:
+    """Return Markdown whose links relative to the repository's root lead to its tag `vVERSION` on the forge.
+
+    A picture leads to the file itself, any other link to the page that shows it. Anchors and addresses stay.
+    """
+
+    def absolute(link: re.Match[str]) -> str:
+        bang, text, target = link.groups()
+        if "://" in target or target.startswith(("#", "mailto:")):
+            return link[0]
+        return f"{bang}[{text}]({repository}/{'raw' if bang else 'blob'}/v{version}/{target})"
+
+    return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", absolute, markdown)
 
 
 def compiled() -> bool:
-    """Compile what is not or no longer, in a process of its own; return whether everything is compiled now."""
-    if extensions() and not stale():
+    """Compile what is not or no longer; return whether everything is compiled now, and say why where it is not."""
+    if is_fresh():
         return True
     remove()
     missing = lacking()
     if not missing:
-        say("compiling what every request passes, once: two minutes or so")
-        done = subprocess.run(
-            [sys.executable, __file__, "mypyc"], cwd=HERE, capture_output=True, text=True, check=False
-        )
-        if done.returncode == 0:
+        try:
+            ensure_compiled()
+        except CompileError as error:
+            missing = str(error)
+        else:
             return True
-        remove()
-        missing = (done.stdout + done.stderr)[-2000:]
     say(f"not compiled, so a request costs twice as much: {missing}")
     return False
 
 
+def ensure_compiled() -> None:
+    """Compile what is not or no longer, in a process of its own; raise CompileError, with nothing left, where that fails."""
+    if is_fresh():
+        return
+    remove()
+    say("compiling what every request passes, once: two minutes or so")
+    done = subprocess.run(
+        [sys.executable, __file__, "mypyc"], cwd=HERE, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0 or not is_complete():
+        remove()
+        said = (done.stdout + done.stderr)[-2000:]
+        raise CompileError(
+            f"mypyc failed; with {INTERPRETED}=1 the build goes on without it. Its last lines:\n{said}"
+        )
+
+
 def say(line: str) -> None:
-    """Tell whoever installs."""
+    """Write one line for the person that installs."""
     print(f"install: {line}", file=sys.stderr)
 
 
@@ -92,12 +146,27 @@ def lacking() -> str:
 
 
 def extensions() -> list[Path]:
-    """Return every compiled extension under the sources."""
-    return sorted(SOURCES.rglob("*.so"))
+    """Return every compiled extension under the sources that this interpreter loads.
+
+    Their names end in the interpreter's ABI tag; those of another interpreter are none of this one's business.
+    """
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    return sorted(SOURCES.rglob(f"*{suffix}"))
+
+
+def is_complete() -> bool:
+    """Return whether every module that pyproject.toml names has its extension."""
+    named = {(HERE / file).with_suffix("") for group in GROUPS for file in files(group)}
+    return named <= {path.with_suffix("").with_suffix("") for path in extensions()}
+
+
+def is_fresh() -> bool:
+    """Return whether every module is compiled, each since its source was last changed."""
+    return bool(extensions()) and is_complete() and not stale()
 
 
 def remove() -> None:
-    """Take every extension away."""
+    """Take every extension of this interpreter away."""
     for path in extensions():
         path.unlink()
 

@@ -5,10 +5,15 @@ import importlib
 import os
 import shutil
 import sys
+import sysconfig
 from pathlib import Path
+from typing import Any
 
 import hatch_build
 import pytest
+
+ABI = sysconfig.get_config_var("EXT_SUFFIX")
+"""How the name of every extension of this interpreter ends."""
 
 
 def test_every_name_in_the_list_of_what_is_compiled_is_there(root: Path) -> None:
@@ -97,7 +102,7 @@ def test_a_source_that_changed_later_makes_what_is_compiled_stale(
 ) -> None:
     monkeypatch.setattr(hatch_build, "SOURCES", tmp_path)
     monkeypatch.setattr(hatch_build, "files", lambda _group: [str(tmp_path / "a.py")])
-    source, extension = tmp_path / "a.py", tmp_path / "a.so"
+    source, extension = tmp_path / "a.py", tmp_path / f"a{ABI}"
     source.touch()
     assert not hatch_build.stale()
     extension.touch()
@@ -117,16 +122,83 @@ def test_without_a_compiler_it_says_what_is_missing(monkeypatch: pytest.MonkeyPa
     assert hatch_build.INTERPRETED in hatch_build.lacking()
 
 
-def test_a_compiler_that_fails_leaves_the_sources_to_the_interpreter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def broken_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder of sources of one module; the compiler gives up on it half-way."""
     monkeypatch.setattr(hatch_build, "SOURCES", tmp_path)
-    monkeypatch.setattr(hatch_build, "files", lambda _group: [])
+    monkeypatch.setattr(hatch_build, "files", lambda _group: [str(tmp_path / "a.py")])
     monkeypatch.setattr(hatch_build, "lacking", lambda: "")
-    half_way = tmp_path / "half-way"
-    half_way.write_text(f"#!/bin/sh\ntouch {tmp_path}/half.so\nexit 1\n")
-    half_way.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(half_way))
+    (tmp_path / "a.py").touch()
+    compiler = tmp_path / "half-way"
+    compiler.write_text(f"#!/bin/sh\ntouch {tmp_path}/b{ABI}\necho a.py:1: no such type\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(compiler))
+    return tmp_path
+
+
+@pytest.mark.usefixtures("broken_compiler")
+def test_a_compiler_that_fails_leaves_the_sources_to_the_interpreter(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert not hatch_build.compiled()
     assert hatch_build.extensions() == []
     assert "not compiled" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("broken_compiler")
+def test_a_compiler_that_fails_fails_the_build_of_a_wheel_and_says_why() -> None:
+    build_data: dict[str, Any] = {"force_include": {}}
+
+    with pytest.raises(hatch_build.CompileError, match=r"(?s)MILLGATE_INTERPRETED=1.*a\.py:1: no such type"):
+        hook().initialize("standard", build_data)
+    assert hatch_build.extensions() == []
+    assert build_data == {"force_include": {}}
+
+
+def test_where_nothing_can_compile_the_wheel_is_pure_and_the_build_says_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(hatch_build, "lacking", lambda: "there is no C compiler (cc)")
+    build_data: dict[str, Any] = {"force_include": {}}
+
+    hook().initialize("standard", build_data)
+
+    assert build_data == {"force_include": {}}
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "the wheel is pure Python" in said
+    assert "there is no C compiler (cc)" in said
+
+
+def test_a_wheel_takes_the_extensions_of_its_interpreter_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hatch_build, "SOURCES", tmp_path)
+    monkeypatch.setattr(hatch_build, "files", lambda _group: [str(tmp_path / "a.py")])
+    monkeypatch.setattr(hatch_build, "lacking", lambda: "")
+    for name in ("a.py", f"a{ABI}", f"part__mypyc{ABI}", "a.cpython-39-x86_64-linux-gnu.so"):
+        (tmp_path / name).touch()
+    build_data: dict[str, Any] = {"force_include": {}}
+
+    hook().initialize("standard", build_data)
+
+    assert sorted(build_data["force_include"].values()) == [f"a{ABI}", f"part__mypyc{ABI}"]
+    assert (build_data["pure_python"], build_data["infer_tag"]) == (False, True)
+    hatch_build.remove()
+    assert (tmp_path / "a.cpython-39-x86_64-linux-gnu.so").exists()
+
+
+def test_what_is_compiled_in_part_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hatch_build, "SOURCES", tmp_path)
+    monkeypatch.setattr(hatch_build, "files", lambda _group: [str(tmp_path / "a.py"), str(tmp_path / "b.py")])
+    for name in ("a.py", "b.py", f"a{ABI}"):
+        (tmp_path / name).touch()
+
+    assert not hatch_build.is_fresh()
+    (tmp_path / f"b{ABI}").touch()
+    assert hatch_build.is_fresh()
+
+
+def hook() -> hatch_build.CompileHook:
+    made: hatch_build.CompileHook = object.__new__(hatch_build.CompileHook)
+    return made

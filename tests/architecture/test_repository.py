@@ -52,8 +52,11 @@ def test_a_machine_path_is_seen(tmp_path: Path) -> None:
     assert _findings([file], _MACHINE_PATH, tmp_path) == ["note.txt:1 ' /" + "home/a'"]
 
 
-def test_the_lock_pins_every_package_by_version_and_hash(root: Path) -> None:
-    entries = re.split(r"\n(?=\S)", (root / "requirements.lock").read_text().strip())
+@pytest.mark.parametrize(
+    "lock", ["requirements.lock", "deploy/container/runtime.lock", "deploy/container/build.lock"]
+)
+def test_the_lock_pins_every_package_by_version_and_hash(root: Path, lock: str) -> None:
+    entries = re.split(r"\n(?=\S)", (root / lock).read_text().strip())
     pinned = re.compile(
         r"^[a-z0-9][a-z0-9._-]*==[^\s;]+( ; [^\\]+)? \\\n( +--hash=sha256:[0-9a-f]{64}( \\\n|$))+$"
     )

@@ -2,6 +2,7 @@
 
 import fcntl
 import io
+import json
 import os
 import pty
 import struct
@@ -11,6 +12,7 @@ from typing import TextIO
 
 import pytest
 
+from millgate import __version__
 from millgate.cli.banner import Running, show_banner
 from millgate.wiring.chosen import ChosenNumber
 
@@ -62,26 +64,48 @@ def on_terminal(terminals: list[Terminal], columns: int = COLUMNS) -> str:
     return terminals[-1].shown()
 
 
-def in_file() -> list[str]:
+def plain(terminals: list[Terminal], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setenv("NO_COLOR", "1")
+    return on_terminal(terminals, columns=0).splitlines()
+
+
+def test_a_file_gets_one_line_of_json() -> None:
     stream = io.StringIO()
+
     show_banner(RUNNING, stream)
-    return stream.getvalue().splitlines()
+
+    said = stream.getvalue()
+    assert said.endswith("}\n")
+    assert said.count("\n") == 1
+    record = json.loads(said)
+    assert (record["event"], record["level"], record["version"]) == ("serving", "info", __version__)
+    assert (record["url"], record["admin_url"]) == ("http://127.0.0.1:8080", "http://127.0.0.1:8081")
+    assert record["engines"] == [{"name": "gpu-0", "url": "http://10.0.0.7:8000"}]
+    assert record["limits"][1] == {"name": "lane interactive", "value": "ttft_slo 10s", "why": ""}
 
 
-def test_a_file_gets_plain_lines_that_programs_may_read() -> None:
-    lines = in_file()
-
-    assert lines[1:5] == [
+def test_a_terminal_is_told_where_everything_is(
+    terminals: list[Terminal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert plain(terminals, monkeypatch)[1:5] == [
         "  listening  http://127.0.0.1:8080",
         "  admin      http://127.0.0.1:8081",
         "  line       127.0.0.1:7777",
         "  engine     gpu-0 at http://10.0.0.7:8000 (profile demo)",
     ]
-    assert "\x1b" not in "".join(lines)
 
 
-def test_every_limit_stands_below_its_header() -> None:
-    lines = in_file()
+def test_where_a_token_is_asked_for_the_commands_to_try_carry_it(terminals: list[Terminal]) -> None:
+    terminals.append(Terminal(COLUMNS))
+    show_banner(RUNNING._replace(token_env="MILLGATE_ADMIN_TOKEN"), terminals[-1].stream)
+
+    assert 'curl -H "authorization: Bearer $MILLGATE_ADMIN_TOKEN" http' in terminals[-1].shown()
+
+
+def test_every_limit_stands_below_its_header(
+    terminals: list[Terminal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = plain(terminals, monkeypatch)
     header = lines.index(next(line for line in lines if line.startswith("limit")))
 
     value_at, why_at = lines[header].index("value"), lines[header].index("why")
@@ -102,11 +126,13 @@ def test_a_narrow_terminal_gets_long_reasons_on_lines_of_their_own(terminals: li
     assert f"{first[why_at:]} {more[why_at:]}".startswith("default: the engine does not")
 
 
-def test_what_is_to_be_copied_is_never_broken(terminals: list[Terminal]) -> None:
-    shown = on_terminal(terminals)
+def test_what_is_to_be_copied_is_never_broken(
+    terminals: list[Terminal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrow = on_terminal(terminals).splitlines()
 
-    assert [line for line in in_file() if line.startswith("  curl")] == [
-        line for line in shown.splitlines() if line.startswith("  curl")
+    assert [line for line in plain(terminals, monkeypatch) if line.startswith("  curl")] == [
+        line for line in narrow if line.startswith("  curl")
     ]
 
 
@@ -123,5 +149,5 @@ def test_emphasis_is_for_terminals_that_want_it(
     assert emphasised.replace("\x1b[1m", "").replace("\x1b[2m", "").replace("\x1b[0m", "") == plain
 
 
-def test_a_terminal_without_a_width_is_as_wide_as_a_file(terminals: list[Terminal]) -> None:
+def test_a_terminal_without_a_width_is_taken_for_a_wide_one(terminals: list[Terminal]) -> None:
     assert RUNNING.choices[0].why in on_terminal(terminals, columns=0)

@@ -34,7 +34,7 @@ def _engine(commands: list[Command], tmp_path: Path, port: int, profile: str) ->
     command = start(
         commands, tmp_path, "engine", "--port", str(port), "--profile", profile, "--time-scale", "10"
     )
-    _until(lambda: "port=" in command.errors(), "the engine starts")
+    _until(lambda: '"port"' in command.errors(), "the engine starts")
     return command
 
 
@@ -45,9 +45,9 @@ def _limits(admin_url: str) -> tuple[int, int | None]:
 
 
 def _lines(gate: Command, event: str) -> list[dict[str, Any]]:
-    """Return what the gate has written of this kind; its banner is no JSON."""
-    lines = [line for line in gate.errors().splitlines() if line.startswith("{")]
-    return [record for line in lines if (record := json.loads(line))["event"] == event]
+    """Return what the gate has written of this kind."""
+    records = [json.loads(line) for line in gate.errors().splitlines()]
+    return [record for record in records if record["event"] == event]
 
 
 def test_limits_follow_an_engine_that_starts_later_and_one_that_comes_back_smaller(

@@ -1,6 +1,7 @@
 """A wrong command line is one clear line on stderr, nothing on stdout, and a documented exit code."""
 
 import json
+import platform
 import re
 import signal
 import socket
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+import hatch_build
 import pytest
 
 from millgate import __version__
@@ -99,6 +101,20 @@ def test_a_wrong_command_line_is_one_line_and_exit_code_2(
     assert err.count("\n") == 1
 
 
+def problems(capsys: Captured) -> list[str]:
+    """Return what a server has complained of, where no terminal reads it."""
+    records = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert {(record["event"], record["level"]) for record in records} == {("failed", "error")}
+    return [record["problem"] for record in records]
+
+
+def test_a_server_complains_to_a_terminal_in_words(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+
+    assert main(["serve", "--port", "70000", *UPSTREAM]) == ExitCode.USAGE
+    assert capsys.readouterr().err.startswith("millgate: --port: listen.port: must be at most 65,535")
+
+
 def test_every_problem_of_a_file_has_its_own_line(tmp_path: Path, capsys: Captured) -> None:
     file = tmp_path / "gate.yaml"
     file.write_text("engines: [{url: 'http://a:1', max_inflight: 0}]\nlisten: {prot: 1}\n", encoding="utf-8")
@@ -106,9 +122,9 @@ def test_every_problem_of_a_file_has_its_own_line(tmp_path: Path, capsys: Captur
     code = main(["serve", "--config", str(file)])
 
     assert code == ExitCode.USAGE
-    assert capsys.readouterr().err.splitlines() == [
-        f"millgate: {file}:1:31: engines[0].max_inflight: must be at least 1, not 0",
-        f"millgate: {file}:2:10: listen.prot: is not a setting; did you mean `port`?",
+    assert problems(capsys) == [
+        f"{file}:1:31: engines[0].max_inflight: must be at least 1, not 0",
+        f"{file}:2:10: listen.prot: is not a setting; did you mean `port`?",
     ]
 
 
@@ -122,8 +138,8 @@ def test_a_taken_port_is_told_with_the_flag_that_helps(capsys: Captured) -> None
         engine = main(["engine", "--port", str(taken)])
 
     assert (gate, admin, engine) == (ExitCode.PORT_TAKEN,) * 3
-    assert capsys.readouterr().err.splitlines() == [
-        f"millgate: 127.0.0.1:{taken} is taken by another program: stop it, or choose another port with {flag}"
+    assert problems(capsys) == [
+        f"127.0.0.1:{taken} is taken by another program: stop it, or choose another port with {flag}"
         for flag in ("--port", "--admin-port", "--port")
     ]
 
@@ -136,9 +152,52 @@ def test_an_address_of_another_machine_cannot_be_listened_on(capsys: Captured) -
     assert "192.0.2.1:0 is not an address of this machine" in capsys.readouterr().err
 
 
-def test_version_is_one_line(capsys: Captured) -> None:
-    assert main(["version"]) == 0
-    assert capsys.readouterr() == (f"{__version__}\n", "")
+@pytest.mark.parametrize("arguments", [["version"], ["--version"]])
+def test_the_version_is_one_line_and_says_whether_it_is_compiled(
+    arguments: list[str], capsys: Captured
+) -> None:
+    assert main(arguments) == 0
+
+    out, err = capsys.readouterr()
+    build = "compiled" if hatch_build.extensions() else "interpreted"
+    assert (out, err) == (f"millgate {__version__} ({build}, Python {platform.python_version()})\n", "")
+
+
+def test_a_library_that_a_command_lacks_is_one_sentence_with_the_line_that_installs_it(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("millgate.demos.burst")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+
+    assert main(["demo", "burst"]) == ExitCode.FAILURE
+    assert capsys.readouterr().err == (
+        "millgate: `millgate demo` needs httpx2, which is not installed: pip install 'millgate[demo]'\n"
+    )
+
+
+def test_a_module_of_ours_that_is_missing_is_no_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "millgate.cli.key", None)
+
+    with pytest.raises(ModuleNotFoundError):
+        main(["key", "new"])
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_and_options(
+    shell: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_MILLGATE_COMPLETE", f"complete_{shell}")
+    for name, value in {"COMP_WORDS": "millgate serve --max", "COMP_CWORD": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "millgate serve --max")
+    monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
+    monkeypatch.setattr(sys, "argv", ["millgate"])
+
+    with pytest.raises(SystemExit):
+        main([])
+
+    assert "--max-inflight" in capsys.readouterr().out
 
 
 def test_help_tells_the_exit_codes(capsys: Captured) -> None:
@@ -190,6 +249,38 @@ def test_config_check_and_show_read_the_same_file(tmp_path: Path, capsys: Captur
     assert capsys.readouterr().out == f"{file}: valid, 1 engine(s), 1 lane(s)\n"
     assert main(["config", "show", "--config", str(file), "--set", "listen.port=9000"]) == 0
     assert json.loads(capsys.readouterr().out)["listen"]["port"] == 9000
+
+
+def checked(tmp_path: Path, text: str) -> int:
+    file = tmp_path / "gate.yaml"
+    file.write_text("engines: [{url: 'http://a:1'}]\n" + text, encoding="utf-8")
+    return main(["check", str(file)])
+
+
+def test_check_opens_the_log_that_serve_would_open_and_leaves_no_file(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    log = tmp_path / "attempts.log"
+    assert checked(tmp_path, f"records: {{log_attempts: {log}}}\n") == 0
+    assert not log.exists()
+    log.write_text("a line\n", encoding="utf-8")
+    assert checked(tmp_path, f"records: {{log_attempts: {log}}}\n") == 0
+    assert log.read_text(encoding="utf-8") == "a line\n"
+
+    assert checked(tmp_path, f"records: {{log_attempts: {tmp_path}/no/attempts.log}}\n") == ExitCode.USAGE
+    assert "records.log_attempts: " in capsys.readouterr().err
+
+
+def test_check_binds_the_addresses_that_serve_would_bind_and_lets_a_running_gate_be(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """192.0.2.1 is reserved for documentation."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        assert checked(tmp_path, f"listen: {{port: {holder.getsockname()[1]}}}\n") == 0
+        assert checked(tmp_path, "listen: {host: 192.0.2.1, insecure: true}\n") == ExitCode.PORT_TAKEN
+    assert "192.0.2.1:8080 is not an address of this machine" in capsys.readouterr().err
 
 
 def test_the_file_may_be_named_by_the_environment(

@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from millgate import __version__
+
 START_WITHIN_S = 30.0  # generous: the machine may be busy
 END_WITHIN_S = 15.0
 CHAT = b'{"model": "any", "max_tokens": 4, "messages": [{"role": "user", "content": "Hello"}]}'
@@ -53,6 +55,10 @@ class Command:
     def errors(self) -> str:
         return self._errors.read_text(encoding="utf-8")
 
+    def records(self) -> list[dict[str, Any]]:
+        """Return what a server has written to stderr: every line is JSON."""
+        return [json.loads(line) for line in self.errors().splitlines()]
+
 
 @pytest.fixture
 def commands(tmp_path: Path) -> Iterator[list[Command]]:
@@ -69,6 +75,12 @@ def start(commands: list[Command], tmp_path: Path, *arguments: str, stdout: Any 
     command = Command(list(arguments), tmp_path / f"stderr-{len(commands)}.txt", stdout)
     commands.append(command)
     return command
+
+
+def engine_of(command: Command) -> int:
+    """Return the number of the one process that this command has started."""
+    number = command.process.pid
+    return int(Path(f"/proc/{number}/task/{number}/children").read_text(encoding="ascii"))
 
 
 def ask(url: str, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
@@ -114,11 +126,11 @@ def test_run_serves_through_its_own_engine_and_a_signal_ends_both(
     assert command.end(number) == 0
     assert not listens(ready["url"])
     await_silence(ready["engines"][0]["url"])
-    banner = command.errors()
-    assert f"listening  {ready['url']}" in banner
-    assert f"curl -N {ready['url']}/v1/chat/completions" in banner
-    assert f"curl {ready['admin_url']}/metrics" in banner
-    assert "Traceback" not in banner
+    banner, *rest = command.records()
+    assert (banner["event"], banner["version"]) == ("serving", __version__)
+    assert banner["build"] in {"compiled", "interpreted"}
+    assert {name: banner[name] for name in ready} == ready
+    assert [record["event"] for record in rest] == ["draining", "drained"]
 
 
 def test_run_ends_with_its_own_exit_code_when_its_engine_dies(
@@ -126,14 +138,14 @@ def test_run_ends_with_its_own_exit_code_when_its_engine_dies(
 ) -> None:
     command = start(commands, tmp_path, "run", "--port", "0", "--admin-port", "0", "--json")
     ready = command.ready()
-    engine = int(command.errors().split("process ")[1].split(")")[0])
+    engine = engine_of(command)
 
     os.kill(engine, signal.SIGKILL)
 
     assert command.process.wait(END_WITHIN_S) == 4
     assert not listens(ready["url"])
-    assert "millgate: millgate engine ended with -9" in command.errors()
-    assert "Traceback" not in command.errors()
+    problems = [record["problem"] for record in command.records() if record["event"] == "failed"]
+    assert problems[0] == "millgate engine ended with -9:"
 
 
 def test_serve_reads_its_file_and_sigterm_ends_it_with_0(commands: list[Command], tmp_path: Path) -> None:
@@ -219,7 +231,6 @@ def test_a_token_closes_the_admin_door_and_is_never_shown(
     assert ask(ready["admin_url"], "GET", "/healthz")[0] == 200
     assert command.end(signal.SIGTERM) == 0
     assert "hush-hush" not in command.errors() + json.dumps(ready)
-    assert "Bearer $MILLGATE_ADMIN_TOKEN" in command.errors()
 
 
 def test_two_gates_cannot_have_one_port(commands: list[Command], tmp_path: Path) -> None:
@@ -230,10 +241,9 @@ def test_two_gates_cannot_have_one_port(commands: list[Command], tmp_path: Path)
     second = start(commands, tmp_path, "serve", *upstream, "--port", str(port), "--admin-port", "0", "--json")
 
     assert second.process.wait(START_WITHIN_S) == 3
-    assert (
-        second.errors()
-        == f"millgate: 127.0.0.1:{port} is taken by another program: stop it, or choose another port with --port\n"
-    )
+    assert [record["problem"] for record in second.records()] == [
+        f"127.0.0.1:{port} is taken by another program: stop it, or choose another port with --port"
+    ]
     assert second.process.stdout is not None
     assert second.process.stdout.read() == b""
     assert first.end(signal.SIGTERM) == 0
@@ -247,7 +257,7 @@ def test_a_gate_that_cannot_say_that_it_is_ready_does_not_serve(
         command = start(commands, tmp_path, "serve", *arguments, stdout=full)
 
         assert command.process.wait(START_WITHIN_S) == 1
-    assert command.errors().endswith("millgate: cannot write to stdout: No space left on device\n")
+    assert command.records()[-1]["problem"] == "cannot write to stdout: No space left on device"
 
 
 def test_a_closed_pipe_behind_stdout_is_one_line(commands: list[Command], tmp_path: Path) -> None:
@@ -263,10 +273,11 @@ def test_a_closed_pipe_behind_stdout_is_one_line(commands: list[Command], tmp_pa
 def test_engine_says_where_it_serves_and_ends_with_0(commands: list[Command], tmp_path: Path) -> None:
     command = start(commands, tmp_path, "engine", "--port", "0", "--time-scale", "10")
     give_up_at = time.monotonic() + START_WITHIN_S
-    while "port=" not in command.errors():
+    while "\n" not in command.errors():
         assert time.monotonic() < give_up_at, command.errors()
         time.sleep(0.05)
-    port = command.errors().split("port=")[1].split()[0]
+    (ready,) = command.records()
+    port = ready["port"]
 
     assert ask(f"http://127.0.0.1:{port}", "GET", "/health")[0] == 200
     assert command.end(signal.SIGINT) == 0

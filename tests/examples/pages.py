@@ -2,10 +2,12 @@
 
 import contextlib
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +32,7 @@ _GATE_READY = re.compile(
 )
 _ENGINE_READY = re.compile(r"millgate engine ready host=(\S+) port=(\d+)")
 _REQUEST_ID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]+\b")
+_BUILD = re.compile(r"\((?:partly compiled|interpreted)(?=, Python)")
 _STATUS = r"(?:(?<=^)|(?<=: ))[2-5]\d\d\b"
 """A status of HTTP, which is no mere number: at the beginning of a line, or after a colon."""
 _NUMBER = re.compile(rf"(?<![\w.])(?!{_STATUS})-?\d+(?:[.,:]\d+)*", re.MULTILINE)
@@ -58,7 +61,11 @@ def blocks(page: Path) -> list[Block]:
 
 
 def shapes(output: str) -> set[str]:
-    """Return the distinct lines of an output without what differs from run to run: numbers but statuses, units of time, ids."""
+    """Return the distinct lines of an output without what differs from run to run or from one installation to another.
+
+    That is: numbers but statuses, units of time, ids, and whether it is compiled.
+    """
+    output = _BUILD.sub("(compiled", output)
     lines = _UNIT.sub(" s", _NUMBER.sub("#", _REQUEST_ID.sub("ID", output))).splitlines()
     return {" ".join(line.split()) for line in lines} - {""}
 
@@ -142,16 +149,20 @@ class Session:
         kind = "engine" if text.startswith("millgate engine") else "gate"
         self._stop(kind)
         said = self.folder / f"{kind}.said"
-        with said.open("wb") as output:
-            self._servers[kind] = subprocess.Popen(
-                ["bash", "-c", f"exec {self._on_any_port(text.strip())}"],
-                cwd=self.folder,
-                env=self._environ() | {"MILLGATE_ADMIN__PORT": "0"},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,  # Ctrl-C goes to everything that the terminal runs
-            )
+        # Where no terminal reads, a server writes JSON; the pages show what a reader sees.
+        ours, terminal = pty.openpty()
+        self._servers[kind] = subprocess.Popen(
+            ["bash", "-c", f"exec {self._on_any_port(text.strip())}"],
+            cwd=self.folder,
+            env=self._environ() | {"MILLGATE_ADMIN__PORT": "0"},
+            stdin=subprocess.DEVNULL,
+            stdout=terminal,
+            stderr=terminal,
+            start_new_session=True,  # Ctrl-C goes to everything that the terminal runs
+        )
+        os.close(terminal)
+        said.write_bytes(b"")
+        threading.Thread(target=_keep, args=(ours, said), daemon=True).start()
         self._await(kind, said)
         return said.read_text()
 
@@ -179,6 +190,17 @@ class Session:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(server.pid, signal.SIGINT)
             server.wait(END_WITHIN_S)
+
+
+def _keep(terminal: int, file: Path) -> None:
+    """Write what a terminal shows into a file, until the last process behind it has ended."""
+    with (
+        os.fdopen(terminal, "rb", buffering=0) as shown,
+        file.open("ab", buffering=0) as kept,
+        contextlib.suppress(OSError),  # a terminal without processes is an error, not an end
+    ):
+        while text := shown.read(65_536):
+            kept.write(text.replace(b"\r\n", b"\n"))
 
 
 def run(page: Path, session: Session) -> Iterator[tuple[Block, str]]:

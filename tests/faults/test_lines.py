@@ -15,7 +15,7 @@ GARBAGE = (TLS_HELLO, b"\x00" * 100, b"SSH-2.0-scan\r\n\r\n", b"\x03\x00\x00\x13
 
 def written(gate: GateProcess, event: str) -> list[dict[str, Any]]:
     """Return the lines of the process about this event."""
-    records = [json.loads(line) for line in gate.errors().splitlines() if line.startswith("{")]
+    records = [json.loads(line) for line in gate.errors().splitlines()]
     return [record for record in records if record["event"] == event]
 
 

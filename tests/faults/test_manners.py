@@ -52,8 +52,8 @@ def streaming(gate: GateProcess, count: int = 1) -> list[Talk]:
 
 
 def records(gate: GateProcess) -> list[dict[str, Any]]:
-    """Return the log, which is JSON where stderr is no terminal; the banner is not."""
-    return [json.loads(line) for line in gate.errors().splitlines() if line.startswith("{")]
+    """Return the log, which is JSON where stderr is no terminal."""
+    return [json.loads(line) for line in gate.errors().splitlines()]
 
 
 def said(gate: GateProcess, event: str) -> list[dict[str, Any]]:

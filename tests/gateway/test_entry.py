@@ -340,6 +340,24 @@ def test_a_load_tool_finds_the_gate_healthy_without_a_key_while_an_engine_is_up(
     run(body())
 
 
+def test_where_it_is_opened_healthz_says_that_the_process_lives_whatever_its_engines_and_its_loop_do() -> (
+    None
+):
+    async def body() -> None:
+        async with gating(
+            callers=GUARDED, core=CORE, door=DoorSettings(pages=frozenset({b"/healthz"}))
+        ) as stand:
+            stand.gateway.driver.post(EngineDown(stand.snapshot.engines[0].name))
+            stand.gateway.door.lag.stop()
+            stand.gateway.door.lag.overloaded = True
+            alive = await stand.ask(b"", b"/healthz", b"GET")
+            assert (alive.status, alive.body) == (200, b"ok\n")
+        async with gating(core=CORE) as closed:
+            assert (await closed.ask(b"", b"/healthz", b"GET")).status == 404
+
+    run(body())
+
+
 @pytest.mark.parametrize(
     ("path", "page", "kind"),
     [

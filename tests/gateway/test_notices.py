@@ -2,7 +2,16 @@
 
 from collections.abc import Callable
 
-from millgate.gateway.notices import MOST_GIVEN_UP, MOST_KINDS, MOST_TURNS, QUIET_S, EngineNotices, Notices
+from millgate.gateway.notices import (
+    LOOK_S,
+    MOST_GIVEN_UP,
+    MOST_KINDS,
+    MOST_TURNS,
+    QUIET_S,
+    CapNotices,
+    EngineNotices,
+    Notices,
+)
 from millgate.runtime.health import EngineStanding, Stance
 from millgate.servers.http.whole_bound import GivenUp
 
@@ -140,3 +149,51 @@ def test_an_engine_that_is_again_what_was_said_of_it_last_is_no_line() -> None:
     ((_wait_s, catch_up),) = log.put_off
     catch_up()
     assert len(log.lines) == MOST_TURNS
+
+
+class Caps:
+    """Engines whose caps are set by hand, and the looks that were put off."""
+
+    def __init__(self, **caps: int) -> None:
+        self.now = caps
+        self.log = Written()
+        self.waits: list[float] = []
+        self.cancelled = 0
+        self.notices = CapNotices(self.log, lambda: self.now, self._later)
+
+    def _later(self, wait_s: float, look: Callable[[], None]) -> "Caps":
+        del look
+        self.waits.append(wait_s)
+        return self
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+    def look(self, **caps: int) -> list[tuple[object, ...]]:
+        """Return the lines of one look at these caps."""
+        self.now = caps
+        before = len(self.log.lines)
+        self.notices.look()
+        return [(event, *fields.values()) for event, fields in self.log.lines[before:]]
+
+
+def test_a_cap_that_moves_by_a_tenth_since_the_last_line_is_one_line() -> None:
+    caps = Caps()
+
+    assert caps.look(a=100, b=3) == []
+    assert caps.look(a=91, b=3) == []
+    assert caps.look(a=89, b=4) == [("engine cap", "a", 89, 100), ("engine cap", "b", 4, 3)]
+    assert caps.look(a=82, b=4) == []
+    assert caps.look(a=80, b=4) == [("engine cap", "a", 80, 89)]
+    assert caps.waits == [LOOK_S] * 5
+    caps.notices.stop()
+    caps.notices.stop()
+    assert caps.cancelled == 1
+
+
+def test_an_engine_that_comes_anew_begins_without_a_line() -> None:
+    caps = Caps()
+
+    assert caps.look(a=100) == []
+    assert caps.look(b=5) == []
+    assert caps.look(a=10, b=5) == []

@@ -1,11 +1,15 @@
 """What a started gateway says: what runs, which limits were chosen and why, what to try, where the metrics are."""
 
 import os
+import platform
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TextIO
 
+from millgate import __version__
 from millgate.cli.output import PLAIN_WIDTH
+from millgate.observe.build import build_kind
+from millgate.observe.logs import json_line
 
 if TYPE_CHECKING:
     from millgate.gateway import Gateway
@@ -58,22 +62,39 @@ class Running(NamedTuple):
         )
 
 
+def what_runs() -> dict[str, str]:
+    """Return the version of Millgate, whether it is compiled, and the version of Python."""
+    return {"version": __version__, "build": build_kind(), "python": platform.python_version()}
+
+
+def version_line() -> str:
+    """Return `millgate VERSION (compiled, Python VERSION)`, or `interpreted` where no compiler was at work."""
+    version, build, python = what_runs().values()
+    return f"millgate {version} ({build}, Python {python})"
+
+
 def show_banner(running: Running, stream: TextIO) -> None:
-    """Write the banner; the lines `listening` and `admin` have a form that other programs may read.
+    """Write the banner: words on a terminal, one line of JSON (`record`, with what runs) anywhere else.
 
     It comes without the library that draws the tables of other commands: a gateway would keep that for as long as
     it serves, more than 1 MB of it. Raises OSError when the stream takes nothing.
     """
-    from millgate import __version__
+    if stream.isatty():
+        _show_words(running, stream)
+    else:
+        stream.write(json_line("info", "serving", {**what_runs(), **record(running)}) + "\n")
+    stream.flush()
 
-    shows_styles = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+def _show_words(running: Running, stream: TextIO) -> None:
+    shows_styles = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     def styled(style: str, text: str) -> str:
         return f"{style}{text}{_NORMAL}" if shows_styles else text
 
     header, *rows = _table(running.choices, _columns(stream))
     lines = [
-        f"{styled(_BOLD, f'millgate {__version__}')} lets in what the engine can finish in time",
+        f"{styled(_BOLD, version_line())} lets in what the engine can finish in time",
         *_addresses(running),
         "",
         styled(_DIM, header),
@@ -83,12 +104,11 @@ def show_banner(running: Running, stream: TextIO) -> None:
         *(f"  {line}" for line in _hints(running)),
     ]
     stream.write("\n".join(lines) + "\n")
-    stream.flush()
 
 
 def _columns(stream: TextIO) -> int:
-    """Return how wide the terminal is; some say 0, and a file has no width."""
-    return (os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0) or PLAIN_WIDTH
+    """Return how wide the terminal is; some say 0."""
+    return os.get_terminal_size(stream.fileno()).columns or PLAIN_WIDTH
 
 
 def _addresses(running: Running) -> Iterator[str]:
@@ -118,6 +138,7 @@ def record(running: Running) -> dict[str, object]:
         "url": running.url,
         "admin_url": running.admin_url,
         **({"line_address": running.line_address} if running.line_address else {}),
+        "model": running.model,
         "engines": [{"name": name, "url": url} for name, url in running.engines],
         "limits": [{"name": name, "value": value, "why": why} for name, value, why in running.choices],
     }

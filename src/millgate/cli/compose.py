@@ -6,11 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from millgate.cli.exits import CommandError, ExitCode
+from millgate.cli.opening import log_error
 from millgate.cli.ports import address_error
 from millgate.config.callers import ListenTlsConfig
 from millgate.config.load import Loaded
 from millgate.config.problems import ConfigError, Problem, SettingPath
-from millgate.config.schema import Config, EngineConfig, LimitsConfig
+from millgate.config.schema import Config, EngineConfig, LimitsConfig, ListenConfig
 from millgate.core.settings import EngineSettings
 from millgate.gateway import (
     AdminAddress,
@@ -198,13 +199,19 @@ def gateway_settings(loaded: Loaded) -> GatewaySettings:
             ticket_key=loaded.ticket_key,
             clips=any(lane.clip is not None for lane in config.lanes),
             models=_only_models(config),
-            pages=frozenset(path.encode() for path in config.listen.pass_through),
+            pages=_pages(config.listen),
         ),
         server=_server_limits(limits),
         upstream=UpstreamSettings(connect_s=limits.upstream_connect, chunk_idle_s=limits.upstream_idle),
         byte_budget=limits.byte_budget,
         drain_grace_s=limits.drain_grace,
         observers=ObserverSettings(config.records.log_attempts, config.records.kept_attempts),
+    )
+
+
+def _pages(listen: ListenConfig) -> frozenset[bytes]:
+    return frozenset(
+        path.encode() for path in (*listen.pass_through, *(["/healthz"] if listen.healthz else []))
     )
 
 
@@ -301,7 +308,7 @@ def _server_limits(limits: LimitsConfig) -> ServerLimits:
 def _address_error(error: OSError, config: Config) -> CommandError:
     """The log names its path in the error; of the doors only the admin door names its address."""
     if (log := config.records.log_attempts) is not None and error.filename == log:
-        return CommandError(f"records.log_attempts: {log} cannot be opened: {error.strerror}", ExitCode.USAGE)
+        return log_error(log, error)
     if error.filename is not None:
         return address_error(error, config.admin.host, config.admin.port, "--admin-port")
     return address_error(error, config.listen.host, config.listen.port, "--port")

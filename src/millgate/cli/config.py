@@ -16,9 +16,10 @@ def check(
     file: Annotated[Path, typer.Argument(help="The file to check.", show_default=False)],
     assignments: SetOption = None,
 ) -> None:
-    """Say whether a file, with the environment laid over it, can be served: settings, names, certificates, secrets."""
+    """Say whether a file, with the environment laid over it, can be served here: settings, secrets, files, addresses."""
     from millgate.cli.compose import gateway_settings
     from millgate.cli.exits import CommandError, ExitCode
+    from millgate.cli.opening import open_all
     from millgate.config.problems import ConfigError
     from millgate.wiring.settings import build_settings
 
@@ -29,6 +30,7 @@ def check(
         build_settings(config, None, loaded.places)
     except ConfigError as error:
         raise CommandError(str(error), ExitCode.USAGE) from None
+    open_all(config)
     parts = [f"{len(config.engines)} engine(s)", f"{len(config.lanes)} lane(s)"]
     if config.tenants:
         parts.append(f"{len(config.tenants)} tenant(s)")

@@ -3,13 +3,14 @@
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import Final, NoReturn
+from typing import Annotated, Final, NoReturn
 
 import typer
 from typer.exceptions import TyperException
 
 from millgate.cli.exits import EXIT_CODES_HELP, CommandError, ExitCode
-from millgate.cli.output import print_error, print_line
+from millgate.cli.extras import missing_extra
+from millgate.cli.output import print_error, print_line, speaks_json
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "run": ("run_all", "run_all"),
@@ -32,10 +33,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def version() -> None:
-    """Print the version."""
-    from millgate import __version__
+    """Print the version, and whether this installation is compiled."""
+    from millgate.cli.banner import version_line
 
-    print_line(__version__)
+    print_line(version_line())
 
 
 def command_line(names: Iterable[str] = tuple(COMMANDS)) -> typer.Typer:
@@ -45,7 +46,6 @@ def command_line(names: Iterable[str] = tuple(COMMANDS)) -> typer.Typer:
         help="The overload-control gateway for LLM inference: a hard cap, bounded queues, true retry hints.",
         epilog=EXIT_CODES_HELP,
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
     )
     app.callback()(_group)
@@ -59,30 +59,56 @@ def command_line(names: Iterable[str] = tuple(COMMANDS)) -> typer.Typer:
     return app
 
 
-def _group() -> None:
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        version()
+        raise typer.Exit
+
+
+def _group(
+    shows_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_show_version, help="Print what `millgate version` prints."
+        ),
+    ] = False,
+) -> None:
     """Keep a lone command a subcommand."""
+    del shows_version
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; every foreseeable error becomes one line on stderr each."""
-    # A gateway keeps what it has imported for as long as it serves. The help, and a mistyped command, need all names.
-    asked = [name for name in arguments[:1] if name in COMMANDS]
     try:
-        result = command_line(asked or COMMANDS)(list(arguments), standalone_mode=False)
+        return _carry_out(arguments)
     except TyperException as error:
         if message := error.format_message():  # without a command the help has been shown
-            print_error(message)
+            print_error(message, as_json=speaks_json(arguments))
         return ExitCode.USAGE
     except CommandError as error:
-        print_error(str(error))
+        print_error(str(error), as_json=speaks_json(arguments))
         return error.code
     except typer.Exit as error:
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED
+
+
+def _carry_out(arguments: Sequence[str]) -> int:
+    # A gateway keeps what it has imported for as long as it serves. The help, and a mistyped command, need all names.
+    asked = [name for name in arguments[:1] if name in COMMANDS]
+    try:
+        result = command_line(asked or COMMANDS)(list(arguments), standalone_mode=False)
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, "".join(asked)) or error from None
     return result if isinstance(result, int) else ExitCode.OK
 
 
 def run() -> NoReturn:
     """Run this process's command line and end the process with its exit code."""
-    sys.exit(main(sys.argv[1:]))
+    arguments = sys.argv[1:]
+    if speaks_json(arguments):
+        from millgate.cli.json_stderr import take_over
+
+        take_over()
+    sys.exit(main(arguments))

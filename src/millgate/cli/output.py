@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from millgate.cli.exits import CommandError, ExitCode
@@ -9,6 +10,7 @@ from millgate.cli.exits import CommandError, ExitCode
 if TYPE_CHECKING:
     from rich.console import Console
 
+_SERVERS = frozenset({"serve", "run", "engine"})
 PLAIN_WIDTH = 160
 """Of what goes to a file or a pipe, where no terminal says how wide it is."""
 
@@ -33,8 +35,19 @@ def print_json(value: Any) -> None:
     print_line(msgspec.json.encode(value).decode())
 
 
-def print_error(message: str) -> None:
-    """Write every line of `message` to stderr after the command's name; a closed stderr is ignored."""
+def speaks_json(arguments: Sequence[str]) -> bool:
+    """Return whether this command line is a server's, and no terminal reads its stderr: every line is JSON then."""
+    return bool(arguments) and arguments[0] in _SERVERS and not sys.stderr.isatty()
+
+
+def print_error(message: str, *, as_json: bool = False) -> None:
+    """Write every line of `message` to stderr, after the command's name or as JSON; a closed stderr is ignored."""
+    if as_json:
+        from millgate.cli.json_stderr import write_json
+
+        for line in message.splitlines() or [""]:
+            write_json("error", "failed", problem=line)
+        return
     try:
         for line in message.splitlines() or ["failed"]:
             sys.stderr.write(f"millgate: {line}\n")

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -48,7 +49,8 @@ def run_all(
     try:
         with Children() as children:
             child = children.start(["engine", "--port", "0", "--profile", profile])
-            engine_port = child.await_ready({"port": r"(?:port=|http://[^ ]*:)(\d+)"})["port"]
+            import_module("millgate.cli.compose")  # half of the start, taken while the engine starts
+            engine_port = child.await_ready({"port": r'"port": (\d+)'})["port"]
             flags += flag("millgate run", "engines.0.url", f"http://127.0.0.1:{engine_port}")
             note = f" (profile {profile}, process {child.process_id})"
             load = partial(load_or_fail, None, assignments, flags, instead)

@@ -63,6 +63,11 @@ class ListenConfig(Section):
         "`tenants`: `/ping`, `/version`, `/metrics`. Of several engines one that is up answers. `/metrics` shows every "
         "client the load of all and the names of the models. Default: none; the gate's own metrics are at the admin door.",
     )
+    healthz: bool = Field(
+        default=False,
+        description="Whether `GET /healthz` on this port says that the process lives, to every caller, also while it is "
+        "too slow itself. `/health` always says whether work should come here.",
+    )
 
 
 class AdminConfig(Section):

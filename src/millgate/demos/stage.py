@@ -32,7 +32,8 @@ MOST_TIME_SCALE = 10.0
 EVENTS_PER_S = 1000.0
 """Of the engine at most. Each is sent, relayed and read: 3,000 a second over all is what two cores carry."""
 AT_HOST = rf"http://{HOST}:(\d+)"
-ENGINE_READY = r"millgate engine ready .*\bport=(\d+)"
+GATE_READY = {"door": rf'"url": "{AT_HOST}"', "admin": rf'"admin_url": "{AT_HOST}"'}
+ENGINE_READY = r'"port": (\d+).*"engine ready"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ class DemoStage:
         return self._gate_of(self._children.start(["serve", "--config", str(file)]))
 
     def _gate_of(self, child: Child) -> RunningGate:
-        doors = child.await_ready({"door": rf"listening .*?{AT_HOST}", "admin": rf"admin .*?{AT_HOST}"})
+        doors = child.await_ready(GATE_READY)
         admin = GateAddress(HOST, int(doors["admin"]))
         await_healthy(child, admin, "/readyz")
         return RunningGate(child, GateAddress(HOST, int(doors["door"])), admin)

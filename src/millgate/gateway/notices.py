@@ -1,11 +1,12 @@
 """What clients and engines do wrong, told to the log of the process: one line of a kind a minute, however many there are.
 
 A flood of garbage must not become a flood of lines. The kinds are the door's closed list of codes and the names of
-engines; no bytes of a client are in a line. An engine that goes down, or comes up, is a line at once.
+engines; no bytes of a client are in a line. An engine that goes down, or comes up, is a line at once; one whose cap moves has
+a line within some seconds.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import Final, Protocol
 
@@ -20,6 +21,10 @@ MOST_GIVEN_UP: Final = 60
 """Answers given up within `QUIET_S` that get a line each; the line after them says how many got none."""
 MOST_TURNS: Final = 4
 """Lines of one engine within `QUIET_S`: down and up, twice."""
+LOOK_S: Final = 15.0
+"""Between two looks at the caps; a limiter moves a cap in seconds, and a line for each step would bury the rest."""
+LEAST_MOVE: Final = 0.1
+"""Of a cap, as a share of the one that was told last: what a graph of streams shows as a step."""
 
 
 class WarningLog(Protocol):
@@ -34,6 +39,13 @@ class TurnLog(WarningLog, Protocol):
 
     def info(self, event: str, **fields: object) -> None:
         """Say what the process does."""
+
+
+class Timer(Protocol):
+    """What an event loop's `call_later` returns."""
+
+    def cancel(self) -> None:
+        """Call nothing any more."""
 
 
 class Notices:
@@ -148,3 +160,40 @@ class EngineNotices:
     def _catch_up(self, turns: _Turns) -> None:
         turns.is_late = False
         self._tell(turns)
+
+
+class CapNotices:
+    """Writes one line when the cap of an engine has moved by a tenth or more since the line before.
+
+    `read` returns the caps as they are now, by engine; it is called every `LOOK_S`, so that an engine has at most four lines
+    a minute. `later` is an event loop's `call_later`.
+    """
+
+    def __init__(
+        self,
+        log: TurnLog,
+        read: Callable[[], Mapping[str, int]],
+        later: Callable[[float, Callable[[], None]], Timer],
+    ) -> None:
+        self._log = log
+        self._read = read
+        self._later = later
+        self._told: dict[str, int] = {}
+        self._timer: Timer | None = None
+
+    def look(self) -> None:
+        """Tell what has moved, and look again after `LOOK_S`; what an engine begins with is no line."""
+        before, self._told = self._told, {}
+        for engine, cap in self._read().items():
+            told = before.get(engine, cap)
+            has_moved = abs(cap - told) >= max(1.0, LEAST_MOVE * told)
+            if has_moved:
+                self._log.info("engine cap", engine=engine, cap=cap, cap_before=told)
+            self._told[engine] = cap if has_moved else told
+        self._timer = self._later(LOOK_S, self.look)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import gc
 import signal
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import partial
@@ -13,11 +12,11 @@ from typing import Any
 import uvloop
 
 from millgate.gateway.app import Gateway
-from millgate.gateway.notices import EngineNotices, Notices
+from millgate.gateway.notices import CapNotices, EngineNotices, Notices
 from millgate.gateway.notify import Notifier
 from millgate.gateway.reload import EngineSizes, Fetch, Reloader
 from millgate.gateway.settings import GatewaySettings
-from millgate.observe.logs import ProcessLog
+from millgate.observe.logs import ProcessLog, places
 from millgate.runtime.driver import Core, StepObserver
 from millgate.runtime.gauges import Gauges
 
@@ -29,7 +28,6 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _GC_THRESHOLDS = (2_000, 5, 5_000)
 # How often a drain says what it still waits for.
 _TELL_EVERY_S = 1.0
-_MOST_FRAMES = 8
 
 
 class ProcessEnding(Enum):
@@ -63,6 +61,7 @@ async def serve(
     gateway.door.on_given_up = notices.given_up
     loop = asyncio.get_running_loop()
     gateway.fleet.on_turn = EngineNotices(log, loop.time, loop.call_later).turned
+    caps = CapNotices(log, partial(_caps, gateway), loop.call_later)
     reloader = Reloader(gateway, fetch, log, notifier, None if sizes is None else sizes.fit)
     if sizes is not None:
         gateway.fleet.on_size = partial(_sized, sizes, reloader)
@@ -74,11 +73,13 @@ async def serve(
             if on_ready is not None:
                 on_ready(gateway)
             notifier.ready()
+            caps.look()
             await asked.wait()
             await reloader.stop()
             return await _leave(gateway, insisted, log, notifier)
     finally:
         notifier.close()
+        caps.stop()
         await gateway.stop()
         log.close()
 
@@ -97,6 +98,10 @@ def _signals(gateway: Gateway, reloader: Reloader | None) -> Iterator[tuple[asyn
     finally:
         for number in (*_SIGNALS, signal.SIGHUP):
             loop.remove_signal_handler(number)
+
+
+def _caps(gateway: Gateway) -> dict[str, int]:
+    return {engine.name: engine.limit for engine in gateway.driver.snapshot().engines}
 
 
 def _sized(sizes: EngineSizes, reloader: Reloader, engine: str, gauges: Gauges) -> None:
@@ -157,8 +162,7 @@ async def _tell(gateway: Gateway, log: ProcessLog, notifier: Notifier) -> None:
 def _report(log: ProcessLog, context: dict[str, Any]) -> None:
     """Report an uncaught failure by kind and place; its text may quote what a client sent."""
     error = context.get("exception")
-    frames = traceback.extract_tb(error.__traceback__)[-_MOST_FRAMES:] if error is not None else ()
-    where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+    where = [] if error is None else places(error)
     log.error("unexpected failure", what=context.get("message", ""), kind=type(error).__name__, where=where)
 
 

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections import deque
+from pathlib import Path
 from typing import Final
 
 MOST_WAITING_LINES: Final = 20_000
@@ -119,6 +120,16 @@ class LineWriter:
             return False
         self._torn = False
         return True
+
+
+def try_path(path: str) -> None:
+    """Open this path as a writer would, and leave no new file behind; raises OSError when it cannot be opened."""
+    if path == STDOUT:
+        return
+    was_there = Path(path).exists()
+    os.close(_open(path))
+    if not was_there:
+        Path(path).unlink()
 
 
 def _open(path: str) -> int:

@@ -9,6 +9,7 @@ import json
 import os
 import queue
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
@@ -20,6 +21,7 @@ MOST_WAITING_LINES: Final = 1024
 """Lines between the loop and a slow reader; at some hundred bytes each they hold 0.2 MB."""
 _LAST_WORDS_S: Final = 0.5
 _STDERR: Final = 2
+_MOST_FRAMES: Final = 8
 
 
 class ProcessLog:
@@ -28,7 +30,7 @@ class ProcessLog:
     def __init__(self, descriptor: int = _STDERR, *, plain: bool | None = None) -> None:
         self._lines = _Lines(descriptor)
         as_words = os.isatty(descriptor) if plain is None else plain
-        self._render: Callable[[str, str, Fields], str] = _in_words if as_words else _in_json
+        self._render: Callable[[str, str, Fields], str] = _in_words if as_words else json_line
 
     @property
     def dropped(self) -> int:
@@ -94,8 +96,8 @@ class _Lines:
                 self.dropped += 1
 
 
-def _in_json(level: str, event: str, fields: Fields) -> str:
-    """Render one line of ASCII; what JSON does not know stands as its text."""
+def json_line(level: str, event: str, fields: Fields) -> str:
+    """Return one line of ASCII with the event, its level and the time (UTC); what JSON does not know stands as its text."""
     at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
     return json.dumps({**fields, "event": event, "level": level, "timestamp": at}, default=str)
 
@@ -104,6 +106,15 @@ def _in_words(level: str, event: str, fields: Fields) -> str:
     """Render `millgate: event (name value, ...)`; JSON's escapes keep control characters off the terminal."""
     details = ", ".join(f"{name} {_word(value)}" for name, value in fields.items())
     return f"millgate: {'' if level == 'info' else level + ': '}{event}{f' ({details})' if details else ''}"
+
+
+def places(error: BaseException) -> list[str]:
+    """Return the innermost frames of a failure, at most eight, as `file:line function`.
+
+    Its text is left out: it may quote what a client sent.
+    """
+    frames = traceback.extract_tb(error.__traceback__)[-_MOST_FRAMES:]
+    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
 
 
 def _word(value: object) -> str:

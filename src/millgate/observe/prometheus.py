@@ -25,6 +25,7 @@ from prometheus_client.registry import Collector
 
 from millgate.core.littles_law.law import total
 from millgate.core.snapshot import Alarm, LittleSnapshot, Snapshot
+from millgate.observe.build import build_kind
 from millgate.observe.door import DoorSnapshot, ServiceSnapshot
 from millgate.observe.histogram import Histogram
 from millgate.observe.meters import METERS, PREFIX, MetricDefinition, MetricKind, Scope
@@ -67,7 +68,11 @@ class Exposition:
         )
         self._others: list[Collector] = []
         # Looking the version up reads files.
-        self._build = {"version": version("millgate"), "python": platform.python_version()}
+        self._build = {
+            "version": version("millgate"),
+            "python": platform.python_version(),
+            "build": build_kind(),
+        }
 
     def add(self, collector: Collector) -> None:
         """Show these metrics too."""
@@ -101,7 +106,7 @@ class Exposition:
     def _families(self, records: Records) -> Iterator[Metric]:
         yield InfoMetricFamily(
             PREFIX + "build",
-            "What runs: the version of Millgate and of Python.",
+            "What runs: the version of Millgate and of Python, and whether it is compiled.",
             value=self._build,
         )
         for meter in METERS:

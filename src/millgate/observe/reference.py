@@ -19,7 +19,8 @@ or switched off has no sample. Distributions and Little's law know 5 lanes apart
 A histogram has the series `_bucket{le}`, `_sum` and `_count`. How to read these pages, with queries, is in
 [how-to/metrics.md](../how-to/metrics.md).
 
-`millgate_build_info{version, python}` is always 1 and says what runs.
+`millgate_build_info{version, python, build}` is always 1 and says what runs; `build` is `compiled`, `interpreted` or
+`partly compiled`.
 """
 
 _TITLES = {

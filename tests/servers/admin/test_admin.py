@@ -231,19 +231,34 @@ def test_a_foreign_host_is_refused(host: str) -> None:
 )
 def test_addresses_localhost_and_configured_names_are_known(host: str) -> None:
     async def script(client: Client) -> None:
-        assert (await client.get("/healthz", host=host)).status == 200
+        assert (await client.get("/api/state", host=host)).status == 200
 
     serving(script, hosts=["gate.internal"])
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_a_probe_may_come_by_any_name_or_by_none_but_not_from_a_web_page(path: str) -> None:
+    async def script(client: Client) -> None:
+        assert (await client.get(path, host="millgate.default.svc")).status == 200
+        nameless = b"GET " + path.encode() + b" HTTP/1.0\r\n\r\n"
+        assert (await client.send(nameless)).status == 200
+        foreign = await client.get(path, host="evil.example", origin="http://evil.example")
+        assert foreign.status == 403
+
+    serving(script)
 
 
 def test_two_hosts_and_no_host_are_refused() -> None:
     async def script(client: Client) -> None:
         assert (
             await client.send(
-                b"GET /healthz HTTP/1.1\r\nhost: a\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+                b"GET /api/state HTTP/1.1\r\nhost: a\r\nhost: localhost\r\nconnection: close\r\n\r\n"
             )
         ).status in {400, 403}
-        assert (await client.send(b"GET /healthz HTTP/1.1\r\nconnection: close\r\n\r\n")).status in {400, 403}
+        assert (await client.send(b"GET /api/state HTTP/1.1\r\nconnection: close\r\n\r\n")).status in {
+            400,
+            403,
+        }
 
     serving(script)
 

@@ -353,10 +353,9 @@ def test_as_a_process_it_says_where_it_serves_and_exits_cleanly_on_a_signal() ->
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
-        words = dict(word.split("=") for word in line.split() if "=" in word)
-        assert line.startswith("millgate engine ready ")
-        assert words["host"] == "127.0.0.1"
-        assert int(words["port"]) > 0
+        record = json.loads(line)
+        assert (record["event"], record["host"]) == ("engine ready", "127.0.0.1")
+        assert record["port"] > 0
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
         assert process.stderr.read() == ""

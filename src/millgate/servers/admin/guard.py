@@ -5,6 +5,9 @@ the answers: its own name then points to 127.0.0.1. The Host header still carrie
 localhost and configured names pass. An Origin header must pass the same test, and an IP literal in it must be the
 one in Host: a web page can be served from an address without a name.
 
+Probes are exempt from the test of Host, where no page made them: a load balancer or an orchestrator probes by a name that
+the gate cannot know, or by none. Their two answers tell a state and no numbers.
+
 The token comes in an Authorization header, or as the session cookie that the sign-in form gives for it.
 """
 
@@ -18,9 +21,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from millgate.servers.admin.answers import error_answer, too_many_guesses
 from millgate.servers.admin.session import Sessions
 
-# Probes of orchestrators carry no token; these two answers tell a state and no numbers. An operator who signs in has
-# no token yet, and the form's look is the same file for all.
-_OPEN_PATHS = frozenset({"/healthz", "/readyz", "/login", "/page/style.css"})
+_PROBES = frozenset({"/healthz", "/readyz"})
+# Probes carry no token. An operator who signs in has no token yet, and the form's look is the same file for all.
+_OPEN_PATHS = _PROBES | {"/login", "/page/style.css"}
 _ANSWER_HEADERS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
 
 
@@ -41,11 +44,13 @@ class AdminGuard:
 
     def _refusal(self, path: str, headers: list[tuple[bytes, bytes]], peer: str) -> Response | None:
         hosts = [value for name, value in headers if name == b"host"]
+        origins = [value for name, value in headers if name == b"origin"]
+        if path in _PROBES and not origins:
+            return None
         if len(hosts) != 1 or not self._knows("//" + hosts[0].decode("latin-1")):
             return error_answer(
                 403, "host_not_allowed", "Host must be an IP address, localhost or listed in admin.hosts"
             )
-        origins = [value for name, value in headers if name == b"origin"]
         if not all(self._is_ours(value.decode("latin-1"), hosts[0].decode("latin-1")) for value in origins):
             return error_answer(403, "origin_not_allowed", "requests made by other web pages are refused")
         if self._sessions is None or path in _OPEN_PATHS:

@@ -8,6 +8,7 @@ from typing import Final
 
 import uvloop
 
+from millgate.observe.logs import json_line
 from millgate.servers.emulator.app import EmulatorApplication
 from millgate.servers.emulator.settings import EmulatorSettings
 from millgate.servers.http1 import HttpServer
@@ -53,7 +54,7 @@ async def start_engine(settings: EmulatorSettings) -> RunningEngine:
 
 
 async def run_engine(settings: EmulatorSettings) -> None:
-    """Serve until SIGTERM or SIGINT; write one line to stderr when ready."""
+    """Serve until SIGTERM or SIGINT; write one line to stderr when ready: words on a terminal, else JSON."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -61,7 +62,8 @@ async def run_engine(settings: EmulatorSettings) -> None:
     engine = await start_engine(settings)
     gc.collect()
     gc.freeze()
-    sys.stderr.write(ready_line(settings, engine.port) + "\n")
+    ready = ready_line if sys.stderr.isatty() else ready_record
+    sys.stderr.write(ready(settings, engine.port) + "\n")
     sys.stderr.flush()
     try:
         await stopped.wait()
@@ -70,11 +72,22 @@ async def run_engine(settings: EmulatorSettings) -> None:
 
 
 def ready_line(settings: EmulatorSettings, port: int) -> str:
-    """The one line that says where the engine serves, made to be read by people and by a parent process."""
+    """Return the one line that says where the engine serves, made to be read by people and by a parent process."""
     return (
         f"millgate engine ready host={settings.host} port={port}"
         f" profile={settings.profile} time_scale={settings.time_scale:g}"
     )
+
+
+def ready_record(settings: EmulatorSettings, port: int) -> str:
+    """Return the same as one line of JSON."""
+    fields = {
+        "host": settings.host,
+        "port": port,
+        "profile": settings.profile,
+        "time_scale": settings.time_scale,
+    }
+    return json_line("info", "engine ready", fields)
 
 
 def run(settings: EmulatorSettings) -> None:

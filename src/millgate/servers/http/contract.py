@@ -27,7 +27,7 @@ class DoorSettings:
     of life every so many seconds before the first token; it settles their status (see `keep_alive`). `ticket_key` signs
     tickets; None makes one at the start. With `clips` the core is told which answers may be cut short. `models` are the
     only ones that any engine answers for; None passes every name on. `pages` are paths of an engine's pages about itself
-    that clients may see.
+    that clients may see, and `/healthz` where the door answers it.
     """
 
     light_at_once: int = 16

@@ -22,7 +22,7 @@ from millgate.servers.http.keep_alive import KeptAlive
 from millgate.servers.http.kept_answers import KeptAnswers, not_kept
 from millgate.servers.http.long_requests import LongDesk
 from millgate.servers.http.passthrough import Passthrough
-from millgate.servers.http.paths import HEALTH, methods
+from millgate.servers.http.paths import HEALTH, HEALTHZ, methods
 from millgate.servers.http.progress import Progress
 from millgate.servers.http.reading import HeadReading, kept_reading
 from millgate.servers.http.shedding import Shedding
@@ -50,6 +50,13 @@ def _tell_health(driver: Driver, exchange: Exchange) -> None:
     seen = driver.snapshot()
     ready = not seen.draining and any(engine.up for engine in seen.engines)
     exchange.respond(200 if ready else 503, [], b"")
+
+
+def _answer_at_once(door: "HttpDoor", head: RequestHead) -> RefusedRequest | None:
+    """Say that the process lives where `/healthz` is open, lagging or not; refuse anything else while it lags."""
+    if head.path == HEALTHZ and head.method == b"GET" and HEALTHZ in door.settings.pages:
+        return RefusedRequest(200, [(b"content-type", b"text/plain; charset=utf-8")], b"ok\n")
+    return door.shedding.refuse(head, door.lag.lag_s) if door.lag.overloaded else None
 
 
 class HttpDoor:
@@ -104,8 +111,8 @@ class HttpDoor:
 
         OPTIONS is answered here too; no answer of the gate lets a page of another site read it.
         """
-        if self.lag.overloaded:
-            return self.shedding.refuse(head, self.lag.lag_s)
+        if (at_once := _answer_at_once(self, head)) is not None:
+            return at_once
         if kept_reading(head, self.entry.callers) is not None:
             return None
         allowed = methods(head.path, self.settings.pages)

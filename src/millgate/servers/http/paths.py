@@ -11,6 +11,8 @@ _POST: Final = (b"POST",)
 _GET_OR_DELETE: Final = (b"GET", b"DELETE")
 HEALTH: Final = b"/health"
 """Answered by the gate itself: whether work should come here. Load tools do not start without it."""
+HEALTHZ: Final = b"/healthz"
+"""Where an operator has opened it, answered by the gate itself: the process lives."""
 _MODELS: Final = b"/v1/models"
 _ONE_MODEL: Final = re.compile(
     rb"/v1/models/[A-Za-z0-9_:@-][A-Za-z0-9._:@-]*(?:(?:/|%2F)[A-Za-z0-9_:@-][A-Za-z0-9._:@-]*)*\Z"

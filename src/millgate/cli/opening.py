@@ -1,0 +1,49 @@
+"""What `serve` would open, opened and closed again: for `check`."""
+
+import errno
+import socket
+from collections.abc import Iterator
+
+from millgate.cli.exits import CommandError, ExitCode
+from millgate.cli.ports import address_error
+from millgate.config.schema import Config
+from millgate.observe.line_writer import try_path
+
+
+def open_all(config: Config) -> None:
+    """Open the log of attempts and bind every address, and leave no trace; CommandError for the first that fails.
+
+    An address that is in use is no failure: the gate that is being checked for may be running.
+    """
+    if (log := config.records.log_attempts) is not None:
+        try:
+            try_path(log)
+        except OSError as error:
+            raise log_error(log, error) from None
+    for name, host, port in _addresses(config):
+        try:
+            _bind(host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise address_error(error, host, port, f"{name}.port") from None
+
+
+def log_error(log: str, error: OSError) -> CommandError:
+    """Return the error for a log of attempts that cannot be opened."""
+    return CommandError(f"records.log_attempts: {log} cannot be opened: {error.strerror}", ExitCode.USAGE)
+
+
+def _addresses(config: Config) -> Iterator[tuple[str, str, int]]:
+    yield "listen", config.listen.host, config.listen.port
+    yield "admin", config.admin.host, config.admin.port
+    if config.line is not None:
+        yield "line", config.line.host, config.line.port
+
+
+def _bind(host: str, port: int) -> None:
+    for family, kind, protocol, _name, address in socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    ):
+        with socket.socket(family, kind, protocol) as door:
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            door.bind(address)

@@ -1,0 +1,240 @@
+"""Each alert fires in its recorded case and none in calm, by Prometheus' own tool; each has its page; every metric exists."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.recorded import CALM, SCRAPE_S, RecordedGate
+from millgate.core.events import EngineDown
+from millgate.observe.meters import METERS, PREFIX, MetricKind
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "deploy/prometheus"
+RULES = FOLDER / "millgate.rules.yaml"
+PAGES = ROOT / "docs/runbooks"
+OVERLOAD = 6.0
+"""Three times what both engines can do."""
+
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not on this machine"
+)
+
+
+def rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+ALERTS = [rule for rule in rules() if "alert" in rule]
+
+
+def metrics_in(text: str) -> set[str]:
+    return set(re.findall(r"(?<!:)\bmillgate_\w+", text))
+
+
+def existing() -> set[str]:
+    """Return every name that a page of metrics can hold."""
+    found = {f"{PREFIX}build_info"}
+    for meter in METERS:
+        name = PREFIX + meter.name
+        found.add(f"{name}_total" if meter.kind is MetricKind.COUNTER else name)
+        if meter.kind is MetricKind.HISTOGRAM:
+            found |= {name + end for end in ("_bucket", "_sum", "_count")}
+    return found
+
+
+def calm(gate: RecordedGate) -> None:
+    gate.run(60, CALM)
+
+
+def down(gate: RecordedGate) -> None:
+    gate.run(5, CALM)
+    gate.answers_prometheus = False
+    gate.run(3, CALM)
+
+
+def no_engine(gate: RecordedGate) -> None:
+    gate.run(5, CALM)
+    gate.step(EngineDown("gpu-0"))
+    gate.step(EngineDown("gpu-1"))
+    gate.run(3, CALM)
+
+
+def one_engine_down(gate: RecordedGate) -> None:
+    gate.run(5, CALM)
+    gate.step(EngineDown("gpu-1"))
+    gate.run(5, CALM / 2)
+
+
+def overload(gate: RecordedGate) -> None:
+    gate.returns = lambda _hint_s, _tries: None
+    gate.run(15, CALM)
+    gate.run(30, OVERLOAD)
+
+
+def retry_storm(gate: RecordedGate) -> None:
+    gate.returns = lambda _hint_s, tries: 0.3 if tries < 8 else None
+    gate.run(5, CALM)
+    gate.run(6, OVERLOAD)
+
+
+def broken_hints(gate: RecordedGate) -> None:
+    """Engines that become four times as slow a moment after clients were told when to return."""
+    gate.run(5, CALM)
+    for turn in range(40):
+        gate.service_s = 2.0 if turn % 2 == 0 else 12.0
+        gate.run(1, OVERLOAD / 2)
+
+
+def failures(gate: RecordedGate) -> None:
+    gate.run(5, CALM)
+    gate.fails = lambda attempt: attempt % 5 == 0
+    gate.run(15, CALM)
+
+
+def left_answers(gate: RecordedGate) -> None:
+    gate.leaves = lambda attempt: attempt % 4 < 2
+    gate.run(60, CALM)
+
+
+def slow_gate(gate: RecordedGate) -> None:
+    gate.run(5, CALM)
+    gate.rise("shed", 4)
+
+
+def refused_reload(gate: RecordedGate) -> None:
+    gate.run(5, CALM)
+    gate.say(reload_success=False)
+    gate.run(3, CALM)
+
+
+def lost_lines(gate: RecordedGate) -> None:
+    gate.run(5, CALM)
+    gate.rise("attempt_lines_dropped", 5)
+
+
+def refused_connections(gate: RecordedGate) -> None:
+    gate.run(5, CALM)
+    gate.rise("refused_connections", 5)
+
+
+def paused_provider(gate: RecordedGate) -> None:
+    gate.run(5, CALM)
+    gate.shows["millgate_engine_account_paused_seconds", 'engine="provider"'] = "30.0"
+    gate.run(8, CALM)
+
+
+def leaking_permits(gate: RecordedGate) -> None:
+    gate.run(5, CALM)
+    gate.shows["millgate_little_residual_ratio", 'lane="interactive",part="engine"'] = "0.25"
+    gate.run(35, CALM)
+
+
+CASES: dict[str, Callable[[RecordedGate], None]] = {
+    "MillgateDown": down,
+    "MillgateNoEngine": no_engine,
+    "MillgateSloBurning": overload,
+    "MillgateGateTooSlow": slow_gate,
+    "MillgateEngineDown": one_engine_down,
+    "MillgateEngineFailures": failures,
+    "MillgateOverloaded": overload,
+    "MillgateOverloadComing": overload,
+    "MillgateRetryStorm": retry_storm,
+    "MillgateHintsBroken": broken_hints,
+    "MillgateProviderPaused": paused_provider,
+    "MillgateWastedWork": left_answers,
+    "MillgatePermitsLeak": leaking_permits,
+    "MillgateReloadFailed": refused_reload,
+    "MillgateLogLinesLost": lost_lines,
+    "MillgateConnectionsRefused": refused_connections,
+}
+
+
+def fired(case: Callable[[RecordedGate], None], alert: str, folder: Path, *, expected: bool) -> None:
+    """Record a case and have promtool say whether this alert, a regular expression, has ever fired in it."""
+    gate = RecordedGate()
+    case(gate)
+    interval = f"{SCRAPE_S:.0f}s"
+    wanted = {"up"} | {name for rule in rules() for name in metrics_in(rule["expr"])}
+    ever = f'max by (alertname) (max_over_time(ALERTS{{alertname=~"{alert}",alertstate="firing"}}[3h]))'
+    test = {
+        "interval": interval,
+        "input_series": [{"series": series, "values": values} for series, values in gate.of(wanted).items()],
+        "promql_expr_test": [
+            {
+                "expr": ever,
+                "eval_time": f"{gate.scrapes * SCRAPE_S:.0f}s",
+                "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1}] if expected else [],
+            }
+        ],
+    }
+    document = {"rule_files": [str(RULES)], "evaluation_interval": interval, "tests": [test]}
+    file = folder / "test.yaml"
+    file.write_text(yaml.safe_dump(document, width=1_000_000), encoding="utf-8")
+
+    done = subprocess.run(
+        ["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+@pytest.mark.parametrize("alert", CASES)
+def test_an_alert_fires_in_its_recorded_case(alert: str, tmp_path: Path) -> None:
+    fired(CASES[alert], alert, tmp_path, expected=True)
+
+
+@needs_promtool
+def test_no_alert_fires_in_calm(tmp_path: Path) -> None:
+    fired(calm, "Millgate.*", tmp_path, expected=False)
+
+
+@needs_promtool
+def test_prometheus_takes_the_rules_and_the_example_of_a_configuration(tmp_path: Path) -> None:
+    for file in FOLDER.glob("*.yaml"):
+        shutil.copy(file, tmp_path)
+    (tmp_path / "millgate.token").write_text("hush", encoding="utf-8")
+    done = subprocess.run(
+        ["promtool", "check", "config", str(tmp_path / "prometheus.yaml")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_has_a_case_a_severity_and_a_page_that_its_link_leads_to() -> None:
+    assert {rule["alert"] for rule in ALERTS} == set(CASES)
+    for rule in ALERTS:
+        page = PAGES / f"{rule['alert']}.md"
+        assert page.is_file(), rule["alert"]
+        assert rule["annotations"]["runbook_url"].endswith(str(page.relative_to(ROOT)))
+        assert rule["labels"]["severity"] in {"page", "ticket"}
+        assert f"Severity: `{rule['labels']['severity']}`." in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", sorted(CASES))
+def test_a_page_says_what_an_alert_means_what_to_look_at_and_what_to_do(page: str) -> None:
+    text = (PAGES / f"{page}.md").read_text(encoding="utf-8")
+
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == [
+        "What it means",
+        "What to look at",
+        "What to do",
+    ]
+    assert metrics_in(text) - existing() == set()
+
+
+def test_every_metric_of_the_rules_exists() -> None:
+    wanted = {name for rule in rules() for name in metrics_in(rule["expr"])}
+
+    assert wanted
+    assert wanted - existing() == set()

@@ -1,9 +1,13 @@
-"""`python -m lab ablate` measures what every refinement of the core is worth; `--write` puts the table into docs."""
+"""`python -m lab ablate` measures what every refinement of the core is worth, and `--write` puts the table into docs.
+
+`python -m lab core` counts the lines and the numeric constants of the core, and the files that an arrival visits.
+"""
 
 import argparse
 import sys
 
 from lab.ablation import FIRST_SEED, ablate
+from lab.core_size import report
 from lab.interpreted import is_compiled, run_interpreted
 from lab.suites import SUITES
 from lab.table import PAGE, page
@@ -11,7 +15,7 @@ from lab.table import PAGE, page
 
 def _main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m lab", description=__doc__)
-    parser.add_argument("what", choices=("ablate",), help="what to measure")
+    parser.add_argument("what", choices=("ablate", "core"), help="what to measure")
     parser.add_argument(
         "--only", metavar="SUITE", choices=sorted(SUITES), help="refinements that it measures, on it alone"
     )
@@ -25,10 +29,13 @@ def _main(arguments: list[str]) -> int:
         parser.error("--write: the page needs all suites, leave --only out")
     if is_compiled():
         print(
-            "lab: the core is compiled; switches need the interpreted one: running a copy of the sources",
+            "lab: the core is compiled, and this needs the interpreted one: running a copy of the sources",
             file=sys.stderr,
         )
         return run_interpreted(arguments)
+    if asked.what == "core":
+        print(report())
+        return 0
     suites = [asked.only] if asked.only else list(SUITES)
     text = page(ablate(suites, first_seed=asked.first_seed, processes=asked.processes), asked.first_seed)
     if asked.write:

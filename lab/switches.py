@@ -41,7 +41,7 @@ class Refinement:
             path = _SOURCES.joinpath(*(_ROOM + module).split(".")).with_suffix(".py")
             for node in _nodes(ast.parse(path.read_text()), name, place):
                 lines.update((module, line) for line in range(node.lineno, (node.end_lineno or 0) + 1))
-                constants.update((module, each) for each in _numbers(node) if not name or each == name)
+                constants.update((module, each) for each in numbers(node) if not name or each == name)
         return len(lines), len(constants)
 
 
@@ -85,7 +85,7 @@ def _names(node: ast.stmt) -> set[str]:
     return {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
 
 
-def _numbers(node: ast.stmt) -> set[str]:
+def numbers(node: ast.stmt) -> set[str]:
     """Return the names of the numeric constants that a statement of a module assigns."""
     if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
         return set()

@@ -1,0 +1,87 @@
+"""`python -m lab core`: lines and numeric constants of the core, and how many of its files an arrival visits.
+
+A constant is a name at the top of a module whose value has a number in it. A file is visited where a function of it is called,
+however deep, between an `Arrived` and the decision.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import millgate.core
+from lab.switches import numbers
+from millgate.core.decisions import Yield
+from millgate.core.events import Arrived, Finished, Released
+from millgate.core.governor import Governor
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.wiring.governor import build_governor
+
+_CORE = Path(millgate.core.__file__).resolve().parent
+_OUTPUT_TOKENS = 100
+
+
+def lines_and_constants() -> tuple[int, int]:
+    """Return the lines of all files of the core, and its numeric constants."""
+    sources = [file.read_text() for file in sorted(_CORE.rglob("*.py"))]
+    constants = [each for text in sources for node in ast.parse(text).body for each in numbers(node)]
+    return sum(len(text.splitlines()) for text in sources), len(constants)
+
+
+def walks() -> Iterator[tuple[str, list[str]]]:
+    """Yield what became of an arrival, and the files that it visited in the order of the first visit; the core is interpreted."""
+    gate = _gate(max_queue=None)
+    yield "admitted at once", _visited(gate, 1, 0.0)
+    yield "queued", _visited(gate, 2, 0.1)
+    gate = _gate(max_queue=0)
+    gate.handle(_arrival(1), 0.0)
+    yield "refused", _visited(gate, 2, 0.1)
+    refused = gate.handle(_arrival(3), 0.1)[0]
+    assert isinstance(refused, Yield)
+    gate.handle(Finished(1, 80, _OUTPUT_TOKENS), 0.2)
+    gate.handle(Released(1), 0.2)
+    yield "back on time", _visited(gate, 4, 0.1 + refused.retry_after_s, body=3)
+
+
+def report() -> str:
+    """Return the figures as lines of text."""
+    lines, constants = lines_and_constants()
+    visits = [f"files visited, {what}: {len(files)} ({', '.join(files)})" for what, files in walks()]
+    return "\n".join((f"lines: {lines}", f"numeric constants: {constants}", *visits))
+
+
+def _gate(max_queue: int | None) -> Governor:
+    lane = LaneSettings("lane", ttft_slo_s=60.0, deadline_s=60.0, max_queue=max_queue)
+    return build_governor(Settings((lane,), (EngineSettings("engine", 1),)), 0.0)
+
+
+def _arrival(number: int, body: int | None = None) -> Arrived:
+    fingerprint = number if body is None else body
+    return Arrived(
+        number,
+        prompt_bytes=300,
+        body_bytes=300,
+        max_tokens=_OUTPUT_TOKENS,
+        fingerprint=lambda: fingerprint,
+    )
+
+
+def _visited(gate: Governor, number: int, now: float, body: int | None = None) -> list[str]:
+    arrival = _arrival(number, body)
+    files: dict[str, None] = {}
+
+    def called(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call":
+            files[frame.f_code.co_filename] = None
+
+    sys.setprofile(called)
+    try:
+        gate.handle(arrival, now)
+    finally:
+        sys.setprofile(None)
+    return [
+        str(Path(each).relative_to(_CORE).with_suffix(""))
+        for each in files
+        if Path(each).is_relative_to(_CORE)
+    ]

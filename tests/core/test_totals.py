@@ -1,6 +1,6 @@
 """Attempts over requests, within a minute and within ten."""
 
-from millgate.core.state.totals import Totals
+from millgate.core.state.lane import Totals
 
 
 def test_nothing_is_calm() -> None:

@@ -11,7 +11,7 @@ import pytest
 from gateway.harness import Asked, chat, run, standing
 from millgate.config.schema import Config
 from millgate.core.events import Failed
-from millgate.core.quotas.amounts import Sizes
+from millgate.core.quotas.bucket import Sizes
 from millgate.core.settings import AccountSettings, QuotaLimit
 from millgate.core.state.permit import Permit
 from millgate.core.state.provider import Provider as Account

@@ -5,8 +5,8 @@ from lab.refinements import REFINEMENTS
 from lab.suites import SUITES
 from lab.switches import Refinement, switched_off
 
-from millgate.core.sizing import reading
-from millgate.core.sizing.reading import PromptReading
+from millgate.core.sizing import service_time
+from millgate.core.sizing.service_time import PromptReading
 
 
 def test_a_function_a_property_and_a_constant_are_replaced_and_put_back() -> None:
@@ -16,9 +16,9 @@ def test_a_function_a_property_and_a_constant_are_replaced_and_put_back() -> Non
         "none",
         (),
         {
-            "sizing.reading:PromptReading.unread": lambda _reading, tokens, _now: tokens,
-            "sizing.reading:PromptReading.per_token_s": 0.0,
-            "sizing.reading:MEMORY_ANSWERS": 7.0,
+            "sizing.service_time:PromptReading.unread": lambda _reading, tokens, _now: tokens,
+            "sizing.service_time:PromptReading.per_token_s": 0.0,
+            "sizing.service_time:MEMORY_ANSWERS": 7.0,
         },
     )
 
@@ -26,38 +26,38 @@ def test_a_function_a_property_and_a_constant_are_replaced_and_put_back() -> Non
         told = PromptReading(0.001, 0.0)
         assert told.unread(500, 100.0) == 500
         assert told.per_token_s == 0.0
-        assert vars(reading)["MEMORY_ANSWERS"] == 7.0
+        assert vars(service_time)["MEMORY_ANSWERS"] == 7.0
 
     assert PromptReading.unread is method
     assert vars(PromptReading)["per_token_s"] is speed
-    assert vars(reading)["MEMORY_ANSWERS"] == 200.0
+    assert vars(service_time)["MEMORY_ANSWERS"] == 200.0
 
 
 def test_all_is_put_back_where_one_place_does_not_exist() -> None:
     typo = Refinement(
-        "typo", "none", (), {"sizing.reading:MEMORY_ANSWERS": 7.0, "sizing.reading:_NO_SUCH": 1.0}
+        "typo", "none", (), {"sizing.service_time:MEMORY_ANSWERS": 7.0, "sizing.service_time:_NO_SUCH": 1.0}
     )
 
     with pytest.raises(AttributeError, match="_NO_SUCH"), switched_off(typo):
         pass
 
-    assert vars(reading)["MEMORY_ANSWERS"] == 200.0
+    assert vars(service_time)["MEMORY_ANSWERS"] == 200.0
 
 
 def test_the_size_is_the_lines_and_numeric_constants_of_all_places() -> None:
-    method = Refinement("unread", "none", (), {"sizing.reading:PromptReading.interrupted": None})
-    constant = Refinement("constant", "none", (), {"sizing.prompt_trend:_DEVIATIONS": None})
+    method = Refinement("unread", "none", (), {"sizing.service_time:PromptReading.interrupted": None})
+    constant = Refinement("constant", "none", (), {"sizing.output_length:_DEVIATIONS": None})
     one_of_a_pair = Refinement("pair", "none", (), {"slo:SHORT_WINDOW_S": None})
 
     assert method.size() == (4, 0)
     assert constant.size() == (1, 1)
     assert one_of_a_pair.size() == (1, 1)
-    assert Refinement("file", "none", (), {}, ("measure.window",)).size()[0] > 10
+    assert Refinement("file", "none", (), {}, ("measure.ewma",)).size()[0] > 10
 
 
 def test_a_part_that_the_core_does_not_have_is_named() -> None:
     with pytest.raises(ValueError, match="no such name in the core"):
-        Refinement("typo", "none", (), {}, ("sizing.reading:PromptReading.no_such",)).size()
+        Refinement("typo", "none", (), {}, ("sizing.service_time:PromptReading.no_such",)).size()
 
 
 @pytest.mark.parametrize("refinement", REFINEMENTS, ids=lambda each: each.name)

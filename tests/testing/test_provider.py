@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from millgate.core.events import Remaining
-from millgate.core.quotas.amounts import Sizes
+from millgate.core.quotas.bucket import Sizes
 from millgate.core.settings import QuotaLimit
 from millgate.core.words import OutputCharge, QuotaKind
 from millgate.dialects.quota_headers import read_quota_headers

@@ -11,8 +11,8 @@ the budget over 1 h and 5 min). It reports and advises; it moves nothing.
 from math import exp
 from typing import Final, NamedTuple
 
+from millgate.core.measure.ewma import Window
 from millgate.core.measure.sketch import Sketch
-from millgate.core.measure.window import Window
 from millgate.core.settings import LaneSettings
 from millgate.core.snapshot import Attainment, Promise, Quantiles, SloReading
 

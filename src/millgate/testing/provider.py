@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from millgate.core.quotas.amounts import Sizes
+from millgate.core.quotas.bucket import Sizes
 from millgate.core.settings import QuotaLimit
 from millgate.core.words import QuotaKind
 from millgate.testing import answers, provider_words as words

@@ -10,7 +10,7 @@ and lets running streams run on, beyond the limit.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from millgate.core.quotas.amounts import Sizes, reserved_amount, used_amount
+from millgate.core.quotas.bucket import Sizes, reserved_amount, used_amount
 from millgate.core.settings import QuotaLimit
 from millgate.core.words import QuotaKind
 

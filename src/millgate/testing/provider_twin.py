@@ -35,7 +35,7 @@ from millgate.core.events import (
     Remaining,
     Tick,
 )
-from millgate.core.quotas.amounts import Sizes
+from millgate.core.quotas.bucket import Sizes
 from millgate.core.words import FailureKind, QuotaKind, Sent
 from millgate.testing.provider_law import Grant, ProviderLaw
 from millgate.wiring.governor import build_governor

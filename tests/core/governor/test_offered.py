@@ -2,7 +2,7 @@
 
 import pytest
 
-from millgate.core.state.offered import OfferedWork
+from millgate.core.state.pool import OfferedWork
 
 PER_S = 10.0
 

@@ -7,7 +7,7 @@ from millgate.core.decisions import Yield
 from millgate.core.events import Arrived
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
-from millgate.core.state.overtaking import Overtaking
+from millgate.core.state.pool import Overtaking
 
 PRIOR = ServicePrior(0.0, 0.0, 0.02, 0.0)
 LANE = LaneSettings("lane", ttft_slo_s=60.0, deadline_s=60.0, max_queue=0)

@@ -12,7 +12,7 @@ from core.world import steady_prior
 from millgate.core.decisions import Admit, Yield
 from millgate.core.events import Arrived
 from millgate.core.governor import Governor
-from millgate.core.governor.quota_lines import MOST_APPOINTMENTS, MOST_IN_LINE, QuotaLines
+from millgate.core.governor.allowances import MOST_APPOINTMENTS, MOST_IN_LINE, QuotaLines
 from millgate.core.quotas.bucket import Bucket
 from millgate.core.quotas.ledger import Demand
 from millgate.core.settings import (

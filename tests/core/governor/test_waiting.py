@@ -8,7 +8,7 @@ from core.world import governor, steady_prior
 from millgate.core.decisions import Admit, Decision, Queue, Yield
 from millgate.core.events import Arrived, Finished, Released
 from millgate.core.governor import Governor
-from millgate.core.governor.waiting import Waiting
+from millgate.core.governor.knowledge import Waiting
 from millgate.core.settings import EngineSettings, LaneSettings
 
 SERVICE_S = 10.0

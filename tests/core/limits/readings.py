@@ -1,6 +1,6 @@
 """Readings for tests of limits: a sound, busy window unless said otherwise."""
 
-from millgate.core.limits.base import LimitReading
+from millgate.core.limits.gate import LimitReading
 
 SOUND = LimitReading(
     window_s=1.0,

@@ -4,7 +4,7 @@ import pytest
 
 from millgate.core.limits.aimd import AimdLimit
 from millgate.core.limits.build import build_limit, cold_start
-from millgate.core.limits.fixed import FixedLimit
+from millgate.core.limits.gate import FixedLimit
 from millgate.core.limits.slo_gradient import SloGradientLimit
 from millgate.core.limits.windowed import WindowedLimit
 from millgate.core.settings import LimitSettings, ServicePrior

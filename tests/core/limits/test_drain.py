@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from millgate.core.limits.drain import DrainRate
+from millgate.core.limits.gate import DrainRate
 
 
 def depart(drain: DrainRate, now: float, stayed_s: float = 1.0, foreseen_s: float = 1.0) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from core.limits.readings import SOUND
-from millgate.core.limits.fixed import FixedLimit
+from millgate.core.limits.gate import FixedLimit
 
 
 def test_it_learns_nothing_and_is_what_it_is_told_to_be() -> None:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from millgate.core.limits.fixed import FixedLimit
-from millgate.core.limits.gate import EngineGate
+from millgate.core.limits.gate import EngineGate, FixedLimit
 
 
 def _gate() -> EngineGate:

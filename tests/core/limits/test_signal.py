@@ -2,7 +2,7 @@
 
 import pytest
 
-from millgate.core.limits.base import LimitReading
+from millgate.core.limits.gate import LimitReading
 from millgate.core.limits.signal import Signal
 from millgate.core.settings import ServicePrior
 

@@ -4,8 +4,7 @@ import pytest
 
 from core.limits.readings import SOUND
 from millgate.core.limits.aimd import AimdLimit
-from millgate.core.limits.base import LimitReading
-from millgate.core.limits.fixed import FixedLimit
+from millgate.core.limits.gate import FixedLimit, LimitReading
 from millgate.core.limits.windowed import WindowedLimit, together
 
 

@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 
 from core.measure.crowds import crowd
-from millgate.core.measure.lifetimes import lifetimes
+from millgate.core.measure.ewma import lifetimes
 
 
 def test_where_nothing_runs_they_are_the_lives_that_have_ended() -> None:

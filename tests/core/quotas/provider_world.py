@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from millgate.core.events import QuotaReading, Remaining
 from millgate.core.quotas.account import Account, Refusal
-from millgate.core.quotas.amounts import Reservation, Sizes
+from millgate.core.quotas.bucket import Reservation, Sizes
 from millgate.core.settings import AccountSettings, QuotaLimit
 from millgate.core.words import QuotaKind
 from millgate.testing.provider_law import Grant, ProviderLaw

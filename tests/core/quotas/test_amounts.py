@@ -2,7 +2,7 @@
 
 import pytest
 
-from millgate.core.quotas.amounts import Sizes, needed_amount, reserved_amount, used_amount
+from millgate.core.quotas.bucket import Sizes, needed_amount, reserved_amount, used_amount
 from millgate.core.settings import QuotaLimit
 from millgate.core.words import OutputCharge, QuotaKind
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from millgate.core.quotas.amounts import Reservation, Sizes
+from millgate.core.quotas.bucket import Reservation, Sizes
 from millgate.core.quotas.ledger import Ledger, Shortage, Who
 from millgate.core.settings import QuotaLimit, QuotaRule, Scope
 from millgate.core.words import OutputCharge, QuotaKind

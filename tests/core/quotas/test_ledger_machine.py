@@ -3,7 +3,7 @@
 from hypothesis import settings as profile, strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from millgate.core.quotas.amounts import Reservation, Sizes, reserved_amount, used_amount
+from millgate.core.quotas.bucket import Reservation, Sizes, reserved_amount, used_amount
 from millgate.core.quotas.ledger import Ledger, Shortage, Who
 from millgate.core.settings import QuotaLimit, QuotaRule
 from millgate.core.words import OutputCharge, QuotaKind

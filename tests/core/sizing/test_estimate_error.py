@@ -4,7 +4,7 @@ from math import log
 
 import pytest
 
-from millgate.core.sizing.estimate_error import EstimateError
+from millgate.core.sizing.output_length import EstimateError
 from millgate.core.snapshot import ErrorReading
 
 

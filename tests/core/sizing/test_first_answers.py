@@ -7,8 +7,7 @@ from statistics import fmean
 import pytest
 
 from core.measure.crowds import crowd
-from millgate.core.sizing.first_answers import FirstAnswers
-from millgate.core.sizing.output_length import OutputLength
+from millgate.core.sizing.output_length import FirstAnswers, OutputLength
 
 
 def first(*ended: int) -> FirstAnswers:

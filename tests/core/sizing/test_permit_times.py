@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from millgate.core.sizing.permit_times import PermitTimes
+from millgate.core.sizing.service_time import PermitTimes
 
 
 def learned(shares: list[float]) -> PermitTimes:

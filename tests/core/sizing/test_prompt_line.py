@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from millgate.core.sizing.prompt_line import PromptLine
-from millgate.core.sizing.prompt_sizes import PromptSizes
+from millgate.core.sizing.prompt_sizes import PromptLine, PromptSizes
 from millgate.dialects.prompt_shape import shape_of
 
 HERE = Path(__file__).parents[3]
@@ -112,12 +111,12 @@ def test_after_fifty_mixed_requests_the_median_error_is_a_twentieth_and_the_95th
 def test_short_chats_teach_nothing_wrong_of_a_long_prompt() -> None:
     """The scene of the issue: sixty greetings, then 20,000 tokens of prose; a ratio over the JSON said 6,562."""
     sizes, tokeniser = PromptSizes(), TOKENISERS[0]
-    prose = (HERE / "docs" / "design.md").read_text(encoding="utf-8")
+    prose = (HERE / "docs" / "promises.md").read_text(encoding="utf-8")
     for number in range(60):
         request = {"messages": [{"role": "user", "content": prose[40 * number : 40 * number + 40]}]}
         body = json.dumps(request).encode()
         sizes.learn("m", len(body), tokeniser.prompt(request), 0, shape_of(body))
-    long = {"messages": [{"role": "user", "content": (prose * 3)[:90_000]}]}
+    long = {"messages": [{"role": "user", "content": (prose * 9)[:90_000]}]}
     body = json.dumps(long).encode()
     assert sizes.tokens("m", len(body), 0, shape_of(body)) == pytest.approx(tokeniser.prompt(long), rel=0.3)
 

@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from millgate.core.sizing.prompt_trend import Centre, PromptTrend
+from millgate.core.sizing.output_length import Centre, PromptTrend
 
 SCATTER = 0.6
 USUAL = log(500.0)

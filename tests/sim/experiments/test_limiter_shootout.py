@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 
-from millgate.core.limits.fixed import FixedLimit
+from millgate.core.limits.gate import FixedLimit
 from millgate.sim.experiments.limiter_shootout import (
     FROM_S,
     LIMITER_SHOOTOUT,

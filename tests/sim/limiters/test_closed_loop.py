@@ -5,8 +5,7 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from millgate.core.limits.base import Limit
-from millgate.core.limits.fixed import FixedLimit
+from millgate.core.limits.gate import FixedLimit, Limit
 from millgate.core.limits.slo_gradient import SloGradientLimit
 from millgate.engine.profile import find_profile, scaled
 from millgate.sim.bounds.work import capacity_per_s

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from millgate.core.limits.base import Limit, LimitReading
+from millgate.core.limits.gate import Limit, LimitReading
 from millgate.core.limits.slo_gradient import SloGradientLimit
 from millgate.sim.limiters.envoy import EnvoyLimit
 from millgate.sim.limiters.gradient2 import Gradient2Limit

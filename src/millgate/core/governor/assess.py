@@ -11,20 +11,17 @@ from millgate.core.decisions import Admit, Queue, Reshaped, Yield
 from millgate.core.events import Arrived
 from millgate.core.fast_records import make_admit, make_leg
 from millgate.core.governor.allowances import Shortfall
-from millgate.core.governor.forecast import forecast
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.placement import is_in_time
-from millgate.core.governor.refusal import in_line, refusal
-from millgate.core.governor.streams import streams_of
-from millgate.core.governor.turns import ahead_of, may_go
+from millgate.core.governor.placement import ahead_of, is_in_time, may_go
+from millgate.core.governor.promises import forecast, in_line, refusal
 from millgate.core.lanes import choose_lane
+from millgate.core.limits.gate import streams_of
 from millgate.core.settings import MINUTE_S
 from millgate.core.sizing.output_length import OutputLength
 from millgate.core.sizing.prompt_sizes import PromptSizes
 from millgate.core.state.attempt import Attempt
 from millgate.core.state.engine import Engine
-from millgate.core.state.lane import Lane
-from millgate.core.state.totals import Totals
+from millgate.core.state.lane import Lane, Totals
 from millgate.core.tickets import ReturnRecord
 from millgate.core.words import DeadlineFrom, Reason
 

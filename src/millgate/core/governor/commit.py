@@ -6,28 +6,16 @@ from typing import Final
 
 from millgate.core.decisions import Admit, Decision, Ended, Yield
 from millgate.core.governor.allowances import Allowances
-from millgate.core.governor.assess import (
-    Plan,
-    admission,
-    all_down,
-    fit_somewhere,
-    is_agreed,
-    less_important,
-)
-from millgate.core.governor.hint_truth import judge_hint
-from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.placement import is_in_time
-from millgate.core.governor.pools import Routes
-from millgate.core.governor.promises import queues_newcomers
-from millgate.core.governor.refusal import OF_ONE_TENANT, refusal
-from millgate.core.governor.streams import is_only_read
-from millgate.core.governor.turns import latest_start, next_queued
-from millgate.core.governor.waiting import Waiting
+from millgate.core.governor.assess import Plan, admission, all_down, fit_somewhere, is_agreed, less_important
+from millgate.core.governor.knowledge import Knowledge, Waiting
+from millgate.core.governor.placement import is_in_time, latest_start, next_queued
+from millgate.core.governor.promises import OF_ONE_TENANT, queues_newcomers, refusal
 from millgate.core.governor.watch import arrived
+from millgate.core.limits.gate import is_only_read
 from millgate.core.state.attempt import Attempt, is_retry
 from millgate.core.state.engine import Engine
-from millgate.core.state.pool import Route
-from millgate.core.state.totals import Totals
+from millgate.core.state.lane import Totals
+from millgate.core.state.pool import Route, Routes
 from millgate.core.tickets import Appointment, ClientKind, ReturnRecord
 from millgate.core.words import Outcome, Reason
 
@@ -318,3 +306,21 @@ def record_of(
 
 def _kind(draft: Attempt) -> ClientKind:
     return ClientKind.RETURNED if draft.recognised else ClientKind.FIRST
+
+
+def judge_hint(draft: Attempt, now: float, *, admitted: bool) -> None:
+    """Count the hint that this attempt has followed, once, as it is admitted or refused; an attempt without one is left out.
+
+    A return before the promise has nearly come, or after its appointment has lapsed, is not on time.
+    """
+    appointment, back_at = draft.ends_appointment(), draft.arrived_at
+    if appointment is None or not appointment.is_honoured(back_at):
+        return
+    pool = draft.route.pool
+    kept = admitted and appointment.is_kept(back_at, now)
+    draft.lane.judged_hint(kept=kept)
+    per_s = pool.capacity_forecast.per_s()
+    if kept:
+        pool.overtaking.was_kept(appointment.hint_s, per_s)
+    elif pool.appointments.is_as_expected(draft.told_share):
+        pool.overtaking.was_broken(appointment.hint_s, per_s)

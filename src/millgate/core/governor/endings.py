@@ -22,9 +22,9 @@ from millgate.core.governor.commit import dispatch, record_of
 from millgate.core.governor.failover import detour_after, try_again
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.promises import DRAINING_HINT_S
-from millgate.core.governor.streams import is_only_read
 from millgate.core.governor.watch import answered, grew, has_fresh_gauge
 from millgate.core.lifecycle import State
+from millgate.core.limits.gate import is_only_read
 from millgate.core.sizing.output_length import OutputLength
 from millgate.core.sizing.prompt_sizes import PromptSizes
 from millgate.core.slo import answered_in_time, streamed_in_time

@@ -13,13 +13,12 @@ from millgate.core.events import Failed
 from millgate.core.governor.assess import fit_somewhere, most_wait_s, price
 from millgate.core.governor.commit import dispatch
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.pools import Routes
-from millgate.core.governor.turns import ahead_of, latest_start
+from millgate.core.governor.placement import ahead_of, latest_start
 from millgate.core.lifecycle import State
 from millgate.core.state.attempt import Attempt
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane
-from millgate.core.state.pool import Route
+from millgate.core.state.pool import Route, Routes
 from millgate.core.words import Sent
 
 

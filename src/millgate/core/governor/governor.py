@@ -13,13 +13,12 @@ from millgate.core.decisions import Decision, Explanation
 from millgate.core.events import Arrived, Event
 from millgate.core.governor import endings, report
 from millgate.core.governor.assess import assess
-from millgate.core.governor.beginnings import look_at_first
 from millgate.core.governor.commit import commit, dispatch, late_reason, refuse_queued
 from millgate.core.governor.failover import detours_turned
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.streams import is_only_read
-from millgate.core.governor.watch import look, move_limit
+from millgate.core.governor.watch import look, look_at_first, move_limit
 from millgate.core.lifecycle import State, states_before
+from millgate.core.limits.gate import is_only_read
 from millgate.core.queues.base import Order
 from millgate.core.routing.base import Router
 from millgate.core.settings import LaneSettings, Settings

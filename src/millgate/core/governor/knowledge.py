@@ -1,12 +1,10 @@
 """All that the governor knows, in one place: `assess` reads it; `commit` and `endings` say what has happened."""
 
 from collections.abc import Iterator, Sequence
-from math import isfinite
+from math import inf, isfinite
 
 from millgate.core.governor.allowances import Allowances
 from millgate.core.governor.placement import Placement, has_room
-from millgate.core.governor.pools import Routes
-from millgate.core.governor.waiting import Waiting
 from millgate.core.governor.wakes import Wakes
 from millgate.core.lanes import LaneShares, LaneShareSettings
 from millgate.core.limits.prefill_pace import protection_of
@@ -16,10 +14,39 @@ from millgate.core.sizing.output_length import OutputLength
 from millgate.core.sizing.prompt_sizes import PromptSizes
 from millgate.core.state.attempt import Attempt
 from millgate.core.state.engine import Engine
-from millgate.core.state.lane import Lane, MakeOrder
+from millgate.core.state.lane import Lane, MakeOrder, Totals
 from millgate.core.state.permit import Permit
-from millgate.core.state.pool import LaneQueue, Pool
-from millgate.core.state.totals import Totals
+from millgate.core.state.pool import LaneQueue, Pool, Routes
+
+
+class Waiting:
+    """How many requests of each tenant are queued, and the age of the youngest; bounded by the queues' own bounds."""
+
+    __slots__ = ("_by_tenant",)
+
+    def __init__(self) -> None:
+        self._by_tenant: dict[str, tuple[int, float]] = {}
+
+    def begins(self, tenant: str, as_old_as: float) -> None:
+        """Note that a request of this age is queued."""
+        known = self._by_tenant.get(tenant)
+        if known is None:
+            self._by_tenant[tenant] = 1, as_old_as
+        else:
+            self._by_tenant[tenant] = known[0] + 1, max(known[1], as_old_as)
+
+    def ends(self, tenant: str) -> None:
+        """Note that a queued request has left its queue."""
+        count, youngest = self._by_tenant[tenant]
+        if count > 1:
+            self._by_tenant[tenant] = count - 1, youngest
+        else:
+            del self._by_tenant[tenant]
+
+    def youngest(self, tenant: str) -> float:
+        """Return the age of the tenant's youngest request since one was queued, an absolute core time; -inf where none is."""
+        known = self._by_tenant.get(tenant)
+        return -inf if known is None else known[1]
 
 
 class Knowledge:

@@ -1,20 +1,136 @@
-"""Where to? The engines that take work, each with its price, so that an arrival need not look at all of them.
+"""Whose turn is it, and to which engine? Between lanes by `LaneShares`, inside a queue by its order, among engines by price.
 
-A price changes when work starts there, reads its first token or ends. That is noted, and the engine is priced anew
-when the next arrival wants a place; the cheapest is then found by comparing numbers, a microsecond for 64 engines
-where asking each took fifty. Prices are those of the usual request, and are all renewed when it has changed.
+With one lane and one queue, the usual case, every answer is the queue's own. The price of an engine changes when work starts there,
+reads its first token or ends. That is noted, and the engine is priced anew when the next arrival wants a place; the cheapest is
+then found by comparing numbers, a microsecond for 64 engines where asking each took fifty. Prices are those of the usual request,
+and are all renewed when it has changed.
 """
 
-from math import inf
+from collections.abc import Sequence
+from math import ceil, inf
 from operator import itemgetter
 from typing import Final
 
-from millgate.core.governor.streams import streams_of
+from millgate.core.lanes import LaneShares
+from millgate.core.limits.gate import streams_of
 from millgate.core.measure.ewma import Ewma
 from millgate.core.routing.base import Router
 from millgate.core.sizing.output_length import PRIOR_OUTPUT_TOKENS
 from millgate.core.state.attempt import Attempt
 from millgate.core.state.engine import USUAL_PROMPT_TOKENS, Engine
+from millgate.core.state.pool import LaneQueue, Pool, Route
+
+
+def ahead_of(draft: Attempt) -> int:
+    """Return how many would be admitted before this newcomer; beyond its own queue this is an estimate.
+
+    Of other lanes: all that wait in a smaller band, and in the same band as many as it takes that lane to run as
+    much for its share as this one will by then.
+    """
+    pool = draft.route.pool
+    if not pool.queued_count:
+        return 0
+    own = draft.queue.order.ahead_of(draft)
+    if pool.shares is None:
+        return own + pool.queued_count - len(draft.queue.order)
+    own += _of_other_routes(draft)
+    lane = draft.lane.settings
+    reached = (pool.shares.running(lane.name) + own) / lane.share
+    return own + sum([_goes_before(pool.shares, queue, lane.band, reached) for queue in _rivals(draft)], 0)
+
+
+def _of_other_routes(draft: Attempt) -> int:
+    return sum(
+        [
+            len(queue.order)
+            for queue in draft.route.pool.queues
+            if queue.settings.name == draft.lane.settings.name and queue is not draft.queue
+        ]
+    )
+
+
+def _rivals(draft: Attempt) -> list[LaneQueue]:
+    own = draft.lane.settings.name
+    return [queue for queue in draft.route.pool.queues if queue.settings.name != own and len(queue.order)]
+
+
+def _goes_before(shares: LaneShares, queue: LaneQueue, band: int, reached: float) -> int:
+    lane, waiting = queue.settings, len(queue.order)
+    if lane.band != band:
+        return waiting if lane.band < band else 0
+    return min(waiting, max(0, ceil(reached * lane.share - shares.running(lane.name))))
+
+
+def may_go(draft: Attempt, ahead: int, now: float) -> bool:
+    """Return whether it is this newcomer's turn, as far as lanes and windows are concerned."""
+    pool, window = draft.route.pool, draft.queue.window
+    if (
+        window is not None
+        and window.newcomer_goes_at(draft.route.free(), now, latest_start(draft, draft.route.up)) > now
+    ):
+        return False
+    if pool.shares is None:
+        return ahead == 0
+    if len(draft.queue.order) and draft.queue.order.ahead_of(draft):
+        return False
+    lanes = {
+        queue.settings.name: None for queue in pool.queues if len(queue.order) and queue.paced_until() <= now
+    }
+    lanes[draft.lane.settings.name] = None
+    return _chosen(pool, pool.shares, list(lanes)) == draft.lane.settings.name
+
+
+def latest_start(draft: Attempt, engines: tuple[Engine, ...]) -> float:
+    """Return when it must start for its first token to come in time, on the one of these that reads fastest."""
+    return draft.deadline - min([engine.service.ttft_s(draft.prompt_tokens) for engine in engines])
+
+
+def limit_of(pool: Pool) -> int:
+    """Return how many streams may run, over those of its engines that are up."""
+    return sum([engine.limit for engine in pool.engines if engine.up])
+
+
+def _chosen(pool: Pool, shares: LaneShares, lanes: Sequence[str]) -> str | None:
+    limit = limit_of(pool)
+    free = limit - sum([engine.gate.streams for engine in pool.engines if engine.up], 0)
+    return shares.choose(lanes, free, limit)
+
+
+def next_queued(
+    pools: Sequence[Pool], attempts: dict[int, Attempt], blocked: list[Route], now: float
+) -> Attempt | None:
+    """Return the next request over all queues whose route is not blocked, None when none may go.
+
+    Routes whose lanes may not borrow a stream now are added to `blocked`.
+    """
+    for pool in pools:
+        if not pool.queued_count:
+            continue
+        queues = [queue for queue in pool.queues if _is_ready(queue, blocked, now)]
+        if queues and pool.shares is not None:
+            lane = _chosen(pool, pool.shares, list({each.settings.name: None for each in queues}))
+            if lane is None:
+                blocked += [queue.route for queue in queues]
+                continue
+            queues = [queue for queue in queues if queue.settings.name == lane]
+        if queues:
+            return _oldest_head(attempts, queues)
+    return None
+
+
+def _is_ready(queue: LaneQueue, blocked: Sequence[Route], now: float) -> bool:
+    if not len(queue.order) or queue.route in blocked or queue.paced_until() > now:
+        return False
+    return queue.window is None or queue.window.is_open(queue.route.free(), now)
+
+
+def _oldest_head(attempts: dict[int, Attempt], queues: Sequence[LaneQueue]) -> Attempt:
+    heads = [head for queue in queues if (head := queue.order.head()) is not None]
+    chosen = heads[0]
+    if len(heads) > 1:
+        chosen = min(heads, key=lambda head: (head.first_seen, head.arrival_number))
+    return attempts[chosen.attempt]
+
 
 # An idle engine is tried with a prompt this many times as long as any that it has read, whatever is predicted:
 # no other way teaches it, and no other request waits for an idle engine.

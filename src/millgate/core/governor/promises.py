@@ -1,22 +1,29 @@
-"""What may be promised to whom: a hint is the time at which this client would be admitted if it came back then.
+"""When would a newcomer be served, and what may it be promised: its forecast, its hint, and the refusal that carries it.
 
-Its place is counted behind requests that wait and clients that were refused before and are expected back; the time of
-that place is read off `capacity_forecast` (design section 4). Hints are spread so that equal promises do not come back as
-one herd: a low-discrepancy sequence (multiples of the golden ratio, Weyl 1916) instead of dice, so that the core
-stays deterministic.
+An engine is two service centres: a request needs a stream, and its prompt is read after all those before it. The later of the two
+counts. Prompts are a sum of tokens over a speed, and each is counted once: those that wait inside the engine delay the permit
+where the meter is full, and the first token after it where it is not.
+
+A hint is the time at which this client would be admitted if it came back then. Its place is counted behind queued requests and
+clients that were refused before and are expected back; the time of that place is read off `capacity_forecast` (design section 4).
+Hints beyond what can be known are spread by a low-discrepancy sequence (multiples of the golden ratio, Weyl 1916) instead of dice,
+so that the core stays deterministic.
 """
 
 from array import array
-from math import inf, sqrt
+from math import inf, isfinite, sqrt
 from typing import Final
 
-from millgate.core.governor.forecast import expected_wait_s, paced_wait_s, wait_behind_s, waits_for_pace_alone
-from millgate.core.governor.turns import ahead_of
+from millgate.core.decisions import Yield
+from millgate.core.fast_records import make_yield
+from millgate.core.governor.allowances import Behind
+from millgate.core.governor.placement import ahead_of
+from millgate.core.limits.gate import streams_of
 from millgate.core.measure import UPPER_Z
 from millgate.core.state.attempt import Attempt
 from millgate.core.state.capacity_forecast import LISTED
-from millgate.core.state.lane import Lane
-from millgate.core.state.totals import Totals
+from millgate.core.state.engine import LEAST_WORK_S, Engine
+from millgate.core.state.lane import Lane, Totals
 from millgate.core.tickets import (
     KEPT_SHARE,
     LONGEST_HINT_S,
@@ -26,6 +33,147 @@ from millgate.core.tickets import (
     kept_within_s,
     shortest_kept_s,
 )
+from millgate.core.words import DeadlineFrom, Reason
+
+
+def expected_wait_s(draft: Attempt, place: int, now: float) -> float:
+    """Return how long an attempt at this place is expected to wait: for permits, and for accounts where those bind."""
+    route = draft.route
+    if route.up[0].provider is None:
+        return route.pool.capacity_forecast.wait_s(
+            place, now, streams=streams_of(route.up[0].gate, draft.arrival)
+        )
+    accounts = [engine.provider for engine in route.up if engine.provider is not None]
+    free = sum([engine.limit - engine.gate.streams for engine in route.up], 0)
+    permit_s = 0.0 if place <= free else route.pool.capacity_forecast.wait_s(place - max(0, free), now)
+    if len(accounts) < len(route.up):
+        return permit_s
+    return max(permit_s, min([account.wait_s(draft.sizes(), now, place) for account in accounts]))
+
+
+def forecast(draft: Attempt, place: int, now: float) -> tuple[float, float, float]:
+    """Return the wait for a permit at this place (1 is next), the same nine times in ten, and the time to first token after it.
+
+    The first is what is expected, in seconds from now. The sum of the others is when the first token has come nine times
+    in ten.
+    """
+    engines, capacity_forecast = draft.route.up, draft.route.pool.capacity_forecast
+    ttft_s = min([engine.expected_ttft_s(draft.prompt_tokens, now) for engine in engines])
+    paced_s = paced_wait_s(draft, draft.queue.order.ahead_of(draft), now)
+    if waits_for_pace_alone(draft, place):
+        return paced_s, paced_s, ttft_s
+    if not _is_metered(engines):
+        wait_s = max(paced_s, expected_wait_s(draft, place, now))
+        return wait_s, wait_s + capacity_forecast.upper_s(place), ttft_s
+    permit_s = late_s = 0.0
+    beyond = place - _free_streams(engines)
+    if beyond > 0:
+        permit_s = capacity_forecast.wait_s(beyond, now, prompts=False)
+        late_s = capacity_forecast.upper_s(beyond, prompts=False)
+    reading_s, first_s = _reading(draft, _tokens_of(draft, place - 1), engines, now)
+    surely = _surely(engines)
+    ttft_s *= surely
+    upper_s = max(permit_s + late_s, reading_s + first_s * surely - ttft_s, paced_s)
+    return max(permit_s, reading_s, paced_s), upper_s, ttft_s
+
+
+def waits_for_pace_alone(draft: Attempt, place: int) -> bool:
+    """Return whether its lane is paced while streams are free for it at this place (1 is next)."""
+    return draft.queue.paced_until() > -inf and place <= _free_streams(draft.route.up)
+
+
+def paced_wait_s(draft: Attempt, ahead: float, now: float) -> float:
+    """Return how long its prompt waits for those that its lane has ahead of it; 0 where its lane is not paced.
+
+    Those are taken to be as long as its own, and to be spread over its engines.
+    """
+    lane, waits = draft.lane.settings.name, []
+    for engine in draft.route.up:
+        apart_s = engine.spacing_s(lane, draft.prompt_tokens) / len(draft.route.up)
+        waits.append(max(0.0, engine.prompts.opens_at(lane) - now) + ahead * apart_s)
+    return min(waits, default=0.0)
+
+
+def wait_behind_s(
+    draft: Attempt, queued: int, away_s: float, first: "array[int]", share: float, work_s: float, now: float
+) -> tuple[float, float]:
+    """Return how long it is expected to wait behind the queued and the away, and how much longer reading may take.
+
+    So many are queued; the work of the clients that are away is `away_s`, that of all `work_s`, in seconds of permits, and `first` and `share` are as
+    in `capacity_forecast`. Prompts of the away are taken to be as large a part of it as of usual work. The second is nine times in ten.
+    """
+    engines, capacity_forecast = draft.route.up, draft.route.pool.capacity_forecast
+    if not _is_metered(engines):
+        return capacity_forecast.wait_behind_s(first, share, work_s, 0, now), 0.0
+    permit_s = capacity_forecast.wait_behind_s(first, share, work_s, _free_streams(engines), now)
+    usual, prompt_tokens = engines[0], engines[0].work_prompt.mean
+    away = away_s / max(LEAST_WORK_S, usual.permit_s(prompt_tokens, usual.work_output.mean))
+    tokens = _tokens_of(draft, queued) + away * prompt_tokens
+    reading_s, _ = _reading(draft, tokens, engines, now)
+    if reading_s <= permit_s:
+        return permit_s, 0.0
+    return reading_s, reading_s * (_surely(engines) - 1.0)
+
+
+def _surely(engines: tuple[Engine, ...]) -> float:
+    """Return how many times as long as predicted reading takes nine times in ten at most."""
+    return 1.0 + sum([engine.reading.upper_share for engine in engines], 0.0) / len(engines)
+
+
+def _is_metered(engines: tuple[Engine, ...]) -> bool:
+    """Return whether prompts may be what these engines' permits wait for."""
+    return all(engine.gate.prefill_limit is not None and engine.provider is None for engine in engines)
+
+
+def _free_streams(engines: tuple[Engine, ...]) -> int:
+    """Return how many streams are free and of use: none of an engine whose memory is full.
+
+    Memory counts as it is now. A line does not need all of its own at once, for the first have ended before the last begin.
+    """
+    free = 0
+    for engine in engines:
+        gate = engine.gate
+        usual_tokens = engine.work_prompt.mean + engine.work_output.mean
+        if gate.kv_limit is None or gate.kv_tokens + usual_tokens <= gate.kv_limit:
+            free += max(0, engine.limit - gate.streams)
+    return free
+
+
+def _reading(draft: Attempt, tokens: float, engines: tuple[Engine, ...], now: float) -> tuple[float, float]:
+    """Return how long so many tokens of others keep it from a permit, and how long its first token takes then.
+
+    What the engines have not read yet is ahead as well; the first token comes behind what the meter lets in.
+    """
+    own, first = draft.prompt_tokens, engines[0]
+    unread = own + tokens
+    room = 0
+    tokens_per_s = 0.0
+    for engine in engines:
+        unread += engine.unread_tokens(now)
+        room += engine.gate.prefill_limit or 0
+        per_token_s = engine.reading.per_token_s
+        tokens_per_s += 1.0 / per_token_s if per_token_s > 0.0 else inf
+    inside = min(unread, max(room, own))
+    outside_s = (unread - inside) / tokens_per_s
+    if unread > inside:
+        # The meter has room again when another request's first token is out, which takes more than the reading.
+        outside_s += first.service.ttft_s(0)
+    return outside_s, first.service.ttft_s(max(own, inside / len(engines)))
+
+
+def _tokens_of(draft: Attempt, ahead: int) -> float:
+    """Return how many prompt tokens the first so many in the line have.
+
+    The tokens of all queued requests are known; a part of the line has its part of them. Where the shortest goes first,
+    those ahead are as long as what is admitted.
+    """
+    pool = draft.route.pool
+    if not ahead or not pool.queued_count:
+        return 0.0
+    if draft.queue.offered is not None:
+        return ahead * draft.route.up[0].work_prompt.mean
+    return pool.queued_prompt_tokens * ahead / pool.queued_count
+
 
 # A place beyond the longest hint is a guess; those clients are spread evenly from here up to it.
 FAR_HINT_S = 45.0
@@ -165,3 +313,115 @@ def far_hint_s(totals: Totals) -> float:
 def no_engine_hint_s(totals: Totals) -> float:
     """Return 5 to 10 s, spread."""
     return _NO_ENGINE_HINT_S * (1.0 + spread(totals.hints_given))
+
+
+# These lie with one tenant: the hint is its own, and it gets no appointment in the line of engines.
+OF_ONE_TENANT: Final = frozenset((Reason.QUOTA, Reason.TENANT_LIMIT, Reason.RETRY_BUDGET))
+_UNPROMISED: Final = OF_ONE_TENANT | {Reason.TOO_LARGE, Reason.DRAINING, Reason.NO_ENGINE}
+
+
+def refusal(
+    totals: Totals,
+    draft: Attempt,
+    reason: Reason,
+    now: float,
+    value: float,
+    bound: float,
+    wait_s: float = 0.0,
+) -> Yield:
+    """Return the decision to refuse this attempt, with a hint that is true.
+
+    `wait_s` is until its tenant may have it, for reasons that lie with the tenant alone.
+    """
+    if reason in _UNPROMISED:
+        return _without_promise(totals, draft, reason, value, bound, wait_s)
+    hint_s, by_s = promise(totals, draft, now)
+    in_time = _is_in_time(draft, hint_s, by_s, now) or _begins_anew_at(draft, hint_s, now)
+    if reason is Reason.TOO_LATE and _never_in_time(draft):
+        in_time = False
+    return make_yield(
+        draft.attempt,
+        reason,
+        hint_s,
+        retry=in_time,
+        value=value,
+        bound=bound,
+        first_seen=draft.first_seen,
+    )
+
+
+def in_line(totals: Totals, decision: Yield, behind: Behind) -> Yield:
+    """Return the refusal by a quota with the time at which it has enough for all that were told before, too.
+
+    Beyond the longest hint that time is a guess, and clients are spread evenly up to it.
+    """
+    if not decision.retry:
+        return decision
+    hint_s = max(decision.retry_after_s, behind.wait_s)
+    if hint_s > LONGEST_HINT_S:
+        hint_s = far_hint_s(totals)
+    return decision._replace(retry_after_s=hint_s, promised=behind.promised)
+
+
+def _without_promise(
+    totals: Totals, draft: Attempt, reason: Reason, value: float, bound: float, wait_s: float
+) -> Yield:
+    """Return the refusal of what no appointment in the line of engines would help."""
+    if reason is Reason.TOO_LARGE:
+        return Yield(draft.attempt, reason, 0.0, False, value, bound, draft.first_seen)
+    if reason is Reason.DRAINING:
+        return Yield(draft.attempt, reason, DRAINING_HINT_S, True, 0.0, 0.0, draft.first_seen)
+    if reason is Reason.NO_ENGINE:
+        return Yield(draft.attempt, reason, no_engine_hint_s(totals), True, value, bound, draft.first_seen)
+    return Yield(draft.attempt, reason, *_of_tenant(wait_s), value, bound, draft.first_seen)
+
+
+def _never_in_time(draft: Attempt) -> bool:
+    """Return whether its prompt alone takes longer to read than it may wait in all, whenever it comes."""
+    return draft.arrived_at + _reading_s(draft) > max(draft.deadline, draft.arrived_at + _span_s(draft))
+
+
+def _span_s(draft: Attempt) -> float:
+    """Return how long a first attempt of this kind may wait for its first token."""
+    allowed_s, deadline_s = draft.arrival.time_allowed_s, draft.lane.settings.deadline_s
+    return deadline_s if allowed_s is None else min(allowed_s, deadline_s)
+
+
+def _of_tenant(wait_s: float) -> tuple[float, bool]:
+    """Return the time to the next token as a hint, and whether coming back then is of use."""
+    hint = min(max(SOONEST_RETURN_S, wait_s), LONGEST_HINT_S)
+    return hint, wait_s <= LONGEST_HINT_S
+
+
+def _is_in_time(draft: Attempt, hint_s: float, by_s: float, now: float) -> bool:
+    """Return whether a return is of use: let in nine times in ten before a deadline that began with the first attempt.
+
+    Where the deadline begins with each attempt, that there is such a time at all.
+    """
+    if draft.lane.settings.deadline_from is DeadlineFrom.ATTEMPT:
+        return isfinite(by_s)
+    if by_s == 0.0:
+        return now + hint_s <= draft.lane_deadline
+    return now + max(hint_s, by_s) + _reading_s(draft) <= draft.lane_deadline
+
+
+def _begins_anew_at(draft: Attempt, hint_s: float, now: float) -> bool:
+    """Return whether its deadline is over before any account is open for it: a return after both is a new request.
+
+    A provider's long `retry-after` shuts an account for every client alike; no age helps, and none is held against it.
+    """
+    left_s = draft.lane_deadline - now
+    if hint_s <= left_s or not draft.route.up:
+        return False
+    for engine in draft.route.up:
+        if engine.provider is None or not left_s < engine.provider.wait_s(draft.sizes(), now) < inf:
+            return False
+    return True
+
+
+def _reading_s(draft: Attempt) -> float:
+    """Return how long its prompt takes to be read, on the engine that reads fastest."""
+    least_s = inf
+    for engine in draft.route.up:
+        least_s = min(least_s, engine.service.ttft_s(draft.prompt_tokens))
+    return least_s

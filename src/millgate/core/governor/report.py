@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from millgate.core.governor import watch
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.pools import Routes
-from millgate.core.governor.turns import limit_of
+from millgate.core.governor.placement import limit_of
 from millgate.core.governor.watch import has_fresh_gauge
 from millgate.core.littles_law.law import total
 from millgate.core.retry_budget import RetryBudget
@@ -19,8 +18,8 @@ from millgate.core.snapshot import (
 )
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane
-from millgate.core.state.pool import Pool
-from millgate.core.tickets.attendance import ClientKind
+from millgate.core.state.pool import Pool, Routes
+from millgate.core.tickets.appointment import ClientKind
 from millgate.core.words import FailureKind, Reason, Stage
 
 

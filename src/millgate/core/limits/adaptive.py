@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 
-from millgate.core.limits.base import LimitReading, checked_cap
+from millgate.core.limits.gate import LimitReading, checked_cap
 
 # One cut of a tenth for overload, at most once a window (algorithm G2; Netflix's AIMD has the same ratio).
 OVERLOAD_RATIO = 0.9

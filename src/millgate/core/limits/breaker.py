@@ -6,7 +6,7 @@ bounded time that doubles with every try that fails. Then one request at a time 
 it. `counts_against` says which failures count: an answer that blames the request (most 4xx) says that the engine is well.
 """
 
-from millgate.core.measure.window import Window
+from millgate.core.measure.ewma import Window
 from millgate.core.words import FailureKind
 
 CONSECUTIVE_FAILURES = 5

@@ -1,8 +1,7 @@
 """How the limit of one engine is built, and where it begins."""
 
 from millgate.core.limits.aimd import AimdLimit
-from millgate.core.limits.base import Limit
-from millgate.core.limits.fixed import FixedLimit
+from millgate.core.limits.gate import FixedLimit, Limit
 from millgate.core.limits.pace import slope_s
 from millgate.core.limits.slo_gradient import TARGET, SloGradientLimit
 from millgate.core.limits.windowed import WindowedLimit

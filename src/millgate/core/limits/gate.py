@@ -1,11 +1,72 @@
-"""The gate of one engine: three meters, permits that end exactly once (INV-2, INV-3).
+"""The gate of one engine: three meters, permits that end exactly once (INV-2, INV-3); the limit that it counts against, and its drain.
 
-Streams bound the batch (one for each sequence that the engine makes of a request), KV tokens the memory, prompt tokens not
-yet prefilled the wait for a first token. A permit takes from all three or from none. Permits are kept by attempt: a
-second release finds nothing and changes nothing.
+Streams bound the batch (one for each sequence that the engine makes of a request: `n` answers of each prompt, each text of a list
+that it reads), KV tokens the memory, prompt tokens not yet prefilled the wait for a first token. A permit takes from all three or
+from none. Permits are kept by attempt: a second release finds nothing and changes nothing.
 """
 
-from millgate.core.limits.base import Limit
+from math import sqrt
+from typing import Final, NamedTuple, Protocol
+
+from millgate.core.events import Arrived
+from millgate.core.measure.ewma import MEMORY, Ewma
+
+
+class LimitReading(NamedTuple):
+    """One window of one engine, as a limit sees it; seconds, tokens, streams.
+
+    `tpot_s` is what the steered share of answers keeps. `samples` counts the tokens whose gaps are in it; it is None without any.
+    `ttft_excess_p90_s` is the time to first token beyond the predicted prefill. `failures` and `answers` count what ended in this
+    window. `kv_share` (0..1) and `waiting` are the engine's own gauges, None where it tells nothing.
+    """
+
+    window_s: float
+    max_inflight: int
+    samples: int
+    tpot_s: float | None
+    ttft_excess_p90_s: float | None
+    failures: int
+    answers: int
+    kv_share: float | None
+    waiting: int | None
+
+
+class Limit(Protocol):
+    """How many streams one engine may run at once: always within 1 and its hard cap."""
+
+    def current(self) -> int:
+        """Return the limit in force, at least 1."""
+
+    def observe(self, reading: LimitReading) -> None:
+        """Learn from one window; the limit may move."""
+
+    def adopt(self, hard_cap: int) -> None:
+        """Take a new hard cap; a limit above it falls to it at once. ValueError below 1."""
+
+
+def checked_cap(hard_cap: int) -> int:
+    """Return the hard cap; ValueError when not even one stream may run."""
+    if hard_cap < 1:
+        raise ValueError(f"max_inflight must be at least 1, not {hard_cap}")
+    return hard_cap
+
+
+class FixedLimit:
+    """A constant number of streams."""
+
+    def __init__(self, streams: int) -> None:
+        self._streams = checked_cap(streams)
+
+    def current(self) -> int:
+        """Return the constant."""
+        return self._streams
+
+    def observe(self, _reading: LimitReading) -> None:
+        """Learn nothing."""
+
+    def adopt(self, hard_cap: int) -> None:
+        """Become this constant."""
+        self._streams = checked_cap(hard_cap)
 
 
 class _Share:
@@ -105,3 +166,132 @@ class EngineGate:
         self.kv_tokens -= permit.kv_tokens
         self.prefill_tokens -= permit.prefill_tokens
         return True
+
+
+def is_only_read(arrival: Arrived) -> bool:
+    """Return whether the engine reads this and writes nothing: its answer is there once its prompt has been read."""
+    return arrival.max_tokens == 0
+
+
+def streams_of(gate: EngineGate, arrival: Arrived) -> int:
+    """Return how many streams this request takes of that gate: one for each sequence that the engine makes of it.
+
+    A list that is only read (embeddings, scores) and is longer than the cap takes all of them and runs alone: its engine
+    works it off in rounds, and nothing else waits in there with it.
+    """
+    streams, most = arrival.answers, gate.most_streams
+    if streams > 1 and most is not None and is_only_read(arrival):
+        return min(streams, most)
+    return streams
+
+
+# The prior counts as so many departures: the measured rate leads after about a dozen. So many at most, or as many as streams
+# run, make one sample of the spread: that all slow down together shows in four as well, and is known sooner.
+_FEW: Final = 4.0
+# The floor counts for so much. Rate and floor are estimates of one number, each off by some 7 % (lengths that vary as
+# much as their mean, 200 of them): the larger of the two as they are would be 4 % too fast, and so would every hint.
+FLOOR_SHARE: Final = 0.8
+
+
+class DrainReading(NamedTuple):
+    """Permits that end a second while a gate is full, and one standard deviation of the time that one takes.
+
+    `usual_work_s` is how long one is usually out by the price list, and what is out is out `dearness` times as long;
+    all of it rests on so many `departures`.
+    """
+
+    per_s: float
+    spread_s: float
+    usual_work_s: float
+    dearness: float
+    departures: float
+
+
+class DrainRate:
+    """Departures per second of one full gate, with the spread of the time that many of them take.
+
+    A quiet system completes at its arrival rate, which says nothing about its capacity. Prior and floor are streams / E[service]
+    (Little's law on the full gate), with the streams that it really ran while full: where its KV meter binds, fewer than its limit.
+    The spread is that of permits about what was foreseen of each: gaps between departures are no chance where answers
+    began together. It is taken over cycles of a few departures, so that what makes all of them slow shows.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._departures = self._full_time_s = self._work_s = self._stayed_s = 0.0
+        self._full_since: float | None = None
+        self._cycle = Ewma(0.0, prior_samples=0.0)
+        self._cycle_departures, self._cycle_s = 0, 0.0
+        self._streams = Ewma(float(limit))
+
+    @property
+    def full_streams(self) -> float:
+        """How many streams run while the gate is full, on average; the limit until that was seen."""
+        return self._streams.mean
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the gate has been full since its last departure."""
+        return self._full_since is not None
+
+    @property
+    def spread_is_measured(self) -> bool:
+        """Whether `spread_s` is more than a belief: one cycle has no deviation."""
+        return self._cycle.samples > 1.0
+
+    def became_full(self, now: float, streams: int) -> None:
+        """The gate has no room left, with this many streams running."""
+        if self._full_since is None:
+            self._full_since = now
+            self._streams.add(float(streams))
+
+    def departed(self, now: float, work_s: float, foreseen_s: float, stayed_s: float) -> None:
+        """A permit has ended after `stayed_s`; counts only if the gate was full.
+
+        `work_s` is what it took and `foreseen_s` what was foreseen, both by the price list.
+        """
+        if self._full_since is None:
+            return
+        fade = 1.0 - 1.0 / MEMORY
+        self._departures = self._departures * fade + 1.0
+        self._full_time_s *= fade
+        self._work_s = self._work_s * fade + work_s
+        self._stayed_s = self._stayed_s * fade + stayed_s
+        self.left(now)
+        dearness = self._stayed_s / self._work_s if self._work_s else 0.0
+        self._cycle_departures += 1
+        self._cycle_s += (stayed_s - dearness * foreseen_s) / self._streams.mean
+        if self._cycle_departures >= self._cycle_size():
+            self._cycle.add(self._cycle_s / self._cycle_departures)
+            self._cycle_departures, self._cycle_s = 0, 0.0
+
+    def _cycle_size(self) -> float:
+        return min(self._streams.mean, _FEW)
+
+    def left(self, now: float) -> None:
+        """A permit has ended that says nothing of how long work takes: the full time counts, the departure does not."""
+        if self._full_since is not None:
+            self._full_time_s += max(0.0, now - self._full_since)
+            self._full_since = None
+
+    def per_s(self, service_s: float, floor_share: float = FLOOR_SHARE) -> float:
+        """Return departures per second, so much of the floor at least, given the expected service time of one permit."""
+        floor = self._streams.mean / max(service_s, 1e-6)
+        time_s = self._full_time_s + _FEW / floor
+        return max(floor_share * floor, (self._departures + _FEW) / time_s)
+
+    def read(self, service_s: float, work_s: float, floor_share: float) -> DrainReading:
+        """Return all of it at once, given what is believed of one permit: its time, and the same by the price list."""
+        work_sum_s = max(1e-6, self._work_s + _FEW * work_s)
+        return DrainReading(
+            self.per_s(service_s, floor_share),
+            self.spread_s(1.0, service_s),
+            work_sum_s / (self._departures + _FEW),
+            (self._stayed_s + _FEW * service_s) / work_sum_s,
+            max(1.0, self._departures),
+        )
+
+    def spread_s(self, departures: float, service_s: float) -> float:
+        """Return one standard deviation of the time that this many departures take; half a gap each until measured."""
+        if not self.spread_is_measured:
+            return sqrt(departures) * 0.5 / self.per_s(service_s, 1.0)
+        return sqrt(departures * self._cycle_size()) * self._cycle.deviation

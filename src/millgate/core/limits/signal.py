@@ -4,7 +4,7 @@ The samples are the time per output token while streams run, and the time to a f
 say how loaded the engine is *now*. The time of a whole answer comes late and is mostly its length.
 """
 
-from millgate.core.limits.base import LimitReading
+from millgate.core.limits.gate import LimitReading
 from millgate.core.limits.pace import Pace
 from millgate.core.measure.sketch import Sketch
 from millgate.core.settings import TARGET_SHARE, ServicePrior

@@ -20,7 +20,7 @@ hour teaches it nothing and there is no baseline to drift.
 from math import sqrt
 
 from millgate.core.limits.adaptive import OVERLOAD_RATIO, AdaptiveLimit, overloaded
-from millgate.core.limits.base import LimitReading
+from millgate.core.limits.gate import LimitReading
 from millgate.core.limits.signal import LEAST_SAMPLES
 
 TARGET = 0.955

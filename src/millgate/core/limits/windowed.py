@@ -5,7 +5,7 @@ After Netflix's WindowedLimit. An engine with few streams needs longer windows t
 
 from collections.abc import Sequence
 
-from millgate.core.limits.base import Limit, LimitReading
+from millgate.core.limits.gate import Limit, LimitReading
 from millgate.core.limits.signal import LONGEST_WINDOW_S
 
 

@@ -20,7 +20,8 @@ from enum import StrEnum
 
 from millgate.core.events import QuotaReading, Remaining
 from millgate.core.measure.ewma import Ewma
-from millgate.core.quotas.amounts import (
+from millgate.core.quotas.bucket import (
+    Bucket,
     Charge,
     Reservation,
     Sizes,
@@ -28,7 +29,6 @@ from millgate.core.quotas.amounts import (
     reserved_amount,
     used_amount,
 )
-from millgate.core.quotas.bucket import Bucket
 from millgate.core.settings import MINUTE_S, AccountSettings, QuotaLimit
 from millgate.core.words import OutputCharge, QuotaKind
 

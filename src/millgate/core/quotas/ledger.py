@@ -16,8 +16,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from millgate.core.decisions import QuotaState
-from millgate.core.quotas.amounts import Charge, Reservation, Sizes, needed_amount, reserved_amount
-from millgate.core.quotas.bucket import Bucket
+from millgate.core.quotas.bucket import Bucket, Charge, Reservation, Sizes, needed_amount, reserved_amount
 from millgate.core.settings import QuotaLimit, QuotaRule
 from millgate.core.snapshot import QuotaLevel
 

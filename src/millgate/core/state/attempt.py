@@ -7,7 +7,7 @@ methods `admitted`, `turned_back` and `refused` here, and `first_token`, `ended`
 from millgate.core.decisions import Leg, Reshaped
 from millgate.core.events import Arrived
 from millgate.core.lifecycle import State
-from millgate.core.quotas.amounts import Reservation, Sizes
+from millgate.core.quotas.bucket import Reservation, Sizes
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane
 from millgate.core.state.permit import Permit

@@ -4,7 +4,7 @@ With N permits out, the first N places open when the running work is expected to
 by the length that is foreseen for them, so each takes the permit that comes free first and has it for so long (list
 scheduling: Graham 1966); of those beyond the first `LISTED` the sum of their lengths says as much, a round of N at a
 time. Where lengths are known that is exact, for one stream as for many. Where only a mean is, it is right on average,
-and what remains of the running work is read off how long permits have lasted (`sizing/permit_times`): a permit that has run for
+and what remains of the running work is read off how long permits have lasted (`sizing/service_time`): a permit that has run for
 the mean of very uneven answers is not about to end. Where only the prefill meter is full, a place opens as soon as the
 prompts before it are read.
 
@@ -23,7 +23,7 @@ from math import sqrt
 from typing import Final
 
 from millgate.core.lifecycle import State
-from millgate.core.limits.drain import DrainReading
+from millgate.core.limits.gate import DrainReading
 from millgate.core.measure import UPPER_Z
 from millgate.core.state.engine import LEAST_WORK_S, Engine
 from millgate.core.state.permit import Permit

@@ -8,18 +8,14 @@ from millgate.core.decisions import Leg
 from millgate.core.events import EngineSeen
 from millgate.core.lifecycle import State
 from millgate.core.limits.build import build_limit
-from millgate.core.limits.drain import FLOOR_SHARE, DrainRate, DrainReading
-from millgate.core.limits.gate import EngineGate
+from millgate.core.limits.gate import FLOOR_SHARE, DrainRate, DrainReading, EngineGate
 from millgate.core.limits.prefill_pace import PromptPaces, Protection
 from millgate.core.limits.signal import Signal
 from millgate.core.measure.ewma import Ewma
 from millgate.core.settings import EngineSettings, ServicePrior
 from millgate.core.sizing.output_length import PRIOR_OUTPUT_TOKENS
-from millgate.core.sizing.permit_times import PermitTimes
-from millgate.core.sizing.reading import PromptReading
-from millgate.core.sizing.service_time import ServiceTime
-from millgate.core.state.hangups import Hangups
-from millgate.core.state.permit import Permit
+from millgate.core.sizing.service_time import PermitTimes, PromptReading, ServiceTime
+from millgate.core.state.permit import Hangups, Permit
 from millgate.core.state.provider import Provider
 
 # An engine without a profile: its speed is known only as far as it has been learned.

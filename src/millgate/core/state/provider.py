@@ -7,7 +7,7 @@ and not at the door.
 from millgate.core.events import Failed, QuotaReading
 from millgate.core.limits.breaker import Breaker, counts_against
 from millgate.core.quotas.account import FIRST_PAUSE_S, Account, Refusal
-from millgate.core.quotas.amounts import Sizes
+from millgate.core.quotas.bucket import Sizes
 from millgate.core.settings import AccountSettings
 from millgate.core.snapshot import AccountReading
 from millgate.core.state.permit import Permit

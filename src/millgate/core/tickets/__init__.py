@@ -26,6 +26,9 @@ from millgate.core.tickets.appointment import (
     LONGEST_HINT_S,
     SOONEST_RETURN_S,
     Appointment,
+    Attendance,
+    ClientKind,
+    ReturnRecord,
     kept_within_s,
     shortest_kept_s,
 )
@@ -35,10 +38,7 @@ from millgate.core.tickets.appointments import (
     LineStanding,
     as_parts,
 )
-from millgate.core.tickets.attendance import Attendance, ClientKind
-from millgate.core.tickets.ends import TICKS_PER_S, most_notes
-from millgate.core.tickets.records import EQUALS_TRIED, age_key
-from millgate.core.tickets.return_record import ReturnRecord
+from millgate.core.tickets.records import EQUALS_TRIED, TICKS_PER_S, age_key, most_notes
 
 __all__ = [
     "EARLY_RETURNS_FORGIVEN",

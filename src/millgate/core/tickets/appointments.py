@@ -7,10 +7,19 @@ from math import inf
 from typing import Final, NamedTuple
 
 from millgate.core.measure.ranking import MOST_WEIGHT, Ranking
-from millgate.core.tickets.attendance import Attendance
-from millgate.core.tickets.ends import Ends, last_tick, most_notes, tick_of
-from millgate.core.tickets.records import NUMBER_BITS, Bodies, Slots, TenantRecords, age_key, turn_key
-from millgate.core.tickets.return_record import ReturnRecord
+from millgate.core.tickets.appointment import Attendance, ReturnRecord
+from millgate.core.tickets.records import (
+    NUMBER_BITS,
+    Bodies,
+    Ends,
+    Slots,
+    TenantRecords,
+    age_key,
+    last_tick,
+    most_notes,
+    tick_of,
+    turn_key,
+)
 
 # The most records that one event forgets: at 2 us each they cost less than one relayed request.
 FORGOTTEN_PER_EVENT: Final = 32

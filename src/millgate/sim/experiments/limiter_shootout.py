@@ -13,8 +13,7 @@ from functools import cache
 from statistics import fmean, pstdev
 
 from millgate.core.limits.aimd import AimdLimit
-from millgate.core.limits.base import Limit
-from millgate.core.limits.fixed import FixedLimit
+from millgate.core.limits.gate import FixedLimit, Limit
 from millgate.core.limits.slo_gradient import SloGradientLimit
 from millgate.engine.profile import load_profiles
 from millgate.sim.bounds.work import capacity_per_s

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from millgate.core.limits.base import Limit, LimitReading
-from millgate.core.limits.gate import EngineGate
+from millgate.core.limits.gate import EngineGate, Limit, LimitReading
 from millgate.core.limits.signal import Signal
 from millgate.core.sizing.service_time import ServiceTime
 from millgate.core.words import FailureKind, Sent

@@ -8,7 +8,7 @@ limit was pinned does not count, so the measurement waits until no more than thr
 from math import sqrt
 
 from millgate.core.limits.adaptive import AdaptiveLimit
-from millgate.core.limits.base import LimitReading
+from millgate.core.limits.gate import LimitReading
 
 PINNED = 3
 _BUFFER = 0.25

@@ -5,7 +5,7 @@ g = clamp(1.5 long / short, 0.5, 1); L <- 0.8 L + 0.2 (L g + 4). It takes no not
 """
 
 from millgate.core.limits.adaptive import AdaptiveLimit
-from millgate.core.limits.base import LimitReading
+from millgate.core.limits.gate import LimitReading
 
 _LONG = 2.0 / (600.0 + 1.0)
 _WARM_UP = 10

@@ -9,7 +9,7 @@ from math import ceil, log10
 from random import Random
 
 from millgate.core.limits.adaptive import AdaptiveLimit
-from millgate.core.limits.base import LimitReading
+from millgate.core.limits.gate import LimitReading
 
 
 class VegasLimit(AdaptiveLimit):

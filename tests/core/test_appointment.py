@@ -7,7 +7,7 @@ from core.world import steady_prior
 from millgate.core.decisions import Admit, Decision, Yield
 from millgate.core.events import Arrived, Finished, FirstToken, Released
 from millgate.core.governor import Governor
-from millgate.core.governor.assess import assess, is_agreed
+from millgate.core.governor.assess import assess
 from millgate.core.settings import EngineSettings, LaneSettings, QuotaLimit, QuotaRule, Settings
 from millgate.core.tickets import (
     SOONEST_RETURN_S,
@@ -129,6 +129,6 @@ def test_a_ticket_and_a_record_that_return_at_the_same_instant_are_judged_alike(
     assert body.first_seen == ticket.first_seen
     knowledge = gate.core._knowledge
     plans = [assess(knowledge, each, now) for each in (by_body, by_ticket)]
-    body_agreed, ticket_agreed = [is_agreed(each.draft, each.record, now) for each in plans]
+    body_agreed, ticket_agreed = [each.request.age.agreed for each in plans]
     assert body_agreed is ticket_agreed
-    assert plans[0].draft.recognised is plans[1].draft.recognised
+    assert plans[0].request.recognised is plans[1].request.recognised

@@ -9,7 +9,6 @@ from millgate.core.retry_budget import (
     WINDOW_S,
     Amplification,
     RetryBudget,
-    is_charged,
 )
 
 
@@ -52,24 +51,6 @@ def test_admissions_that_are_too_old_earn_nothing() -> None:
 
     assert budget.budget(12.9, 0.0) == pytest.approx(21.0)
     assert budget.budget(13.0, 0.0) == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize(
-    ("retry_count", "recognised", "agreed", "charged"),
-    [
-        (None, False, False, False),
-        (0, False, False, False),
-        (1, False, False, True),
-        (None, True, False, True),
-        (1, True, False, True),
-        (None, True, True, False),
-        (2, True, True, False),
-    ],
-)
-def test_only_a_retry_without_an_appointment_is_charged(
-    retry_count: int | None, recognised: bool, agreed: bool, charged: bool
-) -> None:
-    assert is_charged(retry_count, recognised=recognised, agreed=agreed) is charged
 
 
 def test_a_tenant_alone_may_use_all_and_leaves_the_next_one_its_share() -> None:

@@ -48,11 +48,6 @@ class Amplification(NamedTuple):
     requests: int
 
 
-def is_charged(retry_count: int | None, *, recognised: bool, agreed: bool) -> bool:
-    """Return whether the budget pays for this arrival: a retry, known or labelled, that keeps no appointment."""
-    return (recognised or bool(retry_count)) and not agreed
-
-
 class _Window:
     """A count over the last ten seconds, in ten slots that are emptied as they come round."""
 

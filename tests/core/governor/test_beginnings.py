@@ -63,4 +63,4 @@ def test_what_runs_is_foreseen_by_its_bound_once_bounds_are_what_answers_are() -
 
     assert before_s < 3.0
     assert engine.foreseen_s(longest.permit) > 8.0
-    assert longest.output_tokens == 256
+    assert longest.request.output_tokens == 256

@@ -92,6 +92,21 @@ def test_what_waits_finds_its_engines_again_after_a_reload() -> None:
     assert [(type(each), each.attempt) for each in admitted] == [(Admit, 2)]
 
 
+def test_what_one_engine_alone_can_answer_waits_for_that_one_after_a_reload_too() -> None:
+    gate = _gate(_engine("a"), _engine("b"))
+    for attempt, engine in ((1, "a"), (2, "b"), (3, "a")):
+        gate.handle(Arrived(attempt, prompt_bytes=400, max_tokens=100, engine=engine), 0.0)
+    gate.reconfigure(Settings((_PATIENT,), (_engine("a"), _engine("b"))), 0.5)
+
+    gate.handle(Finished(2, 100, 100), 1.0)
+    assert gate.handle(Released(2), 1.0) == ()
+
+    gate.handle(Finished(1, 100, 100), 1.5)
+    (admit,) = gate.handle(Released(1), 1.5)
+    assert isinstance(admit, Admit)
+    assert (admit.attempt, admit.legs[0].engine) == (3, "a")
+
+
 def test_who_waits_for_the_last_engine_of_its_model_is_refused_when_it_goes() -> None:
     gate = _gate(_engine("a", "small"), _engine("b", "big"))
     for attempt in (1, 2):

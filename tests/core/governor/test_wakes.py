@@ -10,6 +10,7 @@ from millgate.core.settings import LaneSettings
 from millgate.core.state.attempt import Attempt
 from millgate.core.state.lane import Lane
 from millgate.core.state.pool import Pool, Route
+from millgate.core.state.request import Age, Request
 from millgate.core.tickets import Appointments
 from millgate.wiring.governor import make_order
 
@@ -17,10 +18,20 @@ NOBODY: dict[int, Attempt] = {}
 
 
 def _alive(count: int) -> dict[int, Attempt]:
-    lane = Lane(LaneSettings("lane"), make_order, 0.0)
-    return dict.fromkeys(
-        range(count), Attempt(Arrived(0), lane, Route((), Pool((), Appointments(1), 0.0)), 1.0, 0.0, 0)
+    settings, route = LaneSettings("lane"), Route((), Pool((), Appointments(1), 0.0))
+    request = Request(
+        Arrived(0),
+        Lane(settings, make_order, 0.0),
+        route,
+        1.0,
+        0.0,
+        Age(Arrived(0), settings, None, 0, 0.0),
+        sizes=(0, 0, 0),
+        deadlines=(0.0, 0.0),
+        work_s=0.0,
+        service_s=0.0,
     )
+    return dict.fromkeys(range(count), Attempt(request, 1))
 
 
 def _due(wakes: Wakes, now: float) -> list[int]:

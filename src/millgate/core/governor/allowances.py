@@ -14,9 +14,10 @@ from millgate.core.decisions import QuotaState
 from millgate.core.measure.ranking import MOST_WEIGHT, Ranking
 from millgate.core.quotas.bucket import Bucket
 from millgate.core.quotas.ledger import Demand, Ledger, Who
-from millgate.core.retry_budget import RetryBudget, is_charged
+from millgate.core.retry_budget import RetryBudget
 from millgate.core.settings import Settings, TenantSettings
-from millgate.core.state.attempt import Attempt, is_retry
+from millgate.core.state.attempt import Attempt
+from millgate.core.state.request import Request
 from millgate.core.tickets import EQUALS_TRIED, Appointment, Attendance, ClientKind, age_key, most_notes
 from millgate.core.words import Reason
 
@@ -269,77 +270,72 @@ class Allowances:
         known = self._tenants.get(tenant)
         return 1.0 if known is None else known.weight
 
-    def shortfall(self, draft: Attempt, agreed: bool, now: float) -> Shortfall | None:
-        """Return what this attempt's tenant lacks for it, None where it may go on; changes nothing.
-
-        `agreed` says that it is back when it was told to come.
-        """
-        if (budget := self.budget) is not None and self._is_charged(draft, agreed=agreed):
-            drain_per_s = draft.route.pool.capacity_forecast.per_s()
-            if not budget.allows(draft.tenant, now, drain_per_s):
+    def shortfall(self, request: Request, now: float) -> Shortfall | None:
+        """Return what this request's tenant lacks for it, None where it may go on; changes nothing."""
+        if (budget := self.budget) is not None and request.is_charged:
+            drain_per_s = request.route.pool.capacity_forecast.per_s()
+            if not budget.allows(request.tenant, now, drain_per_s):
                 spent, most = budget.spent(now), budget.budget(now, drain_per_s)
                 return Shortfall(Reason.RETRY_BUDGET, spent, most, float("inf"))
         if not self.ledger.is_empty:
-            short = self._short_of_quota(draft, now)
+            short = self._short_of_quota(request, now)
             if short is not None:
                 return short
-        return self._own_streams(draft)
+        return self._own_streams(request)
 
-    def _short_of_quota(self, draft: Attempt, now: float) -> Shortfall | None:
-        who, sizes = _who(draft), draft.sizes()
+    def _short_of_quota(self, request: Request, now: float) -> Shortfall | None:
+        who, sizes = _who(request), request.sizes()
         short = self.ledger.shortage(who, sizes, now)
         behind = None
         if not self.lines.is_empty:
             demands = self.ledger.demands(who, sizes)
-            behind = self.lines.behind(self._number_of(draft, demands), demands, now)
+            behind = self.lines.behind(self._number_of(request, demands), demands, now)
         if short is not None:
             reason = Reason.TOO_LARGE if short.never_fits else Reason.QUOTA
             return Shortfall(reason, short.needed, short.left, short.wait_s, behind)
         return None if behind is None else Shortfall(Reason.QUOTA, behind.needed, behind.left, 0.0, behind)
 
-    def _own_streams(self, draft: Attempt) -> Shortfall | None:
-        known = self._tenants.get(draft.tenant)
+    def _own_streams(self, request: Request) -> Shortfall | None:
+        known = self._tenants.get(request.tenant)
         if known is None or known.max_inflight is None:
             return None
-        inside, streams = self._inside[draft.tenant], draft.arrival.answers
+        inside, streams = self._inside[request.tenant], request.arrival.answers
         # A tenant without a stream may have any: a request of more than all of its tenant's streams runs alone.
         if not inside or inside + streams <= known.max_inflight:
             return None
-        engine = draft.route.up[0]
+        engine = request.route.up[0]
         wait_s = engine.expected_service_s() / known.max_inflight
         return Shortfall(Reason.TENANT_LIMIT, inside, known.max_inflight, wait_s)
 
-    def _is_charged(self, draft: Attempt, *, agreed: bool) -> bool:
-        return is_charged(draft.arrival.retry_count, recognised=draft.recognised, agreed=agreed)
-
-    def arrived(self, draft: Attempt, *, agreed: bool, refused: Reason | None, now: float) -> None:
+    def arrived(self, request: Request, refused: Reason | None, now: float) -> None:
         """Count an attempt, and charge its retry unless that is what refused it."""
         if (budget := self.budget) is None:
             return
-        budget.arrived(draft.tenant, now, retry=is_retry(draft))
-        if refused is not Reason.RETRY_BUDGET and self._is_charged(draft, agreed=agreed):
-            budget.spend(draft.tenant, now)
+        budget.arrived(request.tenant, now, retry=request.is_retry)
+        if refused is not Reason.RETRY_BUDGET and request.is_charged:
+            budget.spend(request.tenant, now)
 
-    def taken_in(self, draft: Attempt, would: Reason | None, now: float) -> None:
+    def taken_in(self, attempt: Attempt, would: Reason | None, now: float) -> None:
         """Reserve for an attempt that is let in or queued; not for one that a protecting gate would have refused.
 
         Observed, it would leave debts and take streams that no protecting gate has.
         """
+        request = attempt.request
         if would is not None:
-            self._observed.add(draft.attempt)
+            self._observed.add(request.attempt)
             return
         if not self.ledger.is_empty:
-            draft.reserves(self.ledger.take(_who(draft), draft.sizes(), now))
-        if draft.tenant in self._tenants:
-            self._inside[draft.tenant] += draft.arrival.answers
+            attempt.reserves(self.ledger.take(_who(request), request.sizes(), now))
+        if request.tenant in self._tenants:
+            self._inside[request.tenant] += request.arrival.answers
 
-    def told(self, draft: Attempt, kind: ClientKind, appointment: Appointment, now: float) -> None:
+    def told(self, request: Request, kind: ClientKind, appointment: Appointment, now: float) -> None:
         """Put a client that its quota refuses into the lines of the buckets that were short for it.
 
         A client whose time there is later than its hint has no appointment: it was told a time at random.
         """
-        demands = self.ledger.demands(_who(draft), draft.sizes())
-        number = self._number_of(draft, demands)
+        demands = self.ledger.demands(_who(request), request.sizes())
+        number = self._number_of(request, demands)
         short = [
             each
             for each in demands
@@ -348,39 +344,39 @@ class Allowances:
         behind = self.lines.behind(number, short, now)
         turn = self.lines.returned(number)
         if behind is None or behind.wait_s <= appointment.hint_s:
-            self.lines.book(draft.arrival_number, draft.tenant, kind, appointment, short, turn)
+            self.lines.book(request.arrival_number, request.tenant, kind, appointment, short, turn)
 
-    def returned(self, draft: Attempt) -> None:
+    def returned(self, request: Request) -> None:
         """End the appointment that this attempt keeps, whatever is decided about it."""
         if not self.lines.is_empty:
-            self.lines.returned(self._number_of(draft, self.ledger.demands(_who(draft), draft.sizes())))
+            self.lines.returned(self._number_of(request, self.ledger.demands(_who(request), request.sizes())))
 
-    def _number_of(self, draft: Attempt, demands: list[Demand]) -> int:
+    def _number_of(self, request: Request, demands: list[Demand]) -> int:
         """Return the number under which it has an appointment: that of its record, or else of what its ticket says."""
-        number, told = draft.arrival_number, draft.appointment
-        if draft.recognised and told is not None and not self.lines.has(number):
-            known = self.lines.number_of(draft.tenant, told, demands)
+        number, told = request.arrival_number, request.age.appointment
+        if request.recognised and told is not None and not self.lines.has(number):
+            known = self.lines.number_of(request.tenant, told, demands)
             return number if known is None else known
         return number
 
-    def report(self, draft: Attempt, now: float) -> tuple[QuotaState, ...]:
+    def report(self, request: Request, now: float) -> tuple[QuotaState, ...]:
         """Return what is left of the quotas that this attempt falls under."""
-        return () if self.ledger.is_empty else self.ledger.report(_who(draft), now)
+        return () if self.ledger.is_empty else self.ledger.report(_who(request), now)
 
     def admitted(self, now: float) -> None:
         """Count an admission: it earns a fifth of a retry."""
         if self.budget is not None:
             self.budget.admitted(now)
 
-    def over(self, attempt: Attempt) -> None:
-        """An attempt that was taken in is neither queued nor admitted any more."""
-        if self._observed and attempt.attempt in self._observed:
-            self._observed.discard(attempt.attempt)
-        elif attempt.tenant in self._tenants:
-            self._inside[attempt.tenant] -= attempt.arrival.answers
-            if not self._inside[attempt.tenant]:
-                del self._inside[attempt.tenant]
+    def over(self, request: Request) -> None:
+        """A request that was taken in is neither queued nor admitted any more."""
+        if self._observed and request.attempt in self._observed:
+            self._observed.discard(request.attempt)
+        elif request.tenant in self._tenants:
+            self._inside[request.tenant] -= request.arrival.answers
+            if not self._inside[request.tenant]:
+                del self._inside[request.tenant]
 
 
-def _who(draft: Attempt) -> Who:
-    return Who(draft.tenant, draft.arrival.model, draft.lane.settings.name)
+def _who(request: Request) -> Who:
+    return Who(request.tenant, request.arrival.model, request.lane.settings.name)

@@ -1,8 +1,8 @@
 """Assess: what would be decided about an arrival now, and from which numbers. Reads only.
 
-The steps are those of design section 4, in its order: size it, lane it, is it a retry, date it, will it make it,
-permit or queue or yield. The plan carries a draft that is not registered; `commit` registers it, `explain`
-throws it away.
+The steps are those of design section 4, in its order: size it, lane it, is it a retry, date it, will it make it, permit or queue or
+yield. The door, the dequeue (`commit.dispatch`) and the second try (`failover`) ask the same rules: `unfit`, `placement.is_in_time`
+and `over_bounds` stand once.
 """
 
 from typing import Final
@@ -15,13 +15,11 @@ from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.placement import ahead_of, is_in_time, may_go
 from millgate.core.governor.promises import forecast, in_line, refusal
 from millgate.core.lanes import choose_lane
-from millgate.core.limits.gate import streams_of
 from millgate.core.settings import MINUTE_S
-from millgate.core.sizing.output_length import OutputLength
-from millgate.core.sizing.prompt_sizes import PromptSizes
-from millgate.core.state.attempt import Attempt
 from millgate.core.state.engine import Engine
-from millgate.core.state.lane import Lane, Totals
+from millgate.core.state.lane import Lane
+from millgate.core.state.pool import Route
+from millgate.core.state.request import Age, Request
 from millgate.core.tickets import ReturnRecord
 from millgate.core.words import DeadlineFrom, Reason
 
@@ -38,67 +36,71 @@ _STRANGERS_PATIENCE: Final = 20.0
 
 
 class Plan:
-    """A decision not yet taken: the draft record, the record that it continues, the engine that would take it."""
+    """A decision not yet taken: about which request, on which engine if it is admitted, how long it waits if it is queued."""
 
-    __slots__ = ("decision", "draft", "engine", "expected_wait_s", "record")
+    __slots__ = ("decision", "engine", "expected_wait_s", "queued_until", "request")
 
     def __init__(
         self,
-        draft: Attempt,
-        record: ReturnRecord | None,
-        engine: Engine | None,
+        request: Request,
         decision: Admit | Queue | Yield,
-        expected_wait_s: float,
+        engine: Engine | None = None,
+        expected_wait_s: float = 0.0,
+        queued_until: float | None = None,
     ) -> None:
-        self.draft = draft
-        self.record = record
-        self.engine = engine
-        self.decision = decision
-        self.expected_wait_s = expected_wait_s
+        self.request: Final = request
+        self.decision: Final = decision
+        self.engine: Final = engine
+        self.expected_wait_s: Final = expected_wait_s
+        self.queued_until: Final = queued_until
 
 
 def assess(knowledge: Knowledge, arrival: Arrived, now: float) -> Plan:
     """Return what `handle(Arrived)` would decide at this time; changes nothing."""
-    plan = _assess_as_it_is(knowledge, arrival, now)
+    plan = _as_it_is(knowledge, arrival, now)
     decision, reshaped = plan.decision, None
     if isinstance(decision, Yield) and decision.reason in _UNDER_PRESSURE:
-        reshaped = _reshape(knowledge, plan, now)
+        reshaped = _reshape(knowledge, plan.request, now)
     return _observed(plan, reshaped, knowledge.hard_cap, now) if knowledge.observe else reshaped or plan
 
 
-def _reshape(knowledge: Knowledge, refused: Plan, now: float) -> Plan | None:
+def _reshape(knowledge: Knowledge, refused: Request, now: float) -> Plan | None:
     """Return how it could run all the same: shorter, or in the lane that its own demotes to; None if it could not."""
-    arrival, settings = refused.draft.arrival, refused.draft.lane.settings
-    most, demote = settings.clip_tokens, settings.demote
+    arrival, settings = refused.arrival, refused.lane.settings
+    most, demote, clipped = settings.clip_tokens, settings.demote, None
     if most is not None and arrival.may_clip and (arrival.max_tokens is None or arrival.max_tokens > most):
-        arrival = arrival._replace(max_tokens=most)
-        plan = _assess_as_it_is(knowledge, arrival, now)
+        arrival, clipped = arrival._replace(max_tokens=most), most
+        plan = _as_it_is(knowledge, arrival, now, Reshaped(None, most))
         if not isinstance(plan.decision, Yield):
-            return _announced(plan, Reshaped(None, most))
+            return plan
     if demote is None:
         return None
-    plan = _assess_as_it_is(knowledge, arrival._replace(lane=demote), now)
-    clipped = most if arrival is not refused.draft.arrival else None
-    return None if isinstance(plan.decision, Yield) else _announced(plan, Reshaped(demote, clipped))
+    plan = _as_it_is(knowledge, arrival._replace(lane=demote), now, Reshaped(demote, clipped))
+    return None if isinstance(plan.decision, Yield) else plan
 
 
-def _announced(plan: Plan, reshaped: Reshaped) -> Plan:
-    plan.draft.runs_as(reshaped)
-    if isinstance(plan.decision, Admit):
-        plan.decision = plan.decision._replace(reshaped=reshaped)
-    return plan
-
-
-def _assess_as_it_is(knowledge: Knowledge, arrival: Arrived, now: float) -> Plan:
+def _as_it_is(knowledge: Knowledge, arrival: Arrived, now: float, reshaped: Reshaped | None = None) -> Plan:
     lane = choose_lane(knowledge.open_lanes, arrival.lane, knowledge.first_lane)
-    routes, engine = knowledge.routes, arrival.engine
-    route = routes.of(arrival.model) if engine is None else routes.pinned(engine, arrival.model)
-    weight = knowledge.allowances.weight(arrival.tenant)
-    draft = Attempt(arrival, lane, route, weight, now, knowledge.totals.arrivals)
-    _size(knowledge.prompt_sizes, knowledge.output_length, draft)
-    record = _recognise(draft, now)
-    _date(knowledge.totals, draft)
-    return _judge(knowledge, draft, record, now)
+    route = knowledge.routes.of_arrival(arrival)
+    record, fingerprint = _recognise(route, arrival, now)
+    age = Age(arrival, lane.settings, record, knowledge.totals.arrivals, now)
+    sizes = _sizes(knowledge, lane, arrival)
+    work_s, service_s = _price(route, sizes)
+    request = Request(
+        arrival,
+        lane,
+        route,
+        knowledge.allowances.weight(arrival.tenant),
+        now,
+        age,
+        sizes=sizes,
+        deadlines=_deadlines(knowledge, lane, route, arrival, age, sizes[1], now),
+        work_s=work_s,
+        service_s=service_s,
+        fingerprint=fingerprint,
+        reshaped=reshaped,
+    )
+    return _judge(knowledge, request, now)
 
 
 def _observed(plan: Plan, reshaped: Plan | None, hard_cap: bool, now: float) -> Plan:
@@ -107,198 +109,161 @@ def _observed(plan: Plan, reshaped: Plan | None, hard_cap: bool, now: float) -> 
     It runs as it came, also where a protecting gate would have `reshaped` it. Only what could not run at all is refused:
     without an engine, and in a drain.
     """
-    draft, decision = plan.draft, plan.decision
+    request, decision = plan.request, plan.decision
     would = decision.reason if isinstance(decision, Yield) and reshaped is None else None
     if isinstance(decision, Admit) or would in {Reason.NO_ENGINE, Reason.DRAINING}:
         return plan
-    if hard_cap and all(engine.gate.streams >= engine.limit for engine in draft.route.up):
+    if hard_cap and all(engine.gate.streams >= engine.limit for engine in request.route.up):
         return reshaped or plan
-    plan.engine = engine = min(draft.route.up, key=lambda each: each.gate.streams / each.limit)
-    admit = admission(draft, engine, engine.expected_ttft_s(draft.prompt_tokens, now), now)
-    plan.decision = admit._replace(would=would)
-    return plan
+    engine = min(request.route.up, key=lambda each: each.gate.streams / each.limit)
+    admit = admission(request, engine, engine.expected_ttft_s(request.prompt_tokens, now), now)
+    return Plan(request, admit._replace(would=would), engine, plan.expected_wait_s)
 
 
-def _size(prompt_sizes: PromptSizes, output_length: OutputLength, draft: Attempt) -> None:
-    arrival = draft.arrival
-    model = arrival.model
-    prompt = prompt_sizes.tokens(model, arrival.prompt_bytes, arrival.fixed_tokens, arrival.prompt_shape)
-    expected, reserved = output_length.estimate(
-        model, arrival.tenant, draft.lane.settings.name, arrival.max_tokens, prompt, arrival.min_tokens
+def _sizes(knowledge: Knowledge, lane: Lane, arrival: Arrived) -> tuple[int, int, int]:
+    """Return its prompt tokens, the output tokens that are expected, and the tokens that are reserved, over all its answers."""
+    prompt = knowledge.prompt_sizes.tokens(
+        arrival.model, arrival.prompt_bytes, arrival.fixed_tokens, arrival.prompt_shape
     )
-    draft.sized(prompt, arrival.answers * expected, prompt + arrival.answers * reserved)
+    expected, reserved = knowledge.output_length.estimate(
+        arrival.model, arrival.tenant, lane.settings.name, arrival.max_tokens, prompt, arrival.min_tokens
+    )
+    return prompt, arrival.answers * expected, prompt + arrival.answers * reserved
 
 
-def _recognise(draft: Attempt, now: float) -> ReturnRecord | None:
-    """Find the record that this arrival continues, and give the draft its `first_seen` back."""
-    arrival = draft.arrival
-    record = None
-    appointments = draft.route.pool.appointments
-    if arrival.fingerprint is not None and appointments.knows(arrival.tenant):
-        record = appointments.match(arrival.tenant, draft.body(), now, arrival.retry_count)
-    if record is not None:
-        draft.continues(record, now)
-    if arrival.first_seen is not None:
-        draft.proves_age(arrival.first_seen, record, now)
-    return record
+def _recognise(route: Route, arrival: Arrived, now: float) -> tuple[ReturnRecord | None, int | None]:
+    """Return the record that this arrival continues, and its fingerprint if that was computed."""
+    appointments = route.pool.appointments
+    if arrival.fingerprint is None or not appointments.knows(arrival.tenant):
+        return None, None
+    fingerprint = arrival.fingerprint()
+    return appointments.match(arrival.tenant, fingerprint, now, arrival.retry_count), fingerprint
 
 
-def is_agreed(draft: Attempt, record: ReturnRecord | None, now: float) -> bool:
-    """Return whether it is back when it was told to come, or cannot help coming sooner.
-
-    Or whether it may be no return at all: of several that are away with one body, as all of a load test's are, nothing
-    tells a return from one more first attempt, unless its client labels it.
-    """
-    arrival = draft.arrival
-    if record is not None and record.is_shared and not arrival.retry_count:
-        return True
-    if arrival.caps_sleep or (record is not None and record.is_agreed(now)):
-        return True
-    return draft.appointment is not None and draft.appointment.is_due(now)
-
-
-def _date(totals: Totals, draft: Attempt) -> None:
-    settings = draft.lane.settings
-    from_first = settings.deadline_from is DeadlineFrom.FIRST_ATTEMPT
-    origin = draft.first_seen if from_first else draft.arrived_at
-    lane_deadline = deadline = origin + settings.deadline_s
-    allowed_s = draft.arrival.time_allowed_s
-    if allowed_s is not None:
-        if not draft.arrival.stream and totals.answers >= _TRUSTED_ANSWERS:
-            # The client waits so long for the whole answer: what is decoded after the first token counts too.
-            paces = [engine.service.tpot_s(1) for engine in draft.route.up]
-            allowed_s -= draft.output_tokens / draft.arrival.answers * min(paces, default=0.0)
-        deadline = min(deadline, draft.arrived_at + max(0.0, allowed_s))
-    draft.dated(lane_deadline, deadline)
+def _deadlines(
+    knowledge: Knowledge, lane: Lane, route: Route, arrival: Arrived, age: Age, output_tokens: int, now: float
+) -> tuple[float, float]:
+    """Return until when it is in time by its lane, and by its client too."""
+    from_first = lane.settings.deadline_from is DeadlineFrom.FIRST_ATTEMPT
+    deadline = (age.first_seen if from_first else now) + lane.settings.deadline_s
+    allowed_s = arrival.time_allowed_s
+    if allowed_s is None:
+        return deadline, deadline
+    if not arrival.stream and knowledge.totals.answers >= _TRUSTED_ANSWERS:
+        # The client waits so long for the whole answer: what is decoded after the first token counts too.
+        paces = [engine.service.tpot_s(1) for engine in route.up]
+        allowed_s -= output_tokens / arrival.answers * min(paces, default=0.0)
+    return deadline, min(deadline, now + max(0.0, allowed_s))
 
 
-def _judge(knowledge: Knowledge, draft: Attempt, record: ReturnRecord | None, now: float) -> Plan:
+def _price(route: Route, sizes: tuple[int, int, int]) -> tuple[float, float]:
+    """Foresee what it takes of the first engine that may, when that is full, and how long its streams are out; 0 without one."""
+    if not route.up:
+        return 0.0, 0.0
+    engine = route.up[0]
+    prompt_tokens, output_tokens, _ = sizes
+    work_s = engine.service.engine_s(prompt_tokens, output_tokens, engine.drain.full_streams)
+    return work_s, engine.permit_s(prompt_tokens, output_tokens)
+
+
+def _judge(knowledge: Knowledge, request: Request, now: float) -> Plan:
     if knowledge.draining:
-        return _refused(knowledge.totals, draft, record, now, Reason.DRAINING)
-    engines = draft.route.up
-    if not engines or all_down(engines, now):
-        return _refused(knowledge.totals, draft, record, now, Reason.NO_ENGINE, bound=1.0)
-    if not fit_somewhere(engines, draft):
-        return _too_large(knowledge.totals, draft, record, now)
-    agreed = is_agreed(draft, record, now)
-    short = knowledge.allowances.shortfall(draft, agreed, now)
+        return _refused(knowledge, request, now, Reason.DRAINING)
+    reason = unfit(request, now)
+    if reason is not None:
+        no_engine = reason is Reason.NO_ENGINE
+        return (
+            _refused(knowledge, request, now, reason, bound=1.0)
+            if no_engine
+            else _too_large(knowledge, request, now)
+        )
+    short = knowledge.allowances.shortfall(request, now)
     if short is not None:
-        return _short(knowledge.totals, draft, record, now, short)
-    price(draft)
-    _let_promised_go_first(draft, now)
-    ahead = ahead_of(draft)
-    roomy = knowledge.roomy_engine(draft, engines, now) if may_go(draft, ahead, now) else None
+        return _short(knowledge, request, now, short)
+    ahead = ahead_of(request)
+    roomy = knowledge.roomy_engine(request, now) if may_go(request, ahead, now) else None
     if roomy is not None:
         engine, ttft_s = roomy
-        if not is_in_time(engine, draft, ttft_s, now):
-            return _refused(
-                knowledge.totals, draft, record, now, Reason.TOO_LATE, ttft_s, draft.deadline - now
-            )
-        return Plan(draft, record, engine, admission(draft, engine, ttft_s, now), 0.0)
-    beyond = _beyond_accounts(draft)
+        if not is_in_time(engine, request, ttft_s, now):
+            return _refused(knowledge, request, now, Reason.TOO_LATE, ttft_s, request.deadline - now)
+        return Plan(request, admission(request, engine, ttft_s, now), engine)
+    beyond = _beyond_accounts(request)
     if beyond is not None:
-        return _refused(knowledge.totals, draft, record, now, Reason.TOO_LARGE, beyond[0], beyond[1])
-    full = _over_bounds(knowledge, draft, record, now)
+        return _refused(knowledge, request, now, Reason.TOO_LARGE, beyond[0], beyond[1])
+    allowed_s = _wait_allowed_s(request)
+    full = _without_wait(knowledge, request) if allowed_s == 0.0 else None
+    full = full or over_bounds(knowledge, request, displaces=True)
     if full is not None:
-        return _refused(knowledge.totals, draft, record, now, *full)
-    return _judge_wait(knowledge, draft, record, now, ahead + 1)
+        return _refused(knowledge, request, now, *full)
+    return _judge_wait(knowledge, request, now, ahead + 1, None if allowed_s is None else now + allowed_s)
 
 
 def _judge_wait(
-    knowledge: Knowledge,
-    draft: Attempt,
-    record: ReturnRecord | None,
-    now: float,
-    place: int,
+    knowledge: Knowledge, request: Request, now: float, place: int, queued_until: float | None
 ) -> Plan:
-    """Queue it at this place if it will make it from there."""
-    wait_s, upper_s, ttft_s = forecast(draft, place, now)
-    due_hold_s = _due_hold_s(draft, record, now)
-    if now + upper_s + ttft_s > draft.deadline and not _keeps_its_promise(draft, due_hold_s, ttft_s, now):
-        left_s = draft.deadline - now
-        return _refused(
-            knowledge.totals, draft, record, now, Reason.TOO_LATE, upper_s + ttft_s, left_s, wait_s
-        )
-    if draft.queued_until is not None and not due_hold_s and now + upper_s > draft.queued_until:
-        left_s = draft.queued_until - now
-        refused = refusal(knowledge.totals, draft, Reason.SATURATED, now, upper_s, left_s)._replace(
-            of_wait=True
-        )
-        return Plan(draft, record, None, refused, wait_s)
-    return Plan(draft, record, None, Queue(draft.attempt, place, wait_s), wait_s)
+    """Queue it at this place if it will make it from there; it waits no longer than `queued_until`."""
+    wait_s, upper_s, ttft_s = forecast(request, place, now)
+    hold_s, left_s = request.due_hold_s, request.deadline - now
+    if upper_s + ttft_s > left_s:
+        # What was promised is not broken for a forecast, unless even a permit now would be too late.
+        if not hold_s or ttft_s > left_s:
+            return _refused(knowledge, request, now, Reason.TOO_LATE, upper_s + ttft_s, left_s, wait_s)
+        queued_until = now + hold_s if queued_until is None else min(queued_until, now + hold_s)
+    if queued_until is not None and not hold_s and now + upper_s > queued_until:
+        refused = refusal(knowledge.totals, request, Reason.SATURATED, now, upper_s, queued_until - now)
+        return Plan(request, refused._replace(of_wait=True), expected_wait_s=wait_s)
+    return Plan(request, Queue(request.attempt, place, wait_s), None, wait_s, queued_until)
 
 
 def _refused(
-    totals: Totals,
-    draft: Attempt,
-    record: ReturnRecord | None,
+    knowledge: Knowledge,
+    request: Request,
     now: float,
     reason: Reason,
     value: float = 0.0,
     bound: float = 0.0,
     wait_s: float = 0.0,
 ) -> Plan:
-    return Plan(draft, record, None, refusal(totals, draft, reason, now, value, bound, wait_s), wait_s)
+    decision = refusal(knowledge.totals, request, reason, now, value, bound, wait_s)
+    return Plan(request, decision, expected_wait_s=wait_s)
 
 
-def _short(totals: Totals, draft: Attempt, record: ReturnRecord | None, now: float, short: Shortfall) -> Plan:
+def _short(knowledge: Knowledge, request: Request, now: float, short: Shortfall) -> Plan:
     """Refuse it for what its tenant lacks."""
-    plan = _refused(totals, draft, record, now, short.reason, short.value, short.bound, short.wait_s)
-    if short.behind is not None and isinstance(plan.decision, Yield):
-        plan.decision = in_line(totals, plan.decision, short.behind)
-        plan.expected_wait_s = max(short.wait_s, short.behind.wait_s)
-    return plan
+    behind, wait_s = short.behind, short.wait_s
+    decision = refusal(knowledge.totals, request, short.reason, now, short.value, short.bound, wait_s)
+    if behind is not None:
+        decision, wait_s = in_line(knowledge.totals, decision, behind), max(wait_s, behind.wait_s)
+    return Plan(request, decision, expected_wait_s=wait_s)
 
 
-def price(draft: Attempt) -> None:
-    """Foresee what it takes of an engine, as the orders rank it, and as what the early warning counts it.
-
-    On the first engine that may, when it is full.
-    """
-    engine = draft.route.up[0]
-    service, streams = engine.service, engine.drain.full_streams
-    prompt_tokens, output_tokens = draft.prompt_tokens, draft.output_tokens
-    work_s = service.engine_s(prompt_tokens, output_tokens, streams)
-    draft.priced(work_s, engine.permit_s(prompt_tokens, output_tokens))
-
-
-def _let_promised_go_first(draft: Attempt, now: float) -> None:
-    """Rank a client that returns on time first; its appointment already accounted for shorter work."""
-    if draft.appointment is not None and draft.appointment.is_honoured(now):
-        draft.goes_first()
-
-
-def _too_large(totals: Totals, draft: Attempt, record: ReturnRecord | None, now: float) -> Plan:
+def _too_large(knowledge: Knowledge, request: Request, now: float) -> Plan:
     """Refuse for good what no engine can ever run, and say of what it has too many: streams or prompt tokens."""
-    engines = draft.route.up
+    engines, totals = request.route.up, knowledge.totals
     most = max(engine.settings.max_inflight for engine in engines)
-    if min(streams_of(engine.gate, draft.arrival) for engine in engines) <= most:
+    if min(engine.gate.streams_of(request.arrival) for engine in engines) <= most:
         bound = largest_prompt(engines)
-        return _refused(totals, draft, record, now, Reason.TOO_LARGE, draft.prompt_tokens, bound)
-    plan = _refused(totals, draft, record, now, Reason.TOO_LARGE, draft.arrival.answers, most)
-    assert isinstance(plan.decision, Yield)
-    plan.decision = plan.decision._replace(of_streams=True)
-    return plan
+        return _refused(knowledge, request, now, Reason.TOO_LARGE, request.prompt_tokens, bound)
+    decision = refusal(totals, request, Reason.TOO_LARGE, now, request.arrival.answers, most)
+    return Plan(request, decision._replace(of_streams=True))
 
 
-def fit_somewhere(engines: tuple[Engine, ...], draft: Attempt) -> bool:
-    """Return whether one of these engines could ever run this attempt."""
+def unfit(request: Request, now: float) -> Reason | None:
+    """Return why waiting for its engines is no use: none is up, or none can ever run it; else None."""
+    engines = request.route.up
+    if not engines or all(engine.provider is not None and engine.provider.is_down(now) for engine in engines):
+        return Reason.NO_ENGINE
     for engine in engines:
-        if engine.gate.fits(draft.prompt_tokens, streams_of(engine.gate, draft.arrival)):
-            return True
-    return False
+        if engine.gate.fits(request.prompt_tokens, engine.gate.streams_of(request.arrival)):
+            return None
+    return Reason.TOO_LARGE
 
 
-def all_down(engines: tuple[Engine, ...], now: float) -> bool:
-    """Return whether each of these is a provider that cannot be reached, so that waiting for them is no use."""
-    return all(engine.provider is not None and engine.provider.is_down(now) for engine in engines)
-
-
-def _beyond_accounts(draft: Attempt) -> tuple[float, float] | None:
+def _beyond_accounts(request: Request) -> tuple[float, float] | None:
     """Return what it needs and the most that there ever is, where none of its engines' accounts can ever carry it."""
     beyond: tuple[float, float] | None = None
-    for engine in draft.route.up:
-        if engine.provider is None or (beyond := engine.provider.beyond(draft.sizes())) is None:
+    for engine in request.route.up:
+        if engine.provider is None or (beyond := engine.provider.beyond(request.sizes())) is None:
             return None
     return beyond
 
@@ -308,72 +273,56 @@ def largest_prompt(engines: tuple[Engine, ...]) -> int:
     return max(engine.gate.kv_limit or 0 for engine in engines)
 
 
-def _over_bounds(
-    knowledge: Knowledge, draft: Attempt, record: ReturnRecord | None, now: float
-) -> tuple[Reason, float, float] | None:
-    """Return the bound of the lane's queue that this draft would break, with its numbers; set how long it may wait.
+def _wait_allowed_s(request: Request) -> float | None:
+    """Return how long it may be queued, 0 where it may not; None where nothing bounds the wait but its deadline.
 
     `max_queue` bounds requests without a promise. A full queue still takes a client that is due, in the place of one of
     them or beyond the count, for as long as its promise counts as kept; so does one of `max_queue: 0`. A full queue also
     takes the last retry of a request that was refused before.
     """
-    lane = draft.lane
-    settings = lane.settings
-    is_full = settings.max_queue is not None and lane.queued >= settings.max_queue
-    if settings.max_queue and draft.recognised and (draft.arrival.retry_count or 0) >= LAST_RETRY:
-        is_full = False
-    allowed_s = 0.0 if is_full else most_wait_s(draft)
-    if allowed_s is not None:
-        allowed_s = max(allowed_s, _due_hold_s(draft, record, now))
-        draft.may_wait_until(now + allowed_s)
-        if allowed_s == 0.0:
-            if is_full and settings.max_queue:
-                return Reason.QUEUE_FULL, lane.queued, settings.max_queue
-            return Reason.SATURATED, knowledge.running(), knowledge.stream_limit()
-    if (
-        knowledge.queued_count >= knowledge.max_queued
-        and less_important(knowledge.lanes, settings.band) is None
+    max_queue = request.lane.settings.max_queue
+    is_last = bool(max_queue) and request.recognised and (request.arrival.retry_count or 0) >= LAST_RETRY
+    is_full = not is_last and _is_full(request.lane)
+    allowed_s = 0.0 if is_full else request.most_wait_s
+    return None if allowed_s is None else max(allowed_s, request.due_hold_s)
+
+
+def _without_wait(knowledge: Knowledge, request: Request) -> tuple[Reason, float, float]:
+    """Return why it may not wait at all, with the numbers."""
+    lane, max_queue = request.lane, request.lane.settings.max_queue
+    if max_queue and _is_full(lane):
+        return Reason.QUEUE_FULL, lane.queued, max_queue
+    return Reason.SATURATED, knowledge.running(), knowledge.stream_limit()
+
+
+def _is_full(lane: Lane) -> bool:
+    return lane.settings.max_queue is not None and lane.queued >= lane.settings.max_queue
+
+
+def over_bounds(
+    knowledge: Knowledge, request: Request, *, displaces: bool = False
+) -> tuple[Reason, float, float] | None:
+    """Return the bound of memory that would be broken if this one were queued (INV-5), with its numbers; else None.
+
+    One that `displaces` others may take the place of a request of a less important lane.
+    """
+    lane, settings = request.lane, request.lane.settings
+    if knowledge.queued_count >= knowledge.max_queued and not (
+        displaces and less_important(knowledge.lanes, settings.band)
     ):
         return Reason.QUEUE_FULL, knowledge.queued_count, knowledge.max_queued
-    tokens = lane.queued_tokens + draft.prompt_tokens + draft.output_tokens
+    tokens = lane.queued_tokens + request.prompt_tokens + request.output_tokens
     if settings.max_queue_tokens is not None and tokens > settings.max_queue_tokens:
         return Reason.QUEUE_FULL, tokens, settings.max_queue_tokens
-    queued_bytes = lane.queued_bytes + draft.body_bytes
+    queued_bytes = lane.queued_bytes + request.body_bytes
     if queued_bytes > settings.max_queue_bytes:
         return Reason.QUEUE_FULL, queued_bytes, settings.max_queue_bytes
     return None
 
 
-def most_wait_s(draft: Attempt) -> float | None:
-    """Return how long its lane and its client let it wait; None where neither says."""
-    asked_s, most_s = draft.arrival.max_wait_s, draft.lane.settings.max_wait_s
-    if asked_s is None or (most_s is not None and most_s < asked_s):
-        return most_s
-    return asked_s
-
-
-def _due_hold_s(draft: Attempt, record: ReturnRecord | None, now: float) -> float:
-    """Return how long a client that is due is queued in any case: until its promise no longer counts as kept; else 0.
-
-    A lane may say less, or nothing at all.
-    """
-    if record is None or record.appointment is None or not record.is_due(now):
-        return 0.0
-    hold_s, most_s = record.appointment.hold_s, draft.lane.settings.hold_due_s
-    return hold_s if most_s is None else min(hold_s, most_s)
-
-
-def _keeps_its_promise(draft: Attempt, due_hold_s: float, ttft_s: float, now: float) -> bool:
-    """Return whether it is queued though it may be too late: what was promised is not broken for a forecast.
-
-    No longer than its promise counts as kept, and not where even a permit now would be too late.
-    """
-    if not due_hold_s or now + ttft_s > draft.deadline:
-        return False
-    queued_until = draft.queued_until
-    hold_until = now + due_hold_s
-    draft.may_wait_until(hold_until if queued_until is None else min(queued_until, hold_until))
-    return True
+def may_wait_again(knowledge: Knowledge, request: Request) -> bool:
+    """Return whether a request that comes back from an engine may be queued: as a newcomer without a promise may."""
+    return not (knowledge.draining or _is_full(request.lane) or over_bounds(knowledge, request))
 
 
 def less_important(lanes: dict[str, Lane], band: int) -> Lane | None:
@@ -382,13 +331,13 @@ def less_important(lanes: dict[str, Lane], band: int) -> Lane | None:
     return max(queued, key=lambda lane: lane.settings.band, default=None)
 
 
-def _longest_s(draft: Attempt, engine: Engine, ttft_s: float) -> float:
+def _longest_s(request: Request, engine: Engine, ttft_s: float) -> float:
     """Return how long the longest answer that may come can take while its engine lives.
 
     That is as long as its client lets it be, or where the client does not say as the engine's memory and settings do:
     what is foreseen or reserved bounds no answer.
     """
-    tokens = draft.arrival.max_tokens
+    tokens = request.arrival.max_tokens
     if tokens is None:
         tokens = engine.settings.longest_answer
         if engine.gate.kv_limit is not None:
@@ -398,22 +347,22 @@ def _longest_s(draft: Attempt, engine: Engine, ttft_s: float) -> float:
     return patience * (ttft_s + tokens * service.tpot_s(engine.limit))
 
 
-def admission(draft: Attempt, engine: Engine, ttft_s: float, now: float) -> Admit:
-    """Return the decision to run this attempt on this engine now, with this predicted time to first token."""
-    kv_tokens, prefill_tokens = engine.gate.clip(draft.kv_tokens, draft.prompt_tokens)
-    first_event_by = draft.deadline + ttft_s
-    if not draft.arrival.stream:
+def admission(request: Request, engine: Engine, ttft_s: float, now: float) -> Admit:
+    """Return the decision to run this request on this engine now, with this predicted time to first token."""
+    gate, arrival = engine.gate, request.arrival
+    kv_tokens, prefill_tokens = gate.clip(request.kv_tokens, request.prompt_tokens)
+    first_event_by = request.deadline + ttft_s
+    if not arrival.stream:
         # It shows nothing until it is whole, and is not given up within a minute: for as long a stream may be silent, too.
-        first_event_by = max(first_event_by, now + MINUTE_S) + _longest_s(draft, engine, ttft_s)
-        if draft.arrival.time_allowed_s is not None:
-            first_event_by = min(first_event_by, draft.arrived_at + draft.arrival.time_allowed_s)
-    streams = streams_of(engine.gate, draft.arrival)
+        first_event_by = max(first_event_by, now + MINUTE_S) + _longest_s(request, engine, ttft_s)
+        if arrival.time_allowed_s is not None:
+            first_event_by = min(first_event_by, request.arrived_at + arrival.time_allowed_s)
     return make_admit(
-        draft.attempt,
-        make_leg(engine.settings.name, streams, kv_tokens, prefill_tokens),
-        waited_s=now - draft.arrived_at,
+        request.attempt,
+        make_leg(engine.settings.name, gate.streams_of(arrival), kv_tokens, prefill_tokens),
+        waited_s=now - request.arrived_at,
         expected_ttft_s=ttft_s,
         first_event_by=first_event_by,
-        reshaped=draft.reshaped,
-        due_at=None if draft.appointment is None else draft.appointment.due_at,
+        reshaped=request.reshaped,
+        due_at=None if request.age.appointment is None else request.age.appointment.due_at,
     )

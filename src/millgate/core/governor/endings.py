@@ -16,9 +16,9 @@ conclusion errs on the side of holding the permit.
 from typing import Final
 
 from millgate.core.decisions import Cancel, Cause, Decision, Ended
-from millgate.core.events import ClientGone, EngineProgress, EngineSeen, Failed, Finished
+from millgate.core.events import Arrived, ClientGone, EngineProgress, EngineSeen, Failed, Finished
 from millgate.core.fast_records import make_ended
-from millgate.core.governor.commit import dispatch, record_of
+from millgate.core.governor.commit import dispatch, leave_queue, record_of
 from millgate.core.governor.failover import detour_after, try_again
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.promises import DRAINING_HINT_S
@@ -28,10 +28,11 @@ from millgate.core.limits.gate import is_only_read
 from millgate.core.sizing.output_length import OutputLength
 from millgate.core.sizing.prompt_sizes import PromptSizes
 from millgate.core.slo import answered_in_time, streamed_in_time
-from millgate.core.state.attempt import Attempt, is_retry
+from millgate.core.state.attempt import Attempt
 from millgate.core.state.engine import Engine
 from millgate.core.state.permit import Permit
-from millgate.core.words import DeadlineFrom, FailureKind, IgnoresHangups, Outcome, Reason, Stage
+from millgate.core.state.request import Request
+from millgate.core.words import FailureKind, IgnoresHangups, Outcome, Reason, Stage
 
 # An admission reaches the engine's gauge within this time: connect, parse, schedule one step.
 _GAUGE_SETTLE_S: Final = 0.25
@@ -46,7 +47,7 @@ _TIRED_SHARE: Final = 0.1
 def first_token(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
     """The prompt has been read: learn how long it took and give the prefill share back."""
     permit, engine = permit_of(attempt)
-    engine.first_token(permit, attempt.prompt_tokens, now)
+    engine.first_token(permit, attempt.request.prompt_tokens, now)
     knowledge.note(permit, engine)
 
 
@@ -60,24 +61,24 @@ def permit_of(attempt: Attempt) -> tuple[Permit, Engine]:
 
 def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float) -> Ended:
     """A whole answer: judge it, and learn its sizes and its speed."""
-    permit, engine = permit_of(attempt)
+    (permit, engine), request = permit_of(attempt), attempt.request
     measured = event.output_tokens if event.output_tokens is not None else permit.output_seen
-    output_tokens = attempt.output_tokens if event.output_tokens is None and not measured else measured
-    prompt_tokens, cached_tokens = event.prompt_tokens or attempt.prompt_tokens, event.cached_tokens or 0
+    output_tokens = request.output_tokens if event.output_tokens is None and not measured else measured
+    prompt_tokens, cached_tokens = event.prompt_tokens or request.prompt_tokens, event.cached_tokens or 0
     good = _in_time(attempt, engine, output_tokens, now)
     if event.prompt_tokens:
-        _learn_prompt(knowledge.prompt_sizes, attempt, event.prompt_tokens)
-    if is_only_read(attempt.arrival):
+        _learn_prompt(knowledge.prompt_sizes, request.arrival, event.prompt_tokens)
+    if is_only_read(request.arrival):
         _learn_reading(knowledge, attempt, now)
     elif measured > 0:
         knowledge.totals.answered()
         engine.service.answered()
-        _learn_length(knowledge.output_length, attempt, output_tokens)
+        _learn_length(knowledge.output_length, request, output_tokens)
         answered(permit, engine, output_tokens, now)
-        _learn_tpot(permit, engine, output_tokens, streamed=attempt.arrival.stream, now=now)
+        _learn_tpot(permit, engine, output_tokens, streamed=request.arrival.stream, now=now)
         knowledge.routes.pool_of(engine).capacity_forecast.answered(knowledge.running())
     permit.answered(output_tokens)
-    attempt.queue.order.settle(attempt, prompt_tokens, output_tokens)
+    request.queue.order.settle(request, prompt_tokens, output_tokens)
     attempt.settles(event.prompt_tokens, cached_tokens, now)
     if engine.provider is not None:
         engine.provider.answered(permit, event.prompt_tokens, cached_tokens, now)
@@ -99,27 +100,25 @@ def _learn_reading(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
     knowledge.routes.pool_of(engine).capacity_forecast.answered(knowledge.running())
 
 
-def _learn_prompt(prompt_sizes: PromptSizes, attempt: Attempt, prompt_tokens: int) -> None:
-    arrival = attempt.arrival
+def _learn_prompt(prompt_sizes: PromptSizes, arrival: Arrived, prompt_tokens: int) -> None:
     prompt_sizes.learn(
         arrival.model, arrival.prompt_bytes, prompt_tokens, arrival.fixed_tokens, arrival.prompt_shape
     )
 
 
-def _learn_length(output_length: OutputLength, attempt: Attempt, output_tokens: int) -> None:
-    arrival = attempt.arrival
+def _learn_length(output_length: OutputLength, request: Request, output_tokens: int) -> None:
+    arrival = request.arrival
     each_tokens = -(-output_tokens // arrival.answers)
-    output_length.erred(attempt.output_tokens / arrival.answers, each_tokens)
-    lane = attempt.lane.settings.name
+    output_length.erred(request.output_tokens / arrival.answers, each_tokens)
+    lane = request.lane.settings.name
     output_length.learn(
-        arrival.model, arrival.tenant, lane, arrival.max_tokens, attempt.prompt_tokens, each_tokens
+        arrival.model, arrival.tenant, lane, arrival.max_tokens, request.prompt_tokens, each_tokens
     )
 
 
 def _in_time(attempt: Attempt, engine: Engine, output_tokens: int, now: float) -> bool:
-    lane = attempt.lane.settings
-    origin = attempt.first_seen if lane.deadline_from is DeadlineFrom.FIRST_ATTEMPT else attempt.arrived_at
-    if not attempt.arrival.stream:
+    lane, origin = attempt.request.lane.settings, attempt.request.origin
+    if not attempt.request.arrival.stream:
         tpot_s = engine.service.tpot_s(engine.gate.streams)
         return answered_in_time(lane, now - origin, output_tokens, tpot_s)
     first_at = now if attempt.first_token_at is None else attempt.first_token_at
@@ -141,17 +140,17 @@ def _learn_tpot(permit: Permit, engine: Engine, output_tokens: int, *, streamed:
 def failed(knowledge: Knowledge, attempt: Attempt, event: Failed, now: float) -> list[Decision]:
     """The engine has failed it: another is tried once if this one has nothing of it, else that is its end."""
     permit, engine = permit_of(attempt)
-    detour = detour_after(knowledge, attempt, event, now)
+    again = detour_after(knowledge, attempt, event, now)
     if engine.provider is not None:
         engine.provider.failed(permit, event, now)
     if event.blames_request:
         return _declined(knowledge, attempt, now)
     if engine.signal is not None and event.kind in _OVERLOADED:
         engine.signal.failed()
-    if detour is None:
+    if again is None:
         return [_end(knowledge, attempt, Outcome.ENGINE_FAILED, now, event.kind)]
     release(knowledge, attempt, now, for_good=False)
-    return try_again(knowledge, attempt, detour, now)
+    return try_again(knowledge, attempt, again, now)
 
 
 def _declined(knowledge: Knowledge, attempt: Attempt, now: float) -> list[Decision]:
@@ -165,14 +164,9 @@ def client_gone(knowledge: Knowledge, attempt: Attempt, _event: ClientGone, now:
     """The client has left: out of the queue at once, or off the engine when the engine has let go."""
     stage = Stage(attempt.state)
     if attempt.state is not State.DECODE:
-        _remember_tired(attempt, now)
+        _remember_tired(attempt.request, now)
     if attempt.state is State.QUEUED:
-        knowledge.dequeue(attempt, now)
-        knowledge.let_go(attempt)
-        attempt.lane.lets_go(attempt.arrived_at, now)
-        attempt.refused()
-        attempt.gives_back(now)
-        knowledge.allowances.over(attempt)
+        leave_queue(knowledge, attempt, now)
         return _account(attempt, Outcome.CLIENT_GONE, now, stage)
     ended = _end(knowledge, attempt, Outcome.CLIENT_GONE, now, stage)
     _begin_departure(knowledge, attempt, now)
@@ -184,17 +178,16 @@ def cancel_running(knowledge: Knowledge, now: float) -> list[Decision]:
     decisions: list[Decision] = []
     for attempt in list(knowledge.attempts.values()):
         if attempt.state in {State.PREFILL, State.DECODE}:
-            decisions.append(Cancel(attempt.attempt, Reason.DRAINING, DRAINING_HINT_S))
+            decisions.append(Cancel(attempt.request.attempt, Reason.DRAINING, DRAINING_HINT_S))
             decisions.append(_end(knowledge, attempt, Outcome.YIELDED, now, Reason.DRAINING))
     return decisions
 
 
-def _remember_tired(attempt: Attempt, now: float) -> None:
+def _remember_tired(request: Request, now: float) -> None:
     """Leave a record of a client that waited for a while and left before the first token: it may be pressing refresh."""
-    lane = attempt.lane.settings
-    tired = now - attempt.arrived_at > _TIRED_SHARE * lane.deadline_s
-    if tired and attempt.arrival.fingerprint is not None and attempt.lane_deadline > now:
-        attempt.route.pool.appointments.leave(record_of(attempt, now, attempt.lane_deadline))
+    tired = now - request.arrived_at > _TIRED_SHARE * request.lane.settings.deadline_s
+    if tired and request.arrival.fingerprint is not None and request.lane_deadline > now:
+        request.route.pool.appointments.leave(record_of(request, now, request.lane_deadline))
 
 
 def _end(
@@ -220,43 +213,43 @@ def _end(
 def _account(
     attempt: Attempt, outcome: Outcome, now: float, cause: Cause, prompt_tokens: int | None = None
 ) -> Ended:
-    lane, engine, permit = attempt.lane, attempt.engine, attempt.permit
+    request, engine, permit = attempt.request, attempt.engine, attempt.permit
+    lane = request.lane
     lane.count(outcome, cause)
     if outcome in _JUDGED:
         _note_slo(attempt, outcome, now)
-    elif outcome is Outcome.YIELDED and not is_retry(attempt):
+    elif outcome is Outcome.YIELDED and not request.is_retry:
         lane.slo.refuse(now)
-    first_token_at, arrived_at = attempt.first_token_at, attempt.arrived_at
+    first_token_at, arrived_at = attempt.first_token_at, request.arrived_at
     return make_ended(
-        attempt.attempt,
+        request.attempt,
         outcome,
         lane=lane.settings.name,
         engine=None if engine is None else engine.settings.name,
         waited_s=(now if permit is None else permit.admitted_at) - arrived_at,
         total_s=now - arrived_at,
         ttft_s=None if first_token_at is None else first_token_at - arrived_at,
-        prompt_tokens=attempt.prompt_tokens if prompt_tokens is None else prompt_tokens,
+        prompt_tokens=request.prompt_tokens if prompt_tokens is None else prompt_tokens,
         output_tokens=attempt.output_seen,
         cause=cause,
     )
 
 
 def _note_slo(attempt: Attempt, outcome: Outcome, now: float) -> None:
-    lane, began_at = attempt.lane, attempt.first_token_at
+    request, began_at = attempt.request, attempt.first_token_at
     ttft_s = tpot_s = None
     if began_at is not None:
-        from_first = lane.settings.deadline_from is DeadlineFrom.FIRST_ATTEMPT
-        ttft_s = began_at - (attempt.first_seen if from_first else attempt.arrived_at)
+        ttft_s = began_at - request.origin
         if attempt.output_seen > 1:
             tpot_s = (now - began_at) / (attempt.output_seen - 1)
-    lane.slo.add(now, ttft_s, tpot_s, good=outcome is Outcome.GOOD, first=not is_retry(attempt))
+    request.lane.slo.add(now, ttft_s, tpot_s, good=outcome is Outcome.GOOD, first=not request.is_retry)
 
 
 def _begin_departure(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
     """Predict when the engine will be done with a request whose client has left, and look again then."""
     permit, engine = permit_of(attempt)
     engine.left_by_client(permit, now + _departure_s(attempt, permit, engine, now), now)
-    knowledge.wake_at(permit.due_at, attempt.attempt)
+    knowledge.wake_at(permit.due_at, permit.attempt)
 
 
 def _departure_s(attempt: Attempt, permit: Permit, engine: Engine, now: float) -> float:
@@ -265,7 +258,7 @@ def _departure_s(attempt: Attempt, permit: Permit, engine: Engine, now: float) -
         return engine.hangups.lag.mean
     if not engine.hangups.ignored and not has_fresh_gauge(engine, now):
         return engine.hangups.lag.mean
-    remaining = max(1, attempt.kv_tokens - attempt.prompt_tokens - permit.output_seen)
+    remaining = max(1, attempt.request.kv_tokens - attempt.request.prompt_tokens - permit.output_seen)
     remaining = -(-remaining // permit.answers)
     prefill_s = permit.expected_ttft_s if permit.first_token_at is None else 0.0
     return prefill_s + remaining * engine.service.tpot_s(engine.limit)
@@ -278,18 +271,18 @@ def release(
 
     Where it `teaches`, the time that it was out tells how long such work takes.
     """
-    permit, engine = permit_of(attempt)
-    pool, lane = knowledge.routes.pool_of(engine), attempt.lane
+    (permit, engine), request = permit_of(attempt), attempt.request
+    pool, lane = knowledge.routes.pool_of(engine), request.lane
     if for_good:
-        knowledge.allowances.over(attempt)
-        pool.work_done(attempt.service_s)
-        lane.lets_go(attempt.arrived_at, now)
+        knowledge.allowances.over(request)
+        pool.work_done(request.service_s)
+        lane.lets_go(request.arrived_at, now)
     if engine.releases(permit, now):
         lane.gets_back(now)
         if (shares := pool.shares) is not None:
             shares.left(lane.settings.name, permit.streams)
         if teaches:
-            engine.learns_permit(permit, attempt.prompt_tokens, attempt.output_tokens, now)
+            engine.learns_permit(permit, request.prompt_tokens, request.output_tokens, now)
         else:
             engine.drain.left(now)
     lane.served(permit.admitted_at, now)
@@ -307,7 +300,7 @@ def progressed(knowledge: Knowledge, engine: Engine, event: EngineProgress, now:
                 attempt.reservation.progress(output_tokens, now)
             if engine.provider is not None:
                 engine.provider.grew(permit, now)
-            engine.gate.grow(number, attempt.prompt_tokens + output_tokens)
+            engine.gate.grow(number, attempt.request.prompt_tokens + output_tokens)
     # Its memory is fuller.
     knowledge.placement.changed(engine)
 

@@ -16,7 +16,7 @@ from millgate.core.governor.assess import assess
 from millgate.core.governor.commit import commit, dispatch, late_reason, refuse_queued
 from millgate.core.governor.failover import detours_turned
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.watch import look, look_at_first, move_limit
+from millgate.core.governor.watch import look_at_first, move_limit
 from millgate.core.lifecycle import State, states_before
 from millgate.core.limits.gate import is_only_read
 from millgate.core.queues.base import Order
@@ -92,20 +92,20 @@ class Governor:
         """Return what this arrival would get now and why; changes nothing."""
         knowledge = self._knowledge
         plan = assess(knowledge, arrival, max(now, self._now))
-        draft = plan.draft
-        engine = plan.engine or next(iter(draft.route.up), None)
+        request = plan.request
+        engine = plan.engine or next(iter(request.route.up), None)
         return Explanation(
             decision=plan.decision,
-            lane=draft.lane.settings.name,
+            lane=request.lane.settings.name,
             engine=plan.engine.settings.name if plan.engine else None,
-            prompt_tokens=draft.prompt_tokens,
-            output_tokens=draft.output_tokens,
-            kv_tokens=draft.kv_tokens,
-            first_seen=draft.first_seen,
-            recognised=draft.recognised,
-            deadline=draft.deadline,
+            prompt_tokens=request.prompt_tokens,
+            output_tokens=request.output_tokens,
+            kv_tokens=request.kv_tokens,
+            first_seen=request.first_seen,
+            recognised=request.recognised,
+            deadline=request.deadline,
             expected_wait_s=plan.expected_wait_s,
-            expected_ttft_s=engine.expected_ttft_s(draft.prompt_tokens, now) if engine else 0.0,
+            expected_ttft_s=engine.expected_ttft_s(request.prompt_tokens, now) if engine else 0.0,
             running=knowledge.running(),
             queued=knowledge.queued_count,
             limit=knowledge.stream_limit(),
@@ -184,7 +184,7 @@ class Governor:
             return ()
         endings.progressed(knowledge, engine, event, now)
         look_at_first(knowledge, engine, now)
-        look(knowledge.routes.pool_of(engine), now)
+        knowledge.routes.pool_of(engine).look(now)
         moved = move_limit(engine, now)
         if moved:
             knowledge.learned_of(engine)
@@ -250,14 +250,15 @@ class Governor:
             if now < attempt.give_up_at:
                 return True
             impatient = attempt.queued_until is not None and now >= attempt.queued_until
-            reason = Reason.SATURATED if impatient else late_reason(attempt, now)
+            reason = Reason.SATURATED if impatient else late_reason(attempt.request, now)
             decisions += refuse_queued(knowledge, attempt, reason, now)
             return True
         permit, engine = endings.permit_of(attempt)
         if permit.state is State.PREFILL:
-            if attempt.arrival.stream or is_only_read(attempt.arrival) or now < permit.due_at:
+            arrival = attempt.request.arrival
+            if arrival.stream or is_only_read(arrival) or now < permit.due_at:
                 return False
-            engine.read_unseen(permit, attempt.prompt_tokens, now)
+            engine.read_unseen(permit, attempt.request.prompt_tokens, now)
             knowledge.learned_of(engine)
             return True
         if permit.is_done(now):
@@ -269,6 +270,6 @@ class Governor:
 def _refuse_stranded(knowledge: Knowledge, now: float) -> list[Decision]:
     """Refuse what waits for engines of which none is up, also where it is no lane's turn."""
     decisions: list[Decision] = []
-    for queued in [each for each in knowledge.queued() if not each.route.up]:
+    for queued in [each for each in knowledge.queued() if not each.request.route.up]:
         decisions += refuse_queued(knowledge, queued, Reason.NO_ENGINE, now)
     return decisions

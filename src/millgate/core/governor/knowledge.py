@@ -17,6 +17,7 @@ from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane, MakeOrder, Totals
 from millgate.core.state.permit import Permit
 from millgate.core.state.pool import LaneQueue, Pool, Routes
+from millgate.core.state.request import Request
 
 
 class Waiting:
@@ -141,11 +142,9 @@ class Knowledge:
     def _requeue(self, lane: Lane, now: float) -> None:
         queued = [self.attempts[each.attempt] for each in lane.closed()]
         # Later ones may overtake, so all enter again in the order in which they came.
-        for attempt in sorted(queued, key=lambda each: (each.arrived_at, each.attempt)):
-            attempt.moved(self.routes.of(attempt.arrival.model))
-            lane.opens(attempt.queue)
-            attempt.queue.add(attempt, attempt.give_up_at, now)
-            attempt.route.pool.waits(attempt.prompt_tokens, attempt.service_s)
+        for attempt in sorted(queued, key=lambda each: (each.request.arrived_at, each.request.attempt)):
+            attempt.moved(self.routes.of_arrival(attempt.request.arrival))
+            self._line_up(attempt, now)
 
     def _share_out(self, before: Sequence[Pool]) -> None:
         """Divide each pool's streams among the lanes, as far as there are several; what they run goes on."""
@@ -171,28 +170,26 @@ class Knowledge:
         for attempt in self.attempts.values():
             engine, permit = attempt.engine, attempt.permit
             if engine is not None and permit is not None and self.routes.pool_of(engine) is pool:
-                shares.entered(attempt.lane.settings.name, permit.streams)
+                shares.entered(attempt.request.lane.settings.name, permit.streams)
 
-    def roomy_engine(
-        self, draft: Attempt, engines: tuple[Engine, ...], now: float
-    ) -> tuple[Engine, float] | None:
-        """Return where this attempt would go now, with its time to first token there; None without room.
+    def roomy_engine(self, request: Request, now: float) -> tuple[Engine, float] | None:
+        """Return where this request would go now, with its time to first token there; None without room.
 
         That is the engine that the router prices lowest, or the soonest where the deadline leaves no choice.
         """
-        prompt_tokens = draft.prompt_tokens
+        prompt_tokens, engines = request.prompt_tokens, request.route.up
         if len(engines) == 1:
             engine = engines[0]
-            if not has_room(engine, draft, now):
+            if not has_room(engine, request, now):
                 return None
             return engine, engine.expected_ttft_s(prompt_tokens, now)
-        cheapest = self.placement.cheapest(draft, engines, now)
+        cheapest = self.placement.cheapest(request, engines, now)
         if cheapest is None:
             return None
         ttft_s = cheapest.expected_ttft_s(prompt_tokens, now)
-        if now + ttft_s <= draft.deadline:
+        if now + ttft_s <= request.deadline:
             return cheapest, ttft_s
-        return self.placement.soonest(draft, engines, now)
+        return self.placement.soonest(request, engines, now)
 
     def note(self, permit: Permit, engine: Engine) -> None:
         """Take note that this permit has begun on this engine, has had its first token, or has ended."""
@@ -206,15 +203,21 @@ class Knowledge:
         self.routes.pool_of(engine).capacity_forecast.rate_changed()
         self.placement.changed(engine)
 
-    def take_in(self, attempt: Attempt) -> None:
+    def take_in(self, request: Request) -> Attempt:
         """Register an attempt that is queued or admitted."""
         self.taken_in += 1
-        attempt.taken_in(self.taken_in)
-        self.attempts[attempt.attempt] = attempt
+        attempt = self.attempts[request.attempt] = Attempt(request, self.taken_in)
+        return attempt
+
+    def take_back(self, attempt: Attempt, request: Request) -> None:
+        """Register an attempt anew, with its request as it is now: its engine has turned it back unsent."""
+        self.taken_in += 1
+        attempt.turned_back(request, self.taken_in)
+        self.attempts[request.attempt] = attempt
 
     def let_go(self, attempt: Attempt) -> None:
         """Forget an attempt that is over, and its engine if that was the last of one that is not configured any more."""
-        del self.attempts[attempt.attempt]
+        del self.attempts[attempt.request.attempt]
         engine = attempt.engine
         if engine is not None and engine.retired and not engine.gate.streams:
             del self.engines[engine.settings.name]
@@ -229,25 +232,32 @@ class Knowledge:
 
     def enqueue(self, attempt: Attempt, now: float) -> None:
         """Put an attempt into its queue."""
-        attempt.queue.add(attempt, attempt.give_up_at, now)
-        attempt.lane.waits(attempt.prompt_tokens + attempt.output_tokens, attempt.body_bytes, now)
-        attempt.route.pool.waits(attempt.prompt_tokens, attempt.service_s)
+        request = attempt.request
+        self._line_up(attempt, now)
+        request.lane.waits(request.prompt_tokens + request.output_tokens, request.body_bytes, now)
         self.queued_count += 1
-        self.waiting.begins(attempt.tenant, attempt.as_old_as)
+        self.waiting.begins(request.tenant, request.as_old_as)
+
+    def _line_up(self, attempt: Attempt, now: float) -> None:
+        request = attempt.request
+        request.lane.opens(request.queue)
+        request.queue.add(request, attempt.give_up_at, now)
+        request.route.pool.waits(request.prompt_tokens, request.service_s)
 
     def dequeue(self, attempt: Attempt, now: float, *, admitted: bool = False) -> None:
         """Take an attempt out of its queue."""
-        attempt.queue.remove(attempt, admitted=admitted)
-        tokens = attempt.prompt_tokens + attempt.output_tokens
-        attempt.lane.waits_no_more(tokens, attempt.body_bytes, attempt.queued_at, now)
-        attempt.route.pool.waits_no_more(attempt.prompt_tokens, attempt.service_s)
+        request = attempt.request
+        tokens = request.prompt_tokens + request.output_tokens
+        request.queue.remove(request, admitted=admitted)
+        request.lane.waits_no_more(tokens, request.body_bytes, attempt.queued_at, now)
+        request.route.pool.waits_no_more(request.prompt_tokens, request.service_s)
         self.queued_count -= 1
-        self.waiting.ends(attempt.tenant)
-        opens_at, head = attempt.queue.opens_at(), attempt.queue.order.head()
+        self.waiting.ends(request.tenant)
+        opens_at, head = request.queue.opens_at(), request.queue.order.head()
         if opens_at is not None and head is not None and isfinite(opens_at):
             self.wake_at(opens_at, head.attempt)
         if not admitted:
-            self.wake_for_pace(attempt.queue)
+            self.wake_for_pace(request.queue)
 
     def wake_for_pace(self, queue: LaneQueue) -> None:
         """Look at the next of this queue when an engine may be given its prompt, where its lane is paced."""

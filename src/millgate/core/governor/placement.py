@@ -12,46 +12,45 @@ from operator import itemgetter
 from typing import Final
 
 from millgate.core.lanes import LaneShares
-from millgate.core.limits.gate import streams_of
 from millgate.core.measure.ewma import Ewma
 from millgate.core.routing.base import Router
 from millgate.core.sizing.output_length import PRIOR_OUTPUT_TOKENS
-from millgate.core.state.attempt import Attempt
 from millgate.core.state.engine import USUAL_PROMPT_TOKENS, Engine
 from millgate.core.state.pool import LaneQueue, Pool, Route
+from millgate.core.state.request import Request
 
 
-def ahead_of(draft: Attempt) -> int:
+def ahead_of(request: Request) -> int:
     """Return how many would be admitted before this newcomer; beyond its own queue this is an estimate.
 
     Of other lanes: all that wait in a smaller band, and in the same band as many as it takes that lane to run as
     much for its share as this one will by then.
     """
-    pool = draft.route.pool
+    pool = request.route.pool
     if not pool.queued_count:
         return 0
-    own = draft.queue.order.ahead_of(draft)
+    own = request.queue.order.ahead_of(request)
     if pool.shares is None:
-        return own + pool.queued_count - len(draft.queue.order)
-    own += _of_other_routes(draft)
-    lane = draft.lane.settings
+        return own + pool.queued_count - len(request.queue.order)
+    own += _of_other_routes(request)
+    lane = request.lane.settings
     reached = (pool.shares.running(lane.name) + own) / lane.share
-    return own + sum([_goes_before(pool.shares, queue, lane.band, reached) for queue in _rivals(draft)], 0)
+    return own + sum([_goes_before(pool.shares, queue, lane.band, reached) for queue in _rivals(request)], 0)
 
 
-def _of_other_routes(draft: Attempt) -> int:
+def _of_other_routes(request: Request) -> int:
     return sum(
         [
             len(queue.order)
-            for queue in draft.route.pool.queues
-            if queue.settings.name == draft.lane.settings.name and queue is not draft.queue
+            for queue in request.route.pool.queues
+            if queue.settings.name == request.lane.settings.name and queue is not request.queue
         ]
     )
 
 
-def _rivals(draft: Attempt) -> list[LaneQueue]:
-    own = draft.lane.settings.name
-    return [queue for queue in draft.route.pool.queues if queue.settings.name != own and len(queue.order)]
+def _rivals(request: Request) -> list[LaneQueue]:
+    own = request.lane.settings.name
+    return [queue for queue in request.route.pool.queues if queue.settings.name != own and len(queue.order)]
 
 
 def _goes_before(shares: LaneShares, queue: LaneQueue, band: int, reached: float) -> int:
@@ -61,28 +60,23 @@ def _goes_before(shares: LaneShares, queue: LaneQueue, band: int, reached: float
     return min(waiting, max(0, ceil(reached * lane.share - shares.running(lane.name))))
 
 
-def may_go(draft: Attempt, ahead: int, now: float) -> bool:
+def may_go(request: Request, ahead: int, now: float) -> bool:
     """Return whether it is this newcomer's turn, as far as lanes and windows are concerned."""
-    pool, window = draft.route.pool, draft.queue.window
+    pool, window = request.route.pool, request.queue.window
     if (
         window is not None
-        and window.newcomer_goes_at(draft.route.free(), now, latest_start(draft, draft.route.up)) > now
+        and window.newcomer_goes_at(request.route.free(), now, request.latest_start()) > now
     ):
         return False
     if pool.shares is None:
         return ahead == 0
-    if len(draft.queue.order) and draft.queue.order.ahead_of(draft):
+    if len(request.queue.order) and request.queue.order.ahead_of(request):
         return False
     lanes = {
         queue.settings.name: None for queue in pool.queues if len(queue.order) and queue.paced_until() <= now
     }
-    lanes[draft.lane.settings.name] = None
-    return _chosen(pool, pool.shares, list(lanes)) == draft.lane.settings.name
-
-
-def latest_start(draft: Attempt, engines: tuple[Engine, ...]) -> float:
-    """Return when it must start for its first token to come in time, on the one of these that reads fastest."""
-    return draft.deadline - min([engine.service.ttft_s(draft.prompt_tokens) for engine in engines])
+    lanes[request.lane.settings.name] = None
+    return _chosen(pool, pool.shares, list(lanes)) == request.lane.settings.name
 
 
 def limit_of(pool: Pool) -> int:
@@ -96,10 +90,8 @@ def _chosen(pool: Pool, shares: LaneShares, lanes: Sequence[str]) -> str | None:
     return shares.choose(lanes, free, limit)
 
 
-def next_queued(
-    pools: Sequence[Pool], attempts: dict[int, Attempt], blocked: list[Route], now: float
-) -> Attempt | None:
-    """Return the next request over all queues whose route is not blocked, None when none may go.
+def next_queued(pools: Sequence[Pool], blocked: list[Route], now: float) -> int | None:
+    """Return the attempt that is next over all queues whose route is not blocked, None when none may go.
 
     Routes whose lanes may not borrow a stream now are added to `blocked`.
     """
@@ -114,7 +106,7 @@ def next_queued(
                 continue
             queues = [queue for queue in queues if queue.settings.name == lane]
         if queues:
-            return _oldest_head(attempts, queues)
+            return _oldest_head(queues)
     return None
 
 
@@ -124,12 +116,12 @@ def _is_ready(queue: LaneQueue, blocked: Sequence[Route], now: float) -> bool:
     return queue.window is None or queue.window.is_open(queue.route.free(), now)
 
 
-def _oldest_head(attempts: dict[int, Attempt], queues: Sequence[LaneQueue]) -> Attempt:
+def _oldest_head(queues: Sequence[LaneQueue]) -> int:
     heads = [head for queue in queues if (head := queue.order.head()) is not None]
     chosen = heads[0]
     if len(heads) > 1:
         chosen = min(heads, key=lambda head: (head.first_seen, head.arrival_number))
-    return attempts[chosen.attempt]
+    return chosen.attempt
 
 
 # An idle engine is tried with a prompt this many times as long as any that it has read, whatever is predicted:
@@ -172,12 +164,12 @@ class Placement:
             engine.priced(known=False)
             self._unpriced.append(engine)
 
-    def started(self, attempt: Attempt) -> None:
+    def started(self, request: Request) -> None:
         """Learn the size of the usual request from one that was admitted."""
         if len(self._engines) < 2:
             return
-        self._prompt.add(attempt.prompt_tokens)
-        self._output.add(attempt.output_tokens)
+        self._prompt.add(request.prompt_tokens)
+        self._output.add(request.output_tokens)
         prompt_tokens, output_tokens = self._priced_for
         if (
             abs(self._prompt.mean - prompt_tokens) > _CHANGED_SHARE * prompt_tokens
@@ -186,7 +178,7 @@ class Placement:
             self._priced_for = (self._prompt.mean, self._output.mean)
             self._forget_prices()
 
-    def cheapest(self, draft: Attempt, engines: tuple[Engine, ...], now: float) -> Engine | None:
+    def cheapest(self, request: Request, engines: tuple[Engine, ...], now: float) -> Engine | None:
         """Return the cheapest of these engines with room for this attempt, the first named among equals, or None.
 
         `engines` are all that take work, or those of them that answer for its model.
@@ -199,16 +191,18 @@ class Placement:
             if least == inf:
                 return None
             engine = engines[costs.index(least)]
-            if _fits(engine, draft) and has_room(engine, draft, now):
+            if _fits(engine, request) and has_room(engine, request, now):
                 return engine
-        roomy = _with_room(draft, engines, now)
+        roomy = _with_room(request, engines, now)
         return min(roomy, key=lambda engine: costs[engine.position], default=None)
 
-    def soonest(self, draft: Attempt, engines: tuple[Engine, ...], now: float) -> tuple[Engine, float] | None:
+    def soonest(
+        self, request: Request, engines: tuple[Engine, ...], now: float
+    ) -> tuple[Engine, float] | None:
         """Return the engine with room where this attempt's first token comes first, and when; None without room."""
         times = [
-            (engine.expected_ttft_s(draft.prompt_tokens, now), engine)
-            for engine in _with_room(draft, engines, now)
+            (engine.expected_ttft_s(request.prompt_tokens, now), engine)
+            for engine in _with_room(request, engines, now)
         ]
         if not times:
             return None
@@ -238,37 +232,37 @@ class Placement:
         self._unpriced.clear()
 
 
-def has_room(engine: Engine, draft: Attempt, now: float) -> bool:
+def has_room(engine: Engine, request: Request, now: float) -> bool:
     """Return whether this attempt could start on this engine now: gate, and account where there is one."""
-    gate, streams = engine.gate, streams_of(engine.gate, draft.arrival)
-    if engine.is_tried or not gate.has_room(draft.kv_tokens, draft.prompt_tokens, streams):
+    gate, streams = engine.gate, engine.gate.streams_of(request.arrival)
+    if engine.is_tried or not gate.has_room(request.kv_tokens, request.prompt_tokens, streams):
         return False
-    if engine.prompts.opens_at(draft.lane.settings.name) > now or not _reads_soon(engine, draft):
+    if engine.prompts.opens_at(request.lane.settings.name) > now or not _reads_soon(engine, request):
         return False
-    return engine.provider is None or engine.provider.wait_s(draft.sizes(), now) <= 0.0
+    return engine.provider is None or engine.provider.wait_s(request.sizes(), now) <= 0.0
 
 
-def _reads_soon(engine: Engine, draft: Attempt) -> bool:
+def _reads_soon(engine: Engine, request: Request) -> bool:
     """Return whether unread prompts, with this one, are read in a small part of its time; alone it always may."""
-    gate, lane = engine.gate, draft.lane.settings
+    gate, lane = engine.gate, request.lane.settings
     if gate.prefill_limit is None or not gate.prefill_tokens or lane.order == "arrival":
         return True
-    reading_s = engine.service.reading_s(gate.prefill_tokens + draft.prompt_tokens)
+    reading_s = engine.service.reading_s(gate.prefill_tokens + request.prompt_tokens)
     return reading_s <= _READING_SHARE * lane.deadline_s
 
 
-def is_in_time(engine: Engine, draft: Attempt, ttft_s: float, now: float) -> bool:
+def is_in_time(engine: Engine, request: Request, ttft_s: float, now: float) -> bool:
     """Return whether this attempt should be tried on this engine, given its predicted time to first token."""
-    if now + ttft_s <= draft.deadline:
+    if now + ttft_s <= request.deadline:
         return True
-    unknown = draft.prompt_tokens > _UNKNOWN_RATIO * engine.longest_read and not engine.gate.streams
-    return unknown and now <= draft.deadline
+    unknown = request.prompt_tokens > _UNKNOWN_RATIO * engine.longest_read and not engine.gate.streams
+    return unknown and now <= request.deadline
 
 
-def _fits(engine: Engine, draft: Attempt) -> bool:
-    return engine.gate.fits(draft.prompt_tokens, streams_of(engine.gate, draft.arrival))
+def _fits(engine: Engine, request: Request) -> bool:
+    return engine.gate.fits(request.prompt_tokens, engine.gate.streams_of(request.arrival))
 
 
-def _with_room(draft: Attempt, engines: tuple[Engine, ...], now: float) -> list[Engine]:
+def _with_room(request: Request, engines: tuple[Engine, ...], now: float) -> list[Engine]:
     """Return those of these engines that have room for this attempt now."""
-    return [engine for engine in engines if _fits(engine, draft) and has_room(engine, draft, now)]
+    return [engine for engine in engines if _fits(engine, request) and has_room(engine, request, now)]

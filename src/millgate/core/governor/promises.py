@@ -18,12 +18,11 @@ from millgate.core.decisions import Yield
 from millgate.core.fast_records import make_yield
 from millgate.core.governor.allowances import Behind
 from millgate.core.governor.placement import ahead_of
-from millgate.core.limits.gate import streams_of
 from millgate.core.measure import UPPER_Z
-from millgate.core.state.attempt import Attempt
 from millgate.core.state.capacity_forecast import LISTED
 from millgate.core.state.engine import LEAST_WORK_S, Engine
 from millgate.core.state.lane import Lane, Totals
+from millgate.core.state.request import Request
 from millgate.core.tickets import (
     KEPT_SHARE,
     LONGEST_HINT_S,
@@ -36,80 +35,80 @@ from millgate.core.tickets import (
 from millgate.core.words import DeadlineFrom, Reason
 
 
-def expected_wait_s(draft: Attempt, place: int, now: float) -> float:
+def expected_wait_s(request: Request, place: int, now: float) -> float:
     """Return how long an attempt at this place is expected to wait: for permits, and for accounts where those bind."""
-    route = draft.route
+    route = request.route
     if route.up[0].provider is None:
         return route.pool.capacity_forecast.wait_s(
-            place, now, streams=streams_of(route.up[0].gate, draft.arrival)
+            place, now, streams=route.up[0].gate.streams_of(request.arrival)
         )
     accounts = [engine.provider for engine in route.up if engine.provider is not None]
     free = sum([engine.limit - engine.gate.streams for engine in route.up], 0)
     permit_s = 0.0 if place <= free else route.pool.capacity_forecast.wait_s(place - max(0, free), now)
     if len(accounts) < len(route.up):
         return permit_s
-    return max(permit_s, min([account.wait_s(draft.sizes(), now, place) for account in accounts]))
+    return max(permit_s, min([account.wait_s(request.sizes(), now, place) for account in accounts]))
 
 
-def forecast(draft: Attempt, place: int, now: float) -> tuple[float, float, float]:
+def forecast(request: Request, place: int, now: float) -> tuple[float, float, float]:
     """Return the wait for a permit at this place (1 is next), the same nine times in ten, and the time to first token after it.
 
     The first is what is expected, in seconds from now. The sum of the others is when the first token has come nine times
     in ten.
     """
-    engines, capacity_forecast = draft.route.up, draft.route.pool.capacity_forecast
-    ttft_s = min([engine.expected_ttft_s(draft.prompt_tokens, now) for engine in engines])
-    paced_s = paced_wait_s(draft, draft.queue.order.ahead_of(draft), now)
-    if waits_for_pace_alone(draft, place):
+    engines, capacity_forecast = request.route.up, request.route.pool.capacity_forecast
+    ttft_s = min([engine.expected_ttft_s(request.prompt_tokens, now) for engine in engines])
+    paced_s = paced_wait_s(request, request.queue.order.ahead_of(request), now)
+    if waits_for_pace_alone(request, place):
         return paced_s, paced_s, ttft_s
     if not _is_metered(engines):
-        wait_s = max(paced_s, expected_wait_s(draft, place, now))
+        wait_s = max(paced_s, expected_wait_s(request, place, now))
         return wait_s, wait_s + capacity_forecast.upper_s(place), ttft_s
     permit_s = late_s = 0.0
     beyond = place - _free_streams(engines)
     if beyond > 0:
         permit_s = capacity_forecast.wait_s(beyond, now, prompts=False)
         late_s = capacity_forecast.upper_s(beyond, prompts=False)
-    reading_s, first_s = _reading(draft, _tokens_of(draft, place - 1), engines, now)
+    reading_s, first_s = _reading(request, _tokens_of(request, place - 1), engines, now)
     surely = _surely(engines)
     ttft_s *= surely
     upper_s = max(permit_s + late_s, reading_s + first_s * surely - ttft_s, paced_s)
     return max(permit_s, reading_s, paced_s), upper_s, ttft_s
 
 
-def waits_for_pace_alone(draft: Attempt, place: int) -> bool:
+def waits_for_pace_alone(request: Request, place: int) -> bool:
     """Return whether its lane is paced while streams are free for it at this place (1 is next)."""
-    return draft.queue.paced_until() > -inf and place <= _free_streams(draft.route.up)
+    return request.queue.paced_until() > -inf and place <= _free_streams(request.route.up)
 
 
-def paced_wait_s(draft: Attempt, ahead: float, now: float) -> float:
+def paced_wait_s(request: Request, ahead: float, now: float) -> float:
     """Return how long its prompt waits for those that its lane has ahead of it; 0 where its lane is not paced.
 
     Those are taken to be as long as its own, and to be spread over its engines.
     """
-    lane, waits = draft.lane.settings.name, []
-    for engine in draft.route.up:
-        apart_s = engine.spacing_s(lane, draft.prompt_tokens) / len(draft.route.up)
+    lane, waits = request.lane.settings.name, []
+    for engine in request.route.up:
+        apart_s = engine.spacing_s(lane, request.prompt_tokens) / len(request.route.up)
         waits.append(max(0.0, engine.prompts.opens_at(lane) - now) + ahead * apart_s)
     return min(waits, default=0.0)
 
 
 def wait_behind_s(
-    draft: Attempt, queued: int, away_s: float, first: "array[int]", share: float, work_s: float, now: float
+    request: Request, queued: int, away_s: float, first: "array[int]", share: float, work_s: float, now: float
 ) -> tuple[float, float]:
     """Return how long it is expected to wait behind the queued and the away, and how much longer reading may take.
 
     So many are queued; the work of the clients that are away is `away_s`, that of all `work_s`, in seconds of permits, and `first` and `share` are as
     in `capacity_forecast`. Prompts of the away are taken to be as large a part of it as of usual work. The second is nine times in ten.
     """
-    engines, capacity_forecast = draft.route.up, draft.route.pool.capacity_forecast
+    engines, capacity_forecast = request.route.up, request.route.pool.capacity_forecast
     if not _is_metered(engines):
         return capacity_forecast.wait_behind_s(first, share, work_s, 0, now), 0.0
     permit_s = capacity_forecast.wait_behind_s(first, share, work_s, _free_streams(engines), now)
     usual, prompt_tokens = engines[0], engines[0].work_prompt.mean
     away = away_s / max(LEAST_WORK_S, usual.permit_s(prompt_tokens, usual.work_output.mean))
-    tokens = _tokens_of(draft, queued) + away * prompt_tokens
-    reading_s, _ = _reading(draft, tokens, engines, now)
+    tokens = _tokens_of(request, queued) + away * prompt_tokens
+    reading_s, _ = _reading(request, tokens, engines, now)
     if reading_s <= permit_s:
         return permit_s, 0.0
     return reading_s, reading_s * (_surely(engines) - 1.0)
@@ -139,12 +138,12 @@ def _free_streams(engines: tuple[Engine, ...]) -> int:
     return free
 
 
-def _reading(draft: Attempt, tokens: float, engines: tuple[Engine, ...], now: float) -> tuple[float, float]:
+def _reading(request: Request, tokens: float, engines: tuple[Engine, ...], now: float) -> tuple[float, float]:
     """Return how long so many tokens of others keep it from a permit, and how long its first token takes then.
 
     What the engines have not read yet is ahead as well; the first token comes behind what the meter lets in.
     """
-    own, first = draft.prompt_tokens, engines[0]
+    own, first = request.prompt_tokens, engines[0]
     unread = own + tokens
     room = 0
     tokens_per_s = 0.0
@@ -161,17 +160,17 @@ def _reading(draft: Attempt, tokens: float, engines: tuple[Engine, ...], now: fl
     return outside_s, first.service.ttft_s(max(own, inside / len(engines)))
 
 
-def _tokens_of(draft: Attempt, ahead: int) -> float:
+def _tokens_of(request: Request, ahead: int) -> float:
     """Return how many prompt tokens the first so many in the line have.
 
     The tokens of all queued requests are known; a part of the line has its part of them. Where the shortest goes first,
     those ahead are as long as what is admitted.
     """
-    pool = draft.route.pool
+    pool = request.route.pool
     if not ahead or not pool.queued_count:
         return 0.0
-    if draft.queue.offered is not None:
-        return ahead * draft.route.up[0].work_prompt.mean
+    if request.queue.offered is not None:
+        return ahead * request.route.up[0].work_prompt.mean
     return pool.queued_prompt_tokens * ahead / pool.queued_count
 
 
@@ -203,17 +202,17 @@ def spread(count: int) -> float:
     return (count + 1) * _GOLDEN % 1.0
 
 
-def promise(totals: Totals, draft: Attempt, now: float) -> tuple[float, float]:
+def promise(totals: Totals, request: Request, now: float) -> tuple[float, float]:
     """Return when this client, refused now, would be admitted if it came back then, in [0.1, 60] s, and by when for sure.
 
     That is the time in seconds from now by which nine in ten clients that come then are admitted: infinite where it cannot
     be known, and 0 while nothing is measured, as an unmeasured spread refuses no request.
     """
-    arrival, pool = draft.arrival, draft.route.pool
+    arrival, pool = request.arrival, request.route.pool
     appointments, capacity_forecast = pool.appointments, pool.capacity_forecast
-    queued = ahead_of(draft)
-    stand = appointments.stand(arrival.tenant, draft.lined_up_at, draft.arrival_number, now, LISTED)
-    turn, share = stand.turn, stand.share
+    queued = ahead_of(request)
+    stand = appointments.stand(arrival.tenant, request.age.lined_up_at, request.arrival_number, now, LISTED)
+    share = stand.share
     place = 1 + queued + round(share * (stand.place - 1))
     work_s, first = stand.work_s, stand.first
     if queued:
@@ -221,22 +220,20 @@ def promise(totals: Totals, draft: Attempt, now: float) -> tuple[float, float]:
         work_s += queued * queued_s
         # Queued requests are there: what counts by `share` is divided by it first.
         first = (array("I", (as_parts(queued_s / share),)) * min(queued, LISTED) + first)[:LISTED]
-    if not draft.recognised:
-        draft.stands_in(turn)
-    measured = _is_measured(draft)
+    measured = _is_measured(request)
     late_s = capacity_forecast.upper_s(place, mean_is_known=False) if measured else 0.0
-    if not draft.recognised and queues_newcomers(draft.lane):
+    if not request.recognised and queues_newcomers(request.lane):
         late_s *= _SURER
     wait_s, reading_late_s = 0.0, 0.0
-    if not waits_for_pace_alone(draft, place):
-        wait_s, reading_late_s = _wait_behind_s(draft, queued, stand, first, work_s, now)
-    wait_s = max(wait_s, paced_wait_s(draft, place - 1, now))
+    if not waits_for_pace_alone(request, place):
+        wait_s, reading_late_s = _wait_behind_s(request, queued, stand, first, work_s, now)
+    wait_s = max(wait_s, paced_wait_s(request, place - 1, now))
     if measured:
         late_s = max(late_s, reading_late_s)
     if share < 1.0:
         absent_s = capacity_forecast.absence_s(stand.place - 1, share)
         late_s = sqrt(late_s * late_s + absent_s * absent_s)
-    expected_s, late_s, by_s = _behind_shorter(draft, wait_s, late_s, now)
+    expected_s, late_s, by_s = _behind_shorter(request, wait_s, late_s, now)
     if appointments.has_several(
         now
     ):  # and not `by_s`: a request that might still be in time is not refused for it
@@ -249,29 +246,29 @@ def promise(totals: Totals, draft: Attempt, now: float) -> tuple[float, float]:
 
 
 def _wait_behind_s(
-    draft: Attempt, queued: int, stand: LineStanding, first: "array[int]", work_s: float, now: float
+    request: Request, queued: int, stand: LineStanding, first: "array[int]", work_s: float, now: float
 ) -> tuple[float, float]:
     """Return the expected wait behind so much work, and how much longer nine in ten may wait for prompts."""
-    if draft.route.up[0].provider is not None:
-        return expected_wait_s(draft, 1 + queued + round(stand.share * (stand.place - 1)), now), 0.0
-    if draft.queue.offered is not None and queues_newcomers(draft.lane):
+    if request.route.up[0].provider is not None:
+        return expected_wait_s(request, 1 + queued + round(stand.share * (stand.place - 1)), now), 0.0
+    if request.queue.offered is not None and queues_newcomers(request.lane):
         # Shorter prompts go first whenever they come: by those that wait the long would be promised what they never get.
-        return draft.route.pool.capacity_forecast.wait_behind_s(first, stand.share, work_s, 0, now), 0.0
-    return wait_behind_s(draft, queued, stand.work_s, first, stand.share, work_s, now)
+        return request.route.pool.capacity_forecast.wait_behind_s(first, stand.share, work_s, 0, now), 0.0
+    return wait_behind_s(request, queued, stand.work_s, first, stand.share, work_s, now)
 
 
-def _behind_shorter(draft: Attempt, wait_s: float, late_s: float, now: float) -> tuple[float, float, float]:
+def _behind_shorter(request: Request, wait_s: float, late_s: float, now: float) -> tuple[float, float, float]:
     """Return a wait, its upper part and the time by which it is over, with what shorter work takes of them.
 
     Where newcomers are queued, shorter ones go first, and the wait itself is longer. Where none is, all come by
     appointments: there the wait is that of the line, and only its end is moved, so that the
     longer the line, the shorter a request must be to join it.
     """
-    offered = draft.queue.offered
+    offered = request.queue.offered
     if offered is None:
         return wait_s, late_s, _kept_until_s(wait_s, late_s)
-    load = offered.load_below(draft.work_s, now, draft.route.pool.capacity_forecast.per_s())
-    if not queues_newcomers(draft.lane):
+    load = offered.load_below(request.work_s, now, request.route.pool.capacity_forecast.per_s())
+    if not queues_newcomers(request.lane):
         room = 1.0 - _LINE_SHARE * load
         return wait_s, late_s, _kept_until_s(wait_s, late_s) / room if room > 0.0 else inf
     room = 1.0 - _PASSING_SHARE * load
@@ -290,9 +287,9 @@ def queues_newcomers(lane: Lane) -> bool:
     return settings.max_queue != 0 and settings.max_wait_s != 0.0
 
 
-def _is_measured(draft: Attempt) -> bool:
+def _is_measured(request: Request) -> bool:
     """Return whether its engines' spread is measured: an unmeasured spread never lengthens a hint."""
-    return all(engine.provider is None and engine.drain.spread_is_measured for engine in draft.route.up)
+    return all(engine.provider is None and engine.drain.spread_is_measured for engine in request.route.up)
 
 
 def _aim_s(expected_s: float, late_s: float) -> float:
@@ -317,12 +314,12 @@ def no_engine_hint_s(totals: Totals) -> float:
 
 # These lie with one tenant: the hint is its own, and it gets no appointment in the line of engines.
 OF_ONE_TENANT: Final = frozenset((Reason.QUOTA, Reason.TENANT_LIMIT, Reason.RETRY_BUDGET))
-_UNPROMISED: Final = OF_ONE_TENANT | {Reason.TOO_LARGE, Reason.DRAINING, Reason.NO_ENGINE}
+UNPROMISED: Final = OF_ONE_TENANT | {Reason.TOO_LARGE, Reason.DRAINING, Reason.NO_ENGINE}
 
 
 def refusal(
     totals: Totals,
-    draft: Attempt,
+    request: Request,
     reason: Reason,
     now: float,
     value: float,
@@ -333,20 +330,20 @@ def refusal(
 
     `wait_s` is until its tenant may have it, for reasons that lie with the tenant alone.
     """
-    if reason in _UNPROMISED:
-        return _without_promise(totals, draft, reason, value, bound, wait_s)
-    hint_s, by_s = promise(totals, draft, now)
-    in_time = _is_in_time(draft, hint_s, by_s, now) or _begins_anew_at(draft, hint_s, now)
-    if reason is Reason.TOO_LATE and _never_in_time(draft):
+    if reason in UNPROMISED:
+        return _without_promise(totals, request, reason, value, bound, wait_s)
+    hint_s, by_s = promise(totals, request, now)
+    in_time = _is_in_time(request, hint_s, by_s, now) or _begins_anew_at(request, hint_s, now)
+    if reason is Reason.TOO_LATE and _never_in_time(request):
         in_time = False
     return make_yield(
-        draft.attempt,
+        request.attempt,
         reason,
         hint_s,
         retry=in_time,
         value=value,
         bound=bound,
-        first_seen=draft.first_seen,
+        first_seen=request.first_seen,
     )
 
 
@@ -364,26 +361,30 @@ def in_line(totals: Totals, decision: Yield, behind: Behind) -> Yield:
 
 
 def _without_promise(
-    totals: Totals, draft: Attempt, reason: Reason, value: float, bound: float, wait_s: float
+    totals: Totals, request: Request, reason: Reason, value: float, bound: float, wait_s: float
 ) -> Yield:
     """Return the refusal of what no appointment in the line of engines would help."""
     if reason is Reason.TOO_LARGE:
-        return Yield(draft.attempt, reason, 0.0, False, value, bound, draft.first_seen)
+        return Yield(request.attempt, reason, 0.0, False, value, bound, request.first_seen)
     if reason is Reason.DRAINING:
-        return Yield(draft.attempt, reason, DRAINING_HINT_S, True, 0.0, 0.0, draft.first_seen)
+        return Yield(request.attempt, reason, DRAINING_HINT_S, True, 0.0, 0.0, request.first_seen)
     if reason is Reason.NO_ENGINE:
-        return Yield(draft.attempt, reason, no_engine_hint_s(totals), True, value, bound, draft.first_seen)
-    return Yield(draft.attempt, reason, *_of_tenant(wait_s), value, bound, draft.first_seen)
+        return Yield(
+            request.attempt, reason, no_engine_hint_s(totals), True, value, bound, request.first_seen
+        )
+    return Yield(request.attempt, reason, *_of_tenant(wait_s), value, bound, request.first_seen)
 
 
-def _never_in_time(draft: Attempt) -> bool:
+def _never_in_time(request: Request) -> bool:
     """Return whether its prompt alone takes longer to read than it may wait in all, whenever it comes."""
-    return draft.arrived_at + _reading_s(draft) > max(draft.deadline, draft.arrived_at + _span_s(draft))
+    return request.arrived_at + _reading_s(request) > max(
+        request.deadline, request.arrived_at + _span_s(request)
+    )
 
 
-def _span_s(draft: Attempt) -> float:
+def _span_s(request: Request) -> float:
     """Return how long a first attempt of this kind may wait for its first token."""
-    allowed_s, deadline_s = draft.arrival.time_allowed_s, draft.lane.settings.deadline_s
+    allowed_s, deadline_s = request.arrival.time_allowed_s, request.lane.settings.deadline_s
     return deadline_s if allowed_s is None else min(allowed_s, deadline_s)
 
 
@@ -393,35 +394,35 @@ def _of_tenant(wait_s: float) -> tuple[float, bool]:
     return hint, wait_s <= LONGEST_HINT_S
 
 
-def _is_in_time(draft: Attempt, hint_s: float, by_s: float, now: float) -> bool:
+def _is_in_time(request: Request, hint_s: float, by_s: float, now: float) -> bool:
     """Return whether a return is of use: let in nine times in ten before a deadline that began with the first attempt.
 
     Where the deadline begins with each attempt, that there is such a time at all.
     """
-    if draft.lane.settings.deadline_from is DeadlineFrom.ATTEMPT:
+    if request.lane.settings.deadline_from is DeadlineFrom.ATTEMPT:
         return isfinite(by_s)
     if by_s == 0.0:
-        return now + hint_s <= draft.lane_deadline
-    return now + max(hint_s, by_s) + _reading_s(draft) <= draft.lane_deadline
+        return now + hint_s <= request.lane_deadline
+    return now + max(hint_s, by_s) + _reading_s(request) <= request.lane_deadline
 
 
-def _begins_anew_at(draft: Attempt, hint_s: float, now: float) -> bool:
+def _begins_anew_at(request: Request, hint_s: float, now: float) -> bool:
     """Return whether its deadline is over before any account is open for it: a return after both is a new request.
 
     A provider's long `retry-after` shuts an account for every client alike; no age helps, and none is held against it.
     """
-    left_s = draft.lane_deadline - now
-    if hint_s <= left_s or not draft.route.up:
+    left_s = request.lane_deadline - now
+    if hint_s <= left_s or not request.route.up:
         return False
-    for engine in draft.route.up:
-        if engine.provider is None or not left_s < engine.provider.wait_s(draft.sizes(), now) < inf:
+    for engine in request.route.up:
+        if engine.provider is None or not left_s < engine.provider.wait_s(request.sizes(), now) < inf:
             return False
     return True
 
 
-def _reading_s(draft: Attempt) -> float:
+def _reading_s(request: Request) -> float:
     """Return how long its prompt takes to be read, on the engine that reads fastest."""
     least_s = inf
-    for engine in draft.route.up:
-        least_s = min(least_s, engine.service.ttft_s(draft.prompt_tokens))
+    for engine in request.route.up:
+        least_s = min(least_s, engine.service.ttft_s(request.prompt_tokens))
     return least_s

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from millgate.core.governor import watch
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.placement import limit_of
 from millgate.core.governor.watch import has_fresh_gauge
@@ -12,6 +11,7 @@ from millgate.core.snapshot import (
     Capacity,
     EngineSnapshot,
     LaneSnapshot,
+    PoolSnapshot,
     RetrySnapshot,
     Snapshot,
     TenantSnapshot,
@@ -39,7 +39,7 @@ def snapshot(knowledge: Knowledge, now: float) -> Snapshot:
         mean_output_tokens=tuple(knowledge.output_length.means()),
         prompt_error=knowledge.prompt_sizes.error(),
         output_error=knowledge.output_length.error(),
-        pools=tuple(watch.snapshot(pool) for pool in knowledge.pools),
+        pools=tuple(_pool(pool) for pool in knowledge.pools),
         tenants=_tenants(knowledge.allowances.budget),
         little=total([lane.little for lane in lanes]),
         quotas=tuple(knowledge.allowances.ledger.levels(now)),
@@ -81,12 +81,19 @@ def _retries(knowledge: Knowledge, now: float) -> RetrySnapshot:
     )
 
 
+def _pool(pool: Pool) -> PoolSnapshot:
+    names = tuple(engine.settings.name for engine in pool.engines)
+    return PoolSnapshot(names, pool.warning.read(), pool.warning.alarms())
+
+
 def _tenants(budget: RetryBudget | None) -> tuple[TenantSnapshot, ...]:
     return () if budget is None else tuple(TenantSnapshot(*each) for each in budget.amplification())
 
 
 def _lane(knowledge: Knowledge, lane: Lane, now: float) -> LaneSnapshot:
-    queued = [knowledge.attempts[each.attempt] for queue in lane.queues.values() for each in queue.order]
+    queued = [
+        knowledge.attempts[each.attempt].request for queue in lane.queues.values() for each in queue.order
+    ]
     return LaneSnapshot(
         name=lane.settings.name,
         queued=lane.queued,

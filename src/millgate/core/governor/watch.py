@@ -6,47 +6,12 @@ from millgate.core.governor.knowledge import Knowledge
 from millgate.core.lifecycle import State
 from millgate.core.limits.gate import LimitReading
 from millgate.core.limits.signal import Signal
-from millgate.core.littles_law.early_warning import Flow
-from millgate.core.snapshot import PoolSnapshot
 from millgate.core.state.attempt import Attempt
 from millgate.core.state.engine import LEAST_WORK_S, Engine
 from millgate.core.state.permit import Permit
-from millgate.core.state.pool import Pool
 
 # A gauge older than this says nothing (polled once a second, three misses).
 GAUGE_STALE_S: Final = 3.0
-
-
-def arrived(draft: Attempt, now: float) -> None:
-    """Count the work that a request brings; one that comes back has been counted."""
-    pool = draft.route.pool
-    if not draft.recognised:
-        pool.work_arrived(draft.service_s)
-        offered = draft.queue.offered
-        if offered is not None and draft.work_s > 0.0:
-            if offered.is_over(now):
-                offered.learn(now, pool.capacity_forecast.per_s())
-            offered.arrived(draft.work_s)
-    look(pool, now)
-
-
-def look(pool: Pool, now: float) -> None:
-    """Feed the early warning, if its time has come."""
-    if not pool.is_due(now):
-        return
-    pool.looked(now)
-    up = [engine for engine in pool.engines if engine.up]
-    bounds_s = [queue.settings.deadline_s for queue in pool.queues]
-    flow = Flow(
-        pool.arrived,
-        pool.arrived_work_s,
-        pool.done_work_s,
-        sum([engine.gate.streams for engine in up]),
-        pool.queued_count,
-        sum([engine.limit for engine in up]),
-        max(bounds_s, default=0.0),
-    )
-    pool.warning.feed(now, flow)
 
 
 def has_fresh_gauge(engine: Engine, now: float) -> bool:
@@ -99,12 +64,6 @@ def answered(permit: Permit, engine: Engine, output_tokens: int, now: float) -> 
     signal.finished(began_at, tpot_s)
 
 
-def snapshot(pool: Pool) -> PoolSnapshot:
-    """Return the pool's signals as numbers, and its alarms."""
-    names = tuple(engine.settings.name for engine in pool.engines)
-    return PoolSnapshot(names, pool.warning.read(), pool.warning.alarms())
-
-
 def look_at_first(knowledge: Knowledge, engine: Engine, now: float) -> None:
     """Tell what has been learned of lengths and of this engine's permits how far those are that run.
 
@@ -120,27 +79,26 @@ def look_at_first(knowledge: Knowledge, engine: Engine, now: float) -> None:
 
 def _look_at_lengths(knowledge: Knowledge, now: float) -> None:
     lengths = knowledge.output_length
-    running = [each for each in knowledge.attempts.values() if _is_answered(each)]
-    lengths.look(
-        [
-            (each.arrival.model, each.lane.settings.name, each.arrival.max_tokens, _output_so_far(each, now))
-            for each in running
-        ]
-    )
-    for each in running:
-        if lengths.follows_bound(each.arrival.model, each.lane.settings.name, each.arrival.max_tokens):
+    running = [
+        (each, each.request.arrival.model, each.request.lane.settings.name, each.request.arrival.max_tokens)
+        for each in knowledge.attempts.values()
+        if each.engine is not None and each.state is not State.DEPARTING
+    ]
+    lengths.look([(model, lane, bound, _output_so_far(each, now)) for each, model, lane, bound in running])
+    for each, model, lane, bound in running:
+        if lengths.follows_bound(model, lane, bound):
             _foresee_anew(knowledge, each)
 
 
 def _foresee_anew(knowledge: Knowledge, attempt: Attempt) -> None:
     """Use `max_tokens` as the expected length of an answer that was admitted before lengths were learned."""
-    arrival = attempt.arrival
+    request, arrival = attempt.request, attempt.request.arrival
     expected, _ = knowledge.output_length.estimate(
         arrival.model,
-        attempt.tenant,
-        attempt.lane.settings.name,
+        request.tenant,
+        request.lane.settings.name,
         arrival.max_tokens,
-        attempt.prompt_tokens,
+        request.prompt_tokens,
         arrival.min_tokens,
     )
     permit, engine = attempt.permit, attempt.engine
@@ -150,18 +108,14 @@ def _foresee_anew(knowledge: Knowledge, attempt: Attempt) -> None:
     knowledge.note(permit, engine)
 
 
-def _is_answered(attempt: Attempt) -> bool:
-    return attempt.engine is not None and attempt.state is not State.DEPARTING
-
-
 def _share_so_far(permit: Permit, engine: Engine, now: float) -> float:
     return (now - permit.admitted_at) / max(LEAST_WORK_S, engine.foreseen_s(permit))
 
 
 def _output_so_far(attempt: Attempt, now: float) -> int:
     """Return how many tokens one of its answers has: what was counted of a stream, else by the engine's pace."""
-    engine, permit = attempt.engine, attempt.permit
-    if attempt.arrival.stream or engine is None or permit is None:
-        return attempt.output_seen // attempt.arrival.answers
+    engine, permit, arrival = attempt.engine, attempt.permit, attempt.request.arrival
+    if arrival.stream or engine is None or permit is None:
+        return attempt.output_seen // arrival.answers
     decode_s = now - permit.admitted_at - permit.expected_ttft_s
     return int(max(0.0, decode_s) / max(LEAST_WORK_S, engine.pace_s))

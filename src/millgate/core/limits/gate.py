@@ -69,6 +69,11 @@ class FixedLimit:
         self._streams = checked_cap(hard_cap)
 
 
+def is_only_read(arrival: Arrived) -> bool:
+    """Return whether the engine reads this and writes nothing: its answer is there once its prompt has been read."""
+    return arrival.max_tokens == 0
+
+
 class _Share:
     """One attempt's share of the meters; the KV share may grow, the prefill share ends first."""
 
@@ -106,6 +111,17 @@ class EngineGate:
             self.limit.adopt(most_streams)
         self.kv_limit, self.prefill_limit = fresh.kv_limit, fresh.prefill_limit
         self.most_streams = fresh.most_streams
+
+    def streams_of(self, arrival: Arrived) -> int:
+        """Return how many streams this request takes: one for each sequence that the engine makes of it.
+
+        A list that is only read (embeddings, scores) and is longer than the cap takes all of them and runs alone: its engine
+        works it off in rounds, and nothing else waits in there with it.
+        """
+        streams, most = arrival.answers, self.most_streams
+        if streams > 1 and most is not None and is_only_read(arrival):
+            return min(streams, most)
+        return streams
 
     def clip(self, kv_tokens: int, prefill_tokens: int) -> tuple[int, int]:
         """Return the reservation cut to what the meters can ever hold.
@@ -166,23 +182,6 @@ class EngineGate:
         self.kv_tokens -= permit.kv_tokens
         self.prefill_tokens -= permit.prefill_tokens
         return True
-
-
-def is_only_read(arrival: Arrived) -> bool:
-    """Return whether the engine reads this and writes nothing: its answer is there once its prompt has been read."""
-    return arrival.max_tokens == 0
-
-
-def streams_of(gate: EngineGate, arrival: Arrived) -> int:
-    """Return how many streams this request takes of that gate: one for each sequence that the engine makes of it.
-
-    A list that is only read (embeddings, scores) and is longer than the cap takes all of them and runs alone: its engine
-    works it off in rounds, and nothing else waits in there with it.
-    """
-    streams, most = arrival.answers, gate.most_streams
-    if streams > 1 and most is not None and is_only_read(arrival):
-        return min(streams, most)
-    return streams
 
 
 # The prior counts as so many departures: the measured rate leads after about a dozen. So many at most, or as many as streams

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from math import floor, inf, log2
 from typing import Final
 
+from millgate.core.events import Arrived
 from millgate.core.lanes import LaneShares
-from millgate.core.littles_law.early_warning import EarlyWarning
+from millgate.core.littles_law.early_warning import EarlyWarning, Flow
 from millgate.core.measure.drift import SAMPLE_S
 from millgate.core.measure.ewma import Ewma
 from millgate.core.queues.base import Order, Queued
@@ -168,22 +169,36 @@ class Pool:
         """Take in a queue of work that waits for these engines."""
         self.queues.append(queue)
 
-    def work_arrived(self, work_s: float) -> None:
-        """Count the work of a request that comes for the first time."""
+    def work_arrived(self, queue: "LaneQueue", work_s: float, service_s: float, now: float) -> None:
+        """Count the work of a request that comes for the first time, to this queue."""
         self.arrived += 1
-        self.arrived_work_s += work_s
+        self.arrived_work_s += service_s
+        offered = queue.offered
+        if offered is not None and work_s > 0.0:
+            if offered.is_over(now):
+                offered.learn(now, self.capacity_forecast.per_s())
+            offered.arrived(work_s)
 
     def work_done(self, work_s: float) -> None:
         """Count the work of an attempt that is over."""
         self.done_work_s += work_s
 
-    def is_due(self, now: float) -> bool:
-        """Return whether it is time to look at the early warning."""
-        return now >= self.look_at
-
-    def looked(self, now: float) -> None:
-        """The early warning has been looked at; the next time is a sample later."""
+    def look(self, now: float) -> None:
+        """Feed the early warning, if its time has come."""
+        if now < self.look_at:
+            return
         self.look_at = now + SAMPLE_S
+        up = [engine for engine in self.engines if engine.up]
+        flow = Flow(
+            self.arrived,
+            self.arrived_work_s,
+            self.done_work_s,
+            sum([engine.gate.streams for engine in up]),
+            self.queued_count,
+            sum([engine.limit for engine in up]),
+            max([queue.settings.deadline_s for queue in self.queues], default=0.0),
+        )
+        self.warning.feed(now, flow)
 
     def waits(self, prompt_tokens: int, work_s: float) -> None:
         """Count an attempt that begins to wait."""
@@ -309,10 +324,10 @@ class Routes:
         """Return the route of this model."""
         return self._by_model.get(model, self._unlisted) if self._by_model else self._unlisted
 
-    def pinned(self, engine: str, model: str) -> Route:
-        """Return the route of what only this engine can answer; the model's own if the engine is not ours."""
-        route = self._pinned.get(engine)
-        return self.of(model) if route is None else route
+    def of_arrival(self, arrival: Arrived) -> Route:
+        """Return the route of its model, or that of the engine that alone can answer it, where that is ours."""
+        pinned = None if arrival.engine is None else self._pinned.get(arrival.engine)
+        return self.of(arrival.model) if pinned is None else pinned
 
     def turned(self) -> None:
         """Read anew which engines are up."""

@@ -4,9 +4,9 @@ import pytest
 
 from millgate.core.events import Arrived
 from millgate.core.settings import LaneSettings
+from millgate.core.state.attempt import Age, Request
 from millgate.core.state.lane import Lane
 from millgate.core.state.pool import Pool, Route
-from millgate.core.state.request import Age, Request
 from millgate.core.tickets import Appointments, ReturnRecord
 from millgate.core.words import DeadlineFrom
 from millgate.wiring.governor import make_order

@@ -7,10 +7,9 @@ from hypothesis import given, strategies as some
 from millgate.core.events import Arrived
 from millgate.core.governor.wakes import Wakes
 from millgate.core.settings import LaneSettings
-from millgate.core.state.attempt import Attempt
+from millgate.core.state.attempt import Age, Attempt, Request
 from millgate.core.state.lane import Lane
 from millgate.core.state.pool import Pool, Route
-from millgate.core.state.request import Age, Request
 from millgate.core.tickets import Appointments
 from millgate.wiring.governor import make_order
 

@@ -16,8 +16,7 @@ from millgate.core.quotas.bucket import Bucket
 from millgate.core.quotas.ledger import Demand, Ledger, Who
 from millgate.core.retry_budget import RetryBudget
 from millgate.core.settings import Settings, TenantSettings
-from millgate.core.state.attempt import Attempt
-from millgate.core.state.request import Request
+from millgate.core.state.attempt import Attempt, Request
 from millgate.core.tickets import EQUALS_TRIED, Appointment, Attendance, ClientKind, age_key, most_notes
 from millgate.core.words import Reason
 

@@ -16,10 +16,10 @@ from millgate.core.governor.placement import ahead_of, is_in_time, may_go
 from millgate.core.governor.promises import forecast, in_line, refusal
 from millgate.core.lanes import choose_lane
 from millgate.core.settings import MINUTE_S
+from millgate.core.state.attempt import Age, Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane
 from millgate.core.state.pool import Route
-from millgate.core.state.request import Age, Request
 from millgate.core.tickets import ReturnRecord
 from millgate.core.words import DeadlineFrom, Reason
 

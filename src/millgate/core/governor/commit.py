@@ -11,11 +11,10 @@ from millgate.core.governor.knowledge import Knowledge, Waiting
 from millgate.core.governor.placement import is_in_time, next_queued
 from millgate.core.governor.promises import OF_ONE_TENANT, UNPROMISED, queues_newcomers, refusal
 from millgate.core.limits.gate import is_only_read
-from millgate.core.state.attempt import Attempt
+from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Totals
 from millgate.core.state.pool import Route, Routes
-from millgate.core.state.request import Request
 from millgate.core.tickets import Appointment, ClientKind, ReturnRecord
 from millgate.core.words import Outcome, Reason
 

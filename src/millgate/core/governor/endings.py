@@ -28,10 +28,9 @@ from millgate.core.limits.gate import is_only_read
 from millgate.core.sizing.output_length import OutputLength
 from millgate.core.sizing.prompt_sizes import PromptSizes
 from millgate.core.slo import answered_in_time, streamed_in_time
-from millgate.core.state.attempt import Attempt
+from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.permit import Permit
-from millgate.core.state.request import Request
 from millgate.core.words import FailureKind, IgnoresHangups, Outcome, Reason, Stage
 
 # An admission reaches the engine's gauge within this time: connect, parse, schedule one step.

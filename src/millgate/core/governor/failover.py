@@ -15,11 +15,10 @@ from millgate.core.governor.commit import dispatch, queue
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.placement import ahead_of, is_in_time
 from millgate.core.lifecycle import State
-from millgate.core.state.attempt import Attempt
+from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane
 from millgate.core.state.pool import Route, Routes
-from millgate.core.state.request import Request
 from millgate.core.words import Sent
 
 

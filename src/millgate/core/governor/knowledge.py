@@ -12,12 +12,11 @@ from millgate.core.routing.base import Router
 from millgate.core.settings import Settings
 from millgate.core.sizing.output_length import OutputLength
 from millgate.core.sizing.prompt_sizes import PromptSizes
-from millgate.core.state.attempt import Attempt
+from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane, MakeOrder, Totals
 from millgate.core.state.permit import Permit
 from millgate.core.state.pool import LaneQueue, Pool, Routes
-from millgate.core.state.request import Request
 
 
 class Waiting:

@@ -15,9 +15,9 @@ from millgate.core.lanes import LaneShares
 from millgate.core.measure.ewma import Ewma
 from millgate.core.routing.base import Router
 from millgate.core.sizing.output_length import PRIOR_OUTPUT_TOKENS
+from millgate.core.state.attempt import Request
 from millgate.core.state.engine import USUAL_PROMPT_TOKENS, Engine
 from millgate.core.state.pool import LaneQueue, Pool, Route
-from millgate.core.state.request import Request
 
 
 def ahead_of(request: Request) -> int:
@@ -237,7 +237,9 @@ def has_room(engine: Engine, request: Request, now: float) -> bool:
     gate, streams = engine.gate, engine.gate.streams_of(request.arrival)
     if engine.is_tried or not gate.has_room(request.kv_tokens, request.prompt_tokens, streams):
         return False
-    if engine.prompts.opens_at(request.lane.settings.name) > now or not _reads_soon(engine, request):
+    if engine.prompts.is_on and engine.prompts.opens_at(request.lane.settings.name) > now:
+        return False
+    if not _reads_soon(engine, request):
         return False
     return engine.provider is None or engine.provider.wait_s(request.sizes(), now) <= 0.0
 

@@ -19,10 +19,10 @@ from millgate.core.fast_records import make_yield
 from millgate.core.governor.allowances import Behind
 from millgate.core.governor.placement import ahead_of
 from millgate.core.measure import UPPER_Z
+from millgate.core.state.attempt import Request
 from millgate.core.state.capacity_forecast import LISTED
 from millgate.core.state.engine import LEAST_WORK_S, Engine
 from millgate.core.state.lane import Lane, Totals
-from millgate.core.state.request import Request
 from millgate.core.tickets import (
     KEPT_SHARE,
     LONGEST_HINT_S,
@@ -86,11 +86,17 @@ def paced_wait_s(request: Request, ahead: float, now: float) -> float:
 
     Those are taken to be as long as its own, and to be spread over its engines.
     """
-    lane, waits = request.lane.settings.name, []
-    for engine in request.route.up:
-        apart_s = engine.spacing_s(lane, request.prompt_tokens) / len(request.route.up)
-        waits.append(max(0.0, engine.prompts.opens_at(lane) - now) + ahead * apart_s)
-    return min(waits, default=0.0)
+    lane, engines = request.lane.settings.name, request.route.up
+    if not engines or not engines[0].prompts.is_on:
+        return 0.0
+    each_s = ahead / len(engines)
+    return min(
+        [
+            max(0.0, engine.prompts.opens_at(lane) - now)
+            + each_s * engine.spacing_s(lane, request.prompt_tokens)
+            for engine in engines
+        ]
+    )
 
 
 def wait_behind_s(

@@ -137,9 +137,10 @@ class PrefillPace:
 
 
 class PromptPaces:
-    """All that paces the prompts of one engine: the lane that is protected, and each lane's own cap."""
+    """All that paces the prompts of one engine: the lane that is protected, and each lane's own cap; nothing until it `is_on`."""
 
     def __init__(self) -> None:
+        self.is_on = False
         self.pace: PrefillPace | None = None
         self._caps: dict[str, PrefillCap] = {}
 
@@ -151,6 +152,7 @@ class PromptPaces:
             self.pace = None
         elif self.pace is None or self.pace.protection != protection:
             self.pace = PrefillPace(protection, prior)
+        self.is_on = protection is not None or bool(caps)
         old, self._caps = self._caps, {}
         for lane, per_s in caps.items():
             known = old.get(lane)

@@ -33,18 +33,6 @@ class Bucket:
     Times are core seconds and must not go backward.
     """
 
-    __slots__ = (
-        "_at",
-        "_level",
-        "_operations",
-        "_peak_levels",
-        "_peak_operations",
-        "burst",
-        "charged",
-        "rate_per_s",
-        "unsettled",
-    )
-
     def __init__(self, rate_per_s: float, burst: float, now: float) -> None:
         if not (rate_per_s > 0 and burst > 0):
             raise ValueError(f"a bucket needs a rate and a burst above 0, not {rate_per_s} and {burst}")

@@ -59,7 +59,7 @@ class Shortage(NamedTuple):
 
 
 class Ledger:
-    """The quotas of all tenants, models and lanes; rules have names of their own (ValueError otherwise)."""
+    """The quotas of all tenants, models and lanes; rules have names of their own (ValueError otherwise), or it `is_empty`."""
 
     def __init__(self, rules: Sequence[QuotaRule] = (), max_buckets: int = MAX_BUCKETS) -> None:
         self._max_buckets = max_buckets
@@ -67,11 +67,6 @@ class Ledger:
         self._own: OrderedDict[BucketKey, Bucket] = OrderedDict()
         self.forgotten_early = 0
         self._file(rules)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there are no rules, and nothing ever to ask for."""
-        return not self._rules
 
     @property
     def buckets(self) -> int:
@@ -146,7 +141,7 @@ class Ledger:
         twins = sorted(rule.name for rule in rules if named[rule.name] is not rule)
         if twins:
             raise ValueError(f"quotas have the same name: {', '.join(twins)}")
-        self._rules = tuple(rules)
+        self._rules, self.is_empty = tuple(rules), not rules
         self._general = tuple(rule for rule in rules if rule.tenant is None)
         own: dict[str, list[QuotaRule]] = {}
         for rule in rules:

@@ -1,16 +1,207 @@
-"""One attempt that was taken in: its request, and the stage in which it is, queued or with a permit.
+"""One attempt: the request as it came, of which nothing changes, and the stage in which it is once it was taken in.
 
 The arrows of `core/lifecycle` are the methods `admitted`, `turned_back` and `refused` here, and `first_token`, `ended` and
 `released` of its `Permit`.
 """
 
-from millgate.core.decisions import Leg
+from millgate.core.decisions import Leg, Reshaped
+from millgate.core.events import Arrived
 from millgate.core.lifecycle import State
-from millgate.core.quotas.bucket import Reservation
+from millgate.core.quotas.bucket import Reservation, Sizes
+from millgate.core.settings import LaneSettings
 from millgate.core.state.engine import Engine
+from millgate.core.state.lane import Lane
 from millgate.core.state.permit import Permit
 from millgate.core.state.pool import Route
-from millgate.core.state.request import Request
+from millgate.core.tickets import EARLY_RETURNS_FORGIVEN, Appointment, ReturnRecord
+from millgate.core.words import DeadlineFrom
+
+
+class Age:
+    """Which earlier attempts an arrival continues, and the place in the line that this gives it; absolute core seconds.
+
+    It is `recognised` by the `record` of an attempt that was refused or hung up before, or by the ticket that it brings.
+    `number` orders equal `first_seen`; a recognised retry has its request's. `lined_up_at`, `early_returns`, `turn` and
+    `as_old_as` place it among the appointments (`tickets`). `appointment` is what its client had been told, `told_share` which
+    part of the line was expected to return then. It `is_promised` a permit where its client is back on time, and `agreed` where
+    the client is back when told, or cannot help coming sooner, or may be no return at all.
+    """
+
+    def __init__(
+        self, arrival: Arrived, settings: LaneSettings, record: ReturnRecord | None, number: int, now: float
+    ) -> None:
+        self.first_seen = self.lined_up_at = self.as_old_as = now
+        self.number, self.record, self.early_returns, self.turn = number, record, 0, 0
+        self.appointment: Appointment | None = None
+        self.told_share, self.recognised = 1.0, False
+        if record is not None:
+            self._continue(record, settings, now, caps_sleep=arrival.caps_sleep)
+        if arrival.first_seen is not None:
+            self._prove(arrival, arrival.first_seen, settings, now)
+        self.is_promised, self.agreed = self._standing(arrival, now)
+
+    def _standing(self, arrival: Arrived, now: float) -> tuple[bool, bool]:
+        """Return whether it is promised a permit now, and whether it is agreed that it comes now."""
+        record, told = self.record, self.appointment
+        # Of several that are away with one body, as all of a load test's are, nothing tells a return from one more first
+        # attempt, unless its client labels it.
+        is_alike = record is not None and record.is_shared and not arrival.retry_count
+        is_back = (record is not None and record.is_agreed(now)) or (told is not None and told.is_due(now))
+        return told is not None and told.is_honoured(now), is_alike or arrival.caps_sleep or is_back
+
+    def _continue(
+        self, record: ReturnRecord, settings: LaneSettings, now: float, *, caps_sleep: bool
+    ) -> None:
+        """Take its age and its turn in the line back from its record; not its turn where it came too early too often."""
+        is_early = record.is_early(now) and not caps_sleep
+        if record.due_at is not None:
+            self.appointment, self.told_share = record.appointment, record.share
+        self.recognised = True
+        if not _begins_anew(record.first_seen, record.appointment, settings):
+            self.first_seen = self.as_old_as = record.first_seen
+        self.early_returns = record.early_returns + is_early
+        if self.early_returns <= EARLY_RETURNS_FORGIVEN or not is_early:
+            self.lined_up_at = record.first_seen if record.lined_up_at is None else record.lined_up_at
+            self.number, self.turn, self.as_old_as = record.number, record.turn, record.as_old_as
+
+    def _prove(self, arrival: Arrived, first_seen: float, settings: LaneSettings, now: float) -> None:
+        """Take the age that its door knows; a ticket proves it for as long as a record would be kept."""
+        told = (
+            None if arrival.due_at is None else Appointment(arrival.due_at - arrival.hint_s, arrival.hint_s)
+        )
+        if told is not None and now >= told.known_until(_deadline_of(first_seen, told, settings)):
+            return
+        self.recognised = True
+        if self.appointment is None:
+            self.appointment = told
+        if not _begins_anew(first_seen, told, settings):
+            self.first_seen = min(self.first_seen, first_seen)
+        self.as_old_as = min(self.as_old_as, self.first_seen)
+        if self.record is None:
+            self.lined_up_at = self.first_seen
+
+
+def _deadline_of(first_seen: float, told: Appointment, settings: LaneSettings) -> float:
+    """Return the deadline of the attempt that was refused with this appointment."""
+    from_first = settings.deadline_from is DeadlineFrom.FIRST_ATTEMPT
+    return (first_seen if from_first else told.told_at) + settings.deadline_s
+
+
+def _begins_anew(first_seen: float, told: Appointment | None, settings: LaneSettings) -> bool:
+    """Return whether it was asked back after its deadline, as without an engine or by a quota: its age would only refuse it."""
+    if told is None or settings.deadline_from is not DeadlineFrom.FIRST_ATTEMPT:
+        return False
+    return told.due_at > _deadline_of(first_seen, told, settings)
+
+
+class Request:
+    """One request; absolute core seconds, tokens over all its answers, bytes. It is what a queue orders (`queues.base.Queued`).
+
+    `sizes` are its prompt tokens, the output tokens that are expected, and the tokens that are reserved for it. `lane_deadline`
+    is the lane's own, `deadline` the sooner of that and what the client allows. `route` is which engines may serve it, and
+    `queue` where it waits if it must. `work_s` is the part of an engine's time that it is foreseen to take, `engine_s` the same
+    as the orders rank it (0 where it is back when promised), `service_s` the time that its streams are out, as the early warning
+    counts it and lines are summed up.
+    """
+
+    def __init__(
+        self,
+        arrival: Arrived,
+        lane: Lane,
+        route: Route,
+        weight: float,
+        now: float,
+        age: Age,
+        *,
+        sizes: tuple[int, int, int],
+        deadlines: tuple[float, float],
+        work_s: float,
+        service_s: float,
+        fingerprint: int | None = None,
+        reshaped: Reshaped | None = None,
+    ) -> None:
+        self.attempt, self.tenant, self.weight = arrival.attempt, arrival.tenant, weight
+        self.arrival, self.reshaped, self.body_bytes = arrival, reshaped, arrival.body_bytes
+        self.lane, self.route, self.queue = lane, route, lane.queue_for(route)
+        self.age, self.arrived_at, self._fingerprint = age, now, fingerprint
+        self.first_seen, self.as_old_as, self.turn = age.first_seen, age.as_old_as, age.turn
+        self.arrival_number, self.recognised = age.number, age.recognised
+        self.prompt_tokens, self.output_tokens, self.kv_tokens = sizes
+        self.lane_deadline, self.deadline = deadlines
+        self.work_s, self.service_s = work_s, service_s
+        self.engine_s = 0.0 if age.is_promised else work_s
+
+    def moved(self, route: Route) -> "Request":
+        """Return the same request with another route."""
+        return Request(
+            self.arrival,
+            self.lane,
+            route,
+            self.weight,
+            self.arrived_at,
+            self.age,
+            sizes=(self.prompt_tokens, self.output_tokens, self.kv_tokens),
+            deadlines=(self.lane_deadline, self.deadline),
+            work_s=self.work_s,
+            service_s=self.service_s,
+            fingerprint=self._fingerprint,
+            reshaped=self.reshaped,
+        )
+
+    @property
+    def is_retry(self) -> bool:
+        """Whether it came before: it was recognised, or says so itself."""
+        return self.recognised or bool(self.arrival.retry_count)
+
+    @property
+    def is_charged(self) -> bool:
+        """Whether the retry budget pays for it: a retry, known or labelled, that keeps no appointment."""
+        return self.is_retry and not self.age.agreed
+
+    @property
+    def origin(self) -> float:
+        """When the times of its objective began: with its first attempt, or with this one."""
+        from_first = self.lane.settings.deadline_from is DeadlineFrom.FIRST_ATTEMPT
+        return self.first_seen if from_first else self.arrived_at
+
+    @property
+    def due_hold_s(self) -> float:
+        """How long a client that is due is queued in any case: until its promise no longer counts as kept; else 0.
+
+        A lane may say less, or nothing at all.
+        """
+        record = self.age.record
+        if record is None or record.appointment is None or not record.is_due(self.arrived_at):
+            return 0.0
+        hold_s, most_s = record.appointment.hold_s, self.lane.settings.hold_due_s
+        return hold_s if most_s is None else min(hold_s, most_s)
+
+    @property
+    def most_wait_s(self) -> float | None:
+        """How long its lane and its client let it wait; None where neither says."""
+        asked_s, most_s = self.arrival.max_wait_s, self.lane.settings.max_wait_s
+        if asked_s is None or (most_s is not None and most_s < asked_s):
+            return most_s
+        return asked_s
+
+    def latest_start(self) -> float:
+        """Return when it must start for its first token to come in time, on the engine that reads fastest; one is up."""
+        reading_s = [engine.service.ttft_s(self.prompt_tokens) for engine in self.route.up]
+        return self.deadline - min(reading_s)
+
+    def sizes(self) -> Sizes:
+        """Return what it takes from quotas, over all its answers."""
+        arrival = self.arrival
+        most = None if arrival.max_tokens is None else arrival.max_tokens * arrival.answers
+        return Sizes(self.prompt_tokens, self.output_tokens, most)
+
+    def body(self) -> int:
+        """Return its fingerprint, computed at most once."""
+        fingerprint = self._fingerprint
+        if fingerprint is None:
+            assert self.arrival.fingerprint is not None
+            fingerprint = self._fingerprint = self.arrival.fingerprint()
+        return fingerprint
 
 
 class Attempt:
@@ -21,21 +212,6 @@ class Attempt:
     that failed it before it had anything of it; there is no third try. Its tenant's quotas hold the `reservation`. It was queued
     last at `queued_at`, and is refused at `give_up_at`, no later than `queued_until`; `window_until` is when the batch window lets it go.
     """
-
-    __slots__ = (
-        "_stage",
-        "engine",
-        "foreseen_tokens",
-        "give_up_at",
-        "permit",
-        "queued_at",
-        "queued_until",
-        "request",
-        "reservation",
-        "serial",
-        "tried",
-        "window_until",
-    )
 
     def __init__(self, request: Request, serial: int) -> None:
         self.request, self.serial = request, serial

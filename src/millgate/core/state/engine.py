@@ -86,7 +86,8 @@ class Engine:
 
     def given_prompt(self, lane: str, prompt_tokens: int, now: float) -> None:
         """Take note of a prompt of this lane that it is to read."""
-        self.prompts.given(lane, prompt_tokens, *self._reads_within(prompt_tokens), now)
+        if self.prompts.is_on:
+            self.prompts.given(lane, prompt_tokens, *self._reads_within(prompt_tokens), now)
 
     def spacing_s(self, lane: str, prompt_tokens: int) -> float:
         """Return how long after such a prompt of this lane the next may come."""

@@ -18,27 +18,6 @@ class Permit:
     engine had read by its first token. `charged` is what a provider's account has reserved for it.
     """
 
-    __slots__ = (
-        "admitted_at",
-        "answers",
-        "attempt",
-        "charged",
-        "due_at",
-        "expected_ttft_s",
-        "first_token_at",
-        "foreseen_tokens",
-        "gone_at",
-        "listed_end",
-        "looked_at",
-        "looked_tokens",
-        "output_seen",
-        "prefill_ahead",
-        "read_before",
-        "serial",
-        "state",
-        "streams",
-    )
-
     def __init__(
         self,
         attempt: int,

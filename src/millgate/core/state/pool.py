@@ -259,7 +259,10 @@ class LaneQueue:
 
     def paced_until(self) -> float:
         """Return from when on an engine may be given its next prompt; -inf where none is paced."""
-        return min([engine.prompts.opens_at(self.settings.name) for engine in self.route.up], default=-inf)
+        engines, lane = self.route.up, self.settings.name
+        if not engines or not engines[0].prompts.is_on:  # all engines are paced alike
+            return -inf
+        return min([engine.prompts.opens_at(lane) for engine in engines])
 
     def opens_at(self) -> float | None:
         """Return when its batch goes, if it waits for one."""

@@ -191,28 +191,6 @@ class ReturnRecord:
     `appointment` is what its client was told, whether or not it stands in the line; None where it hung up.
     """
 
-    __slots__ = (
-        "appointment",
-        "as_old_as",
-        "due_at",
-        "early_returns",
-        "fingerprint",
-        "first_seen",
-        "is_shared",
-        "kind",
-        "known_from",
-        "known_until",
-        "lined_up_at",
-        "number",
-        "open_until",
-        "share",
-        "slot",
-        "tenant",
-        "told_at",
-        "turn",
-        "work_s",
-    )
-
     def __init__(
         self,
         tenant: str,

@@ -13,8 +13,6 @@ from millgate.core.state.pool import Pool, Route
 from millgate.core.tickets import Appointments
 from millgate.wiring.governor import make_order
 
-NOBODY: dict[int, Attempt] = {}
-
 
 def _alive(count: int) -> dict[int, Attempt]:
     settings, route = LaneSettings("lane"), Route((), Pool((), Appointments(1), 0.0))
@@ -48,9 +46,9 @@ moments = some.sampled_from([-1.0, 1.0, 1.7, 3.0])
 def test_what_is_due_comes_earliest_first_and_equals_as_they_were_asked_for(
     times: list[float], now: float
 ) -> None:
-    wakes = Wakes()
+    wakes, alive = Wakes(), _alive(len(times))
     for attempt, at in enumerate(times):
-        wakes.add(at, attempt, NOBODY)
+        wakes.add(at, attempt, alive)
 
     due = [attempt for attempt, at in sorted(enumerate(times), key=lambda pair: pair[1]) if at <= now]
     assert _due(wakes, now) == due
@@ -59,56 +57,29 @@ def test_what_is_due_comes_earliest_first_and_equals_as_they_were_asked_for(
     assert first is None if len(due) == len(times) else first is not None and first > now
 
 
-@given(times, times, moments)
-def test_what_stands_in_line_falls_due_like_everything_else(
-    heaped: list[float], lined_up: list[float], now: float
-) -> None:
-    wakes = Wakes()
-    alive = _alive(len(heaped) + len(lined_up))
-    every = dict(enumerate([*heaped, *lined_up]))
-    for attempt, at in every.items():
-        (wakes.add if attempt < len(heaped) else wakes.add_in_line)(at, attempt, alive)
-
-    earliest = wakes.first()
-    assert earliest == min(every.values(), default=None)
-    assert len(wakes) == len(every)
-    due = _due(wakes, now)
-    assert sorted(due) == [attempt for attempt, at in every.items() if at <= now]
-    assert [every[attempt] for attempt in due] == sorted(every[attempt] for attempt in due)
-
-
-def test_the_line_forgets_who_is_over_and_who_is_to_be_forgotten() -> None:
+def test_what_is_over_is_not_the_next_to_fall_due_once_something_is_asked_for() -> None:
     wakes = Wakes()
     alive = _alive(3)
     for attempt in alive:
-        wakes.add_in_line(float(attempt), attempt, alive)
+        wakes.add(float(attempt), attempt, alive)
     wakes.forget(1)
     del alive[0]
-    wakes.add_in_line(9.0, 3, alive)
+    wakes.add(9.0, 2, alive)
     assert (len(wakes), wakes.first()) == (2, 2.0)
-    assert _due(wakes, 10.0) == [2, 3]
-
-
-def test_a_line_behind_somebody_slow_is_bounded_too() -> None:
-    wakes = Wakes()
-    alive = _alive(1)
-    for attempt in range(20_000):
-        wakes.add_in_line(float(attempt), attempt, alive)
-    assert len(wakes) <= 5 * (1 + 1_000) + 2
-    assert _due(wakes, 1e9)[0] == 0
+    assert _due(wakes, 10.0) == [2, 2]
 
 
 def test_forever_falls_never_due() -> None:
-    wakes = Wakes()
-    for attempt in range(3):
-        wakes.add(inf, attempt, NOBODY)
+    wakes, alive = Wakes(), _alive(3)
+    for attempt in alive:
+        wakes.add(inf, attempt, alive)
     assert (len(wakes), wakes.first()) == (0, None)
 
 
 def test_a_forgotten_attempt_is_not_woken() -> None:
-    wakes = Wakes()
+    wakes, alive = Wakes(), _alive(4)
     for attempt, at in [(1, 3.0), (2, 2.0), (1, 1.0), (3, 1.0)]:
-        wakes.add(at, attempt, NOBODY)
+        wakes.add(at, attempt, alive)
     wakes.forget(1)
     assert _due(wakes, 9.0) == [3, 2]
 

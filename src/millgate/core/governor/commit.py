@@ -157,7 +157,7 @@ def _start(knowledge: Knowledge, attempt: Attempt, engine: Engine, decision: Adm
     knowledge.placement.started(request)
     knowledge.note(permit, engine)
     if not (arrival.stream or is_only_read(arrival)):
-        knowledge.wakes.add_in_line(permit.due_at, request.attempt, knowledge.attempts)
+        knowledge.wake_at(permit.due_at, request.attempt)
 
 
 def _finds_idle(request: Request, now: float) -> bool:

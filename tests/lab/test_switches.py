@@ -18,7 +18,7 @@ def test_a_function_a_property_and_a_constant_are_replaced_and_put_back() -> Non
         {
             "sizing.service_time:PromptReading.unread": lambda _reading, tokens, _now: tokens,
             "sizing.service_time:PromptReading.per_token_s": 0.0,
-            "sizing.service_time:MEMORY_ANSWERS": 7.0,
+            "sizing.service_time:MEMORY": 7.0,
         },
     )
 
@@ -26,22 +26,22 @@ def test_a_function_a_property_and_a_constant_are_replaced_and_put_back() -> Non
         told = PromptReading(0.001, 0.0)
         assert told.unread(500, 100.0) == 500
         assert told.per_token_s == 0.0
-        assert vars(service_time)["MEMORY_ANSWERS"] == 7.0
+        assert vars(service_time)["MEMORY"] == 7.0
 
     assert PromptReading.unread is method
     assert vars(PromptReading)["per_token_s"] is speed
-    assert vars(service_time)["MEMORY_ANSWERS"] == 200.0
+    assert vars(service_time)["MEMORY"] == 200.0
 
 
 def test_all_is_put_back_where_one_place_does_not_exist() -> None:
     typo = Refinement(
-        "typo", "none", (), {"sizing.service_time:MEMORY_ANSWERS": 7.0, "sizing.service_time:_NO_SUCH": 1.0}
+        "typo", "none", (), {"sizing.service_time:MEMORY": 7.0, "sizing.service_time:_NO_SUCH": 1.0}
     )
 
     with pytest.raises(AttributeError, match="_NO_SUCH"), switched_off(typo):
         pass
 
-    assert vars(service_time)["MEMORY_ANSWERS"] == 200.0
+    assert vars(service_time)["MEMORY"] == 200.0
 
 
 def test_the_size_is_the_lines_and_numeric_constants_of_all_places() -> None:

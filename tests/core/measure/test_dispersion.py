@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 
-from millgate.core.measure.dispersion import Dispersion
+from millgate.core.measure.drift import Dispersion
 
 SECONDS = 600
 

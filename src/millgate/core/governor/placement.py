@@ -14,9 +14,10 @@ from typing import Final
 from millgate.core.lanes import LaneShares
 from millgate.core.measure.ewma import Ewma
 from millgate.core.routing.base import Router
+from millgate.core.sizing import USUAL_PROMPT_TOKENS
 from millgate.core.sizing.output_length import PRIOR_OUTPUT_TOKENS
 from millgate.core.state.attempt import Request
-from millgate.core.state.engine import USUAL_PROMPT_TOKENS, Engine
+from millgate.core.state.engine import Engine
 from millgate.core.state.pool import LaneQueue, Pool, Route
 
 
@@ -146,9 +147,9 @@ class Placement:
         self._engines: tuple[Engine, ...] = ()
         self._costs: list[float] = []
         self._unpriced: list[Engine] = []
-        self._prompt = Ewma(USUAL_PROMPT_TOKENS, memory=_MEMORY_REQUESTS, prior_samples=0.0)
+        self._prompt = Ewma(float(USUAL_PROMPT_TOKENS), memory=_MEMORY_REQUESTS, prior_samples=0.0)
         self._output = Ewma(PRIOR_OUTPUT_TOKENS, memory=_MEMORY_REQUESTS, prior_samples=0.0)
-        self._priced_for = (USUAL_PROMPT_TOKENS, float(PRIOR_OUTPUT_TOKENS))
+        self._priced_for = (float(USUAL_PROMPT_TOKENS), float(PRIOR_OUTPUT_TOKENS))
 
     def choose_among(self, engines: tuple[Engine, ...]) -> None:
         """From now on these engines take work; they may have other limits than before."""

@@ -5,7 +5,8 @@ from math import log, sqrt
 from typing import Final
 
 MEMORY: Final = 200.0
-"""Samples after which an old one weighs 1/e: the mean of what varies as much as itself is then known to 7 %."""
+"""Samples after which an old one weighs 1/e: the mean of what varies as much as itself is then known to 7 %, a 95th percentile
+is steady, and a new release shows within a minute of traffic."""
 
 
 class Ewma:

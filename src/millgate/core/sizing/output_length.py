@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from math import exp, log, sqrt
 from typing import Final, Self
 
-from millgate.core.measure.ewma import LEAST_ENDED, Ewma, say_enough
+from millgate.core.measure.ewma import LEAST_ENDED, MEMORY, Ewma, say_enough
 from millgate.core.measure.sketch import Sketch
-from millgate.core.sizing import FEW_ANSWERS, MEMORY_ANSWERS, MOST_NAMES
+from millgate.core.sizing import FEW_ANSWERS, MOST_NAMES
 from millgate.core.snapshot import ErrorReading
 
 
@@ -23,11 +23,11 @@ class EstimateError:
 
     def __init__(self) -> None:
         self._actual = self._estimated = 0.0
-        self._spread = Sketch(memory=MEMORY_ANSWERS)
+        self._spread = Sketch(memory=MEMORY)
 
     def add(self, estimated: float, actual: float) -> None:
         """Compare one estimate with what came."""
-        keep = 1.0 - 1.0 / MEMORY_ANSWERS
+        keep = 1.0 - 1.0 / MEMORY
         self._actual = self._actual * keep + actual
         self._estimated = self._estimated * keep + estimated
         self._spread.add(abs(log(actual / estimated)))
@@ -97,8 +97,8 @@ class Centre:
     __slots__ = ("_prompt", "_said", "farthest", "usual", "variance")
 
     def __init__(self) -> None:
-        self._prompt = Ewma(0.0, memory=MEMORY_ANSWERS, prior_samples=0.0)
-        self._said = Ewma(0.0, memory=MEMORY_ANSWERS, prior_samples=0.0)
+        self._prompt = Ewma(0.0, prior_samples=0.0)
+        self._said = Ewma(0.0, prior_samples=0.0)
         self.usual = self.variance = self.farthest = 0.0
 
     def add(self, prompt: float, said: float, trend: "PromptTrend | None" = None) -> None:
@@ -185,10 +185,10 @@ class LengthPredictor:
         self._centre = Centre()
         self._recent = self._unread = 0
         self._told: tuple[bool, float, float, float] | None = None
-        self.outputs = Sketch(1.0, _LONGEST_OUTPUT, memory=MEMORY_ANSWERS)
-        self._used = Sketch(memory=MEMORY_ANSWERS)
-        self._lengths = Ewma(0.0, memory=MEMORY_ANSWERS, prior_samples=0.0)
-        self._parts = Ewma(0.0, memory=MEMORY_ANSWERS, prior_samples=0.0)
+        self.outputs = Sketch(1.0, _LONGEST_OUTPUT, memory=MEMORY)
+        self._used = Sketch(memory=MEMORY)
+        self._lengths = Ewma(0.0, prior_samples=0.0)
+        self._parts = Ewma(0.0, prior_samples=0.0)
 
     @property
     def follows_bound(self) -> bool:

@@ -21,7 +21,7 @@ from millgate.core.snapshot import ErrorReading
 # JSON has some twenty letters and signs that no template writes.
 _PRIOR: Final[tuple[float, ...]] = (5.0, -4.0, 0.25, 0.2, 0.1, 0.4, 0.4, 0.5, 1.0)
 _DOUBT: Final[tuple[float, ...]] = (20.0, 8.0, 0.1, 0.1, 0.4, 0.3, 0.4, 0.3, 0.7)
-_TERMS: Final = 9
+_TERMS: Final = len(_PRIOR)
 # What an estimate is off by: a share of the prompt, and so many tokens.
 _NOISE_SHARE: Final = 0.1
 _NOISE_TOKENS: Final = 10.0

@@ -10,9 +10,9 @@ from collections import deque
 from typing import Final
 
 from millgate.core.measure import UPPER_Z
-from millgate.core.measure.ewma import LEAST_ENDED, Ewma, LearnedLine, lifetimes, say_enough
+from millgate.core.measure.ewma import LEAST_ENDED, MEMORY, Ewma, LearnedLine, lifetimes, say_enough
 from millgate.core.settings import ServicePrior
-from millgate.core.sizing import MEMORY_ANSWERS, USUAL_PROMPT_TOKENS
+from millgate.core.sizing import USUAL_PROMPT_TOKENS
 
 # One stalled prompt is no more than twice as late as foreseen here, or no request would be admitted for a long time.
 _LARGEST_ERROR: Final = 1.0
@@ -32,7 +32,7 @@ class PromptReading:
         self._time_s = USUAL_PROMPT_TOKENS * per_token_s
         self._read_at = now
         self._from_rest = True
-        self._error = Ewma(0.0, memory=MEMORY_ANSWERS)
+        self._error = Ewma(0.0)
 
     @property
     def per_token_s(self) -> float:
@@ -54,7 +54,7 @@ class PromptReading:
         busy_s = now - self._read_at
         if self._from_rest:
             busy_s = max(0.0, busy_s - base_s)
-        fade = 1.0 - 1.0 / MEMORY_ANSWERS
+        fade = 1.0 - 1.0 / MEMORY
         self._tokens = self._tokens * fade + prompt_tokens
         self._time_s = self._time_s * fade + busy_s
         self._from_rest = False
@@ -108,14 +108,14 @@ class PermitTimes:
         self._last.append(share)
         insort(self._sorted, share)
         self.has_news = self._is_young
-        if len(self._last) > MEMORY_ANSWERS:
+        if len(self._last) > MEMORY:
             del self._sorted[bisect_left(self._sorted, self._last.popleft())]
 
     def look(self, running: list[float]) -> None:
         """Correct what the first permits say by these, which run and have lasted so long so far."""
         ended = self._sorted
         self.has_news = False
-        self._is_young = len(ended) < MEMORY_ANSWERS and not say_enough(len(ended), len(running))
+        self._is_young = len(ended) < MEMORY and not say_enough(len(ended), len(running))
         has_lives = self._is_young and len(ended) >= LEAST_ENDED
         self._lives = lifetimes(ended, sorted(running)) if has_lives else []
 
@@ -213,7 +213,7 @@ class ServiceTime:
 
     def learn_own_share(self, decode_s: float, read_before: int) -> None:
         """Learn what of an answer's decoding time was its own; `read_before` is what `has_read` gave when it began."""
-        keep = 1.0 - 1.0 / MEMORY_ANSWERS
+        keep = 1.0 - 1.0 / MEMORY
         others_s = self.reading_s(self._read_tokens - read_before)
         self._decode_s = self._decode_s * keep + decode_s
         self._own_s = self._own_s * keep + decode_s - others_s

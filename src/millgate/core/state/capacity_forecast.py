@@ -34,9 +34,6 @@ _PACE_SHARE: Final = 8
 # Answers that outlive their expectation by d are expected to take d more and this: the doubling rule, which fits
 # an engine that is a little slow and a heavy tail alike.
 _LATE_STEP_S: Final = 0.1
-# Where permits come free is looked at anew when something has changed, and otherwise at each tick: a flood is refused by
-# one look.
-_NO_TICK: Final = -1
 # So many of those ahead are given their permits one by one, and of so many streams each one's end is looked at anew; of
 # more the sum, or the mean, says as much.
 LISTED: Final = 64
@@ -55,7 +52,9 @@ class CapacityForecast:
         self._stale = False
         self._per_s: float | None = None
         self._prompt_metered: list[Engine] = []
-        self._tick = _NO_TICK
+        # When it was looked at where permits come free: anew when something has changed, and otherwise at each tick, so that a
+        # flood is refused by one look.
+        self._tick: int | None = None
         self._first = array("I")
         self._free = 0
         self._share = 1.0
@@ -65,7 +64,7 @@ class CapacityForecast:
     def note(self, permit: Permit, engine: Engine) -> None:
         """Take note that this permit has begun on this engine, has had its first token, or has ended."""
         self._per_s = None
-        self._tick = _NO_TICK
+        self._tick = None
         if not self._stale:
             noted = self._noted
             noted.append((permit, engine))
@@ -79,22 +78,22 @@ class CapacityForecast:
             for engine in self._engines:
                 engine.reads_pace()
             self._stale = True
-            self._tick = _NO_TICK
+            self._tick = None
 
     def ends_changed(self) -> None:
         """Take note that something was learned of when the permits that are out come free."""
         self._stale = True
-        self._tick = _NO_TICK
+        self._tick = None
 
     def rate_changed(self) -> None:
         """Take note that what counts as full has changed."""
         self._per_s = None
-        self._tick = _NO_TICK
+        self._tick = None
 
     def unsettle(self) -> None:
         """Forget every derived number: engines or limits have changed."""
         self._per_s = None
-        self._tick = _NO_TICK
+        self._tick = None
         self._prompt_metered = [each for each in self._up() if each.gate.prefill_limit is not None]
         self._stale = True
 

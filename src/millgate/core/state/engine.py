@@ -13,6 +13,7 @@ from millgate.core.limits.prefill_pace import PromptPaces, Protection
 from millgate.core.limits.signal import Signal
 from millgate.core.measure.ewma import Ewma
 from millgate.core.settings import EngineSettings, ServicePrior
+from millgate.core.sizing import USUAL_PROMPT_TOKENS
 from millgate.core.sizing.output_length import PRIOR_OUTPUT_TOKENS
 from millgate.core.sizing.service_time import PermitTimes, PromptReading, ServiceTime
 from millgate.core.state.permit import Hangups, Permit
@@ -20,8 +21,6 @@ from millgate.core.state.provider import Provider
 
 # An engine without a profile: its speed is known only as far as it has been learned.
 _UNKNOWN_SPEED: Final = ServicePrior()
-# What one permit is taken to carry before any was given; the first admission replaces it.
-USUAL_PROMPT_TOKENS: Final = 1000.0
 # No work takes less of an engine: what would take no time at all is still work.
 LEAST_WORK_S: Final = 1e-6
 
@@ -58,7 +57,7 @@ class Engine:
             None if settings.limit.kind == "fixed" else Signal(now, settings.prior, settings.limit.tpot_share)
         )
         self.prompts = PromptPaces()
-        self.work_prompt = Ewma(USUAL_PROMPT_TOKENS, prior_samples=0.0)
+        self.work_prompt = Ewma(float(USUAL_PROMPT_TOKENS), prior_samples=0.0)
         self.work_output = Ewma(PRIOR_OUTPUT_TOKENS, prior_samples=0.0)
         self.work_read = Ewma(0.0, prior_samples=0.0)
 

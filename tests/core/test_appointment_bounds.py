@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from core.return_records import book_of, found_by, new_record, refused_again
-from millgate.core.tickets import Appointments, ReturnRecord
-from millgate.core.tickets.appointments import FORGOTTEN_PER_EVENT
+from millgate.core.tickets.appointment import ReturnRecord
+from millgate.core.tickets.appointments import FORGOTTEN_PER_EVENT, Appointments
 
 
 def test_inv_5_a_burst_that_runs_out_together_is_forgotten_a_few_per_event() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from millgate.core.tickets import Attendance, ClientKind
+from millgate.core.tickets.appointment import Attendance, ClientKind
 
 
 def test_clients_return_until_they_are_seen_to_stay_away() -> None:

@@ -7,7 +7,8 @@ from millgate.core.settings import LaneSettings
 from millgate.core.state.attempt import Age, Request
 from millgate.core.state.lane import Lane
 from millgate.core.state.pool import Pool, Route
-from millgate.core.tickets import Appointments, ReturnRecord
+from millgate.core.tickets.appointment import ReturnRecord
+from millgate.core.tickets.appointments import Appointments
 from millgate.core.words import DeadlineFrom
 from millgate.wiring.governor import make_order
 

@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given, settings, strategies as some
 
 from core.return_records import NUMBERS, book_of, found_by, new_record, rank_of, refused_again
-from millgate.core.tickets import (
-    SOONEST_RETURN_S,
-    Appointments,
-)
+from millgate.core.tickets.appointment import SOONEST_RETURN_S
+from millgate.core.tickets.appointments import Appointments
 
 
 def test_only_the_same_tenant_and_the_same_body_match() -> None:

@@ -4,7 +4,8 @@ from core.governor.asking import ask as _ask, gate_of as _gate
 from millgate.core.decisions import Admit, Queue
 from millgate.core.events import EngineDown, EngineUp
 from millgate.core.settings import LaneSettings, QuotaLimit, QuotaRule
-from millgate.core.tickets import Appointments, ReturnRecord
+from millgate.core.tickets.appointment import ReturnRecord
+from millgate.core.tickets.appointments import Appointments
 from millgate.core.words import QuotaKind, Reason
 
 

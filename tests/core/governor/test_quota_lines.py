@@ -23,7 +23,7 @@ from millgate.core.settings import (
     QuotaRule,
     Settings,
 )
-from millgate.core.tickets import Appointment, ClientKind
+from millgate.core.tickets.appointment import Appointment, ClientKind
 from millgate.core.words import QuotaKind, Reason
 
 LATE_S = Appointment(0.0, 1.0).late_s

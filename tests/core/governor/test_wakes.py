@@ -10,7 +10,7 @@ from millgate.core.settings import LaneSettings
 from millgate.core.state.attempt import Age, Attempt, Request
 from millgate.core.state.lane import Lane
 from millgate.core.state.pool import Pool, Route
-from millgate.core.tickets import Appointments
+from millgate.core.tickets.appointments import Appointments
 from millgate.wiring.governor import make_order
 
 

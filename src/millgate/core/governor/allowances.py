@@ -17,7 +17,8 @@ from millgate.core.quotas.ledger import Demand, Ledger, Who
 from millgate.core.retry_budget import RetryBudget
 from millgate.core.settings import Settings, TenantSettings
 from millgate.core.state.attempt import Attempt, Request
-from millgate.core.tickets import EQUALS_TRIED, Appointment, Attendance, ClientKind, age_key, most_notes
+from millgate.core.tickets.appointment import Appointment, Attendance, ClientKind
+from millgate.core.tickets.records import EQUALS_TRIED, age_key, most_notes
 from millgate.core.words import Reason
 
 # A minute of a quota of 4,000 requests a minute is one line of this length; all lines take 4 MB at most.

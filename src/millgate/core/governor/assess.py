@@ -20,7 +20,7 @@ from millgate.core.state.attempt import Age, Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane
 from millgate.core.state.pool import Route
-from millgate.core.tickets import ReturnRecord
+from millgate.core.tickets.appointment import ReturnRecord
 from millgate.core.words import DeadlineFrom, Reason
 
 # So many answers teach how long a whole one takes; before that no request is refused for it.

@@ -15,7 +15,7 @@ from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Totals
 from millgate.core.state.pool import Route, Routes
-from millgate.core.tickets import Appointment, ClientKind, ReturnRecord
+from millgate.core.tickets.appointment import Appointment, ClientKind, ReturnRecord
 from millgate.core.words import Outcome, Reason
 
 # Refusals that tell of a gate without room, rather than of this attempt alone.

@@ -23,15 +23,14 @@ from millgate.core.state.attempt import Request
 from millgate.core.state.capacity_forecast import LISTED
 from millgate.core.state.engine import LEAST_WORK_S, Engine
 from millgate.core.state.lane import Lane, Totals
-from millgate.core.tickets import (
+from millgate.core.tickets.appointment import (
     KEPT_SHARE,
     LONGEST_HINT_S,
     SOONEST_RETURN_S,
-    LineStanding,
-    as_parts,
     kept_within_s,
     shortest_kept_s,
 )
+from millgate.core.tickets.appointments import LineStanding, as_parts
 from millgate.core.words import DeadlineFrom, Reason
 
 

@@ -4,7 +4,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from millgate.core.state.attempt import Attempt
-from millgate.core.tickets import most_notes
+from millgate.core.tickets.records import most_notes
 
 
 class Wakes:

@@ -13,7 +13,7 @@ from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane
 from millgate.core.state.permit import Permit
 from millgate.core.state.pool import Route
-from millgate.core.tickets import EARLY_RETURNS_FORGIVEN, Appointment, ReturnRecord
+from millgate.core.tickets.appointment import EARLY_RETURNS_FORGIVEN, Appointment, ReturnRecord
 from millgate.core.words import DeadlineFrom
 
 

@@ -27,7 +27,9 @@ from millgate.core.limits.gate import DrainReading
 from millgate.core.measure import UPPER_Z
 from millgate.core.state.engine import LEAST_WORK_S, Engine
 from millgate.core.state.permit import Permit
-from millgate.core.tickets import LONGEST_HINT_S, TICKS_PER_S, WORK_PARTS
+from millgate.core.tickets.appointment import LONGEST_HINT_S
+from millgate.core.tickets.appointments import WORK_PARTS
+from millgate.core.tickets.records import TICKS_PER_S
 
 # The pace is read again after one answer in so many running streams.
 _PACE_SHARE: Final = 8

@@ -19,7 +19,7 @@ from millgate.core.queues.window import BatchWindow
 from millgate.core.settings import LaneSettings
 from millgate.core.state.capacity_forecast import CapacityForecast
 from millgate.core.state.engine import Engine
-from millgate.core.tickets import Appointments
+from millgate.core.tickets.appointments import Appointments
 
 # What one outcome weighs over the permits that end during a hint. `sim run hints`, 4 to 30 tenants, without and with half
 # of the clients staying away: 92.1, 94.4 and 96.0 % kept, 1.1, 1.5 and 1.9 % idle with 0.3, 0.4 and 0.6; one weight for all hints

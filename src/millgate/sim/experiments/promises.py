@@ -16,7 +16,7 @@ from millgate.core.decisions import Admit, Decision, Ended, Queue, Yield
 from millgate.core.events import Arrived, Event, FirstToken, Released
 from millgate.core.governor.promises import FAR_HINT_S, spread
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
-from millgate.core.tickets import kept_within_s
+from millgate.core.tickets.appointment import kept_within_s
 from millgate.core.words import DeadlineFrom
 from millgate.engine.profile import find_profile
 from millgate.sim.bounds.work import capacity_per_s

@@ -56,7 +56,6 @@ REFINEMENTS: tuple[Refinement, ...] = (
         "every tenant's clients return as their kind does",
         _ABSENT,
         {"tickets.appointment:Attendance.likelihood": plain.one},
-        ("tickets.appointment:_MOST_TENANTS",),
     ),
     Refinement(
         "attendance: returned",

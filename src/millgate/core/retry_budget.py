@@ -26,6 +26,8 @@ call is O(1).
 from math import floor
 from typing import Final, NamedTuple
 
+from millgate.core.settings import MOST_TENANTS
+
 WINDOW_S: Final = 10.0
 SHARE_OF_ADMITTED: Final = 0.2
 RESERVE_SHARE_OF_DRAIN: Final = 0.05
@@ -103,7 +105,7 @@ class RetryBudget:
 
     __slots__ = ("_admitted", "_known", "_most_tenants", "_retrying", "_spent")
 
-    def __init__(self, tenants: int = 1_000) -> None:
+    def __init__(self, tenants: int = MOST_TENANTS) -> None:
         self._most_tenants = tenants
         self._known: dict[str, _Tenant] = {}
         self._admitted = _Window()

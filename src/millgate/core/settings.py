@@ -7,6 +7,8 @@ from millgate.core.words import DeadlineFrom, IgnoresHangups, OutputCharge, Quot
 
 MINUTE_S = 60.0
 DAY_S = 86400.0
+MOST_TENANTS = 1_000
+"""Tenants that are known apart where what each did is remembered; beyond it the longest at rest is forgotten, or they share (INV-5)."""
 _COUNT_OUTPUT = (QuotaKind.TPM, QuotaKind.OTPM)
 
 Scope = Literal["tenant", "model", "lane"]

@@ -61,8 +61,9 @@ def _count_arrival(totals: Totals, request: Request, refused: Reason | None, now
     if record is not None:
         pool.appointments.take(record)
     if not request.recognised:
-        counts = refused not in UNPROMISED
-        pool.work_arrived(request.queue, request.work_s * counts, request.service_s * counts, now)
+        is_load = refused not in UNPROMISED
+        work_s, service_s = (request.work_s, request.service_s) if is_load else (0.0, 0.0)
+        pool.work_arrived(request.queue, work_s, service_s, now)
     pool.look(now)
 
 

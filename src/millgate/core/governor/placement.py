@@ -131,8 +131,6 @@ _UNKNOWN_RATIO: Final = 2
 # Prompts that wait inside an engine are beyond any order: no more wait there than are read in this share of a deadline,
 # unless they are ordered as the engine would (from a tenth to three tenths serve about as many: docs/policies/short-first.md).
 _READING_SHARE: Final = 0.2
-# Long enough that chance alone hardly ever moves a mean by the share below.
-_MEMORY_REQUESTS: Final = 400.0
 # Prices are renewed when prompt or answer has changed by this share: less moves no ranking that matters.
 _CHANGED_SHARE: Final = 0.1
 
@@ -147,8 +145,8 @@ class Placement:
         self._engines: tuple[Engine, ...] = ()
         self._costs: list[float] = []
         self._unpriced: list[Engine] = []
-        self._prompt = Ewma(float(USUAL_PROMPT_TOKENS), memory=_MEMORY_REQUESTS, prior_samples=0.0)
-        self._output = Ewma(PRIOR_OUTPUT_TOKENS, memory=_MEMORY_REQUESTS, prior_samples=0.0)
+        self._prompt = Ewma(float(USUAL_PROMPT_TOKENS), prior_samples=0.0)
+        self._output = Ewma(PRIOR_OUTPUT_TOKENS, prior_samples=0.0)
         self._priced_for = (float(USUAL_PROMPT_TOKENS), float(PRIOR_OUTPUT_TOKENS))
 
     def choose_among(self, engines: tuple[Engine, ...]) -> None:

@@ -19,12 +19,10 @@ from math import ceil
 from typing import Final
 
 from millgate.core.queues.base import Order, Queued
+from millgate.core.settings import MOST_TENANTS
 
 # What an output token costs, in prompt tokens: decoding one takes about twice the engine of reading one (VTC, section 4).
 OUTPUT_PRICE: Final = 2.0
-# Tenants without waiting work whose counters are kept (INV-5); beyond it the one that was longest without any is
-# forgotten, and comes back at the least counter as a new one does.
-IDLE_TENANTS: Final = 1_000
 # An estimate of how many are ahead looks at no more lines than this, evenly chosen among those that go first.
 _LINES_LOOKED_AT: Final = 16
 
@@ -52,7 +50,8 @@ class _Line:
 class FairOrder:
     """The least served tenant's head goes first, the older head among equals; `inner` makes each tenant's order.
 
-    Memory: one line for each tenant with waiting work, which the queue's own bound limits, and `IDLE_TENANTS`.
+    Memory: one line for each tenant with waiting work, which the queue's own bound limits, and `MOST_TENANTS` without. Beyond
+    those the one that was longest without any is forgotten, and comes back at the least counter as a new one does.
     """
 
     def __init__(self, inner: Callable[[], Order]) -> None:
@@ -200,7 +199,7 @@ class FairOrder:
     def _line_of(self, tenant: str) -> _Line:
         line = self._lines.get(tenant)
         if line is None:
-            if len(self._idle) >= IDLE_TENANTS:
+            if len(self._idle) >= MOST_TENANTS:
                 forgotten, _ = self._idle.popitem(last=False)
                 del self._lines[forgotten]
             line = self._lines[tenant] = _Line(tenant, self._inner())

@@ -25,6 +25,7 @@ from typing import Final
 from millgate.core.lifecycle import State
 from millgate.core.limits.gate import DrainReading
 from millgate.core.measure import UPPER_Z
+from millgate.core.measure.ewma import LIVES
 from millgate.core.state.engine import LEAST_WORK_S, Engine
 from millgate.core.state.permit import Permit
 from millgate.core.tickets.appointment import LONGEST_HINT_S
@@ -38,7 +39,7 @@ _PACE_SHARE: Final = 8
 _LATE_STEP_S: Final = 0.1
 # So many of those ahead are given their permits one by one, and of so many streams each one's end is looked at anew; of
 # more the sum, or the mean, says as much.
-LISTED: Final = 64
+LISTED: Final = LIVES
 
 
 class CapacityForecast:

@@ -8,6 +8,8 @@ from enum import IntEnum
 from math import inf
 from typing import Final
 
+from millgate.core.settings import MOST_TENANTS
+
 # Hints start at 0.1 s, so no client that waits for one is back sooner: equal bodies that arrive together are
 # different requests.
 SOONEST_RETURN_S: Final = 0.1
@@ -99,8 +101,6 @@ def shortest_kept_s(latest_s: float) -> float:
 _PRIOR_WEIGHT: Final = 1.5
 # An outcome is forgotten by a fiftieth with each later one: a crowd that stays away is believed gone after some twenty.
 _KEEP: Final = 1.0 - 1.0 / 50.0
-# Tenants that are known apart, in each kind; of the others their kind is believed.
-_MOST_TENANTS: Final = 1_000
 
 
 class ClientKind(IntEnum):
@@ -111,7 +111,7 @@ class ClientKind(IntEnum):
 
 
 class Attendance:
-    """The share of appointments that clients attend, by kind and tenant; memory is bounded by `_MOST_TENANTS`.
+    """The share of appointments that clients attend, by kind and tenant; `MOST_TENANTS` are known apart.
 
     An appointment is attended when its client is back before it lapses. The share is the mean of a Beta distribution whose
     counts forget (Beta-Bernoulli with discounting: West and Harrison 1997); a tenant's starts from its kind's own.
@@ -162,7 +162,7 @@ class Attendance:
         self._kinds[kind] = _with(self._kinds[kind], attended=attended)
         tenants = self._tenants[kind]
         known = tenants.pop(tenant, (0.0, 0.0))
-        if len(tenants) >= _MOST_TENANTS:
+        if len(tenants) >= MOST_TENANTS:
             del tenants[next(iter(tenants))]
         tenants[tenant] = _with(known, attended=attended)
 

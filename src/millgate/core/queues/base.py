@@ -29,17 +29,13 @@ class Queued(Protocol):
     prompt_tokens: int
     output_tokens: int
     engine_s: float
-    body_bytes: int
 
 
 class Order(Protocol):
     """Queued attempts of one lane, in the order in which they will be admitted."""
 
-    tokens: int
-    body_bytes: int
-
-    def add(self, queued: Queued) -> int:
-        """Put an attempt in its place and return how many are ahead of it."""
+    def add(self, queued: Queued) -> None:
+        """Put an attempt in its place."""
 
     def remove(self, queued: Queued) -> None:
         """Take this attempt out, wherever it stands; it must be in."""

@@ -62,25 +62,17 @@ class FairOrder:
         self._last: _Line | None = None
         self._just_left: int | None = None
         self._count = 0
-        self.tokens = 0
-        self.body_bytes = 0
 
-    def add(self, queued: Queued) -> int:
-        """Put an attempt in its place and return how many are ahead of it."""
+    def add(self, queued: Queued) -> None:
+        """Put an attempt in its place."""
         line = self._line_of(queued.tenant)
-        alone = len(self._ranks) == (line.rank is not None)
-        ahead = 0 if alone else self.ahead_of(queued)
         if line.rank is None:
             self._lift(line)
             del self._idle[queued.tenant]
-        own = line.order.add(queued)
+        line.order.add(queued)
         line.waiting_charge += charge(queued)
         self._count += 1
-        self.tokens += queued.prompt_tokens + queued.output_tokens
-        self.body_bytes += queued.body_bytes
-        if own == 0:
-            self._rank(line)
-        return own if alone else ahead
+        self._rank(line)
 
     def remove(self, queued: Queued) -> None:
         """Take this attempt out, wherever it stands; it must be in."""
@@ -88,8 +80,6 @@ class FairOrder:
         line.order.remove(queued)
         line.waiting_charge -= charge(queued)
         self._count -= 1
-        self.tokens -= queued.prompt_tokens + queued.output_tokens
-        self.body_bytes -= queued.body_bytes
         self._just_left = queued.attempt
         self._rank(line)
         if line.rank is None:

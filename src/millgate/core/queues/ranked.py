@@ -15,34 +15,24 @@ Key = tuple[float, float, int, int]
 class RankedQueue:
     """Queued attempts sorted by `key`; equal keys keep arrival order (INV-7), since the arrival number is in it."""
 
-    __slots__ = ("_key", "_keys", "_waiting", "body_bytes", "tokens")
+    __slots__ = ("_key", "_keys", "_waiting")
 
     def __init__(self, key: Callable[[Queued], Key]) -> None:
         self._key = key
         self._keys: list[Key] = []
         self._waiting: dict[Key, Queued] = {}
-        self.tokens = 0
-        self.body_bytes = 0
 
-    def add(self, queued: Queued) -> int:
-        """Put an attempt in its place and return how many are ahead of it."""
+    def add(self, queued: Queued) -> None:
+        """Put an attempt in its place."""
         key = self._key(queued)
         self._waiting[key] = queued
-        self.tokens += queued.prompt_tokens + queued.output_tokens
-        self.body_bytes += queued.body_bytes
-        if not self._keys or key > self._keys[-1]:
-            self._keys.append(key)
-            return len(self._keys) - 1
         insort(self._keys, key)
-        return bisect_left(self._keys, key)
 
     def remove(self, queued: Queued) -> None:
         """Take this attempt out, wherever it stands; it must be in."""
         key = self._key(queued)
         del self._waiting[key]
         del self._keys[bisect_left(self._keys, key)]
-        self.tokens -= queued.prompt_tokens + queued.output_tokens
-        self.body_bytes -= queued.body_bytes
 
     def started(self, queued: Queued, now: float) -> None:
         """Nothing to note: this order looks at nothing but the key."""

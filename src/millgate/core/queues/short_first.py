@@ -75,17 +75,15 @@ class BoundedShortFirstOrder(ShortFirstOrder):
         self.overtakes = 0
         """How many later arrivals have passed the oldest that waits."""
 
-    def add(self, queued: Queued) -> int:
-        """Put an attempt in its place and return how many are ahead of it."""
-        waiting = len(self._keys)
-        ahead = self._with_due(super().add(queued), waiting, queued)
+    def add(self, queued: Queued) -> None:
+        """Put an attempt in its place."""
+        super().add(queued)
         entry = self._entries[queued.attempt] = _Entry(queued, self._youngest)
         if self._youngest is None:
             self._oldest = entry
         else:
             self._youngest.newer = entry
         self._youngest = entry
-        return ahead
 
     def remove(self, queued: Queued) -> None:
         """Take this attempt out, wherever it stands; it must be in."""

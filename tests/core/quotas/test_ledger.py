@@ -28,7 +28,8 @@ def rule(
 
 
 def taken(ledger: Ledger, who: Who, sizes: Sizes, now: float) -> Reservation:
-    reservation = ledger.reserve(who, sizes, now)
+    assert ledger.shortage(who, sizes, now) is None
+    reservation = ledger.take(who, sizes, now)
     assert isinstance(reservation, Reservation)
     return reservation
 
@@ -42,7 +43,8 @@ def test_without_rules_nothing_is_short_and_nothing_is_kept() -> None:
 
     assert ledger.is_empty
     assert ledger.shortage(ANN, SMALL, 0.0) is None
-    assert ledger.reserve(ANN, SMALL, 0.0) is None
+    assert ledger.shortage(ANN, SMALL, 0.0) is None
+    assert ledger.take(ANN, SMALL, 0.0) is None
     assert ledger.report(ANN, 0.0) == ()
 
 
@@ -52,7 +54,7 @@ def test_a_refusal_by_one_rule_takes_nothing_from_the_others() -> None:
         taken(ledger, ANN, SMALL, 0.0)
     taken(ledger, ANN, Sizes(50, 50), 0.0)
 
-    short = ledger.reserve(ANN, SMALL, 0.0)
+    short = ledger.shortage(ANN, SMALL, 0.0)
 
     assert short == Shortage("tokens", 10.0, 150, 50, never_fits=False)
     assert left(ledger, ANN, 0.0) == {"requests": 56, "tokens": 50}
@@ -188,13 +190,12 @@ def test_idle_full_buckets_are_forgotten_first() -> None:
 
 
 def test_a_million_names_keep_the_table_at_its_bound() -> None:
-    """INV-5: invented tenants cost bounded memory; what was forgotten too early is counted."""
+    """INV-5: invented tenants cost bounded memory."""
     ledger = Ledger([rule("each", QuotaKind.RPM, 60, "tenant")], max_buckets=50)
     for number in range(2_000):
         taken(ledger, Who(f"t{number}", "", ""), SMALL, 0.001 * number)
 
     assert ledger.buckets == 50
-    assert ledger.forgotten_early > 0
 
 
 def test_shared_buckets_are_never_forgotten() -> None:

@@ -54,7 +54,7 @@ class Inv6(RuleBasedStateMachine):
     def a_request_asks(self, tenant: str, prompt: int, output: int, more: int) -> None:
         sizes, who = Sizes(prompt, output, output + more), Who(tenant, "m", "l")
         before = self.ledger.report(who, self.now)
-        got = self.ledger.reserve(who, sizes, self.now)
+        got = self.ledger.shortage(who, sizes, self.now) or self.ledger.take(who, sizes, self.now)
         if isinstance(got, Reservation):
             amounts = {each.name: reserved_amount(each.limit, sizes) for each in self.held_to}
             taken = Taken(tenant, self.now, got, amounts)

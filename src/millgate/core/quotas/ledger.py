@@ -1,13 +1,13 @@
 """The ledger: every bucket of every rule, and one request taken from all of them or from none.
 
-`shortage` reads, `reserve` writes. A request refused by one rule has taken nothing from the others, so nothing has to
+`shortage` reads, `take` writes. A request refused by one rule has taken nothing from the others, so nothing has to
 be given back. Rules that name a tenant are found by it; the others are few and looked through. Without rules every
 call returns at once.
 
 Tenants and models are client-chosen, so the buckets that are made for them are bounded (INV-5): `MAX_BUCKETS` over
 all rules, 100,000 of about 400 bytes. Beyond it the least recently used idle and full one goes, which changes nothing:
-made anew it would be full too. Only where none of the oldest is idle the very oldest goes, and is counted in
-`forgotten_early`: its owner has its burst again, as any new name would.
+made anew it would be full too. Only where none of the oldest is idle the very oldest goes: its owner has its burst again, as any
+new name would.
 """
 
 from collections import OrderedDict
@@ -65,7 +65,6 @@ class Ledger:
         self._max_buckets = max_buckets
         self._shared: dict[str, Bucket] = {}
         self._own: OrderedDict[BucketKey, Bucket] = OrderedDict()
-        self.forgotten_early = 0
         self._file(rules)
 
     @property
@@ -95,10 +94,6 @@ class Ledger:
         """Return what this request needs of each bucket that has been taken from; the others are full."""
         found = [(self._find(rule, who), needed_amount(rule.limit, sizes)) for rule in self._held_to(who)]
         return [Demand(bucket, needed) for bucket, needed in found if bucket is not None]
-
-    def reserve(self, who: Who, sizes: Sizes, now: float) -> Reservation | Shortage | None:
-        """Take from every bucket, or from none and say why not; None where no rule holds."""
-        return self.shortage(who, sizes, now) or self.take(who, sizes, now)
 
     def take(self, who: Who, sizes: Sizes, now: float) -> Reservation | None:
         """Take from every bucket; the caller has asked `shortage` at this very instant. None where no rule holds."""
@@ -198,7 +193,6 @@ class Ledger:
                 break
         if oldest is not None:
             del self._own[oldest]
-            self.forgotten_early += 1
 
 
 def _key(rule: QuotaRule, who: Who) -> BucketKey:

@@ -170,13 +170,10 @@ def _judge(knowledge: Knowledge, request: Request, now: float) -> Plan:
     if knowledge.draining:
         return _refused(knowledge, request, now, Reason.DRAINING)
     reason = unfit(request, now)
+    if reason is Reason.TOO_LARGE:
+        return _too_large(knowledge, request, now)
     if reason is not None:
-        no_engine = reason is Reason.NO_ENGINE
-        return (
-            _refused(knowledge, request, now, reason, bound=1.0)
-            if no_engine
-            else _too_large(knowledge, request, now)
-        )
+        return _refused(knowledge, request, now, reason, bound=1.0)
     short = knowledge.allowances.shortfall(request, now)
     if short is not None:
         return _short(knowledge, request, now, short)

@@ -23,9 +23,9 @@ Time is cut into tenths of the window, and tenants are known apart up to a bound
 call is O(1).
 """
 
-from math import floor
 from typing import Final, NamedTuple
 
+from millgate.core.measure.ewma import Window
 from millgate.core.settings import MOST_TENANTS
 
 WINDOW_S: Final = 10.0
@@ -50,52 +50,14 @@ class Amplification(NamedTuple):
     requests: int
 
 
-class _Window:
-    """A count over the last ten seconds, in ten slots that are emptied as they come round."""
-
-    __slots__ = ("_counts", "_slot", "_total")
-
-    def __init__(self) -> None:
-        self._counts = [0] * _SLOTS
-        self._slot = 0
-        self._total = 0
-
-    def at(self, slot: int) -> int:
-        """Return the count of the window that ends with this slot; changes nothing."""
-        passed = slot - self._slot
-        if passed <= 0 or not self._total:
-            return self._total
-        return self._total - sum([self._counts[place] for place in self._passed(slot)], 0)
-
-    def add(self, slot: int) -> None:
-        """Count one more in this slot of time."""
-        if slot > self._slot:
-            for place in self._passed(slot):
-                self._total -= self._counts[place]
-                self._counts[place] = 0
-            self._slot = slot
-        self._counts[self._slot % _SLOTS] += 1
-        self._total += 1
-
-    def take_back(self, slot: int) -> None:
-        """Count one less in this slot, if it is still in the window; one must have been added there."""
-        if slot > self._slot - _SLOTS:
-            self._counts[slot % _SLOTS] -= 1
-            self._total -= 1
-
-    def _passed(self, slot: int) -> list[int]:
-        """Return the places of the slots that fall out of the window by this one."""
-        return [each % _SLOTS for each in range(max(self._slot, slot - _SLOTS) + 1, slot + 1)]
-
-
 class _Tenant:
-    """One tenant's retries in the window, the slot of its last one, and all its attempts and requests."""
+    """One tenant's retries in the window, when the last one was, and all its attempts and requests."""
 
-    __slots__ = ("attempts", "requests", "seen_at", "spent", "spent_in")
+    __slots__ = ("attempts", "requests", "seen_at", "spent", "spent_at")
 
     def __init__(self) -> None:
-        self.spent = _Window()
-        self.spent_in: int | None = None
+        self.spent = _window()
+        self.spent_at: float | None = None
         self.attempts = self.requests = 0
         self.seen_at = 0.0
 
@@ -108,9 +70,7 @@ class RetryBudget:
     def __init__(self, tenants: int = MOST_TENANTS) -> None:
         self._most_tenants = tenants
         self._known: dict[str, _Tenant] = {}
-        self._admitted = _Window()
-        self._spent = _Window()
-        self._retrying = _Window()
+        self._admitted, self._spent, self._retrying = _window(), _window(), _window()
 
     def arrived(self, tenant: str, now: float, *, retry: bool) -> None:
         """Count an attempt, and a request unless it is a retry of one."""
@@ -120,37 +80,35 @@ class RetryBudget:
 
     def admitted(self, now: float) -> None:
         """Count an admission: a fifth of a retry for all."""
-        self._admitted.add(_slot(now))
+        self._admitted.add(now, (1,))
 
     def budget(self, now: float, drain_per_s: float) -> float:
         """Return how many retries may pass in ten seconds, of all tenants together; at least 1."""
         reserve_per_s = max(LEAST_RESERVE_PER_S, RESERVE_SHARE_OF_DRAIN * drain_per_s)
-        return SHARE_OF_ADMITTED * self._admitted.at(_slot(now)) + WINDOW_S * reserve_per_s
+        return SHARE_OF_ADMITTED * _count(self._admitted, now) + WINDOW_S * reserve_per_s
 
     def spent(self, now: float) -> int:
         """Return how many retries were charged in the last ten seconds."""
-        return self._spent.at(_slot(now))
+        return _count(self._spent, now)
 
     def allows(self, tenant: str, now: float, drain_per_s: float) -> bool:
         """Return whether this tenant may spend one more retry; changes nothing."""
-        slot, budget = _slot(now), self.budget(now, drain_per_s)
-        next_spent = self._spent.at(slot) + 1
+        budget, next_spent = self.budget(now, drain_per_s), self.spent(now) + 1
         if next_spent <= budget:
             return True
         record = self._known.get(tenant) or self._known.get(OTHERS)
-        own = record.spent.at(slot) if record is not None else 0
-        sharing = self._retrying.at(slot) + (own == 0)
+        own = _count(record.spent, now) if record is not None else 0
+        sharing = _count(self._retrying, now) + (own == 0)
         return (own + 1) * sharing <= budget and next_spent <= _MOST_BUDGETS * budget
 
     def spend(self, tenant: str, now: float) -> None:
         """Charge one retry."""
-        slot, record = _slot(now), self._record(tenant, now)
-        self._spent.add(slot)
-        record.spent.add(slot)
-        self._retrying.add(slot)
-        if record.spent_in is not None:
-            self._retrying.take_back(record.spent_in)
-        record.spent_in = slot
+        record = self._record(tenant, now)
+        for window in (self._spent, record.spent, self._retrying):
+            window.add(now, (1,))
+        if record.spent_at is not None:
+            self._retrying.add(record.spent_at, (-1,))
+        record.spent_at = now
 
     def amplification(self) -> tuple[Amplification, ...]:
         """Return attempts and requests of every tenant known apart, and of the others together."""
@@ -178,5 +136,9 @@ class RetryBudget:
         return newcomer
 
 
-def _slot(now: float) -> int:
-    return floor(now)
+def _window() -> Window:
+    return Window(1.0, _SLOTS, counters=1)
+
+
+def _count(window: Window, now: float) -> int:
+    return window.read(now, _SLOTS)[0]

@@ -31,3 +31,13 @@ def test_it_counts_what_a_list_would(gaps: list[float]) -> None:
         seen.append(now)
         window.add(now, (1,))
         assert window.read(now, 6) == (sum(int(now / 10.0) - int(at / 10.0) < 6 for at in seen),)
+
+
+def test_what_is_added_to_a_part_that_is_forgotten_changes_nothing() -> None:
+    window = Window(1.0, 3, counters=1)
+    window.add(0.5, (1,))
+    window.add(3.5, (2,))
+    window.add(0.5, (-1,))
+    assert window.read(3.5, 3) == (2,)
+    window.add(3.2, (-1,))
+    assert window.read(3.5, 3) == (1,)

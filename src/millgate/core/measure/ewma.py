@@ -54,10 +54,12 @@ class Window:
         self._stamps = [-1] * parts
 
     def add(self, now: float, amounts: tuple[int, ...]) -> None:
-        """Add to every counter, in their order."""
+        """Add to every counter, in their order; nothing to a part that is forgotten."""
         stamp = int(now / self._part_s)
         place = stamp % self._parts
-        if self._stamps[place] != stamp:
+        if self._stamps[place] > stamp:
+            return
+        if self._stamps[place] < stamp:
             self._stamps[place] = stamp
             self._counts[place] = list(amounts)
             return

@@ -90,6 +90,16 @@ def test_every_problem_names_file_line_column_path_and_limit(write: Write) -> No
             "must be one of 'arrival', 'deadline' or 'short_first', not 'arival'; did you mean 'arrival'?",
         ),
         ("lanes: [{name: a, deadline: 48h}]", "lanes[0].deadline: must be at most 24h, not '48h'"),
+        (
+            "lanes: [{name: a, takes: batch}]",
+            "lanes[0].takes: is for other lanes: the first takes what no other does",
+        ),
+        ("lanes: [{name: a}, {name: b, over: 5s}]", "lanes[1].over: has no meaning without `takes`"),
+        ("lanes: [{name: a}, {name: b, takes: batch, over: 25h}]", "lanes[1].over: must be at most 24h"),
+        (
+            "lanes: [{name: a}, {name: b, takes: batch}, {name: c, takes: batch, over: 10s}]",
+            "lanes[2].takes: batch over 10s are those of the lane b: give `over`",
+        ),
         ("lanes: [{name: a, ttft_slo: 0s}]", "lanes[0].ttft_slo: must be more than 0s"),
         ("lanes: [{name: a, max_queue: off}]", "lanes[0].max_queue: False is not a whole number"),
         ("limits: {body: 2GiB}", "limits.body: must be at most 1GiB"),

@@ -11,6 +11,7 @@ from millgate.config.line import LineConfig
 from millgate.config.objectives import Objective, format_objective
 from millgate.config.problems import ConfigError, Problem, SettingPath, ValueOrigin
 from millgate.config.schema import Config, EngineConfig
+from millgate.config.units import format_duration
 from millgate.core.limits.signal import LEAST_SAMPLES
 from millgate.core.settings import (
     TARGET_SHARE,

@@ -19,16 +19,15 @@ from millgate.core.words import DeadlineFrom
 class Attempt:
     """One attempt; absolute core seconds, tokens, bytes.
 
-    It is what a queue holds (`queues.base.Queued`). `arrival_number` orders equal `first_seen`; a recognised retry
-    has its request's. `lane_deadline` is the lane's own, `deadline` the sooner of that and what the client allows.
-    `route` is which engines may serve it, and `queue` where it waits if it must. `lined_up_at`, `early_returns`, `turn` and
-    `as_old_as` place it among the appointments (`tickets`). Its tenant's quotas hold the `reservation`.
-    `work_s` is the part of an engine's time that it is foreseen to take, `engine_s` the same as the orders rank it (0 where it
-    is back when promised), `service_s` the time that its streams are out, as the early warning counts it and lines are summed up.
-    `foreseen_tokens` are expected of it where it is admitted: `output_tokens`, or what its first try has taught. `engine`
-    has its `permit`, the last one if it is over. `tried` is the engine that failed it before it had anything of it; there
-    is no third try. `appointment` is what its client had been told, and `told_share` which part of the line was expected to
-    return. `classed` says why it is in its lane, where its size decided that. It was queued last at `queued_at`, if it was. While it is queued it is refused at `give_up_at`; `window_until` is when the batch window lets it go.
+    It is what a queue holds (`queues.base.Queued`). `arrival_number` orders equal `first_seen`; a recognised retry has its request's.
+    `lane_deadline` is the lane's own, `deadline` the sooner of that and what the client allows. `route` is which engines may serve it, and `queue`
+    where it waits if it must. `lined_up_at`, `early_returns`, `turn` and `as_old_as` place it among the appointments (`tickets`). Its tenant's
+    quotas hold the `reservation`. `work_s` is the part of an engine's time that it is foreseen to take, `engine_s` the same as the orders rank it (0
+    where it is back when promised), `service_s` the time that its streams are out, as the early warning counts it and lines are summed up.
+    `foreseen_tokens` are expected of it where it is admitted: `output_tokens`, or what its first try has taught. `engine` has its `permit`, the last
+    one if it is over. `tried` is the engine that failed it before it had anything of it; there is no third try. `appointment` is what its client had
+    been told, and `told_share` which part of the line was expected to return. `classed` says why it is in its lane, where its size decided that. It
+    was queued last at `queued_at`, if it was. While it is queued it is refused at `give_up_at`; `window_until` is when the batch window lets it go.
     """
 
     __slots__ = (

@@ -11,6 +11,7 @@ from millgate.core.decisions import Admit, Queue, Reshaped, Yield
 from millgate.core.events import Arrived
 from millgate.core.fast_records import make_admit, make_leg
 from millgate.core.governor.allowances import Shortfall
+from millgate.core.governor.classes import Classes
 from millgate.core.governor.forecast import forecast
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.placement import is_in_time
@@ -20,7 +21,6 @@ from millgate.core.governor.turns import ahead_of, may_go
 from millgate.core.lanes import choose_lane
 from millgate.core.settings import MINUTE_S
 from millgate.core.sizing.output_length import OutputLength
-from millgate.core.sizing.prompt_sizes import PromptSizes
 from millgate.core.state.attempt import Attempt
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane
@@ -93,13 +93,21 @@ def _announced(plan: Plan, reshaped: Reshaped) -> Plan:
 
 
 def _assess_as_it_is(knowledge: Knowledge, arrival: Arrived, now: float) -> Plan:
-    lane = choose_lane(knowledge.open_lanes, arrival.lane, knowledge.first_lane)
+    classes, lengths = knowledge.classes, knowledge.output_length
+    lane = choose_lane(knowledge.open_lanes, arrival.lane, classes.first)
     routes, engine = knowledge.routes, arrival.engine
     route = routes.of(arrival.model) if engine is None else routes.pinned(engine, arrival.model)
     weight = knowledge.allowances.weight(arrival.tenant)
     draft = Attempt(arrival, lane, route, weight, now, knowledge.totals.arrivals)
-    _size(knowledge.prompt_sizes, knowledge.output_length, draft)
-    record = _recognise(draft, now)
+    prompt_tokens = knowledge.prompt_sizes.tokens(
+        arrival.model, arrival.prompt_bytes, arrival.fixed_tokens, arrival.prompt_shape
+    )
+    _size(lengths, draft, prompt_tokens)
+    if arrival.lane is None:
+        classes.classify(draft)
+    record = _recognise(classes, draft, now)
+    if draft.classed is not None:
+        _size(lengths, draft, prompt_tokens)
     _date(knowledge.totals, draft)
     return _judge(knowledge, draft, record, now)
 
@@ -122,24 +130,29 @@ def _observed(plan: Plan, reshaped: Plan | None, hard_cap: bool, now: float) -> 
     return plan
 
 
-def _size(prompt_sizes: PromptSizes, output_length: OutputLength, draft: Attempt) -> None:
+def _size(output_length: OutputLength, draft: Attempt, prompt_tokens: int) -> None:
     arrival = draft.arrival
-    model = arrival.model
-    prompt = prompt_sizes.tokens(model, arrival.prompt_bytes, arrival.fixed_tokens, arrival.prompt_shape)
     expected, reserved = output_length.estimate(
-        model, arrival.tenant, draft.lane.settings.name, arrival.max_tokens, prompt, arrival.min_tokens
+        arrival.model,
+        arrival.tenant,
+        draft.lane.settings.name,
+        arrival.max_tokens,
+        prompt_tokens,
+        arrival.min_tokens,
     )
-    draft.sized(prompt, arrival.answers * expected, prompt + arrival.answers * reserved)
+    draft.sized(prompt_tokens, arrival.answers * expected, prompt_tokens + arrival.answers * reserved)
 
 
-def _recognise(draft: Attempt, now: float) -> ReturnRecord | None:
-    """Find the record that this arrival continues, and give the draft its `first_seen` back."""
+def _recognise(classes: Classes, draft: Attempt, now: float) -> ReturnRecord | None:
+    """Find the record that this arrival continues; give the draft its `first_seen` back, and the lane that its size chose."""
     arrival = draft.arrival
     record = None
     appointments = draft.route.pool.appointments
     if arrival.fingerprint is not None and appointments.knows(arrival.tenant):
         record = appointments.match(arrival.tenant, draft.body(), now, arrival.retry_count)
     if record is not None:
+        if arrival.lane is None:
+            classes.keep(draft, record.lane)
         draft.continues(record, now)
     if arrival.first_seen is not None:
         draft.proves_age(arrival.first_seen, record, now)
@@ -189,7 +202,7 @@ def _judge(knowledge: Knowledge, draft: Attempt, record: ReturnRecord | None, no
         return _short(knowledge.totals, draft, record, now, short)
     price(draft)
     _let_promised_go_first(draft, now)
-    ahead = ahead_of(draft)
+    ahead = ahead_of(draft, now)
     roomy = knowledge.roomy_engine(draft, engines, now) if may_go(draft, ahead, now) else None
     if roomy is not None:
         engine, ttft_s = roomy
@@ -228,7 +241,7 @@ def _judge_wait(
             of_wait=True
         )
         return Plan(draft, record, None, refused, wait_s)
-    return Plan(draft, record, None, Queue(draft.attempt, place, wait_s), wait_s)
+    return Plan(draft, record, None, Queue(draft.attempt, place, wait_s, draft.classed), wait_s)
 
 
 def _refused(
@@ -419,4 +432,5 @@ def admission(draft: Attempt, engine: Engine, ttft_s: float, now: float) -> Admi
         first_event_by=first_event_by,
         reshaped=draft.reshaped,
         due_at=None if draft.appointment is None else draft.appointment.due_at,
+        classed=draft.classed,
     )

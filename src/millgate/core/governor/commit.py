@@ -313,6 +313,7 @@ def record_of(
         as_old_as=oldest,
         told_at=told_at,
         kind=_kind(draft),
+        lane=draft.lane.tag,
     )
 
 

@@ -49,12 +49,13 @@ def try_again(knowledge: Knowledge, attempt: Attempt, detour: Route, now: float)
     knowledge.wakes.forget(attempt.attempt)
     knowledge.take_in(attempt)
     price(attempt)
-    place = ahead_of(attempt) + 1
+    place = ahead_of(attempt, now) + 1
     knowledge.enqueue(attempt, now)
     knowledge.wake_at(attempt.give_up_at, attempt.attempt)
     decisions = dispatch(knowledge, now)
     if attempt.state is State.QUEUED:
-        decisions.append(Queue(attempt.attempt, place, detour.pool.capacity_forecast.wait_s(place, now)))
+        wait_s = detour.pool.capacity_forecast.wait_s(place, now)
+        decisions.append(Queue(attempt.attempt, place, wait_s, attempt.classed))
     return decisions
 
 

@@ -64,10 +64,10 @@ def paced_wait_s(draft: Attempt, ahead: float, now: float) -> float:
 
     Those are taken to be as long as its own, and to be spread over its engines.
     """
-    lane, waits = draft.lane.settings.name, []
+    lane, waits, contended = draft.lane.settings.name, [], draft.queue.is_contended()
     for engine in draft.route.up:
-        apart_s = engine.spacing_s(lane, draft.prompt_tokens) / len(draft.route.up)
-        waits.append(max(0.0, engine.prompts.opens_at(lane) - now) + ahead * apart_s)
+        apart_s = engine.spacing_s(lane, draft.prompt_tokens, contended=contended) / len(draft.route.up)
+        waits.append(max(0.0, engine.prompts.opens_at(lane, contended=contended) - now) + ahead * apart_s)
     return min(waits, default=0.0)
 
 

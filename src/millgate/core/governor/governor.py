@@ -14,6 +14,7 @@ from millgate.core.events import Arrived, Event
 from millgate.core.governor import endings, report
 from millgate.core.governor.assess import assess
 from millgate.core.governor.beginnings import look_at_first
+from millgate.core.governor.classes import least_reading_s
 from millgate.core.governor.commit import commit, dispatch, late_reason, refuse_queued
 from millgate.core.governor.failover import detours_turned
 from millgate.core.governor.knowledge import Knowledge
@@ -95,6 +96,7 @@ class Governor:
         plan = assess(knowledge, arrival, max(now, self._now))
         draft = plan.draft
         engine = plan.engine or next(iter(draft.route.up), None)
+        engines = draft.route.up or draft.route.engines
         return Explanation(
             decision=plan.decision,
             lane=draft.lane.settings.name,
@@ -110,6 +112,8 @@ class Governor:
             running=knowledge.running(),
             queued=knowledge.queued_count,
             limit=knowledge.stream_limit(),
+            reading_s=least_reading_s(engines, draft.prompt_tokens),
+            classed=draft.classed,
         )
 
     def reconfigure(self, settings: Settings, now: float) -> tuple[Decision, ...]:

@@ -63,7 +63,7 @@ def promise(totals: Totals, draft: Attempt, now: float) -> tuple[float, float]:
     """
     arrival, pool = draft.arrival, draft.route.pool
     appointments, capacity_forecast = pool.appointments, pool.capacity_forecast
-    queued = ahead_of(draft)
+    queued = ahead_of(draft, now)
     stand = appointments.stand(arrival.tenant, draft.lined_up_at, draft.arrival_number, now, LISTED)
     turn, share = stand.turn, stand.share
     place = 1 + queued + round(share * (stand.place - 1))

@@ -49,6 +49,7 @@ def refusal(
         value=value,
         bound=bound,
         first_seen=draft.first_seen,
+        classed=draft.classed,
     )
 
 
@@ -69,13 +70,23 @@ def _without_promise(
     totals: Totals, draft: Attempt, reason: Reason, value: float, bound: float, wait_s: float
 ) -> Yield:
     """Return the refusal of what no appointment in the line of engines would help."""
+    hint_s, retry = _of_tenant(wait_s)
     if reason is Reason.TOO_LARGE:
-        return Yield(draft.attempt, reason, 0.0, False, value, bound, draft.first_seen)
-    if reason is Reason.DRAINING:
-        return Yield(draft.attempt, reason, DRAINING_HINT_S, True, 0.0, 0.0, draft.first_seen)
-    if reason is Reason.NO_ENGINE:
-        return Yield(draft.attempt, reason, no_engine_hint_s(totals), True, value, bound, draft.first_seen)
-    return Yield(draft.attempt, reason, *_of_tenant(wait_s), value, bound, draft.first_seen)
+        hint_s, retry = 0.0, False
+    elif reason is Reason.DRAINING:
+        hint_s, retry, value, bound = DRAINING_HINT_S, True, 0.0, 0.0
+    elif reason is Reason.NO_ENGINE:
+        hint_s, retry = no_engine_hint_s(totals), True
+    return make_yield(
+        draft.attempt,
+        reason,
+        hint_s,
+        retry=retry,
+        value=value,
+        bound=bound,
+        first_seen=draft.first_seen,
+        classed=draft.classed,
+    )
 
 
 def _never_in_time(draft: Attempt) -> bool:

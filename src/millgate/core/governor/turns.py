@@ -12,11 +12,11 @@ from millgate.core.state.engine import Engine
 from millgate.core.state.pool import LaneQueue, Pool, Route
 
 
-def ahead_of(draft: Attempt) -> int:
+def ahead_of(draft: Attempt, now: float) -> int:
     """Return how many would be admitted before this newcomer; beyond its own queue this is an estimate.
 
     Of other lanes: all that wait in a smaller band, and in the same band as many as it takes that lane to run as
-    much for its share as this one will by then.
+    much for its share as this one will by then; none of a lane whose prompts have to wait for their pace or part.
     """
     pool = draft.route.pool
     if not pool.queued_count:
@@ -27,7 +27,9 @@ def ahead_of(draft: Attempt) -> int:
     own += _of_other_routes(draft)
     lane = draft.lane.settings
     reached = (pool.shares.running(lane.name) + own) / lane.share
-    return own + sum([_goes_before(pool.shares, queue, lane.band, reached) for queue in _rivals(draft)], 0)
+    return own + sum(
+        [_goes_before(pool.shares, queue, lane.band, reached) for queue in _rivals(draft, now)], 0
+    )
 
 
 def _of_other_routes(draft: Attempt) -> int:
@@ -40,9 +42,13 @@ def _of_other_routes(draft: Attempt) -> int:
     )
 
 
-def _rivals(draft: Attempt) -> list[LaneQueue]:
+def _rivals(draft: Attempt, now: float) -> list[LaneQueue]:
     own = draft.lane.settings.name
-    return [queue for queue in draft.route.pool.queues if queue.settings.name != own and len(queue.order)]
+    return [
+        queue
+        for queue in draft.route.pool.queues
+        if queue.settings.name != own and len(queue.order) and queue.paced_until(contended=True) <= now
+    ]
 
 
 def _goes_before(shares: LaneShares, queue: LaneQueue, band: int, reached: float) -> int:
@@ -60,15 +66,14 @@ def may_go(draft: Attempt, ahead: int, now: float) -> bool:
         and window.newcomer_goes_at(draft.route.free(), now, latest_start(draft, draft.route.up)) > now
     ):
         return False
-    if pool.shares is None:
+    shares = pool.shares
+    if shares is None or (shares.lends_all and not pool.queued_count):
         return ahead == 0
     if len(draft.queue.order) and draft.queue.order.ahead_of(draft):
         return False
-    lanes = {
-        queue.settings.name: None for queue in pool.queues if len(queue.order) and queue.paced_until() <= now
-    }
-    lanes[draft.lane.settings.name] = None
-    return _chosen(pool, pool.shares, list(lanes)) == draft.lane.settings.name
+    waiting = [queue for queue in pool.queues if len(queue.order) and queue.paced_until() <= now]
+    lanes = {queue.settings.name: None for queue in _within_part([*waiting, draft.queue], now)}
+    return _chosen(pool, shares, list(lanes)) == draft.lane.settings.name
 
 
 def latest_start(draft: Attempt, engines: tuple[Engine, ...]) -> float:
@@ -99,6 +104,7 @@ def next_queued(
             continue
         queues = [queue for queue in pool.queues if _is_ready(queue, blocked, now)]
         if queues and pool.shares is not None:
+            queues = _within_part(queues, now)
             lane = _chosen(pool, pool.shares, list({each.settings.name: None for each in queues}))
             if lane is None:
                 blocked += [queue.route for queue in queues]
@@ -107,6 +113,11 @@ def next_queued(
         if queues:
             return _oldest_head(attempts, queues)
     return None
+
+
+def _within_part(queues: list[LaneQueue], now: float) -> list[LaneQueue]:
+    """Return those whose lanes have not read more than their part; all where no lane would be left."""
+    return [queue for queue in queues if queue.paced_until(contended=True) <= now] or queues
 
 
 def _is_ready(queue: LaneQueue, blocked: Sequence[Route], now: float) -> bool:

@@ -4,7 +4,7 @@
 methods `admitted`, `turned_back` and `refused` here, and `first_token`, `ended` and `released` of its `Permit`.
 """
 
-from millgate.core.decisions import Leg, Reshaped
+from millgate.core.decisions import Classed, Leg, Reshaped
 from millgate.core.events import Arrived
 from millgate.core.lifecycle import State
 from millgate.core.quotas.amounts import Reservation, Sizes
@@ -19,16 +19,15 @@ from millgate.core.words import DeadlineFrom
 class Attempt:
     """One attempt; absolute core seconds, tokens, bytes.
 
-    It is what a queue holds (`queues.base.Queued`). `arrival_number` orders equal `first_seen`; a recognised retry
-    has its request's. `lane_deadline` is the lane's own, `deadline` the sooner of that and what the client allows.
-    `route` is which engines may serve it, and `queue` where it waits if it must. `lined_up_at`, `early_returns`, `turn` and
-    `as_old_as` place it among the appointments (`tickets`). Its tenant's quotas hold the `reservation`.
-    `work_s` is the part of an engine's time that it is foreseen to take, `engine_s` the same as the orders rank it (0 where it
-    is back when promised), `service_s` the time that its streams are out, as the early warning counts it and lines are summed up.
-    `foreseen_tokens` are expected of it where it is admitted: `output_tokens`, or what its first try has taught. `engine`
-    has its `permit`, the last one if it is over. `tried` is the engine that failed it before it had anything of it; there
-    is no third try. `appointment` is what its client had been told, and `told_share` which part of the line was expected to
-    return. It was queued last at `queued_at`, if it was. While it is queued it is refused at `give_up_at`; `window_until` is when the batch window lets it go.
+    It is what a queue holds (`queues.base.Queued`). `arrival_number` orders equal `first_seen`; a recognised retry has its request's.
+    `lane_deadline` is the lane's own, `deadline` the sooner of that and what the client allows. `route` is which engines may serve it, and `queue`
+    where it waits if it must. `lined_up_at`, `early_returns`, `turn` and `as_old_as` place it among the appointments (`tickets`). Its tenant's
+    quotas hold the `reservation`. `work_s` is the part of an engine's time that it is foreseen to take, `engine_s` the same as the orders rank it (0
+    where it is back when promised), `service_s` the time that its streams are out, as the early warning counts it and lines are summed up.
+    `foreseen_tokens` are expected of it where it is admitted: `output_tokens`, or what its first try has taught. `engine` has its `permit`, the last
+    one if it is over. `tried` is the engine that failed it before it had anything of it; there is no third try. `appointment` is what its client had
+    been told, and `told_share` which part of the line was expected to return. `classed` says why it is in its lane, where its size decided that. It
+    was queued last at `queued_at`, if it was. While it is queued it is refused at `give_up_at`; `window_until` is when the batch window lets it go.
     """
 
     __slots__ = (
@@ -40,6 +39,7 @@ class Attempt:
         "as_old_as",
         "attempt",
         "body_bytes",
+        "classed",
         "deadline",
         "early_returns",
         "engine",
@@ -84,9 +84,8 @@ class Attempt:
         self.arrived_at = self.queued_at = self.first_seen = self.lined_up_at = self.as_old_as = now
         self.early_returns = self.turn = 0
         self.appointment: Appointment | None = None
-        self.told_share = 1.0
         self.window_until = self.lane_deadline = self.deadline = self.give_up_at = now
-        self.recognised = False
+        self.recognised, self.told_share = False, 1.0
         self.queued_until: float | None = None
         self.prompt_tokens = self.output_tokens = self.foreseen_tokens = self.kv_tokens = 0
         self.engine_s = self.work_s = self.service_s = 0.0
@@ -95,6 +94,7 @@ class Attempt:
         self.tried: Engine | None = None
         self.reservation: Reservation | None = None
         self.reshaped: Reshaped | None = None
+        self.classed: Classed | None = None
 
     @property
     def state(self) -> State:
@@ -266,6 +266,11 @@ class Attempt:
         if self.reservation is not None:
             self.reservation.settle(prompt_tokens, cached_tokens, self.output_seen, now)
             self.reservation = None
+
+
+def put_in_class(draft: Attempt, lane: Lane, classed: Classed) -> None:
+    """Put a draft into this lane, which its size or its first attempt has chosen."""
+    draft.lane, draft.queue, draft.classed = lane, lane.queue_for(draft.route), classed
 
 
 def _told_by_ticket(arrival: Arrived) -> Appointment | None:

@@ -125,9 +125,22 @@ class LaneQueue:
         self.is_open = True
         self.route.pool.opened(self)
 
-    def paced_until(self) -> float:
-        """Return from when on an engine may be given its next prompt; -inf where none is paced."""
-        return min([engine.prompts.opens_at(self.settings.name) for engine in self.route.up], default=-inf)
+    def paced_until(self, *, contended: bool = False) -> float:
+        """Return from when on an engine may be given its next prompt; -inf where none is paced.
+
+        `contended` asks for the time from when on its lane has read no more than its part, which counts while others wait.
+        """
+        name = self.settings.name
+        return min(
+            [engine.prompts.opens_at(name, contended=contended) for engine in self.route.up], default=-inf
+        )
+
+    def is_contended(self) -> bool:
+        """Return whether work of another lane waits beside it."""
+        for queue in self.route.pool.queues:
+            if queue.settings.name != self.settings.name and len(queue.order):
+                return True
+        return False
 
     def opens_at(self) -> float | None:
         """Return when its batch goes, if it waits for one."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from millgate.sim.truths.exact import exact_rows
+from millgate.sim.truths.prefixes import prefix_rows
 from millgate.sim.truths.rows import Truth, all_truths, judge, run_part
 
 ALL = all_truths()
@@ -38,6 +39,16 @@ def test_identities_hold_exactly() -> None:
 
     assert [row.name for row in rows if not row.ok] == []
     assert len(rows) == 7
+
+
+def test_engines_with_prefix_caches_find_what_their_formulas_say() -> None:
+    rows = prefix_rows(20_000)
+    estimated, exact = [row for row in rows if row.stderr], [row for row in rows if not row.stderr]
+
+    assert [row.name for row in exact if not row.ok] == []
+    assert (len(estimated), len(exact)) == (3, 8)
+    for row in estimated:
+        assert abs(row.got - row.expected) <= 4.0 * row.stderr < 0.1 * row.expected, row
 
 
 def test_there_are_at_least_thirty_rows() -> None:

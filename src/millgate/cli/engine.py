@@ -10,6 +10,28 @@ from millgate.cli.ports import address_error
 # Flags that are not called as their settings are.
 _FLAGS = {"stall_rate": "--stall", "stall_s": "--stall-seconds", "error_rate": "--error-in-stream"}
 
+ProfileOption = Annotated[
+    str | None, typer.Option(help="Speed profile; a wrong name lists them.", show_default="demo")
+]
+ModelNameOption = Annotated[str, typer.Option(help="The model that it lists; any name is answered.")]
+TimeScaleOption = Annotated[float, typer.Option(help="How much faster than the profile, at most 10.")]
+SequencesOption = Annotated[
+    int | None, typer.Option(help="Most sequences in a batch.", show_default="the profile's")
+]
+QueuedOption = Annotated[
+    int | None, typer.Option(help="Refuse with 503 beyond so many waiting.", show_default="any number waits")
+]
+ModelLengthOption = Annotated[
+    int | None, typer.Option(help="Longest prompt and answer, tokens.", show_default="the KV cache")
+]
+BlocksOption = Annotated[
+    int | None, typer.Option(help="Blocks of 16 tokens of KV memory.", show_default="the profile's")
+]
+CachingOption = Annotated[
+    bool, typer.Option("--enable-prefix-caching", help="Keep what prompts have in common, by full blocks.")
+]
+EventTokensOption = Annotated[int, typer.Option(help="Tokens that one event of a stream carries.")]
+HangupsOption = Annotated[bool, typer.Option("--ignore-hangups", help="Generate on for clients that left.")]
 FailRateOption = Annotated[
     float, typer.Option(metavar="P", help="Share of requests that get a 500.", show_default="none")
 ]
@@ -28,27 +50,16 @@ ErrorOption = Annotated[
 def engine(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="TCP port; 0 takes any free one.")] = 8000,
-    profile: Annotated[
-        str | None, typer.Option(help="Speed profile; a wrong name lists them.", show_default="demo")
-    ] = None,
-    model_name: Annotated[
-        str, typer.Option(help="The model that it lists; any name is answered.")
-    ] = "millgate-engine",
-    time_scale: Annotated[float, typer.Option(help="How much faster than the profile, at most 10.")] = 1.0,
-    max_num_seqs: Annotated[
-        int | None, typer.Option(help="Most sequences in a batch.", show_default="the profile's")
-    ] = None,
-    max_num_queued_reqs: Annotated[
-        int | None,
-        typer.Option(help="Refuse with 503 beyond so many waiting.", show_default="any number waits"),
-    ] = None,
-    max_model_len: Annotated[
-        int | None, typer.Option(help="Longest prompt and answer, tokens.", show_default="the KV cache")
-    ] = None,
-    tokens_per_event: Annotated[int, typer.Option(help="Tokens that one event of a stream carries.")] = 1,
-    ignore_hangups: Annotated[
-        bool, typer.Option("--ignore-hangups", help="Generate on for clients that left.")
-    ] = False,
+    profile: ProfileOption = None,
+    model_name: ModelNameOption = "millgate-engine",
+    time_scale: TimeScaleOption = 1.0,
+    max_num_seqs: SequencesOption = None,
+    max_num_queued_reqs: QueuedOption = None,
+    max_model_len: ModelLengthOption = None,
+    num_gpu_blocks_override: BlocksOption = None,
+    enable_prefix_caching: CachingOption = False,
+    tokens_per_event: EventTokensOption = 1,
+    ignore_hangups: HangupsOption = False,
     fail_rate: FailRateOption = 0.0,
     stall: StallOption = 0.0,
     stall_seconds: Annotated[float, typer.Option(help="How long such a stream stands still.")] = 30.0,
@@ -70,6 +81,8 @@ def engine(
             max_num_seqs=max_num_seqs,
             max_num_queued_reqs=max_num_queued_reqs,
             max_model_len=max_model_len,
+            num_gpu_blocks_override=num_gpu_blocks_override,
+            enable_prefix_caching=enable_prefix_caching,
             tokens_per_event=tokens_per_event,
             ignore_hangups=ignore_hangups,
             fail_rate=fail_rate,

@@ -21,6 +21,7 @@ from millgate.servers.emulator.messages import MessageText
 from millgate.servers.emulator.meters import Meters
 from millgate.servers.emulator.pacer import Feed, Pacer
 from millgate.servers.emulator.pooling import PoolingAnswers
+from millgate.servers.emulator.prefixes import PrefixNames
 from millgate.servers.emulator.requests import BadRequestError, GenerationRequest, RequestReader, Surface
 from millgate.servers.emulator.responses import KeptResponses, ResponseText
 from millgate.servers.emulator.settings import EmulatorSettings
@@ -85,14 +86,19 @@ class Generation:
         self.stalled = False
         self.withheld: dict[Feed, tuple[int, bool]] = {}
 
+    @property
+    def cached_tokens(self) -> int:
+        """What the prefix cache had of the prompts, as far as they have begun; each prompt once."""
+        each = len(self.feeds) // self.request.prompts
+        return sum([feed.hit_tokens for feed in self.feeds[::each]])
+
 
 class EmulatorApplication:
     """One embedded engine behind HTTP; `stop` ends what runs before the server closes."""
 
     def __init__(self, settings: EmulatorSettings, loop: asyncio.AbstractEventLoop) -> None:
-        profile = settings.engine_profile()
-        limits = profile.limits()
-        batch = Batch(profile.step_model(), limits)
+        limits = settings.limits()
+        batch = Batch(settings.engine_profile().step_model(), limits)
         self._settings = settings
         self._loop = loop
         self._pacer = Pacer(batch, self, loop)
@@ -103,6 +109,7 @@ class EmulatorApplication:
             model_name=settings.model_name,
             dice=Random(settings.seed),  # noqa: S311 - lengths of answers, no secret
         )
+        self._names = PrefixNames(limits.block_tokens) if settings.enable_prefix_caching else None
         self._pooling = PoolingAnswers(self._reader, settings.model_name)
         self._kept = KeptResponses()
         posted = dict.fromkeys((*GENERATION_PATHS, *self._pooling.paths), b"POST")
@@ -180,6 +187,7 @@ class EmulatorApplication:
         assert isinstance(generation, Generation)
         if feed.silent:
             return
+        generation.text.cached_tokens = generation.cached_tokens
         if generation.stalled:
             withheld, _ = generation.withheld.get(feed, (0, False))
             generation.withheld[feed] = (withheld + tokens, last)
@@ -241,6 +249,8 @@ class EmulatorApplication:
             return
         try:
             request = self._reader.read(body, surface)
+            if self._names is not None:
+                request = request._replace(answers=self._names.named(body, request))
         except BadRequestError as error:
             exchange.respond(400, JSON, error_body(400, str(error), "BadRequestError", error.field))
             return
@@ -259,7 +269,9 @@ class EmulatorApplication:
         per_event = request.tokens_per_event if request.stream else None
         now = self._loop.time()
         for index, answer in enumerate(request.answers):
-            sequence = EngineSequence(next(self._sequence_ids), answer.prompt_tokens, answer.output_tokens)
+            sequence = EngineSequence(
+                next(self._sequence_ids), answer.prompt_tokens, answer.output_tokens, answer.prefix_ids
+            )
             generation.feeds.append(Feed(generation, index, sequence, per_event, now))
             generation.endings.append((answer.output_tokens, answer.finish_reason))
         for feed in generation.feeds:

@@ -121,13 +121,17 @@ class Meters:
             "output_tokens": statistics.output_tokens - zero.output_tokens,
             "wasted_tokens": statistics.wasted_tokens - zero.wasted_tokens,
             "orphan_tokens": statistics.orphan_tokens - zero.orphan_tokens,
+            "prefix_queried_tokens": statistics.prefix_queried_tokens - zero.prefix_queried_tokens,
+            "prefix_hit_tokens": statistics.prefix_hit_tokens - zero.prefix_hit_tokens,
             "series": [row._asdict() for row in self._series],
         }
 
     def metrics(self, statistics: BatchStatistics) -> bytes:
         """Render `/metrics` with vLLM's names and labels."""
         labels = f'engine="0",model_name="{_escaped(self._model_name)}"'
-        info = f'block_size="{self._limits.block_tokens}",engine="0",num_gpu_blocks="{self._limits.blocks}"'
+        limits = self._limits
+        info = f'block_size="{limits.block_tokens}",enable_prefix_caching="{bool(limits.prefix_unit_tokens)}"'
+        info += f',engine="0",num_gpu_blocks="{limits.blocks}"'
         gauges = (
             ("num_requests_running", "gauge", labels, statistics.running),
             ("num_requests_waiting", "gauge", labels, statistics.waiting),
@@ -135,6 +139,8 @@ class Meters:
             ("num_preemptions_total", "counter", labels, statistics.preemptions),
             ("prompt_tokens_total", "counter", labels, statistics.prefilled_tokens),
             ("generation_tokens_total", "counter", labels, statistics.output_tokens),
+            ("prefix_cache_queries_total", "counter", labels, statistics.prefix_queried_tokens),
+            ("prefix_cache_hits_total", "counter", labels, statistics.prefix_hit_tokens),
             ("cache_config_info", "gauge", info, 1),
         )
         lines = [

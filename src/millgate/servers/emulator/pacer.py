@@ -33,7 +33,8 @@ class TokenListener(Protocol):
 class Feed:
     """One running answer: which tokens its reader has had, and when it gets the next.
 
-    `tokens_per_event` None delivers everything at the end. A `silent` feed is generated and not delivered.
+    `tokens_per_event` None delivers everything at the end. A `silent` feed is generated and not delivered. `hit_tokens` of its
+    prompt came from the prefix cache, known with the first token.
     """
 
     __slots__ = (
@@ -41,6 +42,7 @@ class Feed:
         "delivered_at",
         "delivered_tokens",
         "due_step",
+        "hit_tokens",
         "index",
         "joined_step",
         "joined_tokens",
@@ -68,6 +70,7 @@ class Feed:
         self.joined_step = 0
         self.joined_tokens = 0
         self.due_step = -1
+        self.hit_tokens = 0
         self.silent = False
 
 
@@ -140,6 +143,7 @@ class Pacer:
     def _hear(self, feed: Feed, event: BatchEvent) -> None:
         """Follow one sequence from event to event; between them it makes one token a step."""
         kind = event.kind
+        feed.hit_tokens = event.hit_tokens
         if kind is EventKind.FINISHED:
             del self._feeds[event.sequence_id]
             self._deliver(feed, event.produced_tokens, event.at_s, last=True)

@@ -48,16 +48,25 @@ class BatchedStation:
 
     def start(self, attempt: int, job: Job) -> None:
         """Put this attempt into the engine's queue, or fail it when the engine is dead or can never run it."""
+        self.put(EngineSequence(attempt, job.prompt_tokens, job.output_tokens, job.prefix_ids))
+
+    def put(self, sequence: EngineSequence) -> None:
+        """Start a sequence that is numbered as its attempt."""
+        attempt = sequence.sequence_id
         if self._dead:
             self._reports.failed(attempt, FailureKind.CONNECT, Sent.NONE, None)
             return
-        sequence = EngineSequence(attempt, job.prompt_tokens, job.output_tokens, job.prefix_ids)
         if self._batch.refusal(sequence) is not None:
             self._reports.failed(attempt, FailureKind.STATUS, Sent.REQUEST, None)
             return
         self._batch.add(sequence, self._own_time())
         self._present.add(attempt)
         self._arm()
+
+    def unpin(self, attempt: int) -> None:
+        """Let go of the blocks that an attempt has left for another engine to read."""
+        if self._batch.unpin(attempt, self._own_time()):
+            self._arm()
 
     def hang_up(self, attempt: int) -> None:
         """Notice after the abort lag that the client has left, or never."""

@@ -8,7 +8,12 @@ from millgate.cli.exits import usage_error
 from millgate.cli.ports import address_error
 
 # Flags that are not called as their settings are.
-_FLAGS = {"stall_rate": "--stall", "stall_s": "--stall-seconds", "error_rate": "--error-in-stream"}
+_FLAGS = {
+    "stall_rate": "--stall",
+    "stall_s": "--stall-seconds",
+    "error_rate": "--error-in-stream",
+    "kv_lease_s": "--kv-lease",
+}
 
 ProfileOption = Annotated[
     str | None, typer.Option(help="Speed profile; a wrong name lists them.", show_default="demo")
@@ -29,6 +34,18 @@ BlocksOption = Annotated[
 ]
 CachingOption = Annotated[
     bool, typer.Option("--enable-prefix-caching", help="Keep what prompts have in common, by full blocks.")
+]
+TransferOption = Annotated[
+    str,
+    typer.Option(
+        metavar="PROTOCOL",
+        help="Hand prompts to other engines or take them: nixl, sglang-prefill, sglang-decode.",
+        show_default="no",
+    ),
+]
+LeaseOption = Annotated[float, typer.Option(help="Seconds that a prompt is kept for another engine.")]
+LoadFailureOption = Annotated[
+    str, typer.Option(help="When a prompt cannot be had from its engine: fail, or recompute.")
 ]
 EventTokensOption = Annotated[int, typer.Option(help="Tokens that one event of a stream carries.")]
 HangupsOption = Annotated[bool, typer.Option("--ignore-hangups", help="Generate on for clients that left.")]
@@ -58,6 +75,9 @@ def engine(
     max_model_len: ModelLengthOption = None,
     num_gpu_blocks_override: BlocksOption = None,
     enable_prefix_caching: CachingOption = False,
+    kv_transfer: TransferOption = "",
+    kv_lease: LeaseOption = 30.0,
+    kv_load_failure_policy: LoadFailureOption = "fail",
     tokens_per_event: EventTokensOption = 1,
     ignore_hangups: HangupsOption = False,
     fail_rate: FailRateOption = 0.0,
@@ -83,6 +103,9 @@ def engine(
             max_model_len=max_model_len,
             num_gpu_blocks_override=num_gpu_blocks_override,
             enable_prefix_caching=enable_prefix_caching,
+            kv_transfer=kv_transfer,
+            kv_lease_s=kv_lease,
+            kv_load_failure_policy=kv_load_failure_policy,
             tokens_per_event=tokens_per_event,
             ignore_hangups=ignore_hangups,
             fail_rate=fail_rate,

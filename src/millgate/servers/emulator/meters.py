@@ -67,6 +67,8 @@ class Meters:
         self.received = 0
         self.refused = 0
         self.client_gone = 0
+        self.kv_given = self.kv_expired = 0
+        self.kv_taken = self.kv_taken_tokens = self.kv_failed = 0
         self._limits = limits
         self._model_name = model_name
         self._series: deque[SecondRow] = deque(maxlen=SERIES_ROWS)
@@ -121,6 +123,11 @@ class Meters:
             "output_tokens": statistics.output_tokens - zero.output_tokens,
             "wasted_tokens": statistics.wasted_tokens - zero.wasted_tokens,
             "orphan_tokens": statistics.orphan_tokens - zero.orphan_tokens,
+            "kv_kept": statistics.pinned,
+            "kv_given": self.kv_given,
+            "kv_expired": self.kv_expired,
+            "kv_taken": self.kv_taken,
+            "kv_failed": self.kv_failed,
             "prefix_queried_tokens": statistics.prefix_queried_tokens - zero.prefix_queried_tokens,
             "prefix_hit_tokens": statistics.prefix_hit_tokens - zero.prefix_hit_tokens,
             "series": [row._asdict() for row in self._series],
@@ -141,6 +148,9 @@ class Meters:
             ("generation_tokens_total", "counter", labels, statistics.output_tokens),
             ("prefix_cache_queries_total", "counter", labels, statistics.prefix_queried_tokens),
             ("prefix_cache_hits_total", "counter", labels, statistics.prefix_hit_tokens),
+            ("external_prefix_cache_hits_total", "counter", labels, self.kv_taken_tokens),
+            ("nixl_num_kv_expired_reqs_total", "counter", labels, self.kv_expired),
+            ("nixl_num_failed_transfers_total", "counter", labels, self.kv_failed),
             ("cache_config_info", "gauge", info, 1),
         )
         lines = [

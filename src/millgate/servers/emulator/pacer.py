@@ -104,6 +104,11 @@ class Pacer:
             self.batch.abort(feed.sequence.sequence_id, self._loop.time())
             self._arm()
 
+    def unpin(self, sequence_id: int) -> None:
+        """Let go of the blocks that an ended answer has kept."""
+        if self.batch.unpin(sequence_id, self._loop.time()):
+            self._arm()
+
     def holds(self, feed: Feed) -> bool:
         """Whether this answer is still being generated."""
         return feed.sequence.sequence_id in self._feeds

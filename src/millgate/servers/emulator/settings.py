@@ -8,6 +8,9 @@ from millgate.engine.sequences import BatchLimits
 MOST_TIME_SCALE = 10.0
 """Beyond this a step of the fastest profile is shorter than the loop's timer (1 ms) and pacing turns to noise."""
 
+KV_TRANSFERS = ("", "nixl", "sglang-prefill", "sglang-decode")
+"""vLLM's NIXL connector, where any engine does both, and SGLang's two modes."""
+
 MOST_BLOCKS = 100_000_000
 """More than any engine's memory has."""
 
@@ -23,7 +26,10 @@ class EmulatorSettings:
     number wait, as vLLM does by default. `ignore_hangups` keeps generating for clients that left.
     `tokens_per_event` is how many tokens one SSE event carries after the first. `max_model_len` None allows a
     context as long as the KV cache. `num_gpu_blocks_override` None keeps the profile's KV memory. `enable_prefix_caching` keeps
-    full blocks of prompts and answers for prompts that begin alike, as vLLM does by default. `seed` feeds the law of answer lengths and the dice of troubles:
+    full blocks of prompts and answers for prompts that begin alike, as vLLM does by default. `kv_transfer` names the protocol
+    by which prompts are handed to another engine or taken from it ("" is none); what is kept for another engine is kept for
+    `kv_lease_s`, goes over with `kv_tokens_per_s`, and what cannot be had is an error or computed here
+    (`kv_load_failure_policy`). `seed` feeds the law of answer lengths and the dice of troubles:
     `fail_rate`, `stall_rate` and `error_rate` are the shares of requests that get a 500, of streams that stand
     still for `stall_s` half-way, and of streams that end half-way with an error event.
     """
@@ -38,6 +44,10 @@ class EmulatorSettings:
     max_model_len: int | None = None
     num_gpu_blocks_override: int | None = None
     enable_prefix_caching: bool = False
+    kv_transfer: str = ""
+    kv_lease_s: float = 30.0
+    kv_tokens_per_s: float = 150_000.0
+    kv_load_failure_policy: str = "fail"
     tokens_per_event: int = 1
     ignore_hangups: bool = False
     fail_rate: float = 0.0
@@ -58,6 +68,10 @@ class EmulatorSettings:
             0.0,
             1.0,
         )
+        _one_of("kv_transfer", self.kv_transfer, KV_TRANSFERS)
+        _one_of("kv_load_failure_policy", self.kv_load_failure_policy, ("fail", "recompute"))
+        _within("kv_lease_s", self.kv_lease_s, 0.01, 86_400.0)
+        _within("kv_tokens_per_s", self.kv_tokens_per_s, 1.0, 1e12)
         _within("stall_s", self.stall_s, 0.0, 86_400.0)
         profile = find_profile(self.profile)
         if self.max_num_seqs is not None:
@@ -91,3 +105,9 @@ class EmulatorSettings:
 def _within(name: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:
         raise ValueError(f"{name}: must be from {least:g} to {most:g}, got {value:g}")
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        named = [each for each in allowed if each]
+        raise ValueError(f"{name}: must be one of {', '.join(named)}, got {value!r}")

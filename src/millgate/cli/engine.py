@@ -1,11 +1,14 @@
 """`millgate engine`: the embedded engine as a process of its own."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from millgate.cli.exits import usage_error
 from millgate.cli.ports import address_error
+
+if TYPE_CHECKING:
+    from millgate.servers.emulator.settings import EmulatorSettings
 
 # Flags that are not called as their settings are.
 _FLAGS = {
@@ -47,6 +50,14 @@ LeaseOption = Annotated[float, typer.Option(help="Seconds that a prompt is kept 
 LoadFailureOption = Annotated[
     str, typer.Option(help="When a prompt cannot be had from its engine: fail, or recompute.")
 ]
+AdaptersOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--lora-module", metavar="NAME", help="An adapter; may be given again.", show_default="none"
+    ),
+]
+MaxLorasOption = Annotated[int, typer.Option(help="Adapters that are loaded at once.")]
+LoraLoadOption = Annotated[float, typer.Option(help="Seconds that loading an adapter takes.")]
 EventTokensOption = Annotated[int, typer.Option(help="Tokens that one event of a stream carries.")]
 HangupsOption = Annotated[bool, typer.Option("--ignore-hangups", help="Generate on for clients that left.")]
 FailRateOption = Annotated[
@@ -78,6 +89,9 @@ def engine(
     kv_transfer: TransferOption = "",
     kv_lease: LeaseOption = 30.0,
     kv_load_failure_policy: LoadFailureOption = "fail",
+    lora_module: AdaptersOption = None,
+    max_loras: MaxLorasOption = 1,
+    lora_load: LoraLoadOption = 0.5,
     tokens_per_event: EventTokensOption = 1,
     ignore_hangups: HangupsOption = False,
     fail_rate: FailRateOption = 0.0,
@@ -89,34 +103,43 @@ def engine(
     """Run an engine that answers like vLLM, at the speed of a profile, without a GPU."""
     from millgate.engine.profile import DEFAULT_PROFILE
     from millgate.servers.emulator.run import run
-    from millgate.servers.emulator.settings import EmulatorSettings
 
-    try:
-        settings = EmulatorSettings(
-            host=host,
-            port=port,
-            profile=profile or DEFAULT_PROFILE,
-            model_name=model_name,
-            time_scale=time_scale,
-            max_num_seqs=max_num_seqs,
-            max_num_queued_reqs=max_num_queued_reqs,
-            max_model_len=max_model_len,
-            num_gpu_blocks_override=num_gpu_blocks_override,
-            enable_prefix_caching=enable_prefix_caching,
-            kv_transfer=kv_transfer,
-            kv_lease_s=kv_lease,
-            kv_load_failure_policy=kv_load_failure_policy,
-            tokens_per_event=tokens_per_event,
-            ignore_hangups=ignore_hangups,
-            fail_rate=fail_rate,
-            stall_rate=stall,
-            stall_s=stall_seconds,
-            error_rate=error_in_stream,
-            seed=seed,
-        )
-    except ValueError as error:
-        raise usage_error(error, _FLAGS) from None
+    settings = _checked(
+        host=host,
+        port=port,
+        profile=profile or DEFAULT_PROFILE,
+        model_name=model_name,
+        time_scale=time_scale,
+        max_num_seqs=max_num_seqs,
+        max_num_queued_reqs=max_num_queued_reqs,
+        max_model_len=max_model_len,
+        num_gpu_blocks_override=num_gpu_blocks_override,
+        enable_prefix_caching=enable_prefix_caching,
+        kv_transfer=kv_transfer,
+        kv_lease_s=kv_lease,
+        kv_load_failure_policy=kv_load_failure_policy,
+        lora_modules=tuple(lora_module or ()),
+        max_loras=max_loras,
+        lora_load_s=lora_load,
+        tokens_per_event=tokens_per_event,
+        ignore_hangups=ignore_hangups,
+        fail_rate=fail_rate,
+        stall_rate=stall,
+        stall_s=stall_seconds,
+        error_rate=error_in_stream,
+        seed=seed,
+    )
     try:
         run(settings)
     except OSError as error:
         raise address_error(error, host, port, "--port") from None
+
+
+def _checked(**fields: Any) -> "EmulatorSettings":
+    """Return the settings with these fields, or say which flag is wrong."""
+    from millgate.servers.emulator.settings import EmulatorSettings
+
+    try:
+        return EmulatorSettings(**fields)
+    except ValueError as error:
+        raise usage_error(error, _FLAGS) from None

@@ -12,6 +12,7 @@ from itertools import count
 from random import Random
 from typing import Final
 
+from millgate.engine.adapters import AdapterSlots
 from millgate.engine.batching import Batch
 from millgate.engine.sequences import BatchStatistics, EngineSequence
 from millgate.servers.emulator.answers import AnswerText, error_body
@@ -106,7 +107,8 @@ class EmulatorApplication:
         batch = Batch(settings.engine_profile().step_model(), limits)
         self._settings = settings
         self._loop = loop
-        self._pacer = Pacer(batch, self, loop)
+        adapters = AdapterSlots(settings.max_loras, settings.lora_load_s) if settings.lora_modules else None
+        self._pacer = Pacer(batch, self, loop, adapters)
         self.meters = Meters(limits, settings.model_name, loop.time(), batch.statistics(loop.time()))
         self._reader = RequestReader(
             max_model_len=settings.max_model_len or limits.blocks * limits.block_tokens,
@@ -119,7 +121,7 @@ class EmulatorApplication:
         self.troubles = Troubles(settings)
         pooling = PoolingAnswers(self._reader, settings.model_name)
         self._created = int(time.time())
-        engine = EngineView(settings.model_name, self._created, self.meters, self._pacer, self.troubles)
+        engine = EngineView(settings, self._created, self.meters, self._pacer, self.troubles)
         self._handoffs = Handoffs(settings, self._pacer, self.meters, loop)
         self.port = settings.port
         self._pages = EnginePages(engine, pooling, self._kept, loop)
@@ -288,6 +290,7 @@ class EmulatorApplication:
             return
         request = generation.request
         per_event = request.tokens_per_event if request.stream else None
+        adapter = request.model if request.model in self._settings.lora_modules else ""
         now = self._loop.time()
         for index, answer in enumerate(request.answers):
             sequence = EngineSequence(
@@ -298,7 +301,7 @@ class EmulatorApplication:
                 pins_kv=generation.gives,
                 is_handed_over=is_handed_over,
             )
-            generation.feeds.append(Feed(generation, index, sequence, per_event, now))
+            generation.feeds.append(Feed(generation, index, sequence, per_event, now, adapter))
             generation.endings.append((answer.output_tokens, answer.finish_reason))
         for feed in generation.feeds:
             self._pacer.submit(feed)

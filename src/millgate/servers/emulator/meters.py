@@ -2,8 +2,10 @@
 
 from bisect import bisect_left
 from collections import deque
+from time import time
 from typing import Final, NamedTuple
 
+from millgate.engine.adapters import AdapterSlots
 from millgate.engine.sequences import BatchLimits, BatchStatistics
 
 SERIES_ROWS: Final = 900
@@ -133,8 +135,8 @@ class Meters:
             "series": [row._asdict() for row in self._series],
         }
 
-    def metrics(self, statistics: BatchStatistics) -> bytes:
-        """Render `/metrics` with vLLM's names and labels."""
+    def metrics(self, statistics: BatchStatistics, adapters: AdapterSlots | None = None) -> bytes:
+        """Render `/metrics` with vLLM's names and labels; adapters as labels of a gauge whose value is the time."""
         labels = f'engine="0",model_name="{_escaped(self._model_name)}"'
         limits = self._limits
         info = f'block_size="{limits.block_tokens}",enable_prefix_caching="{bool(limits.prefix_unit_tokens)}"'
@@ -157,6 +159,12 @@ class Meters:
             f"# TYPE vllm:{name} {kind}\nvllm:{name}{{{pairs}}} {value}"
             for name, kind, pairs, value in gauges
         ]
+        if adapters is not None:
+            running, waiting = (_escaped(",".join(names)) for names in (adapters.running, adapters.waiting))
+            lines.append(
+                f'# TYPE vllm:lora_requests_info gauge\nvllm:lora_requests_info{{max_lora="{adapters.max_loras}",'
+                f'running_lora_adapters="{running}",waiting_lora_adapters="{waiting}"}} {time():.9g}'
+            )
         lines += self.ttft.lines("vllm:time_to_first_token_seconds", labels)
         lines += self.itl.lines("vllm:inter_token_latency_seconds", labels)
         return ("\n".join(lines) + "\n").encode()

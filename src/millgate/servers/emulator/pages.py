@@ -11,6 +11,7 @@ from millgate.servers.emulator.pacer import Pacer
 from millgate.servers.emulator.pooling import PoolingAnswers
 from millgate.servers.emulator.requests import BadRequestError
 from millgate.servers.emulator.responses import KeptResponses
+from millgate.servers.emulator.settings import EmulatorSettings
 from millgate.servers.emulator.troubles import Troubles
 from millgate.servers.http1.contract import Exchange, Headers, RequestHead
 
@@ -30,7 +31,7 @@ METHODS: Final = {
 class EngineView(NamedTuple):
     """What the pages show of the engine."""
 
-    model_name: str
+    settings: EmulatorSettings
     created: int
     meters: Meters
     pacer: Pacer
@@ -67,9 +68,10 @@ class EnginePages:
         elif path.startswith(KEPT_PATH):
             self._find_kept(exchange, path)
         elif path == b"/metrics":
-            exchange.respond(200, TEXT, engine.meters.metrics(engine.pacer.statistics()))
+            page = engine.meters.metrics(engine.pacer.statistics(), engine.pacer.adapters)
+            exchange.respond(200, TEXT, page)
         elif path == b"/v1/models":
-            exchange.respond(200, JSON, _models(engine.model_name, engine.created))
+            exchange.respond(200, JSON, _models(engine.settings, engine.created))
         elif path == b"/health":
             exchange.respond(200, (), b"")
         else:
@@ -103,6 +105,11 @@ class EnginePages:
         self._engine.meters.reset(now, self._engine.pacer.statistics())
 
 
-def _models(name: str, created: int) -> bytes:
-    model = {"id": name, "object": "model", "created": created, "owned_by": "millgate"}
-    return msgspec.json.encode({"object": "list", "data": [model]})
+def _models(settings: EmulatorSettings, created: int) -> bytes:
+    """List the model and its adapters, which name it as their parent."""
+    name = settings.model_name
+    base: dict[str, object] = {"id": name, "object": "model", "created": created, "owned_by": "millgate"}
+    if not settings.lora_modules:
+        return msgspec.json.encode({"object": "list", "data": [base]})
+    adapters = [base | {"id": each, "root": each, "parent": name} for each in settings.lora_modules]
+    return msgspec.json.encode({"object": "list", "data": [base | {"root": name, "parent": None}, *adapters]})

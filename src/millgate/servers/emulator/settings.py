@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from millgate.engine.adapters import ADAPTER_LOAD_S
 from millgate.engine.profile import DEFAULT_PROFILE, EngineProfile, find_profile, scaled
 from millgate.engine.sequences import BatchLimits
 
@@ -29,7 +30,8 @@ class EmulatorSettings:
     full blocks of prompts and answers for prompts that begin alike, as vLLM does by default. `kv_transfer` names the protocol
     by which prompts are handed to another engine or taken from it ("" is none); what is kept for another engine is kept for
     `kv_lease_s`, goes over with `kv_tokens_per_s`, and what cannot be had is an error or computed here
-    (`kv_load_failure_policy`). `seed` feeds the law of answer lengths and the dice of troubles:
+    (`kv_load_failure_policy`). `lora_modules` are adapters that may be asked for by name; `max_loras` of them are loaded at
+    once, each in `lora_load_s`. `seed` feeds the law of answer lengths and the dice of troubles:
     `fail_rate`, `stall_rate` and `error_rate` are the shares of requests that get a 500, of streams that stand
     still for `stall_s` half-way, and of streams that end half-way with an error event.
     """
@@ -48,6 +50,9 @@ class EmulatorSettings:
     kv_lease_s: float = 30.0
     kv_tokens_per_s: float = 150_000.0
     kv_load_failure_policy: str = "fail"
+    lora_modules: tuple[str, ...] = ()
+    max_loras: int = 1
+    lora_load_s: float = ADAPTER_LOAD_S
     tokens_per_event: int = 1
     ignore_hangups: bool = False
     fail_rate: float = 0.0
@@ -72,6 +77,8 @@ class EmulatorSettings:
         _one_of("kv_load_failure_policy", self.kv_load_failure_policy, ("fail", "recompute"))
         _within("kv_lease_s", self.kv_lease_s, 0.01, 86_400.0)
         _within("kv_tokens_per_s", self.kv_tokens_per_s, 1.0, 1e12)
+        _within("max_loras", self.max_loras, 1, 10_000)
+        _within("lora_load_s", self.lora_load_s, 0.0, 3600.0)
         _within("stall_s", self.stall_s, 0.0, 86_400.0)
         profile = find_profile(self.profile)
         if self.max_num_seqs is not None:

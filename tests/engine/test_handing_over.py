@@ -1,5 +1,10 @@
 """Prefill here, decode there: an engine that keeps a prompt's KV for another, and one that begins with it."""
 
+from math import inf
+from random import Random
+
+import pytest
+
 from engine.test_prefix_cache import limits, steady
 from millgate.engine.batching import Batch
 from millgate.engine.sequences import EngineSequence, EventKind
@@ -89,3 +94,55 @@ def test_a_preempted_one_is_computed_here() -> None:
     assert numbers.preemptions == 1
     assert numbers.prefilled_tokens > 12 + 12
     assert (numbers.finished, numbers.kv_used_blocks) == (2, 0)
+
+
+def counted(batch: Batch) -> int:
+    """Count the blocks in use one by one: each sequence's own, and each named unit once."""
+    scheduler = batch._scheduler
+    memory, cache = scheduler.blocks, scheduler.blocks.cache
+    assert cache is not None
+    planned = {progress.sequence.sequence_id: tokens for progress, tokens in scheduler._chunks}
+    live = [*scheduler.running.values(), *memory._pinned.values()]
+    assert set(cache._held) == {progress.sequence.sequence_id for progress in live}
+    assert not set(cache._users) & set(cache._idle)
+    blocks = len(cache._users) * cache.unit_blocks
+    for progress in live:
+        sequence_id = progress.sequence.sequence_id
+        tokens = progress.cached_by(scheduler.steps) + planned.get(sequence_id, 0)
+        blocks += memory.blocks_for(tokens) - len(cache._held[sequence_id]) * cache.unit_blocks
+    return blocks
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_every_block_is_counted_once_whatever_is_shared_kept_taken_over_or_aborted(seed: int) -> None:
+    dice = Random(seed)
+    batch = Batch(
+        steady(),
+        limits(
+            blocks=dice.randint(32, 70),
+            seqs=dice.randint(1, 6),
+            budget=dice.randint(6, 50),
+            unit_tokens=dice.choice([4, 8]),
+        ),
+    )
+    now = 0.0
+    for number in range(40):
+        now += dice.random() * dice.choice([0.1, 3, 10])
+        batch.add(drawn(number, dice), now)
+        batch.abort(dice.randint(0, 100), now)
+        batch.unpin(dice.randint(0, 100), now)
+        assert counted(batch) == batch._scheduler.blocks.used <= batch.limits.blocks
+    while batch.next_event_at < inf or any(batch.unpin(number, now) for number in range(40)):
+        now = min(batch.next_event_at, now + 1e6)
+        batch.advance(now)
+        assert counted(batch) == batch._scheduler.blocks.used <= batch.limits.blocks
+
+    numbers = batch.statistics(now)
+    assert (numbers.running, numbers.waiting, numbers.kv_used_blocks) == (0, 0, 0)
+
+
+def drawn(number: int, dice: Random) -> EngineSequence:
+    family = 100 * dice.randint(0, 3)
+    ids = tuple(range(family, family + dice.randint(0, 30)))
+    pins, takes = dice.random() < 0.1, dice.random() < 0.2
+    return EngineSequence(number, dice.randint(1, 60), dice.randint(1, 40), ids, pins, takes)

@@ -177,6 +177,12 @@ def test_metrics_and_stats_count_what_was_looked_up_and_found() -> None:
             families: dict[str, Any] = {each.name: each for each in text_string_to_metric_families(page)}
             assert families["vllm:prefix_cache_queries"].samples[0].value == 350
             assert families["vllm:prefix_cache_hits"].samples[0].value == 160
+            sources = families["vllm:prompt_tokens_by_source"].samples
+            assert {each.labels["source"]: each.value for each in sources} == {
+                "local_compute": 190,
+                "local_cache_hit": 160,
+                "external_kv_transfer": 0,
+            }
             assert families["vllm:cache_config_info"].samples[0].labels["enable_prefix_caching"] == "True"
             seen = await stats(running)
             assert (seen["prefix_queried_tokens"], seen["prefix_hit_tokens"]) == (350, 160)

@@ -159,6 +159,16 @@ class Meters:
             f"# TYPE vllm:{name} {kind}\nvllm:{name}{{{pairs}}} {value}"
             for name, kind, pairs, value in gauges
         ]
+        sources = {
+            "local_compute": statistics.prefilled_tokens,
+            "local_cache_hit": statistics.prefix_hit_tokens,
+            "external_kv_transfer": self.kv_taken_tokens,
+        }
+        lines.append("# TYPE vllm:prompt_tokens_by_source_total counter")
+        lines += [
+            f'vllm:prompt_tokens_by_source_total{{{labels},source="{source}"}} {tokens}'
+            for source, tokens in sources.items()
+        ]
         if adapters is not None:
             running, waiting = (_escaped(",".join(names)) for names in (adapters.running, adapters.waiting))
             lines.append(

@@ -14,7 +14,7 @@ from millgate.core.words import FailureKind, Sent
 from millgate.engine.profile import EngineProfile
 from millgate.engine.sequences import EngineSequence
 from millgate.sim.engines.batched import BatchedStation
-from millgate.sim.engines.contract import EngineTotals, GaugeReading, Reports
+from millgate.sim.engines.contract import EngineTotals, GaugeReading, Reports, added_up
 from millgate.sim.jobs import Job
 from millgate.sim.loop import ENGINES, Loop
 
@@ -130,14 +130,7 @@ class DisaggregatedPool:
 
     def totals(self) -> EngineTotals:
         """Return tokens computed on all engines; the first token of the prefilling ones is thrown away and counts."""
-        each = [station.totals() for station in self._stations]
-        return EngineTotals(
-            sum([total.prompt_tokens for total in each], 0),
-            sum([total.output_tokens for total in each], 0),
-            sum([total.preemptions for total in each], 0),
-            sum([total.queried_tokens for total in each], 0),
-            sum([total.hit_tokens for total in each], 0),
-        )
+        return added_up([station.totals() for station in self._stations])
 
     @property
     def _stations(self) -> Sequence[BatchedStation]:

@@ -127,7 +127,7 @@ def test_check_accepts_what_can_be_served(tmp_path: Path, capsys: Captured) -> N
     )
 
     assert main(["check", str(file)]) == ExitCode.OK
-    assert capsys.readouterr().out == f"{file}: valid, 1 engine(s), 1 lane(s), 1 tenant(s)\n"
+    assert capsys.readouterr().out == f"{file}: valid, 1 engine(s), 3 lane(s), 1 tenant(s)\n"
 
 
 @pytest.mark.parametrize(

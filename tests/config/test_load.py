@@ -38,7 +38,7 @@ def test_one_engine_is_a_whole_configuration(write: Write) -> None:
     config = load_config(write(ENGINE)).config
 
     assert [engine.name for engine in config.engines] == ["127.0.0.1:8000"]
-    assert [lane.name for lane in config.lanes] == ["interactive"]
+    assert [lane.name for lane in config.lanes] == ["interactive", "long_context", "throughput"]
     assert (config.listen.host, config.listen.port) == ("127.0.0.1", 8080)
     assert (config.admin.host, config.admin.port) == ("127.0.0.1", 8081)
 
@@ -90,6 +90,16 @@ def test_every_problem_names_file_line_column_path_and_limit(write: Write) -> No
             "must be one of 'arrival', 'deadline' or 'short_first', not 'arival'; did you mean 'arrival'?",
         ),
         ("lanes: [{name: a, deadline: 48h}]", "lanes[0].deadline: must be at most 24h, not '48h'"),
+        (
+            "lanes: [{name: a, takes: batch}]",
+            "lanes[0].takes: is for other lanes: the first takes what no other does",
+        ),
+        ("lanes: [{name: a}, {name: b, over: 5s}]", "lanes[1].over: has no meaning without `takes`"),
+        ("lanes: [{name: a}, {name: b, takes: batch, over: 25h}]", "lanes[1].over: must be at most 24h"),
+        (
+            "lanes: [{name: a}, {name: b, takes: batch}, {name: c, takes: batch, over: 10s}]",
+            "lanes[2].takes: batch over 10s are those of the lane b: give `over`",
+        ),
         ("lanes: [{name: a, ttft_slo: 0s}]", "lanes[0].ttft_slo: must be more than 0s"),
         ("lanes: [{name: a, max_queue: off}]", "lanes[0].max_queue: False is not a whole number"),
         ("limits: {body: 2GiB}", "limits.body: must be at most 1GiB"),
@@ -303,14 +313,21 @@ def test_engines_and_the_default_lane_can_be_set_without_a_file() -> None:
     config = load_config(None, {}, flags).config
 
     assert config.engines[0].url == "http://a:1"
-    assert [(lane.name, lane.ttft_slo) for lane in config.lanes] == [("interactive", Objective(5.0))]
+    assert [(lane.name, lane.ttft_slo) for lane in config.lanes] == [
+        ("interactive", Objective(5.0)),
+        ("long_context", None),
+        ("throughput", None),
+    ]
 
 
 @pytest.mark.parametrize(
     ("assignment", "complaint"),
     [
-        ("lanes.chat.ttft_slo=5s", "--set lanes.chat.ttft_slo: lanes: has none named 'chat' (interactive)"),
-        ("lanes.7.ttft_slo=5s", "there are 1 of them, counted from 0"),
+        (
+            "lanes.chat.ttft_slo=5s",
+            "--set lanes.chat.ttft_slo: lanes: has none named 'chat' (interactive, long_context, throughput)",
+        ),
+        ("lanes.7.ttft_slo=5s", "there are 3 of them, counted from 0"),
         ("port", "--set: 'port' is not path=value"),
         ("listen..port=1", "has an empty part in its path"),
         ("engines.0.url.x=1", "has no settings in it"),

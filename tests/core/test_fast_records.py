@@ -2,14 +2,15 @@
 
 from hypothesis import given, strategies as some
 
-from millgate.core.decisions import Admit, Ended, Leg, Reshaped, Yield
+from millgate.core.decisions import Admit, Classed, Ended, Leg, Reshaped, Yield
 from millgate.core.events import Arrived
 from millgate.core.fast_records import make_admit, make_arrived, make_ended, make_leg, make_yield
-from millgate.core.words import FailureKind, Outcome, Reason
+from millgate.core.words import ClassedBy, FailureKind, Outcome, Reason
 
 _numbers = some.integers(0, 1 << 40)
 _seconds = some.floats(0.0, 1e9)
 _words = some.text(max_size=5)
+CLASSED = Classed("long", ClassedBy.PROMPT, 9000, 6.5, 5.0)
 
 
 def _assert_equal(quick: tuple[object, ...], plain: tuple[object, ...]) -> None:
@@ -49,7 +50,7 @@ def test_an_admission(
     number: int, engine: str, waited_s: float, ttft_s: float, by: float, due_at: float | None
 ) -> None:
     _assert_equal(make_leg(engine, 1, number, 3), Leg(engine, 1, number, 3))
-    for reshaped in (None, Reshaped(engine, 5)):
+    for reshaped, classed in ((None, None), (Reshaped(engine, 5), CLASSED)):
         quick = make_admit(
             number,
             make_leg(engine, 1, 2, 3),
@@ -58,8 +59,10 @@ def test_an_admission(
             first_event_by=by,
             reshaped=reshaped,
             due_at=due_at,
+            classed=classed,
         )
-        plain = Admit(number, (Leg(engine, 1, 2, 3),), waited_s, ttft_s, by, reshaped=reshaped, due_at=due_at)
+        leg = Leg(engine, 1, 2, 3)
+        plain = Admit(number, (leg,), waited_s, ttft_s, by, reshaped=reshaped, due_at=due_at, classed=classed)
         _assert_equal(quick, plain)
 
 
@@ -67,8 +70,19 @@ def test_an_admission(
 def test_a_refusal(
     number: int, reason: Reason, retry: bool, hint_s: float, value: float, bound: float, first_seen: float
 ) -> None:
-    quick = make_yield(number, reason, hint_s, retry=retry, value=value, bound=bound, first_seen=first_seen)
-    _assert_equal(quick, Yield(number, reason, hint_s, retry, value, bound, first_seen))
+    for classed in (None, CLASSED):
+        quick = make_yield(
+            number,
+            reason,
+            hint_s,
+            retry=retry,
+            value=value,
+            bound=bound,
+            first_seen=first_seen,
+            classed=classed,
+        )
+        plain = Yield(number, reason, hint_s, retry, value, bound, first_seen, classed=classed)
+        _assert_equal(quick, plain)
 
 
 @given(_numbers, some.sampled_from(Outcome), some.none() | _words, _seconds, some.none() | _seconds)

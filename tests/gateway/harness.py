@@ -19,6 +19,7 @@ import uvloop
 from millgate.core.settings import AccountSettings, EngineSettings, LaneSettings, QuotaRule, Settings
 from millgate.core.snapshot import LaneSnapshot, Snapshot
 from millgate.gateway import EngineAddress, Gateway, GatewaySettings
+from millgate.runtime.callers import CallerSettings
 from millgate.servers.http import DoorSettings
 from millgate.wiring.governor import build_governor
 
@@ -363,17 +364,19 @@ async def standing(
     *,
     max_inflight: int = 4,
     lane: LaneSettings | None = None,
+    lanes: tuple[LaneSettings, ...] = (),
+    callers: CallerSettings | None = None,
     metrics: bytes | None = None,
     door: DoorSettings | None = None,
     drain_grace_s: float = 5.0,
     account: AccountSettings | None = None,
     quotas: tuple[QuotaRule, ...] = (),
 ) -> AsyncIterator[Stand]:
-    """Serve a gateway with one lane in front of one fake engine until the block ends."""
+    """Serve a gateway with one lane, or these `lanes`, in front of one fake engine until the block ends."""
     engine = FakeEngine(script, metrics)
     await engine.start()
     core = Settings(
-        lanes=(lane or LaneSettings("interactive"),),
+        lanes=lanes or (lane or LaneSettings("interactive"),),
         engines=(EngineSettings("engine", max_inflight, account=account),),
         quotas=quotas,
     )
@@ -382,6 +385,7 @@ async def standing(
         port=0,
         door=door or DoorSettings(),
         drain_grace_s=drain_grace_s,
+        callers=callers or CallerSettings(),
     )
     stand = Stand(Gateway(build_governor(core, time.monotonic()), settings), engine)
     await stand.gateway.start()

@@ -37,7 +37,15 @@ from millgate.core.settings import (
     Settings,
     TenantSettings,
 )
-from millgate.core.words import DeadlineFrom, FailureKind, IgnoresHangups, OutputCharge, QuotaKind, Sent
+from millgate.core.words import (
+    DeadlineFrom,
+    FailureKind,
+    IgnoresHangups,
+    LaneTakes,
+    OutputCharge,
+    QuotaKind,
+    Sent,
+)
 from millgate.wiring.governor import build_governor
 
 _NEVER = float("inf")
@@ -128,6 +136,8 @@ def _lane(name: str, dice: Random) -> LaneSettings:
         window_s=dice.choice([0.0, 0.0, 0.3]),
         demote=dice.choice([None, "second", "third"]),
         clip_tokens=dice.choice([None, 20]),
+        takes=None if name == "first" else dice.choice([None, *LaneTakes]),
+        over_s=dice.choice([0.05, 0.2, 1.0]),
     )
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 from millgate.core.decisions import (
     Admit,
     Cancel,
+    Classed,
     Decision,
     Ended,
     Leg,
@@ -17,7 +18,7 @@ from millgate.core.decisions import (
     Yield,
 )
 from millgate.core.events import Arrived
-from millgate.core.words import FailureKind, Outcome, QuotaKind, Reason, Stage
+from millgate.core.words import ClassedBy, FailureKind, Outcome, QuotaKind, Reason, Stage
 from millgate.observe.packing import may_name, pack, unpack, unpack_decision
 from millgate.observe.ring import Kept, Ring, arrival_of, facts_of
 
@@ -64,6 +65,14 @@ QUOTA: Fields = {
     "remaining": TIMES,
     "reset_s": TIMES,
 }
+CLASSED: Fields = {
+    "lane": TEXTS,
+    "by": st.sampled_from(ClassedBy),
+    "prompt_tokens": NUMBERS,
+    "value_s": TIMES,
+    "bound_s": TIMES,
+}
+MAYBE_CLASSED = st.none() | st.builds(Classed, **CLASSED)
 RESHAPED: Fields = {"lane": st.none() | TEXTS, "max_tokens": st.none() | NUMBERS}
 
 
@@ -82,8 +91,14 @@ ADMIT: Fields = {
     "quota": several(QuotaState, QUOTA),
     "due_at": st.none() | TIMES,
     "window_s": TIMES,
+    "classed": MAYBE_CLASSED,
 }
-HOLD: Fields = {"attempt": ATTEMPTS, "place": NUMBERS, "expected_wait_s": TIMES}
+HOLD: Fields = {
+    "attempt": ATTEMPTS,
+    "place": NUMBERS,
+    "expected_wait_s": TIMES,
+    "classed": MAYBE_CLASSED,
+}
 YIELD: Fields = {
     "attempt": ATTEMPTS,
     "reason": REASONS,
@@ -96,6 +111,7 @@ YIELD: Fields = {
     "of_wait": TRUTHS,
     "of_streams": TRUTHS,
     "promised": TIMES | NUMBERS,
+    "classed": MAYBE_CLASSED,
 }
 CANCEL: Fields = {"attempt": ATTEMPTS, "reason": REASONS, "retry_after_s": TIMES}
 ENDED: Fields = {
@@ -116,6 +132,7 @@ RECORDS = [
     (Leg, LEG),
     (QuotaState, QUOTA),
     (Reshaped, RESHAPED),
+    (Classed, CLASSED),
     (Admit, ADMIT),
     (Queue, HOLD),
     (Yield, YIELD),

@@ -11,7 +11,7 @@ from millgate.config.overrides import from_assignment, override
 from millgate.config.problems import ConfigError
 from millgate.config.schema import Config, EngineConfig
 from millgate.core.settings import ServicePrior
-from millgate.core.words import DeadlineFrom, IgnoresHangups
+from millgate.core.words import DeadlineFrom, IgnoresHangups, LaneTakes
 from millgate.engine.profile import find_profile, scaled
 from millgate.wiring import choices
 from millgate.wiring.chosen import EngineFacts, choose_max_inflight
@@ -72,7 +72,7 @@ def test_what_was_given_wins_and_its_giver_is_named() -> None:
     assert why(built, "127.0.0.1:8000 kv_tokens") == ("9,000", "MILLGATE_ENGINES__0__KV_TOKENS")
 
 
-def test_with_flags_alone_there_is_one_lane_with_its_deadline_from_the_first_attempt() -> None:
+def test_with_flags_alone_interactive_has_its_deadline_from_the_first_attempt() -> None:
     lane = build_settings(config()).settings.lanes[0]
 
     assert (lane.name, lane.ttft_slo_s, lane.tpot_slo_s, lane.deadline_s) == ("interactive", 10.0, None, 10.0)
@@ -81,6 +81,44 @@ def test_with_flags_alone_there_is_one_lane_with_its_deadline_from_the_first_att
         "short_first",
         None,
     )
+
+
+@pytest.mark.parametrize(
+    ("ttft_slo", "long_over_s", "batch_over_s", "patient_s"),
+    [(None, 5.0, 10.0, 60.0), ("2s", 1.0, 2.0, 60.0), ("30s", 15.0, 30.0, 180.0)],
+)
+def test_three_lanes_without_configuration_follow_the_objective_of_the_first(
+    ttft_slo: str | None, long_over_s: float, batch_over_s: float, patient_s: float
+) -> None:
+    flags = [
+        override("engines.0.url", URL, "--upstream"),
+        override("lanes.0.ttft_slo", ttft_slo, "--ttft-slo"),
+    ]
+
+    first, long, batch = build_settings(load_config(None, {}, flags).config).settings.lanes
+
+    assert (first.name, first.takes, first.over_s) == ("interactive", None, 0.0)
+    assert (long.name, long.takes, long.over_s) == ("long_context", LaneTakes.LONG_PROMPTS, long_over_s)
+    assert (batch.name, batch.takes, batch.over_s) == ("throughput", LaneTakes.BATCH, batch_over_s)
+    assert {long.ttft_slo_s, long.deadline_s, batch.ttft_slo_s, batch.deadline_s} == {patient_s}
+    assert not any(lane.headroom or lane.band for lane in (first, long, batch)), "nothing is kept idle"
+
+
+def test_lanes_of_a_file_are_as_configured_also_where_they_have_the_names_of_the_default_ones() -> None:
+    lanes = [{"name": "interactive"}, {"name": "long_context"}, {"name": "throughput"}]
+
+    built = build_settings(config(lanes=lanes)).settings.lanes
+
+    assert [(lane.takes, lane.ttft_slo_s, lane.share) for lane in built] == [(None, 10.0, 1.0)] * 3
+
+
+def test_a_lane_that_takes_requests_by_size_says_which() -> None:
+    built = build_settings(config())
+
+    assert why(built, "lane long_context")[1].startswith(
+        "default; takes prompts that an idle engine reads for more than 5s;"
+    )
+    assert "not streamed and lasts more than 10s" in why(built, "lane throughput")[1]
 
 
 def test_other_lanes_count_their_deadline_from_each_attempt() -> None:

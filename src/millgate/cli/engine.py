@@ -1,15 +1,65 @@
 """`millgate engine`: the embedded engine as a process of its own."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from millgate.cli.exits import usage_error
 from millgate.cli.ports import address_error
 
-# Flags that are not called as their settings are.
-_FLAGS = {"stall_rate": "--stall", "stall_s": "--stall-seconds", "error_rate": "--error-in-stream"}
+if TYPE_CHECKING:
+    from millgate.servers.emulator.settings import EmulatorSettings
 
+# Flags that are not called as their settings are.
+_FLAGS = {
+    "stall_rate": "--stall",
+    "stall_s": "--stall-seconds",
+    "error_rate": "--error-in-stream",
+    "kv_lease_s": "--kv-lease",
+}
+
+ProfileOption = Annotated[
+    str | None, typer.Option(help="Speed profile; a wrong name lists them.", show_default="demo")
+]
+ModelNameOption = Annotated[str, typer.Option(help="The model that it lists; any name is answered.")]
+TimeScaleOption = Annotated[float, typer.Option(help="How much faster than the profile, at most 10.")]
+SequencesOption = Annotated[
+    int | None, typer.Option(help="Most sequences in a batch.", show_default="the profile's")
+]
+QueuedOption = Annotated[
+    int | None, typer.Option(help="Refuse with 503 beyond so many waiting.", show_default="any number waits")
+]
+ModelLengthOption = Annotated[
+    int | None, typer.Option(help="Longest prompt and answer, tokens.", show_default="the KV cache")
+]
+BlocksOption = Annotated[
+    int | None, typer.Option(help="Blocks of 16 tokens of KV memory.", show_default="the profile's")
+]
+CachingOption = Annotated[
+    bool, typer.Option("--enable-prefix-caching", help="Keep what prompts have in common, by full blocks.")
+]
+TransferOption = Annotated[
+    str,
+    typer.Option(
+        metavar="PROTOCOL",
+        help="Hand prompts to other engines or take them: nixl, sglang-prefill, sglang-decode.",
+        show_default="no",
+    ),
+]
+LeaseOption = Annotated[float, typer.Option(help="Seconds that a prompt is kept for another engine.")]
+LoadFailureOption = Annotated[
+    str, typer.Option(help="When a prompt cannot be had from its engine: fail, or recompute.")
+]
+AdaptersOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--lora-module", metavar="NAME", help="An adapter; may be given again.", show_default="none"
+    ),
+]
+MaxLorasOption = Annotated[int, typer.Option(help="Adapters that are loaded at once.")]
+LoraLoadOption = Annotated[float, typer.Option(help="Seconds that loading an adapter takes.")]
+EventTokensOption = Annotated[int, typer.Option(help="Tokens that one event of a stream carries.")]
+HangupsOption = Annotated[bool, typer.Option("--ignore-hangups", help="Generate on for clients that left.")]
 FailRateOption = Annotated[
     float, typer.Option(metavar="P", help="Share of requests that get a 500.", show_default="none")
 ]
@@ -28,27 +78,22 @@ ErrorOption = Annotated[
 def engine(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="TCP port; 0 takes any free one.")] = 8000,
-    profile: Annotated[
-        str | None, typer.Option(help="Speed profile; a wrong name lists them.", show_default="demo")
-    ] = None,
-    model_name: Annotated[
-        str, typer.Option(help="The model that it lists; any name is answered.")
-    ] = "millgate-engine",
-    time_scale: Annotated[float, typer.Option(help="How much faster than the profile, at most 10.")] = 1.0,
-    max_num_seqs: Annotated[
-        int | None, typer.Option(help="Most sequences in a batch.", show_default="the profile's")
-    ] = None,
-    max_num_queued_reqs: Annotated[
-        int | None,
-        typer.Option(help="Refuse with 503 beyond so many waiting.", show_default="any number waits"),
-    ] = None,
-    max_model_len: Annotated[
-        int | None, typer.Option(help="Longest prompt and answer, tokens.", show_default="the KV cache")
-    ] = None,
-    tokens_per_event: Annotated[int, typer.Option(help="Tokens that one event of a stream carries.")] = 1,
-    ignore_hangups: Annotated[
-        bool, typer.Option("--ignore-hangups", help="Generate on for clients that left.")
-    ] = False,
+    profile: ProfileOption = None,
+    model_name: ModelNameOption = "millgate-engine",
+    time_scale: TimeScaleOption = 1.0,
+    max_num_seqs: SequencesOption = None,
+    max_num_queued_reqs: QueuedOption = None,
+    max_model_len: ModelLengthOption = None,
+    num_gpu_blocks_override: BlocksOption = None,
+    enable_prefix_caching: CachingOption = False,
+    kv_transfer: TransferOption = "",
+    kv_lease: LeaseOption = 30.0,
+    kv_load_failure_policy: LoadFailureOption = "fail",
+    lora_module: AdaptersOption = None,
+    max_loras: MaxLorasOption = 1,
+    lora_load: LoraLoadOption = 0.5,
+    tokens_per_event: EventTokensOption = 1,
+    ignore_hangups: HangupsOption = False,
     fail_rate: FailRateOption = 0.0,
     stall: StallOption = 0.0,
     stall_seconds: Annotated[float, typer.Option(help="How long such a stream stands still.")] = 30.0,
@@ -58,29 +103,43 @@ def engine(
     """Run an engine that answers like vLLM, at the speed of a profile, without a GPU."""
     from millgate.engine.profile import DEFAULT_PROFILE
     from millgate.servers.emulator.run import run
-    from millgate.servers.emulator.settings import EmulatorSettings
 
-    try:
-        settings = EmulatorSettings(
-            host=host,
-            port=port,
-            profile=profile or DEFAULT_PROFILE,
-            model_name=model_name,
-            time_scale=time_scale,
-            max_num_seqs=max_num_seqs,
-            max_num_queued_reqs=max_num_queued_reqs,
-            max_model_len=max_model_len,
-            tokens_per_event=tokens_per_event,
-            ignore_hangups=ignore_hangups,
-            fail_rate=fail_rate,
-            stall_rate=stall,
-            stall_s=stall_seconds,
-            error_rate=error_in_stream,
-            seed=seed,
-        )
-    except ValueError as error:
-        raise usage_error(error, _FLAGS) from None
+    settings = _checked(
+        host=host,
+        port=port,
+        profile=profile or DEFAULT_PROFILE,
+        model_name=model_name,
+        time_scale=time_scale,
+        max_num_seqs=max_num_seqs,
+        max_num_queued_reqs=max_num_queued_reqs,
+        max_model_len=max_model_len,
+        num_gpu_blocks_override=num_gpu_blocks_override,
+        enable_prefix_caching=enable_prefix_caching,
+        kv_transfer=kv_transfer,
+        kv_lease_s=kv_lease,
+        kv_load_failure_policy=kv_load_failure_policy,
+        lora_modules=tuple(lora_module or ()),
+        max_loras=max_loras,
+        lora_load_s=lora_load,
+        tokens_per_event=tokens_per_event,
+        ignore_hangups=ignore_hangups,
+        fail_rate=fail_rate,
+        stall_rate=stall,
+        stall_s=stall_seconds,
+        error_rate=error_in_stream,
+        seed=seed,
+    )
     try:
         run(settings)
     except OSError as error:
         raise address_error(error, host, port, "--port") from None
+
+
+def _checked(**fields: Any) -> "EmulatorSettings":
+    """Return the settings with these fields, or say which flag is wrong."""
+    from millgate.servers.emulator.settings import EmulatorSettings
+
+    try:
+        return EmulatorSettings(**fields)
+    except ValueError as error:
+        raise usage_error(error, _FLAGS) from None

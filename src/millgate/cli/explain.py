@@ -31,7 +31,7 @@ def explain(
         str | None, typer.Option(help="Endpoint of the request.", show_default="by what the body holds")
     ] = None,
     tenant: Annotated[str, typer.Option(help="Tenant that asks.", show_default=False)] = "",
-    lane: Annotated[str | None, typer.Option(help="Lane of the request.", show_default="the first")] = None,
+    lane: Annotated[str | None, typer.Option(help="Lane of the request.", show_default="by its size")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as one line of JSON.")] = False,
 ) -> None:
     """Say what would be decided about a request now, and the numbers behind it. Nothing is sent to an engine."""

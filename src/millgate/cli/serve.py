@@ -46,6 +46,23 @@ LogOption = Annotated[
     ),
 ]
 
+TtftOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Time to the first token that is good, and the deadline, of the first lane; `p99:2s` promises it to 99 % of requests.",
+        show_default="10s",
+    ),
+]
+TpotOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Time per output token that is good, of the first lane; other lanes' prompts are paced so that it is kept.",
+        show_default="not judged",
+    ),
+]
+
 
 def serve(
     config: FileOption = None,
@@ -66,14 +83,8 @@ def serve(
             metavar="N", help="Most attempts that wait; 0 holds none.", show_default="what can be served"
         ),
     ] = None,
-    ttft_slo: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Time to the first token that is good, and the deadline; `p99:2s` promises it to 99 % of requests.",
-            show_default="10s",
-        ),
-    ] = None,
+    ttft_slo: TtftOption = None,
+    tpot_slo: TpotOption = None,
     assignments: SetOption = None,
     line_port: LinePortOption = None,
     line_path: LinePathOption = None,
@@ -91,8 +102,9 @@ def serve(
         *flag("--admin-port", "admin.port", admin_port),
         *flag("--max-inflight", "engines.*.max_inflight", max_inflight),
         *flag("--max-queue", "lanes.*.max_queue", max_queue),
-        *flag("--ttft-slo", "lanes.*.ttft_slo", ttft_slo),
+        *flag("--ttft-slo", "lanes.0.ttft_slo", ttft_slo),
         *_deadline_of_slo(ttft_slo),
+        *flag("--tpot-slo", "lanes.0.tpot_slo", tpot_slo),
         *flag("--insecure", "listen.insecure", insecure or None),
         *flag("--line-port", "line.port", line_port),
         *flag("--line-path", "line.path", line_path),
@@ -109,7 +121,7 @@ def _deadline_of_slo(ttft_slo: str | None) -> list["Override"]:
     """Take back a deadline that a file gives: without one it is the time of the flag."""
     from millgate.config.overrides import override
 
-    return [] if ttft_slo is None else [override("lanes.*.deadline", None, "--ttft-slo")]
+    return [] if ttft_slo is None else [override("lanes.0.deadline", None, "--ttft-slo")]
 
 
 def serve_loaded(

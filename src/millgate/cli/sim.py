@@ -49,12 +49,14 @@ def validate(
 
 def _validation_rows(processes: int | None) -> "list[ValidationRow]":
     from millgate.sim.truths.exact import exact_rows
+    from millgate.sim.truths.pools import pool_rows
+    from millgate.sim.truths.prefixes import prefix_rows
     from millgate.sim.truths.rows import PARTS, all_truths, judge, run_part
 
     truths = all_truths()
     tasks = [(index, part) for index in range(len(truths)) for part in range(PARTS)]
     tallies = in_parallel(run_part, tasks, "validating", processes)
-    rows = exact_rows()
+    rows = exact_rows() + prefix_rows() + pool_rows()
     for index, truth in enumerate(truths):
         rows += judge(truth, tallies[index * PARTS : (index + 1) * PARTS])
     return rows

@@ -30,7 +30,7 @@ _SECRET_WORDS = ("token", "secret", "password", "api_key", "apikey", "authorizat
 
 
 def explain(error: ValidationError, places: Mapping[SettingPath, ValueOrigin]) -> list[Problem]:
-    """Return one problem for each finding, at the nearest place that is known."""
+    """Return one problem for each finding, at the nearest place that is known; one value for many items is told once."""
     details = error.errors(include_url=False)
     located = [tuple(detail["loc"]) for detail in details]
     problems = []
@@ -39,7 +39,10 @@ def explain(error: ValidationError, places: Mapping[SettingPath, ValueOrigin]) -
         inner = any(len(other) > len(path) and other[: len(path)] == path for other in located)
         if not (detail["type"] == "too_short" and inner):
             problems.append(Problem(_nearest_place(path, places), path, _message(detail, path)))
-    return sorted(problems, key=_reading_order)
+    told: dict[object, Problem] = {}
+    for each in problems:
+        told.setdefault((each.place, each.path[-1:] if each.place else each.path, each.message), each)
+    return sorted(told.values(), key=_reading_order)
 
 
 def section_of(path: SettingPath) -> type[BaseModel] | None:

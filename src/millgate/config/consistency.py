@@ -7,6 +7,7 @@ from pydantic import SecretStr
 
 from millgate.config.problems import ConfigError, Problem, SettingPath, ValueOrigin
 from millgate.config.schema import Config
+from millgate.config.units import format_duration
 from millgate.config.values import is_loopback
 
 _LONGEST_SECRET = 4096
@@ -21,6 +22,7 @@ def check_whole(config: Config, places: Mapping[SettingPath, ValueOrigin]) -> No
         *_exposure(config),
         *_tenants(config),
         *_lane_paths(config),
+        *_classes(config),
         *_limits(config),
         *_quotas(config),
         *_demotions(config),
@@ -132,6 +134,22 @@ def _lane_paths(config: Config) -> Iterator[tuple[SettingPath, str]]:
         for number, path in enumerate(lane.paths):
             if owners.setdefault(path, lane.name) != lane.name:
                 yield ("lanes", index, "paths", number), f"is a path of the lane {owners[path]} too"
+
+
+def _classes(config: Config) -> Iterator[tuple[SettingPath, str]]:
+    first, owners = config.lanes[0], dict[tuple[str, float], str]()
+    for index, lane in enumerate(config.lanes):
+        if lane.takes is None:
+            if lane.over is not None:
+                yield ("lanes", index, "over"), "has no meaning without `takes`"
+        elif lane is first:
+            yield ("lanes", index, "takes"), "is for other lanes: the first takes what no other does"
+        elif (owner := owners.setdefault((lane.takes, lane.over_s(first)), lane.name)) != lane.name:
+            over = format_duration(lane.over_s(first))
+            yield (
+                ("lanes", index, "takes"),
+                f"{lane.takes} over {over} are those of the lane {owner}: give `over`",
+            )
 
 
 def _limits(config: Config) -> Iterator[tuple[SettingPath, str]]:

@@ -1,6 +1,6 @@
 """Lanes: what good means for a class of traffic, when it is refused, and what it may hold and borrow."""
 
-from typing import Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
@@ -17,10 +17,10 @@ class LaneConfig(Section):
     """One class of traffic: what good means, when it is refused, and how much of it may wait."""
 
     name: Name = Field(description="Its name in metrics and answers of the admin door, e.g. `interactive`.")
-    ttft_slo: TtftObjective = Field(
-        default=Objective(10.0),
-        json_schema_extra={"default": "10s"},
-        description="Time to the first token that is still good; with a quantile, the share of requests that is to have it.",
+    ttft_slo: TtftObjective | None = Field(
+        default=None,
+        description="Time to the first token that is still good; with a quantile, the share of requests that is to have it. "
+        "Default: 10s; for a lane that `takes` requests by size six times that of the first lane, a minute at least.",
     )
     tpot_slo: TpotObjective | None = Field(
         default=None,
@@ -37,6 +37,20 @@ class LaneConfig(Section):
         default=None,
         description="Where the deadline starts: at the request's first attempt or at each attempt's own arrival. "
         "Default: `first_attempt` for the lane `interactive`, `attempt` for others.",
+    )
+    takes: Literal["long_prompts", "batch"] | None = Field(
+        default=None,
+        description="Which requests this lane takes when neither key, header nor path names a lane. `long_prompts`: "
+        "those whose prompt takes an idle engine longer than `over` to read. `batch`: those that are not streamed and "
+        "whose whole answer takes an idle engine longer than `over`, and all that are only read (embeddings, rerank, "
+        "score). What no lane takes is for the first lane. Default: none.",
+    )
+    over: Duration | None = Field(
+        default=None,
+        gt=0,
+        le=DAY_S,
+        description="The time from which on this lane `takes` a request. Default: the `ttft_slo` of the first lane for "
+        "`batch`, half of it for `long_prompts`.",
     )
     paths: tuple[RequestPath, ...] = Field(
         default=(),
@@ -122,3 +136,40 @@ class LaneConfig(Section):
         description="Longest time that a client which returns on time is queued where newcomers are not; 0s with "
         "`max_queue: 0` queues nothing, ever. Default: a fifth of its hint, a second at least.",
     )
+
+    def ttft_objective(self, first: "LaneConfig") -> Objective:
+        """Return the time to the first token that is good, beside the first lane of the configuration."""
+        if self.ttft_slo is not None:
+            return self.ttft_slo
+        if self.takes is None or self is first:
+            return Objective(_TTFT_SLO_S)
+        return Objective(max(_PATIENT_TIMES * first.ttft_objective(first).time_s, _PATIENT_LEAST_S))
+
+    def over_s(self, first: "LaneConfig") -> float:
+        """Return the time from which on it takes a request; without `takes` it has no meaning."""
+        if self.over is not None:
+            return self.over
+        return (_LONG_PROMPT_PART if self.takes == "long_prompts" else 1.0) * first.ttft_objective(
+            first
+        ).time_s
+
+
+_TTFT_SLO_S: Final = 10.0
+# A prompt that is read for longer than this part of the first lane's objective leaves too little of it for waiting.
+_LONG_PROMPT_PART: Final = 0.5
+# What a person does not wait for may take so many times as long, and not less than a minute however short that is.
+_PATIENT_TIMES: Final = 6.0
+_PATIENT_LEAST_S: Final = 60.0
+
+DEFAULT_LANES: Final[tuple[dict[str, Any], ...]] = (
+    {"name": "interactive", "share": 8},
+    {"name": "long_context", "takes": "long_prompts"},
+    {
+        "name": "throughput",
+        "share": 4,
+        "takes": "batch",
+        "paths": ["/v1/chat/completions/batch"],
+        "order": "short_first",
+    },
+)
+"""The lanes of a configuration that names none, as a file would write them."""

@@ -16,12 +16,13 @@ from millgate.config.consistency import (
     read_ticket_secret,
 )
 from millgate.config.document import MAX_BYTES, Document, read_document
+from millgate.config.lanes import DEFAULT_LANES
 from millgate.config.overrides import Override
 from millgate.config.problems import ConfigError, Problem, SettingPath, ValueOrigin
 from millgate.config.schema import Config
 
-# What an override may reach into without a file naming it: the one lane that flags alone have.
-_ABSENT = {"lanes": [{"name": "interactive"}]}
+# What an override may reach into without a file naming it.
+_ABSENT = {"lanes": list(DEFAULT_LANES)}
 
 
 class Loaded(NamedTuple):

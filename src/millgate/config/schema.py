@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from millgate.config.callers import EngineTlsConfig, ListenTlsConfig, TenantConfig
-from millgate.config.lanes import DAY_S, HOUR_S, MAX_LANES, LaneConfig
+from millgate.config.lanes import DAY_S, DEFAULT_LANES, HOUR_S, MAX_LANES, LaneConfig
 from millgate.config.limiters import LimitConfig
 from millgate.config.line import LineConfig
 from millgate.config.observe import RecordsConfig
@@ -301,10 +301,11 @@ class Config(Section):
         min_length=1, max_length=MAX_ENGINES, description="The inference servers behind the gate."
     )
     lanes: tuple[LaneConfig, ...] = Field(
-        default=(LaneConfig(name="interactive"),),
+        default_factory=lambda: tuple([LaneConfig.model_validate(lane) for lane in DEFAULT_LANES]),
         min_length=1,
         max_length=MAX_LANES,
-        description="Classes of traffic; the first takes every request that names none. Default: one lane, `interactive`.",
+        description="Classes of traffic; the first takes every request that names none and that no other `takes`. Default: "
+        "`interactive`, `long_context` and `throughput`; lanes that are named here take their place.",
     )
     tenants: tuple[TenantConfig, ...] = Field(
         default=(),

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from millgate.core.words import FailureKind, Outcome, QuotaKind, Reason, Stage
+from millgate.core.words import ClassedBy, FailureKind, Outcome, QuotaKind, Reason, Stage
 
 Cause = Stage | FailureKind | Reason | None
 """Which stage, kind or reason qualifies an outcome; good and late have none."""
@@ -34,6 +34,20 @@ class Reshaped(NamedTuple):
     max_tokens: int | None = None
 
 
+class Classed(NamedTuple):
+    """Why a request that named no lane is in `lane`, which is not the one that takes all others.
+
+    An idle engine takes `value_s` to read its prompt of so many tokens, or to answer it whole, and `bound_s` is where
+    the lane begins; both are 0 where `by` needs no number.
+    """
+
+    lane: str
+    by: ClassedBy
+    prompt_tokens: int
+    value_s: float = 0.0
+    bound_s: float = 0.0
+
+
 class Admit(NamedTuple):
     """Run it now on these legs.
 
@@ -42,6 +56,7 @@ class Admit(NamedTuple):
     observe mode: the reason a protecting gate would have refused with. `quota` is what is left of the buckets that
     it falls under. `due_at` is when its client had been told to be back, by whatever it was recognised by; None for
     a client that was told nothing. `window_s` of the wait were for the company of its lane's batch window.
+    `classed` says why it is in its lane, where its size decided that.
     """
 
     attempt: int
@@ -54,14 +69,16 @@ class Admit(NamedTuple):
     quota: tuple[QuotaState, ...] = ()
     due_at: float | None = None
     window_s: float = 0.0
+    classed: Classed | None = None
 
 
 class Queue(NamedTuple):
-    """Keep it: it waits at this place (1 is next) and is expected to run after `expected_wait_s`."""
+    """Keep it: it waits at this place (1 is next) and is expected to run after `expected_wait_s`; `classed` as in `Admit`."""
 
     attempt: int
     place: int
     expected_wait_s: float
+    classed: Classed | None = None
 
 
 class Yield(NamedTuple):
@@ -72,7 +89,7 @@ class Yield(NamedTuple):
     (streams, attempts, seconds); `of_wait` says of a saturated gate that they are a wait and what it may be, not streams,
     and `of_streams` of a request that is too large that they are streams, not tokens. `promised` is how much of a quota
     (requests or tokens) clients are expected to take that were told to come before this one.
-    `first_seen` is when the request's first attempt came, for a ticket.
+    `first_seen` is when the request's first attempt came, for a ticket; `classed` as in `Admit`.
     """
 
     attempt: int
@@ -86,6 +103,7 @@ class Yield(NamedTuple):
     of_wait: bool = False
     of_streams: bool = False
     promised: float = 0.0
+    classed: Classed | None = None
 
 
 class Cancel(NamedTuple):
@@ -124,7 +142,7 @@ class Explanation(NamedTuple):
     """What `handle(Arrived)` would answer now, and the numbers behind it; asking changes nothing.
 
     The decision is the one that the same arrival would get at the same time. `deadline` is an absolute core
-    time, sizes are tokens, waits seconds.
+    time, sizes are tokens, waits seconds. An idle engine reads the prompt in `reading_s`; `classed` as in `Admit`.
     """
 
     decision: Admit | Queue | Yield
@@ -141,3 +159,5 @@ class Explanation(NamedTuple):
     running: int
     queued: int
     limit: int
+    reading_s: float
+    classed: Classed | None = None

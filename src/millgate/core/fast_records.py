@@ -7,7 +7,7 @@ The constructor of a named tuple is an interpreted function, also where everythi
 from collections.abc import Callable
 from typing import Final
 
-from millgate.core.decisions import Admit, Cause, Ended, Leg, Reshaped, Yield
+from millgate.core.decisions import Admit, Cause, Classed, Ended, Leg, Reshaped, Yield
 from millgate.core.events import Arrived, PrefixMarks, PromptShape
 from millgate.core.words import Outcome, Reason
 
@@ -84,6 +84,7 @@ def make_admit(
     first_event_by: float,
     reshaped: Reshaped | None,
     due_at: float | None,
+    classed: Classed | None,
 ) -> Admit:
     """Return an `Admit` of one leg, without quotas."""
     return _new(
@@ -99,6 +100,7 @@ def make_admit(
             (),
             due_at,
             0.0,
+            classed,
         ),
     )
 
@@ -112,11 +114,12 @@ def make_yield(
     value: float,
     bound: float,
     first_seen: float,
+    classed: Classed | None,
 ) -> Yield:
     """Return a `Yield`, without quotas."""
     return _new(
         _YIELD,
-        (attempt, reason, retry_after_s, retry, value, bound, first_seen, (), False, False, 0.0),
+        (attempt, reason, retry_after_s, retry, value, bound, first_seen, (), False, False, 0.0, classed),
     )
 
 

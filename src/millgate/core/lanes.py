@@ -66,10 +66,11 @@ class _Claim:
 class LaneShares:
     """The lane that goes next, and what each must leave free; counts streams of one pool of engines.
 
-    A lane alone costs two comparisons. Raises ValueError where a share or a headroom is negative.
+    A lane alone costs two comparisons, and so does one of many while nothing waits and it `lends_all`: no lane keeps
+    streams for itself. Raises ValueError where a share or a headroom is negative.
     """
 
-    __slots__ = ("_alone", "_claims", "_limit", "_unused")
+    __slots__ = ("_alone", "_claims", "_limit", "_unused", "lends_all")
 
     def __init__(self, lanes: Sequence[LaneShareSettings]) -> None:
         self._claims: dict[str, _Claim] = {}
@@ -84,6 +85,7 @@ class LaneShares:
             claim = self._claims[settings.name] = old.get(settings.name) or _Claim(settings, position)
             claim.settings, claim.position = settings, position
         self._alone = len(self._claims) == 1
+        self.lends_all = not any(lane.headroom for lane in lanes)
         # No limit: what is granted now is granted anew.
         self._limit, self._unused = -1, 0
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from millgate.core.words import DeadlineFrom, IgnoresHangups, OutputCharge, QuotaKind
+from millgate.core.words import DeadlineFrom, IgnoresHangups, LaneTakes, OutputCharge, QuotaKind
 
 MINUTE_S = 60.0
 DAY_S = 86400.0
@@ -145,6 +145,7 @@ class LaneSettings:
     `fair` serves tenants by the tokens that they have had; `max_overtakes` bounds short work first (None: its age alone does). `share` weighs
     the lane among the others, no other lane may borrow its `headroom`, a smaller `band` goes first,
     each engine is given `prefill_per_s` of its prompt tokens a second at most (None: any number), `window_s` forms batches. Under pressure work may be tried in the lane `demote`, or cut to `clip_tokens`.
+    It `takes` requests that name no lane: long prompts, or batch work, that take an idle engine longer than `over_s`.
     """
 
     name: str
@@ -169,6 +170,8 @@ class LaneSettings:
     window_s: float = 0.0
     demote: str | None = None
     clip_tokens: int | None = None
+    takes: LaneTakes | None = None
+    over_s: float = 0.0
 
     @property
     def target_share(self) -> float:

@@ -23,6 +23,22 @@ class Reason(StrEnum):
     OVERLOADED_GATE = "overloaded_gate"
 
 
+class LaneTakes(StrEnum):
+    """Which requests without a lane of their own a lane takes."""
+
+    LONG_PROMPTS = "long_prompts"
+    BATCH = "batch"
+
+
+class ClassedBy(StrEnum):
+    """What has decided that a request belongs to a lane that it did not name."""
+
+    PROMPT = "prompt"
+    ANSWER = "answer"
+    ONLY_READ = "only_read"
+    FIRST_ATTEMPT = "first_attempt"
+
+
 class Outcome(StrEnum):
     """How an attempt ended; every attempt gets exactly one (INV-1)."""
 

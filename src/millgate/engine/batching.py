@@ -106,6 +106,17 @@ class Batch:
             self._cut(now)
         return True
 
+    def unpin(self, sequence_id: int, now: float) -> bool:
+        """Free the blocks that an ended sequence has kept (`EngineSequence.pins_kv`); False when it keeps none."""
+        self._run_to(now)
+        if not self._scheduler.blocks.unpin(sequence_id):
+            return False
+        if self._ends_at == inf:
+            self._start(now)
+        else:
+            self._cut(now)
+        return True
+
     def depart(self, sequence_id: int, now: float) -> bool:
         """Mark that this sequence's client has left; it runs on, and its tokens count as wasted."""
         self._run_to(now)
@@ -150,7 +161,7 @@ class Batch:
         """Return the engine's numbers at `now`, whole steps only."""
         self._run_to(now)
         scheduler = self._scheduler
-        cache = scheduler.cache
+        cache = scheduler.blocks.cache
         ahead = self._whole_steps(now)
         wasted_tokens, orphan_tokens = scheduler.waste.tokens(scheduler.steps + ahead)
         return BatchStatistics(
@@ -160,6 +171,7 @@ class Batch:
             peak_present=self._peak_present,
             kv_used_blocks=scheduler.blocks.used + scheduler.blocks.demand(scheduler.steps, ahead),
             kv_total_blocks=scheduler.blocks.total,
+            pinned=scheduler.blocks.pinned,
             steps=scheduler.steps + ahead,
             began=scheduler.began,
             finished=scheduler.finished,

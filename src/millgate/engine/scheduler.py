@@ -8,8 +8,8 @@ whose end is the youngest: nothing here walks over all sequences.
 from collections.abc import Sequence
 
 from millgate.engine.finishing import FinishOrder
-from millgate.engine.kv_blocks import KvBlocks
-from millgate.engine.prefix_cache import NO_HIT, PrefixCache, PrefixHit
+from millgate.engine.kv_memory import KvMemory
+from millgate.engine.prefix_cache import PrefixHit
 from millgate.engine.sequences import (
     BatchEvent,
     BatchLimits,
@@ -28,7 +28,7 @@ class Scheduler:
 
     def __init__(self, limits: BatchLimits) -> None:
         self.limits = limits
-        self.blocks = KvBlocks(limits.blocks, limits.block_tokens)
+        self.blocks = KvMemory(limits)
         self.waste = Waste()
         self.sequences: dict[int, SequenceProgress] = {}
         self.running: dict[int, SequenceProgress] = {}
@@ -42,9 +42,6 @@ class Scheduler:
         self.preemptions = 0
         self.prefilled_tokens = 0
         self.output_tokens = 0
-        self.cache: PrefixCache | None = None
-        if limits.prefix_unit_tokens:
-            self.cache = PrefixCache(limits.prefix_unit_tokens, limits.block_tokens)
         self._queue = WaitingQueue()
         self._chunks: list[tuple[SequenceProgress, int]] = []
         self._partial: SequenceProgress | None = None
@@ -113,9 +110,7 @@ class Scheduler:
             self.blocks.used += self.blocks.demand(self.steps, steps)
             self.kv_tokens += grown
             self.output_tokens += grown
-        if self.cache is not None:
-            # What this segment took is evicted from what was idle before it, not from what becomes idle now.
-            self.cache.keep_within(self.blocks.free)
+        self.blocks.settle()
         self.steps += steps
         while (progress := self._finishing.take(self.steps)) is not None:
             self._finish(progress, at_s)
@@ -157,7 +152,11 @@ class Scheduler:
         self._finishing.add(progress)
 
     def _finish(self, progress: SequenceProgress, at_s: float) -> None:
-        self._release(progress)
+        self._stop(progress)
+        if progress.sequence.pins_kv:
+            self.blocks.pin(progress)
+        else:
+            self.blocks.give_back(progress)
         progress.state = SequenceState.OVER
         sequence_id = progress.sequence.sequence_id
         del self.running[sequence_id], self.sequences[sequence_id]
@@ -176,7 +175,12 @@ class Scheduler:
         self._leaving.clear()
 
     def _release(self, progress: SequenceProgress) -> None:
-        """Free the blocks of a running sequence and stop its decoding."""
+        """Stop a running sequence and free its blocks."""
+        self._stop(progress)
+        self.blocks.give_back(progress)
+
+    def _stop(self, progress: SequenceProgress) -> None:
+        """Let a running sequence decode or prefill no further."""
         if progress.phase >= 0:
             made = self.steps - progress.joined_step
             progress.produced_tokens += made
@@ -187,11 +191,6 @@ class Scheduler:
             self.kv_tokens -= progress.cached_tokens
         elif progress is self._partial:
             self._partial = None
-        self.blocks.used -= self.blocks.blocks_for(progress.cached_tokens)
-        if self.cache is not None:
-            # Only an answer's units can be without a name by now.
-            self.cache.name(progress.sequence, progress.target_tokens, progress.cached_tokens)
-            self.blocks.used += self.cache.leave(progress.sequence)
 
     def _preempt_youngest(self, at_s: float) -> None:
         """Send the youngest running sequence back to the front of the queue, its cache lost."""
@@ -223,23 +222,18 @@ class Scheduler:
     def _schedule(self, progress: SequenceProgress, tokens: int) -> None:
         """Put the next `tokens` of a prompt into the step that is planned."""
         self._chunks.append((progress, tokens))
-        if self.cache is not None:
-            cached = progress.cached_tokens
-            self.cache.name(progress.sequence, cached, cached + tokens)
+        self.blocks.name(progress, progress.cached_tokens, progress.cached_tokens + tokens)
 
     def _admit(self, budget: int) -> None:
         """Let waiting sequences run, first come first, while budget, sequences and blocks last."""
-        queue, running, blocks, cache = self._queue, self.running, self.blocks, self.cache
+        queue, running, blocks = self._queue, self.running, self.blocks
         spare = blocks.free - blocks.demand(self.steps)
-        hit, shared = NO_HIT, 0
         while budget > 0 and len(running) < self.limits.max_num_seqs:
             progress = queue.first()
             if progress is None:
                 return
-            if cache is not None:
-                cache.keep_within(spare)
-                hit = cache.find(progress.sequence, progress.target_tokens)
-                shared = hit.in_use * cache.unit_blocks
+            hit = blocks.look_up(progress, spare)
+            shared = blocks.blocks_in_use(hit)
             taken = blocks.blocks_for(progress.target_tokens) - shared
             if taken + (self._watermark_blocks if running else 0) > spare:
                 return
@@ -260,12 +254,18 @@ class Scheduler:
         self.running[sequence.sequence_id] = progress
         self.peak_running = max(self.peak_running, len(self.running))
         progress.state = SequenceState.PREFILLING
-        if self.cache is not None:
-            progress.cached_tokens = self.cache.join(sequence, hit, is_first=not progress.has_begun)
+        progress.cached_tokens = self.blocks.reuse(progress, hit)
         if not progress.has_begun:
+            if sequence.is_handed_over:
+                self._take_over(progress)
             progress.has_begun = True
             progress.hit_tokens = progress.cached_tokens
             self.began += 1
+
+    def _take_over(self, progress: SequenceProgress) -> None:
+        """Begin with the KV of the whole prompt, which another engine has computed; the last token is computed here."""
+        found, progress.cached_tokens = progress.cached_tokens, progress.target_tokens - 1
+        self.blocks.name(progress, found, progress.cached_tokens)
 
     def _tell(self, at_s: float, progress: SequenceProgress, kind: EventKind) -> None:
         sequence_id = progress.sequence.sequence_id

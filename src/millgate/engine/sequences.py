@@ -11,13 +11,17 @@ WATERMARK_SHARE = 0.01
 class EngineSequence(NamedTuple):
     """One answer to generate: how long its prompt is and after how many tokens it ends.
 
-    `prefix_ids` name the units of prompt and answer for the prefix cache, in order; what lies behind them has no name.
+    `prefix_ids` name the units of prompt and answer for the prefix cache, in order; what lies behind them has no name. One that
+    `pins_kv` keeps its blocks after its end, until `Batch.unpin`. The prompt of one that `is_handed_over` was computed by
+    another engine; only its last token is computed again, unless it is preempted.
     """
 
     sequence_id: int
     prompt_tokens: int
     output_tokens: int
     prefix_ids: tuple[int, ...] = ()
+    pins_kv: bool = False
+    is_handed_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ class EventKind(Enum):
 class BatchEvent(NamedTuple):
     """One thing that happened: when, to which sequence, at which step, with how many output tokens made so far.
 
-    `hit_tokens` of its prompt came from the prefix cache when it was first admitted.
+    `hit_tokens` of its prompt came from the prefix cache, or from another engine, when it was first admitted.
     """
 
     at_s: float
@@ -88,7 +92,7 @@ class BatchStatistics(NamedTuple):
 
     `wasted_tokens` counts every output token of sequences that were aborted or whose client departed, and
     `orphan_tokens` those of them that were made after the abort or the departure. `began` counts sequences
-    that ever ran; `peak_present` is the most that ran and waited together. `prefix_queried_tokens` are the prompts
+    that ever ran, `pinned` those that have ended and keep their blocks; `peak_present` is the most that ran and waited together. `prefix_queried_tokens` are the prompts
     that were looked up in the prefix cache, each once, and `prefix_hit_tokens` what was found of them.
     """
 
@@ -98,6 +102,7 @@ class BatchStatistics(NamedTuple):
     peak_present: int
     kv_used_blocks: int
     kv_total_blocks: int
+    pinned: int
     steps: int
     began: int
     finished: int

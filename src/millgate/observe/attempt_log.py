@@ -84,6 +84,8 @@ class AttemptLog:
             self._lines.append(_ended(moment, name, tenant, facts, admit, final, theirs))
         elif type(final) is Yield:
             lane = facts[_LANE] or self._first_lane or None
+            if final.classed is not None:
+                lane = final.classed.lane
             self._lines.append(_refused(moment, name, tenant, lane, facts, final))
 
     def hand_over(self) -> None:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from millgate.core.decisions import Admit, Cancel, Decision, Ended, Queue, Yield
+from millgate.core.decisions import Admit, Cancel, Classed, Decision, Ended, Queue, Yield
 from millgate.core.events import Arrived
-from millgate.core.words import Outcome, Reason, Stage
+from millgate.core.words import ClassedBy, Outcome, Reason, Stage
 from millgate.observe.ring import Recorded, Step
 
 _MILLISECONDS_BELOW_S: Final = 0.1
@@ -82,9 +82,11 @@ def numbers(decision: Decision, at: float, *, was_queued: bool = False) -> str:
         read = " and ".join(f"{leg.kv_tokens:,} tokens reserved" for leg in decision.legs)
         return f"{_waited(decision)}, {read}; {_expected(decision, at)}"
     if isinstance(decision, Queue):
-        return f"at place {decision.place}, expected wait {seconds(decision.expected_wait_s)}"
+        wait = f"at place {decision.place}, expected wait {seconds(decision.expected_wait_s)}"
+        return wait + _in_class(decision.classed)
     if isinstance(decision, Yield):
-        return f"{_reason(decision, was_queued=was_queued)}; {_hint(decision)}"
+        said = f"{_reason(decision, was_queued=was_queued)}; {_hint(decision)}"
+        return said + _in_class(decision.classed)
     if isinstance(decision, Cancel):
         return f"told to come back in {seconds(decision.retry_after_s)}"
     cause = f"{_cause(decision)}; " if decision.cause else ""
@@ -138,7 +140,7 @@ def _legs(decision: Admit) -> str:
 def _expected(decision: Admit, at: float) -> str:
     told = f"; {_back(decision, at)}" if decision.due_at is not None else ""
     would = f"; a protecting gate would have refused {decision.would.value}" if decision.would else ""
-    told += _reshaped(decision)
+    told += _reshaped(decision) + _in_class(decision.classed)
     return (
         f"first token expected in {seconds(decision.expected_ttft_s)}, "
         f"the engine has {seconds(decision.first_event_by - at)} to begin{told}{would}"
@@ -152,6 +154,23 @@ def _reshaped(decision: Admit) -> str:
     lane, most = decision.reshaped
     cut = f"; cut to {most:,} output tokens" if most is not None else ""
     return f"{cut}; in lane {lane} instead" if lane is not None else cut
+
+
+def class_words(classed: Classed) -> str:
+    """Return which lane a request that named none is in, and by which number, without a full stop."""
+    return f"{classed.lane}: {_CLASSED[classed.by].format(*classed[2:])}"
+
+
+def _in_class(classed: Classed | None) -> str:
+    return "" if classed is None else f"; lane {class_words(classed)}"
+
+
+_CLASSED: Final = {
+    ClassedBy.PROMPT: "its prompt of {:,} tokens takes an idle engine {:.1f} s to read, and this lane takes those above {:.1f} s",
+    ClassedBy.ANSWER: "not streamed, with a prompt of {:,} tokens it takes an idle engine {:.1f} s, and this lane takes those above {:.1f} s",
+    ClassedBy.ONLY_READ: "its engine reads it and writes nothing",
+    ClassedBy.FIRST_ATTEMPT: "its first attempt was in it",
+}
 
 
 def _back(decision: Admit, at: float) -> str:
@@ -259,6 +278,8 @@ def _cause(decision: Ended) -> str:
 def _plain(record: Decision | Arrived) -> dict[str, Any]:
     """Return the fields of a record that say something; legs become mappings."""
     found = {name: value for name, value in record._asdict().items() if value is not None and value != ""}
+    if isinstance(record, Admit | Queue | Yield) and record.classed is not None:
+        found["classed"] = record.classed._asdict()
     if isinstance(record, Admit):
         found["legs"] = [leg._asdict() for leg in record.legs]
     return found

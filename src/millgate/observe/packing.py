@@ -15,6 +15,7 @@ from millgate.core.decisions import (
     Admit,
     Cancel,
     Cause,
+    Classed,
     Decision,
     Ended,
     Leg,
@@ -23,7 +24,7 @@ from millgate.core.decisions import (
     Reshaped,
     Yield,
 )
-from millgate.core.words import FailureKind, Outcome, QuotaKind, Reason, Stage
+from millgate.core.words import ClassedBy, FailureKind, Outcome, QuotaKind, Reason, Stage
 
 _Kind = type[Admit | Queue | Yield | Cancel | Ended]
 _JSON: Final = ord("[")
@@ -45,10 +46,21 @@ def _quota(packed: list[list[Any]]) -> tuple[QuotaState, ...]:
     return tuple([QuotaState(rule, QuotaKind(kind), *numbers) for rule, kind, *numbers in packed])
 
 
+def _classed(packed: list[Any]) -> Classed:
+    lane, by, *numbers = packed
+    return Classed(lane, ClassedBy(by), *numbers)
+
+
 _READERS: Final[dict[_Kind, dict[str, Callable[[Any], Any]]]] = {
-    Admit: {"legs": _legs, "would": _REASONS.get, "reshaped": Reshaped._make, "quota": _quota},
-    Queue: {},
-    Yield: {"reason": _REASONS.get, "quota": _quota},
+    Admit: {
+        "legs": _legs,
+        "would": _REASONS.get,
+        "reshaped": Reshaped._make,
+        "quota": _quota,
+        "classed": _classed,
+    },
+    Queue: {"classed": _classed},
+    Yield: {"reason": _REASONS.get, "quota": _quota, "classed": _classed},
     Cancel: {"reason": _REASONS.get},
     Ended: {"outcome": _OUTCOMES.get, "cause": _CAUSES.get},
 }

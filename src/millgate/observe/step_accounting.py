@@ -177,7 +177,7 @@ class StepAccounting:
         if later:
             self._admits[number] = decision
         if told:
-            self._traffic.admitted(_facts(arrival)[_LANE] or self.first_lane, decision, now)
+            self._traffic.admitted(self._lane_of(_facts(arrival), decision), decision, now)
 
     def _refused(self, decision: Yield, now: float) -> None:
         """Close the books on a refusal; where it was queued before, its end comes next and finds them closed."""
@@ -187,9 +187,14 @@ class StepAccounting:
             return
         facts = _facts(arrival)
         hint_s = decision.retry_after_s if decision.retry else None
-        self._traffic.refused(facts[_TENANT], facts[_LANE] or self.first_lane, hint_s)
+        self._traffic.refused(facts[_TENANT], self._lane_of(facts, decision), hint_s)
         if self._log is not None:
             self._log.add(now, facts, None, decision, self._given_to(decision.attempt))
+
+    def _lane_of(self, facts: Facts, decision: Admit | Yield) -> str:
+        """Return the lane of an attempt: that of its class, or that which it named, or the first."""
+        lane: str = facts[_LANE] or self.first_lane
+        return lane if decision.classed is None else decision.classed.lane
 
     def _ended(self, decision: Ended, now: float) -> None:
         # Kept boxed: as an integer of its own it would be made into an object again for every dictionary.

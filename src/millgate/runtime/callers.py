@@ -91,7 +91,8 @@ class Callers:
         self.open_tenants: OpenTenants = before.open_tenants if before is not None else OpenTenants()
         self.separates = self.guarded or settings.open_tenants or bool(settings.trusted_peers)
         self._reads_keys = self.guarded or settings.open_tenants
-        self._plain = not (self.guarded or settings.open_tenants or self._path_lanes or self._trusted)
+        self._plain = not (self._reads_keys or self._trusted)
+        self._by_path = {path: Caller("", lane) for path, lane in self._path_lanes.items()}
 
     def admits(self, named: Named, fields: Sequence[tuple[bytes, bytes]], peer: str) -> bool:
         """Say whether this caller may ask at all; changes and counts nothing."""
@@ -117,7 +118,7 @@ class Callers:
         if self._plain:
             if steers:
                 self._drop(named, ())
-            return _ANYBODY
+            return self._by_path.get(path, _ANYBODY)
         key, single = credential(named, fields)
         believed = steers and self._believes(named, fields, peer)
         rule = self._recognised(key, named, believed=believed) if self.guarded else None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from millgate.config.schema import Config
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.engine.adapters import ADAPTER_LOAD_S, AdapterSlots
 from millgate.engine.profile import EngineProfile, find_profile, scaled
 from millgate.sim.engines.batched import BatchedStation
 from millgate.sim.engines.troubles import EngineTrouble, Refusing, Timetable
@@ -28,11 +29,17 @@ class EngineManners:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedFleet:
-    """Settings for a governor and, by engine name, what stands behind them; with or without prefix caches."""
+    """Settings for a governor and, by engine name, what stands behind them; with or without prefix caches.
+
+    `max_loras` adapters fit into each engine at once (0: requests for adapters are served as any other); one that is not there is
+    loaded in `adapter_load_s`.
+    """
 
     settings: Settings
     profiles: Mapping[str, EngineProfile]
     prefix_caching: bool = False
+    max_loras: int = 0
+    adapter_load_s: float = ADAPTER_LOAD_S
 
     def populate(
         self,
@@ -57,6 +64,7 @@ class SimulatedFleet:
                 replace(profile.limits(), prefix_unit_tokens=unit_tokens),
                 abort_lag_s=own.abort_lag_s,
                 ignores_hangups=own.ignores_hangups,
+                adapters=AdapterSlots(self.max_loras, self.adapter_load_s) if self.max_loras else None,
             )
             dice = streams.draws("refusals", lambda dice, count: dice.random(count), number)
             door = Refusing(station, world, dice)

@@ -12,7 +12,7 @@ class Job(NamedTuple):
     `max_tokens` is the bound that the user set, None without one. `prefix_ids` name the full units of
     `PREFIX_UNIT_TOKENS` of the prompt, and of the answer where a trace shows that a later prompt begins with it. An id
     stands for all tokens up to its unit's end. The tuple is empty where a trace does not tell. `session` numbers the
-    session that it is a turn of; 0 is none.
+    session that it is a turn of; 0 is none. `adapter` names the one that it asks for, "" the model itself.
     """
 
     at_s: float
@@ -24,3 +24,4 @@ class Job(NamedTuple):
     stream: bool = True
     prefix_ids: tuple[int, ...] = ()
     session: int = 0
+    adapter: str = ""

@@ -20,7 +20,7 @@ from millgate.core.events import (
 )
 from millgate.core.words import FailureKind, Outcome, Sent
 from millgate.sim.driver import DecidingCore, VirtualDriver
-from millgate.sim.engines.contract import EngineTotals, Station
+from millgate.sim.engines.contract import EngineTotals, Station, added_up
 from millgate.sim.engines.watch import GaugeWatch
 from millgate.sim.loop import Loop
 from millgate.sim.records import Books, Recorder, Summary
@@ -84,8 +84,7 @@ class World:
 
     def totals(self) -> EngineTotals:
         """Return what all engines have done together."""
-        each = [station.totals() for station in self.stations.values()]
-        return EngineTotals(*[sum(column) for column in zip(*each, strict=True)])
+        return added_up([station.totals() for station in self.stations.values()])
 
     # ---- what users do
 

@@ -11,6 +11,7 @@ from millgate.config.line import LineConfig
 from millgate.config.objectives import Objective, format_objective
 from millgate.config.problems import ConfigError, Problem, SettingPath, ValueOrigin
 from millgate.config.schema import Config, EngineConfig
+from millgate.config.units import format_duration
 from millgate.core.limits.signal import LEAST_SAMPLES
 from millgate.core.settings import (
     TARGET_SHARE,
@@ -22,7 +23,7 @@ from millgate.core.settings import (
     Settings,
     TenantSettings,
 )
-from millgate.core.words import DeadlineFrom, IgnoresHangups
+from millgate.core.words import DeadlineFrom, IgnoresHangups, LaneTakes
 from millgate.wiring.chosen import (
     ChosenNumber,
     EngineFacts,
@@ -68,8 +69,8 @@ def build_settings(
         engines.append(settings)
         reasons += why
     for index, lane in enumerate(config.lanes):
-        reasons.append(_lane_choice(lane, places, index))
-    lanes = tuple(_lane(lane) for lane in config.lanes)
+        reasons.append(_lane_choice(lane, config.lanes[0], places, index))
+    lanes = tuple(_lane(lane, config.lanes[0]) for lane in config.lanes)
     if config.line is not None and all(lane.name != LINE_LANE for lane in lanes):
         lanes += (_line_lane(config.line),)
     whole = Settings(
@@ -180,15 +181,16 @@ def _line_lane(line: LineConfig) -> LaneSettings:
     )
 
 
-def _lane(lane: LaneConfig) -> LaneSettings:
+def _lane(lane: LaneConfig, first: LaneConfig) -> LaneSettings:
+    ttft = lane.ttft_objective(first)
     from_first = lane.deadline_from or ("first_attempt" if lane.name == _DEFAULT_LANE else "attempt")
     return LaneSettings(
         name=lane.name,
-        ttft_slo_s=lane.ttft_slo.time_s,
+        ttft_slo_s=ttft.time_s,
         tpot_slo_s=lane.tpot_slo.time_s if lane.tpot_slo else None,
-        ttft_share=lane.ttft_slo.share or TARGET_SHARE,
+        ttft_share=ttft.share or TARGET_SHARE,
         tpot_share=(lane.tpot_slo.share if lane.tpot_slo else None) or TARGET_SHARE,
-        deadline_s=lane.ttft_slo.time_s if lane.deadline is None else lane.deadline,
+        deadline_s=ttft.time_s if lane.deadline is None else lane.deadline,
         deadline_from=DeadlineFrom(from_first),
         order=lane.order or ("short_first" if lane.name == _DEFAULT_LANE else "arrival"),
         fair=lane.fair,
@@ -205,14 +207,30 @@ def _lane(lane: LaneConfig) -> LaneSettings:
         max_queue_bytes=lane.max_queue_bytes,
         max_wait_s=lane.max_wait,
         hold_due_s=lane.hold_due,
+        takes=None if lane.takes is None else LaneTakes(lane.takes),
+        over_s=0.0 if lane.takes is None else lane.over_s(first),
     )
 
 
-def _lane_choice(lane: LaneConfig, places: Mapping[SettingPath, ValueOrigin], index: int) -> ChosenNumber:
-    """Say what decides in this lane: its time to the first token and what may wait."""
-    ttft = format_objective(lane.ttft_slo)
+def _lane_choice(
+    lane: LaneConfig, first: LaneConfig, places: Mapping[SettingPath, ValueOrigin], index: int
+) -> ChosenNumber:
+    """Say what decides in this lane: its time to the first token, which requests it takes, and what may wait."""
+    ttft = format_objective(lane.ttft_objective(first))
     queue = "what can be served by then" if lane.max_queue is None else f"at most {lane.max_queue:,}"
     if lane.max_queue == 0:
         queue = "nothing: run now or refuse"
     given = origin(places, "lanes", index, "ttft_slo") or "default"
-    return ChosenNumber(f"lane {lane.name}", f"ttft_slo {ttft}", f"{given}; queued: {queue}")
+    return ChosenNumber(
+        f"lane {lane.name}", f"ttft_slo {ttft}", f"{given}; {_taken(lane, first)}queued: {queue}"
+    )
+
+
+def _taken(lane: LaneConfig, first: LaneConfig) -> str:
+    """Say which requests that name no lane are for this one; nothing of a lane that takes none by size."""
+    if lane.takes is None:
+        return ""
+    over = format_duration(lane.over_s(first))
+    if lane.takes == "long_prompts":
+        return f"takes prompts that an idle engine reads for more than {over}; "
+    return f"takes embeddings, and what is not streamed and lasts more than {over}; "

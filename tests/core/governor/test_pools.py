@@ -128,3 +128,11 @@ def test_what_waits_for_a_model_is_refused_when_a_reload_takes_its_last_engine()
 
     assert isinstance(decisions[0], Yield)
     assert (decisions[0].attempt, decisions[0].reason) == (2, Reason.NO_ENGINE)
+
+
+def test_the_early_warning_is_read_while_no_engine_is_up() -> None:
+    gate = _gate(_engine("a"))
+    gate.handle(EngineDown("a"), 1.0)
+    _ask(gate, 1, "any", 2.0)
+
+    assert gate.snapshot(3.0).pools[0].warning.occupancy == 0.0

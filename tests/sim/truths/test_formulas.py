@@ -51,3 +51,20 @@ def test_single_servers_retrials_and_retries() -> None:
     assert formulas.retrial_orbit(0.8, 0.1) == pytest.approx(35.2)
     assert formulas.attempts_per_request(0.5, 2) == 1.75
     assert formulas.finite_source(1, 6.0) == pytest.approx(1.0)
+
+
+def test_lru_of_equally_popular_objects_finds_the_share_that_it_holds() -> None:
+    assert formulas.lru_hit_share([1.0] * 1000, 250) == pytest.approx(0.25, abs=1e-6)
+    assert formulas.lru_hit_share([1.0] * 10, 10) == 1.0
+
+
+def test_lru_finds_more_of_skewed_references_and_little_when_small() -> None:
+    shares = [rank**-0.8 for rank in range(1, 1001)]
+
+    assert formulas.lru_hit_share(shares, 1) < 0.02
+    assert formulas.lru_hit_share(shares, 100) > 0.25
+
+
+@pytest.mark.parametrize(("memory", "share"), [(9.0, 1.0), (8.0, 1.0), (7.75, 0.75), (7.0, 0.0), (3.0, 0.0)])
+def test_eight_contexts_in_turn(memory: float, share: float) -> None:
+    assert formulas.cyclic_hit_share(8, memory) == share

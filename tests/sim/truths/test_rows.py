@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from millgate.sim.truths.exact import exact_rows
+from millgate.sim.truths.pools import pool_rows
+from millgate.sim.truths.prefixes import prefix_rows
 from millgate.sim.truths.rows import Truth, all_truths, judge, run_part
 
 ALL = all_truths()
@@ -38,6 +40,25 @@ def test_identities_hold_exactly() -> None:
 
     assert [row.name for row in rows if not row.ok] == []
     assert len(rows) == 7
+
+
+def test_engines_with_prefix_caches_find_what_their_formulas_say() -> None:
+    rows = prefix_rows(20_000)
+    estimated, exact = [row for row in rows if row.stderr], [row for row in rows if not row.stderr]
+
+    assert [row.name for row in exact if not row.ok] == []
+    assert (len(estimated), len(exact)) == (3, 8)
+    for row in estimated:
+        assert abs(row.got - row.expected) <= 4.0 * row.stderr < 0.1 * row.expected, row
+
+
+def test_prefill_and_decode_apart_obey_their_formulas_and_bounds() -> None:
+    alone, waits, *bounds = pool_rows(12_000)
+
+    assert alone.ok
+    assert abs(waits.got - waits.expected) <= 4.0 * waits.stderr < 0.05 * waits.expected
+    assert [row.name for row in bounds if not row.ok] == []
+    assert len(bounds) == 3
 
 
 def test_there_are_at_least_thirty_rows() -> None:

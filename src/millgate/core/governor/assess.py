@@ -80,11 +80,19 @@ def _reshape(knowledge: Knowledge, refused: Request, now: float) -> Plan | None:
 
 
 def _as_it_is(knowledge: Knowledge, arrival: Arrived, now: float, reshaped: Reshaped | None = None) -> Plan:
-    lane = choose_lane(knowledge.open_lanes, arrival.lane, knowledge.first_lane)
+    classes, classed = knowledge.classes, None
+    lane = choose_lane(knowledge.open_lanes, arrival.lane, classes.first)
     route = knowledge.routes.of_arrival(arrival)
     record, fingerprint = _recognise(route, arrival, now)
+    prompt_tokens = knowledge.prompt_sizes.tokens(
+        arrival.model, arrival.prompt_bytes, arrival.fixed_tokens, arrival.prompt_shape
+    )
+    sizes = _sizes(knowledge, lane, arrival, prompt_tokens)
+    if arrival.lane is None:
+        lane, classed = classes.lane_of(arrival, route, sizes, record)
+    if classed is not None:
+        sizes = _sizes(knowledge, lane, arrival, prompt_tokens)
     age = Age(arrival, lane.settings, record, knowledge.totals.arrivals, now)
-    sizes = _sizes(knowledge, lane, arrival)
     work_s, service_s = _price(route, sizes)
     request = Request(
         arrival,
@@ -99,6 +107,7 @@ def _as_it_is(knowledge: Knowledge, arrival: Arrived, now: float, reshaped: Resh
         service_s=service_s,
         fingerprint=fingerprint,
         reshaped=reshaped,
+        classed=classed,
     )
     return _judge(knowledge, request, now)
 
@@ -120,11 +129,8 @@ def _observed(plan: Plan, reshaped: Plan | None, hard_cap: bool, now: float) -> 
     return Plan(request, admit._replace(would=would), engine, plan.expected_wait_s)
 
 
-def _sizes(knowledge: Knowledge, lane: Lane, arrival: Arrived) -> tuple[int, int, int]:
+def _sizes(knowledge: Knowledge, lane: Lane, arrival: Arrived, prompt: int) -> tuple[int, int, int]:
     """Return its prompt tokens, the output tokens that are expected, and the tokens that are reserved, over all its answers."""
-    prompt = knowledge.prompt_sizes.tokens(
-        arrival.model, arrival.prompt_bytes, arrival.fixed_tokens, arrival.prompt_shape
-    )
     expected, reserved = knowledge.output_length.estimate(
         arrival.model, arrival.tenant, lane.settings.name, arrival.max_tokens, prompt, arrival.min_tokens
     )
@@ -177,7 +183,7 @@ def _judge(knowledge: Knowledge, request: Request, now: float) -> Plan:
     short = knowledge.allowances.shortfall(request, now)
     if short is not None:
         return _short(knowledge, request, now, short)
-    ahead = ahead_of(request)
+    ahead = ahead_of(request, now)
     roomy = knowledge.roomy_engine(request, now) if may_go(request, ahead, now) else None
     if roomy is not None:
         engine, ttft_s = roomy
@@ -209,7 +215,7 @@ def _judge_wait(
     if queued_until is not None and not hold_s and now + upper_s > queued_until:
         refused = refusal(knowledge.totals, request, Reason.SATURATED, now, upper_s, queued_until - now)
         return Plan(request, refused._replace(of_wait=True), expected_wait_s=wait_s)
-    return Plan(request, Queue(request.attempt, place, wait_s), None, wait_s, queued_until)
+    return Plan(request, Queue(request.attempt, place, wait_s, request.classed), None, wait_s, queued_until)
 
 
 def _refused(
@@ -362,4 +368,5 @@ def admission(request: Request, engine: Engine, ttft_s: float, now: float) -> Ad
         first_event_by=first_event_by,
         reshaped=request.reshaped,
         due_at=None if request.age.appointment is None else request.age.appointment.due_at,
+        classed=request.classed,
     )

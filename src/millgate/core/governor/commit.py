@@ -311,6 +311,7 @@ def record_of(
         as_old_as=oldest,
         told_at=told_at,
         kind=_kind(request),
+        lane=request.lane.tag,
     )
 
 

@@ -47,12 +47,12 @@ def try_again(knowledge: Knowledge, attempt: Attempt, request: Request, now: flo
     # What was to fall due in its first try would mean that it has waited too long.
     knowledge.wakes.forget(request.attempt)
     knowledge.take_back(attempt, request)
-    place = ahead_of(request) + 1
+    place = ahead_of(request, now) + 1
     queue(knowledge, attempt, _queued_until(request), now)
     decisions = dispatch(knowledge, now)
     if attempt.state is State.QUEUED:
         wait_s = request.route.pool.capacity_forecast.wait_s(place, now)
-        decisions.append(Queue(request.attempt, place, wait_s))
+        decisions.append(Queue(request.attempt, place, wait_s, request.classed))
     return decisions
 
 

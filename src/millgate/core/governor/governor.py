@@ -13,6 +13,7 @@ from millgate.core.decisions import Decision, Explanation
 from millgate.core.events import Arrived, Event
 from millgate.core.governor import endings, report
 from millgate.core.governor.assess import assess
+from millgate.core.governor.classes import least_reading_s
 from millgate.core.governor.commit import commit, dispatch, late_reason, refuse_queued
 from millgate.core.governor.failover import detours_turned
 from millgate.core.governor.knowledge import Knowledge
@@ -94,6 +95,7 @@ class Governor:
         plan = assess(knowledge, arrival, max(now, self._now))
         request = plan.request
         engine = plan.engine or next(iter(request.route.up), None)
+        engines = request.route.up or request.route.engines
         return Explanation(
             decision=plan.decision,
             lane=request.lane.settings.name,
@@ -109,6 +111,8 @@ class Governor:
             running=knowledge.running(),
             queued=knowledge.queued_count,
             limit=knowledge.stream_limit(),
+            reading_s=least_reading_s(engines, request.prompt_tokens),
+            classed=request.classed,
         )
 
     def reconfigure(self, settings: Settings, now: float) -> tuple[Decision, ...]:

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from math import inf, isfinite
 
 from millgate.core.governor.allowances import Allowances
+from millgate.core.governor.classes import Classes
 from millgate.core.governor.placement import Placement, has_room
 from millgate.core.governor.wakes import Wakes
 from millgate.core.lanes import LaneShares, LaneShareSettings
-from millgate.core.limits.prefill_pace import protection_of
+from millgate.core.limits.prefill_pace import protection_of, reading_parts
 from millgate.core.routing.base import Router
 from millgate.core.settings import Settings
 from millgate.core.sizing.output_length import OutputLength
@@ -61,7 +62,7 @@ class Knowledge:
         self.placement = Placement(router)
         self.lanes = {lane.name: Lane(lane, make_order, now) for lane in settings.lanes}
         self.open_lanes = dict(self.lanes)
-        self.first_lane = self.lanes[settings.lanes[0].name]
+        self.classes = Classes(list(self.open_lanes.values()))
         self.engines = {engine.name: Engine(engine, now) for engine in settings.engines}
         self.allowances = Allowances(settings)
         self.observe, self.hard_cap = settings.observe, settings.hard_cap
@@ -94,7 +95,7 @@ class Knowledge:
         for new in settings.lanes:
             lanes.setdefault(new.name, Lane(new, self.make_order, now)).reconfigured(new, now)
         self.open_lanes = {lane.name: lanes[lane.name] for lane in settings.lanes}
-        self.first_lane = lanes[settings.lanes[0].name]
+        self.classes = Classes(list(self.open_lanes.values()))
         self._re_engine_all(settings, now)
         self._pace_prompts(now)
         self._engines_changed(now)
@@ -124,9 +125,10 @@ class Knowledge:
     def _pace_prompts(self, now: float) -> None:
         lanes = [lane.settings for lane in self.open_lanes.values()]
         protection = protection_of(lanes)
+        parts = reading_parts(lanes)
         caps = {lane.name: lane.prefill_per_s for lane in lanes if lane.prefill_per_s is not None}
         for engine in self.engines.values():
-            engine.paces_prompts(protection, caps, now)
+            engine.paces_prompts(protection, caps, parts, now)
 
     def _engines_changed(self, now: float) -> None:
         """Build the routes anew, and let what waits find its own: engines came or left, or serve other models."""

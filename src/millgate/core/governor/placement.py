@@ -21,11 +21,11 @@ from millgate.core.state.engine import Engine
 from millgate.core.state.pool import LaneQueue, Pool, Route
 
 
-def ahead_of(request: Request) -> int:
+def ahead_of(request: Request, now: float) -> int:
     """Return how many would be admitted before this newcomer; beyond its own queue this is an estimate.
 
     Of other lanes: all that wait in a smaller band, and in the same band as many as it takes that lane to run as
-    much for its share as this one will by then.
+    much for its share as this one will by then; none of a lane whose prompts have to wait for their pace or part.
     """
     pool = request.route.pool
     if not pool.queued_count:
@@ -36,7 +36,9 @@ def ahead_of(request: Request) -> int:
     own += _of_other_routes(request)
     lane = request.lane.settings
     reached = (pool.shares.running(lane.name) + own) / lane.share
-    return own + sum([_goes_before(pool.shares, queue, lane.band, reached) for queue in _rivals(request)], 0)
+    return own + sum(
+        [_goes_before(pool.shares, queue, lane.band, reached) for queue in _rivals(request, now)], 0
+    )
 
 
 def _of_other_routes(request: Request) -> int:
@@ -49,9 +51,13 @@ def _of_other_routes(request: Request) -> int:
     )
 
 
-def _rivals(request: Request) -> list[LaneQueue]:
+def _rivals(request: Request, now: float) -> list[LaneQueue]:
     own = request.lane.settings.name
-    return [queue for queue in request.route.pool.queues if queue.settings.name != own and len(queue.order)]
+    return [
+        queue
+        for queue in request.route.pool.queues
+        if queue.settings.name != own and len(queue.order) and queue.paced_until(contended=True) <= now
+    ]
 
 
 def _goes_before(shares: LaneShares, queue: LaneQueue, band: int, reached: float) -> int:
@@ -69,15 +75,14 @@ def may_go(request: Request, ahead: int, now: float) -> bool:
         and window.newcomer_goes_at(request.route.free(), now, request.latest_start()) > now
     ):
         return False
-    if pool.shares is None:
+    shares = pool.shares
+    if shares is None or (shares.lends_all and not pool.queued_count):
         return ahead == 0
     if len(request.queue.order) and request.queue.order.ahead_of(request):
         return False
-    lanes = {
-        queue.settings.name: None for queue in pool.queues if len(queue.order) and queue.paced_until() <= now
-    }
-    lanes[request.lane.settings.name] = None
-    return _chosen(pool, pool.shares, list(lanes)) == request.lane.settings.name
+    waiting = [queue for queue in pool.queues if len(queue.order) and queue.paced_until() <= now]
+    lanes = {queue.settings.name: None for queue in _within_part([*waiting, request.queue], now)}
+    return _chosen(pool, shares, list(lanes)) == request.lane.settings.name
 
 
 def limit_of(pool: Pool) -> int:
@@ -101,6 +106,7 @@ def next_queued(pools: Sequence[Pool], blocked: list[Route], now: float) -> int 
             continue
         queues = [queue for queue in pool.queues if _is_ready(queue, blocked, now)]
         if queues and pool.shares is not None:
+            queues = _within_part(queues, now)
             lane = _chosen(pool, pool.shares, list({each.settings.name: None for each in queues}))
             if lane is None:
                 blocked += [queue.route for queue in queues]
@@ -109,6 +115,11 @@ def next_queued(pools: Sequence[Pool], blocked: list[Route], now: float) -> int 
         if queues:
             return _oldest_head(queues)
     return None
+
+
+def _within_part(queues: list[LaneQueue], now: float) -> list[LaneQueue]:
+    """Return those whose lanes have not read more than their part; all where no lane would be left."""
+    return [queue for queue in queues if queue.paced_until(contended=True) <= now] or queues
 
 
 def _is_ready(queue: LaneQueue, blocked: Sequence[Route], now: float) -> bool:

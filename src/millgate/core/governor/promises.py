@@ -88,14 +88,12 @@ def paced_wait_s(request: Request, ahead: float, now: float) -> float:
     lane, engines = request.lane.settings.name, request.route.up
     if not engines or not engines[0].prompts.is_on:
         return 0.0
-    each_s = ahead / len(engines)
-    return min(
-        [
-            max(0.0, engine.prompts.opens_at(lane) - now)
-            + each_s * engine.spacing_s(lane, request.prompt_tokens)
-            for engine in engines
-        ]
-    )
+    contended, each_s, waits = request.queue.is_contended(), ahead / len(engines), []
+    for engine in engines:
+        apart_s = engine.spacing_s(lane, request.prompt_tokens, contended=contended)
+        opens_at = engine.prompts.opens_at(lane, contended=contended)
+        waits.append(max(0.0, opens_at - now) + each_s * apart_s)
+    return min(waits)
 
 
 def wait_behind_s(
@@ -215,7 +213,7 @@ def promise(totals: Totals, request: Request, now: float) -> tuple[float, float]
     """
     arrival, pool = request.arrival, request.route.pool
     appointments, capacity_forecast = pool.appointments, pool.capacity_forecast
-    queued = ahead_of(request)
+    queued = ahead_of(request, now)
     stand = appointments.stand(arrival.tenant, request.age.lined_up_at, request.arrival_number, now, LISTED)
     share = stand.share
     place = 1 + queued + round(share * (stand.place - 1))
@@ -349,6 +347,7 @@ def refusal(
         value=value,
         bound=bound,
         first_seen=request.first_seen,
+        classed=request.classed,
     )
 
 
@@ -369,15 +368,23 @@ def _without_promise(
     totals: Totals, request: Request, reason: Reason, value: float, bound: float, wait_s: float
 ) -> Yield:
     """Return the refusal of what no appointment in the line of engines would help."""
+    hint_s, retry = _of_tenant(wait_s)
     if reason is Reason.TOO_LARGE:
-        return Yield(request.attempt, reason, 0.0, False, value, bound, request.first_seen)
-    if reason is Reason.DRAINING:
-        return Yield(request.attempt, reason, DRAINING_HINT_S, True, 0.0, 0.0, request.first_seen)
-    if reason is Reason.NO_ENGINE:
-        return Yield(
-            request.attempt, reason, no_engine_hint_s(totals), True, value, bound, request.first_seen
-        )
-    return Yield(request.attempt, reason, *_of_tenant(wait_s), value, bound, request.first_seen)
+        hint_s, retry = 0.0, False
+    elif reason is Reason.DRAINING:
+        hint_s, retry, value, bound = DRAINING_HINT_S, True, 0.0, 0.0
+    elif reason is Reason.NO_ENGINE:
+        hint_s, retry = no_engine_hint_s(totals), True
+    return make_yield(
+        request.attempt,
+        reason,
+        hint_s,
+        retry=retry,
+        value=value,
+        bound=bound,
+        first_seen=request.first_seen,
+        classed=request.classed,
+    )
 
 
 def _never_in_time(request: Request) -> bool:

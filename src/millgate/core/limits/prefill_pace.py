@@ -7,7 +7,9 @@ and a prompt that takes s seconds to read comes s / r' after the one before it.
 The first tokens of the protected lane stand behind a prompt that is being read. Those that come while more than their
 `ttft_slo` of it is left are late, so what is longer than that is spaced so widely that it makes few of them late.
 
-A lane's `share` holds for prompts as it does for streams: paced lanes may always read their part of all that is read.
+A lane's `share` holds for prompts as it does for streams: paced lanes may always read their part of all that is read. And
+where no lane is protected, a lane that takes requests by size reads no more than its part while others wait: a long prompt has
+one stream, and as much of the engine as a hundred short ones; what is only read has streams for no time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,16 +68,22 @@ def _promise(lane: LaneSettings) -> tuple[float, float, float, float] | None:
     return lane.tpot_slo_s, lane.ttft_slo_s, 1.0 - lane.tpot_share, 1.0 - lane.ttft_share
 
 
+def reading_parts(lanes: Sequence[LaneSettings]) -> dict[str, float]:
+    """Return the part of the reading that each lane which takes requests by size has by its share while others wait."""
+    whole = sum([lane.share for lane in lanes], 0.0)
+    return {lane.name: lane.share / whole for lane in lanes if lane.takes is not None and lane.share}
+
+
 class PrefillCap:
-    """The prompts of one lane on one engine, so many tokens a second at most; core seconds."""
+    """The prompts of one lane on one engine, so much a second at most: tokens, or seconds of reading; core seconds."""
 
     def __init__(self, per_s: float) -> None:
         self.per_s = per_s
         self.opens_at = -inf
 
-    def given(self, prompt_tokens: int, now: float) -> None:
-        """The engine is given a prompt of this lane."""
-        self.opens_at = max(now, self.opens_at) + prompt_tokens / self.per_s
+    def given(self, amount: float, now: float) -> None:
+        """The engine is given so much of this lane."""
+        self.opens_at = max(now, self.opens_at) + amount / self.per_s
 
 
 class PrefillPace:
@@ -137,31 +145,40 @@ class PrefillPace:
 
 
 class PromptPaces:
-    """All that paces the prompts of one engine: the lane that is protected, and each lane's own cap; nothing until it `is_on`."""
+    """All that paces the prompts of one engine: the lane that is protected, each lane's own cap, and parts of the reading.
+
+    A part holds only while others wait: `contended` asks as if they did. Nothing is paced until it `is_on`.
+    """
 
     def __init__(self) -> None:
         self.is_on = False
         self.pace: PrefillPace | None = None
         self._caps: dict[str, PrefillCap] = {}
+        self._parts: dict[str, PrefillCap] = {}
 
     def reconfigured(
-        self, protection: Protection | None, caps: Mapping[str, float], prior: ServicePrior
+        self,
+        protection: Protection | None,
+        caps: Mapping[str, float],
+        parts: Mapping[str, float],
+        prior: ServicePrior,
     ) -> None:
-        """Protect this from now on, with these caps by lane, tokens a second; what is unchanged goes on."""
+        """Protect this from now on, with these caps by lane, tokens a second, and parts; what is unchanged goes on."""
         if protection is None:
             self.pace = None
         elif self.pace is None or self.pace.protection != protection:
             self.pace = PrefillPace(protection, prior)
-        self.is_on = protection is not None or bool(caps)
-        old, self._caps = self._caps, {}
-        for lane, per_s in caps.items():
-            known = old.get(lane)
-            self._caps[lane] = known if known is not None and known.per_s == per_s else PrefillCap(per_s)
+        self.is_on = protection is not None or bool(caps) or bool(parts)
+        self._caps = _kept(self._caps, caps)
+        # A pace that protects leaves the paced lanes their part of the reading itself.
+        self._parts = _kept(self._parts, parts if protection is None else {})
 
-    def opens_at(self, lane: str) -> float:
+    def opens_at(self, lane: str, *, contended: bool = False) -> float:
         """Return when a prompt of this lane may be given; -inf where none is paced, or none was ever given."""
         pace, cap = self.pace, self._caps.get(lane)
         at = pace.opens_at if pace is not None and pace.paces(lane) else -inf
+        if contended and (part := self._parts.get(lane)) is not None:
+            at = max(at, part.opens_at)
         return at if cap is None else max(at, cap.opens_at)
 
     def given(self, lane: str, prompt_tokens: int, reading_s: float, first_s: float, now: float) -> None:
@@ -170,9 +187,24 @@ class PromptPaces:
             self.pace.given(lane, reading_s, first_s, now)
         if (cap := self._caps.get(lane)) is not None:
             cap.given(prompt_tokens, now)
+        if (part := self._parts.get(lane)) is not None:
+            part.given(reading_s, now)
 
-    def spacing_s(self, lane: str, prompt_tokens: int, reading_s: float, first_s: float) -> float:
+    def spacing_s(
+        self, lane: str, prompt_tokens: int, reading_s: float, first_s: float, *, contended: bool
+    ) -> float:
         """Return how long after such a prompt of this lane the next may come."""
         pace, cap = self.pace, self._caps.get(lane)
         apart_s = pace.spacing_s(reading_s, first_s) if pace is not None and pace.paces(lane) else 0.0
+        if contended and (part := self._parts.get(lane)) is not None:
+            apart_s = max(apart_s, reading_s / part.per_s)
         return apart_s if cap is None else max(apart_s, prompt_tokens / cap.per_s)
+
+
+def _kept(known: Mapping[str, PrefillCap], rates: Mapping[str, float]) -> dict[str, PrefillCap]:
+    """Return a cap for each of these lanes: the known one where its rate is the same."""
+    fresh = {lane: PrefillCap(per_s) for lane, per_s in rates.items()}
+    return {
+        lane: known[lane] if lane in known and known[lane].per_s == cap.per_s else cap
+        for lane, cap in fresh.items()
+    }

@@ -239,5 +239,5 @@ class EarlyWarning:
 
 
 def _occupancy(flow: Flow | None) -> float:
-    """Return what runs and waits, as a share of all streams."""
-    return 0.0 if flow is None else (flow.occupancy + flow.queued) / flow.limit
+    """Return what runs and waits, as a share of all streams; 0 where there are none, as before engines that are down."""
+    return (flow.occupancy + flow.queued) / flow.limit if flow is not None and flow.limit else 0.0

@@ -4,7 +4,7 @@ The arrows of `core/lifecycle` are the methods `admitted`, `turned_back` and `re
 `released` of its `Permit`.
 """
 
-from millgate.core.decisions import Leg, Reshaped
+from millgate.core.decisions import Classed, Leg, Reshaped
 from millgate.core.events import Arrived
 from millgate.core.lifecycle import State
 from millgate.core.quotas.bucket import Reservation, Sizes
@@ -99,7 +99,7 @@ class Request:
 
     `sizes` are its prompt tokens, the output tokens that are expected, and the tokens that are reserved for it. `lane_deadline`
     is the lane's own, `deadline` the sooner of that and what the client allows. `route` is which engines may serve it, and
-    `queue` where it waits if it must. `work_s` is the part of an engine's time that it is foreseen to take, `engine_s` the same
+    `queue` where it waits if it must; `classed` says why it is in its lane, where its size decided that. `work_s` is the part of an engine's time that it is foreseen to take, `engine_s` the same
     as the orders rank it (0 where it is back when promised), `service_s` the time that its streams are out, as the early warning
     counts it and lines are summed up.
     """
@@ -119,11 +119,12 @@ class Request:
         service_s: float,
         fingerprint: int | None = None,
         reshaped: Reshaped | None = None,
+        classed: Classed | None = None,
     ) -> None:
         self.attempt, self.tenant, self.weight = arrival.attempt, arrival.tenant, weight
         self.arrival, self.reshaped, self.body_bytes = arrival, reshaped, arrival.body_bytes
         self.lane, self.route, self.queue = lane, route, lane.queue_for(route)
-        self.age, self.arrived_at, self._fingerprint = age, now, fingerprint
+        self.age, self.arrived_at, self._fingerprint, self.classed = age, now, fingerprint, classed
         self.first_seen, self.as_old_as, self.turn = age.first_seen, age.as_old_as, age.turn
         self.arrival_number, self.recognised = age.number, age.recognised
         self.prompt_tokens, self.output_tokens, self.kv_tokens = sizes
@@ -146,6 +147,7 @@ class Request:
             service_s=self.service_s,
             fingerprint=self._fingerprint,
             reshaped=self.reshaped,
+            classed=self.classed,
         )
 
     @property

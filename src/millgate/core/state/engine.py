@@ -77,9 +77,15 @@ class Engine:
         self.gate.reconfigured(fresh.gate, new_limit=new.limit != old.limit, most_streams=new.max_inflight)
         self._take(new)
 
-    def paces_prompts(self, protection: Protection | None, caps: Mapping[str, float], now: float) -> None:
-        """Pace prompts of the lanes that this protection names, and of those with a cap, from now on."""
-        self.prompts.reconfigured(protection, caps, self.settings.prior)
+    def paces_prompts(
+        self,
+        protection: Protection | None,
+        caps: Mapping[str, float],
+        parts: Mapping[str, float],
+        now: float,
+    ) -> None:
+        """Pace prompts of the lanes that this protection names, and of those with a cap or a part, from now on."""
+        self.prompts.reconfigured(protection, caps, parts, self.settings.prior)
         if protection is not None:
             self.signal = self.signal or Signal(now, self.settings.prior, self.settings.limit.tpot_share)
 
@@ -88,9 +94,10 @@ class Engine:
         if self.prompts.is_on:
             self.prompts.given(lane, prompt_tokens, *self._reads_within(prompt_tokens), now)
 
-    def spacing_s(self, lane: str, prompt_tokens: int) -> float:
+    def spacing_s(self, lane: str, prompt_tokens: int, *, contended: bool) -> float:
         """Return how long after such a prompt of this lane the next may come."""
-        return self.prompts.spacing_s(lane, prompt_tokens, *self._reads_within(prompt_tokens))
+        times = self._reads_within(prompt_tokens)
+        return self.prompts.spacing_s(lane, prompt_tokens, *times, contended=contended)
 
     def _reads_within(self, prompt_tokens: int) -> tuple[float, float]:
         """Return how long it reads such a prompt, and how long the first token of a short one behind it takes."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Final
+from zlib import crc32
 
 from millgate.core.decisions import Cause, Ended
 from millgate.core.littles_law.law import LittlesLaw
@@ -20,10 +21,14 @@ MakeOrder = Callable[[LaneSettings], Order]
 
 
 class Lane:
-    """One lane: its queues by route, what they hold, its accounts, and Little's law of its stays and of their two parts."""
+    """One lane: its queues by route, what they hold, its accounts, and Little's law of its stays and of their two parts.
+
+    `tag` stands for its name in records, which are rows of numbers.
+    """
 
     def __init__(self, settings: LaneSettings, make_order: MakeOrder, now: float) -> None:
         self.settings = settings
+        self.tag = crc32(settings.name.encode())
         self.make_order = make_order
         self.queues: dict[Route, LaneQueue] = {}
         self.queued = self.queued_tokens = self.queued_bytes = 0

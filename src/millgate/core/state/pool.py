@@ -257,12 +257,22 @@ class LaneQueue:
         self.is_open = True
         self.route.pool.opened(self)
 
-    def paced_until(self) -> float:
-        """Return from when on an engine may be given its next prompt; -inf where none is paced."""
+    def paced_until(self, *, contended: bool = False) -> float:
+        """Return from when on an engine may be given its next prompt; -inf where none is paced.
+
+        `contended` asks for the time from when on its lane has read no more than its part, which counts while others wait.
+        """
         engines, lane = self.route.up, self.settings.name
         if not engines or not engines[0].prompts.is_on:  # all engines are paced alike
             return -inf
-        return min([engine.prompts.opens_at(lane) for engine in engines])
+        return min([engine.prompts.opens_at(lane, contended=contended) for engine in engines])
+
+    def is_contended(self) -> bool:
+        """Return whether work of another lane waits beside it."""
+        for queue in self.route.pool.queues:
+            if queue.settings.name != self.settings.name and len(queue.order):
+                return True
+        return False
 
     def opens_at(self) -> float | None:
         """Return when its batch goes, if it waits for one."""

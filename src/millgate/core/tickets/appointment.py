@@ -187,7 +187,7 @@ class ReturnRecord:
     `Appointments` keeps it, -1 for what is not kept. `work_s` is how long it will have a permit. `as_old_as` is the age
     by which queues rank it, `first_seen` or older; handed in it is the oldest that it may be. `kind` says how its client
     was known, for its `Attendance`, and `share` which part of the line was expected to return when it was told.
-    `is_shared` says that others with the same body are away as well.
+    `is_shared` says that others with the same body are away as well, `lane` is the tag of the lane that it was in.
     `appointment` is what its client was told, whether or not it stands in the line; None where it hung up.
     """
 
@@ -211,6 +211,7 @@ class ReturnRecord:
         kind: int = ClientKind.FIRST,
         share: float = 1.0,
         is_shared: bool = False,
+        lane: int = 0,
     ) -> None:
         self.tenant: Final = tenant
         self.fingerprint: Final = fingerprint
@@ -230,6 +231,7 @@ class ReturnRecord:
         self.kind: Final = kind
         self.share: Final = share
         self.is_shared: Final = is_shared
+        self.lane: Final = lane
         back_at = told_at if due_at is None else due_at
         given_at = known_from - SOONEST_RETURN_S
         self.appointment: Final = None if back_at is None else Appointment(given_at, back_at - given_at)

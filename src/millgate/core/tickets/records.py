@@ -98,9 +98,9 @@ NUMBER_BITS: Final = 21
 _SHORT: Final = 32
 # A row is what forgets a record (the keys of its appointment, or 0 without one; known until when; the fingerprint), and
 # what `match` wants besides (number, first seen, as old as, lined up, known from, due or told or nan, the share of the line
-# expected to return, early returns, whether told without an appointment, the kind of client). It is written by one call:
+# expected to return, early returns, the lane, whether told without an appointment, the kind of client). It is written by one call:
 # eleven columns took twice as long.
-_ROW: Final = Struct("<qqdQqdddddfIBB")
+_ROW: Final = Struct("<qqdQqdddddfIIBB")
 _ENDING: Final = Struct("<qqdQ")
 _KEY: Final = Struct("<q")
 _ROW_BYTES: Final = _ROW.size
@@ -248,6 +248,7 @@ class Slots:
             nan if awaited_at is None else awaited_at,
             share,
             record.early_returns,
+            record.lane,
             due_at is None and told_at is not None,
             record.kind,
         )
@@ -268,7 +269,7 @@ class Slots:
         """Return the record as it was left; its `open_until` is not told. Without `is_open` its appointment is over."""
         row = _ROW.unpack_from(self._rows, slot * _ROW_BYTES)
         turn, _, until, fingerprint, number, first_seen, as_old_as, lined_up_at, known_from = row[:9]
-        back_at, share, early, told, kind = row[9:]
+        back_at, share, early, lane, told, kind = row[9:]
         if not is_open:
             turn = 0
         return ReturnRecord(
@@ -289,6 +290,7 @@ class Slots:
             kind=kind,
             share=share,
             is_shared=is_shared,
+            lane=lane,
         )
 
     def ending(self, slot: int) -> tuple[int, int, float, int]:

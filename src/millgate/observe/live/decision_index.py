@@ -60,8 +60,9 @@ class DecisionIndex:
                 self.lanes[facts[_ATTEMPT]] = facts[_LANE] or ""
             for decision in decisions:
                 self._number += 1
-                if type(decision) is Ended:
-                    self.lanes[decision.attempt] = decision.lane
+                lane = _lane_in(decision)
+                if lane:
+                    self.lanes[decision.attempt] = lane
                 entry = self._entry(self._number, at, facts, decision)
                 if entry is not None:
                     self.entries.append(entry)
@@ -73,8 +74,9 @@ class DecisionIndex:
         at, facts, decisions = step
         number = last
         for decision in reversed(decisions):
-            if type(decision) is Ended:
-                self.lanes.setdefault(decision.attempt, decision.lane)
+            lane = _lane_in(decision)
+            if lane:
+                self.lanes.setdefault(decision.attempt, lane)
             entry = self._entry(number, at, facts, decision)
             number -= 1
             if entry is not None and len(self.entries) < MOST_KEPT:
@@ -118,6 +120,16 @@ class DecisionIndex:
                 del self._by_sort[listed.kind, listed.word, listed.engine]
         while len(self.lanes) > _LANES_KEPT:
             del self.lanes[next(iter(self.lanes))]
+
+
+def _lane_in(decision: Decision) -> str:
+    """Return the lane that a decision tells of, empty where it tells of none: the attempt's own, by its end or its class."""
+    if isinstance(decision, Ended):
+        return decision.lane
+    if isinstance(decision, Cancel):
+        return ""
+    classed = decision.classed
+    return "" if classed is None else classed.lane
 
 
 def _sort(decision: Decision) -> tuple[str, str, str]:

@@ -8,6 +8,7 @@ import msgspec
 
 from millgate.core.decisions import Explanation
 from millgate.core.events import Arrived
+from millgate.observe.explanation import class_words
 
 _Name = Annotated[str, msgspec.Meta(max_length=256)]
 _Tokens = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
@@ -68,7 +69,10 @@ def plain(value: Any) -> Any:
 def plain_explanation(explanation: Explanation) -> dict[str, Any]:
     """Return an explanation as mappings; its decision says of itself which kind it is."""
     kind = type(explanation.decision).__name__.lower()
-    return {**plain(explanation), "decision": {"kind": kind, **plain(explanation.decision)}}
+    told = {**plain(explanation), "decision": {"kind": kind, **plain(explanation.decision)}}
+    if explanation.classed is not None:
+        told["lane_because"] = class_words(explanation.classed)
+    return told
 
 
 def _counts(pairs: tuple[tuple[Any, Any], ...]) -> dict[str, Any]:

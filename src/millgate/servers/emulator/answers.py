@@ -18,12 +18,15 @@ def error_body(status: int, message: str, kind: str, param: str | None = None) -
     return msgspec.json.encode({"error": error})
 
 
-def _usage(prompt_tokens: int, output_tokens: int) -> dict[str, int]:
-    return {
+def _usage(prompt_tokens: int, cached_tokens: int, output_tokens: int) -> dict[str, object]:
+    usage: dict[str, object] = {
         "prompt_tokens": prompt_tokens,
         "total_tokens": prompt_tokens + output_tokens,
         "completion_tokens": output_tokens,
     }
+    if cached_tokens:
+        usage["prompt_tokens_details"] = {"cached_tokens": cached_tokens}
+    return usage
 
 
 def _tool_call(request: GenerationRequest, index: int) -> dict[str, object]:
@@ -33,12 +36,16 @@ def _tool_call(request: GenerationRequest, index: int) -> dict[str, object]:
 
 
 class AnswerText:
-    """The bytes of one request's answer. Events of one size are encoded once and sent many times."""
+    """The bytes of one request's answer. Events of one size are encoded once and sent many times.
 
-    __slots__ = ("_chat", "_events", "_head", "_request", "_tail")
+    `cached_tokens` of the prompts came from the prefix cache; it is set before the usage is asked for.
+    """
+
+    __slots__ = ("_chat", "_events", "_head", "_request", "_tail", "cached_tokens")
 
     def __init__(self, request: GenerationRequest, number: int, created: int) -> None:
         self._request = request
+        self.cached_tokens = 0
         self._chat = request.surface is Surface.CHAT
         kind = "chat.completion.chunk" if self._chat else "text_completion"
         head = {"id": self._identity(number), "object": kind, "created": created, "model": request.model}
@@ -75,13 +82,14 @@ class AnswerText:
         """What ends the stream: the usage event when asked for, and `[DONE]`."""
         if not self._request.include_usage:
             return DONE
-        usage = msgspec.json.encode(_usage(self._request.prompt_tokens, output_tokens))
+        usage = msgspec.json.encode(_usage(self._request.prompt_tokens, self.cached_tokens, output_tokens))
         return b'data: %s,"choices":[],"usage":%s}\n\n%s' % (self._head, usage, DONE)
 
     def whole(self, endings: list[tuple[int, str]]) -> bytes:
         """The JSON body of a not streamed answer: output tokens and finish reason of each answer, in order."""
         choices = [self._whole_choice(index, *ending) for index, ending in enumerate(endings)]
-        usage = _usage(self._request.prompt_tokens, sum(tokens for tokens, _ in endings))
+        output_tokens = sum(tokens for tokens, _ in endings)
+        usage = _usage(self._request.prompt_tokens, self.cached_tokens, output_tokens)
         head = self._head.replace(b"chat.completion.chunk", b"chat.completion", 1)
         return b'%s,"choices":%s,"usage":%s}' % (
             head,

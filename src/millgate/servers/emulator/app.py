@@ -12,23 +12,23 @@ from itertools import count
 from random import Random
 from typing import Final
 
-import msgspec
-
+from millgate.engine.adapters import AdapterSlots
 from millgate.engine.batching import Batch
 from millgate.engine.sequences import BatchStatistics, EngineSequence
 from millgate.servers.emulator.answers import AnswerText, error_body
+from millgate.servers.emulator.handoffs import READ_PATH, Handoff, Handoffs
 from millgate.servers.emulator.messages import MessageText
 from millgate.servers.emulator.meters import Meters
 from millgate.servers.emulator.pacer import Feed, Pacer
+from millgate.servers.emulator.pages import JSON, EnginePages, EngineView
 from millgate.servers.emulator.pooling import PoolingAnswers
+from millgate.servers.emulator.prefixes import PrefixNames
 from millgate.servers.emulator.requests import BadRequestError, GenerationRequest, RequestReader, Surface
 from millgate.servers.emulator.responses import KeptResponses, ResponseText
 from millgate.servers.emulator.settings import EmulatorSettings
-from millgate.servers.emulator.troubles import FAILURE, Trouble, Troubles, error_event
+from millgate.servers.emulator.troubles import BROKEN_OFF, FAILURE, Trouble, Troubles, error_event
 from millgate.servers.http1.contract import Exchange, Headers, RefusedRequest, RequestHead
 
-JSON: Final[Headers] = ((b"content-type", b"application/json"),)
-TEXT: Final[Headers] = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 EVENTS: Final[Headers] = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -39,14 +39,6 @@ GENERATION_PATHS: Final = {
     b"/v1/completions": Surface.COMPLETION,
     b"/v1/messages": Surface.MESSAGES,
     b"/v1/responses": Surface.RESPONSES,
-}
-KEPT_PATH: Final = b"/v1/responses/"
-METHODS: Final = {
-    b"/v1/models": b"GET",
-    b"/metrics": b"GET",
-    b"/health": b"GET",
-    b"/stats": b"GET",
-    b"/stats/reset": b"POST",
 }
 
 
@@ -60,6 +52,7 @@ class Generation:
         "endings",
         "exchange",
         "feeds",
+        "handoff",
         "request",
         "slow",
         "stalled",
@@ -76,6 +69,7 @@ class Generation:
         self.exchange = exchange
         self.request = request
         self.text = text
+        self.handoff: Handoff | None = None
         self.feeds: list[Feed] = []
         self.endings: list[tuple[int, str]] = []
         self.unfinished = len(request.answers)
@@ -85,17 +79,36 @@ class Generation:
         self.stalled = False
         self.withheld: dict[Feed, tuple[int, bool]] = {}
 
+    def break_off(self, message: str) -> None:
+        """End the answer with an error: an event where its stream has begun, else a 500."""
+        if self.request.stream:
+            self.exchange.write(error_event(self.request.surface, message))
+            self.exchange.finish()
+        else:
+            self.exchange.respond(500, JSON, error_body(500, message, "InternalServerError"))
+
+    @property
+    def gives(self) -> bool:
+        """Whether another engine is to have the KV of its prompt."""
+        return self.handoff is not None and self.handoff.gives
+
+    @property
+    def cached_tokens(self) -> int:
+        """What the prefix cache had of the prompts, as far as they have begun; each prompt once."""
+        each = len(self.feeds) // self.request.prompts
+        return sum([feed.hit_tokens for feed in self.feeds[::each]])
+
 
 class EmulatorApplication:
     """One embedded engine behind HTTP; `stop` ends what runs before the server closes."""
 
     def __init__(self, settings: EmulatorSettings, loop: asyncio.AbstractEventLoop) -> None:
-        profile = settings.engine_profile()
-        limits = profile.limits()
-        batch = Batch(profile.step_model(), limits)
+        limits = settings.limits()
+        batch = Batch(settings.engine_profile().step_model(), limits)
         self._settings = settings
         self._loop = loop
-        self._pacer = Pacer(batch, self, loop)
+        adapters = AdapterSlots(settings.max_loras, settings.lora_load_s) if settings.lora_modules else None
+        self._pacer = Pacer(batch, self, loop, adapters)
         self.meters = Meters(limits, settings.model_name, loop.time(), batch.statistics(loop.time()))
         self._reader = RequestReader(
             max_model_len=settings.max_model_len or limits.blocks * limits.block_tokens,
@@ -103,21 +116,23 @@ class EmulatorApplication:
             model_name=settings.model_name,
             dice=Random(settings.seed),  # noqa: S311 - lengths of answers, no secret
         )
-        self._pooling = PoolingAnswers(self._reader, settings.model_name)
+        self._names = PrefixNames(limits.block_tokens) if settings.enable_prefix_caching else None
         self._kept = KeptResponses()
-        posted = dict.fromkeys((*GENERATION_PATHS, *self._pooling.paths), b"POST")
-        self._methods = METHODS | posted
         self.troubles = Troubles(settings)
+        pooling = PoolingAnswers(self._reader, settings.model_name)
+        self._created = int(time.time())
+        engine = EngineView(settings, self._created, self.meters, self._pacer, self.troubles)
+        self._handoffs = Handoffs(settings, self._pacer, self.meters, loop)
+        self.port = settings.port
+        self._pages = EnginePages(engine, pooling, self._kept, loop)
         self._open: dict[Exchange, Generation] = {}
         self._numbers = count(1)
         self._sequence_ids = count(1)
-        self._created = int(time.time())
 
     def on_head(self, head: RequestHead) -> RefusedRequest | None:
         """Refuse unknown paths and wrong methods before a body is read."""
-        if head.path.startswith(KEPT_PATH) and head.method in {b"GET", b"DELETE", b"POST"}:
-            return None
-        method = self._methods.get(head.path)
+        posted = head.path in GENERATION_PATHS or head.path == READ_PATH
+        method = b"POST" if posted else self._pages.method_of(head)
         if method is None:
             return RefusedRequest(404, JSON, error_body(404, "Not Found", "NotFoundError"))
         if head.method != method and not (method == b"GET" and head.method == b"HEAD"):
@@ -132,20 +147,11 @@ class EmulatorApplication:
         surface = GENERATION_PATHS.get(path)
         if surface is not None:
             self._generate(exchange, body, surface)
-        elif path in self._pooling.paths:
-            self._read(exchange, path, body)
-        elif path.startswith(KEPT_PATH):
-            self._find_kept(exchange, path)
-        elif path == b"/metrics":
-            exchange.respond(200, TEXT, self.meters.metrics(self._pacer.statistics()))
-        elif path == b"/v1/models":
-            exchange.respond(200, JSON, _models(self._settings.model_name, self._created))
-        elif path == b"/health":
-            exchange.respond(200, (), b"")
+        elif path == READ_PATH:
+            status, said = self._handoffs.read(body)
+            exchange.respond(status, JSON, said)
         else:
-            if path == b"/stats/reset":
-                self._reset()
-            exchange.respond(200, JSON, self._stats())
+            self._pages.answer(exchange, body)
 
     def on_gone(self, exchange: Exchange) -> None:
         """Abort what has lost its reader, or with `ignore_hangups` generate on without one."""
@@ -179,7 +185,11 @@ class EmulatorApplication:
         generation = feed.owner
         assert isinstance(generation, Generation)
         if feed.silent:
+            if last:
+                # What an answer without a reader has kept, no engine will ask for.
+                self._pacer.unpin(feed.sequence.sequence_id)
             return
+        generation.text.cached_tokens = generation.cached_tokens
         if generation.stalled:
             withheld, _ = generation.withheld.get(feed, (0, False))
             generation.withheld[feed] = (withheld + tokens, last)
@@ -206,8 +216,7 @@ class EmulatorApplication:
             del self._open[generation.exchange]
             for feed in generation.feeds:
                 self._pacer.abort(feed)
-            generation.exchange.write(error_event(generation.request.surface))
-            generation.exchange.finish()
+            generation.break_off(BROKEN_OFF)
 
     def _go_on(self, generation: Generation) -> None:
         """Hand out what a stall has kept back, if its client is still there."""
@@ -229,6 +238,7 @@ class EmulatorApplication:
                 if self._pacer.holds(feed):
                     self._pacer.abort(feed)
                     self._end_answer(generation, feed, 0, finish_reason="abort")
+        self._handoffs.stop()
         self._pacer.stop()
 
     def _generate(self, exchange: Exchange, body: bytes, surface: Surface) -> None:
@@ -241,6 +251,9 @@ class EmulatorApplication:
             return
         try:
             request = self._reader.read(body, surface)
+            if self._names is not None:
+                request = request._replace(answers=self._names.named(body, request))
+            request, handoff = self._handoffs.of(body, request)
         except BadRequestError as error:
             exchange.respond(400, JSON, error_body(400, str(error), "BadRequestError", error.field))
             return
@@ -250,17 +263,45 @@ class EmulatorApplication:
             return
         text = _TEXTS[surface](request, next(self._numbers), self._created)
         generation = self._open[exchange] = Generation(exchange, request, text, trouble)
+        generation.handoff = handoff
         if request.stream:
             exchange.start(200, EVENTS)
-        self._submit(generation)
+        if handoff is None or handoff.gives:
+            self._submit(generation)
+        else:
+            self._take_over(generation, handoff)
 
-    def _submit(self, generation: Generation) -> None:
+    def _take_over(self, generation: Generation, handoff: Handoff) -> None:
+        """Begin with a prompt that another engine has computed, when it is here."""
+
+        def ready() -> None:
+            self._submit(generation, is_handed_over=True)
+
+        def failed(reason: str) -> None:
+            if self._settings.kv_load_failure_policy == "recompute":
+                self._submit(generation)
+            elif self._open.pop(generation.exchange, None) is not None:
+                generation.break_off(f"The prompt's KV cannot be loaded: {reason}.")
+
+        self._handoffs.take(handoff, generation.request.prompt_tokens, ready, failed)
+
+    def _submit(self, generation: Generation, *, is_handed_over: bool = False) -> None:
+        if generation.exchange not in self._open:
+            return
         request = generation.request
         per_event = request.tokens_per_event if request.stream else None
+        adapter = request.model if request.model in self._settings.lora_modules else ""
         now = self._loop.time()
         for index, answer in enumerate(request.answers):
-            sequence = EngineSequence(next(self._sequence_ids), answer.prompt_tokens, answer.output_tokens)
-            generation.feeds.append(Feed(generation, index, sequence, per_event, now))
+            sequence = EngineSequence(
+                next(self._sequence_ids),
+                answer.prompt_tokens,
+                answer.output_tokens,
+                answer.prefix_ids,
+                pins_kv=generation.gives,
+                is_handed_over=is_handed_over,
+            )
+            generation.feeds.append(Feed(generation, index, sequence, per_event, now, adapter))
             generation.endings.append((answer.output_tokens, answer.finish_reason))
         for feed in generation.feeds:
             self._pacer.submit(feed)
@@ -289,12 +330,15 @@ class EmulatorApplication:
         if generation.unfinished:
             return
         del self._open[generation.exchange]
+        whole = generation.text.whole(generation.endings)
+        if generation.request.store and isinstance(generation.text, ResponseText):
+            self._kept.add(generation.text.answer_id, whole)
+        if generation.gives and generation.endings[index][1] != "abort":
+            whole = self._handoffs.keep(generation.handoff, feed.sequence, whole, self.port)
         if generation.request.stream:
             generation.exchange.finish()
         else:
-            generation.exchange.respond(200, JSON, generation.text.whole(generation.endings))
-        if generation.request.store and isinstance(generation.text, ResponseText):
-            self._kept.add(generation.text.answer_id, generation.text.whole(generation.endings))
+            generation.exchange.respond(200, JSON, whole)
 
     def _write_ending(self, generation: Generation, feed: Feed, tokens: int) -> None:
         """Write the last event of one answer, and with the last answer what closes the stream, in one write."""
@@ -305,36 +349,6 @@ class EmulatorApplication:
         if not generation.unfinished:
             data += text.closing(sum(made for made, _ in generation.endings))
         generation.exchange.write(data)
-
-    def _read(self, exchange: Exchange, path: bytes, body: bytes) -> None:
-        """Answer at once what needs no tokens to be written."""
-        try:
-            exchange.respond(200, JSON, self._pooling.answer(path, body))
-        except BadRequestError as error:
-            exchange.respond(400, JSON, error_body(400, str(error), "BadRequestError", error.field))
-
-    def _find_kept(self, exchange: Exchange, path: bytes) -> None:
-        """Show, cancel (too late) or delete a response that is kept."""
-        body = self._kept.ask(exchange.head.method, path.removeprefix(KEPT_PATH))
-        if body is None:
-            message = "there is no response under this id"
-            exchange.respond(404, JSON, error_body(404, message, "NotFoundError"))
-        else:
-            exchange.respond(200, JSON, body)
-
-    def _stats(self) -> bytes:
-        stats = self.meters.stats(self._loop.time(), self._pacer.statistics())
-        return msgspec.json.encode({**stats, "troubles": self.troubles.counts})
-
-    def _reset(self) -> None:
-        now = self._loop.time()
-        self._pacer.batch.reset_peaks(now)
-        self.meters.reset(now, self._pacer.statistics())
-
-
-def _models(name: str, created: int) -> bytes:
-    model = {"id": name, "object": "model", "created": created, "owned_by": "millgate"}
-    return msgspec.json.encode({"object": "list", "data": [model]})
 
 
 _TEXTS: Final[Mapping[Surface, type[Text]]] = {

@@ -17,19 +17,23 @@ def named_event(kind: str, **fields: object) -> bytes:
 
 
 class MessageText:
-    """The bytes of one message; there is one answer, so its index is always 0."""
+    """The bytes of one message; there is one answer, so its index is always 0.
 
-    __slots__ = ("_finish_reason", "_id", "_request")
+    `cached_tokens` of the prompt came from the prefix cache; it is set before the first token is told.
+    """
+
+    __slots__ = ("_finish_reason", "_id", "_request", "cached_tokens")
 
     def __init__(self, request: GenerationRequest, number: int, created: int) -> None:
         del created
         self._request = request
         self._id = f"msg_{number:08x}"
         self._finish_reason = "stop"
+        self.cached_tokens = 0
 
     def opening(self, index: int) -> bytes:
         """What comes with the first token: the message's head, its one block, and a tool's arguments."""
-        usage = {"input_tokens": self._request.prompt_tokens, "output_tokens": 0}
+        usage = self._usage(0)
         head = {**self._head(), "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
         block = {"type": "text", "text": ""} if self._request.tool is None else self._tool_use("{}")
         opening = named_event("message_start", message=head)
@@ -52,7 +56,7 @@ class MessageText:
     def closing(self, output_tokens: int) -> bytes:
         """What ends the stream: the reason, the usage, and `message_stop`."""
         delta = {"stop_reason": self._stop_reason(self._finish_reason), "stop_sequence": None}
-        usage = {"input_tokens": self._request.prompt_tokens, "output_tokens": output_tokens}
+        usage = self._usage(output_tokens)
         return named_event("message_delta", delta=delta, usage=usage) + named_event("message_stop")
 
     def whole(self, endings: list[tuple[int, str]]) -> bytes:
@@ -66,9 +70,17 @@ class MessageText:
                 "content": [block if tool is None else self._tool_use(tool.arguments)],
                 "stop_reason": self._stop_reason(finish_reason),
                 "stop_sequence": None,
-                "usage": {"input_tokens": self._request.prompt_tokens, "output_tokens": tokens},
+                "usage": self._usage(tokens),
             }
         )
+
+    def _usage(self, output_tokens: int) -> dict[str, int]:
+        """Count what was computed and what was read from the cache apart, as Anthropic does."""
+        usage = {
+            "input_tokens": self._request.prompt_tokens - self.cached_tokens,
+            "output_tokens": output_tokens,
+        }
+        return usage | {"cache_read_input_tokens": self.cached_tokens} if self.cached_tokens else usage
 
     def _head(self) -> dict[str, object]:
         return {"id": self._id, "type": "message", "role": "assistant", "model": self._request.model}

@@ -2,8 +2,10 @@
 
 from bisect import bisect_left
 from collections import deque
+from time import time
 from typing import Final, NamedTuple
 
+from millgate.engine.adapters import AdapterSlots
 from millgate.engine.sequences import BatchLimits, BatchStatistics
 
 SERIES_ROWS: Final = 900
@@ -67,6 +69,8 @@ class Meters:
         self.received = 0
         self.refused = 0
         self.client_gone = 0
+        self.kv_given = self.kv_expired = 0
+        self.kv_taken = self.kv_taken_tokens = self.kv_failed = 0
         self._limits = limits
         self._model_name = model_name
         self._series: deque[SecondRow] = deque(maxlen=SERIES_ROWS)
@@ -121,13 +125,22 @@ class Meters:
             "output_tokens": statistics.output_tokens - zero.output_tokens,
             "wasted_tokens": statistics.wasted_tokens - zero.wasted_tokens,
             "orphan_tokens": statistics.orphan_tokens - zero.orphan_tokens,
+            "kv_kept": statistics.pinned,
+            "kv_given": self.kv_given,
+            "kv_expired": self.kv_expired,
+            "kv_taken": self.kv_taken,
+            "kv_failed": self.kv_failed,
+            "prefix_queried_tokens": statistics.prefix_queried_tokens - zero.prefix_queried_tokens,
+            "prefix_hit_tokens": statistics.prefix_hit_tokens - zero.prefix_hit_tokens,
             "series": [row._asdict() for row in self._series],
         }
 
-    def metrics(self, statistics: BatchStatistics) -> bytes:
-        """Render `/metrics` with vLLM's names and labels."""
+    def metrics(self, statistics: BatchStatistics, adapters: AdapterSlots | None = None) -> bytes:
+        """Render `/metrics` with vLLM's names and labels; adapters as labels of a gauge whose value is the time."""
         labels = f'engine="0",model_name="{_escaped(self._model_name)}"'
-        info = f'block_size="{self._limits.block_tokens}",engine="0",num_gpu_blocks="{self._limits.blocks}"'
+        limits = self._limits
+        info = f'block_size="{limits.block_tokens}",enable_prefix_caching="{bool(limits.prefix_unit_tokens)}"'
+        info += f',engine="0",num_gpu_blocks="{limits.blocks}"'
         gauges = (
             ("num_requests_running", "gauge", labels, statistics.running),
             ("num_requests_waiting", "gauge", labels, statistics.waiting),
@@ -135,12 +148,33 @@ class Meters:
             ("num_preemptions_total", "counter", labels, statistics.preemptions),
             ("prompt_tokens_total", "counter", labels, statistics.prefilled_tokens),
             ("generation_tokens_total", "counter", labels, statistics.output_tokens),
+            ("prefix_cache_queries_total", "counter", labels, statistics.prefix_queried_tokens),
+            ("prefix_cache_hits_total", "counter", labels, statistics.prefix_hit_tokens),
+            ("external_prefix_cache_hits_total", "counter", labels, self.kv_taken_tokens),
+            ("nixl_num_kv_expired_reqs_total", "counter", labels, self.kv_expired),
+            ("nixl_num_failed_transfers_total", "counter", labels, self.kv_failed),
             ("cache_config_info", "gauge", info, 1),
         )
         lines = [
             f"# TYPE vllm:{name} {kind}\nvllm:{name}{{{pairs}}} {value}"
             for name, kind, pairs, value in gauges
         ]
+        sources = {
+            "local_compute": statistics.prefilled_tokens,
+            "local_cache_hit": statistics.prefix_hit_tokens,
+            "external_kv_transfer": self.kv_taken_tokens,
+        }
+        lines.append("# TYPE vllm:prompt_tokens_by_source_total counter")
+        lines += [
+            f'vllm:prompt_tokens_by_source_total{{{labels},source="{source}"}} {tokens}'
+            for source, tokens in sources.items()
+        ]
+        if adapters is not None:
+            running, waiting = (_escaped(",".join(names)) for names in (adapters.running, adapters.waiting))
+            lines.append(
+                f'# TYPE vllm:lora_requests_info gauge\nvllm:lora_requests_info{{max_lora="{adapters.max_loras}",'
+                f'running_lora_adapters="{running}",waiting_lora_adapters="{waiting}"}} {time():.9g}'
+            )
         lines += self.ttft.lines("vllm:time_to_first_token_seconds", labels)
         lines += self.itl.lines("vllm:inter_token_latency_seconds", labels)
         return ("\n".join(lines) + "\n").encode()

@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 from math import ceil, inf
 from typing import Protocol
 
+from millgate.engine.adapters import AdapterSlots, AdapterStart
 from millgate.engine.batching import Batch
 from millgate.engine.sequences import BatchEvent, BatchStatistics, EngineSequence, EventKind
 
@@ -33,14 +34,17 @@ class TokenListener(Protocol):
 class Feed:
     """One running answer: which tokens its reader has had, and when it gets the next.
 
-    `tokens_per_event` None delivers everything at the end. A `silent` feed is generated and not delivered.
+    `tokens_per_event` None delivers everything at the end. A `silent` feed is generated and not delivered. `hit_tokens` of its
+    prompt came from the prefix cache, known with the first token. `adapter` must be loaded before it begins; "" is the model.
     """
 
     __slots__ = (
+        "adapter",
         "asked_at",
         "delivered_at",
         "delivered_tokens",
         "due_step",
+        "hit_tokens",
         "index",
         "joined_step",
         "joined_tokens",
@@ -57,7 +61,9 @@ class Feed:
         sequence: EngineSequence,
         tokens_per_event: int | None,
         asked_at: float,
+        adapter: str = "",
     ) -> None:
+        self.adapter = adapter
         self.owner = owner
         self.index = index
         self.sequence = sequence
@@ -68,14 +74,23 @@ class Feed:
         self.joined_step = 0
         self.joined_tokens = 0
         self.due_step = -1
+        self.hit_tokens = 0
         self.silent = False
 
 
 class Pacer:
     """The engine's heart beat; all calls on the loop's thread."""
 
-    def __init__(self, batch: Batch, listener: TokenListener, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        listener: TokenListener,
+        loop: asyncio.AbstractEventLoop,
+        adapters: AdapterSlots | None = None,
+    ) -> None:
         self.batch = batch
+        self.adapters = adapters
+        self._loading: dict[int, Feed] = {}
         self._listener = listener
         self._loop = loop
         self._feeds: dict[int, Feed] = {}
@@ -91,14 +106,42 @@ class Pacer:
         if not self._feeds:
             self._second_at = max(self._second_at, now + SECOND_S)
         self._feeds[feed.sequence.sequence_id] = feed
-        self.batch.add(feed.sequence, now)
-        self._arm()
+        if self.adapters is None or not feed.adapter:
+            self.batch.add(feed.sequence, now)
+            self._arm()
+        else:
+            self._loading[feed.sequence.sequence_id] = feed
+            self._begin_later(self.adapters.ask(feed.adapter, feed.sequence.sequence_id, now))
+
+    def _begin_later(self, *starts: AdapterStart | None) -> None:
+        for start in starts:
+            if start is not None:
+                self._loop.call_at(start.at_s, self._begin, start.key)
+
+    def _begin(self, sequence_id: int) -> None:
+        """Start an answer whose adapter is loaded, if its reader is still there."""
+        feed = self._loading.pop(sequence_id, None)
+        if feed is not None:
+            self.batch.add(feed.sequence, self._loop.time())
+            self._arm()
+
+    def _leave(self, sequence_id: int) -> None:
+        """Give back what an answer has of an adapter; others may have waited for its place."""
+        self._loading.pop(sequence_id, None)
+        if self.adapters is not None:
+            self._begin_later(*self.adapters.leave(sequence_id, self._loop.time()))
 
     def abort(self, feed: Feed) -> None:
         """End an answer; its reader hears no more."""
         feed.due_step = -1
         if self._feeds.pop(feed.sequence.sequence_id, None) is not None:
+            self._leave(feed.sequence.sequence_id)
             self.batch.abort(feed.sequence.sequence_id, self._loop.time())
+            self._arm()
+
+    def unpin(self, sequence_id: int) -> None:
+        """Let go of the blocks that an ended answer has kept."""
+        if self.batch.unpin(sequence_id, self._loop.time()):
             self._arm()
 
     def holds(self, feed: Feed) -> bool:
@@ -106,7 +149,10 @@ class Pacer:
         return feed.sequence.sequence_id in self._feeds
 
     def silence(self, feed: Feed) -> None:
-        """Generate on without a reader."""
+        """Generate on without a reader; what has not begun for want of an adapter never will."""
+        if feed.sequence.sequence_id in self._loading:
+            self.abort(feed)
+            return
         feed.silent = True
         feed.due_step = -1
         self.batch.depart(feed.sequence.sequence_id, self._loop.time())
@@ -140,8 +186,10 @@ class Pacer:
     def _hear(self, feed: Feed, event: BatchEvent) -> None:
         """Follow one sequence from event to event; between them it makes one token a step."""
         kind = event.kind
+        feed.hit_tokens = event.hit_tokens
         if kind is EventKind.FINISHED:
             del self._feeds[event.sequence_id]
+            self._leave(event.sequence_id)
             self._deliver(feed, event.produced_tokens, event.at_s, last=True)
             feed.due_step = -1
         elif kind is EventKind.PREEMPTED:

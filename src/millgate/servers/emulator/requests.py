@@ -44,17 +44,22 @@ class BadRequestError(Exception):
 
 
 class EmulatedSequence(NamedTuple):
-    """One sequence of a request: how long its prompt and answer are, and why the answer will end."""
+    """One sequence of a request: how long its prompt and answer are, and why the answer will end.
+
+    `prefix_ids` name the blocks of both where the engine caches prefixes.
+    """
 
     prompt_tokens: int
     output_tokens: int
     finish_reason: str
+    prefix_ids: tuple[int, ...] = ()
 
 
 class GenerationRequest(NamedTuple):
     """One request, read: `prompt_tokens` counts each prompt once however many answers it gets.
 
-    `tool` is the call that stands for the text of every answer. `store` asks to keep the answer (responses).
+    `answers` holds those of the first prompt, then those of the second one, as many of each. `tool` is the call that stands
+    for the text of every answer. `store` asks to keep the answer (responses).
     """
 
     surface: Surface
@@ -66,6 +71,7 @@ class GenerationRequest(NamedTuple):
     answers: tuple[EmulatedSequence, ...]
     tool: ToolCall | None = None
     store: bool = False
+    prompts: int = 1
 
 
 _ABSENT: Final = msgspec.Raw(b"")
@@ -154,6 +160,7 @@ class RequestReader:
             answers=tuple(self._answer(fields, prompt, tool) for prompt in prompts for _ in range(count)),
             tool=tool,
             store=surface is Surface.RESPONSES and fields.store is not False,
+            prompts=len(prompts),
         )
 
     def _answer(self, fields: _Body, prompt_tokens: int, tool: ToolCall | None) -> EmulatedSequence:

@@ -16,9 +16,12 @@ _STATUSES: Final = {"length": "incomplete", "abort": "failed"}
 
 
 class ResponseText:
-    """The bytes of one response; there is one answer, so its index is always 0."""
+    """The bytes of one response; there is one answer, so its index is always 0.
 
-    __slots__ = ("_created", "_finish_reason", "_number", "_request", "_said", "answer_id")
+    `cached_tokens` of the prompt came from the prefix cache; it is set before the usage is asked for.
+    """
+
+    __slots__ = ("_created", "_finish_reason", "_number", "_request", "_said", "answer_id", "cached_tokens")
 
     def __init__(self, request: GenerationRequest, number: int, created: int) -> None:
         self._request = request
@@ -26,6 +29,7 @@ class ResponseText:
         self._number = 0
         self._finish_reason = "stop"
         self._said = 0
+        self.cached_tokens = 0
         self.answer_id = f"resp_{number:032x}"
 
     def opening(self, index: int) -> bytes:
@@ -117,7 +121,7 @@ class ResponseText:
             if output_tokens is None
             else {
                 "input_tokens": prompt_tokens,
-                "input_tokens_details": {"cached_tokens": 0},
+                "input_tokens_details": {"cached_tokens": self.cached_tokens},
                 "output_tokens": output_tokens,
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": prompt_tokens + output_tokens,

@@ -49,7 +49,7 @@ async def start_engine(settings: EmulatorSettings) -> RunningEngine:
     """Start an embedded engine on the running loop; OSError when the port is taken."""
     application = EmulatorApplication(settings, asyncio.get_running_loop())
     server = HttpServer(application)
-    port = await server.listen(settings.host, settings.port)
+    port = application.port = await server.listen(settings.host, settings.port)
     return RunningEngine(application, server, settings.host, port)
 
 

@@ -51,9 +51,11 @@ class Troubles:
         return None
 
 
-def error_event(surface: Surface) -> bytes:
+BROKEN_OFF = "The engine was told to break this stream off."
+
+
+def error_event(surface: Surface, message: str = BROKEN_OFF) -> bytes:
     """Return what ends a stream that an engine breaks off: vLLM's error event and `[DONE]`, or a named event."""
-    message = "The engine was told to break this stream off."
     if surface in {Surface.CHAT, Surface.COMPLETION}:
         return b"data: %s\n\n%s" % (error_body(500, message, "InternalServerError"), DONE)
     error = {"type": "error", "error": {"type": "api_error", "message": message}}

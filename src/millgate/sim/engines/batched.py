@@ -7,6 +7,7 @@ end. While it stalls its own time stands still, so that whatever was due comes t
 from math import inf
 
 from millgate.core.words import FailureKind, Sent
+from millgate.engine.adapters import AdapterSlots, AdapterStart
 from millgate.engine.batching import Batch
 from millgate.engine.sequences import BatchLimits, EngineSequence, EventKind
 from millgate.engine.step_time import StepModel
@@ -28,6 +29,7 @@ class BatchedStation:
         *,
         abort_lag_s: float = 0.1,
         ignores_hangups: bool = False,
+        adapters: AdapterSlots | None = None,
     ) -> None:
         self.name = name
         self._loop = loop
@@ -36,6 +38,8 @@ class BatchedStation:
         self._limits = limits
         self._abort_lag_s = abort_lag_s
         self._ignores_hangups = ignores_hangups
+        self._adapters = adapters
+        self._loading: dict[int, EngineSequence] = {}
         self._batch = Batch(model, limits)
         self._before = EngineTotals(0, 0, 0)
         self._present: set[int] = set()
@@ -48,19 +52,54 @@ class BatchedStation:
 
     def start(self, attempt: int, job: Job) -> None:
         """Put this attempt into the engine's queue, or fail it when the engine is dead or can never run it."""
+        sequence = EngineSequence(attempt, job.prompt_tokens, job.output_tokens, job.prefix_ids)
+        if self._adapters is None or not job.adapter or self._dead:
+            self.put(sequence)
+            return
+        self._loading[attempt] = sequence
+        self._begin_later(self._adapters.ask(job.adapter, attempt, self._loop.now))
+
+    def put(self, sequence: EngineSequence) -> None:
+        """Start a sequence that is numbered as its attempt."""
+        attempt = sequence.sequence_id
         if self._dead:
             self._reports.failed(attempt, FailureKind.CONNECT, Sent.NONE, None)
             return
-        sequence = EngineSequence(attempt, job.prompt_tokens, job.output_tokens, job.prefix_ids)
         if self._batch.refusal(sequence) is not None:
+            self._leave(attempt)
             self._reports.failed(attempt, FailureKind.STATUS, Sent.REQUEST, None)
             return
         self._batch.add(sequence, self._own_time())
         self._present.add(attempt)
         self._arm()
 
+    def _begin_later(self, *starts: AdapterStart | None) -> None:
+        for start in starts:
+            if start is not None:
+                self._loop.at(start.at_s, self._begin, start.key, ENGINES)
+
+    def _begin(self, attempt: int) -> None:
+        """Start an attempt whose adapter is loaded, if its client is still there."""
+        sequence = self._loading.pop(attempt, None)
+        if sequence is not None:
+            self.put(sequence)
+
+    def _leave(self, attempt: int) -> None:
+        """Forget an attempt; others may have waited for the place of its adapter."""
+        self._present.discard(attempt)
+        if self._adapters is not None:
+            self._begin_later(*self._adapters.leave(attempt, self._loop.now))
+
+    def unpin(self, attempt: int) -> None:
+        """Let go of the blocks that an attempt has left for another engine to read."""
+        if self._batch.unpin(attempt, self._own_time()):
+            self._arm()
+
     def hang_up(self, attempt: int) -> None:
         """Notice after the abort lag that the client has left, or never."""
+        if self._loading.pop(attempt, None) is not None:
+            self._leave(attempt)
+            return
         if attempt not in self._present:
             return
         if self._ignores_hangups:
@@ -81,7 +120,7 @@ class BatchedStation:
         if self._dead:
             return GaugeReading(0, 0, 0.0)
         numbers = self._batch.statistics(self._own_time())
-        return GaugeReading(numbers.running, numbers.waiting, numbers.kv_share)
+        return GaugeReading(numbers.running, numbers.waiting + len(self._loading), numbers.kv_share)
 
     def totals(self) -> EngineTotals:
         """Return tokens computed, those of lives before a crash included."""
@@ -112,7 +151,11 @@ class BatchedStation:
     def crash(self) -> None:
         """Lose everything that runs or waits here and take nothing until `restart`."""
         self._before = self.totals()
-        lost, self._present = sorted(self._present), set()
+        lost = sorted(self._present | set(self._loading))
+        self._present.clear()
+        self._loading.clear()
+        if self._adapters is not None:
+            self._adapters = self._adapters.emptied()
         self._dead = True
         self._wake_at = inf
         for attempt in lost:
@@ -140,7 +183,7 @@ class BatchedStation:
 
     def _abort(self, attempt: int) -> None:
         if attempt in self._present:
-            self._present.discard(attempt)
+            self._leave(attempt)
             self._batch.abort(attempt, self._own_time())
             self._arm()
 
@@ -163,6 +206,6 @@ class BatchedStation:
             if event.kind is EventKind.FIRST_TOKEN:
                 self._reports.first_token(event.sequence_id)
             elif event.kind is EventKind.FINISHED:
-                self._present.discard(event.sequence_id)
+                self._leave(event.sequence_id)
                 self._reports.finished(event.sequence_id, event.produced_tokens)
         self._arm()

@@ -1,5 +1,6 @@
 """What the world asks of an engine, and what an engine tells the world."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from millgate.core.words import FailureKind, Sent
@@ -25,6 +26,17 @@ class EngineTotals(NamedTuple):
     preemptions: int
     queried_tokens: int = 0
     hit_tokens: int = 0
+
+
+def added_up(totals: Sequence[EngineTotals]) -> EngineTotals:
+    """Return what several engines have done together."""
+    return EngineTotals(
+        sum([each.prompt_tokens for each in totals], 0),
+        sum([each.output_tokens for each in totals], 0),
+        sum([each.preemptions for each in totals], 0),
+        sum([each.queried_tokens for each in totals], 0),
+        sum([each.hit_tokens for each in totals], 0),
+    )
 
 
 class Reports(Protocol):

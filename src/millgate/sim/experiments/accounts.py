@@ -66,7 +66,7 @@ class Accounts:
         # A queued attempt has an end of its own.
         if isinstance(event, Arrived) and event.attempt == decision.attempt:
             arrival, arrived_at = self._open.pop(decision.attempt)
-            lane = arrival.lane or ""
+            lane = arrival.lane or ("" if decision.classed is None else decision.classed.lane)
             self.closed.append(
                 SimulatedAccount(arrival.tenant, lane, Outcome.YIELDED, arrived_at, None, now, 0, 0)
             )

@@ -3,13 +3,16 @@
 Six chat users and some with long prompts think, ask and wait in turn. The gate learns how fast long prompts may come. Beside
 it every fixed pace of a sweep is tried, with prompts paced alone: the best one that leaves chat as good as its objective
 asks is the bound of every rule that gives the engine one long prompt after the other at a steady pace. In the reverse case
-chat floods, and the question is what the long lane reads.
+chat floods, and the question is what the long lane reads. With `default lanes` no request names a lane and none is
+configured but for chat's objectives.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from millgate.config.lanes import DEFAULT_LANES
+from millgate.config.schema import Config
 from millgate.core.settings import TARGET_SHARE, LaneSettings, LimitSettings
 from millgate.engine.profile import EngineProfile, find_profile, scaled
 from millgate.sim.clients.crowd import ClosedLoop, Crowd, Manners
@@ -23,10 +26,12 @@ from millgate.sim.randomness import Streams
 from millgate.sim.records import NoBooks
 from millgate.sim.world import World
 from millgate.wiring.governor import build_governor
+from millgate.wiring.settings import build_settings
 
 _TTFT_SLO_S, _TPOT_SLO_S = 1.0, 0.05
 _FROM_S, _UNTIL_S = 30.0, 240.0
 _FLOOD_USERS: Final = 200
+_UNNAMED: Final = "default lanes"
 _CHAT_PROMPT, _OUTPUT = lognormal(300.0, 0.1), lognormal(100.0, 0.1)
 # The sweep: of what the engine could read of such prompts and nothing else.
 _STEPS: Final = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9)
@@ -72,23 +77,39 @@ def play(scene: Scene, seed: int) -> Metrics:
         (("chat", scene.chat_users, _CHAT_PROMPT, 1.0), ("long", scene.long_users, long_prompt, 0.2))
     ):
         think = streams.draws("think", exponential(think_s).sample, number)
-        asked = _jobs(lane, prompt, streams, number)
+        asked = _jobs(lane, None if scene.policy == _UNNAMED else lane, prompt, streams, number)
         ClosedLoop(world, Crowd(world, Manners(), streams, number), asked, users, think, _UNTIL_S)
     loop.run(_UNTIL_S + 60.0)
     return _judged(core.closed)
 
 
-def _jobs(lane: str, prompt: Law, streams: Streams, number: int) -> Iterator[Job]:
+def _jobs(tenant: str, lane: str | None, prompt: Law, streams: Streams, number: int) -> Iterator[Job]:
     prompts = streams.draws("prompts", prompt.sample, number)
     outputs = streams.draws("outputs", _OUTPUT.sample, number)
     while True:
-        yield Job(0.0, max(1, int(prompts.next())), max(2, int(outputs.next())), lane, lane)
+        yield Job(0.0, max(1, int(prompts.next())), max(2, int(outputs.next())), tenant, lane)
 
 
 def _fleet(scene: Scene) -> SimulatedFleet:
     profile = _profile(scene)
-    is_gate = scene.policy == "gate"
-    lanes = (
+    is_gate = scene.policy in {"gate", _UNNAMED}
+    lanes = _default_lanes() if scene.policy == _UNNAMED else _own_lanes(scene, is_gate=is_gate)
+    fleet = uniform_fleet(profile, 1, lanes)
+    limit = LimitSettings("slo_gradient", tpot_slo_s=_TPOT_SLO_S) if is_gate else LimitSettings()
+    engines = tuple(replace(engine, limit=limit) for engine in fleet.settings.engines)
+    return replace(fleet, settings=replace(fleet.settings, engines=engines))
+
+
+def _default_lanes() -> tuple[LaneSettings, ...]:
+    """Return the lanes of a configuration that names none, with chat's objectives by the flags of `serve`."""
+    first, *others = DEFAULT_LANES
+    chat = {**first, "ttft_slo": f"{_TTFT_SLO_S:g}s", "tpot_slo": f"{_TPOT_SLO_S:g}s"}
+    config = {"engines": [{"url": "http://engine"}], "lanes": [chat, *others]}
+    return build_settings(Config.model_validate(config)).settings.lanes
+
+
+def _own_lanes(scene: Scene, *, is_gate: bool) -> tuple[LaneSettings, ...]:
+    return (
         LaneSettings(
             "chat",
             ttft_slo_s=_TTFT_SLO_S,
@@ -100,10 +121,6 @@ def _fleet(scene: Scene) -> SimulatedFleet:
         ),
         LaneSettings("long", ttft_slo_s=60.0, deadline_s=60.0, prefill_per_s=scene.prefill_rate),
     )
-    fleet = uniform_fleet(profile, 1, lanes)
-    limit = LimitSettings("slo_gradient", tpot_slo_s=_TPOT_SLO_S) if is_gate else LimitSettings()
-    engines = tuple(replace(engine, limit=limit) for engine in fleet.settings.engines)
-    return replace(fleet, settings=replace(fleet.settings, engines=engines))
 
 
 def _profile(scene: Scene) -> EngineProfile:
@@ -114,11 +131,11 @@ def _profile(scene: Scene) -> EngineProfile:
 
 def _judged(accounts: Sequence[SimulatedAccount]) -> Metrics:
     asked = [each for each in accounts if _FROM_S <= each.arrived_at < _UNTIL_S]
-    chat = [each for each in asked if each.lane == "chat"]
+    chat = [each for each in asked if each.tenant == "chat"]
     return {
         "good": sum(_is_good(each) for each in chat) / len(chat),
         "refused": sum(each.first_token_at is None for each in chat) / len(chat),
-        "long_tokens_per_s": _read_per_s(each for each in asked if each.lane == "long"),
+        "long_tokens_per_s": _read_per_s(each for each in asked if each.tenant == "long"),
         "chat_tokens_per_s": _read_per_s(chat),
     }
 
@@ -172,7 +189,7 @@ PREFILL_ISOLATION = Experiment(
     question="What does chat see of long prompts beside it, and how much of them is still read?",
     arms=tuple(
         Arm(series, float(number))
-        for series in ("gate", "best fixed pace", "no gate")
+        for series in ("gate", _UNNAMED, "best fixed pace", "no gate")
         for number in range(1, len(_SCENES) + 1)
     ),
     run=_run,

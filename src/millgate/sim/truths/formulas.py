@@ -1,11 +1,11 @@
 """Closed forms, with their sources; times in units of the mean service time unless said otherwise.
 
 Kleinrock, Queueing Systems I (1975) for M/M/., M/G/1 and their finite forms; Erlang (1917) for B and C; Palm (1957)
-for impatience (Erlang A); Falin and Templeton (1997) for retrials; Little (1961).
+for impatience (Erlang A); Falin and Templeton (1997) for retrials; Little (1961); Che, Tung and Wang (2002) for LRU.
 """
 
-from collections.abc import Callable
-from math import exp, factorial
+from collections.abc import Callable, Sequence
+from math import exp, expm1, factorial
 
 
 def mm1_sojourn(load: float) -> float:
@@ -83,6 +83,37 @@ def finite_source(users: int, think: float) -> float:
     weights = [factorial(users) / factorial(users - count) / think**count for count in range(users + 1)]
     busy = 1.0 - weights[0] / sum(weights)
     return users / busy - think
+
+
+def lru_hit_share(popularity: Sequence[float], capacity: float) -> float:
+    """Share of independent references that an LRU cache of this many objects has (Che's approximation).
+
+    An object stays for a characteristic time T after it was asked for; T is the time in which as many different objects are
+    asked for as the cache holds.
+    """
+    if capacity >= len(popularity):
+        return 1.0
+    below, above = 0.0, 1.0
+    while _different_in(popularity, above) < capacity:
+        above *= 2.0
+    for _ in range(100):
+        middle = (below + above) / 2.0
+        below, above = (middle, above) if _different_in(popularity, middle) < capacity else (below, middle)
+    return sum(-share * expm1(-share * below) for share in popularity) / sum(popularity)
+
+
+def _different_in(popularity: Sequence[float], time: float) -> float:
+    """Mean number of different objects that are asked for within a time."""
+    return sum(-expm1(-share * time) for share in popularity)
+
+
+def cyclic_hit_share(contexts: int, memory: float) -> float:
+    """Share that is found of equal contexts which come in strict turn, under LRU by blocks, ends first.
+
+    `memory` is in contexts. Each one finds what the others have left of it: all while they fit, nothing when one too many
+    comes, and in between what the last one did not take.
+    """
+    return min(1.0, max(0.0, 1.0 - (contexts - memory)))
 
 
 def _birth_death(most: int, births: float, deaths: Callable[[int], float]) -> list[float]:

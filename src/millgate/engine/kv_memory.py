@@ -1,0 +1,75 @@
+"""The KV memory of one engine: blocks of running sequences, prefixes that they share, and prompts kept for other engines."""
+
+from millgate.engine.kv_blocks import KvBlocks
+from millgate.engine.prefix_cache import NO_HIT, PrefixCache, PrefixHit
+from millgate.engine.sequences import BatchLimits, SequenceProgress
+
+
+class KvMemory(KvBlocks):
+    """Blocks, with a prefix cache where the limits ask for one.
+
+    A *pinned* sequence has ended and keeps its blocks until `unpin`: an engine that only prefills keeps a prompt's KV until
+    the engine that decodes has read it.
+    """
+
+    __slots__ = ("_pinned", "cache")
+
+    def __init__(self, limits: BatchLimits) -> None:
+        super().__init__(limits.blocks, limits.block_tokens)
+        self.cache: PrefixCache | None = None
+        if limits.prefix_unit_tokens:
+            self.cache = PrefixCache(limits.prefix_unit_tokens, limits.block_tokens)
+        self._pinned: dict[int, SequenceProgress] = {}
+
+    @property
+    def pinned(self) -> int:
+        """Sequences that have ended and keep their blocks."""
+        return len(self._pinned)
+
+    def look_up(self, progress: SequenceProgress, spare_blocks: int) -> PrefixHit:
+        """Return what the cache has of a sequence when so many blocks may be used."""
+        if self.cache is None:
+            return NO_HIT
+        self.cache.keep_within(spare_blocks)
+        return self.cache.find(progress.sequence, progress.target_tokens)
+
+    def blocks_in_use(self, hit: PrefixHit) -> int:
+        """Blocks of what was found that running sequences use, and that cost nothing more."""
+        return 0 if self.cache is None else hit.in_use * self.cache.unit_blocks
+
+    def reuse(self, progress: SequenceProgress, hit: PrefixHit) -> int:
+        """Let a sequence use what was found for it; return the tokens of it."""
+        if self.cache is None:
+            return 0
+        return self.cache.join(progress.sequence, hit, is_first=not progress.has_begun)
+
+    def name(self, progress: SequenceProgress, begin_tokens: int, end_tokens: int) -> None:
+        """Name what becomes full while a sequence grows from `begin_tokens` to `end_tokens`."""
+        if self.cache is not None:
+            self.cache.name(progress.sequence, begin_tokens, end_tokens)
+
+    def settle(self) -> None:
+        """Evict what was idle for what has been taken, before anything else becomes idle."""
+        if self.cache is not None:
+            self.cache.keep_within(self.free)
+
+    def give_back(self, progress: SequenceProgress) -> None:
+        """Free the blocks of a sequence; what it has named stays in the cache."""
+        self.used -= self.blocks_for(progress.cached_tokens)
+        if self.cache is not None:
+            # Only an answer's units can be without a name by now.
+            self.cache.name(progress.sequence, progress.target_tokens, progress.cached_tokens)
+            self.used += self.cache.leave(progress.sequence)
+
+    def pin(self, progress: SequenceProgress) -> None:
+        """Keep the blocks of a sequence that ends."""
+        self._pinned[progress.sequence.sequence_id] = progress
+
+    def unpin(self, sequence_id: int) -> bool:
+        """Free the blocks of a pinned sequence; False when there is none of this id."""
+        progress = self._pinned.pop(sequence_id, None)
+        if progress is None:
+            return False
+        self.settle()
+        self.give_back(progress)
+        return True

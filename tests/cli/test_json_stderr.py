@@ -20,11 +20,11 @@ def written(code: str) -> tuple[int, list[dict[str, Any]]]:
 @pytest.mark.parametrize(
     ("code", "exit_code", "expected"),
     [
-        ("raise ValueError('secret')", 1, {"event": "unexpected failure", "kind": "ValueError"}),
+        ("raise ValueError('secret')", 1, {"event": "uncaught failure", "kind": "ValueError"}),
         (
             "import threading; t = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()",
             0,
-            {"event": "unexpected failure", "kind": "ZeroDivisionError"},
+            {"event": "uncaught failure", "kind": "ZeroDivisionError"},
         ),
         (
             "import warnings; warnings.warn('two\\nlines')",

@@ -259,7 +259,7 @@ class Run:
             self.findings.append(Finding(f"answered {said[:200]!r}", [payload]))
 
     def _account(self, payloads: list[bytes]) -> None:
-        if not self._gate.alive or "Traceback" in self._gate.errors():
+        if not self._gate.alive or "uncaught failure" in self._gate.errors():
             self._end(f"the gateway has died or nearly so: {self._gate.errors()[-3000:]}", payloads)
             return
         if _surplus(payloads, self._upstream):

@@ -216,7 +216,7 @@ class AnswerRun:
     def account(self) -> None:
         """See whether the gate is alive and has given everything back."""
         gate, said = self._gate, tuple(self._said)
-        if not gate.alive or "Traceback" in gate.errors():
+        if not gate.alive or "uncaught failure" in gate.errors():
             self._end(Finding(f"the gate has died or nearly so: {gate.errors()[-3000:]}", said))
             return
         try:

@@ -39,4 +39,4 @@ class Starter:
         for gate in self._gates:
             code = gate.stop()
             assert code == 0, gate.errors()
-            assert "Traceback" not in gate.errors(), gate.errors()
+            assert "uncaught failure" not in gate.errors(), gate.errors()

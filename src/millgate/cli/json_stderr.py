@@ -32,9 +32,7 @@ def take_over() -> None:
 def _uncaught(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
     """Tell kind and place of a failure, as the gateway does; its text may quote what a client sent."""
     del trace
-    write_json(
-        "error", "unexpected failure", kind=kind.__name__, where=[] if error is None else places(error)
-    )
+    write_json("error", "uncaught failure", kind=kind.__name__, where=[] if error is None else places(error))
 
 
 class _JsonHandler(logging.Handler):

@@ -186,7 +186,7 @@ class Soak:
         """Yield what does not hold: the end of the process, and the accounts."""
         if code:
             yield f"the gate ended with {code}"
-        if "Traceback" in gate.errors():
+        if "uncaught failure" in gate.errors():
             yield gate.errors()[-3000:]
         yield from _told(gate.errors())
         yield from self._ledger.compare(self._log, self._executed())

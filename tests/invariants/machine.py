@@ -3,6 +3,7 @@
 The governor is the real one. Every event and every settings change goes into a script, so that it can be run again.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
@@ -24,6 +25,7 @@ from millgate.core.events import (
     Finished,
     FirstToken,
     Growth,
+    PrefixMarks,
     Released,
     Tick,
 )
@@ -100,11 +102,19 @@ def _pool(size: int, dice: Random) -> list[tuple[Arrived, int]]:
                 time_allowed_s=dice.choice([*usually, 0.0, 1.0]),
                 retry_count=dice.choice([None, 0, 1, 2]),
                 max_wait_s=dice.choice([*usually, 0.0, 2.0]),
+                marks=_marks(dice),
             ),
             dice.randrange(3),
         )
         for _ in range(size)
     ]
+
+
+def _marks(dice: Random) -> Callable[[], PrefixMarks] | None:
+    """Return the marks of a turn of one of a few conversations; None for every other arrival."""
+    talk, turns = 100 * dice.randrange(4), dice.randrange(6)
+    marks = tuple((talk + turn, 70 * (turn + 1)) for turn in range(turns))
+    return dice.choice([None, lambda: marks])
 
 
 KINDS = _pool(500, Random(1))

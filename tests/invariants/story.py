@@ -3,6 +3,7 @@
 The settings of a story draw every policy of the core; its engines answer, fail, go down, and show their gauges.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from millgate.core.events import (
     Finished,
     FirstToken,
     Growth,
+    PrefixMarks,
     QuotaSeen,
     Released,
     Remaining,
@@ -250,12 +252,19 @@ class Story:
             engine=dice.choice([None] * 5 + ["one"]),
             may_clip=dice.random() < 0.5,
             caps_sleep=dice.random() < 0.1,
+            marks=self._marks(),
         )
         if dice.random() < 0.3:
             other = arrival._replace(attempt=-1, lane="third", engine="two", prompt_bytes=2_000)
             self.gate.explain(other, self.now + dice.choice([0.0, 0.0, 3.0]))
             self.gate.snapshot(self.now + 1.0)
         return arrival
+
+    def _marks(self) -> Callable[[], PrefixMarks] | None:
+        """Return the marks of a turn of one of a few conversations, or none."""
+        talk, turns = 100 * self.dice.randrange(6), self.dice.randrange(9)
+        marks = tuple((talk + turn, 50 * (turn + 1)) for turn in range(turns))
+        return None if turns > 6 else lambda: marks
 
     def _end(self, number: int) -> None:
         del self.running[number]
@@ -271,7 +280,8 @@ class Story:
             return
         if self.dice.random() < 0.5:
             self._send(FirstToken(number))
-        self._send(Finished(number, 100, self.requests[number].output_tokens))
+        cached_tokens = self.dice.choice([None, 0, 50])
+        self._send(Finished(number, 100, self.requests[number].output_tokens, cached_tokens))
         self._send(Released(number))
 
     def _news(self) -> None:

@@ -6,6 +6,7 @@ governor concludes from the gauges when the engine has let go.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from millgate.core.decisions import Admit, Cancel, Ended, Queue, Yield
 from millgate.core.events import (
@@ -16,12 +17,14 @@ from millgate.core.events import (
     Finished,
     FirstToken,
     Growth,
+    PrefixMarks,
     Released,
 )
 from millgate.core.words import FailureKind, Outcome, Sent
 from millgate.sim.driver import DecidingCore, VirtualDriver
 from millgate.sim.engines.contract import EngineTotals, Station, added_up
 from millgate.sim.engines.watch import GaugeWatch
+from millgate.sim.jobs import PREFIX_UNIT_TOKENS, Job
 from millgate.sim.loop import Loop
 from millgate.sim.records import Books, Recorder, Summary
 from millgate.sim.visit import Visit
@@ -116,6 +119,7 @@ class World:
                 None,
                 None,
                 fingerprint=visit.fingerprint if self._remembers else None,
+                marks=partial(_marks, job) if job.prefix_ids else None,
             )
         )
 
@@ -251,3 +255,11 @@ class World:
         ]
         if grown:
             self.driver.post(EngineProgress(station.name, tuple(grown)))
+
+
+def _marks(job: Job) -> PrefixMarks:
+    """Return the marks of a prompt as a door would make them: one at the end of each full unit, and one for the whole."""
+    units = job.prefix_ids[: job.prompt_tokens // PREFIX_UNIT_TOKENS]
+    marks = [(unit, PREFIX_UNIT_TOKENS * end) for end, unit in enumerate(units, 1)]
+    whole = hash((units[-1:], job.prompt_tokens))
+    return (*marks, (whole, job.prompt_tokens))

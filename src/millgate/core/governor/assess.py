@@ -15,6 +15,7 @@ from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.placement import ahead_of, is_in_time, may_go
 from millgate.core.governor.promises import forecast, in_line, refusal
 from millgate.core.lanes import choose_lane
+from millgate.core.routing.prefix_index import sized
 from millgate.core.settings import MINUTE_S
 from millgate.core.state.attempt import Age, Request
 from millgate.core.state.engine import Engine
@@ -61,7 +62,7 @@ def assess(knowledge: Knowledge, arrival: Arrived, now: float) -> Plan:
     decision, reshaped = plan.decision, None
     if isinstance(decision, Yield) and decision.reason in _UNDER_PRESSURE:
         reshaped = _reshape(knowledge, plan.request, now)
-    return _observed(plan, reshaped, knowledge.hard_cap, now) if knowledge.observe else reshaped or plan
+    return _observed(knowledge, plan, reshaped, now) if knowledge.observe else reshaped or plan
 
 
 def _reshape(knowledge: Knowledge, refused: Request, now: float) -> Plan | None:
@@ -88,12 +89,15 @@ def _as_it_is(knowledge: Knowledge, arrival: Arrived, now: float, reshaped: Resh
         arrival.model, arrival.prompt_bytes, arrival.fixed_tokens, arrival.prompt_shape
     )
     sizes = _sizes(knowledge, lane, arrival, prompt_tokens)
+    marks = () if arrival.marks is None else sized(arrival.marks(), prompt_tokens)
+    cached_tokens = max(knowledge.prefixes.deepest(marks).values(), default=0) if marks else 0
+    unread_tokens = max(1, prompt_tokens - cached_tokens)
     if arrival.lane is None:
-        lane, classed = classes.lane_of(arrival, route, sizes, record)
+        lane, classed = classes.lane_of(arrival, route, (unread_tokens, *sizes[1:]), record)
     if classed is not None:
         sizes = _sizes(knowledge, lane, arrival, prompt_tokens)
     age = Age(arrival, lane.settings, record, knowledge.totals.arrivals, now)
-    work_s, service_s = _price(route, sizes)
+    work_s, service_s = _price(route, unread_tokens, sizes[1])
     request = Request(
         arrival,
         lane,
@@ -102,6 +106,8 @@ def _as_it_is(knowledge: Knowledge, arrival: Arrived, now: float, reshaped: Resh
         now,
         age,
         sizes=sizes,
+        marks=marks,
+        cached_tokens=cached_tokens,
         deadlines=_deadlines(knowledge, lane, route, arrival, age, sizes[1], now),
         work_s=work_s,
         service_s=service_s,
@@ -112,7 +118,7 @@ def _as_it_is(knowledge: Knowledge, arrival: Arrived, now: float, reshaped: Resh
     return _judge(knowledge, request, now)
 
 
-def _observed(plan: Plan, reshaped: Plan | None, hard_cap: bool, now: float) -> Plan:
+def _observed(knowledge: Knowledge, plan: Plan, reshaped: Plan | None, now: float) -> Plan:
     """Let it run all the same, and say what a protecting gate would have refused it for; None where it would hold it.
 
     It runs as it came, also where a protecting gate would have `reshaped` it. Only what could not run at all is refused:
@@ -122,10 +128,12 @@ def _observed(plan: Plan, reshaped: Plan | None, hard_cap: bool, now: float) -> 
     would = decision.reason if isinstance(decision, Yield) and reshaped is None else None
     if isinstance(decision, Admit) or would in {Reason.NO_ENGINE, Reason.DRAINING}:
         return plan
-    if hard_cap and all(engine.gate.streams >= engine.limit for engine in request.route.up):
+    if knowledge.hard_cap and all(engine.gate.streams >= engine.limit for engine in request.route.up):
         return reshaped or plan
     engine = min(request.route.up, key=lambda each: each.gate.streams / each.limit)
-    admit = admission(request, engine, engine.expected_ttft_s(request.prompt_tokens, now), now)
+    cached_tokens = knowledge.prefixes.held_by(engine.number, request.marks)
+    ttft_s = engine.expected_ttft_s(max(1, request.prompt_tokens - cached_tokens), now)
+    admit = admission(request, engine, ttft_s, cached_tokens, now)
     return Plan(request, admit._replace(would=would), engine, plan.expected_wait_s)
 
 
@@ -162,12 +170,11 @@ def _deadlines(
     return deadline, min(deadline, now + max(0.0, allowed_s))
 
 
-def _price(route: Route, sizes: tuple[int, int, int]) -> tuple[float, float]:
+def _price(route: Route, prompt_tokens: int, output_tokens: int) -> tuple[float, float]:
     """Foresee what it takes of the first engine that may, when that is full, and how long its streams are out; 0 without one."""
     if not route.up:
         return 0.0, 0.0
     engine = route.up[0]
-    prompt_tokens, output_tokens, _ = sizes
     work_s = engine.service.engine_s(prompt_tokens, output_tokens, engine.drain.full_streams)
     return work_s, engine.permit_s(prompt_tokens, output_tokens)
 
@@ -184,12 +191,12 @@ def _judge(knowledge: Knowledge, request: Request, now: float) -> Plan:
     if short is not None:
         return _short(knowledge, request, now, short)
     ahead = ahead_of(request, now)
-    roomy = knowledge.roomy_engine(request, now) if may_go(request, ahead, now) else None
+    roomy = knowledge.placement.roomy_engine(request, now) if may_go(request, ahead, now) else None
     if roomy is not None:
-        engine, ttft_s = roomy
+        engine, ttft_s, cached_tokens = roomy
         if not is_in_time(engine, request, ttft_s, now):
             return _refused(knowledge, request, now, Reason.TOO_LATE, ttft_s, request.deadline - now)
-        return Plan(request, admission(request, engine, ttft_s, now), engine)
+        return Plan(request, admission(request, engine, ttft_s, cached_tokens, now), engine)
     beyond = _beyond_accounts(request)
     if beyond is not None:
         return _refused(knowledge, request, now, Reason.TOO_LARGE, beyond[0], beyond[1])
@@ -350,10 +357,13 @@ def _longest_s(request: Request, engine: Engine, ttft_s: float) -> float:
     return patience * (ttft_s + tokens * service.tpot_s(engine.limit))
 
 
-def admission(request: Request, engine: Engine, ttft_s: float, now: float) -> Admit:
-    """Return the decision to run this request on this engine now, with this predicted time to first token."""
+def admission(request: Request, engine: Engine, ttft_s: float, cached_tokens: int, now: float) -> Admit:
+    """Return the decision to run this request on this engine now, with this predicted time to first token.
+
+    The engine holds `cached_tokens` of its prompt: they take memory, and are not read again.
+    """
     gate, arrival = engine.gate, request.arrival
-    kv_tokens, prefill_tokens = gate.clip(request.kv_tokens, request.prompt_tokens)
+    kv_tokens, prefill_tokens = gate.clip(request.kv_tokens, max(1, request.prompt_tokens - cached_tokens))
     first_event_by = request.deadline + ttft_s
     if not arrival.stream:
         # It shows nothing until it is whole, and is not given up within a minute: for as long a stream may be silent, too.

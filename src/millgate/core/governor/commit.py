@@ -135,7 +135,11 @@ def _start(knowledge: Knowledge, attempt: Attempt, engine: Engine, decision: Adm
     request = attempt.request
     lane, pool, arrival, lane_queue = request.lane, request.route.pool, request.arrival, request.queue
     leg, gate = decision.legs[0], engine.gate
-    permit = attempt.admitted(engine, leg, decision.expected_ttft_s, now)
+    cached_tokens = 0
+    if request.marks:
+        cached_tokens = knowledge.prefixes.held_by(engine.number, request.marks)
+        knowledge.prefixes.placed(engine.number, request.marks)
+    permit = attempt.admitted(engine, leg, decision.expected_ttft_s, cached_tokens, now)
     lane.admits(now)
     pool.capacity_forecast.rate_changed()
     if attempt.tried is None:
@@ -151,7 +155,7 @@ def _start(knowledge: Knowledge, attempt: Attempt, engine: Engine, decision: Adm
         engine.provider.started(permit, request.sizes(), now)
     if (shares := pool.shares) is not None:
         shares.entered(lane.settings.name, leg.streams)
-    engine.given_prompt(lane.settings.name, request.prompt_tokens, now)
+    engine.given_prompt(lane.settings.name, attempt.unread_tokens, now)
     knowledge.wake_for_pace(lane_queue)
     if not gate.has_room(1, 1):
         engine.drain.became_full(now, gate.streams)
@@ -181,26 +185,26 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
         if reason is not None:
             decisions += refuse_queued(knowledge, attempt, reason, now)
             continue
-        roomy = knowledge.roomy_engine(request, now)
+        roomy = knowledge.placement.roomy_engine(request, now)
         if roomy is None:
             _mark_blocked(knowledge.routes, request.route.up, now)
             _wake_for_account(knowledge, request, now)
             blocked.append(request.route)
             continue
-        engine, ttft_s = roomy
+        engine, ttft_s, cached_tokens = roomy
         if not is_in_time(engine, request, ttft_s, now):
             decisions += refuse_queued(knowledge, attempt, late_reason(request, now), now)
             continue
-        decisions.append(_admit_queued(knowledge, attempt, engine, ttft_s, now))
+        decisions.append(_admit_queued(knowledge, attempt, engine, ttft_s, cached_tokens, now))
     return decisions
 
 
 def _admit_queued(
-    knowledge: Knowledge, attempt: Attempt, engine: Engine, ttft_s: float, now: float
+    knowledge: Knowledge, attempt: Attempt, engine: Engine, ttft_s: float, cached_tokens: int, now: float
 ) -> Admit | Yield:
     request = attempt.request
     knowledge.dequeue(attempt, now, admitted=True)
-    admit = admission(request, engine, ttft_s, now)
+    admit = admission(request, engine, ttft_s, cached_tokens, now)
     if request.queue.window is not None:
         admit = admit._replace(window_s=min(now, attempt.window_until) - request.arrived_at)
     if attempt.tried is not None:

@@ -46,7 +46,7 @@ _TIRED_SHARE: Final = 0.1
 def first_token(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
     """The prompt has been read: learn how long it took and give the prefill share back."""
     permit, engine = permit_of(attempt)
-    engine.first_token(permit, attempt.request.prompt_tokens, now)
+    engine.first_token(permit, attempt.unread_tokens, now)
     knowledge.note(permit, engine)
 
 
@@ -81,7 +81,16 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
     attempt.settles(event.prompt_tokens, cached_tokens, now)
     if engine.provider is not None:
         engine.provider.answered(permit, event.prompt_tokens, cached_tokens, now)
-    engine.has_read(prompt_tokens)
+    if request.marks:
+        knowledge.prefixes.answered(
+            engine.number,
+            request.marks,
+            attempt.cached_tokens,
+            prompt_tokens,
+            output_tokens,
+            event.cached_tokens,
+        )
+    engine.has_read(max(1, prompt_tokens - max(cached_tokens, attempt.cached_tokens)))
     outcome = Outcome.GOOD if good else Outcome.LATE
     ended = _end(knowledge, attempt, outcome, now, None, prompt_tokens)
     if event.cached_tokens is None or event.prompt_tokens is None:
@@ -281,7 +290,7 @@ def release(
         if (shares := pool.shares) is not None:
             shares.left(lane.settings.name, permit.streams)
         if teaches:
-            engine.learns_permit(permit, request.prompt_tokens, request.output_tokens, now)
+            engine.learns_permit(permit, attempt.unread_tokens, request.output_tokens, now)
         else:
             engine.drain.left(now)
     lane.served(permit.admitted_at, now)

@@ -31,7 +31,7 @@ def detour_after(knowledge: Knowledge, attempt: Attempt, event: Failed, now: flo
     request = attempt.request.moved(_detour(knowledge.routes, attempt.request, failed))
     if unfit(request, now) is not None:
         return None
-    roomy = knowledge.roomy_engine(request, now)
+    roomy = knowledge.placement.roomy_engine(request, now)
     if roomy is not None and not is_in_time(roomy[0], request, roomy[1], now):
         return None
     # A queued request may be given that room first, and this one waits in its place (INV-5).

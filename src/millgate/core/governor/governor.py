@@ -107,11 +107,11 @@ class Governor:
             recognised=request.recognised,
             deadline=request.deadline,
             expected_wait_s=plan.expected_wait_s,
-            expected_ttft_s=engine.expected_ttft_s(request.prompt_tokens, now) if engine else 0.0,
+            expected_ttft_s=engine.expected_ttft_s(request.unread_tokens, now) if engine else 0.0,
             running=knowledge.running(),
             queued=knowledge.queued_count,
             limit=knowledge.stream_limit(),
-            reading_s=least_reading_s(engines, request.prompt_tokens),
+            reading_s=least_reading_s(engines, request.unread_tokens),
             classed=request.classed,
         )
 
@@ -220,6 +220,8 @@ class Governor:
         if engine is None or engine.up is up:
             return ()
         engine.turned(up=up)
+        if up:
+            knowledge.prefixes.forget(engine.number)
         knowledge.engines_turned()
         detours_turned(knowledge.lanes.values(), knowledge.routes)
         return (*_refuse_stranded(knowledge, now), *dispatch(knowledge, now))
@@ -262,7 +264,7 @@ class Governor:
             arrival = attempt.request.arrival
             if arrival.stream or is_only_read(arrival) or now < permit.due_at:
                 return False
-            engine.read_unseen(permit, attempt.request.prompt_tokens, now)
+            engine.read_unseen(permit, attempt.unread_tokens, now)
             knowledge.learned_of(engine)
             return True
         if permit.is_done(now):

@@ -5,11 +5,12 @@ from math import inf, isfinite
 
 from millgate.core.governor.allowances import Allowances
 from millgate.core.governor.classes import Classes
-from millgate.core.governor.placement import Placement, has_room
+from millgate.core.governor.placement import Placement
 from millgate.core.governor.wakes import Wakes
 from millgate.core.lanes import LaneShares, LaneShareSettings
 from millgate.core.limits.prefill_pace import protection_of, reading_parts
 from millgate.core.routing.base import Router
+from millgate.core.routing.prefix_index import PrefixIndex
 from millgate.core.settings import Settings
 from millgate.core.sizing.output_length import OutputLength
 from millgate.core.sizing.prompt_sizes import PromptSizes
@@ -59,11 +60,13 @@ class Knowledge:
 
     def __init__(self, settings: Settings, make_order: MakeOrder, router: Router, now: float) -> None:
         self.make_order = make_order
-        self.placement = Placement(router)
+        self.prefixes = PrefixIndex()
+        self.placement = Placement(router, self.prefixes)
         self.lanes = {lane.name: Lane(lane, make_order, now) for lane in settings.lanes}
         self.open_lanes = dict(self.lanes)
         self.classes = Classes(list(self.open_lanes.values()))
         self.engines = {engine.name: Engine(engine, now) for engine in settings.engines}
+        self._number_engines()
         self.allowances = Allowances(settings)
         self.observe, self.hard_cap = settings.observe, settings.hard_cap
         self.max_appointments, self.max_queued = settings.max_appointments, settings.max_queued
@@ -106,12 +109,22 @@ class Knowledge:
         named = {new.name for new in settings.engines}
         for name, engine in list(engines.items()):
             if engine.named(retired=name not in named):
-                del engines[name]
+                self._forget_engine(engine)
         for each in settings.engines:
             fresh = Engine(each, now)
             engine = engines.pop(each.name, fresh)
             engine.reconfigured(fresh)
             engines[each.name] = engine
+        self._number_engines()
+
+    def _number_engines(self) -> None:
+        for name, engine in self.engines.items():
+            engine.numbered(self.prefixes.enrol(name, engine.gate.kv_limit))
+
+    def _forget_engine(self, engine: Engine) -> None:
+        """Forget an engine that is not configured any more and has nothing to do."""
+        self.prefixes.retire(engine.settings.name)
+        del self.engines[engine.settings.name]
 
     def engines_turned(self) -> None:
         """Read anew which engines take work: one went up or down, or has other limits."""
@@ -173,25 +186,6 @@ class Knowledge:
             if engine is not None and permit is not None and self.routes.pool_of(engine) is pool:
                 shares.entered(attempt.request.lane.settings.name, permit.streams)
 
-    def roomy_engine(self, request: Request, now: float) -> tuple[Engine, float] | None:
-        """Return where this request would go now, with its time to first token there; None without room.
-
-        That is the engine that the router prices lowest, or the soonest where the deadline leaves no choice.
-        """
-        prompt_tokens, engines = request.prompt_tokens, request.route.up
-        if len(engines) == 1:
-            engine = engines[0]
-            if not has_room(engine, request, now):
-                return None
-            return engine, engine.expected_ttft_s(prompt_tokens, now)
-        cheapest = self.placement.cheapest(request, engines, now)
-        if cheapest is None:
-            return None
-        ttft_s = cheapest.expected_ttft_s(prompt_tokens, now)
-        if now + ttft_s <= request.deadline:
-            return cheapest, ttft_s
-        return self.placement.soonest(request, engines, now)
-
     def note(self, permit: Permit, engine: Engine) -> None:
         """Take note that this permit has begun on this engine, has had its first token, or has ended."""
         engine.changed()
@@ -221,7 +215,7 @@ class Knowledge:
         del self.attempts[attempt.request.attempt]
         engine = attempt.engine
         if engine is not None and engine.retired and not engine.gate.streams:
-            del self.engines[engine.settings.name]
+            self._forget_engine(engine)
 
     def drains(self, by: float | None) -> None:
         """Take nothing more, and end by then what still runs; None gives it all the time that it takes."""
@@ -243,7 +237,7 @@ class Knowledge:
         request = attempt.request
         request.lane.opens(request.queue)
         request.queue.add(request, attempt.give_up_at, now)
-        request.route.pool.waits(request.prompt_tokens, request.service_s)
+        request.route.pool.waits(request.unread_tokens, request.service_s)
 
     def dequeue(self, attempt: Attempt, now: float, *, admitted: bool = False) -> None:
         """Take an attempt out of its queue."""
@@ -251,7 +245,7 @@ class Knowledge:
         tokens = request.prompt_tokens + request.output_tokens
         request.queue.remove(request, admitted=admitted)
         request.lane.waits_no_more(tokens, request.body_bytes, attempt.queued_at, now)
-        request.route.pool.waits_no_more(request.prompt_tokens, request.service_s)
+        request.route.pool.waits_no_more(request.unread_tokens, request.service_s)
         self.queued_count -= 1
         self.waiting.ends(request.tenant)
         opens_at, head = request.queue.opens_at(), request.queue.order.head()

@@ -8,12 +8,12 @@ and are all renewed when it has changed.
 
 from collections.abc import Sequence
 from math import ceil, inf
-from operator import itemgetter
 from typing import Final
 
 from millgate.core.lanes import LaneShares
 from millgate.core.measure.ewma import Ewma
 from millgate.core.routing.base import Router
+from millgate.core.routing.prefix_index import Held, PrefixIndex
 from millgate.core.sizing import USUAL_PROMPT_TOKENS
 from millgate.core.sizing.output_length import PRIOR_OUTPUT_TOKENS
 from millgate.core.state.attempt import Request
@@ -146,13 +146,27 @@ _READING_SHARE: Final = 0.2
 _CHANGED_SHARE: Final = 0.1
 
 
+_NOTHING: Final[Held] = {}
+
+
 class Placement:
     """Finds the cheapest engine with room; it notes changes between two questions, in bounded memory."""
 
-    __slots__ = ("_costs", "_engines", "_output", "_priced_for", "_prompt", "_router", "_unpriced")
+    __slots__ = (
+        "_costs",
+        "_engines",
+        "_numbered",
+        "_output",
+        "_prefixes",
+        "_priced_for",
+        "_prompt",
+        "_router",
+        "_unpriced",
+    )
 
-    def __init__(self, router: Router) -> None:
-        self._router = router
+    def __init__(self, router: Router, prefixes: PrefixIndex) -> None:
+        self._router, self._prefixes = router, prefixes
+        self._numbered: dict[int, Engine] = {}
         self._engines: tuple[Engine, ...] = ()
         self._costs: list[float] = []
         self._unpriced: list[Engine] = []
@@ -164,6 +178,7 @@ class Placement:
         """From now on these engines take work; they may have other limits than before."""
         self._engines = engines
         self._costs = [inf] * len(engines)
+        self._numbered = {engine.number: engine for engine in engines}
         for position, engine in enumerate(engines):
             engine.placed(position)
         self._forget_prices()
@@ -178,7 +193,7 @@ class Placement:
         """Learn the size of the usual request from one that was admitted."""
         if len(self._engines) < 2:
             return
-        self._prompt.add(request.prompt_tokens)
+        self._prompt.add(request.unread_tokens)
         self._output.add(request.output_tokens)
         prompt_tokens, output_tokens = self._priced_for
         if (
@@ -188,11 +203,74 @@ class Placement:
             self._priced_for = (self._prompt.mean, self._output.mean)
             self._forget_prices()
 
-    def cheapest(self, request: Request, engines: tuple[Engine, ...], now: float) -> Engine | None:
+    def roomy_engine(self, request: Request, now: float) -> tuple[Engine, float, int] | None:
+        """Return where this request would go now, with its time to first token and what is held of its prompt there.
+
+        That is the engine that the router prices lowest, or the soonest where the deadline leaves no choice; None without room.
+        """
+        engines, marks = request.route.up, request.marks
+        held = self._prefixes.deepest(marks) if marks else _NOTHING
+        if len(engines) == 1:
+            engine = engines[0]
+            return self._found(engine, request, held, now) if has_room(engine, request, held, now) else None
+        cheapest = self.cheapest(request, engines, held, now)
+        if cheapest is None:
+            return None
+        found = self._found(cheapest, request, held, now)
+        if now + found[1] <= request.deadline:
+            return found
+        soonest = self.soonest(request, engines, held, now)
+        return None if soonest is None else self._found(soonest, request, held, now)
+
+    def _found(self, engine: Engine, request: Request, held: Held, now: float) -> tuple[Engine, float, int]:
+        tokens = held.get(engine.number, -1) if held else 0
+        if tokens < 0:
+            tokens = self._prefixes.held_by(engine.number, request.marks)
+        return engine, engine.expected_ttft_s(max(1, request.prompt_tokens - tokens), now), tokens
+
+    def cheapest(
+        self, request: Request, engines: tuple[Engine, ...], held: Held, now: float
+    ) -> Engine | None:
         """Return the cheapest of these engines with room for this attempt, the first named among equals, or None.
 
-        `engines` are all that take work, or those of them that answer for its model.
+        `engines` are all that take work, or those of them that answer for its model; `held` are those that hold most of its prompt.
+        They and the cheapest of all are compared by what this very request costs there.
         """
+        engine = self._usually_cheapest(request, engines, held, now)
+        if not held or engine is None:
+            return engine
+        holders = [
+            each
+            for number in held
+            if (each := self._numbered.get(number)) is not None
+            and each is not engine
+            and each in engines
+            and _fits(each, request)
+            and has_room(each, request, held, now)
+        ]
+        if not holders:
+            return engine
+        known = {**held, engine.number: self._prefixes.held_by(engine.number, request.marks)}
+        return min([*holders, engine], key=lambda each: self._cost_of(each, request, known))
+
+    def _cost_of(self, engine: Engine, request: Request, held: Held) -> float:
+        """Return what this request costs on this engine, its held prefix counted."""
+        gate, service = engine.gate, engine.service
+        streams = gate.streams
+        tpot_s = service.tpot_s(streams + 1)
+        return self._router.marginal_cost(
+            streams,
+            service.reading_s(gate.prefill_tokens),
+            service.reading_s(unread_tokens(engine, request, held)),
+            tpot_s,
+            tpot_s - service.tpot_s(streams),
+            request.output_tokens,
+        )
+
+    def _usually_cheapest(
+        self, request: Request, engines: tuple[Engine, ...], held: Held, now: float
+    ) -> Engine | None:
+        """Return the engine with room where the usual request costs least."""
         if self._unpriced:
             self._price()
         costs = self._costs
@@ -201,23 +279,19 @@ class Placement:
             if least == inf:
                 return None
             engine = engines[costs.index(least)]
-            if _fits(engine, request) and has_room(engine, request, now):
+            if _fits(engine, request) and has_room(engine, request, held, now):
                 return engine
-        roomy = _with_room(request, engines, now)
+        roomy = _with_room(request, engines, held, now)
         return min(roomy, key=lambda engine: costs[engine.position], default=None)
 
-    def soonest(
-        self, request: Request, engines: tuple[Engine, ...], now: float
-    ) -> tuple[Engine, float] | None:
-        """Return the engine with room where this attempt's first token comes first, and when; None without room."""
-        times = [
-            (engine.expected_ttft_s(request.prompt_tokens, now), engine)
-            for engine in _with_room(request, engines, now)
-        ]
-        if not times:
-            return None
-        ttft_s, engine = min(times, key=itemgetter(0))
-        return engine, ttft_s
+    def soonest(self, request: Request, engines: tuple[Engine, ...], held: Held, now: float) -> Engine | None:
+        """Return the engine with room where this attempt's first token comes first; None without room."""
+        roomy = _with_room(request, engines, held, now)
+        return min(
+            roomy,
+            key=lambda engine: engine.expected_ttft_s(unread_tokens(engine, request, held), now),
+            default=None,
+        )
 
     def _forget_prices(self) -> None:
         self._unpriced = list(self._engines)
@@ -242,24 +316,30 @@ class Placement:
         self._unpriced.clear()
 
 
-def has_room(engine: Engine, request: Request, now: float) -> bool:
+def unread_tokens(engine: Engine, request: Request, held: Held) -> int:
+    """Return how many tokens of its prompt this engine has to read, one at least."""
+    return max(1, request.prompt_tokens - held.get(engine.number, 0)) if held else request.prompt_tokens
+
+
+def has_room(engine: Engine, request: Request, held: Held, now: float) -> bool:
     """Return whether this attempt could start on this engine now: gate, and account where there is one."""
     gate, streams = engine.gate, engine.gate.streams_of(request.arrival)
-    if engine.is_tried or not gate.has_room(request.kv_tokens, request.prompt_tokens, streams):
+    unread = unread_tokens(engine, request, held)
+    if engine.is_tried or not gate.has_room(request.kv_tokens, unread, streams):
         return False
     if engine.prompts.is_on and engine.prompts.opens_at(request.lane.settings.name) > now:
         return False
-    if not _reads_soon(engine, request):
+    if not _reads_soon(engine, request, unread):
         return False
     return engine.provider is None or engine.provider.wait_s(request.sizes(), now) <= 0.0
 
 
-def _reads_soon(engine: Engine, request: Request) -> bool:
+def _reads_soon(engine: Engine, request: Request, unread: int) -> bool:
     """Return whether unread prompts, with this one, are read in a small part of its time; alone it always may."""
     gate, lane = engine.gate, request.lane.settings
     if gate.prefill_limit is None or not gate.prefill_tokens or lane.order == "arrival":
         return True
-    reading_s = engine.service.reading_s(gate.prefill_tokens + request.prompt_tokens)
+    reading_s = engine.service.reading_s(gate.prefill_tokens + unread)
     return reading_s <= _READING_SHARE * lane.deadline_s
 
 
@@ -267,7 +347,7 @@ def is_in_time(engine: Engine, request: Request, ttft_s: float, now: float) -> b
     """Return whether this attempt should be tried on this engine, given its predicted time to first token."""
     if now + ttft_s <= request.deadline:
         return True
-    unknown = request.prompt_tokens > _UNKNOWN_RATIO * engine.longest_read and not engine.gate.streams
+    unknown = request.unread_tokens > _UNKNOWN_RATIO * engine.longest_read and not engine.gate.streams
     return unknown and now <= request.deadline
 
 
@@ -275,6 +355,6 @@ def _fits(engine: Engine, request: Request) -> bool:
     return engine.gate.fits(request.prompt_tokens, engine.gate.streams_of(request.arrival))
 
 
-def _with_room(request: Request, engines: tuple[Engine, ...], now: float) -> list[Engine]:
+def _with_room(request: Request, engines: tuple[Engine, ...], held: Held, now: float) -> list[Engine]:
     """Return those of these engines that have room for this attempt now."""
-    return [engine for engine in engines if _fits(engine, request) and has_room(engine, request, now)]
+    return [engine for engine in engines if _fits(engine, request) and has_room(engine, request, held, now)]

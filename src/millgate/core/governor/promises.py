@@ -56,7 +56,7 @@ def forecast(request: Request, place: int, now: float) -> tuple[float, float, fl
     in ten.
     """
     engines, capacity_forecast = request.route.up, request.route.pool.capacity_forecast
-    ttft_s = min([engine.expected_ttft_s(request.prompt_tokens, now) for engine in engines])
+    ttft_s = min([engine.expected_ttft_s(request.unread_tokens, now) for engine in engines])
     paced_s = paced_wait_s(request, request.queue.order.ahead_of(request), now)
     if waits_for_pace_alone(request, place):
         return paced_s, paced_s, ttft_s
@@ -90,7 +90,7 @@ def paced_wait_s(request: Request, ahead: float, now: float) -> float:
         return 0.0
     contended, each_s, waits = request.queue.is_contended(), ahead / len(engines), []
     for engine in engines:
-        apart_s = engine.spacing_s(lane, request.prompt_tokens, contended=contended)
+        apart_s = engine.spacing_s(lane, request.unread_tokens, contended=contended)
         opens_at = engine.prompts.opens_at(lane, contended=contended)
         waits.append(max(0.0, opens_at - now) + each_s * apart_s)
     return min(waits)
@@ -146,7 +146,7 @@ def _reading(request: Request, tokens: float, engines: tuple[Engine, ...], now: 
 
     What the engines have not read yet is ahead as well; the first token comes behind what the meter lets in.
     """
-    own, first = request.prompt_tokens, engines[0]
+    own, first = request.unread_tokens, engines[0]
     unread = own + tokens
     room = 0
     tokens_per_s = 0.0
@@ -436,5 +436,5 @@ def _reading_s(request: Request) -> float:
     """Return how long its prompt takes to be read, on the engine that reads fastest."""
     least_s = inf
     for engine in request.route.up:
-        least_s = min(least_s, engine.service.ttft_s(request.prompt_tokens))
+        least_s = min(least_s, engine.service.ttft_s(request.unread_tokens))
     return least_s

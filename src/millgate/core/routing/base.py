@@ -12,3 +12,18 @@ class Router(Protocol):
         `streams` run there now. Its first token would come after `ttft_s` (what waits to be prefilled counted), and
         each of its `output_tokens` would take `tpot_s` with it among them.
         """
+
+    def marginal_cost(
+        self,
+        streams: int,
+        unread_s: float,
+        reading_s: float,
+        tpot_s: float,
+        slower_s: float,
+        output_tokens: int,
+    ) -> float:
+        """Return what one request adds to an engine that may hold a part of its prompt, in seconds of waiting: a pure function.
+
+        `streams` run there now and have prompts of `unread_s` to read. What is not held of its own takes `reading_s`; its
+        tokens take `tpot_s` each, and every other stream's then `slower_s` more.
+        """

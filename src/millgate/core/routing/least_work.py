@@ -1,5 +1,12 @@
 """The engine that is least busy, by its own speed (design section 4, step 9)."""
 
+from typing import Final
+
+# Prompts ahead delay this one, and those behind it: each second counts twice. A prefix that is read a second time takes the
+# memory of another, which is read again one day: as if four more streams waited for it (`python -m lab.routing`).
+_AHEAD_COUNTS: Final = 2.0
+_DISPLACED_STREAMS: Final = 4.0
+
 
 class LeastWork:
     """Least stream-seconds: the time to the whole answer, times the streams that then share the engine.
@@ -15,3 +22,20 @@ class LeastWork:
     def cost(self, streams: int, ttft_s: float, tpot_s: float, output_tokens: float) -> float:
         """Return stream-seconds."""
         return (streams + 1) * (ttft_s + output_tokens * tpot_s)
+
+    def marginal_cost(
+        self,
+        streams: int,
+        unread_s: float,
+        reading_s: float,
+        tpot_s: float,
+        slower_s: float,
+        output_tokens: int,
+    ) -> float:
+        """Return the seconds that this request and those beside it wait for it.
+
+        A sum, where `cost` is a product: in a product the answer's seconds, which are the same on every engine, drown those
+        that a held prefix saves.
+        """
+        waits_s = _AHEAD_COUNTS * unread_s + (1.0 + streams + _DISPLACED_STREAMS) * reading_s
+        return waits_s + output_tokens * (tpot_s + streams * slower_s)

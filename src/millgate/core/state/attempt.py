@@ -5,7 +5,7 @@ The arrows of `core/lifecycle` are the methods `admitted`, `turned_back` and `re
 """
 
 from millgate.core.decisions import Classed, Leg, Reshaped
-from millgate.core.events import Arrived
+from millgate.core.events import Arrived, PrefixMarks
 from millgate.core.lifecycle import State
 from millgate.core.quotas.bucket import Reservation, Sizes
 from millgate.core.settings import LaneSettings
@@ -97,7 +97,8 @@ def _begins_anew(first_seen: float, told: Appointment | None, settings: LaneSett
 class Request:
     """One request; absolute core seconds, tokens over all its answers, bytes. It is what a queue orders (`queues.base.Queued`).
 
-    `sizes` are its prompt tokens, the output tokens that are expected, and the tokens that are reserved for it. `lane_deadline`
+    `sizes` are its prompt tokens, the output tokens that are expected, and the tokens that are reserved for it. Its prompt is known by
+    `marks`, and an engine held `cached_tokens` of it when it came, the others are `unread_tokens`. `lane_deadline`
     is the lane's own, `deadline` the sooner of that and what the client allows. `route` is which engines may serve it, and
     `queue` where it waits if it must; `classed` says why it is in its lane, where its size decided that. `work_s` is the part of an engine's time that it is foreseen to take, `engine_s` the same
     as the orders rank it (0 where it is back when promised), `service_s` the time that its streams are out, as the early warning
@@ -117,6 +118,8 @@ class Request:
         deadlines: tuple[float, float],
         work_s: float,
         service_s: float,
+        marks: PrefixMarks = (),
+        cached_tokens: int = 0,
         fingerprint: int | None = None,
         reshaped: Reshaped | None = None,
         classed: Classed | None = None,
@@ -128,6 +131,8 @@ class Request:
         self.first_seen, self.as_old_as, self.turn = age.first_seen, age.as_old_as, age.turn
         self.arrival_number, self.recognised = age.number, age.recognised
         self.prompt_tokens, self.output_tokens, self.kv_tokens = sizes
+        self.marks, self._cached_tokens = marks, cached_tokens
+        self.unread_tokens = max(1, self.prompt_tokens - cached_tokens)
         self.lane_deadline, self.deadline = deadlines
         self.work_s, self.service_s = work_s, service_s
         self.engine_s = 0.0 if age.is_promised else work_s
@@ -142,6 +147,8 @@ class Request:
             self.arrived_at,
             self.age,
             sizes=(self.prompt_tokens, self.output_tokens, self.kv_tokens),
+            marks=self.marks,
+            cached_tokens=self._cached_tokens,
             deadlines=(self.lane_deadline, self.deadline),
             work_s=self.work_s,
             service_s=self.service_s,
@@ -188,7 +195,7 @@ class Request:
 
     def latest_start(self) -> float:
         """Return when it must start for its first token to come in time, on the engine that reads fastest; one is up."""
-        reading_s = [engine.service.ttft_s(self.prompt_tokens) for engine in self.route.up]
+        reading_s = [engine.service.ttft_s(self.unread_tokens) for engine in self.route.up]
         return self.deadline - min(reading_s)
 
     def sizes(self) -> Sizes:
@@ -218,6 +225,7 @@ class Attempt:
     def __init__(self, request: Request, serial: int) -> None:
         self.request, self.serial = request, serial
         self.foreseen_tokens = request.output_tokens
+        self.cached_tokens = 0
         self._stage = State.QUEUED
         self.queued_until: float | None = None
         self.give_up_at = self.window_until = self.queued_at = request.arrived_at
@@ -256,8 +264,14 @@ class Attempt:
         """Wait in another queue: its engines have changed."""
         self.request = self.request.moved(route)
 
-    def admitted(self, engine: Engine, leg: Leg, ttft_s: float, now: float) -> Permit:
-        """It has a permit on this engine, and its first token is expected in `ttft_s`; return the permit."""
+    @property
+    def unread_tokens(self) -> int:
+        """How many tokens of its prompt its engine has to read."""
+        return max(1, self.request.prompt_tokens - self.cached_tokens)
+
+    def admitted(self, engine: Engine, leg: Leg, ttft_s: float, cached_tokens: int, now: float) -> Permit:
+        """It has a permit on this engine, which holds so much of its prompt; its first token is expected in `ttft_s`. Return the permit."""
+        self.cached_tokens = cached_tokens
         request, arrival, ahead = self.request, self.request.arrival, engine.unread_tokens(now)
         permit = Permit(
             request.attempt,
@@ -272,7 +286,7 @@ class Attempt:
         engine.starts(
             permit,
             leg,
-            request.prompt_tokens,
+            self.unread_tokens,
             request.output_tokens,
             now,
             only_read=arrival.max_tokens == 0,

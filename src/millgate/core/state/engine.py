@@ -30,22 +30,21 @@ class Engine:
 
     Its work is foreseen by the TPOT `pace_s`; `longest_read` counts the tokens of the longest prompt that it is known
     to have read; `drain_read` is forgotten whenever work starts, reads its first token or ends. `position` and `is_priced` are
-    `placement`'s. One `on_trial` gets one request and `is_tried` then. A `retired` one lives until its last permit ends.
+    `placement`'s, `number` is its name in the index of prefixes. One `on_trial` gets one request and `is_tried` then. A `retired` one lives until its last permit ends.
     """
 
     def __init__(self, settings: EngineSettings, now: float) -> None:
         self._take(settings)
         self.up = True
-        self.on_trial = self.is_tried = self.retired = False
+        self.on_trial = self.is_tried = self.retired = self.is_priced = False
         limit = build_limit(settings.limit, settings.max_inflight, settings.prior)
         self.gate = EngineGate(limit, settings.kv_tokens, settings.prefill_tokens, settings.max_inflight)
-        self.signal: Signal | None
         self.service = ServiceTime(settings.prior)
         self.reading = PromptReading(settings.prior.ttft_per_token_s, now)
         self.drain = DrainRate(settings.max_inflight)
         self.drain_read: DrainReading | None = None
         self.permit_times = PermitTimes()
-        self.position, self.is_priced = 0, False
+        self.position = self.number = 0
         self.longest_read = inf if settings.prior.certain else 0.0
         self.provider = None if settings.account is None else Provider(settings.account, now)
         self.pace_s = self.service.tpot_s(settings.max_inflight)
@@ -53,7 +52,7 @@ class Engine:
         self.seen: EngineSeen | None = None
         self.permits: dict[int, Permit] = {}
         self.departing: dict[int, Permit] = {}
-        self.signal = (
+        self.signal: Signal | None = (
             None if settings.limit.kind == "fixed" else Signal(now, settings.prior, settings.limit.tpot_share)
         )
         self.prompts = PromptPaces()
@@ -103,6 +102,10 @@ class Engine:
         """Return how long it reads such a prompt, and how long the first token of a short one behind it takes."""
         service = self.service
         return service.reading_s(prompt_tokens), service.ttft_s(prompt_tokens) + service.ttft_s(0)
+
+    def numbered(self, number: int) -> None:
+        """Be this number in the index of prefixes."""
+        self.number = number
 
     def named(self, *, retired: bool) -> bool:
         """Take note of whether the configuration names it; return whether it is empty and may be forgotten."""

@@ -1,0 +1,124 @@
+"""Several engines that keep what they have read: a conversation returns to the engine that holds it, while that is the cheapest."""
+
+from functools import partial
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+from core.world import governor
+from millgate.core.decisions import Admit, Decision
+from millgate.core.events import Arrived, EngineDown, EngineUp, Finished, FirstToken, PrefixMarks, Released
+from millgate.core.governor import Governor
+from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
+
+# A tenth of a second of reading for each thousand tokens, and 10 ms a token for an answer alone.
+PRIOR = ServicePrior(0.01, 0.0001, 0.01, 0.0005)
+
+
+def _gate(count: int = 3, streams: int = 32, **fields: Any) -> Governor:
+    engines = tuple(EngineSettings(f"{number}", streams, prior=PRIOR, **fields) for number in range(count))
+    return governor(LaneSettings("lane", deadline_s=60.0), engines=engines)
+
+
+def _marks(name: str, turns: int) -> PrefixMarks:
+    """Return the marks of a conversation whose messages have 1,000 tokens each, in bytes."""
+    return tuple((crc32(f"{name} {turn}".encode()), 4_000 * (turn + 1)) for turn in range(turns))
+
+
+def _ask(gate: Governor, attempt: int, name: str, turns: int, now: float = 0.0) -> Decision:
+    arrival = Arrived(attempt, prompt_bytes=4_000 * turns, max_tokens=100, marks=lambda: _marks(name, turns))
+    return gate.handle(arrival, now)[0]
+
+
+def _answer(gate: Governor, attempt: int, now: float, cached_tokens: int | None = None) -> None:
+    gate.handle(FirstToken(attempt), now)
+    gate.handle(Finished(attempt, None, 100, cached_tokens), now)
+    gate.handle(Released(attempt), now)
+
+
+def _engine(decision: Decision) -> str:
+    assert isinstance(decision, Admit)
+    return decision.legs[0].engine
+
+
+def test_the_next_turn_goes_where_the_last_one_was_read() -> None:
+    gate = _gate()
+    assert [_engine(_ask(gate, attempt, str(attempt), 8)) for attempt in range(3)] == ["0", "1", "2"]
+    for attempt in range(3):
+        _answer(gate, attempt, 1.0)
+
+    for attempt, name in ((10, "2"), (11, "0"), (12, "1")):
+        decision = _ask(gate, attempt, name, 9, 2.0)
+        assert _engine(decision) == name
+        assert isinstance(decision, Admit)
+        assert decision.legs[0].prompt_tokens < 1_100, "what is held is not read again"
+        assert decision.legs[0].kv_tokens > 9_000, "and takes memory all the same"
+
+
+def test_siblings_of_a_burst_find_each_other_before_the_first_answer() -> None:
+    gate = _gate()
+    placed = {_engine(_ask(gate, attempt, "burst", 8)) for attempt in range(4)}
+
+    assert placed == {"0"}
+
+
+def test_a_common_beginning_is_no_affinity() -> None:
+    """All conversations share a system prompt: engines that all hold it get equal numbers of them."""
+    gate = _gate()
+    system = _marks("system", 1)
+    placed = []
+    for attempt in range(30):
+        own = tuple((key, size + 4_000) for key, size in _marks(str(attempt), 6))
+        arrival = Arrived(attempt, prompt_bytes=28_000, max_tokens=100, marks=partial(tuple, system + own))
+        placed.append(_engine(gate.handle(arrival, 0.0)[0]))
+
+    assert [placed.count(name) for name in "012"] == [10, 10, 10]
+
+
+def test_a_holder_that_is_far_busier_loses_the_conversation() -> None:
+    gate = _gate(count=2)
+    assert _engine(_ask(gate, 1, "a", 2)) == "0"
+    _answer(gate, 1, 0.5)
+    for attempt in range(100, 125):
+        arrival = Arrived(attempt, prompt_bytes=40_000, max_tokens=400, engine="0")
+        assert _engine(gate.handle(arrival, 1.0)[0]) == "0"
+
+    assert _engine(_ask(gate, 2, "a", 3, 1.0)) == "1"
+
+
+def test_an_engine_that_comes_back_holds_nothing() -> None:
+    gate = _gate(count=2)
+    _ask(gate, 1, "a", 8)
+    _answer(gate, 1, 1.0)
+    gate.handle(EngineDown("0"), 2.0)
+    assert _engine(_ask(gate, 2, "a", 9, 2.0)) == "1"
+    _answer(gate, 2, 3.0)
+
+    gate.handle(EngineUp("0"), 4.0)
+    assert _engine(_ask(gate, 3, "a", 10, 4.0)) == "1"
+
+
+def test_first_tokens_are_predicted_and_learned_by_what_is_read() -> None:
+    gate = _gate(count=1)
+    for turns in range(1, 30):
+        decision = _ask(gate, turns, "a", turns, 10.0 * turns)
+        assert isinstance(decision, Admit)
+        assert decision.expected_ttft_s == pytest.approx(0.11, rel=0.2), "1,000 tokens are new each time"
+        gate.handle(FirstToken(turns), 10.0 * turns + 0.11)
+        gate.handle(Finished(turns, 1_000 * turns, 1), 10.0 * turns + 1.0)
+        gate.handle(Released(turns), 10.0 * turns + 1.0)
+
+
+def test_a_queued_request_is_read_where_it_is_held_when_it_starts() -> None:
+    """It was held nowhere when it came; its sibling has been read since."""
+    gate = _gate(count=2, streams=1)
+    for attempt in (1, 2):
+        _ask(gate, attempt, "a" if attempt == 2 else "x", 8)
+    _ask(gate, 3, "a", 9)
+    decisions = [*gate.handle(FirstToken(2), 1.0), *gate.handle(Finished(2, 8_000, 100), 1.0)]
+    decisions += gate.handle(Released(2), 1.0)
+
+    (admitted,) = [each for each in decisions if isinstance(each, Admit)]
+    assert _engine(admitted) == "1"
+    assert admitted.legs[0].prompt_tokens < 1_100

@@ -1,0 +1,150 @@
+"""Which engine holds which prefix: what is found, what is forgotten, and what an answer teaches."""
+
+from random import Random
+from zlib import crc32
+
+from hypothesis import given, strategies as st
+
+from millgate.core.events import PrefixMarks
+from millgate.core.routing.prefix_index import PrefixIndex, sized
+
+
+def _index(*kv_tokens: int | None, most_marks: int = 1_000) -> PrefixIndex:
+    index = PrefixIndex(most_marks)
+    for number, tokens in enumerate(kv_tokens):
+        assert index.enrol(f"engine {number}", tokens) == number
+    return index
+
+
+def _chat(name: str, turns: int, tokens: int = 100) -> PrefixMarks:
+    """Return the marks of a conversation of so many messages of equal size."""
+    return tuple((crc32(f"{name} {turn}".encode()), tokens * (turn + 1)) for turn in range(turns))
+
+
+def test_the_next_turn_finds_the_engine_of_the_last_one_and_its_answer() -> None:
+    index = _index(None, None)
+    index.placed(1, _chat("a", 3))
+    assert index.deepest(_chat("a", 5), 2) == {1: 300}
+
+    index.answered(1, _chat("a", 3), 0, 310, 80, None)
+    assert index.deepest(_chat("a", 5), 2) == {1: 390}, "310 tokens as counted, and the answer's 80"
+
+
+def test_an_answer_counts_only_as_far_as_the_next_turn_repeats_it() -> None:
+    index = _index(None)
+    index.placed(0, _chat("a", 3))
+    index.answered(0, _chat("a", 3), 0, 300, 5_000, None)
+
+    assert index.held_by(0, _chat("a", 4)) == 400
+    assert index.held_by(0, _chat("a", 3)) == 300, "the same prompt again has no answer in it"
+
+
+def test_the_deepest_holder_comes_first_and_a_common_beginning_is_held_by_all() -> None:
+    index = _index(None, None, None)
+    for number, turns in ((0, 1), (1, 4), (2, 2)):
+        index.placed(number, _chat("a", turns))
+
+    assert index.deepest(_chat("a", 6), 2) == {1: 400, 2: 200}
+    assert list(index.deepest(_chat("a", 6), 9).items())[-1] == (0, 100)
+    assert index.held_by(2, _chat("a", 6)) == 200
+    assert index.deepest(_chat("b", 6), 2) == {}
+    assert index.deepest((), 2) == {}
+
+
+def test_what_was_used_last_is_kept_and_ends_go_before_beginnings() -> None:
+    index = _index(1_000)
+    for name in ("a", "b"):
+        index.placed(0, _chat(name, 6))
+    assert index.held_by(0, _chat("a", 6)) == 600, "1,200 tokens are what 1,000 are believed to keep"
+
+    index.placed(0, _chat("a", 6))
+    index.placed(0, _chat("c", 2))
+    assert index.held_by(0, _chat("b", 6)) == 400
+    assert index.held_by(0, _chat("a", 6)) == 600
+
+
+def test_an_engine_that_began_anew_holds_nothing() -> None:
+    index = _index(1_000, None)
+    index.placed(0, _chat("a", 3))
+    index.placed(1, _chat("a", 3))
+
+    assert index.enrol("engine 0", 500) == 0, "with another memory it was restarted"
+    assert index.deepest(_chat("a", 3), 2) == {1: 300}
+    index.forget(1)
+    assert index.deepest(_chat("a", 3), 2) == {}
+    assert index.marks == 0
+
+
+def test_the_number_of_a_retired_engine_is_given_again_without_its_marks() -> None:
+    index = _index(None, None)
+    index.placed(0, _chat("a", 3))
+    index.retire("engine 0")
+
+    assert index.enrol("another", None) == 0
+    assert index.held_by(0, _chat("a", 3)) == 0
+
+
+def test_far_fewer_cached_tokens_than_believed_shrink_what_is_believed() -> None:
+    index = _index(1_000)
+    index.placed(0, _chat("a", 6))
+    for _ in range(12):
+        index.placed(0, _chat("b", 4))
+        index.answered(0, _chat("b", 4), 400, 400, 0, 16)
+
+    assert index.held_by(0, _chat("b", 4)) == 400, "it has just been read there"
+    assert index.held_by(0, _chat("a", 6)) == 200, "0.95 ** 12 of 1,200 tokens are 648"
+
+
+def test_an_engine_that_never_tells_teaches_nothing_and_one_that_leaves_a_zero_out_does() -> None:
+    silent, telling = _index(1_000), _index(1_000)
+    for index, first in ((silent, None), (telling, 400)):
+        index.placed(0, _chat("a", 6))
+        index.placed(0, _chat("b", 4))
+        for cached in (first, *[None] * 12):
+            index.answered(0, _chat("b", 4), 400, 400, 0, cached)
+
+    assert silent.held_by(0, _chat("a", 6)) == 600
+    assert telling.held_by(0, _chat("a", 6)) == 200
+
+
+def test_a_difference_of_a_block_is_no_loss() -> None:
+    index = _index(1_000)
+    index.placed(0, _chat("a", 11))
+    for _ in range(60):
+        index.answered(0, _chat("a", 11), 1_100, 1_100, 0, 990)
+    index.placed(0, _chat("b", 6))
+
+    assert index.held_by(0, _chat("a", 11)) == 1_100, "a hundredth more each time: 1,700 tokens fit"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(1, 8)), max_size=60),
+    st.integers(3, 40),
+)
+def test_marks_are_bounded_and_both_sides_of_the_index_agree(
+    placed: list[tuple[int, int, int]], most_marks: int
+) -> None:
+    index = _index(900, 2_000, None, most_marks=most_marks)
+    for number, name, turns in placed:
+        index.placed(number, _chat(str(name), turns))
+        assert index.marks <= most_marks
+    for name in range(10):
+        chat = _chat(str(name), 8)
+        by_engine = {(number, tokens) for number in range(3) if (tokens := index.held_by(number, chat))}
+        assert set(index.deepest(chat, 3).items()) == by_engine
+
+
+def test_sizes_of_marks_are_parts_of_the_prompt() -> None:
+    assert sized(((1, 500), (2, 1_500), (3, 2_000)), 400) == ((1, 100), (2, 300), (3, 400))
+    assert sized((), 400) == ()
+    assert sized(((1, 0),), 400) == ()
+
+
+def test_a_full_index_of_64_engines_stays_full() -> None:
+    dice, index = Random(1), PrefixIndex(6_400)
+    for number in range(64):
+        index.enrol(f"{number}", None)
+    for _ in range(2_000):
+        index.placed(dice.randrange(64), _chat(str(dice.randrange(500)), 12))
+
+    assert 6_000 < index.marks <= 6_400

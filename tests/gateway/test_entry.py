@@ -340,6 +340,27 @@ def test_a_load_tool_finds_the_gate_healthy_without_a_key_while_an_engine_is_up(
     run(body())
 
 
+def test_a_body_behind_a_question_for_health_is_not_received_as_no_key_was_shown() -> None:
+    """Eight strangers held the bytes of all tenants so: the path needs no key, and its body was waited for."""
+
+    async def body() -> None:
+        async with gating(callers=GUARDED, core=CORE, byte_budget=2_000_000, server=SMALL_BODIES) as stand:
+            for framing in (b"Content-Length: 400000", b"Transfer-Encoding: chunked"):
+                for method in (b"GET", b"HEAD"):
+                    client = await stand.client()
+                    client.writer.write(
+                        b"%b /health HTTP/1.1\r\nHost: gate\r\n%b\r\n\r\n" % (method, framing)
+                    )
+                    looked = await client.head()
+                    assert (looked.status, looked.headers["connection"]) == (200, "close")
+                    client.writer.write(b"61a80\r\n" + b" " * 399_000)
+                    await until(lambda: stand.gateway.server.budget.held_bytes == 0)
+                    client.leave()
+            assert (await stand.ask(LONG, authorization=f"Bearer {KEY}")).status == 200
+
+    run(body())
+
+
 @pytest.mark.parametrize(
     ("path", "page", "kind"),
     [

@@ -15,10 +15,10 @@ from millgate.runtime.metered import lacks_credit
 from millgate.runtime.upstream import AnswerHead
 from millgate.runtime.upstream.fields import ANSWER_RESERVED, HeaderWriter
 from millgate.runtime.upstream.statuses import blames_request
+from millgate.runtime.verdicts import OVERLOADED, Said
 from millgate.servers.http.answers import MOST_KEPT_BYTES, WholeAnswer, tell_failure
-from millgate.servers.http.contract import AnswerOwner, Said
+from millgate.servers.http.contract import AnswerOwner
 from millgate.servers.http.fields import NO_RETRY, beside_quotas, first, with_ids
-from millgate.servers.http.verdicts import OVERLOADED
 
 _DONE = b"[DONE]"
 _NO_ENDING = b"\n\n\n"
@@ -40,6 +40,13 @@ def cut_off(owner: AnswerOwner, kind: FailureKind) -> None:
 def _may_follow(piece: bytes, event: StreamEvent) -> bool:
     """Whether an event may stand behind the terminal one: blanks, comments, and the `[DONE]` that engines add in any dialect."""
     return event.silent or payload(piece) == _DONE
+
+
+def _each_says(data: bytes, mark: bytes, events: int) -> bool:
+    """Whether each of these events has the mark, which stands in them as often as there are events: one may have two."""
+    if data.find(b"\r") >= 0:
+        return False  # another way to end a line, and so an event
+    return events == 1 or all(mark in piece for piece in data[:-2].split(b"\n\n"))
 
 
 class StreamAnswer:
@@ -112,7 +119,7 @@ class StreamAnswer:
                 return
             if data.endswith(b"\n\n"):
                 events = data.count(b"\n\n")
-                if data.count(self._unfinished) == events:
+                if data.count(self._unfinished) == events and _each_says(data, self._unfinished, events):
                     self._learn_ending(data, events)
                     self.events += events
                     self._write(data)

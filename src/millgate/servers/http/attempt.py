@@ -155,7 +155,7 @@ class HttpAttempt:
     def _send_streaming(self, engine: EngineRoute) -> None:
         """Send it; the body is kept only as long as it may have to be sent again."""
         body, asked = self._body.data, self._asked_usage
-        self.stream = StreamAnswer(self, strip_usage=asked)
+        self.stream = StreamAnswer(self, strip_usage=asked, alone=self._facts.answers == 1)
         self._send(engine, self.dialect.with_usage(body) if asked else body, self.stream)
 
     def _send(self, engine: EngineRoute, body: bytes, receiver: StreamAnswer | WholeAnswer) -> None:

@@ -44,8 +44,6 @@ def _may_follow(piece: bytes, event: StreamEvent) -> bool:
 
 def _each_says(data: bytes, mark: bytes, events: int) -> bool:
     """Whether each of these events has the mark, which stands in them as often as there are events: one may have two."""
-    if data.find(b"\r") >= 0:
-        return False  # another way to end a line, and so an event
     return events == 1 or all(mark in piece for piece in data[:-2].split(b"\n\n"))
 
 
@@ -53,10 +51,12 @@ class StreamAnswer:
     """Receives the answer to a streaming request and passes its events on as they come.
 
     `events` counts the events with content so far: the output tokens, as far as they are known before the usage.
-    With `strip_usage` the event that exists only because we asked for usage is taken out again.
+    With `strip_usage` the event that exists only because we asked for usage is taken out again. `alone` says that the
+    request has one answer: then an event that says that one goes on has no other in it, which may end.
     """
 
     __slots__ = (
+        "_alone",
         "_dialect",
         "_done",
         "_ending",
@@ -78,13 +78,14 @@ class StreamAnswer:
         "events",
     )
 
-    def __init__(self, owner: AnswerOwner, *, strip_usage: bool) -> None:
+    def __init__(self, owner: AnswerOwner, *, strip_usage: bool, alone: bool = True) -> None:
         self._owner = owner
         self._exchange = owner.exchange
         self._write = owner.exchange.write
         self._dialect = owner.dialect
         self._unfinished = owner.dialect.unfinished
         self._strip_usage = strip_usage
+        self._alone = alone
         self._ending = _NO_ENDING
         self._splitter = Splitter()
         self._head: AnswerHead | None = None
@@ -110,7 +111,7 @@ class StreamAnswer:
 
     def on_data(self, data: bytes) -> None:
         """Pass a chunk on; the chunks in the middle of an answer take the short way."""
-        if self._flowing:
+        if self._flowing and data.find(b"\r") < 0:  # another way to end a line, and so an event
             # The usual chunk is one event in one line (its first line end is the last but one byte) that ends as the
             # one before did, and that one's ending said that it does not end the answer.
             if data.endswith(self._ending) and data.find(b"\n") == len(data) - 2:
@@ -142,7 +143,8 @@ class StreamAnswer:
             self._break(FailureKind.PROTOCOL, Sent.REQUEST)
             return
         if self._take(pieces):
-            self._flowing = self._heard_content and not self._done and not self._splitter.rest
+            is_quiet = not self._done and not self._splitter.rest
+            self._flowing = is_quiet and self._heard_content and self._alone
 
     def on_end(self, *, delimited: bool) -> None:
         """Judge the end: whole with its terminal event, or at least with a finish reason and a framed end."""

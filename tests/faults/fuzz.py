@@ -64,6 +64,10 @@ SURFACES = [
                 b'{"model":"m","messages":[[{"role":"user","content":"one"}],[{"role":"user","content":"two"}]]}',
             ),
             (b"/v1/responses", b'{"model":"m","input":"go on","previous_response_id":"resp_1"}'),
+            (b"/v1/responses", b'{"model":"m","input":"go on","conversation":{"id":"conv_1"}}'),
+            (b"/v1/responses", b'{"model":"m","input":"go on","conversation":{}}'),
+            (b"/v1/messages", b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'),
+            (b"/v1/rerank", b'{"model":"m","documents":["a"]}'),
         )
     ),
     corpus.get(b"Host: gate", opening=b"GET /health HTTP/1.1"),

@@ -290,6 +290,7 @@ def test_a_request_that_goes_on_from_another_tenants_answer_reaches_no_engine() 
                 (OTHER, '"previous_response_id":"resp_1"', 404),
                 (OTHER, '"conversation":{"id":"resp_1"}', 404),
                 (KEY, '"conversation":"conv_never_seen"', 404),
+                (KEY, '"conversation":{"id":"conv_theirs","id":"resp_1"}', 404),
             ):
                 asked = b'{"input":"hi",%b}' % field.encode()
                 answer = await stand.ask(asked, b"/v1/responses", authorization=f"Bearer {key}")

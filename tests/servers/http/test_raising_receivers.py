@@ -348,16 +348,15 @@ class Unusable:
 def test_a_client_whose_leaving_cannot_be_told_leaves_no_bytes_and_no_connection_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def slow(asked: Asked) -> None:
-        await asyncio.sleep(0.1)
-        asked.reply(answer())
+    async def never(_asked: Asked) -> None:
+        await asyncio.get_running_loop().create_future()
 
     def on_gone(_exchange: object) -> None:
         raise Bug("on_gone")
 
     async def body() -> None:
         logged = _logged()
-        async with standing(slow) as stand:
+        async with standing(never) as stand:
             monkeypatch.setattr(stand.gateway.door, "on_gone", on_gone)
             client = await stand.client()
             client.ask(chat())

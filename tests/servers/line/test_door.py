@@ -11,7 +11,7 @@ import trustme
 from gateway.harness import CHAT, Asked, Client as HttpClient, answer, chat, run, until
 from millgate.core.words import Outcome
 from millgate.dialects.line import LineReply, Status
-from millgate.servers.line import LineLimits, replies
+from millgate.servers.line import LineLimits
 from millgate.servers.line.complaint import words_of
 from servers.line.stand import brief, chunk, ping, upload
 from servers.line.talk import LineStand, Peer, line_standing
@@ -172,68 +172,6 @@ def test_a_failing_engine_aborts_the_job_and_a_full_one_yields_it() -> None:
             peer.send(last_chunk(job="B"))
             assert (await peer.final()).status is Status.DONE
             await stand.settle()
-
-    run(body())
-
-
-@pytest.mark.parametrize(
-    ("told", "hint_ms"), [("9" * 400, 1000), ("9" * 15, 60_000), ("0", 100), ("-1", 1000), ("soon", 1000)]
-)
-def test_an_absurd_hint_of_an_engine_is_a_sane_one_for_the_job(told: str, hint_ms: int) -> None:
-    """Of four hundred digits no reply could be made: the job was kept alive for ever, and nobody worked on it."""
-    statuses = iter([503, 200])
-
-    async def script(asked: Asked) -> None:
-        asked.reply(answer(), next(statuses), retry_after=told)
-
-    async def body() -> None:
-        async with line_standing(script) as stand:
-            peer = await stand.peer()
-            peer.send(line_upload())
-            reply = await peer.final()
-            assert (reply.status, reply.retry_hint_ms) == (Status.YIELD, hint_ms)
-            await until(lambda: stand.snapshot.engines[0].running == 0)
-
-    run(body())
-
-
-def test_a_job_whose_account_has_no_credit_is_given_up_with_the_providers_words() -> None:
-    """No later time mends it: a yield would bring the job back again and again."""
-
-    async def script(asked: Asked) -> None:
-        error = {"message": "You exceeded your current quota.", "type": "insufficient_quota"}
-        asked.reply(json.dumps({"error": error}).encode(), 429, retry_after="1")
-
-    async def body() -> None:
-        async with line_standing(script) as stand:
-            peer = await stand.peer()
-            peer.send(line_upload())
-            reply = await peer.final()
-            assert (reply.status, reply.need) == (Status.ABORT, "backend_error")
-            assert reply.message == "the engine answered 429: You exceeded your current quota."
-            await stand.settle()
-
-    run(body())
-
-
-def test_a_job_whose_client_cannot_be_told_its_end_closes_the_connection(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def done(*_: Any) -> bytes:
-        raise ZeroDivisionError
-
-    async def body() -> None:
-        logged: list[object] = []
-        async with line_standing() as stand:
-            asyncio.get_running_loop().set_exception_handler(
-                lambda _loop, context: logged.append(type(context.get("exception")))
-            )
-            monkeypatch.setattr(replies, "done", done)
-            peer = await stand.peer()
-            peer.send(line_upload())
-            await peer.until_closed()
-            await stand.settle()
-            assert logged == [ZeroDivisionError]
 
     run(body())
 

@@ -178,11 +178,11 @@ class LineAttempt:
             del self._tail[:-_TAIL_BYTES]
 
     def _begin(self) -> None:
-        """The answer has begun in time; from here on only silence can expire it."""
+        """A stream that has begun in time can expire by silence alone; a whole answer has its time for all of it."""
         self._begun = True
-        if self._call is not None:
-            self._call.expire_at(None)
         if self._facts.stream:
+            if self._call is not None:
+                self._call.expire_at(None)
             self._desk.driver.post(FirstToken(self.number))
 
     def on_end(self, *, delimited: bool) -> None:

@@ -56,9 +56,10 @@ def tell_broken(owner: AnswerOwner) -> None:
         raise
 
 
-def let_end(call: Call) -> None:
+def let_end(call: Call | None) -> None:
     """Give an answer whose terminal event has passed its time to end; a client that has left watches it no more."""
-    call.expire_at(asyncio.get_running_loop().time() + ENDING_S)
+    if call is not None:
+        call.expire_at(asyncio.get_running_loop().time() + ENDING_S)
 
 
 def pace(call: Call | None, *, slow: bool) -> None:

@@ -225,8 +225,7 @@ class HttpAttempt:
     def finished(self, usage: Usage) -> None:
         """Report a whole answer; the engine is done with it, but for the end of its framing."""
         if self._close():
-            if self._call is not None:
-                let_end(self._call)
+            let_end(self._call)
             told = Finished(self.number, usage.prompt_tokens, usage.output_tokens, usage.cached_tokens)
             self._desk.driver.post(told, Released(self.number))
             if usage.prompt_tokens is None and _owes_usage(self.dialect, self._facts, self._asked_usage):
@@ -283,12 +282,11 @@ class HttpAttempt:
 
     def gone(self) -> None:
         """Abort everything; the core ends the permit when the engine has let go."""
-        if not self._close():
-            return
-        self.break_off()
-        self._desk.driver.post(ClientGone(self.number))
-        if self._engine is not None and self._engine.on_hangup is not None:
-            self._engine.on_hangup()
+        if self._close():
+            self.break_off()
+            self._desk.driver.post(ClientGone(self.number))
+            if self._engine is not None and self._engine.on_hangup is not None:
+                self._engine.on_hangup()
 
     def slow(self, slow: bool) -> None:
         """Read from the engine only as fast as the client reads."""

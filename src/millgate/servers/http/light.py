@@ -84,7 +84,7 @@ class LightRequest:
     def finished(self, usage: Usage) -> None:
         """Be over, but for the end of the framing."""
         del usage
-        if self._done is not None and self._call is not None:
+        if self._done is not None:
             let_end(self._call)
         self._close()
 

@@ -158,3 +158,14 @@ def test_what_is_written_is_read_back() -> None:
     assert read_quota_headers(write_anthropic(STATES, NOON_S), NOON_S)[:2] == expected
     assert read_quota_headers(write_openai(STATES), NOON_S)[0] == expected[0]
     assert write_openai(()) == write_anthropic((), NOON_S) == []
+
+
+@pytest.mark.parametrize("zone", ["+" + "9" * 14, "-" + "9" * 40, "+9999", "never"])
+def test_a_date_of_an_absurd_zone_is_none_and_no_error(zone: str) -> None:
+    """The error made a failed answer of each whole one."""
+    headers = [
+        *write_anthropic(STATES, NOON_S),
+        (b"date", f"Thu, 01 Jan 2026 12:00:00 {zone}".encode()),
+    ]
+
+    assert [each.limit for each in read_quota_headers(headers, NOON_S)][:1] == [60]

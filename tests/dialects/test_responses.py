@@ -41,11 +41,17 @@ def test_what_the_gate_needs_is_read() -> None:
 
 
 @pytest.mark.parametrize("named", ["conv_1", {"id": "conv_1"}])
-def test_a_conversation_is_a_stored_answer_to_go_on_from(named: Any) -> None:
-    assert read(ask(conversation=named)).previous_id == "conv_1"
+def test_a_conversation_is_something_kept_to_go_on_from_and_no_answer(named: Any) -> None:
+    assert read(ask(conversation=named)).previous_id == "conversation conv_1"
     with pytest.raises(BadInputError) as caught:  # one of the two would be checked and the other used
         read(ask(conversation=named, previous_response_id="resp_1"))
     assert caught.value.field == "conversation"
+
+
+def test_a_conversation_without_an_id_is_bad_input() -> None:
+    """It was a fault of the gate: 500, and a traceback in the log."""
+    with pytest.raises(BadInputError, match="id: the field is required"):
+        read(ask(conversation={}))
 
 
 @pytest.mark.parametrize("field", ["max_output_tokens", "store", "stream", "background"])

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from faults import corpus
 from faults.findings import Finding, save
-from faults.fuzz_answers import AnswerRun, go_on, keeps_places
+from faults.fuzz_answers import WITH_LINE, AnswerRun, go_on, goes_on_listening, keeps_places
 from faults.mutation import mutated
 from faults.process import GateProcess, until
 from faults.talk import Talk
@@ -64,6 +64,10 @@ SURFACES = [
                 b'{"model":"m","messages":[[{"role":"user","content":"one"}],[{"role":"user","content":"two"}]]}',
             ),
             (b"/v1/responses", b'{"model":"m","input":"go on","previous_response_id":"resp_1"}'),
+            (b"/v1/responses", b'{"model":"m","input":"go on","conversation":{"id":"conv_1"}}'),
+            (b"/v1/responses", b'{"model":"m","input":"go on","conversation":{}}'),
+            (b"/v1/messages", b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'),
+            (b"/v1/rerank", b'{"model":"m","documents":["a"]}'),
         )
     ),
     corpus.get(b"Host: gate", opening=b"GET /health HTTP/1.1"),
@@ -310,7 +314,10 @@ def main() -> int:
         for fuzz in (_fuzz, _fuzz_answers):
             with FakeUpstream() as upstream:
                 gate = GateProcess(
-                    upstream.url, errors=Path(directory) / f"{fuzz.__name__}.txt", max_inflight=BATCH
+                    upstream.url,
+                    errors=Path(directory) / f"{fuzz.__name__}.txt",
+                    max_inflight=BATCH,
+                    settings=WITH_LINE,
                 )
                 try:
                     run = fuzz(gate, upstream, asked.seconds / 2, asked.seed)
@@ -339,6 +346,7 @@ def _fuzz_answers(gate: GateProcess, upstream: FakeUpstream, seconds: float, see
     _hold(gate, upstream, run, partial(go_on, run, until_s))
     if gate.alive:
         run.findings += keeps_places(gate)
+        run.findings += goes_on_listening(gate, upstream)
     return run
 
 

@@ -6,8 +6,10 @@ and read to the end. After every batch nothing is in flight and no byte of a bod
 """
 
 import asyncio
+import contextlib
 import random
 import re
+import socket
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,10 +19,14 @@ from faults.mutation import mutated
 from faults.process import GateProcess, until
 from faults.talk import Talk, chat, request
 from millgate.testing import FakeUpstream, ScriptedConnection, answers
+from servers.line.stand import upload
 
 BATCH = 64
+JOBS = 6
+"""Of each batch for the line door."""
 HUNG_AFTER_S = 12.0
 """A client allows 2 s, a silent engine is given up after 1 s, and a machine may be busy."""
+WITH_LINE = {"line.port": "0"}
 PLACES_WITHIN_S = 75.0
 """The longest hint is 60 s, and a place is kept a tenth longer."""
 _ALLOWED = "x-millgate-deadline-ms: 2000"
@@ -109,6 +115,8 @@ TOKENS: Sequence[bytes] = (
     b"proxy-connection: close\r\n",
     b"content-encoding: gzip\r\n",
     b"retry-after: -1\r\n",
+    b"retry-after: " + b"9" * 400 + b"\r\n",
+    b"retry-after: 999999999999999\r\n",
     b"x: " + b"y" * 9000 + b"\r\n",
     b"[" * 3000,
     b'{"a":' * 3000,
@@ -164,8 +172,10 @@ class AnswerRun:
         talks = [self._gate.connect() for _ in asked]
         for talk, each in zip(talks, asked, strict=True):
             talk.try_send(each)
+        jobs = [self._begin_job(number) for number in range(JOBS)]
         for talk in talks:
             self._listen(talk)
+        self._account_for(jobs)
         self.sent += len(asked)
         self._gate.hang_up()
         self._upstream.on_loop(self._upstream.cut)
@@ -202,6 +212,27 @@ class AnswerRun:
 
     # ---- the clients' side
 
+    def _begin_job(self, number: int) -> socket.socket:
+        port = int(self._gate.ready["line_address"].rpartition(":")[2])
+        line = socket.create_connection(("127.0.0.1", port), HUNG_AFTER_S)
+        line.sendall(upload(chat(f"job {number}"), f"J{number}", 4096, want_result=bool(number % 2)))
+        return line
+
+    def _account_for(self, jobs: Sequence[socket.socket]) -> None:
+        """See that a job whose client has heard no end still waits or works: signs of life alone are no end."""
+        waiting = list(jobs)
+
+        def is_each_at_work() -> bool:
+            waiting[:] = [line for line in waiting if b"conn.outcome" not in _heard(line)]
+            return len(waiting) <= _at_work(self._gate)
+
+        try:
+            until(is_each_at_work, what="jobs that nothing works on hear no end")
+        except AssertionError as error:
+            self.findings.append(Finding(str(error), tuple(self._said)))
+        for line in jobs:
+            line.close()
+
     def _listen(self, talk: Talk) -> None:
         try:
             said = talk.rest(HUNG_AFTER_S)
@@ -231,6 +262,21 @@ class AnswerRun:
         self.findings.append(finding)
 
 
+def _heard(line: socket.socket) -> bytes:
+    """Return all that has been said on this connection, and leave it there; a connection that is cut has an end too."""
+    try:
+        return line.recv(1 << 20, socket.MSG_PEEK | socket.MSG_DONTWAIT) or b"conn.outcome"
+    except BlockingIOError:
+        return b""
+    except ConnectionError:
+        return b"conn.outcome"
+
+
+def _at_work(gate: GateProcess) -> int:
+    """Return how many attempts run or wait."""
+    return sum(int(lane["queued"]) + int(lane["running"]) for lane in gate.state()["lanes"])
+
+
 def queued_bytes(gate: GateProcess) -> float:
     """Return how many bytes of bodies the gate counts as queued."""
     return _gauge(gate, "millgate_door_body_bytes")
@@ -253,6 +299,27 @@ def keeps_places(gate: GateProcess) -> Iterator[Finding]:
         until(lambda: places(gate) == 0, PLACES_WITHIN_S)
     except AssertionError:
         yield Finding(f"{places(gate):g} places are kept beyond the longest hint")
+
+
+def goes_on_listening(gate: GateProcess, upstream: FakeUpstream) -> Iterator[Finding]:
+    """Yield a finding if an engine that goes on behind its terminal event is listened to for as long as it does."""
+
+    async def chatter(line: ScriptedConnection) -> None:
+        await line.send(STREAM + answers.chunks(answers.stream("a")))
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await line.send(answers.chunks(b": still here\n\n"))
+                await asyncio.sleep(0.05)
+
+    upstream.script = chatter
+    talk = gate.connect()
+    talk.send(request(chat(stream=True), _ALLOWED))
+    talk.head()
+    by = time.monotonic() + HUNG_AFTER_S
+    while talk.chunk():
+        if time.monotonic() > by:
+            yield Finding(f"an engine that goes on behind its end is listened to for {HUNG_AFTER_S:g} s")
+            return
 
 
 def go_on(run: AnswerRun, until_s: float) -> None:

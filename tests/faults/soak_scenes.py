@@ -25,7 +25,8 @@ class Scene(NamedTuple):
     """One soak: its engines and users, the files that the gate may open, and what comes on top.
 
     `faults` are done by the engines to one request in a hundred each, `pages` are what they give in place of their
-    gauges, `idle_clients` connect and say nothing, `strangers` are clients of the line door without its token.
+    gauges, `idle_clients` connect and say nothing, `strangers` are clients of the line door without its token, and
+    `admin_strangers` of the admin door.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Scene(NamedTuple):
     open_files: int | None = None
     idle_clients: int = 0
     strangers: int = 0
+    admin_strangers: int = 0
     outage: Outage | None = None
     faults: Mapping[str, Script] = {}
     pages: Sequence[bytes] = ()
@@ -131,5 +133,6 @@ SCENES: Mapping[str, Scene] = {
         Scene("hostile pages", pages=HOSTILE_PAGES),
         Scene("300 descriptors", open_files=300, idle_clients=300),
         Scene("strangers at the line door", users=25, strangers=40),
+        Scene("strangers at the admin door", users=25, admin_strangers=200),
     )
 }

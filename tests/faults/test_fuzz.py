@@ -6,7 +6,7 @@ from pathlib import Path
 from faults import corpus
 from faults.findings import save
 from faults.fuzz import BATCH, Run, strictly_readable
-from faults.fuzz_answers import BATCH as ANSWERS, AnswerRun
+from faults.fuzz_answers import BATCH as ANSWERS, WITH_LINE, AnswerRun, goes_on_listening
 from faults.process import GateProcess
 from faults.starter import Starter
 from millgate.testing import FakeUpstream
@@ -21,15 +21,19 @@ def test_two_batches_do_no_harm(start: Starter, upstream: FakeUpstream) -> None:
 
 
 def test_a_batch_of_mutated_answers_does_no_harm(start: Starter, upstream: FakeUpstream) -> None:
-    run = AnswerRun(start(upstream.url, max_inflight=ANSWERS), upstream, random.Random(1))
+    run = AnswerRun(start(upstream.url, max_inflight=ANSWERS, settings=WITH_LINE), upstream, random.Random(1))
     run.batch()
     assert (run.sent, run.findings) == (ANSWERS, [])
     assert run.statuses["502"] > 0
     assert run.statuses["200"] > 0
 
 
+def test_an_engine_that_goes_on_behind_its_end_is_let_go_of(start: Starter, upstream: FakeUpstream) -> None:
+    assert list(goes_on_listening(start(upstream.url), upstream)) == []
+
+
 def test_the_answers_that_killed_the_gateway_are_kept(upstream: FakeUpstream, tmp_path: Path) -> None:
-    gate = GateProcess(upstream.url, errors=tmp_path / "stderr.txt")
+    gate = GateProcess(upstream.url, errors=tmp_path / "stderr.txt", settings=WITH_LINE)
     run = AnswerRun(gate, upstream, random.Random(1))
     run.batch()
     gate.process.kill()

@@ -28,7 +28,8 @@ from millgate.runtime.metered import named_limit
 from millgate.runtime.upstream.answer import ProtocolViolationError
 from millgate.runtime.upstream.fields import HeaderReader, listed
 from millgate.runtime.upstream.reader import AnswerReader
-from millgate.servers.http.fields import retry_count, seconds
+from millgate.runtime.verdicts import seconds
+from millgate.servers.http.fields import retry_count
 from millgate.servers.http1 import ByteBudget
 from millgate.servers.line import LineLimits
 from millgate.servers.line.intake import LineIntake, LineTooLongError

@@ -44,6 +44,11 @@ REQUESTS: Final[dict[str, tuple[bytes, int, Made]]] = {
     "one name again and again": (CHAT, 400, chat(b"", b'"model":"",')),
     "brackets": (CHAT, 200, chat(b'"x":[', b"[],", b"0],")),
     "nests": (CHAT, 200, chat(b'"x":[', b"[[[[[]]]]],", b"0],")),
+    "nests in escapes": (
+        CHAT,
+        200,
+        partial(flood, b'{"x":[', b'{"\\u4e2d":[[]]},', b"0]," + MESSAGES + b"}", 262_000),
+    ),
     "a nest without end": (CHAT, 400, chat(b'"x":', b"[")),
     "numbers": (CHAT, 200, chat(b'"x":[', b"0,", b"0],")),
     "typed parts": (CHAT, 400, chat(b'"x":[', b'{"type":"file"},', b"0],")),
@@ -138,6 +143,36 @@ def test_no_job_of_the_line_door_holds_the_loop() -> None:
                 )
                 held_s[name] = show(name, worst_s)
                 assert b"conn.outcome" in said
+            assert over(held_s) == {}
+
+    at_leisure(scene())
+
+
+PING: Final = b'{"v":0,"verb":"ping","job":"J","seq":1'
+LINE_BYTES: Final = 256 * 1024 - 1
+LINES: Final = {
+    "a line of nests": (b',"x":[', b"[" * 900 + b"]" * 900 + b",", b"0]}"),
+    "a line of objects": (b',"x":[', b'{"A":{}},', b"0]}"),
+    "a line of receipts": (b',"receipts":[', b'{"kind":"a","value_u64":1},', b"{}]}"),
+    "a line of nulls": (b',"x":[', b"null,", b"0]}"),
+    "a line of names": (b"", b',"V":0', b"}"),
+    "a line of a number": (b',"x":', b"9", b"}"),
+    "a line of no UTF-8": (b',"x":"', b"\xff", b'"}'),
+}
+
+
+def test_no_line_of_a_client_holds_the_loop() -> None:
+    async def scene() -> None:
+        async with measured() as (gateway, _engine, turns):
+            held_s = {}
+            for name, (before, unit, behind) in LINES.items():
+                line = flood(PING + before, unit, behind, LINE_BYTES) + b"\n"
+                lines = [line * 4, PING + b',"ttl_ms":77}\n']
+                said, worst_s = await turns.during(
+                    partial(tell, gateway.line_port, lines, until=b'"ttl_ms":77')
+                )
+                held_s[name] = show(name, worst_s)
+                assert said.count(b"\n") >= 4, name
             assert over(held_s) == {}
 
     at_leisure(scene())

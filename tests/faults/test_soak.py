@@ -51,6 +51,7 @@ def test_row_74_a_soak_in_every_fault_leaves_exact_accounts(tmp_path: Path) -> N
         "hostile pages",
         "300 descriptors",
         "strangers at the line door",
+        "strangers at the admin door",
     ],
 )
 def test_a_scene_of_the_soak_leaves_exact_accounts_and_everything_at_rest(tmp_path: Path, name: str) -> None:

@@ -290,6 +290,7 @@ def test_a_request_that_goes_on_from_another_tenants_answer_reaches_no_engine() 
                 (OTHER, '"previous_response_id":"resp_1"', 404),
                 (OTHER, '"conversation":{"id":"resp_1"}', 404),
                 (KEY, '"conversation":"conv_never_seen"', 404),
+                (KEY, '"conversation":{"id":"conv_theirs","id":"resp_1"}', 404),
             ):
                 asked = b'{"input":"hi",%b}' % field.encode()
                 answer = await stand.ask(asked, b"/v1/responses", authorization=f"Bearer {key}")
@@ -354,6 +355,27 @@ def test_where_it_is_opened_healthz_says_that_the_process_lives_whatever_its_eng
             assert (alive.status, alive.body) == (200, b"ok\n")
         async with gating(core=CORE) as closed:
             assert (await closed.ask(b"", b"/healthz", b"GET")).status == 404
+
+    run(body())
+
+
+def test_a_body_behind_a_question_for_health_is_not_received_as_no_key_was_shown() -> None:
+    """Eight strangers held the bytes of all tenants so: the path needs no key, and its body was waited for."""
+
+    async def body() -> None:
+        async with gating(callers=GUARDED, core=CORE, byte_budget=2_000_000, server=SMALL_BODIES) as stand:
+            for framing in (b"Content-Length: 400000", b"Transfer-Encoding: chunked"):
+                for method in (b"GET", b"HEAD"):
+                    client = await stand.client()
+                    client.writer.write(
+                        b"%b /health HTTP/1.1\r\nHost: gate\r\n%b\r\n\r\n" % (method, framing)
+                    )
+                    looked = await client.head()
+                    assert (looked.status, looked.headers["connection"]) == (200, "close")
+                    client.writer.write(b"61a80\r\n" + b" " * 399_000)
+                    await until(lambda: stand.gateway.server.budget.held_bytes == 0)
+                    client.leave()
+            assert (await stand.ask(LONG, authorization=f"Bearer {KEY}")).status == 200
 
     run(body())
 

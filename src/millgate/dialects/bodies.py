@@ -264,7 +264,8 @@ def _named(complaint: str, raw_field: str = "") -> BadInputError:
     """Turn a validation complaint into one that names the field and its limit; `raw_field` was decoded by itself."""
     if missing := _MISSING.search(complaint):
         field = missing.group(1)
-        return BadInputError(f"{field}: the field is required: {LIMITS[field]}", field)
+        limit = LIMITS.get(field)  # of a nested one, like a conversation's id, there may be none
+        return BadInputError(f"{field}: the field is required" + (f": {limit}" if limit else ""), field)
     match = _FIELD.match(complaint)
     what, where = (match.group("what"), match.group("where")) if match else (complaint, None)
     what = what.replace("`", "").replace("Expected", "expected", 1)

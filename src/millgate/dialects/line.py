@@ -25,6 +25,8 @@ _MOST_WORDS: Final = 500
 """Characters of a message: a sentence or two of an engine, and a line on a terminal."""
 _MOST_RECEIPTS: Final = 64
 """So many are looked at: a reply carries ten, and a line of nothing else would take 0.1 s."""
+MOST_NESTED: Final = 1_024
+"""Arrays and objects of one line: a reply has a dozen, and a line of nothing else would hold the loop for 0.05 s."""
 _INT64: Final = 2**63 - 1
 _encode: Final = msgspec.json.Encoder().encode
 # For a name with half of a surrogate pair, which JSON can spell and UTF-8 cannot.
@@ -368,6 +370,8 @@ _DECODER: Final = json.JSONDecoder(object_pairs_hook=_folded, parse_constant=_re
 
 def _load(line: bytes) -> dict[str, Any] | None:
     """Return the object on this line with its keys folded, None for anything else."""
+    if line.count(b"[") + line.count(b"{") > MOST_NESTED:
+        return None
     try:
         fields = _DECODER.decode(line.decode(errors="replace"))
     except (ValueError, RecursionError):

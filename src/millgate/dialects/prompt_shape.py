@@ -23,6 +23,9 @@ _DENSE_BYTES: Final = 48
 _MOST_ESCAPED_BYTES: Final = 262_144
 """A longer text is not written anew: that is three milliseconds, and 40,000 characters of Chinese."""
 
+_MOST_NESTED: Final = 4_096
+"""So many arrays and objects a conversation has; sixty thousand of them in such a text take forty milliseconds."""
+
 
 def shape_of(body: bytes, tools: bytes = b"") -> PromptShape:
     """Return the shape of a JSON body, `tools` being the array in it that declares tools, as it stands there."""
@@ -46,6 +49,7 @@ def _without_escapes(text: bytes) -> bytes:
         _ESCAPE not in text
         or len(text) > _MOST_ESCAPED_BYTES
         or text.count(_ESCAPE) * _DENSE_BYTES < len(text)
+        or text.count(b"[") + text.count(b"{") > _MOST_NESTED
     ):
         return text
     try:

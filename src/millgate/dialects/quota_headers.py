@@ -174,6 +174,6 @@ def _date_s(headers: Headers, otherwise_s: float) -> float:
         if name == b"date" and len(value) <= _LONGEST_VALUE:
             try:
                 return parsedate_to_datetime(value.decode("latin-1")).timestamp()
-            except ValueError:
+            except (ValueError, OverflowError):  # an offset of many digits
                 break
     return otherwise_s

@@ -54,6 +54,7 @@ _OUTPUT: Final = re.compile(rb'"output_tokens"\s*:\s*(\d{1,8})[,}\s]')
 _ID: Final = re.compile(rb'"id"\s*:\s*"(resp[A-Za-z0-9_-]{1,124})"')
 _PLAIN_ID: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
 _ID_WITHIN_BYTES: Final = 4096
+_CONVERSATION: Final = "conversation "
 
 
 def _read_response(body: bytes) -> RequestFacts:
@@ -78,10 +79,12 @@ def _read_response(body: bytes) -> RequestFacts:
 
 
 def _id_of(conversation: str | Conversation | None) -> str:
-    """Return the id of the conversation that a request goes on with, empty for none."""
-    if conversation is None or isinstance(conversation, str):
-        return conversation or ""
-    return conversation.id
+    """Return by what name the gate looks for the conversation that a request goes on with, empty for none.
+
+    It is the name of no answer: conversations are made elsewhere, and the id of a tenant's own answer opens none.
+    """
+    given = conversation if conversation is None or isinstance(conversation, str) else conversation.id
+    return f"{_CONVERSATION}{given}" if given else ""
 
 
 def _usage(response: StoredResponse | None) -> Usage | None:

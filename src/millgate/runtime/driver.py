@@ -7,7 +7,7 @@ the clock and the timer. What matters:
   within the same call stack). They join the one queue and are handled after the present step.
 - *One timer.* The core says when it wants to be woken; the timer is replaced only when that moves earlier. A timer
   that fires early finds nothing due and is set again. With a timer per attempt the loop's heap would churn.
-- *Listeners cannot break it.* A listener's exception goes to the loop's handler and the queue moves on; a gate that
+- *Listeners and observers cannot break it.* Their exceptions go to the loop's handler and the queue moves on; a gate that
   stopped deciding because one connection misbehaved would hold every other client for ever.
 """
 
@@ -161,8 +161,13 @@ class Driver:
                 self._arm(wake)
 
     def _show(self, event: Event, decisions: tuple[Decision, ...], now: float) -> None:
+        """Show a step to observers; one that fails on it must not keep its decisions from those whom they are for."""
         for observer in self.observers:
-            observer.on_step(event, decisions, now)
+            try:
+                observer.on_step(event, decisions, now)
+            except Exception as error:  # noqa: BLE001 - see the head of this page
+                context = {"message": "an observer of the core's steps failed", "exception": error}
+                self._loop.call_exception_handler(context)
 
     def _tell(self, decisions: tuple[Decision, ...]) -> None:
         listeners = self._listeners

@@ -157,8 +157,8 @@ class EngineWatch:
     def _look(self) -> None:
         self._due_timer = None
         self._due.pop(0)
-        self._send()
         self._arm()
+        self._send()
 
     def _poll(self) -> None:
         self._poll_timer = self._loop.call_later(POLL_S, self._poll)

@@ -46,10 +46,10 @@ class LoopLag:
     def _tick(self) -> None:
         self.lag_s = max(0.0, self._loop.time() - self._due)
         self.worst_s = max(self.worst_s, self.lag_s)
-        if self.lag_s > STALL_S and self.on_stall is not None:
-            self.on_stall(self.lag_s)
         self._judge(self._loop.time())
         self.start()
+        if self.lag_s > STALL_S and self.on_stall is not None:
+            self.on_stall(self.lag_s)
 
     def _judge(self, now: float) -> None:
         if self.lag_s <= self.late_s:

@@ -14,7 +14,7 @@ from faults.soak.connection import Connection
 from faults.soak.engines import Engine
 from faults.soak.ledger import Ledger
 from faults.soak.report import Report, growth
-from faults.soak.strangers import TOKEN, Stranger
+from faults.soak.strangers import TOKEN, AdminStranger, Stranger
 from faults.soak.users import User
 from faults.soak.watch import Course, Sample, Watch
 from faults.soak_scenes import SCENES, Outage, Scene
@@ -108,7 +108,7 @@ class Soak:
             settings=settings,
             max_inflight=CAP,
             open_files=self._scene.open_files,
-            environ={"MILLGATE_LINE_TOKEN": TOKEN},
+            environ={"MILLGATE_LINE_TOKEN": TOKEN, "MILLGATE_ADMIN_TOKEN": TOKEN},
         )
 
     async def _load(self, gate: GateProcess, watch: Watch, seconds: float) -> None:
@@ -118,7 +118,7 @@ class Soak:
             asyncio.create_task(self._user(gate, number).run(over)) for number in range(self._scene.users)
         ]
         others = [asyncio.create_task(_say_nothing(gate.port, over)) for _ in range(self._scene.idle_clients)]
-        strangers = [self._stranger(gate, number) for number in range(self._scene.strangers)]
+        strangers = self._strangers(gate)
         others += [asyncio.create_task(stranger.run(over)) for stranger in strangers]
         if self._scene.outage is not None:
             others.append(asyncio.create_task(self._die_and_come_back(gate, self._scene.outage, over)))
@@ -161,9 +161,21 @@ class Soak:
         name, crowded = f"soak-{self._seed}-{number}", bool(self._scene.idle_clients)
         return User(gate.port, name, dice, self._ledger, crowded=crowded)
 
-    def _stranger(self, gate: GateProcess, number: int) -> Stranger:
-        port = int(gate.ready["line_address"].rpartition(":")[2])
-        return Stranger(port, number, random.Random(f"stranger {number} of {self._seed}"))
+    def _strangers(self, gate: GateProcess) -> list[Stranger]:
+        """Return those of both doors."""
+        kinds: list[tuple[type[Stranger], str, int]] = [
+            (Stranger, "line_address", self._scene.strangers),
+            (AdminStranger, "admin_url", self._scene.admin_strangers),
+        ]
+        return [
+            kind(
+                int(gate.ready[where].rstrip("/").rpartition(":")[2]),
+                number,
+                random.Random(f"stranger {number} of {self._seed}"),
+            )
+            for kind, where, most in kinds
+            for number in range(most)
+        ]
 
     # ---- afterwards
 

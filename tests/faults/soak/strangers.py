@@ -1,4 +1,4 @@
-"""Clients of the line door that have no token, each from an address of its own, and what they may be told."""
+"""Clients of the line door and of the admin door that have no token, each from an address of its own."""
 
 import asyncio
 import contextlib
@@ -89,6 +89,49 @@ class Stranger:
             writer.write(b"x")
             if await _rest(over, 0.1):
                 return
+
+
+_ADMIN_HEAD: Final = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+ADMIN_FLOODS: Final = {
+    "fields": _ADMIN_HEAD + b"x-filler: aaaaaaaa\r\n" * 100_000,
+    "one field": _ADMIN_HEAD + b"x: " + b"x" * 2_000_000,
+    "cookies": _ADMIN_HEAD + b"Cookie: " + b"a=b;" * 200_000,
+    "requests": (_ADMIN_HEAD + b"\r\n") * 20_000,
+    "a form": b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9000000\r\n\r\n"
+    + b"t=&" * 700_000,
+    "noise": random.Random(1).randbytes(100_000),
+}
+"""What some send to the admin door; each must be cut, whatever was answered."""
+_ADMIN_BEGINNINGS: Final = (
+    b"",
+    _ADMIN_HEAD,
+    _ADMIN_HEAD + b"\r\n",
+    b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\ntoken=",
+    _ADMIN_HEAD.replace(b"/healthz", b"/api/state") + b"Authorization: Bearer wrong\r\n\r\n",
+)
+
+
+class AdminStranger(Stranger):
+    """One address that floods the admin door, and keeps connections to it on which it says nothing, or not enough."""
+
+    async def _visit(self, over: asyncio.Event) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port, local_addr=(self._address, 0))
+        try:
+            if self._dice.random() < 0.3:
+                name = self._dice.choice(sorted(ADMIN_FLOODS))
+                writer.write(ADMIN_FLOODS[name])
+                await self._be_cut(name, reader)
+            else:
+                writer.write(self._dice.choice(_ADMIN_BEGINNINGS))
+                await _rest(over, 6.0 * self._dice.random())
+        finally:
+            writer.transport.abort()
+
+    async def _be_cut(self, name: str, reader: asyncio.StreamReader) -> None:
+        try:
+            await _all(reader)
+        except TimeoutError:
+            self.findings.append(f"{name}: the admin door did not close within {_ANSWERED_WITHIN_S:g} s")
 
 
 def unfit(said: bytes) -> Iterator[str]:

@@ -79,18 +79,21 @@ def test_it_goes_on_when_what_it_waits_for_is_there() -> None:
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "later"])
-def test_a_failure_is_told_once_and_never_before_start_has_returned(waits: bool) -> None:
+@pytest.mark.parametrize("error", [ConnectionRefusedError("nobody there"), UnicodeError("no name")])
+def test_a_failure_is_told_once_and_never_before_start_has_returned(waits: bool, error: Exception) -> None:
+    """A name that cannot be one is no OSError: its caller waited until the connection was given up for its time."""
+
     async def body() -> None:
         async def making() -> None:
             if waits:
                 await asyncio.sleep(0)
-            raise ConnectionRefusedError("nobody there")
+            raise error
 
         made = Made(making())
         made.connecting.start()
         assert made.failures == []
         await asyncio.sleep(0.01)
-        assert made.failures == ["nobody there"]
+        assert made.failures == [str(error)]
 
     run(body())
 

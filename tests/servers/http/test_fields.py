@@ -3,12 +3,11 @@
 import pytest
 
 from millgate.runtime.upstream.request_ids import is_harmless_id
+from millgate.runtime.verdicts import hint_s, seconds
 from millgate.servers.http.fields import (
     for_client,
     for_engine,
-    hint_s,
     retry_count,
-    seconds,
     with_credential,
 )
 from millgate.servers.http.fingerprint import ends, fingerprint

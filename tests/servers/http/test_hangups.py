@@ -33,7 +33,7 @@ def test_a_client_that_leaves_before_the_first_token_is_aborted_at_the_engine(st
             client.ask(chat(stream=stream))
             asked = await stand.engine.next()
             client.leave()
-            await asked.hung_up(0.5)
+            await asked.hung_up()
             await stand.settle()
             assert stand.outcomes() == {"client_gone": 1}
             assert dict(stand.lane.gone)[Stage.PREFILL] == 1
@@ -49,7 +49,7 @@ def test_a_client_that_leaves_between_the_engines_head_and_the_first_token_is_ab
             asked = await stand.engine.next()
             await asyncio.sleep(0.02)
             client.leave()
-            await asked.hung_up(0.5)
+            await asked.hung_up()
             await stand.settle()
             assert dict(stand.lane.gone)[Stage.PREFILL] == 1
 
@@ -65,7 +65,7 @@ def test_a_client_that_leaves_in_mid_stream_is_aborted() -> None:
             for _ in range(3):
                 await client.chunk()
             client.leave()
-            await (await stand.engine.next()).hung_up(0.5)
+            await (await stand.engine.next()).hung_up()
             await stand.settle()
             assert dict(stand.lane.gone)[Stage.DECODE] == 1
 
@@ -97,7 +97,7 @@ def test_a_half_closed_client_counts_as_gone() -> None:
             client.ask(chat())
             asked = await stand.engine.next()
             client.writer.write_eof()
-            await asked.hung_up(0.5)
+            await asked.hung_up()
             await stand.settle()
             assert stand.outcomes() == {"client_gone": 1}
 
@@ -143,6 +143,6 @@ def test_an_engine_is_read_no_faster_than_its_client_reads() -> None:
             for _ in range(20):
                 await client.chunk()
             client.leave()
-            await (await stand.engine.next()).hung_up(0.5)
+            await (await stand.engine.next()).hung_up()
 
     run(body())

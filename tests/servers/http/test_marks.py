@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -10,7 +9,7 @@ from gateway.harness import CHAT, Stand, chat, run, standing
 from millgate.core.decisions import Decision
 from millgate.core.events import Arrived, Event, PrefixMarks
 from millgate.dialects import BY_PATH, conversations
-from millgate.dialects.prefix_chain import mark_seed
+from millgate.dialects.prefix_chain import PrefixChain, mark_seed
 from millgate.runtime.long_bodies import LONG_BYTES
 from millgate.servers.http import DoorSettings
 from servers.line.stand import upload
@@ -79,15 +78,22 @@ def test_without_a_key_each_start_has_marks_of_its_own() -> None:
     run(test())
 
 
-def test_nothing_is_computed_while_nothing_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_args: Any) -> None:
-        raise AssertionError("nothing has asked for marks")
+def test_a_prompt_is_marked_once_and_a_short_one_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    marked: list[int] = []
+    read = BY_PATH[CHAT].conversations[CHAT]
 
-    monkeypatch.setitem(BY_PATH[CHAT].conversations, CHAT, fail)
+    def note(body: bytes, chain: PrefixChain) -> None:
+        marked.append(len(body))
+        read(body, chain)
+
+    monkeypatch.setitem(BY_PATH[CHAT].conversations, CHAT, note)
 
     async def test() -> None:
         async with standing() as stand:
             assert (await stand.ask(chat("hi"))).status == 200
+            assert marked == []
+            assert (await stand.ask(chat("hi there " * 200))).status == 200
+            assert len(marked) == 1
 
     run(test())
 

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from gateway.harness import DONE, ROLE, Asked, Client, answer, chat, event, run, standing, until, usage_event
+from millgate.core.settings import LaneSettings
 from millgate.core.words import FailureKind, Sent
 from millgate.runtime.upstream import AnswerHead, Call, Receiver, Upstream
+from millgate.servers.http import DoorSettings, attempt
 
 CALLBACKS = ("on_head", "on_data", "on_end", "on_failed")
 
@@ -253,5 +255,116 @@ def test_a_thousand_streams_closed_on_done_are_good_and_their_permits_are_back_a
                 assert (running.running, running.departing) == (0, 0)
             assert stand.outcomes() == {"good": STREAMS}
             assert stand.snapshot.good_output_tokens == 2 * STREAMS
+
+    run(body())
+
+
+def _logged() -> list[BaseException | None]:
+    """Return the list of what the loop is told of from now on."""
+    logged: list[BaseException | None] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _loop, context: logged.append(context.get("exception"))
+    )
+    return logged
+
+
+class RaisingObserver:
+    """Fails at every step."""
+
+    def on_step(self, *_: Any) -> None:
+        raise Bug("on_step")
+
+
+def test_an_observer_that_raises_keeps_no_decision_from_its_client_and_no_permit() -> None:
+    async def body() -> None:
+        logged = _logged()
+        async with standing(max_inflight=1) as stand:
+            stand.gateway.driver.observers.insert(0, RaisingObserver())
+            for _ in range(3):
+                assert (await stand.ask(chat())).status == 200
+            await stand.settle()
+            assert stand.outcomes() == {"good": 3}
+            assert {type(error) for error in logged} == {Bug}
+
+    run(body())
+
+
+def test_a_refusal_that_cannot_be_written_closes_its_clients_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def silent(asked: Asked) -> None:
+        await asked.hung_up(30.0)
+
+    def refuse(*_: Any) -> None:
+        raise Bug("_refusal")
+
+    async def body() -> None:
+        logged = _logged()
+        async with standing(
+            silent, max_inflight=1, lane=LaneSettings("interactive", max_queue=0, hold_due_s=0.0)
+        ) as stand:
+            first = await stand.client()
+            first.ask(chat("first"))
+            await stand.engine.next()
+            monkeypatch.setattr(attempt, "_refusal", refuse)
+            second = await stand.client()
+            second.ask(chat("second"))
+            assert await second.reader.read() == b""
+            assert [type(error) for error in logged] == [Bug]
+            await until(lambda: stand.gateway.server.connections == 1)
+            first.leave()
+            await stand.settle()
+            assert stand.gateway.server.budget.held_bytes == 0
+
+    run(body())
+
+
+def test_a_light_request_that_cannot_be_sent_is_answered_and_gives_its_place_back() -> None:
+    async def body() -> None:
+        async with standing(door=DoorSettings(light_at_once=1)) as stand:
+            logged = _logged()
+            door = stand.gateway.door
+            honest = door.engines
+            door.engines = {name: route._replace(upstream=Unusable()) for name, route in honest.items()}
+            for _ in range(3):
+                assert (await stand.ask(b"", b"/v1/models", b"GET")).status == 502
+            assert [type(error) for error in logged] == [Bug] * 3
+            assert door.ongoing == 0
+            door.engines = honest
+            assert (await stand.ask(b"", b"/v1/models", b"GET")).status == 200
+
+    run(body())
+
+
+class Unusable:
+    """An upstream that fails before anything is sent."""
+
+    def request(self, *_: Any, **__: Any) -> Call:
+        raise Bug("request")
+
+    def close(self) -> None: ...
+
+
+def test_a_client_whose_leaving_cannot_be_told_leaves_no_bytes_and_no_connection_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def never(_asked: Asked) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    def on_gone(_exchange: object) -> None:
+        raise Bug("on_gone")
+
+    async def body() -> None:
+        logged = _logged()
+        async with standing(never) as stand:
+            monkeypatch.setattr(stand.gateway.door, "on_gone", on_gone)
+            client = await stand.client()
+            client.ask(chat())
+            await stand.engine.next()
+            client.leave()
+            await until(lambda: Bug in [type(error) for error in logged])
+            await until(lambda: stand.gateway.server.connections == 0)
+            assert stand.gateway.server.budget.held_bytes == 0
+            assert stand.gateway.descriptors.clients == 0
 
     run(body())

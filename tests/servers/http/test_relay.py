@@ -21,7 +21,7 @@ from gateway.harness import (
 from millgate.core.decisions import Decision
 from millgate.core.events import EngineProgress, Event, Growth
 from millgate.runtime.upstream import UpstreamPool
-from millgate.servers.http import DoorSettings
+from millgate.servers.http import DoorSettings, answers
 
 
 def test_a_json_answer_is_relayed_whole_and_counted_good() -> None:
@@ -367,5 +367,59 @@ def test_streams_that_are_looked_at_in_several_turns_are_told_of_at_once(
             await until(lambda: told)
             assert sorted(told[0].streams) == [Growth(1, 1), Growth(2, 1), Growth(3, 1)]
             end.set()
+
+    run(body())
+
+
+@pytest.mark.parametrize("last", [event(finish="stop"), DONE], ids=["finish", "done"])
+def test_events_that_come_with_one_of_two_choices_are_read_too(last: bytes) -> None:
+    """Two choices say twice that they go on: by the count alone that stood for the event behind them as well."""
+    both = event("a").replace(
+        b"}]}", b'},{"index":1,"delta":{"content":"b"},"logprobs":null,"finish_reason":null}]}'
+    )
+    assert both.count(b'"finish_reason":null') == 2
+
+    async def script(asked: Asked) -> None:
+        asked.open_stream()
+        for piece in (ROLE, event("a"), both + last):
+            asked.send(piece)
+            await asyncio.sleep(0.02)
+        asked.end_stream()
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            got = await stand.ask(chat(stream=True, n=2))
+            assert (got.whole, got.body) == (True, ROLE + event("a") + both + last)
+            await stand.settle()
+            assert stand.outcomes() == {"good": 1}
+
+    run(body())
+
+
+def test_an_engine_that_goes_on_with_comments_behind_the_end_is_let_go_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that closes on `[DONE]` has left nothing behind that would watch its engine."""
+    monkeypatch.setattr(answers, "ENDING_S", 0.2)
+
+    async def script(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(ROLE, event("a"), event(finish="stop"), DONE)
+        while not asked.gone:
+            asked.send(b": still here\n\n")
+            await asyncio.sleep(0.01)
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            stays = await stand.ask(chat("stays", stream=True))
+            assert stays.whole
+            assert stays.body.startswith(ROLE + event("a") + event(finish="stop") + DONE)
+            leaves = await stand.client()
+            leaves.ask(chat("leaves", stream=True))
+            await leaves.head()
+            leaves.leave()
+            for number in (1, 2):
+                await (await stand.engine.next(number)).hung_up()
+            await stand.settle()
 
     run(body())

@@ -1,8 +1,9 @@
 """Deadlines, with settings of tenths of seconds."""
 
 import asyncio
+from typing import Any
 
-from millgate.servers.http1 import Exchange
+from millgate.servers.http1 import Exchange, RefusedRequest
 from servers.http1.wire import Recorder, chunked, get, ignore, post, run, serving, until
 
 
@@ -117,5 +118,31 @@ def test_a_client_that_does_not_read_its_whole_answer_is_cut_too() -> None:
             client.send(get() + get())
             await until(lambda: stand.server.connections == 0)
             assert len(stand.application.bodies) == 1
+
+    run(body())
+
+
+def test_a_deadline_that_cannot_be_acted_on_cuts_its_connection_and_keeps_no_other_waiting() -> None:
+    """What raised at every look was first at every look, and no connection behind it was ever looked at again."""
+
+    async def body() -> None:
+        async with serving(head_s=0.2) as stand:
+            faults: list[type[BaseException]] = []
+            asyncio.get_running_loop().set_exception_handler(
+                lambda _loop, context: faults.append(type(context["exception"]))
+            )
+            honest = stand.application.bad_request
+
+            def bad_request(*given: Any) -> RefusedRequest:
+                if len(faults) < 2:
+                    raise ZeroDivisionError
+                return honest(*given)
+
+            stand.application.bad_request = bad_request  # type: ignore[method-assign, assignment]
+            clients = [await stand.connect() for _ in range(5)]
+            ends = [await client.rest() for client in clients]
+            assert sorted(b" 408 " in end for end in ends) == [False, False, True, True, True]
+            assert faults == [ZeroDivisionError] * 2
+            await until(lambda: stand.server.connections == 0)
 
     run(body())

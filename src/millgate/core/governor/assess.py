@@ -8,14 +8,14 @@ and `over_bounds` stand once.
 from typing import Final
 
 from millgate.core.decisions import Admit, Queue, Reshaped, Yield
-from millgate.core.events import Arrived
+from millgate.core.events import Arrived, PrefixMarks
 from millgate.core.fast_records import make_admit, make_leg
 from millgate.core.governor.allowances import Shortfall
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.placement import ahead_of, is_in_time, may_go
 from millgate.core.governor.promises import forecast, in_line, refusal
 from millgate.core.lanes import choose_lane
-from millgate.core.routing.prefix_index import sized
+from millgate.core.routing.prefix_index import LEAST_PREFIX_TOKENS, sized
 from millgate.core.settings import MINUTE_S
 from millgate.core.state.attempt import Age, Request
 from millgate.core.state.engine import Engine
@@ -89,7 +89,7 @@ def _as_it_is(knowledge: Knowledge, arrival: Arrived, now: float, reshaped: Resh
         arrival.model, arrival.prompt_bytes, arrival.fixed_tokens, arrival.prompt_shape
     )
     sizes = _sizes(knowledge, lane, arrival, prompt_tokens)
-    marks = () if arrival.marks is None else sized(arrival.marks(), prompt_tokens)
+    marks = _marks(arrival, prompt_tokens)
     cached_tokens = max(knowledge.prefixes.deepest(marks).values(), default=0) if marks else 0
     unread_tokens = max(1, prompt_tokens - cached_tokens)
     if arrival.lane is None:
@@ -143,6 +143,13 @@ def _sizes(knowledge: Knowledge, lane: Lane, arrival: Arrived, prompt: int) -> t
         arrival.model, arrival.tenant, lane.settings.name, arrival.max_tokens, prompt, arrival.min_tokens
     )
     return prompt, arrival.answers * expected, prompt + arrival.answers * reserved
+
+
+def _marks(arrival: Arrived, prompt_tokens: int) -> PrefixMarks:
+    """Return the marks of its prompt, in its tokens; none of a prompt too short for an engine to keep a block of it."""
+    if arrival.marks is None or prompt_tokens < LEAST_PREFIX_TOKENS:
+        return ()
+    return sized(arrival.marks(), prompt_tokens)
 
 
 def _recognise(route: Route, arrival: Arrived, now: float) -> tuple[ReturnRecord | None, int | None]:

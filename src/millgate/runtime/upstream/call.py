@@ -178,10 +178,10 @@ class UpstreamCall:
     def end(self, *, delimited: bool) -> None:
         """Tell the receiver that the answer is whole."""
         if not self._done:
-            if self._answered and self._ear is not None and self._ear.anxious:
-                self._ear.succeeded()
             receiver = self._close()
             try:
+                if self._answered and self._ear is not None and self._ear.anxious:
+                    self._ear.succeeded()
                 receiver.on_end(delimited=delimited)
             except Exception as error:  # noqa: BLE001 - whatever a receiver raises ends its attempt as failed
                 self.raised(receiver, error)
@@ -189,10 +189,10 @@ class UpstreamCall:
     def fail(self, kind: FailureKind, detail: str) -> None:
         """Tell the receiver that there will be no whole answer."""
         if not self._done:
-            if self._ear is not None:
-                self._ear.failed(kind, self._heard_before)
             receiver = self._close()
             try:
+                if self._ear is not None:
+                    self._ear.failed(kind, self._heard_before)
                 receiver.on_failed(kind, self.sent, detail)
             except Exception as error:  # noqa: BLE001 - as in `end`
                 self.raised(receiver, error)

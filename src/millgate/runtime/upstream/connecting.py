@@ -51,10 +51,7 @@ class Connecting:
             self._awaited = awaited = self._coroutine.send(None)
         except StopIteration:
             self._awaited = None
-        except (
-            OSError,
-            asyncio.CancelledError,
-        ) as error:  # name resolution and TLS failures are OSErrors too
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a name that cannot be one is no OSError
             self._awaited = None
             reason = str(error) or type(error).__name__
             if self._started:

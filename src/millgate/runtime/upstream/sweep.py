@@ -61,8 +61,8 @@ class Sweep:
         # Not twice in a row: a loop that is always late must still come to its deadlines.
         self._forgave = lost_s > SWEEP_S and not self._forgave
         if self._forgave:
-            self._forgive(lost_s)
             self._timer = self._loop.call_later(_TURN_S, self._tick)
+            self._forgive(lost_s)
         else:
             self._timer = self._loop.call_later(SWEEP_S, self._tick)
             self._check(self.now)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -87,6 +87,8 @@ class _Door:
             query = await _read_query(request)
         except msgspec.DecodeError as error:
             return error_answer(400, "invalid_query", str(error))
+        except ClientDisconnect:
+            return error_answer(400, "invalid_query", "the description did not come whole")
         except _TooLargeError:
             message = f"the description is longer than {MAX_QUERY_BYTES} bytes"
             return error_answer(413, "too_large", message)

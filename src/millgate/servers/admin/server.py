@@ -11,29 +11,14 @@ import socket
 from collections.abc import Iterable, Iterator
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from millgate.observe.live.feed import MOST_WATCHERS
 from millgate.servers.admin.app import build_app
+from millgate.servers.admin.connection import AdminConnection
 from millgate.servers.admin.guard import is_loopback
 from millgate.servers.admin.views import Views
 
-# All watchers, and beside them a scraper, a probe, a curious user; the bound keeps a flood of the admin
-# door from starving the relay.
-_MAX_CONNECTIONS = MOST_WATCHERS + 64
-_MOST_OPEN = _MAX_CONNECTIONS + 16  # those beyond the bound are told so with a 503, if they ask
 _KEEP_ALIVE_S = 75  # longer than the usual 15-60 s between two scrapes
 _GRACE_S = 1
-
-
-class _Bounded(HttpToolsProtocol):
-    """A connection that is closed at once where there are too many: uvicorn bounds requests, not silent connections."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Serve it, or cut it."""
-        super().connection_made(transport)
-        if len(self.connections) > _MOST_OPEN:
-            transport.abort()
 
 
 class _Guest(uvicorn.Server):
@@ -76,10 +61,9 @@ class AdminServer:
             access_log=False,
             lifespan="off",
             ws="none",
-            http=_Bounded,
+            http=AdminConnection,
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=_MAX_CONNECTIONS,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_GRACE_S,
         )

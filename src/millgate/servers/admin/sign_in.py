@@ -3,7 +3,7 @@
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
@@ -55,10 +55,13 @@ def _to_the_page() -> Response:
 
 
 async def _read_token(request: Request) -> bytes:
-    """Return the form's token; of a form that is too long nothing is taken."""
+    """Return the form's token; of a form that is too long, or does not come whole, nothing is taken."""
     body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MOST_FORM_BYTES:
-            return b""
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MOST_FORM_BYTES:
+                return b""
+    except ClientDisconnect:
+        return b""
     return parse_qs(body.decode("latin-1")).get("token", [""])[0].strip().encode()

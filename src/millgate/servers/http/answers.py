@@ -1,25 +1,28 @@
 """Answers that come whole: JSON, and the errors of engines."""
 
+import asyncio
+
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import Usage
 from millgate.runtime.metered import lacks_credit
-from millgate.runtime.upstream import AnswerHead
+from millgate.runtime.upstream import AnswerHead, Call
 from millgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
+from millgate.runtime.verdicts import OVERLOADED, hint_s, verdict
 from millgate.servers.http.contract import AnswerOwner
 from millgate.servers.http.fields import (
     NO_RETRY,
     beside_quotas,
     first,
-    hint_s,
     lines_for_client,
     may_tell_quotas,
     with_ids,
 )
-from millgate.servers.http.verdicts import OVERLOADED, verdict
 from millgate.servers.http.whole_bound import WholeBound
 
 MOST_KEPT_BYTES = 64 * 1024
 """What is kept of an answer before its head is sent: a JSON answer of usual size is checked whole."""
+ENDING_S = 5.0
+"""How long after its terminal event an answer may take to end: no engine has anything to say in between."""
 
 _JSON = (b"json",)
 _UNKNOWN = Usage(None, None)
@@ -45,8 +48,24 @@ def tell_broken(owner: AnswerOwner) -> None:
     owner.break_off()
     if owner.exchange.started:
         owner.exchange.abort()
-    else:
+        return
+    try:
         tell_failure(owner, FailureKind.BROKEN)
+    except Exception:
+        owner.exchange.abort()  # what cannot be said must not be waited for
+        raise
+
+
+def let_end(call: Call | None) -> None:
+    """Give an answer whose terminal event has passed its time to end; a client that has left watches it no more."""
+    if call is not None:
+        call.expire_at(asyncio.get_running_loop().time() + ENDING_S)
+
+
+def pace(call: Call | None, *, slow: bool) -> None:
+    """Read from the engine, if it has been asked, only as fast as the client reads."""
+    if call is not None:
+        (call.pause if slow else call.resume)()
 
 
 class WholeAnswer:

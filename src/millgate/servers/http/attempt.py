@@ -10,8 +10,9 @@ from millgate.dialects.contract import Dialect, RequestFacts, Usage
 from millgate.runtime.upstream import AnswerHead, Call
 from millgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
 from millgate.runtime.upstream.request_ids import upstream_id
-from millgate.servers.http.answers import WholeAnswer, tell_broken, tell_failure
-from millgate.servers.http.contract import SAID_NOTHING, EngineRoute, HttpDesk, Said
+from millgate.runtime.verdicts import SAID_NOTHING, Said
+from millgate.servers.http.answers import WholeAnswer, let_end, pace, tell_broken, tell_failure
+from millgate.servers.http.contract import EngineRoute, HttpDesk
 from millgate.servers.http.fields import Pairs
 from millgate.servers.http.fingerprint import KeptBody
 from millgate.servers.http.kept_answers import Keeper
@@ -33,9 +34,12 @@ def _refusal(dialect: Dialect, decision: Yield, request_id: bytes) -> tuple[int,
     """Return the status, head, body and whether to close of this refusal."""
     if decision.of_streams:
         return dialect.refuser.too_many_sequences(int(decision.value), int(decision.bound), request_id)
-    return dialect.refuser.refuse_in_lines(
+    status, lines, body, close = dialect.refuser.refuse_in_lines(
         decision.reason, decision.retry_after_s, decision.retry, request_id
     )
+    if decision.quota:
+        lines += header_lines(quota_pairs(decision.quota, dialect.family), ANSWER_RESERVED)
+    return status, lines, body, close
 
 
 def _note_upstream_id(attempt: "HttpAttempt", desk: HttpDesk, head: AnswerHead) -> None:
@@ -151,7 +155,7 @@ class HttpAttempt:
     def _send_streaming(self, engine: EngineRoute) -> None:
         """Send it; the body is kept only as long as it may have to be sent again."""
         body, asked = self._body.data, self._asked_usage
-        self.stream = StreamAnswer(self, strip_usage=asked)
+        self.stream = StreamAnswer(self, strip_usage=asked, alone=self._facts.answers == 1)
         self._send(engine, self.dialect.with_usage(body) if asked else body, self.stream)
 
     def _send(self, engine: EngineRoute, body: bytes, receiver: StreamAnswer | WholeAnswer) -> None:
@@ -190,12 +194,15 @@ class HttpAttempt:
             tell_failure(self, kind)
 
     def _refuse(self, decision: Yield) -> None:
-        status, lines, body, close = _refusal(self.dialect, decision, self.request_id)
-        if decision.quota:
-            lines += header_lines(quota_pairs(decision.quota, self.dialect.family), ANSWER_RESERVED)
-        if self._reading.ticket is not None and decision.retry:
-            lines += self._desk.tickets.line(self._reading.caller.tenant, decision)
-        self.exchange.respond(status, Lines(lines), body, close=close)
+        """Refuse it, or close the connection of a client that cannot be told: its waiting has no other end."""
+        try:
+            status, lines, body, close = _refusal(self.dialect, decision, self.request_id)
+            if self._reading.ticket is not None and decision.retry:
+                lines += self._desk.tickets.line(self._reading.caller.tenant, decision)
+            self.exchange.respond(status, Lines(lines), body, close=close)
+        except Exception:
+            self.exchange.abort()
+            raise
 
     # ---- what the answer says
 
@@ -216,8 +223,9 @@ class HttpAttempt:
         self._desk.driver.post(FirstToken(self.number))
 
     def finished(self, usage: Usage) -> None:
-        """Report a whole answer; the engine is done with it."""
+        """Report a whole answer; the engine is done with it, but for the end of its framing."""
         if self._close():
+            let_end(self._call)
             told = Finished(self.number, usage.prompt_tokens, usage.output_tokens, usage.cached_tokens)
             self._desk.driver.post(told, Released(self.number))
             if usage.prompt_tokens is None and _owes_usage(self.dialect, self._facts, self._asked_usage):
@@ -248,8 +256,7 @@ class HttpAttempt:
     def stored(self, answer_id: str) -> None:
         """Let the door remember where the answer is kept."""
         if self._engine is not None:
-            keeper = Keeper(self._engine.name, self._reading.caller.tenant)
-            self._desk.kept_answers.add(answer_id, keeper)
+            self._desk.kept_answers.add(answer_id, Keeper(self._engine.name, self._reading.caller.tenant))
 
     def break_off(self) -> None:
         """Abort the call: the engine sees the hang-up now."""
@@ -275,18 +282,15 @@ class HttpAttempt:
 
     def gone(self) -> None:
         """Abort everything; the core ends the permit when the engine has let go."""
-        if not self._close():
-            return
-        self.break_off()
-        self._desk.driver.post(ClientGone(self.number))
-        if self._engine is not None and self._engine.on_hangup is not None:
-            self._engine.on_hangup()
+        if self._close():
+            self.break_off()
+            self._desk.driver.post(ClientGone(self.number))
+            if self._engine is not None and self._engine.on_hangup is not None:
+                self._engine.on_hangup()
 
     def slow(self, slow: bool) -> None:
         """Read from the engine only as fast as the client reads."""
-        call = self._call
-        if call is not None:
-            (call.pause if slow else call.resume)()
+        pace(self._call, slow=slow)
 
     def _release_body(self) -> None:
         """Keep no more of the body than the request is recognised by; what the engine has not read yet still counts."""

@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from millgate.core.words import FailureKind, QuotaKind, Sent
+from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import Dialect, RequestFacts, Usage
 from millgate.runtime.driver import Driver
 from millgate.runtime.lag import LATE_S
 from millgate.runtime.prefix_marker import PrefixMarker
 from millgate.runtime.upstream import AnswerHead, Upstream
+from millgate.runtime.verdicts import SAID_NOTHING, Said
 from millgate.servers.http.fields import Pairs
 from millgate.servers.http.kept_answers import KeptAnswers
 from millgate.servers.http.tickets import TicketDesk
@@ -52,18 +53,6 @@ class EngineRoute(NamedTuple):
     base_path: bytes = b""
     on_hangup: Callable[[], None] | None = None
     credential: bytes | None = None
-
-
-class Said(NamedTuple):
-    """What an engine said with a failure, as the core's `Failed` takes it: its hint, the provider's limit it met, the blame."""
-
-    hint_s: float | None = None
-    over_limit: bool = False
-    limit: QuotaKind | None = None
-    blames_request: bool = False
-
-
-SAID_NOTHING = Said()
 
 
 class AnswerOwner(Protocol):

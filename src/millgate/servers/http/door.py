@@ -45,11 +45,14 @@ def _untold(_what: str) -> None:
     """Ignore this too: no listener was given."""
 
 
-def _tell_health(driver: Driver, exchange: Exchange) -> None:
-    """Say to every caller, as engines do, whether work should come here: 200 or 503 without a body."""
+def _health(driver: Driver) -> RefusedRequest:
+    """Say to every caller, as engines do, whether work should come here: 200 or 503 without a body.
+
+    By the head alone: no key has been shown, so a body that follows is not received.
+    """
     seen = driver.snapshot()
     ready = not seen.draining and any(engine.up for engine in seen.engines)
-    exchange.respond(200 if ready else 503, [], b"")
+    return RefusedRequest(200 if ready else 503, [], b"")
 
 
 def _answer_at_once(door: "HttpDoor", head: RequestHead) -> RefusedRequest | None:
@@ -109,7 +112,7 @@ class HttpDoor:
     def on_head(self, head: RequestHead) -> RefusedRequest | None:
         """Refuse unknown paths and wrong methods, and everything while this process lags, before the body is read.
 
-        OPTIONS is answered here too; no answer of the gate lets a page of another site read it.
+        `/health` and OPTIONS are answered here too; no answer of the gate lets a page of another site read it.
         """
         if (at_once := _answer_at_once(self, head)) is not None:
             return at_once
@@ -118,7 +121,7 @@ class HttpDoor:
         allowed = methods(head.path, self.settings.pages)
         if head.method in allowed:
             if head.path == HEALTH:
-                return None
+                return _health(self.driver)
             return self.entry.refusal(head, partial(self.error_responses.early, head))
         if allowed and head.method == b"OPTIONS":
             return RefusedRequest(200, [(b"allow", b", ".join((*allowed, b"OPTIONS")))], b"")
@@ -276,9 +279,6 @@ class HttpDoor:
     def _read_head(self, exchange: Exchange) -> HeadReading | None:
         """Conclude from a head what its repeats need not be asked again; None when it has been answered."""
         head, entry = exchange.head, self.entry
-        if head.path == HEALTH:
-            _tell_health(self.driver, exchange)
-            return None
         caller = entry.caller(head)
         if caller is None:
             refusal = entry.refusal(head, partial(self.error_responses.early, head))

@@ -1,11 +1,8 @@
 """Header fields on their way through: what goes on, what stays, and what the gate reads of them."""
 
-import re
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Final
 
-from millgate.dialects.refusals import LEAST_HINT_S, MOST_HINT_S
 from millgate.runtime.callers import OWN_CREDENTIALS
 from millgate.runtime.upstream import AnswerHead
 from millgate.runtime.upstream.fields import ANSWER_RESERVED, HOP_BY_HOP, Lines, header_lines, listed
@@ -46,8 +43,6 @@ _OWN_PREFIX: Final = b"x-millgate-"
 _QUOTAS: Final = (b"x-ratelimit-", b"anthropic-ratelimit-")
 _MOST_KNOWN_NAMES: Final = 1024
 _LONGEST_KNOWN_NAME: Final = 64
-_DECIMAL: Final = re.compile(rb"\d+\.\d+\Z")
-_LONGEST_NUMBER: Final = 18
 
 # The answer's own framing, ids and retry advice are ours to write.
 _NOT_BACK: Final = (
@@ -131,14 +126,6 @@ def retry_count(label: bytes | None) -> int | None:
     return int(label) if label is not None and label.isdigit() and len(label) <= 4 else None
 
 
-@lru_cache(maxsize=64)  # clients say the same few numbers with every request
-def seconds(value: bytes | None) -> float | None:
-    """Read a plain positive decimal number, None for anything else."""
-    if value is None or not (value.isdigit() or _DECIMAL.match(value)) or len(value) > _LONGEST_NUMBER:
-        return None
-    return float(value) or None
-
-
 def for_client(headers: Sequence[tuple[bytes, bytes]]) -> Pairs:
     """Return an engine's fields for the client, its own request id under a name beside ours."""
     passes = _passes_back
@@ -187,10 +174,3 @@ def first(headers: Sequence[tuple[bytes, bytes]], name: bytes) -> bytes:
         if key == name:
             return value
     return b""
-
-
-def hint_s(headers: Sequence[tuple[bytes, bytes]]) -> float | None:
-    """Return an engine's own retry hint, clamped to what we would say ourselves; dates are not read."""
-    exact, given = seconds(first(headers, b"retry-after-ms")), first(headers, b"retry-after")
-    hint = exact / 1000 if exact is not None else 0.0 if given == b"0" else seconds(given)
-    return None if hint is None else min(MOST_HINT_S, max(LEAST_HINT_S, hint))

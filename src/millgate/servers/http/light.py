@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import Dialect, Usage
 from millgate.runtime.upstream import AnswerHead, Call
-from millgate.servers.http.answers import tell_broken, tell_failure
-from millgate.servers.http.contract import SAID_NOTHING, EngineRoute, Said
+from millgate.runtime.verdicts import SAID_NOTHING, Said
+from millgate.servers.http.answers import let_end, pace, tell_broken, tell_failure
+from millgate.servers.http.contract import EngineRoute
 from millgate.servers.http.fields import Pairs
 from millgate.servers.http1.contract import Exchange
 
@@ -48,7 +49,11 @@ class LightRequest:
 
     def begin(self) -> None:
         """Ask the first engine that has not been asked."""
-        self._call = self._send(self._engines.pop(0), self)
+        try:
+            self._call = self._send(self._engines.pop(0), self)
+        except Exception:
+            self.broken()
+            raise
 
     def unsent(self, kind: FailureKind) -> None:
         """Ask the next engine, once; without one tell the client."""
@@ -77,8 +82,10 @@ class LightRequest:
         del answer_id
 
     def finished(self, usage: Usage) -> None:
-        """Be over."""
+        """Be over, but for the end of the framing."""
         del usage
+        if self._done is not None:
+            let_end(self._call)
         self._close()
 
     def failed(self, kind: FailureKind, sent: Sent, said: Said = SAID_NOTHING) -> None:
@@ -117,11 +124,7 @@ class LightRequest:
 
     def slow(self, slow: bool) -> None:
         """Read from the engine only as fast as the client reads."""
-        if self._call is not None:
-            if slow:
-                self._call.pause()
-            else:
-                self._call.resume()
+        pace(self._call, slow=slow)
 
     def _close(self) -> None:
         done, self._done = self._done, None

@@ -11,13 +11,13 @@ from millgate.dialects.ticket import HEADER as TICKET
 from millgate.runtime.callers import Caller, Callers
 from millgate.runtime.upstream.fields import REQUEST_RESERVED, HeaderWriter, Lines
 from millgate.runtime.upstream.request_ids import is_harmless_id
+from millgate.runtime.verdicts import seconds
 from millgate.servers.http.contract import EngineRoute
 from millgate.servers.http.fields import (
     ENGINE_STEERING,
     STEERING,
     for_engine,
     retry_count,
-    seconds,
     with_credential,
     with_id,
     without_credentials,

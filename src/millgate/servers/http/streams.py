@@ -15,10 +15,10 @@ from millgate.runtime.metered import lacks_credit
 from millgate.runtime.upstream import AnswerHead
 from millgate.runtime.upstream.fields import ANSWER_RESERVED, HeaderWriter
 from millgate.runtime.upstream.statuses import blames_request
+from millgate.runtime.verdicts import OVERLOADED, Said
 from millgate.servers.http.answers import MOST_KEPT_BYTES, WholeAnswer, tell_failure
-from millgate.servers.http.contract import AnswerOwner, Said
+from millgate.servers.http.contract import AnswerOwner
 from millgate.servers.http.fields import NO_RETRY, beside_quotas, first, with_ids
-from millgate.servers.http.verdicts import OVERLOADED
 
 _DONE = b"[DONE]"
 _NO_ENDING = b"\n\n\n"
@@ -42,14 +42,21 @@ def _may_follow(piece: bytes, event: StreamEvent) -> bool:
     return event.silent or payload(piece) == _DONE
 
 
+def _each_says(data: bytes, mark: bytes, events: int) -> bool:
+    """Whether each of these events has the mark, which stands in them as often as there are events: one may have two."""
+    return events == 1 or all(mark in piece for piece in data[:-2].split(b"\n\n"))
+
+
 class StreamAnswer:
     """Receives the answer to a streaming request and passes its events on as they come.
 
     `events` counts the events with content so far: the output tokens, as far as they are known before the usage.
-    With `strip_usage` the event that exists only because we asked for usage is taken out again.
+    With `strip_usage` the event that exists only because we asked for usage is taken out again. `alone` says that the
+    request has one answer: then an event that says that one goes on has no other in it, which may end.
     """
 
     __slots__ = (
+        "_alone",
         "_dialect",
         "_done",
         "_ending",
@@ -71,13 +78,14 @@ class StreamAnswer:
         "events",
     )
 
-    def __init__(self, owner: AnswerOwner, *, strip_usage: bool) -> None:
+    def __init__(self, owner: AnswerOwner, *, strip_usage: bool, alone: bool = True) -> None:
         self._owner = owner
         self._exchange = owner.exchange
         self._write = owner.exchange.write
         self._dialect = owner.dialect
         self._unfinished = owner.dialect.unfinished
         self._strip_usage = strip_usage
+        self._alone = alone
         self._ending = _NO_ENDING
         self._splitter = Splitter()
         self._head: AnswerHead | None = None
@@ -103,7 +111,7 @@ class StreamAnswer:
 
     def on_data(self, data: bytes) -> None:
         """Pass a chunk on; the chunks in the middle of an answer take the short way."""
-        if self._flowing:
+        if self._flowing and data.find(b"\r") < 0:  # another way to end a line, and so an event
             # The usual chunk is one event in one line (its first line end is the last but one byte) that ends as the
             # one before did, and that one's ending said that it does not end the answer.
             if data.endswith(self._ending) and data.find(b"\n") == len(data) - 2:
@@ -112,7 +120,7 @@ class StreamAnswer:
                 return
             if data.endswith(b"\n\n"):
                 events = data.count(b"\n\n")
-                if data.count(self._unfinished) == events:
+                if data.count(self._unfinished) == events and _each_says(data, self._unfinished, events):
                     self._learn_ending(data, events)
                     self.events += events
                     self._write(data)
@@ -135,7 +143,8 @@ class StreamAnswer:
             self._break(FailureKind.PROTOCOL, Sent.REQUEST)
             return
         if self._take(pieces):
-            self._flowing = self._heard_content and not self._done and not self._splitter.rest
+            is_quiet = not self._done and not self._splitter.rest
+            self._flowing = is_quiet and self._heard_content and self._alone
 
     def on_end(self, *, delimited: bool) -> None:
         """Judge the end: whole with its terminal event, or at least with a finish reason and a framed end."""

@@ -102,22 +102,24 @@ class Connection:
     def eof_received(self) -> None:
         """Take a half-close as a hang-up, as HAProxy does for queued requests: the client may read on or not."""
         if self._exchange is not None:
-            self._lose(self._exchange)
-            self.abort()
+            try:
+                self._lose(self._exchange)
+            finally:
+                self.abort()
         else:
             self.wire.flush()
             self._state = CLOSING  # the transport closes when what is written has left
             self.deadlines.writing()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """End what was under way."""
+        """End what was under way; whatever the application makes of that, the connection's bytes and place are given back."""
         self._state = CLOSING
         self.wire.detach()
-        if self._exchange is not None:
-            self._lose(self._exchange)
         self._backlog.clear()
         self._intake.release()
         self._server.forget(self)
+        if self._exchange is not None:
+            self._lose(self._exchange)
 
     def pause_writing(self) -> None:
         """Note a client that has fallen behind, and date its deadlines."""

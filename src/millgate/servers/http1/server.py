@@ -215,7 +215,11 @@ class HttpServer:
         self._full_answer = b""  # it carries the date
         late = [connection for connection in self._connections if connection.deadlines.until <= now]
         for connection in late:
-            connection.on_deadline(now)
+            try:
+                connection.on_deadline(now)
+            except Exception:
+                connection.abort()  # it would be late again at every look, and those behind it never looked at
+                raise
 
     def _forgive(self, lost_s: float) -> None:
         for connection in self._connections:

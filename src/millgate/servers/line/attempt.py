@@ -12,14 +12,14 @@ from millgate.dialects.refusals import FAILURES
 from millgate.runtime.driver import Driver
 from millgate.runtime.upstream import AnswerHead, Call
 from millgate.runtime.upstream.request_ids import upstream_id
-from millgate.runtime.upstream.statuses import blames_request
+from millgate.runtime.verdicts import SAID_NOTHING, Said, verdict
 from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.complaint import words_of
 from millgate.servers.line.contract import ErrorWords, LineRoute
 
+_NO_HEAD: Final = AnswerHead(0, (), None)
 _TAIL_BYTES: Final = 64 * 1024
 """What is kept of an answer without a client: where its usage stands."""
-_OVERLOADED: Final = (429, 503, 529)
 _BACKEND: Final = (Need.BACKEND_ERROR, Fault.BACKEND_ERROR, OutcomeReason.BACKEND_ERROR)
 _TOO_LARGE: Final = (Need.PAYLOAD_TOO_LARGE, Fault.QUOTA, OutcomeReason.QUOTA)
 
@@ -88,9 +88,8 @@ class LineAttempt:
         self.result: Buffer | None = None
         """Where the answer goes, when it is wanted."""
         self._tail = bytearray()
-        self._status = 0
+        self._head = _NO_HEAD
         self._answer_kind = ""
-        self._hint_s: float | None = None
         self._begun = False
         self._sent_at = 0.0
         self._call: Call | None = None
@@ -159,12 +158,10 @@ class LineAttempt:
 
     def on_head(self, head: AnswerHead) -> None:
         """Note what kind of answer it is."""
-        self._status = head.status
+        self._head = head
         for name, value in head.headers:
             if name == b"content-type":
                 self._answer_kind = value.decode("latin-1")
-            elif name == b"retry-after" and value.isdigit():
-                self._hint_s = float(value)
         given = upstream_id(head.headers)
         if given is not None and given != self._desk.request_id(self.number).encode():
             self._desk.named(self.number, given)
@@ -173,7 +170,7 @@ class LineAttempt:
         """Keep what is wanted, and the end of what is not."""
         if not self._begun:
             self._begin()
-        if self.result is not None and self._status < 300 and not self.result.append(data):
+        if self.result is not None and self._head.status < 300 and not self.result.append(data):
             self._give_up(FailureKind.BROKEN)
             return
         self._tail += data
@@ -181,21 +178,18 @@ class LineAttempt:
             del self._tail[:-_TAIL_BYTES]
 
     def _begin(self) -> None:
-        """The answer has begun in time; from here on only silence can expire it."""
+        """A stream that has begun in time can expire by silence alone; a whole answer has its time for all of it."""
         self._begun = True
-        if self._call is not None:
-            self._call.expire_at(None)
         if self._facts.stream:
+            if self._call is not None:
+                self._call.expire_at(None)
             self._desk.driver.post(FirstToken(self.number))
 
     def on_end(self, *, delimited: bool) -> None:
         """Report a whole answer, or what the engine said instead of one."""
         tail = bytes(self._tail)
-        if self._status in _OVERLOADED:
-            self._refused_by_engine()
-        elif self._status >= 300:
-            message = words_of(self._status, tail)
-            self._give_up(FailureKind.STATUS, message=message, blames_job=blames_request(self._status))
+        if self._head.status >= 300:
+            self._complained(tail)
         elif self._desk.dialect.is_aborted(tail):
             self._give_up(FailureKind.ABORT)
         elif not delimited and not tail.rstrip().endswith((b"}", b"]")):
@@ -241,20 +235,28 @@ class LineAttempt:
         finally:
             self._desk.driver.post(Finished(self.number, *(usage or ())), Released(self.number))
 
-    def _refused_by_engine(self) -> None:
+    def _complained(self, tail: bytes) -> None:
+        """Give the job up with the engine's words, unless the engine only has no room."""
+        kind, said = verdict(self._head, tail)
+        if kind is FailureKind.REFUSED:
+            self._refused_by_engine(said)
+        else:
+            self._give_up(kind, message=words_of(self._head.status, tail), said=said)
+
+    def _refused_by_engine(self, said: Said) -> None:
         """An engine that is full itself is a yield too: the job may come back."""
         owner = self._close()
         if owner is None:
             return
         self._desk.refused()
-        hint_s = self._hint_s or FAILURES[FailureKind.REFUSED].retry_after_s or 1.0
+        hint_s = said.hint_s or FAILURES[FailureKind.REFUSED].retry_after_s or 1.0
         try:
             owner.on_yielded(self._job, hint_s)
         finally:
-            self._report(Failed(self.number, FailureKind.REFUSED, Sent.REQUEST, self._hint_s))
+            self._report(FailureKind.REFUSED, Sent.REQUEST, said)
 
     def _give_up(
-        self, kind: FailureKind, sent: Sent = Sent.REQUEST, message: str = "", *, blames_job: bool = False
+        self, kind: FailureKind, sent: Sent = Sent.REQUEST, message: str = "", said: Said = SAID_NOTHING
     ) -> None:
         owner = self._close()
         if owner is None:
@@ -263,13 +265,13 @@ class LineAttempt:
         try:
             owner.on_failed(self._job, *_BACKEND, self._words(message or FAILURES[kind].message))
         finally:
-            self._report(Failed(self.number, kind, sent, blames_request=blames_job))
+            self._report(kind, sent, said)
 
     def _words(self, message: str) -> ErrorWords:
         return ErrorWords(message, self._desk.request_id(self.number))
 
-    def _report(self, failed: Failed) -> None:
-        self._desk.driver.post(failed, Released(self.number))
+    def _report(self, kind: FailureKind, sent: Sent, said: Said) -> None:
+        self._desk.driver.post(Failed(self.number, kind, sent, *said), Released(self.number))
 
     def _elapsed_ms(self) -> int:
         return round((monotonic() - self._sent_at) * 1000)

@@ -197,18 +197,24 @@ class LineConnection:
 
     def on_yielded(self, job: int, hint_s: float) -> None:
         """No slot now."""
-        self._attempts.pop(job, None)
-        self._perform(self._live.yielded(job, hint_s, self._hall.now()))
+        self._tell(job, self._live.yielded(job, hint_s, self._hall.now()))
 
     def on_done(self, job: int, backend_ms: int, result: Buffer | None, content_type: str) -> None:
         """The engine has answered whole."""
-        self._attempts.pop(job, None)
-        self._perform(self._live.done(job, backend_ms, result, content_type, self._hall.now()))
+        self._tell(job, self._live.done(job, backend_ms, result, content_type, self._hall.now()))
 
     def on_failed(self, job: int, need: Need, fault: Fault, reason: OutcomeReason, words: ErrorWords) -> None:
         """It will never be executed."""
+        self._tell(job, self._live.failed(job, need, fault, reason, words, self._hall.now()))
+
+    def _tell(self, job: int, wishes: Iterable[Wish]) -> None:
+        """Say what became of a job; a client that cannot be told is cut off, or it would be kept waiting for good."""
         self._attempts.pop(job, None)
-        self._perform(self._live.failed(job, need, fault, reason, words, self._hall.now()))
+        try:
+            self._perform(wishes)
+        except Exception:
+            self.abort()
+            raise
 
     # ---- wishes
 

@@ -43,7 +43,11 @@ class Watchlist:
             at, _, connection = heappop(self._dues)
             if at != connection.watched_at or connection not in self._connections:
                 continue
-            if connection.due() <= now:
-                connection.tick(now)
+            try:
+                if connection.due() <= now:
+                    connection.tick(now)
+            except Exception:
+                connection.abort()  # what it waits for would never come
+                raise
             connection.watched_at = math.inf
             self.watch(connection, now + SWEEP_S)

@@ -1,0 +1,59 @@
+"""What an engine's error answer says of whose fault it is, and of when to come back: every door reads it alike."""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from millgate.core.words import FailureKind, QuotaKind
+from millgate.dialects.refusals import LEAST_HINT_S, MOST_HINT_S
+from millgate.runtime.metered import lacks_credit, named_limit
+from millgate.runtime.upstream import AnswerHead
+from millgate.runtime.upstream.statuses import blames_request
+
+OVERLOADED: Final = (429, 503, 529)
+_OVER_LIMIT: Final = 429
+_DECIMAL: Final = re.compile(rb"\d+\.\d+\Z")
+_LONGEST_NUMBER: Final = 18
+
+
+class Said(NamedTuple):
+    """What an engine said with a failure, as the core's `Failed` takes it: its hint, the provider's limit it met, the blame."""
+
+    hint_s: float | None = None
+    over_limit: bool = False
+    limit: QuotaKind | None = None
+    blames_request: bool = False
+
+
+SAID_NOTHING: Final = Said()
+
+
+def verdict(head: AnswerHead, body: bytes) -> tuple[FailureKind, Said]:
+    """Return how this error answer counts, and what it says beside: a hint, a limit, or that the request is at fault."""
+    status, hint = head.status, hint_s(head.headers)
+    if lacks_credit(status, body):
+        return FailureKind.NO_CREDIT, Said()
+    if status in OVERLOADED:
+        over = status == _OVER_LIMIT
+        return FailureKind.REFUSED, Said(hint, over, named_limit(body) if over else None)
+    return FailureKind.STATUS, Said(hint, blames_request=blames_request(status))
+
+
+@lru_cache(maxsize=64)  # clients say the same few numbers with every request
+def seconds(value: bytes | None) -> float | None:
+    """Read a plain positive decimal number, None for anything else."""
+    if value is None or not (value.isdigit() or _DECIMAL.match(value)) or len(value) > _LONGEST_NUMBER:
+        return None
+    return float(value) or None
+
+
+def hint_s(headers: Sequence[tuple[bytes, bytes]]) -> float | None:
+    """Return an engine's own retry hint, clamped to what we would say ourselves; dates are not read."""
+    exact, given = seconds(_first(headers, b"retry-after-ms")), _first(headers, b"retry-after")
+    hint = exact / 1000 if exact is not None else 0.0 if given == b"0" else seconds(given)
+    return None if hint is None else min(MOST_HINT_S, max(LEAST_HINT_S, hint))
+
+
+def _first(headers: Sequence[tuple[bytes, bytes]], name: bytes) -> bytes:
+    return next((value for key, value in headers if key == name), b"")

@@ -16,7 +16,7 @@ from millgate.core.events import PrefixMarks
 MOST_HOLDERS: Final = 2
 """Of one prompt; with the cheapest other engine these find what a scan over all engines finds."""
 MOST_MARKS: Final = 200_000
-"""Over all engines: 40 MB at 200 bytes a mark."""
+"""Over all engines: 50 MB at 250 bytes a mark."""
 # What an engine is believed to keep, as a multiple of what may be reserved of its memory (0.9 of it): an entry too
 # many costs less than one too few (in a simulation twice the truth cost up to a fifth of mean TTFT, 0.6 of it up to a half).
 _BELIEVED_SHARE: Final = 1.2

@@ -146,7 +146,7 @@ def _sizes(knowledge: Knowledge, lane: Lane, arrival: Arrived, prompt: int) -> t
 
 
 def _marks(arrival: Arrived, prompt_tokens: int) -> PrefixMarks:
-    """Return the marks of its prompt, in its tokens; none of a prompt too short for an engine to keep a block of it."""
+    """Return the marks of its prompt, in its tokens; none of one that is read at once wherever it goes."""
     if arrival.marks is None or prompt_tokens < LEAST_PREFIX_TOKENS:
         return ()
     return sized(arrival.marks(), prompt_tokens)

@@ -22,8 +22,10 @@ MOST_MARKS: Final = 200_000
 _BELIEVED_SHARE: Final = 1.2
 # An answer that found less than was believed takes a twentieth off, one that found all adds a hundredth, within these bounds.
 _SHRINK, _GROW, _LEAST_BELIEVED, _MOST_BELIEVED = 0.95, 1.01, 0.2, 4.0
-LEAST_PREFIX_TOKENS: Final = 128
-"""Engines keep whole blocks of 16 to 128 tokens: a shorter prompt has no prefix to find. Less than this is no eviction either."""
+LEAST_PREFIX_TOKENS: Final = 512
+"""A shorter prompt is read within tens of milliseconds wherever it goes: looking for its prefix saves nothing that is felt."""
+# Reported tokens count whole blocks of 16 to 128 tokens, and sizes are estimates: less than this is no eviction.
+_BLOCK_TOKENS: Final = 128
 _TOLERANCE: Final = 0.1
 # Two numbers in one: the tokens that a mark adds to those before it, and the tokens up to it.
 _ADDED: Final = 1 << 24
@@ -189,7 +191,7 @@ class PrefixIndex:
         if not engine.tells(cached_tokens) or not believed_tokens:
             return
         lost_tokens = believed_tokens - (cached_tokens or 0)
-        is_lost = lost_tokens > LEAST_PREFIX_TOKENS + _TOLERANCE * believed_tokens
+        is_lost = lost_tokens > _BLOCK_TOKENS + _TOLERANCE * believed_tokens
         engine.found(all_of_it=not is_lost)
         self._evict(engine, number)
 

@@ -70,9 +70,10 @@ def test_400_silent_connections_to_the_admin_door_leave_clients_and_the_engine_w
     early = gate.connect()
     until(lambda: connected(gate) == 1)
     with silent([urlsplit(gate.ready["admin_url"]).port or 0], 400) as operators:
-        operators[-1].settimeout(10.0)
+        # The one that has been silent for the longest makes room, long before its own ten seconds are over.
+        operators[0].settimeout(8.0)
         with suppress(ConnectionError):
-            assert operators[-1].recv(1) == b""
+            assert operators[0].recv(1) == b""
         early.ask(chat("early"))
         assert early.answer().status == 200
         for number in range(8):

@@ -39,7 +39,7 @@ def test_the_lane_with_the_tightest_promise_is_protected_from_all_that_promise_l
     lanes: tuple[LaneSettings, ...], paced: set[str] | None
 ) -> None:
     protection = protection_of(lanes)
-    assert (protection and protection.paced) == paced
+    assert (protection and {name for name, _share in protection.paced}) == paced
 
 
 def test_it_begins_where_the_prior_leaves_the_protected_lane_its_time_per_token() -> None:
@@ -102,6 +102,23 @@ def test_in_a_flood_of_the_protected_lane_the_others_keep_their_part_of_what_is_
     )
 
 
+def test_the_part_of_an_idle_lane_is_not_that_of_another() -> None:
+    """`batch` has half of all shares and no prompts: `long` keeps its fourth beside the three of chat, a third of what that reads."""
+    protection = protection_of((_CHAT, _LONG, LaneSettings("batch", share=_CHAT.share + _LONG.share)))
+    assert protection is not None
+    pace = PrefillPace(protection, _PRIOR)
+    for second in range(100):
+        pace.given("chat", 0.6, 0.6, float(second))
+        pace.given("long", 0.2, 0.2, float(second))
+        pace.observe(1.0, 2.0 * _TARGET_S)
+    assert pace.least == pytest.approx(0.2, rel=0.01)
+
+    pace.given("chat", 0.6, 0.6, 100.0)
+    pace.given("batch", 0.1, 0.1, 100.0)
+    pace.observe(1.0, 2.0 * _TARGET_S)
+    assert pace.least > 0.25, "with prompts of its own it has its part"
+
+
 def test_without_shares_nothing_is_reserved_for_prompts() -> None:
     lanes = [LaneSettings("chat", tpot_slo_s=0.05, share=0.0), LaneSettings("long", share=0.0)]
-    assert protection_of(lanes) == Protection(0.05, 10.0, 0.975, 0.5 * (1.0 - 0.95), frozenset({"long"}), 0.0)
+    assert protection_of(lanes) == Protection(0.05, 10.0, 0.975, 0.5 * (1.0 - 0.95), (("long", 0.0),), 0.0)

@@ -28,7 +28,7 @@ _LEAST_SHARE: Final = 0.01
 
 
 class Protection(NamedTuple):
-    """What is promised to the protected lane, in seconds; all that are `paced`, and their part of all shares.
+    """What is promised to the protected lane, in seconds; the share of each lane that is `paced`, and that of all others together.
 
     `tpot_share` of its answers keep their TPOT beside the paced prompts, and `late_share` of them get their first token late for these.
     """
@@ -37,8 +37,8 @@ class Protection(NamedTuple):
     ttft_slo_s: float
     tpot_share: float
     late_share: float
-    paced: frozenset[str]
-    part: float
+    paced: tuple[tuple[str, float], ...]
+    others: float
 
 
 def protection_of(lanes: Sequence[LaneSettings]) -> Protection | None:
@@ -53,12 +53,11 @@ def protection_of(lanes: Sequence[LaneSettings]) -> Protection | None:
     paced = [lane for lane in lanes if _promise(lane) != least]
     if not paced:
         return None
-    whole = sum([lane.share for lane in lanes], 0.0)
-    part = sum([lane.share for lane in paced], 0.0) / whole if whole else 0.0
+    others = sum([lane.share for lane in lanes if _promise(lane) == least], 0.0)
     tpot_slo_s, ttft_slo_s, slow_share, late_share = least
     tpot_share = 1.0 - _LATE_PART * slow_share
-    names = frozenset([lane.name for lane in paced])
-    return Protection(tpot_slo_s, ttft_slo_s, tpot_share, _LATE_PART * late_share, names, part)
+    shares = tuple([(lane.name, lane.share) for lane in paced])
+    return Protection(tpot_slo_s, ttft_slo_s, tpot_share, _LATE_PART * late_share, shares, others)
 
 
 def _promise(lane: LaneSettings) -> tuple[float, float, float, float] | None:
@@ -89,7 +88,8 @@ class PrefillCap:
 class PrefillPace:
     """The prompts of one engine's paced lanes; core seconds.
 
-    `share` of its time goes to them at most, but no less than `least`, which is their part of what it reads.
+    `share` of its time goes to them at most, but no less than `least`, which is the part of what it reads of those that have
+    had prompts of late: an idle lane's part is not another's.
     """
 
     def __init__(self, protection: Protection, prior: ServicePrior) -> None:
@@ -98,6 +98,8 @@ class PrefillPace:
         self.least = _LEAST_SHARE
         self._last_at, self._last = -inf, (0.0, 0.0)
         self._paced_s = self._others_s = 0.0
+        # Windows since each paced lane was last given a prompt.
+        self._idle = {name: LEVEL_WINDOWS for name, _ in protection.paced}
         self._used = Ewma(0.0, memory=LEVEL_WINDOWS)
 
     @property
@@ -107,7 +109,7 @@ class PrefillPace:
 
     def paces(self, lane: str) -> bool:
         """Return whether this lane's prompts are paced."""
-        return lane in self.protection.paced
+        return lane in self._idle
 
     def spacing_s(self, reading_s: float, first_s: float) -> float:
         """Return how long after a prompt the next may come: it takes so long to read.
@@ -122,16 +124,25 @@ class PrefillPace:
         """The engine is given a prompt of this lane: as for `spacing_s`."""
         if self.paces(lane):
             self._paced_s += reading_s
+            self._idle[lane] = 0.0
             self._last_at, self._last = max(now, self.opens_at), (reading_s, first_s)
         else:
             self._others_s += reading_s
+
+    def _part(self) -> float:
+        """Return the part of all shares that the paced lanes with prompts in the last windows have."""
+        idle, shares = self._idle, self.protection.paced
+        paced = sum([share for name, share in shares if idle[name] < LEVEL_WINDOWS], 0.0)
+        return paced / (paced + self.protection.others) if paced else 0.0
 
     def observe(self, window_s: float, tpot_s: float) -> bool:
         """Move one step towards the target; return whether it is these prompts that pay for a slow TPOT."""
         self._used.add(self._paced_s / window_s)
         used, others = min(1.0, self._used.mean), self._others_s / window_s
         self._paced_s = self._others_s = 0.0
-        part = min(self.protection.part, 0.5)
+        part = min(self._part(), 0.5)
+        for lane in self._idle:
+            self._idle[lane] += 1.0
         self.least = max(_LEAST_SHARE, self.least + BLEND * (part / (1.0 - part) * others - self.least))
         slowness = tpot_s / (TARGET * self.protection.tpot_slo_s)
         step = BLEND * (1.0 - min(used, self.share)) * (1.0 - slowness)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from lab.interpreted import is_compiled
 
 from gateway.harness import DONE, ROLE, Asked, Client, answer, chat, event, run, standing, until, usage_event
 from millgate.core.settings import LaneSettings
@@ -289,6 +290,7 @@ def test_an_observer_that_raises_keeps_no_decision_from_its_client_and_no_permit
     run(body())
 
 
+@pytest.mark.skipif(is_compiled(), reason="a compiled method cannot be replaced")
 def test_a_refusal_that_cannot_be_written_closes_its_clients_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -345,6 +347,7 @@ class Unusable:
     def close(self) -> None: ...
 
 
+@pytest.mark.skipif(is_compiled(), reason="a compiled method cannot be replaced")
 def test_a_client_whose_leaving_cannot_be_told_leaves_no_bytes_and_no_connection_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

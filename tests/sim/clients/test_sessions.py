@@ -4,6 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
+from lab.interpreted import is_compiled
+
 from millgate.core.settings import LaneSettings
 from millgate.engine.profile import find_profile
 from millgate.sim.clients.crowd import Crowd, Manners
@@ -20,6 +23,8 @@ from millgate.sim.records import NoBooks
 from millgate.sim.traces.sessions import MOST_UNITS, AgentSession, SessionTurn
 from millgate.sim.visit import Visit
 from millgate.sim.world import World
+
+pytestmark = pytest.mark.skipif(is_compiled(), reason="a compiled class has no interpreted ones below it")
 
 PROFILE = find_profile("llama3-8b_h100_tp1")
 

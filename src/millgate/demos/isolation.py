@@ -37,7 +37,7 @@ CHAT_MANNERS = UserManners(patience_s=10.0, refreshes=0, returns=8)
 LONG_MANNERS = UserManners(patience_s=60.0, refreshes=0, returns=8)
 WARMUP_S = 15.0
 """For so long users ask before they are counted: the gate knows nothing of the engine's speed when it starts."""
-_DOORS = ("chat alone", "no gate")
+_DOORS = ("chat alone", "no gate", "gate")
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,9 @@ CHAT = Mix(300.0, 100.0, spread=0.1)
 CHAT_THINKS_S, LONG_THINKS_S = 1.0, 0.2
 CHAT_MANNERS = UserManners(patience_s=10.0, refreshes=0, returns=8)
 LONG_MANNERS = UserManners(patience_s=60.0, refreshes=0, returns=8)
-WARMUP_S = 15.0
-"""For so long users ask before they are counted: the gate knows nothing of the engine's speed when it starts."""
+WARMUP_S = 60.0
+"""For so long users ask before they are counted: the gate knows nothing of the engine's speed when it starts, and its pace of
+long prompts settles within a minute."""
 _DOORS = ("chat alone", "no gate", "gate")
 
 

@@ -292,7 +292,7 @@ def test_row_66_who_spoke_or_waited_while_the_gate_stood_still_is_not_late(
             await line.wait(0.05)
         await line.send(answers.chunks(answers.event(finish="stop"), answers.DONE) + answers.LAST_CHUNK)
 
-    # Times that nobody reaches but by the standstill, also on a machine that does other things.
+    # Times that only the standstill reaches, also on a machine that does other things.
     gate = start(upstream.url, settings={"limits.header_deadline": "3s", "limits.upstream_idle": "3s"})
     upstream.script = go_on
     (talk,) = streaming(gate)

@@ -23,7 +23,7 @@ def line_upload() -> bytes:
     ("told", "hint_ms"), [("9" * 400, 1000), ("9" * 15, 60_000), ("0", 100), ("-1", 1000), ("soon", 1000)]
 )
 def test_an_absurd_hint_of_an_engine_is_a_sane_one_for_the_job(told: str, hint_ms: int) -> None:
-    """Of four hundred digits no reply could be made: the job was kept alive for ever, and nobody worked on it."""
+    """Of four hundred digits no reply could be made: the job was kept alive for ever, and no engine worked on it."""
     statuses = iter([503, 200])
 
     async def script(asked: Asked) -> None:

@@ -14,11 +14,11 @@ from typing import Final
 from millgate.core.events import PrefixMarks
 
 MOST_HOLDERS: Final = 2
-"""Of one prompt; with the cheapest other engine these find what a scan over all engines finds."""
+"""Of one prompt; beside the cheapest other engine, so that an arrival costs the same before any number of engines."""
 MOST_MARKS: Final = 200_000
 """Over all engines: 50 MB at 250 bytes a mark."""
 # What an engine is believed to keep, as a multiple of what may be reserved of its memory (0.9 of it): an entry too
-# many costs less than one too few (in a simulation twice the truth cost up to a fifth of mean TTFT, 0.6 of it up to a half).
+# many costs a prefill now and then, and one too few scatters a session.
 _BELIEVED_SHARE: Final = 1.2
 # An answer that found less than was believed takes a twentieth off, one that found all adds a hundredth, within these bounds.
 _SHRINK, _GROW, _LEAST_BELIEVED, _MOST_BELIEVED = 0.95, 1.01, 0.2, 4.0

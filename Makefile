@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install packages compiled interpreted fresh run check static test test-compiled explore test-engines bench soak fuzz validate figures dist lowest lock clean
+.PHONY: help install packages compiled interpreted fresh run check static test test-compiled explore test-engines bench soak fuzz validate figures dist lowest lock docs docs-serve clean
 
 VENV := .venv
 # Runs of each arm of an experiment in `make figures`.
@@ -99,12 +99,18 @@ soak: packages fresh ## a gate between users and engines that do everything wron
 fuzz: packages fresh ## mutated requests, then mutated answers of an engine, for SECONDS=300 with SEED=1; what does harm is kept in build/fuzz
 	@PYTHONPATH=tests $(BIN)/python -m faults.fuzz --seconds $(or $(SECONDS),300) --seed $(SEED)
 
-validate: install ## the simulator against closed forms; some minutes on every processor
-	@$(BIN)/millgate sim validate
+validate: install ## the governor against closed forms, in virtual time; some minutes on every processor
+	@$(BIN)/python -m lab validate
+
+docs: packages ## the pages of docs/ as a site in build/site
+	$(BIN)/mkdocs build --strict
+
+docs-serve: packages ## the same site on 127.0.0.1:8010, built anew after each change
+	$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8010
 
 figures: install ## draw the two pictures of the README anew; some minutes on every processor
-	@$(BIN)/millgate sim run no_gate_vs_gate --seeds $(SEEDS) --svg docs/pictures/no_gate_vs_gate.svg
-	@$(BIN)/millgate sim run retry_storm --seeds $(SEEDS) --svg docs/pictures/retry_storm.svg
+	@$(BIN)/python -m lab run no_gate_vs_gate --seeds $(SEEDS) --svg docs/pictures/no_gate_vs_gate.svg
+	@$(BIN)/python -m lab run retry_storm --seeds $(SEEDS) --svg docs/pictures/retry_storm.svg
 
 dist: packages ## sdist and compiled wheel in dist/, the wheel tried in an empty environment outside the checkout (uses the network)
 	@rm -rf dist
@@ -113,8 +119,8 @@ dist: packages ## sdist and compiled wheel in dist/, the wheel tried in an empty
 
 lowest: packages ## a smoke part of the tests on the lowest versions that pyproject.toml allows (uses the network)
 	@rm -rf build/lowest && $(BIN)/uv --quiet venv --python $(BIN)/python build/lowest
-	@$(INTERPRETED)=1 $(BIN)/uv --quiet pip install --python build/lowest --resolution lowest-direct -e '.[client,demo,sim]'
-	@$(BIN)/uv --quiet pip install --python build/lowest anthropic hatchling hypothesis pytest pytest-xdist trustme
+	@$(INTERPRETED)=1 $(BIN)/uv --quiet pip install --python build/lowest --resolution lowest-direct -e '.[client,sim]'
+	@$(BIN)/uv --quiet pip install --python build/lowest anthropic hatchling hypothesis openai pytest pytest-xdist trustme
 	@echo "lowest: $$($(BIN)/uv --quiet pip freeze --python build/lowest --exclude-editable | tr '\n' ' ')"
 	build/lowest/bin/pytest -n 2 -W default -p no:cacheprovider $(SMOKE)
 
@@ -122,11 +128,14 @@ LOCK = $(BIN)/uv pip compile --python-version 3.11 --generate-hashes --no-emit-i
 	--no-header --no-annotate --quiet
 # The container's locks name the versions that requirements.lock names, of what is needed to run and to build alone.
 CONTAINER_LOCK = $(LOCK) --constraint requirements.lock
+# What a gate in a container may want of the extras.
+CONTAINER_EXTRAS = --extra redis --extra extproc
 BUILD_REQUIRES = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
 
 lock: packages ## bring requirements.lock and the container's locks up to pyproject.toml (uses the network)
 	$(LOCK) pyproject.toml --all-extras --group dev --output-file requirements.lock
 	$(CONTAINER_LOCK) pyproject.toml --output-file deploy/container/runtime.lock
+	$(CONTAINER_LOCK) pyproject.toml $(CONTAINER_EXTRAS) --output-file deploy/container/full.lock
 	$(BIN)/python -c '$(BUILD_REQUIRES)' | $(CONTAINER_LOCK) - --output-file deploy/container/build.lock
 
 clean: ## remove the environment, what was compiled, and every cache

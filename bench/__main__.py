@@ -23,8 +23,7 @@ from bench.rounds import Cost
 GATE = "millgate"
 
 _SPACING_MS = 5.0
-"""Between the chunks of one stream: 200 tokens a second, faster than an engine serves one user, so that 64
-streams make 12,800 chunks a second and still come one by one."""
+"""Between the chunks of one stream: 200 tokens a second, faster than an engine serves one user. So 64 streams make 12,800 chunks a second and still come one by one."""
 
 _IDLE_S = 3.0
 """How long the fresh gate idles before its memory is read: three polls of the engine's gauges."""

@@ -84,6 +84,7 @@ def _record_us(make: Callable[..., Arrived]) -> float:
             prompt_shape=None,
             fingerprint=int,
             marks=None,
+            session=None,
         )
     return (time.process_time() - began) / REQUESTS * 1e6
 

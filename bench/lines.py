@@ -1,7 +1,7 @@
 """`python -m bench.lines`: what thousands of line connections cost the HTTP door, and what each of them costs.
 
-One gate gets the same paced JSON load again and again, in every other round beside a crowd on its line port: most of
-it idle, the others with one small job after another. A third kind of round has that crowd alone, so that its CPU can be
+One gate gets the same paced JSON load again and again. In every other round there is a crowd on its line port: most
+of it idle, the others with one small job after another. A third kind of round has that crowd alone, so that its CPU can be
 taken off. The rounds are interleaved, A-B-C-A-B-C; nothing is judged.
 """
 

@@ -1,11 +1,12 @@
-"""`python -m bench.observers`: what metrics, the log of attempts and recorded decisions cost per request.
+"""`python -m bench.observers`: what metrics, the log of attempts, recorded decisions and traces cost per request.
 
-One gate gets the same load again and again, watched in every other round, and its CPU is compared pair by pair. It is
+One gate gets the same load again and again, watched in every other round (with `--watches traces`: traced, and watched without traces), and its CPU is compared pair by pair. It is
 one process, because two of the same build already differ by several per cent.
 """
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -24,13 +25,14 @@ from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.gateway import EngineAddress, Gateway, GatewaySettings, serve
 from millgate.observe.observers import Observers, ObserverSettings
 from millgate.observe.ring import KEPT_ATTEMPTS
+from millgate.observe.tracing import TracingSettings
 from millgate.wiring.governor import build_governor
 
 _USERS = 32
 _WARM = 4_000
 _TURN_S = 0.05
-_PARTS = ("metrics", "why", "log", "everything")
-"""Metrics are in each of them."""
+_PARTS = ("metrics", "why", "log", "everything", "traces")
+"""Metrics are in each of them; traces come on top of what `why` has."""
 _numbers = itertools.count(1)
 
 
@@ -46,18 +48,25 @@ async def _gate(port: int, engine_port: int, watches: str, log: str) -> None:
     core = Settings((LaneSettings("interactive"),), (EngineSettings("engine", 256),))
     settings = GatewaySettings((EngineAddress("engine", "127.0.0.1", engine_port),), port=port)
     path = log if watches in {"log", "everything"} else None
-    kept = KEPT_ATTEMPTS if watches in {"why", "everything"} else 0
-    watching = Observers(ObserverSettings(path, kept), boot="bench", first_lane="interactive")
+    kept = KEPT_ATTEMPTS if watches in {"why", "everything", "traces"} else 0
+    tracing = TracingSettings(log) if watches == "traces" else None
+    watching = Observers(ObserverSettings(path, kept, tracing), boot="bench", first_lane="interactive")
 
     def prepare(gateway: Gateway) -> None:
         observers = gateway.driver.observers
-        observers.clear()
+        if tracing is None:
+            observers.clear()
+        plain, untraced = list(observers), (gateway.door.on_begun, gateway.door.traced)
 
         def turn() -> None:
-            if observers:
-                observers.clear()
+            if observers == plain:
+                observers[:] = [watching.accounting]
+                if watching.traces is not None:
+                    gateway.door.on_begun = watching.accounting.begun
+                    gateway.door.traced = watching.traces.onward
             else:
-                observers.append(watching.accounting)
+                observers[:] = plain
+                gateway.door.on_begun, gateway.door.traced = untraced
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, turn)
 
@@ -68,10 +77,10 @@ async def _gate(port: int, engine_port: int, watches: str, log: str) -> None:
 class _Stage(Stage):
     """Starts gates that watch as they are told."""
 
-    def gate(self, engine: Process, watches: str) -> Process:
-        """Start one beside the other proxies; its log goes to the run's folder."""
+    def gate(self, engine: Process, watches: str, collector: str) -> Process:
+        """Start one beside the other proxies; its log goes to the run's folder, its spans to the collector."""
         name, port = f"gate-{watches}", free_port()
-        log = str(self._folder / f"{watches}.attempts")
+        log = collector if watches == "traces" else str(self._folder / f"{watches}.attempts")
         command = [
             sys.executable,
             "-m",
@@ -85,6 +94,17 @@ class _Stage(Stage):
         return self._start(name, command, port, self._cores.proxy)
 
 
+async def _collect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Take every export."""
+    with contextlib.suppress(asyncio.IncompleteReadError):
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
+            await reader.readexactly(int(length.partition(b":")[2]))
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+    writer.close()
+
+
 async def _cost(gate: Process, requests: int) -> float:
     start = next(_numbers) * 1_000_000
     before = gate.cpu_s()
@@ -94,7 +114,8 @@ async def _cost(gate: Process, requests: int) -> float:
 
 async def _measure(stage: _Stage, watches: str, rounds: int, requests: int) -> list[Round]:
     """Return pairs of rounds; which comes first alternates, so that a drift of the machine falls on both."""
-    gate = stage.gate(stage.engine(1.0), watches)
+    collector = await asyncio.start_server(_collect, "127.0.0.1", port := free_port())
+    gate = stage.gate(stage.engine(1.0), watches, f"http://127.0.0.1:{port}/v1/traces")
     await _cost(gate, _WARM)
     watched, found = False, []
     for _ in range(rounds):
@@ -104,13 +125,15 @@ async def _measure(stage: _Stage, watches: str, rounds: int, requests: int) -> l
         await asyncio.sleep(_TURN_S)
         costs[watched] = await _cost(gate, requests)
         found.append(Round(costs[True], costs[False]))
+    collector.close()
     return found
 
 
 def _show(watches: str, found: list[Round]) -> None:
     ratios = [each.watched / each.blind for each in found]
     spread = f"pairs {min(ratios):.3f}..{max(ratios):.3f}"
-    print(f"{watches} over nothing: {statistics.median(ratios):.3f} (at most 1.10), {spread}")
+    base, bound = ("why", 1.15) if watches == "traces" else ("nothing", 1.10)
+    print(f"{watches} over {base}: {statistics.median(ratios):.3f} (at most {bound:.2f}), {spread}")
     columns = [statistics.median(column) for column in zip(*found, strict=True)]
     print("CPU us per JSON request: {:.1f} against {:.1f}".format(*columns))
 

@@ -17,6 +17,9 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _START_TIMEOUT_S = 30.0
 
 HAPROXY = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+ENVOY = str(Path(sys.executable).with_name("envoy"))
+_ENVOY_LOOKS_S = 2.0
+"""Envoy asks for the processor's health every second, and sends it nothing before."""
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 
@@ -63,11 +66,15 @@ def choose_cores() -> Cores:
 
 
 class Stage:
-    """Starts programs, each on its core, and ends them all at `close`; their output goes to files in `folder`."""
+    """Starts programs, each on its core, and ends them all at `close`; their output goes to files in `folder`.
 
-    def __init__(self, folder: Path, cores: Cores) -> None:
+    Without `pins` each runs where the system puts it.
+    """
+
+    def __init__(self, folder: Path, cores: Cores, *, pins: bool = True) -> None:
         self._folder = folder
         self._cores = cores
+        self._pins = pins
         self._running: list[subprocess.Popen[bytes]] = []
 
     def engine(self, spacing_ms: float) -> Process:
@@ -82,6 +89,31 @@ class Stage:
         command = [sys.executable, "-m", "millgate", "serve", "--upstream", f"http://127.0.0.1:{engine.port}"]
         command += ["--port", str(port), "--admin-port", str(admin_port), *flags]
         return self._start(name, command, port, self._cores.proxy)
+
+    def processor(self, engine_port: int, *flags: str) -> tuple[Process, Process]:
+        """Start an external processor and Envoy before it; `flags` are those of `millgate extproc`."""
+        port, admin_port, envoy_port = free_port(), free_port(), free_port()
+        cli, url = [sys.executable, "-m", "millgate", "extproc"], f"http://127.0.0.1:{engine_port}"
+        command = [*cli, "--upstream", url, "--port", str(port), "--admin-port", str(admin_port), *flags]
+        processor = self._start("processor", command, port, self._cores.proxy)
+        asked = [*cli, "envoy-config", "--port", str(envoy_port), "--extproc-at", f"127.0.0.1:{port}"]
+        printed = subprocess.run(
+            [*asked, "--envoy-admin-port", str(free_port())], check=True, capture_output=True
+        )
+        config = self._folder / "envoy.yaml"
+        config.write_bytes(printed.stdout)
+        command = [ENVOY, "-c", str(config), "--concurrency", "1", "--base-id", str(port)]
+        envoy = self._start("envoy", command, envoy_port, self._cores.others)
+        time.sleep(_ENVOY_LOOKS_S)
+        return processor, envoy
+
+    def workers(self, engine: Process, count: int) -> Process:
+        """Start a gate of so many processes, 1 without a supervisor, which may use both cores, as everything beside it may."""
+        port = free_port()
+        command = [sys.executable, "-m", "millgate", "serve", "--upstream", f"http://127.0.0.1:{engine.port}"]
+        command += ["--port", str(port), "--admin-port", str(free_port()), "--max-inflight", "256"]
+        command += ["--workers", str(count)]
+        return self._start(f"{count} workers", command, port, *self._cores)
 
     def haproxy(self, engine: Process) -> Process | None:
         """Start HAProxy on one thread, or return None where it is not installed."""
@@ -102,9 +134,10 @@ class Stage:
         command = [NGINX, "-p", str(self._folder), "-e", str(self._folder / "nginx.err"), "-c", str(config)]
         return self._start("nginx", command, port, self._cores.proxy)
 
-    def _start(self, name: str, command: Sequence[str], port: int, core: int) -> Process:
+    def _start(self, name: str, command: Sequence[str], port: int, *cores: int) -> Process:
         output = self._folder / f"{name}.log"
-        with output.open("wb") as log, _on_core(core):
+        where = _on_cores(*cores) if self._pins else contextlib.nullcontext()
+        with output.open("wb") as log, where:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self._running.append(process)
         deadline_s = time.monotonic() + _START_TIMEOUT_S
@@ -126,10 +159,10 @@ class Stage:
 
 
 @contextlib.contextmanager
-def _on_core(core: int) -> Iterator[None]:
-    """What is started inside inherits this core from its first instruction on."""
+def _on_cores(*cores: int) -> Iterator[None]:
+    """What is started inside inherits these cores from its first instruction on."""
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
+    os.sched_setaffinity(0, cores)
     try:
         yield
     finally:

@@ -41,7 +41,7 @@ class Cost(NamedTuple):
     reads_per_event: float = 1.0
 
 
-def _fresh(count: int) -> range:
+def fresh(count: int) -> range:
     """Return numbers that no request of this run has had."""
     start = next(_numbers) * 1_000_000
     return range(start, start + count)
@@ -50,8 +50,8 @@ def _fresh(count: int) -> range:
 async def warm(proxies: Sequence[Process]) -> None:
     """Send each proxy a little of everything, unmeasured."""
     for proxy in proxies:
-        await load.send(proxy.port, _fresh(WARM_REQUESTS), users=JSON_USERS, stream=False)
-        await load.send(proxy.port, _fresh(STREAM_USERS), users=STREAM_USERS, stream=True)
+        await load.send(proxy.port, fresh(WARM_REQUESTS), users=JSON_USERS, stream=False)
+        await load.send(proxy.port, fresh(STREAM_USERS), users=STREAM_USERS, stream=True)
 
 
 async def _measure(
@@ -61,7 +61,7 @@ async def _measure(
     before = (proxy.cpu_s(), engine.cpu_s(), cpu_s(os.getpid()))
     status = b"503" if kind == "yield" else b"200"
     served = await load.send(
-        proxy.port, _fresh(requests), users=users, stream=kind == "chunk", status=status, per_s=per_s
+        proxy.port, fresh(requests), users=users, stream=kind == "chunk", status=status, per_s=per_s
     )
     spent = [
         now - then

@@ -1,4 +1,4 @@
-"""A gate inside a program: four at once, everybody else waits or is told when to come back."""
+"""A gate inside a program: four at once; other callers wait or are told when to come back."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ async def main() -> None:
     """Ask twenty questions at once, then one that cannot be taken."""
     answers = await asyncio.gather(*(answer(f"question {number}") for number in range(20)))
     print(f"{len(answers)} answered, the last is {answers[-1]!r}")
-    print(summarise("a long text that nobody reads"))
+    print(summarise("a long text to be cut short"))
     gate.drain()
     try:
         await answer("too late")

@@ -1,11 +1,18 @@
-"""`python -m lab ablate` measures what every refinement of the core is worth, and `--write` puts the table into docs.
+"""`python -m lab run NAME` runs an experiment of docs/ (`list` names them), `validate` the governor against closed forms.
+
+`python -m lab demo NAME` shows on real processes what the gate is for; the one demo that users have is `millgate demo`.
+`python -m lab ablate` measures what every refinement of the core is worth, and `--write` puts the table into docs.
 
 `python -m lab core` counts the lines and the numeric constants of the core, and the files that an arrival visits.
+`python -m lab dashboard` tries every query of the Grafana dashboard on an overload in real time; it has options of its own.
+`python -m lab cluster` lets gates that share a Redis live through faults, as real processes; it has options of its own, too.
+`python -m lab prose` lists sentences that are too long, or whose subject is impersonal, in pages and docstrings.
 """
 
 import argparse
 import sys
 
+from lab import prose
 from lab.ablation import FIRST_SEED, ablate
 from lab.core_size import report
 from lab.interpreted import is_compiled, run_interpreted
@@ -14,8 +21,25 @@ from lab.table import PAGE, page
 
 
 def _main(arguments: list[str]) -> int:
+    if arguments[:1] and arguments[0] in {"run", "list", "validate", "demo"}:
+        from lab.commands import carry_out
+
+        return carry_out(arguments)
+    if arguments[:1] == ["dashboard"]:
+        from lab.dashboard.command import main
+
+        return main(arguments[1:])
+    if arguments[:1] == ["cluster"]:
+        from lab.cluster.command import main as live_through_faults
+
+        return live_through_faults(arguments[1:])
     parser = argparse.ArgumentParser(prog="python -m lab", description=__doc__)
-    parser.add_argument("what", choices=("ablate", "core"), help="what to measure")
+    parser.add_argument(
+        "what",
+        choices=("ablate", "core", "prose"),
+        metavar="{run,list,validate,demo,dashboard,ablate,core,prose}",
+        help="what to do; the first five have options of their own",
+    )
     parser.add_argument(
         "--only", metavar="SUITE", choices=sorted(SUITES), help="refinements that it measures, on it alone"
     )
@@ -27,6 +51,9 @@ def _main(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     if asked.write and asked.only:
         parser.error("--write: the page needs all suites, leave --only out")
+    if asked.what == "prose":
+        print(prose.report())
+        return 0
     if is_compiled():
         print(
             "lab: the core is compiled, and this needs the interpreted one: running a copy of the sources",

@@ -1,6 +1,7 @@
 """`python -m lab core`: lines and numeric constants of the core, and how many of its files an arrival visits.
 
-A constant is a name at the top of a module whose value has a number in it. A file is visited where a function of it is called,
+The part that only a fleet needs is counted apart: which engine holds which prefix, what a request adds to an engine, and the
+batches of embeddings. A constant is a name at the top of a module whose value has a number in it. A file is visited where a function of it is called,
 however deep, between an `Arrived` and the decision.
 """
 
@@ -20,11 +21,13 @@ from millgate.wiring.governor import build_governor
 
 _CORE = Path(millgate.core.__file__).resolve().parent
 _OUTPUT_TOKENS = 100
+_FLEET = ("routing/", "queues/window.py", "state/leg.py", "governor/leg")
 
 
-def lines_and_constants() -> tuple[int, int]:
-    """Return the lines of all files of the core, and its numeric constants."""
-    sources = [file.read_text() for file in sorted(_CORE.rglob("*.py"))]
+def lines_and_constants(*, fleet: bool) -> tuple[int, int]:
+    """Return the lines of all files of the core, and its numeric constants: of the fleet's part, or of all others."""
+    files = [(file.relative_to(_CORE).as_posix(), file) for file in sorted(_CORE.rglob("*.py"))]
+    sources = [file.read_text() for name, file in files if name.startswith(_FLEET) is fleet]
     constants = [each for text in sources for node in ast.parse(text).body for each in numbers(node)]
     return sum(len(text.splitlines()) for text in sources), len(constants)
 
@@ -46,9 +49,15 @@ def walks() -> Iterator[tuple[str, list[str]]]:
 
 def report() -> str:
     """Return the figures as lines of text."""
-    lines, constants = lines_and_constants()
+    (lines, constants), of_fleet = lines_and_constants(fleet=False), lines_and_constants(fleet=True)
     visits = [f"files visited, {what}: {len(files)} ({', '.join(files)})" for what, files in walks()]
-    return "\n".join((f"lines: {lines}", f"numeric constants: {constants}", *visits))
+    return "\n".join(
+        (
+            f"lines: {lines}, and {of_fleet[0]} of the fleet's part",
+            f"numeric constants: {constants}, and {of_fleet[1]} of the fleet's part",
+            *visits,
+        )
+    )
 
 
 def _gate(max_queue: int | None) -> Governor:

@@ -1,4 +1,7 @@
-"""The core as the interpreter runs it: switches do not reach callers that mypyc has compiled."""
+"""The sources as the interpreter runs them.
+
+Switches do not reach callers that mypyc has compiled, and a class that it has compiled has no interpreted ones below it.
+"""
 
 import os
 import shutil
@@ -17,11 +20,11 @@ def is_compiled() -> bool:
     return not str(import_module("millgate.core.lanes").__file__).endswith(".py")
 
 
-def run_interpreted(arguments: Sequence[str]) -> int:
-    """Run `python -m lab` with these arguments over a copy of the sources without extensions; return its exit code."""
+def run_interpreted(arguments: Sequence[str], module: str = "lab") -> int:
+    """Run `python -m MODULE` with these arguments over a copy of the sources without extensions; return its exit code."""
     with tempfile.TemporaryDirectory(prefix="millgate-lab-") as folder:
         without = shutil.ignore_patterns("*.so", "__pycache__")
         shutil.copytree(_ROOT / "src" / "millgate", Path(folder) / "millgate", ignore=without)
         paths = os.pathsep.join((folder, str(_ROOT)))
-        command = [sys.executable, "-m", "lab", *arguments]
+        command = [sys.executable, "-m", module, *arguments]
         return subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, check=False).returncode

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from millgate.core.tickets.appointment import ClientKind
+from millgate.core.tickets import ClientKind
 
 
 def nothing(*_arguments: Any, **_named: Any) -> None:

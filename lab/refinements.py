@@ -6,16 +6,16 @@ from lab import plain
 from lab.switches import Refinement
 
 _HINTS = ("hints", "queued")
-_SIZING = ("sizing", "hints")
-_ABSENT = ("hints", "absent tenants")
+_SIZING = ("sizing", "hints", "correlated")
+_ABSENT = ("hints", "absent tenants", "waves")
 
 REFINEMENTS: tuple[Refinement, ...] = (
     Refinement(
         "overtaking share",
         "waits of several tenants are not stretched",
-        _HINTS,
+        (*_HINTS, "minutes"),
         {"state.pool:Overtaking._move": plain.nothing},
-        ("state.pool:Overtaking", "state.pool:_GAIN", "state.pool:_BROKEN_SHARE", "state.pool:_LEAST_HINT_S"),
+        ("state.pool:Overtaking", "state.pool:_GAIN", "state.pool:_BROKEN_SHARE"),
     ),
     Refinement(
         "shorter work to come",
@@ -29,7 +29,6 @@ REFINEMENTS: tuple[Refinement, ...] = (
             "state.pool:_SHORTEST_S",
             "state.pool:_MEMORY_S",
             "state.pool:_MOST_OF_SECOND",
-            "state.pool:_TRUSTED_STARTS",
             "governor.promises:_PASSING_SHARE",
             "governor.promises:_LINE_SHARE",
         ),
@@ -39,7 +38,6 @@ REFINEMENTS: tuple[Refinement, ...] = (
         "a client is asked back when its permit is expected",
         _HINTS,
         {"governor.promises:_aim_s": plain.aim_at_the_mean},
-        ("governor.promises:_LEAD_S", "governor.promises:_LEAD_SHARE"),
     ),
     Refinement(
         "surer where newcomers queue", "nine in ten there too", _HINTS, {"governor.promises:_SURER": 1.0}
@@ -48,8 +46,8 @@ REFINEMENTS: tuple[Refinement, ...] = (
         "permit times",
         "a permit lasts as long as foreseen",
         _HINTS,
-        {"sizing.service_time:PermitTimes.share_at": plain.one},
-        ("sizing.service_time:PermitTimes",),
+        {"sizing.service_demand:PermitTimes.share_at": plain.one},
+        ("sizing.service_demand:PermitTimes",),
     ),
     Refinement(
         "attendance by tenant",
@@ -85,23 +83,20 @@ REFINEMENTS: tuple[Refinement, ...] = (
     Refinement(
         "reading: doubt",
         "first tokens come when predicted",
-        ("overload", "sizing", "storm"),
-        {"sizing.service_time:PromptReading.upper_share": 0.0},
-        ("sizing.service_time:_LARGEST_ERROR",),
+        ("overload", "sizing", "storm", "bursts"),
+        {"sizing.service_demand:PromptReading.upper_share": 0.0},
+        ("sizing.service_demand:_LARGEST_ERROR",),
     ),
     Refinement(
         "reading: goes on",
         "a prompt is unread until its first token",
         ("overload", "sizing"),
-        {"sizing.service_time:PromptReading.unread": plain.given},
+        {"sizing.service_demand:PromptReading.unread": plain.given},
     ),
     Refinement(
         "pace: far moves",
         "what was learned of a pace holds for any number of streams",
         ("limits",),
         {"limits.pace:_FAR": inf},
-    ),
-    Refinement(
-        "`_MOST_HEAVY`", "a prompt counts whole", ("warning",), {"littles_law.early_warning:_MOST_HEAVY": inf}
     ),
 )

@@ -4,10 +4,10 @@ None of them refuses or holds anything back. Each knows what it has sent where, 
 engine to hold what it was sent. The formulas and constants are those of their projects:
 
 - `least requests`: the fewest requests open, whatever is held.
-- `smg` (sgl-project/sglang, sgl-router): the longest match where it is more than half of the prompt, else the smallest load; the
+- `smg` (sgl-project/sglang, sgl-router): the longest match where it is more than half of the prompt, else the smallest load. The
   smallest load too when loads differ by more than 10 % and 32 requests.
 - `llm-d` (llm-d-router, affinity filter and token load): of the engines that hold 0.8 of the prompt, or of all, the one with
-  the fewest unread tokens; no affinity beyond 18 s of reading at 15,928 tokens a second.
+  the fewest unread tokens. No affinity beyond 18 s of reading at 15,928 tokens a second.
 - `lmetric` (Dynamo; arXiv 2603.15202): unread tokens with this prompt's, times streams.
 - `dynamo` (ai-dynamo): unread blocks with this prompt's, less what is held, plus the blocks of running requests.
 """

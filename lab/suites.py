@@ -1,29 +1,30 @@
 """What refinements are measured on: short forms of the simulator's experiments, one run a case and seed.
 
-A run shows shares of 1 (`goodput`, `kept`, `idle`, `misses`), which the table prints as points, and for warnings seconds
-and alarms an hour.
+A run shows shares of 1 (`goodput`, `kept`, `idle`, `misses`), which the table prints as points.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
+from itertools import islice, product
+from math import inf
 
+from lab.experiments.accounts import let_come
+from lab.experiments.limiter_shootout import feasible, judged, pinned
+from lab.experiments.promises import Case, attend, watch
+from lab.experiments.scenario import Scenario, play
+from lab.unknown_lengths import Mix, coming
+from lab.waves import third_wave
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.engine.profile import find_profile
 from millgate.sim.bounds.work import capacity_per_s
 from millgate.sim.clients.crowd import Manners
 from millgate.sim.clients.retry_behaviour import Sdk
-from millgate.sim.experiments.accounts import let_come
-from millgate.sim.experiments.limiter_shootout import feasible, judged, pinned
-from millgate.sim.experiments.promises import Case, watch
-from millgate.sim.experiments.ramps import climb, stay
-from millgate.sim.experiments.scenario import Scenario, play
 from millgate.sim.fleet import EngineManners, SimulatedFleet, uniform_fleet
 from millgate.sim.laws import constant, lognormal
 from millgate.sim.randomness import Streams
 from millgate.sim.replay import replay
-from millgate.sim.traces.synthetic import LENGTHS, jobs, steady, step
+from millgate.sim.traces.synthetic import LENGTHS, Lengths, jobs, steady, step
 from millgate.wiring.chosen import PREFILL_TOKENS
 
 Shown = Mapping[str, float]
@@ -81,6 +82,46 @@ def _queued() -> Mapping[str, Run]:
             known=False,
         )
         for order, queue, load, tenants in cases
+    }
+
+
+def _minutes() -> Mapping[str, Run]:
+    case = Case(streams=4, tenants=4, seconds=240.0)
+    return {
+        f"{load} times, {spread=}": partial(_hints, replace(case, spread=spread), load, known=False)
+        for load, spread in product((1.3, 2.0), (0.5, 1.0))
+    }
+
+
+def _waves(service_s: float, tenants: int, seed: int) -> Shown:
+    """Idle is the share of the third wave's time in which the stream is free."""
+    idle, tries = third_wave(service_s, tenants, seed)
+    return {"idle": idle, "tries": tries}
+
+
+def _bursts(order: str, load: float, seed: int) -> Shown:
+    """Bursts of four long prompts with short answers, and clients that return on time: the reading binds, not the streams."""
+    streams, lengths = Streams(seed), Lengths(lognormal(3000.0, 1.0), lognormal(30.0, 1.0))
+    case = Case(streams=64, deadline_s=5.0, order=order, profile="llama3-8b_h100_tp1", seconds=120.0)
+    per_s = load * capacity_per_s(find_profile(case.profile), lengths, case.streams)
+    coming = jobs(steady(per_s / 4.0, streams), lengths, streams, until_s=case.seconds)
+    others = jobs(steady(per_s, streams, number=1), lengths, streams, until_s=inf, number=1)
+    burst = (each._replace(at_s=job.at_s, max_tokens=4096) for job in coming for each in islice(others, 4))
+    shown = attend(case, burst, streams).metrics()
+    return {"goodput": shown["good"], "kept": shown["kept"], "idle": shown["idle"]}
+
+
+def _correlated(together: float, seed: int) -> Shown:
+    """Unknown lengths that go with their prompts, or against them."""
+    profile = replace(find_profile("llama3-8b_h100_tp1"), max_num_seqs=_SEQUENCES)
+    settings = EngineSettings(
+        "engine", _SEQUENCES, kv_tokens=int(0.9 * profile.kv_tokens), prefill_tokens=PREFILL_TOKENS
+    )
+    fleet = SimulatedFleet(Settings((_lane(),), (settings,)), {"engine": profile})
+    mix = Mix(prompt_cv=1.0, output_cv=1.0, together=together)
+    manners = Manners(constant(_PATIENCE_S), Sdk(3, labels=False))
+    return {
+        "goodput": replay(coming(mix, profile, seed), fleet, manners=manners, seed=seed).summary.good_share
     }
 
 
@@ -184,30 +225,9 @@ def _limits() -> Mapping[str, Run]:
     }
 
 
-def _warned() -> Mapping[str, Run]:
-    cases: dict[str, Run] = {f"ramp of {ramp_s:g} s": partial(_ramped, ramp_s) for ramp_s in (10.0, 30.0)}
-    stays = {
-        f"stays, gaps vary by {variation:g}": partial(_stayed, 0.8, variation) for variation in (1.0, 2.0)
-    }
-    return cases | stays
-
-
-def _ramped(ramp_s: float, seed: int) -> Shown:
-    shown = climb(ramp_s, seed)
-    return {
-        "delay_s": shown["delay_s"],
-        "lead_s": shown["lead_s"],
-        "false_per_h": shown["false_alarms_per_h"],
-    }
-
-
-def _stayed(load: float, variation: float, seed: int) -> Shown:
-    return {"false_per_h": stay(load, variation, seed, hours=0.25)["false_alarms_per_h"]}
-
-
 SUITES: Mapping[str, Suite] = {
     "hints": Suite(
-        "`sim run hints`: a full gate without a queue, and clients that return on time",
+        "`python -m lab run hints`: a full gate without a queue, and clients that return on time",
         2,
         _asked_back(),
     ),
@@ -219,6 +239,28 @@ SUITES: Mapping[str, Suite] = {
             for name, run in _asked_back("tenant").items()
             if "8 streams" in name and "0.5 absent" in name
         },
+    ),
+    "minutes": Suite("four tenants before four streams over four minutes", 3, _minutes()),
+    "waves": Suite(
+        "two waves of 20 whose refused clients never return, and a third, before one stream",
+        8,
+        {
+            f"{service_s:g} s, {tenants} tenants": partial(_waves, service_s, tenants)
+            for service_s, tenants in product((0.5, 1.0, 2.0), (1, 3))
+        },
+    ),
+    "bursts": Suite(
+        "bursts of four prompts of 3,000 tokens, which bind the reading, and clients that return on time",
+        4,
+        {
+            f"{order}, {load} times": partial(_bursts, order, load)
+            for order, load in product(("arrival", "short_first"), (1.2, 1.8))
+        },
+    ),
+    "correlated": Suite(
+        "unknown lengths that go with their prompts, or against them, 2.7 times the capacity",
+        6,
+        {f"correlation {together}": partial(_correlated, together) for together in (0.5, -0.5, -0.9)},
     ),
     "queued": Suite("the same with newcomers queued, by arrival and short work first", 3, _queued()),
     "sizing": Suite(
@@ -243,8 +285,5 @@ SUITES: Mapping[str, Suite] = {
     ),
     "limits": Suite(
         "limiter_shootout: slo_gradient from a half and from ten times what is feasible", 3, _limits()
-    ),
-    "warning": Suite(
-        "early_warning and false_alarms: load that climbs through capacity, and load that stays", 3, _warned()
     ),
 }

@@ -1,4 +1,7 @@
-"""What every test relies on: that the sources here are what runs, and that the gate says the same twice."""
+"""What every test relies on: the sources here are what runs, the gate says the same twice, data may lie beside the repository."""
+
+from collections.abc import Callable
+from pathlib import Path
 
 import hatch_build
 import pytest
@@ -13,3 +16,19 @@ def pytest_sessionstart() -> None:
     """End at once where a source has changed since it was compiled: another program would be tested."""
     if hatch_build.stale():
         pytest.exit("compiled from older sources: run `make compiled` or `make interpreted`", returncode=4)
+
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture
+def shared_data() -> Callable[[str], Path]:
+    """Return a way to a file or folder of the shared data; the test is skipped where it is absent."""
+
+    def find(name: str) -> Path:
+        path = DATA / name
+        if not path.exists():
+            pytest.skip(f"needs ../shared/data/{name} beside the repository")
+        return path
+
+    return find

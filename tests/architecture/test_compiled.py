@@ -3,6 +3,7 @@
 import ast
 import importlib
 import os
+import platform
 import shutil
 import sys
 import sysconfig
@@ -183,7 +184,10 @@ def test_a_wheel_takes_the_extensions_of_its_interpreter_and_no_others(
     hook().initialize("standard", build_data)
 
     assert sorted(build_data["force_include"].values()) == [f"a{ABI}", f"part__mypyc{ABI}"]
-    assert (build_data["pure_python"], build_data["infer_tag"]) == (False, True)
+    assert (build_data["pure_python"], build_data["infer_tag"]) == (
+        False,
+        True,
+    )  # no libraries: of no known glibc
     hatch_build.remove()
     assert (tmp_path / "a.cpython-39-x86_64-linux-gnu.so").exists()
 
@@ -197,6 +201,47 @@ def test_what_is_compiled_in_part_is_compiled_anew(tmp_path: Path, monkeypatch: 
     assert not hatch_build.is_fresh()
     (tmp_path / f"b{ABI}").touch()
     assert hatch_build.is_fresh()
+
+
+SAYS = """\
+Dynamic Section:
+  NEEDED               {library}
+Version References:
+  required from libc.so.6:
+    0x06969194 0x00 04 GLIBC_2.14
+    0x06969195 0x00 03 GLIBC_{newest}
+"""
+
+
+@pytest.mark.parametrize(
+    ("library", "newest", "platforms"),
+    [
+        ("libc.so.6", "2.2.5", "manylinux_2_17_"),
+        ("libc.so.6", "2.34", "manylinux_2_34_"),
+        ("libssl.so.3", "2.14", ""),
+        ("libc.so.6", "ABI_DT_RELR", ""),
+    ],
+)
+def test_a_wheel_is_for_every_linux_with_the_glibc_that_its_extensions_ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, newest: str, platforms: str
+) -> None:
+    dump = tmp_path / "objdump"
+    dump.write_text(f"#!/bin/sh\ncat <<'END'\n{SAYS.format(library=library, newest=newest)}END\n")
+    dump.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    tag = hatch_build.portable_tag([tmp_path / f"a{ABI}"])
+
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    assert tag == (f"{python}-{python}-{platforms}{platform.machine()}" if platforms else "")
+
+
+def test_without_a_way_to_read_libraries_the_tag_is_this_machines_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert hatch_build.portable_tag([tmp_path / f"a{ABI}"]) == ""
 
 
 def hook() -> hatch_build.CompileHook:

@@ -116,3 +116,27 @@ def test_a_write_from_outside_is_seen() -> None:
     assert _foreign_writes({Path("engine.py"): owner}) == {}
     assert _foreign_writes({Path("namesake.py"): namesake}) == {"namesake.py": ["line 7: gate.up"]}
     assert len(_foreign_writes({Path("writer.py"): writer})["writer.py"]) == len(writes)
+
+
+def _handed_all(tree: ast.Module) -> set[str]:
+    """Return the functions that are handed all that is remembered."""
+    return {
+        function.name
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef)
+        for each in function.args.args
+        if each.annotation is not None and ast.unparse(each.annotation) == "Knowledge"
+    }
+
+
+def test_only_what_composes_owners_is_handed_all_that_is_remembered(product: Sources) -> None:
+    handed = {
+        name: _handed_all(product[_CORE / "governor" / f"{name}.py"])
+        for name in ("commit", "endings", "failover", "watch", "placement", "promises", "allowances")
+    }
+
+    assert {name: functions for name, functions in handed.items() if functions} == {
+        "commit": {"commit", "dispatch", "refuse_queued", "_displace"},
+        "endings": {"finished", "failed", "seen", "_declined"},
+        "failover": {"detour_after", "try_again"},
+    }

@@ -29,6 +29,8 @@ RUNNING = Running(
     line_address="127.0.0.1:7777",
 )
 COLUMNS = 60
+_END = "\x1a"
+"""Stands in no banner."""
 
 
 class Terminal:
@@ -40,8 +42,13 @@ class Terminal:
         self.stream: TextIO = os.fdopen(slave, "w", encoding="utf-8")
 
     def shown(self) -> str:
-        """Return what it shows; what fits into its buffer, some kilobytes."""
-        return os.read(self._master, 65_536).decode().replace("\r\n", "\n")
+        """Return what it shows, up to some kilobytes: the kernel hands a terminal's output over piece by piece."""
+        self.stream.write(_END)
+        self.stream.flush()
+        text = b""
+        while not text.endswith(_END.encode()):
+            text += os.read(self._master, 65_536)
+        return text.decode().removesuffix(_END).replace("\r\n", "\n")
 
     def close(self) -> None:
         self.stream.close()

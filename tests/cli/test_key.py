@@ -1,5 +1,6 @@
 """`millgate key new`: a key is shown once, and its hash is what a configuration takes."""
 
+import io
 import json
 from hashlib import sha256
 from pathlib import Path
@@ -26,7 +27,7 @@ def test_a_key_is_printed_with_its_hash_and_the_lines_to_paste(capsys: Captured,
     assert read_document(pasted, "stderr").data["tenants"][0]["name"] == "team-a"
     file = tmp_path / "gate.yaml"
     file.write_text("engines: [{url: 'http://h:1'}]\n" + pasted, encoding="utf-8")
-    assert load_config(file).config.tenants[0].keys == (lines["sha256"],)
+    assert load_config(file).config.tenants[0].keys[0].sha256 == lines["sha256"]
 
 
 def test_keys_differ_and_are_of_a_length_that_the_door_takes(capsys: Captured) -> None:
@@ -47,3 +48,57 @@ def test_a_tenant_that_is_no_name_is_refused(capsys: Captured) -> None:
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("millgate: --tenant:")
+
+
+KEY = "hgk_a-key-that-is-only-for-this-test"
+DIGEST = sha256(KEY.encode()).hexdigest()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    text = f"""engines: [{{url: 'http://h:1'}}]
+tenants:
+  - name: team-a
+    keys:
+      - {DIGEST}
+      - {{sha256: {"ab" * 32}, name: laptop, expires: 2020-01-31}}
+  - {{name: team-b, keys: [{{sha256: {"cd" * 32}, expires: 2999-01-31T18:00:00+02:00}}]}}
+"""
+    path = tmp_path / "gate.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_list_says_whose_keys_there_are_and_when_they_end_but_no_hash(
+    capsys: Captured, file: Path
+) -> None:
+    assert main(["key", "list", "--config", str(file)]) == ExitCode.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["team-a", "team-a", "team-b"]
+    assert lines[0].endswith("does not expire")
+    assert lines[1].endswith("expired 2020-01-31T00:00:00+00:00, called laptop")
+    assert lines[2].endswith("expires 2999-01-31T16:00:00+00:00")
+    assert DIGEST not in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("key", "code", "words"),
+    [
+        (KEY, ExitCode.OK, "a key of the tenant team-a, does not expire"),
+        ("hgk_another", ExitCode.FAILURE, "a key of no tenant"),
+        (KEY + "x" * LONGEST_KEY, ExitCode.FAILURE, "a key of no tenant"),
+    ],
+)
+def test_a_key_is_checked_from_standard_input(
+    capsys: Captured, file: Path, monkeypatch: pytest.MonkeyPatch, key: str, code: ExitCode, words: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(key + "\n"))
+    assert main(["key", "check", "--config", str(file)]) == code
+    out, err = capsys.readouterr()
+    assert words in out + err
+    assert key not in out + err
+
+
+def test_a_key_that_ends_at_no_time_is_refused(capsys: Captured) -> None:
+    assert main(["key", "new", "--expires", "tomorrow"]) == ExitCode.USAGE
+    assert "--expires: must be a date or a time" in capsys.readouterr().err

@@ -85,9 +85,9 @@ def _ends() -> Iterator[None]:
         (["engine", "--profile", "warp"], "--profile: 'warp' is not one of"),
         (["run", "--set", "listen.port=x"], "listen.port: 'x' is not a whole number"),
         (["run", "--profile", "warp"], "profile: 'warp' is not one of"),
-        (["demo", "burst", "--service", "soon"], "--service: 'soon' is not a duration"),
-        (["demo", "burst", "--users", "0"], "--users: must be"),
-        (["demo", "replay", "/nowhere.csv"], "/nowhere.csv"),
+        (["demo", "--patience", "soon"], "--patience: 'soon' is not a duration"),
+        (["demo", "--for", "1s"], "--for: must be from 5 to 3600, got 1"),
+        (["demo", "--cap", "0"], "--cap: must be from 1 to 256, got 0"),
     ],
 )
 def test_a_wrong_command_line_is_one_line_and_exit_code_2(
@@ -166,13 +166,13 @@ def test_the_version_is_one_line_and_says_whether_it_is_compiled(
 def test_a_library_that_a_command_lacks_is_one_sentence_with_the_line_that_installs_it(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("millgate.demos.burst")]:
+    for name in [name for name in sys.modules if name.startswith(("millgate.demos", "millgate.sim"))]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "httpx2", None)
+    monkeypatch.setitem(sys.modules, "numpy", None)
 
-    assert main(["demo", "burst"]) == ExitCode.FAILURE
+    assert main(["demo"]) == ExitCode.FAILURE
     assert capsys.readouterr().err == (
-        "millgate: `millgate demo` needs httpx2, which is not installed: pip install 'millgate[demo]'\n"
+        "millgate: `millgate demo` needs numpy, which is not installed: pip install 'millgate[sim]'\n"
     )
 
 

@@ -316,7 +316,7 @@ def test_a_gateway_imports_nothing_that_only_other_commands_need(command: str) -
         "millgate.sim",
         "millgate.cli.top",
         "millgate.cli.line",
-        "millgate.demos.burst",
+        "millgate.demos.overload",
     )
     code = (
         "import atexit, sys; from millgate.cli.main import run;"

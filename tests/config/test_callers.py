@@ -34,14 +34,22 @@ def test_a_tenant_is_a_name_hashes_and_lanes(load: Load) -> None:
 
     tenant = load(text).config.tenants[0]
 
-    assert (tenant.name, tenant.keys, tenant.lanes, tenant.default_lane) == ("t", (HASH,), ("b", "a"), None)
+    assert (tenant.name, [key.sha256 for key in tenant.keys], tenant.lanes, tenant.default_lane) == (
+        "t",
+        [HASH],
+        ("b", "a"),
+        None,
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        (f"tenants: [{{name: t, keys: [{SECRET}]}}]", "tenants[0].keys[0]: must be a SHA-256 in 64 hex"),
-        ("tenants: [{name: t, keys: [1234]}]", "tenants[0].keys[0]: must be a SHA-256"),
+        (
+            f"tenants: [{{name: t, keys: [{SECRET}]}}]",
+            "tenants[0].keys[0].sha256: must be a SHA-256 in 64 hex",
+        ),
+        ("tenants: [{name: t, keys: [1234]}]", "tenants[0].keys[0].sha256: must be a SHA-256"),
         ("tenants: [{name: t, keys: []}]", "tenants[0].keys: must have at least 1 items"),
         (f"tenants: [{{name: t, key: {SECRET}}}]", "tenants[0].key: is not a setting; did you mean `keys`?"),
         (f"tenants: [{{name: t, keys: [{HASH}], lanes: [fast]}}]", "tenants[0].lanes: names no lane: fast"),

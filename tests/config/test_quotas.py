@@ -36,7 +36,7 @@ def test_an_account_charges_by_max_tokens_unless_told_otherwise() -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({}, "sets no limit: give at least one of rpm, rpd, tpm, itpm, otpm"),
+        ({}, "sets no limit: give at least one of rpm, rpd, tpm, tpd, itpm, otpm"),
         ({"rpm": 0}, "rpm: Input should be greater than or equal to 1"),
         ({"rpm": 60, "burst": "0s"}, "burst: Input should be greater than 0"),
         ({"rpm": 60, "burst": "25h"}, "burst: Input should be less than or equal to 86400"),

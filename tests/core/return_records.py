@@ -2,7 +2,8 @@
 
 from itertools import count
 
-from millgate.core.tickets.appointment import SOONEST_RETURN_S, ReturnRecord
+from millgate.core.tickets import SOONEST_RETURN_S
+from millgate.core.tickets.appointment import ReturnRecord
 from millgate.core.tickets.appointments import Appointments
 
 NUMBERS = count(1)

@@ -9,13 +9,8 @@ from millgate.core.events import Arrived, Finished, FirstToken, Released
 from millgate.core.governor import Governor
 from millgate.core.governor.assess import assess
 from millgate.core.settings import EngineSettings, LaneSettings, QuotaLimit, QuotaRule, Settings
-from millgate.core.tickets.appointment import (
-    SOONEST_RETURN_S,
-    Appointment,
-    ReturnRecord,
-    kept_within_s,
-    shortest_kept_s,
-)
+from millgate.core.tickets import SOONEST_RETURN_S
+from millgate.core.tickets.appointment import Appointment, ReturnRecord, kept_within_s, shortest_kept_s
 from millgate.core.tickets.appointments import Appointments
 from millgate.core.words import DeadlineFrom, QuotaKind
 from millgate.wiring.governor import build_governor

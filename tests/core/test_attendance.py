@@ -2,7 +2,8 @@
 
 import pytest
 
-from millgate.core.tickets.appointment import Attendance, ClientKind
+from millgate.core.tickets import ClientKind
+from millgate.core.tickets.appointment import Attendance
 
 
 def test_clients_return_until_they_are_seen_to_stay_away() -> None:

@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as some
 
-from millgate.core.decisions import Admit, Classed, Ended, Leg, Reshaped, Yield
+from millgate.core.decisions import Admit, Candidate, Classed, Ended, Leg, Reshaped, Yield
 from millgate.core.events import Arrived
 from millgate.core.fast_records import make_admit, make_arrived, make_ended, make_leg, make_yield
 from millgate.core.words import ClassedBy, FailureKind, Outcome, Reason
@@ -41,6 +41,7 @@ def test_an_arrival(
         "prompt_shape": (1, 0, 9, 2, 3, 4, 0),
         "fingerprint": lambda: 7,
         "marks": lambda: ((8, 9),),
+        "session": 10,
     }
     _assert_equal(make_arrived(number, **fields), Arrived(number, **fields))  # type: ignore[arg-type]
 
@@ -60,9 +61,19 @@ def test_an_admission(
             reshaped=reshaped,
             due_at=due_at,
             classed=classed,
+            candidates=(Candidate(engine, 1, 2.0),),
         )
-        leg = Leg(engine, 1, 2, 3)
-        plain = Admit(number, (leg,), waited_s, ttft_s, by, reshaped=reshaped, due_at=due_at, classed=classed)
+        plain = Admit(
+            number,
+            (Leg(engine, 1, 2, 3),),
+            waited_s,
+            ttft_s,
+            by,
+            reshaped=reshaped,
+            due_at=due_at,
+            classed=classed,
+            candidates=(Candidate(engine, 1, 2.0),),
+        )
         _assert_equal(quick, plain)
 
 

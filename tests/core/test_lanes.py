@@ -1,4 +1,4 @@
-"""Which lane is this, whose turn is it, and what may it not borrow."""
+"""Which lane goes next, and what may it not borrow."""
 
 from heapq import heappop, heappush
 from random import Random
@@ -6,23 +6,19 @@ from random import Random
 import pytest
 from hypothesis import given, settings, strategies as some
 
-from millgate.core.lanes import LaneShares, LaneShareSettings, choose_lane
+from millgate.core.lanes import LaneShares
+from millgate.core.settings import LaneSettings
 
 
-@pytest.mark.parametrize(("hint", "lane"), [(None, 1), ("fast", 2), ("gone", 1)])
-def test_the_named_lane_or_the_default(hint: str | None, lane: int) -> None:
-    assert choose_lane({"fast": 2}, hint, 1) == lane
-
-
-def _shares(*lanes: LaneShareSettings, running: str = "") -> LaneShares:
+def _shares(*lanes: LaneSettings, running: str = "") -> LaneShares:
     shares = LaneShares(lanes)
     for lane in running:
         shares.entered(lane)
     return shares
 
 
-def _lane(name: str, share: float = 1.0, headroom: int = 0, band: int = 0) -> LaneShareSettings:
-    return LaneShareSettings(name, share, headroom, band)
+def _lane(name: str, share: float = 1.0, headroom: int = 0, band: int = 0) -> LaneSettings:
+    return LaneSettings(name, share=share, headroom=headroom, band=band)
 
 
 def test_a_lane_alone_is_chosen_while_a_stream_is_free_and_lends_everything() -> None:
@@ -110,7 +106,7 @@ def test_new_settings_keep_what_runs_and_grant_headroom_anew() -> None:
         (_lane("x", headroom=-1), "headroom of lane x must be at least 0, not -1"),
     ],
 )
-def test_a_negative_claim_is_refused(lane: LaneShareSettings, message: str) -> None:
+def test_a_negative_claim_is_refused(lane: LaneSettings, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LaneShares([lane])
 
@@ -127,7 +123,7 @@ _some_lanes = some.lists(
 def test_whatever_happens_shares_are_strict_headroom_is_kept_and_no_stream_is_lost(
     lanes: list[tuple[float, int, int]], limit: int, seed: int
 ) -> None:
-    named = [LaneShareSettings(f"l{at}", *claims) for at, claims in enumerate(lanes)]
+    named = [_lane(f"l{at}", *claims) for at, claims in enumerate(lanes)]
     shares, dice = LaneShares(named), Random(seed)
     total = sum(lane.share for lane in named)
     running = {lane.name: 0 for lane in named}

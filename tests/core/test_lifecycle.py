@@ -51,7 +51,7 @@ def test_every_pair_is_either_a_row_of_the_table_or_changes_nothing(state: State
 
 
 def _stands(gate: Governor) -> State:
-    attempt = gate._knowledge.attempts.get(1)
+    attempt = gate._knowledge.attempts.by_number.get(1)
     return State.OVER if attempt is None else attempt.state
 
 

@@ -4,8 +4,7 @@ from random import Random
 
 from hypothesis import given, settings, strategies as some
 
-from millgate.core.tickets.appointment import ReturnRecord
-from millgate.core.tickets.records import Slots, TenantRecords, age_key
+from millgate.core.tickets.appointment import ReturnRecord, Slots, TenantRecords, age_key
 
 KNOWN = 0.0, 20.0, 10.0, 12.0
 

@@ -10,7 +10,7 @@ from millgate.core.state.pool import Pool, Route
 from millgate.core.tickets.appointment import ReturnRecord
 from millgate.core.tickets.appointments import Appointments
 from millgate.core.words import DeadlineFrom
-from millgate.wiring.governor import make_order
+from millgate.wiring.governor import INSTRUMENTS, make_order
 
 NOW = 5.0
 
@@ -18,7 +18,10 @@ NOW = 5.0
 def _request(retry_count: int | None = None, record: ReturnRecord | None = None) -> Request:
     settings = LaneSettings("lane", deadline_s=60.0, deadline_from=DeadlineFrom.FIRST_ATTEMPT)
     arrival = Arrived(1, tenant="t", retry_count=retry_count, fingerprint=lambda: 7)
-    lane, route = Lane(settings, make_order, 0.0), Route((), Pool((), Appointments(1), 0.0))
+    lane, route = (
+        Lane(settings, make_order, INSTRUMENTS, 0.0),
+        Route((), Pool((), Appointments(1), INSTRUMENTS, 0.0)),
+    )
     age = Age(arrival, settings, record, 3, NOW)
     return Request(
         arrival,

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings, strategies as some
 
-from millgate.core.retry_budget import (
+from millgate.core.governor.allowances import (
     FORGET_AFTER_S,
     OTHERS,
     WINDOW_S,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as some
 
 from core.return_records import NUMBERS, book_of, found_by, new_record, rank_of, refused_again
-from millgate.core.tickets.appointment import SOONEST_RETURN_S
+from millgate.core.tickets import SOONEST_RETURN_S
 from millgate.core.tickets.appointments import Appointments
 
 

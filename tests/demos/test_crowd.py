@@ -5,18 +5,18 @@ from collections.abc import Iterator
 from typing import cast
 
 import pytest
+from lab.demos.closed_loop import closed_loop
 
 from millgate.demos.connection import AttemptAnswer, Endpoint
 from millgate.demos.crowd import (
-    CrowdError,
     CrowdUser,
     Story,
     UserEnding,
     UserManners,
     Wish,
-    closed_loop,
     open_loop,
 )
+from millgate.demos.processes import ChildError
 
 MANNERS = UserManners(patience_s=5.0, refreshes=2, returns=3)
 HUNG_UP = AttemptAnswer(hung_up=True)
@@ -156,5 +156,5 @@ def test_a_closed_loop_counts_whole_answers_a_second() -> None:
 
 
 def test_a_closed_loop_refuses_to_measure_a_broken_engine() -> None:
-    with pytest.raises(CrowdError, match="did not answer whole"):
+    with pytest.raises(ChildError, match="did not answer whole"):
         _capacity(Script(AttemptAnswer(status=500)))

@@ -72,7 +72,7 @@ def test_a_seed_is_one_load_whatever_max_tokens_say() -> None:
 def test_the_load_asks_for_about_as_often_the_capacity_as_it_says() -> None:
     options = OverloadOptions()
 
-    assert bounds_of(wishes_of(options), options.profile).load == pytest.approx(options.load, rel=0.1)
+    assert bounds_of(wishes_of(options), options).load == pytest.approx(options.load, rel=0.1)
 
 
 def test_capacity_is_that_of_a_full_batch() -> None:
@@ -101,7 +101,7 @@ def test_what_is_in_no_good_answer_was_wasted() -> None:
 def test_ratios_are_of_the_gate_and_undefined_where_nobody_was() -> None:
     options = OverloadOptions()
     wishes = wishes_of(options)
-    bounds = bounds_of(wishes, options.profile)
+    bounds = bounds_of(wishes, options)
     outcome = OverloadOutcome(
         5.0,
         bounds,
@@ -143,7 +143,7 @@ def test_without_a_gate_nearly_everybody_is_too_late() -> None:
 
 
 def _first_come_optimum(options: OverloadOptions) -> float:
-    return bounds_of(wishes_of(options), options.profile).first_come
+    return bounds_of(wishes_of(options), options).first_come
 
 
 def _good_share_by_simulation(options: OverloadOptions, policy: str = "gate") -> float:

@@ -12,7 +12,6 @@ import pytest
 from millgate.config.load import load_config
 from millgate.demos import processes
 from millgate.demos.connection import GateAddress
-from millgate.demos.crowd import CrowdError
 from millgate.demos.processes import Child, ChildError, Children
 from millgate.demos.showing import Show
 from millgate.demos.stage import (
@@ -129,9 +128,7 @@ def test_a_signal_leaves_no_child_behind(number: signal.Signals) -> None:
     assert _gone(child_id)
 
 
-@pytest.mark.parametrize(
-    ("error", "code"), [(ChildError("lost"), 1), (CrowdError("broken"), 1), (KeyboardInterrupt(), 130)]
-)
+@pytest.mark.parametrize(("error", "code"), [(ChildError("lost"), 1), (KeyboardInterrupt(), 130)])
 def test_a_demo_that_fails_says_so_and_has_an_exit_code(
     error: BaseException, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 
 from deploy.recorded import CALM, SCRAPE_S, RecordedGate
 from millgate.core.events import EngineDown
+from millgate.observe.door import ClusterSnapshot
 from millgate.observe.meters import METERS, PREFIX, MetricKind
 
 ROOT = Path(__file__).parents[2]
@@ -114,6 +116,25 @@ def refused_reload(gate: RecordedGate) -> None:
     gate.run(3, CALM)
 
 
+def lease(**changes: Any) -> ClusterSnapshot:
+    """Return what a replica tells of a lease with which all is well, but for these changes."""
+    well = ClusterSnapshot("gate-0", "leased", False, 60.0, 2, 240, 0, 0.1)
+    return replace(well, **changes)
+
+
+def lost_lease(gate: RecordedGate) -> None:
+    gate.say(cluster=lease())
+    gate.run(5, CALM)
+    gate.say(cluster=lease(state="degraded", is_degraded=True, failed_renewals=8))
+    gate.run(3, CALM)
+
+
+def failing_renewals(gate: RecordedGate) -> None:
+    for failed in range(12):
+        gate.say(cluster=lease(failed_renewals=failed))
+        gate.run(1, CALM)
+
+
 def lost_lines(gate: RecordedGate) -> None:
     gate.run(5, CALM)
     gate.rise("attempt_lines_dropped", 5)
@@ -150,6 +171,8 @@ CASES: dict[str, Callable[[RecordedGate], None]] = {
     "MillgateProviderPaused": paused_provider,
     "MillgateWastedWork": left_answers,
     "MillgatePermitsLeak": leaking_permits,
+    "MillgateLeaseLost": lost_lease,
+    "MillgateRenewalsFail": failing_renewals,
     "MillgateReloadFailed": refused_reload,
     "MillgateLogLinesLost": lost_lines,
     "MillgateConnectionsRefused": refused_connections,

@@ -197,7 +197,18 @@ def test_the_health_check_asks_the_admin_door_of_the_default_port_whether_the_pr
     assert urlsplit(probe).path == "/healthz"
 
 
-@pytest.mark.parametrize(("lock", "wanted"), [("runtime.lock", "dependencies"), ("build.lock", "requires")])
+def test_the_full_lock_has_the_libraries_of_the_extras_and_of_every_gate() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [each for name in ("redis", "extproc") for each in project["optional-dependencies"][name]]
+
+    assert locked("runtime.lock").items() <= locked("full.lock").items()
+    assert {re.split(r"[>=\[]", each)[0].lower() for each in extras} <= set(locked("full.lock"))
+
+
+@pytest.mark.parametrize(
+    ("lock", "wanted"),
+    [("runtime.lock", "dependencies"), ("full.lock", "dependencies"), ("build.lock", "requires")],
+)
 def test_a_lock_of_the_container_names_the_versions_that_are_tested_and_no_tools(
     lock: str, wanted: str
 ) -> None:

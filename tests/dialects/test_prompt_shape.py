@@ -22,6 +22,15 @@ def test_a_long_body_is_sampled() -> None:
     assert [count / 100 for count in part[2:6]] == pytest.approx(whole[2:6], rel=0.15)
 
 
+def test_a_text_that_repeats_itself_is_counted_as_any_other() -> None:
+    wrong = 0
+    for line_bytes in range(20, 120):
+        line = b"2026-11-23 " + b"w" * (line_bytes - 12) + b","
+        digits = shape_of(line * (20_000 // line_bytes))[4]
+        wrong += digits != pytest.approx(8 * (20_000 // line_bytes), rel=0.25)
+    assert wrong <= 2  # lines as long as the sample's step, or twice as long
+
+
 def test_tools_are_taken_out_of_the_text_they_stand_in() -> None:
     tools = [
         {"type": "function", "function": {"name": "find", "description": "Finds an order by its 12 digits."}}

@@ -12,9 +12,13 @@ WITHIN_S = 120
 
 
 def _demo(*arguments: str) -> dict[str, Any]:
-    """Run `millgate demo` and return the one line that it prints."""
+    """Run a demonstration of the laboratory and return the one line that it prints."""
+    return _record("lab", "demo", *arguments)
+
+
+def _record(*words: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", "millgate", "demo", *arguments, "--json"],
+        [sys.executable, "-m", *words, "--json"],
         capture_output=True,
         text=True,
         timeout=WITHIN_S,
@@ -104,7 +108,7 @@ def test_a_bad_trace_names_line_and_field(tmp_path: Path) -> None:
     path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 00:00:00,-1,5\n", encoding="utf-8")
 
     done = subprocess.run(
-        [sys.executable, "-m", "millgate", "demo", "replay", str(path), "--json"],
+        [sys.executable, "-m", "lab", "demo", "replay", str(path), "--json"],
         capture_output=True,
         text=True,
         timeout=WITHIN_S,
@@ -114,3 +118,14 @@ def test_a_bad_trace_names_line_and_field(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert "line 2: ContextTokens is -1" in " ".join(done.stderr.split())
+
+
+def test_the_demo_compares_what_stands_before_the_engine_under_a_burst_of_requests() -> None:
+    """One runs and the others are refused at once where nothing may be queued and users do not return."""
+    burst = ("--at-once", "20", "--cap", "1", "--max-queue", "0", "--retries", "0", "--ttft-slo", "60s")
+    result = _record("millgate", "demo", *burst, "--patience", "60s", "--peer", "none", "--time-scale", "10")
+
+    assert list(result["runs"]) == ["no_gate", "gate"]
+    gate = result["runs"]["gate"]
+    assert (gate["endings"], gate["peak_inflight"]) == ({"refused": 19, "whole": 1}, 1)
+    assert gate["wasted_share"] == 0.0

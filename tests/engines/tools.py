@@ -119,8 +119,9 @@ def _told_by_aiperf(report: Any) -> Told:
 
 
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+_ONLINE = {"HF_HUB_OFFLINE": "", "TRANSFORMERS_OFFLINE": ""}
 TOOLS = [
     Tool("vllm bench", "MILLGATE_TEST_VLLM_BENCH", _vllm_bench, "report.json", _told_by_vllm_bench, _OFFLINE),
     Tool("guidellm", "MILLGATE_TEST_GUIDELLM", _guidellm, "report.json", _told_by_guidellm, _OFFLINE),
-    Tool("aiperf", "MILLGATE_TEST_AIPERF", _aiperf, "profile_export_aiperf.json", _told_by_aiperf, {}),
+    Tool("aiperf", "MILLGATE_TEST_AIPERF", _aiperf, "profile_export_aiperf.json", _told_by_aiperf, _ONLINE),
 ]

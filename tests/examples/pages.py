@@ -26,7 +26,7 @@ ONLY_LOOKED_AT = ("make install", "make test")
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"(?:make|millgate) [a-z]")
-_FILE_NAME = re.compile(r"# (\S+\.yaml)$", re.MULTILINE)
+_FILE_NAME = re.compile(r"# (\S+\.(?:yaml|py))$", re.MULTILINE)
 _GATE_READY = re.compile(
     r"listening +http://(\S+)\s+admin +http://(\S+).*^try$.*explain\?", re.DOTALL | re.MULTILINE
 )
@@ -207,7 +207,7 @@ def run(page: Path, session: Session) -> Iterator[tuple[Block, str]]:
     """Go through a page as a reader does; yield each block that was typed, and what it printed."""
     try:
         for block in blocks(page):
-            if block.kind == "yaml":
+            if block.kind in {"yaml", "python"}:
                 session.write(block.text)
             elif block.kind == "sh":
                 yield block, session.type(block.text)

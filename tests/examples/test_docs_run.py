@@ -18,7 +18,13 @@ from millgate.config.load import load_config
 README, TUTORIAL = ROOT / "README.md", ROOT / "docs/tutorial.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 
+_ASK = (
+    "ask() { curl -s -o /dev/null -w '%{http_code} %header{x-millgate-reason} %header{retry-after-ms}"
+    " %header{x-request-id}\\n' \\"
+)
+"""The first line of the block that makes an overload."""
 _CODE = re.compile(r"```(?!output)\w*\n(.*?)```|`([^`\n]+)`", re.DOTALL)
+_SECRET = re.compile(r"_env: ([A-Z_]+)")
 _COMMAND_LINE = re.compile(r"(?<![\w./-])millgate( [a-z][^\n|;#]*)")
 
 
@@ -41,16 +47,36 @@ def test_the_commands_of_the_readme_run(session: Session) -> None:
     is_fresh = ["make", "--question", f"--directory={ROOT}", ".venv/.installed"]
     if subprocess.run(is_fresh, capture_output=True, check=False).returncode:
         pytest.skip("the environment is older than its lock: `make run` would use the network")
-    session.type("millgate engine\n")
+    printed = {block.text.strip().partition("\n")[0]: text for block, text in run(README, session)}
 
-    typed = [block.text.strip() for block, _ in run(README, session)]
-
-    assert typed == ["make run", "make test", "millgate serve --upstream http://127.0.0.1:8000"]
+    assert list(printed) == [
+        "make run",
+        "make test",
+        "make install",
+        "millgate engine",
+        "millgate serve --upstream http://127.0.0.1:8000 --max-inflight 2 --max-queue 4",
+        _ASK,
+        """millgate why "$(grep ^503 asked | head -n 1 | grep -o '[^ ]*$')\"""",
+        "millgate check guard.yaml",
+        "millgate serve --config guard.yaml",
+        "python jobs.py",
+    ]
+    statuses = [
+        line[:3]
+        for line in next(text for typed, text in printed.items() if typed.startswith("ask")).splitlines()
+    ]
+    assert len(statuses) == 30
+    assert set(statuses) == {"200", "503"}
+    assert "refused" in next(text for typed, text in printed.items() if typed.startswith("millgate why"))
+    jobs = printed["python jobs.py"].splitlines()
+    assert len(jobs) == 20
+    assert "answered" in jobs
+    assert any("come back in" in job for job in jobs)
 
 
 @pytest.mark.parametrize("page", [README, TUTORIAL], ids=lambda page: page.name)
 def test_every_block_is_of_a_kind_that_is_run_or_known_not_to(page: Path) -> None:
-    assert {block.kind for block in blocks(page)} <= {"", "sh", "yaml"}
+    assert {block.kind for block in blocks(page)} <= {"", "sh", "yaml", "python"}
 
 
 def _configurations() -> list[tuple[Path, str]]:
@@ -60,7 +86,7 @@ def _configurations() -> list[tuple[Path, str]]:
 
 @pytest.mark.parametrize(("page", "text"), _configurations(), ids=lambda each: getattr(each, "stem", ""))
 def test_every_configuration_on_a_page_is_valid(page: Path, text: str, tmp_path: Path) -> None:
-    """A part of one is completed by what it takes for granted: an engine, a tenant `ann`, the usual lanes."""
+    """A part of one is completed by what it takes for granted: an engine, a tenant `ann`, the usual lanes, its secrets."""
     usual = {
         "engines:\n": "engines: [{name: gpu, url: 'http://127.0.0.1:8000'}]\n",
         "lanes:\n": "lanes: [{name: interactive}, {name: throughput}, {name: long_context}]\n",
@@ -69,7 +95,8 @@ def test_every_configuration_on_a_page_is_valid(page: Path, text: str, tmp_path:
     file = tmp_path / "gate.yaml"
     file.write_text(text + "".join(lines for section, lines in usual.items() if section not in text))
 
-    assert load_config(file).config.engines
+    secrets = dict.fromkeys(_SECRET.findall(text), "5e" * 32)
+    assert load_config(file, secrets).config.engines
 
 
 def _named_commands(page: Path) -> list[str]:

@@ -1,6 +1,6 @@
 """Requests for the whole gateway that must be refused, or that look odd and must be served exactly once.
 
-The payloads of `servers.http1.malformed` are replayed with real paths: where the server's own tests see that no
+The payloads of `http1.server.malformed` are replayed with real paths: where the server's own tests see that no
 request reaches an application, here an engine sees that nothing is dispatched. What is added here are more members
 of the same families.
 """
@@ -8,8 +8,8 @@ of the same families.
 from typing import NamedTuple
 
 from faults.corpus_bodies import BODY, CHUNKS, FRAMING, GOOD, HEX, PATH, SIZE, SMUGGLED, get, post, real
-from servers.http1 import malformed
-from servers.http1.malformed import Case
+from http1.server import malformed
+from http1.server.malformed import Case
 
 __all__ = ["BODY", "CHUNKS", "FRAMING", "GOOD", "PATH", "SIZE", "SMUGGLED", "get", "post", "real"]
 

@@ -1,8 +1,8 @@
 """Requests whose framing can be read in two ways, and what they are made of."""
 
 from faults.talk import CHAT, chat
-from servers.http1 import malformed
-from servers.http1.malformed import Case
+from http1.server import malformed
+from http1.server.malformed import Case
 
 PATH = CHAT.encode()
 BODY = chat("good")

@@ -311,10 +311,13 @@ def goes_on_listening(gate: GateProcess, upstream: FakeUpstream) -> Iterator[Fin
                 await line.send(answers.chunks(b": still here\n\n"))
                 await asyncio.sleep(0.05)
 
-    upstream.script = chatter
+    # No engine speaks before it is asked any more.
+    upstream.script, upstream.on_connect = chatter, None
     talk = gate.connect()
     talk.send(request(chat(stream=True), _ALLOWED))
-    talk.head()
+    if (head := talk.head()).status != 200:
+        yield Finding(f"after all an engine that answers well is answered {head.status}: {head.headers}")
+        return
     by = time.monotonic() + HUNG_AFTER_S
     while talk.chunk():
         if time.monotonic() > by:

@@ -349,7 +349,7 @@ def test_row_25_odd_model_names_are_refused_or_harmless(
     metrics = gate.ask("/metrics")[1].decode()
     assert NAMES[name] not in metrics
     assert "evil" not in metrics
-    assert all(line.startswith(("#", "millgate_")) for line in metrics.splitlines() if line)
+    assert all(line.startswith(("#", "millgate_", "process_")) for line in metrics.splitlines() if line)
     json.loads(gate.ask("/api/state")[1])
 
 

@@ -8,9 +8,9 @@ from faults import corpus
 from faults.corpus import GOOD, Odd
 from faults.process import GateProcess
 from faults.talk import Talk
+from http1.server import malformed
+from http1.server.malformed import Case
 from millgate.testing import FakeUpstream
-from servers.http1 import malformed
-from servers.http1.malformed import Case
 
 AT_ONCE = 64
 """Payloads under way together: some end only with a deadline."""

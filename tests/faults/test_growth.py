@@ -23,16 +23,16 @@ from millgate.dialects.pooling import POOLING
 from millgate.dialects.quota_headers import read_quota_headers
 from millgate.dialects.responses import RESPONSES
 from millgate.dialects.sse import EventFloodError, Splitter, payload
+from millgate.http1.client.answer import ProtocolViolationError
+from millgate.http1.client.reader import AnswerReader
+from millgate.http1.server import ByteBudget
+from millgate.http1.wire.fields import HeaderReader, listed
 from millgate.runtime.gauges import read_gauges
 from millgate.runtime.metered import named_limit
-from millgate.runtime.upstream.answer import ProtocolViolationError
-from millgate.runtime.upstream.fields import HeaderReader, listed
-from millgate.runtime.upstream.reader import AnswerReader
 from millgate.runtime.verdicts import seconds
-from millgate.servers.http.fields import retry_count
-from millgate.servers.http1 import ByteBudget
 from millgate.servers.line import LineLimits
 from millgate.servers.line.intake import LineIntake, LineTooLongError
+from millgate.servers.requests.fields import retry_count
 
 SIZE: Final = 32 * 1024
 MOST_GROWTH: Final = 8.0

@@ -163,5 +163,5 @@ def commands(gate: GateProcess, directory: Path) -> list[str]:
         )
         assert run.returncode == (2 if arguments[-1].startswith("engines") else 0), run.stderr
         told.append(run.stdout + run.stderr)
-    assert json.loads(told[1])["tenants"][0]["keys"] == [f"{HASH[:8]}..."]
+    assert [key["sha256"] for key in json.loads(told[1])["tenants"][0]["keys"]] == [f"{HASH[:8]}..."]
     return told

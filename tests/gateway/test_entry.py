@@ -1,6 +1,7 @@
 """Keys, tenants and lanes at the HTTP door, over sockets; what goes on to the engine, and what does not."""
 
 import asyncio
+import time
 from hashlib import sha256
 
 import pytest
@@ -9,10 +10,10 @@ from gateway.harness import CHAT, Answer, Asked, Stand, chat, run, until
 from gateway.stand import core_settings, gating
 from millgate.core.events import EngineDown
 from millgate.core.settings import LaneSettings
+from millgate.http1.server import ServerLimits
 from millgate.runtime.callers import CallerSettings, TenantRule
 from millgate.runtime.guesses import MOST_FAILURES
 from millgate.servers.http import DoorSettings
-from millgate.servers.http1 import ServerLimits
 
 KEY, OTHER, UPSTREAM = "hgk_planted-client-key", "hgk_other-client-key", "sk-planted-engine-key"
 LANES = ("interactive", "bulk")
@@ -419,5 +420,25 @@ def test_options_names_the_methods_of_a_path_and_reaches_no_engine() -> None:
                 assert "access-control-allow-origin" not in answer.headers
             assert (await stand.ask(b"", b"/nowhere", b"OPTIONS")).status == 404
             assert not stand.engine.asked
+
+    run(body())
+
+
+def test_a_key_is_refused_from_its_end_on_also_by_a_connection_that_has_used_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    digest, end = sha256(KEY.encode()).digest(), time.time() + 3600.0
+    rules = (TenantRule("a", (digest,), LANES, expiries={digest: end}), GUARDED.tenants[1])
+
+    async def body() -> None:
+        async with gating(callers=CallerSettings(tenants=rules, lanes=LANES), core=CORE) as stand:
+            client = await stand.client()
+            for status in (200, 200, 401):
+                if status == 401:
+                    monkeypatch.setattr("millgate.runtime.callers.time.time", lambda: end)
+                client.ask(chat(), headers={"authorization": f"Bearer {KEY}"})
+                assert (await client.answer()).status == status
+            client.leave()
+            assert (await stand.ask(chat(), authorization=f"Bearer {OTHER}")).status == 200
 
     run(body())

@@ -311,22 +311,22 @@ def test_a_light_request_goes_to_an_engine_that_is_up_and_to_the_next_when_it_ca
 ) -> None:
     monkeypatch.setattr(fleet, "HEALTH", HealthSettings(target=None, poll_s=0.05, shortest_probation_s=30.0))
 
-    async def models(asked: Asked) -> None:
-        asked.reply(b'{"object":"list","data":[]}')
+    async def tokens(asked: Asked) -> None:
+        asked.reply(b'{"count":1,"tokens":[1]}')
 
     async def body() -> None:
         async with plant(3) as stand:
             for engine in stand.engines:
-                engine.script = models
+                engine.script = tokens
             await stand.kill(0)
-            assert (await stand.ask(b"", b"/v1/models", b"GET")).status == 200
+            assert (await stand.ask(b'{"prompt":"x"}', b"/tokenize")).status == 200
             assert [len(engine.asked) for engine in stand.engines] == [0, 1, 0]
             await stand.kill(1)
-            got = await stand.ask(b"", b"/v1/models", b"GET")
+            got = await stand.ask(b'{"prompt":"x"}', b"/tokenize")
             assert (got.status, got.error["code"]) == (502, "upstream_unreachable")
             while stand.up != [False, False, True]:
-                await stand.ask(b"", b"/v1/models", b"GET")
-            assert (await stand.ask(b"", b"/v1/models", b"GET")).status == 200
+                await stand.ask(b'{"prompt":"x"}', b"/tokenize")
+            assert (await stand.ask(b'{"prompt":"x"}', b"/tokenize")).status == 200
             assert stand.gateway.door.ongoing == 0
 
     run(body())

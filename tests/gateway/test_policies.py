@@ -63,7 +63,7 @@ def test_a_shorter_answer_is_announced_and_asked_for() -> None:
         lane = LaneSettings("interactive", clip_tokens=32, max_queue=0, max_queue_tokens=None)
         door = DoorSettings(clips=True)
         async with standing(whole_when_told, max_inflight=4, lane=lane, door=door) as stand:
-            engine = stand.gateway.driver._governor._knowledge.engines["engine"]  # type: ignore[attr-defined]
+            engine = stand.gateway.driver._governor._knowledge.engines.by_name["engine"]  # type: ignore[attr-defined]
             engine.gate.kv_limit = 1_000
             client = await stand.client()
             client.ask(chat("long", stream=True, max_tokens=900))

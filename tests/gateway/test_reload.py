@@ -14,9 +14,9 @@ from millgate.core.settings import LaneSettings
 from millgate.gateway import AdminAddress, Configuration, EngineAddress, Gateway, ReloadError
 from millgate.gateway.notify import Notifier
 from millgate.gateway.reload import Fetch, Reloader
+from millgate.http1.server import ServerLimits
 from millgate.observe.logs import ProcessLog
 from millgate.servers.http import DoorSettings
-from millgate.servers.http1 import ServerLimits
 
 
 @pytest.fixture

@@ -12,11 +12,13 @@ import trustme
 
 from gateway.harness import Asked, Client, FakeEngine, Stand, answer_whole, chat, event, run, until
 from gateway.stand import core_settings, gating
+from millgate.cli.banner import Running
 from millgate.gateway import EngineAddress, TlsError, TlsFiles, listener_context
 from millgate.gateway.settings import LineAddress
-from millgate.runtime.descriptors import LINGERING
-from millgate.servers.http1 import ServerLimits
+from millgate.http1.server import ServerLimits
 from millgate.servers.line.contract import LineLimits, LineSettings
+from millgate.sockets.descriptors import LINGERING
+from millgate.wiring.settings import Built
 
 
 class Authority:
@@ -86,6 +88,18 @@ def test_a_client_is_served_over_tls_whole_answers_and_streams(authority: Author
                 assert (answer.status, answer.whole) == (200, True)
             await close(client)
             await stand.settle()
+
+    run(body())
+
+
+def test_the_banner_names_the_address_that_clients_of_a_tls_listener_use(authority: Authority) -> None:
+    async def body() -> None:
+        async with gating(ssl=listener_context(authority.files("localhost"))) as stand:
+            running = Running.of(stand.gateway, Built(core_settings(), ()))
+            assert running.url == f"https://127.0.0.1:{stand.gateway.port}"
+        async with gating() as stand:
+            running = Running.of(stand.gateway, Built(core_settings(), ()))
+            assert running.url == f"http://127.0.0.1:{stand.gateway.port}"
 
     run(body())
 

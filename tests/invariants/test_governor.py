@@ -123,8 +123,8 @@ class EverythingIsBounded(GateMachine):
         retries = self.gate.snapshot(self.now).retries
         knowledge = self.gate._knowledge
         assert retries.appointments <= retries.records <= self.first_settings.max_appointments
-        assert len(knowledge.wakes) <= 5 * (len(knowledge.attempts) + 1_000) + 2
-        for pool in knowledge.pools:
+        assert len(knowledge.attempts.wakes) <= 5 * (len(knowledge.attempts.by_number) + 1_000) + 2
+        for pool in knowledge.engines.routes.pools:
             assert len(pool.appointments._ends) <= 2 * (pool.appointments.records + 1_000) + 1
             assert isinstance(pool.capacity_forecast, CapacityForecast)
             assert len(pool.capacity_forecast._noted) <= 9 + len(pool.capacity_forecast._ends)

@@ -13,10 +13,18 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 def test_every_line_and_every_named_number_of_the_core_counts() -> None:
     files = [*(_ROOT / "src/millgate/core").rglob("*.py")]
-    lines, constants = lines_and_constants()
+    (lines, constants), of_fleet = lines_and_constants(fleet=False), lines_and_constants(fleet=True)
 
-    assert lines == sum(file.read_text().count("\n") for file in files)
+    assert lines + of_fleet[0] == sum(file.read_text().count("\n") for file in files)
     assert 50 < constants < lines
+
+
+def test_the_part_that_only_a_fleet_needs_is_counted_apart() -> None:
+    room = [*(_ROOT / "src/millgate/core/routing").rglob("*.py")]
+    lines, constants = lines_and_constants(fleet=True)
+
+    assert lines > sum(file.read_text().count("\n") for file in room)
+    assert 5 < constants < 50
 
 
 def test_an_arrival_visits_the_judge_and_a_refusal_its_line_too() -> None:
@@ -29,13 +37,13 @@ def test_an_arrival_visits_the_judge_and_a_refusal_its_line_too() -> None:
         assert files[0] == "governor/governor"
         assert "governor/assess" in files
         assert len(files) == len(set(files))
-    assert "tickets/records" in visited["refused"]
-    assert "tickets/records" not in visited["admitted at once"]
+    assert "tickets/appointment" in visited["refused"]
+    assert "tickets/appointment" not in visited["admitted at once"]
 
 
 def test_the_command_prints_the_figures() -> None:
     command = [sys.executable, "-m", "lab", "core"]
     printed = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True).stdout
 
-    assert f"lines: {lines_and_constants()[0]}\n" in printed
+    assert f"lines: {lines_and_constants(fleet=False)[0]}, and " in printed
     assert printed.count("files visited, ") == 4

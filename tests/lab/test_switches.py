@@ -5,8 +5,8 @@ from lab.refinements import REFINEMENTS
 from lab.suites import SUITES
 from lab.switches import Refinement, switched_off
 
-from millgate.core.sizing import service_time
-from millgate.core.sizing.service_time import PromptReading
+from millgate.core.sizing import service_demand
+from millgate.core.sizing.service_demand import PromptReading
 
 
 def test_a_function_a_property_and_a_constant_are_replaced_and_put_back() -> None:
@@ -16,9 +16,9 @@ def test_a_function_a_property_and_a_constant_are_replaced_and_put_back() -> Non
         "none",
         (),
         {
-            "sizing.service_time:PromptReading.unread": lambda _reading, tokens, _now: tokens,
-            "sizing.service_time:PromptReading.per_token_s": 0.0,
-            "sizing.service_time:MEMORY": 7.0,
+            "sizing.service_demand:PromptReading.unread": lambda _reading, tokens, _now: tokens,
+            "sizing.service_demand:PromptReading.per_token_s": 0.0,
+            "sizing.service_demand:MEMORY": 7.0,
         },
     )
 
@@ -26,38 +26,38 @@ def test_a_function_a_property_and_a_constant_are_replaced_and_put_back() -> Non
         told = PromptReading(0.001, 0.0)
         assert told.unread(500, 100.0) == 500
         assert told.per_token_s == 0.0
-        assert vars(service_time)["MEMORY"] == 7.0
+        assert vars(service_demand)["MEMORY"] == 7.0
 
     assert PromptReading.unread is method
     assert vars(PromptReading)["per_token_s"] is speed
-    assert vars(service_time)["MEMORY"] == 200.0
+    assert vars(service_demand)["MEMORY"] == 200.0
 
 
 def test_all_is_put_back_where_one_place_does_not_exist() -> None:
     typo = Refinement(
-        "typo", "none", (), {"sizing.service_time:MEMORY": 7.0, "sizing.service_time:_NO_SUCH": 1.0}
+        "typo", "none", (), {"sizing.service_demand:MEMORY": 7.0, "sizing.service_demand:_NO_SUCH": 1.0}
     )
 
     with pytest.raises(AttributeError, match="_NO_SUCH"), switched_off(typo):
         pass
 
-    assert vars(service_time)["MEMORY"] == 200.0
+    assert vars(service_demand)["MEMORY"] == 200.0
 
 
 def test_the_size_is_the_lines_and_numeric_constants_of_all_places() -> None:
-    method = Refinement("unread", "none", (), {"sizing.service_time:PromptReading.interrupted": None})
+    method = Refinement("unread", "none", (), {"sizing.service_demand:PromptReading.interrupted": None})
     constant = Refinement("constant", "none", (), {"sizing.output_length:_DEVIATIONS": None})
-    one_of_a_pair = Refinement("pair", "none", (), {"slo:SHORT_WINDOW_S": None})
+    one_of_a_pair = Refinement("pair", "none", (), {"routing.working_set:_PAUSES": None})
 
     assert method.size() == (4, 0)
     assert constant.size() == (1, 1)
     assert one_of_a_pair.size() == (1, 1)
-    assert Refinement("file", "none", (), {}, ("measure.ewma",)).size()[0] > 10
+    assert Refinement("file", "none", (), {}, ("measure",)).size()[0] > 10
 
 
 def test_a_part_that_the_core_does_not_have_is_named() -> None:
     with pytest.raises(ValueError, match="no such name in the core"):
-        Refinement("typo", "none", (), {}, ("sizing.service_time:PromptReading.no_such",)).size()
+        Refinement("typo", "none", (), {}, ("sizing.service_demand:PromptReading.no_such",)).size()
 
 
 @pytest.mark.parametrize("refinement", REFINEMENTS, ids=lambda each: each.name)

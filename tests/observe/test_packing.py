@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 from millgate.core.decisions import (
     Admit,
     Cancel,
+    Candidate,
     Classed,
     Decision,
     Ended,
@@ -53,10 +54,14 @@ ARRIVAL: Fields = {
     "engine": st.none() | TEXTS,
     "may_clip": TRUTHS,
     "hint_s": TIMES,
+    "seen_late": TRUTHS,
+    "hands_over": TRUTHS,
     "prompt_shape": st.none() | st.tuples(*[NUMBERS] * 7),
     "fingerprint": st.just(len),
     "marks": st.just(tuple),
+    "session": st.just(5),
 }
+CANDIDATE: Fields = {"engine": TEXTS, "cached_tokens": NUMBERS, "cost_s": TIMES}
 LEG: Fields = {"engine": TEXTS, "streams": NUMBERS, "kv_tokens": NUMBERS, "prompt_tokens": NUMBERS}
 QUOTA: Fields = {
     "rule": TEXTS,
@@ -76,7 +81,7 @@ MAYBE_CLASSED = st.none() | st.builds(Classed, **CLASSED)
 RESHAPED: Fields = {"lane": st.none() | TEXTS, "max_tokens": st.none() | NUMBERS}
 
 
-def several(kind: type[Leg | QuotaState], fields: Fields) -> st.SearchStrategy[tuple[Any, ...]]:
+def several(kind: type[Leg | QuotaState | Candidate], fields: Fields) -> st.SearchStrategy[tuple[Any, ...]]:
     return st.lists(st.builds(kind, **fields), max_size=3).map(tuple)
 
 
@@ -92,6 +97,7 @@ ADMIT: Fields = {
     "due_at": st.none() | TIMES,
     "window_s": TIMES,
     "classed": MAYBE_CLASSED,
+    "candidates": several(Candidate, CANDIDATE),
 }
 HOLD: Fields = {
     "attempt": ATTEMPTS,
@@ -182,7 +188,7 @@ def test_every_step_comes_back_as_it_was(
         assert again_facts is None
     else:
         assert arrival_of(tuple(again_facts)) == joined(
-            arrival._replace(prompt_shape=None, fingerprint=None, marks=None)
+            arrival._replace(prompt_shape=None, fingerprint=None, marks=None, session=None)
         )
 
 

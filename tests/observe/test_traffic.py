@@ -255,3 +255,12 @@ def test_a_tenants_answers_are_judged_and_its_slowest_streams_are_known() -> Non
     assert (acme.judged, acme.good) == (100, 50)
     assert acme.ttft_p95_s == pytest.approx(1.0, rel=0.05)
     assert acme.ttft_p99_s == pytest.approx(10.0, rel=0.05)
+
+
+def test_engines_that_are_gone_leave_their_labels_to_those_that_come() -> None:
+    traffic = Traffic()
+    for number in range(MOST_ENGINES):
+        traffic.decoded(f"old-{number}", 0.0, 1.0, 50)
+    traffic.engines_are(["old-0", "new"])
+    traffic.decoded("new", 1.0, 1.0, 50)
+    assert [engine.name for engine in traffic.read().engines] == ["old-0", "new"]

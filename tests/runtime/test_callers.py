@@ -214,3 +214,19 @@ def test_tenants_of_credentials_are_bounded_and_the_idle_make_room() -> None:
     third = tenants.name_of(b"3", 1.0 + FORGET_AFTER_S)
     assert third not in {OTHERS, first}
     assert len(tenants) == 2
+
+
+def test_a_session_is_named_by_the_first_of_its_headers_and_each_tenants_is_its_own() -> None:
+    settings = CallerSettings(session_headers=(b"x-session-id", b"x-other"))
+    callers = Callers(settings)
+    one = callers.session({b"x-session-id": b"s1", b"x-other": b"s2"}, "a")
+    assert one is not None
+    assert 0 <= one < 2**56
+    assert callers.session({b"x-session-id": b"s1"}, "a") == one
+    assert callers.session({b"x-session-id": b"s1"}, "b") != one
+    assert callers.session({b"x-session-id": b"s2"}, "a") == callers.session({b"x-other": b"s2"}, "a") != one
+    assert callers.session({b"x-session-id": b""}, "a") is None
+    assert callers.session({b"accept": b"*/*"}, "a") is None
+    assert Callers(settings, callers).session({b"x-session-id": b"s1"}, "a") == one, "over a reload"
+    assert Callers(settings).session({b"x-session-id": b"s1"}, "a") != one, "no client can compute it"
+    assert Callers(CallerSettings()).session({b"x-session-id": b"s1"}, "a") is None

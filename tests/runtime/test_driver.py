@@ -12,7 +12,7 @@ import pytest
 from millgate.core.decisions import Admit, Cancel, Decision, Ended, Explanation, Queue, Yield
 from millgate.core.events import Arrived, ClientGone, Event, FirstToken, Released, Tick
 from millgate.core.settings import Settings
-from millgate.core.snapshot import Capacity, Snapshot
+from millgate.core.snapshot import Capacity, SharedUse, Snapshot
 from millgate.core.words import Outcome, Reason
 from millgate.runtime.clock import MonotonicClock
 from millgate.runtime.driver import Driver
@@ -47,6 +47,9 @@ class ScriptedCore:
         raise NotImplementedError
 
     def explain(self, arrival: Arrived, now: float) -> Explanation:
+        raise NotImplementedError
+
+    def shared_use(self, now: float) -> SharedUse:
         raise NotImplementedError
 
     def reconfigure(self, settings: Settings, now: float) -> tuple[Decision, ...]:

@@ -11,8 +11,8 @@ from faults.talk import chat, request
 from gateway.harness import run, until
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.gateway import EngineAddress, Gateway, GatewaySettings, fleet
+from millgate.http1.client import UpstreamSettings
 from millgate.runtime.health import HealthSettings
-from millgate.runtime.upstream import UpstreamSettings
 from millgate.testing import FakeUpstream, ScriptedConnection, answers
 from millgate.wiring.governor import build_governor
 

@@ -4,10 +4,20 @@ from math import exp, inf, log, sqrt
 
 import numpy as np
 import pytest
+from lab.truths.formulas import mg1_wait
 
 from millgate.engine.profile import find_profile
-from millgate.sim.calculator import Latency, Load, Row, advise, mean_wait_s, picture, streams_for, waiting
-from millgate.sim.truths.formulas import erlang_c, mg1_wait
+from millgate.sim.calculator import (
+    Latency,
+    Load,
+    Row,
+    advise,
+    erlang_c,
+    mean_wait_s,
+    picture,
+    streams_for,
+    waiting,
+)
 
 _CHAT = Load(50.0, Latency(4.0))
 

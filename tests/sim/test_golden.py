@@ -7,9 +7,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from lab.experiments.scenario import Scenario, play
+
 from millgate.sim.clients.crowd import Manners
 from millgate.sim.clients.retry_behaviour import Sdk
-from millgate.sim.experiments.scenario import Scenario, play
 from millgate.sim.laws import lognormal
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "overload_at_twice_the_capacity.json"

@@ -149,3 +149,19 @@ def test_cut_resets_both_sides() -> None:
             await asyncio.wait_for(echo.ended.wait(), 5)
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_a_connection_that_is_being_made_when_the_proxy_stops_ends_with_it(turns: int) -> None:
+    async def scene() -> bytes:
+        async with relayed() as (proxy, _echo, _reader, _writer):
+            reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await asyncio.wait_for(proxy.stop(), 10.0)
+            with contextlib.suppress(ConnectionError):
+                return await asyncio.wait_for(reader.read(1), 10.0)
+            writer.close()
+            return b""
+
+    assert asyncio.run(scene()) == b""

@@ -55,12 +55,14 @@ def test_the_wheel_is_compiled_for_this_interpreter_alone(wheel: Path) -> None:
     tag = f"cpython-{sys.version_info.major}{sys.version_info.minor}-"
 
     assert f"-cp{sys.version_info.major}{sys.version_info.minor}-" in wheel.name
+    assert re.search(r"-(manylinux_2_\d+|linux)_\w+\.whl$", wheel.name)
     assert extensions
     assert [name for name in extensions if tag not in name] == []
     assert {name.split("/")[0] for name in names if not name.endswith(".so")} == {
         "millgate",
         "-".join(wheel.name.split("-")[:2]) + ".dist-info",
     }
+    assert [name for name in names if re.search(r"(^|/)(lab|tests|bench)/|/test_|conftest", name)] == []
 
 
 def test_every_link_of_its_description_is_absolute(wheel: Path) -> None:
@@ -91,7 +93,11 @@ def test_it_says_that_it_is_compiled(bin_folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "extra"),
-    [(["demo", "burst"], "demo"), (["demo", "overload"], "demo"), (["sim", "list"], "sim")],
+    [
+        (["demo"], "sim"),
+        (["sim", "replay", "arena"], "sim"),
+        (["size", "--rate", "1", "--latency", "1s"], "sim"),
+    ],
 )
 def test_what_a_command_lacks_is_one_sentence_with_the_line_that_installs_it(
     arguments: list[str], extra: str, bin_folder: Path, tmp_path: Path

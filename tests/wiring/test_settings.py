@@ -229,3 +229,21 @@ def test_the_example_names_a_model_that_an_engine_has() -> None:
     facts = {"gpu": EngineFacts(model="told")}
     assert build_settings(config(), facts).example_model == "told"
     assert build_settings(config({"models": ["given", "other"]}), facts).example_model == "given"
+
+
+@pytest.mark.parametrize(
+    ("rest", "asked", "meant"),
+    [
+        ({}, "auto", IgnoresHangups.AUTO),
+        ({"workers": 2}, "auto", IgnoresHangups.NO),
+        ({"workers": 2}, "yes", IgnoresHangups.YES),
+        ({"cluster": {"store": "redis://store:6379"}}, "auto", IgnoresHangups.NO),
+    ],
+)
+def test_gauges_that_count_the_work_of_others_tell_nothing_of_hangups(
+    rest: dict[str, Any], asked: str, meant: IgnoresHangups
+) -> None:
+    assert (
+        build_settings(config({"ignores_hangups": asked}, **rest)).settings.engines[0].ignores_hangups
+        is meant
+    )

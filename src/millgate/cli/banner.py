@@ -1,15 +1,17 @@
 """What a started gateway says: what runs, which limits were chosen and why, what to try, where the metrics are."""
 
+import contextlib
 import os
 import platform
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TextIO
 
 from millgate import __version__
-from millgate.cli.output import PLAIN_WIDTH
-from millgate.observe.build import build_kind
+from millgate.cli.output import PLAIN_WIDTH, print_json
 from millgate.observe.logs import json_line
+from millgate.observe.process import build_kind
 
 if TYPE_CHECKING:
     from millgate.gateway import Gateway
@@ -26,7 +28,7 @@ _LEAST_WHY: Final = 20
 
 
 class Running(NamedTuple):
-    """A gateway that serves: its addresses (no slash at the end), its engines by name, its choices."""
+    """A gateway that serves: its addresses (no slash at the end), its engines by name, its choices, its processes."""
 
     url: str
     admin_url: str
@@ -36,6 +38,7 @@ class Running(NamedTuple):
     engine_note: str = ""
     token_env: str | None = None
     line_address: str = ""
+    workers: int = 1
 
     @classmethod
     def of(
@@ -45,13 +48,13 @@ class Running(NamedTuple):
         settings = gateway.settings
         admin = settings.admin
         return cls(
-            url=_url(settings.host, gateway.port),
-            admin_url=_url(admin.host, gateway.admin.port) if admin and gateway.admin else "",
+            url=door_url(settings.host, gateway.port, secure=settings.ssl is not None),
+            admin_url=door_url(admin.host, gateway.admin.port) if admin and gateway.admin else "",
             line_address=f"{settings.line.host}:{gateway.line_port}" if settings.line else "",
             engines=[
                 (
                     engine.name,
-                    _url(engine.host, engine.port, secure=engine.ssl is not None) + engine.base_path,
+                    door_url(engine.host, engine.port, secure=engine.ssl is not None) + engine.base_path,
                 )
                 for engine in settings.engines
             ],
@@ -86,6 +89,14 @@ def show_banner(running: Running, stream: TextIO) -> None:
     stream.flush()
 
 
+def show_running(running: Running, *, as_json: bool) -> None:
+    """Tell people, and with `as_json` programs, what serves."""
+    with contextlib.suppress(OSError):  # a full disk behind stderr costs the banner, not the gateway
+        show_banner(running, sys.stderr)
+    if as_json:
+        print_json(record(running))
+
+
 def _show_words(running: Running, stream: TextIO) -> None:
     shows_styles = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
@@ -116,6 +127,8 @@ def _addresses(running: Running) -> Iterator[str]:
     yield f"  admin      {running.admin_url}"
     if running.line_address:
         yield f"  line       {running.line_address}"
+    if running.workers > 1:
+        yield f"  workers    {running.workers}"
     for name, url in running.engines:
         yield f"  engine     {name} at {url}{running.engine_note}"
 
@@ -138,6 +151,7 @@ def record(running: Running) -> dict[str, object]:
         "url": running.url,
         "admin_url": running.admin_url,
         **({"line_address": running.line_address} if running.line_address else {}),
+        **({"workers": running.workers} if running.workers > 1 else {}),
         "model": running.model,
         "engines": [{"name": name, "url": url} for name, url in running.engines],
         "limits": [{"name": name, "value": value, "why": why} for name, value, why in running.choices],
@@ -155,5 +169,6 @@ def _hints(running: Running) -> list[str]:
     ]
 
 
-def _url(host: str, port: int, *, secure: bool = False) -> str:
+def door_url(host: str, port: int, *, secure: bool = False) -> str:
+    """Return the address of a door, without a slash at the end."""
     return f"http{'s' if secure else ''}://{f'[{host}]' if ':' in host else host}:{port}"

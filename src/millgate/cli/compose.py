@@ -1,39 +1,52 @@
-"""From a loaded configuration to a gateway that serves: ask the engines, choose, build, run."""
+"""From a loaded configuration to a gateway that serves: find the engines, ask them, choose, build, run."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millgate.cli.exits import CommandError, ExitCode
 from millgate.cli.opening import log_error
 from millgate.cli.ports import address_error
 from millgate.config.callers import ListenTlsConfig
-from millgate.config.load import Loaded
+from millgate.config.discovered import names_of, twins_of, with_addresses
+from millgate.config.extproc import ExtprocConfig
+from millgate.config.load import FileStamp, Loaded, stamp_of
 from millgate.config.problems import ConfigError, Problem, SettingPath
 from millgate.config.schema import Config, EngineConfig, LimitsConfig, ListenConfig
-from millgate.core.settings import EngineSettings
+from millgate.core.settings import EngineSettings, Settings
 from millgate.gateway import (
     AdminAddress,
+    ClusterSettings,
     Configuration,
+    Discovery,
+    DiscoverySettings,
     EngineAddress,
+    ExtprocAddress,
     GatewaySettings,
     LineAddress,
     ReloadError,
     TlsError,
     TlsFiles,
+    answers,
     ask_engine,
     listener_context,
     serve,
 )
 from millgate.gateway.serve import ProcessEnding
+from millgate.http1.client import UpstreamSettings
+from millgate.http1.server import ServerLimits
 from millgate.observe.observers import ObserverSettings
+from millgate.observe.tracing import TracingSettings
 from millgate.runtime.callers import CallerSettings, TenantRule
 from millgate.runtime.clock import MonotonicClock
 from millgate.runtime.gauges import Gauges
-from millgate.runtime.upstream import UpstreamSettings
-from millgate.servers.http import DoorSettings
-from millgate.servers.http1 import ServerLimits
+from millgate.servers.extproc.settings import ExtprocSettings
+from millgate.servers.http import CoalescingSettings, CrossOrigin, DoorSettings
 from millgate.servers.line import LineSettings
 from millgate.wiring.chosen import EngineFacts
 from millgate.wiring.governor import build_governor
@@ -43,22 +56,37 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from millgate.gateway import Gateway
+    from millgate.gateway.workers.worker import WorkerSide
 
+# This run of this process: one that starts again is another replica, whatever number it gets.
+_RUN = f"{os.getpid()}:{os.urandom(4).hex()}"
 # A metrics page comes within milliseconds; an engine that is still loading is not waited for.
 _ASK_WITHIN_S = 1.0
+# This run of this process: one that starts again is another replica, whatever number it gets.
+_RUN = f"{os.getpid()}:{os.urandom(4).hex()}"
+_SUPERVISED = ClusterSettings("", "workers", _RUN, renew_every_s=0.1)
+"""Workers lease from their supervisor, which answers in a millisecond: so often that a burst at one of them finds what the
+others do not use before its client would notice."""
 
 
 async def serve_configuration(
     loaded: Loaded,
     on_ready: Callable[["Gateway", Built], None],
     reload: Callable[[], Loaded] | None = None,
+    *,
+    behind_envoy: bool = False,
+    worker: "WorkerSide | None" = None,
 ) -> ExitCode:
     """Serve what the configuration says until a signal ends it; `on_ready` is called when every door listens.
+
+    With `behind_envoy` requests come to the external processor, and the HTTP door is not opened. `worker` is the channel to a
+    supervisor, None in a process alone.
 
     At SIGHUP `reload` reads the configuration anew. Raises CommandError when an address cannot be had, a file
     cannot be used, or a chosen name does not exist.
     """
-    sized = SizedConfiguration(loaded)
+    settings_of = extproc_settings if behind_envoy else gateway_settings
+    sized = SizedConfiguration(loaded, settings_of=settings_of if worker is None else worker_settings)
     try:
         settings, built = await sized.ask()
     except ConfigError as error:
@@ -67,41 +95,68 @@ async def serve_configuration(
     fetch = None if reload is None else partial(sized.reload, reload)
     try:
         ending = await serve(
-            governor, settings, on_ready=lambda gateway: on_ready(gateway, built), fetch=fetch, sizes=sized
+            governor,
+            settings,
+            on_ready=lambda gateway: on_ready(gateway, built),
+            fetch=fetch,
+            sizes=sized,
+            store=None if worker is None else worker.store(),
+            place=None if worker is None else worker.place,
+            notifier=worker,
         )
     except OSError as error:
-        raise _address_error(error, loaded.config) from None
+        raise opening_error(error, loaded.config) from None
     return ExitCode.OK if ending is ProcessEnding.DRAINED else ExitCode.INTERRUPTED
 
 
 class SizedConfiguration:
-    """The configuration in force, with what its engines have told of their size.
+    """The configuration in force, with the engines that were found and with what they have told of their size.
 
     What an engine has told stays while it is down, so that it keeps its limits.
     """
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(
+        self,
+        loaded: Loaded,
+        discovery: Discovery | None = None,
+        settings_of: Callable[[Loaded], GatewaySettings] | None = None,
+    ) -> None:
+        self._settings_of = settings_of or gateway_settings
+        self.discovery = discovery or Discovery(_stamp)
+        self._written = loaded
         self._loaded = loaded
+        self._addresses: tuple[EngineAddress, ...] = ()
         self._facts: dict[str, EngineFacts] = {}
         self._limits: Mapping[str, EngineSettings] = {}
 
     async def ask(self) -> tuple[GatewaySettings, Built]:
-        """Ask every engine for its size once, and build; ConfigError where that cannot be done."""
-        settings = gateway_settings(self._loaded)
-        self._facts |= await ask_engines(self._loaded.config, settings.engines)
-        return settings, self._build(self._loaded)
+        """Find the engines, ask every one for its size once, and build; ConfigError where that cannot be done."""
+        await self.discovery.find(names_of(self._written))
+        self.discovery.aim(_targets(self._written))
+        loaded, settings = self._found(self._written)
+        self._facts |= await ask_engines(loaded.config, settings.engines)
+        return settings, self._take(loaded, settings)
 
     async def reload(self, read: Callable[[], Loaded]) -> Configuration:
         """Read the configuration anew, away from the loop: files may be large and disks slow; raises ReloadError."""
         try:
-            loaded, settings = await asyncio.to_thread(_read, read)
+            written = await asyncio.to_thread(_read, read)
+            await self.discovery.find(names_of(written))
+            loaded, settings = await self._look(written)
             told = await ask_engines(loaded.config, settings.engines)
             self._facts |= {name: fact for name, fact in told.items() if fact.kv_tokens is not None}
-            built = self._build(loaded)
+            change = self._change(loaded, settings)
         except (ConfigError, CommandError) as error:
             raise ReloadError(str(error)) from None
-        self._loaded = loaded
-        return Configuration(settings, built.settings)
+        self._written = written
+        self.discovery.aim(_targets(written))
+        return change._replace(resized=())
+
+    async def refill(self) -> Configuration:
+        """Read the file of engines anew and nothing else; raises ReloadError."""
+        sources = self._written.sources
+        assert sources is not None
+        return await self.reload(sources.read)
 
     def told(self, engine: str, gauges: Gauges) -> bool:
         """Take what an engine says of its size; return whether its limits may be others now."""
@@ -114,23 +169,74 @@ class SizedConfiguration:
         return True
 
     async def fit(self) -> Configuration:
-        """Return the configuration in force with the limits that follow from what engines have told."""
-        before = self._limits
+        """Return the configuration in force with the engines that are found now, and the limits that they have told."""
         try:
-            settings, built = gateway_settings(self._loaded), self._build(self._loaded)
+            loaded, settings = await self._look(self._written)
+            fresh = [each for each in settings.engines if each.name not in self._limits]
+            self._facts |= await ask_engines(loaded.config, fresh)
+            return self._change(loaded, settings)
         except ConfigError as error:
             raise ReloadError(str(error)) from None
+
+    def _found(self, written: Loaded) -> tuple[Loaded, GatewaySettings]:
+        """Return the configuration with the engines that were found; ConfigError where two have one name."""
+        loaded = with_addresses(written, self.discovery.found)
+        if twins := twins_of(loaded):
+            raise ConfigError(
+                Problem(None, ("engines",), f"two names have the same address: {', '.join(twins)}")
+            )
+        return loaded, self._settings_of(loaded)
+
+    async def _look(self, written: Loaded) -> tuple[Loaded, GatewaySettings]:
+        """Return the configuration with the engines that are found now; those that are new are looked at first."""
+        loaded, settings = self._found(written)
+        known = {each.name: each.place for each in self._addresses}
+        fresh = [each for each in settings.engines if each.host and known.get(each.name) != each.place]
+        well = await asyncio.gather(*(answers(each, _ASK_WITHIN_S) for each in fresh))
+        unseen = {each.name for each, is_well in zip(fresh, well, strict=True) if not is_well}
+        engines = tuple(
+            replace(each, is_up=False) if each.name in unseen else each for each in settings.engines
+        )
+        return loaded, replace(settings, engines=engines)
+
+    def _change(self, loaded: Loaded, settings: GatewaySettings) -> Configuration:
+        """Take this configuration, and return it with what differs from the one before."""
+        before = self._limits
+        built = self._take(loaded, settings)
         resized = [
             _resized(before[each.name], each)
             for each in built.settings.engines
             if each.name in before and _size(each) != _size(before[each.name])
         ]
-        return Configuration(settings, built.settings, tuple(resized))
+        came = tuple(name for name in self._limits if name not in before)
+        gone = tuple(name for name in before if name not in self._limits)
+        return Configuration(settings, built.settings, tuple(resized), came, gone)
 
-    def _build(self, loaded: Loaded) -> Built:
+    def _take(self, loaded: Loaded, settings: GatewaySettings) -> Built:
         built = build_settings(loaded.config, self._facts, loaded.places)
+        self._loaded, self._addresses = loaded, settings.engines
         self._limits = {engine.name: engine for engine in built.settings.engines}
-        return built
+        self._facts = {name: fact for name, fact in self._facts.items() if name in self._limits}
+        return built._replace(settings=_standing(built.settings, settings.engines))
+
+
+def _standing(settings: Settings, addresses: Iterable[EngineAddress]) -> Settings:
+    """Return the core's settings with the engines that take no work at first."""
+    down = {each.name for each in addresses if not each.is_up}
+    engines = tuple(replace(each, is_up=False) if each.name in down else each for each in settings.engines)
+    return replace(settings, engines=engines)
+
+
+def _targets(loaded: Loaded) -> DiscoverySettings:
+    section = loaded.config.discovery
+    return DiscoverySettings(names_of(loaded), section.every, section.file, loaded.engines_stamp)
+
+
+def _stamp(file: Path) -> FileStamp | None:
+    try:
+        return stamp_of(file.stat())
+    except OSError:
+        return None
 
 
 def _size(engine: EngineSettings) -> tuple[int, int | None]:
@@ -147,15 +253,17 @@ def _resized(before: EngineSettings, now: EngineSettings) -> Mapping[str, object
     }
 
 
-def _read(reload: Callable[[], Loaded]) -> tuple[Loaded, GatewaySettings]:
+def _read(reload: Callable[[], Loaded]) -> Loaded:
+    """Read the configuration and look at its certificates, so that a wrong one is refused before engines are asked."""
     loaded = reload()
-    return loaded, gateway_settings(loaded)
+    gateway_settings(loaded)
+    return loaded
 
 
-async def ask_engines(config: Config, addresses: tuple[EngineAddress, ...]) -> dict[str, EngineFacts]:
+async def ask_engines(config: Config, addresses: Iterable[EngineAddress]) -> dict[str, EngineFacts]:
     """Return what the engines tell of their size, by name; those whose limits are given are not asked."""
     names = {engine.name for engine in _unsure(config)}
-    unsure = [address for address in addresses if address.name in names]
+    unsure = [address for address in addresses if address.name in names and address.host]
     answers = await asyncio.gather(*(ask_engine(address, _ASK_WITHIN_S) for address in unsure))
     return {
         address.name: EngineFacts(is_seen=False)
@@ -172,6 +280,12 @@ def _unsure(config: Config) -> list[EngineConfig]:
         for engine in config.engines
         if engine.account is None and (engine.max_inflight is None or engine.kv_tokens is None)
     ]
+
+
+def worker_settings(loaded: Loaded) -> GatewaySettings:
+    """Return the settings of one worker: the admin door is its supervisor's, and so is the store where none is named."""
+    settings = gateway_settings(loaded)
+    return replace(settings, admin=None, cluster=settings.cluster or _SUPERVISED)
 
 
 def gateway_settings(loaded: Loaded) -> GatewaySettings:
@@ -191,6 +305,7 @@ def gateway_settings(loaded: Loaded) -> GatewaySettings:
             config.admin.hosts,
         ),
         line=_line_address(loaded),
+        cluster=_cluster(loaded),
         door=DoorSettings(
             light_at_once=limits.light_requests,
             first_event_s=limits.first_event,
@@ -200,19 +315,53 @@ def gateway_settings(loaded: Loaded) -> GatewaySettings:
             clips=any(lane.clip is not None for lane in config.lanes),
             models=_only_models(config),
             pages=_pages(config.listen),
+            cross_origin=_cross_origin(config.listen),
+            coalesce={
+                lane.name: CoalescingSettings(lane.coalesce.window, lane.coalesce.most_inputs)
+                for lane in config.lanes
+                if lane.coalesce is not None
+            },
+            first_lane=config.lanes[0].name,
+            hands_over=any(engine.role == "prefill" for engine in config.engines),
         ),
         server=_server_limits(limits),
         upstream=UpstreamSettings(connect_s=limits.upstream_connect, chunk_idle_s=limits.upstream_idle),
         byte_budget=limits.byte_budget,
         drain_grace_s=limits.drain_grace,
-        observers=ObserverSettings(config.records.log_attempts, config.records.kept_attempts),
+        observers=ObserverSettings(
+            config.records.log_attempts, config.records.kept_attempts, _tracing(loaded)
+        ),
     )
+
+
+def _tracing(loaded: Loaded) -> TracingSettings | None:
+    tracing = loaded.config.tracing
+    if tracing is None:
+        return None
+    headers = {name: value.get_secret_value() for name, value in loaded.trace_headers.items()}
+    return TracingSettings(tracing.endpoint, tracing.share, tracing.service, headers=headers)
+
+
+def extproc_settings(loaded: Loaded) -> GatewaySettings:
+    """Return the settings of a gateway behind Envoy, as `gateway_settings` does."""
+    extproc = loaded.config.extproc or ExtprocConfig()
+    door = ExtprocSettings(
+        extproc.streams, loaded.config.limits.body, extproc.lease, dict(extproc.objectives)
+    )
+    context = _context(loaded, extproc.tls, "extproc", "h2")
+    address = ExtprocAddress(extproc.host, extproc.port, extproc.health_port, door, context)
+    return replace(gateway_settings(loaded), extproc=address)
 
 
 def _pages(listen: ListenConfig) -> frozenset[bytes]:
     return frozenset(
         path.encode() for path in (*listen.pass_through, *(["/healthz"] if listen.healthz else []))
     )
+
+
+def _cross_origin(listen: ListenConfig) -> CrossOrigin | None:
+    cors = listen.cors
+    return None if cors is None else CrossOrigin(cors.origins, cors.max_age)
 
 
 def _only_models(config: Config) -> frozenset[str] | None:
@@ -228,7 +377,7 @@ def _engine_address(loaded: Loaded, index: int) -> EngineAddress:
     files = engine.tls
     api_key = loaded.engine_keys.get(engine.name)
     try:
-        return EngineAddress.from_url(
+        address = EngineAddress.from_url(
             engine.name,
             engine.url,
             files=None if files is None else TlsFiles(files.cert, files.key, files.ca),
@@ -237,9 +386,12 @@ def _engine_address(loaded: Loaded, index: int) -> EngineAddress:
             # A provider is asked nothing but requests: its own limits and failures say how it is.
             health=engine.health if engine.account is None else None,
             metered=engine.account is not None,
+            kv_lease_s=engine.kv_lease,
         )
     except TlsError as error:
         raise _tls_problem(loaded, ("engines", index, "tls"), error) from None
+    # A name that nothing was found for is nowhere: requests sent to the name itself would reach any of its addresses.
+    return address if engine.discover is None else replace(address, host="", is_up=False)
 
 
 def _line_address(loaded: Loaded) -> LineAddress | None:
@@ -251,15 +403,35 @@ def _line_address(loaded: Loaded) -> LineAddress | None:
     return LineAddress(line.host, line.port, door, context, line.heptamini_metrics)
 
 
+def _cluster(loaded: Loaded) -> ClusterSettings | None:
+    cluster, store = loaded.config.cluster, loaded.store
+    if cluster is None or store is None:
+        return None
+    return ClusterSettings(
+        store.url.get_secret_value(),
+        cluster.name,
+        f"{cluster.replica or socket.gethostname()}:{_RUN}",
+        cluster.user,
+        store.password.get_secret_value() if store.password else None,
+        cluster.ca,
+        cluster.lease,
+        cluster.renew_every,
+        cluster.timeout,
+        cluster.when_store_is_gone,
+    )
+
+
 def _listener_tls(loaded: Loaded) -> "SSLContext | None":
     return _context(loaded, loaded.config.listen.tls, "listen")
 
 
-def _context(loaded: Loaded, files: ListenTlsConfig | None, door: str) -> "SSLContext | None":
+def _context(
+    loaded: Loaded, files: ListenTlsConfig | None, door: str, protocol: str = "http/1.1"
+) -> "SSLContext | None":
     if files is None:
         return None
     try:
-        return listener_context(TlsFiles(files.cert, files.key, files.client_ca))
+        return listener_context(TlsFiles(files.cert, files.key, files.client_ca), protocol)
     except TlsError as error:
         raise _tls_problem(loaded, (door, "tls"), error) from None
 
@@ -274,9 +446,10 @@ def _callers(config: Config) -> CallerSettings:
     rules = [
         TenantRule(
             tenant.name,
-            tuple(bytes.fromhex(key) for key in tenant.keys),
+            tuple(bytes.fromhex(key.sha256) for key in tenant.keys),
             tenant.lanes,
             tenant.default_lane,
+            {bytes.fromhex(key.sha256): key.expires_at for key in tenant.keys if key.expires_at is not None},
         )
         for tenant in config.tenants
     ]
@@ -286,6 +459,7 @@ def _callers(config: Config) -> CallerSettings:
         trusted_peers=config.listen.trusted_peers,
         lanes=tuple(lane.name for lane in config.lanes),
         path_lanes={path.encode(): lane.name for lane in config.lanes for path in lane.paths},
+        session_headers=tuple(name.encode() for name in config.listen.session_headers),
     )
 
 
@@ -305,8 +479,8 @@ def _server_limits(limits: LimitsConfig) -> ServerLimits:
     )
 
 
-def _address_error(error: OSError, config: Config) -> CommandError:
-    """The log names its path in the error; of the doors only the admin door names its address."""
+def opening_error(error: OSError, config: Config) -> CommandError:
+    """Return the error for what cannot be opened: the log names its path in it, and of the doors only the admin door names its address."""
     if (log := config.records.log_attempts) is not None and error.filename == log:
         return log_error(log, error)
     if error.filename is not None:

@@ -26,11 +26,15 @@ def check(
     loaded = load_or_fail(file, assignments)
     config = loaded.config
     try:
-        gateway_settings(loaded)
+        gateway = gateway_settings(loaded)
         build_settings(config, None, loaded.places)
     except ConfigError as error:
         raise CommandError(str(error), ExitCode.USAGE) from None
     open_all(config)
+    if (cluster := gateway.cluster) is not None:
+        from millgate.cli.opening import ask_store
+
+        print_line(ask_store(cluster))
     parts = [f"{len(config.engines)} engine(s)", f"{len(config.lanes)} lane(s)"]
     if config.tenants:
         parts.append(f"{len(config.tenants)} tenant(s)")

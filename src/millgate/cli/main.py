@@ -1,7 +1,7 @@
 """The `millgate` command. Only typer is imported here; the module of a command is imported when it is asked for."""
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Annotated, Final, NoReturn
 
@@ -16,6 +16,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "run": ("run_all", "run_all"),
     "serve": ("serve", "serve"),
     "engine": ("engine", "engine"),
+    "extproc": ("extproc", "extproc_app"),
     "check": ("config", "check"),
     "explain": ("explain", "explain"),
     "why": ("why", "why"),
@@ -25,7 +26,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "ping": ("line", "ping"),
     "version": ("main", "version"),
     "key": ("key", "key_app"),
-    "demo": ("demo", "demo_app"),
+    "demo": ("demo", "demo"),
     "config": ("config", "config_app"),
     "sim": ("sim", "sim_app"),
 }
@@ -79,8 +80,13 @@ def _group(
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; every foreseeable error becomes one line on stderr each."""
+    return exit_code_of(_carry_out, arguments)
+
+
+def exit_code_of(carry_out: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+    """Return the exit code of what carries out a command line; every foreseeable error becomes one line on stderr each."""
     try:
-        return _carry_out(arguments)
+        return carry_out(arguments)
     except TyperException as error:
         if message := error.format_message():  # without a command the help has been shown
             print_error(message, as_json=speaks_json(arguments))

@@ -1,12 +1,15 @@
-"""What `serve` would open, opened and closed again: for `check`."""
+"""What `serve` would open, opened and closed again, the cluster's store too: for `check`."""
 
+import asyncio
 import errno
+import os
 import socket
 from collections.abc import Iterator
 
 from millgate.cli.exits import CommandError, ExitCode
 from millgate.cli.ports import address_error
 from millgate.config.schema import Config
+from millgate.gateway import ClusterSettings
 from millgate.observe.line_writer import try_path
 
 
@@ -31,6 +34,32 @@ def open_all(config: Config) -> None:
 def log_error(log: str, error: OSError) -> CommandError:
     """Return the error for a log of attempts that cannot be opened."""
     return CommandError(f"records.log_attempts: {log} cannot be opened: {error.strerror}", ExitCode.USAGE)
+
+
+def ask_store(settings: ClusterSettings) -> str:
+    """Join the cluster with nothing, leave it again, and return what was found; CommandError where it cannot be joined."""
+    from millgate.cluster.contract import FencedError, Renewal, StoreUnavailableError
+    from millgate.gateway.cluster import open_store
+
+    async def ask() -> int:
+        store = open_store(settings)
+        replica = f"check:{os.getpid()}:{os.urandom(4).hex()}"
+        try:
+            granted = await store.renew(Renewal(replica, 0, 0, settings.lease_s, ()))
+            await store.leave(replica, granted.epoch)
+        finally:
+            await store.close()
+        return granted.replicas - 1
+
+    try:
+        others = asyncio.run(ask())
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"cluster: {error.name} is not installed: pip install 'millgate[redis]'", ExitCode.USAGE
+        ) from None
+    except (StoreUnavailableError, FencedError, ValueError, OSError) as error:
+        raise CommandError(f"cluster.store: {error}", ExitCode.USAGE) from None
+    return f"cluster {settings.name}: the store answers, {others} replica(s) have a lease"
 
 
 def _addresses(config: Config) -> Iterator[tuple[str, str, int]]:

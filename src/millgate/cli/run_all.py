@@ -1,22 +1,17 @@
 """`millgate run`: the gateway and an embedded engine behind it, for a first look; what `make run` does."""
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millgate.cli.exits import CommandError, ExitCode, usage_error
-from millgate.cli.serve import AdminPortOption, JsonOption, PortOption, announcer
-from millgate.cli.settings import SetOption, flag, load_or_fail
+from millgate.cli.serve import AdminPortOption, JsonOption, PortOption, WorkersOption, announcer
+from millgate.cli.settings import Given, SetOption, flag, load_or_fail
 
 if TYPE_CHECKING:
-    from millgate.config.load import Loaded
     from millgate.demos.processes import Child
-    from millgate.gateway import Gateway
-    from millgate.wiring.settings import Built
 
 ENGINE_NAME = "embedded"
 _CHILD_LOOK_S = 0.5
@@ -29,6 +24,7 @@ def run_all(
         str | None, typer.Option(help="The embedded engine's speed profile.", show_default="demo")
     ] = None,
     assignments: SetOption = None,
+    workers: WorkersOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Start an embedded engine, which needs no GPU, and the gateway in front of it; Ctrl-C ends both."""
@@ -44,6 +40,7 @@ def run_all(
     flags = [
         *flag("--port", "listen.port", port),
         *flag("--admin-port", "admin.port", admin_port),
+        *flag("--workers", "workers", workers),
     ]
     load_or_fail(None, assignments, flags, instead)  # a wrong flag is told before anything is started
     try:
@@ -53,35 +50,22 @@ def run_all(
             engine_port = child.await_ready({"port": r'"port": (\d+)'})["port"]
             flags += flag("millgate run", "engines.0.url", f"http://127.0.0.1:{engine_port}")
             note = f" (profile {profile}, process {child.process_id})"
-            load = partial(load_or_fail, None, assignments, flags, instead)
-            loaded = load()
-            return _serve_with(child, loaded, announcer(loaded, as_json=as_json, engine_note=note), load)
+            given = Given.of(None, assignments, flags, instead)
+            return _serve_with(child, given, engine_note=note, as_json=as_json)
     except ChildError as error:
         raise CommandError(str(error), ExitCode.ENGINE_LOST) from None
 
 
-def _serve_with(
-    child: "Child",
-    loaded: "Loaded",
-    announce: Callable[["Gateway", "Built"], None],
-    load: Callable[[], "Loaded"],
-) -> int:
+def _serve_with(child: "Child", given: Given, *, engine_note: str, as_json: bool) -> int:
     """Serve until a signal, or until the child dies (ChildError)."""
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve_beside(child, loaded, announce, load))
+        return runner.run(_serve_beside(child, given, engine_note=engine_note, as_json=as_json))
 
 
-async def _serve_beside(
-    child: "Child",
-    loaded: "Loaded",
-    announce: Callable[["Gateway", "Built"], None],
-    load: Callable[[], "Loaded"],
-) -> ExitCode:
-    from millgate.cli.compose import serve_configuration
-
-    serving = asyncio.ensure_future(serve_configuration(loaded, announce, load))
+async def _serve_beside(child: "Child", given: Given, *, engine_note: str, as_json: bool) -> ExitCode:
+    serving = asyncio.ensure_future(_serve(given, engine_note=engine_note, as_json=as_json))
     watching = asyncio.ensure_future(_watch(child))
     await asyncio.wait((serving, watching), return_when=asyncio.FIRST_COMPLETED)
     for task in (serving, watching):
@@ -90,6 +74,17 @@ async def _serve_beside(
     if serving.cancelled():
         watching.result()
     return serving.result()
+
+
+async def _serve(given: Given, *, engine_note: str, as_json: bool) -> ExitCode:
+    from millgate.cli.compose import serve_configuration
+    from millgate.cli.workers import supervise
+
+    loaded = given.load()
+    if loaded.config.workers > 1:
+        return await supervise(loaded, given, as_json=as_json, engine_note=engine_note)
+    announce = announcer(loaded, as_json=as_json, engine_note=engine_note)
+    return await serve_configuration(loaded, announce, given.load)
 
 
 async def _watch(child: "Child") -> None:

@@ -1,14 +1,11 @@
 """`millgate serve`: the gateway in front of engines that run already."""
 
-import contextlib
-import sys
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millgate.cli.settings import FileOption, SetOption, flag, load_or_fail
+from millgate.cli.settings import FileOption, Given, SetOption, flag
 
 if TYPE_CHECKING:
     from millgate.config.load import Loaded
@@ -64,31 +61,54 @@ TpotOption = Annotated[
 ]
 
 
+UpstreamOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="URL",
+        help="An engine's base address; dns://host:port is an engine at each address of the host. May be repeated.",
+        show_default=False,
+    ),
+]
+
+HostOption = Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")]
+
+MaxInflightOption = Annotated[
+    str | None,
+    typer.Option(metavar="N", help="Most streams at once, per engine.", show_default="asked or 64"),
+]
+
+MaxQueueOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N", help="Most attempts that wait; 0 queues none.", show_default="what can be served"
+    ),
+]
+
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Processes that serve, one for each core that is to be used; they share every limit.",
+        show_default="1",
+    ),
+]
+
+
 def serve(
     config: FileOption = None,
-    upstream: Annotated[
-        list[str] | None,
-        typer.Option(metavar="URL", help="An engine's base address; may be repeated.", show_default=False),
-    ] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
+    upstream: UpstreamOption = None,
+    host: HostOption = None,
     port: PortOption = None,
     admin_port: AdminPortOption = None,
-    max_inflight: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Most streams at once, per engine.", show_default="asked or 64"),
-    ] = None,
-    max_queue: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N", help="Most attempts that wait; 0 holds none.", show_default="what can be served"
-        ),
-    ] = None,
+    max_inflight: MaxInflightOption = None,
+    max_queue: MaxQueueOption = None,
     ttft_slo: TtftOption = None,
     tpot_slo: TpotOption = None,
     assignments: SetOption = None,
     line_port: LinePortOption = None,
     line_path: LinePathOption = None,
     log_attempts: LogOption = None,
+    workers: WorkersOption = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow an address that can be reached from outside.")
     ] = False,
@@ -96,25 +116,53 @@ def serve(
 ) -> int:
     """Stand in front of engines and let in what they can finish in time. A flag wins over MILLGATE_ variables, they over the file."""
     flags = [
-        *(flag("--upstream", f"engines.{index}.url", url)[0] for index, url in enumerate(upstream or ())),
+        *flags_of_engines(upstream),
         *flag("--host", "listen.host", host),
         *flag("--port", "listen.port", port),
         *flag("--admin-port", "admin.port", admin_port),
+        *flags_of_limits(max_inflight, max_queue, ttft_slo, tpot_slo),
+        *flag("--insecure", "listen.insecure", insecure or None),
+        *flag("--line-port", "line.port", line_port),
+        *flag("--line-path", "line.path", line_path),
+        *flag("--log-attempts", "records.log_attempts", log_attempts),
+        *flag("--workers", "workers", workers),
+    ]
+    given = Given.of(config, assignments, flags, other_engines(upstream))
+    loaded = given.load()
+    if loaded.config.workers > 1:
+        return serve_supervised(loaded, given, as_json=as_json)
+    return serve_loaded(loaded, announcer(loaded, as_json=as_json), given.load)
+
+
+def flags_of_engines(upstream: list[str] | None) -> list["Override"]:
+    """Return what `--upstream` sets, so that a complaint about an address names the flag."""
+    return [flag("--upstream", f"engines.{index}.url", url)[0] for index, url in enumerate(upstream or ())]
+
+
+def other_engines(upstream: list[str] | None) -> list["Override"]:
+    """Return what takes the place of the file's engines and of its file of engines; nothing without `--upstream`.
+
+    What the file says of its own engines says nothing of these.
+    """
+    from millgate.config.overrides import override
+
+    if not upstream:
+        return []
+    engines = [{"url": url} for url in upstream]
+    return [override("engines", engines, "--upstream"), override("discovery.file", None, "--upstream")]
+
+
+def flags_of_limits(
+    max_inflight: str | None, max_queue: str | None, ttft_slo: str | None, tpot_slo: str | None
+) -> list["Override"]:
+    """Return what these flags set, for every command that serves."""
+    return [
         *flag("--max-inflight", "engines.*.max_inflight", max_inflight),
         *flag("--max-queue", "lanes.*.max_queue", max_queue),
         *flag("--ttft-slo", "lanes.0.ttft_slo", ttft_slo),
         *_deadline_of_slo(ttft_slo),
         *flag("--tpot-slo", "lanes.0.tpot_slo", tpot_slo),
-        *flag("--insecure", "listen.insecure", insecure or None),
-        *flag("--line-port", "line.port", line_port),
-        *flag("--line-path", "line.path", line_path),
-        *flag("--log-attempts", "records.log_attempts", log_attempts),
     ]
-    # Other engines than the file's: what the file says of its own engines says nothing of these.
-    instead = flag("--upstream", "engines", [{"url": url} for url in upstream] if upstream else None)
-    load = partial(load_or_fail, config, assignments, flags, instead)
-    loaded = load()
-    return serve_loaded(loaded, announcer(loaded, as_json=as_json), load)
 
 
 def _deadline_of_slo(ttft_slo: str | None) -> list["Override"]:
@@ -140,20 +188,27 @@ def serve_loaded(
         return runner.run(serve_configuration(loaded, on_ready, reload))
 
 
+def serve_supervised(loaded: "Loaded", given: Given, *, as_json: bool) -> int:
+    """Serve with several workers on a loop of its own, and return the exit code."""
+    import asyncio
+
+    import uvloop
+
+    from millgate.cli.workers import supervise
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(supervise(loaded, given, as_json=as_json))
+
+
 def announcer(
     loaded: "Loaded", *, as_json: bool, engine_note: str = ""
 ) -> Callable[["Gateway", "Built"], None]:
     """Return what tells people, and with `as_json` programs, that the gateway serves."""
-    from millgate.cli.banner import Running, record, show_banner
-    from millgate.cli.output import print_json
+    from millgate.cli.banner import Running, show_running
 
     token_env = loaded.config.admin.token_env if loaded.admin_token else None
 
     def announce(gateway: "Gateway", built: "Built") -> None:
-        running = Running.of(gateway, built, engine_note, token_env)
-        with contextlib.suppress(OSError):  # a full disk behind stderr costs the banner, not the gateway
-            show_banner(running, sys.stderr)
-        if as_json:
-            print_json(record(running))
+        show_running(Running.of(gateway, built, engine_note, token_env), as_json=as_json)
 
     return announce

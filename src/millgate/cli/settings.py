@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 import typer
 
@@ -32,6 +32,33 @@ SetOption = Annotated[
         show_default=False,
     ),
 ]
+
+
+class Given(NamedTuple):
+    """What the command line says of the configuration; it is plain data, so that another process can read the same."""
+
+    file: str | None
+    assignments: tuple[str, ...]
+    flags: tuple["Override", ...]
+    instead: tuple["Override", ...]
+
+    @classmethod
+    def of(
+        cls,
+        file: Path | None,
+        assignments: Iterable[str] | None,
+        flags: Iterable["Override"],
+        instead: Iterable["Override"],
+    ) -> Self:
+        """Return what these options of a command say."""
+        return cls(
+            None if file is None else str(file), tuple(assignments or ()), tuple(flags), tuple(instead)
+        )
+
+    def load(self) -> "Loaded":
+        """Return the configuration as it is now; raises CommandError as `load_or_fail` does."""
+        file = None if self.file is None else Path(self.file)
+        return load_or_fail(file, self.assignments, self.flags, self.instead)
 
 
 def load_or_fail(

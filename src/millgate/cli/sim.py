@@ -1,7 +1,8 @@
-"""`millgate sim`: experiments, validation and bounds in virtual time."""
+"""`millgate sim`: a configuration and a load of your own in virtual time, bounds, and a measured run to judge by."""
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,78 +16,38 @@ from millgate.cli.parallel import in_parallel
 if TYPE_CHECKING:
     from millgate.engine.profile import EngineProfile
     from millgate.sim.experiments.contract import Experiment, ExperimentResult, Measured
-    from millgate.sim.truths.rows import ValidationRow
 
 sim_app = typer.Typer(
-    help="The same governor in virtual time: experiments, truths, bounds.", no_args_is_help=True
+    help="The same governor in virtual time: your configuration, your traces.", no_args_is_help=True
 )
 
 # Lengths by name come for ever; this many make a picture.
 _SPEC_REQUESTS = 10_000
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one line of JSON on stdout.")]
+SeedsOption = Annotated[int | None, typer.Option(min=1, max=1000, help="Seeds.", show_default="its own")]
+HtmlOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a self-contained report.")]
+SvgOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the picture alone.")]
+ProcessesOption = Annotated[int | None, typer.Option(help="Processes.", show_default="all processors")]
 
 
 @sim_app.command()
 def validate(
+    measured: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the measured run.")],
     as_json: JsonOption = False,
-    measured: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Judge the simulator against this measured engine run instead."),
-    ] = None,
-    processes: Annotated[int | None, typer.Option(help="Processes.", show_default="all processors")] = None,
-) -> int:
-    """Hold the governor against closed forms, or the simulator against a measured engine run."""
-    if measured is not None:
-        return _validate_measured(measured, as_json=as_json)
-    rows = _validation_rows(processes)
-    if as_json:
-        print_json({"rows": [asdict(row) for row in rows]})
-    else:
-        _show_rows(rows)
-    return ExitCode.OK if all(row.ok for row in rows) else ExitCode.FAILURE
-
-
-def _validation_rows(processes: int | None) -> "list[ValidationRow]":
-    from millgate.sim.truths.exact import exact_rows
-    from millgate.sim.truths.pools import pool_rows
-    from millgate.sim.truths.prefixes import prefix_rows
-    from millgate.sim.truths.rows import PARTS, all_truths, judge, run_part
-
-    truths = all_truths()
-    tasks = [(index, part) for index in range(len(truths)) for part in range(PARTS)]
-    tallies = in_parallel(run_part, tasks, "validating", processes)
-    rows = exact_rows() + prefix_rows() + pool_rows()
-    for index, truth in enumerate(truths):
-        rows += judge(truth, tallies[index * PARTS : (index + 1) * PARTS])
-    return rows
-
-
-def _show_rows(rows: "list[ValidationRow]") -> None:
-    from rich.table import Table
-
-    table = Table("truth", "expected", "got", "standard error", "arrivals", "")
-    for row in rows:
-        verdict = "ok" if row.ok else "[red]off[/red]"
-        table.add_row(
-            row.name, f"{row.expected:.6g}", f"{row.got:.6g}", f"{row.stderr:.2g}", f"{row.n:,}", verdict
-        )
-    people().print(table)
-    people().print(f"{sum(row.ok for row in rows)} of {len(rows)} rows ok")
-
-
-def _validate_measured(folder: Path, *, as_json: bool) -> int:
+) -> None:
+    """Judge the simulator against a measured run of a real engine."""
     from millgate.sim.measured.judge import judge
     from millgate.sim.measured.run import read_run
     from millgate.sim.measured.tables import MeasuredError
 
     try:
-        verdict = judge(read_run(folder))
+        verdict = judge(read_run(measured))
     except (MeasuredError, OSError) as error:
         raise CommandError(f"--measured: {error}", ExitCode.USAGE) from None
     if as_json:
         print_json(verdict.as_dict())
-        return ExitCode.OK
+        return
     from rich.table import Table
 
     table = Table("simulated against measured", "TTFT", "TPOT", "E2E", "makespan")
@@ -94,50 +55,67 @@ def _validate_measured(folder: Path, *, as_json: bool) -> int:
     for name, errors in (("nothing fitted", verdict.errors), (fitted, verdict.fitted)):
         table.add_row(name, *(f"{value:+.1%}" for value in asdict(errors).values()))
     people().print(table)
-    return ExitCode.OK
-
-
-@sim_app.command("list")
-def list_experiments(as_json: JsonOption = False) -> None:
-    """List the experiments that `sim run` knows."""
-    from millgate.sim.experiments.catalogue import EXPERIMENTS
-
-    if as_json:
-        print_json([{"name": each.name, "question": each.question} for each in EXPERIMENTS.values()])
-        return
-    for experiment in EXPERIMENTS.values():
-        print_line(f"{experiment.name:18} {experiment.question}")
 
 
 @sim_app.command()
 def run(
-    what: Annotated[str, typer.Argument(metavar="NAME|FILE.yaml", help="An experiment by name, or a file.")],
-    seeds: Annotated[int | None, typer.Option(min=1, max=1000, help="Seeds.", show_default="its own")] = None,
+    file: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The experiment: docs/simulator.md.")],
+    seeds: SeedsOption = None,
     as_json: JsonOption = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a self-contained report.")] = None,
-    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the picture alone.")] = None,
-    processes: Annotated[int | None, typer.Option(help="Processes.", show_default="all processors")] = None,
-    knobs: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KNOB=VALUE", help="Turn a knob of the experiment.")
-    ] = None,
+    html: HtmlOption = None,
+    svg: SvgOption = None,
+    processes: ProcessesOption = None,
 ) -> None:
-    """Run an experiment over several seeds and say what came out."""
+    """Run an experiment of your own over several seeds: your configuration, your trace, the policies to compare."""
+    from millgate.config.problems import ConfigError
+    from millgate.sim.experiments.file import file_experiment, run_file_arm
+
+    if file.suffix not in {".yaml", ".yml"}:
+        raise CommandError(
+            f"{str(file)!r} is no YAML file; the studies of docs/ run from a checkout: python -m lab run NAME",
+            ExitCode.USAGE,
+        )
+    try:
+        experiment = file_experiment(file)
+    except ConfigError as error:
+        raise CommandError(str(error), ExitCode.USAGE) from None
+    result = measured_result(experiment, partial(run_file_arm, file), seeds, processes)
+    show_result(
+        result, f"millgate sim run {file} --seeds {seeds or experiment.seeds}", html, svg, as_json=as_json
+    )
+
+
+def measured_result(
+    experiment: "Experiment",
+    run_arm: "Callable[[int, int], Measured]",
+    seeds: int | None,
+    processes: int | None,
+) -> "ExperimentResult":
+    """Run every arm under every seed, in processes of their own, and put the runs together.
+
+    `run_arm` takes an arm's number and a seed; it must be plain data for another process.
+    """
     from millgate.sim.experiments.contract import answer
 
-    turned = _knobs(knobs or [])
-    experiment, run_one, key = _find_experiment(what, turned)
-    count = seeds or experiment.seeds
-    arms = [(index, seed) for seed in range(1, count + 1) for index in range(len(experiment.arms))]
-    rest = (turned,) if turned else ()
-    tasks = [(key, index, seed, *rest) for index, seed in arms]
-    measured = in_parallel(run_one, tasks, experiment.name, processes)
-    runs = [(experiment.arms[index], one) for (index, _), one in zip(arms, measured, strict=True)]
-    result = answer(experiment, runs)
+    arms = [
+        (index, seed)
+        for seed in range(1, (seeds or experiment.seeds) + 1)
+        for index in range(len(experiment.arms))
+    ]
+    measured = in_parallel(run_arm, arms, experiment.name, processes)
+    return answer(
+        experiment, [(experiment.arms[index], one) for (index, _), one in zip(arms, measured, strict=True)]
+    )
+
+
+def show_result(
+    result: "ExperimentResult", command: str, html: Path | None, svg: Path | None, *, as_json: bool
+) -> None:
+    """Write the report that names this command and the picture, where they were asked for, and print the result."""
     if html is not None:
         from millgate.sim.report.page import page
 
-        command = f"millgate sim run {what}{_as_typed(turned)} --seeds {count} --html {html.name}"
-        write_file("--html", html, page(result, command))
+        write_file("--html", html, page(result, f"{command} --html {html.name}"))
     if svg is not None:
         from millgate.sim.report.drawing import drawing
 
@@ -146,47 +124,6 @@ def run(
         print_json(result.as_dict())
     else:
         _show_answer(result)
-
-
-def _knobs(assignments: list[str]) -> dict[str, str]:
-    """Return what is set, by name."""
-    turned = {}
-    for assignment in assignments:
-        name, sign, value = assignment.partition("=")
-        if not sign:
-            raise CommandError(f"--set: {assignment!r} is not KNOB=VALUE", ExitCode.USAGE)
-        turned[name.strip()] = value.strip()
-    return turned
-
-
-def _as_typed(turned: dict[str, str]) -> str:
-    return "".join([f" --set {name}={value}" for name, value in turned.items()])
-
-
-def _find_experiment(
-    what: str, turned: dict[str, str]
-) -> "tuple[Experiment, Callable[..., Measured], str | Path]":
-    """Return the experiment, what runs one of its arms in another process, and by which key."""
-    from millgate.config.problems import ConfigError
-    from millgate.sim.experiments.catalogue import EXPERIMENTS, chosen, run_arm
-    from millgate.sim.experiments.file import file_experiment, run_file_arm
-
-    if what in EXPERIMENTS:
-        try:
-            return chosen(what, turned), run_arm, what
-        except ValueError as error:
-            raise CommandError(f"--set: {error}", ExitCode.USAGE) from None
-    path = Path(what)
-    if path.suffix not in {".yaml", ".yml"}:
-        raise CommandError(
-            f"{what!r} is neither a YAML file nor one of {', '.join(EXPERIMENTS)}", ExitCode.USAGE
-        )
-    if turned:
-        raise CommandError("--set: an experiment file has its settings in it", ExitCode.USAGE)
-    try:
-        return file_experiment(path), run_file_arm, path
-    except ConfigError as error:
-        raise CommandError(str(error), ExitCode.USAGE) from None
 
 
 def write_file(flag: str, file: Path, text: str) -> None:

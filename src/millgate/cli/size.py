@@ -30,16 +30,16 @@ def size(
         str | None, typer.Option(help="With --latency-p50: its 95 % quantile.", show_default=_UNKNOWN)
     ] = None,
     latency_factor: Annotated[
-        float, typer.Option(min=1.0, max=100.0, help="What if it became so many times as long?")
+        float, typer.Option(min=1.0, max=100.0, help="Also show what happens if latency grew so many times.")
     ] = 2.0,
-    max_wait: Annotated[str, typer.Option(help="The longest that a user would wait in the queue.")] = "10s",
+    max_wait: Annotated[str, typer.Option(help="Longest time that a user would wait in the queue.")] = "10s",
     prompt_tokens: Annotated[float, typer.Option(min=1, help="Mean prompt.")] = 1000.0,
     output_tokens: Annotated[float, typer.Option(min=1, help="Mean answer.")] = 250.0,
     profile: Annotated[
         str | None, typer.Option(help="Engine profile, to count engines.", show_default=_UNKNOWN)
     ] = None,
     svg: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw who waits when latency moves.")
+        Path | None, typer.Option(metavar="FILE", help="Draw how many wait when latency moves.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -19,7 +19,7 @@ def why(
         str,
         typer.Argument(
             metavar="ID",
-            help="Request id, as in the answer's x-request-id, or an attempt's number.",
+            help="Request id, as in the answer's x-request-id, a trace's id, or an attempt's number.",
             show_default=False,
         ),
     ],
@@ -46,6 +46,7 @@ def _show(attempt: dict[str, Any]) -> None:
     at = datetime.fromtimestamp(attempt["at"], UTC).isoformat(sep=" ", timespec="milliseconds")
     cut = "" if attempt["whole"] else ", its beginning is no longer kept"
     theirs = "".join(f", {name} at its engine" for name in attempt["upstream_ids"])
-    print_line(f"attempt {attempt['attempt']}, {at}{theirs}{cut}")
+    trace = f", trace {attempt['trace']}" if attempt["trace"] else ""
+    print_line(f"attempt {attempt['attempt']}, {at}{theirs}{trace}{cut}")
     for step in attempt["steps"]:
         print_line(f"  {step['after_s']:+9.3f} s  {step['words']}")

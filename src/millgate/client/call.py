@@ -1,6 +1,6 @@
 """One call from its first attempt to its last answer, as a conversation without I/O.
 
-The same generator serves four transports (two libraries, each synchronous and asynchronous): it says what to do
+The same generator serves four transports (two libraries, each synchronous and asynchronous). It says what to do
 next (stand in line, send, throw an answer away, sleep) and is told what came of it.
 
 Retries never multiply: what comes back to the SDK has been retried here as often as it may be, and says

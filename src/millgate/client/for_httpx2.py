@@ -3,27 +3,37 @@
 openai.OpenAI(http_client=millgate.client.for_httpx2.client())
 """
 
-from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
 import httpx2
 
-from millgate.client.call import Leaving
-from millgate.client.session import HostSettings
-from millgate.client.transport import (
-    SPENT_BODY,
-    SPENT_HEADERS,
-    SPENT_STATUS,
-    ConversationEnding,
-    HostSessions,
-    carry,
-    carry_async,
+from millgate.client.over_httpx import (
+    CONNECT_WITHIN_S,
+    MOST_CONNECTIONS,
+    MOST_KEPT_CONNECTIONS,
+    TIMEOUT_S,
+    AsyncWatchedStream,
+    GateCalls,
+    HttpxFamily,
+    WatchedStream,
 )
+from millgate.client.session import HostSettings
 
-_LIMITS: Final = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
-"""As the SDKs' own clients: the window is what binds."""
-_TIMEOUT: Final = httpx2.Timeout(600.0, connect=5.0)
-"""As the SDKs' own; a call's `timeout=` goes before it."""
+_LIMITS: Final = httpx2.Limits(
+    max_connections=MOST_CONNECTIONS, max_keepalive_connections=MOST_KEPT_CONNECTIONS
+)
+_TIMEOUT: Final = httpx2.Timeout(TIMEOUT_S, connect=CONNECT_WITHIN_S)
+
+
+class _Stream(WatchedStream, httpx2.SyncByteStream):
+    pass
+
+
+class _AsyncStream(AsyncWatchedStream, httpx2.AsyncByteStream):
+    pass
+
+
+_FAMILY: Final = HttpxFamily(httpx2.Response, httpx2.RequestNotRead, _Stream, _AsyncStream)
 
 
 class Httpx2GateTransport(httpx2.BaseTransport):
@@ -33,16 +43,11 @@ class Httpx2GateTransport(httpx2.BaseTransport):
         self, inner: httpx2.BaseTransport | None = None, settings: HostSettings | None = None
     ) -> None:
         self._inner = inner or httpx2.HTTPTransport(limits=_LIMITS)
-        self._sessions = HostSessions(settings)
+        self._calls = GateCalls(_FAMILY, settings)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one call and return its last answer."""
-        ending = carry(
-            self._sessions.of(request.url), request, _body(request), self._inner.handle_request, _close
-        )
-        response = _answered(ending)
-        assert isinstance(response.stream, httpx2.SyncByteStream)
-        response.stream = _Stream(response.stream, ending.leaving)
+        response: httpx2.Response = self._calls.answer(request, self._inner.handle_request)
         return response
 
     def close(self) -> None:
@@ -57,16 +62,12 @@ class AsyncHttpx2GateTransport(httpx2.AsyncBaseTransport):
         self, inner: httpx2.AsyncBaseTransport | None = None, settings: HostSettings | None = None
     ) -> None:
         self._inner = inner or httpx2.AsyncHTTPTransport(limits=_LIMITS)
-        self._sessions = HostSessions(settings)
+        self._calls = GateCalls(_FAMILY, settings)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one call and return its last answer."""
-        ending = await carry_async(
-            self._sessions.of(request.url), request, _body(request), self._inner.handle_async_request, _aclose
-        )
-        response = _answered(ending)
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _AsyncStream(response.stream, ending.leaving)
+        send = self._inner.handle_async_request
+        response: httpx2.Response = await self._calls.answer_async(request, send)
         return response
 
     async def aclose(self) -> None:
@@ -76,81 +77,11 @@ class AsyncHttpx2GateTransport(httpx2.AsyncBaseTransport):
 
 def client(settings: HostSettings | None = None, **more: Any) -> httpx2.Client:
     """Return a client with the transport; `more` goes to `httpx2.Client`."""
-    more.setdefault("timeout", _TIMEOUT)
-    more.setdefault("follow_redirects", True)
+    more = {"timeout": _TIMEOUT, "follow_redirects": True, **more}
     return httpx2.Client(transport=Httpx2GateTransport(settings=settings), **more)
 
 
 def async_client(settings: HostSettings | None = None, **more: Any) -> httpx2.AsyncClient:
     """Return an asynchronous client with the transport; `more` goes to `httpx2.AsyncClient`."""
-    more.setdefault("timeout", _TIMEOUT)
-    more.setdefault("follow_redirects", True)
+    more = {"timeout": _TIMEOUT, "follow_redirects": True, **more}
     return httpx2.AsyncClient(transport=AsyncHttpx2GateTransport(settings=settings), **more)
-
-
-class _Stream(httpx2.SyncByteStream):
-    """A body that says when it is over, by its end, its close, or at the latest when no reference to it is left."""
-
-    def __init__(self, inner: httpx2.SyncByteStream, leaving: Leaving | None) -> None:
-        self._inner = inner
-        self._leaving = leaving
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield from self._inner
-
-    def close(self) -> None:
-        try:
-            self._inner.close()
-        finally:
-            if self._leaving is not None:
-                self._leaving.now()
-
-    def __del__(self) -> None:
-        if self._leaving is not None:
-            self._leaving.lost()
-
-
-class _AsyncStream(httpx2.AsyncByteStream):
-    """The same for asyncio."""
-
-    def __init__(self, inner: httpx2.AsyncByteStream, leaving: Leaving | None) -> None:
-        self._inner = inner
-        self._leaving = leaving
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._inner:
-            yield piece
-
-    async def aclose(self) -> None:
-        try:
-            await self._inner.aclose()
-        finally:
-            if self._leaving is not None:
-                self._leaving.now()
-
-    def __del__(self) -> None:
-        if self._leaving is not None:
-            self._leaving.lost()
-
-
-def _answered(ending: ConversationEnding) -> httpx2.Response:
-    if ending.response is None:
-        return httpx2.Response(SPENT_STATUS, headers=SPENT_HEADERS, content=SPENT_BODY)
-    response: httpx2.Response = ending.response
-    return response
-
-
-def _body(request: httpx2.Request) -> bytes | None:
-    """Return the body if it can be sent again, None for one that is read as it is sent."""
-    try:
-        return request.content
-    except httpx2.RequestNotRead:
-        return None
-
-
-def _close(response: httpx2.Response) -> None:
-    response.close()
-
-
-async def _aclose(response: httpx2.Response) -> None:
-    await response.aclose()

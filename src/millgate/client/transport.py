@@ -75,7 +75,7 @@ SPENT_BODY = (
 
 
 class ConversationEnding(NamedTuple):
-    """The last answer (None: one has to be made up), and what to do when its body is over."""
+    """The last answer (None: the caller makes one up), and what to do when its body is over."""
 
     response: Any
     leaving: Leaving | None

@@ -1,11 +1,12 @@
 """Which callers are admitted, and how both sides prove their identity: tenants, certificates, authorities."""
 
-from typing import Self
+from datetime import datetime
+from typing import Any, Self
 
-from pydantic import Field, field_serializer, model_validator
+from pydantic import Field, field_serializer, field_validator, model_validator
 
 from millgate.config.section import Section
-from millgate.config.values import Count, FilePath, KeyHash, Name, Number
+from millgate.config.values import Count, FilePath, KeyHash, Moment, Name, Number
 
 MAX_KEYS = 1000
 _SHOWN_DIGITS = 8
@@ -47,15 +48,43 @@ class EngineTlsConfig(Section):
         return self
 
 
+class KeyConfig(Section):
+    """A key of a tenant, by its hash alone."""
+
+    sha256: KeyHash = Field(
+        description="SHA-256 of the key in hexadecimal digits, as `millgate key new` prints it. A key itself never stands in a file."
+    )
+    name: Name | None = Field(default=None, description="What `millgate key list` calls it.")
+    expires: Moment | None = Field(
+        default=None,
+        description="When it ends: a date, whose first moment in UTC is meant, or a time as in `2027-01-31T18:00:00Z`. From "
+        "then on it is refused as an unknown key is; what runs goes on. Default: it does not end.",
+    )
+
+    @property
+    def expires_at(self) -> float | None:
+        """Seconds since 1970, None for a key that does not end."""
+        return None if self.expires is None else self.expires.timestamp()
+
+    def has_expired(self, now: datetime) -> bool:
+        """Return whether it is refused at this time."""
+        return self.expires is not None and now >= self.expires
+
+    @field_serializer("sha256")
+    def _shorten(self, sha256: str) -> str:
+        """Dumps show which keys there are, never what could be tried against."""
+        return f"{sha256[:_SHOWN_DIGITS]}..."
+
+
 class TenantConfig(Section):
     """A caller: known by the keys, held to the lanes."""
 
     name: Name = Field(description="The name of this tenant in places that operators see.")
-    keys: tuple[KeyHash, ...] = Field(
+    keys: tuple[KeyConfig, ...] = Field(
         min_length=1,
         max_length=MAX_KEYS,
-        description="SHA-256 of each key in hexadecimal, as `millgate key new` prints it. Several, so that keys can "
-        "be changed without a gap. A key itself never stands in a file.",
+        description="SHA-256 of each key in hexadecimal, as `millgate key new` prints it, or a section with more of it. Several, "
+        "so that keys can be changed without a gap. A key itself never stands in a file.",
     )
     lanes: tuple[Name, ...] = Field(
         default=(),
@@ -84,7 +113,10 @@ class TenantConfig(Section):
             raise ValueError(f"default_lane {self.default_lane} is not among its lanes")
         return self
 
-    @field_serializer("keys")
-    def _shorten(self, keys: tuple[str, ...]) -> list[str]:
-        """Dumps show which keys there are, never what could be tried against."""
-        return [f"{key[:_SHOWN_DIGITS]}..." for key in keys]
+    @field_validator("keys", mode="before")
+    @classmethod
+    def _widen(cls, keys: Any) -> Any:
+        """Take a hash alone for a section that says no more."""
+        if not isinstance(keys, list | tuple):
+            return keys
+        return [key if isinstance(key, dict) else {"sha256": key} for key in keys]

@@ -2,9 +2,12 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+from urllib.parse import unquote
 
 from pydantic import SecretStr
 
+from millgate.config.cluster import check_store
 from millgate.config.problems import ConfigError, Problem, SettingPath, ValueOrigin
 from millgate.config.schema import Config
 from millgate.config.units import format_duration
@@ -13,7 +16,15 @@ from millgate.config.values import is_loopback
 _LONGEST_SECRET = 4096
 _SHORTEST_ADMIN_TOKEN = 16
 """Characters; with 30 guesses a minute even one of digits alone is not found."""
+_HEADER_NAME: Final = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,64}")
 _TICKET_KEY = re.compile(r"(?:[0-9A-Fa-f]{2}){32,64}")
+
+
+class StoreSecrets(NamedTuple):
+    """Where the cluster's store is, credentials included where the environment gives them, and its password."""
+
+    url: SecretStr
+    password: SecretStr | None
 
 
 def check_whole(config: Config, places: Mapping[SettingPath, ValueOrigin]) -> None:
@@ -26,6 +37,7 @@ def check_whole(config: Config, places: Mapping[SettingPath, ValueOrigin]) -> No
         *_limits(config),
         *_quotas(config),
         *_demotions(config),
+        *_roles(config),
     ]
     if found:
         raise ConfigError(*(Problem(_place(path, places), path, message) for path, message in found))
@@ -80,6 +92,50 @@ def read_ticket_secret(
     return SecretStr(value)
 
 
+def read_store(
+    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, ValueOrigin]
+) -> StoreSecrets | None:
+    """Return the address of the cluster's store and its password, None without a cluster; ConfigError for a cluster that is not whole."""
+    cluster = config.cluster
+    if cluster is None:
+        return None
+    problems: list[Problem] = []
+    url = cluster.store or environ.get(cluster.store_env, "")
+    try:
+        check_store(url)
+    except ValueError as error:
+        message = f"is not set, and the environment variable {cluster.store_env} {error}"
+        problems.append(Problem(_place(("cluster",), places), ("cluster", "store"), message))
+    if config.retries.ticket_key_env is None:
+        message = (
+            "replicas of a cluster need one key for their tickets: name an environment variable here that holds "
+            "64 hexadecimal digits, the same at every replica, as `openssl rand -hex 32` prints them"
+        )
+        problems.append(Problem(_place(("cluster",), places), ("retries", "ticket_key_env"), message))
+    if problems:
+        raise ConfigError(*problems)
+    password = environ.get(cluster.password_env, "")
+    return StoreSecrets(SecretStr(url), SecretStr(password) if password else None)
+
+
+def read_trace_headers(
+    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, ValueOrigin]
+) -> dict[str, SecretStr]:
+    """Return the headers for the collector of traces; ConfigError for text that is no list of headers, without repeating it."""
+    value = environ.get(config.tracing.headers_env, "") if config.tracing is not None else ""
+    headers = {}
+    for item in filter(None, value.split(",")):
+        name, is_pair, text = item.partition("=")
+        name, text = name.strip().lower(), unquote(text.strip())
+        if not (is_pair and _HEADER_NAME.fullmatch(name) and text.isascii() and text.isprintable()):
+            assert config.tracing is not None
+            path = ("tracing", "headers_env")
+            message = f"the environment variable {config.tracing.headers_env} must hold name=value,name=value for headers"
+            raise ConfigError(Problem(_place(path, places), path, message))
+        headers[name] = SecretStr(text)
+    return headers
+
+
 def read_engine_keys(
     config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, ValueOrigin]
 ) -> dict[str, SecretStr]:
@@ -124,8 +180,8 @@ def _tenants(config: Config) -> Iterator[tuple[SettingPath, str]]:
                 known = ", ".join(sorted(lanes))
                 yield ("tenants", index, field), f"names no lane: {', '.join(strangers)} (there are {known})"
         for number, key in enumerate(tenant.keys):
-            if owners.setdefault(key, tenant.name) != tenant.name:
-                yield ("tenants", index, "keys", number), f"is a key of the tenant {owners[key]} too"
+            if owners.setdefault(key.sha256, tenant.name) != tenant.name:
+                yield ("tenants", index, "keys", number), f"is a key of the tenant {owners[key.sha256]} too"
 
 
 def _lane_paths(config: Config) -> Iterator[tuple[SettingPath, str]]:
@@ -189,6 +245,25 @@ def _demotions(config: Config) -> Iterator[tuple[SettingPath, str]]:
                 ("lanes", index, "demote"),
                 f"leads to {lane.demote}, which demotes again: one step is enough",
             )
+
+
+def _roles(config: Config) -> Iterator[tuple[SettingPath, str]]:
+    """Find engines with one role of two whose other one no engine has."""
+    models = {
+        role: [frozenset(engine.models) for engine in config.engines if engine.role == role]
+        for role in ("prefill", "decode")
+    }
+    others = {"prefill": "decode", "decode": "prefill"}
+    for index, engine in enumerate(config.engines):
+        if engine.role == "unified":
+            continue
+        other, path = others[engine.role], ("engines", index, "role")
+        if engine.account is not None:
+            yield path, "is for engines of your own: a provider's `account` hands nothing over"
+        elif not models[other]:
+            yield path, f"{engine.role} needs an engine with `role: {other}`"
+        elif frozenset(engine.models) not in models[other]:
+            yield path, f"{engine.role} needs an engine with `role: {other}` and the same `models`"
 
 
 def _place(path: SettingPath, places: Mapping[SettingPath, ValueOrigin]) -> ValueOrigin | None:

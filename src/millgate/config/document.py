@@ -35,6 +35,22 @@ def read_document(text: str, source: str) -> Document:
     return Document(data, reader.places)
 
 
+def read_engines(text: str, source: str) -> tuple[list[Any], dict[SettingPath, ValueOrigin]]:
+    """Return the list of engines written in `text`, YAML or JSON, and the places of what stands in it.
+
+    Raises ConfigError as `read_document` does, and for what is no list or an empty one: an empty file is more often one
+    that is being written than the wish to have no engine.
+    """
+    if len(text) > MAX_BYTES:
+        raise ConfigError(Problem(ValueOrigin(source), (), f"is longer than {MAX_BYTES} characters"))
+    reader = _reader(source)
+    items = reader.read(text)
+    if not isinstance(items, list) or not items:
+        message = "must be a list of engines with at least one item, such as `- url: http://host:port`"
+        raise ConfigError(Problem(ValueOrigin(source, 1, 1), (), message))
+    return items, reader.places
+
+
 def read_value(text: str, source: str) -> Any:
     """Return the one YAML value written in `text`: a number, true, a word, or `[a, b]`."""
     return _reader(source).read(text)

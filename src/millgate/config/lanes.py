@@ -13,6 +13,20 @@ HOUR_S = 3600.0
 DAY_S = 86400.0
 
 
+class CoalesceConfig(Section):
+    """Requests for embeddings that differ in their texts alone share a call, once two such calls are under way."""
+
+    window: Duration = Field(
+        default=0.005, gt=0, le=1.0, description="How long requests gather at most for one call."
+    )
+    most_inputs: Count = Field(
+        default=8,
+        ge=2,
+        le=32,
+        description="Most texts of one call; some servers take no more than 32. A request with as many goes alone.",
+    )
+
+
 class LaneConfig(Section):
     """One class of traffic: what good means, when it is refused, and how much of it may wait."""
 
@@ -102,6 +116,10 @@ class LaneConfig(Section):
         le=60.0,
         description="Hold work until a batch is full or this time is over, never beyond what its deadline allows. "
         "Default: no window; engines that batch continuously want none.",
+    )
+    coalesce: CoalesceConfig | None = Field(
+        default=None,
+        description="Let requests for embeddings share calls to their engine. Default: each has its own.",
     )
     demote: Name | None = Field(
         default=None,

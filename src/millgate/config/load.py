@@ -1,5 +1,6 @@
 """From a file, the environment and flags to one valid Config; flag over environment over file over default."""
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -9,13 +10,16 @@ from pydantic import SecretStr, ValidationError
 from millgate.config import overrides
 from millgate.config.blame import explain
 from millgate.config.consistency import (
+    StoreSecrets,
     check_whole,
     read_admin_token,
     read_engine_keys,
     read_line_token,
+    read_store,
     read_ticket_secret,
+    read_trace_headers,
 )
-from millgate.config.document import MAX_BYTES, Document, read_document
+from millgate.config.document import MAX_BYTES, Document, read_document, read_engines
 from millgate.config.lanes import DEFAULT_LANES
 from millgate.config.overrides import Override
 from millgate.config.problems import ConfigError, Problem, SettingPath, ValueOrigin
@@ -23,6 +27,44 @@ from millgate.config.schema import Config
 
 # What an override may reach into without a file naming it.
 _ABSENT = {"lanes": list(DEFAULT_LANES)}
+_ENGINES_FILE: SettingPath = ("discovery", "file")
+
+FileStamp = tuple[int, int, int]
+"""What tells one state of a file from another: time of its last change in nanoseconds, size in bytes, inode."""
+
+
+def stamp_of(status: os.stat_result) -> FileStamp:
+    """Return the stamp of a file with this status."""
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+class ConfigSources:
+    """What a configuration was read from, kept so that the file of engines can be read again without the rest.
+
+    It holds the environment, so it is never shown.
+    """
+
+    def __init__(self, document: Document, outside: Iterable[Override], environ: Mapping[str, str]) -> None:
+        self._document = document
+        self._outside = tuple(outside)
+        self._environ = environ
+
+    def read(self) -> "Loaded":
+        """Return the configuration with the engines that their file names now; raises ConfigError."""
+        document, stamp = self._document, None
+        file = self._engines_file()
+        if file is not None:
+            document, stamp = _with_engines(document, file)
+        loaded = validated(overrides.apply(document, self._outside, _ABSENT), self._environ)
+        return loaded._replace(sources=self, engines_stamp=stamp)
+
+    def _engines_file(self) -> str | None:
+        """Return the path of the file of engines: the engines must be there before overrides reach into them."""
+        section = self._document.data.get("discovery")
+        file = section.get("file") if isinstance(section, dict) else None
+        for each in self._outside:
+            file = each.value if each.path == _ENGINES_FILE else file
+        return file if isinstance(file, str) else None
 
 
 class Loaded(NamedTuple):
@@ -34,6 +76,11 @@ class Loaded(NamedTuple):
     engine_keys: Mapping[str, SecretStr]
     line_token: SecretStr | None = None
     ticket_secret: SecretStr | None = None
+    store: StoreSecrets | None = None
+    trace_headers: Mapping[str, SecretStr] = {}
+    sources: ConfigSources | None = None
+    engines_stamp: FileStamp | None = None
+    """The state of `discovery.file` that was read; None without such a file."""
 
     @property
     def ticket_key(self) -> bytes | None:
@@ -60,8 +107,10 @@ def load_config(
     Raises ConfigError naming, for each problem, the place, the dotted path and what is allowed.
     """
     document = Document({}, {}) if file is None else _read_file(file)
-    outside = [*instead, *overrides.from_environment(environ or {}), *flags]
-    return validated(overrides.apply(document, outside, _ABSENT), environ or {})
+    replaced = overrides.apply(document, instead, _ABSENT)
+    return ConfigSources(
+        replaced, [*overrides.from_environment(environ or {}), *flags], dict(environ or {})
+    ).read()
 
 
 def validated(document: Document, environ: Mapping[str, str] | None = None) -> Loaded:
@@ -77,14 +126,32 @@ def validated(document: Document, environ: Mapping[str, str] | None = None) -> L
     engine_keys = read_engine_keys(config, secrets, places)
     line_token = read_line_token(config, secrets, places)
     ticket_secret = read_ticket_secret(config, secrets, places)
-    return Loaded(config, places, admin_token, engine_keys, line_token, ticket_secret)
+    store = read_store(config, secrets, places)
+    trace_headers = read_trace_headers(config, secrets, places)
+    return Loaded(config, places, admin_token, engine_keys, line_token, ticket_secret, store, trace_headers)
+
+
+def _with_engines(document: Document, file: str) -> tuple[Document, FileStamp]:
+    """Return the document with the engines of this file behind its own, and the state of the file that was read."""
+    text, stamp = _read_text(Path(file))
+    items, places = read_engines(text, file)
+    own = document.data.get("engines") or []
+    if not isinstance(own, list):
+        return document, stamp
+    moved = {("engines", len(own) + int(path[0]), *path[1:]): place for path, place in places.items() if path}
+    return Document({**document.data, "engines": [*own, *items]}, {**document.places, **moved}), stamp
 
 
 def _read_file(file: Path) -> Document:
+    return read_document(_read_text(file)[0], str(file))
+
+
+def _read_text(file: Path) -> tuple[str, FileStamp]:
     try:
         with file.open("rb") as stream:
+            stamp = stamp_of(os.fstat(stream.fileno()))
             raw = stream.read(MAX_BYTES + 1)
-        return read_document(raw.decode("utf-8-sig"), str(file))
+        return raw.decode("utf-8-sig"), stamp
     except OSError as error:
         raise ConfigError(Problem(ValueOrigin(str(file)), (), f"cannot be read: {error.strerror}")) from None
     except UnicodeDecodeError as error:

@@ -10,16 +10,19 @@ from millgate.config.values import Count, Duration, Name
 MAX_QUOTAS = 10_000
 _DAY_S = 86400.0
 
-KINDS = ("rpm", "rpd", "tpm", "itpm", "otpm")
+KINDS = ("rpm", "rpd", "tpm", "tpd", "itpm", "otpm")
 """The limits that a rule may set, by the names of its settings."""
 
 
 class RatesConfig(Section):
-    """So much a minute or a day, any of five; what several of them hold must fit them all."""
+    """So much a minute or a day, any of six; what several of them hold must fit them all."""
 
     rpm: Count | None = Field(default=None, ge=1, le=10**9, description="Requests a minute.")
     rpd: Count | None = Field(default=None, ge=1, le=10**10, description="Requests a day.")
     tpm: Count | None = Field(default=None, ge=1, le=10**10, description="Prompt and output tokens a minute.")
+    tpd: Count | None = Field(
+        default=None, ge=1, le=10**13, description="Prompt and output tokens a day: a budget."
+    )
     itpm: Count | None = Field(default=None, ge=1, le=10**10, description="Prompt tokens a minute.")
     otpm: Count | None = Field(default=None, ge=1, le=10**10, description="Output tokens a minute.")
     burst: Duration | None = Field(
@@ -27,7 +30,7 @@ class RatesConfig(Section):
         gt=0,
         le=_DAY_S,
         description="How long unused quota is saved up: `10s` lets ten seconds' worth through at once. Default: the "
-        "whole minute (day for `rpd`).",
+        "whole minute (day for `rpd` and `tpd`).",
     )
     count_cached: bool = Field(
         default=True, description="Whether prompt tokens count that the engine had in its cache."
@@ -60,7 +63,7 @@ class QuotaConfig(RatesConfig):
     )
     output: Literal["expected", "max_tokens", "produced"] = Field(
         default="expected",
-        description="What an answer is charged in `tpm` and `otpm` before its length is known: its expected length, "
+        description="What an answer is charged in `tpm`, `tpd` and `otpm` before its length is known: its expected length, "
         "the client's bound, or nothing until it is produced. The real length replaces it.",
     )
 
@@ -77,7 +80,7 @@ class AccountConfig(RatesConfig):
 
     output: Literal["expected", "max_tokens", "produced", "larger"] = Field(
         default="max_tokens",
-        description="What the provider charges an answer in `tpm` and `otpm` before its length is known: an expected "
-        "length, the client's bound, nothing until it is produced (Anthropic), or prompt or bound, whichever is "
-        "larger, for good (OpenAI's `tpm`).",
+        description="What the provider charges an answer in `tpm`, `tpd` and `otpm` before its length is known. `expected` "
+        "is a learned length, `max_tokens` the client's bound, and `produced` nothing until it is produced (Anthropic). "
+        "`larger` is prompt or bound, whichever is more, for good (OpenAI's `tpm`).",
     )

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterator
+from datetime import datetime
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -89,7 +90,9 @@ def _name_of(annotation: Any) -> str:
         return "list of text"
     if origin is not None:
         return _name_of(get_args(annotation)[0])
-    return {int: "count", float: "number", str: "text", bool: "true or false"}[annotation]
+    return {int: "count", float: "number", str: "text", bool: "true or false", datetime: "date or time"}[
+        annotation
+    ]
 
 
 def _default(field: FieldInfo) -> str:

@@ -24,6 +24,6 @@ class RetriesConfig(Section):
     ticket_key_env: VariableName | None = Field(
         default=None,
         description="Name of the environment variable that holds the key by which tickets are signed, 32 to 64 bytes "
-        "in hexadecimal digits; replicas that share it take each other's tickets, and know the same prefixes by the same "
+        "in hexadecimal digits. Replicas that share it take each other's tickets, and know the same prefixes by the same "
         "marks. Default: a new key at every start.",
     )

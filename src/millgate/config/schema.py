@@ -6,10 +6,14 @@ every "did you mean". The classes hold plain data: seconds, bytes and counts, al
 
 import re
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
 from millgate.config.callers import EngineTlsConfig, ListenTlsConfig, TenantConfig
+from millgate.config.cluster import ClusterConfig
+from millgate.config.discovery import DiscoveryConfig
+from millgate.config.extproc import ExtprocConfig
 from millgate.config.lanes import DAY_S, DEFAULT_LANES, HOUR_S, MAX_LANES, LaneConfig
 from millgate.config.limiters import LimitConfig
 from millgate.config.line import LineConfig
@@ -17,22 +21,42 @@ from millgate.config.observe import RecordsConfig
 from millgate.config.quotas import MAX_QUOTAS, AccountConfig, QuotaConfig
 from millgate.config.retries import RetriesConfig
 from millgate.config.section import Section
+from millgate.config.tracing import TracingConfig
 from millgate.config.values import (
     Count,
     Duration,
+    HeaderName,
     Name,
     Network,
     Number,
+    Origin,
     Port,
     RequestPath,
     Size,
     Url,
     VariableName,
     YesNoAuto,
+    is_address,
 )
 
 MAX_ENGINES = 64
 MAX_TENANTS = 10_000
+MAX_WORKERS = 64
+_DNS = "dns://"
+
+
+class CorsConfig(Section):
+    """Pages of other sites that may ask from a browser (CORS)."""
+
+    origins: tuple[Origin, ...] = Field(
+        min_length=1,
+        max_length=64,
+        description="Origins of the pages, as in `https://app.example`; `*` allows every page. A user of such a page sees the "
+        "key that it asks with.",
+    )
+    max_age: Duration = Field(
+        default=600.0, le=DAY_S, description="How long a browser may remember the permission."
+    )
 
 
 class ListenConfig(Section):
@@ -56,12 +80,21 @@ class ListenConfig(Section):
         "believed; from other peers they are dropped and counted. Only these may send what chooses an engine's cache "
         "(`kv_transfer_params`, `bootstrap_*`, `session_params`): such a proxy must refuse it from its own clients.",
     )
+    session_headers: tuple[HeaderName, ...] = Field(
+        default=("x-session-id", "x-dynamo-session-id"),
+        max_length=8,
+        description="Headers whose value names the session that a request is a turn of; the first that is there counts, and each tenant's "
+        "sessions are its own. They pass on to the engine. Requests without one are turns of the session whose prompt theirs goes on from.",
+    )
     pass_through: tuple[Literal["/ping", "/version", "/metrics"], ...] = Field(
         default=(),
         max_length=3,
         description="Pages of an engine about itself that clients may see, by GET and with a key where there are "
         "`tenants`: `/ping`, `/version`, `/metrics`. Of several engines one that is up answers. `/metrics` shows every "
         "client the load of all and the names of the models. Default: none; the gate's own metrics are at the admin door.",
+    )
+    cors: CorsConfig | None = Field(
+        default=None, description="Pages of other sites that may ask. Default: none may."
     )
     healthz: bool = Field(
         default=False,
@@ -116,7 +149,13 @@ class EngineConfig(Section):
     )
     url: Url = Field(
         description="Base address, `http://host:port` or `https://host`; a path in front of `/v1` is kept. "
-        "Credentials in it are refused."
+        "Credentials in it are refused. `dns://host:port` is `http://host:port` with `discover: dns`."
+    )
+    discover: Literal["dns"] | None = Field(
+        default=None,
+        description="`dns` makes one engine, with these settings, of each address (A and AAAA) of the host in `url`, as a "
+        "headless service of Kubernetes has them. It looks the name up again every `discovery.every`. Such an engine is "
+        "named by its address, after `name` where that is given. Default: the host is one engine.",
     )
     api_key_env: VariableName | None = Field(
         default=None,
@@ -143,14 +182,26 @@ class EngineConfig(Section):
     prefill_tokens: Count | None = Field(
         default=None,
         ge=1,
-        description="Most prompt tokens not yet prefilled at once, and no more than are read in a fifth of the "
-        "lane's deadline unless its order is arrival; a longer prompt runs alone. Default: 16,384 (eight chunks of "
+        description="Most prompt tokens not yet prefilled at once. Unless the lane's order is arrival, there are no more "
+        "than the engine reads in a fifth of the lane's deadline. A longer prompt runs alone. Default: 16,384 (eight chunks of "
         "engines that read 2,048 at a time); off for a provider's account.",
     )
     models: tuple[str, ...] = Field(
         default=(),
         max_length=1000,
         description="Model names that it serves. Default: whatever it is asked for.",
+    )
+    role: Literal["unified", "prefill", "decode"] = Field(
+        default="unified",
+        description="`prefill` reads prompts for engines whose role is `decode`, which get them by vLLM's `kv_transfer_params` (NIXL, pull), and "
+        "answers nothing itself. `decode` also answers whole requests, where that costs less. Both roles are needed, with the same `models`.",
+    )
+    kv_lease: Duration = Field(
+        default=30.0,
+        ge=1.0,
+        le=HOUR_S,
+        description="How long an engine with the role `prefill` keeps a prompt for another: vLLM's `kv_lease_duration`. A stream that has not begun "
+        "when five sixths of it are over is begun anew, with its prompt read where it is answered.",
     )
     health: str | None = Field(
         default="/health",
@@ -167,7 +218,9 @@ class EngineConfig(Section):
         description="What a provider grants the account behind this address. Default: no limits are known.",
     )
     ignores_hangups: YesNoAuto = Field(
-        default="auto", description="Whether it goes on generating for clients that left; `auto` finds out."
+        default="auto",
+        description="Whether it goes on generating for clients that left; `auto` finds out, and where replicas or workers share "
+        "the engine, whose gauges then count the work of all, means `no`.",
     )
     profile: str | None = Field(
         default=None,
@@ -186,12 +239,13 @@ class EngineConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _name_it(cls, data: Any) -> Any:
-        """Give a nameless engine its address as name, so that every engine has one."""
-        if isinstance(data, dict) and isinstance(data.get("url"), str) and data.get("name") is None:
-            address = data["url"].partition("://")[2].partition("/")[0].rpartition("@")[2]
-            return {**data, "name": re.sub(r"[^A-Za-z0-9._:-]", "", address)[:64].lstrip(".:-") or "engine"}
-        return data
+    def _complete(cls, data: Any) -> Any:
+        """Read the short form of `discover: dns`, and give a nameless engine its address as name."""
+        if not isinstance(data, dict) or not isinstance(data.get("url"), str):
+            return data
+        if data["url"].startswith(_DNS):
+            data = {**data, "url": "http://" + data["url"].removeprefix(_DNS), "discover": "dns"}
+        return {**data, "name": name_of_url(data["url"])} if data.get("name") is None else data
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -199,7 +253,17 @@ class EngineConfig(Section):
             raise ValueError("`profile` and `prior` both say how fast it is: give one")
         if self.tls is not None and not self.url.startswith("https:"):
             raise ValueError("`tls` is for an address that begins with https")
+        if self.discover is not None and is_address(urlsplit(self.url).hostname or ""):
+            raise ValueError("`discover` looks a name up, and `url` holds an address")
+        if self.discover is not None and self.account is not None:
+            raise ValueError("`discover` finds several engines, and `account` is of one: give one of the two")
         return self
+
+
+def name_of_url(url: str) -> str:
+    """Return the name of an engine that has none of its own: `host:port` of its address, as far as names allow."""
+    address = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
+    return re.sub(r"[^A-Za-z0-9._:-]", "", address)[:64].lstrip(".:-") or "engine"
 
 
 class LimitsConfig(Section):
@@ -259,8 +323,8 @@ class LimitsConfig(Section):
         ge=1,
         le=10_000_000,
         description="Tokens of the longest whole answer (not streamed) to a request without `max_tokens`, within the "
-        "engine's KV tokens. An answer is given up after four times what so many, or the client's own `max_tokens`, take "
-        "at the engine's pace (twenty times while ten answers have not taught it) plus its deadline, a minute at least.",
+        "engine's KV tokens. An answer is given up after its deadline plus four times what so many, or the client's own "
+        "`max_tokens`, take at the engine's pace, a minute at least. Until eight answers have taught the pace it is twenty times.",
     )
     upstream_idle: Duration = Field(
         default=60.0,
@@ -298,7 +362,12 @@ class Config(Section):
     listen: ListenConfig = Field(default_factory=ListenConfig, description="The HTTP door.")
     admin: AdminConfig = Field(default_factory=AdminConfig, description="The admin door.")
     engines: tuple[EngineConfig, ...] = Field(
-        min_length=1, max_length=MAX_ENGINES, description="The inference servers behind the gate."
+        min_length=1,
+        max_length=MAX_ENGINES,
+        description="The inference servers behind the gate; those of `discovery.file` join them.",
+    )
+    discovery: DiscoveryConfig = Field(
+        default_factory=DiscoveryConfig, description="Engines that come and go while the gate runs."
     )
     lanes: tuple[LaneConfig, ...] = Field(
         default_factory=lambda: tuple([LaneConfig.model_validate(lane) for lane in DEFAULT_LANES]),
@@ -311,6 +380,13 @@ class Config(Section):
         default=(),
         max_length=MAX_TENANTS,
         description="Admitted callers, by key. Default: all callers are one tenant and credentials pass untouched.",
+    )
+    workers: Count = Field(
+        default=1,
+        ge=1,
+        le=MAX_WORKERS,
+        description="Processes that serve the doors, one for each core that is to be used; they share every limit, and "
+        "bounds of one process (`limits`) are those of each. The value of the start counts until the gate is restarted.",
     )
     mode: Literal["protect", "observe"] = Field(
         default="protect",
@@ -337,7 +413,18 @@ class Config(Section):
     records: RecordsConfig = Field(
         default_factory=RecordsConfig, description="What is written down of each attempt."
     )
+    tracing: TracingConfig | None = Field(
+        default=None,
+        description="Traces for a collector. Default: none are made, and a client's pass untouched.",
+    )
     line: LineConfig | None = Field(default=None, description="The line door. Default: there is none.")
+    cluster: ClusterConfig | None = Field(
+        default=None, description="Replicas that share limits. Default: this process has them all."
+    )
+    extproc: ExtprocConfig | None = Field(
+        default=None,
+        description="The external processor of `millgate extproc`. Default: as its settings say.",
+    )
     limits: LimitsConfig = Field(
         default_factory=LimitsConfig, description="Bounds and deadlines of the HTTP door."
     )

@@ -1,6 +1,7 @@
 """The kinds of value that settings have: what is read, what is refused, and what an editor may suggest."""
 
 import re
+from datetime import UTC, date, datetime, time
 from ipaddress import ip_address, ip_network
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -8,6 +9,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from millgate.config import units
+
+_NO_MOMENT = "must be a date or a time, as in 2027-01-31 or 2027-01-31T18:00:00Z"
 
 
 def check_url(url: str) -> str:
@@ -70,12 +73,39 @@ def check_key_hash(value: object) -> str:
     return value.lower()
 
 
+def check_moment(value: object) -> datetime:
+    """Return a time in UTC; a date is its first moment, and a time without a zone is refused."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError(_NO_MOMENT) from None
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day, tzinfo=UTC)
+    if not isinstance(value, datetime):
+        raise ValueError(_NO_MOMENT)  # noqa: TRY004  # pydantic takes a ValueError for a complaint
+    if value.tzinfo is None:
+        if value.time() != time():
+            raise ValueError("needs a zone: write Z for UTC or an offset")
+        value = value.replace(tzinfo=UTC)
+    return value.astimezone(UTC)
+
+
 def check_network(value: str) -> str:
     """Return the network in its shortest form; a single address is a network of one."""
     try:
         return str(ip_network(value))
     except ValueError:
         raise ValueError(f"{value!r} is not a network: write 10.0.0.0/8, 192.0.2.7 or fd00::/8") from None
+
+
+def is_address(host: str) -> bool:
+    """Return whether this host is an address, which no look-up changes."""
+    try:
+        ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
 
 
 def is_loopback(host: str) -> bool:
@@ -95,7 +125,10 @@ YesNoAuto = Annotated[Literal["auto", "yes", "no"], BeforeValidator(_word_of)]
 Url = Annotated[str, AfterValidator(check_url)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:\-]{0,63}$")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
+Origin = Annotated[str, Field(pattern=r"^(\*|https?://[a-z0-9.\-\[\]:]{1,253})$")]
+Moment = Annotated[datetime, BeforeValidator(check_moment)]
 KeyHash = Annotated[str, BeforeValidator(check_key_hash)]
 Network = Annotated[str, AfterValidator(check_network)]
 FilePath = Annotated[str, Field(min_length=1, max_length=4096)]
+HeaderName = Annotated[str, AfterValidator(str.lower), Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$")]
 RequestPath = Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]{1,127}$")]

@@ -48,15 +48,24 @@ class Classed(NamedTuple):
     bound_s: float = 0.0
 
 
+class Candidate(NamedTuple):
+    """An engine where a request could go: so much of its prompt is believed to be held there, and it costs so many seconds of all that wait."""
+
+    engine: str
+    cached_tokens: int
+    cost_s: float
+
+
 class Admit(NamedTuple):
-    """Run it now on these legs.
+    """Run it now on these legs: the first is where its answer is made; of two, the second reads its prompt before.
 
     `first_event_by` is when the engine must have sent its first event (streaming) or its whole answer (not
     streaming), an absolute core time; past it the runtime reports Failed(TIMEOUT). `would` is set only in
     observe mode: the reason a protecting gate would have refused with. `quota` is what is left of the buckets that
     it falls under. `due_at` is when its client had been told to be back, by whatever it was recognised by; None for
     a client that was told nothing. `window_s` of the wait were for the company of its lane's batch window.
-    `classed` says why it is in its lane, where its size decided that.
+    `classed` says why it is in its lane, where its size decided that. `candidates` are the engines that hold of its prompt and the one
+    taken, full ones too; none where no engine holds any of it.
     """
 
     attempt: int
@@ -70,6 +79,15 @@ class Admit(NamedTuple):
     due_at: float | None = None
     window_s: float = 0.0
     classed: Classed | None = None
+    candidates: tuple[Candidate, ...] = ()
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """How much of its prompt its engine is believed to hold; None where no engine holds any of it."""
+        for candidate in self.candidates:
+            if candidate.engine == self.legs[0].engine:
+                return candidate.cached_tokens
+        return None
 
 
 class Queue(NamedTuple):

@@ -33,7 +33,10 @@ class Arrived(NamedTuple):
     that; `caps_sleep` says that its client cannot wait as long as it may be told. An answer has at least `min_tokens`; `fixed_tokens` of the prompt are not in
     `prompt_bytes` (images); `prompt_shape` None leaves it at the bytes. Only `engine` can answer it, where that is set. `may_clip` says
     that a shorter answer would still be of use. `marks` is called at most once, at the arrival, and only by what places by prefixes;
-    None for what is no conversation.
+    None for what is no conversation. `session` is a number for the session that its client names, one for each tenant's; None without one.
+    `seen_late` says that the first token of its stream is told seconds after it came: until
+    then its prompt is believed to be read in the time that was foreseen. `hands_over` says that its door can let one engine read
+    its prompt and another one write its answer.
     """
 
     attempt: int
@@ -56,10 +59,13 @@ class Arrived(NamedTuple):
     engine: str | None = None
     may_clip: bool = False
     hint_s: float = 0.0
-    # Last, so that an observer cuts them off in one go: the shape is not read again, and the two others keep the body alive.
+    seen_late: bool = False
+    hands_over: bool = False
+    # Last, so that an observer cuts them off in one go: the first and the last are not read again, the others keep the body alive.
     prompt_shape: PromptShape | None = None
     fingerprint: Callable[[], int] | None = None
     marks: Callable[[], PrefixMarks] | None = None
+    session: int | None = None
 
 
 class ClientGone(NamedTuple):
@@ -79,9 +85,28 @@ class Withdrawn(NamedTuple):
 
 
 class FirstToken(NamedTuple):
-    """The first event with content of a streamed answer has arrived from the engine."""
+    """The first event with content of a streamed answer has arrived from the engine, `ago_s` before it is told."""
 
     attempt: int
+    ago_s: float = 0.0
+
+
+class Prefilled(NamedTuple):
+    """The engine of its first leg has read the prompt of this attempt; it had `cached_tokens` of it, None where it does not say."""
+
+    attempt: int
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+class HandoffFailed(NamedTuple):
+    """The second engine of this attempt reads the prompt itself: the first could not, or what it kept cannot be had."""
+
+    attempt: int
+    kind: FailureKind
+
+
+FirstLegNews = Prefilled | HandoffFailed
 
 
 class Finished(NamedTuple):
@@ -191,6 +216,56 @@ class Draining(NamedTuple):
     grace_s: float | None = None
 
 
+class EngineShare(NamedTuple):
+    """This replica's share of one engine, in whole streams and tokens; None for a meter that is not shared."""
+
+    engine: str
+    streams: int
+    kv_tokens: int | None = None
+    prefill_tokens: int | None = None
+
+
+class QuotaShare(NamedTuple):
+    """This replica's share of the one bucket of a quota (a rule's name), or of a provider account's limit of this kind."""
+
+    quota: str
+    rate_per_s: float
+    burst: float
+
+
+class AccountShare(NamedTuple):
+    """This replica's shares of the limits of the account that an engine is; each `quota` is the limit's kind."""
+
+    engine: str
+    limits: tuple[QuotaShare, ...]
+
+
+class OthersLine(NamedTuple):
+    """What waits for one pool at all other replicas together: the sums of their `PoolLine`s."""
+
+    pool: str
+    queued: int
+    work_s: float
+    came: float = 0.0
+    told: float = 0.0
+
+
+class LeaseGranted(NamedTuple):
+    """What this replica has of the limits that a cluster shares, until `until` (core time).
+
+    From then on nothing new is admitted against them, unless another LeaseGranted has come. An engine, a quota or an account that is
+    not named has no share. A quota with a bucket for each owner is divided evenly among so many `replicas`. `lines` are those of the
+    other replicas, by pool.
+    """
+
+    until: float
+    replicas: int = 1
+    engines: tuple[EngineShare, ...] = ()
+    quotas: tuple[QuotaShare, ...] = ()
+    accounts: tuple[AccountShare, ...] = ()
+    lines: tuple[OthersLine, ...] = ()
+
+
 class Tick(NamedTuple):
     """Time has passed; sent at the latest when `next_wake` said so."""
 
@@ -200,6 +275,8 @@ Event = (
     | ClientGone
     | Withdrawn
     | FirstToken
+    | Prefilled
+    | HandoffFailed
     | Finished
     | Failed
     | Released
@@ -209,5 +286,6 @@ Event = (
     | EngineUp
     | EngineDown
     | Draining
+    | LeaseGranted
     | Tick
 )

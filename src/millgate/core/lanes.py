@@ -1,40 +1,14 @@
-"""Which class of traffic is this, whose turn is it, and what may it not borrow?
+"""Which lane goes next, and what may it not borrow?
 
 Three rules between lanes, in this order. *Headroom*: so many streams of each lane are not lent, whatever
 the band. *Band*: a smaller number goes first. *Share*: within a band the lane that runs least for its share goes
-next. The last one keeps a strict promise: shares are parts of their sum, a lane under its share of the limit has
+next. The last one keeps a strict promise. Shares are parts of their sum, a lane under its share of the limit has
 running / part < limit, one at or over it running / part >= limit, so the first is never passed by the second.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence
 
-from millgate.core.settings import LEAST_LIMIT
-
-LaneT = TypeVar("LaneT")
-
-
-def choose_lane(lanes: Mapping[str, LaneT], hint: str | None, default: LaneT) -> LaneT:
-    """Return the lane that the door named, or the default where it named none that exists.
-
-    The door has already made sure that the client may use the lane; an unknown name is an old configuration's
-    and must not lose the request.
-    """
-    if hint is None:
-        return default
-    return lanes.get(hint, default)
-
-
-class LaneShareSettings(NamedTuple):
-    """What a lane may claim: a weight above or at 0, streams that it does not lend, and its band.
-
-    `share` is a part of the sum of all shares; 0 promises nothing. A smaller `band` is more important.
-    """
-
-    name: str
-    share: float = 1.0
-    headroom: int = 0
-    band: int = 0
+from millgate.core.settings import LEAST_LIMIT, LaneSettings
 
 
 class _Claim:
@@ -42,7 +16,7 @@ class _Claim:
 
     __slots__ = ("headroom", "position", "running", "settings")
 
-    def __init__(self, settings: LaneShareSettings, position: int) -> None:
+    def __init__(self, settings: LaneSettings, position: int) -> None:
         self.settings = settings
         self.position = position
         self.running = self.headroom = 0
@@ -66,17 +40,19 @@ class _Claim:
 class LaneShares:
     """The lane that goes next, and what each must leave free; counts streams of one pool of engines.
 
+    A lane's `share` is a part of the sum of all shares, 0 promises nothing; a smaller `band` is more important.
+
     A lane alone costs two comparisons, and so does one of many while nothing waits and it `lends_all`: no lane keeps
     streams for itself. Raises ValueError where a share or a headroom is negative.
     """
 
     __slots__ = ("_alone", "_claims", "_limit", "_unused", "lends_all")
 
-    def __init__(self, lanes: Sequence[LaneShareSettings]) -> None:
+    def __init__(self, lanes: Sequence[LaneSettings]) -> None:
         self._claims: dict[str, _Claim] = {}
         self.reconfigure(lanes)
 
-    def reconfigure(self, lanes: Sequence[LaneShareSettings]) -> None:
+    def reconfigure(self, lanes: Sequence[LaneSettings]) -> None:
         """Put new settings in force; every lane that still holds or runs anything must be named, and goes on."""
         _check(lanes)
         old = self._claims
@@ -146,7 +122,7 @@ class LaneShares:
         self._unused = sum([max(0, claim.headroom - claim.running) for claim in claims])
 
 
-def _check(lanes: Sequence[LaneShareSettings]) -> None:
+def _check(lanes: Sequence[LaneSettings]) -> None:
     for lane in lanes:
         if lane.share < 0.0:
             raise ValueError(f"share of lane {lane.name} must be at least 0, not {lane.share}")

@@ -7,7 +7,7 @@ normal on a network and is dropped: the table has no row for it.
 
 from enum import StrEnum
 
-from millgate.core.events import ClientGone, Failed, Finished, FirstToken, Released
+from millgate.core.events import ClientGone, Failed, Finished, FirstToken, HandoffFailed, Prefilled, Released
 from millgate.core.words import Stage
 
 
@@ -23,6 +23,8 @@ class State(StrEnum):
 
 NEXT: dict[tuple[State, type], State] = {
     (State.QUEUED, ClientGone): State.OVER,
+    (State.PREFILL, Prefilled): State.PREFILL,
+    (State.PREFILL, HandoffFailed): State.PREFILL,
     (State.PREFILL, FirstToken): State.DECODE,
     (State.PREFILL, Finished): State.DEPARTING,
     (State.PREFILL, Failed): State.DEPARTING,

@@ -3,18 +3,23 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from millgate.core.words import DeadlineFrom, IgnoresHangups, LaneTakes, OutputCharge, QuotaKind
+from millgate.core.words import DeadlineFrom, IgnoresHangups, LaneTakes, OutputCharge, QuotaKind, Role
 
 MINUTE_S = 60.0
 DAY_S = 86400.0
 MOST_TENANTS = 1_000
 """Tenants that are known apart where what each did is remembered; beyond it the longest at rest is forgotten, or they share (INV-5)."""
-_COUNT_OUTPUT = (QuotaKind.TPM, QuotaKind.OTPM)
+_COUNT_OUTPUT = (QuotaKind.TPM, QuotaKind.TPD, QuotaKind.OTPM)
+_DAILY = (QuotaKind.RPD, QuotaKind.TPD)
 
 Scope = Literal["tenant", "model", "lane"]
 LimitKind = Literal["fixed", "slo_gradient", "aimd"]
 LEAST_LIMIT = 4
 """The usual minimum of a limit: the least that the default hard cap can be, too (docs/design.md section 10)."""
+LONGEST_HINT_S = MINUTE_S
+"""Hints stay in a range that every SDK honours: openai gives up above 120 s and treats 0 as absent (wire.md B1)."""
+KV_LEASE_S = 30.0
+"""How long an engine keeps a prompt that it has read for another: vLLM's `kv_lease_duration`."""
 TARGET_SHARE = 0.95
 """The share of requests that is to be in time where an objective names no quantile: p95."""
 
@@ -38,10 +43,10 @@ class ServicePrior:
 
 @dataclass(frozen=True, slots=True)
 class QuotaLimit:
-    """So much of one kind in a minute (a day for `rpd`), and what may be saved up.
+    """So much of one kind in a minute (a day for `rpd` and `tpd`), and what may be saved up.
 
     `burst_s` is the time over which unused quota is saved, None for the whole minute or day, as providers do.
-    `output` says something of a limit that counts output, `tpm` or `otpm`. `count_cached` False leaves prompt tokens out that the engine had in its cache.
+    `output` says something of a limit that counts output: `tpm`, `tpd` or `otpm`. `count_cached` False leaves prompt tokens out that the engine had in its cache.
     """
 
     kind: QuotaKind
@@ -53,7 +58,7 @@ class QuotaLimit:
     @property
     def period_s(self) -> float:
         """The time that `amount` is for."""
-        return DAY_S if self.kind is QuotaKind.RPD else MINUTE_S
+        return DAY_S if self.kind in _DAILY else MINUTE_S
 
     @property
     def rate_per_s(self) -> float:
@@ -118,7 +123,8 @@ class EngineSettings:
 
     `max_inflight` counts streams, `kv_tokens` reserved prompt and output tokens, `prefill_tokens` prompt tokens
     not yet prefilled. `models` empty means that it serves whatever it is asked for. A whole answer whose client names no
-    bound is taken to have at most `longest_answer` tokens.
+    bound is taken to have at most `longest_answer` tokens. A new one with `is_up` false takes no work before it is said to be up.
+    One whose `role` is prefill reads prompts for those that decode, and keeps each for `kv_lease_s` until it is fetched.
     """
 
     name: str
@@ -131,6 +137,14 @@ class EngineSettings:
     account: AccountSettings | None = None
     limit: LimitSettings = LimitSettings()
     prior: ServicePrior = field(default_factory=ServicePrior)
+    is_up: bool = True
+    role: Role = Role.UNIFIED
+    kv_lease_s: float = KV_LEASE_S
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether it reads prompts for other engines, and answers nothing itself."""
+        return self.role is Role.PREFILL
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from millgate.core.words import FailureKind, Outcome, Reason, Stage
+from millgate.core.words import FailureKind, Outcome, Reason, Role, Stage
 
 
 class Capacity(NamedTuple):
@@ -251,6 +251,12 @@ class EngineSnapshot:
     seen_preemptions: int | None
     seen_age_s: float | None
     account: AccountReading | None = None
+    role: Role = Role.UNIFIED
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether it is up, and not only for prompts that others answer."""
+        return self.up and self.role is not Role.PREFILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,9 +288,73 @@ class RetrySnapshot:
     attendance_returned: float = 1.0
 
 
+class SharedNumber(NamedTuple):
+    """What this replica holds and wants of one number that the replicas of a cluster share, in the number's own unit.
+
+    `kind` (streams, kv, prefill of an engine; rate and burst of a quota; account_rate, account_burst of a provider's account) and
+    `names` say which. `whole` is the limit; `used` is out now, `wanted` could be used at once, `used` included, and `floor` is the
+    least with which one request can go. What is out may last `lingers_s`; the engine itself says that `seen` run, `seen_age_s` ago.
+    The first request that waits for it came `waits_s` ago, 0 where none waits.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    whole: float
+    used: float
+    wanted: float
+    floor: float
+    lingers_s: float = 0.0
+    seen: float | None = None
+    seen_age_s: float = 0.0
+    waits_s: float = 0.0
+
+
+class PoolLine(NamedTuple):
+    """What waits for one pool of engines: how many are queued, and how many seconds of a stream they and those told to come back take.
+
+    `came` and `told` are weights of clients: who came here when told, by any replica, and who was told here.
+    """
+
+    pool: str
+    queued: int
+    work_s: float
+    came: float = 0.0
+    told: float = 0.0
+
+
+class SharedUse(NamedTuple):
+    """What one replica tells the others."""
+
+    numbers: tuple[SharedNumber, ...]
+    lines: tuple[PoolLine, ...]
+
+
+class LegsSnapshot(NamedTuple):
+    """Requests of two legs, so many `begun`, and the transfers of their prompts' KV from engine to engine.
+
+    `fetched` transfers carried `tokens` in `transfer_s`, the first step after them included, and of whole answers as expected. Of the others `lost` came to nothing, so that
+    the second engine read the prompt itself, and `expired` were kept to the end of the lease.
+    """
+
+    begun: int = 0
+    fetched: int = 0
+    lost: int = 0
+    expired: int = 0
+    tokens: int = 0
+    transfer_s: float = 0.0
+
+
+_NO_LEGS: Final = LegsSnapshot()
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The whole core at one instant."""
+    """The whole core at one instant.
+
+    Contexts of live sessions take `working_set_share` of what may be reserved of the engines' memory. Of answered prompts
+    `predicted_cached_tokens` were believed to be held where they were read, and engines that tell `found_cached_tokens` of them;
+    `regret_tokens` were read although another engine held them.
+    """
 
     now: float
     draining: bool
@@ -302,3 +372,9 @@ class Snapshot:
     tenants: tuple[TenantSnapshot, ...]
     little: LittleSnapshot
     quotas: tuple[QuotaLevel, ...] = ()
+    live_sessions: int = 0
+    working_set_share: float = 0.0
+    predicted_cached_tokens: int = 0
+    found_cached_tokens: int = 0
+    regret_tokens: int = 0
+    legs: LegsSnapshot = _NO_LEGS

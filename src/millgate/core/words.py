@@ -95,12 +95,21 @@ class IgnoresHangups(StrEnum):
     NO = "no"
 
 
+class Role(StrEnum):
+    """Which part of a request an engine takes: all of it, the reading of its prompt, or its answer."""
+
+    UNIFIED = "unified"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
 class QuotaKind(StrEnum):
-    """What a limit counts: requests a minute or a day; tokens, input tokens or output tokens a minute."""
+    """What a limit counts: requests or tokens a minute or a day; input tokens or output tokens a minute."""
 
     RPM = "rpm"
     RPD = "rpd"
     TPM = "tpm"
+    TPD = "tpd"
     ITPM = "itpm"
     OTPM = "otpm"
 

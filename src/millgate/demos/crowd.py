@@ -2,11 +2,11 @@
 
 A user asks, and hangs up when no token has come within the patience; then it asks again at once (a refresh), a
 bounded number of times. A refusal is obeyed: told when to come back it comes back then, if its patience lasts
-that long; told not to come back, or to come back too late, it goes away. Everything is real time.
+that long. Told not to come back, or to come back too late, it goes away. Everything is real time.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -40,10 +40,6 @@ class UserEnding(StrEnum):
     REFUSED = "refused"
     FAILED = "failed"
     UNFINISHED = "unfinished"
-
-
-class CrowdError(RuntimeError):
-    """The load could not be made as it was meant."""
 
 
 class Story(NamedTuple):
@@ -173,45 +169,3 @@ async def _cut_off(living: set[asyncio.Task[None]], grace_s: float) -> list[Stor
     for task in done:
         task.result()
     return [Story(UserEnding.UNFINISHED) for _ in pending]
-
-
-async def closed_loop(
-    endpoint: Endpoint,
-    wishes: Iterator[Wish],
-    encode: Encode,
-    *,
-    users: int,
-    warmup_s: float,
-    measured_s: float,
-    on_story: Callable[[Story], None],
-) -> float:
-    """Keep so many users asking one after the other, and return whole answers a second after the warm-up.
-
-    Their patience outlasts the run, so that nothing but the engine limits them.
-    """
-    loop = asyncio.get_running_loop()
-    measured_from = loop.time() + warmup_s
-    ends_at = measured_from + measured_s
-    manners = UserManners(patience_s=warmup_s + measured_s, refreshes=0, returns=0)
-    whole: list[float] = []
-    numbered = enumerate(wishes)
-
-    async def keep_asking() -> None:
-        for number, wish in numbered:
-            story = await CrowdUser(endpoint, manners).live(encode(number, wish))
-            if story.ending is not UserEnding.WHOLE:
-                raise CrowdError(f"the engine alone did not answer whole: {story.ending}")
-            on_story(story)
-            if measured_from <= loop.time() < ends_at:
-                whole.append(loop.time())
-
-    asking = [asyncio.create_task(keep_asking()) for _ in range(users)]
-    done, pending = await asyncio.wait(
-        asking, timeout=warmup_s + measured_s, return_when=asyncio.FIRST_EXCEPTION
-    )
-    for task in pending:
-        task.cancel()
-    await asyncio.gather(*pending, return_exceptions=True)
-    for task in done:
-        task.result()
-    return len(whole) / measured_s

@@ -1,10 +1,11 @@
-"""`millgate demo overload`: 2.7 times what an engine can do, by users whose programs give up and try again.
+"""`millgate demo`: more than an engine can do, by users whose programs give up and try again.
 
 The same arrivals and sizes three times: on the engine alone, behind the gate, and behind HAProxy where that is
 installed. The gate gets the usual flags (`--upstream --max-inflight --ttft-slo`) and knows
-neither the engine's speed nor how long answers will be; HAProxy gets the same cap and a queue with a time limit.
-Beside them stands what could have been done with this very load: the schedule that serves in order of arrival and
-wastes nothing, and the one that knows every size beforehand (`sim.bounds`).
+neither the engine's speed nor how long answers will be. HAProxy gets the same cap and a queue with a time limit.
+Beside them stands what could have been done with this very load. That is the schedule that serves in order of arrival and
+wastes nothing, and the one that knows every size beforehand (`sim.bounds`). By default 2.7 times what the engine can do comes
+for a minute; `at_once` is a burst instead, and `ignore_hangups` an engine that works on for users who left.
 """
 
 import asyncio
@@ -12,14 +13,14 @@ import random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import islice
 from math import expm1
 from typing import Any, NamedTuple
 
-from millgate.demos.bounds import within
 from millgate.demos.connection import Endpoint, GateAddress
 from millgate.demos.crowd import Story, UserManners, Wish, open_loop
 from millgate.demos.haproxy import find_haproxy
-from millgate.demos.mix import Encoder, Mix, poisson_wishes
+from millgate.demos.mix import Encoder, Mix, poisson_wishes, sizes
 from millgate.demos.scores import (
     AMPLIFICATION_MEANS,
     GOOD_MEANS,
@@ -41,6 +42,7 @@ from millgate.demos.stage import (
     StagedEngine,
     perform,
     tokens_per_event,
+    within,
 )
 from millgate.engine.profile import EngineProfile, find_profile
 from millgate.sim.bounds.bound import Bounds, bound
@@ -54,9 +56,9 @@ TTFT_SLO_S = 5.0
 PATIENCE_S = 10.0
 RETRIES = 3
 RUN_S = 60.0
-"""For so long requests arrive: twelve times what one may wait, so that the empty start weighs little."""
-HAPROXY_QUEUE_S = 4.0
-"""Most of what is good, with room left for reading the prompt. With all of it, 5 s, the last to leave HAProxy's queue
+"""For so long requests arrive: twelve times what a user may wait, so that the empty start weighs little."""
+HAPROXY_QUEUE_SHARE = 0.8
+"""Of the time that is good, with room left for reading the prompt. With all of it the last to leave HAProxy's queue
 is late by just that reading, and it serves half as many users well."""
 EXACT = "exact"
 PEERS = ("haproxy", "none")
@@ -70,14 +72,24 @@ _WASTED_MEANS = "prompt and output tokens computed for anything but a good answe
 
 @dataclass(frozen=True, slots=True)
 class OverloadOptions:
-    """What `demo overload` may be told; times are engine seconds, real time is those over `time_scale`.
+    """What `millgate demo` may be told; times are engine seconds, real time is those over `time_scale`.
 
-    `max_tokens` is what every request sends: `exact`, the true length of its answer, or one number for all.
-    `load` is a multiple of the requests per second that full batches attain (`sim.bounds.work`).
+    `load` is a multiple of the requests per second that full batches attain (`sim.bounds.work`), for `run_s`; `at_once` above 0 is
+    so many requests at the same moment instead. `cap` is the engine's batch and the limit of what stands before it; `max_queue`
+    None lets the gate queue what it can serve in time. `max_tokens` is what every request sends: `exact`, the true length of its
+    answer, or one number for all.
     """
 
     max_tokens: str = EXACT
     load: float = 2.7
+    at_once: int = 0
+    cap: int = SEQUENCES
+    max_queue: int | None = None
+    ttft_slo_s: float = TTFT_SLO_S
+    patience_s: float = PATIENCE_S
+    retries: int = RETRIES
+    run_s: float = RUN_S
+    ignore_hangups: bool = False
     profile: str = "llama3-70b_h100_tp4"
     time_scale: float = 2.0
     seed: int = 1
@@ -87,6 +99,13 @@ class OverloadOptions:
     def __post_init__(self) -> None:
         """Refuse what cannot run, naming the option."""
         within("load", self.load, 0.05, 10.0)
+        within("at_once", self.at_once, 0, 1000)
+        within("cap", self.cap, 1, 256)
+        within("max_queue", self.max_queue or 0, 0, 100_000)
+        within("ttft_slo_s", self.ttft_slo_s, 0.1, 600.0)
+        within("patience_s", self.patience_s, 0.1, 600.0)
+        within("retries", self.retries, 0, 20)
+        within("run_s", self.run_s, 5.0, 3600.0)
         within("time_scale", self.time_scale, 0.1, MOST_TIME_SCALE)
         find_profile(self.profile)
         if self.peer not in PEERS:
@@ -153,8 +172,13 @@ class Overload:
         self._options = options
         self._stage = stage
         self._show = show
-        self._engine = EngineSetup(options.profile, options.time_scale, max_num_seqs=SEQUENCES)
-        self._capacity_per_s = attainable_per_s(batch_of(options.profile), Mix())
+        self._engine = EngineSetup(
+            options.profile,
+            options.time_scale,
+            max_num_seqs=options.cap,
+            ignore_hangups=options.ignore_hangups,
+        )
+        self._capacity_per_s = attainable_per_s(batch_of(options.profile, options.cap), Mix())
         self._wishes = wishes_of(options)
         self._encode = body_writer(options.max_tokens, tokens_per_event(self._engine))
 
@@ -163,40 +187,53 @@ class Overload:
         doors: dict[str, Start] = {"no_gate": self._no_gate, "gate": self._gate}
         if self._options.peer == "haproxy":
             if (program := find_haproxy()) is None:
-                self._show.note("haproxy is not installed: that row is left out")
+                self._show.note("haproxy is not installed: its row is left out")
             else:
                 doors["haproxy"] = partial(self._haproxy, program)
-        runs = {name: self._run(name, start) for name, start in doors.items()}
-        return OverloadOutcome(self._capacity_per_s, bounds_of(self._wishes, self._options.profile), runs)
+        runs = {name: self.run_door(name, start) for name, start in doors.items()}
+        return OverloadOutcome(self._capacity_per_s, bounds_of(self._wishes, self._options), runs)
 
     def _no_gate(self, engine: StagedEngine) -> StagedEngine:
         return engine
 
     def _gate(self, engine: StagedEngine) -> RunningGate:
-        return self._stage.start_plain_gate(engine, SEQUENCES, TTFT_SLO_S / self._options.time_scale)
+        options = self._options
+        slo_s = options.ttft_slo_s / options.time_scale
+        return self._stage.start_plain_gate(engine, options.cap, slo_s, max_queue=options.max_queue)
 
     def _haproxy(self, program: str, engine: StagedEngine) -> RunningPeer:
-        return self._stage.start_haproxy(
-            program, engine, SEQUENCES, HAPROXY_QUEUE_S / self._options.time_scale
-        )
+        options = self._options
+        queue_s = HAPROXY_QUEUE_SHARE * options.ttft_slo_s / options.time_scale
+        return self._stage.start_haproxy(program, engine, options.cap, queue_s)
 
-    def _run(self, name: str, start: Start) -> OverloadRun:
-        scale = self._options.time_scale
+    def gate(self) -> OverloadRun:
+        """Run the gate alone."""
+        return self.run_door("gate", self._gate)
+
+    def run_door(
+        self,
+        name: str,
+        start: Start,
+        stop: Callable[[StagedEngine | RunningGate | RunningPeer], None] | None = None,
+    ) -> OverloadRun:
+        """Run one door on a fresh engine; `stop` ends what `start` has started, where the stage does not know it."""
+        scale, slo_s = self._options.time_scale, self._options.ttft_slo_s
         engine = self._stage.start_engine(self._engine)
         door = start(engine)
         stories = asyncio.run(self._crowd(name, door.address))
         counts = engine.counts()
         if door is not engine:
-            self._stage.stop(door)
+            (stop or self._stage.stop)(door)
         self._stage.stop(engine)
-        result = score(stories, counts, slo_s=TTFT_SLO_S, window_s=RUN_S, time_scale=scale)
+        result = score(stories, counts, slo_s=slo_s, window_s=self._options.run_s, time_scale=scale)
         computed = counts.generated_tokens + counts.prefilled_tokens
-        return OverloadRun(name, result, wasted_share(stories, computed, TTFT_SLO_S / scale))
+        return OverloadRun(name, result, wasted_share(stories, computed, slo_s / scale))
 
     async def _crowd(self, name: str, address: GateAddress) -> list[Story]:
-        scale = self._options.time_scale
-        manners = UserManners(PATIENCE_S / scale, refreshes=RETRIES, returns=RETRIES)
-        make_user = partial(SdkUser, dice=random.Random(self._options.seed), time_scale=scale)
+        options = self._options
+        scale, tries = options.time_scale, options.retries
+        manners = UserManners(options.patience_s / scale, refreshes=tries, returns=tries)
+        make_user = partial(SdkUser, dice=random.Random(options.seed), time_scale=scale)
         with self._show.progress(name.replace("_", " "), len(self._wishes)) as advance:
             return await open_loop(
                 Endpoint(address),
@@ -204,7 +241,7 @@ class Overload:
                 manners,
                 self._encode,
                 on_story=lambda _: advance(),
-                grace_s=(PATIENCE_S * (RETRIES + 1) + _GRACE_S) / scale,
+                grace_s=(options.patience_s * (tries + 1) + _GRACE_S) / scale,
                 make_user=make_user,
             )
 
@@ -222,14 +259,17 @@ def attainable_per_s(profile: EngineProfile, mix: Mix) -> float:
 
 def wishes_of(options: OverloadOptions) -> list[Wish]:
     """Return the arrivals and true sizes of this load, in engine seconds; the same for every door and `max_tokens`."""
-    rate_per_s = options.load * attainable_per_s(batch_of(options.profile), Mix())
-    return list(poisson_wishes(Mix(), rate_per_s=rate_per_s, duration_s=RUN_S, seed=options.seed))
+    if options.at_once:
+        drawn = islice(sizes(Mix(), random.Random(options.seed)), options.at_once)
+        return [Wish(0.0, prompt_tokens, output_tokens) for prompt_tokens, output_tokens in drawn]
+    rate_per_s = options.load * attainable_per_s(batch_of(options.profile, options.cap), Mix())
+    return list(poisson_wishes(Mix(), rate_per_s=rate_per_s, duration_s=options.run_s, seed=options.seed))
 
 
-def bounds_of(wishes: list[Wish], profile: str) -> Bounds:
-    """Return what could have been good at most and at least of these very wishes, on an engine of this profile."""
+def bounds_of(wishes: list[Wish], options: OverloadOptions) -> Bounds:
+    """Return what could have been good at most and at least of these very wishes, on the engine of these options."""
     jobs = [Job(wish.at_s, wish.prompt_tokens, wish.output_tokens) for wish in wishes]
-    return bound(jobs, batch_of(profile), 1, TTFT_SLO_S)
+    return bound(jobs, batch_of(options.profile, options.cap), 1, options.ttft_slo_s)
 
 
 def body_writer(max_tokens: str, tokens_per_event: int) -> Callable[[int, Wish], bytes]:
@@ -250,19 +290,25 @@ def wasted_share(stories: list[Story], computed_tokens: int, slo_s: float) -> fl
     return max(0.0, 1.0 - share(of_use, computed_tokens)) if computed_tokens else 0.0
 
 
-def batch_of(profile: str) -> EngineProfile:
-    """Return the engine of this profile as the demo runs it, unscaled: with `SEQUENCES` in a batch."""
-    return replace(find_profile(profile), max_num_seqs=SEQUENCES)
+def batch_of(profile: str, sequences: int = SEQUENCES) -> EngineProfile:
+    """Return the engine of this profile as the demo runs it, unscaled: with so many sequences in a batch."""
+    return replace(find_profile(profile), max_num_seqs=sequences)
 
 
 def _show_result(show: Show, options: OverloadOptions, outcome: OverloadOutcome) -> None:
     table = table_of(
-        f"Overload: {options.profile}, {SEQUENCES} sequences, {options.load:g}x capacity for {RUN_S:g} s, "
+        f"Overload: {options.profile}, {options.cap} sequences, {_load_of(options)}, "
         f"max_tokens {options.max_tokens}, seed {options.seed}, time scale {options.time_scale:g}",
         ("", "good", "of the optimum", "wasted", "attempts", "TTFT p50", "TTFT p99", "refusals"),
         [*_limits(outcome.bounds), *(_row(outcome, run) for run in outcome.runs.values())],
     )
-    show.result(table, _record(options, outcome), _notes(outcome))
+    show.result(table, _record(options, outcome), _notes(options, outcome))
+
+
+def _load_of(options: OverloadOptions) -> str:
+    if options.at_once:
+        return f"{options.at_once} requests at once"
+    return f"{options.load:g}x capacity for {options.run_s:g} s"
 
 
 def _limits(bounds: Bounds) -> list[tuple[str, ...]]:
@@ -291,14 +337,15 @@ def _row(outcome: OverloadOutcome, run: OverloadRun) -> tuple[str, ...]:
     )
 
 
-def _notes(outcome: OverloadOutcome) -> tuple[str, ...]:
+def _notes(options: OverloadOptions, outcome: OverloadOutcome) -> tuple[str, ...]:
     return (
         f"1x = {outcome.capacity_per_s:.2f} requests/s, what full batches attain by the engine's step times.",
-        f"These very requests ask for {outcome.bounds.load:.2f}x.",
-        f"good: {GOOD_MEANS.format(slo_s=TTFT_SLO_S)}. wasted: {_WASTED_MEANS}.",
+        *(() if options.at_once else (f"These very requests ask for {outcome.bounds.load:.2f}x.",)),
+        f"good: {GOOD_MEANS.format(slo_s=options.ttft_slo_s)}. wasted: {_WASTED_MEANS}.",
         f"attempts: {AMPLIFICATION_MEANS}. TTFT: {TTFT_MEANS}.",
-        f"Users give each attempt {PATIENCE_S:g} s for its first token and try {RETRIES} times more.",
+        f"Users give each attempt {options.patience_s:g} s for its first token and try {options.retries} times more.",
         "Hints and x-should-retry are obeyed as the SDKs do.",
+        *(("The engine generates on for users who hang up.",) if options.ignore_hangups else ()),
         SCALE_MEANS,
     )
 

@@ -1,6 +1,6 @@
 """Child processes that cannot outlive a demo: started, awaited until ready, asked to stop, made to stop.
 
-Each child is `python -m millgate ...`, or a program that it is compared with, in a session of its own, so that a
+Each child is `python -m millgate ...`, or a program that it is compared with, in a session of its own. So a
 Ctrl-C in the terminal reaches this process alone and this process decides what happens to its children. Killed, it
 cannot decide any more: then the kernel ends them.
 """

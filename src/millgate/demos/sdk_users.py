@@ -1,7 +1,7 @@
 """Users whose program is an SDK: a time-out, a few tries, hints obeyed to the letter, back-off where there is none.
 
 The numbers are those of openai 3.52 and anthropic 2.11 as read and measured: 0.5 s doubling up to 8 s, each cut by
-up to a quarter at random; a hint of up to two minutes is taken as it is; `x-should-retry: false` ends it. Which
+up to a quarter at random. A hint of up to two minutes is taken as it is. `x-should-retry: false` ends it. Which
 answers are tried again is the same there: 408, 409, 429 and everything from 500 on, a time-out, no answer at all.
 """
 

@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from millgate.demos.connection import GateAddress
-from millgate.demos.crowd import CrowdError
 from millgate.demos.haproxy import haproxy_config
 from millgate.demos.processes import Child, ChildError, Children
 from millgate.demos.scores import EngineCounts
@@ -115,7 +114,12 @@ class DemoStage:
         return StagedEngine(child, address)
 
     def start_plain_gate(
-        self, engine: StagedEngine, max_inflight: int, ttft_slo_s: float, tpot_slo_s: float | None = None
+        self,
+        engine: StagedEngine,
+        max_inflight: int,
+        ttft_slo_s: float,
+        tpot_slo_s: float | None = None,
+        max_queue: int | None = None,
     ) -> RunningGate:
         """Start a gate as its users do, with flags alone: it is told nothing of the engine's speed.
 
@@ -126,6 +130,8 @@ class DemoStage:
         arguments += ["--ttft-slo", f"{ttft_slo_s:.6f}s", "--port", "0", "--admin-port", "0"]
         if tpot_slo_s is not None:
             arguments += ["--tpot-slo", f"{tpot_slo_s:.6f}s"]
+        if max_queue is not None:
+            arguments += ["--max-queue", str(max_queue)]
         return self._gate_of(self._children.start(arguments))
 
     def start_haproxy(
@@ -174,12 +180,18 @@ class DemoStage:
         self._files.cleanup()
 
 
+def within(name: str, value: float, least: float, most: float) -> None:
+    """Raise ValueError naming the option when its value is out of bounds."""
+    if not least <= value <= most:
+        raise ValueError(f"{name}: must be from {least:g} to {most:g}, got {value:g}")
+
+
 def perform(show: Show, play: Callable[[DemoStage], None]) -> int:
     """Play on a stage and return the exit code: 0 when it ran, 1 when a process failed, 130 after Ctrl-C."""
     try:
         with DemoStage() as stage:
             play(stage)
-    except (ChildError, CrowdError) as error:
+    except ChildError as error:
         show.note(str(error))
         return 1
     except KeyboardInterrupt:

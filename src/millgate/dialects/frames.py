@@ -1,8 +1,8 @@
 """A program's requests differ in their messages: what stands around those is read once.
 
-The frame of a body is what stands before its first bracket and behind its last. Where the messages were found to be
-all that lies between, another body with the same frame is the same request with other messages, if what it has there
-is one JSON array: a value of JSON may stand wherever another may. So an array is checked and nothing else is read.
+The frame of a body is what stands before its first bracket and behind its last. The messages may be all that lies
+between. Then another body with the same frame is the same request with other messages, if what it has there
+is one JSON array. A value of JSON may stand wherever another may. So an array is checked and nothing else is read.
 """
 
 from typing import Final

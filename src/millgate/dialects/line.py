@@ -1,7 +1,7 @@
 """Frames of the line protocol: newline-delimited JSON over TCP, wire version 0 of the Heptamini ingress governor.
 
 Both sides use this page: the door reads requests and writes replies, the client writes requests and reads replies.
-Reading follows the rules of the JSON decoder that the protocol was published with (Go's): key names match without
+Reading follows the rules of the JSON decoder that the protocol was published with (Go's). Key names match without
 case, unknown keys are ignored, the last duplicate wins, null leaves a field as it was, and a number of the wrong
 kind spoils the line. Some fields are ours and optional: `token` in a request, `want_result` in a manifest, and
 `message` and `request_id` in a reply that aborts a job.

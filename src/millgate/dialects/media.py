@@ -12,8 +12,8 @@ from millgate.dialects.contract import BadInputError
 from millgate.dialects.prompt_shape import shape_of
 
 MEDIA_TOKENS: Final = 800
-"""One part that is no text. OpenAI charges 765 tokens for a 1024 x 1024 image in high detail, Anthropic
-width x height / 750 and at most about 1,600, Qwen2-VL one token for 28 x 28 pixels (1,300 for a megapixel)."""
+"""One part that is no text. OpenAI charges 765 tokens for a 1024 x 1024 image in high detail. Anthropic
+charges width x height / 750 and at most about 1,600, and Qwen2-VL one token for 28 x 28 pixels (1,300 for a megapixel)."""
 
 MOST_TYPED: Final = 65_536
 """Parts with a type in one body, of whatever kind; there are no more messages either."""

@@ -6,7 +6,7 @@ pass untouched. Errors name the field and the limit and never repeat the body.
 
 import re
 from collections.abc import Mapping
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 from msgspec import Raw
@@ -66,6 +66,10 @@ _NOTHING: Final = frozenset((b"", b"null", b'""', b"[]", b"{}"))
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
 _PROMPT_TOKENS: Final = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,8})[,}\s]')
 _OUTPUT_TOKENS: Final = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,8})[,}\s]')
+# The constructor of a named tuple is an interpreted function: `core/fast_records.py`.
+_new: Final = tuple.__new__
+_FIRST_MEASURED: Final = RequestFacts._fields.index("fixed_tokens")
+_AFTER_MEASURED: Final = RequestFacts._fields.index("shape") + 1
 _USAGE_OPENING: Final = b'"usage":{'
 _LARGE_BYTES: Final = 65_536
 _MOST_OBJECTS: Final = 65_536
@@ -114,10 +118,9 @@ def _read_anew(body: bytes) -> RequestFacts:
     return _measured(facts, body, bytes(request.tools))
 
 
-def _measured(facts: RequestFacts, body: bytes, tools: bytes = b"") -> RequestFacts:
-    """Return the facts with what this body is made of."""
-    fixed_tokens, text_bytes, shape = measure(body, tools)
-    return facts._replace(fixed_tokens=fixed_tokens, text_bytes=text_bytes, shape=shape)
+def _measured(facts: tuple[Any, ...], body: bytes, tools: bytes = b"") -> RequestFacts:
+    """Return the facts with what this body is made of; their own `_replace`, interpreted, takes eight times as long."""
+    return _new(RequestFacts, facts[:_FIRST_MEASURED] + measure(body, tools) + facts[_AFTER_MEASURED:])
 
 
 def _is_short(request: Chat) -> bool:
@@ -206,7 +209,7 @@ def _usage(usage: CompletionCounts | None) -> Usage | None:
     if usage is None:
         return None
     prompt_tokens, output_tokens = sane(usage.prompt_tokens), sane(usage.completion_tokens)
-    return Usage(prompt_tokens, output_tokens, cached(usage.prompt_tokens_details))
+    return _new(Usage, (prompt_tokens, output_tokens, cached(usage.prompt_tokens_details)))
 
 
 def _plain_usage(answer: bytes, start: int) -> Usage | None:

@@ -1,6 +1,6 @@
 """OpenAI's dialect where an engine reads and does not write: embeddings, rerank, score and pooling.
 
-Such a request has no output tokens and as many answers as inputs. vLLM and Jina answer to `/v1/rerank`, Cohere's
+Such a request has no output tokens and as many answers as inputs. Engines (vLLM, Jina) answer to `/v1/rerank`. Cohere's
 clients ask `/v2/rerank` and `/v2/embed`, and vLLM offers rerank and score without a version too. `/pooling` is vLLM's
 own: it reads what embeddings read, or the data of a plugin.
 """

@@ -15,8 +15,12 @@ from millgate.dialects.contract import UNREADABLE
 _LETTERS: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _DIGITS: Final = b"0123456789"
 _BEYOND_ASCII: Final = bytes(range(128, 256))
-_SAMPLE_BYTES: Final = 1024
-"""Of a longer text every n-th byte is looked at: the share of letters is then known within one and a half per cent."""
+_SAMPLE_BYTES: Final = 512
+"""Of a longer text every n-th byte is looked at, some 500 in all: the share of letters is then known within two and a half per cent, and
+what a request's tokens are estimated by is off by a tenth anyway. A body below 1 KB is read whole."""
+_STRIDES: Final = (1, 1, 3, 7, 11, 23, 53, 97, 193, 389, 769, 1543, 3079, 6151, 12289, 24593, 49157)
+"""That n, by how often the text's length doubles the sample's: primes, for a text may repeat itself, as a table does."""
+_ESCAPING: Final = b"\\"
 _ESCAPE: Final = b"\\u"
 _DENSE_BYTES: Final = 48
 """JSON may write a character beyond ASCII as \\u4e2d. A text with one in so many bytes is counted as it would be without."""
@@ -46,7 +50,8 @@ def shape_of(body: bytes, tools: bytes = b"") -> PromptShape:
 
 def _without_escapes(text: bytes) -> bytes:
     if (
-        _ESCAPE not in text
+        _ESCAPING not in text  # found by one byte, which takes a tenth as long
+        or _ESCAPE not in text
         or len(text) > _MOST_ESCAPED_BYTES
         or text.count(_ESCAPE) * _DENSE_BYTES < len(text)
         or text.count(b"[") + text.count(b"{") > _MOST_NESTED
@@ -60,8 +65,9 @@ def _without_escapes(text: bytes) -> bytes:
 
 def _count(text: bytes) -> tuple[int, int, int, int, int, int]:
     """Return messages, letters, spaces, digits, signs and bytes beyond ASCII; an escaped line end is nothing."""
-    escapes = text.count(b"\\")
-    sample = text[:: len(text) // _SAMPLE_BYTES | 1]
+    escapes = text.count(_ESCAPING) if _ESCAPING in text else 0
+    doubled = (len(text) // _SAMPLE_BYTES).bit_length()
+    sample = text[:: _STRIDES[min(doubled, len(_STRIDES) - 1)]]
     part = len(text) / max(1, len(sample))
     no_letters = sample.translate(None, _LETTERS)
     no_spaces = no_letters.translate(None, b" ")
@@ -69,9 +75,14 @@ def _count(text: bytes) -> tuple[int, int, int, int, int, int]:
     ascii_signs = signs if signs.isascii() else signs.translate(None, _BEYOND_ASCII)
     return (
         text.count(b'"role"'),
-        max(0, round(part * (len(sample) - len(no_letters))) - escapes),
-        round(part * (len(no_letters) - len(no_spaces))),
-        round(part * (len(no_spaces) - len(signs))),
-        max(0, round(part * len(ascii_signs)) - escapes),
-        round(part * (len(signs) - len(ascii_signs))),
+        max(0, _rounded(part * (len(sample) - len(no_letters))) - escapes),
+        _rounded(part * (len(no_letters) - len(no_spaces))),
+        _rounded(part * (len(no_spaces) - len(signs))),
+        max(0, _rounded(part * len(ascii_signs)) - escapes),
+        _rounded(part * (len(signs) - len(ascii_signs))),
     )
+
+
+def _rounded(count: float) -> int:
+    """Return the nearest whole number; `round` is called as an object is, and takes ten times as long."""
+    return int(count + 0.5)

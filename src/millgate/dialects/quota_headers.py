@@ -60,7 +60,7 @@ def write_openai(states: Iterable[QuotaState]) -> list[tuple[bytes, bytes]]:
     """Return OpenAI's headers for these buckets; of several for one noun the one with the least left of it."""
     kinds = {
         "requests": (QuotaKind.RPM, QuotaKind.RPD),
-        "tokens": (QuotaKind.TPM, QuotaKind.ITPM, QuotaKind.OTPM),
+        "tokens": (QuotaKind.TPM, QuotaKind.TPD, QuotaKind.ITPM, QuotaKind.OTPM),
     }
     lines = []
     for noun, tightest in _tightest(states, kinds).items():
@@ -74,7 +74,7 @@ def write_anthropic(states: Iterable[QuotaState], wall_now_s: float) -> list[tup
     """Return Anthropic's headers for these buckets; resets are times from `wall_now_s`, Unix time."""
     kinds = {
         "requests": (QuotaKind.RPM, QuotaKind.RPD),
-        "tokens": (QuotaKind.TPM, QuotaKind.ITPM, QuotaKind.OTPM),
+        "tokens": (QuotaKind.TPM, QuotaKind.TPD, QuotaKind.ITPM, QuotaKind.OTPM),
         "input-tokens": (QuotaKind.ITPM,),
         "output-tokens": (QuotaKind.OTPM,),
     }

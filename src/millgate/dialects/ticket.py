@@ -11,9 +11,9 @@ from, and sends it as that header's value next time. It buys the old arrival tim
 Times are wall time, because replicas share no other clock; the caller adds and subtracts the difference to the
 core's monotonic clock. A ticket is good for `VALID_S` from issue, once, and for the tenant that it was given to. What
 is wrong with one is not reported: forged, stale, foreign, used, too long or no ASCII at all, it is no ticket. Used
-serials are remembered while they could be valid, up to a bound; beyond it no ticket is taken at all until there is
-room again (it fails closed: a request without a ticket loses its age, one with two of them would jump the queue
-twice). Replicas that share a key each remember what was used with them.
+serials are remembered while they could be valid, up to a bound. Beyond it no ticket is taken at all until there is
+room again. It fails closed: a request without a ticket loses its age, and one with two of them would jump the
+queue twice. Replicas that share a key each remember what was used with them.
 """
 
 import hmac

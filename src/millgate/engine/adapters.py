@@ -1,6 +1,6 @@
 """The adapters of one engine (LoRA): so many are in its memory at once, one that is not has to be loaded first.
 
-As vLLM does it: running requests use at most `max_loras` different adapters, a request for one more waits until a place is
+As vLLM does it. Running requests use at most `max_loras` different adapters, a request for one more waits until a place is
 free, and requests behind it that need no place go on. An adapter that no request uses stays until its place is needed; the
 least recently used one goes first. Loading takes the same time for all. No clock: the caller tells the time.
 """

@@ -7,7 +7,7 @@ admitted when all of it fits beside a small watermark. What arrives or is aborte
 next boundary on. (`Scheduler` holds these rules, this module the time.)
 
 Steps without a chunk need no look one by one. Between two changes of the batch every sequence gets one token a
-step and the cache grows by one token per sequence a step, so a *segment* of many steps is one object: its end
+step and the cache grows by one token per sequence a step. So a *segment* of many steps is one object. Its end
 comes from the model's closed form, its blocks from `KvBlocks`. A segment lasts until a sequence finishes or
 blocks run short, and is cut to the step in progress when a request arrives that could be admitted, or is aborted.
 That gives what stepping one by one gives: counts exactly, times up to rounding.

@@ -1,7 +1,7 @@
 """The paged KV cache as counts: how many blocks are taken, and how many decoding will take from here on.
 
 A decoding sequence writes one token a step and so takes a new block every `block_tokens` steps. Sequences whose
-turn falls on the same step (modulo `block_tokens`) are counted together in one *phase*; the demand of any
+turn falls on the same step (modulo `block_tokens`) are counted together in one *phase*. The demand of any
 number of steps ahead is then a sum over at most `block_tokens` counts, whatever the number of sequences.
 """
 

@@ -4,11 +4,11 @@ The KV cache of a sequence is named in *units* of `unit_tokens`: one engine bloc
 for. Ids are chained, an id stands for all tokens up to its unit's end, so equal ids mean equal prefixes. Only full units have
 a name. A unit that a running sequence uses is counted once, however many use it. When the last of them leaves, the unit
 becomes *idle*: its memory counts as free, and a later sequence finds it until the memory is needed. Idle units are evicted
-in the order in which they were left; a sequence leaves its units from the last to the first, so that the ends of prefixes go
+in the order in which they were left. A sequence leaves its units from the last to the first, so that the ends of prefixes go
 before their beginnings.
 
 Source of the rules: vLLM V1 (`v1/core/kv_cache_manager.py`, `block_pool.py`, `single_type_kv_cache_manager.py`): full
-blocks only; the last token of a prompt is always computed; blocks are named as soon as they are scheduled, so that
+blocks only. The last token of a prompt is always computed. Blocks are named as soon as they are scheduled, so that
 siblings in one step share. Two simplifications: the blocks of an answer are named when its sequence leaves, and a second
 copy of a block that is already named is freed without a trace.
 """

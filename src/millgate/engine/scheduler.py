@@ -2,7 +2,7 @@
 
 `plan` is called at a step boundary and says what the next step holds; `complete` tells how many steps went by.
 Decoding sequences are kept by the step at which they finish, prompts in a queue, running ones in an ordered dictionary
-whose end is the youngest: nothing here walks over all sequences.
+whose end is the youngest. Nothing here walks over all sequences.
 """
 
 from collections.abc import Sequence

@@ -1,16 +1,28 @@
 """The process that serves: builds every room and takes it down again."""
 
 from millgate.gateway.app import Gateway
-from millgate.gateway.fleet import ask_engine
+from millgate.gateway.discovery import Discovery, DiscoverySettings
+from millgate.gateway.fleet import answers, ask_engine
 from millgate.gateway.reload import Configuration, Fetch, ReloadError
 from millgate.gateway.serve import ProcessEnding, run, serve
-from millgate.gateway.settings import AdminAddress, EngineAddress, GatewaySettings, LineAddress
+from millgate.gateway.settings import (
+    AdminAddress,
+    ClusterSettings,
+    EngineAddress,
+    ExtprocAddress,
+    GatewaySettings,
+    LineAddress,
+)
 from millgate.gateway.tls import TlsError, TlsFiles, listener_context
 
 __all__ = [
     "AdminAddress",
+    "ClusterSettings",
     "Configuration",
+    "Discovery",
+    "DiscoverySettings",
     "EngineAddress",
+    "ExtprocAddress",
     "Fetch",
     "Gateway",
     "GatewaySettings",
@@ -19,6 +31,7 @@ __all__ = [
     "ReloadError",
     "TlsError",
     "TlsFiles",
+    "answers",
     "ask_engine",
     "listener_context",
     "run",

@@ -4,25 +4,34 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
 
-from millgate.core.events import Draining
+from millgate.cluster.contract import Store
+from millgate.core.events import Draining, EngineDown
 from millgate.core.settings import Settings
+from millgate.core.snapshot import Snapshot
+from millgate.gateway.cluster import Membership, open_store
+from millgate.gateway.doors import Doors, WorkerPlace
 from millgate.gateway.fleet import Fleet
-from millgate.gateway.settings import GatewaySettings, LineAddress
-from millgate.observe.door import DoorSnapshot, ServiceSnapshot
+from millgate.gateway.settings import ClusterSettings, GatewaySettings, LineAddress
+from millgate.http1.server import ByteBudget, HttpServer
+from millgate.observe.door import ClusterSnapshot, DoorSnapshot, ServiceSnapshot
 from millgate.observe.heptamini import HeptaminiCollector
 from millgate.observe.live.opening import open_feed
 from millgate.observe.observers import Observers
 from millgate.observe.prometheus import Exposition
 from millgate.runtime.callers import Callers
 from millgate.runtime.clock import Clock, MonotonicClock
-from millgate.runtime.descriptors import Descriptors
 from millgate.runtime.driver import Core, Driver, StepObserver
 from millgate.servers.admin.server import AdminServer
 from millgate.servers.admin.views import Readiness, Views
 from millgate.servers.http import HttpDoor
-from millgate.servers.http1 import ByteBudget, HttpServer
 from millgate.servers.line import LineDoor, LineRoute
+from millgate.sockets.descriptors import Descriptors
+
+if TYPE_CHECKING:
+    from millgate.gateway.extproc import ExtprocDoor
 
 # How often a drain looks whether everything has ended: far below any supervisor's timeout for a process to leave.
 _DRAIN_LOOK_S = 0.02
@@ -35,7 +44,7 @@ _ENGINE_SHARE = 0.5
 class Gateway:
     """One gate in one process; build it on the loop that runs it.
 
-    `governor` decides and must name its engines as `settings.engines` does. Use: `start`, then `drain`, then
+    `governor` decides and must name its engines as `settings.engines` does. `store` takes the place of the cluster's own. Use: `start`, then `drain`, then
     `stop`; `stop` alone cuts everything.
     """
 
@@ -46,10 +55,13 @@ class Gateway:
         *,
         observers: Sequence[StepObserver] = (),
         clock: Clock | None = None,
+        place: WorkerPlace | None = None,
+        store: Store | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.settings = settings
-        self.driver = Driver(governor, clock or MonotonicClock(), loop)
+        first_attempt = 1 if place is None else place.first_attempt
+        self.driver = Driver(governor, clock or MonotonicClock(), loop, first_attempt)
         self.driver.observers.extend(observers)
         self.draining = False
         self._clock = clock or MonotonicClock()
@@ -68,27 +80,22 @@ class Gateway:
             tenant_of=self.door.entry.tenant,
             descriptors=self.descriptors,
         )
-        self.line = self._open_line(budget)
-        self.line_port = 0
+        self.line = None if settings.line is None else _line_door(self, settings.line, budget)
+        self.extproc = self._open_extproc(budget)
+        self.doors = Doors(self.server, self.line, place)
         self.observers = self._open_eyes()
+        self.cluster = _join(settings.cluster, self.driver, self._clock, store)
+        self.exposition = self._open_exposition()
+        self.views = self._open_views()
         self.admin = self._open_admin()
-        self.port = 0
 
-    def _open_line(self, budget: ByteBudget) -> LineDoor | None:
-        address = self.settings.line
+    def _open_extproc(self, budget: ByteBudget) -> "ExtprocDoor | None":
+        address = self.settings.extproc
         if address is None:
             return None
-        routes = _line_routes(self._fleet)
-        return LineDoor(
-            self.driver,
-            routes,
-            address.door,
-            budget,
-            boot=self.door.boot,
-            descriptors=self.descriptors,
-            long_bodies=self.door.long_bodies,
-            marker=self.door.marker,
-        )
+        from millgate.gateway.extproc import ExtprocDoor  # noqa: PLC0415 - its libraries are an extra
+
+        return ExtprocDoor(address, self.door, budget, lambda: self.ready().ready)
 
     def _open_eyes(self) -> Observers:
         observers = Observers(
@@ -100,74 +107,62 @@ class Gateway:
         )
         self.driver.observers.append(observers.accounting)
         self.door.on_named = self.door.shedding.on_named = observers.accounting.named
+        if observers.traces is not None:
+            self.door.on_begun, self.door.traced = observers.accounting.begun, observers.traces.onward
         self.door.on_upstream_named = observers.accounting.upstream_named
         if self.line is not None:
             self.line.on_upstream_named = observers.accounting.upstream_named
         return observers
 
-    def _open_admin(self) -> AdminServer | None:
-        address = self.settings.admin
-        if address is None:
-            return None
+    def _open_exposition(self) -> Exposition:
         exposition = Exposition(
-            self.driver.snapshot, self._door_snapshot, self._service_snapshot, self.observers.traffic
+            self.driver.snapshot,
+            partial(_door_snapshot, self),
+            partial(_service_snapshot, self),
+            self.observers.traffic,
         )
         if self.line is not None and self.settings.line is not None and self.settings.line.metrics:
             exposition.add(HeptaminiCollector(self.line.readings))
-        live = open_feed(self.driver.snapshot, self.driver.explain, self.observers)
-        views = Views(
+        return exposition
+
+    def _open_views(self) -> Views:
+        words = str if self.cluster is None else self.cluster.words
+        live = open_feed(self.driver.snapshot, self.driver.explain, self.observers, words)
+        return Views(
             self.driver.snapshot,
             self.driver.explain,
             self.ready,
-            exposition.render_in_pieces,
+            self.exposition.render_in_pieces,
             live,
             traffic=self.observers.traffic,
             standings=lambda: self._fleet.standings,
             why=self.observers.why,
-        )
-        return AdminServer(views, address.host, address.port, token=address.token, hosts=address.hosts)
-
-    def _door_snapshot(self) -> DoorSnapshot:
-        door, server = self.door, self.server
-        return DoorSnapshot(
-            connections=server.connections,
-            refused_connections=server.refused_connections,
-            rejected=door.rejected,
-            body_bytes=server.budget.held_bytes,
-            body_limit_bytes=server.budget.limit_bytes,
-            refused_callers=door.entry.refused,
-            spoofed_fields=door.entry.callers.spoofed,
-            shed=door.shedding.count,
-            steering_fields=door.steered,
-            unusable_usage=door.unusable_usage,
+            cluster=self.cluster_snapshot,
         )
 
-    def _service_snapshot(self) -> ServiceSnapshot:
-        return ServiceSnapshot(
-            reload_success=self.reload_success,
-            reloads=self.reloads,
-            failed_reloads=self.failed_reloads,
-            loop_lag_s=self.door.lag.lag_s,
-            worst_loop_lag_s=self.door.lag.worst_s,
-            log_lines_dropped=self.lines_dropped(),
-            attempt_lines_dropped=self.observers.lines_dropped,
-        )
+    def _open_admin(self) -> AdminServer | None:
+        address = self.settings.admin
+        if address is None:
+            return None
+        return AdminServer(self.views, address.host, address.port, token=address.token, hosts=address.hosts)
+
+    def cluster_snapshot(self) -> ClusterSnapshot | None:
+        """Return this replica's lease, None where no limits are shared."""
+        return None if self.cluster is None else self.cluster.snapshot()
 
     def ready(self) -> Readiness:
         """Return whether work should come here, with the state of each part."""
-        snapshot = self.driver.snapshot()
-        detail = {"gate": "draining" if self.draining else "open"}
-        detail |= {f"engine {engine.name}": "up" if engine.up else "down" for engine in snapshot.engines}
-        return Readiness(not self.draining and any(engine.up for engine in snapshot.engines), detail)
+        return _readiness(self.driver.snapshot(), self.cluster, is_open=not self.draining)
 
     async def start(self) -> None:
         """Serve; raises OSError when an address is taken or not ours, with nothing left open."""
+        if self.cluster is not None:
+            self.cluster.on_loss = self._fleet.look
+            self.cluster.start()
         try:
-            settings = self.settings
-            self.port = await self.server.listen(settings.host, settings.port, settings.ssl)
-            if self.line is not None and self.settings.line is not None:
-                address = self.settings.line
-                self.line_port = await self.line.listen(address.host, address.port, ssl=address.ssl)
+            await self.doors.open(self.settings)
+            if self.extproc is not None:
+                await self.extproc.listen(self.settings.engines, self._fleet.routes)
             if self.admin is not None:
                 await self.admin.start()
         except OSError:
@@ -176,6 +171,16 @@ class Gateway:
         self.door.start()
         self._fleet.start()
 
+    @property
+    def port(self) -> int:
+        """The port of the HTTP door, 0 until it is open."""
+        return self.doors.port
+
+    @property
+    def line_port(self) -> int:
+        """The port of the line door, 0 until it is open or where there is none."""
+        return self.doors.line_port
+
     async def adopt(self, settings: GatewaySettings, core: Settings) -> tuple[str, ...]:
         """Take new settings while serving; return those that need a restart, which stay as they were.
 
@@ -183,25 +188,33 @@ class Gateway:
         """
         before = self.settings
         if before.ssl is not None or settings.ssl is not None:
-            await self.server.secure(settings.ssl)
-        line = self._secure_line(settings.line)
+            await self.server.listeners.secure(settings.ssl)
+        line = await self._secure_line(settings.line)
         self.settings = replace(
             settings,
             host=before.host,
             port=before.port,
             admin=before.admin,
             line=line,
+            cluster=before.cluster,
+            extproc=before.extproc,
             observers=before.observers,
         )
         self.server.adopt(settings.server, settings.byte_budget)
         self.door.adopt(settings.door)
         self.door.entry.replace(settings.callers)
         self._fleet.adopt(settings.engines, settings.upstream)
+        if self.extproc is not None:
+            await self.extproc.adopt(settings.engines, self._fleet.routes)
         self._reroute()
         self.driver.reconfigure(core)
+        for each in settings.engines:
+            if not each.is_up:  # one that has come back while it ends old work is known to the core as it was
+                self.driver.post(EngineDown(each.name))
+        self.observers.engines_are([each.name for each in settings.engines])
         return _fixed(before, settings)
 
-    def _secure_line(self, wanted: LineAddress | None) -> LineAddress | None:
+    async def _secure_line(self, wanted: LineAddress | None) -> LineAddress | None:
         """Give the line door its new certificates, if it stays as it is otherwise; return its address from now on."""
         address = self.settings.line
         if self.line is None or address is None or wanted is None or _plain(address) != _plain(wanted):
@@ -209,7 +222,7 @@ class Gateway:
         if _secured(address) is not _secured(wanted):
             return address
         if wanted.ssl is not None:
-            self.line.secure(wanted.ssl)
+            await self.line.listeners.secure(wanted.ssl)
         return wanted
 
     def _reroute(self) -> None:
@@ -225,14 +238,16 @@ class Gateway:
         """
         self.draining = True
         self.server.drain()
+        if self.extproc is not None:
+            self.extproc.drain()
         grace_s = self.settings.drain_grace_s
         self.driver.post(Draining(grace_s))
         if self.line is not None:
             self.line.drain()
         loop = asyncio.get_running_loop()
         by = loop.time() + grace_s + _DRAIN_MARGIN_S
-        while (self._ongoing() or self._connections()) and loop.time() < by:
-            if not self._ongoing():
+        while (self.under_way or self._connections()) and loop.time() < by:
+            if not self.under_way:
                 by = min(by, loop.time() + _DRAIN_MARGIN_S)
             await asyncio.sleep(_DRAIN_LOOK_S)
 
@@ -244,9 +259,6 @@ class Gateway:
     @property
     def under_way(self) -> int:
         """How many requests and jobs are not over, over all doors."""
-        return self._ongoing()
-
-    def _ongoing(self) -> int:
         return self.door.ongoing + (self.line.ongoing if self.line is not None else 0)
 
     def _connections(self) -> int:
@@ -260,7 +272,11 @@ class Gateway:
         """Close every door and connection at once; harmless when never started."""
         self.door.stop()
         self._fleet.stop()
+        if self.cluster is not None:
+            await self.cluster.leave()
         await self.server.close()
+        if self.extproc is not None:
+            await self.extproc.close()
         if self.line is not None:
             await self.line.close()
         self._fleet.close()
@@ -272,8 +288,72 @@ class Gateway:
         self.observers.close()
 
 
+def _join(
+    cluster: ClusterSettings | None, driver: Driver, clock: Clock, store: Store | None
+) -> Membership | None:
+    if cluster is None:
+        return None
+    return Membership(cluster, driver, clock.now, store or open_store(cluster))
+
+
+def _readiness(snapshot: Snapshot, cluster: Membership | None, *, is_open: bool) -> Readiness:
+    detail = {"gate": "open" if is_open else "draining"}
+    detail |= {f"engine {engine.name}": "up" if engine.up else "down" for engine in snapshot.engines}
+    if cluster is not None:
+        detail["cluster"] = cluster.readiness
+        is_open = is_open and cluster.is_open
+    return Readiness(is_open and any(engine.up for engine in snapshot.engines), detail)
+
+
+def _service_snapshot(gateway: Gateway) -> ServiceSnapshot:
+    return ServiceSnapshot(
+        reload_success=gateway.reload_success,
+        reloads=gateway.reloads,
+        failed_reloads=gateway.failed_reloads,
+        loop_lag_s=gateway.door.lag.lag_s,
+        worst_loop_lag_s=gateway.door.lag.worst_s,
+        log_lines_dropped=gateway.lines_dropped(),
+        attempt_lines_dropped=gateway.observers.lines_dropped,
+        cluster=gateway.cluster_snapshot(),
+        traces_dropped=gateway.observers.traces_dropped,
+    )
+
+
+def _door_snapshot(gateway: Gateway) -> DoorSnapshot:
+    door, server, extproc = gateway.door, gateway.server, gateway.extproc
+    return DoorSnapshot(
+        connections=server.connections,
+        refused_connections=server.refused_connections,
+        rejected=door.rejected,
+        body_bytes=server.budget.held_bytes,
+        body_limit_bytes=server.budget.limit_bytes,
+        refused_callers=door.entry.refused,
+        spoofed_fields=door.entry.callers.spoofed,
+        shed=door.shedding.count,
+        steering_fields=door.steered,
+        unusable_usage=door.unusable_usage,
+        coalesced=door.shared.merged,
+        **({} if extproc is None else extproc.counts()),
+    )
+
+
+def _line_door(gateway: Gateway, address: LineAddress, budget: ByteBudget) -> LineDoor:
+    """Return the line door, which shares with the HTTP door what a process has one of."""
+    door = gateway.door
+    return LineDoor(
+        gateway.driver,
+        _line_routes(gateway.fleet),
+        address.door,
+        budget,
+        boot=door.boot,
+        descriptors=gateway.descriptors,
+        long_bodies=door.long_bodies,
+        marker=door.marker,
+    )
+
+
 def _line_routes(fleet: Fleet) -> list[LineRoute]:
-    return [LineRoute(*route) for route in fleet.routes]
+    return [LineRoute(*route[:5]) for route in fleet.routes]
 
 
 def _plain(line: LineAddress | None) -> LineAddress | None:
@@ -291,7 +371,9 @@ def _fixed(before: GatewaySettings, after: GatewaySettings) -> tuple[str, ...]:
         "listen.host": before.host != after.host,
         "listen.port": before.port != after.port,
         "admin": before.admin != after.admin,
+        "extproc": before.extproc != after.extproc,
         "records": before.observers != after.observers,
+        "cluster": before.cluster != after.cluster,
         "line": _plain(before.line) != _plain(after.line)
         or _secured(before.line) is not _secured(after.line),
     }

@@ -6,18 +6,20 @@ from functools import partial
 from typing import NamedTuple
 
 from millgate.gateway.settings import EngineAddress
+from millgate.http1.client import Upstream, UpstreamPool, UpstreamSettings
 from millgate.runtime.clock import Clock
 from millgate.runtime.driver import Driver
-from millgate.runtime.engines import EngineWatch, discover
+from millgate.runtime.engines import EngineWatch, discover, is_well
 from millgate.runtime.gauges import Gauges
 from millgate.runtime.health import EngineStanding, HealthSettings
 from millgate.runtime.metered import MeteredUpstream
-from millgate.runtime.upstream import Upstream, UpstreamPool, UpstreamSettings
 from millgate.runtime.watched import HealthCheck
-from millgate.servers.http import EngineRoute
+from millgate.servers.requests.routes import EngineRoute
 
 HEALTH = HealthSettings()
 """How engines are looked at; each names its own page, or none."""
+_UNSEEN = "its health page has not answered yet"
+_NOWHERE = "no address was found for its name"
 
 
 class _Engine(NamedTuple):
@@ -31,7 +33,9 @@ class _Engine(NamedTuple):
     watched: Upstream
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Begin to watch; of a name without an address there is nothing to see."""
+        if not self.address.host:
+            return
         if not self.address.metered:
             self.watch.start()
         self.check.start()
@@ -47,7 +51,12 @@ class _Engine(NamedTuple):
         address = self.address
         credential = address.api_key.encode() if address.api_key is not None else None
         return EngineRoute(
-            address.name, self.watched, address.base_path.encode(), self.watch.on_hangup, credential
+            address.name,
+            self.watched,
+            address.base_path.encode(),
+            self.watch.on_hangup,
+            credential,
+            address.kv_lease_s,
         )
 
 
@@ -94,6 +103,11 @@ class Fleet:
         self._started = True
         for engine in self._engines.values():
             engine.start()
+
+    def look(self) -> None:
+        """Read every engine's gauges soon, and once more after that."""
+        for engine in self._engines.values():
+            engine.watch.on_hangup()
 
     def stop(self) -> None:
         """Stop watching."""
@@ -143,7 +157,8 @@ class Fleet:
         page = address.health
         settings = replace(HEALTH, target=None if page is None else base + page.encode())
         alone = partial(self._is_alone, name)
-        check = HealthCheck(name, watch_pool, self._driver, self._clock, settings, alone)
+        unseen = "" if address.is_up else _UNSEEN if address.host else _NOWHERE
+        check = HealthCheck(name, watch_pool, self._driver, self._clock, settings, alone, unseen)
         check.on_turn = self._turned
         check.listen(pool)
         ways: Upstream = MeteredUpstream(pool, name, self._driver) if address.metered else pool
@@ -168,6 +183,17 @@ def _pool(address: EngineAddress, settings: UpstreamSettings) -> UpstreamPool:
     return UpstreamPool(
         address.host, address.port, settings=settings, ssl=address.ssl, server_name=address.server_name
     )
+
+
+async def answers(address: EngineAddress, within_s: float = 2.0) -> bool:
+    """Return whether an engine's health page answers in time, as `HealthCheck` judges it; without one it does."""
+    if address.health is None:
+        return True
+    pool = _pool(address, UpstreamSettings(connect_s=within_s))
+    try:
+        return await is_well(pool, (address.base_path + address.health).encode(), within_s)
+    finally:
+        pool.close()
 
 
 async def ask_engine(address: EngineAddress, within_s: float = 2.0) -> Gauges | None:

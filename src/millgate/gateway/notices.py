@@ -131,6 +131,8 @@ class EngineNotices:
     def turned(self, standing: EngineStanding) -> None:
         """An engine has gone down, or is up again."""
         turns = self._engines.setdefault(standing.name, _Turns())
+        if len(self._engines) > MOST_KINDS:  # engines come and go; the longest known has gone
+            del self._engines[next(iter(self._engines))]
         if standing.stance is Stance.DOWN:
             turns.down_since = standing.since
         turns.standing = standing

@@ -6,6 +6,23 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from typing import Protocol
+
+
+class ServiceNotifier(Protocol):
+    """Is told how a gateway process is."""
+
+    def ready(self) -> None:
+        """Every door listens, or a reload is over."""
+
+    def reloading(self) -> None:
+        """The configuration is being read."""
+
+    def stopping(self, status: str) -> None:
+        """The process is leaving, and waits for this."""
+
+    def close(self) -> None:
+        """The process has nothing more to tell."""
 
 
 class Notifier:

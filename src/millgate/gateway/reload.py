@@ -6,7 +6,8 @@ from typing import NamedTuple, Protocol
 
 from millgate.core.settings import Settings
 from millgate.gateway.app import Gateway
-from millgate.gateway.notify import Notifier
+from millgate.gateway.discovery import Discovery
+from millgate.gateway.notify import ServiceNotifier
 from millgate.gateway.settings import GatewaySettings
 from millgate.observe.logs import ProcessLog
 from millgate.runtime.gauges import Gauges
@@ -19,6 +20,9 @@ class Configuration(NamedTuple):
     core: Settings
     resized: tuple[Mapping[str, object], ...] = ()
     """Of each engine whose limits follow from what it tells and are others now: its name, the limits, and those before."""
+    came: tuple[str, ...] = ()
+    """The engines that are new, and `gone`: those that are no longer there."""
+    gone: tuple[str, ...] = ()
 
 
 class ReloadError(Exception):
@@ -30,19 +34,27 @@ Fetch = Callable[[], Awaitable[Configuration]]
 
 
 class EngineSizes(Protocol):
-    """What engines tell of themselves, and the configuration that follows from it."""
+    """The engines that are found and what they tell of themselves, and the configuration that follows from it."""
+
+    @property
+    def discovery(self) -> Discovery:
+        """What looks for engines."""
 
     def told(self, engine: str, gauges: Gauges) -> bool:
         """Take what an engine says; return whether its limits may be others now."""
 
     async def fit(self) -> Configuration:
-        """Return the configuration in force with the limits that follow; raises ReloadError."""
+        """Return the configuration in force with the engines and limits of now; raises ReloadError."""
+
+    async def refill(self) -> Configuration:
+        """Return the configuration in force with what the file of engines says now; raises ReloadError."""
 
 
 class Reloader:
     """Reloads one gateway whenever `ask` is called; asked again meanwhile, it reloads once more afterwards.
 
-    `fit` returns the same configuration with what engines tell of themselves now.
+    `fit` returns the same configuration with the engines that are found, and with what they tell of themselves, now;
+    `refill` the same with what the file of engines says now.
     """
 
     def __init__(
@@ -50,15 +62,18 @@ class Reloader:
         gateway: Gateway,
         fetch: Fetch | None,
         log: ProcessLog,
-        notifier: Notifier,
+        notifier: ServiceNotifier,
         fit: Fetch | None = None,
+        refill: Fetch | None = None,
     ) -> None:
         self._gateway = gateway
         self._fetch = fetch
         self._fit = fit
+        self._refill = refill
+        self._refused: set[Fetch] = set()
         self._log = log
         self._notifier = notifier
-        self._asked = self._asked_to_fit = False
+        self._asked = self._asked_to_refill = self._asked_to_fit = False
         self._task: asyncio.Task[None] | None = None
 
     def ask(self) -> None:
@@ -66,8 +81,13 @@ class Reloader:
         self._asked = True
         self._begin()
 
+    def ask_to_refill(self) -> None:
+        """Take the engines that their file names now, soon."""
+        self._asked_to_refill = True
+        self._begin()
+
     def ask_to_fit(self) -> None:
-        """Take the limits that follow from what engines tell now, soon."""
+        """Take the engines that are found now, and the limits that follow from what they tell, soon."""
         self._asked_to_fit = True
         self._begin()
 
@@ -83,29 +103,45 @@ class Reloader:
 
     async def _run(self) -> None:
         try:
-            while (self._asked or self._asked_to_fit) and not self._gateway.draining:
-                asked, self._asked, self._asked_to_fit = self._asked, False, False
-                if asked and self._fetch is not None:
+            while not self._gateway.draining:
+                if self._asked:
+                    # The whole configuration comes with its engines, found and told.
+                    self._asked = self._asked_to_refill = self._asked_to_fit = False
                     await self._once(self._fetch)
-                elif self._fit is not None:
+                elif self._asked_to_refill:
+                    self._asked_to_refill = self._asked_to_fit = False
+                    await self._once(self._refill)
+                elif self._asked_to_fit:
+                    self._asked_to_fit = False
                     await self._resize(self._fit)
+                else:
+                    return
         finally:
             self._task = None
 
-    async def _resize(self, fit: Fetch) -> None:
-        """Take new limits of engines; what they tell was read from a page, so it can be wrong, and then changes nothing."""
+    async def _resize(self, fit: Fetch | None) -> None:
+        """Take new engines and limits; both come from outside, so they can be wrong, and then change nothing."""
+        if fit is None:
+            return
         try:
             wanted = await fit()
         except ReloadError as error:
-            self._log.error("limits refused, the old ones stay in force", problems=str(error).splitlines())
+            self._log.error("engines refused, the old ones stay in force", problems=str(error).splitlines())
             return
-        if wanted.resized:
+        if wanted.resized or wanted.came or wanted.gone:
             await self._gateway.adopt(wanted.gateway, wanted.core)
         for limits in wanted.resized:
             self._log.info("engine limits", **limits)
+        self._tell_engines(wanted)
 
-    async def _once(self, fetch: Fetch) -> None:
+    def _tell_engines(self, wanted: Configuration) -> None:
+        if wanted.came or wanted.gone:
+            self._log.info("engines changed", came=list(wanted.came), gone=list(wanted.gone))
+
+    async def _once(self, fetch: Fetch | None) -> None:
         gateway = self._gateway
+        if fetch is None:
+            return
         self._notifier.reloading()
         gateway.reloads += 1
         try:
@@ -113,12 +149,14 @@ class Reloader:
             fixed = await gateway.adopt(wanted.gateway, wanted.core)
         except (ReloadError, OSError) as error:
             gateway.failed_reloads += 1
-            gateway.reload_success = False
+            self._refused.add(fetch)
             self._log.error(
                 "configuration refused, the old one stays in force", problems=str(error).splitlines()
             )
         else:
-            gateway.reload_success = True
+            # A whole configuration that is accepted has accepted the file of engines too.
+            self._refused = set() if fetch is self._fetch else self._refused - {fetch}
+            self._tell_engines(wanted)
             if fixed:
                 self._log.warning(
                     "configuration reloaded, but some of it needs a restart", needs_restart=list(fixed)
@@ -126,4 +164,5 @@ class Reloader:
             else:
                 self._log.info("configuration reloaded")
         finally:
+            gateway.reload_success = not self._refused
             self._notifier.ready()

@@ -11,9 +11,12 @@ from typing import Any
 
 import uvloop
 
+from millgate.cluster.contract import Store
+from millgate.cluster.leases import LeaseStatus, RenewalState
 from millgate.gateway.app import Gateway
+from millgate.gateway.doors import WorkerPlace
 from millgate.gateway.notices import CapNotices, EngineNotices, Notices
-from millgate.gateway.notify import Notifier
+from millgate.gateway.notify import Notifier, ServiceNotifier
 from millgate.gateway.reload import EngineSizes, Fetch, Reloader
 from millgate.gateway.settings import GatewaySettings
 from millgate.observe.logs import ProcessLog, places
@@ -45,14 +48,18 @@ async def serve(
     on_ready: Callable[[Gateway], None] | None = None,
     fetch: Fetch | None = None,
     sizes: EngineSizes | None = None,
+    store: Store | None = None,
+    place: WorkerPlace | None = None,
+    notifier: ServiceNotifier | None = None,
 ) -> ProcessEnding:
     """Serve until SIGTERM or SIGINT, then drain; a second signal cuts everything at once; SIGHUP reloads by `fetch`.
 
     `sizes` is told what engines say of themselves, and returns the configuration that follows from it.
+    `store` is asked for leases instead of the one that the settings name. `place` is that of one of several processes, `notifier` is told instead of systemd.
     `on_ready` is called when every door listens. Raises OSError when an address is taken or not ours.
     """
-    log, notifier = ProcessLog(), Notifier()
-    gateway = Gateway(governor, settings, observers=observers)
+    log, notifier = ProcessLog(), notifier or Notifier()
+    gateway = Gateway(governor, settings, observers=observers, store=store, place=place)
     gateway.lines_dropped = lambda: log.dropped
     gateway.door.lag.on_stall = lambda late_s: log.warning("the loop stood still", seconds=round(late_s, 3))
     notices = Notices(log, asyncio.get_running_loop().time)
@@ -61,10 +68,12 @@ async def serve(
     gateway.door.on_given_up = notices.given_up
     loop = asyncio.get_running_loop()
     gateway.fleet.on_turn = EngineNotices(log, loop.time, loop.call_later).turned
+    if gateway.cluster is not None:
+        gateway.cluster.on_change = partial(_lease_changed, log)
+    if gateway.observers.traces is not None:
+        gateway.observers.traces.on_turn(lambda why: loop.call_soon_threadsafe(_collector_turned, log, why))
     caps = CapNotices(log, partial(_caps, gateway), loop.call_later)
-    reloader = Reloader(gateway, fetch, log, notifier, None if sizes is None else sizes.fit)
-    if sizes is not None:
-        gateway.fleet.on_size = partial(_sized, sizes, reloader)
+    reloader = _reloader(gateway, fetch, log, notifier, sizes)
     try:
         await gateway.start()
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: _report(log, context))
@@ -73,15 +82,47 @@ async def serve(
             if on_ready is not None:
                 on_ready(gateway)
             notifier.ready()
-            caps.look()
+            if gateway.cluster is None:  # shares move several times a second: no step of a limiter
+                caps.look()
+            if sizes is not None:
+                sizes.discovery.start(log, reloader.ask_to_fit, reloader.ask_to_refill)
             await asked.wait()
-            await reloader.stop()
+            await _stop_reloading(reloader, sizes)
             return await _leave(gateway, insisted, log, notifier)
     finally:
         notifier.close()
         caps.stop()
         await gateway.stop()
         log.close()
+
+
+def _collector_turned(log: ProcessLog, why: str) -> None:
+    """Say that the collector of traces takes no spans, or takes them again."""
+    if why:
+        log.warning("traces are not taken", why=why)
+    else:
+        log.info("traces are taken again")
+
+
+def _reloader(
+    gateway: Gateway,
+    fetch: Fetch | None,
+    log: ProcessLog,
+    notifier: ServiceNotifier,
+    sizes: EngineSizes | None,
+) -> Reloader:
+    if sizes is None:
+        return Reloader(gateway, fetch, log, notifier)
+    reloader = Reloader(gateway, fetch, log, notifier, sizes.fit, sizes.refill)
+    gateway.fleet.on_size = partial(_sized, sizes, reloader)
+    return reloader
+
+
+async def _stop_reloading(reloader: Reloader, sizes: EngineSizes | None) -> None:
+    """Take no engines and no settings any more."""
+    if sizes is not None:
+        sizes.discovery.stop()
+    await reloader.stop()
 
 
 @contextlib.contextmanager
@@ -102,6 +143,15 @@ def _signals(gateway: Gateway, reloader: Reloader | None) -> Iterator[tuple[asyn
 
 def _caps(gateway: Gateway) -> dict[str, int]:
     return {engine.name: engine.limit for engine in gateway.driver.snapshot().engines}
+
+
+def _lease_changed(log: ProcessLog, status: LeaseStatus) -> None:
+    """Report a change of what this replica admits by: one line each."""
+    fields = {"state": status.state.value, "replicas": status.replicas}
+    if status.state in {RenewalState.LEASED, RenewalState.LEFT}:
+        log.info("cluster", **fields)
+    else:
+        log.warning("cluster", **fields, why=status.reason)
 
 
 def _sized(sizes: EngineSizes, reloader: Reloader, engine: str, gauges: Gauges) -> None:
@@ -129,7 +179,7 @@ def run(
 
 
 async def _leave(
-    gateway: Gateway, insisted: asyncio.Event, log: ProcessLog, notifier: Notifier
+    gateway: Gateway, insisted: asyncio.Event, log: ProcessLog, notifier: ServiceNotifier
 ) -> ProcessEnding:
     """Drain, unless a second signal insists."""
     drain = asyncio.ensure_future(gateway.drain())
@@ -147,7 +197,7 @@ async def _leave(
     return ProcessEnding.DRAINED
 
 
-async def _tell(gateway: Gateway, log: ProcessLog, notifier: Notifier) -> None:
+async def _tell(gateway: Gateway, log: ProcessLog, notifier: ServiceNotifier) -> None:
     """Say that the process is leaving and, while that changes, what it still waits for."""
     told = -1
     while True:

@@ -2,15 +2,17 @@
 
 import ssl as tls
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Literal, Self
 from urllib.parse import urlsplit
 
+from millgate.core.settings import KV_LEASE_S
 from millgate.gateway.tls import TlsFiles, engine_context
+from millgate.http1.client import UpstreamSettings
+from millgate.http1.server import ServerLimits
 from millgate.observe.observers import ObserverSettings
 from millgate.runtime.callers import CallerSettings
-from millgate.runtime.upstream import UpstreamSettings
+from millgate.servers.extproc.settings import ExtprocSettings
 from millgate.servers.http import DoorSettings
-from millgate.servers.http1 import ServerLimits
 from millgate.servers.line import LineSettings
 
 DEFAULT_BYTE_BUDGET = 256_000_000
@@ -22,7 +24,9 @@ class EngineAddress:
 
     `server_name` is what its certificate must be for, by default `host`; `api_key` replaces clients' credentials.
     `health` is the path of its health page, None where requests alone shall tell how it is. Of a `metered` one, a
-    provider's account, the limits are read off its answers, and nothing but requests is sent there.
+    provider's account, the limits are read off its answers, and nothing but requests is sent there. One that comes while the
+    gate runs and does not answer is not `is_up`: it gets requests once its health page answers. An empty `host` is a name that
+    nothing was found for: it is down until the settings change. A prompt that it reads for another engine it keeps for `kv_lease_s`.
     """
 
     name: str
@@ -34,6 +38,8 @@ class EngineAddress:
     api_key: str | None = field(default=None, repr=False)
     health: str | None = "/health"
     metered: bool = False
+    is_up: bool = True
+    kv_lease_s: float = KV_LEASE_S
 
     @property
     def place(self) -> tuple[str, int, str, bool, str | None]:
@@ -51,6 +57,7 @@ class EngineAddress:
         api_key: str | None = None,
         health: str | None = "/health",
         metered: bool = False,
+        kv_lease_s: float = KV_LEASE_S,
     ) -> Self:
         """Read `http[s]://host[:port][/base][/v1]`; ValueError says what is wrong, TlsError which file."""
         parts = urlsplit(url)
@@ -61,7 +68,18 @@ class EngineAddress:
         base_path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
         context = engine_context(files or TlsFiles()) if secure else None
         port = parts.port or (443 if secure else 80)
-        return cls(name, parts.hostname, port, base_path, context, server_name, api_key, health, metered)
+        return cls(
+            name,
+            parts.hostname,
+            port,
+            base_path,
+            context,
+            server_name,
+            api_key,
+            health,
+            metered,
+            kv_lease_s=kv_lease_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +104,46 @@ class LineAddress:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """Where this replica leases its shares, and what it does without the store; `ca` is a file of certificates.
+
+    `url` may carry credentials, and neither it nor the password is ever shown. `replica` names this run of this process.
+    """
+
+    url: str = field(repr=False)
+    name: str
+    replica: str
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    ca: str | None = None
+    lease_s: float = 2.0
+    renew_every_s: float = 0.25
+    timeout_s: float = 0.2
+    when_gone: Literal["share", "closed", "open"] = "share"
+
+
+@dataclass(frozen=True, slots=True)
+class ExtprocAddress:
+    """Where the external processor listens for Envoys, with `ssl` over TLS.
+
+    `health_port` is for gRPC's health service alone, in the clear; None for none.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 9002
+    health_port: int | None = None
+    door: ExtprocSettings = field(default_factory=ExtprocSettings)
+    ssl: tls.SSLContext | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class GatewaySettings:
     """Addresses, bounds and deadlines of one gateway process; port 0 takes any free one.
 
     `ssl` is the context for clients, None for plain HTTP; `callers` says which callers are admitted. `drain_grace_s` is
-    how long running streams may go on after SIGTERM. `admin` None opens no admin door, `line` None no line door.
+    how long running streams may go on after SIGTERM. `admin` None opens no admin door, `line` None no line door, and without a
+    `cluster` this process has all of every limit.
+    With `extproc` requests come through Envoys, and no HTTP port is opened.
     """
 
     engines: tuple[EngineAddress, ...]
@@ -100,6 +153,8 @@ class GatewaySettings:
     callers: CallerSettings = field(default_factory=CallerSettings)
     admin: AdminAddress | None = None
     line: LineAddress | None = None
+    cluster: ClusterSettings | None = None
+    extproc: ExtprocAddress | None = None
     door: DoorSettings = field(default_factory=DoorSettings)
     server: ServerLimits = field(default_factory=ServerLimits)
     upstream: UpstreamSettings = field(default_factory=UpstreamSettings)

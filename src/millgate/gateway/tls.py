@@ -22,11 +22,11 @@ class TlsFiles:
     authorities: str | None = None
 
 
-def listener_context(files: TlsFiles) -> tls.SSLContext:
-    """Return the context for clients: TLS 1.2 at least, client certificates asked for when authorities are given."""
+def listener_context(files: TlsFiles, protocol: str = "http/1.1") -> tls.SSLContext:
+    """Return the context for clients that speak this protocol: TLS 1.2 at least, their certificates asked for where authorities are given."""
     context = tls.SSLContext(tls.PROTOCOL_TLS_SERVER)
     context.minimum_version = tls.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols([protocol])
     _load_pair(context, files)
     if files.authorities is not None:
         _load_authorities(context, files.authorities, "client_ca")

@@ -23,7 +23,7 @@ from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 from millgate.core.decisions import Admit, Yield
 from millgate.core.events import Arrived, ClientGone, Draining, Failed, Finished, FirstToken, Released
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
-from millgate.core.sizing.prompt_sizes import PRIOR_BYTES_PER_TOKEN
+from millgate.core.sizing.service_demand import PRIOR_BYTES_PER_TOKEN
 from millgate.core.snapshot import Snapshot
 from millgate.core.words import DeadlineFrom, FailureKind, Reason, Sent
 from millgate.library.threaded_driver import ThreadedDriver

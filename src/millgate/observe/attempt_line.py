@@ -33,3 +33,5 @@ class AttemptLine(msgspec.Struct, omit_defaults=True, gc=False):
     ttft_s: float | None = None
     total_s: float | None = None
     upstream_id: str | None = None
+    trace_id: str | None = None
+    expected_cached_tokens: int | None = None

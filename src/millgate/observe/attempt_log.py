@@ -1,6 +1,6 @@
 """One line of JSON for every attempt that is over, made as its end is booked and written soon after.
 
-A line holds numbers, names from the configuration, words of closed lists, and the request id; never a prompt, an answer,
+A line holds numbers, names from the configuration, words of closed lists, and the request id. Never a prompt, an answer,
 a key, or a tenant's name that is not configured. JSON's escapes keep control characters out of it.
 """
 
@@ -71,22 +71,23 @@ class AttemptLog:
         final: Ended | Yield,
         request_id: bytes | None,
         upstream_id: bytes | None = None,
+        trace: str | None = None,
     ) -> None:
         """Note what became of an attempt that is over at core time `at`; `hand_over` has it written soon.
 
         `facts` are what it asked, `admit` how it was admitted, `final` how it ended, `request_id` what its client calls it,
-        `upstream_id` what its engine calls it.
+        `upstream_id` what its engine calls it, `trace` the id of its trace.
         """
         name = self._own_name(final.attempt) if request_id is None else request_id.decode("latin-1")
         moment, tenant = self._moment(at), self._tenant(facts[_TENANT])
         if type(final) is Ended:
             theirs = None if upstream_id is None else upstream_id.decode("latin-1")
-            self._lines.append(_ended(moment, name, tenant, facts, admit, final, theirs))
+            self._lines.append(_ended(moment, name, tenant, facts, admit, final, theirs, trace))
         elif type(final) is Yield:
             lane = facts[_LANE] or self._first_lane or None
             if final.classed is not None:
                 lane = final.classed.lane
-            self._lines.append(_refused(moment, name, tenant, lane, facts, final))
+            self._lines.append(_refused(moment, name, tenant, lane, facts, final, trace))
 
     def hand_over(self) -> None:
         """Let everything that was noted be written soon: one call makes the text of all of it."""
@@ -163,7 +164,13 @@ def _rounded(seconds: float) -> float:
 
 
 def _refused(
-    moment: str, name: str, tenant: str | None, lane: str | None, facts: Facts, final: Yield
+    moment: str,
+    name: str,
+    tenant: str | None,
+    lane: str | None,
+    facts: Facts,
+    final: Yield,
+    trace: str | None,
 ) -> AttemptLine:
     return AttemptLine(
         moment,
@@ -180,6 +187,7 @@ def _refused(
         None if final.reason is Reason.OVERLOADED_GATE else facts[_STREAM],
         facts[_RETRY_COUNT],
         facts[_PROMPT_BYTES],
+        trace_id=trace,
     )
 
 
@@ -191,14 +199,16 @@ def _ended(
     admit: Admit | None,
     final: tuple[Any, ...],
     upstream_id: str | None,
+    trace: str | None,
 ) -> AttemptLine:
     attempt, outcome, lane, engine, waited_s, total_s, ttft_s, prompt, output, cause, cached = final
     asked_of, _, reserved, expected = _NO_LEG
-    expected_ttft_s = window_s = None
+    expected_ttft_s = window_s = expected_cached = None
     if admit is not None:
         asked_of, _, reserved, expected = _first_leg(admit)
         expected_ttft_s = _rounded(admit.expected_ttft_s)
         window_s = _rounded(admit.window_s) or None
+        expected_cached = admit.cached_tokens
     if engine is None:
         engine, prompt, output, cached = asked_of, None, None, None
     return AttemptLine(
@@ -226,6 +236,8 @@ def _ended(
         None if ttft_s is None else _rounded(ttft_s),
         _rounded(total_s),
         upstream_id,
+        trace,
+        expected_cached,
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from millgate.core.decisions import Admit, Cancel, Classed, Decision, Ended, Queue, Yield
+from millgate.core.decisions import Admit, Cancel, Classed, Decision, Ended, Leg, Queue, Yield
 from millgate.core.events import Arrived
 from millgate.core.words import ClassedBy, Outcome, Reason, Stage
 from millgate.observe.ring import Recorded, Step
@@ -26,13 +26,14 @@ class ExplainedStep:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedAttempt:
-    """One attempt in order; `whole` False says that its beginning is no longer kept, `upstream_ids` what engines called it."""
+    """One attempt in order; `whole` False says that its beginning is no longer kept, `upstream_ids` what engines called it, `trace` its trace's id."""
 
     attempt: int
     at: float
     whole: bool
     steps: tuple[ExplainedStep, ...]
     upstream_ids: tuple[str, ...]
+    trace: str
 
 
 def retell(recorded: Recorded, epoch_offset_s: float = 0.0) -> ExplainedAttempt:
@@ -40,7 +41,12 @@ def retell(recorded: Recorded, epoch_offset_s: float = 0.0) -> ExplainedAttempt:
     began = recorded.steps[0].at
     steps = [told for step in recorded.steps for told in _told(step, began)]
     return ExplainedAttempt(
-        recorded.attempt, began + epoch_offset_s, recorded.whole, tuple(steps), recorded.upstream_ids
+        recorded.attempt,
+        began + epoch_offset_s,
+        recorded.whole,
+        tuple(steps),
+        recorded.upstream_ids,
+        recorded.trace,
     )
 
 
@@ -67,7 +73,7 @@ def sentence(decision: Decision, at: float, *, was_queued: bool = False) -> str:
     `was_queued` says that it was decided later than the arrival: what a refusal carries then is the wait.
     """
     if isinstance(decision, Admit):
-        return f"admitted {_waited(decision)} to {_legs(decision)}: {_expected(decision, at)}"
+        return f"admitted {_waited(decision)} to {_legs(decision.legs)}: {_expected(decision, at)}"
     if isinstance(decision, Ended):
         return _ended(decision)
     said = numbers(decision, at, was_queued=was_queued)
@@ -130,21 +136,32 @@ def _waited(decision: Admit) -> str:
     return f"after {seconds(decision.waited_s)}{window}"
 
 
-def _legs(decision: Admit) -> str:
-    return " and ".join(
+def _legs(legs: tuple[Leg, ...]) -> str:
+    """Name the engine that answers, and the one that reads the prompt where that is another."""
+    said = [
         f"{leg.engine} (reserved {leg.kv_tokens:,} tokens, {leg.prompt_tokens:,} of them to read)"
-        for leg in decision.legs
-    )
+        for leg in legs
+    ]
+    return ", its prompt read by ".join(said)
 
 
 def _expected(decision: Admit, at: float) -> str:
     told = f"; {_back(decision, at)}" if decision.due_at is not None else ""
     would = f"; a protecting gate would have refused {decision.would.value}" if decision.would else ""
-    told += _reshaped(decision) + _in_class(decision.classed)
+    told += _reshaped(decision) + _in_class(decision.classed) + _placed(decision)
     return (
         f"first token expected in {seconds(decision.expected_ttft_s)}, "
         f"the engine has {seconds(decision.first_event_by - at)} to begin{told}{would}"
     )
+
+
+def _placed(decision: Admit) -> str:
+    """Say what engines hold of its prompt and what it would cost on each, the one taken first."""
+    costs = [
+        f"{engine} holds {cached:,} tokens of it and costs {seconds(cost_s)}"
+        for engine, cached, cost_s in decision.candidates
+    ]
+    return f"; {', '.join(costs)}" if costs else ""
 
 
 def _reshaped(decision: Admit) -> str:

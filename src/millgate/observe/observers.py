@@ -1,24 +1,27 @@
 """Everything that watches a gateway's attempts, built together: distributions, recorded decisions, the log."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from millgate import __version__
 from millgate.observe.attempt_log import AttemptLog
 from millgate.observe.explanation import ExplainedAttempt, retell
 from millgate.observe.refusals import Refusals
 from millgate.observe.ring import KEPT_ATTEMPTS, Ring
 from millgate.observe.step_accounting import Defer, StepAccounting
+from millgate.observe.tracing import TraceExporter, Traces, TracingSettings
 from millgate.observe.traffic import Traffic
 from millgate.observe.traffic_records import TrafficSnapshot
 
 
 @dataclass(frozen=True, slots=True)
 class ObserverSettings:
-    """`log_attempts` is a file, `-` for standard output, None for no log; `kept_attempts` 0 keeps none for `why`."""
+    """`log_attempts` is a file, `-` for standard output, None for no log; `kept_attempts` 0 keeps none for `why`, no `tracing` makes no spans."""
 
     log_attempts: str | None = None
     kept_attempts: int = KEPT_ATTEMPTS
+    tracing: TracingSettings | None = None
 
 
 class Observers:
@@ -46,8 +49,9 @@ class Observers:
         self._log = (
             AttemptLog(path, boot=boot, first_lane=first_lane, tenants=names) if path is not None else None
         )
+        self.traces = _traces(settings.tracing, first_lane)
         self.accounting = StepAccounting(
-            self.ring, self._traffic, self.refusals, self._log, first_lane, defer
+            self.ring, self._traffic, self.refusals, self._log, first_lane, defer, self.traces
         )
         self.settle = self.accounting.settle
         """Does the books of everything that has been seen."""
@@ -57,10 +61,19 @@ class Observers:
         """How many lines of the log were lost."""
         return 0 if self._log is None else self._log.dropped
 
+    @property
+    def traces_dropped(self) -> int:
+        """How many attempts' spans were lost."""
+        return 0 if self.traces is None else self.traces.dropped
+
     def traffic(self) -> TrafficSnapshot:
         """Return the distributions as they are now."""
         self.settle()
         return self._traffic.read()
+
+    def engines_are(self, names: Collection[str]) -> None:
+        """Forget what engines that are no longer there have done."""
+        self._traffic.engines_are(names)
 
     def why(self, wanted: str) -> list[ExplainedAttempt]:
         """Return what was decided about the attempts under this id, newest first, in sentences; none when not kept."""
@@ -78,3 +91,11 @@ class Observers:
         self.settle()
         if self._log is not None:
             self._log.close()
+        if self.traces is not None:
+            self.traces.close()
+
+
+def _traces(settings: TracingSettings | None, first_lane: str) -> Traces | None:
+    if settings is None:
+        return None
+    return Traces(TraceExporter(settings, __version__), settings.share, first_lane)

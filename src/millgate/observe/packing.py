@@ -1,6 +1,6 @@
 """Steps to bytes and back: many at once, sequentially written, nothing in them for the garbage collector.
 
-Written is what lies in the records, field by field, without their names: MessagePack (https://msgpack.org), and JSON for
+Records are written field by field, without the names of the fields. The form is MessagePack (https://msgpack.org), and JSON for
 the rare batch with a value that MessagePack has no form for, an integer beyond 64 bits or half of a surrogate pair. The
 first byte tells them apart: JSON's `[` would be a number in MessagePack.
 """
@@ -14,6 +14,7 @@ import msgspec
 from millgate.core.decisions import (
     Admit,
     Cancel,
+    Candidate,
     Cause,
     Classed,
     Decision,
@@ -42,6 +43,10 @@ def _legs(packed: list[list[Any]]) -> tuple[Leg, ...]:
     return tuple([Leg._make(fields) for fields in packed])
 
 
+def _candidates(packed: list[list[Any]]) -> tuple[Candidate, ...]:
+    return tuple([Candidate._make(fields) for fields in packed])
+
+
 def _quota(packed: list[list[Any]]) -> tuple[QuotaState, ...]:
     return tuple([QuotaState(rule, QuotaKind(kind), *numbers) for rule, kind, *numbers in packed])
 
@@ -58,6 +63,7 @@ _READERS: Final[dict[_Kind, dict[str, Callable[[Any], Any]]]] = {
         "reshaped": Reshaped._make,
         "quota": _quota,
         "classed": _classed,
+        "candidates": _candidates,
     },
     Queue: {"classed": _classed},
     Yield: {"reason": _REASONS.get, "quota": _quota, "classed": _classed},

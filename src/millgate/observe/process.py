@@ -1,46 +1,40 @@
-"""What this process costs: memory, processor time, open files, read from /proc on demand."""
+"""What Prometheus' own collector does not tell of this process: its threads, and which of its modules a compiler has translated."""
 
-import os
-import resource
 import threading
 from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from typing import Final, Literal
+
+import millgate
+
+_ONE_OF_EACH_GROUP: Final = ("core/words", "observe/ring", "sim/loop")
+"""One module of each group that pyproject.toml names for the compiler: deciding, relaying, simulating."""
+
+BuildKind = Literal["compiled", "partly compiled", "interpreted"]
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSnapshot:
-    """The process at one instant; None where this system does not tell."""
+    """The process at one instant."""
 
-    cpu_s: float
-    resident_bytes: int | None
-    open_files: int | None
-    max_files: int | None
     threads: int
 
 
 def read_process() -> ProcessSnapshot:
     """Return the numbers of this process; never raises."""
-    times = os.times()
-    soft_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return ProcessSnapshot(
-        cpu_s=times.user + times.system,
-        resident_bytes=_resident_bytes(),
-        open_files=_open_files(),
-        max_files=None if soft_limit == resource.RLIM_INFINITY else soft_limit,
-        threads=threading.active_count(),
-    )
+    return ProcessSnapshot(threads=threading.active_count())
 
 
-def _resident_bytes() -> int | None:
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    except (OSError, IndexError, ValueError):
-        return None
-    return pages * resource.getpagesize()
+def build_kind() -> BuildKind:
+    """Return whether the modules that every request passes are compiled; it looks at files and loads none of them."""
+    found = [_is_extension(name) for name in _ONE_OF_EACH_GROUP]
+    if all(found):
+        return "compiled"
+    return "partly compiled" if any(found) else "interpreted"
 
 
-def _open_files() -> int | None:
-    try:
-        return sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1  # listing opens one itself
-    except OSError:
-        return None
+def _is_extension(module: str) -> bool:
+    """Return whether this module's file is an extension; `find_spec` would load the package around it, a megabyte."""
+    place = Path(millgate.__path__[0], module)
+    return any(place.with_suffix(suffix).exists() for suffix in EXTENSION_SUFFIXES)

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from math import isinf
 from typing import Any, NamedTuple
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import PROCESS_COLLECTOR, CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -22,21 +22,26 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
-from millgate.core.littles_law.law import total
 from millgate.core.snapshot import Alarm, LittleSnapshot, Snapshot
-from millgate.observe.build import build_kind
+from millgate.core.state.lane import total
 from millgate.observe.door import DoorSnapshot, ServiceSnapshot
 from millgate.observe.histogram import Histogram
 from millgate.observe.meters import METERS, PREFIX, MetricDefinition, MetricKind, Scope
-from millgate.observe.process import ProcessSnapshot, read_process
+from millgate.observe.process import ProcessSnapshot, build_kind, read_process
 from millgate.observe.traffic import MOST_LANES, OTHER
 from millgate.observe.traffic_records import TrafficSnapshot
 
 _END = b"# EOF\n"
 """Ends a page of OpenMetrics, and every piece of one."""
+_MOST_ENDED = 4096
+"""Samples of one metric that are kept of processes that have ended: four times as many as the largest has (INV-5)."""
 _MOST_IN_A_PIECE = 128
 """Samples that are rendered without a pause: about a millisecond."""
+
+
+Labels = tuple[tuple[str, str], ...]
 
 
 class Records(NamedTuple):
@@ -58,14 +63,17 @@ class Exposition:
         door: Callable[[], DoorSnapshot] | None = None,
         service: Callable[[], ServiceSnapshot] | None = None,
         traffic: Callable[[], TrafficSnapshot] | None = None,
+        process: Callable[[], ProcessSnapshot] = read_process,
     ) -> None:
-        self._read: Callable[[], Records] = lambda: Records(
+        self.read: Callable[[], Records] = lambda: Records(
             snapshot(),
-            read_process(),
+            process(),
             door() if door else None,
             service() if service else None,
             traffic() if traffic else None,
         )
+        self.ended = EndedCounts()
+        self.processes: Collector = PROCESS_COLLECTOR
         self._others: list[Collector] = []
         # Looking the version up reads files.
         self._build = {
@@ -98,9 +106,9 @@ class Exposition:
 
     def _encoded(self, encode: Callable[[CollectorRegistry], bytes]) -> Iterator[bytes]:
         """Yield the records as one empty piece, because reading them takes its time, then the page piece by piece."""
-        records = self._read()
+        records, ended = self.read(), self.ended.copy()
         yield b""
-        for batch in _batches(self._families(records)):
+        for batch in _batches(ended.onto(self._families(records))):
             yield encode(_registry(batch))
 
     def _families(self, records: Records) -> Iterator[Metric]:
@@ -111,8 +119,48 @@ class Exposition:
         )
         for meter in METERS:
             yield family(meter, records)
+        yield from self.processes.collect()
         for other in self._others:
             yield from other.collect()
+
+
+class EndedCounts:
+    """What processes of this gate have counted that serve no more: counters go on from there, and never fall."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, dict[tuple[str, Labels], float]] = {}
+
+    def add(self, records: Records) -> None:
+        """Keep the counts of a process that has ended."""
+        for meter in METERS:
+            if meter.kind is MetricKind.GAUGE:
+                continue
+            each = family(meter, records)
+            kept = self._families.setdefault(each.name, {})
+            for sample in each.samples:
+                key = sample.name, tuple(sample.labels.items())
+                if key in kept or len(kept) < _MOST_ENDED:
+                    kept[key] = kept.get(key, 0.0) + sample.value
+
+    def copy(self) -> "EndedCounts":
+        """Return the counts as they are now."""
+        other = EndedCounts()
+        other._families = {name: dict(kept) for name, kept in self._families.items()}
+        return other
+
+    def onto(self, families: Iterator[Metric]) -> Iterator[Metric]:
+        """Add what is kept to these families, with the labels that only a process had which has ended."""
+        for each in families:
+            kept = dict(self._families.get(each.name, {}))
+            if kept:
+                each.samples = [
+                    sample._replace(
+                        value=sample.value + kept.pop((sample.name, tuple(sample.labels.items())), 0.0)
+                    )
+                    for sample in each.samples
+                ]
+                each.samples += [Sample(name, dict(labels), value) for (name, labels), value in kept.items()]
+            yield each
 
 
 class _Batch(Collector):

@@ -11,16 +11,18 @@ _INTRODUCTION = """# Metrics reference
 
 `GET /metrics` on the admin door answers in the classic Prometheus text format, or in OpenMetrics where the Accept
 header asks for it. Labels come from the configuration (`lane`, `engine`, `pool` by its first engine) or from a closed
-list of words, but for `tenant`: it stands on counters only, for the configured tenants and the first others up to 100
-(`other` is the rest, `-` a request without one), and no model is ever a label. A value that is unknown, stale, infinite
+list of words, but for `tenant`. It stands on counters only, for the configured tenants and the first others up to 100
+(`other` is the rest, `-` a request without one). No model is ever a label. A value that is unknown, stale, infinite
 or switched off has no sample. Distributions and Little's law know 5 lanes apart, distributions 8 engines, then `other`. A page never has more than
-5,100 series. The same numbers, per model where there are models, are in `GET /api/state`.
+5,300 series. The same numbers, per model where there are models, are in `GET /api/state`.
 
 A histogram has the series `_bucket{le}`, `_sum` and `_count`. How to read these pages, with queries, is in
 [how-to/metrics.md](../how-to/metrics.md).
 
 `millgate_build_info{version, python, build}` is always 1 and says what runs; `build` is `compiled`, `interpreted` or
-`partly compiled`.
+`partly compiled`. On Linux the page also has the standard metrics of a process, which carry no prefix and no label:
+`process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_virtual_memory_bytes`, `process_open_fds`, `process_max_fds`,
+`process_start_time_seconds`. They are those of the process that answers.
 """
 
 _TITLES = {

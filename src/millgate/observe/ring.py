@@ -1,7 +1,7 @@
 """The last decisions, kept as bytes: `why` finds an attempt's here, the page shows the newest.
 
 Steps come many at a time and are packed with one call. A million small records that live for seconds would scatter what
-every later request allocates over the whole memory, and each of its reads would miss the caches: that cost more than
+every later request allocates over the whole memory, and each of its reads would miss the caches. That cost more than
 everything else that watches. Records are made again on demand. A question is rare and a few milliseconds, a
 request is neither.
 """
@@ -25,12 +25,12 @@ _MOST_BYTES_PER_STEP: Final = 256
 """On average over all that are kept; 100 are usual."""
 MOST_ANSWERED: Final = 16
 """Attempts under one id that are told of, the newest: a client may use its id for every try, or for everything."""
-_KEPT_FIELDS: Final = slice(-3)
+_KEPT_FIELDS: Final = slice(-4)
 _NO_ATTEMPT: Final = 2**63
 """No process counts so far; one step further, and a number could not be packed."""
 
 Facts = tuple[Any, ...]
-"""An arrival's fields but for the last three: its prompt's shape, and its fingerprint and marks, which would keep the body alive."""
+"""An arrival's fields but for the last four: its prompt's shape, its fingerprint and marks, which would keep the body alive, and its session."""
 Kept = tuple[float, Facts | None, tuple[Decision, ...]]
 """One step: its core time, the facts of the arrival if it was one, and what was decided."""
 _Batch = tuple[int, bytes]
@@ -50,8 +50,8 @@ def place_in_facts(field: str) -> int:
 
 
 def arrival_of(facts: Facts) -> Arrived:
-    """Return the arrival again, without its prompt's shape, its fingerprint and its marks."""
-    return Arrived._make((*facts, None, None, None))
+    """Return the arrival again, without its prompt's shape, its fingerprint, its marks and its session."""
+    return Arrived._make((*facts, None, None, None, None))
 
 
 class Step(NamedTuple):
@@ -65,13 +65,14 @@ class Step(NamedTuple):
 class Recorded(NamedTuple):
     """One attempt and its steps, oldest first; `whole` says that its arrival is among them.
 
-    `upstream_ids` are what engines called it, in the order of its tries.
+    `upstream_ids` are what engines called it, in the order of its tries; `trace` is the id of its trace, empty without one.
     """
 
     attempt: int
     steps: tuple[Step, ...]
     whole: bool
     upstream_ids: tuple[str, ...] = ()
+    trace: str = ""
 
 
 class Ring:
@@ -90,6 +91,7 @@ class Ring:
         "_least_steps",
         "_names",
         "_steps",
+        "_trace_names",
         "_upstream_names",
         "attempts",
         "decided",
@@ -108,6 +110,7 @@ class Ring:
         self._steps = self._bytes = 0
         self._names: deque[tuple[bytes, int]] = deque(maxlen=attempts)
         self._upstream_names: deque[tuple[bytes, int]] = deque(maxlen=attempts)
+        self._trace_names: deque[tuple[bytes, int]] = deque(maxlen=attempts)
 
     def extend(self, steps: Sequence[Kept]) -> None:
         """Append these steps in order."""
@@ -142,6 +145,10 @@ class Ring:
         """Take note that an engine calls this attempt so."""
         self._upstream_names.append((request_id, attempt))
 
+    def name_trace(self, attempt: int, trace: str) -> None:
+        """Take note that an attempt belongs to the trace of this id."""
+        self._trace_names.append((trace.encode(), attempt))
+
     def newest(self, most: int) -> Iterator[tuple[int, Kept]]:
         """Yield up to so many steps, newest first, each with the number since start of the last decision in it.
 
@@ -150,16 +157,16 @@ class Ring:
         return _told(list(islice(reversed(self._batches), most)), self.decided, most)
 
     def find(self, wanted: str) -> list[Recorded]:
-        """Return the attempts under a request id, ours or an engine's, or a number, newest first; none when not kept."""
+        """Return the attempts under a request id, ours or an engine's, a trace's id, or a number, newest first; none when not kept."""
         if not self.attempts:
             return []
         found = [self._recorded(attempt) for attempt in self._numbers(wanted)]
         return [recorded for recorded in found if recorded.steps]
 
     def _numbers(self, wanted: str) -> list[int]:
-        """Return what clients called so, else what engines did, else what the door called so, else the number itself."""
+        """Return what clients called so, else what engines did, the attempts of a trace, what the door called so, the number itself."""
         name = wanted.encode("utf-8", "replace")
-        for names in (self._names, self._upstream_names):
+        for names in (self._names, self._upstream_names, self._trace_names):
             named = [attempt for known, attempt in reversed(names) if known == name]
             if named:
                 return named[:MOST_ANSWERED]
@@ -173,7 +180,9 @@ class Ring:
     def _recorded(self, attempt: int) -> Recorded:
         steps = tuple(self._of(attempt))
         theirs = tuple([name.decode("latin-1") for name, named in self._upstream_names if named == attempt])
-        return Recorded(attempt, steps, bool(steps) and steps[0].arrival is not None, theirs)
+        traces = [trace.decode() for trace, named in self._trace_names if named == attempt]
+        whole = bool(steps) and steps[0].arrival is not None
+        return Recorded(attempt, steps, whole, theirs, traces[-1] if traces else "")
 
     def _of(self, attempt: int) -> Iterator[Step]:
         for _, packed in self._batches:

@@ -2,8 +2,8 @@
 
 It stands on the path of every request, so there it only appends what happened to a list. The books are done for many
 steps together, which costs a third of doing them one by one: between two requests the processor's caches have been
-filled with other things. They are done after so many steps, at the first step after a tenth of a second (engines
-are polled once a second, so there is nearly always one), or by a timer where none comes, and before every read.
+filled with other things. They are done after so many steps, and at the first step after a tenth of a second.
+Engines are polled once a second, so there is nearly always one. They are also done by a timer where none comes, and before every read.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,11 +15,12 @@ from millgate.core.words import FailureKind, Outcome
 from millgate.observe.attempt_log import AttemptLog
 from millgate.observe.refusals import Refusals
 from millgate.observe.ring import Facts, Kept, Ring, facts_of, place_in_facts
+from millgate.observe.tracing import Traces
 from millgate.observe.traffic import Traffic
 
 _MOST_STEPS: Final = 64
-"""Done together: a tenth of a millisecond. From 16 to 128 cost the same, 512 cost a refusal and a request 7 to 9 % more CPU (AMD
-EPYC, this constant changed by hand, under the load of `bench`): so many records no longer lie in the processor's caches when they are packed."""
+"""Done together: a tenth of a millisecond. From 16 to 128 cost the same. 512 cost a refusal and a request 7 to 9 % more CPU (AMD
+EPYC, this constant changed by hand, under the load of `bench`). So many records no longer lie in the processor's caches when they are packed."""
 _WITHIN_S: Final = 0.1
 _ATTEMPT: Final = place_in_facts("attempt")
 _TENANT: Final = place_in_facts("tenant")
@@ -52,6 +53,7 @@ class StepAccounting:
         "_refusals",
         "_ring",
         "_steps",
+        "_traces",
         "_traffic",
         "_until",
         "first_lane",
@@ -67,6 +69,7 @@ class StepAccounting:
         log: AttemptLog | None = None,
         first_lane: str = "",
         defer: Defer | None = None,
+        traces: Traces | None = None,
     ) -> None:
         self.first_lane = first_lane
         self._defer = defer
@@ -77,6 +80,7 @@ class StepAccounting:
         self._traffic = traffic
         self._refusals = refusals
         self._log = log
+        self._traces = traces
         self._steps: list[Kept] = []
         self._until = 0.0
         self._arrivals: dict[int, Kept] = {}
@@ -101,6 +105,11 @@ class StepAccounting:
         self._ring.name_upstream(attempt, request_id)
         if self._log is not None:
             self._given_upstream[attempt] = request_id
+
+    def begun(self, attempt: int, traceparent: bytes | None) -> None:
+        """Take an attempt into the trace that its client names, or into one of its own; call it before the arrival is posted."""
+        if self._traces is not None:
+            self._ring.name_trace(attempt, self._traces.begin(attempt, traceparent))
 
     def on_step(self, event: Event, decisions: tuple[Decision, ...], now: float) -> None:
         """Keep what was decided at core time `now`."""
@@ -142,6 +151,8 @@ class StepAccounting:
             self._forget_strangers()
         if self._log is not None:
             self._log.hand_over()
+        if self._traces is not None:
+            self._traces.hand_over()
 
     def _forget_strangers(self) -> None:
         """Drop what was heard of attempts that were over by then: a last event may come after a hang-up."""
@@ -188,8 +199,9 @@ class StepAccounting:
         facts = _facts(arrival)
         hint_s = decision.retry_after_s if decision.retry else None
         self._traffic.refused(facts[_TENANT], self._lane_of(facts, decision), hint_s)
+        trace = None if self._traces is None else self._traces.end(arrival[0], now, facts, decision)
         if self._log is not None:
-            self._log.add(now, facts, None, decision, self._given_to(decision.attempt))
+            self._log.add(now, facts, None, decision, self._given_to(decision.attempt), None, trace)
 
     def _lane_of(self, facts: Facts, decision: Admit | Yield) -> str:
         """Return the lane of an attempt: that of its class, or that which it named, or the first."""
@@ -210,10 +222,11 @@ class StepAccounting:
             self._traffic.ended(facts[_TENANT], facts[_MODEL], decision, now)
         if self._heard:
             self._note_rest(decision, now)
+        trace = None if self._traces is None else self._traces.end(arrival[0], now, facts, decision)
         if self._log is not None:
             upstream_id = self._given_upstream.pop(number, None) if self._given_upstream else None
             admit, given = self._admit_of(number, arrival), self._given_to(number)
-            self._log.add(now, facts, admit, decision, given, upstream_id)
+            self._log.add(now, facts, admit, decision, given, upstream_id, trace)
 
     def _note_rest(self, decision: Ended, now: float) -> None:
         """Count the tokens since the last look; only a whole answer says how many they are."""

@@ -6,11 +6,11 @@ The core counts attempts; here is how long they took. Everything is a plain inte
 and every set of names is bounded: beyond it the latecomers are counted together as `other` (INV-5).
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from millgate.core.decisions import Admit, Ended
-from millgate.core.measure.sketch import Sketch
+from millgate.core.measure import Sketch
 from millgate.core.words import Outcome
 from millgate.observe.histogram import Buckets, Spread
 from millgate.observe.traffic_records import (
@@ -193,6 +193,10 @@ class Traffic:
         gap_s = took_s / tokens
         engine.gap.add(gap_s, tokens)
         engine.gap_spread.add(now, gap_s, tokens)
+
+    def engines_are(self, names: Collection[str]) -> None:
+        """Forget engines that are not among these: where they come and go, those that are there need the labels."""
+        self._engines = {name: engine for name, engine in self._engines.items() if name in names}
 
     def read(self) -> TrafficSnapshot:
         """Return everything as it is now."""

@@ -9,9 +9,10 @@ same answer.
 import hmac
 import os
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b, sha256
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -38,12 +39,16 @@ _NO_KEY: Final = b"no key at all"
 
 @dataclass(frozen=True, slots=True)
 class TenantRule:
-    """One tenant: the SHA-256 digests of its keys, the lanes it may choose from, the lane of what names none."""
+    """One tenant: the SHA-256 digests of its keys, the lanes it may choose from, the lane of what names none.
+
+    `expiries` are the seconds since 1970 at which some of the keys end.
+    """
 
     name: str
     digests: tuple[bytes, ...]
     lanes: tuple[str, ...] = ()
     default_lane: str | None = None
+    expiries: Mapping[bytes, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ class CallerSettings:
 
     `open_tenants` makes one tenant of each credential that passes. `trusted_peers` are networks whose tenant and
     lane headers are believed, and that may say which engine's cache a request uses. `lanes` are all lanes there are, `path_lanes` those of requests that name none.
+    The first of `session_headers` (lower case) that a request has names its session.
     """
 
     tenants: tuple[TenantRule, ...] = ()
@@ -59,6 +65,7 @@ class CallerSettings:
     trusted_peers: tuple[str, ...] = ()
     lanes: tuple[str, ...] = ()
     path_lanes: Mapping[bytes, str] | None = None
+    session_headers: tuple[bytes, ...] = ()
 
 
 class Caller(NamedTuple):
@@ -73,7 +80,7 @@ class Callers:
 
     `guarded` says that requests without a good key are refused and that credentials stop here; `separates` that there
     may be several tenants, which must not reach what another has stored. `spoofed` counts tenant, lane and priority
-    fields that were not believed.
+    fields that were not believed. Sessions are numbered with the secret `session_key`, over a reload too.
     """
 
     spoofed: int
@@ -83,12 +90,14 @@ class Callers:
         self.guarded = bool(settings.tenants)
         self.spoofed = before.spoofed if before is not None else 0
         self._rules = {digest: (digest, rule) for rule in settings.tenants for digest in rule.digests}
+        self._expiries = {digest: end for rule in settings.tenants for digest, end in rule.expiries.items()}
         self._by_name = {rule.name: rule for rule in settings.tenants}
         self._lanes = {lane.encode(): lane for lane in settings.lanes}
         self._path_lanes = settings.path_lanes or {}
         self._trusted = tuple(ip_network(network) for network in settings.trusted_peers)
         # A credential keeps its name over a reload.
         self.open_tenants: OpenTenants = before.open_tenants if before is not None else OpenTenants()
+        self.session_key: bytes = before.session_key if before is not None else os.urandom(32)
         self.separates = self.guarded or settings.open_tenants or bool(settings.trusted_peers)
         self._reads_keys = self.guarded or settings.open_tenants
         self._plain = not (self._reads_keys or self._trusted)
@@ -108,7 +117,9 @@ class Callers:
     def settles(self, named: Named) -> bool:
         """Say whether `identify` answers the same whenever these fields come again, and has nothing to count."""
         steers = _TENANT in named or _LANE in named or _PRIORITY in named
-        return not steers and not self.settings.open_tenants
+        if steers or self.settings.open_tenants:
+            return False
+        return not self._expiries or _digest(credential(named, ())[0]) not in self._expiries
 
     def identify(
         self, named: Named, fields: Sequence[tuple[bytes, bytes]], peer: str, path: bytes, now: float
@@ -145,9 +156,12 @@ class Callers:
 
     def _rule(self, key: bytes | None) -> TenantRule | None:
         """Look a key up by its whole digest; the last comparison takes the same time wherever it fails."""
-        digest = sha256(_NO_KEY if key is None or len(key) > LONGEST_KEY else key).digest()
+        digest = _digest(key)
         found = self._rules.get(digest)
-        return found[1] if found is not None and hmac.compare_digest(found[0], digest) else None
+        if found is None or not hmac.compare_digest(found[0], digest):
+            return None
+        end = self._expiries.get(digest)
+        return found[1] if end is None or time.time() < end else None
 
     def _vouched(self, named: Named) -> TenantRule | None:
         """Return the tenant that a believed field names instead of a key."""
@@ -178,6 +192,18 @@ class Callers:
             return by_path if by_path in rule.lanes else rule.lanes[0]
         return self._path_lanes.get(path)
 
+    def session(self, named: Named, tenant: str) -> int | None:
+        """Return a number for the session that these fields name, another for each tenant's; None where they name none.
+
+        A keyed hash: no client can find a name that meets another session's number.
+        """
+        for name in self.settings.session_headers:
+            value = named.get(name)
+            if value:
+                told = b"%d:%b%b" % (len(tenant), tenant.encode(errors="surrogateescape"), value)
+                return int.from_bytes(blake2b(told, digest_size=7, key=self.session_key).digest(), "big")
+        return None
+
     def trusts(self, peer: str) -> bool:
         """Say whether this peer lies in a network that the operator trusts."""
         return bool(self._trusted) and is_inside(peer, self._trusted)
@@ -193,6 +219,11 @@ class Callers:
 
 
 _ANYBODY: Final = Caller("", None)
+
+
+def _digest(key: bytes | None) -> bytes:
+    """Return what a key is looked up by; a missing one, and one that is too long, cost as much as a wrong one."""
+    return sha256(_NO_KEY if key is None or len(key) > LONGEST_KEY else key).digest()
 
 
 class OpenTenants:

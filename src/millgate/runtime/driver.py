@@ -19,12 +19,12 @@ from typing import Protocol
 from millgate.core.decisions import Admit, Cancel, Decision, Ended, Explanation, Queue, Yield
 from millgate.core.events import Arrived, Event, Tick
 from millgate.core.settings import Settings
-from millgate.core.snapshot import Capacity, Snapshot
+from millgate.core.snapshot import Capacity, SharedUse, Snapshot
 from millgate.runtime.clock import Clock
 
 
 class Core(Protocol):
-    """The five verbs of a governor (design section 4), and a cheap reading of two of its numbers."""
+    """The seven verbs of a governor (design section 4)."""
 
     def handle(self, event: Event, now: float) -> tuple[Decision, ...]:
         """Take one event and return what is decided."""
@@ -43,6 +43,9 @@ class Core(Protocol):
 
     def reconfigure(self, settings: Settings, now: float) -> tuple[Decision, ...]:
         """Take new settings and return what they decide."""
+
+    def shared_use(self, now: float) -> SharedUse:
+        """Return what this replica holds and wants of what a cluster shares."""
 
 
 class DecisionListener(Protocol):
@@ -74,7 +77,9 @@ class StepObserver(Protocol):
 class Driver:
     """Feeds events to a governor and its decisions to listeners and observers, on one loop's thread."""
 
-    def __init__(self, governor: Core, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, governor: Core, clock: Clock, loop: asyncio.AbstractEventLoop, first_attempt: int = 1
+    ) -> None:
         self._governor = governor
         self._handle = governor.handle
         self._next_wake = governor.next_wake
@@ -82,8 +87,8 @@ class Driver:
         self._loop = loop
         self._events: deque[Event] = deque()
         self._listeners: dict[int, DecisionListener] = {}
-        self.next_attempt = count(1).__next__
-        """Returns a number that no other attempt of this process has."""
+        self.next_attempt = count(first_attempt).__next__
+        """Returns a number that no other attempt of this process has, from `first_attempt` on."""
         self._stepping = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -123,6 +128,10 @@ class Driver:
     def explain(self, arrival: Arrived) -> Explanation:
         """Return what this arrival would get now; changes nothing."""
         return self._governor.explain(arrival, self._now())
+
+    def shared_use(self) -> SharedUse:
+        """Return what this replica holds and wants of what a cluster shares; changes nothing."""
+        return self._governor.shared_use(self._now())
 
     def reconfigure(self, settings: Settings) -> None:
         """Give the core new settings and carry out what they decide; not to be called from a listener."""

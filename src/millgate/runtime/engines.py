@@ -1,6 +1,6 @@
 """Watches engines through their own metrics pages, and asks one for its size before the gate starts.
 
-A scrape is stamped with the time at which it was *sent*: the gauge may be younger, never older, so the core never
+A scrape is stamped with the time at which it was *sent*. The gauge may be younger, never older, so the core never
 takes a gauge for newer than what it has sent itself. A scrape that fails says nothing; the core lets the last
 reading grow stale.
 """
@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 
 from millgate.core.events import EngineSeen
 from millgate.core.words import FailureKind, Sent
+from millgate.http1.client import AnswerHead, Call, Upstream
+from millgate.http1.client.call import FAULTY
 from millgate.runtime.clock import Clock
 from millgate.runtime.driver import Driver
 from millgate.runtime.gauges import GAUGE_NAMES, MOST_PAGE_BYTES, GaugeNames, Gauges, read_gauges
-from millgate.runtime.upstream import AnswerHead, Call, Upstream
 
 POLL_S = 1.0
 SCRAPE_TIMEOUT_S = 0.2
@@ -81,6 +82,49 @@ async def discover(upstream: Upstream, target: bytes = b"/metrics", within_s: fl
         return None if text is None else read_gauges(text)
     finally:
         call.abort()
+
+
+async def is_well(pages: Upstream, target: bytes, within_s: float) -> bool:
+    """Ask for a health page once; return whether it answers in time with a status that is good enough."""
+    loop = asyncio.get_running_loop()
+    first = _FirstLook(loop.create_future())
+    call = pages.request(b"GET", target, (), b"", first, head_by=loop.time() + within_s)
+    call.expire_at(loop.time() + within_s)
+    try:
+        return await first.answer
+    finally:
+        call.abort()
+
+
+class _FirstLook:
+    """Receives the health page of an engine that nothing is known of; what counts is its status."""
+
+    def __init__(self, answer: asyncio.Future[bool]) -> None:
+        self.answer = answer
+
+    def on_head(self, head: AnswerHead) -> None:
+        """Below 500 the engine answers."""
+        self._say(is_well=head.status < FAULTY)
+
+    def on_data(self, data: bytes) -> None:
+        """Nothing: the status has said it."""
+
+    def on_end(self, *, delimited: bool) -> None:
+        """Nothing: the status has said it."""
+        del delimited
+
+    def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
+        """A page that does not come is no good sign."""
+        del kind, sent, detail
+        self._say(is_well=False)
+
+    def on_raised(self) -> None:
+        """A receiver that has failed has said nothing."""
+        self._say(is_well=False)
+
+    def _say(self, *, is_well: bool) -> None:
+        if not self.answer.done():
+            self.answer.set_result(is_well)
 
 
 class EngineWatch:

@@ -4,8 +4,8 @@ The mapping is data: one row per engine, each gauge named by a spec `metric` or 
 Kubernetes endpoint picker writes them. Reading is tolerant: what is missing, malformed, NaN, negative or absurd is
 *unknown* (None), never an error, because a broken metrics page says nothing about an engine's health.
 
-An engine may also lie or be broken on purpose: a page is read in time that grows with its bytes, label by label and
-never back, and each gauge has a bound on the lines, the bytes and the labels that are read for it.
+An engine may also lie or be broken on purpose. A page is read in time that grows with its bytes, label by label and
+never back. Each gauge has a bound on the lines, the bytes and the labels that are read for it.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 Two readers of one engine come to one standing. The *page* says that a process answers: two bad looks take the engine
 out, two good ones let it back. *Requests* say that it works: three failures in a row within ten seconds take it out
-for a probation that doubles from 1 to 30 s; after that one single request is tried, and what becomes of it decides
+for a probation that doubles from 1 to 30 s. After that one single request is tried, and what becomes of it decides
 (Envoy's outlier detection and its consecutive failures, with a half-open breaker's trial at the end).
 
 What is no failure: anything that the engine says with a status below 500, and 503 and 529, by which engines refuse
@@ -10,7 +10,7 @@ what they have no room for. An engine without a health page (404) answers, and t
 counts only when nothing else was heard of the engine since: clients may be as impatient as they like.
 
 An engine that is alone in its pool is never taken out for failed requests, for then the outage would outlast its
-cause: failures only make us look more often, and the first good look brings it back.
+cause. Failures only make us look more often, and the first good look brings it back.
 """
 
 from dataclasses import dataclass
@@ -61,14 +61,14 @@ class EngineStanding(NamedTuple):
 class EngineHealth:
     """One engine's standing, by arithmetic: news and the time come in, `takes_work` is what follows.
 
-    `alone` says whether no other engine takes work just now.
+    `alone` says whether no other engine takes work just now. One with a reason `unseen` is down from the start, for that.
     """
 
-    def __init__(self, settings: HealthSettings, now: float) -> None:
+    def __init__(self, settings: HealthSettings, now: float, unseen: str = "") -> None:
         self.settings = settings
-        self.stance = Stance.UP
+        self.stance = Stance.DOWN if unseen else Stance.UP
         self.since = now
-        self.why = ""
+        self.why = unseen
         self.in_doubt = False
         """Whether requests fail at an engine that stays because it is alone."""
         self._bad_looks = self._good_looks = 0

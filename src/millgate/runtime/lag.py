@@ -8,8 +8,8 @@ LATE_S = 0.1
 ON_TIME_SHARE = 0.5
 """Design section 6: refuse above 100 ms, take requests again below 50 ms."""
 PERSISTENT_S = 1.0
-"""Late at every look for so long: the work of one turn is over by then (32 clients that come at once, a long answer to
-read, a neighbour that took the core), and a process that has too much to do is late for good."""
+"""Late at every look for so long. The work of one turn is over by then (32 clients that come at once, a long answer to
+read, a neighbour that took the core). A process that has too much to do is late for good."""
 STALL_S = 0.5
 """A loop that stood still so long has made every stream stutter: worth a report."""
 

@@ -1,7 +1,7 @@
 """Long bodies are read in a process of their own, so that the event loop goes on beside the longest of them.
 
 The process is started for the first long body and ended when none has come for a while. It is a fresh interpreter
-without the environment, the descriptors and the terminal of this one; a body that it dies of is refused, and the next
+without the environment, the descriptors and the terminal of this one. A body that it dies of is refused, and the next
 one gets a new process.
 """
 

@@ -7,9 +7,9 @@ from time import time
 from millgate.core.events import QuotaSeen
 from millgate.core.words import FailureKind, QuotaKind, Sent
 from millgate.dialects.quota_headers import read_quota_headers
+from millgate.http1.client import AnswerHead, Call, Receiver, Upstream
+from millgate.http1.wire.fields import Lines
 from millgate.runtime.driver import Driver
-from millgate.runtime.upstream import AnswerHead, Call, Receiver, Upstream
-from millgate.runtime.upstream.fields import Lines
 
 # Refusals are some hundred bytes; a page of another kind is not searched to its end.
 _MOST_WORDS = 4096
@@ -20,6 +20,7 @@ _NAMED = (
     (re.compile(rb"input[ _-]tokens|\bitpm\b"), QuotaKind.ITPM),
     (re.compile(rb"output[ _-]tokens|\botpm\b"), QuotaKind.OTPM),
     (re.compile(rb"requests per day|\brpd\b"), QuotaKind.RPD),
+    (re.compile(rb"tokens per day|\btpd\b"), QuotaKind.TPD),
     (re.compile(rb"\btokens?\b|\btpm\b"), QuotaKind.TPM),
     (re.compile(rb"\brequests\b|\brpm\b|call rate limit"), QuotaKind.RPM),
 )

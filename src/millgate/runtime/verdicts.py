@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 
 from millgate.core.words import FailureKind, QuotaKind
 from millgate.dialects.refusals import LEAST_HINT_S, MOST_HINT_S
+from millgate.http1.client import AnswerHead
+from millgate.http1.client.statuses import blames_request
 from millgate.runtime.metered import lacks_credit, named_limit
-from millgate.runtime.upstream import AnswerHead
-from millgate.runtime.upstream.statuses import blames_request
 
 OVERLOADED: Final = (429, 503, 529)
 _OVER_LIMIT: Final = 429

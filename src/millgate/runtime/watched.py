@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from millgate.core.events import EngineDown, EngineUp
 from millgate.core.words import FailureKind, Sent
+from millgate.http1.client import AnswerHead, Call, Receiver, Upstream, UpstreamPool
+from millgate.http1.client.call import FAULTY
 from millgate.runtime.clock import Clock
 from millgate.runtime.driver import Driver
 from millgate.runtime.health import EngineHealth, EngineStanding, HealthSettings, Stance
-from millgate.runtime.upstream import AnswerHead, Call, Receiver, Upstream, UpstreamPool
-from millgate.runtime.upstream.call import FAULTY
 
 _NO_ROOM = (503, 529)
 
@@ -21,7 +21,7 @@ class HealthCheck:
     """Looks after one engine on the running loop and posts EngineDown and EngineUp; is the `Ear` of its pool.
 
     `pages` is the pool for the health page: a look must not wait behind requests. `alone` tells whether no other
-    engine takes work. Use: `listen` to the pool that the doors get, `start`, `stop`.
+    engine takes work; `unseen` is why the engine is down from the start, empty where it is not. Use: `listen` to the pool that the doors get, `start`, `stop`.
     """
 
     def __init__(
@@ -32,9 +32,10 @@ class HealthCheck:
         clock: Clock,
         settings: HealthSettings,
         alone: Callable[[], bool],
+        unseen: str = "",
     ) -> None:
         self.engine = engine
-        self.health = EngineHealth(settings, clock.now())
+        self.health = EngineHealth(settings, clock.now(), unseen)
         self.heard = 0
         self.anxious = False
         self.deserted = self.unreachable = False
@@ -42,10 +43,10 @@ class HealthCheck:
         self._pages = pages
         self._driver = driver
         self._alone = alone
-        self._told: EngineUp | EngineDown = EngineUp(engine)
+        self._told: EngineUp | EngineDown = EngineDown(engine) if unseen else EngineUp(engine)
         self.on_turn: Callable[[EngineStanding], None] | None = None
         """Told when the engine has gone down, and when it is up again; a trial is neither."""
-        self._is_up = True
+        self._is_up = not unseen
         self._running = False
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None

@@ -1,8 +1,8 @@
 """From a rate and a latency to numbers for a configuration, by two rules side by side, each with its reasoning.
 
 Little's law says how many are inside on average, the load. Two rules say how many streams that load needs. The
-*square-root rule* (load + 2 x its square root, twice the load below ten) leaves room for the randomness of arrivals:
-3 to 4 % wait for loads of 5 to 100 (Erlang C). *Twice the load* leaves room for a latency that doubles as well,
+*square-root rule* (load + 2 x its square root, twice the load below ten) leaves room for the randomness of arrivals.
+Then 3 to 4 % wait for loads of 5 to 100 (Erlang C). *Twice the load* leaves room for a latency that doubles as well,
 which is what a loaded engine's latency does. The queue is what can be served within the longest wait that a
 user would bear, not a constant.
 
@@ -19,7 +19,6 @@ from typing import NamedTuple
 from millgate.engine.profile import EngineProfile
 from millgate.sim.bounds.work import least_work_s, step_share_s, usual_batch
 from millgate.sim.experiments.contract import ExperimentResult, SeriesPoint, estimate
-from millgate.sim.truths.formulas import erlang_c
 
 # Below this load twice the load is the safer rule, above it wasteful if latency stays.
 _SMALL_LOAD = 10.0
@@ -184,3 +183,18 @@ def _engines(load: Load, rules: tuple[int, int], profile: EngineProfile) -> list
         _row("max_inflight, each engine", inflight, "the streams over the engines"),
         _row("prefill, of an engine's time", prefill, "prompts read, whatever decodes beside them", "share"),
     ]
+
+
+def erlang_b(servers: int, offered: float) -> float:
+    """Share of calls lost by `servers` without a queue, by the stable recursion (Erlang, 1917); times in mean services."""
+    blocked = 1.0
+    for count in range(1, servers + 1):
+        blocked = offered * blocked / (count + offered * blocked)
+    return blocked
+
+
+def erlang_c(servers: int, offered: float) -> float:
+    """Share of calls that wait for one of `servers`."""
+    lost = erlang_b(servers, offered)
+    load = offered / servers
+    return lost / (1.0 - load * (1.0 - lost))

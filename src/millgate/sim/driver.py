@@ -1,6 +1,6 @@
 """The driver in virtual time: the same governor, driven exactly as the gateway drives it.
 
-Events join one queue and are handled one at a time; a listener may post while it is being told of a decision, and
+Events join one queue and are handled one at a time. A listener may post while it is being told of a decision, and
 what it posts is handled after the present step. One timer follows `next_wake`. (The gateway's driver does the
 same on a real loop; a test feeds both one script and compares every decision.)
 """

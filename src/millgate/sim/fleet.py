@@ -1,13 +1,14 @@
 """Engines of a configuration, simulated: each configured engine gets a station with its profile and its manners."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from millgate.config.schema import Config
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.engine.adapters import ADAPTER_LOAD_S, AdapterSlots
 from millgate.engine.profile import EngineProfile, find_profile, scaled
 from millgate.sim.engines.batched import BatchedStation
+from millgate.sim.engines.handoffs import LinkSpeed, PromptTransfers
 from millgate.sim.engines.troubles import EngineTrouble, Refusing, Timetable
 from millgate.sim.jobs import PREFIX_UNIT_TOKENS
 from millgate.sim.randomness import Streams
@@ -32,7 +33,7 @@ class SimulatedFleet:
     """Settings for a governor and, by engine name, what stands behind them; with or without prefix caches.
 
     `max_loras` adapters fit into each engine at once (0: requests for adapters are served as any other); one that is not there is
-    loaded in `adapter_load_s`.
+    loaded in `adapter_load_s`. Prompts go over the `link` from engines that read them to those that decode.
     """
 
     settings: Settings
@@ -40,6 +41,7 @@ class SimulatedFleet:
     prefix_caching: bool = False
     max_loras: int = 0
     adapter_load_s: float = ADAPTER_LOAD_S
+    link: LinkSpeed = field(default_factory=LinkSpeed)
 
     def populate(
         self,
@@ -53,19 +55,25 @@ class SimulatedFleet:
         troubles = list(troubles)
         followed = _followed(self.settings)
         unit_tokens = PREFIX_UNIT_TOKENS if self.prefix_caching else 0
+        readers = {engine.name for engine in self.settings.engines if engine.only_reads}
+        handoffs = world.handoffs = (
+            PromptTransfers(world.loop, world.driver.post, self.link) if readers else None
+        )
         stormy = {trouble.engine for trouble in troubles if trouble.kind == "refusals"}
         for number, (name, profile) in enumerate(self.profiles.items()):
             own = manners if isinstance(manners, EngineManners) else manners.get(name, EngineManners())
             station = BatchedStation(
                 name,
                 world.loop,
-                world,
+                world if handoffs is None or name not in readers else handoffs,
                 profile.step_model(),
                 replace(profile.limits(), prefix_unit_tokens=unit_tokens),
                 abort_lag_s=own.abort_lag_s,
                 ignores_hangups=own.ignores_hangups,
                 adapters=AdapterSlots(self.max_loras, self.adapter_load_s) if self.max_loras else None,
             )
+            if handoffs is not None:
+                handoffs.stations[name] = station
             dice = streams.draws("refusals", lambda dice, count: dice.random(count), number)
             door = Refusing(station, world, dice)
             # A refusing door without refusals is only in the way of a hundred thousand requests.

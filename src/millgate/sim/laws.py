@@ -1,6 +1,6 @@
 """Laws of chance: gaps between arrivals, lengths, service times, tempers. Each is a mean and a way to draw.
 
-Lengths of prompts and answers are drawn from published quantiles: between two known quantiles the logarithm of
+Lengths of prompts and answers are drawn from published quantiles. Between two known quantiles the logarithm of
 the length is taken as linear in probability, which keeps every published number exactly and invents no tail
 beyond the published maximum.
 """

@@ -1,7 +1,7 @@
 """Virtual time: one heap of things to do, in order of time, then priority, then the order of asking.
 
 Nothing here reads a clock or throws dice, so the same program gives the same run to the last bit. A thing once
-asked for happens; a caller that no longer wants it looks at its own state when called (cancelled entries would have to
+asked for happens. A caller that no longer wants it looks at its own state when called (cancelled entries would have to
 be found in the heap, and are rare).
 """
 

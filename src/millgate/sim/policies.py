@@ -48,6 +48,23 @@ class OpenDoor:
         return None
 
 
+class WithoutPrefixes:
+    """A core that is told of no prefix and no session: it places by load alone, and knows no live contexts."""
+
+    def __init__(self, core: DecidingCore) -> None:
+        self._core = core
+
+    def handle(self, event: Event, now: float) -> tuple[Decision, ...]:
+        """Hand an event on, an arrival without its marks and its session."""
+        if isinstance(event, Arrived):
+            event = event._replace(marks=None, session=None)
+        return self._core.handle(event, now)
+
+    def next_wake(self) -> float | None:
+        """Return when something falls due."""
+        return self._core.next_wake()
+
+
 def _gate(settings: Settings) -> DecidingCore:
     return build_governor(settings, 0.0)
 
@@ -64,6 +81,17 @@ def _endless_queue(settings: Settings) -> DecidingCore:
     return build_governor(replace(settings, lanes=lanes), 0.0)
 
 
+def _plain_queue(settings: Settings) -> DecidingCore:
+    """The endless queue of a router that knows neither prefixes nor sessions."""
+    return WithoutPrefixes(_endless_queue(settings))
+
+
 POLICIES: Mapping[str, Callable[[Settings], DecidingCore]] = MappingProxyType(
-    {"no gate": OpenDoor, "endless queue": _endless_queue, "cap and yield": _cap_and_yield, "gate": _gate}
+    {
+        "no gate": OpenDoor,
+        "plain queue": _plain_queue,
+        "endless queue": _endless_queue,
+        "cap and yield": _cap_and_yield,
+        "gate": _gate,
+    }
 )

@@ -1,6 +1,6 @@
 """Dice with names: one independent stream per purpose, all from one seed.
 
-Two policies compared under one seed meet the same arrivals, lengths and tempers (common random numbers), because
+Two policies compared under one seed meet the same arrivals, lengths and tempers (common random numbers). For
 a stream belongs to its purpose and not to the order in which things happen to be drawn.
 """
 

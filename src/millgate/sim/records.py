@@ -7,7 +7,7 @@ the answer or gives up. (The governor's own accounts are by attempt; a test hold
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from millgate.core.settings import LaneSettings
 from millgate.core.slo import streamed_in_time
@@ -117,8 +117,11 @@ class Summary:
         return asdict(self)
 
 
-class Books(Protocol):
-    """The keeper of a run's accounts; times are virtual seconds, `first_at` is when the request first came."""
+class Books:
+    """The keeper of a run's accounts; times are virtual seconds, `first_at` is when the request first came.
+
+    This one keeps nothing, for runs that are observed otherwise.
+    """
 
     def asked(self, now: float) -> None:
         """A user comes with a new request."""
@@ -148,38 +151,7 @@ class Books(Protocol):
         """A request is over without an answer, in this way."""
 
 
-class NoBooks:
-    """Keeps nothing, for runs that are observed otherwise."""
-
-    def asked(self, now: float) -> None:
-        """Keep nothing."""
-
-    def tried(self, first_at: float, now: float) -> None:
-        """Keep nothing."""
-
-    def yielded(self, reason: str, first_at: float, asked_at: float, now: float) -> None:
-        """Keep nothing."""
-
-    def returned(self, *, kept: bool) -> None:
-        """Keep nothing."""
-
-    def answered(
-        self,
-        lane: str | None,
-        first_at: float,
-        asked_at: float,
-        first_token_at: float,
-        now: float,
-        prompt_tokens: int,
-        output_tokens: int,
-    ) -> None:
-        """Keep nothing."""
-
-    def over(self, outcome: Outcome, first_at: float, now: float) -> None:
-        """Keep nothing."""
-
-
-class Recorder:
+class Recorder(Books):
     """Listens to the world and keeps its accounts; times are virtual seconds.
 
     Requests that first come before `from_s` (the warm-up) or after `to_s` are served but not counted in anything

@@ -1,6 +1,6 @@
 """The world: users on one side, engines on the other, the governor between them, virtual time around all.
 
-It does for the governor what the gateway's runtime does: it carries decisions out, posts what becomes of them,
+It does for the governor what the gateway's runtime does. It carries decisions out, posts what becomes of them,
 reads gauges, and sends Released right after a whole answer or a failure. After a hang-up it says nothing more; the
 governor concludes from the gauges when the engine has let go.
 """
@@ -23,6 +23,7 @@ from millgate.core.events import (
 from millgate.core.words import FailureKind, Outcome, Sent
 from millgate.sim.driver import DecidingCore, VirtualDriver
 from millgate.sim.engines.contract import EngineTotals, Station, added_up
+from millgate.sim.engines.handoffs import PromptTransfers
 from millgate.sim.engines.watch import GaugeWatch
 from millgate.sim.jobs import PREFIX_UNIT_TOKENS, Job
 from millgate.sim.loop import Loop
@@ -45,6 +46,7 @@ class World:
         self.driver = VirtualDriver(core, loop, self)
         self.stations: dict[str, Station] = {}
         self.watch: GaugeWatch | None = None
+        self.handoffs: PromptTransfers | None = None
         self.on_admit: Callable[[Visit, Admit], None] | None = None
         self._remembers = remembers
         self._visits: dict[int, Visit] = {}
@@ -120,6 +122,8 @@ class World:
                 None,
                 fingerprint=visit.fingerprint if self._remembers else None,
                 marks=partial(_marks, job) if job.prefix_ids else None,
+                session=job.session or None,
+                hands_over=self.handoffs is not None,
             )
         )
 
@@ -133,6 +137,8 @@ class World:
         self.driver.post(ClientGone(attempt))
         if station is not None:
             station.hang_up(attempt)
+            if self.handoffs is not None:
+                self.handoffs.hang_up(attempt)
             if self.watch is not None:
                 self.watch.hung_up(station)
 
@@ -158,7 +164,10 @@ class World:
                 self._growing[leg.engine][attempt] = 0
         elif job.prompt_tokens + job.output_tokens > leg.kv_tokens:
             self._growing[leg.engine][attempt] = leg.kv_tokens - job.prompt_tokens
-        station.start(attempt, job)
+        if len(decision.legs) > 1 and self.handoffs is not None:
+            self.handoffs.start(attempt, job, decision.legs[1].engine, leg.engine)
+        else:
+            station.start(attempt, job)
 
     def queued(self, decision: Queue) -> None:
         """It waits; its user is not told."""
@@ -177,6 +186,8 @@ class World:
         visit = self._visits[decision.attempt]
         assert visit.station is not None
         visit.station.hang_up(decision.attempt)
+        if self.handoffs is not None:
+            self.handoffs.hang_up(decision.attempt)
         self._forget(visit)
         self.driver.post(Released(decision.attempt))
         visit.user.failed(visit)
@@ -200,11 +211,13 @@ class World:
         if visit is None:
             return
         visit.first_token_at = self.loop.now
+        if self.handoffs is not None:
+            self.handoffs.fetched(attempt)
         if visit.job.stream:
             self.driver.post(FirstToken(attempt))
             visit.user.first_token(visit)
 
-    def finished(self, attempt: int, output_tokens: int) -> None:
+    def finished(self, attempt: int, output_tokens: int, cached_tokens: int | None = None) -> None:
         """The answer is whole."""
         visit = self._visits.get(attempt)
         if visit is None:
@@ -212,7 +225,9 @@ class World:
         now, job = self.loop.now, visit.job
         first_token_at = now if visit.first_token_at is None else visit.first_token_at
         self._forget(visit)
-        self.driver.post(Finished(attempt, job.prompt_tokens, output_tokens), Released(attempt))
+        self.driver.post(
+            Finished(attempt, job.prompt_tokens, output_tokens, cached_tokens), Released(attempt)
+        )
         self.recorder.answered(
             job.lane, visit.first_at, visit.asked_at, first_token_at, now, job.prompt_tokens, output_tokens
         )
@@ -224,6 +239,8 @@ class World:
         if visit is None:
             return
         assert visit.station is not None
+        if self.handoffs is not None:
+            self.handoffs.hang_up(attempt)
         self._growing[visit.station.name].pop(attempt, None)
         visit.station = visit.first_token_at = None
         self.driver.post(Failed(attempt, kind, sent, hint_s))

@@ -108,6 +108,11 @@ class FaultProxy(Service):
         except OSError:
             _reset(writer)
             return
+        if self._server is None or not self._server.is_serving():
+            # It was stopped in between, and has cut what it knew.
+            _reset(writer)
+            _reset(server_writer)
+            return
         pair = _Pair(self, (reader, server_writer), (server_reader, writer))
         self._pairs.add(pair)
         try:

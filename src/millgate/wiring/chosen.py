@@ -1,7 +1,7 @@
 """The numbers that no setting gave: how each was found, in words for the banner.
 
 Design section 10: max_inflight = flag, else KV tokens of the engine over mean tokens per request within 4..256,
-else 256; the token meter is 0.9 of the KV tokens when they are known, else off.
+else 256. The token meter is 0.9 of the KV tokens when they are known, else off.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from millgate.config.schema import EngineConfig
 MEAN_TOKENS_PER_REQUEST = 2_000
 ACCOUNT_INFLIGHT = 1_000  # ten requests a second whose answers take a hundred: beyond what one process relays
 # `max_num_seqs` is 256 in vLLM by default. An engine that says nothing is capped there: predicted waits keep what it is sent
-# within the deadline, while a cap of 64 gave an engine that runs 200 a fifth less (`sim run found_cap`).
+# within the deadline, while a cap of 64 gave an engine that runs 200 a fifth less (`python -m lab run found_cap`).
 FEWEST_INFLIGHT, MOST_INFLIGHT = 4, 256
 # Eight chunks of an engine that reads 2,048 tokens a step. Long prompts behind one another make each other late; read
 # a few at a time they are in time. Good answers of the Azure code trace: +40 % at 1.25 times the capacity, +60 % at

@@ -4,6 +4,7 @@ Nothing is guessed silently: every number that the configuration leaves open com
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from millgate.config.lanes import LaneConfig
@@ -23,7 +24,7 @@ from millgate.core.settings import (
     Settings,
     TenantSettings,
 )
-from millgate.core.words import DeadlineFrom, IgnoresHangups, LaneTakes
+from millgate.core.words import DeadlineFrom, IgnoresHangups, LaneTakes, Role
 from millgate.wiring.chosen import (
     ChosenNumber,
     EngineFacts,
@@ -66,7 +67,8 @@ def build_settings(
     for index, engine in enumerate(config.engines):
         told = facts.get(engine.name, EngineFacts())
         settings, why = _engine(engine, told, places, index, tpot_slo, config.limits.longest_answer)
-        engines.append(settings)
+        alone = config.cluster is None and config.workers == 1
+        engines.append(settings if alone else _among_others(settings))
         reasons += why
     for index, lane in enumerate(config.lanes):
         reasons.append(_lane_choice(lane, config.lanes[0], places, index))
@@ -124,8 +126,30 @@ def _engine(
         account=account_settings(engine.account),
         limit=_limit(engine, tpot_slo),
         prior=_prior(engine, index, places),
+        role=Role(engine.role),
+        kv_lease_s=engine.kv_lease,
     )
-    return settings, [why_inflight, why_kv, why_prefill]
+    return settings, [why_inflight, why_kv, why_prefill, *_role_choice(settings, places, index)]
+
+
+def _role_choice(
+    engine: EngineSettings, places: Mapping[SettingPath, ValueOrigin], index: int
+) -> list[ChosenNumber]:
+    """Say which part of requests an engine takes, where that is not all of it."""
+    if engine.role is Role.UNIFIED:
+        return []
+    given = origin(places, "engines", index, "role") or "given"
+    what = "answers with prompts read by others, or whole requests where that costs less"
+    if engine.only_reads:
+        what = f"reads prompts for others and keeps each for {format_duration(engine.kv_lease_s)}"
+    return [ChosenNumber(f"{engine.name} role", engine.role, f"{given}; {what}")]
+
+
+def _among_others(engine: EngineSettings) -> EngineSettings:
+    """Return the engine of a gate that shares it: its gauges count what other replicas run, so they tell nothing of hang-ups."""
+    if engine.ignores_hangups is not IgnoresHangups.AUTO:
+        return engine
+    return replace(engine, ignores_hangups=IgnoresHangups.NO)
 
 
 def _tightness(objective: Objective) -> tuple[float, float]:
@@ -139,6 +163,8 @@ def _limit(engine: EngineConfig, tpot_slo: Objective | None) -> LimitSettings:
     slo = given.tpot_slo or tpot_slo
     is_given = engine.max_inflight is not None or engine.account is not None
     unpinned: LimitKind = "fixed" if is_given else "aimd"
+    if engine.role == "prefill":
+        return LimitSettings()  # it writes one token of each answer, which has no pace to keep
     return LimitSettings(
         kind=given.kind or (unpinned if slo is None else "slo_gradient"),
         tpot_slo_s=slo.time_s if slo else None,

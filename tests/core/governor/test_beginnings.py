@@ -55,8 +55,8 @@ def test_a_gate_whose_answers_have_all_ended_is_none_the_wiser() -> None:
 def test_what_runs_is_foreseen_by_its_bound_once_bounds_are_what_answers_are() -> None:
     """It began when 256 tokens were believed of everybody."""
     gate = begun(UNEVEN, exact=True)
-    longest = gate._knowledge.attempts[10]
-    engine = gate._knowledge.engines["e"]
+    longest = gate._knowledge.attempts.by_number[10]
+    engine = gate._knowledge.engines.by_name["e"]
     assert longest.permit is not None
     before_s = engine.foreseen_s(longest.permit)
     look(gate, UNEVEN, 200)

@@ -9,8 +9,9 @@ from millgate.core.decisions import Admit, Queue, Yield
 from millgate.core.events import Arrived, Draining, EngineDown, Finished, Released
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
+from millgate.core.state.lane import Lane, choose_lane
 from millgate.core.words import ClassedBy, DeadlineFrom, LaneTakes
-from millgate.wiring.governor import build_governor
+from millgate.wiring.governor import INSTRUMENTS, build_governor, make_order
 
 CHAT = LaneSettings("chat", order="short_first", share=8.0)
 LONG = LaneSettings(
@@ -190,3 +191,10 @@ def test_a_refusal_in_a_drain_tells_the_class_as_well() -> None:
     assert isinstance(refused, Yield)
     assert refused.classed is not None
     assert refused.classed.lane == "long"
+
+
+@pytest.mark.parametrize(("hint", "lane"), [(None, "slow"), ("fast", "fast"), ("gone", "slow")])
+def test_the_named_lane_or_the_default(hint: str | None, lane: str) -> None:
+    lanes = {name: Lane(LaneSettings(name), make_order, INSTRUMENTS, 0.0) for name in ("slow", "fast")}
+
+    assert choose_lane(lanes, hint, lanes["slow"]) is lanes[lane]

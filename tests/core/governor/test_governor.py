@@ -275,7 +275,7 @@ def test_inv_5_wakes_of_those_who_are_gone_do_not_pile_up() -> None:
         _ask(gate, attempt, attempt * 1e-3)
         gate.handle(ClientGone(attempt), attempt * 1e-3)
     knowledge = gate._knowledge
-    assert len(knowledge.wakes) <= 5 * (len(knowledge.attempts) + 1_000) + 2
+    assert len(knowledge.attempts.wakes) <= 5 * (len(knowledge.attempts.by_number) + 1_000) + 2
 
 
 def test_explain_says_what_would_be_decided_and_with_which_numbers() -> None:

@@ -62,7 +62,7 @@ def _last_hint_s(tenants: list[str], share: float) -> float:
     """Return the last hint of a crowd before one stream, where waits are stretched by so much."""
     gate = governor(LANE, engines=(EngineSettings("engine", 1, prior=PRIOR),))
     gate.handle(Arrived(0, prompt_bytes=400, max_tokens=100), 0.0)
-    for pool in gate._knowledge.routes.pools:
+    for pool in gate._knowledge.engines.routes.pools:
         pool.overtaking.share = share
     return [_hint_s(gate, number, tenant) for number, tenant in enumerate(tenants, 1)][-1]
 

@@ -7,9 +7,19 @@ from zlib import crc32
 import pytest
 
 from core.world import governor
-from millgate.core.decisions import Admit, Decision
-from millgate.core.events import Arrived, EngineDown, EngineUp, Finished, FirstToken, PrefixMarks, Released
+from millgate.core.decisions import Admit, Decision, Queue
+from millgate.core.events import (
+    Arrived,
+    EngineDown,
+    EngineUp,
+    Finished,
+    FirstToken,
+    PrefixMarks,
+    Released,
+    Tick,
+)
 from millgate.core.governor import Governor
+from millgate.core.routing.working_set import MOST_PASSED_OVER
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
 
 # A tenth of a second of reading for each thousand tokens, and 10 ms a token for an answer alone.
@@ -27,8 +37,11 @@ def _marks(name: str, turns: int) -> PrefixMarks:
 
 
 def _ask(gate: Governor, attempt: int, name: str, turns: int, now: float = 0.0) -> Decision:
-    arrival = Arrived(attempt, prompt_bytes=4_000 * turns, max_tokens=100, marks=lambda: _marks(name, turns))
-    return gate.handle(arrival, now)[0]
+    return gate.handle(_arrival(attempt, name, turns), now)[0]
+
+
+def _arrival(attempt: int, name: str, turns: int) -> Arrived:
+    return Arrived(attempt, prompt_bytes=4_000 * turns, max_tokens=100, marks=lambda: _marks(name, turns))
 
 
 def _answer(gate: Governor, attempt: int, now: float, cached_tokens: int | None = None) -> None:
@@ -122,3 +135,74 @@ def test_a_queued_request_is_read_where_it_is_held_when_it_starts() -> None:
     (admitted,) = [each for each in decisions if isinstance(each, Admit)]
     assert _engine(admitted) == "1"
     assert admitted.legs[0].prompt_tokens < 1_100
+
+
+def _full_holder(**lane: Any) -> Governor:
+    """Return a gate of two engines of one stream: engine 0 has read a long conversation, and is full with its sibling."""
+    engines = tuple(EngineSettings(f"{number}", 1, prior=PRIOR) for number in range(2))
+    gate = governor(LaneSettings("lane", deadline_s=60.0, **lane), engines=engines)
+    _ask(gate, 1, "a", 100)
+    _answer(gate, 1, 1.0)
+    assert _engine(_ask(gate, 2, "a", 100, 2.0)) == "0"
+    return gate
+
+
+def test_a_request_waits_for_the_full_engine_that_holds_its_prompt() -> None:
+    gate = _full_holder()
+    assert isinstance(_ask(gate, 3, "a", 101, 2.0), Queue), "10 s of reading elsewhere, or 1 s of waiting"
+
+    gate.handle(FirstToken(2), 2.1)
+    gate.handle(Finished(2, None, 100), 3.0)
+    (admitted,) = gate.handle(Released(2), 3.0)
+    assert _engine(admitted) == "0"
+    assert isinstance(admitted, Admit)
+    assert admitted.legs[0].prompt_tokens < 1_200
+
+
+def test_a_later_request_takes_the_room_that_it_leaves() -> None:
+    gate = _full_holder()
+    _ask(gate, 3, "a", 101, 2.0)
+
+    decisions = gate.handle(Arrived(4, prompt_bytes=4_000, max_tokens=100), 2.5)
+    assert [_engine(each) for each in decisions if isinstance(each, Admit)] == ["1"]
+
+
+def test_it_waits_no_longer_than_half_of_its_time_then_goes_elsewhere() -> None:
+    gate = _full_holder()
+    _ask(gate, 3, "a", 101, 2.0)
+    wake_at = gate.next_wake()
+    assert wake_at is not None
+    assert 2.0 < wake_at < 2.0 + 60.0 / 2.0
+
+    assert gate.handle(Tick(), wake_at - 0.01) == ()
+    (admitted,) = gate.handle(Tick(), wake_at)
+    assert _engine(admitted) == "1"
+
+
+def test_a_lane_that_bounds_overtakes_or_queues_nothing_takes_the_room_at_once() -> None:
+    for gate in (_full_holder(order="short_first", max_overtakes=3), _full_holder(max_queue=0)):
+        assert _engine(_ask(gate, 3, "a", 101, 2.0)) == "1"
+
+
+def test_at_most_so_many_are_passed_over_and_the_next_takes_the_room() -> None:
+    gate = _full_holder()
+    for attempt in range(MOST_PASSED_OVER):
+        assert isinstance(_ask(gate, 10 + attempt, "a", 101, 2.0), Queue)
+
+    decisions = gate.handle(_arrival(99, "a", 101), 2.0)
+    assert [_engine(each) for each in decisions if isinstance(each, Admit)] == ["1"]
+
+
+def test_an_admission_tells_its_candidates_the_one_taken_first() -> None:
+    gate = _gate()
+    fresh = _ask(gate, 1, "a", 8)
+    assert isinstance(fresh, Admit)
+    assert (fresh.candidates, fresh.cached_tokens) == ((), None)
+    _answer(gate, 1, 1.0)
+
+    decision = _ask(gate, 2, "a", 9, 2.0)
+    assert isinstance(decision, Admit)
+    (taken,) = decision.candidates
+    assert (taken.engine, taken.cached_tokens) == ("0", decision.cached_tokens)
+    assert decision.cached_tokens == pytest.approx(8_100, abs=100)
+    assert taken.cost_s > 0.0

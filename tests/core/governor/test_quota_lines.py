@@ -12,7 +12,7 @@ from core.world import steady_prior
 from millgate.core.decisions import Admit, Yield
 from millgate.core.events import Arrived
 from millgate.core.governor import Governor
-from millgate.core.governor.allowances import MOST_APPOINTMENTS, MOST_IN_LINE, QuotaLines
+from millgate.core.governor.quota_lines import MOST_APPOINTMENTS, MOST_IN_LINE, QuotaLines
 from millgate.core.quotas.bucket import Bucket
 from millgate.core.quotas.ledger import Demand
 from millgate.core.settings import (
@@ -23,7 +23,8 @@ from millgate.core.settings import (
     QuotaRule,
     Settings,
 )
-from millgate.core.tickets.appointment import Appointment, ClientKind
+from millgate.core.tickets import ClientKind
+from millgate.core.tickets.appointment import Appointment
 from millgate.core.words import QuotaKind, Reason
 
 LATE_S = Appointment(0.0, 1.0).late_s
@@ -65,7 +66,7 @@ def test_twenty_that_one_bucket_refuses_together_are_told_successive_times_and_a
 
     assert list(told.values()) == pytest.approx([1.0 + number for number in range(20)])
     assert all(isinstance(_back(gate, number, at), Admit) for number, at in told.items())
-    assert gate._knowledge.allowances.lines.is_empty
+    assert not gate._knowledge.allowances.lines.bookings
 
 
 def test_the_buckets_of_several_tenants_have_lines_of_their_own() -> None:
@@ -198,7 +199,7 @@ def test_a_removed_quota_leaves_no_line_that_anyone_waits_in() -> None:
     assert isinstance(ask(gate, 50, 0.6), Admit)
     assert isinstance(_back(gate, 4, 0.7), Admit)
     ask(gate, 51, told[4] + LATE_S + 0.1)
-    assert gate._knowledge.allowances.lines.is_empty
+    assert not gate._knowledge.allowances.lines.bookings
 
 
 def test_a_client_at_its_own_time_waits_for_none_that_is_absent() -> None:
@@ -255,7 +256,7 @@ def test_lines_are_bounded_and_beyond_them_the_plain_wait_is_told() -> None:
         lines.book(number, "t", ClientKind.FIRST, Appointment(0.0, 10.0), [Demand(others[number % 9], 1.0)])
     assert len(lines) == MOST_APPOINTMENTS
     lines.expire(inf)
-    assert lines.is_empty
+    assert not lines.bookings
     assert lines._lines == {}
     assert lines._ends == []
 

@@ -4,7 +4,7 @@ from core.world import governor, steady_prior
 from millgate.core.decisions import Admit, Decision, Queue
 from millgate.core.events import Arrived, EngineDown, EngineUp, Finished, Released
 from millgate.core.governor import Governor
-from millgate.core.settings import EngineSettings, LaneSettings
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
 
 PATIENT = LaneSettings("lane", deadline_s=60.0)
 
@@ -65,3 +65,16 @@ def test_a_second_trial_may_follow_one_that_showed_nothing() -> None:
         ask(gate, number)
     for now in (1.0, 2.0):
         assert engines_of(gate.handle(EngineUp("ill", trial=True), now)) == ["ill"]
+
+
+def test_a_new_engine_that_has_not_answered_takes_nothing_before_it_is_up() -> None:
+    gate = gate_of("well")
+    for number in range(6):
+        ask(gate, number)
+    unseen = EngineSettings("unseen", 4, prior=steady_prior(2.0), is_up=False)
+    well = EngineSettings("well", 4, prior=steady_prior(2.0), is_up=False)
+    lane = Settings((PATIENT,), (well, unseen))
+    # What is said of an engine that is there already means nothing.
+    assert gate.reconfigure(lane, 1.0) == ()
+    assert [engine.up for engine in gate.snapshot(1.0).engines] == [True, False]
+    assert engines_of(gate.handle(EngineUp("unseen"), 2.0)) == ["unseen"] * 2

@@ -38,7 +38,7 @@ def _due_at(refused: Decision, now: float) -> float:
 
 def _ranked_at(gate: Governor, body: int, now: float) -> float:
     """Return the age by which this request of the short line will be ranked."""
-    entry = gate._knowledge.pools[0].appointments.match("short", body, now, 1)
+    entry = gate._knowledge.engines.routes.pools[0].appointments.match("short", body, now, 1)
     assert entry is not None
     return entry.as_old_as
 

@@ -5,20 +5,20 @@ from math import inf
 from hypothesis import given, strategies as some
 
 from millgate.core.events import Arrived
-from millgate.core.governor.wakes import Wakes
+from millgate.core.governor.knowledge import Wakes
 from millgate.core.settings import LaneSettings
 from millgate.core.state.attempt import Age, Attempt, Request
 from millgate.core.state.lane import Lane
 from millgate.core.state.pool import Pool, Route
 from millgate.core.tickets.appointments import Appointments
-from millgate.wiring.governor import make_order
+from millgate.wiring.governor import INSTRUMENTS, make_order
 
 
 def _alive(count: int) -> dict[int, Attempt]:
-    settings, route = LaneSettings("lane"), Route((), Pool((), Appointments(1), 0.0))
+    settings, route = LaneSettings("lane"), Route((), Pool((), Appointments(1), INSTRUMENTS, 0.0))
     request = Request(
         Arrived(0),
-        Lane(settings, make_order, 0.0),
+        Lane(settings, make_order, INSTRUMENTS, 0.0),
         route,
         1.0,
         0.0,

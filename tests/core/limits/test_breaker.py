@@ -5,12 +5,12 @@ import pytest
 from millgate.core.limits.breaker import (
     CONSECUTIVE_FAILURES,
     FIRST_PAUSE_S,
-    LEAST_CALLS,
-    LONGEST_PAUSE_S,
     WINDOW_S,
     Breaker,
     counts_against,
 )
+from millgate.core.measure import ENOUGH
+from millgate.core.settings import LONGEST_HINT_S
 from millgate.core.words import FailureKind
 
 
@@ -44,7 +44,7 @@ def test_a_success_in_between_breaks_the_row() -> None:
 
 def test_it_opens_when_half_of_enough_calls_in_the_window_fail() -> None:
     breaker = Breaker()
-    for number in range(LEAST_CALLS // 2):
+    for number in range(ENOUGH // 2):
         assert not breaker.is_open
         breaker.succeeded(0.1 * number)
         breaker.failed(0.1 * number)
@@ -58,7 +58,7 @@ def test_failures_that_have_left_the_window_do_not_count() -> None:
         breaker.succeeded(number * 1.0)
         breaker.failed(number * 1.0 + 0.5)
 
-    assert 2 * WINDOW_S >= LEAST_CALLS
+    assert 2 * WINDOW_S >= ENOUGH
     assert breaker.opened_at == pytest.approx(9.5)
     sparse = Breaker()
     for number in range(40):
@@ -104,12 +104,12 @@ def test_an_engine_that_breaks_again_soon_is_left_alone_longer_and_a_well_one_is
     opened(6.0, breaker)
     assert breaker.next_try_at == 16.0
     breaker.succeeded(16.0)
-    opened(16.0 + LONGEST_PAUSE_S, breaker)
+    opened(16.0 + LONGEST_HINT_S, breaker)
 
-    assert breaker.next_try_at == 16.0 + LONGEST_PAUSE_S + FIRST_PAUSE_S
+    assert breaker.next_try_at == 16.0 + LONGEST_HINT_S + FIRST_PAUSE_S
 
 
-@pytest.mark.parametrize(("hint_s", "pause_s"), [(1.0, FIRST_PAUSE_S), (30.0, 30.0), (1e9, LONGEST_PAUSE_S)])
+@pytest.mark.parametrize(("hint_s", "pause_s"), [(1.0, FIRST_PAUSE_S), (30.0, 30.0), (1e9, LONGEST_HINT_S)])
 def test_the_engines_own_hint_lengthens_the_pause_within_its_bound(hint_s: float, pause_s: float) -> None:
     breaker = Breaker()
     for _ in range(CONSECUTIVE_FAILURES):

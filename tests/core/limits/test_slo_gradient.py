@@ -1,4 +1,4 @@
-"""One step of the gradient, sign by sign; what it does to an engine is in tests/sim/limiters."""
+"""One step of the gradient, sign by sign; what it does to an engine is in tests/lab/limiters."""
 
 from math import sqrt
 from statistics import fmean

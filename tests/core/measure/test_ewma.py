@@ -4,7 +4,7 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from millgate.core.measure.ewma import Ewma
+from millgate.core.measure import Ewma
 
 
 def test_before_any_sample_it_is_the_prior() -> None:

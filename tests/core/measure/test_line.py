@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from millgate.core.measure.ewma import LearnedLine
+from millgate.core.measure import LearnedLine
 
 
 def _line(base: float = 1.0, slope: float = 0.1) -> LearnedLine:

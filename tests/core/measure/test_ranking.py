@@ -5,7 +5,7 @@ from random import Random
 
 from hypothesis import given, settings, strategies as some
 
-from millgate.core.measure.ranking import Ranking
+from millgate.core.measure import Ranking
 
 keys = some.integers(-(2**63), 2**63 - 1)
 

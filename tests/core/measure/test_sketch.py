@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from hypothesis import given, strategies as st
 
-from millgate.core.measure.sketch import Sketch
+from millgate.core.measure import Sketch
 
 WITHIN = 0.05
 

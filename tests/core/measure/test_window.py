@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from millgate.core.measure.ewma import Window
+from millgate.core.measure import Window
 
 
 def test_what_is_older_than_the_span_is_forgotten() -> None:

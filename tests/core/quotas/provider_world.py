@@ -12,12 +12,13 @@ from math import ceil, inf
 from random import Random
 from typing import NamedTuple
 
+from lab.provider.law import Grant, ProviderLaw
+
 from millgate.core.events import QuotaReading, Remaining
 from millgate.core.quotas.account import Account, Refusal
 from millgate.core.quotas.bucket import Reservation, Sizes
 from millgate.core.settings import AccountSettings, QuotaLimit
 from millgate.core.words import QuotaKind
-from millgate.testing.provider_law import Grant, ProviderLaw
 
 WARM_UP_S = 60.0
 MEAN_PROMPT, MEAN_OUTPUT, MAX_TOKENS = 800, 200, 1024

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from millgate.core.sizing.service_time import PermitTimes
+from millgate.core.sizing.service_demand import PermitTimes
 
 
 def learned(shares: list[float]) -> PermitTimes:
@@ -54,28 +54,3 @@ def test_what_nothing_was_foreseen_of_teaches_nothing() -> None:
     times = PermitTimes()
     times.lasted(3.0, 0.0)
     assert times.share_at(0.0, 0.5) == 1.0
-
-
-def test_of_the_first_those_that_run_say_that_others_last_longer_than_all_that_have_ended() -> None:
-    times = learned([0.2, 0.4, 0.6])
-    times.look([0.8, 0.9, 0.9, 1.0, 1.0])
-
-    assert times.share_at(0.0, 0.2) == pytest.approx(0.4)
-    assert times.share_at(0.8, 0.5) > 1.2
-
-
-def test_a_lone_permit_that_has_ended_is_not_the_end_of_the_first() -> None:
-    times = learned([1.0])
-    times.look([])
-    times.lasted(1.0, 2.0)
-
-    assert times.has_news
-
-
-def test_once_enough_have_ended_those_that_run_are_not_asked_for() -> None:
-    times = learned([0.5, 1.5] * 30)
-    times.look([1.0, 1.0])
-    times.lasted(1.0, 2.0)
-
-    assert not times.has_news
-    assert times.share_at(0.0, 0.9) == 1.5

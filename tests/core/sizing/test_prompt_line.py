@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from millgate.core.sizing.prompt_sizes import PromptLine, PromptSizes
+from millgate.core.sizing.service_demand import PromptLine, PromptSizes
 from millgate.dialects.prompt_shape import shape_of
 
 HERE = Path(__file__).parents[3]

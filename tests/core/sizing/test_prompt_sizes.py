@@ -3,7 +3,7 @@
 import pytest
 
 from millgate.core.sizing import MOST_NAMES
-from millgate.core.sizing.prompt_sizes import PromptSizes
+from millgate.core.sizing.service_demand import PromptSizes
 
 
 def test_before_any_usage_four_bytes_are_a_token_and_nothing_is_one_token() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from millgate.core.sizing.service_time import PromptReading
+from millgate.core.sizing.service_demand import PromptReading
 
 _BASE_S = 0.05
 

@@ -3,7 +3,7 @@
 import pytest
 
 from millgate.core.settings import ServicePrior
-from millgate.core.sizing.service_time import ServiceTime
+from millgate.core.sizing.service_demand import ServiceTime
 
 
 def test_the_prior_is_the_profile() -> None:

@@ -270,11 +270,11 @@ class Engine:
             proxy.to_server, proxy.to_client = WEATHER[name]
         elif name == "cuts all connections":
             proxy.cut()
-        elif name == "refuses":
-            await proxy.stop()
-        else:
+        elif name != "refuses":
             proxy.accepting = False
         try:
+            if name == "refuses":
+                await proxy.stop()
             await asyncio.sleep(WEATHER_S)
         finally:
             proxy.heal()

@@ -6,7 +6,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from faults.process import GateProcess
@@ -124,13 +124,15 @@ class Soak:
             others.append(asyncio.create_task(self._die_and_come_back(gate, self._scene.outage, over)))
         await watch.run(seconds)
         over.set()
-        await asyncio.gather(*others)
+        self._findings += await _stuck(others, "a task beside the users")
+        await asyncio.gather(*(other for other in others if other.done()))
         self._findings += [finding for stranger in strangers for finding in stranger.findings]
         self._findings += ["a stranger was never let in" for each in strangers if not each.visits]
         _done, late = await asyncio.wait(users, timeout=_LEAVE_WITHIN_S)
         for user in late:
             user.cancel()
-        ends = await asyncio.gather(*users, return_exceptions=True)
+        self._findings += await _stuck(users, "a user who was sent away")
+        ends = await asyncio.gather(*(user for user in users if user.done()), return_exceptions=True)
         self._findings += [f"user {number}: {end!r}" for number, end in enumerate(ends) if end is not None]
         if not gate.alive:
             raise SystemExit(f"the gate has died: {gate.errors()}")
@@ -269,6 +271,14 @@ async def _is_over(over: asyncio.Event, within_s: float) -> bool:
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(over.wait(), within_s)
     return over.is_set()
+
+
+async def _stuck(tasks: Sequence[asyncio.Task[None]], what: str) -> list[str]:
+    """Wait for these tasks, and name where each stands that does not end: a hang must not look like a long run."""
+    if not tasks:
+        return []
+    _done, left = await asyncio.wait(tasks, timeout=_LEAVE_WITHIN_S)
+    return [f"{what} does not end: {task.get_stack(limit=4)}" for task in left]
 
 
 async def _say_nothing(port: int, over: asyncio.Event) -> None:

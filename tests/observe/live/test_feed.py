@@ -23,7 +23,7 @@ class CountingPainter(PageModel):
         return super().paint()
 
 
-def playing(script: Callable[[LiveFeed, CountingPainter], Awaitable[None]]) -> None:
+def playing(script: Callable[[LiveFeed[Any], CountingPainter], Awaitable[None]]) -> None:
     async def play() -> None:
         page_model = CountingPainter(Room().page_model._sources)
         await script(LiveFeed(page_model), page_model)
@@ -38,7 +38,7 @@ def read(frame: bytes) -> tuple[str, Any]:
 
 
 def test_a_watcher_gets_the_history_and_then_pictures() -> None:
-    async def script(feed: LiveFeed, page_model: CountingPainter) -> None:
+    async def script(feed: LiveFeed[Any], page_model: CountingPainter) -> None:
         feed.join()
         frames = feed.frames()
         names = [read(await anext(frames))[0] for _ in range(3)]
@@ -50,7 +50,7 @@ def test_a_watcher_gets_the_history_and_then_pictures() -> None:
 
 
 def test_all_watchers_get_the_same_bytes_painted_once() -> None:
-    async def script(feed: LiveFeed, page_model: CountingPainter) -> None:
+    async def script(feed: LiveFeed[Any], page_model: CountingPainter) -> None:
         streams = []
         for _ in range(20):
             feed.join()
@@ -66,7 +66,7 @@ def test_all_watchers_get_the_same_bytes_painted_once() -> None:
 
 
 def test_a_watcher_that_stalls_misses_frames_and_then_sees_the_present() -> None:
-    async def script(feed: LiveFeed, page_model: CountingPainter) -> None:
+    async def script(feed: LiveFeed[Any], page_model: CountingPainter) -> None:
         feed.join()
         frames = feed.frames()
         await anext(frames)
@@ -85,7 +85,7 @@ def test_a_watcher_that_stalls_misses_frames_and_then_sees_the_present() -> None
 
 
 def test_nobody_watching_paints_nothing() -> None:
-    async def script(feed: LiveFeed, page_model: CountingPainter) -> None:
+    async def script(feed: LiveFeed[Any], page_model: CountingPainter) -> None:
         feed.join()
         feed.join()
         feed.leave()
@@ -99,7 +99,7 @@ def test_nobody_watching_paints_nothing() -> None:
 
 
 def test_no_more_watch_than_may() -> None:
-    async def script(feed: LiveFeed, page_model: CountingPainter) -> None:
+    async def script(feed: LiveFeed[Any], page_model: CountingPainter) -> None:
         for _ in range(MOST_WATCHERS):
             feed.join()
         with pytest.raises(TooManyWatchersError):
@@ -112,7 +112,7 @@ def test_no_more_watch_than_may() -> None:
 
 
 def test_closing_ends_every_stream() -> None:
-    async def script(feed: LiveFeed, page_model: CountingPainter) -> None:
+    async def script(feed: LiveFeed[Any], page_model: CountingPainter) -> None:
         feed.join()
         frames = feed.frames()
         await anext(frames)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from typing import Any
 
 import pytest
 
@@ -67,7 +68,7 @@ def test_a_request_that_does_not_come_is_given_up_without_a_word_in_the_log(
     """A traceback of forty lines stood there for each form that its sender did not finish."""
     monkeypatch.setattr(connection, "REQUEST_WITHIN_S", 0.2)
 
-    async def script(client: Client, _feed: LiveFeed) -> None:
+    async def script(client: Client, _feed: LiveFeed[Any]) -> None:
         assert await said(client, beginning) == b""
 
     with_page(script, token=TOKEN)

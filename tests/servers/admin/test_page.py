@@ -24,7 +24,7 @@ async def _no_metrics(_accept: str) -> tuple[bytes, str]:
 
 
 def serving(
-    script: Callable[[Client, LiveFeed], Awaitable[None]], room: Room | None = None, **options: Any
+    script: Callable[[Client, LiveFeed[Any]], Awaitable[None]], room: Room | None = None, **options: Any
 ) -> None:
     """Start a door with a page over a room, run the script, and stop the door."""
 
@@ -63,7 +63,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def test_the_page_allows_itself_nothing_from_elsewhere() -> None:
-    async def script(client: Client, _: LiveFeed) -> None:
+    async def script(client: Client, _: LiveFeed[Any]) -> None:
         for path in ("/", "/page/main.js", "/page/style.css"):
             answer = await client.get(path)
             policy = answer.headers["content-security-policy"]
@@ -103,7 +103,7 @@ def test_every_file_that_the_page_names_is_served() -> None:
 
 @pytest.mark.parametrize("path", ["/page/../feed.py", "/page/%2e%2e%2ffeed.py", "/page/none.js", "/page/"])
 def test_nothing_but_the_pages_files_is_served(path: str) -> None:
-    async def script(client: Client, _: LiveFeed) -> None:
+    async def script(client: Client, _: LiveFeed[Any]) -> None:
         assert (await client.get(path)).status == 404
 
     serving(script)
@@ -114,7 +114,7 @@ def test_decisions_are_asked_for_with_a_filter() -> None:
     room.arrive(1)
     room.arrive(2, max_wait_s=0.0)
 
-    async def script(client: Client, _: LiveFeed) -> None:
+    async def script(client: Client, _: LiveFeed[Any]) -> None:
         assert [row["attempt"] for row in (await client.get("/api/decisions")).json] == [2, 1]
         assert [row["attempt"] for row in (await client.get("/api/decisions?word=saturated")).json] == [2]
         assert [row["engine"] for row in (await client.get("/api/decisions?attempt=1&most=1")).json] == [
@@ -129,7 +129,7 @@ def test_decisions_are_asked_for_with_a_filter() -> None:
     [("most=0", "most"), ("most=999", "most"), ("attempt=x", "attempt"), ("atempt=1", "atempt")],
 )
 def test_a_bad_filter_is_refused_naming_its_field(query: str, field: str) -> None:
-    async def script(client: Client, _: LiveFeed) -> None:
+    async def script(client: Client, _: LiveFeed[Any]) -> None:
         answer = await client.get(f"/api/decisions?{query}")
 
         assert answer.status == 400
@@ -139,7 +139,7 @@ def test_a_bad_filter_is_refused_naming_its_field(query: str, field: str) -> Non
 
 
 def test_a_watcher_who_leaves_is_counted_out() -> None:
-    async def script(client: Client, feed: LiveFeed) -> None:
+    async def script(client: Client, feed: LiveFeed[Any]) -> None:
         _, writer = await watch(client)
         assert feed.watchers == 1
         writer.close()
@@ -149,7 +149,7 @@ def test_a_watcher_who_leaves_is_counted_out() -> None:
 
 
 def test_beyond_the_bound_a_watcher_gets_503_and_the_door_still_answers_others() -> None:
-    async def script(client: Client, feed: LiveFeed) -> None:
+    async def script(client: Client, feed: LiveFeed[Any]) -> None:
         watchers = await asyncio.gather(*(watch(client) for _ in range(MOST_WATCHERS)))
         refused = await client.get("/api/live")
 
@@ -163,7 +163,7 @@ def test_beyond_the_bound_a_watcher_gets_503_and_the_door_still_answers_others()
 
 
 def test_a_watcher_who_reads_nothing_keeps_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def script(client: Client, feed: LiveFeed) -> None:
+    async def script(client: Client, feed: LiveFeed[Any]) -> None:
         monkeypatch.setattr(feed.page_model, "history", lambda: "x" * 8_000_000)  # more than sockets hold
         _, stalled = await asyncio.open_connection("127.0.0.1", client.port, limit=1024)
         stalled.write(b"GET /api/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
@@ -183,7 +183,7 @@ def test_a_watcher_who_reads_nothing_keeps_nobody_else_waiting(monkeypatch: pyte
 def test_stopping_ends_the_streams_at_once_and_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
     ended: list[bytes] = []
 
-    async def script(client: Client, _: LiveFeed) -> None:
+    async def script(client: Client, _: LiveFeed[Any]) -> None:
         reader, writer = await watch(client)
 
         async def read_on() -> None:
@@ -208,7 +208,7 @@ async def sign_in(client: Client, token: str, **headers: str) -> Answer:
 
 
 def test_without_a_token_the_page_leads_to_the_form_and_nothing_is_told() -> None:
-    async def script(client: Client, _: LiveFeed) -> None:
+    async def script(client: Client, _: LiveFeed[Any]) -> None:
         page = await client.get("/")
         form = await client.get("/login")
 
@@ -222,7 +222,7 @@ def test_without_a_token_the_page_leads_to_the_form_and_nothing_is_told() -> Non
 
 
 def test_the_right_token_becomes_a_cookie_that_no_script_and_no_other_site_can_use() -> None:
-    async def script(client: Client, _: LiveFeed) -> None:
+    async def script(client: Client, _: LiveFeed[Any]) -> None:
         answer = await sign_in(client, "hush")
         cookie = answer.headers["set-cookie"]
 
@@ -240,7 +240,7 @@ def test_the_right_token_becomes_a_cookie_that_no_script_and_no_other_site_can_u
 
 
 def test_over_tls_the_cookie_stays_there() -> None:
-    async def script(client: Client, _: LiveFeed) -> None:
+    async def script(client: Client, _: LiveFeed[Any]) -> None:
         answer = await sign_in(client, "hush", origin="https://localhost")
 
         assert "; Secure" in answer.headers["set-cookie"]
@@ -250,7 +250,7 @@ def test_over_tls_the_cookie_stays_there() -> None:
 
 @pytest.mark.parametrize("token", ["", "hus", "hush2", "x" * 9000, "%00", "hush%26a=b"])
 def test_a_wrong_token_is_told_so_and_gets_nothing(token: str) -> None:
-    async def script(client: Client, _: LiveFeed) -> None:
+    async def script(client: Client, _: LiveFeed[Any]) -> None:
         answer = await sign_in(client, token)
 
         assert answer.status == 401
@@ -261,7 +261,7 @@ def test_a_wrong_token_is_told_so_and_gets_nothing(token: str) -> None:
 
 
 def test_another_site_cannot_sign_a_browser_in() -> None:
-    async def script(client: Client, _: LiveFeed) -> None:
+    async def script(client: Client, _: LiveFeed[Any]) -> None:
         assert (await sign_in(client, "hush", origin="https://evil.example")).status == 403
 
     serving(script, token="hush")
@@ -297,7 +297,7 @@ def test_a_session_lasts_a_shift_and_no_longer_than_its_process() -> None:
 
 
 def test_a_wrong_authorization_is_not_saved_by_a_good_cookie() -> None:
-    async def script(client: Client, _: LiveFeed) -> None:
+    async def script(client: Client, _: LiveFeed[Any]) -> None:
         session = (await sign_in(client, "hush")).headers["set-cookie"].split(";")[0]
 
         assert (await client.get("/api/state", cookie=session, authorization="Bearer no")).status == 401
@@ -306,7 +306,7 @@ def test_a_wrong_authorization_is_not_saved_by_a_good_cookie() -> None:
 
 
 def test_a_door_without_a_token_needs_no_form() -> None:
-    async def script(client: Client, _: LiveFeed) -> None:
+    async def script(client: Client, _: LiveFeed[Any]) -> None:
         answer = await client.get("/login")
 
         assert (answer.status, answer.headers["location"]) == (303, "./")
@@ -315,7 +315,7 @@ def test_a_door_without_a_token_needs_no_form() -> None:
 
 
 def test_whoever_guesses_the_token_is_stopped_while_a_session_goes_on() -> None:
-    async def script(client: Client, _: LiveFeed) -> None:
+    async def script(client: Client, _: LiveFeed[Any]) -> None:
         session = (await sign_in(client, "hush")).headers["set-cookie"].split(";")[0]
         for guess in range(MOST_FAILURES // 2):
             assert (await sign_in(client, f"guess-{guess}")).status == 401

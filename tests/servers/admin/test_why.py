@@ -1,13 +1,14 @@
 """`/api/why`: an id in, the attempts under it in order and in words out."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from starlette.applications import Starlette
 
 from millgate.observe.explanation import ExplainedAttempt, ExplainedStep
-from millgate.servers.admin.why import Find, why_route
+from millgate.servers.admin.why import Ask, Find, why_route
 
 TOLD = ExplainedAttempt(
     7,
@@ -15,6 +16,7 @@ TOLD = ExplainedAttempt(
     whole=True,
     steps=(ExplainedStep(0.0, "queue", "queued at place 1", {"place": 1}),),
     upstream_ids=("req_011",),
+    trace="",
 )
 
 
@@ -35,10 +37,19 @@ def ask(query: str, find: Find = lambda wanted: [TOLD] if wanted == "7" else [])
         "query_string": query.encode(),
         "headers": [],
     }
-    coroutine = Starlette(routes=[why_route(find)])(scope, receive, send)
+    coroutine = Starlette(routes=[why_route(answering(find))])(scope, receive, send)
     with pytest.raises(StopIteration):
         coroutine.send(None)  # nothing in it waits
     return sent[0]["status"], json.loads(sent[1]["body"])
+
+
+def answering(find: Find) -> Ask:
+    """Return the same as the route asks it."""
+
+    async def attempts(wanted: str) -> Sequence[ExplainedAttempt]:
+        return find(wanted)
+
+    return attempts
 
 
 def test_an_attempt_is_told_with_its_steps_and_their_numbers() -> None:
@@ -56,6 +67,7 @@ def test_an_attempt_is_told_with_its_steps_and_their_numbers() -> None:
                     {"after_s": 0.0, "kind": "queue", "words": "queued at place 1", "numbers": {"place": 1}}
                 ],
                 "upstream_ids": ["req_011"],
+                "trace": "",
             }
         ],
     }

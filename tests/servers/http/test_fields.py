@@ -2,15 +2,15 @@
 
 import pytest
 
-from millgate.runtime.upstream.request_ids import is_harmless_id
+from millgate.http1.client.request_ids import is_harmless_id
 from millgate.runtime.verdicts import hint_s, seconds
-from millgate.servers.http.fields import (
+from millgate.servers.requests.fields import (
     for_client,
     for_engine,
     retry_count,
     with_credential,
 )
-from millgate.servers.http.fingerprint import ends, fingerprint
+from millgate.servers.requests.fingerprint import ends, fingerprint
 
 SECRET = b"k" * 32
 

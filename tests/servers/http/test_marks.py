@@ -10,6 +10,7 @@ from millgate.core.decisions import Decision
 from millgate.core.events import Arrived, Event, PrefixMarks
 from millgate.dialects import BY_PATH, conversations
 from millgate.dialects.prefix_chain import PrefixChain, mark_seed
+from millgate.runtime.callers import CallerSettings
 from millgate.runtime.long_bodies import LONG_BYTES
 from millgate.servers.http import DoorSettings
 from servers.line.stand import upload
@@ -152,3 +153,31 @@ def test_a_job_at_the_line_door_has_the_marks_of_its_request(body: bytes) -> Non
             assert observer.marks == [secret_marks] != [()]
 
     run(test())
+
+
+def test_the_core_is_told_which_session_a_header_names() -> None:
+    async def test() -> None:
+        async with standing(callers=CallerSettings(session_headers=(b"x-session-id",))) as stand:
+            callers = stand.gateway.door.entry.callers
+            heard = Hearing()
+            stand.gateway.driver.observers.append(heard)
+            for name in ("s1", "s2", "s1"):
+                await stand.ask(chat("hi"), X_Session_ID=name)
+            await stand.ask(chat("hi"))
+            first, second, third, none = heard.sessions
+            assert first == third == callers.session({b"x-session-id": b"s1"}, "")
+            assert second not in {first, None}
+            assert none is None
+
+    run(test())
+
+
+class Hearing:
+    """Notes the sessions of all arrivals."""
+
+    def __init__(self) -> None:
+        self.sessions: list[int | None] = []
+
+    def on_step(self, event: Event, decisions: tuple[Decision, ...], now: float) -> None:
+        if isinstance(event, Arrived):
+            self.sessions.append(event.session)

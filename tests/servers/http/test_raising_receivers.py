@@ -11,7 +11,7 @@ from lab.interpreted import is_compiled
 from gateway.harness import DONE, ROLE, Asked, Client, answer, chat, event, run, standing, until, usage_event
 from millgate.core.settings import LaneSettings
 from millgate.core.words import FailureKind, Sent
-from millgate.runtime.upstream import AnswerHead, Call, Receiver, Upstream
+from millgate.http1.client import AnswerHead, Call, Receiver, Upstream
 from millgate.servers.http import DoorSettings, attempt
 
 CALLBACKS = ("on_head", "on_data", "on_end", "on_failed")
@@ -298,7 +298,7 @@ def test_a_refusal_that_cannot_be_written_closes_its_clients_connection(
         await asked.hung_up(30.0)
 
     def refuse(*_: Any) -> None:
-        raise Bug("_refusal")
+        raise Bug("refusal")
 
     async def body() -> None:
         logged = _logged()
@@ -308,7 +308,7 @@ def test_a_refusal_that_cannot_be_written_closes_its_clients_connection(
             first = await stand.client()
             first.ask(chat("first"))
             await stand.engine.next()
-            monkeypatch.setattr(attempt, "_refusal", refuse)
+            monkeypatch.setattr(attempt, "refusal", refuse)
             second = await stand.client()
             second.ask(chat("second"))
             assert await second.reader.read() == b""

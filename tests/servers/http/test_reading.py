@@ -4,10 +4,10 @@ from hashlib import sha256
 
 import pytest
 
+from millgate.http1.client.repeats import Notes
+from millgate.http1.server import RequestHead
 from millgate.runtime.callers import Caller, Callers, CallerSettings, TenantRule
-from millgate.runtime.upstream.repeats import Notes
-from millgate.servers.http.reading import HeadReading, kept_reading
-from millgate.servers.http1 import RequestHead
+from millgate.servers.requests.reading import HeadReading, kept_reading
 
 GUARDED = CallerSettings(tenants=(TenantRule("one", (sha256(b"key").digest(),)),))
 

@@ -20,7 +20,7 @@ from gateway.harness import (
 )
 from millgate.core.decisions import Decision
 from millgate.core.events import EngineProgress, Event, Growth
-from millgate.runtime.upstream import UpstreamPool
+from millgate.http1.client import UpstreamPool
 from millgate.servers.http import DoorSettings, answers
 
 

@@ -13,10 +13,10 @@ from gateway.harness import DONE, ROLE, event, usage_event
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects import DIALECTS
 from millgate.dialects.contract import Dialect, Usage
-from millgate.runtime.upstream import AnswerHead
+from millgate.http1.client import AnswerHead
 from millgate.runtime.verdicts import SAID_NOTHING, Said
-from millgate.servers.http.fields import Pairs
 from millgate.servers.http.streams import StreamAnswer
+from millgate.servers.requests.fields import Pairs
 
 HEAD = AnswerHead(200, [(b"content-type", b"text/event-stream")], None)
 

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from millgate.dialects.line import Fault, LineReply, Need, OutcomeReason, read_reply
-from millgate.servers.http1.budget import ByteBudget
+from millgate.http1.server.budget import ByteBudget
 from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.contract import (
     Ask,

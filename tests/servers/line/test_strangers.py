@@ -8,8 +8,8 @@ import pytest
 
 from gateway.harness import answer_whole, run, until
 from millgate.dialects.line import LineReply, Status, read_request
+from millgate.http1.server import ByteBudget
 from millgate.runtime.guesses import MOST_FAILURES, WINDOW_S
-from millgate.servers.http1 import ByteBudget
 from millgate.servers.line import LineLimits
 from millgate.servers.line.contract import Readings
 from millgate.servers.line.session import Session

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from lab.experiments.scenario import Scenario, play, scenario_jobs
 
 from millgate.engine.profile import find_profile
 from millgate.sim.bounds.bound import bound
 from millgate.sim.bounds.work import capacity_per_s, least_work_s
-from millgate.sim.experiments.scenario import Scenario, play, scenario_jobs
 from millgate.sim.jobs import Job
 from millgate.sim.randomness import Streams
 from millgate.sim.traces.synthetic import LENGTHS

@@ -26,7 +26,7 @@ class Heard:
     def first_token(self, attempt: int) -> None:
         self.firsts[attempt] = self.loop.now
 
-    def finished(self, attempt: int, output_tokens: int) -> None:
+    def finished(self, attempt: int, output_tokens: int, cached_tokens: int | None = None) -> None:
         assert output_tokens > 0
         self.ends[attempt] = self.loop.now
 

@@ -3,7 +3,8 @@
 import re
 from xml.etree import ElementTree as ET
 
-from millgate.sim.experiments.catalogue import EXPERIMENTS
+from lab.experiments.catalogue import EXPERIMENTS
+
 from millgate.sim.experiments.contract import Arm, ExperimentResult, answer
 from millgate.sim.report.drawing import drawing
 from millgate.sim.report.page import page
@@ -27,7 +28,7 @@ def test_a_drawing_is_one_well_formed_picture_with_every_series() -> None:
 
 
 def test_a_report_holds_question_picture_numbers_and_loads_nothing() -> None:
-    text = page(answered(), "millgate sim run no_gate_vs_gate")
+    text = page(answered(), "python -m lab run no_gate_vs_gate")
 
     assert EXPERIMENTS["no_gate_vs_gate"].question in text
     assert "no &lt;gate&gt;" in text

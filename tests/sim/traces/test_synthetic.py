@@ -24,7 +24,6 @@ SHAPES: dict[str, tuple[Callable[[float], float], float, float, float]] = {
     "on and off": (synthetic.on_off(20.0, 10.0, 10.0), 20.0, 20.0, 0.0),
     "ramp": (synthetic.ramp(0.0, 20.0, 20.0), 20.0, 5.0, 15.0),
     "step": (synthetic.step(5.0, 20.0, 10.0), 20.0, 5.0, 20.0),
-    "day": (synthetic.diurnal(10.0, 0.9, 20.0), 20.0, 15.73, 4.27),
 }
 
 
@@ -62,7 +61,6 @@ def test_traces_are_shaped_without_being_queued() -> None:
         5.5,
         7.5,
     ]
-    assert [job.lane for job in shaping.in_lane(three, "batch")] == ["batch"] * 3
     assert [job.output_tokens for job in shaping.bounded(three, 500)] == [1, 500, 3]
     assert list(shaping.repeated(list)) == []
     with pytest.raises(ValueError, match="factor"):

@@ -1,228 +1,153 @@
 """May this tenant? Retry budget, quotas and streams of its own, asked before an engine is looked for.
 
 Every question costs one comparison where nothing is configured. A request that is let in or queued has reserved its quotas; what
-never ran gives them back, what ran is settled with what it really used. Clients that a bucket refused stand in its line, each with
-an appointment at its own time.
+never ran gives them back, what ran is settled with what it really used. Clients that a bucket refused stand in its line (`quota_lines`).
+
+A crowd whose every refusal is followed at once by another attempt keeps an overload alive after its cause has gone. So retries
+that no hint asked for are rationed:
+
+    retries in 10 s <= 0.2 x admissions in 10 s + max(1, 10 s x 0.05 x drain rate)
+
+The 20 % and the ten seconds are Finagle's and Linkerd's. Their reserve of 10 retries a second would be many times
+the capacity of an engine that serves two requests a second, so here the reserve follows the drain rate.
+
+Every retry is charged, by its label (`x-stainless-retry-count` > 0) or because it was recognised, but one that is back when
+its hint was due: due returns come no faster than permits come free. Charged, they would exhaust the budget by arithmetic alone.
+Twenty clients before one stream of 2 s are one admission and one due return every 2 s; 0.2 x 5 + 1 lets two of five pass.
+
+Tenants share the budget. While it is not used up any tenant may spend (an unused share is lent). When it is, a tenant
+may still spend up to its even share among the tenants that retry. So one that retries alone gets all and a loud one
+takes nothing from a quiet one. While shares are being redistributed up to twice the budget passes, never more.
+Tenants are known apart up to a bound, the others together (INV-5).
 """
 
 from collections import Counter
-from collections.abc import Iterable
-from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 from millgate.core.decisions import QuotaState
-from millgate.core.measure.ranking import MOST_WEIGHT, Ranking
-from millgate.core.quotas.bucket import Bucket
+from millgate.core.governor.quota_lines import Behind, QuotaLines
+from millgate.core.measure import Window
 from millgate.core.quotas.ledger import Demand, Ledger, Who
-from millgate.core.retry_budget import RetryBudget
-from millgate.core.settings import Settings, TenantSettings
+from millgate.core.settings import MOST_TENANTS, Settings, TenantSettings
 from millgate.core.state.attempt import Attempt, Request
-from millgate.core.tickets.appointment import Appointment, Attendance, ClientKind
-from millgate.core.tickets.records import EQUALS_TRIED, age_key, most_notes
+from millgate.core.state.lane import PART_S, REMEMBERED_S
+from millgate.core.tickets import ClientKind
+from millgate.core.tickets.appointment import Appointment
 from millgate.core.words import Reason
 
-# A minute of a quota of 4,000 requests a minute is one line of this length; all lines take 4 MB at most.
-MOST_IN_LINE: Final = 4_096
-MOST_APPOINTMENTS: Final = 16_384
-# Amounts are summed up in whole parts of a token or request, so many each: sums of whole numbers do not drift.
-_PARTS: Final = 64.0
-# A ticket says its times in whole milliseconds; the appointments so close to one are looked through, a few at most.
-_TICKET_S: Final = 0.002
+WINDOW_S: Final = PART_S
+SHARE_OF_ADMITTED: Final = 0.2
+RESERVE_SHARE_OF_DRAIN: Final = 0.05
+# Twitter's budgets cut their ten seconds into ten slots as well: a second of the window is forgotten at a time.
+_SLOTS: Final = int(WINDOW_S)
+# Above the budget shares may be spent up to this many budgets in all.
+_MOST_BUDGETS: Final = 2.0
+FORGET_AFTER_S: Final = REMEMBERED_S
+"""A tenant keeps its own record for so long after its last attempt while others wait for one."""
+OTHERS: Final = "others"
+"""The one tenant of all that are not known apart."""
 
 
-class Behind(NamedTuple):
-    """What keeps a request out that its bucket alone would let in, or later: after `wait_s` it is its turn.
+class Amplification(NamedTuple):
+    """One tenant's attempts and requests since it became known; their ratio is its amplification."""
 
-    `promised` is how much those before it are expected to take. `needed` and `left` are as in `Shortage`.
-    """
-
-    wait_s: float
-    promised: float
-    needed: float
-    left: float
+    tenant: str
+    attempts: int
+    requests: int
 
 
-class _Booking:
-    """One appointment with the lines in which it stands, all by one key."""
+class _Tenant:
+    """One tenant's retries in the window, when the last one was, and all its attempts and requests."""
 
-    __slots__ = ("appointment", "key", "kind", "lines", "tenant")
-
-    def __init__(
-        self, appointment: Appointment, key: int, tenant: str, kind: int, lines: tuple[Bucket, ...]
-    ) -> None:
-        self.appointment = appointment
-        self.key = key
-        self.tenant = tenant
-        self.kind = kind
-        self.lines = lines
-
-
-class QuotaLines:
-    """The appointments of all buckets, by the number of the request; the clock of `expire` must not go backward.
-
-    A refused client is told when the bucket has enough for all that were told before it and for itself; what others may still
-    take counts by learned attendance. A client that is back at its own time needs only what the bucket has. Any other stands
-    behind the appointments that have come and have not lapsed. A full bucket loses what it is given, so it waits for them no
-    longer than a client may be late, and for less where fewer are expected than the newcomer asks for. An appointment stands
-    in the line of each bucket that was short for it. Beyond the bounds (INV-5) clients are told when it has enough for them alone.
-    """
-
-    __slots__ = ("_attendance", "_bookings", "_ends", "_lines")
+    __slots__ = ("attempts", "requests", "seen_at", "spent", "spent_at")
 
     def __init__(self) -> None:
-        self._attendance = Attendance()
-        self._bookings: dict[int, _Booking] = {}
-        self._lines: dict[Bucket, Ranking] = {}
-        self._ends: list[tuple[float, int]] = []
+        self.spent = _window()
+        self.spent_at: float | None = None
+        self.attempts = self.requests = 0
+        self.seen_at = 0.0
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no client has an appointment."""
-        return not self._bookings
 
-    def has(self, number: int) -> bool:
-        """Return whether this request has an appointment."""
-        return number in self._bookings
+class RetryBudget:
+    """Says whether one more retry that was not agreed may pass; knows `tenants` tenants apart, the rest as one."""
 
-    def __len__(self) -> int:
-        """Return how many clients have an appointment, those included that have lapsed since `expire`."""
-        return len(self._bookings)
+    __slots__ = ("_admitted", "_known", "_most_tenants", "_retrying", "_spent")
 
-    def behind(self, number: int, demands: Iterable[Demand], now: float) -> Behind | None:
-        """Return the line in which this request would wait longest, None where it waits in none; changes nothing."""
-        over = self._over(now)
-        own = None if number in over else self._bookings.get(number)
-        share = self._attendance.expected([self._bookings[each].kind for each in over])
-        worst: Behind | None = None
-        for bucket, needed in demands:
-            line = self._lines.get(bucket)
-            if line is None or bucket.too_large(needed):
-                continue
-            if over:
-                line = line.without([each.key for each in self._of_line(bucket, over)])
-            found = self._in_line(bucket, line, needed, own, share, now)
-            if found is not None and (worst is None or found.wait_s > worst.wait_s):
-                worst = found
-        return worst
+    def __init__(self, tenants: int = MOST_TENANTS) -> None:
+        self._most_tenants = tenants
+        self._known: dict[str, _Tenant] = {}
+        self._admitted, self._spent, self._retrying = _window(), _window(), _window()
 
-    def number_of(self, tenant: str, told: Appointment, demands: Iterable[Demand]) -> int | None:
-        """Return the request of this tenant that was told this by these buckets, as a ticket says it; None without one."""
-        for bucket, _ in demands:
-            line = self._lines.get(bucket)
-            key = age_key(told.opens_at - _TICKET_S, 0)
-            for _ in range(EQUALS_TRIED):
-                found = None if line is None else line.after(key)
-                if found is None:
-                    break
-                key, number = found[0] + 1, found[1]
-                booking = self._bookings[number]
-                if booking.tenant == tenant and abs(booking.appointment.due_at - told.due_at) <= _TICKET_S:
-                    return number
-        return None
+    def arrived(self, tenant: str, now: float, *, retry: bool) -> None:
+        """Count an attempt, and a request unless it is a retry of one."""
+        record = self._record(tenant, now)
+        record.attempts += 1
+        record.requests += not retry
 
-    def _in_line(
-        self,
-        bucket: Bucket,
-        line: Ranking,
-        needed: float,
-        own: _Booking | None,
-        share: float,
-        now: float,
-    ) -> Behind | None:
-        """Return the wait in this bucket's line; None where the request may go as far as this bucket is concerned."""
-        each = share / _PARTS
-        key = age_key(now, 0) if own is None else min(own.key, age_key(now, 0))
-        is_its_time = own is not None and bucket in own.lines and now >= own.appointment.due_at
-        due = 0.0 if is_its_time else line.weighed_before(key)[1] * each
-        level = bucket.level(now)
-        if bucket.wait_s(needed, now) <= 0.0 and (
-            level >= needed + due or bucket.full_for_s(now) >= self._grace_s(line, due / needed)
-        ):
-            return None
-        promised = (line.total if own is None else line.weighed_before(own.key)[1]) * each
-        return Behind(max(0.0, promised + needed - level) / bucket.rate_per_s, promised, needed, level)
+    def admitted(self, now: float) -> None:
+        """Count an admission: a fifth of a retry for all."""
+        self._admitted.add(now, (1,))
 
-    def _grace_s(self, line: Ranking, expected: float) -> float:
-        """Return how long a full bucket waits for so many times what the newcomer needs: as long as a client may be late."""
-        first = line.first()
-        if first is None:
-            return 0.0
-        return min(1.0, expected) * self._bookings[first[1]].appointment.late_s
+    def budget(self, now: float, drain_per_s: float) -> float:
+        """Return how many retries may pass in ten seconds, of all tenants together; at least 1."""
+        reserve = max(1.0, WINDOW_S * RESERVE_SHARE_OF_DRAIN * drain_per_s)
+        return SHARE_OF_ADMITTED * _count(self._admitted, now) + reserve
 
-    def book(
-        self,
-        number: int,
-        tenant: str,
-        kind: int,
-        appointment: Appointment,
-        demands: Iterable[Demand],
-        turn: int | None = None,
-    ) -> None:
-        """Put a client that is told to return into the lines of these buckets.
+    def spent(self, now: float) -> int:
+        """Return how many retries were charged in the last ten seconds."""
+        return _count(self._spent, now)
 
-        `turn` is what `returned` gave for its appointment before this one: it keeps its turn.
-        """
-        open_lines = [each for each in demands if self._has_room(each.bucket)]
-        if not open_lines or len(self._bookings) >= MOST_APPOINTMENTS:
-            return
-        key = age_key(appointment.opens_at, number) if turn is None else turn
-        buckets = tuple([each.bucket for each in open_lines])
-        self._bookings[number] = _Booking(appointment, key, tenant, kind, buckets)
-        self._attendance.opens(kind)
-        parts = _PARTS * self._attendance.likelihood(tenant, kind)
-        for bucket, needed in open_lines:
-            line = self._lines.setdefault(bucket, Ranking())
-            line.add(key, number, min(MOST_WEIGHT, round(needed * parts)))
-        self._note_end(appointment.lapses_at, number)
+    def allows(self, tenant: str, now: float, drain_per_s: float) -> bool:
+        """Return whether this tenant may spend one more retry; changes nothing."""
+        budget, next_spent = self.budget(now, drain_per_s), self.spent(now) + 1
+        if next_spent <= budget:
+            return True
+        record = self._known.get(tenant) or self._known.get(OTHERS)
+        own = _count(record.spent, now) if record is not None else 0
+        sharing = _count(self._retrying, now) + (own == 0)
+        return (own + 1) * sharing <= budget and next_spent <= _MOST_BUDGETS * budget
 
-    def _has_room(self, bucket: Bucket) -> bool:
-        line = self._lines.get(bucket)
-        return line is None or len(line) < MOST_IN_LINE
+    def spend(self, tenant: str, now: float) -> None:
+        """Charge one retry."""
+        record = self._record(tenant, now)
+        for window in (self._spent, record.spent, self._retrying):
+            window.add(now, (1,))
+        if record.spent_at is not None:
+            self._retrying.add(record.spent_at, (-1,))
+        record.spent_at = now
 
-    def returned(self, number: int) -> int | None:
-        """End the appointment of this request, if it has one: its client is back. Return its turn."""
-        booking = self._bookings.get(number)
-        if booking is None:
-            return None
-        self._close(number, attended=True)
-        return booking.key
+    def amplification(self) -> tuple[Amplification, ...]:
+        """Return attempts and requests of every tenant known apart, and of the others together."""
+        return tuple(Amplification(name, each.attempts, each.requests) for name, each in self._known.items())
 
-    def expire(self, now: float) -> None:
-        """End the appointments that have lapsed."""
-        ends = self._ends
-        while ends and ends[0][0] < now:
-            lapsed_at, number = heappop(ends)
-            booking = self._bookings.get(number)
-            if booking is not None and booking.appointment.lapses_at == lapsed_at:
-                self._close(number, attended=False)
+    def _record(self, tenant: str, now: float) -> _Tenant:
+        """Return the tenant's record, that of the others if there are too many; the last seen stands last."""
+        known = self._known
+        record = known.pop(tenant, None)
+        if record is None:
+            tenant = self._name_for(tenant, now)
+            record = known.pop(tenant, None) or _Tenant()
+        known[tenant] = record
+        record.seen_at = now
+        return record
 
-    def _close(self, number: int, *, attended: bool) -> None:
-        booking = self._bookings.pop(number)
-        self._attendance.closes(booking.kind)
-        self._attendance.learn(booking.tenant, booking.kind, attended=attended)
-        for bucket in booking.lines:
-            line = self._lines[bucket]
-            line.remove(booking.key)
-            if not line:
-                del self._lines[bucket]
+    def _name_for(self, newcomer: str, now: float) -> str:
+        """Return the newcomer's name if it may have a record, for which one long at rest may have to go."""
+        if len(self._known) < self._most_tenants:
+            return newcomer
+        idle = next(iter(self._known))
+        if now - self._known[idle].seen_at <= FORGET_AFTER_S:
+            return OTHERS
+        del self._known[idle]
+        return newcomer
 
-    def _note_end(self, lapses_at: float, number: int) -> None:
-        if len(self._ends) > most_notes(len(self._bookings)):
-            self._ends = [(each.appointment.lapses_at, other) for other, each in self._bookings.items()]
-            heapify(self._ends)
-        else:
-            heappush(self._ends, (lapses_at, number))
 
-    def _over(self, now: float) -> list[int]:
-        """Return the requests whose appointments `expire` would end at this time; none where it has just been asked."""
-        ends = self._ends
-        if not ends or ends[0][0] >= now:
-            return []
-        return [number for number, each in self._bookings.items() if each.appointment.lapses_at < now]
+def _window() -> Window:
+    return Window(1.0, _SLOTS, counters=1)
 
-    def _of_line(self, bucket: Bucket, numbers: list[int]) -> list[_Booking]:
-        bookings = [self._bookings[number] for number in numbers]
-        return [each for each in bookings if bucket in each.lines]
+
+def _count(window: Window, now: float) -> int:
+    return window.read(now, _SLOTS)[0]
 
 
 class Shortfall(NamedTuple):
@@ -287,7 +212,7 @@ class Allowances:
         who, sizes = _who(request), request.sizes()
         short = self.ledger.shortage(who, sizes, now)
         behind = None
-        if not self.lines.is_empty:
+        if self.lines.bookings:
             demands = self.ledger.demands(who, sizes)
             behind = self.lines.behind(self._number_of(request, demands), demands, now)
         if short is not None:
@@ -341,6 +266,8 @@ class Allowances:
             for each in demands
             if each.bucket.wait_s(each.needed, now) > 0.0 or self.lines.behind(number, [each], now)
         ]
+        for each in short:
+            each.bucket.wants(each.needed, appointment.lapses_at, now)
         behind = self.lines.behind(number, short, now)
         turn = self.lines.returned(number)
         if behind is None or behind.wait_s <= appointment.hint_s:
@@ -348,13 +275,13 @@ class Allowances:
 
     def returned(self, request: Request) -> None:
         """End the appointment that this attempt keeps, whatever is decided about it."""
-        if not self.lines.is_empty:
+        if self.lines.bookings:
             self.lines.returned(self._number_of(request, self.ledger.demands(_who(request), request.sizes())))
 
     def _number_of(self, request: Request, demands: list[Demand]) -> int:
         """Return the number under which it has an appointment: that of its record, or else of what its ticket says."""
         number, told = request.arrival_number, request.age.appointment
-        if request.recognised and told is not None and not self.lines.has(number):
+        if request.recognised and told is not None and number not in self.lines.bookings:
             known = self.lines.number_of(request.tenant, told, demands)
             return number if known is None else known
         return number

@@ -7,25 +7,24 @@ and `over_bounds` stand once.
 
 from typing import Final
 
-from millgate.core.decisions import Admit, Queue, Reshaped, Yield
+from millgate.core.decisions import Admit, Candidate, Queue, Reshaped, Yield
 from millgate.core.events import Arrived, PrefixMarks
 from millgate.core.fast_records import make_admit, make_leg
 from millgate.core.governor.allowances import Shortfall
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.placement import ahead_of, is_in_time, may_go
+from millgate.core.governor.placement import Place, ahead_of, is_in_time, may_go
 from millgate.core.governor.promises import forecast, in_line, refusal
-from millgate.core.lanes import choose_lane
-from millgate.core.routing.prefix_index import LEAST_PREFIX_TOKENS, sized
+from millgate.core.routing.prefix_index import LEAST_PREFIX_TOKENS, Held, PrefixIndex, sized
+from millgate.core.routing.working_set import MOST_PASSED_OVER
 from millgate.core.settings import MINUTE_S
+from millgate.core.sizing import FEW_ANSWERS
 from millgate.core.state.attempt import Age, Request
 from millgate.core.state.engine import Engine
-from millgate.core.state.lane import Lane
+from millgate.core.state.lane import Lane, choose_lane
 from millgate.core.state.pool import Route
 from millgate.core.tickets.appointment import ReturnRecord
 from millgate.core.words import DeadlineFrom, Reason
 
-# So many answers teach how long a whole one takes; before that no request is refused for it.
-_TRUSTED_ANSWERS: Final = 10
 # Refusals for want of room: a shorter request, or one that may wait longer, may still go.
 _UNDER_PRESSURE: Final = frozenset((Reason.SATURATED, Reason.QUEUE_FULL, Reason.TOO_LATE))
 # SDKs try twice more by themselves: this is the last of them.
@@ -37,9 +36,19 @@ _STRANGERS_PATIENCE: Final = 20.0
 
 
 class Plan:
-    """A decision not yet taken: about which request, on which engine if it is admitted, how long it waits if it is queued."""
+    """A decision not yet taken: about which request, on which engine if it is admitted, how long it waits if it is queued.
 
-    __slots__ = ("decision", "engine", "expected_wait_s", "queued_until", "request")
+    A queued one `leaves_room` where it could go, and waits for a better engine.
+    """
+
+    __slots__ = (
+        "decision",
+        "engine",
+        "expected_wait_s",
+        "leaves_room",
+        "queued_until",
+        "request",
+    )
 
     def __init__(
         self,
@@ -48,7 +57,10 @@ class Plan:
         engine: Engine | None = None,
         expected_wait_s: float = 0.0,
         queued_until: float | None = None,
+        *,
+        leaves_room: bool = False,
     ) -> None:
+        self.leaves_room: Final = leaves_room
         self.request: Final = request
         self.decision: Final = decision
         self.engine: Final = engine
@@ -83,14 +95,15 @@ def _reshape(knowledge: Knowledge, refused: Request, now: float) -> Plan | None:
 def _as_it_is(knowledge: Knowledge, arrival: Arrived, now: float, reshaped: Reshaped | None = None) -> Plan:
     classes, classed = knowledge.classes, None
     lane = choose_lane(knowledge.open_lanes, arrival.lane, classes.first)
-    route = knowledge.routes.of_arrival(arrival)
+    route = knowledge.engines.routes.of_arrival(arrival)
     record, fingerprint = _recognise(route, arrival, now)
     prompt_tokens = knowledge.prompt_sizes.tokens(
         arrival.model, arrival.prompt_bytes, arrival.fixed_tokens, arrival.prompt_shape
     )
     sizes = _sizes(knowledge, lane, arrival, prompt_tokens)
     marks = _marks(arrival, prompt_tokens)
-    cached_tokens = max(knowledge.prefixes.deepest(marks).values(), default=0) if marks else 0
+    held = knowledge.engines.placement.held(marks)
+    cached_tokens = max(held.values()) if held else 0
     unread_tokens = max(1, prompt_tokens - cached_tokens)
     if arrival.lane is None:
         lane, classed = classes.lane_of(arrival, route, (unread_tokens, *sizes[1:]), record)
@@ -115,7 +128,7 @@ def _as_it_is(knowledge: Knowledge, arrival: Arrived, now: float, reshaped: Resh
         reshaped=reshaped,
         classed=classed,
     )
-    return _judge(knowledge, request, now)
+    return _judge(knowledge, request, held, now)
 
 
 def _observed(knowledge: Knowledge, plan: Plan, reshaped: Plan | None, now: float) -> Plan:
@@ -130,10 +143,11 @@ def _observed(knowledge: Knowledge, plan: Plan, reshaped: Plan | None, now: floa
         return plan
     if knowledge.hard_cap and all(engine.gate.streams >= engine.limit for engine in request.route.up):
         return reshaped or plan
-    engine = min(request.route.up, key=lambda each: each.gate.streams / each.limit)
-    cached_tokens = knowledge.prefixes.held_by(engine.number, request.marks)
+    engine = min(request.route.up, key=lambda each: each.gate.streams / max(1, each.limit))
+    cached_tokens = knowledge.engines.prefixes.held_by(engine.number, request.marks)
     ttft_s = engine.expected_ttft_s(max(1, request.prompt_tokens - cached_tokens), now)
-    admit = admission(request, engine, ttft_s, cached_tokens, now)
+    candidates = (Candidate(engine.settings.name, cached_tokens, 0.0),) if request.marks else ()
+    admit = admission(request, engine, ttft_s, candidates, now)
     return Plan(request, admit._replace(would=would), engine, plan.expected_wait_s)
 
 
@@ -170,8 +184,9 @@ def _deadlines(
     allowed_s = arrival.time_allowed_s
     if allowed_s is None:
         return deadline, deadline
-    if not arrival.stream and knowledge.totals.answers >= _TRUSTED_ANSWERS:
-        # The client waits so long for the whole answer: what is decoded after the first token counts too.
+    if not arrival.stream and knowledge.totals.answers >= FEW_ANSWERS:
+        # The client waits so long for the whole answer: what is decoded after the first token counts too, once a few answers
+        # have taught how long that takes.
         paces = [engine.service.tpot_s(1) for engine in route.up]
         allowed_s -= output_tokens / arrival.answers * min(paces, default=0.0)
     return deadline, min(deadline, now + max(0.0, allowed_s))
@@ -186,7 +201,7 @@ def _price(route: Route, prompt_tokens: int, output_tokens: int) -> tuple[float,
     return work_s, engine.permit_s(prompt_tokens, output_tokens)
 
 
-def _judge(knowledge: Knowledge, request: Request, now: float) -> Plan:
+def _judge(knowledge: Knowledge, request: Request, held: Held, now: float) -> Plan:
     if knowledge.draining:
         return _refused(knowledge, request, now, Reason.DRAINING)
     reason = unfit(request, now)
@@ -198,12 +213,42 @@ def _judge(knowledge: Knowledge, request: Request, now: float) -> Plan:
     if short is not None:
         return _short(knowledge, request, now, short)
     ahead = ahead_of(request, now)
-    roomy = knowledge.placement.roomy_engine(request, now) if may_go(request, ahead, now) else None
-    if roomy is not None:
-        engine, ttft_s, cached_tokens = roomy
-        if not is_in_time(engine, request, ttft_s, now):
-            return _refused(knowledge, request, now, Reason.TOO_LATE, ttft_s, request.deadline - now)
-        return Plan(request, admission(request, engine, ttft_s, cached_tokens, now), engine)
+    roomy = (
+        knowledge.engines.placement.roomy_engine(request, held, now) if may_go(request, ahead, now) else None
+    )
+    if roomy is None and knowledge.engines.placement.is_kept_out(request, held, now):
+        return _kept_out(knowledge, request, now, ahead)
+    if roomy is None:
+        return _without_room(knowledge, request, now, ahead)
+    engine, ttft_s, better_until = roomy[:3]
+    if better_until > now:
+        waits = _without_room(knowledge, request, now, ahead)
+        if isinstance(waits.decision, Queue):
+            return Plan(
+                request, waits.decision, None, waits.expected_wait_s, waits.queued_until, leaves_room=True
+            )
+    if not is_in_time(engine, request, ttft_s, now):
+        return _refused(knowledge, request, now, Reason.TOO_LATE, ttft_s, request.deadline - now)
+    return Plan(request, admission_at(knowledge.engines.prefixes, request, roomy, now), engine)
+
+
+def _kept_out(knowledge: Knowledge, request: Request, now: float, ahead: int) -> Plan:
+    """Every engine is full of live sessions: queue it where a lease ends in its time, else refuse it until then."""
+    lease_s = knowledge.engines.working_sets.next_room_s(now)
+    until, allowed_s = request.latest_start(), _wait_allowed_s(request)
+    if allowed_s is not None:
+        until = min(until, now + allowed_s)
+    full = over_bounds(knowledge, request, displaces=True)
+    if full is None and now + lease_s <= until and ahead < MOST_PASSED_OVER:
+        queued = Queue(request.attempt, ahead + 1, lease_s, request.classed)
+        return Plan(request, queued, None, lease_s, until, leaves_room=True)
+    reason = Reason.SATURATED
+    refused = refusal(knowledge.totals, request, reason, now, lease_s, until - now, not_before_s=lease_s)
+    return Plan(request, refused._replace(of_wait=True), expected_wait_s=lease_s)
+
+
+def _without_room(knowledge: Knowledge, request: Request, now: float, ahead: int) -> Plan:
+    """Queue it if it may wait and will make it; refuse it if not."""
     beyond = _beyond_accounts(request)
     if beyond is not None:
         return _refused(knowledge, request, now, Reason.TOO_LARGE, beyond[0], beyond[1])
@@ -309,7 +354,7 @@ def _without_wait(knowledge: Knowledge, request: Request) -> tuple[Reason, float
     lane, max_queue = request.lane, request.lane.settings.max_queue
     if max_queue and _is_full(lane):
         return Reason.QUEUE_FULL, lane.queued, max_queue
-    return Reason.SATURATED, knowledge.running(), knowledge.stream_limit()
+    return Reason.SATURATED, knowledge.engines.running(), knowledge.engines.stream_limit()
 
 
 def _is_full(lane: Lane) -> bool:
@@ -324,10 +369,10 @@ def over_bounds(
     One that `displaces` others may take the place of a request of a less important lane.
     """
     lane, settings = request.lane, request.lane.settings
-    if knowledge.queued_count >= knowledge.max_queued and not (
+    if knowledge.attempts.queued_count >= knowledge.max_queued and not (
         displaces and less_important(knowledge.lanes, settings.band)
     ):
-        return Reason.QUEUE_FULL, knowledge.queued_count, knowledge.max_queued
+        return Reason.QUEUE_FULL, knowledge.attempts.queued_count, knowledge.max_queued
     tokens = lane.queued_tokens + request.prompt_tokens + request.output_tokens
     if settings.max_queue_tokens is not None and tokens > settings.max_queue_tokens:
         return Reason.QUEUE_FULL, tokens, settings.max_queue_tokens
@@ -360,15 +405,18 @@ def _longest_s(request: Request, engine: Engine, ttft_s: float) -> float:
         if engine.gate.kv_limit is not None:
             tokens = min(tokens, engine.gate.kv_limit)
     service = engine.service
-    patience = _ANSWER_PATIENCE if service.answers >= _TRUSTED_ANSWERS else _STRANGERS_PATIENCE
-    return patience * (ttft_s + tokens * service.tpot_s(engine.limit))
+    patience = _ANSWER_PATIENCE if service.answers >= FEW_ANSWERS else _STRANGERS_PATIENCE
+    return patience * (ttft_s + tokens * service.tpot_s(engine.gate.limit.current()))
 
 
-def admission(request: Request, engine: Engine, ttft_s: float, cached_tokens: int, now: float) -> Admit:
+def admission(
+    request: Request, engine: Engine, ttft_s: float, candidates: tuple[Candidate, ...], now: float
+) -> Admit:
     """Return the decision to run this request on this engine now, with this predicted time to first token.
 
-    The engine holds `cached_tokens` of its prompt: they take memory, and are not read again.
+    It is the first of the `candidates`, if any engine holds of the prompt: what it holds takes memory, and is not read again.
     """
+    cached_tokens = candidates[0].cached_tokens if candidates else 0
     gate, arrival = engine.gate, request.arrival
     kv_tokens, prefill_tokens = gate.clip(request.kv_tokens, max(1, request.prompt_tokens - cached_tokens))
     first_event_by = request.deadline + ttft_s
@@ -386,4 +434,19 @@ def admission(request: Request, engine: Engine, ttft_s: float, cached_tokens: in
         reshaped=request.reshaped,
         due_at=None if request.age.appointment is None else request.age.appointment.due_at,
         classed=request.classed,
+        candidates=candidates,
     )
+
+
+def admission_at(prefixes: PrefixIndex, request: Request, place: Place, now: float) -> Admit:
+    """Return the decision to run this request where `placement` has found room for it, on two legs where another engine reads its prompt."""
+    engine, ttft_s, _better_until, candidates, reader = place
+    admit = admission(request, engine, ttft_s, candidates, now)
+    if reader is None:
+        return admit
+    cached_tokens = prefixes.held_by(reader.number, request.marks) if request.marks else 0
+    unread_tokens = max(1, request.prompt_tokens - cached_tokens)
+    kv_tokens, prefill_tokens = reader.gate.clip(request.prompt_tokens, unread_tokens)
+    reads = make_leg(reader.settings.name, 1, kv_tokens, prefill_tokens)
+    # What is handed over is not read again, but for its last token.
+    return admit._replace(legs=(admit.legs[0]._replace(prompt_tokens=1), reads))

@@ -5,17 +5,20 @@ from math import inf, nextafter
 from typing import Final
 
 from millgate.core.decisions import Admit, Decision, Ended, Yield
+from millgate.core.governor import legs
 from millgate.core.governor.allowances import Allowances
-from millgate.core.governor.assess import Plan, admission, less_important, unfit
-from millgate.core.governor.knowledge import Knowledge, Waiting
-from millgate.core.governor.placement import is_in_time, next_queued
+from millgate.core.governor.assess import Plan, admission_at, less_important, unfit
+from millgate.core.governor.knowledge import Attempts, Knowledge, Waiting
+from millgate.core.governor.placement import Place, is_in_time, next_queued
 from millgate.core.governor.promises import OF_ONE_TENANT, UNPROMISED, queues_newcomers, refusal
-from millgate.core.limits.gate import is_only_read
+from millgate.core.limits.gate import is_only_read, is_seen_beginning
+from millgate.core.routing.working_set import MOST_PASSED_OVER, WorkingSets
 from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Totals
 from millgate.core.state.pool import Route, Routes
-from millgate.core.tickets.appointment import Appointment, ClientKind, ReturnRecord
+from millgate.core.tickets import ClientKind
+from millgate.core.tickets.appointment import Appointment, ReturnRecord
 from millgate.core.words import Outcome, Reason
 
 # Refusals that tell of a gate without room, rather than of this attempt alone.
@@ -33,18 +36,18 @@ def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]
         allowances.returned(request)
     if isinstance(decision, Yield):
         if decision.reason in _BLOCKED:
-            _mark_blocked(knowledge.routes, request.route.up, now)
-        _leave_record(knowledge, request, decision, now)
+            _mark_blocked(knowledge.engines.routes, request.route.up, now)
+        _leave_record(knowledge.attempts.waiting, allowances, knowledge.totals, request, decision, now)
         return (_with_quota(allowances, request, decision, now),)
-    attempt = knowledge.take_in(request)
+    attempt = knowledge.attempts.take_in(request, now)
     request.lane.takes_in(now)
     allowances.taken_in(attempt, would, now)
     if isinstance(decision, Admit):
         assert plan.engine is not None
-        _start(knowledge, attempt, plan.engine, decision, now)
+        _start(knowledge.attempts, allowances, attempt, plan.engine, decision, now)
         return (_with_quota(allowances, request, decision, now),)
     displaced = _displace(knowledge, request, now)
-    queue(knowledge, attempt, plan.queued_until, now)
+    queue(knowledge.attempts, attempt, plan.queued_until, now)
     return (decision, *displaced)
 
 
@@ -60,6 +63,8 @@ def _count_arrival(totals: Totals, request: Request, refused: Reason | None, now
         )
     if record is not None:
         pool.appointments.take(record)
+    elif request.age.appointment is not None:
+        pool.appointments.visited(request.tenant, ClientKind.FIRST)
     if not request.recognised:
         is_load = refused not in UNPROMISED
         work_s, service_s = (request.work_s, request.service_s) if is_load else (0.0, 0.0)
@@ -83,10 +88,10 @@ def _displace(knowledge: Knowledge, request: Request, now: float) -> tuple[Decis
     """
     own = request.lane
     if own.settings.max_queue and own.queued >= own.settings.max_queue:
-        last_queued = _last_without_promise(knowledge.attempts, request)
+        last_queued = _last_without_promise(knowledge.attempts.by_number, request)
         if last_queued is not None:
             return refuse_queued(knowledge, last_queued, Reason.DISPLACED, now)
-    if knowledge.queued_count < knowledge.max_queued:
+    if knowledge.attempts.queued_count < knowledge.max_queued:
         return ()
     lane = less_important(knowledge.lanes, own.settings.band)
     assert lane is not None
@@ -94,7 +99,7 @@ def _displace(knowledge: Knowledge, request: Request, now: float) -> tuple[Decis
         (each for each in lane.queues.values() if len(each.order)), key=lambda each: len(each.order)
     )
     last = deque(longest.order, maxlen=1)[0]
-    return refuse_queued(knowledge, knowledge.attempts[last.attempt], Reason.DISPLACED, now)
+    return refuse_queued(knowledge, knowledge.attempts.by_number[last.attempt], Reason.DISPLACED, now)
 
 
 def _last_without_promise(attempts: dict[int, Attempt], request: Request) -> Attempt | None:
@@ -106,20 +111,20 @@ def _last_without_promise(attempts: dict[int, Attempt], request: Request) -> Att
     return None if last.request.age.is_promised else last
 
 
-def queue(knowledge: Knowledge, attempt: Attempt, queued_until: float | None, now: float) -> None:
+def queue(attempts: Attempts, attempt: Attempt, queued_until: float | None, now: float) -> None:
     """Put an attempt into its queue, no longer than until then, and look at it again when something falls due."""
     attempt.waits(queued_until, now)
-    knowledge.enqueue(attempt, now)
+    attempts.enqueue(attempt, now)
     request = attempt.request
     if (opens_at := request.queue.opens_at()) is not None:
         attempt.waits_for_batch(max(now, opens_at))
-        knowledge.wake_at(attempt.window_until, request.attempt)
-    knowledge.wake_at(attempt.give_up_at, request.attempt)
-    knowledge.wake_for_pace(request.queue)
-    _wake_for_account(knowledge, request, now)
+        attempts.wake_at(attempt.window_until, request.attempt)
+    attempts.wake_at(attempt.give_up_at, request.attempt)
+    attempts.wake_for_pace(request.queue)
+    _wake_for_account(attempts, request, now)
 
 
-def _wake_for_account(knowledge: Knowledge, queued: Request, now: float) -> None:
+def _wake_for_account(attempts: Attempts, queued: Request, now: float) -> None:
     """Look again when an account has room for this request: no permit has to end for that."""
     waits = [
         wait_s
@@ -127,19 +132,24 @@ def _wake_for_account(knowledge: Knowledge, queued: Request, now: float) -> None
         if engine.provider is not None and 0.0 < (wait_s := engine.provider.wait_s(queued.sizes(), now)) < inf
     ]
     if waits:
-        knowledge.wake_at(now + min(waits), queued.attempt)
+        attempts.wake_at(now + min(waits), queued.attempt)
 
 
-def _start(knowledge: Knowledge, attempt: Attempt, engine: Engine, decision: Admit, now: float) -> None:
+def _start(
+    attempts: Attempts, allowances: Allowances, attempt: Attempt, engine: Engine, decision: Admit, now: float
+) -> None:
     """Give the permit that `decision` speaks of."""
-    request = attempt.request
+    request, engines = attempt.request, attempts.engines
     lane, pool, arrival, lane_queue = request.lane, request.route.pool, request.arrival, request.queue
     leg, gate = decision.legs[0], engine.gate
-    cached_tokens = 0
+    cached_tokens = _cached_tokens(request, decision)
     if request.marks:
-        cached_tokens = knowledge.prefixes.held_by(engine.number, request.marks)
-        knowledge.prefixes.placed(engine.number, request.marks)
+        held_tokens = request.prompt_tokens - request.unread_tokens
+        engines.prefixes.placed(engine.number, request.marks, max(0, held_tokens - cached_tokens))
+        _place_session(engines.working_sets, attempt, engine, now)
     permit = attempt.admitted(engine, leg, decision.expected_ttft_s, cached_tokens, now)
+    if len(decision.legs) > 1:
+        legs.begin(engines, attempt, permit, decision.legs[1], now)
     lane.admits(now)
     pool.capacity_forecast.rate_changed()
     if attempt.tried is None:
@@ -150,19 +160,42 @@ def _start(knowledge: Knowledge, attempt: Attempt, engine: Engine, decision: Adm
     lane_queue.order.started(request, now)
     if lane_queue.offered is not None:
         lane_queue.offered.started(request.work_s)
-    knowledge.allowances.admitted(now)
+    allowances.admitted(now)
     if engine.provider is not None:
         engine.provider.started(permit, request.sizes(), now)
     if (shares := pool.shares) is not None:
         shares.entered(lane.settings.name, leg.streams)
     engine.given_prompt(lane.settings.name, attempt.unread_tokens, now)
-    knowledge.wake_for_pace(lane_queue)
+    attempts.wake_for_pace(lane_queue)
     if not gate.has_room(1, 1):
         engine.drain.became_full(now, gate.streams)
-    knowledge.placement.started(request)
-    knowledge.note(permit, engine)
-    if not (arrival.stream or is_only_read(arrival)):
-        knowledge.wake_at(permit.due_at, request.attempt)
+    engines.placement.started(request)
+    engines.note(permit, engine)
+    if not (is_seen_beginning(arrival) or is_only_read(arrival)):
+        attempts.wake_at(permit.due_at, request.attempt)
+
+
+def _cached_tokens(request: Request, decision: Admit) -> int:
+    """Return how much of its prompt the engine that answers it need not read: what it holds, or all but the last token, which it is handed."""
+    if len(decision.legs) > 1:
+        return request.prompt_tokens - 1
+    return decision.candidates[0].cached_tokens if decision.candidates else 0
+
+
+def _place_session(working_sets: WorkingSets, attempt: Attempt, engine: Engine, now: float) -> None:
+    """The context of its session, which it opens where it has none, lies on this engine from now on."""
+    request = attempt.request
+    if attempt.session is None:
+        name, lane = request.arrival.session, request.lane.settings.name
+        known = working_sets.continued(name, request.marks, request.prompt_tokens)
+        if known is None or known.is_over:
+            known = working_sets.opens(known, name, request.tenant, lane, now)
+        else:
+            # Another turn of it, queued as this one was, has opened it.
+            working_sets.awaits(known, now)
+        attempt.is_turn_of(known)
+    assert attempt.session is not None
+    working_sets.placed(attempt.session, engine.number, request.prompt_tokens, request.marks)
 
 
 def _finds_idle(request: Request, now: float) -> bool:
@@ -174,43 +207,70 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
     """Admit what waits and fits, hopeless ones out first; return every decision in order.
 
     A head without room stops what waits for the same engines, however small, or a large one would wait for ever;
-    it does not stop what other engines can take.
+    it does not stop what other engines can take. One that waits for the full engine that holds its prompt is passed over: for the
+    time that this saves, and for half of its own at most.
     """
     decisions: list[Decision] = []
     blocked: list[Route] = []
-    while knowledge.queued_count and (number := next_queued(knowledge.pools, blocked, now)) is not None:
-        attempt = knowledge.attempts[number]
+    passed_over: dict[int, None] = {}
+    attempts, engines = knowledge.attempts, knowledge.engines
+    while (
+        attempts.queued_count
+        and (number := next_queued(engines.routes.pools, blocked, now, passed_over)) is not None
+    ):
+        attempt = attempts.by_number[number]
         request = attempt.request
         reason = unfit(request, now)
         if reason is not None:
             decisions += refuse_queued(knowledge, attempt, reason, now)
             continue
-        roomy = knowledge.placement.roomy_engine(request, now)
+        held = engines.placement.held(request.marks)
+        roomy = engines.placement.roomy_engine(request, held, now)
+        if roomy is None and engines.placement.is_kept_out(request, held, now):
+            _pass_over(attempts, attempt, now + engines.working_sets.next_room_s(now), now)
+            passed_over[number] = None
+            continue
         if roomy is None:
-            _mark_blocked(knowledge.routes, request.route.up, now)
-            _wake_for_account(knowledge, request, now)
+            _mark_blocked(engines.routes, request.route.up, now)
+            _wake_for_account(attempts, request, now)
             blocked.append(request.route)
             continue
-        engine, ttft_s, cached_tokens = roomy
+        engine, ttft_s, better_until = roomy[:3]
+        if better_until > now and len(passed_over) < MOST_PASSED_OVER:
+            _pass_over(attempts, attempt, better_until, now)
+            passed_over[number] = None
+            continue
         if not is_in_time(engine, request, ttft_s, now):
             decisions += refuse_queued(knowledge, attempt, late_reason(request, now), now)
             continue
-        decisions.append(_admit_queued(knowledge, attempt, engine, ttft_s, cached_tokens, now))
+        decisions.append(_admit_queued(attempts, knowledge.allowances, attempt, roomy, now))
+    attempts.leaves_room(to_others=bool(passed_over))
     return decisions
 
 
+def _pass_over(attempts: Attempts, attempt: Attempt, until: float, now: float) -> None:
+    """Let others go before this attempt, and look at it again then; one such time is kept of each."""
+    if attempt.passed_over_until <= now:
+        attempt.is_passed_over(until)
+        attempts.wake_at(until, attempt.request.attempt)
+
+
 def _admit_queued(
-    knowledge: Knowledge, attempt: Attempt, engine: Engine, ttft_s: float, cached_tokens: int, now: float
+    attempts: Attempts,
+    allowances: Allowances,
+    attempt: Attempt,
+    place: Place,
+    now: float,
 ) -> Admit | Yield:
     request = attempt.request
-    knowledge.dequeue(attempt, now, admitted=True)
-    admit = admission(request, engine, ttft_s, cached_tokens, now)
+    attempts.dequeue(attempt, now, admitted=True)
+    admit = admission_at(attempts.engines.prefixes, request, place, now)
     if request.queue.window is not None:
         admit = admit._replace(window_s=min(now, attempt.window_until) - request.arrived_at)
     if attempt.tried is not None:
         admit = admit._replace(due_at=None)  # its hint was judged when it was first admitted
-    _start(knowledge, attempt, engine, admit, now)
-    return _with_quota(knowledge.allowances, request, admit, now)
+    _start(attempts, allowances, attempt, place[0], admit, now)
+    return _with_quota(allowances, request, admit, now)
 
 
 def _mark_blocked(routes: Routes, engines: tuple[Engine, ...], now: float) -> None:
@@ -225,24 +285,26 @@ def late_reason(queued: Request, now: float) -> Reason:
     return Reason.EXPIRED if now >= queued.deadline else Reason.TOO_LATE
 
 
-def leave_queue(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
+def leave_queue(attempts: Attempts, allowances: Allowances, attempt: Attempt, now: float) -> None:
     """Take an attempt out of its queue for good."""
     request = attempt.request
-    knowledge.dequeue(attempt, now)
-    knowledge.let_go(attempt)
+    attempts.dequeue(attempt, now)
+    attempts.let_go(attempt, now)
     request.lane.lets_go(request.arrived_at, now)
     attempt.refused(now)
-    knowledge.allowances.over(request)
+    allowances.over(request)
 
 
 def refuse_queued(knowledge: Knowledge, attempt: Attempt, reason: Reason, now: float) -> tuple[Yield, Ended]:
     """Take an attempt out of its queue with a yield; return the yield and the attempt's end."""
-    leave_queue(knowledge, attempt, now)
+    attempts, allowances, totals = knowledge.attempts, knowledge.allowances, knowledge.totals
+    leave_queue(attempts, allowances, attempt, now)
     request = attempt.request
     waited_s, allowed_s = now - request.arrived_at, request.deadline - request.arrived_at
-    decision = refusal(knowledge.totals, request, reason, now, waited_s, allowed_s)
-    _leave_record(knowledge, request, decision, now, judged=attempt.tried is not None)
-    told = _with_quota(knowledge.allowances, request, decision, now)
+    decision = refusal(totals, request, reason, now, waited_s, allowed_s)
+    judged = attempt.tried is not None
+    _leave_record(attempts.waiting, allowances, totals, request, decision, now, judged=judged)
+    told = _with_quota(allowances, request, decision, now)
     assert isinstance(told, Yield)
     lane = request.lane.settings.name
     ended = Ended(request.attempt, Outcome.YIELDED, lane, None, waited_s, waited_s, None, 0, 0, reason)
@@ -250,24 +312,31 @@ def refuse_queued(knowledge: Knowledge, attempt: Attempt, reason: Reason, now: f
 
 
 def _leave_record(
-    knowledge: Knowledge, request: Request, decision: Yield, now: float, *, judged: bool = False
+    waiting: Waiting,
+    allowances: Allowances,
+    totals: Totals,
+    request: Request,
+    decision: Yield,
+    now: float,
+    *,
+    judged: bool = False,
 ) -> None:
     """Count the yield and remember the request, so that it keeps its age when it returns."""
     reason, hint = decision.reason, decision.retry_after_s
     request.lane.refuses(reason, now, is_retry=request.is_retry)
     if not judged:
         _judge_hint(request, now, admitted=False)
-    knowledge.totals.hinted()
+    totals.hinted()
     if reason is Reason.TOO_LARGE or request.arrival.fingerprint is None:
         return
     appointment = Appointment(now, hint)
     if reason is Reason.QUOTA and decision.retry:
-        knowledge.allowances.told(request, _kind(request), appointment, now)
+        allowances.told(request, _kind(request), appointment, now)
     known_from, until = appointment.known_from, appointment.known_until(request.lane_deadline)
     if reason in OF_ONE_TENANT and decision.retry:
         record = record_of(request, known_from, until, told_at=appointment.due_at)
     elif decision.retry:
-        oldest = _oldest_age(knowledge.waiting, request)
+        oldest = _oldest_age(waiting, request)
         record = record_of(request, known_from, until, appointment.due_at, appointment.lapses_at, oldest)
     elif request.lane_deadline > now:
         record = record_of(request, known_from, request.lane_deadline)

@@ -16,20 +16,24 @@ conclusion errs on the side of holding the permit.
 from typing import Final
 
 from millgate.core.decisions import Cancel, Cause, Decision, Ended
-from millgate.core.events import Arrived, ClientGone, EngineProgress, EngineSeen, Failed, Finished
+from millgate.core.events import Arrived, EngineProgress, EngineSeen, Failed, Finished
 from millgate.core.fast_records import make_ended
+from millgate.core.governor import legs
+from millgate.core.governor.allowances import Allowances
 from millgate.core.governor.commit import dispatch, leave_queue, record_of
 from millgate.core.governor.failover import detour_after, try_again
-from millgate.core.governor.knowledge import Knowledge
+from millgate.core.governor.knowledge import Attempts, Engines, Knowledge
 from millgate.core.governor.promises import DRAINING_HINT_S
 from millgate.core.governor.watch import answered, grew, has_fresh_gauge
 from millgate.core.lifecycle import State
 from millgate.core.limits.gate import is_only_read
 from millgate.core.sizing.output_length import OutputLength
-from millgate.core.sizing.prompt_sizes import PromptSizes
+from millgate.core.sizing.service_demand import PromptSizes
 from millgate.core.slo import answered_in_time, streamed_in_time
 from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.engine import Engine
+from millgate.core.state.lane import Totals
+from millgate.core.state.leg import has_taken_over
 from millgate.core.state.permit import Permit
 from millgate.core.words import FailureKind, IgnoresHangups, Outcome, Reason, Stage
 
@@ -43,11 +47,16 @@ _JUDGED: Final[tuple[Outcome, ...]] = (Outcome.GOOD, Outcome.LATE, Outcome.ENGIN
 _TIRED_SHARE: Final = 0.1
 
 
-def first_token(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
+def first_token(engines: Engines, attempt: Attempt, at: float) -> None:
     """The prompt has been read: learn how long it took and give the prefill share back."""
-    permit, engine = permit_of(attempt)
-    engine.first_token(permit, attempt.unread_tokens, now)
-    knowledge.note(permit, engine)
+    (permit, engine), leg = permit_of(attempt), attempt.reading
+    at = max(at, permit.admitted_at)
+    if leg is None:
+        engine.first_token(permit, attempt.unread_tokens, at)
+    else:
+        has_taken_over(engine, permit, at)
+        legs.fetched(engines, attempt, leg, at, is_seen=True)
+    engines.note(permit, engine)
 
 
 def permit_of(attempt: Attempt) -> tuple[Permit, Engine]:
@@ -61,28 +70,31 @@ def permit_of(attempt: Attempt) -> tuple[Permit, Engine]:
 def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float) -> Ended:
     """A whole answer: judge it, and learn its sizes and its speed."""
     (permit, engine), request = permit_of(attempt), attempt.request
+    engines, totals = knowledge.engines, knowledge.totals
     measured = event.output_tokens if event.output_tokens is not None else permit.output_seen
     output_tokens = request.output_tokens if event.output_tokens is None and not measured else measured
     prompt_tokens, cached_tokens = event.prompt_tokens or request.prompt_tokens, event.cached_tokens or 0
     good = _in_time(attempt, engine, output_tokens, now)
+    if attempt.reading is not None:
+        legs.fetched(engines, attempt, attempt.reading, now, is_seen=False)
     if event.prompt_tokens:
         _learn_prompt(knowledge.prompt_sizes, request.arrival, event.prompt_tokens)
     if is_only_read(request.arrival):
-        _learn_reading(knowledge, attempt, now)
+        _learn_reading(engines, totals, attempt, now)
     elif measured > 0:
-        knowledge.totals.answered()
+        totals.answered()
         engine.service.answered()
         _learn_length(knowledge.output_length, request, output_tokens)
         answered(permit, engine, output_tokens, now)
         _learn_tpot(permit, engine, output_tokens, streamed=request.arrival.stream, now=now)
-        knowledge.routes.pool_of(engine).capacity_forecast.answered(knowledge.running())
+        engines.routes.pool_of(engine).capacity_forecast.answered(engines.running())
     permit.answered(output_tokens)
     request.queue.order.settle(request, prompt_tokens, output_tokens)
     attempt.settles(event.prompt_tokens, cached_tokens, now)
     if engine.provider is not None:
         engine.provider.answered(permit, event.prompt_tokens, cached_tokens, now)
-    if request.marks:
-        knowledge.prefixes.answered(
+    if request.marks and not attempt.is_apart:
+        found = engines.prefixes.answered(
             engine.number,
             request.marks,
             attempt.cached_tokens,
@@ -90,22 +102,24 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
             output_tokens,
             event.cached_tokens,
         )
+        if found is not None:
+            engines.working_sets.found(found)
     engine.has_read(max(1, prompt_tokens - max(cached_tokens, attempt.cached_tokens)))
     outcome = Outcome.GOOD if good else Outcome.LATE
-    ended = _end(knowledge, attempt, outcome, now, None, prompt_tokens)
+    ended = _end(engines, totals, attempt, outcome, now, None, prompt_tokens)
     if event.cached_tokens is None or event.prompt_tokens is None:
         return ended
     return ended._replace(cached_tokens=min(event.cached_tokens, event.prompt_tokens))
 
 
-def _learn_reading(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
+def _learn_reading(engines: Engines, totals: Totals, attempt: Attempt, now: float) -> None:
     """Nothing was to be written: the answer is the first token, and the whole of its time was reading."""
     permit, engine = permit_of(attempt)
-    knowledge.totals.answered()
+    totals.answered()
     engine.service.answered()
     if permit.state is State.PREFILL:
-        first_token(knowledge, attempt, now)
-    knowledge.routes.pool_of(engine).capacity_forecast.answered(knowledge.running())
+        first_token(engines, attempt, now)
+    engines.routes.pool_of(engine).capacity_forecast.answered(engines.running())
 
 
 def _learn_prompt(prompt_sizes: PromptSizes, arrival: Arrived, prompt_tokens: int) -> None:
@@ -156,38 +170,40 @@ def failed(knowledge: Knowledge, attempt: Attempt, event: Failed, now: float) ->
     if engine.signal is not None and event.kind in _OVERLOADED:
         engine.signal.failed()
     if again is None:
-        return [_end(knowledge, attempt, Outcome.ENGINE_FAILED, now, event.kind)]
-    release(knowledge, attempt, now, for_good=False)
+        return [_end(knowledge.engines, knowledge.totals, attempt, Outcome.ENGINE_FAILED, now, event.kind)]
+    release(knowledge.attempts, knowledge.allowances, attempt, now, for_good=False)
     return try_again(knowledge, attempt, again, now)
 
 
 def _declined(knowledge: Knowledge, attempt: Attempt, now: float) -> list[Decision]:
     """The engine has answered that the request is at fault: its permit is free at once, and its time teaches nothing."""
-    ended = _end(knowledge, attempt, Outcome.BAD_REQUEST, now, None)
-    release(knowledge, attempt, now, teaches=False)
+    ended = _end(knowledge.engines, knowledge.totals, attempt, Outcome.BAD_REQUEST, now, None)
+    release(knowledge.attempts, knowledge.allowances, attempt, now, teaches=False)
     return [ended, *dispatch(knowledge, now)]
 
 
-def client_gone(knowledge: Knowledge, attempt: Attempt, _event: ClientGone, now: float) -> Ended:
+def client_gone(
+    attempts: Attempts, allowances: Allowances, totals: Totals, attempt: Attempt, now: float
+) -> Ended:
     """The client has left: out of the queue at once, or off the engine when the engine has let go."""
     stage = Stage(attempt.state)
     if attempt.state is not State.DECODE:
         _remember_tired(attempt.request, now)
     if attempt.state is State.QUEUED:
-        leave_queue(knowledge, attempt, now)
+        leave_queue(attempts, allowances, attempt, now)
         return _account(attempt, Outcome.CLIENT_GONE, now, stage)
-    ended = _end(knowledge, attempt, Outcome.CLIENT_GONE, now, stage)
-    _begin_departure(knowledge, attempt, now)
+    ended = _end(attempts.engines, totals, attempt, Outcome.CLIENT_GONE, now, stage)
+    _begin_departure(attempts, attempt, now)
     return ended
 
 
-def cancel_running(knowledge: Knowledge, now: float) -> list[Decision]:
+def cancel_running(attempts: Attempts, totals: Totals, now: float) -> list[Decision]:
     """End everything that still runs: the grace of a drain is over."""
     decisions: list[Decision] = []
-    for attempt in list(knowledge.attempts.values()):
+    for attempt in list(attempts.by_number.values()):
         if attempt.state in {State.PREFILL, State.DECODE}:
             decisions.append(Cancel(attempt.request.attempt, Reason.DRAINING, DRAINING_HINT_S))
-            decisions.append(_end(knowledge, attempt, Outcome.YIELDED, now, Reason.DRAINING))
+            decisions.append(_end(attempts.engines, totals, attempt, Outcome.YIELDED, now, Reason.DRAINING))
     return decisions
 
 
@@ -199,7 +215,8 @@ def _remember_tired(request: Request, now: float) -> None:
 
 
 def _end(
-    knowledge: Knowledge,
+    engines: Engines,
+    totals: Totals,
     attempt: Attempt,
     outcome: Outcome,
     now: float,
@@ -212,9 +229,9 @@ def _end(
     attempt.settles(None, 0, now)
     if engine.provider is not None:
         engine.provider.left(permit, now)
-    knowledge.note(permit, engine)
+    engines.note(permit, engine)
     ended = _account(attempt, outcome, now, cause, prompt_tokens)
-    knowledge.totals.ended(ended)
+    totals.ended(ended)
     return ended
 
 
@@ -253,15 +270,17 @@ def _note_slo(attempt: Attempt, outcome: Outcome, now: float) -> None:
     request.lane.slo.add(now, ttft_s, tpot_s, good=outcome is Outcome.GOOD, first=not request.is_retry)
 
 
-def _begin_departure(knowledge: Knowledge, attempt: Attempt, now: float) -> None:
+def _begin_departure(attempts: Attempts, attempt: Attempt, now: float) -> None:
     """Predict when the engine will be done with a request whose client has left, and look again then."""
     permit, engine = permit_of(attempt)
     engine.left_by_client(permit, now + _departure_s(attempt, permit, engine, now), now)
-    knowledge.wake_at(permit.due_at, permit.attempt)
+    attempts.wake_at(permit.due_at, permit.attempt)
 
 
 def _departure_s(attempt: Attempt, permit: Permit, engine: Engine, now: float) -> float:
     """Return how long the engine may still work for this attempt at most, as far as is known."""
+    if permit.is_elsewhere:
+        return 0.0  # the engine has not heard of it
     if engine.settings.ignores_hangups is IgnoresHangups.NO:
         return engine.hangups.lag.mean
     if not engine.hangups.ignored and not has_fresh_gauge(engine, now):
@@ -269,20 +288,28 @@ def _departure_s(attempt: Attempt, permit: Permit, engine: Engine, now: float) -
     remaining = max(1, attempt.request.kv_tokens - attempt.request.prompt_tokens - permit.output_seen)
     remaining = -(-remaining // permit.answers)
     prefill_s = permit.expected_ttft_s if permit.first_token_at is None else 0.0
-    return prefill_s + remaining * engine.service.tpot_s(engine.limit)
+    return prefill_s + remaining * engine.service.tpot_s(engine.gate.limit.current())
 
 
 def release(
-    knowledge: Knowledge, attempt: Attempt, now: float, *, for_good: bool = True, teaches: bool = True
+    attempts: Attempts,
+    allowances: Allowances,
+    attempt: Attempt,
+    now: float,
+    *,
+    for_good: bool = True,
+    teaches: bool = True,
 ) -> None:
     """End the permit; the caller dispatches. Not `for_good` if the attempt goes on elsewhere.
 
     Where it `teaches`, the time that it was out tells how long such work takes.
     """
     (permit, engine), request = permit_of(attempt), attempt.request
-    pool, lane = knowledge.routes.pool_of(engine), request.lane
+    pool, lane = attempts.engines.routes.pool_of(engine), request.lane
+    if attempt.reading is not None:
+        legs.part_with(attempts.engines, attempt, now)
     if for_good:
-        knowledge.allowances.over(request)
+        allowances.over(request)
         pool.work_done(request.service_s)
         lane.lets_go(request.arrived_at, now)
     if engine.releases(permit, now):
@@ -294,14 +321,14 @@ def release(
         else:
             engine.drain.left(now)
     lane.served(permit.admitted_at, now)
-    knowledge.note(permit, engine)
-    knowledge.let_go(attempt)
+    attempts.engines.note(permit, engine)
+    attempts.let_go(attempt, now)
 
 
-def progressed(knowledge: Knowledge, engine: Engine, event: EngineProgress, now: float) -> None:
+def progressed(attempts: Attempts, engine: Engine, event: EngineProgress, now: float) -> None:
     """Streams have come this far; what has outgrown its estimate reserves more."""
     for number, output_tokens in event.streams:
-        attempt, permit = knowledge.attempts.get(number), engine.permits.get(number)
+        attempt, permit = attempts.by_number.get(number), engine.permits.get(number)
         if attempt is not None and permit is not None:
             grew(permit, engine, output_tokens, now)
             if attempt.reservation is not None:
@@ -310,12 +337,12 @@ def progressed(knowledge: Knowledge, engine: Engine, event: EngineProgress, now:
                 engine.provider.grew(permit, now)
             engine.gate.grow(number, attempt.request.prompt_tokens + output_tokens)
     # Its memory is fuller.
-    knowledge.placement.changed(engine)
+    attempts.engines.placement.changed(engine)
 
 
 def seen(knowledge: Knowledge, event: EngineSeen, now: float) -> list[Decision]:
     """Read the gauge: end the permits whose clients have left and whose streams are no longer in it."""
-    engine = knowledge.engines.get(event.engine)
+    attempts, engine = knowledge.attempts, knowledge.engines.by_name.get(event.engine)
     if engine is None:
         return []
     if event.seen_at > now:
@@ -335,9 +362,9 @@ def seen(knowledge: Knowledge, event: EngineSeen, now: float) -> list[Decision]:
     if len(confirmed) < len(left_before):
         engine.hangups.learn(left_before[-1], event.seen_at, ignoring=True)
     if left_before:
-        knowledge.routes.pool_of(engine).capacity_forecast.ends_changed()
+        knowledge.engines.routes.pool_of(engine).capacity_forecast.ends_changed()
     for permit in confirmed:
-        release(knowledge, knowledge.attempts[permit.attempt], now)
+        release(attempts, knowledge.allowances, attempts.by_number[permit.attempt], now)
     return dispatch(knowledge, now) if confirmed else []
 
 
@@ -360,6 +387,6 @@ def _certainly_alive(engine: Engine, seen_at: float) -> int:
         [
             permit.streams
             for permit in engine.permits.values()
-            if permit.state is not State.DEPARTING and permit.admitted_at <= settled
+            if permit.state is not State.DEPARTING and permit.sent_at <= settled and not permit.is_elsewhere
         ]
     )

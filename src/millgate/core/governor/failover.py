@@ -28,14 +28,15 @@ def detour_after(knowledge: Knowledge, attempt: Attempt, event: Failed, now: flo
     if event.sent is not Sent.NONE or attempt.state is not State.PREFILL or attempt.tried is not None:
         return None
     assert failed is not None
-    request = attempt.request.moved(_detour(knowledge.routes, attempt.request, failed))
+    request = attempt.request.moved(_detour(knowledge.engines.routes, attempt.request, failed))
     if unfit(request, now) is not None:
         return None
-    roomy = knowledge.placement.roomy_engine(request, now)
+    placement = knowledge.engines.placement
+    roomy = placement.roomy_engine(request, placement.held(request.marks), now)
     if roomy is not None and not is_in_time(roomy[0], request, roomy[1], now):
         return None
     # A queued request may be given that room first, and this one waits in its place (INV-5).
-    if roomy is not None and not knowledge.queued_count:
+    if roomy is not None and not knowledge.attempts.queued_count:
         return request
     queued_until = _queued_until(request)
     is_possible = now < request.latest_start() and (queued_until is None or now < queued_until)
@@ -45,10 +46,10 @@ def detour_after(knowledge: Knowledge, attempt: Attempt, event: Failed, now: flo
 def try_again(knowledge: Knowledge, attempt: Attempt, request: Request, now: float) -> list[Decision]:
     """Take the attempt, whose permit has just been given back, out of its end: admit it on the detour, or hold it."""
     # What was to fall due in its first try would mean that it has waited too long.
-    knowledge.wakes.forget(request.attempt)
-    knowledge.take_back(attempt, request)
+    knowledge.attempts.wakes.forget(request.attempt)
+    knowledge.attempts.take_back(attempt, request)
     place = ahead_of(request, now) + 1
-    queue(knowledge, attempt, _queued_until(request), now)
+    queue(knowledge.attempts, attempt, _queued_until(request), now)
     decisions = dispatch(knowledge, now)
     if attempt.state is State.QUEUED:
         wait_s = request.route.pool.capacity_forecast.wait_s(place, now)
@@ -74,7 +75,7 @@ def _detour(routes: Routes, request: Request, failed: Engine) -> Route:
     for known in request.lane.queues:
         if tuple(known.engines) == others and known.pool is route.pool and known not in routes.every:
             return known
-    detour = Route(others, route.pool)
+    detour = Route(others, route.pool, route.readers)
     detour.turned()
     return detour
 

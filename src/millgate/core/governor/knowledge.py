@@ -1,24 +1,28 @@
 """All that the governor knows, in one place: `assess` reads it; `commit` and `endings` say what has happened."""
 
 from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
 from math import inf, isfinite
 
 from millgate.core.governor.allowances import Allowances
-from millgate.core.governor.classes import Classes
 from millgate.core.governor.placement import Placement
-from millgate.core.governor.wakes import Wakes
-from millgate.core.lanes import LaneShares, LaneShareSettings
+from millgate.core.instruments import Instruments
+from millgate.core.lanes import LaneShares
 from millgate.core.limits.prefill_pace import protection_of, reading_parts
 from millgate.core.routing.base import Router
 from millgate.core.routing.prefix_index import PrefixIndex
+from millgate.core.routing.working_set import WorkingSets
 from millgate.core.settings import Settings
 from millgate.core.sizing.output_length import OutputLength
-from millgate.core.sizing.prompt_sizes import PromptSizes
+from millgate.core.sizing.service_demand import PromptSizes
 from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.engine import Engine
-from millgate.core.state.lane import Lane, MakeOrder, Totals
+from millgate.core.state.lane import Classes, Lane, MakeOrder, Totals
+from millgate.core.state.lease import Lease
+from millgate.core.state.leg import Legs
 from millgate.core.state.permit import Permit
 from millgate.core.state.pool import LaneQueue, Pool, Routes
+from millgate.core.tickets.appointments import most_notes
 
 
 class Waiting:
@@ -51,140 +55,105 @@ class Waiting:
         return -inf if known is None else known[1]
 
 
-class Knowledge:
-    """Lanes, engines and their routes, attempts, learned sizes, and the times at which something falls due.
+class Wakes:
+    """Times, in a heap, and the attempts that they concern; of equal times the one that was asked for first comes first."""
 
-    `lanes` and `engines` also hold what a new configuration no longer names, until it is empty; `open_lanes` and
-    `up_engines` are those that take new work.
+    __slots__ = ("_count", "_heap")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, int]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Return how many are kept, those of attempts that are over included."""
+        return len(self._heap)
+
+    def add(self, at: float, attempt: int, alive: dict[int, Attempt]) -> None:
+        """Look at this attempt at this time, unless that never comes.
+
+        Those of attempts that are no longer alive are dropped: from the front, so that none is the next to fall due, and all
+        of them where far too many are kept.
+        """
+        if at == inf:
+            return
+        heap = self._heap
+        while heap and heap[0][2] not in alive:
+            heappop(heap)
+        if len(heap) > most_notes(len(alive)):
+            self._heap = heap = [each for each in heap if each[2] in alive]
+            heapify(heap)
+        self._count += 1
+        heappush(heap, (at, self._count, attempt))
+
+    def first(self) -> float | None:
+        """Return the earliest time, None when nothing will fall due."""
+        return self._heap[0][0] if self._heap else None
+
+    def pop(self, now: float) -> int | None:
+        """Take out the first that is due by now and return its attempt; None when none is."""
+        heap = self._heap
+        return heappop(heap)[2] if heap and heap[0][0] <= now else None
+
+    def forget(self, attempt: int) -> None:
+        """Drop everything that concerns this attempt."""
+        self._heap = [each for each in self._heap if each[2] != attempt]
+        heapify(self._heap)
+
+
+class Engines:
+    """The engines, `by_name`, the routes to them, and what is known of what they hold; `up` are those that take work now.
+
+    One that the configuration no longer names is among them until it is empty.
     """
 
-    def __init__(self, settings: Settings, make_order: MakeOrder, router: Router, now: float) -> None:
-        self.make_order = make_order
+    def __init__(self, settings: Settings, router: Router, instruments: Instruments, now: float) -> None:
+        self._instruments, self._max_appointments = instruments, settings.max_appointments
         self.prefixes = PrefixIndex()
-        self.placement = Placement(router, self.prefixes)
-        self.lanes = {lane.name: Lane(lane, make_order, now) for lane in settings.lanes}
-        self.open_lanes = dict(self.lanes)
-        self.classes = Classes(list(self.open_lanes.values()))
-        self.engines = {engine.name: Engine(engine, now) for engine in settings.engines}
-        self._number_engines()
-        self.allowances = Allowances(settings)
-        self.observe, self.hard_cap = settings.observe, settings.hard_cap
-        self.max_appointments, self.max_queued = settings.max_appointments, settings.max_queued
-        self.prompt_sizes = PromptSizes()
-        self.output_length = OutputLength()
-        self.attempts: dict[int, Attempt] = {}
-        self.wakes = Wakes()
-        self.waiting = Waiting()
-        self.draining = False
-        self.drain_by: float | None = None
-        self.queued_count = self.taken_in = 0
-        self.totals = Totals()
-        self.up_engines: tuple[Engine, ...] = ()
-        self.routes = Routes(list(self.engines.values()), self.max_appointments, now)
-        self._share_out(())
-        self._pace_prompts(now)
-        self.engines_turned()
-
-    @property
-    def pools(self) -> list[Pool]:
-        """The sets of engines that share work."""
-        return self.routes.pools
+        self.working_sets = WorkingSets()
+        self.legs = Legs()
+        self.placement = Placement(router, self.prefixes, self.working_sets, self.legs)
+        self.by_name = {engine.name: Engine(engine, now) for engine in settings.engines}
+        self._number()
+        self.up: tuple[Engine, ...] = ()
+        self.routes = Routes(list(self.by_name.values()), self._max_appointments, instruments, now)
 
     def reconfigure(self, settings: Settings, now: float) -> None:
-        """Take new settings; what runs goes on, and what waits moves into the queues that they ask for."""
-        self.observe, self.hard_cap = settings.observe, settings.hard_cap
-        self.max_queued = settings.max_queued
-        lanes = self.lanes
-        for new in settings.lanes:
-            lanes.setdefault(new.name, Lane(new, self.make_order, now)).reconfigured(new, now)
-        self.open_lanes = {lane.name: lanes[lane.name] for lane in settings.lanes}
-        self.classes = Classes(list(self.open_lanes.values()))
-        self._re_engine_all(settings, now)
-        self._pace_prompts(now)
-        self._engines_changed(now)
-
-    def _re_engine_all(self, settings: Settings, now: float) -> None:
-        """Put new settings on the engines; permits that are out stay out."""
-        engines = self.engines
+        """Put new settings on the engines; permits that are out stay out, and the routes are still those of before."""
+        engines = self.by_name
         named = {new.name for new in settings.engines}
         for name, engine in list(engines.items()):
             if engine.named(retired=name not in named):
-                self._forget_engine(engine)
+                self.forget(engine)
         for each in settings.engines:
             fresh = Engine(each, now)
             engine = engines.pop(each.name, fresh)
             engine.reconfigured(fresh)
             engines[each.name] = engine
-        self._number_engines()
+        self._number()
 
-    def _number_engines(self) -> None:
-        for name, engine in self.engines.items():
+    def _number(self) -> None:
+        for name, engine in self.by_name.items():
             engine.numbered(self.prefixes.enrol(name, engine.gate.kv_limit))
 
-    def _forget_engine(self, engine: Engine) -> None:
-        """Forget an engine that is not configured any more and has nothing to do."""
-        self.prefixes.retire(engine.settings.name)
-        del self.engines[engine.settings.name]
+    def rerouted(self, now: float) -> None:
+        """Build the routes anew: engines came or left, or serve other models."""
+        serving = [engine for engine in self.by_name.values() if not engine.retired]
+        self.routes = Routes(serving, self._max_appointments, self._instruments, now, self.routes)
 
-    def engines_turned(self) -> None:
+    def forget(self, engine: Engine) -> None:
+        """Forget an engine that is not configured any more and has nothing to do."""
+        self.working_sets.forget(engine.number)
+        self.prefixes.retire(engine.settings.name)
+        del self.by_name[engine.settings.name]
+
+    def turned(self) -> None:
         """Read anew which engines take work: one went up or down, or has other limits."""
         self.routes.turned()
         every = self.routes.every
-        up = [engine for engine in self.engines.values() if engine.up and not engine.retired]
+        up = [engine for engine in self.by_name.values() if _answers(engine)]
         # The same object where one route has them all: `placement` knows its engines by identity.
-        self.up_engines = every[0].up if len(every) == 1 else tuple(up)
-        self.placement.choose_among(self.up_engines)
-
-    def _pace_prompts(self, now: float) -> None:
-        lanes = [lane.settings for lane in self.open_lanes.values()]
-        protection = protection_of(lanes)
-        parts = reading_parts(lanes)
-        caps = {lane.name: lane.prefill_per_s for lane in lanes if lane.prefill_per_s is not None}
-        for engine in self.engines.values():
-            engine.paces_prompts(protection, caps, parts, now)
-
-    def _engines_changed(self, now: float) -> None:
-        """Build the routes anew, and let what waits find its own: engines came or left, or serve other models."""
-        serving = [engine for engine in self.engines.values() if not engine.retired]
-        before = self.pools
-        self.routes = Routes(serving, self.max_appointments, now, self.routes)
-        for lane in self.lanes.values():
-            self._requeue(lane, now)
-        self._share_out(before)
-        self.engines_turned()
-
-    def _requeue(self, lane: Lane, now: float) -> None:
-        queued = [self.attempts[each.attempt] for each in lane.closed()]
-        # Later ones may overtake, so all enter again in the order in which they came.
-        for attempt in sorted(queued, key=lambda each: (each.request.arrived_at, each.request.attempt)):
-            attempt.moved(self.routes.of_arrival(attempt.request.arrival))
-            self._line_up(attempt, now)
-
-    def _share_out(self, before: Sequence[Pool]) -> None:
-        """Divide each pool's streams among the lanes, as far as there are several; what they run goes on."""
-        lanes = [
-            LaneShareSettings(
-                each.settings.name, each.settings.share, each.settings.headroom, each.settings.band
-            )
-            for each in self.lanes.values()
-        ]
-        if len(lanes) == 1:
-            return
-        known = before[0].shares if len(before) == len(self.pools) == 1 else None
-        if known is not None:
-            known.reconfigure(lanes)
-            self.pools[0].shared_out(known)
-            return
-        for pool in self.pools:
-            shares = LaneShares(lanes)
-            self._count_running(pool, shares)
-            pool.shared_out(shares)
-
-    def _count_running(self, pool: Pool, shares: LaneShares) -> None:
-        for attempt in self.attempts.values():
-            engine, permit = attempt.engine, attempt.permit
-            if engine is not None and permit is not None and self.routes.pool_of(engine) is pool:
-                shares.entered(attempt.request.lane.settings.name, permit.streams)
+        self.up = every[0].up if len(every) == 1 else tuple(up)
+        self.placement.choose_among(self.up)
 
     def note(self, permit: Permit, engine: Engine) -> None:
         """Take note that this permit has begun on this engine, has had its first token, or has ended."""
@@ -198,42 +167,76 @@ class Knowledge:
         self.routes.pool_of(engine).capacity_forecast.rate_changed()
         self.placement.changed(engine)
 
-    def take_in(self, request: Request) -> Attempt:
-        """Register an attempt that is queued or admitted."""
-        self.taken_in += 1
-        attempt = self.attempts[request.attempt] = Attempt(request, self.taken_in)
+    def running(self) -> int:
+        """Return how many streams are out, over all engines that answer."""
+        streams = 0
+        for engine in self.by_name.values():
+            if not engine.settings.only_reads:
+                streams += engine.gate.streams
+        return streams
+
+    def stream_limit(self) -> int:
+        """Return how many streams may run, over all engines that are up."""
+        limit = 0
+        for engine in self.up:
+            limit += engine.limit
+        return limit
+
+
+class Attempts:
+    """The attempts that were taken in, `by_number`: where each stands, and when it is looked at again.
+
+    `queued_count` of them wait in the queues of `lanes`, and `has_left_room` says whether any of those lets others go first.
+    """
+
+    def __init__(self, engines: Engines, lanes: dict[str, Lane]) -> None:
+        self.engines, self._lanes = engines, lanes
+        self.by_number: dict[int, Attempt] = {}
+        self.wakes = Wakes()
+        self.waiting = Waiting()
+        self.queued_count = self._taken_in = 0
+        self.has_left_room = False
+
+    def take_in(self, request: Request, now: float) -> Attempt:
+        """Register an attempt that is queued or admitted: a turn of the live session that it continues, if it does."""
+        self._taken_in += 1
+        attempt = self.by_number[request.attempt] = Attempt(request, self._taken_in)
+        session = self.engines.placement.session_of(request)
+        if session is not None and not session.is_over:
+            self.engines.working_sets.awaits(session, now)
+            attempt.is_turn_of(session)
         return attempt
 
     def take_back(self, attempt: Attempt, request: Request) -> None:
         """Register an attempt anew, with its request as it is now: its engine has turned it back unsent."""
-        self.taken_in += 1
-        attempt.turned_back(request, self.taken_in)
-        self.attempts[request.attempt] = attempt
+        self._taken_in += 1
+        attempt.turned_back(request, self._taken_in)
+        self.by_number[request.attempt] = attempt
 
-    def let_go(self, attempt: Attempt) -> None:
+    def let_go(self, attempt: Attempt, now: float) -> None:
         """Forget an attempt that is over, and its engine if that was the last of one that is not configured any more."""
-        del self.attempts[attempt.request.attempt]
+        del self.by_number[attempt.request.attempt]
+        if attempt.session is not None:
+            self.engines.working_sets.turn_over(attempt.session, now)
+            attempt.is_turn_of(None)
         engine = attempt.engine
         if engine is not None and engine.retired and not engine.gate.streams:
-            self._forget_engine(engine)
+            self.engines.forget(engine)
 
-    def drains(self, by: float | None) -> None:
-        """Take nothing more, and end by then what still runs; None gives it all the time that it takes."""
-        self.draining, self.drain_by = True, by
-
-    def grace_over(self) -> None:
-        """What still runs has been ended: its time is over."""
-        self.drain_by = None
+    def leaves_room(self, *, to_others: bool) -> None:
+        """Take note of whether queued requests have left room to others, as they wait for engines that hold their prompts."""
+        self.has_left_room = to_others
 
     def enqueue(self, attempt: Attempt, now: float) -> None:
         """Put an attempt into its queue."""
         request = attempt.request
-        self._line_up(attempt, now)
+        self.line_up(attempt, now)
         request.lane.waits(request.prompt_tokens + request.output_tokens, request.body_bytes, now)
         self.queued_count += 1
         self.waiting.begins(request.tenant, request.as_old_as)
 
-    def _line_up(self, attempt: Attempt, now: float) -> None:
+    def line_up(self, attempt: Attempt, now: float) -> None:
+        """Put an attempt that counts as queued into the queue of its route."""
         request = attempt.request
         request.lane.opens(request.queue)
         request.queue.add(request, attempt.give_up_at, now)
@@ -256,31 +259,130 @@ class Knowledge:
 
     def wake_for_pace(self, queue: LaneQueue) -> None:
         """Look at the next of this queue when an engine may be given its prompt, where its lane is paced."""
-        opens_at, head = queue.paced_until(), queue.order.head()
-        if head is not None and isfinite(opens_at):
+        head = queue.order.head()
+        if head is not None and isfinite(opens_at := queue.paced_until()):
             self.wake_at(opens_at, head.attempt)
-
-    def running(self) -> int:
-        """Return how many streams are out, over all engines."""
-        streams = 0
-        for engine in self.engines.values():
-            streams += engine.gate.streams
-        return streams
-
-    def stream_limit(self) -> int:
-        """Return how many streams may run, over all engines that are up."""
-        streams = 0
-        for engine in self.up_engines:
-            streams += engine.gate.limit.current()
-        return streams
 
     def wake_at(self, at: float, attempt: int) -> None:
         """Look at this attempt again at this time."""
-        self.wakes.add(at, attempt, self.attempts)
+        self.wakes.add(at, attempt, self.by_number)
 
     def queued(self) -> Iterator[Attempt]:
         """Yield every attempt that waits, queue by queue, next first."""
-        for lane in self.lanes.values():
+        for lane in self._lanes.values():
             for queue in lane.queues.values():
                 for queued in queue.order:
-                    yield self.attempts[queued.attempt]
+                    yield self.by_number[queued.attempt]
+
+
+class Knowledge:
+    """All that is remembered, by owner; a judgement reads it, and what is done is handed the owners that it changes.
+
+    `lanes` also hold what a new configuration no longer names, until it is empty; `open_lanes` are those that take new work.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        make_order: MakeOrder,
+        router: Router,
+        instruments: Instruments,
+        now: float,
+    ) -> None:
+        self.make_order, self._instruments = make_order, instruments
+        self.lanes = {lane.name: Lane(lane, make_order, instruments, now) for lane in settings.lanes}
+        self.open_lanes = dict(self.lanes)
+        self.classes = Classes(list(self.open_lanes.values()))
+        self.engines = Engines(settings, router, instruments, now)
+        self.attempts = Attempts(self.engines, self.lanes)
+        self.allowances = Allowances(settings)
+        self.lease = Lease()
+        self.observe, self.hard_cap = settings.observe, settings.hard_cap
+        self.max_queued = settings.max_queued
+        self.prompt_sizes = PromptSizes()
+        self.output_length = OutputLength()
+        self.draining = False
+        self.drain_by: float | None = None
+        self.totals = Totals()
+        self._share_out(())
+        self._pace_prompts(now)
+        self.engines.turned()
+
+    def reconfigure(self, settings: Settings, now: float) -> None:
+        """Take new settings; what runs goes on, and what waits moves into the queues that they ask for."""
+        self.observe, self.hard_cap = settings.observe, settings.hard_cap
+        self.max_queued = settings.max_queued
+        lanes = self.lanes
+        for new in settings.lanes:
+            lanes.setdefault(new.name, Lane(new, self.make_order, self._instruments, now)).reconfigured(
+                new, now
+            )
+        self.open_lanes = {lane.name: lanes[lane.name] for lane in settings.lanes}
+        self.classes = Classes(list(self.open_lanes.values()))
+        self.engines.reconfigure(settings, now)
+        self._pace_prompts(now)
+        before = self.engines.routes.pools
+        self.engines.rerouted(now)
+        for lane in lanes.values():
+            self._requeue(lane, now)
+        self._share_out(before)
+        self.engines.turned()
+
+    def _pace_prompts(self, now: float) -> None:
+        lanes = [lane.settings for lane in self.open_lanes.values()]
+        protection = protection_of(lanes)
+        parts = reading_parts(lanes)
+        caps = {lane.name: lane.prefill_per_s for lane in lanes if lane.prefill_per_s is not None}
+        for engine in self.engines.by_name.values():
+            engine.paces_prompts(protection, caps, parts, now)
+
+    def _requeue(self, lane: Lane, now: float) -> None:
+        queued = [self.attempts.by_number[each.attempt] for each in lane.closed()]
+        # Later ones may overtake, so all enter again in the order in which they came.
+        for attempt in sorted(queued, key=lambda each: (each.request.arrived_at, each.request.attempt)):
+            attempt.moved(self.engines.routes.of_arrival(attempt.request.arrival))
+            self.attempts.line_up(attempt, now)
+
+    def _share_out(self, before: Sequence[Pool]) -> None:
+        """Divide each pool's streams among the lanes, as far as there are several; what they run goes on."""
+        lanes = [each.settings for each in self.lanes.values()]
+        if len(lanes) == 1:
+            return
+        known = before[0].shares if len(before) == len(self.engines.routes.pools) == 1 else None
+        if known is not None:
+            known.reconfigure(lanes)
+            self.engines.routes.pools[0].shared_out(known)
+            return
+        for pool in self.engines.routes.pools:
+            shares = LaneShares(lanes)
+            self._count_running(pool, shares)
+            pool.shared_out(shares)
+
+    def _count_running(self, pool: Pool, shares: LaneShares) -> None:
+        for attempt in self.attempts.by_number.values():
+            engine, permit = attempt.engine, attempt.permit
+            if engine is not None and permit is not None and self.engines.routes.pool_of(engine) is pool:
+                shares.entered(attempt.request.lane.settings.name, permit.streams)
+
+    def drains(self, by: float | None) -> None:
+        """Take nothing more, and end by then what still runs; None gives it all the time that it takes."""
+        self.draining, self.drain_by = True, by
+
+    def grace_over(self) -> None:
+        """What still runs has been ended: its time is over."""
+        self.drain_by = None
+
+
+def first_due(knowledge: Knowledge) -> float | None:
+    """Return when something falls due next: for an attempt, for a prompt that was read for another engine, or for the end of a drain."""
+    first, drain_by = knowledge.attempts.wakes.first(), knowledge.drain_by
+    leg_at = knowledge.engines.legs.due_at
+    if drain_by is None and leg_at == inf:
+        return first
+    least = min(leg_at, inf if first is None else first, inf if drain_by is None else drain_by)
+    return least if least < inf else None
+
+
+def _answers(engine: Engine) -> bool:
+    """Return whether it takes requests, and not prompts alone."""
+    return engine.up and not engine.retired and not engine.settings.only_reads

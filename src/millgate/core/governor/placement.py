@@ -1,7 +1,7 @@
 """Whose turn is it, and to which engine? Between lanes by `LaneShares`, inside a queue by its order, among engines by price.
 
 With one lane and one queue, the usual case, every answer is the queue's own. The price of an engine changes when work starts there,
-reads its first token or ends. That is noted, and the engine is priced anew when the next arrival wants a place; the cheapest is
+reads its first token or ends. That is noted, and the engine is priced anew when the next arrival wants a place. The cheapest is
 then found by comparing numbers, a microsecond for 64 engines where asking each took fifty. Prices are those of the usual request,
 and are all renewed when it has changed.
 """
@@ -10,14 +10,20 @@ from collections.abc import Sequence
 from math import ceil, inf
 from typing import Final
 
+from millgate.core.decisions import Candidate
+from millgate.core.events import PrefixMarks
+from millgate.core.governor.leg_costs import apart, late_cost, pauses_cost
 from millgate.core.lanes import LaneShares
-from millgate.core.measure.ewma import Ewma
+from millgate.core.measure import ALIKE, Ewma
+from millgate.core.queues.base import Queued
 from millgate.core.routing.base import Router
 from millgate.core.routing.prefix_index import Held, PrefixIndex
+from millgate.core.routing.working_set import LiveSession, WorkingSets
 from millgate.core.sizing import USUAL_PROMPT_TOKENS
 from millgate.core.sizing.output_length import PRIOR_OUTPUT_TOKENS
 from millgate.core.state.attempt import Request
 from millgate.core.state.engine import Engine
+from millgate.core.state.leg import Legs
 from millgate.core.state.pool import LaneQueue, Pool, Route
 
 
@@ -96,10 +102,12 @@ def _chosen(pool: Pool, shares: LaneShares, lanes: Sequence[str]) -> str | None:
     return shares.choose(lanes, free, limit)
 
 
-def next_queued(pools: Sequence[Pool], blocked: list[Route], now: float) -> int | None:
+def next_queued(
+    pools: Sequence[Pool], blocked: list[Route], now: float, passed_over: dict[int, None]
+) -> int | None:
     """Return the attempt that is next over all queues whose route is not blocked, None when none may go.
 
-    Routes whose lanes may not borrow a stream now are added to `blocked`.
+    Those that were `passed_over` are left out. Routes whose lanes may not borrow a stream now are added to `blocked`.
     """
     for pool in pools:
         if not pool.queued_count:
@@ -112,8 +120,8 @@ def next_queued(pools: Sequence[Pool], blocked: list[Route], now: float) -> int 
                 blocked += [queue.route for queue in queues]
                 continue
             queues = [queue for queue in queues if queue.settings.name == lane]
-        if queues:
-            return _oldest_head(queues)
+        if queues and (head := _oldest_head(queues, passed_over)) is not None:
+            return head
     return None
 
 
@@ -128,12 +136,24 @@ def _is_ready(queue: LaneQueue, blocked: Sequence[Route], now: float) -> bool:
     return queue.window is None or queue.window.is_open(queue.route.free(), now)
 
 
-def _oldest_head(queues: Sequence[LaneQueue]) -> int:
-    heads = [head for queue in queues if (head := queue.order.head()) is not None]
+def _oldest_head(queues: Sequence[LaneQueue], passed_over: dict[int, None]) -> int | None:
+    heads = [head for queue in queues if (head := _head(queue, passed_over)) is not None]
+    if not heads:
+        return None
     chosen = heads[0]
     if len(heads) > 1:
         chosen = min(heads, key=lambda head: (head.first_seen, head.arrival_number))
     return chosen.attempt
+
+
+def _head(queue: LaneQueue, passed_over: dict[int, None]) -> Queued | None:
+    """Return the first of this queue that is not passed over, None without one."""
+    if not passed_over:
+        return queue.order.head()
+    for queued in queue.order:
+        if queued.attempt not in passed_over:
+            return queued
+    return None
 
 
 # An idle engine is tried with a prompt this many times as long as any that it has read, whatever is predicted:
@@ -142,11 +162,16 @@ _UNKNOWN_RATIO: Final = 2
 # Prompts that wait inside an engine are beyond any order: no more wait there than are read in this share of a deadline,
 # unless they are ordered as the engine would (from a tenth to three tenths serve about as many: docs/policies/short-first.md).
 _READING_SHARE: Final = 0.2
-# Prices are renewed when prompt or answer has changed by this share: less moves no ranking that matters.
-_CHANGED_SHARE: Final = 0.1
 
 
 _NOTHING: Final[Held] = {}
+
+Place = tuple[Engine, float, float, tuple[Candidate, ...], Engine | None]
+"""Where a request would go now, its time to first token there, until when a full engine is better, the candidates, this one first,
+and the engine that reads its prompt, where that is another.
+
+Until then, an absolute core time, waiting for an engine that holds more of it costs less; 0.0 where none does.
+"""
 
 
 class Placement:
@@ -155,6 +180,7 @@ class Placement:
     __slots__ = (
         "_costs",
         "_engines",
+        "_legs",
         "_numbered",
         "_output",
         "_prefixes",
@@ -162,10 +188,12 @@ class Placement:
         "_prompt",
         "_router",
         "_unpriced",
+        "_working_sets",
     )
 
-    def __init__(self, router: Router, prefixes: PrefixIndex) -> None:
-        self._router, self._prefixes = router, prefixes
+    def __init__(self, router: Router, prefixes: PrefixIndex, working_sets: WorkingSets, legs: Legs) -> None:
+        self._router, self._prefixes, self._working_sets = router, prefixes, working_sets
+        self._legs = legs
         self._numbered: dict[int, Engine] = {}
         self._engines: tuple[Engine, ...] = ()
         self._costs: list[float] = []
@@ -197,36 +225,118 @@ class Placement:
         self._output.add(request.output_tokens)
         prompt_tokens, output_tokens = self._priced_for
         if (
-            abs(self._prompt.mean - prompt_tokens) > _CHANGED_SHARE * prompt_tokens
-            or abs(self._output.mean - output_tokens) > _CHANGED_SHARE * output_tokens
+            abs(self._prompt.mean - prompt_tokens) > ALIKE * prompt_tokens
+            or abs(self._output.mean - output_tokens) > ALIKE * output_tokens
         ):
             self._priced_for = (self._prompt.mean, self._output.mean)
             self._forget_prices()
 
-    def roomy_engine(self, request: Request, now: float) -> tuple[Engine, float, int] | None:
-        """Return where this request would go now, with its time to first token and what is held of its prompt there.
+    def held(self, marks: PrefixMarks) -> Held:
+        """Return the engines that hold most of this prompt."""
+        return self._prefixes.deepest(marks) if marks else _NOTHING
+
+    def roomy_engine(self, request: Request, held: Held, now: float) -> Place | None:
+        """Return where this request, of whose prompt so much is `held`, would go now.
 
         That is the engine that the router prices lowest, or the soonest where the deadline leaves no choice; None without room.
         """
-        engines, marks = request.route.up, request.marks
-        held = self._prefixes.deepest(marks) if marks else _NOTHING
+        engines = self._taking(request, held, now) if request.marks else request.route.up
+        if not engines:
+            return None
+        place = self._alone(request, engines, held, now)
+        if request.route.readers_up and request.arrival.hands_over:
+            return self._or_apart(place, request, engines, held, now)
+        return place
+
+    def _or_apart(
+        self, alone: Place | None, request: Request, engines: tuple[Engine, ...], held: Held, now: float
+    ) -> Place | None:
+        """Return two engines where they cost less than one; a first token that is late costs as many seconds as its lane's TTFT has."""
+        two = apart(self._router, self._prefixes, self._legs, request, engines, held, now)
+        if two is None:
+            return alone
+        place = two.engine, two.ttft_s, 0.0, (), two.reader
+        if alone is None:
+            return place
+        engine, ttft_s, better_until = alone[:3]
+        if better_until > now:
+            return alone
+        known = (
+            {**held, engine.number: self._prefixes.held_by(engine.number, request.marks)} if held else held
+        )
+        pauses = pauses_cost(engine, request, unread_tokens(engine, request, known))
+        cost_s = self._cost_of(engine, request, known) + pauses + late_cost(request, ttft_s, now)
+        return place if two.cost_s + late_cost(request, two.ttft_s, now) < cost_s else alone
+
+    def _alone(self, request: Request, engines: tuple[Engine, ...], held: Held, now: float) -> Place | None:
+        """Return the engine that would do all of it."""
         if len(engines) == 1:
             engine = engines[0]
-            return self._found(engine, request, held, now) if has_room(engine, request, held, now) else None
+            return (
+                self._found(engine, request, engines, held, now)
+                if has_room(engine, request, held, now)
+                else None
+            )
         cheapest = self.cheapest(request, engines, held, now)
         if cheapest is None:
             return None
-        found = self._found(cheapest, request, held, now)
+        found = self._found(cheapest, request, engines, held, now)
         if now + found[1] <= request.deadline:
             return found
         soonest = self.soonest(request, engines, held, now)
-        return None if soonest is None else self._found(soonest, request, held, now)
+        return None if soonest is None else self._found(soonest, request, engines, held, now)
 
-    def _found(self, engine: Engine, request: Request, held: Held, now: float) -> tuple[Engine, float, int]:
-        tokens = held.get(engine.number, -1) if held else 0
+    def _found(
+        self, engine: Engine, request: Request, taking: tuple[Engine, ...], held: Held, now: float
+    ) -> Place:
+        if not held:
+            return engine, engine.expected_ttft_s(request.prompt_tokens, now), 0.0, (), None
+        tokens = held.get(engine.number, -1)
         if tokens < 0:
             tokens = self._prefixes.held_by(engine.number, request.marks)
-        return engine, engine.expected_ttft_s(max(1, request.prompt_tokens - tokens), now), tokens
+        ttft_s = engine.expected_ttft_s(max(1, request.prompt_tokens - tokens), now)
+        known = {**held, engine.number: tokens}
+        others = [each for each in self._holders(request, taking, held) if each is not engine]
+        candidates = tuple(
+            [
+                Candidate(each.settings.name, known[each.number], self._cost_of(each, request, known))
+                for each in [engine, *others]
+            ]
+        )
+        return engine, ttft_s, _better_until(request, candidates, ttft_s), candidates, None
+
+    def session_of(self, request: Request) -> LiveSession | None:
+        """Return the session that this request continues, live or over, None where it is none, or would open one."""
+        if not request.marks:
+            return None
+        return self._working_sets.continued(request.arrival.session, request.marks, request.prompt_tokens)
+
+    def is_kept_out(self, request: Request, held: Held, now: float) -> bool:
+        """Return whether it would open a session where every engine is full of live ones."""
+        return bool(request.marks) and not self._taking(request, held, now)
+
+    def _taking(self, request: Request, held: Held, now: float) -> tuple[Engine, ...]:
+        """Return the engines that may answer it: all for a turn of a session whose context is kept, else those with room for what they do not hold of it."""
+        engines = request.route.up
+        session = self.session_of(request)
+        if session is not None and (not session.is_over or _is_kept(request, held)):
+            return engines
+        taking = [
+            engine
+            for engine in engines
+            if self._working_sets.takes(
+                engine.number, engine.gate.kv_limit, request.tenant, unread_tokens(engine, request, held), now
+            )
+        ]
+        return engines if len(taking) == len(engines) else tuple(taking)
+
+    def _holders(self, request: Request, engines: tuple[Engine, ...], held: Held) -> list[Engine]:
+        """Return those of these engines that hold of its prompt and may answer it, with room or without."""
+        return [
+            each
+            for number in held
+            if (each := self._numbered.get(number)) is not None and each in engines and _fits(each, request)
+        ]
 
     def cheapest(
         self, request: Request, engines: tuple[Engine, ...], held: Held, now: float
@@ -241,12 +351,8 @@ class Placement:
             return engine
         holders = [
             each
-            for number in held
-            if (each := self._numbered.get(number)) is not None
-            and each is not engine
-            and each in engines
-            and _fits(each, request)
-            and has_room(each, request, held, now)
+            for each in self._holders(request, engines, held)
+            if each is not engine and has_room(each, request, held, now)
         ]
         if not holders:
             return engine
@@ -256,7 +362,7 @@ class Placement:
     def _cost_of(self, engine: Engine, request: Request, held: Held) -> float:
         """Return what this request costs on this engine, its held prefix counted."""
         gate, service = engine.gate, engine.service
-        streams = gate.streams
+        streams, kv_tokens = gate.streams, gate.kv_limit
         tpot_s = service.tpot_s(streams + 1)
         return self._router.marginal_cost(
             streams,
@@ -265,6 +371,7 @@ class Placement:
             tpot_s,
             tpot_s - service.tpot_s(streams),
             request.output_tokens,
+            self._working_sets.tokens(engine.number) / kv_tokens if kv_tokens else 0.0,
         )
 
     def _usually_cheapest(
@@ -314,6 +421,24 @@ class Placement:
             else:
                 costs[position] = inf
         self._unpriced.clear()
+
+
+def _better_until(request: Request, candidates: tuple[Candidate, ...], ttft_s: float) -> float:
+    """Return until when waiting for another candidate, a full engine, costs less than the first one; 0.0 where none does.
+
+    Waiting for as long as it would save costs at most twice what the better choice would have (ski rental: Karlin et al.
+    1988, *Competitive snoopy caching*), and half of its time is left for the other way. A lane that bounds overtakes lets none be passed over.
+    """
+    if len(candidates) == 1 or request.lane.settings.max_overtakes is not None:
+        return 0.0
+    saved_s = candidates[0].cost_s - min([each.cost_s for each in candidates[1:]])
+    half_s = (request.deadline - ttft_s - request.arrived_at) / 2.0
+    return request.arrived_at + min(saved_s, half_s)
+
+
+def _is_kept(request: Request, held: Held) -> bool:
+    """Return whether an engine holds most of this prompt."""
+    return bool(held) and 2 * max(held.values()) >= request.prompt_tokens
 
 
 def unread_tokens(engine: Engine, request: Request, held: Held) -> int:

@@ -11,25 +11,22 @@ so that the core stays deterministic.
 """
 
 from array import array
-from math import inf, isfinite, sqrt
+from math import inf, isfinite
 from typing import Final
 
 from millgate.core.decisions import Yield
 from millgate.core.fast_records import make_yield
-from millgate.core.governor.allowances import Behind
 from millgate.core.governor.placement import ahead_of
+from millgate.core.governor.quota_lines import Behind
+from millgate.core.limits.breaker import FIRST_PAUSE_S
 from millgate.core.measure import UPPER_Z
+from millgate.core.settings import LONGEST_HINT_S
 from millgate.core.state.attempt import Request
 from millgate.core.state.capacity_forecast import LISTED
 from millgate.core.state.engine import LEAST_WORK_S, Engine
 from millgate.core.state.lane import Lane, Totals
-from millgate.core.tickets.appointment import (
-    KEPT_SHARE,
-    LONGEST_HINT_S,
-    SOONEST_RETURN_S,
-    kept_within_s,
-    shortest_kept_s,
-)
+from millgate.core.tickets import KEPT_SHARE, SOONEST_RETURN_S, TOLERANCE_S
+from millgate.core.tickets.appointment import kept_within_s, shortest_kept_s
 from millgate.core.tickets.appointments import LineStanding, as_parts
 from millgate.core.words import DeadlineFrom, Reason
 
@@ -88,12 +85,12 @@ def paced_wait_s(request: Request, ahead: float, now: float) -> float:
     lane, engines = request.lane.settings.name, request.route.up
     if not engines or not engines[0].prompts.is_on:
         return 0.0
-    contended, each_s, waits = request.queue.is_contended(), ahead / len(engines), []
+    contended, each_s, least_s = request.queue.is_contended(), ahead / len(engines), inf
     for engine in engines:
         apart_s = engine.spacing_s(lane, request.unread_tokens, contended=contended)
         opens_at = engine.prompts.opens_at(lane, contended=contended)
-        waits.append(max(0.0, opens_at - now) + each_s * apart_s)
-    return min(waits)
+        least_s = min(least_s, max(0.0, opens_at - now) + each_s * apart_s)
+    return least_s
 
 
 def wait_behind_s(
@@ -180,10 +177,8 @@ def _tokens_of(request: Request, ahead: int) -> float:
 # A place beyond the longest hint is a guess; those clients are spread evenly from here up to it.
 FAR_HINT_S = 45.0
 # A client is asked to be back a little before its permit is expected: coming early costs a short hold, coming late
-# costs an idle stream. Over a long line a little is a fifth of what it may be queued, so that a request is always queued
-# when permits come sooner than foreseen.
-_LEAD_S: Final = 0.2
-_LEAD_SHARE: Final = 0.2 * KEPT_SHARE
+# costs an idle stream. A little is the share that a client cannot tell (`KEPT_SHARE`) of what it may be queued, so that a request
+# is always queued when permits come sooner than foreseen.
 # Where newcomers are queued they keep the streams busy while the promised are away: a later hint idles none, and is aimed
 # for 39 in 40 instead of nine in ten (one-sided points of the normal law). Only a newcomer is told so, for only its
 # coming shows that they come: after a burst no request fills the time.
@@ -195,8 +190,6 @@ _SURER: Final = 1.96 / UPPER_Z
 _PASSING_SHARE: Final = 0.8
 _LINE_SHARE: Final = 1.0 / 3.0
 _GOLDEN: Final = 0.6180339887498949
-# No engine: time for a health check and a restart to show.
-_NO_ENGINE_HINT_S: Final = 5.0
 DRAINING_HINT_S = 1.0
 
 
@@ -215,16 +208,16 @@ def promise(totals: Totals, request: Request, now: float) -> tuple[float, float]
     appointments, capacity_forecast = pool.appointments, pool.capacity_forecast
     queued = ahead_of(request, now)
     stand = appointments.stand(arrival.tenant, request.age.lined_up_at, request.arrival_number, now, LISTED)
-    share = stand.share
+    share, elsewhere_s = stand.share, _ahead_elsewhere_s(request, queued + stand.place - 1)
     place = 1 + queued + round(share * (stand.place - 1))
-    work_s, first = stand.work_s, stand.first
+    work_s, first = stand.work_s + elsewhere_s, stand.first
     if queued:
         queued_s = pool.queued_work_s / pool.queued_count
         work_s += queued * queued_s
         # Queued requests are there: what counts by `share` is divided by it first.
         first = (array("I", (as_parts(queued_s / share),)) * min(queued, LISTED) + first)[:LISTED]
     measured = _is_measured(request)
-    late_s = capacity_forecast.upper_s(place, mean_is_known=False) if measured else 0.0
+    late_s = capacity_forecast.upper_everywhere_s(place, elsewhere_s) if measured else 0.0
     if not request.recognised and queues_newcomers(request.lane):
         late_s *= _SURER
     wait_s, reading_late_s = 0.0, 0.0
@@ -233,9 +226,6 @@ def promise(totals: Totals, request: Request, now: float) -> tuple[float, float]
     wait_s = max(wait_s, paced_wait_s(request, place - 1, now))
     if measured:
         late_s = max(late_s, reading_late_s)
-    if share < 1.0:
-        absent_s = capacity_forecast.absence_s(stand.place - 1, share)
-        late_s = sqrt(late_s * late_s + absent_s * absent_s)
     expected_s, late_s, by_s = _behind_shorter(request, wait_s, late_s, now)
     if appointments.has_several(
         now
@@ -246,6 +236,18 @@ def promise(totals: Totals, request: Request, now: float) -> tuple[float, float]
     if expected_s > LONGEST_HINT_S or not appointments.has_room_for(arrival.tenant, now):
         return far_hint_s(totals), by_s
     return min(max(SOONEST_RETURN_S, _aim_s(expected_s, late_s)), LONGEST_HINT_S), by_s
+
+
+def _ahead_elsewhere_s(request: Request, ahead: int) -> float:
+    """Return how much work stands before it at other replicas, where so many do here.
+
+    Lines of all replicas are taken to be of one age: it has as large a part of theirs before it as of its own line.
+    """
+    pool = request.route.pool
+    here = pool.queued_count + pool.appointments.open
+    if here:
+        return pool.others_work_s * min(1.0, ahead / here)
+    return 0.0 if request.recognised else pool.others_work_s
 
 
 def _wait_behind_s(
@@ -301,7 +303,7 @@ def _aim_s(expected_s: float, late_s: float) -> float:
     A little early; but where little is sure (few streams, answers of very different length) not before the time from
     which nine in ten are let in while their promise is still kept.
     """
-    early_s = min(expected_s - _LEAD_S, expected_s / (1.0 + _LEAD_SHARE))
+    early_s = min(expected_s - KEPT_SHARE * TOLERANCE_S, expected_s / (1.0 + KEPT_SHARE * KEPT_SHARE))
     return max(early_s, shortest_kept_s(expected_s + late_s))
 
 
@@ -311,8 +313,8 @@ def far_hint_s(totals: Totals) -> float:
 
 
 def no_engine_hint_s(totals: Totals) -> float:
-    """Return 5 to 10 s, spread."""
-    return _NO_ENGINE_HINT_S * (1.0 + spread(totals.hints_given))
+    """Return 5 to 10 s, spread: time for a health check and a restart to show, as a breaker gives."""
+    return FIRST_PAUSE_S * (1.0 + spread(totals.hints_given))
 
 
 # These lie with one tenant: the hint is its own, and it gets no appointment in the line of engines.
@@ -328,14 +330,16 @@ def refusal(
     value: float,
     bound: float,
     wait_s: float = 0.0,
+    not_before_s: float = 0.0,
 ) -> Yield:
     """Return the decision to refuse this attempt, with a hint that is true.
 
-    `wait_s` is until its tenant may have it, for reasons that lie with the tenant alone.
+    `wait_s` is until its tenant may have it, for reasons that lie with the tenant alone; there is no room `not_before_s`.
     """
     if reason in UNPROMISED:
         return _without_promise(totals, request, reason, value, bound, wait_s)
     hint_s, by_s = promise(totals, request, now)
+    hint_s = max(hint_s, min(not_before_s, LONGEST_HINT_S))
     in_time = _is_in_time(request, hint_s, by_s, now) or _begins_anew_at(request, hint_s, now)
     if reason is Reason.TOO_LATE and _never_in_time(request):
         in_time = False

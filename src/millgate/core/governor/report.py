@@ -2,24 +2,28 @@
 
 from collections.abc import Sequence
 
+from millgate.core.decisions import Explanation
+from millgate.core.events import Arrived
+from millgate.core.governor.allowances import RetryBudget
+from millgate.core.governor.assess import assess
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.placement import limit_of
 from millgate.core.governor.watch import has_fresh_gauge
-from millgate.core.littles_law.law import total
-from millgate.core.retry_budget import RetryBudget
 from millgate.core.snapshot import (
     Capacity,
     EngineSnapshot,
     LaneSnapshot,
+    LegsSnapshot,
     PoolSnapshot,
     RetrySnapshot,
     Snapshot,
     TenantSnapshot,
 )
 from millgate.core.state.engine import Engine
-from millgate.core.state.lane import Lane
+from millgate.core.state.lane import Lane, least_reading_s, total
+from millgate.core.state.leg import Legs
 from millgate.core.state.pool import Pool, Routes
-from millgate.core.tickets.appointment import ClientKind
+from millgate.core.tickets import ClientKind
 from millgate.core.words import FailureKind, Reason, Stage
 
 
@@ -30,7 +34,7 @@ def snapshot(knowledge: Knowledge, now: float) -> Snapshot:
         now=now,
         draining=knowledge.draining,
         lanes=tuple(lanes),
-        engines=tuple(_engine(engine, now) for engine in knowledge.engines.values()),
+        engines=tuple(_engine(engine, now) for engine in knowledge.engines.by_name.values()),
         retries=_retries(knowledge, now),
         good_output_tokens=knowledge.totals.good_output_tokens,
         wasted_prompt_tokens=knowledge.totals.wasted_prompt_tokens,
@@ -39,17 +43,64 @@ def snapshot(knowledge: Knowledge, now: float) -> Snapshot:
         mean_output_tokens=tuple(knowledge.output_length.means()),
         prompt_error=knowledge.prompt_sizes.error(),
         output_error=knowledge.output_length.error(),
-        pools=tuple(_pool(pool) for pool in knowledge.pools),
+        pools=tuple(_pool(pool) for pool in knowledge.engines.routes.pools),
         tenants=_tenants(knowledge.allowances.budget),
         little=total([lane.little for lane in lanes]),
         quotas=tuple(knowledge.allowances.ledger.levels(now)),
+        live_sessions=knowledge.engines.working_sets.sessions,
+        working_set_share=_working_set_share(knowledge),
+        predicted_cached_tokens=knowledge.engines.prefixes.predicted_tokens,
+        found_cached_tokens=knowledge.engines.prefixes.found_tokens,
+        regret_tokens=knowledge.engines.prefixes.regret_tokens,
+        legs=_legs(knowledge.engines.legs),
     )
+
+
+def explanation(knowledge: Knowledge, arrival: Arrived, now: float) -> Explanation:
+    """Return what this arrival would get now, and the numbers behind it."""
+    plan = assess(knowledge, arrival, now)
+    request = plan.request
+    engine = plan.engine or next(iter(request.route.up), None)
+    engines = request.route.up or request.route.engines
+    return Explanation(
+        decision=plan.decision,
+        lane=request.lane.settings.name,
+        engine=plan.engine.settings.name if plan.engine else None,
+        prompt_tokens=request.prompt_tokens,
+        output_tokens=request.output_tokens,
+        kv_tokens=request.kv_tokens,
+        first_seen=request.first_seen,
+        recognised=request.recognised,
+        deadline=request.deadline,
+        expected_wait_s=plan.expected_wait_s,
+        expected_ttft_s=engine.expected_ttft_s(request.unread_tokens, now) if engine else 0.0,
+        running=knowledge.engines.running(),
+        queued=knowledge.attempts.queued_count,
+        limit=knowledge.engines.stream_limit(),
+        reading_s=least_reading_s(engines, request.unread_tokens),
+        classed=request.classed,
+    )
+
+
+def _legs(legs: Legs) -> LegsSnapshot:
+    return LegsSnapshot(legs.begun, legs.fetched, legs.lost, legs.expired, legs.tokens, legs.transfer_s)
+
+
+def _working_set_share(knowledge: Knowledge) -> float:
+    """Return the part of the memory of engines that tell theirs which live sessions take."""
+    tokens, memory = 0.0, 0
+    for engine in knowledge.engines.by_name.values():
+        tokens += knowledge.engines.working_sets.tokens(engine.number)
+        memory += engine.gate.kv_limit or 0
+    return tokens / memory if memory else 0.0
 
 
 def capacity(knowledge: Knowledge) -> Capacity:
     """Return two numbers of the snapshot for a fiftieth of its cost: replies of the line door carry them."""
     running = limit = 0
-    for engine in knowledge.engines.values():
+    for engine in knowledge.engines.by_name.values():
+        if engine.settings.only_reads:
+            continue
         running += engine.gate.streams
         if engine.up:
             limit += engine.limit
@@ -57,12 +108,14 @@ def capacity(knowledge: Knowledge) -> Capacity:
 
 
 def _retries(knowledge: Knowledge, now: float) -> RetrySnapshot:
-    standing = [pool.appointments.standing(now) for pool in knowledge.pools]
-    attendance = [pool.appointments.attendance(now) for pool in knowledge.pools]
+    standing = [pool.appointments.standing(now) for pool in knowledge.engines.routes.pools]
+    attendance = [pool.appointments.attendance(now) for pool in knowledge.engines.routes.pools]
     budget = knowledge.allowances.budget
     known = () if budget is None else budget.amplification()
     requests = sum([each.requests for each in known], 0)
-    drain_per_s = max([pool.capacity_forecast.per_s() for pool in knowledge.pools], default=0.0)
+    drain_per_s = max(
+        [pool.capacity_forecast.per_s() for pool in knowledge.engines.routes.pools], default=0.0
+    )
     return RetrySnapshot(
         attempts=knowledge.totals.arrivals,
         labelled=knowledge.totals.labelled,
@@ -70,7 +123,7 @@ def _retries(knowledge: Knowledge, now: float) -> RetrySnapshot:
         early=knowledge.totals.early,
         appointments=sum([open_ones for open_ones, _ in standing]),
         records=sum([records for _, records in standing]),
-        appointments_dropped=sum([pool.appointments.dropped for pool in knowledge.pools]),
+        appointments_dropped=sum([pool.appointments.dropped for pool in knowledge.engines.routes.pools]),
         amplification=sum([each.attempts for each in known]) / requests if requests else None,
         amplification_1m=knowledge.totals.amplification(now, 60.0),
         amplification_10m=knowledge.totals.amplification(now, 600.0),
@@ -92,7 +145,9 @@ def _tenants(budget: RetryBudget | None) -> tuple[TenantSnapshot, ...]:
 
 def _lane(knowledge: Knowledge, lane: Lane, now: float) -> LaneSnapshot:
     queued = [
-        knowledge.attempts[each.attempt].request for queue in lane.queues.values() for each in queue.order
+        knowledge.attempts.by_number[each.attempt].request
+        for queue in lane.queues.values()
+        for each in queue.order
     ]
     return LaneSnapshot(
         name=lane.settings.name,
@@ -100,8 +155,8 @@ def _lane(knowledge: Knowledge, lane: Lane, now: float) -> LaneSnapshot:
         queued_tokens=lane.queued_tokens,
         queued_bytes=lane.queued_bytes,
         oldest_queued_s=max((now - each.arrived_at for each in queued), default=0.0),
-        headroom=_headroom(knowledge.pools, lane),
-        expected_wait_s=_expected_wait_s(knowledge.routes, lane, now),
+        headroom=_headroom(knowledge.engines.routes.pools, lane),
+        expected_wait_s=_expected_wait_s(knowledge.engines.routes, lane, now),
         running=lane.running,
         arrived=lane.arrived,
         admitted=lane.admitted,
@@ -164,4 +219,5 @@ def _engine(engine: Engine, now: float) -> EngineSnapshot:
         seen_preemptions=seen.preemptions if seen else None,
         seen_age_s=None if engine.seen is None else now - engine.seen.seen_at,
         account=None if engine.provider is None else engine.provider.reading(now),
+        role=engine.settings.role,
     )

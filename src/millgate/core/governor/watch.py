@@ -2,10 +2,11 @@
 
 from typing import Final
 
-from millgate.core.governor.knowledge import Knowledge
+from millgate.core.governor.knowledge import Attempts, Engines
 from millgate.core.lifecycle import State
 from millgate.core.limits.gate import LimitReading
 from millgate.core.limits.signal import Signal
+from millgate.core.sizing.output_length import OutputLength
 from millgate.core.state.attempt import Attempt
 from millgate.core.state.engine import LEAST_WORK_S, Engine
 from millgate.core.state.permit import Permit
@@ -64,36 +65,28 @@ def answered(permit: Permit, engine: Engine, output_tokens: int, now: float) -> 
     signal.finished(began_at, tpot_s)
 
 
-def look_at_first(knowledge: Knowledge, engine: Engine, now: float) -> None:
-    """Tell what has been learned of lengths and of this engine's permits how far those are that run.
+def look_at_first(attempts: Attempts, lengths: OutputLength, now: float) -> None:
+    """Tell what has been learned of lengths how far those are that run.
 
-    While little has ended, what runs is evidence too: answers and permits are longer than those that ended first.
+    While little has ended, what runs is evidence too: answers are longer than those that ended first.
     """
-    if engine.permit_times.has_news:
-        running = [each for each in engine.permits.values() if each.state is not State.DEPARTING]
-        engine.permit_times.look([_share_so_far(each, engine, now) for each in running])
-        knowledge.routes.pool_of(engine).capacity_forecast.ends_changed()
-    if knowledge.output_length.has_news:
-        _look_at_lengths(knowledge, now)
-
-
-def _look_at_lengths(knowledge: Knowledge, now: float) -> None:
-    lengths = knowledge.output_length
+    if not lengths.has_news:
+        return
     running = [
         (each, each.request.arrival.model, each.request.lane.settings.name, each.request.arrival.max_tokens)
-        for each in knowledge.attempts.values()
+        for each in attempts.by_number.values()
         if each.engine is not None and each.state is not State.DEPARTING
     ]
     lengths.look([(model, lane, bound, _output_so_far(each, now)) for each, model, lane, bound in running])
     for each, model, lane, bound in running:
         if lengths.follows_bound(model, lane, bound):
-            _foresee_anew(knowledge, each)
+            _foresee_anew(attempts.engines, lengths, each)
 
 
-def _foresee_anew(knowledge: Knowledge, attempt: Attempt) -> None:
+def _foresee_anew(engines: Engines, lengths: OutputLength, attempt: Attempt) -> None:
     """Use `max_tokens` as the expected length of an answer that was admitted before lengths were learned."""
     request, arrival = attempt.request, attempt.request.arrival
-    expected, _ = knowledge.output_length.estimate(
+    expected, _ = lengths.estimate(
         arrival.model,
         request.tenant,
         request.lane.settings.name,
@@ -105,11 +98,7 @@ def _foresee_anew(knowledge: Knowledge, attempt: Attempt) -> None:
     if permit is None or engine is None or permit.foreseen_tokens == arrival.answers * expected:
         return
     permit.foreseen_anew(arrival.answers * expected)
-    knowledge.note(permit, engine)
-
-
-def _share_so_far(permit: Permit, engine: Engine, now: float) -> float:
-    return (now - permit.admitted_at) / max(LEAST_WORK_S, engine.foreseen_s(permit))
+    engines.note(permit, engine)
 
 
 def _output_so_far(attempt: Attempt, now: float) -> int:

@@ -3,15 +3,12 @@
 from abc import ABC, abstractmethod
 
 from millgate.core.limits.gate import LimitReading, checked_cap
+from millgate.core.measure import UPPER_SHARE
 
-# One cut of a tenth for overload, at most once a window (algorithm G2; Netflix's AIMD has the same ratio).
+# One cut of a tenth for overload, at most once a window (algorithm G2; Netflix's AIMD has the same ratio), and overload is also an
+# engine that keeps more than this share of its KV cache busy, or so many waiting before it (G2).
 OVERLOAD_RATIO = 0.9
-# An engine that keeps so much of its KV cache busy, or so many waiting before it, has no use for more (G2).
-MOST_KV_SHARE = 0.9
 MOST_WAITING = 5
-# Errors are a sign of load when a tenth of what ended in a window failed. A cut for any error, as G2 has it, lets two
-# errors in a hundred that have nothing to do with load keep a limit at its minimum.
-_FAILED_SHARE = 0.1
 
 
 class AdaptiveLimit(ABC):
@@ -50,6 +47,9 @@ class AdaptiveLimit(ABC):
 
 def overloaded(reading: LimitReading) -> bool:
     """Return whether this window shows overload whatever its TPOT: errors, a full KV cache, a queue inside."""
-    if reading.failures and reading.failures >= _FAILED_SHARE * (reading.failures + reading.answers):
+    # A tenth of what ended failed. A cut for any error, as G2 has it, lets two errors in a hundred that have nothing to do
+    # with load keep a limit at its minimum.
+    ended = reading.failures + reading.answers
+    if reading.failures and reading.answers <= UPPER_SHARE * ended:
         return True
-    return (reading.kv_share or 0.0) > MOST_KV_SHARE or (reading.waiting or 0) > MOST_WAITING
+    return (reading.kv_share or 0.0) > OVERLOAD_RATIO or (reading.waiting or 0) > MOST_WAITING

@@ -1,24 +1,21 @@
 """The breaker of one engine: after repeated failures it stops sending there, tries again singly, and closes.
 
-It opens on so many failures in a row (an engine that is dead), or on as many failures as successes in a window (one that
+It opens on so many failures in a row (an engine that is dead), or on as many failures as successes in a window of `ENOUGH` calls (Hystrix's `requestVolumeThreshold`, 20; one that
 is half dead, or that a balancer in front of several hides; Hystrix's `errorThresholdPercentage`, 50). It stays open for a
-bounded time that doubles with every try that fails. Then one request at a time is let through; the first success closes
+time that doubles with every try that fails, up to the longest hint that a client is ever given. Then one request at a time is let through; the first success closes
 it. `counts_against` says which failures count: an answer that blames the request (most 4xx) says that the engine is well.
 """
 
-from millgate.core.measure.ewma import Window
+from millgate.core.measure import ENOUGH, Window
+from millgate.core.settings import LONGEST_HINT_S
 from millgate.core.words import FailureKind
 
 CONSECUTIVE_FAILURES = 5
 """Failures in a row that open it: Envoy's default for ejecting a host (outlier detection, `consecutive_5xx`)."""
-LEAST_CALLS = 20
-"""Calls in the window below which it says nothing: Hystrix's `requestVolumeThreshold`."""
 WINDOW_S = 10
 """Length of the window, whole seconds: Hystrix's `metrics.rollingStats.timeInMilliseconds`, 10,000."""
 FIRST_PAUSE_S = 5.0
 """How long it stays open the first time: Hystrix's `sleepWindowInMilliseconds`, 5,000."""
-LONGEST_PAUSE_S = 60.0
-"""How long it stays open at most: the longest hint that a client is ever given (design section 4)."""
 
 _BLAMELESS = (FailureKind.ERROR_EVENT, FailureKind.ABORT, FailureKind.NO_CREDIT)
 
@@ -64,7 +61,7 @@ class Breaker:
             self._calls.add(now, (0, 1))
             self._in_a_row += 1
             successes, failures = self._calls.read(now, WINDOW_S)
-            mostly_fails = successes + failures >= LEAST_CALLS and failures >= successes
+            mostly_fails = successes + failures >= ENOUGH and failures >= successes
             if self._in_a_row >= CONSECUTIVE_FAILURES or mostly_fails:
                 self._open(now, hint_s)
         elif now >= self.next_try_at:
@@ -80,10 +77,10 @@ class Breaker:
 
     def _open(self, now: float, hint_s: float | None) -> None:
         """Stay open twice as long as the last time, unless it has been well for the longest pause since."""
-        if self.next_try_at is None and now - self._closed_at >= LONGEST_PAUSE_S:
+        if self.next_try_at is None and now - self._closed_at >= LONGEST_HINT_S:
             self._pause_s = FIRST_PAUSE_S
-        pause_s = min(max(self._pause_s, hint_s or 0.0), LONGEST_PAUSE_S)
-        self._pause_s = min(2.0 * self._pause_s, LONGEST_PAUSE_S)
+        pause_s = min(max(self._pause_s, hint_s or 0.0), LONGEST_HINT_S)
+        self._pause_s = min(2.0 * self._pause_s, LONGEST_HINT_S)
         self.opened_at = now if self.opened_at is None else self.opened_at
         self.next_try_at = now + pause_s
 

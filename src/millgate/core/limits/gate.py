@@ -2,14 +2,15 @@
 
 Streams bound the batch (one for each sequence that the engine makes of a request: `n` answers of each prompt, each text of a list
 that it reads), KV tokens the memory, prompt tokens not yet prefilled the wait for a first token. A permit takes from all three or
-from none. Permits are kept by attempt: a second release finds nothing and changes nothing.
+from none. Permits are kept by attempt: a second release finds nothing and changes nothing. Where replicas share the engine, a gate
+also counts against its replica's share; what can ever fit is judged by the whole.
 """
 
 from math import sqrt
 from typing import Final, NamedTuple, Protocol
 
-from millgate.core.events import Arrived
-from millgate.core.measure.ewma import MEMORY, Ewma
+from millgate.core.events import Arrived, EngineShare
+from millgate.core.measure import MEMORY, Ewma
 
 
 class LimitReading(NamedTuple):
@@ -69,6 +70,11 @@ class FixedLimit:
         self._streams = checked_cap(hard_cap)
 
 
+def is_seen_beginning(arrival: Arrived) -> bool:
+    """Return whether the first token of its answer is told when it comes; else its prompt is believed to be read in time."""
+    return arrival.stream and not arrival.seen_late
+
+
 def is_only_read(arrival: Arrived) -> bool:
     """Return whether the engine reads this and writes nothing: its answer is there once its prompt has been read."""
     return arrival.max_tokens == 0
@@ -101,7 +107,17 @@ class EngineGate:
         self.limit, self.most_streams = limit, most_streams
         self.kv_limit, self.prefill_limit = kv_limit, prefill_limit
         self.streams = self.kv_tokens = self.prefill_tokens = 0
+        self.share: EngineShare | None = None
         self._permits: dict[int, _Share] = {}
+
+    def current(self) -> int:
+        """Return how many streams may run now: the limit, and no more than the share."""
+        limit = self.limit.current()
+        return limit if self.share is None else min(limit, self.share.streams)
+
+    def leased(self, share: EngineShare | None) -> None:
+        """Count against this share from now on, None for the whole; a lower one only blocks admissions."""
+        self.share = share
 
     def reconfigured(self, fresh: "EngineGate", *, new_limit: bool, most_streams: int) -> None:
         """Take the bounds of a fresh gate, and its limit where that is a `new_limit`; permits that are out stay out."""
@@ -144,12 +160,24 @@ class EngineGate:
         """Return whether a permit of this size, clipped, would be given now: an empty meter takes any that fits."""
         if self.streams and self.streams + streams > self.limit.current():
             return False
+        if self.share is not None and not self._is_within(self.share, kv_tokens, prefill_tokens, streams):
+            return False
         kv_limit, prefill_limit = self.kv_limit, self.prefill_limit
         if kv_limit is not None and self.kv_tokens and self.kv_tokens + kv_tokens > kv_limit:
             return False
         if prefill_limit is None or not self.prefill_tokens:
             return True
         return self.prefill_tokens + prefill_tokens <= prefill_limit
+
+    def _is_within(self, share: EngineShare, kv_tokens: int, prefill_tokens: int, streams: int) -> bool:
+        """Return whether the share has room too; an empty meter takes no more than it, but where it is the whole limit."""
+        is_alone = not self.streams and share.streams >= self.limit.current()
+        if not is_alone and self.streams + streams > share.streams:
+            return False
+        kv_tokens, prefill_tokens = self.clip(kv_tokens, prefill_tokens)
+        if share.kv_tokens is not None and self.kv_tokens + kv_tokens > share.kv_tokens:
+            return False
+        return share.prefill_tokens is None or self.prefill_tokens + prefill_tokens <= share.prefill_tokens
 
     def take(self, attempt: int, kv_tokens: int, prefill_tokens: int, streams: int = 1) -> None:
         """Give the attempt its permit; the caller has asked `has_room` at this very instant."""
@@ -172,6 +200,23 @@ class EngineGate:
         if permit is not None and kv_tokens > permit.kv_tokens:
             self.kv_tokens += kv_tokens - permit.kv_tokens
             permit.kv_tokens = kv_tokens
+
+    def keeps(self, attempt: int) -> int:
+        """End the permit, but for its memory; return the KV tokens that stay taken until `frees`."""
+        permit = self._permits.pop(attempt)
+        self.streams -= permit.streams
+        self.prefill_tokens -= permit.prefill_tokens
+        return permit.kv_tokens
+
+    def frees(self, kv_tokens: int) -> None:
+        """Give back memory that outlived its permit."""
+        self.kv_tokens -= kv_tokens
+
+    def reads(self, attempt: int, prefill_tokens: int) -> None:
+        """Raise the prefill share of a permit, whose prompt is read here after all; may pass the limit, as `grow` may."""
+        permit = self._permits[attempt]
+        self.prefill_tokens += prefill_tokens - permit.prefill_tokens
+        permit.prefill_tokens = prefill_tokens
 
     def release(self, attempt: int) -> bool:
         """End the permit; False when there was none (it had ended before)."""

@@ -10,15 +10,14 @@ It is the product of three parts:
 - The *tail*: the quantile of what whole answers got over the level at their end. Single seconds know neither the short answer that
   met one long prompt nor how a long one averages out. Whatever is wrong with line or level is made good here.
 
-Level and tail are nearly forgotten when the number of streams has moved *far* from where they were learned: the line is
+Level and tail are nearly forgotten when the number of streams has moved *far* from where they were learned. The line is
 not straight, and tails are thinner where more streams run. The constants were chosen in the closed loop of
-`sim/limiters`, on every shipped profile.
+`lab/limiters`, on every shipped profile.
 """
 
 from math import log
 
-from millgate.core.measure.ewma import MEMORY, Ewma
-from millgate.core.measure.sketch import Sketch
+from millgate.core.measure import ENOUGH, MEMORY, UPPER_SHARE, Ewma, Sketch
 from millgate.core.settings import TARGET_SHARE, ServicePrior
 
 PROMPT_PER_OUTPUT = 5.0
@@ -28,9 +27,7 @@ PROMPT_PER_OUTPUT = 5.0
 LEVEL_WINDOWS = 10.0
 # The believed excess of the tail over the coefficient of variation of windows: 1.28 at the p90 of a normal law, over the
 # root of the six windows that an answer lasts. At other quantiles it grows as an exponential tail does.
-_TAIL_PER_SPREAD, _SPREAD_SHARE = 0.5, 0.9
-# A tail is remembered until so many answers lie beyond its quantile: the two hundred of `MEMORY` at p90, two thousand at p99.
-_BEYOND = 20.0
+_TAIL_PER_SPREAD = 0.5
 # Far is a TPOT a quarter longer or shorter by the line: four streams and seventeen, forty and seventy.
 _FAR = 1.25
 # What is kept of level and tail after a far move.
@@ -48,8 +45,9 @@ class Pace:
     def __init__(self, prior: ServicePrior, share: float = TARGET_SHARE) -> None:
         self._base_s, self._slope_s = prior.tpot_base_s, slope_s(prior)
         self._speed = Ewma(1.0, memory=LEVEL_WINDOWS, prior_samples=0.0)
-        self._tail = Sketch(memory=max(MEMORY, round(_BEYOND / (1.0 - share))))
-        self._tail_per_spread = _TAIL_PER_SPREAD * (log(1.0 - share) / log(1.0 - _SPREAD_SHARE))
+        # A tail is remembered until enough answers lie beyond its quantile: the two hundred of `MEMORY` at p90, two thousand at p99.
+        self._tail = Sketch(memory=max(MEMORY, round(ENOUGH / (1.0 - share))))
+        self._tail_per_spread = _TAIL_PER_SPREAD * (log(1.0 - share) / log(1.0 - UPPER_SHARE))
         self._level_s = self._moved_at = 0.0
         self._learned_at = 0
 

@@ -1,15 +1,15 @@
 """How soon may an engine be given the next long prompt of a lane that another lane has to be protected from?
 
 An engine that reads prompts for a share r of its time makes every token of its streams later: TPOT = step / (1 - r). So the
-share that leaves the TPOT of the protected lane at its target follows from one measurement, r' = 1 - (1 - r) x TPOT / target,
-and a prompt that takes s seconds to read comes s / r' after the one before it.
+share that leaves the TPOT of the protected lane at its target follows from one measurement, r' = 1 - (1 - r) x TPOT / target.
+A prompt that takes s seconds to read comes s / r' after the one before it.
 
 The first tokens of the protected lane stand behind a prompt that is being read. Those that come while more than their
-`ttft_slo` of it is left are late, so what is longer than that is spaced so widely that it makes few of them late.
+`ttft_slo` of it is left are late. So what is longer than that is spaced so widely that it makes few of them late.
 
 A lane's `share` holds for prompts as it does for streams: paced lanes may always read their part of all that is read. And
-where no lane is protected, a lane that takes requests by size reads no more than its part while others wait: a long prompt has
-one stream, and as much of the engine as a hundred short ones; what is only read has streams for no time.
+where no lane is protected, a lane that takes requests by size reads no more than its part while others wait. A long prompt has
+one stream, and as much of the engine as a hundred short ones. What is only read has streams for no time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from millgate.core.limits.pace import LEVEL_WINDOWS
 from millgate.core.limits.slo_gradient import BLEND, TARGET
-from millgate.core.measure.ewma import Ewma
+from millgate.core.measure import Ewma
 from millgate.core.settings import LaneSettings, ServicePrior
 
 # Half of the answers that an objective lets be late are for the reading of long prompts, half for slow tokens.

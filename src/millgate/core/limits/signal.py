@@ -6,7 +6,7 @@ say how loaded the engine is *now*. The time of a whole answer comes late and is
 
 from millgate.core.limits.gate import LimitReading
 from millgate.core.limits.pace import Pace
-from millgate.core.measure.sketch import Sketch
+from millgate.core.measure import UPPER_SHARE, Sketch
 from millgate.core.settings import TARGET_SHARE, ServicePrior
 
 # A reading covers at least this time and this many tokens, and never more than the longest (1 s, 50 samples and
@@ -14,8 +14,6 @@ from millgate.core.settings import TARGET_SHARE, ServicePrior
 LEAST_WINDOW_S = 1.0
 LEAST_SAMPLES = 50
 LONGEST_WINDOW_S = 30.0
-# First tokens later than predicted are a sign of a queue when one in ten is.
-_EXCESS_SHARE = 0.9
 
 
 class Signal:
@@ -68,7 +66,7 @@ class Signal:
             self._max_inflight,
             self._tokens,
             self.tpot_s(self._max_inflight, self._share),
-            self._excess.quantile(_EXCESS_SHARE) if self._excess.samples else None,
+            self._excess.quantile(UPPER_SHARE) if self._excess.samples else None,
             self._failures,
             self._answers,
             kv_share,

@@ -2,12 +2,12 @@
 
 Each tenant has a line of its own, kept in the inner order, and a counter of the tokens that it was given:
 (prompt + 2 x output) / weight. Among tenants with waiting work the smallest counter goes first. The *predicted* answer is
-charged at the start (their variant with predicted length) and settled at the end: charged only as tokens come out, a tenant
+charged at the start (their variant with predicted length) and settled at the end. Charged only as tokens come out, a tenant
 would get all the streams before its counter moved.
 
 A tenant whose line was empty is lifted to the least counter among tenants that wait, or, where none waits, to the
-counter of the tenant that started last: idle time earns no credit. So between any two tenants that both have work waiting
-throughout, the services differ by at most 2 x max(Lin, 2 x M), with Lin the longest prompt and M the tokens
+counter of the tenant that started last. Idle time earns no credit. So between any two tenants that both have work waiting
+throughout, the services differ by at most 2 x max(Lin, 2 x M). Lin is the longest prompt, and M the tokens
 that fit into all running streams together.
 """
 
@@ -18,13 +18,12 @@ from heapq import heapify, heappop, heapreplace
 from math import ceil
 from typing import Final
 
+from millgate.core.measure import LOOKED_AT
 from millgate.core.queues.base import Order, Queued
 from millgate.core.settings import MOST_TENANTS
 
 # What an output token costs, in prompt tokens: decoding one takes about twice the engine of reading one (VTC, section 4).
 OUTPUT_PRICE: Final = 2.0
-# An estimate of how many are ahead looks at no more lines than this, evenly chosen among those that go first.
-_LINES_LOOKED_AT: Final = 16
 
 _Rank = tuple[float, float, int, str]
 
@@ -164,7 +163,7 @@ class FairOrder:
         else:
             level = (counter, queued.first_seen, queued.arrival_number, tenant)
         reached = bisect_left(self._ranks, level)
-        step = ceil(reached / _LINES_LOOKED_AT)
+        step = ceil(reached / LOOKED_AT)
         looked_at = self._ranks[0:reached:step] if reached else []
         before = sum([self._gone_by(level[0], rank) for rank in looked_at if rank[3] != tenant])
         return ceil(before * reached / len(looked_at)) if step > 1 else before

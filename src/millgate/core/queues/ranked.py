@@ -1,6 +1,6 @@
 """A list kept sorted by a key that is fixed at arrival, and the orders that are nothing else.
 
-A sorted list beats a heap here: the newest arrival nearly always belongs at the end, an attempt whose client
+A sorted list beats a heap here. The newest arrival nearly always belongs at the end, an attempt whose client
 hangs up is found by bisection, and how many are ahead is an index. Ten thousand entries move in microseconds.
 """
 

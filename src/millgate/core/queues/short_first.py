@@ -1,6 +1,6 @@
 """Least predicted engine time first, aged by the wait; and the same order with a bound on overtakes (INV-9).
 
-Under overload some requests are refused whatever the order; refusing the long ones serves the most users in time
+Under overload some requests are refused whatever the order. Refusing the long ones serves the most users in time
 (shortest job first is optimal for the mean: Smith 1956; by predicted size: QoServe, ASPLOS'26).
 
 Sizes are estimates, so the rank is an age: half the engine time is worth `_HALVING_S` of waiting. The difference of two ranks
@@ -10,10 +10,10 @@ Ageing alone lets work twenty times as short pass for 277 s. `BoundedShortFirstO
 `max_overtakes` attempts that entered later, and not by one more (ageing by a count of passes, as in Fu et al., *LLM scheduling
 by learning to rank*, NeurIPS'24). It is for lanes that ask for it: a bound that acts serves fewer users in time.
 
-An attempt that is admitted passes all that entered before it and still wait, so of two that wait the older has been passed
+An attempt that is admitted passes all that entered before it and still wait. So of two that wait the older has been passed
 at least as often, and only the oldest has to be looked at. Each entry keeps the admissions that passed it and no newer
 entry; its overtakes are the sum from it to the newest, the oldest's the sum of all. An admission is one increment at the entry
-just older than the admitted one, and an entry that leaves hands its number on to the entry just older: exact, in constant time.
+just older than the admitted one. An entry that leaves hands its number on to the entry just older: exact, in constant time.
 """
 
 from collections.abc import Iterator

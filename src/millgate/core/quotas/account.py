@@ -18,8 +18,8 @@ back. It costs no quota, because the provider's bucket fills meanwhile and holds
 from dataclasses import replace
 from enum import StrEnum
 
-from millgate.core.events import QuotaReading, Remaining
-from millgate.core.measure.ewma import Ewma
+from millgate.core.events import AccountShare, QuotaReading, QuotaShare, Remaining
+from millgate.core.measure import Ewma
 from millgate.core.quotas.bucket import (
     Bucket,
     Charge,
@@ -79,6 +79,7 @@ class _Limit:
         if limit.period_s == MINUTE_S:
             self.bucket.lower_to(max(1.0, self.bucket.burst * _FIRST_LEVEL), now)
         self.others_per_s = 0.0
+        self._share: QuotaShare | None = None
         self._faded_at = now
         self._empty_at = self._refused_at = float("-inf")
         self._empty_mark: int | None = None
@@ -98,7 +99,7 @@ class _Limit:
         needed, bucket = needed_amount(self.reserve, sizes), self.bucket
         if self._is_beyond(needed):
             return float("inf")
-        needed = min(needed, bucket.burst)
+        needed = min(needed, bucket.whole_burst)
         if place <= 1:
             return bucket.wait_s(needed, now)
         each = self.usual.mean if self.usual.samples else reserved_amount(self.reserve, sizes)
@@ -113,10 +114,26 @@ class _Limit:
         """Run on what is left of the rate."""
         self.others_per_s = others_per_s
         self._faded_at = now
-        rate = self.limit.rate_per_s
-        self.bucket.change(
-            max(rate * (1.0 - MARGIN) - others_per_s, rate * MARGIN), _kept_burst(self.limit), now
-        )
+        rate, share = self._rate_per_s(), self._share
+        rate_per_s = max(rate * (1.0 - MARGIN) - others_per_s, rate * MARGIN)
+        if share is None:
+            self.bucket.change(rate_per_s, _kept_burst(self.limit), now)
+        elif rate_per_s > 0.0:
+            self.bucket.leased(rate_per_s, max(1.0, share.burst * (1.0 - MARGIN)), now)
+
+    def leased(self, share: QuotaShare | None, now: float) -> None:
+        """Run on this share from now on, on nothing without one."""
+        if share is not None and not (share.rate_per_s > 0.0 and share.burst > 0.0):
+            share = None
+        changed, self._share = share != self._share, share
+        if share is None and not self.bucket.is_shut:
+            self.bucket.shut(now, keeps=self.limit.period_s != MINUTE_S)
+        elif changed:
+            self.expect_others(self.others_per_s, now)
+
+    def _rate_per_s(self) -> float:
+        """Return the rate that is ours: the account's, or our share of it."""
+        return self.limit.rate_per_s if self._share is None else self._share.rate_per_s
 
     def fade(self, now: float) -> None:
         """Forget a little of what others took; at most once in ten seconds."""
@@ -136,7 +153,7 @@ class _Limit:
         if word.limit is not None and 0.0 < word.limit < self.limit.amount:
             self.limit = replace(self.limit, amount=word.limit)
             self.reserve = replace(self.reserve, amount=word.limit)
-            self.expect_others(min(self.others_per_s, self.limit.rate_per_s * _MOST_OTHERS), now)
+            self.expect_others(min(self.others_per_s, self._rate_per_s() * _MOST_OTHERS), now)
         if word.remaining is None:
             return
         bucket = self.bucket
@@ -168,7 +185,7 @@ class _Limit:
             if elapsed_s < _LEAST_LESSON_S:
                 return
             if self._empty_mark is not None and not bucket.was_full_since(self._empty_mark, now):
-                rate = self.limit.rate_per_s
+                rate = self._rate_per_s()
                 others = rate - (bucket.charged - self._charged_then) / elapsed_s
                 others = min(max(0.0, others), rate * _MOST_OTHERS)
                 self.expect_others(
@@ -235,6 +252,18 @@ class Account:
                 lowest, self._tightest = share, each
         self._unproduced += output_tokens
         return Reservation(tuple(charges), sizes)
+
+    def leased(self, share: AccountShare | None, now: float) -> None:
+        """Run on these shares from now on; a limit without one is shut."""
+        shares = {} if share is None else {each.quota: each for each in share.limits}
+        for kind, limit in self._limits.items():
+            limit.leased(shares.get(kind.value), now)
+
+    def shared(self, sizes: Sizes) -> list[tuple[QuotaLimit, Bucket, float]]:
+        """Return each limit, its bucket, and what a request of these sizes needs of it."""
+        return [
+            (each.limit, each.bucket, needed_amount(each.reserve, sizes)) for each in self._limits.values()
+        ]
 
     def levels(self, now: float) -> tuple[float, float, float]:
         """Return the least share left of a limit, the most of a rate that others seem to take, and the pause left."""

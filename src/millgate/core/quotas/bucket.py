@@ -16,9 +16,9 @@ from typing import NamedTuple
 from millgate.core.settings import QuotaLimit
 from millgate.core.words import OutputCharge, QuotaKind
 
-# Heights closer together than this share of the burst are one, the higher: a refund may come out so much too small,
-# never too large.
-_GRAIN = 1.0 / 64.0
+PARTS = 64.0
+"""Amounts are told apart by such parts: sums are of whole parts of a token or request, as those do not drift, and heights within
+one part of the burst are one, the higher, so that a refund may come out so much too small, never too large."""
 # Beyond this many neighbours are merged whatever their distance (INV-5); refunds rarely push that many together.
 _MOST_PEAKS = 128
 # Share of the burst by which a level may be short and still do: after the wait that was promised, the sum of two
@@ -30,6 +30,7 @@ class Bucket:
     """Tokens (or requests) that may be spent now; below zero it is in debt. `rate_per_s` tokens are added a second.
 
     `unsettled` counts reservations that are still open, `charged` is all that was taken less all that was refunded.
+    Where replicas share it, rate and burst are this replica's part and `whole_burst` is that of all; one without a part `is_shut`.
     Times are core seconds and must not go backward.
     """
 
@@ -37,7 +38,10 @@ class Bucket:
         if not (rate_per_s > 0 and burst > 0):
             raise ValueError(f"a bucket needs a rate and a burst above 0, not {rate_per_s} and {burst}")
         self.rate_per_s = rate_per_s
-        self.burst = burst
+        self.burst = self.whole_burst = burst
+        self.is_shut = False
+        self._kept = 0.0
+        self._wanted, self._wanted_until = 0.0, now
         self.unsettled = 0
         self.charged = 0.0
         self._level = burst
@@ -56,12 +60,14 @@ class Bucket:
 
     def level(self, now: float) -> float:
         """Return what may be spent now, at most the burst; negative in debt."""
+        if self.is_shut:
+            return min(self._level, 0.0)
         level = self._level + (now - self._at) * self.rate_per_s
         return min(self.burst, level)
 
     def too_large(self, amount: float) -> bool:
-        """Return whether this amount could not be taken from the full bucket either."""
-        return amount > self.burst * (1.0 + _SLACK)
+        """Return whether this amount could not be taken from the full bucket either, all replicas' parts together."""
+        return amount > self.whole_burst * (1.0 + _SLACK)
 
     def wait_s(self, amount: float, now: float) -> float:
         """Return how long until this amount is there, if nothing else takes it: 0 now, infinite never."""
@@ -76,6 +82,8 @@ class Bucket:
 
     def full_for_s(self, now: float) -> float:
         """Return for how long it has been full, and lost what it was given; 0 where it is not."""
+        if self.is_shut:
+            return 0.0
         return max(0.0, now - self._at - (self.burst - self._level) / self.rate_per_s)
 
     def take(self, amount: float, now: float) -> int:
@@ -112,6 +120,34 @@ class Bucket:
 
         After a rise of the burst the refunds of what is open do not count: what ran over before is not known.
         """
+        self._turn_to(rate_per_s, burst, now)
+        self.whole_burst = burst
+
+    def leased(self, rate_per_s: float, burst: float, now: float, *, is_full: bool = False) -> None:
+        """Go on with this part of its rate and burst; what was kept while it was shut is back. One that `is_full` begins so."""
+        kept, self._kept = burst if is_full else self._kept, 0.0
+        if self.is_shut:
+            self.is_shut, self._at = False, now  # nothing was added meanwhile
+        if (rate_per_s, burst) != (self.rate_per_s, self.burst) or kept:
+            self._turn_to(rate_per_s, burst, now)
+            self._level = min(self._level + kept, burst)
+
+    def shut(self, now: float, *, keeps: bool) -> None:
+        """Let nothing be taken until it has a part again: other replicas have its rate, and its level too unless it `keeps` that."""
+        level = self.level(now)
+        self._kept += max(0.0, level) if keeps else 0.0
+        self._level, self._at, self.is_shut = min(level, 0.0), now, True
+
+    def wants(self, amount: float, until: float, now: float) -> None:
+        """Note that a client short of this amount is to be back by then."""
+        if amount >= self._wanted or now > self._wanted_until:
+            self._wanted, self._wanted_until = amount, until
+
+    def wanted(self, now: float) -> float:
+        """Return the largest amount that a client which is to be back was short of, 0 without one."""
+        return self._wanted if now <= self._wanted_until else 0.0
+
+    def _turn_to(self, rate_per_s: float, burst: float, now: float) -> None:
         level = self.level(now)
         self._remember(burst if burst > self.burst else level)
         self._level = min(level, burst)
@@ -137,7 +173,7 @@ class Bucket:
         while levels and levels[-1] <= level:
             levels.pop()
             operations.pop()
-        if levels and levels[-1] - level < self.burst * _GRAIN:
+        if levels and levels[-1] - level < self.burst / PARTS:
             operations[-1] = operation
             return
         levels.append(level)

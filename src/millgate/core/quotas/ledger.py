@@ -11,18 +11,18 @@ new name would.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from millgate.core.decisions import QuotaState
+from millgate.core.events import QuotaShare
+from millgate.core.measure import LOOKED_AT
 from millgate.core.quotas.bucket import Bucket, Charge, Reservation, Sizes, needed_amount, reserved_amount
-from millgate.core.settings import QuotaLimit, QuotaRule
+from millgate.core.settings import DAY_S, QuotaLimit, QuotaRule
 from millgate.core.snapshot import QuotaLevel
 
 MAX_BUCKETS = 100_000
-# How many of the least recently used are looked at for one that is idle and full.
-_EVICTION_SCAN = 16
 # Buckets with owners that a look at the levels visits: who is short of quota has used it lately.
 _MOST_LOOKED_AT = 256
 
@@ -65,6 +65,7 @@ class Ledger:
         self._max_buckets = max_buckets
         self._shared: dict[str, Bucket] = {}
         self._own: OrderedDict[BucketKey, Bucket] = OrderedDict()
+        self._part = 1.0
         self._file(rules)
 
     @property
@@ -121,6 +122,7 @@ class Ledger:
     def reconfigure(self, rules: Sequence[QuotaRule], now: float) -> None:
         """Take new rules; what has been spent under a rule that keeps its name and scope stays spent."""
         self._file(rules)
+        self._part = 1.0  # what is leased is leased anew
         shared = {rule.name: rule.limit for rule in rules if not rule.each}
         each = {rule.name: rule.limit for rule in rules if rule.each}
         for name, bucket in list(self._shared.items()):
@@ -129,6 +131,38 @@ class Ledger:
         for key, bucket in list(self._own.items()):
             if not _changed(bucket, each.get(key[0]), now):
                 del self._own[key]
+
+    def leased(self, shares: Mapping[str, QuotaShare], replicas: int, now: float) -> None:
+        """Count against these shares from now on, by name; a rule without one is shut.
+
+        The bucket of a replica that joins others begins empty, for what they have had is not known; that of a day begins full, for it
+        would hardly fill. Buckets with owners have an even part each.
+        """
+        for rule in self._rules:
+            if not rule.each:
+                self._lease(rule, shares.get(rule.name), replicas, now)
+        part = 1.0 / max(1, replicas)
+        if part != self._part:
+            self._part = part
+            limits = {rule.name: rule.limit for rule in self._rules}
+            for key, bucket in self._own.items():
+                limit = limits[key[0]]
+                bucket.leased(limit.rate_per_s * part, limit.burst * part, now)
+
+    def shared(self) -> list[tuple[QuotaRule, Bucket]]:
+        """Return each rule with one bucket for all, and that bucket; none of a rule that was never leased or taken from."""
+        return [(rule, self._shared[rule.name]) for rule in self._rules if rule.name in self._shared]
+
+    def _lease(self, rule: QuotaRule, share: QuotaShare | None, replicas: int, now: float) -> None:
+        bucket, is_daily = self._shared.get(rule.name), rule.limit.period_s == DAY_S
+        if bucket is None:
+            bucket = self._shared[rule.name] = Bucket(rule.limit.rate_per_s, rule.limit.burst, now)
+            bucket.shut(now, keeps=is_daily)
+        if share is not None and share.rate_per_s > 0.0 and share.burst > 0.0:
+            is_new = bucket.is_shut and not bucket.charged
+            bucket.leased(share.rate_per_s, share.burst, now, is_full=is_new and replicas <= 1)
+        elif not bucket.is_shut:
+            bucket.shut(now, keeps=is_daily)
 
     def _file(self, rules: Sequence[QuotaRule]) -> None:
         """Index the rules: those for all, and for each named tenant these and its own, in their order."""
@@ -176,6 +210,8 @@ class Ledger:
         if not rule.each:
             self._shared[rule.name] = bucket
             return bucket
+        if self._part < 1.0:
+            bucket.leased(limit.rate_per_s * self._part, limit.burst * self._part, now)
         if len(self._own) >= self._max_buckets:
             self._forget_one(now)
         self._own[_key(rule, who)] = bucket
@@ -189,7 +225,7 @@ class Ledger:
                 return
             if oldest is None:
                 oldest = key
-            if scanned >= _EVICTION_SCAN:
+            if scanned >= LOOKED_AT:
                 break
         if oldest is not None:
             del self._own[oldest]

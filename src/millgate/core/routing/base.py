@@ -21,9 +21,10 @@ class Router(Protocol):
         tpot_s: float,
         slower_s: float,
         output_tokens: int,
+        live_share: float,
     ) -> float:
         """Return what one request adds to an engine that may hold a part of its prompt, in seconds of waiting: a pure function.
 
         `streams` run there now and have prompts of `unread_s` to read. What is not held of its own takes `reading_s`; its
-        tokens take `tpot_s` each, and every other stream's then `slower_s` more.
+        tokens take `tpot_s` each, and every other stream's then `slower_s` more. Live sessions have `live_share` of its memory.
         """

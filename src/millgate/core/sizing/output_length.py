@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from math import exp, log, sqrt
 from typing import Final, Self
 
-from millgate.core.measure.ewma import LEAST_ENDED, MEMORY, Ewma, say_enough
-from millgate.core.measure.sketch import Sketch
+from millgate.core.measure import ALIKE, ENOUGH, MEMORY, PRIOR_OUTCOMES, Ewma, Sketch
+from millgate.core.settings import TARGET_SHARE
 from millgate.core.sizing import FEW_ANSWERS, MOST_NAMES
 from millgate.core.snapshot import ErrorReading
 
@@ -38,7 +38,8 @@ class EstimateError:
         return ErrorReading(self._spread.samples, bias, p90=self._spread.quantile(0.9))
 
 
-# A few short answers that end first may say anything.
+# Fewer ends say nothing, and a few short answers that end first may say anything.
+_LEAST_ENDED: Final = 3
 _MOST_STRETCH: Final = 1.5
 
 
@@ -74,9 +75,10 @@ class FirstAnswers:
         running, running_tokens = self._running, self._running_tokens
         self._running = self._running_tokens = 0
         self.has_news = False
-        self.is_over = say_enough(self._ended, running)
+        # After enough ends for each that runs the mean of what has ended is a hundredth or two too short.
+        self.is_over = self._ended >= ENOUGH * max(1, running)
         self.stretch = 1.0
-        if not self.is_over and self._ended >= LEAST_ENDED:
+        if not self.is_over and self._ended >= _LEAST_ENDED:
             self.stretch = min(_MOST_STRETCH, 1.0 + running_tokens / self._tokens)
 
 
@@ -155,13 +157,6 @@ class PromptTrend:
         return xy / xx * max(0.0, 1.0 - _DEVIATIONS * _DEVIATIONS * unexplained * xx / (xy * xy))
 
 
-# The quantile that a reservation covers; what outgrows it is re-reserved as it streams.
-_RESERVED_SHARE: Final = 0.95
-# The part of `max_tokens` must vary this much less than the length: where both say the same, the choice must not flutter.
-_CLEARLY: Final = 0.9
-# The prior counts as so many answers. Of the hints of 16 streams whose lengths are known 95.7 % are kept with 0.25, all with 1.5
-# (`sim run hints`, six seeds): otherwise the first answer decides what all others are taken for.
-_PRIOR_ANSWERS: Final = 1.5
 _LONGEST_OUTPUT: Final = 1e6
 # What is read off the answers is read anew when so large a part of them is new: 0.5 us less for each request.
 _NEW_SHARE: Final = 1.0 / 16.0
@@ -193,11 +188,11 @@ class LengthPredictor:
     @property
     def follows_bound(self) -> bool:
         """Whether answers are a part of what `max_tokens` allows, rather than of a length of their own."""
-        return self._parts.variance < _CLEARLY * self._lengths.variance and self._parts.samples > 0.0
+        return self._parts.variance < (1.0 - ALIKE) * self._lengths.variance and self._parts.samples > 0.0
 
     def learn(self, prompt: float, output_tokens: int, max_tokens: int | None) -> None:
         """Learn from one answer; `prompt` is the logarithm of its prompt's tokens."""
-        said = log(output_tokens)
+        said = log(float(output_tokens))  # a number of the machine: given an object, `log` is one, too
         self._recent += 1
         self._unread += 1
         self._centre.add(prompt, said, self.trend if self._is_tenant else None)
@@ -205,7 +200,7 @@ class LengthPredictor:
         self._lengths.add(said)
         if max_tokens is not None:
             self._used.add(output_tokens / max_tokens)
-            self._parts.add(said - log(max_tokens))
+            self._parts.add(said - log(float(max_tokens)))
         if self._unread >= _NEW_SHARE * self.outputs.samples:
             self._told = self._read()
 
@@ -231,8 +226,8 @@ class LengthPredictor:
         self._unread = 0
         follows, samples = self.follows_bound, self.outputs.samples
         known = self._used if follows else self.outputs
-        trust = samples / (samples + (_PRIOR_ANSWERS if self.parent is None else FEW_ANSWERS))
-        return follows, trust, known.mean, known.quantile(_RESERVED_SHARE)
+        trust = samples / (samples + (PRIOR_OUTCOMES if self.parent is None else FEW_ANSWERS))
+        return follows, trust, known.mean, known.quantile(TARGET_SHARE)
 
     def is_still_used(self) -> bool:
         """Return whether it has answered since it was last asked so, half of what it did before counting too."""
@@ -287,7 +282,7 @@ class OutputLength:
         level = self._finest(model, tenant, lane, max_tokens)
         if level is not None:
             likely, upper = level.foresee(
-                log(prompt_tokens or 1), level.first.stretch, max_tokens or 0, (likely, upper)
+                log(float(prompt_tokens or 1)), level.first.stretch, max_tokens or 0, (likely, upper)
             )
         expected, reserved = max(int(likely + 0.5) or 1, min_tokens), int(upper + 0.5)
         if max_tokens is not None:
@@ -311,7 +306,7 @@ class OutputLength:
         if level is None:
             level = self._lane_of(model, lane, is_bounded=max_tokens is not None)
         level.first.ended(output_tokens)
-        prompt = log(prompt_tokens or 1)
+        prompt = log(float(prompt_tokens or 1))
         while level is not None:
             level.learn(prompt, output_tokens, max_tokens)
             level = level.parent

@@ -8,12 +8,15 @@ from millgate.core.decisions import Classed, Leg, Reshaped
 from millgate.core.events import Arrived, PrefixMarks
 from millgate.core.lifecycle import State
 from millgate.core.quotas.bucket import Reservation, Sizes
+from millgate.core.routing.working_set import LiveSession
 from millgate.core.settings import LaneSettings
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane
+from millgate.core.state.leg import PrefillLeg
 from millgate.core.state.permit import Permit
 from millgate.core.state.pool import Route
-from millgate.core.tickets.appointment import EARLY_RETURNS_FORGIVEN, Appointment, ReturnRecord
+from millgate.core.tickets import EARLY_RETURNS_FORGIVEN
+from millgate.core.tickets.appointment import Appointment, ReturnRecord
 from millgate.core.words import DeadlineFrom
 
 
@@ -177,12 +180,12 @@ class Request:
     def due_hold_s(self) -> float:
         """How long a client that is due is queued in any case: until its promise no longer counts as kept; else 0.
 
-        A lane may say less, or nothing at all.
+        A lane may say less, or nothing at all. Its ticket says what it was told where its record is at another replica.
         """
-        record = self.age.record
-        if record is None or record.appointment is None or not record.is_due(self.arrived_at):
+        record, told = self.age.record, self.age.appointment
+        if told is None or not told.is_due(self.arrived_at) or (record is not None and record.due_at is None):
             return 0.0
-        hold_s, most_s = record.appointment.hold_s, self.lane.settings.hold_due_s
+        hold_s, most_s = told.hold_s, self.lane.settings.hold_due_s
         return hold_s if most_s is None else min(hold_s, most_s)
 
     @property
@@ -219,6 +222,7 @@ class Attempt:
     `serial` is the order in which attempts were taken in. `foreseen_tokens` are expected of it where it is admitted: as its
     request says, or what its first try has taught. `engine` has its `permit`, the last one if it is over. `tried` is the engine
     that failed it before it had anything of it; there is no third try. Its tenant's quotas hold the `reservation`. It was queued
+    Where another engine reads its prompt, it `is_apart`, and `reading` is its first leg until that is over. It was queued
     last at `queued_at`, and is refused at `give_up_at`, no later than `queued_until`; `window_until` is when the batch window lets it go.
     """
 
@@ -231,8 +235,12 @@ class Attempt:
         self.give_up_at = self.window_until = self.queued_at = request.arrived_at
         self.engine: Engine | None = None
         self.permit: Permit | None = None
+        self.passed_over_until = 0.0
+        self.session: LiveSession | None = None
         self.tried: Engine | None = None
         self.reservation: Reservation | None = None
+        self.reading: PrefillLeg | None = None
+        self.is_apart = False
 
     @property
     def state(self) -> State:
@@ -259,6 +267,14 @@ class Attempt:
     def waits_for_batch(self, until: float) -> None:
         """Wait for a batch until then."""
         self.window_until = until
+
+    def is_turn_of(self, session: LiveSession | None) -> None:
+        """It is a turn of this session; of none once it is over."""
+        self.session = session
+
+    def is_passed_over(self, until: float) -> None:
+        """It lets others go first, as an engine without room holds its prompt; no longer than until then."""
+        self.passed_over_until = until
 
     def moved(self, route: Route) -> None:
         """Wait in another queue: its engines have changed."""
@@ -294,11 +310,21 @@ class Attempt:
         self.permit, self.engine = permit, engine
         return permit
 
+    def is_read_by(self, leg: PrefillLeg | None) -> None:
+        """Its prompt is read by this leg, or by its own engine, which then has all but one token of it, or none."""
+        self.reading, self.is_apart = leg, leg is not None
+        self.cached_tokens = self.request.prompt_tokens - 1 if self.is_apart else 0
+
+    def was_read(self) -> None:
+        """Its first leg is over."""
+        self.reading = None
+
     def turned_back(self, request: Request, serial: int) -> None:
         """Its engine failed it unsent: it waits, as its request is now, for the others."""
         if self.permit is not None:
             self.foreseen_tokens = self.permit.foreseen_tokens
         self.tried, self.engine, self.permit = self.engine, None, None
+        self.reading, self.is_apart = None, False
         self._stage = State.QUEUED
         self.request, self.serial = request, serial
 

@@ -2,10 +2,11 @@
 
 With N permits out, the first N places open when the running work is expected to end. The requests in line are known
 by the length that is foreseen for them, so each takes the permit that comes free first and has it for so long (list
-scheduling: Graham 1966); of those beyond the first `LISTED` the sum of their lengths says as much, a round of N at a
+scheduling: Graham 1966). Of those beyond the first `LISTED` the sum of their lengths says as much, a round of N at a
 time. Where lengths are known that is exact, for one stream as for many. Where only a mean is, it is right on average,
-and what remains of the running work is read off how long permits have lasted (`sizing/service_time`): a permit that has run for
-the mean of very uneven answers is not about to end. Where only the prefill meter is full, a place opens as soon as the
+and what remains of the running work is read off how long permits have lasted (`sizing/service_demand`): a permit that has run for
+the mean of very uneven answers is not about to end. One that outlives its expectation by d is expected to take d more and the
+least hint that there is: the doubling rule, which fits an engine that is a little slow and a heavy tail alike. Where only the prefill meter is full, a place opens as soon as the
 prompts before it are read.
 
 The expected ends are kept in a sorted list. A permit that starts, gets its first token or ends is only noted, and the list is
@@ -25,21 +26,17 @@ from typing import Final
 from millgate.core.lifecycle import State
 from millgate.core.limits.gate import DrainReading
 from millgate.core.measure import UPPER_Z
-from millgate.core.measure.ewma import LIVES
+from millgate.core.settings import LONGEST_HINT_S
 from millgate.core.state.engine import LEAST_WORK_S, Engine
 from millgate.core.state.permit import Permit
-from millgate.core.tickets.appointment import LONGEST_HINT_S
-from millgate.core.tickets.appointments import WORK_PARTS
-from millgate.core.tickets.records import TICKS_PER_S
+from millgate.core.tickets import SOONEST_RETURN_S
+from millgate.core.tickets.appointments import TICKS_PER_S, WORK_PARTS
 
 # The pace is read again after one answer in so many running streams.
 _PACE_SHARE: Final = 8
-# Answers that outlive their expectation by d are expected to take d more and this: the doubling rule, which fits
-# an engine that is a little slow and a heavy tail alike.
-_LATE_STEP_S: Final = 0.1
 # So many of those ahead are given their permits one by one, and of so many streams each one's end is looked at anew; of
 # more the sum, or the mean, says as much.
-LISTED: Final = LIVES
+LISTED: Final = 64
 
 
 class CapacityForecast:
@@ -62,6 +59,7 @@ class CapacityForecast:
         self._free = 0
         self._share = 1.0
         self._first_s = 0.0
+        self._elsewhere = 0
         self._opens: list[float] = []
 
     def note(self, permit: Permit, engine: Engine) -> None:
@@ -93,6 +91,12 @@ class CapacityForecast:
         self._per_s = None
         self._tick = None
 
+    def shared_with(self, streams: int) -> None:
+        """Count so many streams of the same engines, which other replicas have, as if each was in use."""
+        if streams != self._elsewhere:
+            self._elsewhere = streams
+            self._tick = None
+
     def unsettle(self) -> None:
         """Forget every derived number: engines or limits have changed."""
         self._per_s = None
@@ -120,7 +124,7 @@ class CapacityForecast:
         cycle_s = len(ends) / per_s
         if ends[0] >= now:
             return ends[index] - now + laps * cycle_s
-        late_by_s = min(cycle_s, now - ends[0] + _LATE_STEP_S)
+        late_by_s = min(cycle_s, now - ends[0] + SOONEST_RETURN_S)
         return _among_late_s(ends, bisect_right(ends, now), late_by_s, index + 1, now) + laps * cycle_s
 
     def wait_behind_s(self, first: "array[int]", share: float, work_s: float, free: int, now: float) -> float:
@@ -132,7 +136,7 @@ class CapacityForecast:
         drains = self._drains()
         usual_s = max(LEAST_WORK_S, drains.usual_work_s)
         ends = self._sorted_ends()
-        if not ends:
+        if not ends and not self._elsewhere:
             return (1.0 + work_s / usual_s) / self.per_s()
         cycle_s = usual_s * drains.dearness
         tick = int(now * TICKS_PER_S)
@@ -142,13 +146,19 @@ class CapacityForecast:
             each_s = share / WORK_PARTS
             self._first_s = sum(first) * each_s
             at = tick / TICKS_PER_S
-            opens = [at] * free + self._opens_at(ends, cycle_s, at)
+            opens = [at] * free + self._opens_at(ends, cycle_s, at) + self._opens_elsewhere(cycle_s, at)
+            opens.sort()
             for parts in first:
                 heapreplace(opens, opens[0] + parts * each_s * drains.dearness)
             opens.sort()
             self._opens = opens
         rest = max(0.0, work_s - self._first_s) / usual_s
         return max(0.0, _later(self._opens, rest, cycle_s) - now)
+
+    def _opens_elsewhere(self, cycle_s: float, now: float) -> list[float]:
+        """Return when the streams that other replicas have come free: evenly over the time of one."""
+        streams = self._elsewhere
+        return [now + (place + 0.5) / streams * cycle_s for place in range(streams)]
 
     def _opens_at(self, ends: list[float], cycle_s: float, now: float) -> list[float]:
         """Return when the running permits come free, ascending; those that are late evenly over as long again."""
@@ -157,7 +167,7 @@ class CapacityForecast:
         late = bisect_right(ends, now)
         if not late:
             return ends[:]
-        late_by_s = min(cycle_s, now - ends[0] + _LATE_STEP_S)
+        late_by_s = min(cycle_s, now - ends[0] + SOONEST_RETURN_S)
         opens = [now + (place + 0.5) / late * late_by_s for place in range(late)]
         return sorted(opens + ends[late:])
 
@@ -200,12 +210,14 @@ class CapacityForecast:
             widest_s = max(widest_s, drains.spread_s * sqrt(departures + off))
         return UPPER_Z * widest_s
 
-    def absence_s(self, appointments: int, share: float) -> float:
-        """Return how much longer than expected it may take, nine times in ten, as more of these return than the `share`.
-
-        The number that returns is binomial.
-        """
-        return UPPER_Z * sqrt(appointments * share * (1.0 - share)) / self.per_s()
+    def upper_everywhere_s(self, place: int, elsewhere_s: float) -> float:
+        """Return the same behind this place here and so much work at other replicas, whose streams drain beside these."""
+        if not self._elsewhere:
+            return self.upper_s(place, mean_is_known=False)
+        here = sum([engine.drain.full_streams for engine in self._up()], 0.0)
+        place += round(elsewhere_s / max(LEAST_WORK_S, self._drains().usual_work_s))
+        whole = sum([engine.limit for engine in self._up()], self._elsewhere)
+        return self.upper_s(place, mean_is_known=False) * min(1.0, here / whole)
 
     def per_s(self) -> float:
         """Return how many permits a second end while every gate is full."""

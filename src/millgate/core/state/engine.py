@@ -11,11 +11,11 @@ from millgate.core.limits.build import build_limit
 from millgate.core.limits.gate import FLOOR_SHARE, DrainRate, DrainReading, EngineGate
 from millgate.core.limits.prefill_pace import PromptPaces, Protection
 from millgate.core.limits.signal import Signal
-from millgate.core.measure.ewma import Ewma
+from millgate.core.measure import Ewma
 from millgate.core.settings import EngineSettings, ServicePrior
 from millgate.core.sizing import USUAL_PROMPT_TOKENS
 from millgate.core.sizing.output_length import PRIOR_OUTPUT_TOKENS
-from millgate.core.sizing.service_time import PermitTimes, PromptReading, ServiceTime
+from millgate.core.sizing.service_demand import PermitTimes, PromptReading, ServiceTime
 from millgate.core.state.permit import Hangups, Permit
 from millgate.core.state.provider import Provider
 
@@ -35,7 +35,7 @@ class Engine:
 
     def __init__(self, settings: EngineSettings, now: float) -> None:
         self._take(settings)
-        self.up = True
+        self.up = settings.is_up
         self.on_trial = self.is_tried = self.retired = self.is_priced = False
         limit = build_limit(settings.limit, settings.max_inflight, settings.prior)
         self.gate = EngineGate(limit, settings.kv_tokens, settings.prefill_tokens, settings.max_inflight)
@@ -130,8 +130,8 @@ class Engine:
 
     @property
     def limit(self) -> int:
-        """The number of streams in force."""
-        return self.gate.limit.current()
+        """The number of streams in force: of the limit, what this replica may have."""
+        return self.gate.current()
 
     def unread_tokens(self, now: float) -> float:
         """Return the prompt tokens that it has yet to read."""
@@ -147,7 +147,7 @@ class Engine:
         By the profile, where there is one: streams x per_token x prompt + output x TPOT(streams), so that full streams do
         one second of work a second. Else by the engine's own time as learned, and what comes beside reading where nothing is written.
         """
-        prior, streams = self.settings.prior, float(self.limit)
+        prior, streams = self.settings.prior, float(self.gate.limit.current())
         if not self._has_profile:
             streams = self.drain.full_streams
             beside_s = 0.0 if output_tokens else self.service.ttft_s(0)
@@ -182,7 +182,7 @@ class Engine:
             return self.hangups.departs_at(permit)
         decode_s = permit.foreseen_tokens / permit.answers * self.pace_s
         if permit.first_token_at is None:
-            return permit.admitted_at + permit.expected_ttft_s + decode_s
+            return permit.sent_at + permit.expected_ttft_s + decode_s
         return permit.first_token_at + decode_s
 
     def starts(
@@ -219,7 +219,7 @@ class Engine:
     def first_token(self, permit: Permit, prompt_tokens: int, now: float) -> None:
         """The prompt has been read: learn how long it took, and give its share of the prefill meter back."""
         permit.first_token(now)
-        service, ahead, took_s = self.service, permit.prefill_ahead, now - permit.admitted_at
+        service, ahead, took_s = self.service, permit.prefill_ahead, now - permit.sent_at
         if self.signal is not None:
             self.signal.first_token(took_s - permit.expected_ttft_s)
         self.reading.erred(permit.expected_ttft_s, took_s)
@@ -275,3 +275,13 @@ class Engine:
         self.permit_times.lasted(stayed_s, self.foreseen_s(permit))
         # Its work is that of all its streams, and so is the time that they were out.
         self.drain.departed(now, work_s, expected_s, stayed_s * permit.streams)
+
+
+def ends_but_for_memory(engine: Engine, permit: Permit) -> int:
+    """End the permit of a prompt that was read for another engine; return the KV tokens that this one keeps."""
+    permit.released()
+    del engine.permits[permit.attempt]
+    engine.changed()
+    if engine.signal is not None:
+        engine.signal.inflight(engine.gate.streams - permit.streams)
+    return engine.gate.keeps(permit.attempt)

@@ -1,23 +1,158 @@
-"""What is counted: one lane with its queues by route and its accounts, and the gate as a whole since it began."""
+"""The lanes: which of them a request belongs to, and what is counted, by lane and for the gate as a whole.
 
-from collections.abc import Callable
-from typing import Final
+Little's law is an instrument: L = lambda x W, each side measured for itself.
+
+L comes from a time integral of the number in the system, lambda from entries, W from completed stays. Work in flight at
+both ends of a window counts by its ages: area = stays completed + ages at the end - ages at the start. It is an identity,
+so what is left over is a leaked permit, a lost completion or a clock that jumped (Little 1961; Little and Graves 2008).
+
+A lane has three systems: the whole stay, and its parts, the queue and the engine. What is in the whole is in one part.
+
+A request belongs to the lane that its door named, else to that for what it takes of an idle engine (design section 4, step 2).
+Idle, as the class must not depend on the load: under load more requests would count as long, with another deadline. The
+engine is the one of its route that is fastest. A request that was refused and is back keeps its class: what is learned of
+the engine between two attempts must not give it another deadline.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from typing import Final, NamedTuple
 from zlib import crc32
 
-from millgate.core.decisions import Cause, Ended
-from millgate.core.littles_law.law import LittlesLaw
-from millgate.core.measure.ewma import Window
+from millgate.core.decisions import Cause, Classed, Ended
+from millgate.core.events import Arrived
+from millgate.core.instruments import Instruments
+from millgate.core.limits.gate import is_only_read
+from millgate.core.measure import Window
 from millgate.core.queues.base import Order, Queued
-from millgate.core.settings import LaneSettings
-from millgate.core.slo import SloWatch
-from millgate.core.snapshot import LittleSnapshot
+from millgate.core.settings import MINUTE_S, LaneSettings
+from millgate.core.snapshot import LittleReading, LittleSnapshot
+from millgate.core.state.engine import Engine
 from millgate.core.state.pool import LaneQueue, Route
-from millgate.core.words import FailureKind, Outcome, Reason, Stage
+from millgate.core.tickets.appointment import ReturnRecord
+from millgate.core.words import ClassedBy, FailureKind, LaneTakes, Outcome, Reason, Stage
 
 # What is refused for these was never to be served.
 _RULES: Final = (Reason.QUOTA, Reason.TENANT_LIMIT, Reason.TOO_LARGE)
 
 MakeOrder = Callable[[LaneSettings], Order]
+
+
+class _Mark(NamedTuple):
+    """All running totals at one instant."""
+
+    at: float
+    area: float
+    entered: int
+    completed: int
+    stays_s: float
+    ages_s: float
+
+
+class LittlesLaw:
+    """Counts one system's entries, completions and occupancy; times are core seconds.
+
+    The time integral of the number inside is the times of leaving less those of entering, plus now for each still in.
+    Windows of all systems begin at the same instants, whole multiples of `MINUTE_S`, so that their readings add up.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.inside = 0
+        self._area_at_zero = self._stays_s = self._entered_sum = 0.0
+        self._slide_at = _begun(now) + MINUTE_S
+        self._entered = self._completed = 0
+        self._older = self._newer = _Mark(now, 0.0, 0, 0, 0.0, 0.0)
+
+    def enter(self, now: float) -> None:
+        """One attempt came in."""
+        if now >= self._slide_at:
+            self._slide(now)
+        self.inside += 1
+        self._area_at_zero -= now
+        self._entered += 1
+        self._entered_sum += now
+
+    def leave(self, now: float) -> None:
+        """One place is free again: the gate's side of the account."""
+        if now >= self._slide_at:
+            self._slide(now)
+        self.inside -= 1
+        self._area_at_zero += now
+
+    def stayed(self, now: float, entered_at: float) -> None:
+        """One attempt that came in at `entered_at` is through: the attempt's side of the account."""
+        if now >= self._slide_at:
+            self._slide(now)
+        self._completed += 1
+        self._stays_s += now - entered_at
+        self._entered_sum -= entered_at
+
+    def read(self, now: float) -> LittleReading:
+        """Return L, lambda, W and the residual of the current window; changes nothing."""
+        end, start = self._mark(now), self._marks(now)[0]
+        window_s, area = end.at - start.at, end.area - start.area
+        completed, stays_s = end.completed - start.completed, end.stays_s - start.stays_s
+        return LittleReading(
+            window_s=window_s,
+            mean_attempts=area / window_s if window_s > 0 else float(self.inside),
+            entered_per_s=(end.entered - start.entered) / window_s if window_s > 0 else 0.0,
+            completed=completed,
+            mean_stay_s=stays_s / completed if completed else 0.0,
+            residual=(area - stays_s - end.ages_s + start.ages_s) / area if area > 0 else 0.0,
+        )
+
+    def _slide(self, now: float) -> None:
+        self._older, self._newer = self._marks(now)
+        self._slide_at = _begun(now) + MINUTE_S
+
+    def _marks(self, now: float) -> tuple[_Mark, _Mark]:
+        """Return the marks of the last two instants that windows begin at; nothing has changed since they were due."""
+        if now < self._slide_at:
+            return self._older, self._newer
+        begun = _begun(now)
+        before = begun - MINUTE_S
+        return (self._newer if before < self._slide_at else self._mark(before)), self._mark(begun)
+
+    def _mark(self, at: float) -> _Mark:
+        area = self._area_at_zero + self.inside * at
+        ages_s = (self._entered - self._completed) * at - self._entered_sum
+        return _Mark(at, area, self._entered, self._completed, self._stays_s, ages_s)
+
+
+def total(lanes: Sequence[LittleSnapshot]) -> LittleSnapshot:
+    """Return the readings of several lanes as those of one: L and lambda add up, W is the mean over all stays."""
+    return LittleSnapshot(
+        _together([lane.whole for lane in lanes]),
+        _together([lane.queue for lane in lanes]),
+        _together([lane.engine for lane in lanes]),
+    )
+
+
+def _together(readings: Sequence[LittleReading]) -> LittleReading:
+    """Add up the readings of one part; a lane that is younger than the window was empty before."""
+    window_s = max([each.window_s for each in readings], default=0.0)
+    completed = sum([each.completed for each in readings], 0)
+    if window_s == 0.0:
+        return LittleReading(
+            0.0, sum([each.mean_attempts for each in readings], 0.0), 0.0, completed, 0.0, 0.0
+        )
+    areas = [each.mean_attempts * each.window_s for each in readings]
+    area, entered = sum(areas, 0.0), sum([each.entered_per_s * each.window_s for each in readings], 0.0)
+    stays_s = sum([each.mean_stay_s * each.completed for each in readings], 0.0)
+    unexplained = sum([each.residual * part for each, part in zip(readings, areas, strict=True)], 0.0)
+    return LittleReading(
+        window_s=window_s,
+        mean_attempts=area / window_s,
+        entered_per_s=entered / window_s,
+        completed=completed,
+        mean_stay_s=stays_s / completed if completed else 0.0,
+        residual=unexplained / area if area > 0.0 else 0.0,
+    )
+
+
+def _begun(now: float) -> float:
+    """Return the last instant that windows begin at."""
+    return now - now % MINUTE_S
 
 
 class Lane:
@@ -26,14 +161,17 @@ class Lane:
     `tag` stands for its name in records, which are rows of numbers.
     """
 
-    def __init__(self, settings: LaneSettings, make_order: MakeOrder, now: float) -> None:
+    def __init__(
+        self, settings: LaneSettings, make_order: MakeOrder, instruments: Instruments, now: float
+    ) -> None:
         self.settings = settings
+        self._instruments = instruments
         self.tag = crc32(settings.name.encode())
         self.make_order = make_order
         self.queues: dict[Route, LaneQueue] = {}
         self.queued = self.queued_tokens = self.queued_bytes = 0
         self._stays, self._queueing, self._serving = LittlesLaw(now), LittlesLaw(now), LittlesLaw(now)
-        self.slo = SloWatch(settings, now)
+        self.slo = instruments.of_lane(settings, now)
         self.arrived = 0
         self.admitted = 0
         self.hints_kept = self.hints_broken = 0
@@ -44,7 +182,7 @@ class Lane:
     def reconfigured(self, settings: LaneSettings, now: float) -> None:
         """Take these settings; a new objective is counted from now on."""
         if settings != self.settings:
-            self.settings, self.slo = settings, SloWatch(settings, now)
+            self.settings, self.slo = settings, self._instruments.of_lane(settings, now)
 
     def queue_for(self, route: Route) -> LaneQueue:
         """Return where work of this lane waits for this route; a new one is not open yet."""
@@ -135,8 +273,9 @@ class Lane:
 
 
 # Attempts and requests are remembered for ten minutes, in parts of ten seconds.
-_PART_S: Final = 10.0
+PART_S: Final = 10.0
 _PARTS: Final = 60
+REMEMBERED_S: Final = PART_S * _PARTS
 
 
 class Totals:
@@ -144,7 +283,7 @@ class Totals:
 
     def __init__(self) -> None:
         self.answers = self.arrivals = self.labelled = self.recognised = self.early = self.hints_given = 0
-        self._lately = Window(_PART_S, _PARTS, counters=2)
+        self._lately = Window(PART_S, _PARTS, counters=2)
         self.good_output_tokens = self.wasted_prompt_tokens = self.wasted_output_tokens = 0
 
     def arrived(self, now: float, *, is_retry: bool) -> None:
@@ -154,7 +293,7 @@ class Totals:
 
     def amplification(self, now: float, window_s: float) -> float:
         """Return attempts over requests of the last `window_s`, ten minutes at most; 1 of nothing."""
-        attempts, requests = self._lately.read(now, round(window_s / _PART_S))
+        attempts, requests = self._lately.read(now, round(window_s / PART_S))
         return attempts / max(1, requests) if attempts else 1.0
 
     def returned(self, *, labelled: bool, recognised: bool, early: bool) -> None:
@@ -178,3 +317,92 @@ class Totals:
         elif ended.outcome is not Outcome.BAD_REQUEST:
             self.wasted_output_tokens += ended.output_tokens
             self.wasted_prompt_tokens += ended.prompt_tokens
+
+
+def choose_lane(lanes: Mapping[str, Lane], hint: str | None, default: Lane) -> Lane:
+    """Return the lane that the door named, or the default where it named none that exists.
+
+    The door has already made sure that the client may use the lane; an unknown name is an old configuration's
+    and must not lose the request.
+    """
+    if hint is None:
+        return default
+    return lanes.get(hint, default)
+
+
+class Classes:
+    """The lanes that take requests by size; `first` takes all others. Without such lanes nothing is looked at."""
+
+    __slots__ = ("_batch", "_by_tag", "_long_prompts", "first")
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self.first = lanes[0]
+        self._long_prompts = _that_take(lanes, LaneTakes.LONG_PROMPTS)
+        self._batch = _that_take(lanes, LaneTakes.BATCH)
+        sized = self._long_prompts + self._batch
+        self._by_tag = {lane.tag: lane for lane in (self.first, *sized)} if sized else {}
+
+    def lane_of(
+        self, arrival: Arrived, route: Route, sizes: tuple[int, int, int], record: ReturnRecord | None
+    ) -> tuple[Lane, Classed | None]:
+        """Return the lane of a sized request that names none, and why it is not the first.
+
+        A request that was refused and is back stays in the lane of its first attempt, if that lane is one of these.
+        """
+        if not self._by_tag:
+            return self.first, None
+        lane, classed = self._by_size(arrival, route.up or route.engines, sizes)
+        before = None if record is None else self._by_tag.get(record.lane)
+        if before is None or before is lane:
+            return lane, classed
+        return before, _classed(before, ClassedBy.FIRST_ATTEMPT, sizes[0])
+
+    def _by_size(
+        self, arrival: Arrived, engines: Sequence[Engine], sizes: tuple[int, int, int]
+    ) -> tuple[Lane, Classed | None]:
+        """What is only read is batch work however short it is; then its prompt counts, then its whole answer."""
+        prompt_tokens, output_tokens, _ = sizes
+        if self._batch and is_only_read(arrival):
+            return self._batch[-1], _classed(self._batch[-1], ClassedBy.ONLY_READ, prompt_tokens)
+        for lane in self._long_prompts:
+            if not _reads_within(engines, prompt_tokens, lane.settings.over_s):
+                reading_s = least_reading_s(engines, prompt_tokens)
+                return lane, _classed(lane, ClassedBy.PROMPT, prompt_tokens, reading_s)
+        if self._batch and not arrival.stream:
+            whole_s = _whole_s(engines, prompt_tokens, output_tokens / arrival.answers)
+            for lane in self._batch:
+                if whole_s > lane.settings.over_s:
+                    return lane, _classed(lane, ClassedBy.ANSWER, prompt_tokens, whole_s)
+        return self.first, None
+
+
+def least_reading_s(engines: Sequence[Engine], prompt_tokens: int) -> float:
+    """Return how long such a prompt takes to be read, on the engine that reads fastest when idle."""
+    return min([engine.service.reading_s(prompt_tokens) for engine in engines], default=0.0)
+
+
+def _that_take(lanes: Sequence[Lane], takes: LaneTakes) -> list[Lane]:
+    """Return the lanes that take such requests, the one for the longest first."""
+    found = [lane for lane in lanes if lane.settings.takes is takes]
+    return sorted(found, key=lambda lane: -lane.settings.over_s)
+
+
+def _classed(lane: Lane, by: ClassedBy, prompt_tokens: int, value_s: float = 0.0) -> Classed:
+    bound_s = lane.settings.over_s if value_s else 0.0
+    return Classed(lane.settings.name, by, prompt_tokens, value_s, bound_s)
+
+
+def _reads_within(engines: Sequence[Engine], prompt_tokens: int, within_s: float) -> bool:
+    """Return whether any engine reads it in that time; for most prompts the first does."""
+    for engine in engines:
+        if engine.service.reading_s(prompt_tokens) <= within_s:
+            return True
+    return not engines
+
+
+def _whole_s(engines: Sequence[Engine], prompt_tokens: int, output_tokens: float) -> float:
+    """Return how long the whole answer takes, alone on the engine that is fastest."""
+    least_s = inf
+    for engine in engines:
+        least_s = min(least_s, engine.service.service_s(prompt_tokens, output_tokens, 1.0))
+    return least_s if engines else 0.0

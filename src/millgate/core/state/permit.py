@@ -3,7 +3,7 @@
 from typing import Final
 
 from millgate.core.lifecycle import State
-from millgate.core.measure.ewma import Ewma
+from millgate.core.measure import Ewma
 from millgate.core.quotas.bucket import Reservation
 from millgate.core.words import IgnoresHangups
 
@@ -14,6 +14,7 @@ class Permit:
     `serial` is the order in which attempts were taken in. `prefill_ahead` and `expected_ttft_s` were foreseen at the
     admission, `foreseen_tokens` then or since. `due_at` is when time alone tells something: that a prompt is read, or
     that the engine has let go of a client that left at `gone_at`. `listed_end` is where `capacity_forecast` keeps it.
+    It was `sent_at`; until then another engine reads its prompt, and it `is_elsewhere`.
     `looked_at` and `looked_tokens` are how far its stream was when last looked at, `read_before` the prompt tokens that the
     engine had read by its first token. `charged` is what a provider's account has reserved for it.
     """
@@ -32,7 +33,8 @@ class Permit:
         self.attempt, self.serial = attempt, serial
         self.streams, self.answers = streams, answers
         self.state = State.PREFILL
-        self.admitted_at = self.looked_at = admitted_at
+        self.admitted_at = self.sent_at = self.looked_at = admitted_at
+        self.is_elsewhere = False
         self.prefill_ahead, self.expected_ttft_s = prefill_ahead, expected_ttft_s
         self.due_at = admitted_at + expected_ttft_s
         self.foreseen_tokens = foreseen_tokens
@@ -46,6 +48,20 @@ class Permit:
         """The prompt has been read."""
         self.state = State.DECODE
         self.first_token_at = self.looked_at = now
+
+    def is_away(self) -> None:
+        """Another engine reads its prompt first."""
+        self.is_elsewhere = True
+
+    def is_sent(self, now: float) -> None:
+        """It goes to its engine now."""
+        self.is_elsewhere = False
+        self.sent_at = now
+
+    def reads_itself(self, prefill_ahead: float, expected_ttft_s: float) -> None:
+        """Its engine reads the prompt after all, behind so many tokens; its first token is expected so long after it was sent."""
+        self.prefill_ahead, self.expected_ttft_s = prefill_ahead, expected_ttft_s
+        self.due_at = self.sent_at + expected_ttft_s
 
     def reads_after(self, tokens: int) -> None:
         """Note how many prompt tokens its engine had read by its first token."""

@@ -9,26 +9,24 @@ from collections.abc import Iterable, Sequence
 from math import floor, inf, log2
 from typing import Final
 
-from millgate.core.events import Arrived
+from millgate.core.events import Arrived, OthersLine
+from millgate.core.instruments import Flow, Instruments
 from millgate.core.lanes import LaneShares
-from millgate.core.littles_law.early_warning import EarlyWarning, Flow
-from millgate.core.measure.drift import SAMPLE_S
-from millgate.core.measure.ewma import Ewma
+from millgate.core.measure import ENOUGH, Ewma
 from millgate.core.queues.base import Order, Queued
 from millgate.core.queues.window import BatchWindow
 from millgate.core.settings import LaneSettings
 from millgate.core.state.capacity_forecast import CapacityForecast
 from millgate.core.state.engine import Engine
+from millgate.core.tickets import TOLERANCE_S
 from millgate.core.tickets.appointments import Appointments
 
-# What one outcome weighs over the permits that end during a hint. `sim run hints`, 4 to 30 tenants, without and with half
+# What one outcome weighs over the permits that end during a hint. `python -m lab run hints`, 4 to 30 tenants, without and with half
 # of the clients staying away: 92.1, 94.4 and 96.0 % kept, 1.1, 1.5 and 1.9 % idle with 0.3, 0.4 and 0.6; one weight for all hints
 # (0.03 over the permits of a second) kept 84.5 % at 0.4 % idle, for it was learned within minutes.
 _GAIN: Final = 0.4
 # Of ten promises nine are to be kept within minutes; the waits settle where of a hundred seven are broken.
 _BROKEN_SHARE: Final = 0.07
-# Shorter hints count as a second, or a few outcomes would move everything.
-_LEAST_HINT_S: Final = 1.0
 
 
 class Overtaking:
@@ -58,7 +56,8 @@ class Overtaking:
         self._move(-1.0, line_s, per_s)
 
     def _move(self, by: float, hint_s: float, per_s: float) -> None:
-        share = self.share + _GAIN * by / (per_s * max(_LEAST_HINT_S, hint_s))
+        # Shorter hints count as a second, or a few outcomes would move everything.
+        share = self.share + _GAIN * by / (per_s * max(TOLERANCE_S, hint_s))
         self.share = min(max(0.0, share), 1.0)  # no wait is more than doubled
 
 
@@ -70,8 +69,6 @@ _SHORTEST_S: Final = 0.001
 _MEMORY_S: Final = 30.0
 # What arrives at once is a line, not a load: of one second no more counts than so many times what can be served in it.
 _MOST_OF_SECOND: Final = 8.0
-# The mean size of what is served is trusted from so many on.
-_TRUSTED_STARTS: Final = 20.0
 
 
 class OfferedWork:
@@ -89,7 +86,7 @@ class OfferedWork:
         self._second = [0.0] * _CLASSES
         self._rates = [0.0] * _CLASSES
         self._below = [0.0] * _CLASSES
-        self._served = Ewma(0.0, memory=200.0, prior_samples=0.0)
+        self._served = Ewma(0.0, prior_samples=0.0)
 
     def is_over(self, now: float) -> bool:
         """Return whether it is time to `learn` what has arrived."""
@@ -105,7 +102,7 @@ class OfferedWork:
 
     def load_below(self, work_s: float, now: float, per_s: float) -> float:
         """Return which part of the engines' time shorter work asks for, 0 while that is not known."""
-        if self._served.samples < _TRUSTED_STARTS or per_s <= 0.0:
+        if self._served.samples < ENOUGH or per_s <= 0.0:
             return 0.0
         missed = floor(max(0.0, now - self._since - 1.0))
         faded = (1.0 - 1.0 / _MEMORY_S) ** missed
@@ -138,12 +135,14 @@ class Pool:
     """Engines that share work; `queued_count` attempts of `queued_work_s` and `queued_prompt_tokens` wait for them in `queues`, and clients with `appointments` are expected back.
 
     `shares` divides their streams among lanes; None while there is one lane. `arrived`, `arrived_work_s` and
-    `done_work_s` are what `warning` is fed with, next at `look_at`.
+    `done_work_s` are what `warning` is fed with.
     """
 
-    def __init__(self, engines: Sequence[Engine], appointments: Appointments, now: float) -> None:
-        self.warning = EarlyWarning(now)
-        self.look_at = now
+    def __init__(
+        self, engines: Sequence[Engine], appointments: Appointments, instruments: Instruments, now: float
+    ) -> None:
+        self._instruments = instruments
+        self.warning = instruments.of_pool(now)
         self.arrived = 0
         self.arrived_work_s = self.done_work_s = 0.0
         self.engines = engines
@@ -154,10 +153,22 @@ class Pool:
         self.queued_count = self.queued_prompt_tokens = 0
         self.queued_work_s = 0.0
         self.overtaking = Overtaking()
+        self.others_queued, self.others_work_s = 0, 0.0
+
+    @property
+    def name(self) -> str:
+        """The pool as replicas call it: the names of its engines."""
+        return "+".join(sorted(engine.settings.name for engine in self.engines))
+
+    def shared_with(self, others: OthersLine | None, streams: int, now: float) -> None:
+        """Count with what waits before the same engines at other replicas, which have so many of their streams."""
+        _, self.others_queued, self.others_work_s, came, told = others or OthersLine("", 0, 0.0)
+        self.appointments.shared_with(came, told, now)
+        self.capacity_forecast.shared_with(streams)
 
     def left_to(self, engine: Engine, now: float) -> "Pool":
         """Return a pool of this engine alone, whose permits count among the same shares."""
-        alone = Pool((engine,), self.appointments, now)
+        alone = Pool((engine,), self.appointments, self._instruments, now)
         alone.shares = self.shares
         return alone
 
@@ -185,9 +196,8 @@ class Pool:
 
     def look(self, now: float) -> None:
         """Feed the early warning, if its time has come."""
-        if now < self.look_at:
+        if now < self.warning.next_at:
             return
-        self.look_at = now + SAMPLE_S
         up = [engine for engine in self.engines if engine.up]
         flow = Flow(
             self.arrived,
@@ -215,18 +225,24 @@ class Pool:
 
 
 class Route:
-    """The engines that serve a model, in configured order; `up` are those of them that take work now."""
+    """The engines that serve a model, in configured order; `up` are those of them that take work now.
 
-    __slots__ = ("engines", "pool", "up")
+    Of its `readers`, which read prompts for those that decode, `readers_up` take work.
+    """
 
-    def __init__(self, engines: tuple[Engine, ...], pool: Pool) -> None:
+    __slots__ = ("engines", "pool", "readers", "readers_up", "up")
+
+    def __init__(self, engines: tuple[Engine, ...], pool: Pool, readers: tuple[Engine, ...] = ()) -> None:
         self.engines = engines
         self.pool = pool
         self.up = engines
+        self.readers = self.readers_up = readers
 
     def turned(self) -> None:
         """Read anew which of its engines are up."""
         self.up = tuple([engine for engine in self.engines if engine.up])
+        if self.readers:
+            self.readers_up = tuple([engine for engine in self.readers if engine.up])
 
     def free(self) -> int:
         """Return how many streams are free."""
@@ -265,7 +281,10 @@ class LaneQueue:
         engines, lane = self.route.up, self.settings.name
         if not engines or not engines[0].prompts.is_on:  # all engines are paced alike
             return -inf
-        return min([engine.prompts.opens_at(lane, contended=contended) for engine in engines])
+        opens_at = inf
+        for engine in engines:
+            opens_at = min(opens_at, engine.prompts.opens_at(lane, contended=contended))
+        return opens_at
 
     def is_contended(self) -> bool:
         """Return whether work of another lane waits beside it."""
@@ -297,9 +316,16 @@ class Routes:
     __slots__ = ("_by_model", "_pinned", "_pool_of", "_unlisted", "every", "pools")
 
     def __init__(
-        self, engines: Sequence[Engine], max_appointments: int, now: float, before: "Routes | None" = None
+        self,
+        engines: Sequence[Engine],
+        max_appointments: int,
+        instruments: Instruments,
+        now: float,
+        before: "Routes | None" = None,
     ) -> None:
-        serving = _serving(engines)
+        readers = [engine for engine in engines if engine.settings.only_reads]
+        whole = [engine for engine in engines if not engine.settings.only_reads] if readers else engines
+        serving = _serving(whole)
         groups = _overlapping(serving.values())
         known = [] if before is None else [pool.appointments for pool in before.pools]
         if len(known) != len(groups):
@@ -308,21 +334,26 @@ class Routes:
                 : len(groups)
             ]
         self.pools: list[Pool] = [
-            Pool(group, appointments, now) for group, appointments in zip(groups, known, strict=True)
+            Pool(group, appointments, instruments, now)
+            for group, appointments in zip(groups, known, strict=True)
         ]
         self._pool_of: dict[Engine, Pool] = {engine: pool for pool in self.pools for engine in pool.engines}
         if before is not None:
             self._pool_of.update(before.of_retired(now))
-        by_engines: dict[tuple[Engine, ...], Route] = {}
-        for members in serving.values():
+        by_engines: dict[tuple[tuple[Engine, ...], tuple[Engine, ...]], Route] = {}
+        by_model: dict[str | None, Route] = {}
+        for model, members in serving.items():
             pool = self._pool_of[members[0]] if members else self.pools[0]
-            by_engines.setdefault(members, Route(members, pool))
+            helpers = tuple([each for each in readers if _reads_for(each, model, members)])
+            for each in helpers:
+                self._pool_of.setdefault(each, pool)
+            by_model[model] = by_engines.setdefault((members, helpers), Route(members, pool, helpers))
+        for each in readers:
+            self._pool_of.setdefault(each, self.pools[0])
         self.every = list(by_engines.values())
-        self._unlisted = by_engines[serving[None]]
-        self._by_model = {
-            model: by_engines[members] for model, members in serving.items() if model is not None
-        }
-        self._pinned = {engine.settings.name: Route((engine,), self._pool_of[engine]) for engine in engines}
+        self._unlisted = by_model[None]
+        self._by_model = {model: route for model, route in by_model.items() if model is not None}
+        self._pinned = {engine.settings.name: Route((engine,), self._pool_of[engine]) for engine in whole}
 
     def pool_of(self, engine: Engine) -> Pool:
         """Return the pool of this engine."""
@@ -365,6 +396,13 @@ def _serving(engines: Sequence[Engine]) -> dict[str | None, tuple[Engine, ...]]:
 
 def _serves(engine: Engine, model: str) -> bool:
     return not engine.settings.models or model in engine.settings.models
+
+
+def _reads_for(reader: Engine, model: str | None, members: tuple[Engine, ...]) -> bool:
+    """Return whether it reads prompts for engines that answer this model; None stands for every model that none of them lists."""
+    if model is not None:
+        return _serves(reader, model)
+    return not reader.settings.models or all(each.settings.models for each in members)
 
 
 def _overlapping(sets: Iterable[tuple[Engine, ...]]) -> list[list[Engine]]:

@@ -4,20 +4,19 @@ Everything sent there counts against the provider's limits, so the reservation i
 and not at the door.
 """
 
-from millgate.core.events import Failed, QuotaReading
-from millgate.core.limits.breaker import Breaker, counts_against
+from millgate.core.events import AccountShare, Failed, QuotaReading
+from millgate.core.limits.breaker import FIRST_PAUSE_S as BREAKER_PAUSE_S, Breaker, counts_against
 from millgate.core.quotas.account import FIRST_PAUSE_S, Account, Refusal
-from millgate.core.quotas.bucket import Sizes
-from millgate.core.settings import AccountSettings
+from millgate.core.quotas.bucket import Bucket, Sizes
+from millgate.core.settings import AccountSettings, QuotaLimit
 from millgate.core.snapshot import AccountReading
 from millgate.core.state.permit import Permit
+from millgate.core.tickets import SOONEST_RETURN_S
 from millgate.core.words import FailureKind
 
-# While a trial is under way others look again so often; its answer wakes none by itself.
-_TRIAL_S = 0.1
 # Refusals come at once: a trial that has not failed by now is being answered, however long that takes. Pauses between
-# trials double up to it: single requests do no harm, and an outage should hardly outlast its cause.
-_TRIAL_PATIENCE_S = 5.0
+# trials double up to it, where those of the breaker begin: single requests do no harm, and an outage should hardly outlast its cause.
+_PATIENCE_S = BREAKER_PAUSE_S
 # One connection may be lost in the net; after so many in a row no request is kept waiting.
 _UNREACHED = 2
 # These speak for the next request as well; one answer that failed or broke speaks for itself, and to the breaker.
@@ -45,14 +44,23 @@ class Provider:
         """Return how long until the `place`-th attempt like this may be sent, 0 if now; infinite if never."""
         doubt_s = 0.0
         if self.is_shut(now):
-            doubt_s = max(_TRIAL_S, (self.breaker.next_try_at or now) - now)
-        elif self._in_doubt and self._probing is not None and now - self._tried_at < _TRIAL_PATIENCE_S:
-            doubt_s = _TRIAL_S
+            # Its answer wakes none by itself.
+            doubt_s = max(SOONEST_RETURN_S, (self.breaker.next_try_at or now) - now)
+        elif self._in_doubt and self._probing is not None and now - self._tried_at < _PATIENCE_S:
+            doubt_s = SOONEST_RETURN_S
         return max(self._account.wait_s(*sizes, now, place), doubt_s)
 
     def beyond(self, sizes: Sizes) -> tuple[float, float] | None:
         """Return what this attempt needs and the burst, where it can never be sent to the account; else None."""
         return self._account.beyond(*sizes)
+
+    def leased(self, share: AccountShare | None, now: float) -> None:
+        """Run on this share of the account from now on, on nothing without one."""
+        self._account.leased(share, now)
+
+    def shared(self, sizes: Sizes) -> list[tuple[QuotaLimit, Bucket, float]]:
+        """Return each limit of the account, its bucket, and what a request of these sizes needs of it."""
+        return self._account.shared(sizes)
 
     def reading(self, now: float) -> AccountReading:
         """Return the account's levels and whether the breaker is open; changes nothing."""
@@ -69,7 +77,7 @@ class Provider:
         """
         if self._unreached < _UNREACHED and not self.breaker.is_open:
             return False
-        trying = self._probing is not None and now - self._tried_at < _TRIAL_PATIENCE_S
+        trying = self._probing is not None and now - self._tried_at < _PATIENCE_S
         return self.is_shut(now) or now < self._next_trial_at or trying
 
     def started(self, permit: Permit, sizes: Sizes, now: float) -> None:
@@ -115,7 +123,7 @@ class Provider:
             hint_s = self._pause_s if now >= self._next_trial_at else 0.0
         if now >= self._next_trial_at:
             self._unreached = self._unreached + 1 if kind is FailureKind.CONNECT else 0
-            self._pause_s = min(2.0 * self._pause_s, _TRIAL_PATIENCE_S)
+            self._pause_s = min(2.0 * self._pause_s, _PATIENCE_S)
         self._next_trial_at = max(self._next_trial_at, now + hint_s)
         self._in_doubt = True
         self._account.refused(Refusal.OVERLOAD, hint_s, now)

@@ -1,37 +1,21 @@
 """One refused client: what it was told, whether it is on time, how likely it returns, and how its request is recognised.
 
-Every tolerance of a hint stands here, and nowhere else.
+A record as an object with its indexes took a kilobyte: it is kept as a row of machine numbers, which takes about 250 bytes.
 """
 
+from array import array
 from collections.abc import Sequence
-from enum import IntEnum
-from math import inf
+from math import floor, inf, isnan, nan
+from struct import Struct
 from typing import Final
 
-from millgate.core.settings import MOST_TENANTS
-
-# Hints start at 0.1 s, so no client that waits for one is back sooner: equal bodies that arrive together are
-# different requests.
-SOONEST_RETURN_S: Final = 0.1
-# Hints stay in a range that every SDK honours: openai gives up above 120 s and treats 0 as absent (wire.md B1).
-LONGEST_HINT_S: Final = 60.0
-# So much before or after its hint a client is on time, and so long it is queued when it is due, even where nothing else is.
-_TOLERANCE_S: Final = 1.0
-# Of a long hint this share is no longer late.
-_LATE_SHARE: Final = 0.1
-# A promise is kept when its client is admitted within the longer of these two after its hint, or after its later return.
-# Hints are measured by it: a client cannot tell less apart.
-KEPT_S: Final = 0.5
-KEPT_SHARE: Final = 0.2
-# From this early return on a request stands at the end of the line at each: a client that polls keeps no turn.
-EARLY_RETURNS_FORGIVEN: Final = 2
+from millgate.core.measure import PRIOR_OUTCOMES, Ranking
+from millgate.core.settings import LONGEST_HINT_S, MOST_TENANTS
+from millgate.core.tickets import KEPT_S, KEPT_SHARE, LATE_SHARE, SOONEST_RETURN_S, TOLERANCE_S, ClientKind
 
 
 class Appointment:
-    """One hint that a client was given: told at `told_at` to return after `hint_s`, which is at `due_at`; core seconds.
-
-    A record of the client, a ticket and a line of a quota are judged by this class alone.
-    """
+    """One hint that a client was given: told at `told_at` to return after `hint_s`, which is at `due_at`; core seconds."""
 
     __slots__ = ("due_at", "hint_s", "told_at")
 
@@ -47,16 +31,13 @@ class Appointment:
 
     @property
     def opens_at(self) -> float:
-        """The earliest return that is on time: 1 s before the hint, of a short hint the middle of the time before it.
-
-        A client that was told 0.8 s and is back within 0.2 s has not waited.
-        """
-        return max(self.due_at - _TOLERANCE_S, (self.known_from + self.due_at) / 2.0)
+        """The earliest return that is on time: 1 s before the hint, of a short hint the middle of the time before it."""
+        return max(self.due_at - TOLERANCE_S, (self.known_from + self.due_at) / 2.0)
 
     @property
     def late_s(self) -> float:
         """How long after the hint a return is still on time: 1 s, or a tenth of the hint if that is longer."""
-        return max(_TOLERANCE_S, _LATE_SHARE * self.hint_s)
+        return max(TOLERANCE_S, LATE_SHARE * self.hint_s)
 
     @property
     def lapses_at(self) -> float:
@@ -66,7 +47,7 @@ class Appointment:
     @property
     def hold_s(self) -> float:
         """How long a client that is due is queued even where nothing else is: until its promise no longer counts as kept."""
-        return max(_TOLERANCE_S, KEPT_SHARE * (self.due_at - self.known_from))
+        return max(TOLERANCE_S, KEPT_SHARE * (self.due_at - self.known_from))
 
     def is_due(self, now: float) -> bool:
         """Return whether its time has come: a return now is not early, though it may be late."""
@@ -82,7 +63,7 @@ class Appointment:
 
     def known_until(self, deadline: float) -> float:
         """Return until when its client is recognised: its deadline, or a little after the appointment if later."""
-        return max(deadline, self.lapses_at, self.due_at + 2.0 * _TOLERANCE_S)
+        return max(deadline, self.lapses_at, self.due_at + 2.0 * TOLERANCE_S)
 
 
 def kept_within_s(hint_s: float) -> float:
@@ -95,19 +76,10 @@ def shortest_kept_s(latest_s: float) -> float:
     return min(latest_s - KEPT_S, latest_s / (1.0 + KEPT_SHARE))
 
 
-# How many outcomes the first belief weighs, which is that every client returns. Measured by `sim run hints` and
-# tests/core/governor/test_absent_clients.py: a belief of 0.8 costs the first burst, which does return, a third attempt
-# each; a weight of 5 idles the engine for a tenth longer once a crowd has gone.
-_PRIOR_WEIGHT: Final = 1.5
 # An outcome is forgotten by a fiftieth with each later one: a crowd that stays away is believed gone after some twenty.
 _KEEP: Final = 1.0 - 1.0 / 50.0
-
-
-class ClientKind(IntEnum):
-    """What is known of a client beside its tenant: it was told for the first time, or has returned before."""
-
-    FIRST = 0
-    RETURNED = 1
+# What replicas of a cluster share is forgotten in as long as the longest hint takes.
+_SHARED_MEMORY_S: Final = LONGEST_HINT_S
 
 
 class Attendance:
@@ -115,16 +87,38 @@ class Attendance:
 
     An appointment is attended when its client is back before it lapses. The share is the mean of a Beta distribution whose
     counts forget (Beta-Bernoulli with discounting: West and Harrison 1997); a tenant's starts from its kind's own.
-    What a tenant's clients do beside others of their kind is `likelihood`; the present shares of the kinds are `shares`.
+
+    Replicas of a cluster share what they learn: a client may attend an appointment at another replica than the one that gave it. There
+    `counts` are what came and what was told here, and all kinds have the share of the whole cluster.
     """
 
-    __slots__ = ("_kinds", "_open", "_tenants")
+    __slots__ = ("_all", "_faded_at", "_kinds", "_open", "_others", "_tenants")
 
     def __init__(self) -> None:
         # Weights of what was attended, and of all that came true or lapsed.
         self._kinds: list[tuple[float, float]] = [(0.0, 0.0) for _ in ClientKind]
         self._tenants: list[dict[str, tuple[float, float]]] = [{} for _ in ClientKind]
         self._open = [0] * len(ClientKind)
+        self._all, self._faded_at = (0.0, 0.0), 0.0
+        self._others: tuple[float, float] | None = None
+
+    @property
+    def counts(self) -> tuple[float, float]:
+        """The weights of the clients that came here when told, by any replica, and of those that were told here."""
+        return self._all
+
+    def shared_with(self, came: float, told: float, now: float) -> None:
+        """Count with the `counts` of all other replicas from now on; all fade by time, for their sum to be true."""
+        keep = max(0.0, 1.0 - (now - self._faded_at) / _SHARED_MEMORY_S)
+        self._all, self._faded_at = (self._all[0] * keep, self._all[1] * keep), now
+        self._others = (came, told)
+
+    def visited(self, tenant: str, kind: int) -> None:
+        """Learn that a client has come to whom another replica gave its appointment: that one knows that it was told."""
+        if self._others is None:
+            self.learn(tenant, kind, attended=True)
+        else:
+            self._all = self._all[0] + 1.0, self._all[1]
 
     def opens(self, kind: int) -> None:
         """Count an appointment that is given to a client of this kind."""
@@ -136,12 +130,12 @@ class Attendance:
 
     def expected(self, lapsed: Sequence[int] = ()) -> float:
         """Return which part of the open appointments is expected to be attended; those of the `lapsed` kinds are over, and were not."""
-        number, attended = sum(self._open) - len(lapsed), 0.0
-        if number <= 0:
-            return 1.0
+        number, attended = 0, 0.0
         for kind, share in enumerate(self.shares(lapsed)):
-            attended += (self._open[kind] - lapsed.count(kind)) * share
-        return attended / number
+            still_open = self._open[kind] - (lapsed.count(kind) if lapsed else 0)
+            number += still_open
+            attended += still_open * share
+        return attended / number if number > 0 else 1.0
 
     def shares(self, lapsed: Sequence[int] = ()) -> list[float]:
         """Return how likely a client of each kind returns when told, as it is once these have `lapsed` too."""
@@ -150,16 +144,23 @@ class Attendance:
             kinds = kinds[:]
             for kind in lapsed:
                 kinds[kind] = _with(kinds[kind], attended=False)
-        return [_share(counts, 1.0) for counts in kinds]
+        if self._others is None:
+            return [_share(counts, 1.0) for counts in kinds]
+        came, told = self._all[0] + self._others[0], self._all[1] + self._others[1]
+        return [min(1.0, _share((came, told), 1.0))] * len(kinds)
 
     def likelihood(self, tenant: str, kind: int) -> float:
         """Return how many times as likely as others of its kind a client of this tenant returns when told."""
+        if self._others is not None:
+            return 1.0
         of_kind = _share(self._kinds[kind], 1.0)
         return _share(self._tenants[kind].get(tenant, (0.0, 0.0)), of_kind) / of_kind
 
     def learn(self, tenant: str, kind: int, *, attended: bool) -> None:
         """Learn what became of one appointment."""
         self._kinds[kind] = _with(self._kinds[kind], attended=attended)
+        if self._others is not None:
+            self._all = self._all[0] + attended, self._all[1] + 1.0
         tenants = self._tenants[kind]
         known = tenants.pop(tenant, (0.0, 0.0))
         if len(tenants) >= MOST_TENANTS:
@@ -168,7 +169,7 @@ class Attendance:
 
 
 def _share(counts: tuple[float, float], prior: float) -> float:
-    return (counts[0] + prior * _PRIOR_WEIGHT) / (counts[1] + _PRIOR_WEIGHT)
+    return (counts[0] + prior * PRIOR_OUTCOMES) / (counts[1] + PRIOR_OUTCOMES)
 
 
 def _with(counts: tuple[float, float], *, attended: bool) -> tuple[float, float]:
@@ -257,3 +258,241 @@ class ReturnRecord:
         if not self.known_from <= now < self.known_until:
             return False
         return self.due_at is None or self.is_due(now) or retry_count != 0
+
+
+# Ages are sorted in 1/1024 s, and of equal ages or turns the numbers: two million arrivals within one would be out of order.
+_AGES_PER_S: Final = 1024.0
+NUMBER_BITS: Final = 21
+# A line of up to so many appointments is searched by reading its rows, newest first, as most that join are; rankings for the
+# short lines of ten thousand tenants took 6 MB more. A line that has shrunk to a quarter of it is short again.
+_SHORT: Final = 32
+# A row is what forgets a record (the keys of its appointment, or 0 without one; known until when; the fingerprint), and
+# what `match` wants besides (number, first seen, as old as, lined up, known from, due or told or nan, the share of the line
+# expected to return, early returns, the lane, whether told without an appointment, the kind of client).
+_ROW: Final = Struct("<qqdQqdddddfIIBB")
+_ENDING: Final = Struct("<qqdQ")
+_KEY: Final = Struct("<q")
+_ROW_BYTES: Final = _ROW.size
+_FINGERPRINT_BITS: Final = 64
+
+
+def age_key(at: float, number: int) -> int:
+    """Return the number that sorts requests by age, equal ages by arrival number."""
+    return turn_key(floor(at * _AGES_PER_S), number)
+
+
+def turn_key(turn: int, number: int) -> int:
+    """Return the number that sorts requests by turn, equal turns by arrival number."""
+    return turn << NUMBER_BITS | number % (1 << NUMBER_BITS)
+
+
+class TenantRecords:
+    """One tenant's share of the records: how many, and its appointments, oldest request first.
+
+    A short line keeps the slots alone, whose rows have the keys, a long one a ranking of both.
+    """
+
+    __slots__ = ("_long", "_number", "_short", "_slots", "records", "tenant")
+
+    def __init__(self, tenant: str, number: int, slots: "Slots") -> None:
+        self.tenant = tenant
+        self._number = number
+        self._slots = slots
+        self.records = 0
+        self._short = array("i")
+        self._long: Ranking | None = None
+
+    def length(self) -> int:
+        """Return how many appointments it has."""
+        return len(self._short) if self._long is None else len(self._long)
+
+    def body_key(self, fingerprint: int) -> int:
+        """Return the number by which this tenant's request with this fingerprint is found."""
+        return self._number << _FINGERPRINT_BITS | fingerprint
+
+    def kept(self) -> None:
+        """Count a record more."""
+        self.records += 1
+
+    def forgot(self) -> bool:
+        """Count a record less; return whether it was the last."""
+        self.records -= 1
+        return not self.records
+
+    def last(self) -> int | None:
+        """Return the slot of the newest request's appointment, None without one."""
+        if self._long is not None:
+            newest = self._long.last()
+            return None if newest is None else newest[1]
+        return self._short[-1] if self._short else None
+
+    def after(self, age_key: int) -> int | None:
+        """Return the slot of the oldest appointment that is no older than this, None without one."""
+        if self._long is not None:
+            behind = self._long.after(age_key)
+            return None if behind is None else behind[1]
+        older = self._older(age_key)
+        return None if older == len(self._short) else self._short[older]
+
+    def add(self, age_key: int, slot: int) -> None:
+        """Put in an appointment, whose row is written."""
+        if self._long is None and len(self._short) == _SHORT:
+            self._long = Ranking()
+            for each in self._short:
+                self._long.add(self._slots.age_key(each), each)
+            self._short = array("i")
+        if self._long is None:
+            self._short.insert(self._older(age_key), slot)
+        else:
+            self._long.add(age_key, slot)
+
+    def remove(self, age_key: int, slot: int) -> None:
+        """Take out an appointment; it must be in."""
+        if self._long is None:
+            self._short.remove(slot)
+            return
+        self._long.remove(age_key)
+        if len(self._long) <= _SHORT // 4:
+            self._short, self._long = array("i", self._long), None
+
+    def without(self, slots: list[int]) -> "TenantRecords":
+        """Return a copy that lacks these appointments, each of which is in."""
+        other = TenantRecords(self.tenant, self._number, self._slots)
+        if self._long is None:
+            other._short = array("i", [slot for slot in self._short if slot not in slots])
+        else:
+            other._long = self._long.without([self._slots.age_key(slot) for slot in slots])
+        return other
+
+    def _older(self, age_key: int) -> int:
+        short, slots = self._short, self._slots
+        older = len(short)
+        while older and slots.age_key(short[older - 1]) >= age_key:
+            older -= 1
+        return older
+
+
+class Slots:
+    """The records, a row each; a slot without a line is free. `ends` is the tick with which its appointment or itself ends."""
+
+    __slots__ = ("_rows", "ends", "free", "line")
+
+    def __init__(self) -> None:
+        self.free: list[int] = []
+        self.line: list[TenantRecords | None] = []
+        self.ends = array("q")
+        self._rows = bytearray()
+
+    def put(
+        self,
+        record: ReturnRecord,
+        line: TenantRecords,
+        turn_key: int,
+        age_key: int,
+        as_old_as: float,
+        share: float,
+    ) -> int:
+        """Keep a record with the keys of its appointment (no turn without one), still without an end; return its slot."""
+        if not self.free:
+            self.free.append(len(self.line))
+            self.line.append(None)
+            self.ends.append(0)
+            self._rows += bytes(_ROW_BYTES)
+        slot = self.free.pop()
+        due_at, told_at = record.due_at, record.told_at
+        awaited_at = told_at if due_at is None else due_at
+        self.line[slot] = line
+        _ROW.pack_into(
+            self._rows,
+            slot * _ROW_BYTES,
+            turn_key,
+            age_key,
+            record.known_until,
+            record.fingerprint,
+            record.number,
+            record.first_seen,
+            as_old_as,
+            record.first_seen if record.lined_up_at is None else record.lined_up_at,
+            record.known_from,
+            nan if awaited_at is None else awaited_at,
+            share,
+            record.early_returns,
+            record.lane,
+            due_at is None and told_at is not None,
+            record.kind,
+        )
+        return slot
+
+    def forget(self, slot: int) -> None:
+        """Free a row."""
+        self.line[slot] = None
+        self.free.append(slot)
+
+    def will_end(self, slot: int, tick: int) -> None:
+        """Note the tick with which this record, or its appointment, ends."""
+        self.ends[slot] = tick
+
+    def record_of(
+        self, slot: int, line: TenantRecords, *, is_open: bool = True, is_shared: bool = False
+    ) -> ReturnRecord:
+        """Return the record as it was left; its `open_until` is not told. Without `is_open` its appointment is over."""
+        row = _ROW.unpack_from(self._rows, slot * _ROW_BYTES)
+        turn, _, until, fingerprint, number, first_seen, as_old_as, lined_up_at, known_from = row[:9]
+        back_at, share, early, lane, told, kind = row[9:]
+        if not is_open:
+            turn = 0
+        return ReturnRecord(
+            line.tenant,
+            fingerprint,
+            first_seen,
+            number,
+            known_from,
+            until,
+            None if told or isnan(back_at) else back_at,
+            0.0,
+            lined_up_at,
+            early,
+            turn >> NUMBER_BITS,
+            slot,
+            as_old_as=as_old_as if turn else first_seen,
+            told_at=back_at if told else None,
+            kind=kind,
+            share=share,
+            is_shared=is_shared,
+            lane=lane,
+        )
+
+    def ending(self, slot: int) -> tuple[int, int, float, int]:
+        """Return the keys of its appointment in the whole line (0 without one) and in its tenant's, when it is over, and its fingerprint."""
+        turn, age, known_until, fingerprint = _ENDING.unpack_from(self._rows, slot * _ROW_BYTES)
+        return turn, age, known_until, fingerprint
+
+    def kind(self, slot: int) -> int:
+        """Return how its client was known when it was told."""
+        kind: int = _ROW.unpack_from(self._rows, slot * _ROW_BYTES)[-1]
+        return kind
+
+    def close(self, slot: int) -> None:
+        """Leave it without a turn."""
+        _KEY.pack_into(self._rows, slot * _ROW_BYTES, 0)
+
+    def turn_key(self, slot: int) -> int:
+        """Return the key of its appointment in the whole line, 0 without one."""
+        key: int = _KEY.unpack_from(self._rows, slot * _ROW_BYTES)[0]
+        return key
+
+    def age_key(self, slot: int) -> int:
+        """Return the key of its appointment in its tenant's line."""
+        key: int = _KEY.unpack_from(self._rows, slot * _ROW_BYTES + _KEY.size)[0]
+        return key
+
+    def as_old_as(self, slot: int) -> float:
+        """Return the age by which queues rank it."""
+        age: float = _ROW.unpack_from(self._rows, slot * _ROW_BYTES)[6]
+        return age
+
+    def awaited_key(self, slot: int) -> int:
+        """Return the key by which equal bodies are tried: when it is expected back, at any time or at its hint."""
+        row = _ROW.unpack_from(self._rows, slot * _ROW_BYTES)
+        number, known_from, due_at = row[4], row[8], row[9]
+        return age_key(known_from if isnan(due_at) else due_at, number)

@@ -40,7 +40,8 @@ class Situation:
 
     `arrived` and `refused` count attempts of the last seconds. `now`, `refusing_since` and `warned_since` are
     seconds since the epoch; the first is None while no client is refused for want of capacity, the second while no
-    alarm is raised (`warning` is its evidence in words). `hints_s` are the shortest and longest hint handed out.
+    alarm is raised (`warning` is its evidence in words). `hints_s` are the shortest and longest hint handed out. `cluster` says in
+    words what is wrong with the cluster, if anything.
     """
 
     now: float
@@ -56,6 +57,7 @@ class Situation:
     warning: str = ""
     warned_since: float | None = None
     draining: bool = False
+    cluster: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def banner(situation: Situation) -> Banner:
         since = _since(situation.warned_since, situation.now)
         return Banner(Level.WARNED, f"Overload is coming, seen {since}: {situation.warning}")
     text = _busy(situation)
-    level = Level.BUSY if text else Level.CALM
+    level = Level.WARNED if situation.cluster else Level.BUSY if text else Level.CALM
     parts = [text or "Calm", *_rules(situation), *_down(situation)]
     return Banner(level, "; ".join(parts))
 
@@ -135,8 +137,10 @@ def _rules(situation: Situation) -> list[str]:
 
 
 def _down(situation: Situation) -> list[str]:
+    """Say what is broken: engines that are down, and the cluster."""
     down = situation.engines - situation.engines_up
-    return [f"{down} of {situation.engines} engines down"] if down else []
+    parts = [f"{down} of {situation.engines} engines down"] if down else []
+    return [*parts, situation.cluster] if situation.cluster else parts
 
 
 def _hints(shortest_s: float, longest_s: float) -> str:

@@ -93,13 +93,15 @@ class DecisionHistory:
 def point_between(before: Snapshot, after: Snapshot) -> HistoryPoint:
     """Return the step from one snapshot to a later one."""
     rates = rates_between(before, after)
-    limit = sum([engine.limit for engine in after.engines if engine.up])
+    limit = sum([engine.limit for engine in after.engines if engine.takes_requests])
     return HistoryPoint(
         at=after.now,
         arrived_per_s=rates.arrived,
         good_per_s=rates.good,
         refused_per_s=sum(rates.yielded.values()),
         queued=sum([lane.queued for lane in after.lanes]),
-        used=sum([engine.running for engine in after.engines]) / limit if limit else 0.0,
+        used=sum([engine.running for engine in after.engines if engine.takes_requests]) / limit
+        if limit
+        else 0.0,
         wait_s=max([lane.expected_wait_s for lane in after.lanes], default=0.0),
     )

@@ -7,11 +7,12 @@ the HTML standard's, section 9.2: `event:` and `data:` lines, an empty line afte
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from millgate.observe.live.page_model import PageModel
+from millgate.observe.live.decision_history import HistoryPoint
+from millgate.observe.live.picture import Picture
 
 FRAME_EVERY_S: Final = 0.5
 MOST_WATCHERS: Final = 64
@@ -22,10 +23,23 @@ class TooManyWatchersError(Exception):
     """As many watch as may."""
 
 
-class LiveFeed:
+class PagePainter(Protocol):
+    """What a feed shows."""
+
+    def paint(self) -> Picture:
+        """Return the picture of this instant."""
+
+    def history(self) -> tuple[HistoryPoint, ...]:
+        """Return the last ten minutes, oldest first."""
+
+
+_Model = TypeVar("_Model", bound=PagePainter)
+
+
+class LiveFeed(Generic[_Model]):
     """Frames for up to `MOST_WATCHERS`; each joins, reads `frames`, and leaves. Lives on one loop."""
 
-    def __init__(self, page_model: PageModel) -> None:
+    def __init__(self, page_model: _Model) -> None:
         self.page_model = page_model
         self.watchers = 0
         self._frame = b""

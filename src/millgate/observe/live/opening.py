@@ -14,11 +14,17 @@ from millgate.observe.observers import Observers
 
 
 def open_feed(
-    snapshot: Callable[[], Snapshot], explain: Callable[[Arrived], Explanation], observers: Observers
-) -> LiveFeed:
-    """Return the feed; from now on the observers' beats look after its history, so that it knows what came before."""
+    snapshot: Callable[[], Snapshot],
+    explain: Callable[[Arrived], Explanation],
+    observers: Observers,
+    cluster: Callable[[], str] = str,
+) -> LiveFeed[PageModel]:
+    """Return the feed; from now on the observers' beats look after its history, so that it knows what came before.
+
+    `cluster` says what is wrong with the cluster, nothing where all is well.
+    """
     history = DecisionHistory(snapshot)
     observers.accounting.on_beat.append(history.look)
     return LiveFeed(
-        PageModel(Sources(snapshot, explain, observers, history, time.time, socket.gethostname()))
+        PageModel(Sources(snapshot, explain, observers, history, time.time, socket.gethostname(), cluster))
     )

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 from millgate.core.decisions import Admit, Explanation, Queue, Yield
 from millgate.core.events import Arrived
-from millgate.core.slo import quantile
 from millgate.core.snapshot import (
     Alarm,
     EngineSnapshot,
@@ -23,6 +22,7 @@ from millgate.core.snapshot import (
     Snapshot,
     WarningReading,
 )
+from millgate.instruments.objectives import quantile
 from millgate.observe.live.banner import Banner, LaneWait, Situation, banner
 from millgate.observe.live.decision_history import EVERY_S, DecisionHistory, HistoryPoint
 from millgate.observe.live.phrases import REFUSED_BECAUSE, seconds
@@ -60,6 +60,7 @@ class Sources(NamedTuple):
     """What a picture is made from; every callable is quick and changes nothing.
 
     `wall` gives seconds since the epoch: the core's own time means nothing to people. `host` tells this gate from others.
+    `cluster` says what is wrong with the cluster, nothing where all is well.
     """
 
     snapshot: Callable[[], Snapshot]
@@ -68,6 +69,7 @@ class Sources(NamedTuple):
     history: DecisionHistory
     wall: Callable[[], float]
     host: str
+    cluster: Callable[[], str] = str
 
 
 class _Instant(NamedTuple):
@@ -197,7 +199,7 @@ class PageModel:
             ),
             engines_up=len(up),
             engines=len(snapshot.engines),
-            running=sum([engine.running for engine in up]),
+            running=sum([engine.running for engine in up if engine.takes_requests]),
             limit=_stream_limit(snapshot),
             arrived=arrived_between(instant.before, snapshot),
             refused=refused_between(instant.before, snapshot),
@@ -206,6 +208,7 @@ class PageModel:
             warning=first.words if first else "",
             warned_since=epoch + first.since if first else None,
             draining=snapshot.draining,
+            cluster=self._sources.cluster(),
         )
         return banner(situation)
 
@@ -338,7 +341,7 @@ def _on_wall(point: HistoryPoint, epoch: float) -> HistoryPoint:
 
 
 def _stream_limit(snapshot: Snapshot) -> int:
-    return sum([engine.limit for engine in snapshot.engines if engine.up])
+    return sum([engine.limit for engine in snapshot.engines if engine.takes_requests])
 
 
 def _ratio(part: float, whole: float) -> float:

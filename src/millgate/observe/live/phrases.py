@@ -8,14 +8,14 @@ from millgate.core.words import Reason
 REFUSED_BECAUSE: Final[Mapping[Reason, str]] = {
     Reason.SATURATED: "no stream was free",
     Reason.QUEUE_FULL: "the queue was full",
-    Reason.DISPLACED: "others were due",
+    Reason.DISPLACED: "returning clients were due",
     Reason.TOO_LATE: "it would have been late",
     Reason.EXPIRED: "it waited too long",
     Reason.QUOTA: "a quota was used up",
-    Reason.TENANT_LIMIT: "the tenant had its share",
+    Reason.TENANT_LIMIT: "the tenant was at its limit",
     Reason.RETRY_BUDGET: "it was retried too often",
     Reason.NO_ENGINE: "no engine was up",
-    Reason.DRAINING: "the gate was ending",
+    Reason.DRAINING: "the gate was draining",
     Reason.TOO_LARGE: "it was too large",
     Reason.OVERLOADED_GATE: "the gate itself was too slow",
 }

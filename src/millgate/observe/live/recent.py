@@ -3,7 +3,7 @@
 Words are made on reading. Nothing that a client sent is in them: attempts are numbers, lanes and engines are
 names of the configuration.
 
-What is kept is bytes, and to look through all of it for a filter that little fits would stop the loop for ten
+What is kept is bytes. To look through all of it for a filter that little fits would stop the loop for ten
 milliseconds, again and again for every watcher. So while a watcher looks, decisions are sorted as they come, before
 they are bytes: a microsecond each, however many look for whatever. What came before the first look is read once, a
 little at a time.

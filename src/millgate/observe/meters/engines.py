@@ -11,7 +11,9 @@ _ENGINE = Scope.ENGINE
 ENGINE_METERS: tuple[MetricDefinition, ...] = (
     # Engines: use and limit of every meter, learned speed, their own gauges.
     MetricDefinition("engine_up", _GAUGE, "0 or 1", _ENGINE, "up", "1 while the engine takes work."),
-    MetricDefinition("engine_running", _GAUGE, "streams", _ENGINE, "running", "Permits out on the engine."),
+    MetricDefinition(
+        "engine_running", _GAUGE, "streams", _ENGINE, "running", "Streams that run on the engine."
+    ),
     MetricDefinition(
         "engine_departing",
         _GAUGE,
@@ -20,7 +22,9 @@ ENGINE_METERS: tuple[MetricDefinition, ...] = (
         "departing",
         "Permits whose client left while the engine may still work for it.",
     ),
-    MetricDefinition("engine_limit", _GAUGE, "streams", _ENGINE, "limit", "Most permits at once."),
+    MetricDefinition(
+        "engine_limit", _GAUGE, "streams", _ENGINE, "limit", "Most streams that the engine may run at once."
+    ),
     MetricDefinition(
         "engine_kv_tokens", _GAUGE, "tokens", _ENGINE, "kv_tokens", "KV tokens reserved by permits."
     ),
@@ -46,7 +50,7 @@ ENGINE_METERS: tuple[MetricDefinition, ...] = (
         "tokens",
         _ENGINE,
         "prefill_limit",
-        "Most of them at once; absent while this meter is off.",
+        "Most prompt tokens not yet prefilled at once; absent while this meter is off.",
     ),
     MetricDefinition(
         "engine_prefill_share",
@@ -54,7 +58,7 @@ ENGINE_METERS: tuple[MetricDefinition, ...] = (
         "0..1",
         _ENGINE,
         "prefill_share",
-        "Part of the engine's time that prompts may take of lanes which another lane is protected from; absent where none is.",
+        "Part of the engine's time that prompts of paced lanes may take; absent where no lane is protected.",
     ),
     MetricDefinition(
         "engine_account_left_ratio",
@@ -62,7 +66,7 @@ ENGINE_METERS: tuple[MetricDefinition, ...] = (
         "ratio",
         _ENGINE,
         "account.left_share",
-        "Least share that is left of any limit of the provider's account, as reckoned here; negative in debt.",
+        "Least share that is left of any limit of the provider's account, by the gate's own count; negative in debt.",
     ),
     MetricDefinition(
         "engine_account_others_ratio",
@@ -78,7 +82,7 @@ ENGINE_METERS: tuple[MetricDefinition, ...] = (
         "seconds",
         _ENGINE,
         "account.paused_s",
-        "How long nothing is sent to the provider because it has refused.",
+        "Seconds for which nothing is sent to the provider, because it has refused.",
     ),
     MetricDefinition(
         "engine_breaker_open",
@@ -86,7 +90,7 @@ ENGINE_METERS: tuple[MetricDefinition, ...] = (
         "0 or 1",
         _ENGINE,
         "account.breaker_open",
-        "1 while the provider's failures keep all but single tries from it.",
+        "1 while the breaker is open: after failures the engine gets single tries only.",
     ),
     MetricDefinition(
         "engine_drain_per_second",
@@ -126,7 +130,7 @@ ENGINE_METERS: tuple[MetricDefinition, ...] = (
         "seconds",
         _ENGINE,
         "abort_lag_s",
-        "Learned time that an engine goes on for a client that left.",
+        "Learned time for which an engine works on after its client left.",
     ),
     MetricDefinition(
         "engine_ignores_hangups",
@@ -134,7 +138,7 @@ ENGINE_METERS: tuple[MetricDefinition, ...] = (
         "0 or 1",
         _ENGINE,
         "ignores_hangups",
-        "1 where the engine is held to go on to the end.",
+        "1 where the engine is believed to ignore hang-ups and work to the end.",
     ),
     MetricDefinition(
         "engine_seen_running",
@@ -158,7 +162,7 @@ ENGINE_METERS: tuple[MetricDefinition, ...] = (
         "requests",
         _ENGINE,
         "seen_preemptions",
-        "The engine's own count of requests that lost their KV cache to others and are computed again; absent while unknown.",
+        "The engine's own count of preemptions: requests that lost their KV cache and are computed again; absent while unknown.",
     ),
     MetricDefinition(
         "engine_seen_kv_ratio",
@@ -230,7 +234,7 @@ ENGINE_METERS: tuple[MetricDefinition, ...] = (
         "seconds squared",
         _ENGINE_TRAFFIC,
         "lately.gap_variance",
-        "Variance of it over about the last minute: batching that stutters.",
+        "Variance of the time between tokens over about the last minute: high where batching stutters.",
     ),
     MetricDefinition(
         "engine_prefix_hit_ratio",
@@ -254,7 +258,7 @@ ENGINE_METERS: tuple[MetricDefinition, ...] = (
         "tokens",
         _ENGINE_TRAFFIC,
         "cached_tokens",
-        "Those of them that came from its cache.",
+        "Prompt tokens of whole answers that came from the engine's cache.",
     ),
     # The early warning (docs/policies/monitor.md).
     MetricDefinition(
@@ -266,7 +270,12 @@ ENGINE_METERS: tuple[MetricDefinition, ...] = (
         "Work that arrives over work that can be served, now.",
     ),
     MetricDefinition(
-        "load_calm_ratio", _GAUGE, "ratio", _POOL, "warning.calm_load", "The same over the last calm minutes."
+        "load_calm_ratio",
+        _GAUGE,
+        "ratio",
+        _POOL,
+        "warning.calm_load",
+        "Work that arrives over work that can be served, over the last calm minutes.",
     ),
     MetricDefinition(
         "load_excess_seconds",
@@ -282,7 +291,7 @@ ENGINE_METERS: tuple[MetricDefinition, ...] = (
         "ratio",
         _POOL,
         "warning.occupancy",
-        "What runs and waits, over the limit of streams.",
+        "Running and queued streams over the limit of streams.",
     ),
     MetricDefinition(
         "occupancy_trend_per_second",
@@ -290,7 +299,7 @@ ENGINE_METERS: tuple[MetricDefinition, ...] = (
         "1/s",
         _POOL,
         "warning.trend",
-        "First derivative of it, of the last seconds.",
+        "Growth of the occupancy over the last seconds.",
     ),
     MetricDefinition(
         "occupancy_acceleration",
@@ -298,7 +307,7 @@ ENGINE_METERS: tuple[MetricDefinition, ...] = (
         "1/s beyond the usual",
         _POOL,
         "warning.acceleration",
-        "Second derivative of it: by how much it grows faster, of late, than in the last minutes.",
+        "Acceleration of the occupancy: its growth of late less its growth in the last minutes.",
     ),
     MetricDefinition(
         "backlog_seconds",
@@ -306,7 +315,7 @@ ENGINE_METERS: tuple[MetricDefinition, ...] = (
         "seconds",
         _POOL,
         "warning.backlog_s",
-        "Time that what waits takes to serve.",
+        "Time that it takes to serve the queue.",
     ),
     MetricDefinition(
         "time_to_full_seconds",
@@ -314,7 +323,7 @@ ENGINE_METERS: tuple[MetricDefinition, ...] = (
         "seconds",
         _POOL,
         "warning.time_to_full_s",
-        "Time until no more may wait; absent unless more arrives than is served.",
+        "Time until the queue is full; absent unless more arrives than is served.",
     ),
     MetricDefinition(
         "alarm",

@@ -30,10 +30,15 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
         "tokens",
         _TENANT,
         "prompt_tokens",
-        "Prompt tokens of what was admitted and is over.",
+        "Prompt tokens of the tenant's admitted attempts that are over.",
     ),
     MetricDefinition(
-        "tenant_output_tokens", _COUNTER, "tokens", _TENANT, "output_tokens", "Output tokens of the same."
+        "tenant_output_tokens",
+        _COUNTER,
+        "tokens",
+        _TENANT,
+        "output_tokens",
+        "Output tokens of the tenant's admitted attempts that are over.",
     ),
     # Requests that return, and the appointments that their clients have.
     MetricDefinition(
@@ -53,7 +58,7 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
         "Attempts that were recognised and got their first arrival time back.",
     ),
     MetricDefinition(
-        "retry_early", _COUNTER, "attempts", _RETRIES, "early", "Attempts that came back before their hint."
+        "retry_early", _COUNTER, "attempts", _RETRIES, "early", "Clients that returned before their hint."
     ),
     MetricDefinition(
         "appointments",
@@ -61,7 +66,7 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
         "appointments",
         _RETRIES,
         "appointments",
-        "Refused clients that are expected to come back.",
+        "Refused clients that are expected to return.",
     ),
     MetricDefinition(
         "appointments_dropped",
@@ -77,7 +82,7 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
         "records",
         _RETRIES,
         "records",
-        "Fingerprints kept to recognise what comes back.",
+        "Fingerprints kept to recognise returning requests.",
     ),
     MetricDefinition(
         "retry_amplification_ratio",
@@ -85,7 +90,7 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
         "ratio",
         _RETRIES,
         "amplification",
-        "Attempts over requests, since the start of each tenant that is known; absent without a retry budget.",
+        "Attempts over requests, since each known tenant began; absent without a retry budget.",
     ),
     MetricDefinition(
         "appointment_attendance_first_ratio",
@@ -93,7 +98,7 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
         "ratio",
         _RETRIES,
         "attendance_first",
-        "Share of clients, refused for the first time, that come back when told; learned.",
+        "Learned share of clients refused for the first time that return when told.",
     ),
     MetricDefinition(
         "appointment_attendance_returned_ratio",
@@ -101,7 +106,7 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
         "ratio",
         _RETRIES,
         "attendance_returned",
-        "Share of clients, refused again after a return, that come back when told; learned.",
+        "Learned share of clients refused again after a return that return when told.",
     ),
     MetricDefinition(
         "quota_left_ratio",
@@ -109,7 +114,7 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
         "ratio",
         Scope.QUOTA,
         "left_share",
-        "Share of the burst that is left; of a quota for each tenant or model the least of those served last.",
+        "Share of the burst that is left; of a quota for each tenant or model the least among those served last.",
     ),
     MetricDefinition(
         "quota_owners",
@@ -133,7 +138,7 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
         "ratio",
         _RETRIES,
         "amplification_10m",
-        "The same within ten minutes.",
+        "Attempts over requests within the last ten minutes.",
     ),
     MetricDefinition(
         "retry_budget",
@@ -208,7 +213,48 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
         "output_error.p90",
         "90th percentile of |ln(actual / estimated)|: 0.69 is a factor of two.",
     ),
-    MetricDefinition("draining", _GAUGE, "0 or 1", _GATE, "draining", "1 while the process is leaving."),
+    # Sessions and held prefixes.
+    MetricDefinition(
+        "live_sessions",
+        _GAUGE,
+        "sessions",
+        _GATE,
+        "live_sessions",
+        "Sessions with a turn that is queued or runs, or whose lease is not over.",
+    ),
+    MetricDefinition(
+        "working_set_ratio",
+        _GAUGE,
+        "ratio",
+        _GATE,
+        "working_set_share",
+        "Share of the engines' memory that contexts of live sessions take; new sessions wait at 0.7.",
+    ),
+    MetricDefinition(
+        "predicted_cached_prompt_tokens",
+        _COUNTER,
+        "tokens",
+        _GATE,
+        "predicted_cached_tokens",
+        "Prompt tokens that were believed to be in the engine's cache, of answers whose engine tells.",
+    ),
+    MetricDefinition(
+        "found_cached_prompt_tokens",
+        _COUNTER,
+        "tokens",
+        _GATE,
+        "found_cached_tokens",
+        "Prompt tokens that were in the engine's cache, of the same answers: far fewer mean that predictions are wrong.",
+    ),
+    MetricDefinition(
+        "regret_prompt_tokens",
+        _COUNTER,
+        "tokens",
+        _GATE,
+        "regret_tokens",
+        "Prompt tokens that were read although another engine held them.",
+    ),
+    MetricDefinition("draining", _GAUGE, "0 or 1", _GATE, "draining", "1 while the process drains."),
     # The HTTP door, before anything reaches the core.
     MetricDefinition(
         "door_connections", _GAUGE, "connections", _DOOR, "connections", "Open client connections."
@@ -227,13 +273,13 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
         "requests",
         _DOOR,
         "rejected",
-        "Bad requests: wrong framing, unknown path, bad input. They are no attempts.",
+        "Bad requests: wrong framing, unknown path, bad input. They do not count as attempts.",
     ),
     MetricDefinition(
         "door_body_bytes", _GAUGE, "bytes", _DOOR, "body_bytes", "Bytes of bodies being received and kept."
     ),
     MetricDefinition(
-        "door_body_limit_bytes", _GAUGE, "bytes", _DOOR, "body_limit_bytes", "Most of them at once."
+        "door_body_limit_bytes", _GAUGE, "bytes", _DOOR, "body_limit_bytes", "Most bytes of bodies at once."
     ),
     MetricDefinition(
         "door_refused_callers",
@@ -241,7 +287,7 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
         "requests",
         _DOOR,
         "refused_callers",
-        "Requests refused for want of a good key. They are no attempts.",
+        "Requests refused for want of a good key. They do not count as attempts.",
     ),
     MetricDefinition(
         "door_spoofed_fields",
@@ -273,7 +319,39 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
         "answers",
         _DOOR,
         "unusable_usage",
-        "Whole answers that should have said their tokens and said nothing usable: what was estimated stands.",
+        "Whole answers without usable token counts; the estimates stand.",
+    ),
+    MetricDefinition(
+        "door_coalesced",
+        _COUNTER,
+        "requests",
+        _DOOR,
+        "coalesced",
+        "Requests for embeddings that shared a call to their engine with others.",
+    ),
+    MetricDefinition(
+        "extproc_refused_streams",
+        _COUNTER,
+        "requests",
+        _DOOR,
+        "refused_streams",
+        "Requests of Envoys beyond `extproc.streams`: they got RESOURCE_EXHAUSTED, and their clients 503.",
+    ),
+    MetricDefinition(
+        "extproc_lost_slots",
+        _COUNTER,
+        "attempts",
+        _DOOR,
+        "lost_slots",
+        "Attempts of which Envoy's access log told no end: their slots ended by their lease.",
+    ),
+    MetricDefinition(
+        "extproc_unknown_entries",
+        _COUNTER,
+        "entries",
+        _DOOR,
+        "unknown_entries",
+        "Entries of Envoy's access log about attempts of another processor, or from before a restart.",
     ),
     # The process as a service.
     MetricDefinition(
@@ -282,7 +360,7 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
         "0 or 1",
         _SERVICE,
         "reload_success",
-        "1 while the configuration in force is the one that was asked for last.",
+        "1 while the last reload succeeded.",
     ),
     MetricDefinition(
         "config_reloads", _COUNTER, "reloads", _SERVICE, "reloads", "Reloads that were asked for."
@@ -293,7 +371,7 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
         "reloads",
         _SERVICE,
         "failed_reloads",
-        "Reloads that kept the old configuration because the new one is wrong.",
+        "Reloads refused because the new configuration is wrong; the old one stays.",
     ),
     MetricDefinition(
         "loop_lag_seconds",
@@ -301,7 +379,7 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
         "seconds",
         _SERVICE,
         "loop_lag_s",
-        "How late the loop's last timer was: what a ready event waits for its turn.",
+        "Delay of the event loop's last timer: how long a ready event waits for its turn.",
     ),
     MetricDefinition(
         "loop_lag_worst_seconds",
@@ -309,7 +387,7 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
         "seconds",
         _SERVICE,
         "worst_loop_lag_s",
-        "The latest since the start.",
+        "Longest delay of the event loop since the start.",
     ),
     MetricDefinition(
         "log_lines_dropped",
@@ -327,28 +405,71 @@ GATE_METERS: tuple[MetricDefinition, ...] = (
         "attempt_lines_dropped",
         "Log lines of attempts that could not be written.",
     ),
-    # This process.
+    # The cluster, where limits are shared.
     MetricDefinition(
-        "process_cpu_seconds",
-        _COUNTER,
-        "seconds",
-        _PROCESS,
-        "cpu_s",
-        "Processor time of this process, user and system.",
-    ),
-    MetricDefinition(
-        "process_resident_bytes",
+        "cluster_degraded",
         _GAUGE,
-        "bytes",
-        _PROCESS,
-        "resident_bytes",
-        "Memory of this process that is in RAM.",
+        "0 or 1",
+        _SERVICE,
+        "cluster.is_degraded",
+        "1 while this replica has no lease: it joins, or admits by `cluster.when_store_is_gone`. Nothing without a cluster.",
     ),
     MetricDefinition(
-        "process_open_files", _GAUGE, "files", _PROCESS, "open_files", "Open files and sockets."
+        "cluster_replicas",
+        _GAUGE,
+        "replicas",
+        _SERVICE,
+        "cluster.replicas",
+        "Replicas with a lease, this one included, as last known.",
     ),
     MetricDefinition(
-        "process_max_files", _GAUGE, "files", _PROCESS, "max_files", "Most of them that the system allows."
+        "cluster_renewals",
+        _COUNTER,
+        "renewals",
+        _SERVICE,
+        "cluster.renewals",
+        "Renewals of the lease that the store answered.",
     ),
+    MetricDefinition(
+        "cluster_renewals_failed",
+        _COUNTER,
+        "renewals",
+        _SERVICE,
+        "cluster.failed_renewals",
+        "Renewals that the store did not answer in time, or refused.",
+    ),
+    MetricDefinition(
+        "cluster_renewed_seconds",
+        _GAUGE,
+        "seconds",
+        _SERVICE,
+        "cluster.renewed_s",
+        "Time since the store answered last.",
+    ),
+    MetricDefinition(
+        "workers",
+        _GAUGE,
+        "processes",
+        _SERVICE,
+        "workers",
+        "Worker processes that are ready; absent where one process serves.",
+    ),
+    MetricDefinition(
+        "worker_restarts",
+        _COUNTER,
+        "processes",
+        _SERVICE,
+        "worker_restarts",
+        "Worker processes that were started because another had died.",
+    ),
+    MetricDefinition(
+        "traces_dropped",
+        _COUNTER,
+        "attempts",
+        _SERVICE,
+        "traces_dropped",
+        "Attempts whose spans were lost: too many waited, or the collector did not take them.",
+    ),
+    # This process; processor time, memory and descriptors are the standard `process_*` of every exporter.
     MetricDefinition("process_threads", _GAUGE, "threads", _PROCESS, "threads", "Threads of this process."),
 )

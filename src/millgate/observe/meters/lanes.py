@@ -44,7 +44,7 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "attempts",
         _LANE,
         "gone",
-        "Attempts whose client left, by how far they were.",
+        "Attempts whose client left, by the stage that they had reached.",
         "stage",
         Stage,
     ),
@@ -54,28 +54,30 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "attempts",
         _LANE,
         "failures",
-        "Attempts that an engine failed, by how.",
+        "Attempts that an engine failed, by the kind of failure.",
         "kind",
         FailureKind,
     ),
     # The queue: where it stands and what it will cost to join it.
-    MetricDefinition("queued", _GAUGE, "attempts", _LANE, "queued", "Attempts that wait now."),
+    MetricDefinition("queued", _GAUGE, "attempts", _LANE, "queued", "Attempts in the queue."),
     MetricDefinition(
         "queued_tokens",
         _GAUGE,
         "tokens",
         _LANE,
         "queued_tokens",
-        "Prompt and expected output tokens of what waits.",
+        "Prompt and expected output tokens of queued attempts.",
     ),
-    MetricDefinition("queued_bytes", _GAUGE, "bytes", _LANE, "queued_bytes", "Request bytes of what waits."),
+    MetricDefinition(
+        "queued_bytes", _GAUGE, "bytes", _LANE, "queued_bytes", "Request bytes of queued attempts."
+    ),
     MetricDefinition(
         "oldest_queued_seconds",
         _GAUGE,
         "seconds",
         _LANE,
         "oldest_queued_s",
-        "Age of the oldest attempt that waits.",
+        "Age of the oldest queued attempt.",
     ),
     MetricDefinition(
         "headroom",
@@ -91,7 +93,7 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "seconds",
         _LANE,
         "expected_wait_s",
-        "Wait that a new attempt would be told.",
+        "Predicted wait of an attempt that arrives now.",
     ),
     MetricDefinition(
         "running",
@@ -107,7 +109,7 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "seconds",
         _LANE_TRAFFIC,
         "wait",
-        "Wait of admitted attempts before they were.",
+        "Wait of admitted attempts in the queue.",
     ),
     MetricDefinition(
         "window_wait_seconds",
@@ -115,7 +117,7 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "seconds",
         _LANE_TRAFFIC,
         "window",
-        "The part of it that was for the company of a batch, of those queued for that.",
+        "Part of the wait that an attempt spent in a batch window, of attempts queued for that.",
     ),
     MetricDefinition(
         "ttft_seconds",
@@ -139,7 +141,7 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "attempts",
         _LANE_TRAFFIC,
         "clipped",
-        "Attempts that were cut to `clip_tokens` so that they need not be refused, by the lane they asked for.",
+        "Attempts cut to `clip` output tokens instead of being refused, by the lane that they asked for.",
     ),
     MetricDefinition(
         "demoted",
@@ -147,7 +149,7 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "attempts",
         _LANE_TRAFFIC,
         "demoted",
-        "Attempts that ran in the lane that theirs demotes to so that they need not be refused.",
+        "Attempts run in the lane that theirs demotes to, instead of being refused.",
     ),
     MetricDefinition(
         "tpot_mean_seconds",
@@ -163,10 +165,10 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "seconds squared",
         _LANE_TRAFFIC,
         "lately.tpot_variance",
-        "Variance between them: some streams of this lane decode worse than others.",
+        "Variance between the streams' times per output token: some streams of this lane decode worse than others.",
     ),
     MetricDefinition(
-        "hint_seconds", _HISTOGRAM, "seconds", _LANE_TRAFFIC, "hint", "Hints that refused clients were given."
+        "hint_seconds", _HISTOGRAM, "seconds", _LANE_TRAFFIC, "hint", "Hints given to refused clients."
     ),
     MetricDefinition(
         "hint_return_seconds",
@@ -182,7 +184,7 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "seconds",
         _LANE_TRAFFIC,
         "hint_error",
-        "How far from that time they were admitted.",
+        "Seconds between the promised time and the admission of returned clients.",
     ),
     MetricDefinition(
         "hints_kept",
@@ -190,7 +192,7 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "attempts",
         _LANE,
         "hints_kept",
-        "Attempts back when told that were admitted within 0.5 s of it, or 20 % of their hint.",
+        "Clients that returned on time and were admitted within 0.5 s of it, or 20 % of their hint.",
     ),
     MetricDefinition(
         "hints_broken",
@@ -198,7 +200,7 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "attempts",
         _LANE,
         "hints_broken",
-        "Attempts back when told that were admitted later than that, or refused.",
+        "Clients that returned on time and were admitted later than 0.5 s and 20 % of their hint, or refused.",
     ),
     # The objective of each lane.
     MetricDefinition(
@@ -207,10 +209,15 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "ratio",
         _LANE,
         "slo.short.good_share",
-        "Share of requests within five minutes that ended good; one that was refused for want of capacity did not.",
+        "Share of requests within five minutes that ended good; a request refused for want of capacity did not.",
     ),
     MetricDefinition(
-        "slo_good_hour_ratio", _GAUGE, "ratio", _LANE, "slo.long.good_share", "The same within an hour."
+        "slo_good_hour_ratio",
+        _GAUGE,
+        "ratio",
+        _LANE,
+        "slo.long.good_share",
+        "Share of requests within an hour that ended good.",
     ),
     MetricDefinition(
         "slo_ttft_ratio",
@@ -226,7 +233,7 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "ratio",
         _LANE,
         "slo.short.tpot_share",
-        "Share of them whose tokens came fast enough.",
+        "Share of streams within five minutes whose tokens came fast enough.",
     ),
     MetricDefinition(
         "slo_burn_ratio",
@@ -237,7 +244,12 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "Error budget burnt within five minutes: 1 uses up exactly all of it.",
     ),
     MetricDefinition(
-        "slo_burn_hour_ratio", _GAUGE, "ratio", _LANE, "slo.long.burn", "The same within an hour."
+        "slo_burn_hour_ratio",
+        _GAUGE,
+        "ratio",
+        _LANE,
+        "slo.long.burn",
+        "Error budget burnt within an hour: 1 uses up exactly all of it.",
     ),
     MetricDefinition(
         "slo_burning",
@@ -245,7 +257,7 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "0 or 1",
         _LANE,
         "slo.is_burning",
-        "1 while both burn fast enough for an alarm.",
+        "1 while the error budget burns fast enough for an alarm within five minutes and within an hour.",
     ),
     MetricDefinition(
         "ttft_p95_seconds",
@@ -255,7 +267,14 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "slo.ttft.p95",
         "95th percentile of the time to the first token, fading with five minutes.",
     ),
-    MetricDefinition("ttft_p99_seconds", _GAUGE, "seconds", _LANE, "slo.ttft.p99", "99th percentile of it."),
+    MetricDefinition(
+        "ttft_p99_seconds",
+        _GAUGE,
+        "seconds",
+        _LANE,
+        "slo.ttft.p99",
+        "99th percentile of the time to the first token, fading with five minutes.",
+    ),
     MetricDefinition(
         "tpot_p95_seconds",
         _GAUGE,
@@ -264,7 +283,14 @@ LANE_METERS: tuple[MetricDefinition, ...] = (
         "slo.tpot.p95",
         "95th percentile of the time per output token.",
     ),
-    MetricDefinition("tpot_p99_seconds", _GAUGE, "seconds", _LANE, "slo.tpot.p99", "99th percentile of it."),
+    MetricDefinition(
+        "tpot_p99_seconds",
+        _GAUGE,
+        "seconds",
+        _LANE,
+        "slo.tpot.p99",
+        "99th percentile of the time per output token.",
+    ),
     # What is promised of either.
     MetricDefinition(
         "slo_ttft_target_ratio",

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -11,22 +10,21 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from millgate.observe.traffic_records import TrafficSnapshot
 from millgate.servers.admin.answers import error_answer, json_answer
 from millgate.servers.admin.guard import AdminGuard
 from millgate.servers.admin.page import page_routes
-from millgate.servers.admin.queries import ExplainQuery, plain, plain_explanation
+from millgate.servers.admin.queries import ExplainQuery
 from millgate.servers.admin.session import Sessions
 from millgate.servers.admin.sign_in import sign_in_route
-from millgate.servers.admin.views import Views
+from millgate.servers.admin.source import AdminSource, SourceSilentError
 from millgate.servers.admin.why import why_route
 
 MAX_QUERY_BYTES = 64 * 1024  # a description of a request, not a request
 
 
-def build_app(views: Views, *, hosts: Iterable[str] = (), token: str | None = None) -> ASGIApp:
-    """Return the guarded ASGI application over `views`."""
-    door = _Door(views)
+def build_app(source: AdminSource, *, hosts: Iterable[str] = (), token: str | None = None) -> ASGIApp:
+    """Return the guarded ASGI application over `source`."""
+    door = _Door(source)
     routes = [
         Route("/healthz", door.healthz),
         Route("/readyz", door.readyz),
@@ -35,18 +33,24 @@ def build_app(views: Views, *, hosts: Iterable[str] = (), token: str | None = No
         Route("/api/explain", door.explain, methods=["GET", "POST"]),
     ]
     sessions = Sessions(token, time.time) if token else None
-    if views.live is not None:
-        routes += [*page_routes(views.live), sign_in_route(sessions)]
-    if views.why is not None:
-        routes.append(why_route(views.why))
-    return AdminGuard(Starlette(routes=routes), hosts=hosts, sessions=sessions)
+    if source.feed is not None:
+        routes += [*page_routes(source, source.feed), sign_in_route(sessions)]
+    if source.keeps_decisions:
+        routes.append(why_route(source.attempts))
+    app = Starlette(routes=routes, exception_handlers={SourceSilentError: _silent})
+    return AdminGuard(app, hosts=hosts, sessions=sessions)
+
+
+async def _silent(_: Request, error: Exception) -> Response:
+    del error
+    return error_answer(503, "no_worker", "no worker of this gate answers just now; try again soon")
 
 
 class _Door:
-    """The endpoints; each reads one view and answers JSON, metrics excepted."""
+    """The endpoints; each asks the source one thing and answers JSON, metrics excepted."""
 
-    def __init__(self, views: Views) -> None:
-        self._views = views
+    def __init__(self, source: AdminSource) -> None:
+        self._source = source
 
     async def healthz(self, _: Request) -> Response:
         """The process answers: that is all this says."""
@@ -54,32 +58,18 @@ class _Door:
 
     async def readyz(self, _: Request) -> Response:
         """200 while work should come here, else 503; the detail says which part is not ready."""
-        readiness = self._views.ready()
+        readiness = await self._source.readiness()
         body = {"ready": readiness.ready, "detail": dict(readiness.detail)}
         return json_answer(body, 200 if readiness.ready else 503)
 
     async def metrics(self, request: Request) -> Response:
         """The metrics of docs/reference/metrics.md, in the format that the Accept header asks for."""
-        body, content_type = await self._views.render_metrics(request.headers.get("accept", ""))
+        body, content_type = await self._source.metrics(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": content_type})
 
     async def state(self, _: Request) -> Response:
         """The whole snapshot of the core as it is now, and the page's sentence about it."""
-        state = plain(self._views.snapshot())
-        if (live := self._views.live) is not None:
-            state |= {"host": live.page_model.host, "verdict": plain(live.page_model.verdict())}
-        if self._views.traffic is not None:
-            _add_traffic(state, self._views.traffic())
-        now = state["now"]
-        health = {each.name: each for each in self._views.standings()}
-        for engine in state["engines"]:
-            if (standing := health.get(engine["name"])) is not None:
-                engine["health"] = {
-                    "stance": standing.stance,
-                    "since_s": round(now - standing.since, 3),
-                    "why": standing.why,
-                }
-        return json_answer(state)
+        return json_answer(await self._source.state())
 
     async def explain(self, request: Request) -> Response:
         """What an arrival like the one described would be told now, and the numbers behind it."""
@@ -92,17 +82,7 @@ class _Door:
         except _TooLargeError:
             message = f"the description is longer than {MAX_QUERY_BYTES} bytes"
             return error_answer(413, "too_large", message)
-        return json_answer(plain_explanation(self._views.explain(query.arrival())))
-
-
-def _add_traffic(state: dict[str, Any], traffic: TrafficSnapshot) -> None:
-    """Put what was seen lately beside the core's numbers, and what each tenant was served."""
-    for rows, seen in ((state["lanes"], traffic.lanes), (state["engines"], traffic.engines)):
-        lately = {each.name: plain(each.lately) for each in seen}
-        for row in rows:
-            row["lately"] = lately.get(row["name"])
-    state["served"] = plain(traffic.tenants)
-    state["models"] = plain(traffic.models)
+        return json_answer(await self._source.explanation(query))
 
 
 class _TooLargeError(Exception):

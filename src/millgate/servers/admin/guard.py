@@ -1,11 +1,11 @@
 """Which requests the admin door serves: a known Host, no foreign web page, and the token where there is one.
 
 A browser can be made to send requests to 127.0.0.1 by any page it shows, and DNS rebinding lets that page read
-the answers: its own name then points to 127.0.0.1. The Host header still carries that name, so only IP literals,
+the answers. Its own name then points to 127.0.0.1. The Host header still carries that name, so only IP literals,
 localhost and configured names pass. An Origin header must pass the same test, and an IP literal in it must be the
-one in Host: a web page can be served from an address without a name.
+one in Host. A web page can be served from an address without a name.
 
-Probes are exempt from the test of Host, where no page made them: a load balancer or an orchestrator probes by a name that
+Probes are exempt from the test of Host, where no page made them. A load balancer or an orchestrator probes by a name that
 the gate cannot know, or by none. Their two answers tell a state and no numbers.
 
 The token comes in an Authorization header, or as the session cookie that the sign-in form gives for it.
@@ -58,7 +58,7 @@ class AdminGuard:
         return _without_right(self._sessions, path, headers, peer)
 
     def _is_ours(self, origin: str, host: str) -> bool:
-        """Say whether a page of this origin is ours: any page may be served from an address, so that one must be Host's."""
+        """Say whether a page of this origin is ours: any page may be served from an address, so the address must be Host's."""
         if not self._knows(origin):
             return False
         there, here = urlsplit(origin), urlsplit("//" + host)

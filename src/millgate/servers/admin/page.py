@@ -4,9 +4,8 @@ The content security policy allows what we serve and nothing else: no inline scr
 framing. Addresses in the page are relative, so it works under any prefix that a proxy strips.
 """
 
-import asyncio
 from importlib.resources import files
-from typing import Annotated, Final
+from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
@@ -15,8 +14,9 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from millgate.observe.live.feed import LiveFeed, TooManyWatchersError
-from millgate.observe.live.recent import DecisionFilter
 from millgate.servers.admin.answers import error_answer, json_answer
+from millgate.servers.admin.queries import DecisionQuery
+from millgate.servers.admin.source import AdminSource
 
 PAGE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -24,31 +24,14 @@ PAGE_HEADERS: Final = {
     "referrer-policy": "same-origin",
     "x-frame-options": "DENY",
 }
-MOST_DECISIONS_ASKED: Final = 200
 _TYPES: Final = {"css": "text/css", "js": "text/javascript", "html": "text/html"}
 _COME_BACK_S = "5"
-
-_Name = Annotated[str, msgspec.Meta(max_length=256)]
-
-
-class DecisionQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Which decisions an operator wants to see; an empty word is no filter."""
-
-    word: _Name = ""
-    lane: _Name = ""
-    engine: _Name = ""
-    attempt: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)] | None = None
-    most: Annotated[int, msgspec.Meta(ge=1, le=MOST_DECISIONS_ASKED)] = 100
-
-    def filter(self) -> DecisionFilter:
-        """Return the filter that this query describes."""
-        return DecisionFilter(self.word or None, self.lane or None, self.engine or None, self.attempt)
 
 
 class LiveResponse(StreamingResponse):
     """The stream of one watcher that has joined; however it ends, the watcher leaves."""
 
-    def __init__(self, feed: LiveFeed) -> None:
+    def __init__(self, feed: LiveFeed[Any]) -> None:
         # Proxies that collect an answer before they pass it on are told not to (nginx's X-Accel-Buffering).
         super().__init__(feed.frames(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
         self._feed = feed
@@ -61,9 +44,9 @@ class LiveResponse(StreamingResponse):
             self._feed.leave()
 
 
-def page_routes(feed: LiveFeed) -> list[Route]:
-    """Return the routes of the page over this feed."""
-    page = _Page(feed)
+def page_routes(source: AdminSource, feed: LiveFeed[Any]) -> list[Route]:
+    """Return the routes of the page over this source and its feed."""
+    page = _Page(source, feed)
     return [
         Route("/", page.document),
         Route("/page/{name}", page.asset),
@@ -73,7 +56,8 @@ def page_routes(feed: LiveFeed) -> list[Route]:
 
 
 class _Page:
-    def __init__(self, feed: LiveFeed) -> None:
+    def __init__(self, source: AdminSource, feed: LiveFeed[Any]) -> None:
+        self._source = source
         self._feed = feed
         self._assets = read_assets()
 
@@ -89,6 +73,7 @@ class _Page:
 
     async def live(self, _: Request) -> Response:
         """Pictures, twice a second, as server-sent events; 503 when as many watch as may."""
+        await self._source.open_feed()
         try:
             self._feed.join()
         except TooManyWatchersError:
@@ -104,10 +89,7 @@ class _Page:
             query = msgspec.convert(dict(request.query_params), DecisionQuery, strict=False)
         except msgspec.ValidationError as error:
             return error_answer(400, "invalid_query", str(error))
-        page_model = self._feed.page_model
-        for _ in page_model.recall():
-            await asyncio.sleep(0)
-        return json_answer(page_model.decisions(query.most, query.filter()))
+        return json_answer(await self._source.decisions(query))
 
 
 def read_assets() -> dict[str, bytes]:

@@ -1,16 +1,18 @@
-"""What `/api/explain` may be asked, and how records become JSON."""
+"""What `/api/explain` and `/api/decisions` may be asked, and how records become JSON."""
 
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Final, get_args, get_origin
 
 import msgspec
 
 from millgate.core.decisions import Explanation
 from millgate.core.events import Arrived
 from millgate.observe.explanation import class_words
+from millgate.observe.live.recent import DecisionFilter
 
 _Name = Annotated[str, msgspec.Meta(max_length=256)]
+MOST_DECISIONS_ASKED: Final = 200
 _Tokens = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
 
 
@@ -47,6 +49,20 @@ class ExplainQuery(msgspec.Struct, forbid_unknown_fields=True):
             fixed_tokens=self.fixed_tokens,
             may_clip=self.may_clip,
         )
+
+
+class DecisionQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Which decisions an operator wants to see; an empty word is no filter."""
+
+    word: _Name = ""
+    lane: _Name = ""
+    engine: _Name = ""
+    attempt: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)] | None = None
+    most: Annotated[int, msgspec.Meta(ge=1, le=MOST_DECISIONS_ASKED)] = 100
+
+    def filter(self) -> DecisionFilter:
+        """Return the filter that this query describes."""
+        return DecisionFilter(self.word or None, self.lane or None, self.engine or None, self.attempt)
 
 
 def plain(value: Any) -> Any:

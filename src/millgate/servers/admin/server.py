@@ -15,6 +15,7 @@ import uvicorn
 from millgate.servers.admin.app import build_app
 from millgate.servers.admin.connection import AdminConnection
 from millgate.servers.admin.guard import is_loopback
+from millgate.servers.admin.source import AdminSource, LocalSource
 from millgate.servers.admin.views import Views
 
 _KEEP_ALIVE_S = 75  # longer than the usual 15-60 s between two scrapes
@@ -45,7 +46,13 @@ class AdminServer:
     """The admin door on one address; `start` and `stop` once each, in the same loop."""
 
     def __init__(
-        self, views: Views, host: str, port: int, *, token: str | None = None, hosts: Iterable[str] = ()
+        self,
+        views: Views | AdminSource,
+        host: str,
+        port: int,
+        *,
+        token: str | None = None,
+        hosts: Iterable[str] = (),
     ) -> None:
         if not is_loopback(host) and not token:
             raise ValueError(
@@ -54,9 +61,10 @@ class AdminServer:
         # uvicorn would otherwise report each malformed request of a port scan; real errors still come through.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self._address = (host, port)
-        self._live = views.live
+        source = LocalSource(views) if isinstance(views, Views) else views
+        self._live = source.feed
         config = uvicorn.Config(
-            build_app(views, hosts=[*hosts, host], token=token),
+            build_app(source, hosts=[*hosts, host], token=token),
             log_config=None,
             access_log=False,
             lifespan="off",

@@ -1,9 +1,9 @@
 """Signed-in browsers: a page cannot put a token into an EventSource's headers, so it trades it for a cookie.
 
 Not in the address: addresses stand in histories, logs and Referer fields. The cookie is a proof of its own, not the
-token: an issue time with a keyed hash under a secret of this process, so nothing is stored and a restart ends all
-sessions. It is HttpOnly (no script reads it) and SameSite=Strict (no other site's page can make use of it), has no
-Path, which ties it to the folder of the login page also behind a prefix, and no Domain.
+token. It is an issue time with a keyed hash under a secret of this process, so nothing is stored and a restart ends all
+sessions. It is HttpOnly (no script reads it) and SameSite=Strict (no other site's page can make use of it). It has
+no Domain, and no Path, which ties it to the folder of the login page also behind a prefix.
 """
 
 import hmac

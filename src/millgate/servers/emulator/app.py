@@ -1,7 +1,7 @@
 """The embedded engine as an application of the HTTP/1.1 server: routes, answers, hang-ups.
 
-It behaves as vLLM does where a gateway can tell: 200 and headers at once while the request still waits, first
-come first served without bound (or a 503 beyond `max_num_queued_reqs`), an abort as soon as a client leaves,
+It behaves as vLLM does where a gateway can tell: 200 and headers at once while the request still waits. It
+serves first come, first served without bound, or answers 503 beyond `max_num_queued_reqs`. It does an abort as soon as a client leaves,
 streaming or not, `finish_reason: "abort"` when the engine stops.
 """
 
@@ -15,6 +15,7 @@ from typing import Final
 from millgate.engine.adapters import AdapterSlots
 from millgate.engine.batching import Batch
 from millgate.engine.sequences import BatchStatistics, EngineSequence
+from millgate.http1.server.contract import Exchange, Headers, RefusedRequest, RequestHead
 from millgate.servers.emulator.answers import AnswerText, error_body
 from millgate.servers.emulator.handoffs import READ_PATH, Handoff, Handoffs
 from millgate.servers.emulator.messages import MessageText
@@ -27,7 +28,6 @@ from millgate.servers.emulator.requests import BadRequestError, GenerationReques
 from millgate.servers.emulator.responses import KeptResponses, ResponseText
 from millgate.servers.emulator.settings import EmulatorSettings
 from millgate.servers.emulator.troubles import BROKEN_OFF, FAILURE, Trouble, Troubles, error_event
-from millgate.servers.http1.contract import Exchange, Headers, RefusedRequest, RequestHead
 
 EVENTS: Final[Headers] = (
     (b"content-type", b"text/event-stream; charset=utf-8"),

@@ -5,7 +5,7 @@ where; a body with that object begins with it (vLLM's NIXL connector, pull). Wit
 engines get one body with `bootstrap_host`, `bootstrap_port` and `bootstrap_room`, in any order. What is kept may be read once,
 within its lease. The wire between two embedded engines is their own: a POST to `/kv/read` on the HTTP port, which is therefore
 what `remote_port` and `bootstrap_port` name. Of vLLM's protocol the heartbeats are left out, since the decoding engine reads a
-prompt when its request comes and not when it has room; a real one keeps the lease alive while it waits.
+prompt when its request comes and not when it has room. A real one keeps the lease alive while it waits.
 """
 
 import asyncio

@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from millgate.http1.server.contract import Exchange, Headers, RequestHead
 from millgate.servers.emulator.answers import error_body
 from millgate.servers.emulator.meters import Meters
 from millgate.servers.emulator.pacer import Pacer
@@ -13,7 +14,6 @@ from millgate.servers.emulator.requests import BadRequestError
 from millgate.servers.emulator.responses import KeptResponses
 from millgate.servers.emulator.settings import EmulatorSettings
 from millgate.servers.emulator.troubles import Troubles
-from millgate.servers.http1.contract import Exchange, Headers, RequestHead
 
 JSON: Final[Headers] = ((b"content-type", b"application/json"),)
 TEXT: Final[Headers] = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)

@@ -1,7 +1,7 @@
 """Names of prompt blocks, as an engine with a tokenizer and a template names them: equal beginnings have equal names.
 
 A request is rendered as its texts in the order in which a template puts them, tools and system first; four bytes are a token.
-A block's name is a hash over the name of the block before it, its bytes, and what begins within it: whose turn, and everything
+A block's name is a hash over the name of the block before it, its bytes, and what begins within it. That is whose turn, and everything
 of a message that is no text. Model, tools and `cache_salt` are in the first name. `cache_control` is in none: engines do
 not see it. The hash is Python's own, so that names differ between processes, as vLLM's do by default.
 """

@@ -2,8 +2,8 @@
 
 Prompt tokens are the UTF-8 bytes of all message or prompt text over `BYTES_PER_TOKEN`, rounded up; a prompt
 given as token ids counts exactly. The answer's length is, in this order: `millgate_output_tokens` (the length
-that a load generator hides under a large `max_tokens`), else `max_tokens` / `max_completion_tokens`, else the
-whole context with `ignore_eos`, else a draw from a lognormal law. `min_tokens` lifts it, `max_tokens` cuts it.
+that a load generator hides under a large `max_tokens`); else `max_tokens` / `max_completion_tokens`, else the
+whole context with `ignore_eos`. Else it is a draw from a lognormal law. `min_tokens` lifts it, `max_tokens` cuts it.
 """
 
 from enum import StrEnum

@@ -8,10 +8,10 @@ from typing import Final
 
 import uvloop
 
+from millgate.http1.server import HttpServer
 from millgate.observe.logs import json_line
 from millgate.servers.emulator.app import EmulatorApplication
 from millgate.servers.emulator.settings import EmulatorSettings
-from millgate.servers.http1 import HttpServer
 
 _FLUSH_LOOK_S: Final = 0.01
 _FLUSH_LOOKS: Final = 100
@@ -35,7 +35,7 @@ class RunningEngine:
 
     async def stop(self) -> None:
         """End what runs with `finish_reason: "abort"`, let it leave, and close every connection."""
-        self._server.stop_listening()
+        self._server.listeners.close()
         self._server.drain()
         self.application.stop()
         for _ in range(_FLUSH_LOOKS):

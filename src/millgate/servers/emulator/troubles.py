@@ -1,6 +1,6 @@
 """Troubles that the embedded engine is asked to have: failures, stalls, errors within streams. Dice with a seed.
 
-Every request is drawn for once, in the order in which requests come, so that the same requests in the same order meet
+Every request is drawn for once, in the order in which requests come. So the same requests in the same order meet
 the same troubles, whatever the machine does meanwhile.
 """
 

@@ -1,1 +1,1 @@
-"""The Envoy external processor: filled by the fleet."""
+"""The external processor: Envoy carries bytes, and asks here where they go, when, and whether at all."""

@@ -4,12 +4,13 @@ import asyncio
 
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import Usage
+from millgate.http1.client import AnswerHead, Call
+from millgate.http1.wire.fields import ANSWER_RESERVED, Lines, header_lines
 from millgate.runtime.metered import lacks_credit
-from millgate.runtime.upstream import AnswerHead, Call
-from millgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
 from millgate.runtime.verdicts import OVERLOADED, hint_s, verdict
 from millgate.servers.http.contract import AnswerOwner
-from millgate.servers.http.fields import (
+from millgate.servers.http.whole_bound import WholeBound
+from millgate.servers.requests.fields import (
     NO_RETRY,
     beside_quotas,
     first,
@@ -17,7 +18,6 @@ from millgate.servers.http.fields import (
     may_tell_quotas,
     with_ids,
 )
-from millgate.servers.http.whole_bound import WholeBound
 
 MOST_KEPT_BYTES = 64 * 1024
 """What is kept of an answer before its head is sent: a JSON answer of usual size is checked whole."""

@@ -4,13 +4,14 @@ from millgate.core.events import Arrived
 from millgate.core.fast_records import make_arrived
 from millgate.dialects.clip import may_clip
 from millgate.dialects.contract import RequestFacts
-from millgate.servers.http.attempt import HttpAttempt
+from millgate.dialects.handoff import may_hand_over
+from millgate.servers.http.contract import AskedAttempt, DoorSettings
 from millgate.servers.http.kept_answers import KeptAnswers
-from millgate.servers.http.reading import HeadReading
-from millgate.servers.http.tickets import TicketDesk
+from millgate.servers.requests.reading import HeadReading
+from millgate.servers.requests.tickets import TicketDesk
 
 
-def arrival_of(attempt: HttpAttempt, reading: HeadReading, facts: RequestFacts, size_bytes: int) -> Arrived:
+def arrival_of(attempt: AskedAttempt, reading: HeadReading, facts: RequestFacts, size_bytes: int) -> Arrived:
     """Return the arrival of a request whose body has `size_bytes`."""
     tenant, lane = reading.caller
     return make_arrived(
@@ -30,6 +31,7 @@ def arrival_of(attempt: HttpAttempt, reading: HeadReading, facts: RequestFacts, 
         prompt_shape=facts.shape,
         fingerprint=attempt.fingerprint,
         marks=None if reading.conversation is None else attempt.marks,
+        session=reading.session,
     )
 
 
@@ -47,6 +49,9 @@ def back_to_keeper(arrival: Arrived, kept_answers: KeptAnswers, answer_id: str) 
     return arrival if keeper is None else arrival._replace(engine=keeper.engine)
 
 
-def with_licence(arrival: Arrived, body: bytes) -> Arrived:
-    """Say whether the answer to this body may be cut short."""
-    return arrival._replace(may_clip=may_clip(body))
+def with_licences(
+    arrival: Arrived, door: DoorSettings, path: bytes, facts: RequestFacts, body: bytes
+) -> Arrived:
+    """Say whether the answer to this body may be cut short, and whether one engine may read its prompt and another one answer it."""
+    clips = door.clips and may_clip(body)
+    return arrival._replace(may_clip=clips, hands_over=door.hands_over and may_hand_over(path, facts, body))

@@ -1,26 +1,30 @@
 """One attempt at the door: from the decision about it to the end of its answer."""
 
+from functools import partial
 from typing import Final
 
 from millgate.core.decisions import Admit, Cancel, Ended, Queue, Yield
-from millgate.core.events import ClientGone, Failed, Finished, FirstToken, PrefixMarks, Released
+from millgate.core.events import ClientGone, Failed, FirstToken, PrefixMarks, Released
+from millgate.core.fast_records import make_finished, make_released
 from millgate.core.words import FailureKind, Outcome, Sent
 from millgate.dialects.clip import clipped
 from millgate.dialects.contract import Dialect, RequestFacts, Usage
-from millgate.runtime.upstream import AnswerHead, Call
-from millgate.runtime.upstream.fields import ANSWER_RESERVED, Lines, header_lines
-from millgate.runtime.upstream.request_ids import upstream_id
+from millgate.http1.client import AnswerHead, Call
+from millgate.http1.client.request_ids import upstream_id
+from millgate.http1.server.contract import Exchange
+from millgate.http1.wire.fields import Lines
 from millgate.runtime.verdicts import SAID_NOTHING, Said
 from millgate.servers.http.answers import WholeAnswer, let_end, pace, tell_broken, tell_failure
-from millgate.servers.http.contract import EngineRoute, HttpDesk
-from millgate.servers.http.fields import Pairs
-from millgate.servers.http.fingerprint import KeptBody
+from millgate.servers.http.contract import HttpDesk
+from millgate.servers.http.handoff import over_two
 from millgate.servers.http.kept_answers import Keeper
-from millgate.servers.http.reading import HeadReading
-from millgate.servers.http.response_headers import quota_pairs, response_headers
 from millgate.servers.http.streams import StreamAnswer, cut_off
 from millgate.servers.http.whole_bound import WholeBound
-from millgate.servers.http1.contract import Exchange
+from millgate.servers.requests.fields import Pairs
+from millgate.servers.requests.fingerprint import KeptBody
+from millgate.servers.requests.reading import HeadReading
+from millgate.servers.requests.response_headers import refusal, response_headers
+from millgate.servers.requests.routes import EngineRoute
 
 _SAYS_USAGE = (b"json",)
 """The kinds of answers of a dialect in which each says its tokens; sounds and subtitles do not."""
@@ -30,23 +34,27 @@ _NO_PAIRS: Pairs = []
 """Shared by all attempts whose answers get nothing of ours: most do not."""
 
 
-def _refusal(dialect: Dialect, decision: Yield, request_id: bytes) -> tuple[int, bytes, bytes, bool]:
-    """Return the status, head, body and whether to close of this refusal."""
-    if decision.of_streams:
-        return dialect.refuser.too_many_sequences(int(decision.value), int(decision.bound), request_id)
-    status, lines, body, close = dialect.refuser.refuse_in_lines(
-        decision.reason, decision.retry_after_s, decision.retry, request_id
-    )
-    if decision.quota:
-        lines += header_lines(quota_pairs(decision.quota, dialect.family), ANSWER_RESERVED)
-    return status, lines, body, close
-
-
 def _note_upstream_id(attempt: "HttpAttempt", desk: HttpDesk, head: AnswerHead) -> None:
     """Tell the id that the engine gave, unless it is ours; a head that repeats the one before it has none."""
     given = upstream_id(head.headers) if head.notes is None else None
     if given is not None and given != attempt.request_id:
         desk.on_upstream_named(attempt.number, given)
+
+
+def _onward(attempt: "HttpAttempt", desk: HttpDesk, reading: HeadReading, engine: EngineRoute) -> Lines:
+    """Return the header lines of a request for this engine, in its trace where there is one."""
+    lines = reading.onward(attempt.exchange.head, engine, attempt.request_id)
+    return Lines(desk.traced(attempt.number, lines))
+
+
+def _way(
+    attempt: "HttpAttempt", desk: HttpDesk, reading: HeadReading, decision: Admit, *, stream: bool
+) -> EngineRoute:
+    """Return the way to its engine, by way of the one that reads its prompt where that is another."""
+    engine = desk.route(decision, reading.caller.lane)
+    if len(decision.legs) == 1:
+        return engine
+    return over_two(desk, engine, decision, partial(_onward, attempt, desk, reading), stream=stream)
 
 
 def _owes_usage(dialect: Dialect, facts: RequestFacts, asked: bool) -> bool:
@@ -132,7 +140,7 @@ class HttpAttempt:
             raise
 
     def _run(self, decision: Admit) -> None:
-        self._engine = engine = self._desk.engines[decision.legs[0].engine]
+        self._engine = engine = _way(self, self._desk, self._reading, decision, stream=self._facts.stream)
         self._expires_at = self._desk.first_event_by(decision.first_event_by)
         self._adorn(decision)
         if self._facts.stream:
@@ -159,7 +167,7 @@ class HttpAttempt:
         self._send(engine, self.dialect.with_usage(body) if asked else body, self.stream)
 
     def _send(self, engine: EngineRoute, body: bytes, receiver: StreamAnswer | WholeAnswer) -> None:
-        headers = self._reading.onward(self.exchange.head, engine, self.request_id)
+        headers = _onward(self, self._desk, self._reading, engine)
         target = engine.base_path + self.exchange.head.target
         self._call = call = engine.upstream.request(
             b"POST", target, headers, body, receiver, may_retry=self._facts.may_retry
@@ -196,7 +204,7 @@ class HttpAttempt:
     def _refuse(self, decision: Yield) -> None:
         """Refuse it, or close the connection of a client that cannot be told: its waiting has no other end."""
         try:
-            status, lines, body, close = _refusal(self.dialect, decision, self.request_id)
+            status, lines, body, close = refusal(self.dialect, decision, self.request_id)
             if self._reading.ticket is not None and decision.retry:
                 lines += self._desk.tickets.line(self._reading.caller.tenant, decision)
             self.exchange.respond(status, Lines(lines), body, close=close)
@@ -226,8 +234,8 @@ class HttpAttempt:
         """Report a whole answer; the engine is done with it, but for the end of its framing."""
         if self._close():
             let_end(self._call)
-            told = Finished(self.number, usage.prompt_tokens, usage.output_tokens, usage.cached_tokens)
-            self._desk.driver.post(told, Released(self.number))
+            told = make_finished(self.number, usage.prompt_tokens, usage.output_tokens, usage.cached_tokens)
+            self._desk.driver.post(told, make_released(self.number))
             if usage.prompt_tokens is None and _owes_usage(self.dialect, self._facts, self._asked_usage):
                 self._desk.misses_usage(self.engine)
 

@@ -2,20 +2,33 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from millgate.core.decisions import Admit
+from millgate.core.events import PrefixMarks
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import Dialect, RequestFacts, Usage
-from millgate.runtime.driver import Driver
+from millgate.http1.client import AnswerHead
+from millgate.http1.server.contract import Exchange
+from millgate.runtime.driver import DecisionListener, Driver
 from millgate.runtime.lag import LATE_S
 from millgate.runtime.prefix_marker import PrefixMarker
-from millgate.runtime.upstream import AnswerHead, Upstream
 from millgate.runtime.verdicts import SAID_NOTHING, Said
-from millgate.servers.http.fields import Pairs
+from millgate.servers.http.cross_origin import CrossOrigin
 from millgate.servers.http.kept_answers import KeptAnswers
-from millgate.servers.http.tickets import TicketDesk
 from millgate.servers.http.whole_bound import GivenUp
-from millgate.servers.http1.contract import Exchange
+from millgate.servers.requests.fields import Pairs
+from millgate.servers.requests.reading import HeadReading
+from millgate.servers.requests.routes import EngineRoute
+from millgate.servers.requests.tickets import TicketDesk
+
+
+@dataclass(frozen=True, slots=True)
+class CoalescingSettings:
+    """How long requests gather at most, and how many texts one call has at most."""
+
+    window_s: float = 0.005
+    most_inputs: int = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +41,9 @@ class DoorSettings:
     of life every so many seconds before the first token; it settles their status (see `keep_alive`). `ticket_key` signs
     tickets; None makes one at the start. With `clips` the core is told which answers may be cut short. `models` are the
     only ones that any engine answers for; None passes every name on. `pages` are paths of an engine's pages about itself
-    that clients may see, and `/healthz` where the door answers it.
+    that clients may see, and `/healthz` where the door answers it. `cross_origin` lets pages of other sites ask. Requests for
+    embeddings share calls in the lanes that `coalesce` names; `first_lane` takes what names none. With `hands_over` the core is told
+    which requests may be read on one engine and answered on another.
     """
 
     light_at_once: int = 16
@@ -40,19 +55,10 @@ class DoorSettings:
     clips: bool = False
     models: frozenset[str] | None = None
     pages: frozenset[bytes] = frozenset()
-
-
-class EngineRoute(NamedTuple):
-    """How to reach one engine: its pool, its base path (no trailing slash), and the listener to hang-ups.
-
-    `credential` replaces whatever the client sent; None sends what the door lets through.
-    """
-
-    name: str
-    upstream: Upstream
-    base_path: bytes = b""
-    on_hangup: Callable[[], None] | None = None
-    credential: bytes | None = None
+    cross_origin: CrossOrigin | None = None
+    coalesce: Mapping[str, CoalescingSettings] = field(default_factory=dict)
+    first_lane: str = ""
+    hands_over: bool = False
 
 
 class AnswerOwner(Protocol):
@@ -112,6 +118,11 @@ class HttpDesk(Protocol):
     """Told of each whole answer that did not come within its bound."""
     on_upstream_named: Callable[[int, bytes], None]
     """Told of each attempt whose engine gave its answer an id of its own."""
+    traced: Callable[[int, bytes], bytes]
+    """Puts an attempt's trace into its header lines for its engine."""
+
+    def route(self, decision: Admit, lane: str | None) -> EngineRoute:
+        """Return how to reach the engine of an attempt that named this lane, or none."""
 
     def forget(self, exchange: Exchange) -> None:
         """Drop an exchange that is over."""
@@ -127,6 +138,30 @@ class HttpDesk(Protocol):
 
     def misses_usage(self, engine: str) -> None:
         """Count an answer of this engine that should say its tokens and says nothing usable."""
+
+
+class AskedAttempt(DecisionListener, Protocol):
+    """One attempt as its door sees it: it listens to the driver, and hears of its client."""
+
+    number: int
+    over: bool
+    """Whether its client has been answered or has left: it is no longer the door's."""
+
+    def fingerprint(self) -> int:
+        """Return what the request is recognised by when it comes back."""
+
+    def marks(self) -> PrefixMarks:
+        """Return the marks of its conversation's prefixes."""
+
+    def gone(self) -> None:
+        """The client has left: abort everything at once."""
+
+    def slow(self, slow: bool) -> None:
+        """Hold the engine back while the client lags behind."""
+
+
+AttemptMaker = Callable[[Exchange, int, bytes, HeadReading, RequestFacts, bytes], AskedAttempt]
+"""Makes the attempt of an exchange: its number and request id, what its head and its body say, and the body."""
 
 
 class Ongoing(Protocol):

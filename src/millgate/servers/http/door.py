@@ -6,16 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from millgate.core.decisions import Admit
+from millgate.core.events import Arrived
 from millgate.dialects.bodies import not_yours
 from millgate.dialects.contract import BadInputError, RequestFacts
+from millgate.http1.server.contract import Exchange, RefusedRequest, RequestHead
 from millgate.runtime.callers import Callers
 from millgate.runtime.driver import Driver
 from millgate.runtime.lag import LoopLag
 from millgate.runtime.long_bodies import LONG_BYTES, LongBodies
 from millgate.runtime.prefix_marker import PrefixMarker
-from millgate.servers.http.arrivals import arrival_of, back_to_keeper, with_licence, with_ticket
+from millgate.servers.http.arrivals import arrival_of, back_to_keeper, with_licences, with_ticket
 from millgate.servers.http.attempt import HttpAttempt
-from millgate.servers.http.contract import DoorSettings, EngineRoute, Ongoing
+from millgate.servers.http.coalescing import SharedRoutes
+from millgate.servers.http.contract import AttemptMaker, DoorSettings, Ongoing
 from millgate.servers.http.entry import Authentication
 from millgate.servers.http.error_responses import ErrorResponses
 from millgate.servers.http.keep_alive import KeptAlive
@@ -24,11 +28,11 @@ from millgate.servers.http.long_requests import LongDesk
 from millgate.servers.http.passthrough import Passthrough
 from millgate.servers.http.paths import HEALTH, HEALTHZ, methods
 from millgate.servers.http.progress import Progress
-from millgate.servers.http.reading import HeadReading, kept_reading
 from millgate.servers.http.shedding import Shedding
-from millgate.servers.http.tickets import TicketDesk
 from millgate.servers.http.whole_bound import GivenUp
-from millgate.servers.http1.contract import Exchange, RefusedRequest, RequestHead
+from millgate.servers.requests.reading import HeadReading, kept_reading
+from millgate.servers.requests.routes import EngineRoute
+from millgate.servers.requests.tickets import TicketDesk
 
 _NO_SUCH_MODEL: Final = "no engine here answers for this model"
 
@@ -41,8 +45,18 @@ def _unlogged(_given_up: GivenUp) -> None:
     """Ignore this too: no listener was given."""
 
 
+def _untraced(_attempt: int, lines: bytes) -> bytes:
+    """Leave the lines as they are: no traces are made."""
+    return lines
+
+
 def _untold(_what: str) -> None:
     """Ignore this too: no listener was given."""
+
+
+def _as_it_is(_exchange: Exchange, arrival: Arrived) -> Arrived:
+    """Return the arrival: its head and its body have said all there is."""
+    return arrival
 
 
 def _health(driver: Driver) -> RefusedRequest:
@@ -51,7 +65,7 @@ def _health(driver: Driver) -> RefusedRequest:
     By the head alone: no key has been shown, so a body that follows is not received.
     """
     seen = driver.snapshot()
-    ready = not seen.draining and any(engine.up for engine in seen.engines)
+    ready = not seen.draining and any(engine.takes_requests for engine in seen.engines)
     return RefusedRequest(200 if ready else 503, [], b"")
 
 
@@ -79,7 +93,7 @@ class HttpDoor:
         self.entry = Authentication(callers)
         self.engines: Mapping[str, EngineRoute] = {engine.name: engine for engine in engines}
         self.settings = settings or DoorSettings()
-        self.kept_answers = KeptAnswers()
+        self.kept_answers, self.shared = KeptAnswers(), SharedRoutes()
         self.tickets = TicketDesk(asyncio.get_running_loop().time, self.settings.ticket_key)
         self._ongoing: dict[Exchange, Ongoing] = {}
         self._light = Passthrough(self, self._ongoing)
@@ -90,30 +104,45 @@ class HttpDoor:
         self.secret = os.urandom(32)
         self.marker = PrefixMarker(self.settings.ticket_key or self.secret)
         self._boot = os.urandom(4).hex().encode()
+        self.make_attempt: AttemptMaker = partial(_attempt, self)
+        self.adjust: Callable[[Exchange, Arrived], Arrived] = _as_it_is
         self._progress = Progress(driver, self._ongoing)
         self.lag = LoopLag(asyncio.get_running_loop(), self.settings.loop_lag_s)
         self.error_responses = ErrorResponses(self._boot)
         self.shedding = Shedding(driver, self.entry, self.error_responses, self._boot)
-        self.steered = 0
+        self.steered = self.unusable_usage = 0
         """Fields that were dropped because they would steer another gateway or an engine."""
         self.on_bad_request: Callable[[str], None] = _untold
         """Told the code of each complaint of the server: what came was no request, too much, or too slow."""
         self.on_unusable_usage: Callable[[str], None] = _untold
         """Told the engine of each whole answer that says nothing usable of its tokens; `unusable_usage` counts them."""
-        self.unusable_usage = 0
         self.on_given_up: Callable[[GivenUp], None] = _unlogged
         """Told of each whole answer that did not come within its bound."""
         self.on_named: Callable[[int, bytes | None], None] = _unnoticed
         self.on_upstream_named: Callable[[int, bytes], None] = _unnoticed
         """Told the id that a client gives an attempt, before it arrives, and the one that an engine gives its answer."""
+        self.on_begun: Callable[[int, bytes | None], None] | None = None
+        """Told the `traceparent` of an attempt, before it arrives, where traces are made; see `traced`."""
+        self.traced: Callable[[int, bytes], bytes] = _untraced
 
     # ---- what the server asks (see `Application`)
 
     def on_head(self, head: RequestHead) -> RefusedRequest | None:
         """Refuse unknown paths and wrong methods, and everything while this process lags, before the body is read.
 
-        `/health` and OPTIONS are answered here too; no answer of the gate lets a page of another site read it.
+        `/health` and OPTIONS are answered here too; only pages of configured origins may read what the gate answers.
         """
+        cross_origin = self.settings.cross_origin
+        if cross_origin is None:
+            return self._refuse_head(head)
+        if head.method == b"OPTIONS":
+            allowed = methods(head.path, self.settings.pages)
+            if allowed and (answer := cross_origin.preflight(head, allowed)) is not None:
+                return answer
+        refusal = self._refuse_head(head)
+        return None if refusal is None else cross_origin.beside(refusal, head)
+
+    def _refuse_head(self, head: RequestHead) -> RefusedRequest | None:
         if (at_once := _answer_at_once(self, head)) is not None:
             return at_once
         if kept_reading(head, self.entry.callers) is not None:
@@ -131,7 +160,9 @@ class HttpDoor:
 
     def on_request(self, exchange: Exchange, body: bytes) -> None:
         """Ask the core about one request, or answer what needs no asking."""
-        reading = kept_reading(exchange.head, self.entry.callers) or self._read_head(exchange)
+        if self.settings.cross_origin is not None:
+            self.settings.cross_origin.adorn(exchange)
+        reading = kept_reading(exchange.head, self.entry.callers) or self.read_head(exchange)
         if reading is None:
             return
         self.steered += reading.steering
@@ -165,15 +196,18 @@ class HttpDoor:
         """
         settings = self.settings
         self._check(reading, facts)
-        attempt = _attempt(self, exchange, number, request_id, reading, facts, body)
+        attempt = self.make_attempt(exchange, number, request_id, reading, facts, body)
         arrival = arrival_of(attempt, reading, facts, len(body))
-        if settings.clips and len(body) <= LONG_BYTES:
-            arrival = with_licence(arrival, body)
+        if (settings.clips or settings.hands_over) and len(body) <= LONG_BYTES:
+            arrival = with_licences(arrival, settings, exchange.head.path, facts, body)
         if reading.ticket is not None:
             arrival = with_ticket(arrival, self.tickets, reading.ticket)
         if facts.previous_id:
             arrival = back_to_keeper(arrival, self.kept_answers, facts.previous_id)
+        arrival = self.adjust(exchange, arrival)
         self.on_named(number, reading.given_id)
+        if self.on_begun is not None:
+            self.on_begun(number, exchange.head.header(b"traceparent"))
         self.driver.arrive(arrival, attempt)
         if not attempt.over:
             self._ongoing[exchange] = attempt
@@ -199,6 +233,10 @@ class HttpDoor:
         return self.error_responses.early(head, status, code, message)
 
     # ---- what attempts ask
+
+    def route(self, decision: Admit, lane: str | None) -> EngineRoute:
+        """Return how to reach the engine of an attempt that named this lane, or none; in some lanes calls are shared."""
+        return self.shared.route(self.engines[decision.legs[0].engine], decision, lane, self.settings)
 
     def forget(self, exchange: Exchange) -> None:
         """Drop an exchange that is over."""
@@ -276,7 +314,7 @@ class HttpDoor:
         ):
             raise not_kept("previous_response_id or conversation")
 
-    def _read_head(self, exchange: Exchange) -> HeadReading | None:
+    def read_head(self, exchange: Exchange) -> HeadReading | None:
         """Conclude from a head what its repeats need not be asked again; None when it has been answered."""
         head, entry = exchange.head, self.entry
         caller = entry.caller(head)
@@ -288,6 +326,22 @@ class HttpDoor:
         reading = HeadReading(head, entry.callers, caller)
         reading.keep(head)
         return reading
+
+
+def ask_by_head(door: HttpDoor, exchange: Exchange) -> None:
+    """Ask the core about a request whose body will not be seen here: its announced length is all that is known."""
+    reading = kept_reading(exchange.head, door.entry.callers) or door.read_head(exchange)
+    if reading is None:
+        return
+    number, length = door.driver.next_attempt(), exchange.head.content_length or 0
+    request_id = reading.given_id or f"{door.boot}-{number:x}".encode()
+    facts = RequestFacts("", stream=True, max_tokens=None, answers=1, include_usage=None, text_bytes=length)
+    try:
+        if reading.complaint is not None:
+            raise reading.complaint
+        door.accept(exchange, number, request_id, reading, facts, b"")
+    except BadInputError as error:
+        door.error_responses.reject(exchange, reading.dialect, request_id, error)
 
 
 def _attempt(

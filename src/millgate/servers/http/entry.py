@@ -9,9 +9,9 @@ from collections.abc import Callable
 from math import ceil
 from typing import Final
 
+from millgate.http1.server.contract import RefusedRequest, RequestHead
 from millgate.runtime.callers import Caller, Callers, CallerSettings
 from millgate.runtime.guesses import Guesses
-from millgate.servers.http1.contract import RefusedRequest, RequestHead
 
 _UNKNOWN: Final = "a valid API key is needed: send it as Authorization: Bearer KEY or as x-api-key: KEY"
 _TOO_MANY: Final = "too many requests without a valid API key"

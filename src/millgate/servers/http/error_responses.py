@@ -6,10 +6,10 @@ from typing import Final
 from millgate.core.words import Reason
 from millgate.dialects import DIALECTS
 from millgate.dialects.contract import BadInputError, Dialect
-from millgate.runtime.upstream.request_ids import is_harmless_id
-from millgate.servers.http.fields import NO_RETRY
-from millgate.servers.http.reading import dialect_for
-from millgate.servers.http1.contract import Exchange, RefusedRequest, RequestHead
+from millgate.http1.client.request_ids import is_harmless_id
+from millgate.http1.server.contract import Exchange, RefusedRequest, RequestHead
+from millgate.servers.requests.fields import NO_RETRY
+from millgate.servers.requests.reading import dialect_for
 
 _JSON: Final = (b"content-type", b"application/json")
 OWN_LAG_RETRY_S: Final = 1.0

@@ -1,6 +1,6 @@
 """Signs of life to a client whose stream has not begun, for routes on which the operator wants them.
 
-The first one sends the head of the answer: status 200 is then settled, and a refusal or a failure that comes later
+The first one sends the head of the answer. Status 200 is then settled, and a refusal or a failure that comes later
 can only be an error event and a cut connection. That is why it is off by default (design section 6).
 """
 
@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from millgate.dialects.contract import UNREADABLE, Dialect
-from millgate.runtime.upstream.fields import Lines
-from millgate.servers.http1.contract import Exchange, Headers, RequestHead
+from millgate.http1.server.contract import Exchange, Headers, RequestHead
+from millgate.http1.wire.fields import Lines
 
 _EVENT_STREAM: Final = b"text/event-stream"
 _HEAD: Final = (
@@ -45,6 +45,10 @@ class KeptAlive:
         """Begin; stop for good when `heard` returns True."""
         self._heard = heard
         self._arm()
+
+    def adorn(self, lines: Lines) -> None:
+        """Have these lines in the head of the answer."""
+        self._inner.adorn(lines)
 
     def release(self) -> Exchange:
         """Stop, and return the exchange itself."""

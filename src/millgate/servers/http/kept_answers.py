@@ -1,7 +1,7 @@
 """Which engine keeps an answer: a request for it by id must go to the engine that stored it.
 
 Bounded: beyond `most` the answer that was named longest ago is forgotten, and asking for it is like asking for one
-from before a restart. Where there are several tenants, an id that is not known is refused: an engine tells no tenants
+from before a restart. Where there are several tenants, an id that is not known is refused. An engine tells no tenants
 apart, so a client that guessed or overheard an id would get what another tenant has stored. An answer to another tenant
 and an answer that never was look the same.
 """

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import Dialect, Usage
-from millgate.runtime.upstream import AnswerHead, Call
+from millgate.http1.client import AnswerHead, Call
+from millgate.http1.server.contract import Exchange
 from millgate.runtime.verdicts import SAID_NOTHING, Said
 from millgate.servers.http.answers import let_end, pace, tell_broken, tell_failure
-from millgate.servers.http.contract import EngineRoute
-from millgate.servers.http.fields import Pairs
-from millgate.servers.http1.contract import Exchange
+from millgate.servers.requests.fields import Pairs
+from millgate.servers.requests.routes import EngineRoute
 
 
 class LightRequest:

@@ -7,12 +7,13 @@ from typing import Final, Protocol
 from millgate.dialects.contract import BadInputError, RequestFacts
 from millgate.dialects.far_reading import Question
 from millgate.dialects.forms import boundary
+from millgate.http1.server.contract import Exchange, RequestHead
 from millgate.runtime.long_bodies import LongBodies, Outcome, ReaderLostError, WaitingBody
 from millgate.runtime.prefix_marker import PrefixMarker
-from millgate.servers.http.contract import EngineRoute, Ongoing
+from millgate.servers.http.contract import Ongoing
 from millgate.servers.http.error_responses import ErrorResponses
-from millgate.servers.http.reading import HeadReading
-from millgate.servers.http1.contract import Exchange, RequestHead
+from millgate.servers.requests.reading import HeadReading
+from millgate.servers.requests.routes import EngineRoute
 
 _JSON: Final = b""
 """The boundary of a body that is no form."""

@@ -6,17 +6,19 @@ from functools import partial
 from typing import Final, Protocol
 
 from millgate.core.words import Reason
+from millgate.http1.client import Call
+from millgate.http1.server.contract import Exchange
 from millgate.runtime.driver import Driver
-from millgate.runtime.upstream import Call
 from millgate.servers.http.answers import WholeAnswer
-from millgate.servers.http.contract import DoorSettings, EngineRoute, Ongoing
+from millgate.servers.http.contract import DoorSettings, Ongoing
 from millgate.servers.http.error_responses import ErrorResponses
 from millgate.servers.http.kept_answers import KeptAnswers, not_kept
 from millgate.servers.http.light import LightRequest
-from millgate.servers.http.paths import kept_answer, wants_stream
-from millgate.servers.http.reading import HeadReading
+from millgate.servers.http.model_list import ModelList
+from millgate.servers.http.paths import MODELS, kept_answer, listed_model, wants_stream
 from millgate.servers.http.streams import StreamAnswer
-from millgate.servers.http1.contract import Exchange
+from millgate.servers.requests.reading import HeadReading
+from millgate.servers.requests.routes import EngineRoute
 
 _TIMEOUT_S: Final = 10.0
 _RETRY_S: Final = 1.0
@@ -52,6 +54,10 @@ class Passthrough:
             house.error_responses.reject(exchange, dialect, request_id, not_kept())
             return
         self._under_way += 1
+        wanted = listed_model(exchange.head.path)
+        if wanted is not None and len(house.engines) > 1:
+            self._list_models(exchange, reading, request_id, wanted)
+            return
         send = partial(_send, reading, body)
         request = LightRequest(exchange, request_id, dialect, partial(self._done, exchange), send, engines)
         self._ongoing[exchange] = request
@@ -79,6 +85,18 @@ class Passthrough:
             return []
         up = {engine.name for engine in house.driver.snapshot().engines if engine.up}
         return [engine for engine in engines if engine.name in up] or engines[:1]
+
+    def _list_models(self, exchange: Exchange, reading: HeadReading, request_id: bytes, wanted: str) -> None:
+        """Ask every engine that is up for its models, and answer with all of them, or with the one that is `wanted`."""
+        house, head = self._house, exchange.head
+        done = partial(self._done, exchange)
+        only = house.settings.models
+        models = ModelList(
+            exchange, reading, request_id, house.error_responses, done, wanted=wanted or None, only=only
+        )
+        self._ongoing[exchange] = models
+        _path, mark, query = head.target.partition(b"?")
+        models.begin(self._engines(head.path, reading), MODELS + mark + query)
 
     def _done(self, exchange: Exchange) -> None:
         self._under_way -= 1

@@ -2,6 +2,7 @@
 
 import re
 from typing import Final
+from urllib.parse import unquote
 
 from millgate.dialects import BY_PATH
 
@@ -13,7 +14,7 @@ HEALTH: Final = b"/health"
 """Answered by the gate itself: whether work should come here. Load tools do not start without it."""
 HEALTHZ: Final = b"/healthz"
 """Where an operator has opened it, answered by the gate itself: the process lives."""
-_MODELS: Final = b"/v1/models"
+MODELS: Final = b"/v1/models"
 _ONE_MODEL: Final = re.compile(
     rb"/v1/models/[A-Za-z0-9_:@-][A-Za-z0-9._:@-]*(?:(?:/|%2F)[A-Za-z0-9_:@-][A-Za-z0-9._:@-]*)*\Z"
 )
@@ -28,7 +29,7 @@ def methods(path: bytes, pages: frozenset[bytes] = frozenset()) -> tuple[bytes, 
         return _POST
     if path == HEALTH:
         return _GET_OR_HEAD
-    if path == _MODELS or path in pages or _ONE_MODEL.match(path):
+    if path == MODELS or path in pages or _ONE_MODEL.match(path):
         return _GET
     kept = _KEPT.match(path)
     if kept is None:
@@ -48,6 +49,13 @@ def kept_answer(path: bytes) -> str | None:
     """Return the id of the kept answer that this path is about, None for other paths."""
     kept = _KEPT.match(path)
     return None if kept is None else kept[1].decode()
+
+
+def listed_model(path: bytes) -> str | None:
+    """Return the model that this path asks about, empty for the list of all; None for other paths."""
+    if path == MODELS:
+        return ""
+    return unquote(path[len(MODELS) + 1 :].decode("ascii")) if _ONE_MODEL.match(path) else None
 
 
 def wants_stream(target: bytes) -> bool:

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from millgate.core.events import EngineProgress, Growth
+from millgate.http1.server.contract import Exchange
 from millgate.runtime.driver import Driver
 from millgate.servers.http.attempt import HttpAttempt
 from millgate.servers.http.contract import Ongoing
-from millgate.servers.http1.contract import Exchange
+from millgate.servers.requests.followed import FollowedAttempt
 
 _PROGRESS_S: Final = 1.0
 _AT_ONCE: Final = 500
@@ -42,11 +43,20 @@ class Progress:
     def _gather(self, unseen: list[Ongoing], grown: dict[str, list[Growth]]) -> None:
         """Look at some of those that are left, and report when all have been looked at."""
         for ongoing in unseen[-_AT_ONCE:]:
-            if isinstance(ongoing, HttpAttempt) and ongoing.stream is not None and ongoing.stream.events:
-                grown.setdefault(ongoing.engine, []).append(Growth(ongoing.number, ongoing.stream.events))
+            if (found := _growth(ongoing)) is not None:
+                engine, growth = found
+                grown.setdefault(engine, []).append(growth)
         del unseen[-_AT_ONCE:]
         if unseen:
             self._turn = asyncio.get_running_loop().call_soon(self._gather, unseen, grown)
             return
-        for engine, streams in grown.items():
-            self._driver.post(EngineProgress(engine, tuple(streams)))
+        for name, streams in grown.items():
+            self._driver.post(EngineProgress(name, tuple(streams)))
+
+
+def _growth(ongoing: Ongoing) -> tuple[str, Growth] | None:
+    """Return the engine and the tokens so far of an attempt that streams; None of all else."""
+    if isinstance(ongoing, HttpAttempt):
+        stream = ongoing.stream
+        return (ongoing.engine, Growth(ongoing.number, stream.events)) if stream and stream.events else None
+    return ongoing.growth() if isinstance(ongoing, FollowedAttempt) else None

@@ -1,6 +1,6 @@
 """What the door refuses because this process itself is too slow: quick to say, and still on the record.
 
-It happens when the loop is late, so the core is not asked: what would have been an attempt is shown to observers of
+It happens when the loop is late, so the core is not asked. What would have been an attempt is shown to observers of
 attempts as one that came and was refused, under the next number.
 """
 
@@ -10,13 +10,13 @@ from typing import Final
 from millgate.core.decisions import Yield
 from millgate.core.events import Arrived
 from millgate.core.words import Reason
+from millgate.http1.client.request_ids import is_harmless_id
+from millgate.http1.server.contract import RefusedRequest, RequestHead
 from millgate.runtime.driver import Driver
-from millgate.runtime.upstream.request_ids import is_harmless_id
 from millgate.servers.http.entry import Authentication
 from millgate.servers.http.error_responses import OWN_LAG_RETRY_S, ErrorResponses
 from millgate.servers.http.paths import takes_permit
-from millgate.servers.http.reading import kept_reading
-from millgate.servers.http1.contract import RefusedRequest, RequestHead
+from millgate.servers.requests.reading import kept_reading
 
 _POST: Final = b"POST"
 

@@ -11,14 +11,14 @@ A client must never take a broken answer for a finished one (INV-10), and an SDK
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import EngineError, StreamEvent, Usage
 from millgate.dialects.sse import EventFloodError, Splitter, payload
+from millgate.http1.client import AnswerHead
+from millgate.http1.client.statuses import blames_request
+from millgate.http1.wire.fields import ANSWER_RESERVED, HeaderWriter
 from millgate.runtime.metered import lacks_credit
-from millgate.runtime.upstream import AnswerHead
-from millgate.runtime.upstream.fields import ANSWER_RESERVED, HeaderWriter
-from millgate.runtime.upstream.statuses import blames_request
 from millgate.runtime.verdicts import OVERLOADED, Said
 from millgate.servers.http.answers import MOST_KEPT_BYTES, WholeAnswer, tell_failure
 from millgate.servers.http.contract import AnswerOwner
-from millgate.servers.http.fields import NO_RETRY, beside_quotas, first, with_ids
+from millgate.servers.requests.fields import NO_RETRY, beside_quotas, first, with_ids
 
 _DONE = b"[DONE]"
 _NO_ENDING = b"\n\n\n"
@@ -43,7 +43,7 @@ def _may_follow(piece: bytes, event: StreamEvent) -> bool:
 
 
 def _each_says(data: bytes, mark: bytes, events: int) -> bool:
-    """Whether each of these events has the mark, which stands in them as often as there are events: one may have two."""
+    """Whether each of these events has the mark, which stands in them as often as there are events: a single event may have two."""
     return events == 1 or all(mark in piece for piece in data[:-2].split(b"\n\n"))
 
 

@@ -9,9 +9,9 @@ from millgate.core.words import FailureKind, Outcome, Reason, Sent
 from millgate.dialects.contract import Dialect, RequestFacts
 from millgate.dialects.line import Fault, Need, OutcomeReason
 from millgate.dialects.refusals import FAILURES
+from millgate.http1.client import AnswerHead, Call
+from millgate.http1.client.request_ids import upstream_id
 from millgate.runtime.driver import Driver
-from millgate.runtime.upstream import AnswerHead, Call
-from millgate.runtime.upstream.request_ids import upstream_id
 from millgate.runtime.verdicts import SAID_NOTHING, Said, verdict
 from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.complaint import words_of

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from millgate.dialects.line import Manifest
-from millgate.runtime.upstream import Upstream
+from millgate.http1.client import Upstream
 from millgate.servers.line.buffer import Buffer
 
 

@@ -13,14 +13,12 @@ from millgate.core.events import Arrived, Withdrawn
 from millgate.dialects import DIALECTS
 from millgate.dialects.contract import Dialect, RequestFacts
 from millgate.dialects.line import Fault, Manifest, Need, OutcomeReason, plain_words
+from millgate.http1.client.sweep import Sweep
 from millgate.runtime.clock import MonotonicClock
-from millgate.runtime.descriptors import Descriptors, DoorClients
 from millgate.runtime.driver import Driver
 from millgate.runtime.guesses import Guesses
 from millgate.runtime.long_bodies import LongBodies, Outcome
 from millgate.runtime.prefix_marker import PrefixMarker
-from millgate.runtime.tls_acceptor import TlsAcceptor
-from millgate.runtime.upstream.sweep import Sweep
 from millgate.servers.line import replies
 from millgate.servers.line.attempt import LineAttempt
 from millgate.servers.line.buffer import Shares
@@ -38,8 +36,11 @@ from millgate.servers.line.payloads import Payloads, why_refused
 from millgate.servers.line.replies import To
 from millgate.servers.line.session import Session
 from millgate.servers.line.watchlist import Watchlist
+from millgate.sockets.descriptors import Descriptors, DoorClients
+from millgate.sockets.listening import Listeners, listening_socket
 
 _FULL_HINT_S: Final = 1.0
+_BACKLOG: Final = 1024
 _HANDSHAKE_S: Final = 10.0
 """As long as a head may take at the HTTP door."""
 _TENANT: Final = "line door"
@@ -90,7 +91,12 @@ class LineDoor:
         self.now = MonotonicClock.now
         self._connections: set[LineConnection] = set()
         self._watchlist = Watchlist(self._connections)
-        self._listener: asyncio.Server | TlsAcceptor | None = None
+        self.listeners = Listeners(
+            lambda: cast("asyncio.Protocol", LineConnection(self)),
+            self,
+            handshake_s=_HANDSHAKE_S,
+            backlog=_BACKLOG,
+        )
         self._sweep = Sweep(self._check)
         self._draining = False
         self._emptied = asyncio.Event()
@@ -101,25 +107,13 @@ class LineDoor:
 
     async def listen(self, host: str, port: int, *, ssl: tls.SSLContext | None = None) -> int:
         """Accept connections on this address and return its port; OSError if it is taken."""
-        family, *_rest, address = (
-            await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        )[0]
-        sock = socket.create_server(address[:2], family=family, backlog=1024)
-        sock.setblocking(False)
-        bound_port: int = sock.getsockname()[1]
-        if ssl is not None:
-            self._listener = TlsAcceptor(sock, ssl, self, handshake_s=_HANDSHAKE_S)
-        else:
-            self._listener = await self._loop.create_server(
-                lambda: cast("asyncio.Protocol", LineConnection(self)), sock=sock, backlog=1024
-            )
-        self._sweep.start()
-        return bound_port
+        return await self.accept_on(await listening_socket(host, port, _BACKLOG), ssl)
 
-    def secure(self, ssl: tls.SSLContext) -> None:
-        """Serve new connections with this context; only for a door that has one."""
-        assert isinstance(self._listener, TlsAcceptor)
-        self._listener.context = ssl
+    async def accept_on(self, sock: socket.socket, ssl: tls.SSLContext | None = None) -> int:
+        """Accept connections on a bound socket, which is the door's from now on, and return its port."""
+        port = await self.listeners.accept(sock, ssl)
+        self._sweep.start()
+        return port
 
     @property
     def connections(self) -> int:
@@ -139,9 +133,8 @@ class LineDoor:
 
     async def close(self) -> None:
         """Stop listening and cut every connection; their clients count as gone."""
-        if self._listener is not None:
-            self._listener.close()
-            await self._listener.wait_closed()
+        self.listeners.close()
+        await self.listeners.wait_closed()
         for connection in tuple(self._connections):
             connection.abort()
         while self._connections:

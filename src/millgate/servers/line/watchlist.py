@@ -5,7 +5,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Final
 
-from millgate.runtime.upstream.sweep import SWEEP_S
+from millgate.http1.client.sweep import SWEEP_S
 from millgate.servers.line.connection import LineConnection
 
 _STALE_DUES: Final = 1000

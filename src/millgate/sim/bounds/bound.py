@@ -10,8 +10,8 @@ Upper bounds (all count requests; each takes the most it could under one necessa
 - *windows*: prompts that come and are due within a window must be prefilled within it (Horn's condition, applied
   to disjoint windows of one length, the best length and offset).
 
-Lower bracket: schedules that could really be run on the capacity that full batches attain: first come first
-served with hopeless ones dropped at no cost, and the same with all sizes known, where the largest waiting request
+Lower bracket: schedules that could really be run on the capacity that full batches attain. They are first come first
+served with hopeless ones dropped at no cost, and the same with all sizes known. There the largest waiting request
 gives way whenever a request would be late (Moore 1968, Hodgson). The *size-blind line* is what remains when the
 sizes are unknown: each window's capacity over its demand.
 """

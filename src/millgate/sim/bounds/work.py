@@ -1,7 +1,7 @@
 """Engine time that a request needs at least, and what a fleet can serve when its batches are full.
 
 From the step-time model: w = per_token x n + per_token_squared x n^2 + per_kv_token x (sum of contexts while
-decoding) + per_sequence x o; weights are read once a step for the whole batch, so a token's share of a step's
+decoding) + per_sequence x o. Weights are read once a step for the whole batch, so a token's share of a step's
 base is base / batch. Leaving that share out gives a bound on work (decodes may ride on compute-bound chunks);
 with it, the capacity that full batches attain.
 """

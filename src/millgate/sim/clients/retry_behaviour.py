@@ -1,7 +1,7 @@
 """What a client does after a refusal, a failure, or its own impatience: come back after a while, or not at all.
 
-The SDK's numbers are those of openai 3.52 and anthropic 2.11 as read and measured: two retries, 0.5 s doubling up
-to 8 s, each cut by up to a quarter at random; a hint up to two minutes is taken to the letter and without jitter;
+The SDK's numbers are those of openai 3.52 and anthropic 2.11 as read and measured. They are two retries, 0.5 s doubling up
+to 8 s, each cut by up to a quarter at random. A hint up to two minutes is taken to the letter and without jitter.
 `x-should-retry: false` ends it.
 """
 

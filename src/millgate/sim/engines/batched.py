@@ -207,5 +207,6 @@ class BatchedStation:
                 self._reports.first_token(event.sequence_id)
             elif event.kind is EventKind.FINISHED:
                 self._leave(event.sequence_id)
-                self._reports.finished(event.sequence_id, event.produced_tokens)
+                cached_tokens = event.hit_tokens if self._limits.prefix_unit_tokens else None
+                self._reports.finished(event.sequence_id, event.produced_tokens, cached_tokens)
         self._arm()

@@ -45,8 +45,8 @@ class Reports(Protocol):
     def first_token(self, attempt: int) -> None:
         """The first token of this answer is out."""
 
-    def finished(self, attempt: int, output_tokens: int) -> None:
-        """The answer is whole."""
+    def finished(self, attempt: int, output_tokens: int, cached_tokens: int | None = None) -> None:
+        """The answer is whole; its engine had so much of its prompt in its cache, None where it has none."""
 
     def failed(self, attempt: int, kind: FailureKind, sent: Sent, hint_s: float | None) -> None:
         """The engine does not (or no longer) work for this attempt."""

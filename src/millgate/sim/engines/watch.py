@@ -1,7 +1,7 @@
 """Reads engines' gauges as the gateway does: once a second, and soon after clients have left.
 
 The gateway stamps a reading with the time of asking. Delayed telemetry is the treacherous kind: the engine's page
-is `delay_s` old when it is read, and its age cannot be told from outside; lost telemetry is a delay without end.
+is `delay_s` old when it is read, and its age cannot be told from outside. Lost telemetry is a delay without end.
 """
 
 from collections.abc import Callable, Sequence

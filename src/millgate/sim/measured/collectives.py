@@ -1,6 +1,6 @@
 """What tensor parallelism costs beside its kernels: the all-reduce after attention, after the feed-forward part, and of the embedding.
 
-An all-reduce of b bytes over p devices takes a fixed time and 2 (p - 1) / p x b over a bandwidth (a ring; Patarasuk and Yuan, Journal
+An all-reduce of b bytes over p devices takes a fixed time and 2 (p - 1) / p x b over a bandwidth. It is a ring (Patarasuk and Yuan, Journal
 of Parallel and Distributed Computing, 2009). Both numbers are fits to published measurements of the collective alone, for each kind of
 link; a run's own measurements (`_all_reduce.csv`) take their place.
 """

@@ -2,8 +2,8 @@
 
 The rules of the replay are vLLM V1's, as `engine.batching` has them; only the step times are the run's own. Errors
 are signed shares of the measured mean: -0.2 says that the replay is a fifth too fast. The one number is a host
-overhead per step; it is fitted on the requests of the first half of the arrivals so that their mean time to the
-last token is right, and judged on the others, with nothing told of them.
+overhead per step. It is fitted on the requests of the first half of the arrivals so that their mean time to the
+last token is right. It is judged on the others, with nothing told of them.
 """
 
 from collections.abc import Callable, Sequence

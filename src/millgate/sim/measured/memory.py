@@ -2,7 +2,7 @@
 
 Per device: tokens = (memory x share - what vLLM keeps - weights / devices) / KV bytes of a token; of KV heads each device has its part
 and one at least. Against eight of vLLM's own counts the rule is off by -3 to +1.5 % (docs/simulator.md). It is as right as the memory and
-the share that it is told: with a tenth of the tokens more or less a run that is short of memory is quite another.
+the share that it is told. With a tenth of the tokens more or less a run that is short of memory is quite another.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """A measured run in a folder: what was asked when, what came when, and the engine's limits.
 
 Files are found by their endings. Limits come from the run's own `_meta.json` where there is one, from its
-configuration where that says, else from what the run itself shows: the budget is the largest step whose kernels
+configuration where that says, else from what the run itself shows. The budget is the largest step whose kernels
 were timed, the batch the most sequences that ever ran together. KV memory is the record's number of blocks, or computed from
 the device's memory.
 

@@ -1,6 +1,6 @@
 """Mooncake's traces: one JSON object a line with timestamp (ms), lengths and the hashes of 512-token blocks.
 
-Source: kvcache-ai/Mooncake, FAST25 release, Apache-2.0. Its timestamps come in steps of three seconds; requests
+Source: kvcache-ai/Mooncake, FAST25 release, Apache-2.0. Its timestamps come in steps of three seconds. Requests
 that share one are spread over the three seconds that follow, at random and in their order, or every step would be
 a burst that never was. The last id of a prompt may name a block that is not full; it is left out, since no engine finds
 part of a block again.

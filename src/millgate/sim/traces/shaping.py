@@ -40,11 +40,6 @@ def repeated(read: Callable[[], Iterable[Job]]) -> Iterator[Job]:
         shift_s += last_s + last_s / max(1, count - 1)
 
 
-def in_lane(jobs: Iterable[Job], lane: str) -> Iterator[Job]:
-    """Yield the same jobs in one lane."""
-    return (job._replace(lane=lane) for job in jobs)
-
-
 def bounded(jobs: Iterable[Job], most_tokens: int) -> Iterator[Job]:
     """Yield the same jobs, each asking for at most so many tokens of answer, and cut to that."""
     return (

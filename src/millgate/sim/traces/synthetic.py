@@ -6,7 +6,7 @@ kept with the probability rate(t) / highest. Lengths follow the published quanti
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import inf, pi, sin
+from math import inf
 from types import MappingProxyType
 
 from millgate.sim.jobs import Job
@@ -84,11 +84,6 @@ def ramp(from_per_s: float, to_per_s: float, over_s: float) -> Rate:
 def step(base_per_s: float, high_per_s: float, at_s: float, for_s: float = inf) -> Rate:
     """The rate is high for a while: a spike, or for ever."""
     return lambda now: high_per_s if at_s <= now < at_s + for_s else base_per_s
-
-
-def diurnal(mean_per_s: float, swing: float, period_s: float) -> Rate:
-    """The rate swings around its mean by this share, as days do."""
-    return lambda now: mean_per_s * (1.0 + swing * sin(2.0 * pi * now / period_s))
 
 
 def jobs(

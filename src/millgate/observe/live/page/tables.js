@@ -115,7 +115,8 @@ function setEngineName(cell, seen) {
     cell.append(make("span", "state"), make("span", "", seen.name), make("span", "up-down"));
   }
   cell.children[0].classList.toggle("down", !seen.up);
-  say(cell.children[2], seen.up ? "" : "down");
+  const role = seen.role === "unified" ? "" : seen.role;
+  say(cell.children[2], [role, seen.up ? "" : "down"].filter(Boolean).join(", "));
 }
 
 function setMemory(holder, seen) {

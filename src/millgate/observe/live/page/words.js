@@ -28,14 +28,14 @@ export function figure(value) {
 const BECAUSE = {
   saturated: "no stream was free",
   queue_full: "the queue was full",
-  displaced: "others were due",
+  displaced: "returning clients were due",
   too_late: "it would have been late",
   expired: "it waited too long",
   quota: "a quota was used up",
-  tenant_limit: "the tenant had its share",
+  tenant_limit: "the tenant was at its limit",
   retry_budget: "it was retried too often",
   no_engine: "no engine was up",
-  draining: "the gate was ending",
+  draining: "the gate was draining",
   too_large: "it was too large",
   overloaded_gate: "the gate itself was too slow",
 };

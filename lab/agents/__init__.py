@@ -1,0 +1,1 @@
+"""Users and traces whose requests grow out of each other."""

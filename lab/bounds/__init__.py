@@ -1,0 +1,1 @@
+"""What could have been done at most, for the worlds that only experiments know."""

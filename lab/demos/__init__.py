@@ -1,0 +1,1 @@
+"""Demonstrations on real processes, one question each (`python -m lab demo`)."""

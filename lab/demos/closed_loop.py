@@ -1,0 +1,50 @@
+"""Users who ask one after the other: what an engine alone can do."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+from millgate.demos.connection import Endpoint
+from millgate.demos.crowd import CrowdUser, Encode, Story, UserEnding, UserManners, Wish
+from millgate.demos.processes import ChildError
+
+
+async def closed_loop(
+    endpoint: Endpoint,
+    wishes: Iterator[Wish],
+    encode: Encode,
+    *,
+    users: int,
+    warmup_s: float,
+    measured_s: float,
+    on_story: Callable[[Story], None],
+) -> float:
+    """Keep so many users asking one after the other, and return whole answers a second after the warm-up.
+
+    Their patience outlasts the run, so that nothing but the engine limits them.
+    """
+    loop = asyncio.get_running_loop()
+    measured_from = loop.time() + warmup_s
+    ends_at = measured_from + measured_s
+    manners = UserManners(patience_s=warmup_s + measured_s, refreshes=0, returns=0)
+    whole: list[float] = []
+    numbered = enumerate(wishes)
+
+    async def keep_asking() -> None:
+        for number, wish in numbered:
+            story = await CrowdUser(endpoint, manners).live(encode(number, wish))
+            if story.ending is not UserEnding.WHOLE:
+                raise ChildError(f"the engine alone did not answer whole: {story.ending}")
+            on_story(story)
+            if measured_from <= loop.time() < ends_at:
+                whole.append(loop.time())
+
+    asking = [asyncio.create_task(keep_asking()) for _ in range(users)]
+    done, pending = await asyncio.wait(
+        asking, timeout=warmup_s + measured_s, return_when=asyncio.FIRST_EXCEPTION
+    )
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
+    for task in done:
+        task.result()
+    return len(whole) / measured_s

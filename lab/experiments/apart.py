@@ -1,0 +1,152 @@
+"""prefill_decode: four engines, prompts read and answers written apart, or together; which of the two does the cost choose?
+
+Twelve mixes of prompt length, answer length and load. TTFT is bounded by the time that an idle engine takes to read the prompt, and TPOT to
+`tpot_factor` times that of a quiet engine. `unified` engines do all of every request. `apart`, some engines read every prompt and the others
+write every answer, as many as the work of the mix asks for. `chosen` has the same engines, and the governor's cost decides for each request.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from millgate.core.settings import EngineSettings, LaneSettings
+from millgate.core.words import Role
+from millgate.engine.profile import EngineProfile, find_profile
+from millgate.sim.bounds.work import capacity_per_s
+from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
+from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics, SeriesPoint, with_knobs
+from millgate.sim.fleet import SimulatedFleet, uniform_fleet
+from millgate.sim.jobs import Job
+from millgate.sim.laws import lognormal
+from millgate.sim.loop import Loop
+from millgate.sim.randomness import Streams
+from millgate.sim.records import Recorder
+from millgate.sim.traces.synthetic import Lengths, changing, jobs
+from millgate.sim.world import World
+from millgate.wiring.governor import build_governor
+
+_WARM_UP_S, _UNTIL_S, _AFTERMATH_S = 20.0, 80.0, 60.0
+_PROMPTS: Final = (500.0, 2_000.0, 8_000.0)
+_OUTPUTS: Final = (64.0, 256.0)
+_LOADS: Final = (0.5, 0.8)
+_FREE: Final = ("unified", "apart", "chosen")
+# Nothing is read where it is answered, if that is to be seen alone: whatever it costs elsewhere is less.
+_NEVER_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """One mix of requests, by mean tokens, and the share of what four unified engines can do at most."""
+
+    prompt_tokens: float
+    output_tokens: float
+    load: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The engines, and how far TPOT may be above that of a quiet one."""
+
+    profile: str = "llama3-70b_h100_tp4"
+    engines: int = 4
+    max_inflight: int = 64
+    tpot_factor: float = 1.5
+
+
+MIXES: Final = tuple(
+    Mix(prompt, output, load) for prompt in _PROMPTS for output in _OUTPUTS for load in _LOADS
+)
+
+
+def play(stage: Stage, mix: Mix, how: str, seed: int) -> Metrics:
+    """Return the share of requests that were good, and of those admitted the share that was read apart."""
+    profile = find_profile(stage.profile)
+    loop, streams = Loop(), Streams(seed)
+    fleet = _fleet(stage, profile, mix, how)
+    governor = build_governor(fleet.settings, 0.0)
+    recorder = Recorder(fleet.settings.lanes, bin_s=1.0, from_s=_WARM_UP_S)
+    world = World(governor, loop, recorder)
+    fleet.populate(world, streams)
+    world.start_watch()
+    OpenLoop(world, Crowd(world, Manners(), streams), _jobs(stage, profile, mix, streams))
+    loop.run(_UNTIL_S + _AFTERMATH_S)
+    summary = world.summary(recorder)
+    snapshot = governor.snapshot(loop.now)
+    admitted = snapshot.lanes[0].admitted
+    return {
+        "good_per_s": summary.goodput_per_s,
+        "apart_share": snapshot.legs.begun / admitted if admitted else 0.0,
+    }
+
+
+def _lengths(mix: Mix) -> Lengths:
+    return Lengths(lognormal(mix.prompt_tokens, 0.3), lognormal(mix.output_tokens, 0.3))
+
+
+def _jobs(stage: Stage, profile: EngineProfile, mix: Mix, streams: Streams) -> Iterator[Job]:
+    lengths = _lengths(mix)
+    rate = mix.load * stage.engines * capacity_per_s(profile, lengths, stage.max_inflight)
+    return jobs(changing(lambda _now: rate, rate, streams), lengths, streams, until_s=_UNTIL_S)
+
+
+def _fleet(stage: Stage, profile: EngineProfile, mix: Mix, how: str) -> SimulatedFleet:
+    prior = profile.prior()
+    ttft_s = 1.0 + 4.0 * (prior.ttft_base_s + prior.ttft_per_token_s * mix.prompt_tokens)
+    tpot_s = stage.tpot_factor * (prior.tpot_base_s + prior.tpot_per_stream_s * 8)
+    lane = LaneSettings("interactive", ttft_slo_s=ttft_s, deadline_s=ttft_s, tpot_slo_s=tpot_s)
+    fleet = uniform_fleet(profile, stage.engines, [lane], max_inflight=stage.max_inflight)
+    if how == "unified":
+        return fleet
+    reading = _reading(stage, profile, mix)
+    engines = [_in_role(each, number < reading, how) for number, each in enumerate(fleet.settings.engines)]
+    return replace(fleet, settings=replace(fleet.settings, engines=tuple(engines)))
+
+
+def _reading(stage: Stage, profile: EngineProfile, mix: Mix) -> int:
+    """Return how many engines should read prompts, by the share of engine time that this takes in full batches."""
+    prior, streams = profile.prior(), stage.max_inflight
+    read_s = prior.ttft_per_token_s * mix.prompt_tokens
+    write_s = mix.output_tokens * (prior.tpot_base_s + prior.tpot_per_stream_s * streams) / streams
+    return min(stage.engines - 1, max(1, round(stage.engines * read_s / (read_s + write_s))))
+
+
+def _in_role(engine: EngineSettings, reads: bool, how: str) -> EngineSettings:
+    if reads:
+        return replace(engine, role=Role.PREFILL)
+    if how == "apart":
+        # Believed to read so slowly that it never does.
+        slow = replace(engine.prior, ttft_per_token_s=_NEVER_S, certain=True)
+        return replace(engine, role=Role.DECODE, prior=slow)
+    return replace(engine, role=Role.DECODE)
+
+
+def _run(stage: Stage, arm: Arm, seed: int) -> Measured:
+    return [(float(number), play(stage, mix, arm.series, seed)) for number, mix in enumerate(MIXES)]
+
+
+def _facts(places: Sequence[SeriesPoint]) -> Mapping[str, float]:
+    """Return the worst share of the better fixed way that the chosen one reaches, over the mixes."""
+    good = {(each.series, each.x): each.metrics["good_per_s"].mean for each in places}
+    shares = [
+        good["chosen", x] / max(1e-9, good["unified", x], good["apart", x])
+        for series, x in good
+        if series == "chosen"
+    ]
+    return {"worst_share_of_better": min(shares), "mean_share_of_better": sum(shares) / len(shares)}
+
+
+def _experiment(stage: Stage) -> Experiment:
+    return Experiment(
+        "prefill_decode",
+        "Reading and writing apart or together: does the cost choose what is better?",
+        tuple(Arm(series) for series in _FREE),
+        lambda arm, seed: _run(stage, arm, seed),
+        metric="good_per_s",
+        x_label="mix (prompt, answer, load)",
+        y_label="good requests a second",
+        facts=_facts,
+        vary=lambda knobs: _experiment(with_knobs(stage, knobs)),
+    )
+
+
+PREFILL_DECODE: Final = _experiment(Stage())

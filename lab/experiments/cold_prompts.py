@@ -1,0 +1,153 @@
+"""cold_prompts: long prompts that no engine holds, thrown among agents whose contexts fit; what do the agents' turns wait for?
+
+The agents come back to the engine that holds their context. A cold prompt takes an engine seconds to read, and the turns that come
+to it in that time stand behind it. Turns that only read what is new are the warm ones; a session's first prompt is none.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from statistics import fmean
+from types import MappingProxyType
+from typing import Final
+
+from lab.agents.generated_sessions import drawn_sessions
+from lab.agents.session_users import AGENT_PATIENCE_S, Agents, agent_retries
+from millgate.core.settings import LaneSettings
+from millgate.engine.profile import find_profile
+from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
+from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics, SeriesPoint, with_knobs
+from millgate.sim.fleet import uniform_fleet
+from millgate.sim.jobs import PREFIX_UNIT_TOKENS, Job
+from millgate.sim.laws import constant, uniform
+from millgate.sim.loop import Loop
+from millgate.sim.policies import POLICIES
+from millgate.sim.randomness import Streams
+from millgate.sim.records import Recorder
+from millgate.sim.sketch import ResultSketch
+from millgate.sim.traces.synthetic import steady
+from millgate.sim.visit import Visit
+from millgate.sim.world import World
+
+_SERIES: Final = ("no gate", "gate")
+_COLD_PER_MINUTE: Final = (0.0, 3.0, 6.0)
+# Sessions that the mean context is taken from.
+_SAMPLE: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ColdScene:
+    """Equal engines, agents whose mean contexts take `working_set` of the KV tokens, and cold prompts a minute over all engines."""
+
+    engines: int = 8
+    profile: str = "llama3-70b_h100_tp8"
+    working_set: float = 0.4
+    cold_tokens: int = 100_000
+    cold_output_tokens: int = 200
+    cold_per_minute: float = 6.0
+    slo_s: float = 10.0
+    policy: str = "gate"
+    warm_up_s: float = 300.0
+    until_s: float = 1_500.0
+
+
+class _Timed(Crowd):
+    """A crowd whose times to first token are kept, from each request's first attempt on; of a session's first turn it is not."""
+
+    def __init__(self, world: World, manners: Manners, streams: Streams, number: int, from_s: float) -> None:
+        super().__init__(world, manners, streams, number)
+        self.ttft = ResultSketch()
+        self._from_s = from_s
+        self._begun: set[int] = set()
+
+    def first_token(self, visit: Visit) -> None:
+        """Keep the time of a turn that goes on, and of what belongs to no session."""
+        session = visit.job.session
+        if session and session not in self._begun:
+            self._begun.add(session)
+        elif visit.first_at >= self._from_s and visit.first_token_at is not None:
+            self.ttft.add(visit.first_token_at - visit.first_at)
+        super().first_token(visit)
+
+
+def play(scene: ColdScene, seed: int) -> Metrics:
+    """Return warm turns' and cold prompts' times to first token in seconds, and how many of each a minute, without the warm-up."""
+    streams, loop = Streams(seed), Loop()
+    profile = find_profile(scene.profile)
+    lane = LaneSettings("agents", ttft_slo_s=scene.slo_s, deadline_s=scene.slo_s, order="short_first")
+    fleet = replace(uniform_fleet(profile, scene.engines, [lane]), prefix_caching=True)
+    world = World(POLICIES[scene.policy](fleet.settings), loop, Recorder(fleet.settings.lanes))
+    fleet.populate(world, streams)
+    world.start_watch()
+    manners = Manners(constant(AGENT_PATIENCE_S), agent_retries())
+    warm, cold = [_Timed(world, manners, streams, number, scene.warm_up_s) for number in (0, 1)]
+    _put_agents(scene, world, warm, streams)
+    if scene.cold_per_minute:
+        OpenLoop(world, cold, _cold_prompts(scene, streams))
+    loop.run(scene.until_s)
+    minutes = (scene.until_s - scene.warm_up_s) / 60.0
+    return {
+        "warm_ttft_p95_s": warm.ttft.quantile(0.95),
+        "warm_ttft_mean_s": warm.ttft.mean,
+        "warm_per_minute": warm.ttft.count / minutes,
+        "cold_ttft_p95_s": cold.ttft.quantile(0.95),
+        "cold_per_minute": cold.ttft.count / minutes,
+    }
+
+
+def _put_agents(scene: ColdScene, world: World, crowd: Crowd, streams: Streams) -> None:
+    sessions = drawn_sessions(streams)
+    sample = list(islice(sessions, _SAMPLE))
+    mean_tokens = fmean(turn.job.prompt_tokens for session in sample for turn in session.turns)
+    memory_tokens = scene.engines * find_profile(scene.profile).kv_tokens
+    Agents(
+        world,
+        crowd,
+        chain(sample, sessions),
+        max(1, round(scene.working_set * memory_tokens / mean_tokens)),
+        streams.draws("agents", uniform(0.0, 1.0).sample),
+        spread_s=scene.warm_up_s / 2,
+        until_s=scene.until_s,
+    )
+
+
+def _cold_prompts(scene: ColdScene, streams: Streams) -> Iterator[Job]:
+    """Yield prompts that have nothing in common with any other; their units have numbers below those of all sessions."""
+    units = scene.cold_tokens // PREFIX_UNIT_TOKENS
+    for number, at_s in enumerate(steady(scene.cold_per_minute / 60.0, streams, number=1), 1):
+        ids = tuple(range(-number * units, (1 - number) * units))
+        yield Job(at_s, scene.cold_tokens, scene.cold_output_tokens, prefix_ids=ids)
+
+
+def cold_prompts(knobs: Mapping[str, str] = MappingProxyType({})) -> Experiment:
+    """Return the experiment with these fields of `ColdScene` set; a ValueError names the one that is wrong."""
+    scene = with_knobs(ColdScene(), knobs)
+
+    def run(arm: Arm, seed: int) -> Measured:
+        assert arm.x is not None
+        return [(arm.x, play(replace(scene, policy=arm.series, cold_per_minute=arm.x), seed))]
+
+    return Experiment(
+        name="cold_prompts",
+        question="How much later are the first tokens of warm sessions for cold prompts beside them?",
+        arms=tuple(Arm(series, rate) for series in _SERIES for rate in _COLD_PER_MINUTE),
+        run=run,
+        metric="warm_ttft_p95_s",
+        x_label="cold prompts a minute",
+        y_label="p95 of warm turns' time to first token, s",
+        facts=_facts,
+        vary=cold_prompts,
+    )
+
+
+def _facts(places: Sequence[SeriesPoint]) -> Mapping[str, float]:
+    """Return how many times as late the p95 is with cold prompts as it is without."""
+    late = {(each.series, each.x): each.metrics["warm_ttft_p95_s"].mean for each in places}
+    return {
+        f"{series} at {x:g}: p95 over that without": value / late[series, 0.0]
+        for (series, x), value in late.items()
+        if x and late.get((series, 0.0))
+    }
+
+
+COLD_PROMPTS = cold_prompts()

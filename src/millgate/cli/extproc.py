@@ -1,0 +1,157 @@
+"""`millgate extproc`: the gate behind Envoy, and the Envoy configuration that fits it."""
+
+import contextlib
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millgate.cli.exits import CommandError, ExitCode
+from millgate.cli.serve import (
+    AdminPortOption,
+    HostOption,
+    JsonOption,
+    LogOption,
+    MaxInflightOption,
+    MaxQueueOption,
+    TpotOption,
+    TtftOption,
+    UpstreamOption,
+    flags_of_engines,
+    flags_of_limits,
+    other_engines,
+)
+from millgate.cli.settings import FileOption, SetOption, flag, load_or_fail
+
+if TYPE_CHECKING:
+    from millgate.config.load import Loaded
+    from millgate.gateway import Gateway
+    from millgate.wiring.settings import Built
+
+extproc_app = typer.Typer(
+    help="Decide for Envoy, over gRPC: which requests run now, where, and which come back later.",
+    invoke_without_command=True,
+)
+
+
+@extproc_app.callback()
+def extproc(
+    context: typer.Context,
+    config: FileOption = None,
+    upstream: UpstreamOption = None,
+    host: HostOption = None,
+    port: Annotated[
+        int | None, typer.Option(help="TCP port for Envoys; 0 takes any free one.", show_default="9002")
+    ] = None,
+    health_port: Annotated[
+        int | None, typer.Option(help="TCP port for gRPC's health service alone.", show_default="none")
+    ] = None,
+    admin_port: AdminPortOption = None,
+    max_inflight: MaxInflightOption = None,
+    max_queue: MaxQueueOption = None,
+    ttft_slo: TtftOption = None,
+    tpot_slo: TpotOption = None,
+    assignments: SetOption = None,
+    log_attempts: LogOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Decide for Envoy. A flag wins over MILLGATE_ variables, they over the file."""
+    if context.invoked_subcommand is not None:
+        return ExitCode.OK
+    flags = [
+        *flags_of_engines(upstream),
+        *flag("--host", "extproc.host", host),
+        *flag("--port", "extproc.port", port),
+        *flag("--health-port", "extproc.health_port", health_port),
+        *flag("--admin-port", "admin.port", admin_port),
+        *flags_of_limits(max_inflight, max_queue, ttft_slo, tpot_slo),
+        *flag("--log-attempts", "records.log_attempts", log_attempts),
+    ]
+    load = partial(load_or_fail, config, assignments, flags, other_engines(upstream))
+    loaded = load()
+    if loaded.config.workers > 1:
+        raise CommandError("workers: the external processor is one process: leave it out", ExitCode.USAGE)
+    return _serve(loaded, _announcer(as_json=as_json), load)
+
+
+@extproc_app.command("envoy-config")
+def envoy_config(
+    config: FileOption = None,
+    upstream: UpstreamOption = None,
+    port: Annotated[int, typer.Option(help="TCP port on which Envoy takes requests.")] = 8080,
+    host: Annotated[str, typer.Option(help="Address on which Envoy takes requests.")] = "127.0.0.1",
+    envoy_admin_port: Annotated[
+        int, typer.Option(help="TCP port of Envoy's own admin page, on 127.0.0.1.")
+    ] = 9901,
+    extproc_at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Where the external processor is.", show_default="127.0.0.1:9002"
+        ),
+    ] = None,
+    assignments: SetOption = None,
+) -> None:
+    """Print a complete Envoy configuration (YAML) for the external processor: `envoy -c FILE` runs it."""
+    import yaml
+
+    from millgate.cli.output import print_line
+    from millgate.config.extproc import ExtprocConfig
+    from millgate.servers.extproc.envoy_config import EnvoyAddresses, bootstrap
+    from millgate.wiring.settings import build_settings
+
+    usual = ["http://127.0.0.1:8000"] if config is None else None
+    loaded = load_or_fail(config, assignments, (), other_engines(upstream or usual))
+    settings = loaded.config.extproc or ExtprocConfig()
+    processor = _split(extproc_at or f"{settings.host}:{settings.port}")
+    addresses = EnvoyAddresses((host, port), ("127.0.0.1", envoy_admin_port), processor)
+    lanes = build_settings(loaded.config, None, loaded.places).settings.lanes
+    longest_s = max(lane.deadline_s for lane in lanes) + loaded.config.limits.upstream_idle
+    tree = bootstrap(
+        addresses,
+        streams=settings.streams,
+        longest_silence_s=longest_s,
+        processor_tls=settings.tls is not None,
+    )
+    print_line(yaml.safe_dump(tree, sort_keys=False, width=120).rstrip("\n"))
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise CommandError(f"--extproc-at: {address} is not HOST:PORT", ExitCode.USAGE)
+    return host.strip("[]"), int(port)
+
+
+def _serve(
+    loaded: "Loaded", on_ready: Callable[["Gateway", "Built"], None], reload: Callable[[], "Loaded"]
+) -> int:
+    import asyncio
+
+    import uvloop
+
+    from millgate.cli.compose import serve_configuration
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(serve_configuration(loaded, on_ready, reload, behind_envoy=True))
+
+
+def _announcer(*, as_json: bool) -> Callable[["Gateway", "Built"], None]:
+    from millgate.cli.banner import Running, record, what_runs
+    from millgate.cli.output import print_json
+    from millgate.observe.logs import json_line
+
+    def announce(gateway: "Gateway", built: "Built") -> None:
+        running = record(Running.of(gateway, built))
+        del running["url"]
+        if gateway.extproc is not None and gateway.settings.extproc is not None:
+            address = f"{gateway.settings.extproc.host}:{gateway.extproc.port}"
+            running = {"extproc": address, "health_port": gateway.extproc.health_port, **running}
+        with contextlib.suppress(OSError):  # a full disk behind stderr costs the line, not the gate
+            sys.stderr.write(json_line("info", "serving", {**what_runs(), **running}) + "\n")
+            sys.stderr.flush()
+        if as_json:
+            print_json(running)
+
+    return announce

@@ -1,0 +1,86 @@
+"""One worker of `serve --workers`: started by its supervisor, with the descriptor of the channel to it and its number.
+
+`python -m millgate.cli.worker DESCRIPTOR SUPERVISOR`; not for the hand.
+"""
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+import uvloop
+from pydantic import SecretStr
+
+from millgate.cli.banner import Running
+from millgate.cli.compose import serve_configuration
+from millgate.cli.exits import CommandError, ExitCode
+from millgate.cli.json_stderr import take_over
+from millgate.cli.workers import Recipe, read_recipe
+from millgate.config.load import Loaded
+from millgate.gateway.workers.worker import WorkerSide
+
+if TYPE_CHECKING:
+    from millgate.gateway import Gateway
+    from millgate.wiring.settings import Built
+
+_PR_SET_PDEATHSIG = 1
+"""From <sys/prctl.h>."""
+
+
+async def work(descriptor: int) -> ExitCode:
+    """Serve as the supervisor says, and return the exit code; why it cannot be done is told to the supervisor alone."""
+    side = WorkerSide()
+    start = await side.connect(descriptor)
+    recipe = read_recipe(start.recipe)
+
+    def load() -> Loaded:
+        loaded = recipe.given.load()
+        return loaded if loaded.ticket_secret else with_ticket_key(loaded, start.ticket_key)
+
+    def announce(gateway: "Gateway", built: "Built") -> None:
+        side.serves(gateway, msgspec.msgpack.encode(_running(gateway, built, loaded, recipe)))
+
+    try:
+        loaded = load()
+        code = await serve_configuration(loaded, announce, load, worker=side)
+    except CommandError as error:
+        side.failed(str(error), error.code)
+        code = error.code
+    await side.farewell()
+    return code
+
+
+def with_ticket_key(loaded: Loaded, key: bytes) -> Loaded:
+    """Return the configuration with a key for tickets, and for marks of prefixes, that all workers have."""
+    return loaded._replace(ticket_secret=SecretStr(key.hex()))
+
+
+def _running(gateway: "Gateway", built: "Built", loaded: Loaded, recipe: Recipe) -> Running:
+    token_env = loaded.config.admin.token_env if loaded.admin_token else None
+    return Running.of(gateway, built, recipe.engine_note, token_env)
+
+
+def end_with(supervisor: int) -> None:
+    """Have the kernel end this process with its supervisor: a worker that goes on alone would let in what others let in too."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != supervisor:
+        sys.exit(ExitCode.FAILURE)
+
+
+def main(descriptor: str, supervisor: str) -> int:
+    """Run one worker and return its exit code."""
+    end_with(int(supervisor))
+    # A terminal's Ctrl-C is for the supervisor. A session of its own would be a scheduling group of its own, too (autogroup,
+    # sched(7)), and workers would wait for the processor beside what they work with.
+    os.setpgid(0, 0)
+    if not sys.stderr.isatty():
+        take_over()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work(int(descriptor)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,109 @@
+"""`serve` and `run` with several workers: what the supervisor checks, what its workers are told, what it shows."""
+
+from functools import partial
+from typing import NamedTuple, Self
+
+import msgspec
+
+from millgate.cli.banner import Running, door_url, show_running
+from millgate.cli.compose import gateway_settings, opening_error
+from millgate.cli.exits import CommandError, ExitCode
+from millgate.cli.opening import log_error
+from millgate.cli.settings import Given
+from millgate.cluster.memory import MemoryStore
+from millgate.config.load import Loaded
+from millgate.config.overrides import Override
+from millgate.config.problems import ConfigError
+from millgate.gateway import GatewaySettings
+from millgate.gateway.serve import ProcessEnding
+from millgate.gateway.workers.messages import WorkerNews
+from millgate.gateway.workers.process import WorkerFailedError
+from millgate.gateway.workers.serve import serve_workers
+from millgate.gateway.workers.supervisor import WorkersLostError
+from millgate.observe.line_writer import try_path
+from millgate.runtime.clock import MonotonicClock
+from millgate.wiring.chosen import ChosenNumber
+from millgate.wiring.settings import build_settings
+
+
+class Recipe(NamedTuple):
+    """How a worker reads its configuration: what the command line said, and what it says of the engine in the banner."""
+
+    file: str | None
+    assignments: tuple[str, ...]
+    flags: tuple[Override, ...]
+    instead: tuple[Override, ...]
+    engine_note: str
+
+    @classmethod
+    def of(cls, given: Given, engine_note: str = "") -> Self:
+        """Return the recipe of a command line."""
+        return cls(*given, engine_note)
+
+    @property
+    def given(self) -> Given:
+        """What the command line said."""
+        return Given(*self[:-1])
+
+
+class _Shown(NamedTuple):
+    """`Running`, with the types that another process needs to read it."""
+
+    url: str
+    admin_url: str
+    engines: tuple[tuple[str, str], ...]
+    choices: tuple[ChosenNumber, ...]
+    model: str
+    engine_note: str
+    token_env: str | None
+    line_address: str
+    workers: int
+
+
+def read_recipe(content: bytes) -> Recipe:
+    """Return a recipe that `supervise` has written."""
+    return msgspec.msgpack.decode(content, type=Recipe)
+
+
+async def supervise(loaded: Loaded, given: Given, *, as_json: bool, engine_note: str = "") -> ExitCode:
+    """Serve with as many workers as the configuration says, until a signal ends it.
+
+    Raises CommandError when an address cannot be had, a file cannot be used, or workers cannot serve.
+    """
+    settings, recipe = _checked(loaded), msgspec.msgpack.encode(Recipe.of(given, engine_note))
+    count = loaded.config.workers
+    show = partial(_show, settings, count, as_json=as_json)
+    store = MemoryStore(MonotonicClock.now) if settings.cluster is None else None
+    try:
+        ending = await serve_workers(settings, count, recipe, store, show)
+    except OSError as error:
+        raise opening_error(error, loaded.config) from None
+    except WorkerFailedError as error:
+        raise CommandError(str(error), ExitCode(error.code)) from None
+    except WorkersLostError as error:
+        raise CommandError(str(error)) from None
+    return ExitCode.OK if ending is ProcessEnding.DRAINED else ExitCode.INTERRUPTED
+
+
+def _checked(loaded: Loaded) -> GatewaySettings:
+    """Return the settings of a configuration that can be used: what is wrong is reported here, and not by each worker."""
+    log = loaded.config.records.log_attempts
+    try:
+        settings = gateway_settings(loaded)
+        build_settings(loaded.config, {}, loaded.places)
+    except ConfigError as error:
+        raise CommandError(str(error), ExitCode.USAGE) from None
+    try:
+        if log is not None:
+            try_path(log)
+    except OSError as error:
+        raise log_error(log or "", error) from None
+    return settings
+
+
+def _show(settings: GatewaySettings, count: int, news: WorkerNews, admin_port: int, *, as_json: bool) -> None:
+    """Show what one worker would, with the admin door that is the supervisor's."""
+    shown = Running(*msgspec.msgpack.decode(news.running, type=_Shown))
+    admin = settings.admin
+    url = "" if admin is None else door_url(admin.host, admin_port)
+    show_running(shown._replace(admin_url=url, workers=count), as_json=as_json)

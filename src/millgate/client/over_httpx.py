@@ -1,0 +1,121 @@
+"""What the transports for httpx and httpx2 share: the two libraries have the same classes, each its own."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, NamedTuple
+
+from millgate.client.call import Leaving
+from millgate.client.session import HostSettings
+from millgate.client.transport import (
+    SPENT_BODY,
+    SPENT_HEADERS,
+    SPENT_STATUS,
+    ConversationEnding,
+    HostSessions,
+    carry,
+    carry_async,
+)
+
+MOST_CONNECTIONS, MOST_KEPT_CONNECTIONS = 1000, 100
+"""As the SDKs' own clients: the window is what binds."""
+TIMEOUT_S, CONNECT_WITHIN_S = 600.0, 5.0
+"""As the SDKs' own; a call's `timeout=` goes before it."""
+
+
+class HttpxFamily(NamedTuple):
+    """The classes of one library that a conversation needs: an answer, the error of a body that is not read, watched bodies."""
+
+    response: Callable[..., Any]
+    not_read: type[Exception]
+    stream: Callable[[Any, Leaving | None], Any]
+    async_stream: Callable[[Any, Leaving | None], Any]
+
+
+class WatchedStream:
+    """A body that says when it is over, by its end, its close, or at the latest when no reference to it is left."""
+
+    def __init__(self, inner: Any, leaving: Leaving | None) -> None:
+        self._inner = inner
+        self._leaving = leaving
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._inner
+
+    def close(self) -> None:
+        """Close the body; it is over then."""
+        try:
+            self._inner.close()
+        finally:
+            if self._leaving is not None:
+                self._leaving.now()
+
+    def __del__(self) -> None:
+        if self._leaving is not None:
+            self._leaving.lost()
+
+
+class AsyncWatchedStream:
+    """The same for asyncio."""
+
+    def __init__(self, inner: Any, leaving: Leaving | None) -> None:
+        self._inner = inner
+        self._leaving = leaving
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._inner:
+            yield piece
+
+    async def aclose(self) -> None:
+        """Close the body; it is over then."""
+        try:
+            await self._inner.aclose()
+        finally:
+            if self._leaving is not None:
+                self._leaving.now()
+
+    def __del__(self) -> None:
+        if self._leaving is not None:
+            self._leaving.lost()
+
+
+class GateCalls:
+    """Leads the calls of one transport of this family to their last answers: see `millgate.client.call`."""
+
+    def __init__(self, family: HttpxFamily, settings: HostSettings | None) -> None:
+        self._family = family
+        self.sessions = HostSessions(settings)
+
+    def answer(self, request: Any, send: Callable[[Any], Any]) -> Any:
+        """Send one call and return its last answer, with a watched body."""
+        ending = carry(self.sessions.of(request.url), request, self._body(request), send, _close)
+        response = self._answered(ending)
+        response.stream = self._family.stream(response.stream, ending.leaving)
+        return response
+
+    async def answer_async(self, request: Any, send: Callable[[Any], Any]) -> Any:
+        """Do the same for asyncio."""
+        session = self.sessions.of(request.url)
+        ending = await carry_async(session, request, self._body(request), send, _aclose)
+        response = self._answered(ending)
+        response.stream = self._family.async_stream(response.stream, ending.leaving)
+        return response
+
+    def _answered(self, ending: ConversationEnding) -> Any:
+        if ending.response is None:
+            return self._family.response(SPENT_STATUS, headers=SPENT_HEADERS, content=SPENT_BODY)
+        return ending.response
+
+    def _body(self, request: Any) -> bytes | None:
+        """Return the body if it can be sent again, None for one that is read as it is sent."""
+        try:
+            body: bytes = request.content
+        except self._family.not_read:
+            return None
+        return body
+
+
+def _close(response: Any) -> None:
+    response.close()
+
+
+async def _aclose(response: Any) -> None:
+    await response.aclose()

@@ -1,0 +1,1 @@
+"""Replicas of one gate share its limits: leases of shares over a store that all of them reach."""

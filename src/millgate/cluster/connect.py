@@ -1,0 +1,128 @@
+"""How Redis is reached: one server, Sentinel, or Cluster, over TCP or TLS, as an ACL user or without.
+
+URLs: `redis://[user[:password]@]host[:port][/database]`, `rediss://` over TLS, `redis+sentinel://host[:port],host[:port]/service`,
+`redis+cluster://host[:port],...`, and `rediss+sentinel://`, `rediss+cluster://`.
+"""
+
+import re
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import unquote
+
+from redis.asyncio import Redis
+from redis.asyncio.cluster import ClusterNode, RedisCluster
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+
+USERNAME_ENV: Final = "MILLGATE_REDIS_USERNAME"
+PASSWORD_ENV: Final = "MILLGATE_REDIS_PASSWORD"  # noqa: S105 - the name of the variable
+_PORTS: Final = {"": 6379, "sentinel": 26379, "cluster": 6379}
+_URL: Final = re.compile(
+    r"(?P<tls>rediss?)(\+(?P<kind>sentinel|cluster))?://"
+    r"((?P<user>[^:@/]*)(:(?P<password>[^@/]*))?@)?(?P<hosts>[^/?#@]+)(/(?P<path>[^/?#]*))?"
+)
+
+
+class RedisAddress(NamedTuple):
+    """Where Redis is and as whom it is asked; `service` names the master that Sentinels watch. Its text holds no password."""
+
+    kind: str
+    hosts: tuple[tuple[str, int], ...]
+    tls: bool = False
+    ca_file: str | None = None
+    database: int = 0
+    service: str = ""
+    username: str | None = None
+    password: str | None = None
+
+    def __repr__(self) -> str:
+        hosts = ",".join(f"{host}:{port}" for host, port in self.hosts)
+        scheme = f"{'rediss' if self.tls else 'redis'}{'+' if self.kind else ''}{self.kind}"
+        return f"{scheme}://{hosts}/{self.service or self.database}"
+
+
+class RedisClient(Protocol):
+    """What the store needs of any of the three clients."""
+
+    def evalsha(self, sha: str, numkeys: int, *keys_and_args: str) -> Awaitable[Any]:
+        """Run a script that the server has."""
+
+    def eval(self, script: str, numkeys: int, *keys_and_args: str) -> Awaitable[Any]:
+        """Run a script, which the server keeps."""
+
+    async def aclose(self) -> None:
+        """End all connections."""
+
+
+class _ByName:
+    """The primary that Sentinels name; its end is that of the connections to the Sentinels, too."""
+
+    def __init__(self, sentinel: Sentinel, client: RedisClient) -> None:
+        self._sentinel, self._client = sentinel, client
+        self.evalsha, self.eval = client.evalsha, client.eval
+
+    async def aclose(self) -> None:
+        """End all connections."""
+        for each in (self._client, *self._sentinel.sentinels):
+            await each.aclose()
+
+
+def read_address(url: str, environment: Mapping[str, str], ca_file: str | None = None) -> RedisAddress:
+    """Return the address that a URL names; user and password of the environment replace its own. ValueError where it is none."""
+    match = _URL.fullmatch(url)
+    if match is None:
+        raise ValueError(
+            "a Redis URL is redis[s][+sentinel|+cluster]://[user[:password]@]host[:port][,...][/...]"
+        )
+    kind, path = match["kind"] or "", match["path"] or ""
+    if kind == "sentinel" and not path:
+        raise ValueError("a Sentinel URL names the service: redis+sentinel://host:26379/service")
+    if kind == "" and path and not path.isdigit():
+        raise ValueError(f"a Redis database is a number, not {path!r}")
+    return RedisAddress(
+        kind,
+        tuple(_host(each, _PORTS[kind]) for each in match["hosts"].split(",")),
+        tls=match["tls"] == "rediss",
+        ca_file=ca_file,
+        database=int(path) if path and not kind else 0,
+        service=path if kind == "sentinel" else "",
+        username=environment.get(USERNAME_ENV) or unquote(match["user"] or "") or None,
+        password=environment.get(PASSWORD_ENV) or unquote(match["password"] or "") or None,
+    )
+
+
+def connect(address: RedisAddress, timeout_s: float) -> RedisClient:
+    """Return a client that connects when it is first asked, and never repeats a call by itself: the renewer does."""
+    options: dict[str, Any] = {
+        "username": address.username,
+        "password": address.password,
+        "socket_connect_timeout": timeout_s,
+        "socket_timeout": timeout_s,
+    }
+    if address.tls:
+        options |= {"ssl": True, "ssl_ca_certs": address.ca_file, "ssl_check_hostname": True}
+    once = Retry(NoBackoff(), 0)
+    if address.kind == "cluster":
+        nodes = [ClusterNode(host, port) for host, port in address.hosts]
+        # One repetition: after MOVED, to the node that has the slot now.
+        return RedisCluster(startup_nodes=nodes, retry=Retry(NoBackoff(), 1), **options)
+    if address.kind == "sentinel":
+        sentinel = Sentinel(  # type: ignore[no-untyped-call]
+            address.hosts, sentinel_kwargs={**_of_sentinel(options), "retry": once}, **options
+        )
+        return _ByName(sentinel, sentinel.master_for(address.service, retry=once))
+    host, port = address.hosts[0]
+    return Redis(host=host, port=port, db=address.database, retry=once, **options)
+
+
+def _of_sentinel(options: dict[str, Any]) -> dict[str, Any]:
+    """Return what holds for Sentinels, too: they have users of their own, and none here."""
+    return {name: value for name, value in options.items() if name not in {"username", "password"}}
+
+
+def _host(text: str, default_port: int) -> tuple[str, int]:
+    match = re.fullmatch(r"(\[(?P<six>[^\]]+)\]|(?P<name>[^:\[\]]+))(:(?P<port>\d{1,5}))?", text)
+    if match is None:
+        raise ValueError(f"{text!r} is no host and port")
+    return match["six"] or match["name"], int(match["port"] or default_port)

@@ -1,0 +1,254 @@
+"""The replica's side: renews everything that it shares, in time, and says what holds when the store does not answer.
+
+The renewer asks on its own, beside the requests: none of them waits for the store. A lease is counted from before its renewal was sent,
+so it ends here before it ends in the store. An answer that lowers a share is confirmed sooner than the next renewal is due, for others
+get what it lowered only then; and a replica that has less than it wants asks sooner, for others may have given some up.
+"""
+
+import asyncio
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from millgate.cluster.contract import (
+    FencedError,
+    Granted,
+    Holding,
+    LeasedShare,
+    Line,
+    Renewal,
+    Store,
+    StoreUnavailableError,
+    comes_whole,
+)
+
+LEASE_S: Final = 2.0
+RENEWAL_S: Final = 0.25
+# What an answer lowers is confirmed, and what it lacks is asked for again, after this part of the pause.
+_SOONER: Final = 0.2
+# No store takes a part of the lease that is so large to fail: each call has a timeout.
+_STANDSTILL: Final = 0.5
+
+
+class FailurePolicy(StrEnum):
+    """What a replica may use without a lease: its share as it was or an even one, nothing, or everything."""
+
+    SHARE = "share"
+    CLOSED = "closed"
+    OPEN = "open"
+
+
+class RenewalState(StrEnum):
+    """No lease yet; leases that are renewed; leases that are not, and still last; none, and the policy holds; given back."""
+
+    JOINING = "joining"
+    LEASED = "leased"
+    HOLDING = "holding"
+    DEGRADED = "degraded"
+    LEFT = "left"
+
+
+class Shared(NamedTuple):
+    """What this replica tells of itself at one instant."""
+
+    holdings: tuple[Holding, ...]
+    lines: tuple[Line, ...] = ()
+
+
+class Leased(NamedTuple):
+    """What this replica may use from now on, until `ends_at` in monotonic seconds (infinite by policy), and what others have in line."""
+
+    state: RenewalState
+    shares: tuple[LeasedShare, ...]
+    ends_at: float
+    replicas: int
+    lines: tuple[Line, ...] = ()
+
+
+class LeaseStatus(NamedTuple):
+    """The state for readiness, metrics and page: since when, why, and counts since the start; `round_trip_s` of the last renewal."""
+
+    state: RenewalState
+    since: float
+    reason: str
+    replicas: int
+    renewals: int
+    failures: int
+    fenced: int
+    round_trip_s: float
+
+
+class LeaseSettings(NamedTuple):
+    """How long a lease lasts, how often it is renewed, and what holds without one.
+
+    `replicas` is how many there are, for a start while the store does not answer; where it is 0, SHARE starts with nothing.
+    """
+
+    lease_s: float = LEASE_S
+    renewal_s: float = RENEWAL_S
+    policy: FailurePolicy = FailurePolicy.SHARE
+    replicas: int = 0
+
+
+class LeaseRenewer:
+    """Keeps one replica's leases, from `run` to `leave`.
+
+    `collect` says what it uses and wants now. `apply` takes over what it may use, and has done so when it returns; it is called at every
+    answer, when a lease has ended without one, and when the epoch ends. `changed` hears of each change of state, for one line in the log.
+    What `apply` got holds until its `ends_at` and not longer, also where this renewer is late. `replica` names this run of this process. `clock` gives monotonic seconds.
+    ValueError where a lease is shorter than four pauses between renewals.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        replica: str,
+        collect: Callable[[], Shared],
+        apply: Callable[[Leased], None],
+        changed: Callable[[LeaseStatus], None],
+        clock: Callable[[], float],
+        settings: LeaseSettings = LeaseSettings(),  # noqa: B008 - a frozen record
+    ) -> None:
+        if settings.lease_s < 4 * settings.renewal_s:
+            raise ValueError("a lease lasts for four pauses between renewals at least")
+        self._store, self._replica, self._settings = store, replica, settings
+        self._collect, self._apply, self._changed, self._clock = collect, apply, changed, clock
+        self._epoch = self._applied = 0
+        self._shares: dict[str, float] = {}
+        self._last_shares: dict[str, float] | None = None
+        self._ends_at = self._asked_at = clock()
+        self._next_s = 0.0
+        self._asks_again = False
+        self._status = LeaseStatus(RenewalState.JOINING, clock(), "no answer yet", 0, 0, 0, 0, 0.0)
+
+    @property
+    def status(self) -> LeaseStatus:
+        """The state now, and counts since the start."""
+        return self._status
+
+    @property
+    def pause_s(self) -> float:
+        """How long until the next renewal, from the end of the last."""
+        return self._next_s
+
+    async def run(self) -> None:
+        """Renew until cancelled; what goes wrong beside the store is a renewal that failed, too, named by its type alone."""
+        while True:
+            try:
+                await self.renew()
+            except Exception as problem:  # noqa: BLE001 - a renewer that ended would leave its replica without a lease for good
+                self._failed(StoreUnavailableError(f"the renewal failed: {type(problem).__name__}"))
+            await asyncio.sleep(self._next_s)
+
+    async def renew(self) -> None:
+        """Renew once; a replica whose epoch has ended joins anew at once."""
+        self._next_s = self._settings.renewal_s
+        try:
+            await self._ask()
+        except FencedError as ended:
+            self._fenced(ended)
+            try:
+                await self._ask()
+            except (FencedError, StoreUnavailableError) as problem:
+                self._failed(problem)
+        except StoreUnavailableError as problem:
+            self._missed(problem)
+
+    async def leave(self) -> None:
+        """Report what is still in use once more, and give back the rest; call it when `run` has ended and nothing new starts."""
+        reason = "given back"
+        try:
+            await self._ask()
+            await self._store.leave(self._replica, self._epoch)
+        except (FencedError, StoreUnavailableError) as problem:
+            reason = f"not given back, the leases end by themselves: {problem}"
+        self._enter(RenewalState.LEFT, reason)
+
+    async def _ask(self) -> None:
+        sent_at = self._asked_at = self._clock()
+        shared = self._collect()
+        holdings = tuple(each._replace(held=self._held(each.key, sent_at)) for each in shared.holdings)
+        renewal = Renewal(
+            self._replica, self._epoch, self._applied, self._settings.lease_s, holdings, shared.lines
+        )
+        self._status = self._status._replace(renewals=self._status.renewals + 1)
+        granted = await self._store.renew(renewal)
+        self._take(granted, sent_at)
+        wanted = {holding.key: holding.wanted for holding in holdings}
+        if any(share.amount < wanted[share.key] for share in granted.shares):
+            self._next_s = min(self._next_s, self._settings.renewal_s * _SOONER)
+
+    def _missed(self, problem: StoreUnavailableError) -> None:
+        """Do without an answer; where this process itself was stopped while it asked the store may well answer, and is asked again, once."""
+        stood_still = self._clock() - self._asked_at > _STANDSTILL * self._settings.lease_s
+        self._asks_again = stood_still and not self._asks_again
+        if self._asks_again:
+            self._next_s = 0.0
+        else:
+            self._failed(problem)
+
+    def _held(self, key: str, now: float) -> float:
+        holds = now < self._ends_at or self._status.state is RenewalState.DEGRADED
+        return self._shares.get(key, 0.0) if holds else 0.0
+
+    def _take(self, granted: Granted, sent_at: float) -> None:
+        """Take an answer over; one that comes after its lease has ended grants nothing any more."""
+        now = self._clock()
+        shares = {share.key: share.amount for share in granted.shares}
+        self._status = self._status._replace(replicas=granted.replicas, round_trip_s=now - sent_at)
+        self._epoch = granted.epoch
+        ends_at = sent_at + granted.lease_s
+        if now >= ends_at:
+            self._failed(StoreUnavailableError("the answer came after the lease that it grants"))
+            return
+        if any(amount < self._shares.get(key, 0.0) for key, amount in shares.items()):
+            self._next_s = self._settings.renewal_s * _SOONER
+        self._shares = self._last_shares = shares
+        self._ends_at = ends_at
+        self._apply(Leased(RenewalState.LEASED, granted.shares, ends_at, granted.replicas, granted.lines))
+        self._applied = granted.number
+        self._enter(RenewalState.LEASED, "leases are renewed")
+
+    def _fenced(self, ended: FencedError) -> None:
+        """Stop using the shares: others may have them."""
+        self._status = self._status._replace(fenced=self._status.fenced + 1)
+        none = tuple(LeasedShare(key, 0.0) for key in self._shares)
+        self._epoch, self._shares, self._last_shares, self._ends_at = 0, {}, {}, self._clock()
+        self._apply(Leased(RenewalState.JOINING, none, float("inf"), self._status.replicas))
+        self._enter(RenewalState.JOINING, str(ended))
+
+    def _failed(self, problem: Exception) -> None:
+        """Keep the last shares while their lease lasts, then what the policy says."""
+        now, reason = self._clock(), str(problem)
+        self._status = self._status._replace(failures=self._status.failures + 1)
+        if now < self._ends_at:
+            # The policy takes over on time, not a pause later.
+            self._next_s = min(self._next_s, self._ends_at - now)
+            self._enter(RenewalState.HOLDING, reason)
+            return
+        self._shares = {each.key: self._by_policy(each) for each in self._collect().holdings}
+        shares = tuple(LeasedShare(key, amount) for key, amount in self._shares.items())
+        self._apply(Leased(RenewalState.DEGRADED, shares, float("inf"), self._status.replicas))
+        self._enter(RenewalState.DEGRADED, reason)
+
+    def _by_policy(self, holding: Holding) -> float:
+        """Return what a replica without a lease may use; by SHARE never more than its last share, and nothing after it was fenced."""
+        if self._settings.policy is FailurePolicy.OPEN:
+            return holding.whole
+        if self._settings.policy is FailurePolicy.CLOSED:
+            return 0.0
+        amount = self._even_share(holding)
+        if self._last_shares is not None:
+            amount = min(amount, self._last_shares.get(holding.key, 0.0))
+        return float(int(amount)) if comes_whole(holding.key) else amount
+
+    def _even_share(self, holding: Holding) -> float:
+        replicas = self._status.replicas or self._settings.replicas
+        return holding.whole / replicas if replicas else 0.0
+
+    def _enter(self, state: RenewalState, reason: str) -> None:
+        before = self._status
+        since = before.since if state is before.state else self._clock()
+        self._status = before._replace(state=state, since=since, reason=reason)
+        if state is not before.state:
+            self._changed(self._status)

@@ -1,0 +1,209 @@
+"""The store in Redis: one script, one round trip for everything that a replica shares, on Redis' own time.
+
+The script is kept by the server under its hash; a server that lost it (restart, SCRIPT FLUSH) gets it again. No request waits for
+Redis: only the renewer asks, and each call ends after `timeout_s`.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from hashlib import sha1
+from importlib.resources import files
+from typing import Any, Final
+
+from redis import exceptions as redis_errors
+
+from millgate.cluster.breaker import StoreBreaker
+from millgate.cluster.connect import RedisClient
+from millgate.cluster.contract import (
+    FencedError,
+    Granted,
+    Holding,
+    LeasedShare,
+    Line,
+    Renewal,
+    StoreUnavailableError,
+    comes_whole,
+)
+
+TIMEOUT_S: Final = 0.05
+CONNECT_TIMEOUT_S: Final = 0.5
+"""A first connection may take so long: it looks up names, asks Sentinels, and shakes hands for TLS."""
+PROBE_PAUSE_S: Final = 0.5
+# The first whose type the error has; the texts name what to look at, and never what was sent.
+_TEXTS: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (redis_errors.ReadOnlyError, "Redis is a read-only replica: name the primary, or use Sentinel"),
+    (redis_errors.OutOfMemoryError, "Redis is out of memory (maxmemory)"),
+    (redis_errors.NoPermissionError, "Redis' ACL user may not run scripts on the key of the leases"),
+    (redis_errors.AuthenticationError, "Redis wants the right user and password"),
+    (redis_errors.MovedError, "Redis is a Cluster: use redis+cluster://"),
+    (redis_errors.ClusterDownError, "the Redis Cluster is down"),
+    (redis_errors.BusyLoadingError, "Redis is loading its data"),
+    (redis_errors.TimeoutError, "Redis did not answer in time"),
+    (redis_errors.ConnectionError, "Redis cannot be reached"),
+    (redis_errors.ResponseError, "Redis cannot run the script of the leases"),
+    (redis_errors.RedisError, "Redis cannot be asked"),
+    (TimeoutError, "Redis did not answer in time"),
+    (OSError, "Redis cannot be reached"),
+)
+# Codes of refusals that the client has no type for.
+_CODES: Final = {
+    "NOPERM": "Redis' ACL user may not run scripts on the key of the leases",
+    "MISCONF": "Redis cannot save its data, and refuses to write",
+    "MASTERDOWN": "Redis' link to its primary is down",
+    "BUSY": "Redis is busy with another script",
+    "OOM": "Redis is out of memory (maxmemory)",
+    "READONLY": "Redis is a read-only replica: name the primary, or use Sentinel",
+    "NOREPLICAS": "Redis has too few replicas to write",
+}
+
+
+def read_script() -> str:
+    """Return the ledger in Lua."""
+    return (files("millgate.cluster") / "scripts" / "ledger.lua").read_text("utf-8")
+
+
+class RedisStore:
+    """Keeps the leases of the cluster `name` in one hash of Redis; `clock` gives monotonic seconds, for the breaker."""
+
+    def __init__(
+        self,
+        client: RedisClient,
+        name: str,
+        clock: Callable[[], float],
+        *,
+        timeout_s: float = TIMEOUT_S,
+        script: str | None = None,
+    ) -> None:
+        self._client = client
+        # Braces: Cluster takes the slot of the name between them.
+        self._key = f"millgate:{{{name}}}:leases"
+        self._timeout_s = timeout_s
+        self._script = script or read_script()
+        self._sha = sha1(self._script.encode(), usedforsecurity=False).hexdigest()
+        self._breaker = StoreBreaker(clock, PROBE_PAUSE_S)
+        self._is_connected = False
+
+    async def renew(self, renewal: Renewal) -> Granted:
+        """Renew this replica's leases; StoreUnavailableError when they cannot be, FencedError when they have ended."""
+        reply = await self._call(
+            "renew",
+            renewal.replica,
+            renewal.epoch,
+            renewal.applied,
+            renewal.lease_s,
+            len(renewal.holdings),
+            len(renewal.lines),
+            *(field for holding in renewal.holdings for field in _fields(holding)),
+            *(field for line in renewal.lines for field in line),
+        )
+        if reply[0] == "fenced":
+            raise FencedError(reply[1])
+        if reply[0] != "granted":
+            raise StoreUnavailableError(reply[1])
+        return _granted(renewal, reply)
+
+    async def leave(self, replica: str, epoch: int) -> None:
+        """Give back everything that this replica does not use; of an epoch that has ended, nothing."""
+        await self._call("leave", replica, epoch)
+
+    async def close(self) -> None:
+        """End the connections; leases stay until they end."""
+        await self._client.aclose()
+
+    async def _call(self, *arguments: str | float) -> list[str]:
+        if not self._breaker.allows():
+            raise StoreUnavailableError(
+                "Redis did not answer the last calls; the next is made within half a second"
+            )
+        try:
+            reply = await _within(
+                self._timeout_s if self._is_connected else max(self._timeout_s, CONNECT_TIMEOUT_S),
+                self._evaluate([str(each) for each in arguments]),
+            )
+        except (redis_errors.RedisError, OSError) as problem:
+            self._breaker.failed()
+            self._is_connected = not _ends_the_connection(problem)
+            raise StoreUnavailableError(_text(problem)) from problem
+        self._breaker.succeeded()
+        self._is_connected = True
+        return [each.decode() if isinstance(each, bytes) else str(each) for each in reply]
+
+    async def _evaluate(self, arguments: list[str]) -> list[Any]:
+        try:
+            found: list[Any] = await self._client.evalsha(self._sha, 1, self._key, *arguments)
+        except redis_errors.NoScriptError:
+            found = await self._client.eval(self._script, 1, self._key, *arguments)
+        return found
+
+
+async def _within(timeout_s: float, work: Coroutine[Any, Any, list[Any]]) -> list[Any]:
+    """Return what comes of this in time, TimeoutError where nothing does.
+
+    It runs as a task of its own and is not waited for when it is late: the client has timeouts of its own inside, and a cancellation
+    that meets one of those may be lost, or outlive the call. Either would end the renewals of this replica.
+    """
+    call = asyncio.ensure_future(work)
+    call.add_done_callback(_ends_unseen)
+    try:
+        await asyncio.wait((call,), timeout=timeout_s)
+    finally:
+        is_late = not call.done()
+        call.cancel()
+    if is_late or call.cancelled():
+        raise TimeoutError
+    return call.result()
+
+
+def _ends_unseen(call: "asyncio.Future[list[Any]]") -> None:
+    """Look at how a call ended, so that the loop reports none that was given up."""
+    if not call.cancelled():
+        call.exception()
+
+
+def _fields(holding: Holding) -> Iterable[str | float]:
+    whole, used, wanted, floor, lingers_s = holding[1:6]
+    seen = "" if holding.seen is None else holding.seen
+    is_whole = int(comes_whole(holding.key))
+    return (
+        holding.key,
+        whole,
+        used,
+        wanted,
+        floor,
+        lingers_s,
+        seen,
+        holding.seen_age_s,
+        holding.waits_s,
+        holding.held,
+        is_whole,
+    )
+
+
+def _granted(renewal: Renewal, reply: list[str]) -> Granted:
+    epoch, number, replicas, count = (int(each) for each in reply[1:5])
+    rest = iter(reply[5:])
+    shares = tuple(LeasedShare(next(rest), float(next(rest))) for _ in range(count))
+    return Granted(epoch, number, renewal.lease_s, replicas, shares, tuple(_lines(rest)))
+
+
+def _lines(rest: Iterator[str]) -> Iterator[Line]:
+    for pool in rest:
+        yield Line(pool, int(next(rest)), *(float(next(rest)) for _ in range(3)))
+
+
+def _ends_the_connection(problem: Exception) -> bool:
+    ended = (
+        redis_errors.ConnectionError,
+        redis_errors.TimeoutError,
+        redis_errors.RedisClusterException,
+        OSError,
+    )
+    return isinstance(problem, ended)
+
+
+def _text(problem: Exception) -> str:
+    """Return what is the matter, for operators; nothing that was sent or received is in it but Redis' code of the refusal."""
+    code = str(problem).partition(" ")[0]
+    if isinstance(problem, redis_errors.ResponseError) and code in _CODES:
+        return _CODES[code]
+    return next(text for kind, text in _TEXTS if isinstance(problem, kind))

@@ -1,0 +1,60 @@
+"""The external processor in the configuration."""
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from millgate.config.callers import ListenTlsConfig
+from millgate.config.section import Section
+from millgate.config.values import Count, Duration, Name, Port, is_loopback
+
+_MOST_OBJECTIVES = 256
+
+
+class ExtprocConfig(Section):
+    """The external processor behind Envoy (`millgate extproc`): gRPC for Envoys. `millgate serve` does not read it."""
+
+    host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="Address to listen on. Another address than a loopback one needs `tls.client_ca`, or `insecure: true` where "
+        "only Envoys reach it.",
+    )
+    port: Port = Field(default=9002, description="TCP port; 0 takes any free one.")
+    health_port: Port | None = Field(
+        default=None,
+        description="TCP port for `grpc.health.v1` alone, which `port` answers too. Default: none.",
+    )
+    tls: ListenTlsConfig | None = Field(
+        default=None, description="TLS for Envoys, read at the start. Default: plain gRPC."
+    )
+    insecure: bool = Field(default=False, description="Allow a non-loopback address to any caller.")
+    streams: Count = Field(
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        description="Most requests that Envoys may have here at once, held and being read; more get RESOURCE_EXHAUSTED.",
+    )
+    lease: Duration = Field(
+        default=600.0,
+        gt=0,
+        le=86_400.0,
+        description="How long an admitted request of which Envoy's access log says nothing keeps its slot, past the time of "
+        "its first event. Where the log writes entries while requests run, three that are missing end it.",
+    )
+    objectives: dict[Name, Name] = Field(
+        default_factory=dict,
+        max_length=_MOST_OBJECTIVES,
+        description="The lane of each objective (`x-llm-d-inference-objective`) that an Envoy in `listen.trusted_peers` sends. "
+        "Default: none is read.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        knows_callers = self.tls is not None and self.tls.client_ca is not None
+        if not self.insecure and not knows_callers and not is_loopback(self.host):
+            raise ValueError(
+                f"{self.host} can be reached from outside, where any caller can hold slots: add `tls.client_ca`, or "
+                "`insecure: true` if Envoys alone reach it"
+            )
+        return self

@@ -1,0 +1,185 @@
+"""Shares of what a cluster's replicas share: put in force as they are granted, and what this replica holds and wants of each."""
+
+from collections.abc import Iterable, Iterator
+from math import ceil, log
+from typing import Final, NamedTuple
+
+from millgate.core.events import EngineShare
+from millgate.core.governor.knowledge import Knowledge
+from millgate.core.governor.watch import has_fresh_gauge
+from millgate.core.measure import UPPER_SHARE
+from millgate.core.quotas.bucket import Bucket, Sizes
+from millgate.core.snapshot import PoolLine, SharedNumber, SharedUse
+from millgate.core.state.attempt import Request
+from millgate.core.state.engine import Engine
+from millgate.core.state.pool import Pool
+
+_LEAST_LINGER_S: Final = 1.0
+
+
+def put_in_force(knowledge: Knowledge, now: float) -> None:
+    """Let gates, accounts and quotas count against the shares that this replica has now; nothing without a cluster."""
+    granted = knowledge.lease.granted
+    if granted is None:
+        return
+    shares = {share.engine: share for share in granted.engines}
+    accounts = {account.engine: account for account in granted.accounts}
+    for name, engine in knowledge.engines.by_name.items():
+        share = shares.get(name) or EngineShare(name, 0)
+        if share != engine.gate.share:
+            engine.gate.leased(share)
+            knowledge.engines.learned_of(engine)
+        if engine.provider is not None:
+            engine.provider.leased(accounts.get(name), now)
+    lines = {line.pool: line for line in granted.lines}
+    for pool in knowledge.engines.routes.pools:
+        up = [engine.gate for engine in pool.engines if engine.up]
+        elsewhere = sum([max(0, gate.limit.current() - gate.current()) for gate in up], 0)
+        pool.shared_with(lines.get(pool.name), elsewhere, now)
+    quotas = {quota.quota: quota for quota in granted.quotas}
+    knowledge.allowances.ledger.leased(quotas, granted.replicas, now)
+
+
+def shared_use(knowledge: Knowledge, now: float) -> SharedUse:
+    """Return what this replica holds and wants of every shared number, and what waits before each pool; changes nothing."""
+    numbers: list[SharedNumber] = []
+    lines: list[PoolLine] = []
+    for pool in knowledge.engines.routes.pools:
+        line = _Line(knowledge, pool, now)
+        work_s = pool.queued_work_s + pool.appointments.work_s()
+        lines.append(PoolLine(pool.name, pool.queued_count, work_s, *pool.appointments.came_and_told()))
+        for engine in pool.engines:
+            numbers += _of_engine(engine, line, now)
+            numbers += _of_account(engine, line, now)
+    for rule, bucket in knowledge.allowances.ledger.shared():
+        limit = rule.limit
+        numbers += _of_bucket(
+            ("rate", "burst"), (rule.name,), bucket, limit.rate_per_s, limit.burst, bucket.wanted(now), now
+        )
+    if knowledge.draining:
+        numbers = [each._replace(wanted=each.used, floor=0.0) for each in numbers]
+    return SharedUse(tuple(numbers), tuple(lines))
+
+
+class _Line:
+    """What is queued before one pool: permits for each of its engines, prompts, the heads, and how long the first has waited.
+
+    Clients that are away may return to another replica than the one that told them to. So they count as one where nothing is queued:
+    then there is a stream for the first that comes.
+    """
+
+    def __init__(self, knowledge: Knowledge, pool: Pool, now: float) -> None:
+        engines = max(1, sum([engine.up for engine in pool.engines], 0))
+        self.permits = (pool.queued_count or min(1, pool.appointments.open)) / engines
+        self.queued_tokens = pool.queued_prompt_tokens / engines
+        self.heads = [*_heads(knowledge, pool)]
+        self.waits_s = max([now - head.first_seen for head in self.heads], default=0.0)
+
+
+class _Meter(NamedTuple):
+    """One meter of an engine's gate: its limit, what is out, what waits for it, what one request needs at least, and one stream has."""
+
+    kind: str
+    whole: float
+    used: float
+    waiting: float
+    least: float
+    of_stream: float | None
+
+
+def _heads(knowledge: Knowledge, pool: Pool) -> Iterator[Request]:
+    for queue in pool.queues:
+        head = queue.order.head()
+        if head is not None:
+            yield knowledge.attempts.by_number[head.attempt].request
+
+
+def _of_engine(engine: Engine, line: _Line, now: float) -> Iterator[SharedNumber]:
+    seen = engine.seen if has_fresh_gauge(engine, now) else None
+    running = None if seen is None or seen.running is None else seen.running + (seen.waiting or 0)
+    for meter in _meters(engine, line):
+        wanted = meter.used + meter.waiting
+        yield SharedNumber(
+            meter.kind,
+            (engine.settings.name,),
+            meter.whole,
+            meter.used,
+            wanted,
+            min(meter.whole, meter.least) if meter.used + meter.waiting else 0.0,
+            _lingers_s(engine, now, prompts=meter.kind == "prefill") if meter.used else 0.0,
+            None if running is None or meter.of_stream is None else running * meter.of_stream,
+            0.0 if seen is None else now - seen.seen_at,
+            line.waits_s if meter.waiting else 0.0,
+        )
+
+
+def _meters(engine: Engine, line: _Line) -> Iterator[_Meter]:
+    gate, permits, streams = engine.gate, len(engine.permits), max(1, engine.gate.streams)
+    each = gate.streams / permits if permits else 1.0
+    least = max([gate.streams_of(head.arrival) for head in line.heads], default=1)
+    yield _Meter("streams", gate.limit.current(), gate.streams, ceil(line.permits * each), max(1, least), 1.0)
+    if gate.kv_limit is not None:
+        usual = gate.kv_tokens / permits if permits else engine.work_prompt.mean + engine.work_output.mean
+        least = max([head.kv_tokens for head in line.heads], default=0)
+        of_stream = gate.kv_tokens / streams if permits else None
+        waiting = line.permits * usual
+        yield _Meter("kv", gate.kv_limit, gate.kv_tokens, waiting, max(usual, least), of_stream)
+    if gate.prefill_limit is not None:
+        usual = engine.work_prompt.mean
+        least = max([head.unread_tokens for head in line.heads], default=0)
+        yield _Meter(
+            "prefill", gate.prefill_limit, gate.prefill_tokens, line.queued_tokens, max(usual, least), None
+        )
+
+
+def _lingers_s(engine: Engine, now: float, *, prompts: bool) -> float:
+    """Return how long what is out may last if this replica is never heard of again, or its prompts alone: nothing would end it sooner."""
+    # Of lengths as uneven as exponential ones nine in ten are shorter than ln 10 times the mean. Where an engine tells what runs,
+    # the store need not wait for that long.
+    times, longest_s = -log(1.0 - UPPER_SHARE), _LEAST_LINGER_S
+    for permit in engine.permits.values():
+        ends_at = permit.admitted_at + permit.expected_ttft_s if prompts else engine.expected_end(permit)
+        longest_s = max(longest_s, permit.admitted_at + times * (ends_at - permit.admitted_at) - now)
+    return longest_s
+
+
+def _of_account(engine: Engine, line: _Line, now: float) -> Iterable[SharedNumber]:
+    if engine.provider is None:
+        return []
+    usual = Sizes(round(engine.work_prompt.mean), round(engine.work_output.mean))
+    numbers: list[SharedNumber] = []
+    for sizes in [usual, *(head.sizes() for head in line.heads)]:
+        for limit, bucket, needed in engine.provider.shared(sizes):
+            names = (engine.settings.name, limit.kind.value)
+            kinds = ("account_rate", "account_burst")
+            numbers += _of_bucket(kinds, names, bucket, limit.rate_per_s, limit.burst, needed, now)
+    return _largest(numbers)
+
+
+def _largest(numbers: Iterable[SharedNumber]) -> list[SharedNumber]:
+    """Return one for each number: with the largest floor, which the largest request of several has."""
+    found: dict[tuple[str, tuple[str, ...]], SharedNumber] = {}
+    for number in sorted(numbers, key=lambda each: each.floor):
+        found[number.kind, number.names] = number
+    return list(found.values())
+
+
+def _of_bucket(
+    kinds: tuple[str, str],
+    names: tuple[str, ...],
+    bucket: Bucket,
+    rate_per_s: float,
+    burst: float,
+    needed: float,
+    now: float,
+) -> list[SharedNumber]:
+    """Return what it wants of a bucket's rate and burst.
+
+    Of the rate it wants the more, the emptier its bucket: at the share with which the level neither rises nor falls, it has what it
+    takes. Bursts are divided evenly, but for what a request needs at once: moved with demand, what is saved up in them would be lost.
+    """
+    empty = 1.0 - min(1.0, max(0.0, bucket.level(now) / bucket.burst))
+    return [
+        SharedNumber(kinds[0], names, rate_per_s, 0.0, rate_per_s * empty, 0.0),
+        SharedNumber(kinds[1], names, burst, 0.0, burst, min(burst, needed)),
+    ]

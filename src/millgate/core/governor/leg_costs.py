@@ -1,0 +1,119 @@
+"""Should one engine read the prompt and another one write the answer? The same cost that chooses engines says so.
+
+Alone, an engine reads the prompt between the steps of all streams that run there, and each of them waits for it. Apart, the prompt
+waits for those before it on the engine that reads, and then for its transfer; the other engine's streams wait for one step more.
+"""
+
+from math import inf
+from typing import Final, NamedTuple
+
+from millgate.core.routing.base import Router
+from millgate.core.routing.prefix_index import Held, PrefixIndex
+from millgate.core.state.attempt import Request
+from millgate.core.state.engine import Engine
+from millgate.core.state.leg import Legs
+from millgate.core.words import Role
+
+# Of a prompt below one block nothing is handed over, and some of vLLM's connectors hang on it (LMCache#2459). Blocks have 16
+# tokens on a GPU and 128 on a CPU.
+LEAST_HANDED_TOKENS: Final = 128
+
+
+class Apart(NamedTuple):
+    """Two engines, the one that reads and the one that answers: the cost in seconds, and the time to the first token."""
+
+    reader: Engine
+    engine: Engine
+    cost_s: float
+    ttft_s: float
+
+
+def apart(
+    router: Router,
+    prefixes: PrefixIndex,
+    legs: Legs,
+    request: Request,
+    engines: tuple[Engine, ...],
+    held: Held,
+    now: float,
+) -> Apart | None:
+    """Return the cheapest two of the engines that have room for one leg each; None where there are none, or nothing to hand over."""
+    if request.prompt_tokens < LEAST_HANDED_TOKENS:
+        return None
+    deciding = [each for each in engines if each.settings.role is Role.DECODE and _has_memory(each, request)]
+    reading = [each for each in request.route.readers_up if _has_room(each, prefixes, request)]
+    if not deciding or not reading:
+        return None
+    read_s = [_reading_cost(router, each, _unread(each, prefixes, request)) for each in reading]
+    write_s = [_writing_cost(router, legs, each, request, held) for each in deciding]
+    first, last = read_s.index(min(read_s)), write_s.index(min(write_s))
+    reader, engine = reading[first], deciding[last]
+    ttft_s = (
+        reader.expected_ttft_s(_unread(reader, prefixes, request), now)
+        + _transfer_s(legs, engine, request, held)
+        + engine.service.tpot_s(engine.gate.streams + 1)
+    )
+    return Apart(reader, engine, read_s[first] + write_s[last], ttft_s)
+
+
+def pauses_cost(engine: Engine, request: Request, unread_tokens: int) -> float:
+    """Return what it costs beyond seconds that streams wait for a prompt that is read between their steps.
+
+    A second of a newcomer's wait is a part of its lane's TTFT. A second of a running stream's is a larger part of what its TPOT leaves: the
+    objective less the pace, over its answer. Streams are taken to be of the newcomer's lane, and to be as long.
+    """
+    lane, service, streams = request.lane.settings, engine.service, engine.gate.streams
+    if lane.tpot_slo_s is None:
+        return 0.0
+    left_s = request.output_tokens * (lane.tpot_slo_s - service.tpot_s(streams + 1))
+    if left_s <= 0.0:
+        return inf if streams else 0.0
+    return max(0.0, lane.ttft_slo_s / left_s - 1.0) * streams * service.reading_s(unread_tokens)
+
+
+def late_cost(request: Request, ttft_s: float, now: float) -> float:
+    """Return what it costs beyond seconds that the first token comes too late: the whole time that its lane has for it."""
+    return request.lane.settings.ttft_slo_s if now + ttft_s > request.deadline else 0.0
+
+
+def _unread(reader: Engine, prefixes: PrefixIndex, request: Request) -> int:
+    """Return how many tokens of this prompt the engine would have to read."""
+    if not request.marks:
+        return request.prompt_tokens
+    return max(1, request.prompt_tokens - prefixes.held_by(reader.number, request.marks))
+
+
+def _has_memory(engine: Engine, request: Request) -> bool:
+    gate = engine.gate
+    return not engine.is_tried and gate.fits(request.prompt_tokens) and gate.has_room(request.kv_tokens, 0)
+
+
+def _has_room(reader: Engine, prefixes: PrefixIndex, request: Request) -> bool:
+    gate, tokens = reader.gate, request.prompt_tokens
+    if reader.is_tried or not gate.fits(tokens):
+        return False
+    return gate.has_room(tokens, _unread(reader, prefixes, request))
+
+
+def _reading_cost(router: Router, reader: Engine, unread_tokens: int) -> float:
+    """Return the cost of the first leg. Live sessions stay where answers are written, so none counts there; of the second leg one token is read."""
+    service = reader.service
+    unread_s = service.reading_s(reader.gate.prefill_tokens)
+    return router.marginal_cost(0, unread_s, service.reading_s(unread_tokens), 0.0, 0.0, 0, 0.0)
+
+
+def _writing_cost(router: Router, legs: Legs, engine: Engine, request: Request, held: Held) -> float:
+    gate, service = engine.gate, engine.service
+    streams = gate.streams
+    tpot_s = service.tpot_s(streams + 1)
+    slower_s = tpot_s - service.tpot_s(streams)
+    unread_s = service.reading_s(gate.prefill_tokens)
+    decode_s = router.marginal_cost(
+        streams, unread_s, service.reading_s(1), tpot_s, slower_s, request.output_tokens, 0.0
+    )
+    return decode_s + _transfer_s(legs, engine, request, held)
+
+
+def _transfer_s(legs: Legs, engine: Engine, request: Request, held: Held) -> float:
+    """Return how long the transfer of what this engine does not hold of the prompt takes."""
+    return legs.expected_s(max(1, request.prompt_tokens - held.get(engine.number, 0)))

@@ -1,0 +1,203 @@
+"""The lines of those that a bucket refused: every client has an appointment there, at its own time."""
+
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+from typing import Final, NamedTuple
+
+from millgate.core.measure import MOST_WEIGHT, Ranking
+from millgate.core.quotas.bucket import PARTS, Bucket
+from millgate.core.quotas.ledger import Demand
+from millgate.core.tickets.appointment import Appointment, Attendance, age_key
+from millgate.core.tickets.appointments import EQUALS_TRIED, most_notes
+
+# A minute of a quota of 4,000 requests a minute is one line of this length; all lines take 4 MB at most.
+MOST_IN_LINE: Final = 4_096
+MOST_APPOINTMENTS: Final = 16_384
+# A ticket says its times in whole milliseconds; the appointments so close to one are looked through, a few at most.
+_TICKET_S: Final = 0.002
+
+
+class Behind(NamedTuple):
+    """What keeps a request out that its bucket alone would let in, or later: after `wait_s` it is its turn.
+
+    `promised` is how much those before it are expected to take. `needed` and `left` are as in `Shortage`.
+    """
+
+    wait_s: float
+    promised: float
+    needed: float
+    left: float
+
+
+class Booking:
+    """One appointment with the lines in which it stands, all by one key."""
+
+    __slots__ = ("appointment", "key", "kind", "lines", "tenant")
+
+    def __init__(
+        self, appointment: Appointment, key: int, tenant: str, kind: int, lines: tuple[Bucket, ...]
+    ) -> None:
+        self.appointment = appointment
+        self.key = key
+        self.tenant = tenant
+        self.kind = kind
+        self.lines = lines
+
+
+class QuotaLines:
+    """The appointments of all buckets, by the number of the request; the clock of `expire` must not go backward.
+
+    A refused client is told when the bucket has enough for all that were told before it and for itself; what others may still
+    take counts by learned attendance. A client that is back at its own time needs only what the bucket has. Any other stands
+    behind the appointments that have come and have not lapsed. A full bucket loses what it is given, so it waits for them no
+    longer than a client may be late, and for less where fewer are expected than the newcomer asks for. An appointment stands
+    in the line of each bucket that was short for it. Beyond the bounds (INV-5) clients are told when it has enough for them alone.
+    """
+
+    __slots__ = ("_attendance", "_ends", "_lines", "bookings")
+
+    def __init__(self) -> None:
+        self._attendance = Attendance()
+        self.bookings: dict[int, Booking] = {}
+        self._lines: dict[Bucket, Ranking] = {}
+        self._ends: list[tuple[float, int]] = []
+
+    def __len__(self) -> int:
+        """Return how many clients have an appointment, those included that have lapsed since `expire`."""
+        return len(self.bookings)
+
+    def behind(self, number: int, demands: Iterable[Demand], now: float) -> Behind | None:
+        """Return the line in which this request would wait longest, None where it waits in none; changes nothing."""
+        over = self._over(now)
+        own = None if number in over else self.bookings.get(number)
+        share = self._attendance.expected([self.bookings[each].kind for each in over])
+        worst: Behind | None = None
+        for bucket, needed in demands:
+            line = self._lines.get(bucket)
+            if line is None or bucket.too_large(needed):
+                continue
+            if over:
+                line = line.without([each.key for each in self._of_line(bucket, over)])
+            found = self._in_line(bucket, line, needed, own, share, now)
+            if found is not None and (worst is None or found.wait_s > worst.wait_s):
+                worst = found
+        return worst
+
+    def number_of(self, tenant: str, told: Appointment, demands: Iterable[Demand]) -> int | None:
+        """Return the request of this tenant that was told this by these buckets, as a ticket says it; None without one."""
+        for bucket, _ in demands:
+            line = self._lines.get(bucket)
+            key = age_key(told.opens_at - _TICKET_S, 0)
+            for _ in range(EQUALS_TRIED):
+                found = None if line is None else line.after(key)
+                if found is None:
+                    break
+                key, number = found[0] + 1, found[1]
+                booking = self.bookings[number]
+                if booking.tenant == tenant and abs(booking.appointment.due_at - told.due_at) <= _TICKET_S:
+                    return number
+        return None
+
+    def _in_line(
+        self,
+        bucket: Bucket,
+        line: Ranking,
+        needed: float,
+        own: Booking | None,
+        share: float,
+        now: float,
+    ) -> Behind | None:
+        """Return the wait in this bucket's line; None where the request may go as far as this bucket is concerned."""
+        each = share / PARTS
+        key = age_key(now, 0) if own is None else min(own.key, age_key(now, 0))
+        is_its_time = own is not None and bucket in own.lines and now >= own.appointment.due_at
+        due = 0.0 if is_its_time else line.weighed_before(key)[1] * each
+        level = bucket.level(now)
+        if bucket.wait_s(needed, now) <= 0.0 and (
+            level >= needed + due or bucket.full_for_s(now) >= self._grace_s(line, due / needed)
+        ):
+            return None
+        promised = (line.total if own is None else line.weighed_before(own.key)[1]) * each
+        return Behind(max(0.0, promised + needed - level) / bucket.rate_per_s, promised, needed, level)
+
+    def _grace_s(self, line: Ranking, expected: float) -> float:
+        """Return how long a full bucket waits for so many times what the newcomer needs: as long as a client may be late."""
+        first = line.first()
+        if first is None:
+            return 0.0
+        return min(1.0, expected) * self.bookings[first[1]].appointment.late_s
+
+    def book(
+        self,
+        number: int,
+        tenant: str,
+        kind: int,
+        appointment: Appointment,
+        demands: Iterable[Demand],
+        turn: int | None = None,
+    ) -> None:
+        """Put a client that is told to return into the lines of these buckets.
+
+        `turn` is what `returned` gave for its appointment before this one: it keeps its turn.
+        """
+        open_lines = [each for each in demands if self._has_room(each.bucket)]
+        if not open_lines or len(self.bookings) >= MOST_APPOINTMENTS:
+            return
+        key = age_key(appointment.opens_at, number) if turn is None else turn
+        buckets = tuple([each.bucket for each in open_lines])
+        self.bookings[number] = Booking(appointment, key, tenant, kind, buckets)
+        self._attendance.opens(kind)
+        parts = PARTS * self._attendance.likelihood(tenant, kind)
+        for bucket, needed in open_lines:
+            line = self._lines.setdefault(bucket, Ranking())
+            line.add(key, number, min(MOST_WEIGHT, round(needed * parts)))
+        self._note_end(appointment.lapses_at, number)
+
+    def _has_room(self, bucket: Bucket) -> bool:
+        line = self._lines.get(bucket)
+        return line is None or len(line) < MOST_IN_LINE
+
+    def returned(self, number: int) -> int | None:
+        """End the appointment of this request, if it has one: its client is back. Return its turn."""
+        booking = self.bookings.get(number)
+        if booking is None:
+            return None
+        self._close(number, attended=True)
+        return booking.key
+
+    def expire(self, now: float) -> None:
+        """End the appointments that have lapsed."""
+        ends = self._ends
+        while ends and ends[0][0] < now:
+            lapsed_at, number = heappop(ends)
+            booking = self.bookings.get(number)
+            if booking is not None and booking.appointment.lapses_at == lapsed_at:
+                self._close(number, attended=False)
+
+    def _close(self, number: int, *, attended: bool) -> None:
+        booking = self.bookings.pop(number)
+        self._attendance.closes(booking.kind)
+        self._attendance.learn(booking.tenant, booking.kind, attended=attended)
+        for bucket in booking.lines:
+            line = self._lines[bucket]
+            line.remove(booking.key)
+            if not line:
+                del self._lines[bucket]
+
+    def _note_end(self, lapses_at: float, number: int) -> None:
+        if len(self._ends) > most_notes(len(self.bookings)):
+            self._ends = [(each.appointment.lapses_at, other) for other, each in self.bookings.items()]
+            heapify(self._ends)
+        else:
+            heappush(self._ends, (lapses_at, number))
+
+    def _over(self, now: float) -> list[int]:
+        """Return the requests whose appointments `expire` would end at this time; none where it has just been asked."""
+        ends = self._ends
+        if not ends or ends[0][0] >= now:
+            return []
+        return [number for number, each in self.bookings.items() if each.appointment.lapses_at < now]
+
+    def _of_line(self, bucket: Bucket, numbers: list[int]) -> list[Booking]:
+        bookings = [self.bookings[number] for number in numbers]
+        return [each for each in bookings if bucket in each.lines]

@@ -1,0 +1,61 @@
+"""What the core tells instruments that report and move nothing; wiring hands them in, and no decision reads them."""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from millgate.core.settings import LaneSettings
+from millgate.core.snapshot import Alarm, SloReading, WarningReading
+
+
+class Flow(NamedTuple):
+    """What the governor counts: running totals since start, and the state now.
+
+    Work is expected service seconds at a full batch, priced once: `limit` streams serve `limit` seconds of it a second. All
+    arrivals count but recognised retries. `occupancy` is permits out (in observe mode it may pass `limit`), `bound_s` the
+    longest deadline of a lane.
+    """
+
+    arrived: int
+    arrived_work_s: float
+    done_work_s: float
+    occupancy: int
+    queued: int
+    limit: int
+    bound_s: float
+
+
+class PoolInstrument(Protocol):
+    """Sees overload of one pool coming; it is fed from `next_at` on, core seconds."""
+
+    next_at: float
+
+    def feed(self, now: float, flow: Flow) -> None:
+        """Take the totals."""
+
+    def read(self) -> WarningReading:
+        """Return all signals as numbers; changes nothing."""
+
+    def alarms(self) -> tuple[Alarm, ...]:
+        """Return the alarms that are on, the oldest first."""
+
+
+class LaneInstrument(Protocol):
+    """Holds the answers of one lane against its objectives."""
+
+    def add(
+        self, now: float, ttft_s: float | None, tpot_s: float | None, *, good: bool, first: bool = True
+    ) -> None:
+        """Take an admitted attempt that is over; times in seconds, from the origin of its deadline."""
+
+    def refuse(self, now: float) -> None:
+        """Take a request whose first attempt was refused."""
+
+    def read(self, now: float) -> SloReading:
+        """Return quantiles, attainment and burn; changes nothing."""
+
+
+class Instruments(NamedTuple):
+    """Makes the instrument of a pool, which begins at this time, and that of a lane."""
+
+    of_pool: Callable[[float], PoolInstrument]
+    of_lane: Callable[[LaneSettings, float], LaneInstrument]

@@ -1,1 +1,0 @@
-"""Little's law as an instrument, and what its numbers foretell."""

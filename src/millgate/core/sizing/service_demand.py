@@ -1,0 +1,427 @@
+"""What a request asks of an engine: its prompt in tokens, and the time that an engine takes for them.
+
+Doors that see the text of a prompt tell its shape, and each model has a line over it, learned from the usage that engines report:
+
+    tokens = own + a x messages + b x bytes of tools + c x letters + d x spaces + e x digits + f x signs + g x bytes beyond ASCII
+             + h x tokens of what is no text
+
+Of other arrivals only bytes are known: the ratio of a model and its users is stable (English prose is near 4 bytes a token, code
+and CJK lie lower). Tokens that do not come from text (the parts of an image, of a recording) are counted by the caller.
+
+How fast an engine reads and writes, how far it is with the prompts that it has, and how long permits last, is learned per engine.
+TTFT = a + b x uncached prompt tokens. TPOT = c + d x running streams (the linear parts of the step-time models in `engine/profile`;
+the attention terms are small against what queueing adds). Both lines start at the prior of the engine's profile.
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from millgate.core.events import PromptShape
+from millgate.core.measure import ALIKE, MEMORY, UPPER_Z, Ewma, LearnedLine
+from millgate.core.settings import ServicePrior
+from millgate.core.sizing import MOST_NAMES, USUAL_PROMPT_TOKENS
+from millgate.core.sizing.output_length import EstimateError
+from millgate.core.snapshot import ErrorReading
+
+
+class _Terms:
+    """One number for each term of a line. Compiled code keeps a named number as it is, and one of a list as an object.
+
+    In lists, learning took 46,000 instructions an answer, a sixth of a whole JSON request; here it takes 14,000.
+    """
+
+    __slots__ = ("beyond", "digits", "letters", "media", "messages", "own", "signs", "spaces", "tools")
+
+    def __init__(
+        self,
+        own: float,
+        messages: float,
+        tools: float,
+        letters: float,
+        spaces: float,
+        digits: float,
+        signs: float,
+        beyond: float,
+        media: float,
+    ) -> None:
+        self.own, self.messages, self.tools = own, messages, tools
+        self.letters, self.spaces, self.digits = letters, spaces, digits
+        self.signs, self.beyond, self.media = signs, beyond, media
+
+    def dot(self, other: "_Terms") -> float:
+        """Return the sum of the products."""
+        return (
+            self.own * other.own
+            + self.messages * other.messages
+            + self.tools * other.tools
+            + self.letters * other.letters
+            + self.spaces * other.spaces
+            + self.digits * other.digits
+            + self.signs * other.signs
+            + self.beyond * other.beyond
+            + self.media * other.media
+        )
+
+    def add(self, part: float, other: "_Terms") -> None:
+        """Add so many times the other."""
+        self.own += part * other.own
+        self.messages += part * other.messages
+        self.tools += part * other.tools
+        self.letters += part * other.letters
+        self.spaces += part * other.spaces
+        self.digits += part * other.digits
+        self.signs += part * other.signs
+        self.beyond += part * other.beyond
+        self.media += part * other.media
+
+
+# Tokens per unit before anything is known, and how far each may be off: English prose has four letters a token. A message of
+# JSON has some twenty letters and signs that no template writes.
+_PRIOR: Final[tuple[float, ...]] = (5.0, -4.0, 0.25, 0.2, 0.1, 0.4, 0.4, 0.5, 1.0)
+_DOUBT: Final[tuple[float, ...]] = (20.0, 8.0, 0.1, 0.1, 0.4, 0.3, 0.4, 0.3, 0.7)
+# What an estimate is off by, beside a tenth of the prompt: so many tokens.
+_NOISE_TOKENS: Final = 10.0
+_MOST_DEVIATIONS: Final = 3.0
+# Each answer gives back this part of the prior's variance: what is known is that of some hundred answers.
+_FADE: Final = 1e-4
+# A token in a kilobyte at least, whatever the line says of a text like none before; lines of dashes have one in a hundred bytes.
+_LEAST_TOKENS_SHIFT: Final = 10
+
+
+class PromptLine:
+    """The coefficients of one model, 1 kB, and what is in doubt of them: recursive least squares (Plackett, 1950).
+
+    What is off is taken to be a tenth of the prompt, so that short prompts teach as much as long ones, and a prompt that is off
+    by more than three of that teaches no more than one that is off by three (Huber, 1964). What is known of each coefficient
+    fades slowly, never beyond the prior's doubt.
+    """
+
+    __slots__ = ("_covariance", "_weights")
+
+    def __init__(self) -> None:
+        self._weights = _terms_of([*_PRIOR])
+        self._covariance = [_only(place, doubt * doubt) for place, doubt in enumerate(_DOUBT)]
+
+    def tokens(self, shape: PromptShape, fixed_tokens: int) -> int:
+        """Return the estimated prompt tokens, at least one in 1,024 bytes."""
+        messages, tools, letters, spaces, digits, signs, beyond = shape
+        size_bytes = messages + tools + letters + spaces + digits + signs + beyond
+        least = (size_bytes >> _LEAST_TOKENS_SHIFT) + 1
+        return max(least, int(self._weights.dot(_terms(shape, fixed_tokens)) + 0.5))
+
+    def learn(self, shape: PromptShape, fixed_tokens: int, prompt_tokens: int) -> None:
+        """Learn from one answer's usage."""
+        terms = _terms(shape, fixed_tokens)
+        share = ALIKE * prompt_tokens
+        each = [row.dot(terms) for row in self._covariance]
+        doubts = _terms_of(each)
+        variance = share * share + _NOISE_TOKENS * _NOISE_TOKENS + doubts.dot(terms)
+        off = prompt_tokens - self._weights.dot(terms)
+        most = _MOST_DEVIATIONS * variance**0.5
+        self._weights.add(max(-most, min(most, off)) / variance, doubts)
+        for row, doubt, unit, prior in zip(self._covariance, each, _UNITS, _PRIOR_VARIANCES, strict=True):
+            _reduce(row, doubt / variance, doubts, unit, prior)
+
+
+def _reduce(row: _Terms, part: float, doubts: _Terms, unit: _Terms, prior: float) -> None:
+    """Take what was learned off one row of the covariance, and let what is known of its coefficient fade."""
+    row.add(-part, doubts)
+    own = row.dot(unit)
+    row.add(min(max(prior, own), own + _FADE * prior) - own, unit)
+
+
+def _terms(shape: PromptShape, fixed_tokens: int) -> _Terms:
+    messages, tools, letters, spaces, digits, signs, beyond = shape
+    return _Terms(
+        1.0,
+        float(messages),
+        float(tools),
+        float(letters),
+        float(spaces),
+        float(digits),
+        float(signs),
+        float(beyond),
+        float(fixed_tokens),
+    )
+
+
+def _terms_of(values: list[float]) -> _Terms:
+    own, messages, tools, letters, spaces, digits, signs, beyond, media = values
+    return _Terms(own, messages, tools, letters, spaces, digits, signs, beyond, media)
+
+
+def _only(place: int, value: float) -> _Terms:
+    """Return nothing but this value, for the term at this place."""
+    return _terms_of([value if place == other else 0.0 for other in range(len(_PRIOR))])
+
+
+_UNITS: Final = [_only(place, 1.0) for place in range(len(_PRIOR))]
+_PRIOR_VARIANCES: Final = [doubt * doubt for doubt in _DOUBT]
+
+
+# Bytes a token before anything is known: the common rule of thumb for English text.
+PRIOR_BYTES_PER_TOKEN: Final = 4.0
+# The prior counts as this many tokens: more than a first greeting has, less than a first real prompt.
+_PRIOR_TOKENS: Final = 200.0
+_UNTAUGHT: Final = PromptLine()
+
+
+class PromptSizes:
+    """How many tokens a prompt has, by its model; beyond a bound new models share one estimate."""
+
+    __slots__ = ("_error", "_lines", "_sums")
+
+    def __init__(self) -> None:
+        self._sums: dict[str, list[float]] = {}
+        self._lines: dict[str, PromptLine] = {}
+        self._error = EstimateError()
+
+    def tokens(
+        self, model: str, prompt_bytes: int, fixed_tokens: int = 0, shape: PromptShape | None = None
+    ) -> int:
+        """Return the estimated prompt tokens, at least 1; `prompt_bytes` is text, `fixed_tokens` are beside it."""
+        if shape is not None:
+            line = self._lines.get(model) or self._lines.get("") or _UNTAUGHT
+            return line.tokens(shape, fixed_tokens)
+        sums = self._sums.get(model) or self._sums.get("")
+        ratio = sums[0] / sums[1] if sums else PRIOR_BYTES_PER_TOKEN
+        return fixed_tokens + round(prompt_bytes / ratio) or 1
+
+    def learn(
+        self,
+        model: str,
+        prompt_bytes: int,
+        prompt_tokens: int,
+        fixed_tokens: int = 0,
+        shape: PromptShape | None = None,
+    ) -> None:
+        """Learn from one answer's usage; `prompt_tokens` is the whole, `fixed_tokens` as they were estimated."""
+        if prompt_tokens <= 0 or prompt_bytes <= 0:
+            return
+        self._error.add(self.tokens(model, prompt_bytes, fixed_tokens, shape), prompt_tokens)
+        self._learn_ratio(model, prompt_bytes, prompt_tokens - fixed_tokens)
+        if shape is not None:
+            name = _bounded(model, self._lines)
+            line = self._lines.get(name)
+            if line is None:
+                line = self._lines[name] = PromptLine()
+            line.learn(shape, fixed_tokens, prompt_tokens)
+
+    def ratios(self) -> Iterator[tuple[str, float]]:
+        """Yield every known model with its bytes per token."""
+        return ((model, sums[0] / sums[1]) for model, sums in self._sums.items())
+
+    def error(self) -> ErrorReading:
+        """Return how wrong the estimates have been, lately and over all models."""
+        return self._error.read()
+
+    def _learn_ratio(self, model: str, prompt_bytes: int, text_tokens: int) -> None:
+        if text_tokens <= 0:
+            return
+        name = _bounded(model, self._sums)
+        sums = self._sums.setdefault(name, [_PRIOR_TOKENS * PRIOR_BYTES_PER_TOKEN, _PRIOR_TOKENS])
+        # Half is forgotten after so many usual prompts: a change of traffic shows soon, and pings by the hundred, each with more
+        # template than text, change nothing for the prompts of others.
+        if sums[1] > MEMORY * USUAL_PROMPT_TOKENS:
+            sums[0] *= 0.5
+            sums[1] *= 0.5
+        sums[0] += prompt_bytes
+        sums[1] += text_tokens
+
+
+def _bounded(model: str, known: Mapping[str, object]) -> str:
+    """Return the name under which this model is known or may become so."""
+    return "" if model not in known and len(known) >= MOST_NAMES else model
+
+
+# One stalled prompt is no more than twice as late as foreseen here, or no request would be admitted for a long time.
+_LARGEST_ERROR: Final = 1.0
+
+
+class PromptReading:
+    """The reading of one engine, told what begins and what has been read; seconds and prompt tokens.
+
+    An engine says by a first token when a prompt has been read, and nothing in between. Between two it is taken to go on at the
+    speed that it has shown: tokens over the time in which there was something to read; `per_token_s` before anything was.
+    """
+
+    __slots__ = ("_error", "_from_rest", "_read_at", "_time_s", "_tokens")
+
+    def __init__(self, per_token_s: float, now: float) -> None:
+        self._tokens = float(USUAL_PROMPT_TOKENS)
+        self._time_s = USUAL_PROMPT_TOKENS * per_token_s
+        self._read_at = now
+        self._from_rest = True
+        self._error = Ewma(0.0)
+
+    @property
+    def per_token_s(self) -> float:
+        """How long the engine takes for one prompt token of many."""
+        return self._time_s / self._tokens
+
+    @property
+    def upper_share(self) -> float:
+        """How much longer than predicted a first token takes nine times in ten, as a share of the prediction."""
+        return UPPER_Z * self._error.deviation
+
+    def began(self, now: float) -> None:
+        """There is something to read again; an engine that has read its last prompt just now goes on."""
+        self._from_rest = now > self._read_at
+        self._read_at = now
+
+    def read(self, prompt_tokens: int, base_s: float, now: float) -> None:
+        """Learn from a prompt that has been read; `base_s` is what a first token takes beside reading."""
+        busy_s = now - self._read_at
+        if self._from_rest:
+            busy_s = max(0.0, busy_s - base_s)
+        fade = 1.0 - 1.0 / MEMORY
+        self._tokens = self._tokens * fade + prompt_tokens
+        self._time_s = self._time_s * fade + busy_s
+        self._from_rest = False
+        self._read_at = now
+
+    def interrupted(self, now: float) -> None:
+        """A prompt is no longer to be read, and how much of it was read is unknown."""
+        self._from_rest = True
+        self._read_at = now
+
+    def erred(self, predicted_s: float, took_s: float) -> None:
+        """Compare one predicted time to first token with what came."""
+        if predicted_s > 0.0:
+            self._error.add(min(_LARGEST_ERROR, took_s / predicted_s - 1.0))
+
+    def unread(self, given_tokens: int, now: float) -> float:
+        """Return how many of these tokens, of prompts without a first token, the engine has still to read.
+
+        What is late by so long is expected to be late by as much again, up to all of them (the doubling rule, as for
+        answers in `state.capacity_forecast`).
+        """
+        whole_s = given_tokens * self.per_token_s
+        if whole_s <= 0.0:
+            return given_tokens
+        return given_tokens * min(1.0, abs(1.0 - (now - self._read_at) / whole_s))
+
+
+class PermitTimes:
+    """The last permits, each by its time over the time that was foreseen for it.
+
+    A permit that has run for the mean of uneven lengths is not about to end. What remains of one is read off those that lasted
+    longer than it has so far (the empirical residual life: Kaplan and Meier 1958).
+    """
+
+    __slots__ = ("_last", "_sorted")
+
+    def __init__(self) -> None:
+        self._last: deque[float] = deque()
+        self._sorted: list[float] = []
+
+    def lasted(self, stayed_s: float, foreseen_s: float) -> None:
+        """Learn from one permit that has ended."""
+        if foreseen_s <= 0.0:
+            return
+        share = stayed_s / foreseen_s
+        self._last.append(share)
+        insort(self._sorted, share)
+        if len(self._last) > MEMORY:
+            del self._sorted[bisect_left(self._sorted, self._last.popleft())]
+
+    def share_at(self, share: float, level: float) -> float:
+        """Return how long a permit lasts that has lasted `share` so far, at this level (0 to 1) of those that lasted longer.
+
+        All are shares of what was foreseen. 1 before anything was learned, and at most `share` if none lasted longer.
+        """
+        known = self._sorted
+        if not known:
+            return 1.0
+        first, last = bisect_right(known, share), len(known) - 1
+        at = min(max(float(first), first + level * (len(known) - first) - 0.5), float(last))
+        low = int(at)
+        return known[low] + (at - low) * (known[min(low + 1, last)] - known[low])
+
+
+# A usual batch: here lies the pseudo-observation of the prior.
+_USUAL_STREAMS: Final = 16.0
+
+
+class ServiceTime:
+    """The learned speed of one engine, from so many `answers`; times are seconds."""
+
+    __slots__ = ("_decode_s", "_own_s", "_read_tokens", "_tpot", "_ttft", "answers")
+
+    def __init__(self, prior: ServicePrior) -> None:
+        self._ttft = LearnedLine(prior.ttft_base_s, prior.ttft_per_token_s, typical_x=USUAL_PROMPT_TOKENS)
+        self._tpot = LearnedLine(prior.tpot_base_s, prior.tpot_per_stream_s, typical_x=_USUAL_STREAMS)
+        self._decode_s = self._own_s = 0.0
+        self._read_tokens = 0
+        self.answers = 0
+
+    def answered(self) -> None:
+        """Count a whole answer."""
+        self.answers += 1
+
+    def ttft_s(self, prompt_tokens: float) -> float:
+        """Return the predicted time to first token for so many uncached prompt tokens, own and ahead."""
+        return self._ttft.at(prompt_tokens)
+
+    def reading_s(self, prompt_tokens: float) -> float:
+        """Return how long the engine reads so many prompt tokens, without what comes before and after."""
+        return self._ttft.slope * prompt_tokens
+
+    def tpot_s(self, streams: float) -> float:
+        """Return the predicted time per output token with so many streams running."""
+        return self._tpot.at(streams)
+
+    def service_s(self, prompt_tokens: float, output_tokens: float, streams: float) -> float:
+        """Return the predicted time from permit to last token."""
+        return self._ttft.at(prompt_tokens) + max(0.0, output_tokens - 1.0) * self._tpot.at(streams)
+
+    def read_behind_s(self, prompt_tokens: float, read_streams: float, streams: float) -> float:
+        """Return how much longer a permit for what is only read is out, as its prompt is behind all that are being read.
+
+        Of so many `streams`, all of them; `read_streams` is how many a permit has, 0 where answers are written: there
+        few prompts are unread at any time. Counted for each of its streams.
+        """
+        if not read_streams:
+            return 0.0
+        behind_tokens = min(1.0, read_streams) * max(0.0, streams - 1.0) * prompt_tokens
+        return max(0.0, read_streams - 1.0) * self._ttft.base + self._ttft.slope * behind_tokens
+
+    def engine_s(self, prompt_tokens: float, output_tokens: float, streams: float) -> float:
+        """Return the part of the engine's own time that this takes while so many streams share it, in seconds.
+
+        per_token x prompt + output x step / streams, a step being TPOT without the prompts that were read meanwhile. A
+        token of an answer takes no less than one of a prompt: both go through the same weights (Kaplan et al. 2020).
+        """
+        per_token_s = self._ttft.slope
+        shared_s = self.own_share() * self._tpot.at(streams) / max(1.0, streams)
+        return per_token_s * prompt_tokens + output_tokens * max(per_token_s, shared_s)
+
+    def own_share(self) -> float:
+        """Return the part of the time per output token that is not the reading of others' prompts, in [0, 1]."""
+        if self._decode_s <= 0.0:
+            return 1.0
+        return min(max(0.0, self._own_s / self._decode_s), 1.0)
+
+    def learn_ttft(self, prompt_tokens: float, ttft_s: float) -> None:
+        """Learn one time to first token; `prompt_tokens` counts what had to be prefilled before it as well."""
+        if ttft_s > 0.0:
+            self._ttft.add(prompt_tokens, ttft_s)
+
+    def learn_tpot(self, streams: float, tpot_s: float) -> None:
+        """Learn one answer's mean time per output token."""
+        if tpot_s > 0.0:
+            self._tpot.add(streams, tpot_s)
+
+    def has_read(self, prompt_tokens: int) -> int:
+        """Count a prompt that has been read; return how many prompt tokens that makes, ever."""
+        self._read_tokens += prompt_tokens
+        return self._read_tokens
+
+    def learn_own_share(self, decode_s: float, read_before: int) -> None:
+        """Learn what of an answer's decoding time was its own; `read_before` is what `has_read` gave when it began."""
+        keep = 1.0 - 1.0 / MEMORY
+        others_s = self.reading_s(self._read_tokens - read_before)
+        self._decode_s = self._decode_s * keep + decode_s
+        self._own_s = self._own_s * keep + decode_s - others_s

@@ -1,0 +1,120 @@
+"""The first of two legs: a prompt that one engine reads for another, and the memory in which it keeps it until that is fetched.
+
+An engine that has read a prompt for another keeps its blocks under a lease. They are free when the other has fetched them, or
+when the lease ends (vLLM's NIXL connector, `docs/features/nixl_connector_usage.md`). No call gives them back sooner.
+"""
+
+from heapq import heappop, heappush
+from math import inf
+from typing import Final
+
+from millgate.core.measure import Ewma
+from millgate.core.state.engine import Engine, ends_but_for_memory
+from millgate.core.state.permit import Permit
+
+# Before any transfer was seen: 20 ms to set one up, and 320 KB a token (70 billion parameters, 16 bits) over 50 GB/s.
+_SETUP_S: Final = 0.02
+_PER_TOKEN_S: Final = 6.5e-6
+# A transfer that took longer than this many times what is believed waited for something else.
+_MOST_FACTOR: Final = 20.0
+
+
+class PrefillLeg:
+    """What one engine, the `reader`, does for one attempt: of the prompt it had to read `unread_tokens`, and held the others.
+
+    It `is_reading` until the prompt is read; then `kept_tokens` of its memory are taken until they are fetched or the lease ends.
+    """
+
+    __slots__ = ("cached_tokens", "is_reading", "kept_at", "kept_tokens", "permit", "reader", "unread_tokens")
+
+    def __init__(self, reader: Engine, permit: Permit, unread_tokens: int, cached_tokens: int) -> None:
+        self.reader, self.permit = reader, permit
+        self.unread_tokens, self.cached_tokens = unread_tokens, cached_tokens
+        self.is_reading = True
+        self.kept_tokens = 0
+        self.kept_at = 0.0
+
+    def has_read(self, now: float) -> None:
+        """The prompt is read: its stream is free, its memory stays taken."""
+        self.reader.first_token(self.permit, self.unread_tokens, now)
+        self.kept_tokens = ends_but_for_memory(self.reader, self.permit)
+        self.is_reading, self.kept_at = False, now
+
+    def let_go(self, now: float) -> None:
+        """The engine has nothing more to do with it, and keeps nothing of it."""
+        if self.is_reading:
+            self.reader.releases(self.permit, now)
+            self.reader.changed()
+            self.is_reading = False
+        self.reader.gate.frees(self.kept_tokens)
+        self.kept_tokens = 0
+
+
+class Legs:
+    """First legs that end by time alone, at `due_at` the next of them; what became of all, and how long a transfer takes.
+
+    `fetched` transfers took `transfer_s` together and carried `tokens`; of the others `lost` failed, and `expired` were never fetched.
+    """
+
+    def __init__(self) -> None:
+        self.due_at = inf
+        self._ends: list[tuple[float, int, PrefillLeg]] = []
+        self._count = 0
+        self.begun = self.fetched = self.lost = self.expired = self.tokens = 0
+        self.transfer_s = 0.0
+        self._factor = Ewma(1.0)
+
+    def expected_s(self, tokens: int) -> float:
+        """Return how long the transfer of so many tokens is expected to take."""
+        return self._factor.mean * (_SETUP_S + _PER_TOKEN_S * tokens)
+
+    def begins(self) -> None:
+        """Count a request of two legs."""
+        self.begun += 1
+
+    def ends_at(self, leg: PrefillLeg, at: float) -> None:
+        """Let go of it then, unless that has happened before."""
+        self._count += 1
+        heappush(self._ends, (at, self._count, leg))
+        self.due_at = self._ends[0][0]
+
+    def expire(self, now: float) -> None:
+        """Let go of what is due."""
+        ends = self._ends
+        while ends and ends[0][0] <= now:
+            _, _, leg = heappop(ends)
+            self.expired += bool(leg.kept_tokens)
+            leg.let_go(now)
+        self.due_at = ends[0][0] if ends else inf
+
+    def was_fetched(self, leg: PrefillLeg, tokens: int, now: float, *, is_seen: bool) -> None:
+        """The other engine has this prompt: learn how long that took, where it `is_seen`; of a whole answer it counts as expected."""
+        took_s = self.expected_s(tokens)
+        if is_seen:
+            took_s = now - leg.kept_at
+            self._factor.add(min(_MOST_FACTOR, took_s / (_SETUP_S + _PER_TOKEN_S * tokens)))
+        self.fetched += 1
+        self.tokens += tokens
+        self.transfer_s += took_s
+        leg.let_go(now)
+
+    def was_lost(self) -> None:
+        """Count a prompt that the other engine has to read after all."""
+        self.lost += 1
+
+
+def has_taken_over(engine: Engine, permit: Permit, now: float) -> None:
+    """The first token has come of a prompt that was handed over: it tells nothing of how fast this engine reads."""
+    permit.first_token(now)
+    engine.gate.prefilled(permit.attempt)
+    permit.reads_after(engine.service.has_read(1))
+
+
+def reads_after_all(engine: Engine, permit: Permit, unread_tokens: int, now: float) -> None:
+    """This engine reads the prompt that another one was to read, from now on."""
+    permit.is_sent(now)
+    permit.reads_itself(engine.unread_tokens(now), engine.expected_ttft_s(unread_tokens, now))
+    if not engine.gate.prefill_tokens:
+        engine.reading.began(now)
+    engine.gate.reads(permit.attempt, unread_tokens)
+    engine.changed()

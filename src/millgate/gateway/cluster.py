@@ -1,0 +1,172 @@
+"""This replica in its cluster: what the core uses goes to the store, and what the store grants goes to the core.
+
+The core begins without any share, so that nothing is admitted before the first lease. From then on it has what was granted last, until
+that ends by itself; what happens then the configuration says. No request ever waits for the store.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from math import inf
+from typing import Final, Protocol
+
+from millgate.cluster.contract import Store
+from millgate.cluster.leases import (
+    FailurePolicy,
+    Leased,
+    LeaseRenewer,
+    LeaseSettings,
+    LeaseStatus,
+    RenewalState,
+    Shared,
+)
+from millgate.core.events import LeaseGranted
+from millgate.core.snapshot import SharedUse
+from millgate.gateway.settings import ClusterSettings
+from millgate.gateway.shares import holdings_of, lease_of, lines_of
+from millgate.observe.door import ClusterSnapshot
+from millgate.runtime.clock import MonotonicClock
+
+# A first connection looks up names and shakes hands for TLS.
+_LEAST_CONNECT_S: Final = 0.5
+# A replica starts work by an answer for this part of a lease. In the rest of it the engine's gauge shows the others which streams of a
+# dead replica have ended, so that those are with them when the lease is over.
+_STARTS_FOR: Final = 0.6
+# So many renewals, at least, while it does.
+_LEAST_RENEWALS: Final = 4
+_POLICY_WORDS: Final = {
+    FailurePolicy.SHARE: "this replica has at most an even share",
+    FailurePolicy.CLOSED: "nothing is let in",
+    FailurePolicy.OPEN: "each replica has the whole limit",
+}
+
+
+def open_store(settings: ClusterSettings) -> Store:
+    """Return the store that these settings name; it connects when it is first asked. ValueError for an address that is none."""
+    # With the extra: a gate of its own needs no Redis.
+    from millgate.cluster.connect import PASSWORD_ENV, USERNAME_ENV, connect, read_address  # noqa: PLC0415
+    from millgate.cluster.redis_store import RedisStore  # noqa: PLC0415
+
+    secrets = {USERNAME_ENV: settings.user or "", PASSWORD_ENV: settings.password or ""}
+    address = read_address(settings.url, secrets, settings.ca)
+    client = connect(address, max(settings.timeout_s, _LEAST_CONNECT_S))
+    return RedisStore(client, settings.name, MonotonicClock.now, timeout_s=settings.timeout_s)
+
+
+class SharingCore(Protocol):
+    """The core as its driver shows it."""
+
+    def shared_use(self) -> SharedUse:
+        """Return what this replica holds and wants."""
+
+    def post(self, *events: LeaseGranted) -> None:
+        """Take this lease."""
+
+
+class Membership:
+    """Renews this replica's lease and hands what is granted to the core; `time` is the core's clock.
+
+    `on_change` is called whenever the state changes, `on_loss` when there are fewer replicas than before: then the engines' gauges are
+    worth a look, for what a dead replica had is free when they show that it has ended.
+    """
+
+    def __init__(
+        self, settings: ClusterSettings, core: SharingCore, time: Callable[[], float], store: Store
+    ) -> None:
+        self._settings, self._core, self._time, self._store = settings, core, time, store
+        self.on_change: Callable[[LeaseStatus], None] = lambda _status: None
+        self.on_loss: Callable[[], None] = lambda: None
+        self._replicas = 0
+        starts_s = _STARTS_FOR * settings.lease_s
+        self._policy = FailurePolicy(settings.when_gone)
+        self._renewer = LeaseRenewer(
+            store,
+            settings.replica,
+            self._collect,
+            self._apply,
+            self._changed,
+            time,
+            LeaseSettings(starts_s, min(settings.renew_every_s, starts_s / _LEAST_RENEWALS), self._policy),
+        )
+        self._leased_at: float | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Let nothing in until the first lease, and renew from now on."""
+        self._core.post(LeaseGranted(inf))
+        self._task = asyncio.get_running_loop().create_task(self._renewer.run())
+
+    async def leave(self) -> None:
+        """Give back what this replica does not use any more, and renew no longer; harmless when never started."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        self._task = None
+        await self._renewer.leave()
+        await self._store.close()
+
+    @property
+    def status(self) -> LeaseStatus:
+        """The state of the lease, and counts since the start."""
+        return self._renewer.status
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may admit anything: it has a lease, or its settings let it admit without one."""
+        status = self.status
+        if status.state is RenewalState.DEGRADED:
+            is_known = status.replicas > 0 or self._policy is FailurePolicy.OPEN
+            return is_known and self._policy is not FailurePolicy.CLOSED
+        return status.state is not RenewalState.JOINING
+
+    @property
+    def readiness(self) -> str:
+        """The state for the readiness page, with the reason where it is degraded."""
+        status = self.status
+        if status.state is RenewalState.DEGRADED:
+            return f"degraded: {status.reason}; {_POLICY_WORDS[self._policy]}"
+        return status.state.value
+
+    def words(self) -> str:
+        """Return what is wrong with the cluster, in words; nothing where all is well."""
+        status = self.status
+        if status.state is RenewalState.DEGRADED:
+            return f"the cluster's store is gone, {_POLICY_WORDS[self._policy]}"
+        if status.state is RenewalState.JOINING:
+            return "not in the cluster yet, nothing is let in"
+        return ""
+
+    def snapshot(self) -> ClusterSnapshot:
+        """Return the lease and its renewals as they are now."""
+        now, status = self._time(), self.status
+        failed = status.failures + status.fenced
+        return ClusterSnapshot(
+            self._settings.replica,
+            status.state.value,
+            status.state in {RenewalState.DEGRADED, RenewalState.JOINING},
+            now - status.since,
+            status.replicas,
+            status.renewals - failed,
+            failed,
+            None if self._leased_at is None else now - self._leased_at,
+            "" if status.state is RenewalState.LEASED else status.reason,
+        )
+
+    def _changed(self, status: LeaseStatus) -> None:
+        self.on_change(status)
+
+    def _collect(self) -> Shared:
+        use = self._core.shared_use()
+        return Shared(holdings_of(use), lines_of(use))
+
+    def _apply(self, leased: Leased) -> None:
+        if leased.state is RenewalState.LEASED:
+            self._leased_at = self._time()
+            if leased.replicas < self._replicas:
+                self.on_loss()
+            self._replicas = leased.replicas
+        is_whole = leased.state is RenewalState.DEGRADED and self._policy is FailurePolicy.OPEN
+        replicas = 1 if is_whole else leased.replicas
+        self._core.post(lease_of(leased.shares, replicas, leased.ends_at, leased.lines))

@@ -1,0 +1,92 @@
+"""The external processor of a gateway: its engines' addresses resolved, its door the one that reads HTTP requests."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from millgate.gateway.settings import EngineAddress, ExtprocAddress
+from millgate.http1.server import ByteBudget
+from millgate.runtime.clock import MonotonicClock
+from millgate.servers.extproc.contract import Destination
+from millgate.servers.extproc.desk import ExtprocDesk
+from millgate.servers.extproc.server import ExtprocServer
+from millgate.servers.http import HttpDoor
+from millgate.servers.http.door import ask_by_head
+from millgate.servers.requests.routes import EngineRoute
+
+_NO_TLS: Final = (
+    "Envoy speaks plain HTTP to engines that the external processor names: {} has an https address"
+)
+
+
+class ExtprocDoor:
+    """Opens, drains and closes the external processor; `is_ready` says whether work should come."""
+
+    def __init__(
+        self, address: ExtprocAddress, door: HttpDoor, budget: ByteBudget, is_ready: Callable[[], bool]
+    ) -> None:
+        self._address = address
+        self._desk = ExtprocDesk(
+            door, address.door, {}, budget, door.entry.tenant, partial(ask_by_head, door), MonotonicClock.now
+        )
+        door.make_attempt = self._desk.make_attempt
+        door.adjust = self._desk.adjust
+        self._server = ExtprocServer(self._desk, is_ready)
+        self.port = 0
+        self.health_port: int | None = None
+
+    @property
+    def ongoing(self) -> int:
+        """How many streams of Envoys are open."""
+        return self._server.streams
+
+    def counts(self) -> dict[str, int]:
+        """Return its fields of `DoorSnapshot`."""
+        running = self._desk.running
+        return {
+            "refused_streams": self._server.refused_streams,
+            "lost_slots": running.lost,
+            "unknown_entries": running.unknown,
+        }
+
+    async def listen(self, engines: Sequence[EngineAddress], routes: Sequence[EngineRoute]) -> None:
+        """Find the engines and serve; OSError when a name is unknown or an address is taken or not ours."""
+        await self.adopt(engines, routes)
+        address = self._address
+        self.port, self.health_port = await self._server.listen(
+            address.host, address.port, address.health_port, address.ssl
+        )
+
+    async def adopt(self, engines: Sequence[EngineAddress], routes: Sequence[EngineRoute]) -> None:
+        """Name these engines to Envoy from now on; OSError for one whose address cannot be found."""
+        found = await asyncio.gather(*(_resolved(engine) for engine in engines))
+        hangups = {route.name: route.on_hangup for route in routes}
+        self._desk.destinations = {
+            engine.name: Destination(
+                address,
+                engine.base_path.encode(),
+                None if engine.api_key is None else engine.api_key.encode(),
+                hangups.get(engine.name),
+            )
+            for engine, address in zip(engines, found, strict=True)
+        }
+
+    def drain(self) -> None:
+        """Tell Envoys that no more work should come here."""
+        self._server.drain()
+
+    async def close(self) -> None:
+        """Cut every stream."""
+        await self._server.close()
+
+
+async def _resolved(engine: EngineAddress) -> str:
+    """Return `IP:port`, which is all that Envoy's ORIGINAL_DST cluster takes."""
+    if engine.ssl is not None:
+        raise OSError(_NO_TLS.format(engine.name))
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(engine.host, engine.port, type=socket.SOCK_STREAM)
+    host, port = map(str, found[0][4][:2])
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,145 @@
+"""The workers of one gate: started, listed, drained and killed; what those have counted that have ended is kept."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from millgate.cluster.contract import Store
+from millgate.cluster.socket_store import StoreServer
+from millgate.gateway.workers.messages import News, WorkerNews, WorkerStart
+from millgate.gateway.workers.process import WorkerFailedError, WorkerProcess
+from millgate.observe.prometheus import EndedCounts
+
+_READY_WITHIN_S: Final = 60.0
+"""A worker is ready 2 s after its start; on a machine that is busy with a model's start it may take ten times that."""
+_DRAIN_MARGIN_S: Final = 5.0
+_CUT_WITHIN_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersPlan:
+    """What the supervisor is to run: `count` workers, and how each of them learns its configuration (`recipe`).
+
+    `http` and `line` are the doors' sockets, one for each worker; `line` is empty without a line door. `store` is the one that
+    the workers share through this process, None where the configuration names one of its own.
+    """
+
+    count: int
+    recipe: bytes
+    ticket_key: bytes
+    http: Sequence[socket.socket]
+    line: Sequence[socket.socket]
+    store: Store | None
+
+
+class Crew:
+    """All workers that have not ended. `on_reloaded` and `on_end` are called with the worker that it is about."""
+
+    def __init__(
+        self,
+        plan: WorkersPlan,
+        on_reloaded: Callable[[WorkerProcess], None],
+        on_end: Callable[[WorkerProcess], None],
+    ) -> None:
+        self.plan = plan
+        self.ended_counts = EndedCounts()
+        """Of workers that serve no more."""
+        self._store = None if plan.store is None else StoreServer(plan.store)
+        self._on_reloaded = on_reloaded
+        self._on_end = on_end
+        self._workers: list[WorkerProcess] = []
+        self._numbers = 0
+        self._grace_s = 0.0
+
+    @property
+    def all(self) -> list[WorkerProcess]:
+        """Every worker that has not ended, ready or not."""
+        return list(self._workers)
+
+    @property
+    def running(self) -> list[WorkerProcess]:
+        """Those that are ready, the leaving ones included, by number."""
+        return sorted((each for each in self._workers if each.runs), key=lambda each: each.number)
+
+    @property
+    def serving(self) -> list[WorkerProcess]:
+        """Those that are ready and not leaving, by slot."""
+        return sorted((each for each in self._workers if each.serves), key=lambda each: each.slot)
+
+    async def open(self) -> None:
+        """Serve the store to workers that are started from now on."""
+        if self._store is not None:
+            await self._store.start()
+
+    async def start(self, slot: int) -> WorkerProcess:
+        """Start a worker and return it when it is ready; WorkerFailedError where it never is."""
+        self._numbers += 1
+        start = WorkerStart(
+            slot=slot,
+            number=self._numbers,
+            http=tuple(sock.fileno() for sock in self.plan.http),
+            line=tuple(sock.fileno() for sock in self.plan.line),
+            store="" if self._store is None else self._store.address,
+            ticket_key=self.plan.ticket_key,
+            recipe=self.plan.recipe,
+        )
+        worker = WorkerProcess(start, self._hear, self._ended)
+        try:
+            await worker.begin()
+        except OSError as error:
+            raise WorkerFailedError(f"no process can be started: {error.strerror}", 1) from None
+        self._workers.append(worker)
+        try:
+            async with asyncio.timeout(_READY_WITHIN_S):
+                news = await asyncio.shield(worker.ready)
+        except TimeoutError:
+            worker.signal(signal.SIGKILL)
+            text = f"worker {worker.number} was not ready within {_READY_WITHIN_S:.0f} s"
+            raise WorkerFailedError(text, 1) from None
+        self._grace_s = max(self._grace_s, news.grace_s)
+        return worker
+
+    async def drain(self, workers: Sequence[WorkerProcess]) -> None:
+        """Have these workers drain, and kill those that take longer than they may."""
+        for worker in workers:
+            worker.signal(signal.SIGTERM)
+        await _all_ended(workers, self._grace_s + _DRAIN_MARGIN_S)
+        for worker in workers:
+            worker.signal(signal.SIGKILL)
+        await _all_ended(workers, _CUT_WITHIN_S)
+
+    async def cut(self, workers: Sequence[WorkerProcess]) -> None:
+        """Signal workers that drain a second time, which cuts what they serve, and return when they have ended."""
+        for worker in workers:
+            worker.signal(signal.SIGTERM)
+        await _all_ended(workers, _CUT_WITHIN_S)
+
+    async def close(self) -> None:
+        """Leave no worker behind, and close the store."""
+        left = self.all
+        for worker in left:
+            worker.is_leaving = True
+            worker.signal(signal.SIGKILL)
+        await _all_ended(left, _CUT_WITHIN_S)
+        if self._store is not None:
+            await self._store.close()
+
+    def _hear(self, worker: WorkerProcess, news: WorkerNews) -> None:
+        if news.kind is News.RELOADED:
+            self._grace_s = max(self._grace_s, news.grace_s)
+            self._on_reloaded(worker)
+
+    def _ended(self, worker: WorkerProcess) -> None:
+        self._workers.remove(worker)
+        if worker.report is not None:
+            self.ended_counts.add(worker.report.records)
+        self._on_end(worker)
+
+
+async def _all_ended(workers: Sequence[WorkerProcess], within_s: float) -> None:
+    ended = [worker.ended for worker in workers if not worker.ended.done()]
+    if ended:
+        await asyncio.wait(ended, timeout=within_s)

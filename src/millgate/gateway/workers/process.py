@@ -1,0 +1,179 @@
+"""One worker as its supervisor sees it: a process, the channel to it, and the last report that it gave."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from millgate.cluster.frames import FrameConnection
+from millgate.gateway.workers.messages import (
+    UNASKED,
+    News,
+    WorkerNews,
+    WorkerOrder,
+    WorkerReport,
+    WorkerStart,
+    WorkerVerb,
+    encode,
+    read_news,
+    read_reply,
+    read_report,
+)
+
+COMMAND: Final = (sys.executable, "-m", "millgate.cli.worker")
+ANSWERS_WITHIN_S: Final = 5.0
+"""As long as a command waits for the admin door (cli/asking)."""
+_LAST_WORDS_S: Final = 1.0
+_OURS: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
+"""Variables by which systemd talks to the supervisor alone."""
+
+
+class WorkerFailedError(Exception):
+    """A worker could not begin to serve; `code` is its exit code."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class WorkerSilentError(Exception):
+    """A worker does not answer, or could not do what it was ordered."""
+
+
+class WorkerProcess:
+    """One worker from its start to its end; `on_news` is told what it tells after it is ready, `on_end` that it has ended.
+
+    `ready` fails with WorkerFailedError where it ends before. `code` is its exit code, None while it runs. `report` is the last
+    one, None before the first. `number` and `slot` are those of its start.
+    """
+
+    def __init__(
+        self,
+        start: WorkerStart,
+        on_news: Callable[["WorkerProcess", WorkerNews], None],
+        on_end: Callable[["WorkerProcess"], None],
+    ) -> None:
+        self.slot = start.slot
+        self.number = start.number
+        self.report: WorkerReport | None = None
+        self.process_id = 0
+        self.code: int | None = None
+        self.ready_at = 0.0
+        self.heard_at = 0.0
+        self.is_leaving = False
+        self._start = start
+        self._on_news = on_news
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self.ready: asyncio.Future[WorkerNews] = self._loop.create_future()
+        self.ended: asyncio.Future[int] = self._loop.create_future()
+        self._told: asyncio.Future[None] = self._loop.create_future()
+        self._channel = FrameConnection(self._take, lambda: self._told.set_result(None))
+        self._orders = 0
+        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._watch: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Start the process."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            ours.setblocking(False)
+            process = await asyncio.create_subprocess_exec(
+                *COMMAND,
+                str(theirs.fileno()),
+                str(os.getpid()),
+                pass_fds=(theirs.fileno(), *self._start.http, *self._start.line),
+                stdin=asyncio.subprocess.DEVNULL,
+                env=_environment(os.environ),
+            )
+        self.process_id = process.pid
+        self._watch = self._loop.create_task(self._await_end(process))
+        await self._loop.create_unix_connection(lambda: self._channel, sock=ours)
+        self._channel.send(encode(WorkerOrder(UNASKED, WorkerVerb.START, encode(self._start))))
+
+    async def ask(self, verb: WorkerVerb, content: bytes = b"", within_s: float = ANSWERS_WITHIN_S) -> bytes:
+        """Give an order and return what it brings; WorkerSilentError when that does not come in time."""
+        self._orders = number = self._orders + 1
+        answer: asyncio.Future[bytes] = self._loop.create_future()
+        self._waiting[number] = answer
+        self._channel.send(encode(WorkerOrder(number, verb, content)))
+        try:
+            async with asyncio.timeout(within_s):
+                return await answer
+        except TimeoutError:
+            raise WorkerSilentError(f"worker {self.number} does not answer") from None
+        finally:
+            self._waiting.pop(number, None)
+
+    async def take_report(self) -> WorkerReport:
+        """Ask for a report and keep it; WorkerSilentError when none comes."""
+        self.report = read_report(await self.ask(WorkerVerb.REPORT))
+        return self.report
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to a process that has not ended."""
+        if self.code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process_id, number)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is ready and has not ended; it may be leaving."""
+        return self.ready_at > 0.0 and self.code is None
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is ready, has not ended and is not leaving."""
+        return self.runs and not self.is_leaving
+
+    # ---- within
+
+    async def _await_end(self, process: asyncio.subprocess.Process) -> None:
+        code = await process.wait()
+        await asyncio.wait((self._told,), timeout=_LAST_WORDS_S)
+        self.code = code
+        self._on_end(self)
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(WorkerSilentError(f"worker {self.number} has ended"))
+        if not self.ready.done():
+            text = f"worker {self.number} ended with {code} before it was ready"
+            self._fail(WorkerFailedError(text, 1))
+        self.ended.set_result(code)
+
+    def _fail(self, error: WorkerFailedError) -> None:
+        self.ready.set_exception(error)
+        self.ready.exception()  # it is no fault that nothing waits for it any more
+
+    def _take(self, frame: bytes) -> None:
+        reply = read_reply(frame)
+        self.heard_at = self._loop.time()
+        if reply.number == UNASKED:
+            self._hear(read_news(reply.content))
+            return
+        waiting = self._waiting.get(reply.number)
+        if waiting is None or waiting.done():
+            return
+        if reply.error:
+            waiting.set_exception(WorkerSilentError(f"worker {self.number}: {reply.error}"))
+        else:
+            waiting.set_result(reply.content)
+
+    def _hear(self, news: WorkerNews) -> None:
+        if news.kind is News.READY and not self.ready.done():
+            self.ready_at = self._loop.time()
+            self.ready.set_result(news)
+        elif news.kind is News.FAILED and not self.ready.done():
+            self._fail(WorkerFailedError(news.text, news.code))
+        elif news.kind is News.LEFT:
+            self.report = read_report(news.running)
+        else:
+            self._on_news(self, news)
+
+
+def _environment(ours: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in ours.items() if name not in _OURS}

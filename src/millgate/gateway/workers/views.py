@@ -1,0 +1,294 @@
+"""The admin door of a gate of several workers: each question goes to all of them, and one answer is made of theirs.
+
+Numbers are put together by `observe/merging`; what belongs to one request comes from the worker that has it. An imagined
+request is judged by the worker that would tell it the best.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+import msgspec
+from prometheus_client import PROCESS_COLLECTOR, Metric, ProcessCollector
+from prometheus_client.registry import Collector
+
+from millgate.gateway.workers.messages import WorkerReport, WorkerVerb
+from millgate.gateway.workers.process import WorkerProcess
+from millgate.gateway.workers.supervisor import Supervisor
+from millgate.observe.explanation import ExplainedAttempt
+from millgate.observe.heptamini import HeptaminiCollector
+from millgate.observe.live.decision_history import EVERY_S, HistoryPoint
+from millgate.observe.live.feed import LiveFeed
+from millgate.observe.live.picture import Picture
+from millgate.observe.live.recent import DecisionRow
+from millgate.observe.merging import merged
+from millgate.observe.process import read_process
+from millgate.observe.prometheus import Exposition, Records
+from millgate.servers.admin.queries import DecisionQuery, ExplainQuery, plain
+from millgate.servers.admin.source import SourceSilentError, add_standings, add_traffic
+from millgate.servers.admin.views import Readiness
+from millgate.servers.line.contract import Readings
+
+_Answer = TypeVar("_Answer")
+_PICTURE_WITHIN_S: Final = 1.0
+_RANKS: Final = {"admit": 0, "queue": 1, "yield": 2}
+
+
+class WorkersSource:
+    """Answers of the admin door, gathered from the workers that serve (see `AdminSource`)."""
+
+    keeps_decisions = True
+
+    def __init__(self, supervisor: Supervisor, count: int, *, shows_line: bool = False) -> None:
+        self._supervisor = supervisor
+        self._count = count
+        self._painter = _Painter(self)
+        self.feed: LiveFeed[Any] | None = LiveFeed(self._painter)
+        self._records: Records | None = None
+        self._line: Readings | None = None
+        self._exposition = Exposition(
+            lambda: self._seen.snapshot,
+            lambda: _known(self._seen.door),
+            lambda: _known(self._seen.service),
+            lambda: _known(self._seen.traffic),
+            lambda: self._seen.process,
+        )
+        self._exposition.ended = supervisor.crew.ended_counts
+        self._exposition.processes = ProcessesCollector(
+            lambda: [each.process_id for each in supervisor.crew.running]
+        )
+        if shows_line:
+            self._exposition.add(HeptaminiCollector(lambda: _known(self._line)))
+
+    @property
+    def _seen(self) -> Records:
+        return _known(self._records)
+
+    async def readiness(self) -> Readiness:
+        """Return whether work should come here: one worker that is ready is enough; the detail is by worker."""
+        reports = await self._reports()
+        detail = {
+            f"worker {worker.number} {part}": state
+            for worker, report in reports
+            for part, state in report.detail.items()
+        }
+        serving = self._supervisor.crew.serving
+        detail["workers"] = f"{len(serving)} of {self._count}"
+        is_ready = not self._supervisor.is_leaving and any(
+            report.ready for worker, report in reports if worker in serving
+        )
+        return Readiness(is_ready, detail)
+
+    async def metrics(self, accept: str) -> tuple[bytes, str]:
+        """Return the metrics of all workers together, and what those have counted that serve no more."""
+        await self._gather()
+        return await self._exposition.render_in_pieces(accept)
+
+    async def state(self) -> dict[str, Any]:
+        """Return the state of all workers together; `workers` names each."""
+        reports = await self._gather()
+        records = self._seen
+        state: dict[str, Any] = plain(records.snapshot)
+        state |= {
+            "host": reports[0][1].host,
+            "verdict": plain(merged([report.banner for _, report in reports])),
+        }
+        if records.traffic is not None:
+            add_traffic(state, records.traffic)
+        if (cluster := _known(records.service).cluster) is not None:
+            state["cluster"] = plain(cluster)
+        add_standings(state, reports[0][1].standings)
+        state["workers"] = [
+            {"number": worker.number, "process": worker.process_id, "ready": report.ready}
+            for worker, report in reports
+        ]
+        return state
+
+    async def explanation(self, query: ExplainQuery) -> dict[str, Any]:
+        """Return what the worker says that lets such an arrival in soonest, and its number."""
+        answers = await self._ask_all(
+            WorkerVerb.EXPLAIN, msgspec.json.encode(query), dict[str, Any], msgspec.json
+        )
+        if not answers:
+            raise SourceSilentError
+        worker, told = min(answers, key=lambda each: _RANKS[each[1]["decision"]["kind"]])
+        return {**told, "worker": worker.number}
+
+    async def attempts(self, wanted: str) -> Sequence[ExplainedAttempt]:
+        """Return the attempts under a request id or an attempt's number over all workers, newest first."""
+        answers = await self._ask_all(WorkerVerb.WHY, wanted.encode(), list[ExplainedAttempt])
+        return sorted((each for _, found in answers for each in found), key=lambda each: -each.at)
+
+    async def decisions(self, query: DecisionQuery) -> Sequence[DecisionRow]:
+        """Return the kept decisions of all workers that a query wants, newest first."""
+        answers = await self._ask_all(WorkerVerb.DECISIONS, msgspec.json.encode(query), list[DecisionRow])
+        found = [row for worker, rows in answers for row in numbered(rows, worker.number)]
+        return sorted(found, key=lambda row: -row.at)[: query.most]
+
+    async def open_feed(self) -> None:
+        """Have the present picture and the last ten minutes at hand."""
+        await self._painter.prepare()
+
+    # ---- for the page
+
+    async def picture(self) -> Picture | None:
+        """Return the picture of all workers together, None while none answers."""
+        answers = await self._ask_all(WorkerVerb.PICTURE, b"", Picture, within_s=_PICTURE_WITHIN_S)
+        pictures = [
+            replace(picture, decisions=tuple(numbered(picture.decisions, worker.number)))
+            for worker, picture in answers
+        ]
+        return merged(pictures) if pictures else None
+
+    async def history(self) -> tuple[HistoryPoint, ...]:
+        """Return the last ten minutes of all workers together, oldest first."""
+        answers = await self._ask_all(WorkerVerb.HISTORY, b"", list[HistoryPoint])
+        return merged_history([points for _, points in answers])
+
+    # ---- asking
+
+    async def _gather(self) -> list[tuple[WorkerProcess, WorkerReport]]:
+        """Take reports, and keep their records put together; raises SourceSilentError when there are none."""
+        reports = await self._reports()
+        if not reports:
+            raise SourceSilentError
+        records = merged([report.records for _, report in reports])
+        own = merged([records.process, read_process()])
+        service = replace(
+            _known(records.service),
+            workers=len(self._supervisor.crew.serving),
+            worker_restarts=self._supervisor.restarts,
+        )
+        self._records = records._replace(process=own, service=service)
+        lines = [report.line for _, report in reports if report.line is not None]
+        self._line = merged(lines) if lines else None
+        return reports
+
+    async def _reports(self) -> list[tuple[WorkerProcess, WorkerReport]]:
+        """Return the last report of each worker that runs, taken now where it answers."""
+        workers = self._supervisor.crew.running
+        await asyncio.gather(*(each.take_report() for each in workers), return_exceptions=True)
+        return [(worker, worker.report) for worker in workers if worker.runs and worker.report is not None]
+
+    async def _ask_all(
+        self,
+        verb: WorkerVerb,
+        content: bytes,
+        kind: type[_Answer],
+        coding: Any = msgspec.msgpack,
+        within_s: float | None = None,
+    ) -> list[tuple[WorkerProcess, _Answer]]:
+        """Return what each worker that runs answers; one that is silent is left out."""
+        workers = self._supervisor.crew.running
+        bound = {} if within_s is None else {"within_s": within_s}
+        answers = await asyncio.gather(
+            *(each.ask(verb, content, **bound) for each in workers), return_exceptions=True
+        )
+        return [
+            (worker, coding.decode(answer, type=kind))
+            for worker, answer in zip(workers, answers, strict=True)
+            if isinstance(answer, bytes)
+        ]
+
+
+class ProcessesCollector(Collector):
+    """The standard `process_*` metrics of this process and its workers, summed; what one alone may have, or began, is this one's."""
+
+    def __init__(self, workers: Callable[[], Sequence[int]]) -> None:
+        self._workers = workers
+        self._cpu_s: dict[int, float] = {}
+        self._ended_cpu_s = 0.0
+
+    def collect(self) -> list[Metric]:
+        """Return the families of this process with the values of all; the CPU time of workers that have ended stays in them."""
+        found = list(PROCESS_COLLECTOR.collect())
+        others = {number: _values(number) for number in self._workers()}
+        cpu_s = {number: values.get(_CPU, 0.0) for number, values in others.items()}
+        self._ended_cpu_s += sum(value for number, value in self._cpu_s.items() if number not in cpu_s)
+        self._cpu_s = cpu_s
+        for each in found:
+            each.samples = [
+                sample._replace(value=sample.value + self._more(sample.name, others))
+                for sample in each.samples
+            ]
+        return found
+
+    def _more(self, name: str, others: Mapping[int, Mapping[str, float]]) -> float:
+        if name in _OF_ONE:
+            return 0.0
+        ended = self._ended_cpu_s if name == _CPU else 0.0
+        return ended + sum(values.get(name, 0.0) for values in others.values())
+
+
+_CPU: Final = "process_cpu_seconds_total"
+_OF_ONE: Final = frozenset({"process_start_time_seconds", "process_max_fds"})
+
+
+def _values(process_id: int) -> dict[str, float]:
+    collector = ProcessCollector(pid=lambda: process_id, registry=None)
+    return {sample.name: sample.value for each in collector.collect() for sample in each.samples}
+
+
+class _Painter:
+    """Shows the pictures of all workers: each frame is the one that was asked for at the frame before."""
+
+    def __init__(self, source: WorkersSource) -> None:
+        self._source = source
+        self._picture: Picture | None = None
+        self._history: tuple[HistoryPoint, ...] = ()
+        self._asking: asyncio.Task[None] | None = None
+
+    def paint(self) -> Picture:
+        """Return the last picture, and ask for the next one."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.get_running_loop().create_task(self._ask())
+        return _known(self._picture)
+
+    def history(self) -> tuple[HistoryPoint, ...]:
+        """Return the last ten minutes, oldest first."""
+        return self._history
+
+    async def prepare(self) -> None:
+        """Have a picture and the history before the first frame; raises SourceSilentError when there is none."""
+        await self._ask()
+        self._history = await self._source.history()
+        if self._picture is None:
+            raise SourceSilentError
+
+    async def _ask(self) -> None:
+        picture = await self._source.picture()
+        if picture is not None:
+            self._picture = picture
+
+
+def numbered(rows: Sequence[DecisionRow], worker: int) -> list[DecisionRow]:
+    """Return decisions with numbers that no other worker's have."""
+    return [replace(row, number=row.number + worker * _ROWS_PER_WORKER) for row in rows]
+
+
+_ROWS_PER_WORKER: Final = 1_000_000_000
+
+
+def merged_history(histories: Sequence[Sequence[HistoryPoint]]) -> tuple[HistoryPoint, ...]:
+    """Return the steps of the longest history, each with those of the others that ended within half a step of it."""
+    known = sorted((points for points in histories if points), key=len, reverse=True)
+    if not known:
+        return ()
+    first, *others = known
+    return tuple(
+        merged(
+            [step, *(each for each in (_nearest(points, step.at) for points in others) if each is not None)]
+        )
+        for step in first
+    )
+
+
+def _nearest(points: Sequence[HistoryPoint], at: float) -> HistoryPoint | None:
+    nearest = min(points, key=lambda point: abs(point.at - at))
+    return nearest if abs(nearest.at - at) <= EVERY_S / 2.0 else None
+
+
+def _known(value: _Answer | None) -> _Answer:
+    assert value is not None, "asked for before anything was gathered"
+    return value

@@ -1,0 +1,53 @@
+"""What llhttp leaves open in an answer's head: one framing only, and nothing of this hop passed on."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from millgate.http1.client.contract import AnswerHead
+from millgate.http1.wire.fields import HOP_BY_HOP, Pair, listed, stays_open
+
+_DROPPED: Final = HOP_BY_HOP | {b"content-length", b"date"}
+_HIGHEST_STATUS: Final = 599
+"""llhttp takes any three digits; beyond the five classes of RFC 9110 section 15 no status means anything to a client."""
+
+
+class ProtocolViolationError(Exception):
+    """The engine's bytes are no HTTP/1.1 that this client accepts."""
+
+
+def read_answer(status: int, version: bytes, fields: Sequence[Pair]) -> tuple[AnswerHead, bool, bool]:
+    """Check the framing of a final answer and strip what belongs to the connection; raise ProtocolViolationError.
+
+    Returns the head, whether the body is chunked (without a length and chunks only the close ends it), and whether
+    the connection may be used again.
+    """
+    if status > _HIGHEST_STATUS:
+        raise ProtocolViolationError("answer with a status beyond 599")
+    named = dict(fields)
+    length = _length(named[b"content-length"]) if b"content-length" in named else None
+    chunked = b"transfer-encoding" in named and _chunked(_codings(fields), version)
+    if chunked and length is not None:
+        raise ProtocolViolationError("answer with both Content-Length and Transfer-Encoding")
+    dropped = _DROPPED
+    if b"connection" in named:
+        dropped = dropped.union(*(listed(value) for name, value in fields if name == b"connection"))
+    headers = [pair for pair in fields if pair[0] not in dropped]
+    keep_alive = version == b"HTTP/1.1" and stays_open(fields, named)
+    return AnswerHead(status, headers, length), chunked, keep_alive
+
+
+def _length(value: bytes) -> int:
+    if not value.isdigit():
+        raise ProtocolViolationError("answer with a Content-Length that is no number")
+    return int(value)
+
+
+def _codings(fields: Sequence[Pair]) -> bytes:
+    """Return what all Transfer-Encoding fields say together: several are one list (RFC 9110 section 5.3)."""
+    return b", ".join(value for name, value in fields if name == b"transfer-encoding")
+
+
+def _chunked(value: bytes, version: bytes) -> bool:
+    if version != b"HTTP/1.1" or value.lower() != b"chunked":
+        raise ProtocolViolationError("answer with a Transfer-Encoding other than chunked on HTTP/1.1")
+    return True

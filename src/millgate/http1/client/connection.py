@@ -1,0 +1,257 @@
+"""One connection to an engine: carries one call at a time, delivers its answer in order, and goes back to its pool.
+
+A receiver may abort, or send the next request, from any callback: nothing is delivered while the parser runs, and
+each delivery looks whether the call is still this connection's.
+"""
+
+import asyncio
+import socket
+from typing import Protocol, cast
+
+from millgate.core.words import FailureKind
+from millgate.http1.client.answer import ProtocolViolationError
+from millgate.http1.client.call import UpstreamCall
+from millgate.http1.client.contract import AnswerHead
+from millgate.http1.client.reader import AnswerReader
+from millgate.http1.client.settings import UpstreamSettings
+from millgate.http1.client.sweep import Sweep
+from millgate.http1.wire.outbox import Outbox
+
+
+class ConnectionShelf(Protocol):
+    """The pool, as its connections see it."""
+
+    settings: UpstreamSettings
+    outbox: Outbox
+    sweep: Sweep
+
+    def connect(self, call: UpstreamCall) -> None:
+        """Make a fresh connection for this call."""
+
+    def opened(self, connection: "UpstreamConnection", call: UpstreamCall) -> None:
+        """Send the call whose connection is there."""
+
+    def keep(self, connection: "UpstreamConnection") -> None:
+        """Put an idle connection on the shelf."""
+
+    def lost(self, connection: "UpstreamConnection") -> None:
+        """Forget a connection that is closed."""
+
+
+class UpstreamConnection:
+    """Sends a request in one write and hands over its answer, one `on_data` per read.
+
+    It is made for one call, `first`, and then serves others. An `asyncio.Protocol` by its methods alone, so that it can
+    be compiled to fixed places.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_eof",
+        "_first",
+        "_pool",
+        "_reader",
+        "_transport",
+        "_wide",
+        "call",
+        "reused",
+        "stamp",
+    )
+
+    def __init__(self, pool: ConnectionShelf, first: UpstreamCall) -> None:
+        self._first: UpstreamCall | None = first
+        self._pool = pool
+        self._clock = pool.sweep
+        self._reader = AnswerReader(pool.settings.head_bytes, pool.settings.informational_answers)
+        self._transport: asyncio.Transport | None = None
+        self._eof = False
+        self._wide = False
+        self.call: UpstreamCall | None = None
+        self.reused = False
+        self.stamp = 0.0
+
+    # ---- the call's side
+
+    def begin(self, call: UpstreamCall) -> None:
+        """Send this call's request in one write, a long one in two, and read its answer from now on."""
+        assert self._transport is not None
+        self.call = call
+        self.stamp = self._clock.now
+        if call.paused:
+            self._transport.pause_reading()
+        self._pool.outbox.put(self, call.message)
+        if call.rest:
+            self._pool.outbox.put(self, call.rest)
+        if not self.reused:
+            call.message = call.rest = b""  # a fresh connection that fails has failed for good
+
+    def deliver(self, data: bytes) -> None:
+        """Write now, or nowhere when the connection is lost."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def pause(self) -> None:
+        """Read nothing until `resume`."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+            if self._wide:
+                self._receive(self._pool.settings.receive_bytes)
+                self._wide = False
+
+    def resume(self) -> None:
+        """Read on; the silence while paused is not the engine's."""
+        if self._transport is not None:
+            self.stamp = self._clock.now
+            self._transport.resume_reading()
+
+    def widen(self) -> None:
+        """Let more be under way until the next pause."""
+        if self._transport is not None and not self._wide:
+            self._receive(self._pool.settings.wide_receive_bytes)
+            self._wide = True
+
+    def _receive(self, size_bytes: int) -> None:
+        """Let so many bytes wait in the kernel."""
+        assert self._transport is not None
+        sock = self._transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size_bytes)
+
+    def drop(self) -> None:
+        """Close at once, without a word to the call."""
+        self.call = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def unwanted(self) -> None:
+        """Close as soon as it is there: its call has ended."""
+        self._first = None
+
+    def expire(self, call: UpstreamCall, detail: str) -> None:
+        """Fail the call for a deadline that has passed."""
+        self.drop()
+        call.fail(FailureKind.TIMEOUT, detail)
+
+    @property
+    def lost(self) -> bool:
+        """Whether there is no connection (any more)."""
+        return self._transport is None
+
+    @property
+    def written(self) -> bool:
+        """Whether all that was sent has left this process."""
+        return self._transport is not None and not self._transport.get_write_buffer_size()
+
+    @property
+    def headed(self) -> bool:
+        """Whether the final head of the present call has been read."""
+        return self._reader.head is not None
+
+    # ---- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport and send the call that it was made for, unless the call was given up."""
+        self._transport = cast("asyncio.Transport", transport)
+        first, self._first = self._first, None
+        if first is None:
+            self._transport.abort()
+            return
+        self._receive(self._pool.settings.receive_bytes)
+        self._pool.opened(self, first)
+
+    def pause_writing(self) -> None:
+        """Do nothing: a request is one write, and nothing follows it."""
+
+    def resume_writing(self) -> None:
+        """Do nothing, as with `pause_writing`."""
+
+    def data_received(self, data: bytes) -> None:
+        """Read what came and deliver it; whatever the receiver raises ends its call and this connection."""
+        call = self.call
+        if call is None:
+            self.drop()  # an answer to no call: the connection cannot be trusted
+            return
+        receiver = call.receiver
+        try:
+            self._read(call, data)
+        except Exception as error:  # noqa: BLE001 - as in `UpstreamCall.end`
+            if self.call is call:
+                self.drop()
+            call.raised(receiver, error)
+
+    def _read(self, call: UpstreamCall, data: bytes) -> None:
+        self.stamp = self._clock.now
+        reader = self._reader
+        headed = reader.head is not None
+        if not headed:
+            call.message = call.rest = b""  # only a request without a byte of an answer is sent again
+        if not headed and (repeated := reader.repeated(data)) is not None and not call.head_only:
+            self._deliver(call, *repeated)
+            return
+        try:
+            reader.feed(data, head_only=call.head_only)
+        except ProtocolViolationError as violation:
+            self.drop()
+            call.fail(FailureKind.PROTOCOL, str(violation))
+            return
+        if not headed and reader.head is not None:
+            call.headed(reader.head.status)
+            call.receiver.on_head(reader.head)
+            if self.call is not call:
+                return
+        parts = reader.parts
+        if parts:
+            body = parts[0] if len(parts) == 1 else b"".join(parts)
+            parts.clear()
+            call.receiver.on_data(body)
+            if self.call is not call:
+                return
+        if reader.whole:
+            self._finish(call, reusable=reader.keep_alive and not reader.surplus)
+
+    def _deliver(self, call: UpstreamCall, head: AnswerHead, body: bytes) -> None:
+        """Hand over an answer that has come whole in one read; the reader has nothing to forget."""
+        call.headed(head.status)
+        receiver = call.receiver
+        receiver.on_head(head)
+        if self.call is call:
+            receiver.on_data(body)
+        if self.call is call:
+            self._finish(call, reusable=True)
+
+    def eof_received(self) -> None:
+        """Note the clean end; `connection_lost` follows."""
+        self._eof = True
+        if self._transport is not None:
+            self._transport.abort()  # a close would wait until the rest of the request is sent
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the call that was under way, or leave the pool's shelf."""
+        self._transport = None
+        call, self.call = self.call, None
+        self._pool.lost(self)
+        if call is None:
+            return
+        reader = self._reader
+        if reader.until_close and self._eof:
+            call.end(delimited=False)
+        elif self.reused and not reader.touched and call.take_retry():
+            self._pool.connect(call)
+        else:
+            where = "in" if reader.head is not None else "before"
+            call.fail(FailureKind.BROKEN, f"connection lost {where} the answer: {exc or 'closed'}")
+
+    def _finish(self, call: UpstreamCall, *, reusable: bool) -> None:
+        """Give the connection back, then end the call."""
+        transport = self._transport
+        assert transport is not None
+        self.call = None
+        if reusable and not transport.get_write_buffer_size():
+            if self._reader.touched:
+                self._reader.clear()
+            self.reused = True
+            if call.paused:
+                transport.resume_reading()
+            self._pool.keep(self)
+        else:
+            transport.abort()
+        call.end(delimited=True)

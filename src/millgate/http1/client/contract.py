@@ -1,0 +1,125 @@
+"""The face of the upstream client: one call is one request to one engine and its answer as it arrives.
+
+Everything is synchronous callbacks on the loop's thread. A call ends exactly once: `on_end` after a whole
+answer, or `on_failed`; after `Call.abort` neither is called.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from millgate.core.words import FailureKind, Sent
+from millgate.http1.client.repeats import Notes
+from millgate.http1.wire.fields import Lines
+
+
+class AnswerHead(NamedTuple):
+    """The head of an engine's final answer (1xx are skipped); names lower-cased, ready to be passed on.
+
+    Hop-by-hop and Connection-named headers are removed, and `content-length` and `date`, which are written by
+    the next responder. `length` is the Content-Length, None for a chunked or close-delimited body. A head that
+    repeats on its connection, whatever its length, comes with the same `notes`, the receivers' own.
+    """
+
+    status: int
+    headers: Sequence[tuple[bytes, bytes]]
+    length: int | None
+    notes: Notes | None = None
+
+
+class Receiver(Protocol):
+    """The reader of one call's answer."""
+
+    def on_head(self, head: AnswerHead) -> None:
+        """The final head has arrived."""
+
+    def on_data(self, data: bytes) -> None:
+        """Body bytes have arrived, unframed."""
+
+    def on_end(self, *, delimited: bool) -> None:
+        """The body is over; `delimited` is False when only the close of the connection said so."""
+
+    def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
+        """The call has failed: CONNECT, TIMEOUT, BROKEN or PROTOCOL; `sent` is NONE or REQUEST."""
+
+    def on_raised(self) -> None:
+        """A callback of this receiver has raised: end what it is for as failed, however far it was; nothing else comes."""
+
+
+class Ear(Protocol):
+    """A listener to an engine's health, over all its requests: never to its bytes.
+
+    Of good answers it is told nothing while it expects none: `heard` is counted up in passing, whenever the engine
+    has said something. So a request at an engine that is well costs it no call.
+    """
+
+    heard: int
+    anxious: bool
+    """Whether the end of a good answer is news."""
+    deserted: bool
+    """Whether the engine takes no new connections: what is silent then is not waited for long."""
+
+    unreachable: bool
+    """Whether nothing answers there: an answer that has not begun is not waited for until its own time is over."""
+
+    def trial(self, receiver: Receiver) -> Receiver:
+        """Return the receiver of an answer while the engine is in doubt."""
+
+    def succeeded(self) -> None:
+        """A request was answered whole, with a status that is none of the engine's faults."""
+
+    def complained(self, status: int) -> None:
+        """A request was answered with a status that may be the engine's fault."""
+
+    def failed(self, kind: FailureKind, heard_before: int) -> None:
+        """There is no whole answer to a request; `heard_before` is what `heard` was when it was sent."""
+
+
+class Call(Protocol):
+    """One request under way."""
+
+    @property
+    def written(self) -> bool:
+        """Whether the whole request has left this process, which then keeps none of it for an answer that has begun."""
+
+    def abort(self) -> None:
+        """Close the connection at once: the engine sees the hang-up."""
+
+    def pause(self) -> None:
+        """Stop reading the answer until `resume`; the engine is held back by TCP."""
+
+    def resume(self) -> None:
+        """Read on."""
+
+    def widen(self) -> None:
+        """Let more of the answer be under way: it is long, and its reader keeps up. A pause takes it back."""
+
+    def expire_at(self, at_s: float | None) -> None:
+        """Fail with TIMEOUT at this loop time whatever has arrived by then; None takes the deadline away.
+
+        Replaces `head_by`, which ends by itself when the head has come: a first *event* can be dated too.
+        """
+
+
+class Upstream(Protocol):
+    """One engine's address and its pool of kept connections."""
+
+    def request(
+        self,
+        method: bytes,
+        target: bytes,
+        headers: Sequence[tuple[bytes, bytes]] | Lines,
+        body: bytes,
+        receiver: Receiver,
+        *,
+        head_by: float | None = None,
+        may_retry: bool = True,
+    ) -> Call:
+        """Send one request now; `head_by` is the loop time by which the final head must have arrived.
+
+        `Host`, `Content-Length` and `Connection` are the client's to write; the caller passes no hop-by-hop
+        header (ValueError), or lines written with `REQUEST_RESERVED`. With `may_retry` a dead kept connection is replaced by a fresh one once, while no
+        answer byte has been read. No callback comes before this returns.
+        """
+
+    def close(self) -> None:
+        """Close every kept connection and abort every call."""

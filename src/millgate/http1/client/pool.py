@@ -1,0 +1,272 @@
+"""One engine's address: kept connections, new ones, and the sweep over their deadlines."""
+
+import asyncio
+import ssl as tls
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Final, cast
+
+from millgate.core.words import FailureKind, Sent
+from millgate.http1.client.call import UpstreamCall
+from millgate.http1.client.connecting import Connecting
+from millgate.http1.client.connection import UpstreamConnection
+from millgate.http1.client.contract import Ear, Receiver
+from millgate.http1.client.settings import UpstreamSettings
+from millgate.http1.client.sweep import Sweep
+from millgate.http1.wire.fields import REQUEST_RESERVED, HeaderWriter, Lines
+from millgate.http1.wire.outbox import Outbox
+
+_WRITER: Final = HeaderWriter(REQUEST_RESERVED)
+_WITH_BODY: Final = (b"POST", b"PUT", b"PATCH")
+_LONG_BYTES: Final = 1024 * 1024
+"""A body beyond this follows its head in a write of its own: to join them would copy 32 MB in 20 ms."""
+_DEFAULT_PORTS: Final = {False: 80, True: 443}
+
+
+@lru_cache(maxsize=1024)
+def _check_target(target: bytes) -> None:
+    if not target or any(byte <= 0x20 or byte == 0x7F for byte in target):
+        raise ValueError("a request target with a space or a control character in it cannot be sent")
+
+
+def _soon(callback: Callable[..., Any]) -> object:
+    return asyncio.get_running_loop().call_soon(callback)
+
+
+class UpstreamPool:
+    """Implements `Upstream` for `host:port`; build it anywhere, use it on one running loop.
+
+    Kept connections are taken last in, first out, so that a quiet pool shrinks. Names are resolved while
+    connecting, never on the way of a request that finds a kept connection. With `ssl` the engine is spoken to
+    over TLS and its certificate must be for `server_name`, by default `host`.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        settings: UpstreamSettings | None = None,
+        ssl: tls.SSLContext | None = None,
+        server_name: str | None = None,
+    ) -> None:
+        self.settings = settings or UpstreamSettings()
+        self._host = host
+        self._port = port
+        self._ssl = ssl
+        self._server_name = server_name
+        self._head_tail = b" HTTP/1.1\r\nhost: %b\r\n" % self._authority()
+        self._kept: list[UpstreamConnection] = []
+        self._connections: set[UpstreamConnection] = set()
+        self._connecting: dict[UpstreamCall, tuple[Connecting, UpstreamConnection]] = {}
+        self.outbox = Outbox(_soon)
+        self.sweep = Sweep(self._check, self._forgive)
+        self.ear: Ear | None = None
+        """The listener to the engine's health; set it before the first request."""
+        self._closed = False
+
+    def _authority(self) -> bytes:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        default = self._port == _DEFAULT_PORTS[self._ssl is not None]
+        return (host if default else f"{host}:{self._port}").encode(
+            "idna" if host.isascii() is False else "ascii"
+        )
+
+    @property
+    def kept(self) -> int:
+        """How many connections wait for a request."""
+        return len(self._kept)
+
+    @property
+    def open(self) -> int:
+        """How many connections there are, kept, busy and being made."""
+        return len(self._connections) + len(self._connecting)
+
+    # ---- the caller's side
+
+    def request(
+        self,
+        method: bytes,
+        target: bytes,
+        headers: Sequence[tuple[bytes, bytes]] | Lines,
+        body: bytes,
+        receiver: Receiver,
+        *,
+        head_by: float | None = None,
+        may_retry: bool = True,
+    ) -> UpstreamCall:
+        """Send one request now, on a kept connection if there is one; see `Upstream.request`."""
+        if self._closed:
+            raise RuntimeError("this upstream has been closed")
+        is_long = len(body) > _LONG_BYTES
+        message = self._message(method, target, headers, body, is_long=is_long)
+        call = UpstreamCall(
+            self, message, receiver, head_only=method == b"HEAD", head_by=head_by, may_retry=may_retry
+        )
+        if is_long:
+            call.rest = body
+        if self._kept:
+            call.begin(self._kept.pop())
+        else:
+            self.connect(call)
+        return call
+
+    def adopt(self, settings: UpstreamSettings, ssl: tls.SSLContext | None, server_name: str | None) -> None:
+        """Take new settings and a new context; calls under way go on, kept connections of the old context do not."""
+        assert (ssl is None) is (self._ssl is None), "the address would not be the same"
+        self.settings = settings
+        self._server_name = server_name
+        if ssl is not None:
+            self._ssl = ssl
+            while self._kept:
+                self._kept.pop().drop()
+
+    def close(self) -> None:
+        """Close every connection and abort every call; none of their receivers is called again."""
+        self._closed = True
+        self.sweep.stop()
+        for call in list(self._connecting):
+            call.abort()
+        for connection in list(self._connections):
+            if connection.call is not None:
+                connection.call.abort()
+            else:
+                connection.drop()
+        self._kept.clear()
+
+    def _message(
+        self,
+        method: bytes,
+        target: bytes,
+        headers: Sequence[tuple[bytes, bytes]] | Lines,
+        body: bytes,
+        *,
+        is_long: bool,
+    ) -> bytes:
+        """Return what is sent first: head and body, or the head alone before a long body."""
+        _check_target(target)
+        lines = headers if isinstance(headers, bytes) else _WRITER.write(headers)
+        if body or method in _WITH_BODY:
+            return b"%b %b%b%bcontent-length: %d\r\n\r\n%b" % (
+                method,
+                target,
+                self._head_tail,
+                lines,
+                len(body),
+                b"" if is_long else body,
+            )
+        return b"%b %b%b%b\r\n" % (method, target, self._head_tail, lines)
+
+    # ---- the connections' side
+
+    def connect(self, call: UpstreamCall) -> None:
+        """Make a fresh connection for this call."""
+        self.sweep.start()
+        loop = asyncio.get_running_loop()
+        connection = UpstreamConnection(self, call)
+        making = loop.create_connection(
+            lambda: cast("asyncio.Protocol", connection),
+            self._host,
+            self._port,
+            ssl=self._ssl,
+            server_hostname=(self._server_name or self._host) if self._ssl is not None else None,
+        )
+        # The sweep ends it in time: a timer of its own would cost as much again.
+        connecting = Connecting(call, loop.time() + self.settings.connect_s, making, self._fail)
+        self._connecting[call] = connecting, connection
+        connecting.start()
+
+    def opened(self, connection: UpstreamConnection, call: UpstreamCall) -> None:
+        """Send the call whose connection is there."""
+        self._connecting.pop(call, None)
+        self._connections.add(connection)
+        if call.paused:  # the transport begins to read when this returns
+            asyncio.get_running_loop().call_soon(self._begin_paused, connection, call)
+        else:
+            call.begin(connection)
+
+    def _begin_paused(self, connection: UpstreamConnection, call: UpstreamCall) -> None:
+        if connection.lost:
+            self._fail_to_connect(call, "the connection was closed at once")
+        else:
+            call.begin(connection)
+
+    def _fail(self, connecting: Connecting, reason: str) -> None:
+        if self._connecting.pop(connecting.call, None) is not None:
+            self._fail_to_connect(connecting.call, reason)
+
+    def _fail_to_connect(self, call: UpstreamCall, reason: str) -> None:
+        """End it as never sent, or as broken where a connection that is lost by now had taken it."""
+        kind = FailureKind.CONNECT if call.sent is Sent.NONE else FailureKind.BROKEN
+        call.fail(kind, f"cannot connect to {self._host}:{self._port}: {reason}")
+
+    def abandon(self, call: UpstreamCall) -> None:
+        """Stop connecting for a call that has ended."""
+        found = self._connecting.pop(call, None)
+        if found is not None:
+            connecting, connection = found
+            connection.unwanted()
+            connecting.stop()
+
+    def report(self, error: Exception) -> None:
+        """Report what a receiver has raised, once."""
+        context = {"message": "the receiver of an engine's answer failed", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(context)
+
+    def keep(self, connection: UpstreamConnection) -> None:
+        """Put an idle connection on the shelf, or close it when the shelf is full."""
+        if len(self._kept) < self.settings.kept_connections:
+            connection.stamp = self.sweep.now
+            self._kept.append(connection)
+        else:
+            connection.drop()
+
+    def lost(self, connection: UpstreamConnection) -> None:
+        """Forget a connection that is closed."""
+        self._connections.discard(connection)
+        if connection in self._kept:
+            self._kept.remove(connection)
+
+    # ---- deadlines
+
+    def _check(self, now: float) -> None:
+        self._check_connecting(now)
+        patience_s, ear = self._patience_s, self.ear
+        unreachable = ear is not None and ear.unreachable
+        for connection in tuple(self._connections):
+            call = connection.call
+            if call is None:
+                continue
+            if now >= call.deadline:
+                connection.expire(call, "the answer did not come before its deadline")
+            elif now - connection.stamp >= patience_s and connection.headed and not call.paused:
+                connection.expire(call, f"silent for {patience_s:g} s in the middle of an answer")
+            elif (
+                unreachable and not connection.headed and now - connection.stamp >= self.settings.chunk_idle_s
+            ):
+                connection.expire(call, "silent, and nothing answers there any more")
+        while self._kept and now - self._kept[0].stamp >= self.settings.kept_idle_s:
+            self._kept.pop(0).drop()
+        if not self._connections and not self._connecting:
+            self.sweep.stop()
+
+    def _forgive(self, lost_s: float) -> None:
+        """Do not count time as an engine's silence in which this process did not listen."""
+        for connection in self._connections:
+            connection.stamp += lost_s
+
+    def _check_connecting(self, now: float) -> None:
+        for call, (connecting, _connection) in tuple(self._connecting.items()):
+            if now >= call.deadline:
+                self.abandon(call)
+                call.fail(FailureKind.TIMEOUT, "no connection before the deadline")
+            elif now >= connecting.by:
+                self.abandon(call)
+                self._fail_to_connect(call, "no answer in time")
+
+    @property
+    def _patience_s(self) -> float:
+        """How long a started answer may be silent now."""
+        settings, ear = self.settings, self.ear
+        deserted = ear is not None and ear.deserted
+        return min(settings.chunk_idle_s, settings.deserted_idle_s) if deserted else settings.chunk_idle_s

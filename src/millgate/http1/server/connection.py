@@ -1,0 +1,314 @@
+"""One client connection: whose turn it is, and when the client has left.
+
+At any time at most one exchange is being answered; what the client sends meanwhile waits unparsed, within a bound,
+because pausing the reading would hide a hang-up. How long anything may take is `Deadlines`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, Protocol, cast
+
+from millgate.http1.client.sweep import Sweep
+from millgate.http1.server.backlog import Backlog
+from millgate.http1.server.budget import Share
+from millgate.http1.server.contract import Application, RefusedRequest, RequestHead
+from millgate.http1.server.deadlines import ConnectionDeadlines, TimeoutVerdict
+from millgate.http1.server.exchange import HttpExchange
+from millgate.http1.server.framing import UnacceptableError
+from millgate.http1.server.intake import IDLE, Intake
+from millgate.http1.server.limits import ServerLimits
+from millgate.http1.server.responses import CONTINUE, ResponseHeads
+from millgate.http1.server.wire import Wire
+from millgate.http1.wire.outbox import Outbox
+
+OPEN: Final = 0
+DEAF: Final = 1
+LINGERING: Final = 2
+CLOSING: Final = 3
+
+_TURNS: Final = 32
+"""How many pipelined requests are served before other connections get their turn."""
+
+
+class ConnectionOwner(Protocol):
+    """The server, as its connections see it."""
+
+    application: Application
+    limits: ServerLimits
+    heads: ResponseHeads
+    outbox: Outbox
+    sweep: Sweep
+    draining: bool
+    retiring: bool
+
+    @property
+    def crowded(self) -> bool:
+        """Whether even lingering refusals are too many."""
+
+    def soon(self, callback: Callable[..., Any]) -> object:
+        """Call back in the next iteration of the loop."""
+
+    def share_of(self, head: RequestHead) -> Share:
+        """Return where the body behind this head is booked."""
+
+    def admit(self, connection: "Connection") -> bool:
+        """Take a new connection in; return whether it is within the cap."""
+
+    def forget(self, connection: "Connection") -> None:
+        """Drop a connection that is closed."""
+
+    def full_answer(self) -> bytes:
+        """Return the answer for connections over the cap."""
+
+    def refusal(self, error: Exception, head: RequestHead | None = None) -> RefusedRequest:
+        """Dress what has gone wrong with a request."""
+
+
+# Transports call it by its methods; a compiled class that inherits from an interpreted one loses its fixed fields.
+class Connection:
+    """Serves one client, as an `asyncio.Protocol` without inheriting from it."""
+
+    def __init__(self, server: ConnectionOwner) -> None:
+        self._server = server
+        self._intake = Intake(server.application, server.limits, server.share_of)
+        self._exchange: HttpExchange | None = None
+        self._backlog = Backlog(server.limits)
+        self._state = OPEN
+        self._slow = False
+        self._advancing = False
+        self.deadlines = ConnectionDeadlines(server.sweep, server.limits)
+        self.heads = server.heads
+        self.soon: Callable[[Callable[..., Any]], object] = server.soon
+        self.wire = Wire(server.outbox)
+
+    # ---- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport, or refuse a connection beyond the cap with a prebuilt answer."""
+        self._intake.peer = self.wire.attach(cast("asyncio.Transport", transport), self._server.limits)
+        if not self._server.admit(self):
+            self._linger(self._server.full_answer())
+            if self._server.crowded:
+                self.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, or keep while an exchange is being answered, or drop."""
+        if self._state != OPEN:
+            self._drop(len(data))
+        elif self._exchange is not None or self._slow or self._backlog.held:
+            self._hold(data)
+        else:
+            self._read(data)
+
+    def eof_received(self) -> None:
+        """Take a half-close as a hang-up, as HAProxy does for queued requests: the client may read on or not."""
+        if self._exchange is not None:
+            try:
+                self._lose(self._exchange)
+            finally:
+                self.abort()
+        else:
+            self.wire.flush()
+            self._state = CLOSING  # the transport closes when what is written has left
+            self.deadlines.writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """End what was under way; whatever the application makes of that, the connection's bytes and place are given back."""
+        self._state = CLOSING
+        self.wire.detach()
+        self._backlog.clear()
+        self._intake.release()
+        self._server.forget(self)
+        if self._exchange is not None:
+            self._lose(self._exchange)
+
+    def pause_writing(self) -> None:
+        """Note a client that has fallen behind, and date its deadlines."""
+        self._slow = True
+        self.deadlines.writing()
+        self._tell_slow()
+
+    def resume_writing(self) -> None:
+        """Note a client that has caught up."""
+        self._slow = False
+        if self._exchange is not None:
+            self.deadlines.unlimited()
+        elif self._state < LINGERING:
+            self.deadlines.reading(self._intake.phase)
+        self._tell_slow()
+        self._advance()
+
+    # ---- the exchange's side
+
+    def closing_after(self, exchange: HttpExchange) -> bool:
+        """Tell whether this exchange's answer is the connection's last."""
+        return not exchange.keep_alive or self._server.retiring or self._state != OPEN
+
+    def answered(self, exchange: HttpExchange, close: bool) -> None:
+        """Go on after a whole answer, or close."""
+        self._let_go(exchange)
+        if close:
+            self._close()
+            return
+        if not self._slow:
+            self.deadlines.reading(self._intake.phase)
+        if self._backlog.held:
+            self._advance()
+
+    def cut(self, exchange: HttpExchange, last: bytes, *, framed: bool) -> None:
+        """Break off an answer: a framed one shows it by its missing end and is flushed, another needs a reset."""
+        self._let_go(exchange)
+        self.wire.flush()
+        if not self.wire.attached:
+            return
+        if framed and not self._slow:
+            self.wire.send(last)
+            self._close()
+            self.deadlines.parting()
+        elif exchange.started and not framed:
+            self._state = CLOSING
+            self.wire.reset()
+        else:
+            self.abort()
+
+    def release(self, exchange: HttpExchange) -> None:
+        """Give back what this exchange's body has reserved; again is harmless."""
+        exchange.share.release(exchange.reserved_bytes)
+        exchange.reserved_bytes = 0
+
+    @property
+    def _busy(self) -> bool:
+        """Whether an answer is being made, or has yet to leave."""
+        return self._exchange is not None or self._slow
+
+    def close_idle(self) -> None:
+        """Close the connection if it waits for its next request."""
+        if self._state == OPEN and self._intake.phase == IDLE and not self._busy:
+            self._close()
+
+    def abort(self) -> None:
+        """Cut the connection at once."""
+        self._state = CLOSING
+        self.wire.abort()
+
+    def on_deadline(self, now: float) -> None:
+        """Act on a deadline that has passed."""
+        verdict = self.deadlines.judge(now, self._intake.wire_bytes)
+        if verdict is TimeoutVerdict.REFUSE:
+            self._refuse(self.deadlines.complaint())
+        elif verdict is not TimeoutVerdict.WAIT:
+            (self._close if verdict is TimeoutVerdict.CLOSE else self.abort)()
+
+    # ---- within
+
+    def _read(self, data: bytes) -> None:
+        """Serve the requests in these bytes until one takes its time; hold the rest."""
+        begin, size_bytes, turns = 0, len(data), _TURNS
+        self._advancing = True
+        while begin < size_bytes:
+            if self._state != OPEN:
+                self._drop(size_bytes - begin)
+                break
+            if self._exchange is not None or self._slow or not turns:
+                self._hold(data[begin:])
+                break
+            begin = self._read_one(data, begin)
+            turns -= 1
+        self._advancing = False
+        if not turns or self._state == DEAF:
+            self.soon(self._advance)
+
+    def _read_one(self, data: bytes, begin: int) -> int:
+        """Read to the end of one request or of the data, and serve the request if it is whole."""
+        intake = self._intake
+        try:
+            begin = intake.feed(data, begin)
+        except Exception as error:  # noqa: BLE001  # the client's fault, an early refusal, or a fault in on_head
+            self._refuse(error)
+            return len(data)
+        if intake.whole:
+            self._serve(intake)
+            return begin
+        if intake.fragmented:
+            self.wire.rest(self.soon)
+        if intake.expects:
+            intake.expects = False
+            if self._server.draining:
+                self._refuse(UnacceptableError(503, "draining", "the server is shutting down"))
+                return len(data)
+            self.wire.send(CONTINUE)
+        if intake.phase not in {IDLE, self.deadlines.phase}:
+            self.deadlines.reading(intake.phase)
+        return begin
+
+    def _serve(self, intake: Intake) -> None:
+        self._exchange = exchange = HttpExchange(self, intake)
+        body, refusal = intake.body, intake.refusal
+        intake.next()
+        self.deadlines.unlimited()
+        if refusal is not None:
+            exchange.respond(refusal.status, refusal.headers, refusal.body)
+            return
+        try:
+            self._server.application.on_request(exchange, body)
+        except Exception as error:  # noqa: BLE001  # a fault of the application, whatever it is
+            exchange.break_down(self._server.refusal(error, exchange.head))
+
+    def _advance(self) -> None:
+        """Read on in what was held, once the turn has come; close when too much came to be held."""
+        if self._advancing or self._busy:
+            return
+        if self._state == OPEN:
+            self._read(self._backlog.take())
+        elif self._state == DEAF:
+            self._close()
+
+    def _hold(self, data: bytes) -> None:
+        """Keep pipelined bytes; a client that sends more than the bound gets its answer and no other."""
+        if not self._backlog.hold(data):
+            self._state = DEAF
+            self._drop(len(data))
+
+    def _let_go(self, exchange: HttpExchange) -> None:
+        self._exchange = None
+        self.release(exchange)
+
+    def _lose(self, exchange: HttpExchange) -> None:
+        self._let_go(exchange)
+        exchange.gone = True
+        self._server.application.on_gone(exchange)
+
+    def _tell_slow(self) -> None:
+        if self._exchange is not None and self._exchange.started:
+            self._server.application.on_slow(self._exchange, self._slow)
+
+    def _refuse(self, error: Exception) -> None:
+        self._linger(self.heads.last(self._server.refusal(error, getattr(self._intake, "head", None))))
+
+    def _linger(self, answer: bytes) -> None:
+        """Send a last answer, half-close, and drop what still comes: a reset would destroy the answer."""
+        self._state = LINGERING
+        self._backlog.clear()
+        self._intake.release()
+        self.wire.send(answer)
+        self.wire.half_close()
+        self.deadlines.parting()
+
+    def _drop(self, size_bytes: int) -> None:
+        """Drop input; past the bound leave a lingering client's in the kernel, so that it can still read."""
+        self._backlog.drop(size_bytes)
+        if self._state == LINGERING and self._backlog.lingered:
+            self.wire.deafen()
+        elif self._state == DEAF and self._backlog.flooded:
+            self.abort()
+
+    def _close(self) -> None:
+        """Close when all that is written has left; with unread input dropped, linger instead."""
+        if not self.wire.attached:
+            return
+        if self._backlog.held or self._state == DEAF:
+            self._linger(b"")
+        else:
+            self._state = CLOSING
+            self.deadlines.writing()
+            self.wire.close()

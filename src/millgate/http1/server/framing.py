@@ -1,0 +1,109 @@
+"""What llhttp leaves open in a request's head; every rule here is a way in which two servers could disagree.
+
+A request that is framed in two ways, or for two hosts, is read differently by the next server on its path. The
+difference is an attack (request smuggling, RFC 9112 section 11.2). Nothing is repaired: it is refused.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Final
+
+_TARGET: Final = re.compile(rb"/[!\"$-~]*")
+"""Origin form in visible ASCII; no fragment, which never belongs on the wire (RFC 9112 section 3.2)."""
+
+_HOST: Final = re.compile(rb"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9\-._~]{1,255})(?::([0-9]{1,5}))?")
+"""uri-host [":" port] of RFC 3986 without the sub-delimiters and percent-encodings of its names: no host has them,
+and a list of hosts, a path or userinfo would hide in them."""
+
+_HIGHEST_PORT: Final = 65535
+
+_IGNORED_UPGRADE: Final = b"h2c"
+"""Java's client offers HTTP/2 with every first request and takes an answer in HTTP/1.1 (RFC 9110 section 7.8)."""
+
+_VERSIONS: Final = frozenset((b"HTTP/1.1", b"HTTP/1.0"))
+
+_ONCE: Final = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect", b"upgrade"))
+"""Headers that may stand once only, because servers disagree about which of two counts."""
+
+
+class UnacceptableError(Exception):
+    """A request that is refused before any handler has seen it: status, code and message of the answer."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+
+
+def read_framing(
+    version: bytes, target: bytes, fields: Sequence[tuple[bytes, bytes]], named: Mapping[bytes, bytes]
+) -> tuple[int | None, bool, bool]:
+    """Check a head that llhttp has accepted; `named` are its fields by name. Raise UnacceptableError.
+
+    Returns the Content-Length, whether the body is chunked, and whether the client waits for 100 Continue.
+    """
+    if version not in _VERSIONS:
+        raise UnacceptableError(505, "unsupported_version", "only the versions 1.1 and 1.0 are spoken here")
+    if len(named) != len(fields):
+        _refuse_repeated(fields)
+    host = named.get(b"host")
+    if host is None or not _is_host(host):
+        raise UnacceptableError(400, "invalid_request", "exactly one valid Host header is required")
+    if not _is_target(target):
+        raise UnacceptableError(400, "invalid_request", "the request target must be a path in visible ASCII")
+    if named.get(b"upgrade", _IGNORED_UPGRADE).lower() != _IGNORED_UPGRADE:
+        raise UnacceptableError(400, "invalid_request", "no protocol upgrade is offered here")
+    chunked = b"transfer-encoding" in named and _chunked(version, named)
+    length = named.get(b"content-length")
+    expects = b"expect" in named and _expects(version, named)
+    return None if length is None else _length(length), chunked, expects
+
+
+def _refuse_repeated(fields: Sequence[tuple[bytes, bytes]]) -> None:
+    seen = set()
+    for name, _value in fields:
+        if name in _ONCE:
+            if name in seen:
+                raise UnacceptableError(400, "invalid_request", f"more than one {name.decode()} header")
+            seen.add(name)
+
+
+@lru_cache(maxsize=256)
+def _is_target(value: bytes) -> bool:
+    return _TARGET.fullmatch(value) is not None
+
+
+@lru_cache(maxsize=256)
+def _is_host(value: bytes) -> bool:
+    match = _HOST.fullmatch(value)
+    return match is not None and int(match[1] or 0) <= _HIGHEST_PORT
+
+
+def _chunked(version: bytes, named: Mapping[bytes, bytes]) -> bool:
+    if version != b"HTTP/1.1":
+        raise UnacceptableError(400, "invalid_request", "Transfer-Encoding is not allowed on HTTP/1.0")
+    if b"content-length" in named:
+        raise UnacceptableError(
+            400, "invalid_request", "Content-Length and Transfer-Encoding exclude each other"
+        )
+    coding = named[b"transfer-encoding"].lower()
+    if coding == b"chunked":
+        return True
+    if b"chunked" in coding:
+        raise UnacceptableError(400, "invalid_request", "the transfer coding must be chunked, once and alone")
+    raise UnacceptableError(501, "unsupported_coding", "the only transfer coding is chunked")
+
+
+def _length(value: bytes) -> int:
+    digits = value
+    if not digits.isdigit():
+        raise UnacceptableError(400, "invalid_request", "Content-Length must be a decimal number")
+    return int(digits)
+
+
+def _expects(version: bytes, named: Mapping[bytes, bytes]) -> bool:
+    if named[b"expect"].lower() != b"100-continue":
+        raise UnacceptableError(417, "expectation_failed", "the only expectation is 100-continue")
+    return version == b"HTTP/1.1"

@@ -1,0 +1,54 @@
+"""Metrics of requests whose prompt one engine reads and whose answer another one writes."""
+
+from millgate.observe.meters.definition import MetricDefinition, MetricKind, Scope
+
+HANDOFF_METERS: tuple[MetricDefinition, ...] = (
+    MetricDefinition(
+        "two_leg_requests",
+        MetricKind.COUNTER,
+        "requests",
+        Scope.GATE,
+        "legs.begun",
+        "Requests whose prompt one engine was to read and whose answer another one writes.",
+    ),
+    MetricDefinition(
+        "kv_transfers",
+        MetricKind.COUNTER,
+        "transfers",
+        Scope.GATE,
+        "legs.fetched",
+        "Prompts whose KV went from one engine to another.",
+    ),
+    MetricDefinition(
+        "kv_transfer_tokens",
+        MetricKind.COUNTER,
+        "tokens",
+        Scope.GATE,
+        "legs.tokens",
+        "Prompt tokens of these transfers; engines tell no bytes in their answers.",
+    ),
+    MetricDefinition(
+        "kv_transfer_seconds",
+        MetricKind.COUNTER,
+        "seconds",
+        Scope.GATE,
+        "legs.transfer_s",
+        "Time from the first engine's answer to the other one's first token, over these transfers; of whole answers, as expected.",
+    ),
+    MetricDefinition(
+        "kv_transfers_failed",
+        MetricKind.COUNTER,
+        "transfers",
+        Scope.GATE,
+        "legs.lost",
+        "Prompts that the second engine read itself: the first one failed, or what it kept could not be fetched in time.",
+    ),
+    MetricDefinition(
+        "kv_leases_expired",
+        MetricKind.COUNTER,
+        "prompts",
+        Scope.GATE,
+        "legs.expired",
+        "Prompts that an engine kept to the end of the lease, as no other fetched them.",
+    ),
+)

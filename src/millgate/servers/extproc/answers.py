@@ -1,0 +1,121 @@
+"""An engine's answer that passes by here: echoed as it comes, its first token and its usage read.
+
+Only where Envoy's processing mode sends answers; in the mode that `millgate extproc envoy-config` prints it does not,
+and the access log tells (`access_log`).
+"""
+
+from typing import Final
+
+from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
+
+from millgate.core.words import FailureKind
+from millgate.dialects.contract import Usage
+from millgate.dialects.sse import EventFloodError, Splitter
+from millgate.http1.client import AnswerHead
+from millgate.runtime.verdicts import SAID_NOTHING, verdict
+from millgate.servers.extproc import messages
+from millgate.servers.extproc.contract import Outlet, Watcher
+from millgate.servers.requests.fields import first
+
+_TAIL_BYTES: Final = 8 * 1024
+"""What is kept of an answer's end: where its usage stands."""
+
+
+class AnswerWatch:
+    """Echoes one answer to Envoy and tells its watcher how it went.
+
+    `sees` says whether its body passes by; None where Envoy has not said, and the head of an answer will tell.
+    """
+
+    def __init__(self, outlet: Outlet, watcher: Watcher, *, is_duplex: bool, sees: bool | None) -> None:
+        self._outlet = outlet
+        self._watcher: Watcher | None = watcher
+        self._is_duplex = is_duplex
+        self._sees = sees
+        self._head = AnswerHead(0, (), None)
+        self._splitter: Splitter | None = None
+        self._tail = bytearray()
+
+    def feed(self, kind: str | None, message: ProcessingRequest) -> None:
+        """Take one message about the answer."""
+        if kind == "response_headers":
+            self._take_head(message)
+        elif kind == "response_body":
+            body = message.response_body
+            self._outlet.send(
+                messages.answer_body(body.body, ends=body.end_of_stream, is_duplex=self._is_duplex)
+            )
+            self._take(body.body)
+            if body.end_of_stream:
+                self._end()
+        elif kind == "response_trailers":
+            self._outlet.send(messages.answer_trailers())
+            self._end()
+        else:
+            self._outlet.fail("a message of no known kind")
+
+    def closed(self) -> None:
+        """The stream has ended: where the answer passes by and has not ended, its client has left or its engine is gone."""
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None and self._sees:
+            watcher.left()
+
+    def _take_head(self, message: ProcessingRequest) -> None:
+        fields = messages.read_fields(message.response_headers)
+        watcher = self._watcher
+        self._outlet.send(messages.answer_head(watcher.extra if watcher is not None else ()))
+        if self._sees is None:
+            self._sees = True
+        self._head = AnswerHead(messages.read_status(fields), fields, None)
+        if first(fields, b"content-type").startswith(b"text/event-stream"):
+            self._splitter = Splitter()
+        if message.response_headers.end_of_stream:
+            self._end()
+
+    def _take(self, data: bytes) -> None:
+        self._tail += data
+        if len(self._tail) > 2 * _TAIL_BYTES:
+            del self._tail[:-_TAIL_BYTES]
+        if self._splitter is not None and self._watcher is not None:
+            self._seek_content(self._splitter, self._watcher, data)
+
+    def _seek_content(self, splitter: Splitter, watcher: Watcher, data: bytes) -> None:
+        """Look for the first event with content; what comes after it is not taken apart."""
+        try:
+            pieces = splitter.feed(data)
+        except EventFloodError:
+            self._splitter = None
+            return
+        if any(watcher.dialect.read_event(piece).content for piece in pieces):
+            self._splitter = None
+            watcher.first_token()
+
+    def _end(self) -> None:
+        watcher, self._watcher = self._watcher, None
+        if watcher is None:
+            return
+        tail = bytes(self._tail)
+        if self._head.status >= 300 or not self._head.status:
+            watcher.failed(*verdict(self._head, tail))
+        elif first(self._head.headers, b"content-type").startswith(b"text/event-stream"):
+            self._judge_stream(watcher, tail)
+        elif watcher.dialect.is_aborted(tail):
+            watcher.failed(FailureKind.ABORT, SAID_NOTHING)
+        else:
+            watcher.whole(watcher.dialect.read_usage(tail) or Usage(None, None))
+
+    def _judge_stream(self, watcher: Watcher, tail: bytes) -> None:
+        """Read the last events: whole with its terminal event, else broken; usage stands in one of them."""
+        usage, ended = Usage(None, None), False
+        for piece in tail.replace(b"\r\n", b"\n").split(b"\n\n"):
+            event = watcher.dialect.read_event(piece + b"\n\n")
+            if event.error is not None:
+                watcher.failed(FailureKind.ERROR_EVENT, SAID_NOTHING)
+                return
+            if event.usage is not None:
+                usage = event.usage.after(usage)
+            ended = ended or event.done or event.finish is not None
+        if ended:
+            watcher.whole(usage)
+        else:
+            watcher.failed(FailureKind.BROKEN, SAID_NOTHING)

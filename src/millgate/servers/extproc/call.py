@@ -1,0 +1,305 @@
+"""One stream of Envoy's, which is one request: its messages become a head and a body, and our decision its answers."""
+
+from collections.abc import Callable
+from typing import Final
+
+from envoy.service.ext_proc.v3.external_processor_pb2 import HttpBody, ProcessingRequest, ProcessingResponse
+
+from millgate.http1.server.budget import Share
+from millgate.http1.server.contract import Headers, RefusedRequest, RequestHead
+from millgate.http1.wire.fields import Lines
+from millgate.servers.extproc import messages
+from millgate.servers.extproc.answers import AnswerWatch
+from millgate.servers.extproc.contract import Outlet, ProcessDesk, Watcher
+from millgate.servers.extproc.extension import DROPPED_REASON, dropped_reason, subset_of
+from millgate.servers.extproc.messages import (
+    BUFFERED,
+    BY_HEAD,
+    FULL_DUPLEX,
+    NO_BODY,
+    STREAMED,
+    Forward,
+    Modes,
+)
+
+MOST_OWN_ANSWER_BYTES: Final = 3_000_000
+"""Most of an answer that we fetch ourselves, such as the list of models: a message to Envoy holds 4 MB."""
+_TOO_LONG: Final = "the body is limited to {} bytes"
+_UNREADABLE_MODE: Final = (
+    "the external processor cannot work in this request_body_mode: use FULL_DUPLEX_STREAMED"
+)
+
+
+class EnvoyExchange:
+    """One request and its one answer, which is ours (`respond`) or an engine's, by way of Envoy (`forward`)."""
+
+    __slots__ = ("_call", "_extra", "_parts", "_respond", "confined_to", "gone", "head", "started")
+
+    def __init__(self, call: "ProcessCall", head: RequestHead) -> None:
+        self._call = call
+        self.head = head
+        self.gone = False
+        self.started = False
+        self.confined_to: str | None = None
+        """The one engine that this request may go to; None for any."""
+        self._respond: tuple[int, Headers | Lines] = (0, ())
+        self._extra = Lines(b"")
+        self._parts: list[bytes] = []
+
+    def adorn(self, lines: Lines) -> None:
+        """Have these lines in the head of an answer of ours; an engine's goes by unseen."""
+        self._extra = lines
+
+    def respond(self, status: int, headers: Headers | Lines, body: bytes, *, close: bool = False) -> None:
+        """Answer instead of an engine."""
+        del close  # the client's connection is Envoy's
+        pairs = [*messages.pairs_of(headers), *messages.pairs_of(self._extra)]
+        if (reason := dropped_reason(pairs)) is not None:
+            pairs.append((DROPPED_REASON, reason))
+        self._call.answer(messages.refusal(status, pairs, body))
+
+    def start(self, status: int, headers: Headers | Lines, *, length: int | None = None) -> None:
+        """Begin an answer that is sent when it is whole."""
+        del length
+        self.started = True
+        self._respond = status, headers
+
+    def write(self, data: bytes) -> None:
+        """Keep a piece of it."""
+        self._parts.append(data)
+        if sum(map(len, self._parts)) > MOST_OWN_ANSWER_BYTES:
+            self.abort()
+
+    def finish(self) -> None:
+        """Send it."""
+        status, headers = self._respond
+        self.respond(status, headers, b"".join(self._parts))
+
+    def abort(self) -> None:
+        """Answer with a failure: of an answer that breaks off the client sees nothing."""
+        self._parts.clear()
+        refused = self._call.complain(502, "upstream_broken", "the engine's answer broke off")
+        self.respond(*refused)
+
+    def release_body(self) -> None:
+        """Give the body's bytes back to the budget."""
+        self._call.release()
+
+    def forward(self, forward: Forward, body: bytes, watcher: Watcher, *, is_changed: bool) -> None:
+        """Let Envoy send the request to an engine; `watcher` hears of the answer what passes by here."""
+        self._call.forward(forward, body, watcher, is_changed=is_changed)
+
+    @property
+    def sees_answer(self) -> bool:
+        """Whether the body of the answer passes by here, so that its first token is seen when it comes."""
+        return self._call.sees_answer is not False
+
+
+class ProcessCall:
+    """Reads one stream; `feed` takes its messages in order, `closed` its end.
+
+    Until it is answered a request is held: then the end of the stream says that the client has left. Afterwards it
+    says so only where the answer passes by, because Envoy closes streams that have nothing more to tell.
+    """
+
+    def __init__(self, desk: ProcessDesk, outlet: Outlet, peer: str) -> None:
+        self._desk = desk
+        self._outlet = outlet
+        self._peer = peer
+        self._modes = Modes()
+        self._exchange: EnvoyExchange | None = None
+        self._share: Share | None = None
+        self._reserved_bytes = 0
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._unanswered = 0
+        self._has_trailers = False
+        self._head_only = False
+        self._asked = False
+        self._answered = False
+        self._subset: tuple[str, ...] | None = None
+        self._watch: AnswerWatch | None = None
+        self._takers: dict[str | None, Callable[[ProcessingRequest], None]] = {
+            "request_headers": self._take_head,
+            "request_body": lambda message: self._take_body(message.request_body),
+            "request_trailers": self._take_trailers,
+        }
+
+    def feed(self, message: ProcessingRequest) -> None:
+        """Take one message."""
+        kind = message.WhichOneof("request")
+        if self._subset is None:
+            self._subset = subset_of(message)
+        take = self._takers.get(kind)
+        if take is not None:
+            take(message)
+        elif self._watch is not None:
+            self._watch.feed(kind, message)
+        else:
+            self._outlet.fail("an answer before its request")
+
+    def closed(self) -> None:
+        """The stream is over: Envoy has closed or reset it, or is gone."""
+        exchange = self._exchange
+        if exchange is not None:
+            exchange.gone = True
+            if self._asked and not self._answered:
+                self._desk.application.on_gone(exchange)
+        if self._watch is not None:
+            self._watch.closed()
+        self._answered = True
+        self.release()
+
+    @property
+    def sees_answer(self) -> bool | None:
+        """Whether the body of the answer passes by here; None where Envoy has not said."""
+        return None if self._modes.answer is None else self._modes.answer != NO_BODY
+
+    # ---- the request
+
+    def _take_head(self, message: ProcessingRequest) -> None:
+        head = messages.read_head(messages.read_fields(message.request_headers), self._peer)
+        if self._exchange is not None or head is None:
+            self._outlet.fail("a stream is one request, which has one head with a method and a path")
+            return
+        self._modes = messages.modes_of(message)
+        desk = self._desk
+        head = desk.arrange(head)
+        self._exchange = EnvoyExchange(self, head)
+        self._head_only = message.request_headers.end_of_stream
+        if (refused := self._refusal(head)) is not None:
+            self._refuse(refused)
+        elif self._head_only:
+            self._ask(self._with_body)
+        elif self._modes.request == BUFFERED:
+            self._outlet.send(messages.unchanged_head())
+        elif not self._modes.early and self._modes.request in BY_HEAD:
+            self._ask(self._desk.ask_by_head)
+        elif not self._modes.early:
+            self._refuse(self.complain(500, "unsupported_mode", _UNREADABLE_MODE))
+
+    def _refusal(self, head: RequestHead) -> RefusedRequest | None:
+        """Refuse by the head alone."""
+        refused = self._desk.application.on_head(head)
+        if refused is None and (head.content_length or 0) > self._desk.body_bytes:
+            return self._too_long()
+        if refused is None:
+            self._share = self._desk.share_of(head)
+        return refused
+
+    def _take_body(self, body: HttpBody) -> None:
+        if self._exchange is None:
+            self._outlet.fail("a body before its head")
+            return
+        if self._answered or self._asked:
+            if self._watch is not None and self._modes.request == STREAMED:
+                self._outlet.send(messages.unchanged_body())
+            return  # else it was on its way when the answer was
+        self._unanswered += 1
+        self._parts.append(body.body)
+        self._size += len(body.body)
+        if self._size > self._desk.body_bytes:
+            self._refuse(self._too_long())
+        elif self._share is not None and not self._share.reserve(len(body.body)):
+            self._refuse(
+                self.complain(503, "overloaded", "too many request bodies are being held; try again soon")
+            )
+        else:
+            self._reserved_bytes += len(body.body)
+            if body.end_of_stream:
+                self._ask(self._with_body)
+
+    def _take_trailers(self, _message: ProcessingRequest) -> None:
+        if self._exchange is None or self._head_only:
+            self._outlet.fail("trailers without a body")
+        elif not self._asked and not self._answered:
+            self._has_trailers = True
+            self._ask(self._with_body)
+        elif self._answered:
+            self._outlet.send(messages.unchanged_trailers())
+
+    def _with_body(self, exchange: EnvoyExchange) -> None:
+        body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts.clear()
+        self._desk.application.on_request(exchange, body)
+
+    def _ask(self, ask: Callable[[EnvoyExchange], None]) -> None:
+        """Hand the request to the application; a fault of our own is an answer, not a silence."""
+        assert self._exchange is not None
+        self._asked = True
+        try:
+            if self._is_confined(self._exchange):
+                ask(self._exchange)
+        except Exception:
+            if not self._answered:
+                self._refuse(self.complain(500, "internal_error", "the server failed on this request"))
+            raise
+
+    def _is_confined(self, exchange: EnvoyExchange) -> bool:
+        """Confine the request to the endpoints that Envoy names; refuse it where none of them is ours."""
+        if self._subset is None:
+            return True
+        engine = self._desk.engine_of(self._subset)
+        if engine is None:
+            self._refuse(
+                self.complain(
+                    503, "no_healthy_upstream", "no engine is among the endpoints that may be chosen"
+                )
+            )
+            return False
+        exchange.confined_to = engine or None
+        return True
+
+    def complain(self, status: int, code: str, message: str) -> RefusedRequest:
+        """Write a complaint in the client's dialect."""
+        head = None if self._exchange is None else self._exchange.head
+        return self._desk.application.bad_request(status, code, message, head)
+
+    def _too_long(self) -> RefusedRequest:
+        return self.complain(413, "request_too_large", _TOO_LONG.format(self._desk.body_bytes))
+
+    def _refuse(self, refused: RefusedRequest) -> None:
+        self.answer(messages.refusal(refused.status, refused.headers, refused.body))
+
+    # ---- the answer
+
+    def answer(self, response: ProcessingResponse) -> None:
+        """Say no, or answer ourselves; nothing follows."""
+        if self._answered:
+            return
+        self._answered = True
+        self._parts.clear()
+        self._outlet.send(response)
+        self._outlet.close()
+        self.release()
+
+    def forward(self, forward: Forward, body: bytes, watcher: Watcher, *, is_changed: bool) -> None:
+        """Let the request go on to its engine, in the mode that Envoy sends it in."""
+        if self._answered:
+            return
+        self._answered = True
+        send = self._outlet.send
+        if self._modes.request == BUFFERED and not self._head_only:
+            send(messages.forwarded_whole(forward, body if is_changed else None))
+        else:
+            send(messages.forwarded_head(forward))
+            if self._modes.request == FULL_DUPLEX and not self._head_only:
+                for piece in messages.forwarded_body(body, ends=not self._has_trailers):
+                    send(piece)
+            else:
+                for _ in range(self._unanswered):
+                    send(messages.unchanged_body())
+        if self._has_trailers:
+            send(messages.unchanged_trailers())
+        self.release()
+        if self._modes.answer == NO_BODY:
+            self._outlet.close()
+        self._watch = AnswerWatch(
+            self._outlet, watcher, is_duplex=self._modes.answer in {FULL_DUPLEX, None}, sees=self.sees_answer
+        )
+
+    def release(self) -> None:
+        """Give back the bytes that this request has reserved."""
+        if self._share is not None:
+            self._share.release(self._reserved_bytes)
+        self._reserved_bytes = 0

@@ -1,0 +1,186 @@
+"""The services that Envoys call: the external processor, the access log, and health, on one port or two."""
+
+import asyncio
+import ssl as tls
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
+
+from envoy.service.accesslog.v3.als_pb2 import StreamAccessLogsMessage, StreamAccessLogsResponse
+from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, ProcessingResponse
+
+from millgate.servers.extproc.access_log import read_entry
+from millgate.servers.extproc.call import ProcessCall
+from millgate.servers.extproc.desk import ExtprocDesk
+from millgate.servers.extproc.grpc_calls import (
+    INVALID_ARGUMENT,
+    RESOURCE_EXHAUSTED,
+    CallHandler,
+    GrpcCall,
+    HandlerMaker,
+    opener,
+)
+from millgate.servers.extproc.health import READINESS, Health
+from millgate.servers.extproc.http2 import Http2Connection
+from millgate.servers.extproc.running import RunningRequests
+from millgate.servers.extproc.settings import PROCESSOR_SERVICE
+
+PROCESS: Final = f"/{PROCESSOR_SERVICE}/Process".encode()
+ACCESS_LOG: Final = b"/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs"
+_READY_LOOK_S: Final = 0.5
+_MORE_STREAMS: Final = 100
+"""Streams that a connection may have beyond those of requests: logs and health, and the one that is told that it is too many."""
+
+
+class ExtprocServer:
+    """Serves Envoys; build it on the loop that runs it. `is_ready` says whether work should come here."""
+
+    def __init__(self, desk: ExtprocDesk, is_ready: Callable[[], bool]) -> None:
+        self._desk = desk
+        self._is_ready = is_ready
+        self._health = Health()
+        self._listeners: list[asyncio.Server] = []
+        self._connections: set[Http2Connection] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self.streams = 0
+        """How many requests Envoys have here now."""
+        self.refused_streams = 0
+
+    async def listen(
+        self, host: str, port: int, health_port: int | None = None, ssl: tls.SSLContext | None = None
+    ) -> tuple[int, int | None]:
+        """Serve, with `ssl` over TLS; return the ports, any free one where 0 was asked for.
+
+        Health alone is told in the clear. OSError where an address cannot be had.
+        """
+        services = {
+            PROCESS: self._begin,
+            ACCESS_LOG: lambda call: _LogStream(self._desk.running, call),
+            **self._health.services,
+        }
+        bound = await self._open(host, port, services, ssl)
+        health_bound = None
+        if health_port is not None:
+            health_bound = await self._open(host, health_port, self._health.services)
+        self._desk.running.start()
+        self._tell_readiness()
+        return bound, health_bound
+
+    async def _open(
+        self,
+        host: str,
+        port: int,
+        services: Mapping[bytes, HandlerMaker],
+        ssl: tls.SSLContext | None = None,
+    ) -> int:
+        begin, most = opener(services), self._desk.settings.streams + _MORE_STREAMS
+        # Its sockets are declared as a tuple, which compiled code insists on, and are a list of uvloop's.
+        listener: Any = await asyncio.get_running_loop().create_server(
+            lambda: cast("asyncio.Protocol", Http2Connection(begin, self._connections, most)),
+            host,
+            port,
+            ssl=ssl,
+        )
+        self._listeners.append(listener)
+        return int(listener.sockets[0].getsockname()[1])
+
+    def _tell_readiness(self) -> None:
+        self._health.set(READINESS, serves=self._is_ready())
+        self._timer = asyncio.get_running_loop().call_later(_READY_LOOK_S, self._tell_readiness)
+
+    def _begin(self, call: GrpcCall) -> CallHandler | None:
+        if self.streams >= self._desk.settings.streams:
+            self.refused_streams += 1
+            call.finish(RESOURCE_EXHAUSTED, "too many requests are held here")
+            return None
+        self.streams += 1
+        return _ProcessStream(self._desk, call, self._ended)
+
+    def _ended(self) -> None:
+        self.streams -= 1
+
+    def drain(self) -> None:
+        """Say that no more work should come here; what is here goes on."""
+        self._stop_telling()
+        self._health.drain()
+
+    def _stop_telling(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def close(self) -> None:
+        """Cut every stream."""
+        self._stop_telling()
+        self._desk.running.stop()
+        for listener in self._listeners:
+            listener.close()
+        for connection in list(self._connections):
+            connection.cut()
+        await asyncio.sleep(0)
+
+
+class _ProcessStream:
+    """One request of Envoy's: the way of a `ProcessCall` in and out; `ended` is called once."""
+
+    __slots__ = ("_call", "_ended", "_process")
+
+    def __init__(self, desk: ExtprocDesk, call: GrpcCall, ended: Callable[[], None]) -> None:
+        self._call = call
+        self._ended: Callable[[], None] | None = ended
+        self._process = ProcessCall(desk, self, call.peer)
+
+    # ---- what Envoy says
+
+    def on_message(self, data: bytes) -> None:
+        """Take one message."""
+        self._process.feed(ProcessingRequest.FromString(data))
+
+    def on_end(self) -> None:
+        """Envoy has nothing more to say: of a held request it says by this, too, that the client has left."""
+        self._call.finish()
+        self.on_closed()
+
+    def on_closed(self) -> None:
+        """The stream is over."""
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended()
+            self._process.closed()
+
+    # ---- what is said to Envoy
+
+    def send(self, response: ProcessingResponse) -> None:
+        """Send a message after those before it."""
+        self._call.reply(response.SerializeToString())
+
+    def close(self) -> None:
+        """End the stream when all is sent."""
+        self._call.finish()
+        self.on_closed()
+
+    def fail(self, why: str) -> None:
+        """End the stream with INVALID_ARGUMENT."""
+        self._call.finish(INVALID_ARGUMENT, why)
+        self.on_closed()
+
+
+class _LogStream:
+    """Entries of an Envoy's access log, for as long as it writes them."""
+
+    def __init__(self, running: RunningRequests, call: GrpcCall) -> None:
+        self._running = running
+        self._call = call
+
+    def on_message(self, data: bytes) -> None:
+        """Read the entries of a message."""
+        for entry in StreamAccessLogsMessage.FromString(data).http_logs.log_entry:
+            if (logged := read_entry(entry)) is not None:
+                self._running.heard(logged)
+
+    def on_end(self) -> None:
+        """Say that it was all read."""
+        self._call.reply(StreamAccessLogsResponse().SerializeToString())
+        self._call.finish()
+
+    def on_closed(self) -> None:
+        """Nothing is kept."""

@@ -1,0 +1,196 @@
+"""The list of models of several engines: each that is up is asked, and the answers become one."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from millgate.core.words import FailureKind, Sent
+from millgate.dialects.contract import BadInputError
+from millgate.http1.client import AnswerHead, Call
+from millgate.http1.server.contract import Exchange
+from millgate.servers.http.error_responses import ErrorResponses
+from millgate.servers.requests.reading import HeadReading
+from millgate.servers.requests.routes import EngineRoute
+
+_WITHIN_S: Final = 2.0
+"""An engine that does not list its models by then is left out: a list is read from memory."""
+_MOST_BYTES: Final = 1024 * 1024
+_GOOD: Final = 200
+_decode: Final = msgspec.json.Decoder().decode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class ModelList:
+    """Owns the answer to one request for the list, or for the one model `wanted`; `done` is called once, when it is over.
+
+    Of `only` these models the answer tells; None tells of all.
+    """
+
+    __slots__ = (
+        "_calls",
+        "_done",
+        "_error_responses",
+        "_exchange",
+        "_left",
+        "_only",
+        "_pages",
+        "_reading",
+        "_request_id",
+        "_wanted",
+    )
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        reading: HeadReading,
+        request_id: bytes,
+        error_responses: ErrorResponses,
+        done: Callable[[], None],
+        *,
+        wanted: str | None = None,
+        only: frozenset[str] | None = None,
+    ) -> None:
+        self._exchange = exchange
+        self._reading = reading
+        self._request_id = request_id
+        self._error_responses = error_responses
+        self._done: Callable[[], None] | None = done
+        self._wanted = wanted
+        self._only = only
+        self._calls: list[Call] = []
+        self._pages: list[bytes | None] = []
+        self._left = 0
+
+    def begin(self, engines: Sequence[EngineRoute], target: bytes) -> None:
+        """Ask all of these engines at once."""
+        self._pages = [None] * len(engines)
+        self._left = len(engines)
+        by = asyncio.get_running_loop().time() + _WITHIN_S
+        for number, engine in enumerate(engines):
+            headers = self._reading.onward(self._exchange.head, engine, self._request_id)
+            call = engine.upstream.request(
+                b"GET", engine.base_path + target, headers, b"", _Page(self, number)
+            )
+            call.expire_at(by)
+            self._calls.append(call)
+
+    def listed(self, number: int, page: bytes | None) -> None:
+        """Take one engine's page, None for one that has not given any."""
+        self._pages[number] = page
+        self._left -= 1
+        if not self._left and self._done is not None:
+            self._answer()
+            self._close()
+
+    def gone(self) -> None:
+        """Abort the calls for a client that has left."""
+        self._close()
+        for call in self._calls:
+            call.abort()
+
+    def slow(self, slow: bool) -> None:
+        """Nothing: the answer is one write."""
+
+    def _answer(self) -> None:
+        read = [each for each in map(_read, self._pages) if each is not None]
+        models = _merged(read, self._only)
+        dialect = self._reading.dialect
+        if not read:
+            failed = dialect.refuser.failed(FailureKind.BROKEN, self._request_id)
+            self._exchange.respond(failed.status, failed.headers, failed.body)
+        elif self._wanted is None:
+            self._respond(_page_of(read, list(models.values())))
+        elif self._wanted in models:
+            self._respond(models[self._wanted])
+        else:
+            unknown = BadInputError(
+                "no engine here answers for this model", "model", status=404, code="model_not_found"
+            )
+            self._error_responses.reject(self._exchange, dialect, self._request_id, unknown)
+
+    def _respond(self, told: Any) -> None:
+        ids = [(b"x-request-id", self._request_id), (b"request-id", self._request_id)]
+        self._exchange.respond(_GOOD, [(b"content-type", b"application/json"), *ids], _encode(told))
+
+    def _close(self) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            done()
+
+
+def _read(page: bytes | None) -> dict[str, Any] | None:
+    """Return a page of models as it is; None for what is none."""
+    if page is None:
+        return None
+    try:
+        told = _decode(page)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return told if isinstance(told, dict) and isinstance(told.get("data"), list) else None
+
+
+def _merged(pages: Sequence[Mapping[str, Any]], only: frozenset[str] | None) -> dict[str, Any]:
+    """Return models by id, each as the first engine that has it tells of it."""
+    models: dict[str, Any] = {}
+    for page in pages:
+        for model in page["data"]:
+            name = model.get("id") if isinstance(model, dict) else None
+            if isinstance(name, str) and (only is None or name in only):
+                models.setdefault(name, model)
+    return models
+
+
+def _page_of(pages: Sequence[Mapping[str, Any]], models: list[Any]) -> dict[str, Any]:
+    """Return one page of these models, in the form of the first engine's; Anthropic's names its first and last."""
+    page = {**pages[0], "data": models}
+    for field, place in (("first_id", 0), ("last_id", -1)):
+        if field in page:
+            page[field] = models[place]["id"] if models else None
+    if "has_more" in page:
+        page["has_more"] = any(each.get("has_more") is True for each in pages)
+    return page
+
+
+class _Page:
+    """Receives one engine's list."""
+
+    __slots__ = ("_body", "_list", "_number", "_over", "_status")
+
+    def __init__(self, models: ModelList, number: int) -> None:
+        self._list = models
+        self._number = number
+        self._status = 0
+        self._body = b""
+        self._over = False
+
+    def on_head(self, head: AnswerHead) -> None:
+        """Take note of the status."""
+        self._status = head.status
+
+    def on_data(self, data: bytes) -> None:
+        """Keep what there is, up to the bound."""
+        self._body += data
+        if len(self._body) > _MOST_BYTES:
+            self._tell(None)
+
+    def on_end(self, *, delimited: bool) -> None:
+        """Hand it over."""
+        del delimited
+        self._tell(self._body if self._status == _GOOD else None)
+
+    def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
+        """Say that there is none."""
+        del kind, sent, detail
+        self._tell(None)
+
+    def on_raised(self) -> None:
+        """Say that there is none."""
+        self._tell(None)
+
+    def _tell(self, page: bytes | None) -> None:
+        if not self._over:
+            self._over = True
+            self._body = b""
+            self._list.listed(self._number, page)

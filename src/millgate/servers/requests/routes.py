@@ -1,0 +1,22 @@
+"""The way to one engine, as the doors are told it."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from millgate.core.settings import KV_LEASE_S
+from millgate.http1.client import Upstream
+
+
+class EngineRoute(NamedTuple):
+    """How to reach one engine: its pool, its base path (no trailing slash), and the listener to hang-ups.
+
+    `credential` replaces whatever the client sent; None sends what the door lets through. A prompt that it reads for another engine it
+    keeps for `kv_lease_s`.
+    """
+
+    name: str
+    upstream: Upstream
+    base_path: bytes = b""
+    on_hangup: Callable[[], None] | None = None
+    credential: bytes | None = None
+    kv_lease_s: float = KV_LEASE_S

@@ -1,0 +1,1 @@
+"""Listening sockets of every door: addresses, TLS, and how many descriptors there may be."""

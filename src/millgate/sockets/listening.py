@@ -1,0 +1,129 @@
+"""Listening sockets of a door: bound here or handed in, and accepted on with TLS or without it.
+
+Several processes can serve one address. Then each has a socket of its own there (SO_REUSEPORT, socket(7)), and the kernel
+spreads new connections over them by their addresses. The process that binds the sockets keeps them open. What has connected to a
+socket whose process ends waits in it, and is accepted by the process that gets the socket next.
+"""
+
+import asyncio
+import socket
+import ssl as tls
+from collections.abc import Callable
+
+from millgate.sockets.tls_acceptor import TlsAcceptor, TlsDoor
+
+Acceptors = list[asyncio.Server] | TlsAcceptor
+
+
+async def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
+    """Return a socket that listens on this address, 0 for any free port; OSError if it is taken or not ours."""
+    family, *_rest, address = (
+        await asyncio.get_running_loop().getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    )[0]
+    return socket.create_server(address[:2], family=family, backlog=backlog)
+
+
+def shared_sockets(host: str, port: int, count: int, backlog: int = 1024) -> list[socket.socket]:
+    """Return so many sockets that listen on one address, 0 for any free port; OSError if it is taken or not ours.
+
+    One is opened alone at first: another gate that shares this address among its own processes would let us in.
+    """
+    family, *_rest, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    with socket.create_server(address[:2], family=family) as alone:
+        port = alone.getsockname()[1]
+    sockets = []
+    try:
+        for _ in range(count):
+            sockets.append(sock := socket.socket(family, socket.SOCK_STREAM))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((address[0], port))
+            sock.listen(backlog)
+    except OSError:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
+
+
+class Listeners:
+    """Accepts a door's clients on any number of sockets; build it on the loop that runs it.
+
+    `make` returns the protocol of a new connection, `door` counts those that begin a TLS handshake. libuv takes one
+    connection from a descriptor in a turn of its loop, so that a socket is accepted on by `accepts_per_turn` of them.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], asyncio.Protocol],
+        door: TlsDoor,
+        *,
+        handshake_s: float,
+        backlog: int,
+        accepts_per_turn: int = 1,
+    ) -> None:
+        self.handshake_s = handshake_s
+        self._make = make
+        self._door = door
+        self._backlog = backlog
+        self._accepts_per_turn = accepts_per_turn
+        self._sockets: list[tuple[socket.socket, Acceptors]] = []
+
+    async def accept(self, sock: socket.socket, ssl: tls.SSLContext | None) -> int:
+        """Listen and accept on a bound socket, which is ours from now on, over TLS with `ssl`; return its port."""
+        sock.setblocking(False)
+        sock.listen(self._backlog)
+        port: int = sock.getsockname()[1]
+        self._sockets.append((sock, await self._accept(sock, ssl)))
+        return port
+
+    async def secure(self, ssl: tls.SSLContext | None) -> None:
+        """Accept with this context, or without TLS; the sockets go on listening meanwhile: no connection is refused."""
+        for place, (sock, acceptors) in enumerate(self._sockets):
+            if isinstance(acceptors, TlsAcceptor) and ssl is not None:
+                acceptors.context = ssl
+                continue
+            self._sockets[place] = sock, await self._accept(sock, ssl)
+            _close(acceptors)
+
+    def stop(self, sock: socket.socket) -> None:
+        """Accept no more on this socket, and close it; another process that has it goes on."""
+        for entry in self._sockets:
+            if entry[0] is sock:
+                self._sockets.remove(entry)
+                sock.close()
+                _close(entry[1])
+                return
+
+    def close(self) -> None:
+        """Accept no more."""
+        for sock, acceptors in self._sockets:
+            sock.close()
+            _close(acceptors)
+
+    async def wait_closed(self) -> None:
+        """Return when what was closed is closed."""
+        sockets, self._sockets = self._sockets, []
+        for _sock, acceptors in sockets:
+            for acceptor in [acceptors] if isinstance(acceptors, TlsAcceptor) else acceptors:
+                await acceptor.wait_closed()
+
+    async def _accept(self, sock: socket.socket, ssl: tls.SSLContext | None) -> Acceptors:
+        if ssl is not None:
+            return TlsAcceptor(sock.dup(), ssl, self._door, handshake_s=self.handshake_s)
+        loop = asyncio.get_running_loop()
+        return [
+            await loop.create_server(self._make, sock=sock.dup(), backlog=self._backlog)
+            for _ in range(self._accepts_per_turn)
+        ]
+
+
+def _close(acceptors: Acceptors) -> None:
+    for acceptor in [acceptors] if isinstance(acceptors, TlsAcceptor) else acceptors:
+        acceptor.close()

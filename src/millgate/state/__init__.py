@@ -1,1 +1,0 @@
-"""Shares of quotas and limits held with others: filled by the fleet."""

@@ -1,0 +1,278 @@
+"""The renewer by arithmetic: what a replica may use while the store answers, does not, and does again."""
+
+import asyncio
+from collections.abc import Coroutine
+
+import pytest
+
+from millgate.cluster.contract import (
+    FencedError,
+    Granted,
+    Holding,
+    Kind,
+    LeasedShare,
+    Renewal,
+    StoreUnavailableError,
+    share_key,
+)
+from millgate.cluster.leases import (
+    FailurePolicy,
+    Leased,
+    LeaseRenewer,
+    LeaseSettings,
+    LeaseStatus,
+    RenewalState,
+    Shared,
+)
+from millgate.cluster.memory import MemoryStore
+
+STREAMS, RATE = share_key(Kind.STREAMS, "gpu"), share_key(Kind.RATE, "acme", "rpm")
+DEFAULT = LeaseSettings()
+
+
+class Stand:
+    """A renewer over a store in memory that can be away, slow, or forgetful, and what it told the governor."""
+
+    def __init__(self, settings: LeaseSettings = DEFAULT) -> None:
+        self.now = 50.0
+        self.memory = MemoryStore(lambda: self.now)
+        self.problem: Exception | None = None
+        self.late_s = 0.0
+        self.sent: list[Renewal] = []
+        self.applied: list[Leased] = []
+        self.changes: list[LeaseStatus] = []
+        self.used, self.wanted = 0.0, 20.0
+        self.most, self.enough = 3, asyncio.Event()
+        self.renewer = LeaseRenewer(
+            self, "one", self._collect, self.applied.append, self.changes.append, lambda: self.now, settings
+        )
+        self.other = LeaseRenewer(
+            self.memory, "two", self._collect, lambda _: None, lambda _: None, lambda: self.now, settings
+        )
+
+    def _collect(self) -> Shared:
+        streams = Holding(STREAMS, 9.0, self.used, self.wanted, 1.0, 60.0)
+        return Shared((streams, Holding(RATE, 10.0, 0.0, 5.0 * self.wanted)))
+
+    async def renew(self, renewal: Renewal) -> Granted:
+        self.sent.append(renewal)
+        if len(self.sent) == self.most:
+            self.enough.set()
+        if self.problem is not None:
+            self.now += self.late_s
+            raise self.problem
+        granted = await self.memory.renew(renewal)
+        self.now += self.late_s
+        return granted
+
+    async def leave(self, replica: str, epoch: int) -> None:
+        await self.memory.leave(replica, epoch)
+
+    async def close(self) -> None:
+        """Nothing to end."""
+
+    def lives(self, seconds: float = 0.0) -> None:
+        """Renew once a quarter of a second, both replicas, beginning now."""
+        for _ in range(int(seconds * 4) + 1):
+            _run(self.renewer.renew())
+            _run(self.other.renew())
+            self.now += 0.25
+
+    @property
+    def shares(self) -> dict[str, float]:
+        return {share.key: share.amount for share in self.applied[-1].shares}
+
+    @property
+    def states(self) -> list[RenewalState]:
+        return [each.state for each in self.changes]
+
+
+def _run(work: Coroutine[object, object, None]) -> None:
+    asyncio.run(work)
+
+
+def test_a_lease_is_counted_from_before_its_renewal_was_sent() -> None:
+    stand = Stand()
+    stand.late_s = 0.1
+
+    _run(stand.renewer.renew())
+
+    assert stand.applied == [
+        Leased(RenewalState.LEASED, (LeasedShare(STREAMS, 9.0), LeasedShare(RATE, 10.0)), 52.0, 1)
+    ]
+    assert stand.renewer.status.round_trip_s == pytest.approx(0.1)
+
+
+def test_the_next_renewal_names_the_answer_that_was_taken_over_and_what_is_held() -> None:
+    stand = Stand()
+
+    stand.lives(0.25)
+
+    first, second = stand.sent
+    assert (first.epoch, first.applied, first.holdings[0].held) == (0, 0, 0.0)
+    assert (second.epoch, second.applied, second.holdings[0].held) == (1, 1, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "streams", "rate"),
+    [(FailurePolicy.SHARE, 4.0, 5.0), (FailurePolicy.CLOSED, 0.0, 0.0), (FailurePolicy.OPEN, 9.0, 10.0)],
+)
+def test_without_a_store_the_last_lease_holds_to_its_end_and_then_the_policy(
+    policy: FailurePolicy, streams: float, rate: float
+) -> None:
+    stand = Stand(LeaseSettings(policy=policy))
+    stand.lives(2.0)
+    answers = len(stand.applied)
+    stand.problem = StoreUnavailableError("gone")
+
+    stand.lives(1.5)
+    assert len(stand.applied) == answers
+    assert stand.states == [RenewalState.LEASED, RenewalState.HOLDING]
+    stand.lives(60.0)
+
+    assert stand.shares == {STREAMS: streams, RATE: rate}
+    assert stand.applied[-1].ends_at == float("inf")
+    assert stand.states == [RenewalState.LEASED, RenewalState.HOLDING, RenewalState.DEGRADED]
+    assert stand.renewer.status.reason == "gone"
+
+
+def test_it_recovers_by_itself() -> None:
+    stand = Stand()
+    stand.lives(1.0)
+    stand.problem = StoreUnavailableError("gone")
+    stand.lives(10.0)
+    stand.problem = None
+
+    stand.lives(3.0)
+
+    assert stand.states[2:] == [RenewalState.DEGRADED, RenewalState.JOINING, RenewalState.LEASED]
+    assert stand.renewer.status.fenced == 1
+    assert stand.shares[RATE] == pytest.approx(5.0)
+
+
+def test_a_share_by_policy_never_grows() -> None:
+    stand = Stand()
+    stand.lives(1.0)
+    _run(stand.other.leave())
+    stand.used = 1.0
+    stand.problem = StoreUnavailableError("gone")
+
+    stand.lives(3.0)
+
+    assert stand.shares[STREAMS] == 4.0
+
+
+def test_a_fenced_replica_stops_and_joins_at_once() -> None:
+    stand = Stand()
+    stand.lives(0.5)
+    stand.problem = FencedError("ended")
+
+    _run(stand.renewer.renew())
+
+    assert stand.shares == {STREAMS: 0.0, RATE: 0.0}
+    assert stand.sent[-1].epoch == 0
+    assert stand.sent[-1].holdings[0].held == 0.0
+
+
+@pytest.mark.parametrize(("replicas", "streams"), [(0, 0.0), (2, 4.0)])
+def test_a_start_without_a_store_uses_an_even_share_of_the_replicas_that_are_configured(
+    replicas: int, streams: float
+) -> None:
+    stand = Stand(LeaseSettings(replicas=replicas))
+    stand.problem = StoreUnavailableError("gone")
+
+    _run(stand.renewer.renew())
+
+    assert stand.shares[STREAMS] == streams
+    assert stand.states == [RenewalState.DEGRADED]
+
+
+def test_an_answer_that_comes_after_its_lease_grants_nothing() -> None:
+    stand = Stand(LeaseSettings(policy=FailurePolicy.CLOSED))
+    stand.late_s = 2.5
+
+    _run(stand.renewer.renew())
+
+    assert stand.shares == {STREAMS: 0.0, RATE: 0.0}
+    assert stand.renewer.status.state is RenewalState.DEGRADED
+
+
+def test_a_replica_that_stood_still_asks_again_before_it_does_without_a_lease() -> None:
+    stand = Stand()
+    stand.lives(1.0)
+    answers = len(stand.applied)
+    stand.problem, stand.late_s = StoreUnavailableError("no answer in time"), 5.0
+
+    _run(stand.renewer.renew())
+
+    assert len(stand.applied) == answers
+    assert stand.states == [RenewalState.LEASED]
+
+    _run(stand.renewer.renew())
+    assert stand.states == [RenewalState.LEASED, RenewalState.DEGRADED]
+
+
+def test_it_asks_sooner_while_a_share_falls_or_is_less_than_it_wants() -> None:
+    stand = Stand()
+
+    def lives(wanted: float) -> float:
+        stand.wanted = wanted
+        _run(stand.renewer.renew())
+        return stand.renewer.pause_s
+
+    assert lives(20.0) == pytest.approx(0.05)
+    assert lives(1.0) == pytest.approx(0.25)
+    _run(stand.other.renew())
+    assert lives(1.0) == pytest.approx(0.05)
+    assert lives(1.0) == pytest.approx(0.25)
+
+
+def test_leaving_gives_back_at_once() -> None:
+    stand = Stand()
+    stand.lives(1.0)
+
+    _run(stand.renewer.leave())
+    _run(stand.other.renew())
+
+    assert stand.renewer.status.state is RenewalState.LEFT
+    assert stand.other.status.replicas == 1
+
+
+def test_a_lease_shorter_than_four_renewals_is_refused() -> None:
+    with pytest.raises(ValueError, match="four pauses"):
+        Stand(LeaseSettings(lease_s=0.9, renewal_s=0.25))
+
+
+def test_run_renews_until_it_is_cancelled() -> None:
+    stand = Stand(LeaseSettings(lease_s=0.04, renewal_s=0.01))
+
+    async def live() -> None:
+        task = asyncio.create_task(stand.renewer.run())
+        await stand.enough.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(live())
+
+    assert [renewal.applied for renewal in stand.sent[:3]] == [0, 1, 2]
+
+
+def test_a_problem_that_no_store_should_have_ends_no_renewals_and_is_named_without_its_text() -> None:
+    stand = Stand(LeaseSettings(lease_s=0.04, renewal_s=0.01))
+    stand.problem, stand.late_s = ValueError("a secret"), 0.01
+    stand.most = 8
+
+    async def live() -> None:
+        task = asyncio.create_task(stand.renewer.run())
+        await stand.enough.wait()
+        assert stand.renewer.status.reason == "the renewal failed: ValueError"
+        stand.problem = None
+        stand.enough.clear()
+        stand.most = 10
+        await stand.enough.wait()
+        task.cancel()
+
+    asyncio.run(live())
+
+    assert stand.renewer.status.state is RenewalState.LEASED

@@ -1,0 +1,66 @@
+"""Roles of engines in a configuration: what goes together, and what is refused with the field's name."""
+
+from pathlib import Path
+
+import pytest
+
+from millgate.config.load import load_config
+from millgate.config.problems import ConfigError
+from millgate.core.words import Role
+from millgate.wiring.settings import build_settings
+
+BOTH = """
+engines:
+  - {url: "http://p:1", name: reads, role: prefill, kv_lease: 20s}
+  - {url: "http://d:1", name: writes, role: decode}
+  - {url: "http://u:1", name: whole}
+"""
+
+
+def refusal(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "gate.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, {}, {})
+    return str(caught.value)
+
+
+def test_both_roles_arrive_in_the_core_with_the_lease(tmp_path: Path) -> None:
+    path = tmp_path / "gate.yaml"
+    path.write_text(BOTH)
+    built = build_settings(load_config(path, {}, {}).config)
+    reads, writes, whole = built.settings.engines
+    assert (reads.role, reads.kv_lease_s) == (Role.PREFILL, 20.0)
+    assert (writes.role, whole.role) == (Role.DECODE, Role.UNIFIED)
+    assert reads.limit.kind == "fixed", "one token of each answer says nothing of a pace"
+    told = {name: (value, why) for name, value, why in built.choices}
+    assert told["reads role"][0] == "prefill"
+    assert "20s" in told["reads role"][1]
+    assert "whole role" not in told
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            'engines: [{url: "http://p:1", role: prefill}]',
+            "engines[0].role: prefill needs an engine with `role: decode`",
+        ),
+        (
+            'engines: [{url: "http://d:1", role: decode}]',
+            "engines[0].role: decode needs an engine with `role: prefill`",
+        ),
+        (
+            'engines: [{url: "http://p:1", role: prefill, models: [a]}, {url: "http://d:1", role: decode, models: [b]}]',
+            "engines[0].role: prefill needs an engine with `role: decode` and the same `models`",
+        ),
+        (
+            'engines: [{url: "http://p:1", role: prefill, account: {rpm: 5}}, {url: "http://d:1", role: decode}]',
+            "engines[0].role: is for engines of your own",
+        ),
+        ('engines: [{url: "http://p:1", role: prefil}]', "engines[0].role"),
+        ('engines: [{url: "http://p:1", kv_lease: 0s}]', "engines[0].kv_lease"),
+    ],
+)
+def test_half_of_a_pair_is_refused_by_the_name_of_the_field(tmp_path: Path, text: str, said: str) -> None:
+    assert said in refusal(tmp_path, text)

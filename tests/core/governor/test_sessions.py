@@ -1,0 +1,188 @@
+"""Sessions of agents before engines whose memory is bounded: turns of live ones go on, and new ones wait where they would evict them."""
+
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+from core.world import governor
+from millgate.core.decisions import Admit, Decision, Queue, Yield
+from millgate.core.events import (
+    Arrived,
+    ClientGone,
+    EngineDown,
+    EngineUp,
+    Finished,
+    FirstToken,
+    PrefixMarks,
+    Released,
+    Tick,
+)
+from millgate.core.governor import Governor
+from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
+from millgate.core.words import DeadlineFrom, Reason
+
+PRIOR = ServicePrior(0.01, 0.0001, 0.01, 0.0005)
+LANE = LaneSettings("lane", deadline_s=60.0, deadline_from=DeadlineFrom.ATTEMPT)
+
+
+def _engines(count: int, kv_tokens: int | None) -> tuple[EngineSettings, ...]:
+    return tuple(EngineSettings(f"{number}", 32, kv_tokens=kv_tokens, prior=PRIOR) for number in range(count))
+
+
+def _gate(count: int = 2, kv_tokens: int | None = 30_000, lane: LaneSettings = LANE) -> Governor:
+    return governor(lane, engines=_engines(count, kv_tokens))
+
+
+def _marks(name: str, turns: int) -> PrefixMarks:
+    return tuple((crc32(f"{name} {turn}".encode()), 4_000 * (turn + 1)) for turn in range(turns))
+
+
+def _arrival(attempt: int, name: str, turns: int, **fields: Any) -> Arrived:
+    """Ask with messages of 1,000 tokens each."""
+    return Arrived(
+        attempt, prompt_bytes=4_000 * turns, max_tokens=100, marks=lambda: _marks(name, turns), **fields
+    )
+
+
+def _answer(gate: Governor, attempt: int, now: float) -> tuple[Decision, ...]:
+    gate.handle(FirstToken(attempt), now)
+    gate.handle(Finished(attempt, None, 100), now)
+    return gate.handle(Released(attempt), now)
+
+
+def _full(**fields: Any) -> Governor:
+    """Return a gate whose two engines have one live session each, `s0` and `s1`, of 16,000 tokens; 21,000 may be live."""
+    gate = _gate(**fields)
+    for number in range(2):
+        assert isinstance(gate.handle(_arrival(number, f"s{number}", 16, session=number + 1), 0.0)[0], Admit)
+    return gate
+
+
+def test_a_new_session_waits_while_turns_of_live_ones_go_on() -> None:
+    gate = _full()
+    new = gate.handle(_arrival(10, "new", 8), 1.0)
+    (refused,) = new
+    assert isinstance(refused, Yield)
+    assert refused.reason is Reason.SATURATED
+    assert refused.of_wait
+    assert refused.retry_after_s == pytest.approx(60.0), "no lease ends within the longest hint"
+
+    _answer(gate, 0, 2.0)
+    (going_on,) = gate.handle(_arrival(11, "s0", 17, session=1), 3.0)
+    assert isinstance(going_on, Admit)
+    assert going_on.legs[0].engine == "0"
+
+
+def test_a_session_whose_lease_is_over_goes_on_where_its_context_still_is() -> None:
+    """Live ones have grown beyond what may be live, and would keep a new session of the same size out."""
+    gate = _gate(count=1, kv_tokens=50_000)
+    for attempt, now in ((0, 0.0), (1, 4.0)):
+        gate.handle(_arrival(attempt, "old", 6 + attempt, session=1), now)
+        _answer(gate, attempt, now + 1.0)
+    gate.handle(_arrival(2, "live", 16, session=2), 30.0)
+    gate.handle(_arrival(3, "live too", 5, session=3), 150.0)
+    gate.handle(_arrival(4, "live too", 20, session=3), 151.0)
+
+    assert isinstance(gate.handle(_arrival(10, "new", 8, session=4), 152.0)[0], Yield)
+    (resumed,) = gate.handle(_arrival(11, "old", 8, session=1), 152.0)
+    assert isinstance(resumed, Admit)
+    assert resumed.candidates[0].cached_tokens > 7_000
+
+
+def test_it_is_told_when_there_will_be_room() -> None:
+    gate = _full(lane=LaneSettings("lane", deadline_s=20.0, deadline_from=DeadlineFrom.ATTEMPT))
+    (refused,) = gate.handle(_arrival(10, "new", 8), 70.0)
+    assert isinstance(refused, Yield)
+    assert refused.retry_after_s == pytest.approx(50.0)
+    assert refused.retry
+
+    (admitted,) = gate.handle(_arrival(11, "new", 8), 70.0 + refused.retry_after_s)
+    assert isinstance(admitted, Admit)
+
+
+def test_a_session_that_rests_leaves_room_as_often_as_sessions_do_not_return() -> None:
+    gate = _full()
+    _answer(gate, 0, 2.0)
+    (admitted,) = gate.handle(_arrival(10, "new", 13), 3.0)
+    assert isinstance(admitted, Admit)
+    assert admitted.legs[0].engine == "0", "3,200 of its 16,000 tokens count, and 21,000 may be live"
+
+
+def test_it_is_queued_where_there_is_room_within_its_time() -> None:
+    gate = _full()
+    queued, *_ = gate.handle(_arrival(10, "new", 8), 70.0)
+    assert isinstance(queued, Queue)
+    assert queued.expected_wait_s == pytest.approx(50.0), "120 s after the last one was opened"
+    gate.handle(_arrival(9, "s0", 17, session=1), 70.5)
+    decisions = _answer(gate, 0, 71.0)
+    assert [each.attempt for each in decisions] == [9], "it stands in no turn's way"
+
+    assert gate.next_wake() == pytest.approx(120.0)
+    decisions = gate.handle(Tick(), 120.0)
+    assert [type(each) for each in decisions] == [Admit]
+
+
+def test_what_names_no_session_and_has_no_prefix_passes() -> None:
+    gate = _full()
+    (decision,) = gate.handle(Arrived(10, prompt_bytes=4_000, max_tokens=100), 1.0)
+    assert isinstance(decision, Admit)
+
+
+def test_an_engine_whose_memory_is_not_known_protects_nothing() -> None:
+    gate = _full(kv_tokens=None)
+    (decision,) = gate.handle(_arrival(10, "new", 80), 1.0)
+    assert isinstance(decision, Admit)
+
+
+def test_clients_that_leave_and_turns_that_are_queued_leave_no_session_behind() -> None:
+    gate = _full()
+    for number in range(2):
+        gate.handle(ClientGone(number), 1.0)
+        gate.handle(Released(number), 1.0)
+    gate.handle(Tick(), 1_000.0)
+    snapshot = gate.snapshot(1_000.0)
+    assert (snapshot.live_sessions, snapshot.working_set_share) == (0, 0.0)
+
+
+def test_an_engine_that_restarts_frees_what_rested_there() -> None:
+    gate = _full()
+    _answer(gate, 0, 2.0)
+    assert gate.snapshot(2.0).live_sessions == 2
+    gate.handle(EngineDown("0"), 3.0)
+    gate.handle(EngineUp("0"), 4.0)
+    assert gate.snapshot(4.0).live_sessions == 1
+    (decision,) = gate.handle(_arrival(10, "new", 12), 5.0)
+    assert isinstance(decision, Admit)
+    assert decision.legs[0].engine == "0"
+
+
+def test_a_reload_keeps_live_sessions_and_forgets_those_of_an_engine_that_is_gone() -> None:
+    gate = _full()
+    for number in range(2):
+        _answer(gate, number, 2.0)
+    gate.reconfigure(Settings((LANE,), _engines(2, 30_000)), 3.0)
+    assert gate.snapshot(3.0).live_sessions == 2
+    gate.reconfigure(Settings((LANE,), _engines(1, 30_000)), 4.0)
+    assert gate.snapshot(4.0).live_sessions == 1
+    (turn,) = gate.handle(_arrival(11, "s0", 17, session=1), 5.0)
+    assert isinstance(turn, Admit)
+
+
+def test_the_snapshot_says_what_is_live() -> None:
+    snapshot = _full().snapshot(1.0)
+    assert snapshot.live_sessions == 2
+    assert snapshot.working_set_share == pytest.approx(32_000 / 60_000)
+
+
+def test_two_turns_that_were_queued_before_their_session_had_begun_are_turns_of_one() -> None:
+    gate = governor(LANE, engines=(EngineSettings("0", 1, kv_tokens=30_000, prior=PRIOR),))
+    gate.handle(_arrival(0, "other", 2, session=2), 0.0)
+    for attempt in (1, 2):
+        assert isinstance(gate.handle(_arrival(attempt, "new", 3, session=1), 0.5)[0], Queue)
+
+    assert isinstance(_answer(gate, 0, 1.0)[-1], Admit)
+    assert isinstance(_answer(gate, 1, 2.0)[-1], Admit)
+    _answer(gate, 2, 3.0)
+
+    assert gate._knowledge.engines.working_sets.sessions == 2

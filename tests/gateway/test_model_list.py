@@ -1,0 +1,114 @@
+"""The models of several engines are one list, and a model is told of by an engine that has it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.harness import Asked, FakeEngine, Script, Stand, run
+from gateway.stand import core_settings
+from millgate.gateway import EngineAddress, Gateway, GatewaySettings
+from millgate.servers.http import DoorSettings
+from millgate.wiring.governor import build_governor
+
+MODELS = b"/v1/models"
+
+
+def listing(*names: str, status: int = 200, raw: bytes | None = None, **more: Any) -> Script:
+    async def script(asked: Asked) -> None:
+        data = [{"id": name, "object": "model", "root": names[0]} for name in names]
+        asked.reply(raw or json.dumps({"object": "list", "data": data, **more}).encode(), status)
+
+    return script
+
+
+async def answer(path: bytes, *scripts: Script, **door: Any) -> tuple[int, Any]:
+    """Ask a gate before engines that answer so."""
+    engines = [FakeEngine(script) for script in scripts]
+    for engine in engines:
+        await engine.start()
+    names = [f"e{number}" for number in range(len(engines))]
+    addresses = tuple(
+        EngineAddress(name, "127.0.0.1", engine.port, health=None)
+        for name, engine in zip(names, engines, strict=True)
+    )
+    settings = GatewaySettings(addresses, port=0, door=DoorSettings(**door))
+    stand = Stand(Gateway(build_governor(core_settings(*names), 0.0), settings), engines[0])
+    await stand.gateway.start()
+    try:
+        got = await stand.ask(b"", path, b"GET")
+        assert stand.gateway.door.ongoing == 0
+        return got.status, json.loads(got.body)
+    finally:
+        await stand.close()
+        for engine in engines[1:]:
+            await engine.stop()
+
+
+def ids(told: Any) -> list[str]:
+    return [model["id"] for model in told["data"]]
+
+
+def test_models_of_all_engines_are_told_once_each() -> None:
+    async def test() -> None:
+        status, told = await answer(MODELS, listing("a", "b"), listing("b", "c"))
+        assert (status, ids(told), told["object"]) == (200, ["a", "b", "c"], "list")
+        assert told["data"][1]["root"] == "a"
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        listing("x", status=500),
+        listing(raw=b"[" * 5000),
+        listing(raw=b'{"data":7}'),
+        listing(raw=b'{"data":[7,{"id":1}]}'),
+        listing(raw=b" " * 1_100_000),
+    ],
+)
+def test_an_engine_that_tells_nonsense_is_left_out(broken: Script) -> None:
+    async def test() -> None:
+        status, told = await answer(MODELS, broken, listing("a"))
+        assert (status, ids(told)) == (200, ["a"])
+
+    run(test())
+
+
+def test_a_list_that_no_engine_gives_is_a_failure() -> None:
+    async def test() -> None:
+        status, told = await answer(MODELS, listing("a", status=500), listing("b", status=401))
+        assert status == 502
+        assert "error" in told
+
+    run(test())
+
+
+def test_one_model_is_told_by_the_engine_that_has_it_and_an_unknown_one_is_404() -> None:
+    async def test() -> None:
+        engines = listing("a"), listing("meta-llama/Llama-3.1-8B", "c")
+        status, told = await answer(MODELS + b"/meta-llama%2FLlama-3.1-8B", *engines)
+        assert (status, told["id"]) == (200, "meta-llama/Llama-3.1-8B")
+        status, told = await answer(MODELS + b"/d", *engines)
+        assert (status, told["error"]["code"]) == (404, "model_not_found")
+
+    run(test())
+
+
+def test_where_the_gate_answers_for_some_models_only_those_are_listed() -> None:
+    async def test() -> None:
+        _, told = await answer(MODELS, listing("a", "b"), listing("c"), models=frozenset({"b", "c"}))
+        assert ids(told) == ["b", "c"]
+
+    run(test())
+
+
+def test_a_page_in_anthropic_s_form_names_its_first_and_last() -> None:
+    async def test() -> None:
+        first = listing("a", first_id="a", last_id="a", has_more=False)
+        second = listing("b", first_id="b", last_id="b", has_more=True)
+        _, told = await answer(MODELS, first, second)
+        assert (told["first_id"], told["last_id"], told["has_more"]) == ("a", "b", True)
+
+    run(test())

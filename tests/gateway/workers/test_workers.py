@@ -1,0 +1,212 @@
+"""A gate of two workers as its clients, its operator and its engine see it; every part is a process of its own."""
+
+import json
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.workers.stand import (
+    END_WITHIN_S,
+    Crowd,
+    Engine,
+    Gate,
+    User,
+    fetch,
+    is_alive,
+    kill,
+    listens,
+    until,
+    users_of,
+)
+
+CAP = 4
+TOKENS = 20
+"""An answer of 0.2 s."""
+LOAD_S = 2.0
+Start = Callable[..., Gate]
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    started = Engine(tmp_path_factory.mktemp("engine") / "stderr.txt")
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def gate(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
+    started = Gate(engine.url, tmp_path_factory.mktemp("gate") / "stderr.txt", cap=CAP)
+    try:
+        yield started.begin()
+    finally:
+        started.close()
+
+
+@pytest.fixture
+def start(engine: Engine, tmp_path: Path) -> Iterator[Start]:
+    started: list[Gate] = []
+
+    def begin(*more: str) -> Gate:
+        started.append(Gate(engine.url, tmp_path / f"stderr-{len(started)}.txt", *more, cap=CAP))
+        return started[-1]
+
+    yield begin
+    for each in started:
+        each.close()
+
+
+def test_the_banner_comes_once_and_every_worker_has_the_port_that_was_free(gate: Gate) -> None:
+    banners = gate.events("serving")
+    assert [banner["workers"] for banner in banners] == [2]
+    assert len(gate.processes()) == 2
+    with users_of(gate.url, [1, 1]) as (many, few):
+        assert many[0].worker != few[0].worker
+
+
+def test_a_request_is_found_on_the_worker_that_served_it_by_its_id_and_by_its_number(gate: Gate) -> None:
+    with users_of(gate.url, [1, 1]) as served:
+        ids = [user.last_id for (user,) in served]
+    for last_id in ids:
+        told = json.loads(fetch(gate.admin, f"/api/why?id={last_id}")[1])
+        (attempt,) = told["attempts"]
+        assert [step["kind"] for step in attempt["steps"]] == ["arrived", "admit", "ended"]
+        by_number = json.loads(fetch(gate.admin, f"/api/why?id={attempt['attempt']}")[1])
+        assert [each["steps"] for each in by_number["attempts"]] == [attempt["steps"]]
+
+
+def test_two_workers_together_never_pass_the_cap_and_use_all_of_it_wherever_the_load_is(
+    gate: Gate, engine: Engine
+) -> None:
+    with users_of(gate.url, [2 * CAP, 1]) as (many, few):
+        engine.reset()
+        counted = gate.metric("millgate_attempts_total")
+        with Crowd(many + few, TOKENS) as crowd:
+            time.sleep(LOAD_S)
+    assert engine.stats()["peak_running"] == CAP
+    assert set(crowd.statuses) == {200}
+    assert gate.metric("millgate_attempts_total") - counted == crowd.statuses[200]
+
+
+def test_a_killed_worker_is_replaced_while_the_other_serves_and_the_cap_holds(
+    gate: Gate, engine: Engine
+) -> None:
+    before = gate.processes()
+    with users_of(gate.url, [CAP, CAP]) as (many, few), Crowd(many + few, TOKENS) as crowd:
+        engine.reset()
+        counted = gate.metric("millgate_attempts_total")
+        time.sleep(0.5)
+        kill(min(before.values()))
+        until(lambda: len(set(gate.processes()) - set(before)) == 1 and len(gate.processes()) == 2)
+        until(lambda: gate.limit() == CAP)
+        after = crowd.statuses[200]
+        until(lambda: crowd.statuses[200] > after + CAP)
+    assert engine.stats()["peak_running"] <= CAP
+    assert set(crowd.statuses) == {200}
+    assert 1 <= len(crowd.broken) <= CAP  # what the killed worker had under way, and nothing else
+    assert gate.metric("millgate_worker_restarts_total") == 1.0
+    assert gate.metric("millgate_attempts_total") >= counted + crowd.statuses[200] / 2
+    assert listens(gate.url)
+
+
+def test_workers_are_replaced_one_by_one_and_no_request_fails(gate: Gate, engine: Engine) -> None:
+    before = set(gate.processes())
+    with users_of(gate.url, [CAP, CAP]) as (many, few):
+        counted = gate.metric("millgate_attempts_total")
+        engine.reset()
+        with Crowd(many + few, TOKENS) as crowd:
+            time.sleep(0.3)
+            gate.process.send_signal(signal.SIGUSR2)
+            until(lambda: gate.events("all workers replaced"), 2 * 20.0)
+            assert not before & set(gate.processes())
+    assert crowd.broken == []
+    assert set(crowd.statuses) == {200}
+    assert engine.stats()["peak_running"] <= CAP
+    # Nothing that a worker has counted is lost when it leaves.
+    assert gate.metric("millgate_attempts_total") - counted == crowd.statuses[200]
+
+
+def test_sighup_reloads_every_worker_and_sigterm_drains_them_and_then_nothing_is_left(
+    start: Start, tmp_path: Path
+) -> None:
+    file = tmp_path / "gate.yaml"
+    file.write_text("engines: [{url: 'http://127.0.0.1:9'}]\n", encoding="utf-8")
+    gate = start("--config", str(file)).begin()
+    gate.process.send_signal(signal.SIGHUP)
+    until(lambda: len(gate.events("configuration reloaded")) == 2)
+    file.write_text("zebra: 1\n", encoding="utf-8")
+    gate.process.send_signal(signal.SIGHUP)
+    until(lambda: len(gate.events("configuration refused, the old one stays in force")) == 2)
+    assert gate.metric("millgate_config_reload_success") == 0.0
+    processes = gate.processes().values()
+    with users_of(gate.url, [1, 1]) as (many, few), Crowd(many + few, 3 * TOKENS) as crowd:
+        time.sleep(0.3)
+        crowd.over.set()
+        assert gate.end() == 0
+    assert crowd.broken == []
+    assert set(crowd.statuses) == {200}
+    assert not any(is_alive(process) for process in processes)
+    assert not listens(gate.url)
+    assert len(gate.events("drained")) == 2
+
+
+def test_workers_end_with_a_supervisor_that_is_killed(start: Start) -> None:
+    gate = start().begin()
+    processes = gate.processes().values()
+    kill(gate.process.pid)
+    gate.process.wait()
+    until(lambda: not any(is_alive(process) for process in processes), 2.0)
+    assert not listens(gate.url)
+
+
+def test_workers_that_die_again_and_again_end_the_gate_and_it_says_so(start: Start) -> None:
+    gate = start().begin()
+    by = time.monotonic() + END_WITHIN_S
+    while gate.process.poll() is None and time.monotonic() < by:
+        for worker in gate.children():
+            kill(worker)
+        time.sleep(0.3)
+    assert gate.process.wait(1.0) == 1
+    assert "died one after the other" in gate.events("failed")[0]["problem"]
+
+
+def test_a_port_that_is_taken_is_reported_once_also_by_another_gate_with_workers(
+    start: Start, gate: Gate
+) -> None:
+    port = gate.url.rpartition(":")[2]
+    second = start("--port", port)
+    assert second.process.wait(20.0) == 3
+    (problem,) = second.events("failed")
+    assert problem["problem"].startswith(f"127.0.0.1:{port} is taken")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        third = start("--admin-port", str(other.getsockname()[1]))
+        assert third.process.wait(20.0) == 3
+    assert listens(gate.url)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["--set", "lanes.0.name=a", "--set", "lanes.0.zebra=1"], "zebra"),
+        (["--set", "listen.tls.cert=/nowhere", "--set", "listen.tls.key=/nowhere"], "/nowhere"),
+    ],
+    ids=["no setting", "no file"],
+)
+def test_what_is_wrong_with_a_configuration_is_reported_once(
+    start: Start, settings: list[str], said: str
+) -> None:
+    gate = start(*settings)
+    assert gate.process.wait(20.0) == 2
+    problems = [each["problem"] for each in gate.events("failed")]
+    assert len(problems) == 1
+    assert said in problems[0]
+
+
+def test_one_user_is_served_by_one_worker_for_as_long_as_its_connection_is_open(gate: Gate) -> None:
+    user = User(gate.url)
+    served = {user.worker for _ in range(3) if user.ask() == 200}
+    assert len(served) == 1
+    user.close()

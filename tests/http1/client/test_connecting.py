@@ -1,0 +1,134 @@
+"""Connections made without a task: at once, in few turns of the loop, and given up cleanly."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from http1.client.engine import run
+from millgate.core.words import FailureKind, Sent
+from millgate.http1.client.call import UpstreamCall
+from millgate.http1.client.connecting import Connecting
+from millgate.http1.client.contract import AnswerHead, Ear
+
+
+class Nobody:
+    """A pool that keeps nothing, and a receiver that hears nothing."""
+
+    ear: Ear | None = None
+
+    def abandon(self, call: UpstreamCall) -> None: ...
+
+    def report(self, error: Exception) -> None: ...
+
+    def on_head(self, head: AnswerHead) -> None: ...
+
+    def on_data(self, data: bytes) -> None: ...
+
+    def on_end(self, *, delimited: bool) -> None: ...
+
+    def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None: ...
+
+    def on_raised(self) -> None: ...
+
+
+CALL = UpstreamCall(Nobody(), b"", Nobody(), head_only=False, head_by=None, may_retry=False)
+
+
+class Made:
+    """What became of one attempt to connect."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self.failures: list[str] = []
+        self.connecting = Connecting(CALL, 0.0, coroutine, lambda _connecting, why: self.failures.append(why))
+
+
+def test_the_first_step_is_taken_before_start_returns() -> None:
+    async def body() -> None:
+        steps: list[int] = []
+
+        async def making() -> None:
+            steps.append(1)
+            await asyncio.sleep(0)
+            steps.append(2)
+
+        made = Made(making())
+        made.connecting.start()
+        assert steps == [1]
+        await asyncio.sleep(0.01)
+        assert (steps, made.failures) == ([1, 2], [])
+
+    run(body())
+
+
+def test_it_goes_on_when_what_it_waits_for_is_there() -> None:
+    async def body() -> None:
+        there = asyncio.get_running_loop().create_future()
+        seen: list[str] = []
+
+        async def making() -> None:
+            seen.append(await there)
+
+        Made(making()).connecting.start()
+        there.set_result("yes")
+        await asyncio.sleep(0.01)
+        assert seen == ["yes"]
+
+    run(body())
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "later"])
+@pytest.mark.parametrize("error", [ConnectionRefusedError("nobody there"), UnicodeError("no name")])
+def test_a_failure_is_told_once_and_never_before_start_has_returned(waits: bool, error: Exception) -> None:
+    """A name that cannot be one is no OSError: its caller waited until the connection was given up for its time."""
+
+    async def body() -> None:
+        async def making() -> None:
+            if waits:
+                await asyncio.sleep(0)
+            raise error
+
+        made = Made(making())
+        made.connecting.start()
+        assert made.failures == []
+        await asyncio.sleep(0.01)
+        assert made.failures == [str(error)]
+
+    run(body())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_is_given_up_says_nothing_and_cleans_up(fails: bool) -> None:
+    async def body() -> None:
+        cleaned: list[bool] = []
+
+        async def making() -> None:
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                cleaned.append(True)
+                if fails:
+                    raise OSError("while cleaning up")
+
+        made = Made(making())
+        made.connecting.start()
+        made.connecting.stop()
+        await asyncio.sleep(0.01)
+        assert (cleaned, made.failures) == ([True], [])
+
+    run(body())
+
+
+def test_a_failure_in_the_first_step_is_not_told_after_it_was_given_up() -> None:
+    async def body() -> None:
+        async def making() -> None:
+            raise OSError("at once")
+
+        made = Made(making())
+        made.connecting.start()
+        made.connecting.stop()
+        await asyncio.sleep(0.01)
+        assert made.failures == []
+
+    run(body())

@@ -1,0 +1,21 @@
+"""Reading and writing apart against together: the cost finds the better of the two, where either is better by far."""
+
+from lab.experiments.apart import MIXES, Mix, Stage, play
+
+SMALL = Stage(engines=2)
+
+
+def test_there_are_twelve_mixes() -> None:
+    assert len(set(MIXES)) == 12
+
+
+def test_long_prompts_and_a_tight_pace_are_better_apart_and_that_is_chosen() -> None:
+    mix = Mix(4_000.0, 64.0, 0.7)
+    together, apart, chosen = (play(SMALL, mix, how, 1) for how in ("unified", "apart", "chosen"))
+    assert apart["good_per_s"] > 2 * together["good_per_s"]
+    assert chosen["good_per_s"] > 0.9 * apart["good_per_s"]
+
+
+def test_a_quiet_engine_reads_more_of_its_prompts_itself() -> None:
+    quiet, busy = (play(SMALL, Mix(500.0, 64.0, load), "chosen", 1)["apart_share"] for load in (0.05, 0.6))
+    assert quiet + 0.1 < busy

@@ -1,0 +1,56 @@
+"""`python -m lab cluster` and `lab.replicas`: the plan of faults, the windows of a quota, and replicas in virtual time."""
+
+import pytest
+from lab.cluster.faults import FAULTS, planned
+from lab.cluster.quotas import BURST_S, RATE_PER_S, largest_share
+from lab.interpreted import is_compiled
+from lab.replicas import CAP, Setup, play
+
+INTERPRETED = pytest.mark.skipif(is_compiled(), reason="a compiled class has no interpreted ones below it")
+
+
+def test_a_plan_of_faults_is_its_seeds_and_has_every_kind_before_any_comes_again() -> None:
+    plan = planned(600.0, 20.0, 1)
+
+    assert plan == planned(600.0, 20.0, 1)
+    assert plan != planned(600.0, 20.0, 2)
+    kinds = {name for _, name, _ in plan}
+    assert len({name for _, name, _ in plan[: len(kinds)]}) == len(kinds)
+    assert kinds <= set(FAULTS)
+    assert plan[0][0] >= 20.0 - 4.0
+    assert plan[-1][0] <= 600.0 - 20.0 + 4.0
+
+
+def test_what_leaves_evenly_by_the_rate_is_beyond_no_window() -> None:
+    tokens = 50
+    taken = [(number * tokens / RATE_PER_S, tokens) for number in range(1000)]
+
+    assert largest_share(taken) <= 2 * tokens / (RATE_PER_S * BURST_S)
+
+
+def test_what_leaves_at_once_counts_whole_and_ebbs_by_the_rate() -> None:
+    burst = round(RATE_PER_S * BURST_S)
+
+    assert largest_share([(10.0, burst)]) == 1.0
+    assert largest_share([(10.0, burst), (10.0 + BURST_S / 2, burst)]) == 1.5
+
+
+@INTERPRETED
+def test_replicas_over_a_lossy_store_that_are_killed_never_pass_the_cap() -> None:
+    setup = Setup(load=1.3, lost=0.1, kill_every_s=10.0, horizon_s=60.0)
+
+    for seed in (11, 12):
+        run = play(setup, seed)
+        assert run.peak == CAP
+        assert run.finished > 0.75 * play(Setup(1, load=1.3, horizon_s=60.0), seed).finished
+
+
+@INTERPRETED
+def test_clients_that_return_to_any_replica_keep_their_place_and_find_their_hints_true() -> None:
+    one = Setup(1, max_queue=0, deadline_s=60.0, load=1.3, horizon_s=100.0)
+
+    for seed in (21, 22):
+        alone, shared = play(one, seed), play(one._replace(replicas=4, hot_share=0.0), seed)
+        assert shared.ordered > 0.92 * alone.ordered
+        assert shared.kept > 0.9 * alone.kept
+        assert shared.finished > 0.95 * alone.finished

@@ -1,0 +1,158 @@
+"""Records of several workers put together: every field has a rule, counts add up, and means are weighted by what they are of."""
+
+from dataclasses import is_dataclass, replace
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from millgate.core.snapshot import Alarm, AlarmSignal, Attainment, LittleReading, Promise, Quantiles
+from millgate.observe import merging
+from millgate.observe.histogram import Histogram
+from millgate.observe.live.banner import Banner, Level
+from millgate.observe.live.decision_history import HistoryPoint
+from millgate.observe.live.picture import AlarmPicture, Picture
+from millgate.observe.live.rates import Rates
+from millgate.observe.live.recent import DecisionRow
+from millgate.observe.meters import METERS, MetricKind
+from millgate.observe.process import read_process
+from millgate.observe.prometheus import EndedCounts, Records, family
+from millgate.observe.traffic_records import ModelTraffic, TenantTraffic, TrafficSnapshot
+from millgate.servers.line.contract import Readings
+from observe.live.rooms import Room
+
+WHOLE = {Promise, AlarmPicture, DecisionRow, Alarm, Banner, Histogram}
+"""What is taken as it is, or has a rule of its own."""
+
+
+def fields_within(kind: Any, seen: set[Any]) -> list[tuple[type, str]]:
+    """Return every field of the records that this type leads to."""
+    if kind in seen or kind in WHOLE:
+        return []
+    seen.add(kind)
+    found = [each for part in get_args(kind) for each in fields_within(part, seen)]
+    if isinstance(kind, type) and (is_dataclass(kind) or hasattr(kind, "_fields")):
+        hints = get_type_hints(kind)
+        for name in merging.names(kind):
+            found.append((kind, name))
+            found += fields_within(hints[name], seen)
+    return found
+
+
+@pytest.mark.parametrize("kind", [Records, Picture, HistoryPoint, Readings])
+def test_every_field_has_a_rule(kind: type) -> None:
+    lacking = [
+        f"{owner.__name__}.{name}"
+        for owner, name in fields_within(kind, set())
+        if merging.rule_of(owner, name) is None
+    ]
+    assert lacking == []
+
+
+def records() -> Records:
+    room = Room()
+    room.arrive(1)
+    room.arrive(2)
+    snapshot = room.core.snapshot(room.now)
+    return Records(snapshot, read_process(), None, None, None)
+
+
+def test_one_record_alone_stays_as_it_is() -> None:
+    one = records()
+    assert merging.merged([one]) == one
+
+
+def test_the_same_twice_has_twice_the_counts_and_the_same_names() -> None:
+    one = records()
+    two = merging.merged([one, one])
+    (lane, *_), (doubled, *_) = one.snapshot.lanes, two.snapshot.lanes
+    assert [each.name for each in two.snapshot.lanes] == [each.name for each in one.snapshot.lanes]
+    assert doubled.arrived == 2 * lane.arrived
+    assert dict(doubled.outcomes) == {word: 2 * count for word, count in lane.outcomes}
+    assert two.snapshot.engines[0].limit == 2 * one.snapshot.engines[0].limit
+    assert two.snapshot.engines[0].kv_limit == one.snapshot.engines[0].kv_limit
+
+
+def test_a_share_is_weighted_by_what_it_is_a_share_of() -> None:
+    busy = Attainment(300.0, 90, 90, 0, 0.5, 1.0, 1.0, 10.0)
+    calm = Attainment(300.0, 10, 10, 0, 1.0, 1.0, 1.0, 0.0)
+    idle = Attainment(300.0, 0, 0, 0, 1.0, 1.0, 1.0, 0.0)
+    both = merging.merged([busy, calm])
+    assert both.requests == 100
+    assert both.good_share == pytest.approx(0.55)
+    assert both.burn == pytest.approx(9.0)
+    assert merging.merged([idle, idle]).good_share == 1.0
+
+
+def test_littles_law_holds_of_the_sum() -> None:
+    one = LittleReading(10.0, 4.0, 2.0, 20, 2.0, 0.0)
+    other = LittleReading(10.0, 3.0, 6.0, 60, 0.5, 0.0)
+    both = merging.merged([one, other])
+    assert both.mean_attempts == pytest.approx(both.entered_per_s * both.mean_stay_s)
+
+
+def test_what_one_has_not_measured_does_not_count() -> None:
+    measured = TenantTraffic("acme", 4, 0, 4, 4, 10, 10, 0.2, 0.3)
+    other = replace(measured, ttft_p95_s=None, ttft_p99_s=None)
+    both = merging.merged([other, measured])
+    assert (both.attempts, both.ttft_p95_s) == (8, 0.2)
+    assert merging.merged([other, other]).ttft_p95_s is None
+
+
+def test_rows_are_matched_by_name_and_keep_their_order() -> None:
+    def row(name: str, tokens: int, share: float) -> ModelTraffic:
+        return ModelTraffic(name, tokens, 0, share)
+
+    one = TrafficSnapshot((), (), (), (row("a", 30, 1.0), row("b", 1, 0.0)))
+    other = TrafficSnapshot((), (), (), (row("c", 5, 0.0), row("a", 10, 0.0)))
+    assert merging.merged([one, other]).models == (row("a", 40, 0.75), row("b", 1, 0.0), row("c", 5, 0.0))
+
+
+def test_distributions_add_up_and_the_worst_banner_speaks() -> None:
+    one, other = Histogram((0.1, 1.0), (1, 2, 3), 9.0), Histogram((0.1, 1.0), (4, 0, 1), 3.0)
+    assert merging.merged([one, other]) == Histogram((0.1, 1.0), (5, 2, 4), 12.0)
+    calm, full = Banner(Level.CALM, "Calm"), Banner(Level.OVERLOADED, "Overloaded since then")
+    assert merging.merged([calm, full, calm]) == full
+    assert merging.merged([Quantiles(1.0, 2.0, 3.0), Quantiles(2.0, 2.5, 1.0)]) == Quantiles(2.0, 2.5, 3.0)
+
+
+def test_rates_by_reason_add_up() -> None:
+    def rates(**yielded: float) -> Rates:
+        return Rates(5.0, 2.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, yielded)
+
+    both = merging.merged([rates(saturated=1.0), rates(saturated=0.5, quota=2.0)])
+    assert (both.arrived, both.yielded) == (4.0, {"saturated": 1.5, "quota": 2.0})
+
+
+def test_of_one_alarm_at_several_workers_the_oldest_is_told() -> None:
+    def alarm(signal: AlarmSignal, since: float) -> Alarm:
+        return Alarm(signal, 1.0, 1.0, since, since, "words")
+
+    raised = [
+        [alarm(AlarmSignal.LOAD, 5.0), alarm(AlarmSignal.BACKLOG, 7.0)],
+        [alarm(AlarmSignal.LOAD, 3.0)],
+    ]
+    rule = merging.rule_of(Records, "alarms")
+    assert rule is not None
+    assert [(each.signal, each.since) for each in rule(raised, [])] == [("load", 3.0), ("backlog", 7.0)]
+
+
+def test_counts_of_a_process_that_has_ended_stay_in_the_sum_and_its_gauges_do_not() -> None:
+    one, ended = records(), EndedCounts()
+    ended.add(one)
+    for meter in METERS:
+        plain, summed = family(meter, one), next(iter(ended.onto(iter([family(meter, one)]))))
+        factor = 1.0 if meter.kind is MetricKind.GAUGE else 2.0
+        assert [sample.value for sample in summed.samples] == [
+            factor * sample.value for sample in plain.samples
+        ]
+
+
+def test_labels_that_only_an_ended_process_had_are_still_shown() -> None:
+    (meter,) = [each for each in METERS if each.name == "tenant_attempts"]
+    one = records()._replace(
+        traffic=TrafficSnapshot((), (), (TenantTraffic("gone", 4, 0, 0, 0, 0, 0, None, None),))
+    )
+    ended = EndedCounts()
+    ended.add(one)
+    (shown,) = ended.onto(iter([family(meter, one._replace(traffic=TrafficSnapshot((), (), ())))]))
+    assert [(sample.labels, sample.value) for sample in shown.samples] == [({"tenant": "gone"}, 4.0)]

@@ -1,0 +1,105 @@
+"""Pages of other sites: only those of configured origins may ask and read, whatever the answer is."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.harness import Answer, Asked, chat, run
+from gateway.stand import core_settings, gating
+from millgate.core.events import Draining
+from millgate.core.settings import LaneSettings
+from millgate.servers.http import CrossOrigin, DoorSettings
+
+PAGE = "https://app.example"
+PREFLIGHT = {"origin": PAGE, "access_control_request_method": "POST"}
+
+
+def door(*origins: str) -> DoorSettings:
+    return DoorSettings(cross_origin=CrossOrigin(origins or (PAGE,), 600.0))
+
+
+def allowed(answer: Answer) -> str | None:
+    return answer.headers.get("access-control-allow-origin")
+
+
+def preflight(settings: DoorSettings, **fields: Any) -> Answer:
+    """Return what a browser is told before a page's request."""
+    told: list[Answer] = []
+
+    async def test() -> None:
+        async with gating(door=settings) as stand:
+            told.append(await stand.ask(b"", method=b"OPTIONS", **{**PREFLIGHT, **fields}))
+
+    run(test())
+    return told[0]
+
+
+def test_a_browser_that_asks_first_is_told_what_it_may_send() -> None:
+    answer = preflight(door(), access_control_request_headers="authorization,x-stainless-lang")
+    assert (answer.status, allowed(answer)) == (200, PAGE)
+    assert answer.headers["access-control-allow-methods"] == "POST"
+    assert answer.headers["access-control-allow-headers"] == "authorization,x-stainless-lang"
+    assert answer.headers["access-control-max-age"] == "600"
+    assert answer.headers["vary"] == "origin"
+
+
+@pytest.mark.parametrize("names", ["a b", "<script>", "x" * 2000])
+def test_names_that_are_none_are_not_repeated(names: str) -> None:
+    answer = preflight(door(), access_control_request_headers=names)
+    assert answer.headers["access-control-allow-headers"] == "authorization, content-type, x-api-key"
+
+
+@pytest.mark.parametrize(
+    ("settings", "origin", "told"),
+    [
+        (door(), "https://other.example", None),
+        (door(), "https://app.example.other.example", None),
+        (door(), "null", None),
+        (door("*"), "https://other.example", "*"),
+        (DoorSettings(), PAGE, None),
+    ],
+)
+def test_only_configured_origins_are_allowed(settings: DoorSettings, origin: str, told: str | None) -> None:
+    assert allowed(preflight(settings, origin=origin)) == told
+
+
+def test_every_answer_to_an_allowed_page_may_be_read_and_the_engine_s_word_does_not_count() -> None:
+    async def own_opinion(asked: Asked) -> None:
+        asked.reply(
+            b'{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1}}',
+            access_control_allow_origin="*",
+            access_control_allow_credentials="true",
+        )
+
+    async def test() -> None:
+        core = core_settings(lanes=(LaneSettings("interactive"),))
+        async with gating(own_opinion, core=core, door=door()) as stand:
+            answers = [
+                await stand.ask(chat(), origin=PAGE),
+                await stand.ask(b"{", origin=PAGE),
+                await stand.ask(b"", b"/nowhere", origin=PAGE),
+                await stand.ask(b"", method=b"GET", origin=PAGE),
+            ]
+            assert [answer.status for answer in answers] == [200, 400, 404, 405]
+            assert [allowed(answer) for answer in answers] == [PAGE] * 4
+            assert all("retry-after" in answer.headers["access-control-expose-headers"] for answer in answers)
+            assert "access-control-allow-credentials" not in answers[0].headers
+            assert allowed(await stand.ask(chat(), origin="https://other.example")) is None
+            assert allowed(await stand.ask(chat())) is None
+
+    run(test())
+
+
+def test_streams_and_refusals_may_be_read_too() -> None:
+    async def test() -> None:
+        async with gating(core=core_settings(), door=door()) as stand:
+            streamed = await stand.ask(chat(stream=True), origin=PAGE)
+            assert (allowed(streamed), streamed.whole) == (PAGE, True)
+        async with gating(core=core_settings(), door=door()) as stand:
+            stand.gateway.driver.post(Draining(0.0))
+            refused = await stand.ask(chat(), origin=PAGE)
+            assert (refused.status, allowed(refused)) == (503, PAGE)
+            assert json.loads(refused.body)["error"]["code"] == "server_is_overloaded"
+
+    run(test())

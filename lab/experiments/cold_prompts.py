@@ -14,6 +14,7 @@ from typing import Final
 from lab.agents.generated_sessions import drawn_sessions
 from lab.agents.session_users import AGENT_PATIENCE_S, Agents, agent_retries
 from millgate.core.settings import LaneSettings
+from millgate.core.words import Outcome
 from millgate.engine.profile import find_profile
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics, SeriesPoint, with_knobs
@@ -51,23 +52,27 @@ class ColdScene:
     until_s: float = 1_500.0
 
 
-class _Timed(Crowd):
-    """A crowd whose times to first token are kept, from each request's first attempt on; of a session's first turn it is not."""
+class _FirstTokens:
+    """The times to first token of a crowd's requests, from each one's first attempt on; of a session's first turn it is not kept."""
 
-    def __init__(self, world: World, manners: Manners, streams: Streams, number: int, from_s: float) -> None:
-        super().__init__(world, manners, streams, number)
-        self.ttft = ResultSketch()
+    def __init__(self, crowd: Crowd, from_s: float) -> None:
+        self.times = ResultSketch()
         self._from_s = from_s
         self._begun: set[int] = set()
+        self._next, crowd.on_over = crowd.on_over, self._over
 
-    def first_token(self, visit: Visit) -> None:
-        """Keep the time of a turn that goes on, and of what belongs to no session."""
+    def _over(self, visit: Visit, outcome: Outcome | None) -> None:
+        if visit.first_token_at is not None:
+            self._keep(visit, visit.first_token_at - visit.first_at)
+        if self._next is not None:
+            self._next(visit, outcome)
+
+    def _keep(self, visit: Visit, ttft_s: float) -> None:
         session = visit.job.session
         if session and session not in self._begun:
             self._begun.add(session)
-        elif visit.first_at >= self._from_s and visit.first_token_at is not None:
-            self.ttft.add(visit.first_token_at - visit.first_at)
-        super().first_token(visit)
+        elif visit.first_at >= self._from_s:
+            self.times.add(ttft_s)
 
 
 def play(scene: ColdScene, seed: int) -> Metrics:
@@ -80,18 +85,19 @@ def play(scene: ColdScene, seed: int) -> Metrics:
     fleet.populate(world, streams)
     world.start_watch()
     manners = Manners(constant(AGENT_PATIENCE_S), agent_retries())
-    warm, cold = [_Timed(world, manners, streams, number, scene.warm_up_s) for number in (0, 1)]
-    _put_agents(scene, world, warm, streams)
+    agents, others = [Crowd(world, manners, streams, number) for number in (0, 1)]
+    _put_agents(scene, world, agents, streams)
     if scene.cold_per_minute:
-        OpenLoop(world, cold, _cold_prompts(scene, streams))
+        OpenLoop(world, others, _cold_prompts(scene, streams))
+    warm, cold = [_FirstTokens(crowd, scene.warm_up_s).times for crowd in (agents, others)]
     loop.run(scene.until_s)
     minutes = (scene.until_s - scene.warm_up_s) / 60.0
     return {
-        "warm_ttft_p95_s": warm.ttft.quantile(0.95),
-        "warm_ttft_mean_s": warm.ttft.mean,
-        "warm_per_minute": warm.ttft.count / minutes,
-        "cold_ttft_p95_s": cold.ttft.quantile(0.95),
-        "cold_per_minute": cold.ttft.count / minutes,
+        "warm_ttft_p95_s": warm.quantile(0.95),
+        "warm_ttft_mean_s": warm.mean,
+        "warm_per_minute": warm.count / minutes,
+        "cold_ttft_p95_s": cold.quantile(0.95),
+        "cold_per_minute": cold.count / minutes,
     }
 
 

@@ -26,7 +26,7 @@ class User(Protocol):
 
 
 class Visit:
-    """A request over all its attempts; `attempt` is 0 while none is under way. Virtual seconds."""
+    """A request over all its attempts; `attempt` is 0 while none is under way, `first_token_at` is the last one's. Virtual seconds."""
 
     __slots__ = (
         "asked_at",

@@ -100,7 +100,7 @@ class World:
             visit.number = self._numbers
         self._attempts += 1
         attempt = visit.attempt = self._attempts
-        visit.asked_at = self.loop.now
+        visit.asked_at, visit.first_token_at = self.loop.now, None
         self._visits[attempt] = visit
         self.recorder.tried(visit.first_at, self.loop.now)
         job = visit.job
@@ -254,7 +254,6 @@ class World:
             visit.station = None
         del self._visits[visit.attempt]
         visit.attempt = 0
-        visit.first_token_at = None
 
     def _judge_return(self, visit: Visit, *, kept: bool) -> None:
         visit.hinted = False

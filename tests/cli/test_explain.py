@@ -1,6 +1,7 @@
 """`millgate explain` and `millgate check`: what would be decided, and whether a file can be served."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,18 @@ def test_without_a_gate_an_empty_one_decides_and_says_so(request_file: Path, cap
     assert answer["output_tokens"] > 50  # two answers were asked for
     assert "no gate answers at http://127.0.0.1:1: this is what an empty gate would decide" in err
     assert PROMPT not in out + err
+
+
+def test_of_several_engines_it_says_what_each_would_cost(request_file: Path, capsys: Captured) -> None:
+    engines = ["engines=[{name: a, url: 'http://127.0.0.1:1'}, {name: b, url: 'http://127.0.0.1:2'}]"]
+    code = main(["explain", str(request_file), *NOBODY, "--set", *engines])
+
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert code == ExitCode.OK
+    assert re.fullmatch(
+        r"of \d+ prompt tokens a holds none and costs \d\.\d s, b holds none and costs \d\.\d s",
+        lines["engine_because"],
+    )
 
 
 def test_what_can_never_fit_is_explained(request_file: Path, capsys: Captured) -> None:

@@ -61,7 +61,7 @@ def test_an_admission(
             reshaped=reshaped,
             due_at=due_at,
             classed=classed,
-            candidates=(Candidate(engine, 1, 2.0),),
+            candidates=(Candidate(engine, 1, 3, 2.0),),
         )
         plain = Admit(
             number,
@@ -72,7 +72,7 @@ def test_an_admission(
             reshaped=reshaped,
             due_at=due_at,
             classed=classed,
-            candidates=(Candidate(engine, 1, 2.0),),
+            candidates=(Candidate(engine, 1, 3, 2.0),),
         )
         _assert_equal(quick, plain)
 

@@ -1,12 +1,21 @@
 """Decisions in words."""
 
-from millgate.core.decisions import Admit, Candidate, Leg
+from millgate.core.decisions import Admit, Candidate, Leg, Queue
 from millgate.observe.explanation import sentence
+
+HOLDER, OTHER = Candidate("b", 30_000, 32_000, 0.4), Candidate("a", 0, 32_000, 3.1)
 
 
 def test_an_admission_says_what_engines_hold_of_its_prompt_and_what_each_costs() -> None:
-    candidates = (Candidate("b", 40_000, 1.25), Candidate("a", 0, 7.5))
-    admit = Admit(1, (Leg("b", 1, 50_000, 10_000),), 0.0, 0.5, 9.0, candidates=candidates)
+    admit = Admit(1, (Leg("b", 1, 50_000, 2_000),), 0.0, 0.5, 9.0, candidates=(HOLDER, OTHER))
     assert sentence(admit, 0.0).endswith(
-        "; b holds 40,000 tokens of it and costs 1.2 s, a holds 0 tokens of it and costs 7.5 s"
+        "; of 32,000 prompt tokens b holds 30,000 and costs 0.4 s, a holds none and costs 3.1 s"
+    )
+
+
+def test_a_request_that_waits_for_the_cheaper_engine_says_which_and_how_long() -> None:
+    queued = Queue(1, 1, 0.8, candidates=(OTHER, HOLDER), better_until=12.5)
+    assert sentence(queued, 10.0) == (
+        "queued at place 1, expected wait 0.8 s; of 32,000 prompt tokens a holds none and costs 3.1 s, "
+        "b holds 30,000 and costs 0.4 s; waits for b, 2.5 s at most"
     )

@@ -61,7 +61,7 @@ ARRIVAL: Fields = {
     "marks": st.just(tuple),
     "session": st.just(5),
 }
-CANDIDATE: Fields = {"engine": TEXTS, "cached_tokens": NUMBERS, "cost_s": TIMES}
+CANDIDATE: Fields = {"engine": TEXTS, "cached_tokens": NUMBERS, "prompt_tokens": NUMBERS, "cost_s": TIMES}
 LEG: Fields = {"engine": TEXTS, "streams": NUMBERS, "kv_tokens": NUMBERS, "prompt_tokens": NUMBERS}
 QUOTA: Fields = {
     "rule": TEXTS,
@@ -104,6 +104,8 @@ HOLD: Fields = {
     "place": NUMBERS,
     "expected_wait_s": TIMES,
     "classed": MAYBE_CLASSED,
+    "candidates": several(Candidate, CANDIDATE),
+    "better_until": TIMES,
 }
 YIELD: Fields = {
     "attempt": ATTEMPTS,

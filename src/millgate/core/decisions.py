@@ -53,6 +53,7 @@ class Candidate(NamedTuple):
 
     engine: str
     cached_tokens: int
+    prompt_tokens: int
     cost_s: float
 
 
@@ -64,8 +65,8 @@ class Admit(NamedTuple):
     observe mode: the reason a protecting gate would have refused with. `quota` is what is left of the buckets that
     it falls under. `due_at` is when its client had been told to be back, by whatever it was recognised by; None for
     a client that was told nothing. `window_s` of the wait were for the company of its lane's batch window.
-    `classed` says why it is in its lane, where its size decided that. `candidates` are the engines that hold of its prompt and the one
-    taken, full ones too; none where no engine holds any of it.
+    `classed` says why it is in its lane, where its size decided that. `candidates` are the one taken, the engines that hold of its
+    prompt, full ones too, and the cheapest other one; none where no engine holds any of it.
     """
 
     attempt: int
@@ -91,12 +92,17 @@ class Admit(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """Keep it: it waits at this place (1 is next) and is expected to run after `expected_wait_s`; `classed` as in `Admit`."""
+    """Keep it: it waits at this place (1 is next) and is expected to run after `expected_wait_s`; `classed` as in `Admit`.
+
+    With `candidates`, as in `Admit`, it could go to the first, and waits for a cheaper one until the core time `better_until`.
+    """
 
     attempt: int
     place: int
     expected_wait_s: float
     classed: Classed | None = None
+    candidates: tuple[Candidate, ...] = ()
+    better_until: float = 0.0
 
 
 class Yield(NamedTuple):
@@ -160,7 +166,8 @@ class Explanation(NamedTuple):
     """What `handle(Arrived)` would answer now, and the numbers behind it; asking changes nothing.
 
     The decision is the one that the same arrival would get at the same time. `deadline` is an absolute core
-    time, sizes are tokens, waits seconds. An idle engine reads the prompt in `reading_s`; `classed` as in `Admit`.
+    time, sizes are tokens, waits seconds. An idle engine reads the prompt in `reading_s`; `classed` as in `Admit`, and so are the
+    `candidates` where an engine holds of its prompt; else they are the cheapest of several that are up, the one taken first.
     """
 
     decision: Admit | Queue | Yield
@@ -179,3 +186,4 @@ class Explanation(NamedTuple):
     limit: int
     reading_s: float
     classed: Classed | None = None
+    candidates: tuple[Candidate, ...] = ()

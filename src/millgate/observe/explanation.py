@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from millgate.core.decisions import Admit, Cancel, Classed, Decision, Ended, Leg, Queue, Yield
+from millgate.core.decisions import Admit, Cancel, Candidate, Classed, Decision, Ended, Leg, Queue, Yield
 from millgate.core.events import Arrived
 from millgate.core.words import ClassedBy, Outcome, Reason, Stage
 from millgate.observe.ring import Recorded, Step
@@ -89,7 +89,7 @@ def numbers(decision: Decision, at: float, *, was_queued: bool = False) -> str:
         return f"{_waited(decision)}, {read}; {_expected(decision, at)}"
     if isinstance(decision, Queue):
         wait = f"at place {decision.place}, expected wait {seconds(decision.expected_wait_s)}"
-        return wait + _in_class(decision.classed)
+        return wait + _in_class(decision.classed) + _placed(decision.candidates) + _waits_for(decision, at)
     if isinstance(decision, Yield):
         said = f"{_reason(decision, was_queued=was_queued)}; {_hint(decision)}"
         return said + _in_class(decision.classed)
@@ -148,20 +148,32 @@ def _legs(legs: tuple[Leg, ...]) -> str:
 def _expected(decision: Admit, at: float) -> str:
     told = f"; {_back(decision, at)}" if decision.due_at is not None else ""
     would = f"; a protecting gate would have refused {decision.would.value}" if decision.would else ""
-    told += _reshaped(decision) + _in_class(decision.classed) + _placed(decision)
+    told += _reshaped(decision) + _in_class(decision.classed) + _placed(decision.candidates)
     return (
         f"first token expected in {seconds(decision.expected_ttft_s)}, "
         f"the engine has {seconds(decision.first_event_by - at)} to begin{told}{would}"
     )
 
 
-def _placed(decision: Admit) -> str:
-    """Say what engines hold of its prompt and what it would cost on each, the one taken first."""
-    costs = [
-        f"{engine} holds {cached:,} tokens of it and costs {seconds(cost_s)}"
-        for engine, cached, cost_s in decision.candidates
+def placement_words(candidates: tuple[Candidate, ...]) -> str:
+    """Return what engines hold of a prompt and what it would cost on each, in their order, without a full stop."""
+    told = [
+        f"{each.engine} holds {f'{each.cached_tokens:,}' if each.cached_tokens else 'none'} and costs {seconds(each.cost_s)}"
+        for each in candidates
     ]
-    return f"; {', '.join(costs)}" if costs else ""
+    return f"of {candidates[0].prompt_tokens:,} prompt tokens {', '.join(told)}"
+
+
+def _placed(candidates: tuple[Candidate, ...]) -> str:
+    return f"; {placement_words(candidates)}" if candidates else ""
+
+
+def _waits_for(decision: Queue, at: float) -> str:
+    """Say which engine is worth waiting for, and for how long."""
+    if not decision.candidates:
+        return ""
+    best = min(decision.candidates, key=lambda each: each.cost_s)
+    return f"; waits for {best.engine}, {seconds(decision.better_until - at)} at most"
 
 
 def _reshaped(decision: Admit) -> str:
@@ -297,6 +309,8 @@ def _plain(record: Decision | Arrived) -> dict[str, Any]:
     found = {name: value for name, value in record._asdict().items() if value is not None and value != ""}
     if isinstance(record, Admit | Queue | Yield) and record.classed is not None:
         found["classed"] = record.classed._asdict()
+    if isinstance(record, Admit | Queue):
+        found["candidates"] = [each._asdict() for each in record.candidates]
     if isinstance(record, Admit):
         found["legs"] = [leg._asdict() for leg in record.legs]
     return found

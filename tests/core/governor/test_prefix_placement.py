@@ -149,7 +149,13 @@ def _full_holder(**lane: Any) -> Governor:
 
 def test_a_request_waits_for_the_full_engine_that_holds_its_prompt() -> None:
     gate = _full_holder()
-    assert isinstance(_ask(gate, 3, "a", 101, 2.0), Queue), "10 s of reading elsewhere, or 1 s of waiting"
+    queued = _ask(gate, 3, "a", 101, 2.0)
+    assert isinstance(queued, Queue), "10 s of reading elsewhere, or 1 s of waiting"
+    now_possible, waited_for = queued.candidates
+    assert (now_possible.engine, waited_for.engine) == ("1", "0")
+    assert waited_for.cached_tokens > now_possible.cached_tokens == 0
+    assert waited_for.cost_s < now_possible.cost_s
+    assert 2.0 < queued.better_until < 2.0 + 60.0 / 2.0
 
     gate.handle(FirstToken(2), 2.1)
     gate.handle(Finished(2, None, 100), 3.0)
@@ -179,6 +185,22 @@ def test_it_waits_no_longer_than_half_of_its_time_then_goes_elsewhere() -> None:
     assert _engine(admitted) == "1"
 
 
+def test_an_explanation_names_the_engines_that_could_take_a_request_the_one_taken_first() -> None:
+    gate = _gate()
+    gate.handle(Arrived(1, prompt_bytes=4_000, max_tokens=100), 0.0)
+
+    told = gate.explain(Arrived(2, prompt_bytes=4_000, max_tokens=100), 0.0)
+    assert [each.engine for each in told.candidates] == ["1", "2", "0"]
+    assert told.candidates[0].cost_s == told.candidates[1].cost_s < told.candidates[2].cost_s
+    assert _gate(count=1).explain(Arrived(3), 0.0).candidates == ()
+
+
+def test_an_explanation_of_a_prompt_that_an_engine_holds_has_the_candidates_of_its_decision() -> None:
+    told = _full_holder().explain(_arrival(3, "a", 101), 2.0)
+    assert isinstance(told.decision, Queue)
+    assert told.candidates == told.decision.candidates != ()
+
+
 def test_a_lane_that_bounds_overtakes_or_queues_nothing_takes_the_room_at_once() -> None:
     for gate in (_full_holder(order="short_first", max_overtakes=3), _full_holder(max_queue=0)):
         assert _engine(_ask(gate, 3, "a", 101, 2.0)) == "1"
@@ -202,7 +224,8 @@ def test_an_admission_tells_its_candidates_the_one_taken_first() -> None:
 
     decision = _ask(gate, 2, "a", 9, 2.0)
     assert isinstance(decision, Admit)
-    (taken,) = decision.candidates
+    taken, other = decision.candidates
     assert (taken.engine, taken.cached_tokens) == ("0", decision.cached_tokens)
     assert decision.cached_tokens == pytest.approx(8_100, abs=100)
-    assert taken.cost_s > 0.0
+    assert (other.cached_tokens, other.prompt_tokens) == (0, taken.prompt_tokens)
+    assert 0.0 < taken.cost_s < other.cost_s

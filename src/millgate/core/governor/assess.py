@@ -12,8 +12,9 @@ from millgate.core.events import Arrived, PrefixMarks
 from millgate.core.fast_records import make_admit, make_leg
 from millgate.core.governor.allowances import Shortfall
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.placement import Place, ahead_of, is_in_time, may_go
+from millgate.core.governor.placement import Place, is_in_time
 from millgate.core.governor.promises import forecast, in_line, refusal
+from millgate.core.governor.turns import ahead_of, may_go
 from millgate.core.routing.prefix_index import LEAST_PREFIX_TOKENS, Held, PrefixIndex, sized
 from millgate.core.routing.working_set import MOST_PASSED_OVER
 from millgate.core.settings import MINUTE_S
@@ -144,9 +145,9 @@ def _observed(knowledge: Knowledge, plan: Plan, reshaped: Plan | None, now: floa
     if knowledge.hard_cap and all(engine.gate.streams >= engine.limit for engine in request.route.up):
         return reshaped or plan
     engine = min(request.route.up, key=lambda each: each.gate.streams / max(1, each.limit))
-    cached_tokens = knowledge.engines.prefixes.held_by(engine.number, request.marks)
-    ttft_s = engine.expected_ttft_s(max(1, request.prompt_tokens - cached_tokens), now)
-    candidates = (Candidate(engine.settings.name, cached_tokens, 0.0),) if request.marks else ()
+    own = knowledge.engines.placement.candidate(engine, request, {})
+    ttft_s = engine.expected_ttft_s(max(1, request.prompt_tokens - own.cached_tokens), now)
+    candidates = (own,) if request.marks else ()
     admit = admission(request, engine, ttft_s, candidates, now)
     return Plan(request, admit._replace(would=would), engine, plan.expected_wait_s)
 
@@ -220,13 +221,12 @@ def _judge(knowledge: Knowledge, request: Request, held: Held, now: float) -> Pl
         return _kept_out(knowledge, request, now, ahead)
     if roomy is None:
         return _without_room(knowledge, request, now, ahead)
-    engine, ttft_s, better_until = roomy[:3]
+    engine, ttft_s, better_until, candidates, _ = roomy
     if better_until > now:
         waits = _without_room(knowledge, request, now, ahead)
         if isinstance(waits.decision, Queue):
-            return Plan(
-                request, waits.decision, None, waits.expected_wait_s, waits.queued_until, leaves_room=True
-            )
+            queued = waits.decision._replace(candidates=candidates, better_until=better_until)
+            return Plan(request, queued, None, waits.expected_wait_s, waits.queued_until, leaves_room=True)
     if not is_in_time(engine, request, ttft_s, now):
         return _refused(knowledge, request, now, Reason.TOO_LATE, ttft_s, request.deadline - now)
     return Plan(request, admission_at(knowledge.engines.prefixes, request, roomy, now), engine)

@@ -9,8 +9,9 @@ from millgate.core.governor import legs
 from millgate.core.governor.allowances import Allowances
 from millgate.core.governor.assess import Plan, admission_at, less_important, unfit
 from millgate.core.governor.knowledge import Attempts, Knowledge, Waiting
-from millgate.core.governor.placement import Place, is_in_time, next_queued
+from millgate.core.governor.placement import Place, is_in_time
 from millgate.core.governor.promises import OF_ONE_TENANT, UNPROMISED, queues_newcomers, refusal
+from millgate.core.governor.turns import next_queued
 from millgate.core.limits.gate import is_only_read, is_seen_beginning
 from millgate.core.routing.working_set import MOST_PASSED_OVER, WorkingSets
 from millgate.core.state.attempt import Attempt, Request

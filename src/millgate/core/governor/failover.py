@@ -13,7 +13,8 @@ from millgate.core.events import Failed
 from millgate.core.governor.assess import may_wait_again, unfit
 from millgate.core.governor.commit import dispatch, queue
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.placement import ahead_of, is_in_time
+from millgate.core.governor.placement import is_in_time
+from millgate.core.governor.turns import ahead_of
 from millgate.core.lifecycle import State
 from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.engine import Engine

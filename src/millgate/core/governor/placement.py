@@ -1,160 +1,25 @@
-"""Whose turn is it, and to which engine? Between lanes by `LaneShares`, inside a queue by its order, among engines by price.
+"""To which engine? To the cheapest.
 
-With one lane and one queue, the usual case, every answer is the queue's own. The price of an engine changes when work starts there,
-reads its first token or ends. That is noted, and the engine is priced anew when the next arrival wants a place. The cheapest is
-then found by comparing numbers, a microsecond for 64 engines where asking each took fifty. Prices are those of the usual request,
+The price of an engine changes when work starts there, reads its first token or ends. That is noted, and the engine is priced anew
+when the next arrival wants a place. The cheapest is then found by comparing numbers, a microsecond for 64 engines where asking each took fifty. Prices are those of the usual request,
 and are all renewed when it has changed.
 """
 
-from collections.abc import Sequence
-from math import ceil, inf
+from math import inf
 from typing import Final
 
 from millgate.core.decisions import Candidate
 from millgate.core.events import PrefixMarks
 from millgate.core.governor.leg_costs import apart, late_cost, pauses_cost
-from millgate.core.lanes import LaneShares
 from millgate.core.measure import ALIKE, Ewma
-from millgate.core.queues.base import Queued
 from millgate.core.routing.base import Router
-from millgate.core.routing.prefix_index import Held, PrefixIndex
+from millgate.core.routing.prefix_index import MOST_HOLDERS, Held, PrefixIndex
 from millgate.core.routing.working_set import LiveSession, WorkingSets
 from millgate.core.sizing import USUAL_PROMPT_TOKENS
 from millgate.core.sizing.output_length import PRIOR_OUTPUT_TOKENS
 from millgate.core.state.attempt import Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.leg import Legs
-from millgate.core.state.pool import LaneQueue, Pool, Route
-
-
-def ahead_of(request: Request, now: float) -> int:
-    """Return how many would be admitted before this newcomer; beyond its own queue this is an estimate.
-
-    Of other lanes: all that wait in a smaller band, and in the same band as many as it takes that lane to run as
-    much for its share as this one will by then; none of a lane whose prompts have to wait for their pace or part.
-    """
-    pool = request.route.pool
-    if not pool.queued_count:
-        return 0
-    own = request.queue.order.ahead_of(request)
-    if pool.shares is None:
-        return own + pool.queued_count - len(request.queue.order)
-    own += _of_other_routes(request)
-    lane = request.lane.settings
-    reached = (pool.shares.running(lane.name) + own) / lane.share
-    return own + sum(
-        [_goes_before(pool.shares, queue, lane.band, reached) for queue in _rivals(request, now)], 0
-    )
-
-
-def _of_other_routes(request: Request) -> int:
-    return sum(
-        [
-            len(queue.order)
-            for queue in request.route.pool.queues
-            if queue.settings.name == request.lane.settings.name and queue is not request.queue
-        ]
-    )
-
-
-def _rivals(request: Request, now: float) -> list[LaneQueue]:
-    own = request.lane.settings.name
-    return [
-        queue
-        for queue in request.route.pool.queues
-        if queue.settings.name != own and len(queue.order) and queue.paced_until(contended=True) <= now
-    ]
-
-
-def _goes_before(shares: LaneShares, queue: LaneQueue, band: int, reached: float) -> int:
-    lane, waiting = queue.settings, len(queue.order)
-    if lane.band != band:
-        return waiting if lane.band < band else 0
-    return min(waiting, max(0, ceil(reached * lane.share - shares.running(lane.name))))
-
-
-def may_go(request: Request, ahead: int, now: float) -> bool:
-    """Return whether it is this newcomer's turn, as far as lanes and windows are concerned."""
-    pool, window = request.route.pool, request.queue.window
-    if (
-        window is not None
-        and window.newcomer_goes_at(request.route.free(), now, request.latest_start()) > now
-    ):
-        return False
-    shares = pool.shares
-    if shares is None or (shares.lends_all and not pool.queued_count):
-        return ahead == 0
-    if len(request.queue.order) and request.queue.order.ahead_of(request):
-        return False
-    waiting = [queue for queue in pool.queues if len(queue.order) and queue.paced_until() <= now]
-    lanes = {queue.settings.name: None for queue in _within_part([*waiting, request.queue], now)}
-    return _chosen(pool, shares, list(lanes)) == request.lane.settings.name
-
-
-def limit_of(pool: Pool) -> int:
-    """Return how many streams may run, over those of its engines that are up."""
-    return sum([engine.limit for engine in pool.engines if engine.up])
-
-
-def _chosen(pool: Pool, shares: LaneShares, lanes: Sequence[str]) -> str | None:
-    limit = limit_of(pool)
-    free = limit - sum([engine.gate.streams for engine in pool.engines if engine.up], 0)
-    return shares.choose(lanes, free, limit)
-
-
-def next_queued(
-    pools: Sequence[Pool], blocked: list[Route], now: float, passed_over: dict[int, None]
-) -> int | None:
-    """Return the attempt that is next over all queues whose route is not blocked, None when none may go.
-
-    Those that were `passed_over` are left out. Routes whose lanes may not borrow a stream now are added to `blocked`.
-    """
-    for pool in pools:
-        if not pool.queued_count:
-            continue
-        queues = [queue for queue in pool.queues if _is_ready(queue, blocked, now)]
-        if queues and pool.shares is not None:
-            queues = _within_part(queues, now)
-            lane = _chosen(pool, pool.shares, list({each.settings.name: None for each in queues}))
-            if lane is None:
-                blocked += [queue.route for queue in queues]
-                continue
-            queues = [queue for queue in queues if queue.settings.name == lane]
-        if queues and (head := _oldest_head(queues, passed_over)) is not None:
-            return head
-    return None
-
-
-def _within_part(queues: list[LaneQueue], now: float) -> list[LaneQueue]:
-    """Return those whose lanes have not read more than their part; all where no lane would be left."""
-    return [queue for queue in queues if queue.paced_until(contended=True) <= now] or queues
-
-
-def _is_ready(queue: LaneQueue, blocked: Sequence[Route], now: float) -> bool:
-    if not len(queue.order) or queue.route in blocked or queue.paced_until() > now:
-        return False
-    return queue.window is None or queue.window.is_open(queue.route.free(), now)
-
-
-def _oldest_head(queues: Sequence[LaneQueue], passed_over: dict[int, None]) -> int | None:
-    heads = [head for queue in queues if (head := _head(queue, passed_over)) is not None]
-    if not heads:
-        return None
-    chosen = heads[0]
-    if len(heads) > 1:
-        chosen = min(heads, key=lambda head: (head.first_seen, head.arrival_number))
-    return chosen.attempt
-
-
-def _head(queue: LaneQueue, passed_over: dict[int, None]) -> Queued | None:
-    """Return the first of this queue that is not passed over, None without one."""
-    if not passed_over:
-        return queue.order.head()
-    for queued in queue.order:
-        if queued.attempt not in passed_over:
-            return queued
-    return None
-
 
 # An idle engine is tried with a prompt this many times as long as any that it has read, whatever is predicted:
 # no other way teaches it, and no other request waits for an idle engine.
@@ -172,6 +37,8 @@ and the engine that reads its prompt, where that is another.
 
 Until then, an absolute core time, waiting for an engine that holds more of it costs less; 0.0 where none does.
 """
+
+Compared = tuple[Engine, Candidate]
 
 
 class Placement:
@@ -240,70 +107,71 @@ class Placement:
 
         That is the engine that the router prices lowest, or the soonest where the deadline leaves no choice; None without room.
         """
-        engines = self._taking(request, held, now) if request.marks else request.route.up
+        engines = request.route.up
+        if not self._is_taken_where_it_goes(request, held, now):
+            engines = self._taking(request, held, now)
         if not engines:
             return None
         place = self._alone(request, engines, held, now)
         if request.route.readers_up and request.arrival.hands_over:
-            return self._or_apart(place, request, engines, held, now)
+            return self._or_apart(place, request, held, now)
         return place
 
-    def _or_apart(
-        self, alone: Place | None, request: Request, engines: tuple[Engine, ...], held: Held, now: float
-    ) -> Place | None:
+    def _or_apart(self, alone: Place | None, request: Request, held: Held, now: float) -> Place | None:
         """Return two engines where they cost less than one; a first token that is late costs as many seconds as its lane's TTFT has."""
+        engines = self._taking(request, held, now)
         two = apart(self._router, self._prefixes, self._legs, request, engines, held, now)
         if two is None:
             return alone
         place = two.engine, two.ttft_s, 0.0, (), two.reader
         if alone is None:
             return place
-        engine, ttft_s, better_until = alone[:3]
+        engine, ttft_s, better_until, candidates, _ = alone
         if better_until > now:
             return alone
-        known = (
-            {**held, engine.number: self._prefixes.held_by(engine.number, request.marks)} if held else held
-        )
-        pauses = pauses_cost(engine, request, unread_tokens(engine, request, known))
-        cost_s = self._cost_of(engine, request, known) + pauses + late_cost(request, ttft_s, now)
+        unread = _unread_of(candidates[0]) if candidates else request.prompt_tokens
+        cost_s = self._cost_of(engine, request, unread) + pauses_cost(engine, request, unread)
+        cost_s += late_cost(request, ttft_s, now)
         return place if two.cost_s + late_cost(request, two.ttft_s, now) < cost_s else alone
 
     def _alone(self, request: Request, engines: tuple[Engine, ...], held: Held, now: float) -> Place | None:
         """Return the engine that would do all of it."""
         if len(engines) == 1:
             engine = engines[0]
-            return (
-                self._found(engine, request, engines, held, now)
-                if has_room(engine, request, held, now)
-                else None
-            )
-        cheapest = self.cheapest(request, engines, held, now)
-        if cheapest is None:
+            if not has_room(engine, request, held, now):
+                return None
+            return _found(engine, request, self._compared(engine, request, engines, held), now)
+        usual = self._usually_cheapest(request, engines, held, now)
+        if usual is None:
             return None
-        found = self._found(cheapest, request, engines, held, now)
+        compared = self._compared(usual, request, engines, held)
+        found = _found(_cheapest(usual, request, compared, held, now), request, compared, now)
         if now + found[1] <= request.deadline:
             return found
-        soonest = self.soonest(request, engines, held, now)
-        return None if soonest is None else self._found(soonest, request, engines, held, now)
+        soonest = self.soonest(request, self._taking(request, held, now), held, now)
+        if soonest is None:
+            return None
+        return _found(soonest, request, self._compared(soonest, request, engines, held), now)
 
-    def _found(
-        self, engine: Engine, request: Request, taking: tuple[Engine, ...], held: Held, now: float
-    ) -> Place:
+    def _compared(
+        self, other: Engine, request: Request, engines: tuple[Engine, ...], held: Held
+    ) -> list[Compared]:
+        """Return what this very request costs on each of these engines that hold of its prompt, and on the `other` one last.
+
+        Those that hold of it may be full. Nothing is compared where no engine holds any.
+        """
         if not held:
-            return engine, engine.expected_ttft_s(request.prompt_tokens, now), 0.0, (), None
+            return []
+        holders = [each for each in self._holders(request, engines, held) if each is not other]
+        return [(each, self.candidate(each, request, held)) for each in (*holders, other)]
+
+    def candidate(self, engine: Engine, request: Request, held: Held) -> Candidate:
+        """Return what this very request costs on this engine, its held prefix counted; `held` are those that hold most of its prompt."""
         tokens = held.get(engine.number, -1)
         if tokens < 0:
             tokens = self._prefixes.held_by(engine.number, request.marks)
-        ttft_s = engine.expected_ttft_s(max(1, request.prompt_tokens - tokens), now)
-        known = {**held, engine.number: tokens}
-        others = [each for each in self._holders(request, taking, held) if each is not engine]
-        candidates = tuple(
-            [
-                Candidate(each.settings.name, known[each.number], self._cost_of(each, request, known))
-                for each in [engine, *others]
-            ]
-        )
-        return engine, ttft_s, _better_until(request, candidates, ttft_s), candidates, None
+        cost_s = self._cost_of(engine, request, max(1, request.prompt_tokens - tokens))
+        return Candidate(engine.settings.name, tokens, request.prompt_tokens, cost_s)
 
     def session_of(self, request: Request) -> LiveSession | None:
         """Return the session that this request continues, live or over, None where it is none, or would open one."""
@@ -318,17 +186,33 @@ class Placement:
     def _taking(self, request: Request, held: Held, now: float) -> tuple[Engine, ...]:
         """Return the engines that may answer it: all for a turn of a session whose context is kept, else those with room for what they do not hold of it."""
         engines = request.route.up
-        session = self.session_of(request)
-        if session is not None and (not session.is_over or _is_kept(request, held)):
+        if not request.marks or self._goes_on(request, held):
             return engines
-        taking = [
-            engine
-            for engine in engines
-            if self._working_sets.takes(
-                engine.number, engine.gate.kv_limit, request.tenant, unread_tokens(engine, request, held), now
-            )
-        ]
+        taking = [engine for engine in engines if self._takes(engine, request, held, now)]
         return engines if len(taking) == len(engines) else tuple(taking)
+
+    def _is_taken_where_it_goes(self, request: Request, held: Held, now: float) -> bool:
+        """Return whether the engines that will be compared for it may all answer it: then the others, however many, need not be asked."""
+        engines = request.route.up
+        if not request.marks or self._goes_on(request, held):
+            return True
+        usual = self._usually_cheapest(request, engines, held, now)
+        if usual is None:
+            return True
+        for each in (usual, *self._holders(request, engines, held)):
+            if not self._takes(each, request, held, now):
+                return False
+        return True
+
+    def _goes_on(self, request: Request, held: Held) -> bool:
+        """Return whether it is a turn of a session whose context is kept."""
+        session = self.session_of(request)
+        return session is not None and (not session.is_over or _is_kept(request, held))
+
+    def _takes(self, engine: Engine, request: Request, held: Held, now: float) -> bool:
+        """Return whether this engine may open a session with it."""
+        unread = unread_tokens(engine, request, held)
+        return self._working_sets.takes(engine.number, engine.gate.kv_limit, request.tenant, unread, now)
 
     def _holders(self, request: Request, engines: tuple[Engine, ...], held: Held) -> list[Engine]:
         """Return those of these engines that hold of its prompt and may answer it, with room or without."""
@@ -338,36 +222,15 @@ class Placement:
             if (each := self._numbered.get(number)) is not None and each in engines and _fits(each, request)
         ]
 
-    def cheapest(
-        self, request: Request, engines: tuple[Engine, ...], held: Held, now: float
-    ) -> Engine | None:
-        """Return the cheapest of these engines with room for this attempt, the first named among equals, or None.
-
-        `engines` are all that take work, or those of them that answer for its model; `held` are those that hold most of its prompt.
-        They and the cheapest of all are compared by what this very request costs there.
-        """
-        engine = self._usually_cheapest(request, engines, held, now)
-        if not held or engine is None:
-            return engine
-        holders = [
-            each
-            for each in self._holders(request, engines, held)
-            if each is not engine and has_room(each, request, held, now)
-        ]
-        if not holders:
-            return engine
-        known = {**held, engine.number: self._prefixes.held_by(engine.number, request.marks)}
-        return min([*holders, engine], key=lambda each: self._cost_of(each, request, known))
-
-    def _cost_of(self, engine: Engine, request: Request, held: Held) -> float:
-        """Return what this request costs on this engine, its held prefix counted."""
+    def _cost_of(self, engine: Engine, request: Request, unread: int) -> float:
+        """Return what this request costs on this engine, which has to read so many tokens of its prompt."""
         gate, service = engine.gate, engine.service
         streams, kv_tokens = gate.streams, gate.kv_limit
         tpot_s = service.tpot_s(streams + 1)
         return self._router.marginal_cost(
             streams,
             service.reading_s(gate.prefill_tokens),
-            service.reading_s(unread_tokens(engine, request, held)),
+            service.reading_s(unread),
             tpot_s,
             tpot_s - service.tpot_s(streams),
             request.output_tokens,
@@ -377,7 +240,10 @@ class Placement:
     def _usually_cheapest(
         self, request: Request, engines: tuple[Engine, ...], held: Held, now: float
     ) -> Engine | None:
-        """Return the engine with room where the usual request costs least."""
+        """Return the engine with room where the usual request costs least, the first named among equals, or None.
+
+        `engines` are all that take work, or those of them that answer for its model.
+        """
         if self._unpriced:
             self._price()
         costs = self._costs
@@ -421,6 +287,42 @@ class Placement:
             else:
                 costs[position] = inf
         self._unpriced.clear()
+
+
+def _cheapest(usual: Engine, request: Request, compared: list[Compared], held: Held, now: float) -> Engine:
+    """Return the cheapest of those compared that have room; `usual`, which has, where there is nothing to compare."""
+    roomy = [each for each in compared if each[0] is usual or has_room(each[0], request, held, now)]
+    return min(roomy, key=_cost)[0] if roomy else usual
+
+
+def _found(engine: Engine, request: Request, compared: list[Compared], now: float) -> Place:
+    """Return this engine as the place to go."""
+    if not compared:
+        return engine, engine.expected_ttft_s(request.prompt_tokens, now), 0.0, (), None
+    candidates = tuple([own for each, own in compared if each is engine])
+    candidates += tuple([own for each, own in compared if each is not engine])
+    ttft_s = engine.expected_ttft_s(_unread_of(candidates[0]), now)
+    return engine, ttft_s, _better_until(request, candidates, ttft_s), candidates, None
+
+
+def _cost(compared: Compared) -> float:
+    return compared[1].cost_s
+
+
+def candidates(placement: Placement, request: Request, taken: Engine | None) -> tuple[Candidate, ...]:
+    """Return the engines that are up, the one taken first and then the cheapest, as many as are ever compared; changes nothing."""
+    every = [(each is not taken, placement.candidate(each, request, _NOTHING)) for each in request.route.up]
+    every.sort(key=_taken_then_cost)
+    return tuple([each for _, each in every[: MOST_HOLDERS + 1]])
+
+
+def _taken_then_cost(candidate: tuple[bool, Candidate]) -> tuple[bool, float]:
+    return candidate[0], candidate[1].cost_s
+
+
+def _unread_of(candidate: Candidate) -> int:
+    """Return how many tokens of the prompt it would read, one at least."""
+    return max(1, candidate.prompt_tokens - candidate.cached_tokens)
 
 
 def _better_until(request: Request, candidates: tuple[Candidate, ...], ttft_s: float) -> float:

@@ -16,8 +16,8 @@ from typing import Final
 
 from millgate.core.decisions import Yield
 from millgate.core.fast_records import make_yield
-from millgate.core.governor.placement import ahead_of
 from millgate.core.governor.quota_lines import Behind
+from millgate.core.governor.turns import ahead_of
 from millgate.core.limits.breaker import FIRST_PAUSE_S
 from millgate.core.measure import UPPER_Z
 from millgate.core.settings import LONGEST_HINT_S

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
-from millgate.core.decisions import Explanation
+from millgate.core.decisions import Admit, Explanation, Queue
 from millgate.core.events import Arrived
 from millgate.core.governor.allowances import RetryBudget
 from millgate.core.governor.assess import assess
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.placement import limit_of
+from millgate.core.governor.placement import candidates as candidates_of
+from millgate.core.governor.turns import limit_of
 from millgate.core.governor.watch import has_fresh_gauge
 from millgate.core.snapshot import (
     Capacity,
@@ -62,6 +63,9 @@ def explanation(knowledge: Knowledge, arrival: Arrived, now: float) -> Explanati
     request = plan.request
     engine = plan.engine or next(iter(request.route.up), None)
     engines = request.route.up or request.route.engines
+    candidates = plan.decision.candidates if isinstance(plan.decision, Admit | Queue) else ()
+    if not candidates and len(request.route.up) > 1:
+        candidates = candidates_of(knowledge.engines.placement, request, plan.engine)
     return Explanation(
         decision=plan.decision,
         lane=request.lane.settings.name,
@@ -79,6 +83,7 @@ def explanation(knowledge: Knowledge, arrival: Arrived, now: float) -> Explanati
         limit=knowledge.engines.stream_limit(),
         reading_s=least_reading_s(engines, request.unread_tokens),
         classed=request.classed,
+        candidates=candidates,
     )
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from millgate.core.decisions import Explanation
 from millgate.core.events import Arrived
-from millgate.observe.explanation import class_words
+from millgate.observe.explanation import class_words, placement_words
 from millgate.observe.live.recent import DecisionFilter
 
 _Name = Annotated[str, msgspec.Meta(max_length=256)]
@@ -88,6 +88,8 @@ def plain_explanation(explanation: Explanation) -> dict[str, Any]:
     told = {**plain(explanation), "decision": {"kind": kind, **plain(explanation.decision)}}
     if explanation.classed is not None:
         told["lane_because"] = class_words(explanation.classed)
+    if explanation.candidates:
+        told["engine_because"] = placement_words(explanation.candidates)
     return told
 
 

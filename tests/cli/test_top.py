@@ -108,6 +108,17 @@ def test_what_was_measured_lately_stands_beside_what_is_expected() -> None:
     assert "hints kept 14 of 15" in shown
 
 
+def test_live_sessions_stand_in_a_line_where_there_are_any() -> None:
+    engines = [{"name": "e", "kv_limit": 30_000}]
+    sessions = {"live_sessions": 3, "working_set_share": 0.4}
+    cached = {"predicted_cached_tokens": 1_000, "found_cached_tokens": 900}
+
+    line = "live sessions 3  of KV memory 40 %  of predicted cached tokens found 90 %"
+    assert line in drawn({"engines": engines, **sessions, **cached})
+    assert "live sessions 3  of KV memory -  of predicted cached tokens found -" in drawn(sessions)
+    assert "live sessions" not in drawn({"engines": engines})
+
+
 def test_the_whole_stay_stands_beside_its_wait_and_its_time_on_the_engine() -> None:
     def law(attempts: float, per_s: float, stay_s: float, completed: int = 9) -> dict[str, Any]:
         return {

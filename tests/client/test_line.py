@@ -91,13 +91,13 @@ def server(
 
 
 def send_sync(address: str, payload: bytes, **more: Any) -> SentJob:
-    sending = {name: more.pop(name) for name in ("want_result", "chunk_bytes") if name in more}
+    sending = {name: more.pop(name) for name in ("want_result", "chunk_bytes", "session") if name in more}
     with LineClient(address, **more) as client:
         return client.send(payload, **sending)
 
 
 def send_async(address: str, payload: bytes, **more: Any) -> SentJob:
-    sending = {name: more.pop(name) for name in ("want_result", "chunk_bytes") if name in more}
+    sending = {name: more.pop(name) for name in ("want_result", "chunk_bytes", "session") if name in more}
 
     async def body() -> SentJob:
         async with AsyncLineClient(address, **more) as client:
@@ -110,10 +110,11 @@ def send_async(address: str, payload: bytes, **more: Any) -> SentJob:
 def test_a_job_comes_back_with_its_last_chunk_until_it_is_done(send: Any) -> None:
     says = [lambda r: [busy(r)], lambda r: [ok(r), busy(r)], lambda r: [ok(r), *result(r), done(r)]]
     with server(says) as (address, seen):
-        sent = send(address, b"0123456789", chunk_bytes=4, want_result=True, token="t")
+        sent = send(address, b"0123456789", chunk_bytes=4, want_result=True, token="t", session="s1")
         assert (sent.result, sent.content_type, sent.yields, sent.backend_ms) == (RESULT, "text/plain", 2, 7)
         assert [each.seq for each in seen] == [1, 2, 3, 4, 5, 6]
         assert all(each.token == "t" for each in seen)
+        assert [each.manifest.session for each in seen if each.manifest] == ["s1"]
         assert b"".join(b64decode(each.chunk.bytes_b64) for each in seen[1:4] if each.chunk) == b"0123456789"
         assert [each.chunk.number for each in seen[3:] if each.chunk] == [2, 2, 2]
 

@@ -49,7 +49,16 @@ def _object(pairs: list[tuple[str, str]]) -> str:
 _MANIFESTS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["payload_id", "total_bytes", "chunk_bytes", "chunks", "sha256", "want_result", "Chunks"]
+            [
+                "payload_id",
+                "total_bytes",
+                "chunk_bytes",
+                "chunks",
+                "sha256",
+                "want_result",
+                "session",
+                "Chunks",
+            ]
         ),
         st.one_of(_NUMBERS, _TEXTS),
     ),

@@ -23,7 +23,7 @@ def frame(url: str, state: State, before: State | None, silence: str = "") -> Re
     passed_s = _number(state, "now") - _number(before, "now") if before is not None else 0.0
     parts: list[RenderableType] = [_title(url, state, silence), *_verdict(state), *_warnings(state)]
     parts += [_lanes(state, before, passed_s), _lane_times(state), _stays(state)]
-    parts += [_engines(state), _engine_times(state), _load(state), _retries(state)]
+    parts += [_engines(state), _engine_times(state), *_sessions(state), _load(state), _retries(state)]
     refused = _refused(state, before, passed_s)
     return Group(*parts, refused) if refused is not None else Group(*parts)
 
@@ -162,6 +162,20 @@ def _engine_times(state: State) -> Table:
             _percent(lately, "prefix_hit_share"),
         )
     return table
+
+
+def _sessions(state: State) -> Iterator[Text]:
+    """Yield how many sessions are live, their part of the engines' memory, and how much of what was believed to be cached was found."""
+    live, predicted = _number(state, "live_sessions"), _number(state, "predicted_cached_tokens")
+    if live or predicted:
+        has_memory = any(_known(engine, "kv_limit") for engine in _rows(state, "engines"))
+        memory = _percent(state, "working_set_share") if has_memory else _UNKNOWN
+        found = (
+            f"{100.0 * _number(state, 'found_cached_tokens') / predicted:.0f} %" if predicted else _UNKNOWN
+        )
+        yield Text(
+            f"live sessions {live:,.0f}  of KV memory {memory}  of predicted cached tokens found {found}"
+        )
 
 
 def _load(state: State) -> Table:

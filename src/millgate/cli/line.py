@@ -42,6 +42,7 @@ def send(
     result: Annotated[
         Path | None, typer.Option("--result", metavar="FILE", help="Ask for the answer and write it here.")
     ] = None,
+    session: Annotated[str, typer.Option(metavar="NAME", help="The session that it is a turn of.")] = "",
     timeout: TimeoutOption = 20.0,
     token_env: TokenOption = _TOKEN_ENV,
     tls: TlsOption = False,
@@ -66,7 +67,7 @@ def send(
             ssl=_context(ca, tls=tls),
             watch=watcher.see,
         ) as client:
-            sent = client.send(payload, job=f"J_{file.name}", want_result=result is not None)
+            sent = client.send(payload, job=f"J_{file.name}", want_result=result is not None, session=session)
     except AbortedError as error:
         raise CommandError(str(error), ExitCode.USAGE) from None
     except LineError as error:

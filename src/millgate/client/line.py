@@ -117,6 +117,7 @@ class _Job(NamedTuple):
     content_type: str
     chunk_bytes: int
     want_result: bool
+    session: str
     retries: int
     token: str
     watch: Watch | None
@@ -126,7 +127,7 @@ class _Job(NamedTuple):
         chunks = max(1, -(-len(self.payload) // self.chunk_bytes))
         digest = hashlib.sha256(self.payload).hexdigest()
         sizes = (len(self.payload), self.chunk_bytes, chunks)
-        return Manifest("payload", self.content_type, "", "", *sizes, digest, self.want_result)
+        return Manifest("payload", self.content_type, "", "", *sizes, digest, self.want_result, self.session)
 
     def chunks(self) -> Iterator[LineChunk]:
         """Yield the payload in pieces."""
@@ -267,7 +268,14 @@ class _Addressed:
         self._jobs = 0
 
     def _upload(
-        self, payload: bytes, job: str, content_type: str, chunk_bytes: int, *, want_result: bool
+        self,
+        payload: bytes,
+        job: str,
+        content_type: str,
+        chunk_bytes: int,
+        session: str,
+        *,
+        want_result: bool,
     ) -> Dialogue:
         if not payload:
             raise LineError("the payload is empty")
@@ -280,6 +288,7 @@ class _Addressed:
                 content_type,
                 chunk_bytes,
                 want_result,
+                session,
                 self._retries,
                 self._token,
                 self._watch,
@@ -311,10 +320,11 @@ class LineClient(_Addressed):
         content_type: str = "application/json",
         chunk_bytes: int = CHUNK_BYTES,
         want_result: bool = False,
+        session: str = "",
     ) -> SentJob:
-        """Have this payload executed; raises YieldedError, AbortedError or LineError."""
+        """Have this payload executed, as a turn of this session if any; raises YieldedError, AbortedError or LineError."""
         sent: SentJob = self._lead(
-            self._upload(payload, job, content_type, chunk_bytes, want_result=want_result)
+            self._upload(payload, job, content_type, chunk_bytes, session, want_result=want_result)
         )
         return sent
 
@@ -365,10 +375,11 @@ class AsyncLineClient(_Addressed):
         content_type: str = "application/json",
         chunk_bytes: int = CHUNK_BYTES,
         want_result: bool = False,
+        session: str = "",
     ) -> SentJob:
-        """Have this payload executed; raises YieldedError, AbortedError or LineError."""
+        """Have this payload executed, as a turn of this session if any; raises YieldedError, AbortedError or LineError."""
         sent: SentJob = await self._lead(
-            self._upload(payload, job, content_type, chunk_bytes, want_result=want_result)
+            self._upload(payload, job, content_type, chunk_bytes, session, want_result=want_result)
         )
         return sent
 

@@ -353,7 +353,8 @@ class Snapshot:
 
     Contexts of live sessions take `working_set_share` of what may be reserved of the engines' memory. Of answered prompts
     `predicted_cached_tokens` were believed to be held where they were read, and engines that tell `found_cached_tokens` of them;
-    `regret_tokens` were read although another engine held them.
+    `regret_tokens` were read although another engine held them. `legs_by_role` counts the legs of all requests by the role of the engine
+    that each began on.
     """
 
     now: float
@@ -378,3 +379,4 @@ class Snapshot:
     found_cached_tokens: int = 0
     regret_tokens: int = 0
     legs: LegsSnapshot = _NO_LEGS
+    legs_by_role: tuple[tuple[Role, int], ...] = ()

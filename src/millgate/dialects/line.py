@@ -3,7 +3,7 @@
 Both sides use this page: the door reads requests and writes replies, the client writes requests and reads replies.
 Reading follows the rules of the JSON decoder that the protocol was published with (Go's). Key names match without
 case, unknown keys are ignored, the last duplicate wins, null leaves a field as it was, and a number of the wrong
-kind spoils the line. Some fields are ours and optional: `token` in a request, `want_result` in a manifest, and
+kind spoils the line. Some fields are ours and optional: `token` in a request, `want_result` and `session` in a manifest, and
 `message` and `request_id` in a reply that aborts a job.
 """
 
@@ -119,7 +119,7 @@ class OutcomeReason(IntEnum):
 
 
 class Manifest(NamedTuple):
-    """What will be uploaded; `want_result` asks for the engine's answer."""
+    """What will be uploaded; `want_result` asks for the engine's answer, and `session` names the session that it is a turn of."""
 
     payload_id: str
     content_type: str = ""
@@ -130,6 +130,7 @@ class Manifest(NamedTuple):
     chunks: int = 0
     sha256: str = ""
     want_result: bool = False
+    session: str = ""
 
     def is_valid(self, most_bytes: int) -> bool:
         """Whether it can be taken: named, plain, not empty, and at most `most_bytes` large."""
@@ -137,7 +138,7 @@ class Manifest(NamedTuple):
         sized = min(self.total_bytes, self.chunk_bytes, self.chunks) > 0
         named = 0 < len(self.payload_id) <= MOST_NAME
         # Kept as long as the job is, so bounded as its name is.
-        named &= max(len(self.content_type), len(self.sha256)) <= MOST_NAME
+        named &= max(len(self.content_type), len(self.sha256), len(self.session)) <= MOST_NAME
         return (
             named and plain and sized and min(self.total_bytes, self.chunk_bytes * self.chunks) <= most_bytes
         )
@@ -250,6 +251,7 @@ def _plain_request(plain: PlainRequest) -> LineRequest:
             told.chunks,
             told.sha256,
             told.want_result,
+            told.session,
         )
     if piece is not None:
         chunk = LineChunk(piece.payload_id, piece.index, piece.offset, piece.sha256, piece.bytes_b64)
@@ -421,6 +423,7 @@ def _manifest(fields: Mapping[str, Any]) -> Manifest | None:
         chunks=_whole(inner, "chunks"),
         sha256=_text(inner, "sha256"),
         want_result=_truth(inner, "want_result"),
+        session=_text(inner, "session"),
     )
 
 
@@ -447,8 +450,9 @@ def _receipts(fields: Mapping[str, Any]) -> list[Receipt]:
 def _put_payload(fields: dict[str, Any], manifest: Manifest | None, chunk: LineChunk | None) -> None:
     if manifest is not None:
         written = manifest._asdict()
-        if not manifest.want_result:
-            del written["want_result"]
+        for ours in ("want_result", "session"):
+            if not written[ours]:
+                del written[ours]
         fields["payload_manifest"] = written
     if chunk is not None:
         fields["payload_chunk"] = {

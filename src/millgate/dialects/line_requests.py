@@ -27,6 +27,7 @@ class PlainManifest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     chunks: _Whole = 0
     sha256: str = ""
     want_result: bool = False
+    session: str = ""
 
 
 class PlainChunk(msgspec.Struct, forbid_unknown_fields=True, gc=False):

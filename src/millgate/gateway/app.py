@@ -349,6 +349,7 @@ def _line_door(gateway: Gateway, address: LineAddress, budget: ByteBudget) -> Li
         descriptors=gateway.descriptors,
         long_bodies=door.long_bodies,
         marker=door.marker,
+        session_number=door.entry.callers.session_number,
     )
 
 

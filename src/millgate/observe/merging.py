@@ -219,7 +219,9 @@ _RULES: Final[Mapping[str, Rule]] = (
         "inflight",
         "cap",
     )
-    | _named(_total, "live_sessions", "predicted_cached_tokens", "found_cached_tokens", "regret_tokens")
+    | _named(
+        _total, "live", "live_sessions", "predicted_cached_tokens", "found_cached_tokens", "regret_tokens"
+    )
     | _named(_total, "begun", "fetched", "lost", "expired", "tokens", "transfer_s")
     | _named(_total, "coalesced", "traces_dropped", "refused_streams", "lost_slots", "unknown_entries")
     # What promises or warns: the worst.
@@ -252,7 +254,7 @@ _RULES: Final[Mapping[str, Rule]] = (
     | _named(_by("answers"), "ttft_share", "tpot_share")
     | _named(_by("requests"), "burn")
     | _named(_by("long_requests"), "long_good_share")
-    | _named(_mean, "working_set_share")
+    | _named(_mean, "working_set_share", "memory_share", "found_share")
     # What is the same everywhere.
     | _named(
         _first, "name", "tenant", "host", "engines", "target_share", "ttft_promise", "tpot_promise", "target"
@@ -265,12 +267,12 @@ _RULES: Final[Mapping[str, Rule]] = (
     | _named(_all, "reload_success")
     # Lists and records.
     | _named(_rows("name"), "lanes", "models", "quotas")
-    | _named(_counts, "outcomes", "gone", "failures")
+    | _named(_counts, "outcomes", "gone", "failures", "legs_by_role")
     | _named(_means, "bytes_per_token", "mean_output_tokens")
     | _named(_alarms, "alarms")
     | _named(_latest, "cleared")
     | _named(_newest, "decisions")
-    | _named(_part, "legs")
+    | _named(_part, "legs", "sessions")
     | _named(_part, "little", "slo", "whole", "queue", "engine", "ttft", "tpot", "short", "long", "retries")
     | _named(_part, "prompt_error", "output_error", "warning", "account", "lately", "wait", "window", "total")
     | _named(

@@ -193,16 +193,20 @@ class Callers:
         return self._path_lanes.get(path)
 
     def session(self, named: Named, tenant: str) -> int | None:
-        """Return a number for the session that these fields name, another for each tenant's; None where they name none.
-
-        A keyed hash: no client can find a name that meets another session's number.
-        """
+        """Return the number of the session that these fields name; None where they name none."""
         for name in self.settings.session_headers:
             value = named.get(name)
             if value:
-                told = b"%d:%b%b" % (len(tenant), tenant.encode(errors="surrogateescape"), value)
-                return int.from_bytes(blake2b(told, digest_size=7, key=self.session_key).digest(), "big")
+                return self.session_number(value, tenant)
         return None
+
+    def session_number(self, name: bytes, tenant: str = "") -> int:
+        """Return a number for the session of this name, another for each tenant's and the same at every door.
+
+        A keyed hash: no client can find a name that meets another session's number.
+        """
+        told = b"%d:%b%b" % (len(tenant), tenant.encode(errors="surrogateescape"), name)
+        return int.from_bytes(blake2b(told, digest_size=7, key=self.session_key).digest(), "big")
 
     def trusts(self, peer: str) -> bool:
         """Say whether this peer lies in a network that the operator trusts."""

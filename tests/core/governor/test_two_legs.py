@@ -83,6 +83,14 @@ def test_where_others_would_wait_for_the_prompt_another_engine_reads_it() -> Non
     assert names(admitted(occupied(), 2, 1.0)) == ["writes", "reads"]
 
 
+def test_legs_are_counted_by_the_role_of_their_engine() -> None:
+    gate = occupied()
+    admitted(gate, 2, 1.0)
+
+    counted = dict(gate.snapshot(1.0).legs_by_role)
+    assert counted == {Role.UNIFIED: 0, Role.PREFILL: 1, Role.DECODE: 2}
+
+
 @pytest.mark.parametrize("prompt_tokens", [40, 127])
 def test_a_prompt_below_one_block_is_never_handed_over(prompt_tokens: int) -> None:
     assert names(admitted(occupied(), 2, 1.0, prompt_tokens=prompt_tokens)) == ["writes"]

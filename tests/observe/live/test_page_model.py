@@ -10,6 +10,7 @@ from millgate.core.snapshot import Alarm, AlarmSignal, PoolSnapshot, Snapshot, T
 from millgate.observe.live.banner import Level
 from millgate.observe.live.page_model import MOST_ROWS, MOST_TENANTS, PageModel, Sources
 from millgate.observe.live.phrases import seconds
+from millgate.observe.live.picture import SessionsPicture
 from millgate.observe.live.recent import DecisionFilter
 from observe.live.rooms import EPOCH, Room
 
@@ -159,6 +160,23 @@ def test_hints_are_summed_over_lanes() -> None:
     returns = painter_of(room, replace(snapshot, lanes=lanes)).paint().returns
 
     assert (returns.hints_kept, returns.hints_followed) == (18, 20)
+
+
+def test_live_sessions_stand_with_their_memory_and_with_how_much_of_the_prediction_was_found() -> None:
+    room = Room()
+    snapshot = room.core.snapshot(room.now)
+    told = replace(
+        snapshot,
+        engines=(replace(snapshot.engines[0], kv_limit=30_000),),
+        live_sessions=3,
+        working_set_share=0.4,
+        predicted_cached_tokens=1_000,
+        found_cached_tokens=900,
+    )
+    assert painter_of(room, told).paint().sessions == SessionsPicture(3, 0.4, 0.9)
+
+    untold = replace(snapshot, engines=(replace(snapshot.engines[0], kv_limit=None),))
+    assert painter_of(room, untold).paint().sessions == SessionsPicture(0, None, None)
 
 
 def test_an_engine_shows_how_evenly_its_tokens_come_and_what_its_cache_queued() -> None:

@@ -172,6 +172,33 @@ def test_the_core_is_told_which_session_a_header_names() -> None:
     run(test())
 
 
+def test_a_job_at_the_line_door_names_its_session_as_a_header_does() -> None:
+    async def test() -> None:
+        async with line_standing() as stand:
+            heard = Hearing()
+            stand.gateway.driver.observers.append(heard)
+            peer = await stand.peer()
+            for number, named in enumerate(({"session": "s1"}, {"session": "s2"}, {"session": "s1"}, {})):
+                peer.send(upload(chat("hi"), f"J{number}", 65_536, **named))
+                await peer.final()
+            first, second, third, none = heard.sessions
+            assert first == third == stand.gateway.door.entry.callers.session_number(b"s1")
+            assert second not in {first, None}
+            assert none is None
+
+    run(test())
+
+
+def test_a_session_whose_name_is_longer_than_a_name_may_be_spoils_the_manifest() -> None:
+    async def test() -> None:
+        async with line_standing() as stand:
+            peer = await stand.peer()
+            peer.send(upload(chat("hi"), "J", 65_536, session="s" * 1_025))
+            assert (await peer.reply()).need == "manifest_invalid"
+
+    run(test())
+
+
 class Hearing:
     """Notes the sessions of all arrivals."""
 

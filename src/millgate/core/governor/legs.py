@@ -27,6 +27,7 @@ def begin(engines: Engines, attempt: Attempt, permit: Permit, leg: Leg, now: flo
     permit.is_away()
     attempt.is_read_by(PrefillLeg(reader, own, unread_tokens, cached_tokens))
     engines.legs.begins()
+    engines.legs.begins_on(reader)
 
 
 def heard(engines: Engines, attempt: Attempt, event: FirstLegNews, now: float) -> None:

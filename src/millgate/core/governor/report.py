@@ -54,6 +54,7 @@ def snapshot(knowledge: Knowledge, now: float) -> Snapshot:
         found_cached_tokens=knowledge.engines.prefixes.found_tokens,
         regret_tokens=knowledge.engines.prefixes.regret_tokens,
         legs=_legs(knowledge.engines.legs),
+        legs_by_role=tuple(knowledge.engines.legs.by_role.items()),
     )
 
 

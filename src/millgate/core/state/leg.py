@@ -11,6 +11,7 @@ from typing import Final
 from millgate.core.measure import Ewma
 from millgate.core.state.engine import Engine, ends_but_for_memory
 from millgate.core.state.permit import Permit
+from millgate.core.words import Role
 
 # Before any transfer was seen: 20 ms to set one up, and 320 KB a token (70 billion parameters, 16 bits) over 50 GB/s.
 _SETUP_S: Final = 0.02
@@ -54,6 +55,7 @@ class Legs:
     """First legs that end by time alone, at `due_at` the next of them; what became of all, and how long a transfer takes.
 
     `fetched` transfers took `transfer_s` together and carried `tokens`; of the others `lost` failed, and `expired` were never fetched.
+    `by_role` counts the legs of all requests.
     """
 
     def __init__(self) -> None:
@@ -62,6 +64,7 @@ class Legs:
         self._count = 0
         self.begun = self.fetched = self.lost = self.expired = self.tokens = 0
         self.transfer_s = 0.0
+        self.by_role = dict.fromkeys(Role, 0)
         self._factor = Ewma(1.0)
 
     def expected_s(self, tokens: int) -> float:
@@ -71,6 +74,10 @@ class Legs:
     def begins(self) -> None:
         """Count a request of two legs."""
         self.begun += 1
+
+    def begins_on(self, engine: Engine) -> None:
+        """Count one leg of any request."""
+        self.by_role[engine.settings.role] += 1
 
     def ends_at(self, leg: PrefillLeg, at: float) -> None:
         """Let go of it then, unless that has happened before."""

@@ -35,6 +35,7 @@ from millgate.observe.live.picture import (
     PoolPicture,
     PromisePicture,
     ReturnsPicture,
+    SessionsPicture,
     SignalsPicture,
     TenantPicture,
 )
@@ -103,6 +104,7 @@ class PageModel:
             pools=tuple(_pool(pool, instant.epoch) for pool in snapshot.pools),
             cleared=_alarm(*history.cleared, instant.epoch) if history.cleared else None,
             engines=_engines(snapshot.engines, instant.traffic.engines),
+            sessions=_sessions(snapshot),
             little=snapshot.little,
             returns=_returns(snapshot),
             tenants=_tenants(instant.traffic.tenants, snapshot),
@@ -333,6 +335,16 @@ def _returns(snapshot: Snapshot) -> ReturnsPicture:
         amplification=retries.amplification_1m,
         hints_followed=kept + sum([lane.hints_broken for lane in lanes]),
         hints_kept=kept,
+    )
+
+
+def _sessions(snapshot: Snapshot) -> SessionsPicture:
+    is_told = any(engine.kv_limit for engine in snapshot.engines)
+    predicted, found = snapshot.predicted_cached_tokens, snapshot.found_cached_tokens
+    return SessionsPicture(
+        live=snapshot.live_sessions,
+        memory_share=snapshot.working_set_share if is_told else None,
+        found_share=found / predicted if predicted else None,
     )
 
 

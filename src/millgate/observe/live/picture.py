@@ -139,6 +139,18 @@ class ReturnsPicture:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionsPicture:
+    """How many sessions are live, and which part of the engines' memory their contexts take; None where no engine tells its memory.
+
+    `found_share` of the prompt tokens that were believed to be in caches were there, since the start; None where none was believed to be.
+    """
+
+    live: int
+    memory_share: float | None
+    found_share: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Picture:
     """Everything on the page; `host` is the machine's name, `little` Little's law of all lanes, `history` the newest whole step of the history."""
 
@@ -150,6 +162,7 @@ class Picture:
     pools: tuple[PoolPicture, ...]
     cleared: AlarmPicture | None
     engines: tuple[EnginePicture, ...]
+    sessions: SessionsPicture
     little: LittleSnapshot
     returns: ReturnsPicture
     tenants: tuple[TenantPicture, ...]

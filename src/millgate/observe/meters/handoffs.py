@@ -1,8 +1,19 @@
 """Metrics of requests whose prompt one engine reads and whose answer another one writes."""
 
+from millgate.core.words import Role
 from millgate.observe.meters.definition import MetricDefinition, MetricKind, Scope
 
 HANDOFF_METERS: tuple[MetricDefinition, ...] = (
+    MetricDefinition(
+        "legs",
+        MetricKind.COUNTER,
+        "legs",
+        Scope.GATE,
+        "legs_by_role",
+        "Legs that began on engines of each role: a request has one, and two where another engine reads its prompt.",
+        "role",
+        Role,
+    ),
     MetricDefinition(
         "two_leg_requests",
         MetricKind.COUNTER,

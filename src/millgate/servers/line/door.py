@@ -56,7 +56,7 @@ class LineDoor:
 
     `engines` are the routes to the engines that the core knows, by the same names. `budget` is the process's one
     bound over bytes being received and kept; the door has a share of it, and so has each of its peers. `boot` begins the
-    ids of its attempts, `marker` marks prefixes at every door. `descriptors` is the process's one account of clients, `long_bodies` reads long payloads.
+    ids of its attempts, `marker` marks prefixes and `session_number` numbers sessions at every door. `descriptors` is the process's one account of clients, `long_bodies` reads long payloads.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class LineDoor:
         boot: str,
         long_bodies: LongBodies,
         marker: PrefixMarker,
+        session_number: Callable[[bytes], int],
         descriptors: Descriptors | None = None,
     ) -> None:
         self.driver = driver
@@ -81,7 +82,7 @@ class LineDoor:
         self.engines: Mapping[str, LineRoute] = {engine.name: engine for engine in engines}
         self._path = settings.path.encode()
         self._conversation = self.dialect.conversations.get(self._path)
-        self._marker = marker
+        self._marker, self._session_number = marker, session_number
         self._payloads = Payloads(self._path, self.dialect.readers.get(self._path), long_bodies)
         self._budget = budget
         self._clients = DoorClients(descriptors or Descriptors(), self.limits.connections)
@@ -257,6 +258,7 @@ class LineDoor:
 
         The mark is the job's own, so that its return is recognised whatever else carries the same bytes.
         """
+        session = wish.manifest.session.encode(errors="replace")
         return Arrived(
             number,
             lane=self.settings.lane,
@@ -274,6 +276,7 @@ class LineDoor:
             min_tokens=facts.min_tokens,
             fixed_tokens=facts.fixed_tokens,
             prompt_shape=facts.shape,
+            session=self._session_number(session) if session else None,
         )
 
     def _trusts(self, peer: str, token: str) -> bool:

@@ -4,7 +4,7 @@ import { showDecisions, startDecisions } from "./decisions.js";
 import { say } from "./draw.js";
 import { showFlow, startFlow } from "./flow.js";
 import { setHistory, showHistory, startHistory } from "./history.js";
-import { showEngines, showLanes, showLittle, showReturns } from "./tables.js";
+import { showEngines, showLanes, showLittle, showReturns, showSessions } from "./tables.js";
 import { startTheme } from "./theme.js";
 import { clock } from "./words.js";
 
@@ -41,6 +41,7 @@ function show(picture) {
   showHistory(picture);
   showLanes(picture);
   showEngines(picture);
+  showSessions(picture.sessions);
   showLittle(picture);
   showReturns(picture);
   showDecisions(picture);

@@ -98,6 +98,15 @@ export function showEngines(picture) {
   });
 }
 
+/** Sessions between and in their turns, the memory that they take, and how right the predictions of cached tokens are. */
+export function showSessions({ live, memory_share: memory, found_share: found }) {
+  const line = document.getElementById("sessions");
+  line.hidden = !live && found === null;
+  const sessions = live === 1 ? "1 live session takes" : `${figure(live)} live sessions take`;
+  const taken = `${sessions} ${memory === null ? "an unknown part" : percent(memory)} of the engines’ KV memory.`;
+  say(line, found === null ? taken : `${taken} Of predicted cached tokens ${percent(found)} were found.`);
+}
+
 // What was measured lately, or what is expected where nothing was streamed. A spread beyond half the mean is a stutter:
 // preemption, or prompts in the way.
 function setPace(cell, seen, lately, deviation) {

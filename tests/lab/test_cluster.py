@@ -1,9 +1,10 @@
-"""`python -m lab cluster` and `lab.replicas`: the plan of faults, the windows of a quota, and replicas in virtual time."""
+"""`python -m lab cluster`, `lab.replicas` and `lab.replica_quotas`: faults, the windows of a quota, replicas in virtual time."""
 
 import pytest
 from lab.cluster.faults import FAULTS, planned
 from lab.cluster.quotas import BURST_S, RATE_PER_S, largest_share
 from lab.interpreted import is_compiled
+from lab.replica_quotas import play as play_quota
 from lab.replicas import CAP, Setup, play
 
 INTERPRETED = pytest.mark.skipif(is_compiled(), reason="a compiled class has no interpreted ones below it")
@@ -54,3 +55,23 @@ def test_clients_that_return_to_any_replica_keep_their_place_and_find_their_hint
         assert shared.ordered > 0.92 * alone.ordered
         assert shared.kept > 0.9 * alone.kept
         assert shared.finished > 0.95 * alone.finished
+
+
+@INTERPRETED
+@pytest.mark.parametrize(("seed", "hot_share"), [(31, 0.7), (32, 0.95)])
+def test_a_quota_is_used_up_and_never_passed_wherever_clients_come_and_return(
+    seed: int, hot_share: float
+) -> None:
+    run = play_quota(Setup(4, hot_share=hot_share, horizon_s=90.0), seed)
+
+    assert run.used > 0.95
+    assert run.most <= 1.0
+    assert run.kept > 0.7
+
+
+@INTERPRETED
+def test_a_quota_is_not_passed_where_replicas_are_killed_and_renewals_lost() -> None:
+    run = play_quota(Setup(4, lost=0.1, kill_every_s=10.0, horizon_s=60.0), 33)
+
+    assert run.most <= 1.0
+    assert run.used > 0.5

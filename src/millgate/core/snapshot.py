@@ -312,7 +312,8 @@ class SharedNumber(NamedTuple):
 class PoolLine(NamedTuple):
     """What waits for one pool of engines: how many are queued, and how many seconds of a stream they and those told to come back take.
 
-    `came` and `told` are weights of clients: who came here when told, by any replica, and who was told here.
+    `came` and `told` are weights of clients: who came here when told, by any replica, and who was told here. The line of a quota is
+    named `quota/NAME`; its `work_s` is how much those told take beyond what there is.
     """
 
     pool: str

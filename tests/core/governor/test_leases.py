@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, strategies as st
 
 from core.governor.asking import ask, gate_of
@@ -265,6 +266,52 @@ def test_a_replica_wants_the_more_of_a_rate_the_emptier_its_bucket_is() -> None:
     half = _use(gate, "rate", 60.0).wanted
     assert 400.0 < half < 600.0
     assert _use(gate, "rate", 100.0).wanted == 0.0
+
+
+def test_a_replica_whose_bucket_is_full_keeps_a_part_of_the_rate_and_what_it_has_saved_up() -> None:
+    gate = _with_quota()
+    gate.handle(_quota(0.0, 300.0, 250.0, 15_000.0), 0.0)
+    use = _use(gate, "rate", 100.0)
+    assert (use.wanted, use.floor > 0.0) == (0.0, True)
+    gate.handle(_quota(100.0, 300.0, use.floor, 15_000.0), 100.0)
+    assert [type(ask(gate, number, 100.0)) for number in range(1, 17)] == [Admit] * 16
+
+
+def _refused(gate: Governor, numbers: range, now: float) -> list[float]:
+    """Return when each of these is told to return."""
+    answers = [ask(gate, number, now) for number in numbers]
+    assert all(isinstance(each, Yield) and each.reason is Reason.QUOTA for each in answers)
+    return [now + each.retry_after_s for each in answers]
+
+
+def test_what_is_promised_here_is_the_least_that_a_replica_wants_of_a_rate() -> None:
+    gate = _with_quota()
+    gate.handle(_quota(0.0, 30.0, 250.0, 15_000.0), 0.0)
+    before = _use(gate, "rate", 0.0).floor
+    _refused(gate, range(1, 4), 0.0)
+    promised = gate.shared_use(0.0).lines[-1]
+    assert promised.pool == "quota/tokens"
+    assert before < _use(gate, "rate", 0.0).floor == promised.work_s < 1_000.0
+
+
+def test_clients_of_a_quota_are_told_when_the_rate_of_all_replicas_has_enough_for_all_that_wait() -> None:
+    gate = _with_quota()
+    lease = _quota(0.0, 30.0, 50.0, 15_000.0)
+    gate.handle(lease._replace(lines=(OthersLine("quota/tokens", 0, 4_000.0),)), 0.0)
+    told = _refused(gate, range(1, 5), 0.0)
+    needed = gate.shared_use(0.0).lines[-1].work_s / 4.0
+    assert told == pytest.approx([(4_000.0 + number * needed) / 1_000.0 for number in range(1, 5)])
+
+
+def test_a_client_that_another_replica_told_to_come_now_needs_only_what_the_bucket_has() -> None:
+    gate = _with_quota()
+    gate.handle(_quota(0.0, 30.0, 250.0, 15_000.0), 0.0)
+    told = _refused(gate, range(1, 11), 0.0)
+    now = told[4]
+    lease = _quota(now, 30.0, 250.0, 15_000.0)
+    gate.handle(lease._replace(lines=(OthersLine("quota/tokens", 0, 1_000.0),)), now)
+    assert isinstance(ask(gate, 20, now), Yield), "a newcomer waits for those that are due"
+    assert isinstance(ask(gate, 21, now, first_seen=0.0, due_at=now, hint_s=now), Admit)
 
 
 @given(

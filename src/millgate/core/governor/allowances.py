@@ -32,7 +32,7 @@ from millgate.core.settings import MOST_TENANTS, Settings, TenantSettings
 from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.lane import PART_S, REMEMBERED_S
 from millgate.core.tickets import ClientKind
-from millgate.core.tickets.appointment import Appointment
+from millgate.core.tickets.appointment import Appointment, age_key
 from millgate.core.words import Reason
 
 WINDOW_S: Final = PART_S
@@ -212,9 +212,10 @@ class Allowances:
         who, sizes = _who(request), request.sizes()
         short = self.ledger.shortage(who, sizes, now)
         behind = None
-        if self.lines.bookings:
+        if not self.lines.is_empty:
             demands = self.ledger.demands(who, sizes)
-            behind = self.lines.behind(self._number_of(request, demands), demands, now)
+            number = self._number_of(request, demands)
+            behind = self.lines.behind(number, demands, now, self._told(request, now))
         if short is not None:
             reason = Reason.TOO_LARGE if short.never_fits else Reason.QUOTA
             return Shortfall(reason, short.needed, short.left, short.wait_s, behind)
@@ -260,23 +261,39 @@ class Allowances:
         A client whose time there is later than its hint has no appointment: it was told a time at random.
         """
         demands = self.ledger.demands(_who(request), request.sizes())
-        number = self._number_of(request, demands)
+        number, ticket = self._number_of(request, demands), self._told(request, now)
         short = [
             each
             for each in demands
-            if each.bucket.wait_s(each.needed, now) > 0.0 or self.lines.behind(number, [each], now)
+            if each.bucket.wait_s(each.needed, now) > 0.0 or self.lines.behind(number, [each], now, ticket)
         ]
         for each in short:
             each.bucket.wants(each.needed, appointment.lapses_at, now)
-        behind = self.lines.behind(number, short, now)
-        turn = self.lines.returned(number)
+        behind = self.lines.behind(number, short, now, ticket)
+        turn = self._is_back(request, number, now)
         if behind is None or behind.wait_s <= appointment.hint_s:
             self.lines.book(request.arrival_number, request.tenant, kind, appointment, short, turn)
 
-    def returned(self, request: Request) -> None:
+    def returned(self, request: Request, now: float) -> None:
         """End the appointment that this attempt keeps, whatever is decided about it."""
-        if self.lines.bookings:
-            self.lines.returned(self._number_of(request, self.ledger.demands(_who(request), request.sizes())))
+        if self.lines.bookings or self.lines.is_shared:
+            demands = self.ledger.demands(_who(request), request.sizes())
+            self._is_back(request, self._number_of(request, demands), now)
+
+    def _is_back(self, request: Request, number: int, now: float) -> int | None:
+        """End its appointment, here or at another replica; return its turn there."""
+        turn, told = self.lines.returned(number), self._told(request, now)
+        if turn is None and told is not None:
+            self.lines.visited(request.tenant, ClientKind.FIRST)
+            turn = age_key(told.opens_at, request.arrival_number)
+        return turn
+
+    def _told(self, request: Request, now: float) -> Appointment | None:
+        """Return what its ticket says that it was told, perhaps by another replica; None where that has lapsed."""
+        told = request.age.appointment
+        if told is None or not (self.lines.is_shared and request.recognised) or now > told.lapses_at:
+            return None
+        return told
 
     def _number_of(self, request: Request, demands: list[Demand]) -> int:
         """Return the number under which it has an appointment: that of its record, or else of what its ticket says."""

@@ -34,7 +34,7 @@ def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]
     _count_arrival(knowledge.totals, request, refused, now)
     allowances.arrived(request, refused or would, now)
     if refused is not Reason.QUOTA:
-        allowances.returned(request)
+        allowances.returned(request, now)
     if isinstance(decision, Yield):
         if decision.reason in _BLOCKED:
             _mark_blocked(knowledge.engines.routes, request.route.up, now)

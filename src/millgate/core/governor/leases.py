@@ -1,19 +1,24 @@
 """Shares of what a cluster's replicas share: put in force as they are granted, and what this replica holds and wants of each."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from math import ceil, log
 from typing import Final, NamedTuple
 
-from millgate.core.events import EngineShare
+from millgate.core.events import EngineShare, OthersLine
 from millgate.core.governor.knowledge import Knowledge
+from millgate.core.governor.quota_lines import Elsewhere
 from millgate.core.governor.watch import has_fresh_gauge
 from millgate.core.measure import UPPER_SHARE
-from millgate.core.quotas.bucket import Bucket, Sizes
+from millgate.core.quotas.bucket import PARTS, Bucket, Sizes
+from millgate.core.settings import QuotaLimit
 from millgate.core.snapshot import PoolLine, SharedNumber, SharedUse
 from millgate.core.state.attempt import Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.pool import Pool
+from millgate.core.tickets import TOLERANCE_S
 
+QUOTA_LINE: Final = "quota/"
+"""The line of a quota is named by this and its name; names have no slash, so that no pool is named so."""
 _LEAST_LINGER_S: Final = 1.0
 
 
@@ -38,6 +43,17 @@ def put_in_force(knowledge: Knowledge, now: float) -> None:
         pool.shared_with(lines.get(pool.name), elsewhere, now)
     quotas = {quota.quota: quota for quota in granted.quotas}
     knowledge.allowances.ledger.leased(quotas, granted.replicas, now)
+    _share_quota_lines(knowledge, lines, now)
+
+
+def _share_quota_lines(knowledge: Knowledge, lines: Mapping[str, OthersLine], now: float) -> None:
+    """Let each shared quota's line count with what other replicas have promised of it."""
+    elsewhere, came, told = {}, 0.0, 0.0
+    for rule, bucket in knowledge.allowances.ledger.shared():
+        others = lines.get(QUOTA_LINE + rule.name) or OthersLine("", 0, 0.0)
+        elsewhere[bucket] = Elsewhere(others.work_s, rule.limit.rate_per_s)
+        came, told = max(came, others.came), max(told, others.told)
+    knowledge.allowances.lines.shared_with(elsewhere, came, told, now)
 
 
 def shared_use(knowledge: Knowledge, now: float) -> SharedUse:
@@ -51,11 +67,12 @@ def shared_use(knowledge: Knowledge, now: float) -> SharedUse:
         for engine in pool.engines:
             numbers += _of_engine(engine, line, now)
             numbers += _of_account(engine, line, now)
+    waiting = knowledge.allowances.lines
     for rule, bucket in knowledge.allowances.ledger.shared():
-        limit = rule.limit
-        numbers += _of_bucket(
-            ("rate", "burst"), (rule.name,), bucket, limit.rate_per_s, limit.burst, bucket.wanted(now), now
-        )
+        needed, missing = bucket.wanted(now), waiting.missing(bucket, now, here=True)
+        numbers += _of_bucket(("rate", "burst"), (rule.name,), bucket, rule.limit, needed, now, missing)
+        promised = waiting.missing(bucket, now)
+        lines.append(PoolLine(QUOTA_LINE + rule.name, 0, promised, *waiting.came_and_told()))
     if knowledge.draining:
         numbers = [each._replace(wanted=each.used, floor=0.0) for each in numbers]
     return SharedUse(tuple(numbers), tuple(lines))
@@ -151,8 +168,7 @@ def _of_account(engine: Engine, line: _Line, now: float) -> Iterable[SharedNumbe
     for sizes in [usual, *(head.sizes() for head in line.heads)]:
         for limit, bucket, needed in engine.provider.shared(sizes):
             names = (engine.settings.name, limit.kind.value)
-            kinds = ("account_rate", "account_burst")
-            numbers += _of_bucket(kinds, names, bucket, limit.rate_per_s, limit.burst, needed, now)
+            numbers += _of_bucket(("account_rate", "account_burst"), names, bucket, limit, needed, now)
     return _largest(numbers)
 
 
@@ -168,18 +184,23 @@ def _of_bucket(
     kinds: tuple[str, str],
     names: tuple[str, ...],
     bucket: Bucket,
-    rate_per_s: float,
-    burst: float,
+    limit: QuotaLimit,
     needed: float,
     now: float,
+    missing: float = 0.0,
 ) -> list[SharedNumber]:
     """Return what it wants of a bucket's rate and burst.
 
     Of the rate it wants the more, the emptier its bucket: at the share with which the level neither rises nor falls, it has what it
-    takes. Bursts are divided evenly, but for what a request needs at once: moved with demand, what is saved up in them would be lost.
+    takes. First comes what it is `missing` for those that were told: it is to be there before they are, and clients may be early by
+    `TOLERANCE_S`. A rate is never 0, for then the bucket would be shut and lose what is saved up.
+    Bursts are divided evenly, but for what a request needs at once: moved with demand, what is saved up in them would be lost.
     """
-    empty = 1.0 - min(1.0, max(0.0, bucket.level(now) / bucket.burst))
+    rate_per_s, room = limit.rate_per_s, bucket.burst - bucket.level(now)
+    empty = min(1.0, max(0.0, room / bucket.burst))
+    least = rate_per_s * bucket.burst / bucket.whole_burst / PARTS
+    floor = min(rate_per_s, max(least, min(missing, room) / TOLERANCE_S))
     return [
-        SharedNumber(kinds[0], names, rate_per_s, 0.0, rate_per_s * empty, 0.0),
-        SharedNumber(kinds[1], names, burst, 0.0, burst, min(burst, needed)),
+        SharedNumber(kinds[0], names, rate_per_s, 0.0, rate_per_s * empty, floor),
+        SharedNumber(kinds[1], names, limit.burst, 0.0, limit.burst, min(limit.burst, needed)),
     ]

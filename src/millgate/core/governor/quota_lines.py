@@ -29,6 +29,13 @@ class Behind(NamedTuple):
     left: float
 
 
+class Elsewhere(NamedTuple):
+    """What the other replicas of a cluster have promised of a bucket and do not have, and the rate of all together."""
+
+    promised: float
+    rate_per_s: float
+
+
 class Booking:
     """One appointment with the lines in which it stands, all by one key."""
 
@@ -44,6 +51,26 @@ class Booking:
         self.lines = lines
 
 
+class _Asking(NamedTuple):
+    """Who asks for a place: its booking here, what it was told here or elsewhere, and which part of the line comes: anywhere, and here."""
+
+    own: Booking | None
+    told: Appointment | None
+    share: float
+    here: float
+
+    def key(self, now: float) -> int:
+        """Return its place in a line, at the latest that of one who was told to come now."""
+        if self.own is not None:
+            return self.own.key
+        return age_key(now if self.told is None else self.told.opens_at, 0)
+
+    def is_its_time(self, bucket: Bucket, now: float) -> bool:
+        """Return whether it was told to come by now for this bucket; the ticket of another replica does not say for which."""
+        told, own = self.told, self.own
+        return told is not None and now >= told.due_at and (own is None or bucket in own.lines)
+
+
 class QuotaLines:
     """The appointments of all buckets, by the number of the request; the clock of `expire` must not go backward.
 
@@ -52,33 +79,77 @@ class QuotaLines:
     behind the appointments that have come and have not lapsed. A full bucket loses what it is given, so it waits for them no
     longer than a client may be late, and for less where fewer are expected than the newcomer asks for. An appointment stands
     in the line of each bucket that was short for it. Beyond the bounds (INV-5) clients are told when it has enough for them alone.
+
+    Replicas of a cluster have one line for each bucket that they share, each a part of it: a client is told when the rate of all has
+    enough for all that any replica told before it, and comes to whichever it likes.
     """
 
-    __slots__ = ("_attendance", "_ends", "_lines", "bookings")
+    __slots__ = ("_attendance", "_elsewhere", "_ends", "_lines", "bookings")
 
     def __init__(self) -> None:
         self._attendance = Attendance()
         self.bookings: dict[int, Booking] = {}
         self._lines: dict[Bucket, Ranking] = {}
         self._ends: list[tuple[float, int]] = []
+        self._elsewhere: dict[Bucket, Elsewhere] = {}
 
     def __len__(self) -> int:
         """Return how many clients have an appointment, those included that have lapsed since `expire`."""
         return len(self.bookings)
 
-    def behind(self, number: int, demands: Iterable[Demand], now: float) -> Behind | None:
-        """Return the line in which this request would wait longest, None where it waits in none; changes nothing."""
+    @property
+    def is_shared(self) -> bool:
+        """Whether other replicas have a part of these lines."""
+        return bool(self._elsewhere)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is to come, here or elsewhere."""
+        return not self.bookings and not sum([each.promised for each in self._elsewhere.values()], 0.0)
+
+    def shared_with(self, elsewhere: dict[Bucket, Elsewhere], came: float, told: float, now: float) -> None:
+        """Count with what other replicas have promised of these buckets, and with their `came_and_told`."""
+        self._elsewhere = elsewhere
+        self._attendance.shared_with(came, told, now)
+
+    def came_and_told(self) -> tuple[float, float]:
+        """Return the weights of the clients that came here when told, by any replica, and of those that were told here."""
+        return self._attendance.counts
+
+    def visited(self, tenant: str, kind: int) -> None:
+        """Learn that a client of this tenant keeps, here, an appointment that another replica gave it."""
+        self._attendance.visited(tenant, kind)
+
+    def missing(self, bucket: Bucket, now: float, *, here: bool = False) -> float:
+        """Return how much this bucket lacks of what it has promised: to all that come to any replica, or `here`."""
+        line = self._lines.get(bucket)
+        if line is None:
+            return 0.0
+        promised = line.total * self._attendance.expected(here=here) / PARTS
+        return max(0.0, promised - max(0.0, bucket.level(now)))
+
+    def behind(
+        self, number: int, demands: Iterable[Demand], now: float, told: Appointment | None = None
+    ) -> Behind | None:
+        """Return the line in which this request would wait longest, None where it waits in none; changes nothing.
+
+        `told` is what another replica has told it.
+        """
         over = self._over(now)
         own = None if number in over else self.bookings.get(number)
-        share = self._attendance.expected([self.bookings[each].kind for each in over])
+        lapsed = [self.bookings[each].kind for each in over]
+        share, here = self._attendance.expected(lapsed), self._attendance.expected(lapsed, here=True)
+        asking = _Asking(own, told if own is None else own.appointment, share, here)
         worst: Behind | None = None
         for bucket, needed in demands:
             line = self._lines.get(bucket)
-            if line is None or bucket.too_large(needed):
+            if bucket.too_large(needed) or (line is None and bucket not in self._elsewhere):
                 continue
+            if line is None:
+                line = Ranking()
             if over:
                 line = line.without([each.key for each in self._of_line(bucket, over)])
-            found = self._in_line(bucket, line, needed, own, share, now)
+            found = self._in_line(bucket, line, needed, asking, now)
             if found is not None and (worst is None or found.wait_s > worst.wait_s):
                 worst = found
         return worst
@@ -99,26 +170,24 @@ class QuotaLines:
         return None
 
     def _in_line(
-        self,
-        bucket: Bucket,
-        line: Ranking,
-        needed: float,
-        own: Booking | None,
-        share: float,
-        now: float,
+        self, bucket: Bucket, line: Ranking, needed: float, asking: _Asking, now: float
     ) -> Behind | None:
         """Return the wait in this bucket's line; None where the request may go as far as this bucket is concerned."""
-        each = share / PARTS
-        key = age_key(now, 0) if own is None else min(own.key, age_key(now, 0))
-        is_its_time = own is not None and bucket in own.lines and now >= own.appointment.due_at
-        due = 0.0 if is_its_time else line.weighed_before(key)[1] * each
+        due = 0.0
+        if not asking.is_its_time(bucket, now):
+            due = line.weighed_before(min(asking.key(now), age_key(now, 0)))[1] * asking.here / PARTS
         level = bucket.level(now)
         if bucket.wait_s(needed, now) <= 0.0 and (
             level >= needed + due or bucket.full_for_s(now) >= self._grace_s(line, due / needed)
         ):
             return None
-        promised = (line.total if own is None else line.weighed_before(own.key)[1]) * each
-        return Behind(max(0.0, promised + needed - level) / bucket.rate_per_s, promised, needed, level)
+        before = line.total if asking.told is None else line.weighed_before(asking.key(now))[1]
+        promised, rate_per_s = before * asking.share / PARTS, bucket.rate_per_s
+        if (elsewhere := self._elsewhere.get(bucket)) is not None:
+            # Lines of all replicas are taken to be of one age: as large a part of theirs is before it.
+            part = before / line.total if line.total else float(asking.told is None)
+            promised, rate_per_s = promised + part * elsewhere.promised, elsewhere.rate_per_s
+        return Behind(max(0.0, promised + needed - level) / rate_per_s, promised, needed, level)
 
     def _grace_s(self, line: Ranking, expected: float) -> float:
         """Return how long a full bucket waits for so many times what the newcomer needs: as long as a client may be late."""
@@ -138,20 +207,26 @@ class QuotaLines:
     ) -> None:
         """Put a client that is told to return into the lines of these buckets.
 
-        `turn` is what `returned` gave for its appointment before this one: it keeps its turn.
+        `turn` is what `returned` gave for its appointment before this one: it keeps its turn, unless another has that by a ticket.
         """
         open_lines = [each for each in demands if self._has_room(each.bucket)]
         if not open_lines or len(self.bookings) >= MOST_APPOINTMENTS:
             return
-        key = age_key(appointment.opens_at, number) if turn is None else turn
+        if turn is None or any(self._is_taken(each.bucket, turn) for each in open_lines):
+            turn = age_key(appointment.opens_at, number)
         buckets = tuple([each.bucket for each in open_lines])
-        self.bookings[number] = Booking(appointment, key, tenant, kind, buckets)
+        self.bookings[number] = Booking(appointment, turn, tenant, kind, buckets)
         self._attendance.opens(kind)
         parts = PARTS * self._attendance.likelihood(tenant, kind)
         for bucket, needed in open_lines:
             line = self._lines.setdefault(bucket, Ranking())
-            line.add(key, number, min(MOST_WEIGHT, round(needed * parts)))
+            line.add(turn, number, min(MOST_WEIGHT, round(needed * parts)))
         self._note_end(appointment.lapses_at, number)
+
+    def _is_taken(self, bucket: Bucket, key: int) -> bool:
+        line = self._lines.get(bucket)
+        found = None if line is None else line.after(key)
+        return found is not None and found[0] == key
 
     def _has_room(self, bucket: Bucket) -> bool:
         line = self._lines.get(bucket)

@@ -84,7 +84,7 @@ class Ledger:
             elif (wait_s := bucket.wait_s(needed, now)) > 0.0:
                 never = bucket.too_large(needed)
                 left = bucket.burst if never else bucket.level(now)
-                short = Shortage(rule.name, wait_s, needed, left, never)
+                short = Shortage(rule.name, wait_s * _part_of_growth(bucket, rule), needed, left, never)
             else:
                 continue
             if short is not None and (worst is None or short.wait_s > worst.wait_s):
@@ -246,6 +246,12 @@ def _changed(bucket: Bucket, limit: QuotaLimit | None, now: float) -> bool:
     if limit is not None and (bucket.rate_per_s, bucket.burst) != (limit.rate_per_s, limit.burst):
         bucket.change(limit.rate_per_s, limit.burst, now)
     return limit is not None
+
+
+def _part_of_growth(bucket: Bucket, rule: QuotaRule) -> float:
+    """Return how much of a wait is left: a replica that is short soon has an even share of the rate, as it has of the burst."""
+    even_per_s = rule.limit.rate_per_s * bucket.burst / bucket.whole_burst
+    return min(1.0, bucket.rate_per_s / even_per_s)
 
 
 def _unused(rule: QuotaRule, needed: float) -> Shortage | None:

@@ -128,23 +128,23 @@ class Attendance:
         """Count an appointment that is over, whatever became of it."""
         self._open[kind] -= 1
 
-    def expected(self, lapsed: Sequence[int] = ()) -> float:
-        """Return which part of the open appointments is expected to be attended; those of the `lapsed` kinds are over, and were not."""
+    def expected(self, lapsed: Sequence[int] = (), *, here: bool = False) -> float:
+        """Return which part of the open appointments is expected to be attended, at any replica or `here`; `lapsed` kinds were not."""
         number, attended = 0, 0.0
-        for kind, share in enumerate(self.shares(lapsed)):
+        for kind, share in enumerate(self.shares(lapsed, here=here)):
             still_open = self._open[kind] - (lapsed.count(kind) if lapsed else 0)
             number += still_open
             attended += still_open * share
         return attended / number if number > 0 else 1.0
 
-    def shares(self, lapsed: Sequence[int] = ()) -> list[float]:
+    def shares(self, lapsed: Sequence[int] = (), *, here: bool = False) -> list[float]:
         """Return how likely a client of each kind returns when told, as it is once these have `lapsed` too."""
         kinds = self._kinds
         if lapsed:
             kinds = kinds[:]
             for kind in lapsed:
                 kinds[kind] = _with(kinds[kind], attended=False)
-        if self._others is None:
+        if self._others is None or here:
             return [_share(counts, 1.0) for counts in kinds]
         came, told = self._all[0] + self._others[0], self._all[1] + self._others[1]
         return [min(1.0, _share((came, told), 1.0))] * len(kinds)

@@ -71,6 +71,9 @@ _new: Final = tuple.__new__
 _FIRST_MEASURED: Final = RequestFacts._fields.index("fixed_tokens")
 _AFTER_MEASURED: Final = RequestFacts._fields.index("shape") + 1
 _USAGE_OPENING: Final = b'"usage":{'
+_OPENING_BRACE: Final = ord(
+    "{"
+)  # a search for a number takes a fifth of one for bytes, which goes through an exception
 _LARGE_BYTES: Final = 65_536
 _MOST_OBJECTS: Final = 65_536
 """An event of more objects is not read: the longest with logprobs have some thousand, and 300,000 choices take 0.1 s."""
@@ -214,14 +217,14 @@ def _usage(usage: CompletionCounts | None) -> Usage | None:
 
 def _plain_usage(answer: bytes, start: int) -> Usage | None:
     """Return the usage that begins there as most engines write it, flat and without cached tokens; None for any other."""
-    if not answer.startswith(_USAGE_OPENING, start):
+    said = answer[start:]
+    if not said.startswith(_USAGE_OPENING):
         return None
-    begin = start + len(_USAGE_OPENING) - 1
-    end = answer.find(b"}", begin)
-    if end < 0 or answer.find(b"{", begin + 1, end) >= 0 or answer.find(b'"cached_tokens"', begin) >= 0:
+    counts, closing, _behind = said[len(_USAGE_OPENING) :].partition(b"}")
+    if not closing or _OPENING_BRACE in counts or said.find(b'"cached_tokens"') >= 0:
         return None
     try:
-        return _usage(COUNTS.decode(answer[begin : end + 1]))
+        return _usage(COUNTS.decode(b"{%s}" % counts))
     except UNREADABLE:
         return None
 

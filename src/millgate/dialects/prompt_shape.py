@@ -13,14 +13,22 @@ from millgate.core.events import PromptShape
 from millgate.dialects.contract import UNREADABLE
 
 _LETTERS: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_DIGITS: Final = b"0123456789"
-_BEYOND_ASCII: Final = bytes(range(128, 256))
+_SPACE: Final = b" "
+_DIGIT: Final = b"0"
+_BEYOND: Final = b"\x80"
+_KINDS: Final = b"".join(
+    _BEYOND if byte >= 128 else _SPACE if byte == 32 else _DIGIT if 48 <= byte <= 57 else b"."
+    for byte in range(256)
+)
+"""For each byte one that stands for all of its kind; any other is a sign."""
 _SAMPLE_BYTES: Final = 512
 """Of a longer text every n-th byte is looked at, some 500 in all: the share of letters is then known within two and a half per cent, and
 what a request's tokens are estimated by is off by a tenth anyway. A body below 1 KB is read whole."""
 _STRIDES: Final = (1, 1, 3, 7, 11, 23, 53, 97, 193, 389, 769, 1543, 3079, 6151, 12289, 24593, 49157)
 """That n, by how often the text's length doubles the sample's: primes, for a text may repeat itself, as a table does."""
 _ESCAPING: Final = b"\\"
+_ESCAPING_BYTE: Final = 92
+"""The same as a number: looking for one takes a fifth as long as for bytes, which goes through an exception."""
 _ESCAPE: Final = b"\\u"
 _DENSE_BYTES: Final = 48
 """JSON may write a character beyond ASCII as \\u4e2d. A text with one in so many bytes is counted as it would be without."""
@@ -33,10 +41,10 @@ _MOST_NESTED: Final = 4_096
 
 def shape_of(body: bytes, tools: bytes = b"") -> PromptShape:
     """Return the shape of a JSON body, `tools` being the array in it that declares tools, as it stands there."""
-    messages, letters, spaces, digits, signs, beyond = _count(_without_escapes(body))
+    messages, letters, spaces, digits, signs, beyond = _count(body)
     if not tools.startswith(b"["):  # `null` declares none
         return messages, 0, letters, spaces, digits, signs, beyond
-    own = _count(_without_escapes(tools))
+    own = _count(tools)
     return (
         messages - own[0],
         len(tools),
@@ -50,9 +58,7 @@ def shape_of(body: bytes, tools: bytes = b"") -> PromptShape:
 
 def _without_escapes(text: bytes) -> bytes:
     if (
-        _ESCAPING not in text  # found by one byte, which takes a tenth as long
-        or _ESCAPE not in text
-        or len(text) > _MOST_ESCAPED_BYTES
+        len(text) > _MOST_ESCAPED_BYTES
         or text.count(_ESCAPE) * _DENSE_BYTES < len(text)
         or text.count(b"[") + text.count(b"{") > _MOST_NESTED
     ):
@@ -65,21 +71,23 @@ def _without_escapes(text: bytes) -> bytes:
 
 def _count(text: bytes) -> tuple[int, int, int, int, int, int]:
     """Return messages, letters, spaces, digits, signs and bytes beyond ASCII; an escaped line end is nothing."""
-    escapes = text.count(_ESCAPING) if _ESCAPING in text else 0
+    escapes = 0
+    if _ESCAPING_BYTE in text:
+        text = _without_escapes(text)
+        escapes = text.count(_ESCAPING)
     doubled = (len(text) // _SAMPLE_BYTES).bit_length()
     sample = text[:: _STRIDES[min(doubled, len(_STRIDES) - 1)]]
     part = len(text) / max(1, len(sample))
-    no_letters = sample.translate(None, _LETTERS)
-    no_spaces = no_letters.translate(None, b" ")
-    signs = no_spaces.translate(None, _DIGITS)
-    ascii_signs = signs if signs.isascii() else signs.translate(None, _BEYOND_ASCII)
+    others = sample.translate(_KINDS, _LETTERS)
+    spaces, digits = others.count(_SPACE), others.count(_DIGIT)
+    beyond = 0 if others.isascii() else others.count(_BEYOND)
     return (
         text.count(b'"role"'),
-        max(0, _rounded(part * (len(sample) - len(no_letters))) - escapes),
-        _rounded(part * (len(no_letters) - len(no_spaces))),
-        _rounded(part * (len(no_spaces) - len(signs))),
-        max(0, _rounded(part * len(ascii_signs)) - escapes),
-        _rounded(part * (len(signs) - len(ascii_signs))),
+        max(0, _rounded(part * (len(sample) - len(others))) - escapes),
+        _rounded(part * spaces),
+        _rounded(part * digits),
+        max(0, _rounded(part * (len(others) - spaces - digits - beyond)) - escapes),
+        _rounded(part * beyond),
     )
 
 

@@ -61,9 +61,9 @@ class Splitter:
 
 def payload(event: bytes) -> bytes:
     """Return the joined data lines of one event, empty for comments and blanks."""
-    if event.startswith(b"data:") and event.find(b"\n", 0, -2) < 0 and b"\r" not in event:
+    if event.startswith(b"data:") and event.find(b"\n", 0, -2) < 0 and event.find(b"\r") < 0:
         return event[5:].strip()
-    if b"\r" in event:
+    if event.find(b"\r") >= 0:
         event = event.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     _before, *fields = (b"\n" + event).split(b"\ndata:", _MOST_LINES)
     return b"\n".join([field.partition(b"\n")[0].removeprefix(b" ") for field in fields]).strip()

@@ -171,7 +171,7 @@ class Engines:
         """Return how many streams are out, over all engines that answer."""
         streams = 0
         for engine in self.by_name.values():
-            if not engine.settings.only_reads:
+            if not engine.only_reads:
                 streams += engine.gate.streams
         return streams
 
@@ -385,4 +385,4 @@ def first_due(knowledge: Knowledge) -> float | None:
 
 def _answers(engine: Engine) -> bool:
     """Return whether it takes requests, and not prompts alone."""
-    return engine.up and not engine.retired and not engine.settings.only_reads
+    return engine.up and not engine.retired and not engine.only_reads

@@ -61,7 +61,7 @@ class Engine:
         self.work_read = Ewma(0.0, prior_samples=0.0)
 
     def _take(self, settings: EngineSettings) -> None:
-        self.settings = settings
+        self.settings, self.only_reads = settings, settings.only_reads
         self._has_profile = settings.prior != _UNKNOWN_SPEED
 
     def reconfigured(self, fresh: "Engine") -> None:

@@ -323,8 +323,8 @@ class Routes:
         now: float,
         before: "Routes | None" = None,
     ) -> None:
-        readers = [engine for engine in engines if engine.settings.only_reads]
-        whole = [engine for engine in engines if not engine.settings.only_reads] if readers else engines
+        readers = [engine for engine in engines if engine.only_reads]
+        whole = [engine for engine in engines if not engine.only_reads] if readers else engines
         serving = _serving(whole)
         groups = _overlapping(serving.values())
         known = [] if before is None else [pool.appointments for pool in before.pools]

@@ -256,7 +256,7 @@ class HttpDoor:
             and facts.include_usage is None
             and engine not in self._no_usage
             # Of a long body its reader has looked.
-            and (len(body) > LONG_BYTES or b'"stream_options"' not in body)
+            and (len(body) > LONG_BYTES or body.find(b'"stream_options"') < 0)
         )
 
     def refuses_usage(self, engine: str) -> None:

@@ -35,11 +35,13 @@ from millgate.wiring.governor import build_governor
 
 CAP, REPLICAS, MEAN_S, PACE_S = 16, 4, 2.0, 0.02
 HOT_SHARE, HOT_FOR_S, HORIZON_S, SETTLED_S = 0.7, 20.0, 300.0, 30.0
+_NAME = "replica-"
+_FIRST = f"{_NAME}1"
 _LOST, _KILL_EVERY_S, _RETURNS_S = 0.05, 30.0, 150.0
 
 
 class Setup(NamedTuple):
-    """What is varied: `kill_every_s` and `lost` are faults, `goes_back_to` says where a returning client asks."""
+    """What is varied: faults are `kill_every_s`, `lost`, and `away`: from when until when the first replica does not reach the store."""
 
     replicas: int = REPLICAS
     lease: LeaseSettings = LeaseSettings()
@@ -50,6 +52,7 @@ class Setup(NamedTuple):
     lost: float = 0.0
     hot_share: float = HOT_SHARE
     horizon_s: float = HORIZON_S
+    away: tuple[float, float] = (inf, inf)
 
 
 class Result(NamedTuple):
@@ -63,14 +66,16 @@ class Result(NamedTuple):
 
 
 class LossyStore:
-    """The ledger behind a network that loses a share of the requests, and of the answers."""
+    """The ledger behind a network that loses a share of the requests, and of the answers, and all of one replica while that is away."""
 
-    def __init__(self, loop: Loop, lost: float, dice: Random) -> None:
-        self._loop, self._lost, self._dice = loop, lost, dice
+    def __init__(self, loop: Loop, setup: Setup, dice: Random) -> None:
+        self._loop, self._lost, self._away, self._dice = loop, setup.lost, setup.away, dice
         self._ledger = LeaseLedger(may_have_lost=False)
 
     async def renew(self, renewal: Renewal) -> Granted:
         """Renew, or be lost on the way."""
+        if renewal.replica == _FIRST and self._away[0] <= self._loop.now < self._away[1]:
+            raise StoreUnavailableError("cut off")
         self._may_lose()
         granted = self._ledger.renew(renewal, self._loop.now)
         self._may_lose()
@@ -156,7 +161,7 @@ class ClusterWorld(World):
         loop = Loop()
         self.setup, self.settings, self.recorder = setup, settings, recorder
         self.dice = Random(seed + 1)
-        self.store = LossyStore(loop, setup.lost, self.dice)
+        self.store = LossyStore(loop, setup, self.dice)
         self._at: dict[int, Replica] = {}
         self._told: dict[int, tuple[float, float]] = {}
         self._hints: dict[int, float] = {}
@@ -172,7 +177,7 @@ class ClusterWorld(World):
 
     def _start(self) -> Replica:
         self._started += 1
-        return Replica(self, f"replica-{self._started}", self.settings, self.dice.random())
+        return Replica(self, f"{_NAME}{self._started}", self.settings, self.dice.random())
 
     def post(self, *events: Event) -> None:
         """Hand each event to the gate that it belongs to."""

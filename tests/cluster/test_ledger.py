@@ -5,6 +5,7 @@ import pytest
 from cluster.replicas import LEASE_S, LINGERS_S, RATE, RENEWAL_S, STREAMS, Cluster, Replica
 from millgate.cluster.contract import FencedError, Line, StoreUnavailableError
 from millgate.cluster.ledger import MOST_REPLICAS
+from millgate.cluster.member import LONGER
 
 
 def _cluster(*wanted: float) -> tuple[Cluster, list[Replica]]:
@@ -90,6 +91,23 @@ def test_a_stopped_replicas_streams_stay_out_while_the_gauge_shows_them() -> Non
     _rounds(cluster, left, count=int(LEASE_S / RENEWAL_S) + 6)
 
     assert _streams(left) == [5]
+
+
+def test_streams_that_last_longer_than_expected_stay_out_while_a_gauge_shows_them_but_not_for_ever() -> None:
+    cluster, (stopped, left) = _cluster(20.0, 20.0)
+    _rounds(cluster, stopped, left, count=4)
+    stopped.used, stopped.stopped, left.used = 3, True, 4
+    seen = []
+    for _ in range(int((LEASE_S + (LONGER + 1.0) * LINGERS_S) / RENEWAL_S)):
+        cluster.passes(RENEWAL_S)
+        sent = left.compose(cluster.whole, (7.0, 0.0), cluster.now)
+        cluster.deliver(sent)
+        left.take(sent)
+        seen.append(left.shares[STREAMS])
+
+    after = [share for place, share in enumerate(seen) if place * RENEWAL_S > LEASE_S + LINGERS_S + 1.0]
+    assert after[: int(LINGERS_S / RENEWAL_S)] == [5.0] * int(LINGERS_S / RENEWAL_S)
+    assert after[-1] == 8.0
 
 
 def test_one_reading_of_a_gauge_that_lags_frees_nothing() -> None:

@@ -130,3 +130,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 @given(steps=some.lists(_steps, min_size=10, max_size=60))
 def test_both_ledgers_give_the_same_answers(server: RedisServer, steps: list[tuple[int, object]]) -> None:
     asyncio.run(Twins(server).live(steps))
+
+
+def test_both_ledgers_hold_back_what_a_gauge_shows_for_equally_long(server: RedisServer) -> None:
+    use = Holding(_KEYS[0], 16.0, 8.0, 16.0, 1.0, lingers_s=3.0, held=8.0)
+    gone, left = ("a", "mine", 0, (use,), ()), ("b", "mine", 0, (use._replace(seen=12.0),), ())
+
+    steps: list[tuple[int, object]] = [(250_000, each) for each in [gone, left] * 6 + [left] * 70]
+    asyncio.run(Twins(server).live(steps))

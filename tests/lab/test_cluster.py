@@ -5,7 +5,9 @@ from lab.cluster.faults import FAULTS, planned
 from lab.cluster.quotas import BURST_S, RATE_PER_S, largest_share
 from lab.interpreted import is_compiled
 from lab.replica_quotas import play as play_quota
-from lab.replicas import CAP, Setup, play
+from lab.replicas import CAP, REPLICAS, Setup, play
+
+from millgate.cluster.leases import FailurePolicy, LeaseSettings
 
 INTERPRETED = pytest.mark.skipif(is_compiled(), reason="a compiled class has no interpreted ones below it")
 
@@ -75,3 +77,30 @@ def test_a_quota_is_not_passed_where_replicas_are_killed_and_renewals_lost() -> 
 
     assert run.most <= 1.0
     assert run.used > 0.5
+
+
+_AWAY = Setup(hot_share=0.0, horizon_s=600.0, away=(120.0, 180.0))
+_CLOSED = _AWAY._replace(lease=LeaseSettings(policy=FailurePolicy.CLOSED))
+
+
+@INTERPRETED
+def test_ten_minutes_with_a_replica_away_for_one_stay_below_the_cap_and_all_are_back_in_use_after() -> None:
+    run = play(_CLOSED, 41)
+
+    assert run.peak == CAP
+    assert run.finished > 0.9 * play(Setup(1, horizon_s=600.0), 41).finished
+
+
+@INTERPRETED
+def test_by_policy_share_a_replica_that_is_away_passes_the_cap_by_an_even_share_at_most() -> None:
+    run = play(_AWAY._replace(load=1.3, horizon_s=240.0), 42)
+
+    assert CAP <= run.peak <= CAP + CAP / REPLICAS
+
+
+@INTERPRETED
+def test_five_minutes_with_a_replica_away_for_one_take_no_more_than_the_quota_in_any_window() -> None:
+    run = play_quota(_CLOSED._replace(horizon_s=300.0), 43, users=40)
+
+    assert run.most <= 1.0
+    assert run.used > 0.9

@@ -10,6 +10,10 @@ PROOF_PAUSE_S: Final = 0.2
 """Two readings of a gauge that are so far apart have to agree before they free anything."""
 SETTLE_S: Final = 0.25
 """A request is in the engine's gauge at the latest so long after its replica admitted it (design, section 4, Endings)."""
+SHOWN_S: Final = 2.0 * LOWS_S
+"""What a gauge shows to run stays out for so long after the reading: until the next one, which may be as old as a gauge may be."""
+LONGER: Final = 4.0
+"""A gauge is believed for up to so many times as long as an answer was to last: other work at the engine looks the same."""
 _MOST_ANSWERS: Final = 16
 _LONG_AGO: Final = -1e9
 
@@ -49,22 +53,24 @@ class _Low:
 
 
 class Left:
-    """What a replica without a lease may still use: an amount that only falls, and ends at a time."""
+    """What a replica without a lease may still use: an amount that only falls, and ends at a time, later where a gauge shows that it runs."""
 
-    __slots__ = ("_last", "amount", "ends_at")
+    __slots__ = ("_last", "_until", "amount", "ends_at")
 
-    def __init__(self, amount: float, ends_at: float) -> None:
+    def __init__(self, amount: float, now: float, lingers_s: float) -> None:
         self.amount = amount
-        self.ends_at = ends_at
+        self.ends_at = now + lingers_s
+        self._until = now + LONGER * lingers_s
         self._last: Reading | None = None
 
     def learn(self, reading: Reading) -> None:
-        """Lower the amount to what this reading and the last one leave."""
+        """Lower the amount to what this reading and the last one leave, and keep it while they do."""
         last = self._last
         if last is not None:
             if reading.read_at < last.read_at + PROOF_PAUSE_S:
                 return
             self.amount = min(self.amount, max(reading.amount, last.amount))
+            self.ends_at = max(self.ends_at, min(self._until, reading.read_at + SHOWN_S))
         self._last = reading
 
 
@@ -152,7 +158,7 @@ class Member:
 
     def _go(self, amounts: dict[str, float], now: float) -> None:
         self.left = {
-            key: Left(amount, now + self.holdings[key].lingers_s)
+            key: Left(amount, now, self.holdings[key].lingers_s)
             for key, amount in amounts.items()
             if amount > 0 and self.holdings[key].lingers_s > 0
         }

@@ -12,6 +12,7 @@
 
 local LONGEST_STEP, ROTATION_S, MOST_REPLICAS = 0.5, 10.0, 256
 local LOWS_S, PROOF_PAUSE_S, SETTLE_S, MOST_ANSWERS, LONG_AGO = 1.0, 0.2, 0.25, 16, -1e9
+local SHOWN_S, LONGER = 2.0, 4.0
 local ROUNDING, KEPT, LEAST_WAIT_S = 1e-9, 0.75, 0.001
 local KEEP_MS = 86400000
 
@@ -63,7 +64,7 @@ local function go(member, amounts, now)
   for name, amount in pairs(amounts) do
     local lingers_s = member.holdings[name].lingers_s
     if amount > 0 and lingers_s > 0 then
-      left[name] = { amount = amount, ends_at = now + lingers_s }
+      left[name] = { amount = amount, ends_at = now + lingers_s, until_at = now + LONGER * lingers_s }
     end
   end
   member.left, member.lines = left, {}
@@ -252,6 +253,7 @@ local function learn(left, amount, read_at)
   if left.last_at then
     if read_at < left.last_at + PROOF_PAUSE_S then return end
     left.amount = math.min(left.amount, math.max(amount, left.last))
+    left.ends_at = math.max(left.ends_at, math.min(left.until_at, read_at + SHOWN_S))
   end
   left.last, left.last_at = amount, read_at
 end

@@ -123,6 +123,18 @@ def test_it_is_queued_where_there_is_room_within_its_time() -> None:
     assert [type(each) for each in decisions] == [Admit]
 
 
+def test_a_prompt_beyond_the_memory_of_the_one_engine_with_room_for_a_session_is_not_sent_there() -> None:
+    large, small = (
+        EngineSettings(name, 32, kv_tokens=kv_tokens, prior=PRIOR)
+        for name, kv_tokens in (("large", 30_000), ("small", 6_000))
+    )
+    gate = governor(LANE, engines=(large, small))
+    (opened,) = gate.handle(_arrival(0, "s0", 16, session=1), 0.0)
+    assert isinstance(opened, Admit)
+
+    assert not isinstance(gate.handle(_arrival(1, "new", 8), 1.0)[0], Admit)
+
+
 def test_what_names_no_session_and_has_no_prefix_passes() -> None:
     gate = _full()
     (decision,) = gate.handle(Arrived(10, prompt_bytes=4_000, max_tokens=100), 1.0)

@@ -138,7 +138,7 @@ class Placement:
         """Return the engine that would do all of it."""
         if len(engines) == 1:
             engine = engines[0]
-            if not has_room(engine, request, held, now):
+            if not (_fits(engine, request) and has_room(engine, request, held, now)):
                 return None
             return _found(engine, request, self._compared(engine, request, engines, held), now)
         usual = self._usually_cheapest(request, engines, held, now)

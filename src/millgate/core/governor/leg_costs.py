@@ -71,6 +71,11 @@ def pauses_cost(engine: Engine, request: Request, unread_tokens: int) -> float:
     return max(0.0, lane.ttft_slo_s / left_s - 1.0) * streams * service.reading_s(unread_tokens)
 
 
+def unread_tokens(engine: Engine, request: Request, held: Held) -> int:
+    """Return how many tokens of its prompt this engine has to read, one at least."""
+    return max(1, request.prompt_tokens - held.get(engine.number, 0)) if held else request.prompt_tokens
+
+
 def late_cost(request: Request, ttft_s: float, now: float) -> float:
     """Return what it costs beyond seconds that the first token comes too late: the whole time that its lane has for it."""
     return request.lane.settings.ttft_slo_s if now + ttft_s > request.deadline else 0.0

@@ -12,13 +12,14 @@ from typing import Final
 
 from millgate.core.decisions import Candidate
 from millgate.core.events import PrefixMarks
-from millgate.core.governor.leg_costs import apart, late_cost, pauses_cost
+from millgate.core.governor.leg_costs import apart, late_cost, pauses_cost, unread_tokens
+from millgate.core.governor.prices import Prices, is_long
 from millgate.core.lanes import LaneShares
 from millgate.core.measure import ALIKE, Ewma
 from millgate.core.queues.base import Queued
 from millgate.core.routing.base import Router
 from millgate.core.routing.prefix_index import Held, PrefixIndex
-from millgate.core.routing.working_set import LiveSession, WorkingSets
+from millgate.core.routing.working_set import WorkingSets
 from millgate.core.sizing import USUAL_PROMPT_TOKENS
 from millgate.core.sizing.output_length import PRIOR_OUTPUT_TOKENS
 from millgate.core.state.attempt import Request
@@ -189,11 +190,13 @@ class Placement:
         "_router",
         "_unpriced",
         "_working_sets",
+        "prices",
     )
 
     def __init__(self, router: Router, prefixes: PrefixIndex, working_sets: WorkingSets, legs: Legs) -> None:
         self._router, self._prefixes, self._working_sets = router, prefixes, working_sets
         self._legs = legs
+        self.prices = Prices(router, working_sets)
         self._numbered: dict[int, Engine] = {}
         self._engines: tuple[Engine, ...] = ()
         self._costs: list[float] = []
@@ -265,7 +268,7 @@ class Placement:
             {**held, engine.number: self._prefixes.held_by(engine.number, request.marks)} if held else held
         )
         pauses = pauses_cost(engine, request, unread_tokens(engine, request, known))
-        cost_s = self._cost_of(engine, request, known) + pauses + late_cost(request, ttft_s, now)
+        cost_s = self.prices.of(engine, request, known, now) + pauses + late_cost(request, ttft_s, now)
         return place if two.cost_s + late_cost(request, two.ttft_s, now) < cost_s else alone
 
     def _alone(self, request: Request, engines: tuple[Engine, ...], held: Held, now: float) -> Place | None:
@@ -299,17 +302,11 @@ class Placement:
         others = [each for each in self._holders(request, taking, held) if each is not engine]
         candidates = tuple(
             [
-                Candidate(each.settings.name, known[each.number], self._cost_of(each, request, known))
+                Candidate(each.settings.name, known[each.number], self.prices.of(each, request, known, now))
                 for each in [engine, *others]
             ]
         )
         return engine, ttft_s, _better_until(request, candidates, ttft_s), candidates, None
-
-    def session_of(self, request: Request) -> LiveSession | None:
-        """Return the session that this request continues, live or over, None where it is none, or would open one."""
-        if not request.marks:
-            return None
-        return self._working_sets.continued(request.arrival.session, request.marks, request.prompt_tokens)
 
     def is_kept_out(self, request: Request, held: Held, now: float) -> bool:
         """Return whether it would open a session where every engine is full of live ones."""
@@ -318,7 +315,7 @@ class Placement:
     def _taking(self, request: Request, held: Held, now: float) -> tuple[Engine, ...]:
         """Return the engines that may answer it: all for a turn of a session whose context is kept, else those with room for what they do not hold of it."""
         engines = request.route.up
-        session = self.session_of(request)
+        session = self.prices.session_of(request)
         if session is not None and (not session.is_over or _is_kept(request, held)):
             return engines
         taking = [
@@ -346,6 +343,8 @@ class Placement:
         `engines` are all that take work, or those of them that answer for its model; `held` are those that hold most of its prompt.
         They and the cheapest of all are compared by what this very request costs there.
         """
+        if is_long(request):
+            return self._cheapest_for_long(request, engines, held, now)
         engine = self._usually_cheapest(request, engines, held, now)
         if not held or engine is None:
             return engine
@@ -357,22 +356,17 @@ class Placement:
         if not holders:
             return engine
         known = {**held, engine.number: self._prefixes.held_by(engine.number, request.marks)}
-        return min([*holders, engine], key=lambda each: self._cost_of(each, request, known))
+        return min([*holders, engine], key=lambda each: self.prices.of(each, request, known, now))
 
-    def _cost_of(self, engine: Engine, request: Request, held: Held) -> float:
-        """Return what this request costs on this engine, its held prefix counted."""
-        gate, service = engine.gate, engine.service
-        streams, kv_tokens = gate.streams, gate.kv_limit
-        tpot_s = service.tpot_s(streams + 1)
-        return self._router.marginal_cost(
-            streams,
-            service.reading_s(gate.prefill_tokens),
-            service.reading_s(unread_tokens(engine, request, held)),
-            tpot_s,
-            tpot_s - service.tpot_s(streams),
-            request.output_tokens,
-            self._working_sets.tokens(engine.number) / kv_tokens if kv_tokens else 0.0,
-        )
+    def _cheapest_for_long(
+        self, request: Request, engines: tuple[Engine, ...], held: Held, now: float
+    ) -> Engine | None:
+        """Return the cheapest with room for a prompt that is read for long, whoever holds of it: each is asked what it costs there."""
+        roomy = _with_room(request, engines, held, now)
+        known = held
+        if held:
+            known = {each.number: self._prefixes.held_by(each.number, request.marks) for each in roomy}
+        return min(roomy, key=lambda each: self.prices.of(each, request, known, now), default=None)
 
     def _usually_cheapest(
         self, request: Request, engines: tuple[Engine, ...], held: Held, now: float
@@ -439,11 +433,6 @@ def _better_until(request: Request, candidates: tuple[Candidate, ...], ttft_s: f
 def _is_kept(request: Request, held: Held) -> bool:
     """Return whether an engine holds most of this prompt."""
     return bool(held) and 2 * max(held.values()) >= request.prompt_tokens
-
-
-def unread_tokens(engine: Engine, request: Request, held: Held) -> int:
-    """Return how many tokens of its prompt this engine has to read, one at least."""
-    return max(1, request.prompt_tokens - held.get(engine.number, 0)) if held else request.prompt_tokens
 
 
 def has_room(engine: Engine, request: Request, held: Held, now: float) -> bool:

@@ -147,6 +147,7 @@ def _start(
     if request.marks:
         held_tokens = request.prompt_tokens - request.unread_tokens
         engines.prefixes.placed(engine.number, request.marks, max(0, held_tokens - cached_tokens))
+        engines.placement.prices.learn(request, engine, cached_tokens, now)
         _place_session(engines.working_sets, attempt, engine, now)
     permit = attempt.admitted(engine, leg, decision.expected_ttft_s, cached_tokens, now)
     engines.legs.begins_on(engine)

@@ -11,10 +11,11 @@ from typing import Final
 from millgate.core.decisions import Candidate
 from millgate.core.events import PrefixMarks
 from millgate.core.governor.leg_costs import apart, late_cost, pauses_cost
+from millgate.core.governor.prices import Prices, is_long
 from millgate.core.measure import ALIKE, Ewma
 from millgate.core.routing.base import Router
 from millgate.core.routing.prefix_index import MOST_HOLDERS, Held, PrefixIndex
-from millgate.core.routing.working_set import LiveSession, WorkingSets
+from millgate.core.routing.working_set import WorkingSets
 from millgate.core.sizing import USUAL_PROMPT_TOKENS
 from millgate.core.sizing.output_length import PRIOR_OUTPUT_TOKENS
 from millgate.core.state.attempt import Request
@@ -56,11 +57,13 @@ class Placement:
         "_router",
         "_unpriced",
         "_working_sets",
+        "prices",
     )
 
     def __init__(self, router: Router, prefixes: PrefixIndex, working_sets: WorkingSets, legs: Legs) -> None:
         self._router, self._prefixes, self._working_sets = router, prefixes, working_sets
         self._legs = legs
+        self.prices = Prices(router, working_sets)
         self._numbered: dict[int, Engine] = {}
         self._engines: tuple[Engine, ...] = ()
         self._costs: list[float] = []
@@ -108,11 +111,13 @@ class Placement:
         That is the engine that the router prices lowest, or the soonest where the deadline leaves no choice; None without room.
         """
         engines = request.route.up
-        if not self._is_taken_where_it_goes(request, held, now):
+        chosen = self._chosen(request, engines, held, now) if engines else None
+        if chosen is not None and not self._takes_all(chosen, request, held, now):
             engines = self._taking(request, held, now)
+            chosen = self._chosen(request, engines, held, now) if engines else None
         if not engines:
             return None
-        place = self._alone(request, engines, held, now)
+        place = None if chosen is None else self._alone(chosen, request, engines, held, now)
         if request.route.readers_up and request.arrival.hands_over:
             return self._or_apart(place, request, held, now)
         return place
@@ -130,31 +135,25 @@ class Placement:
         if better_until > now:
             return alone
         unread = _unread_of(candidates[0]) if candidates else request.prompt_tokens
-        cost_s = self._cost_of(engine, request, unread) + pauses_cost(engine, request, unread)
+        cost_s = self.prices.of(engine, request, unread, now) + pauses_cost(engine, request, unread)
         cost_s += late_cost(request, ttft_s, now)
         return place if two.cost_s + late_cost(request, two.ttft_s, now) < cost_s else alone
 
-    def _alone(self, request: Request, engines: tuple[Engine, ...], held: Held, now: float) -> Place | None:
-        """Return the engine that would do all of it."""
-        if len(engines) == 1:
-            engine = engines[0]
-            if not (_fits(engine, request) and has_room(engine, request, held, now)):
-                return None
-            return _found(engine, request, self._compared(engine, request, engines, held), now)
-        usual = self._usually_cheapest(request, engines, held, now)
-        if usual is None:
-            return None
-        compared = self._compared(usual, request, engines, held)
-        found = _found(_cheapest(usual, request, compared, held, now), request, compared, now)
-        if now + found[1] <= request.deadline:
+    def _alone(
+        self, chosen: Engine, request: Request, engines: tuple[Engine, ...], held: Held, now: float
+    ) -> Place | None:
+        """Return the engine that would do all of it: the one chosen, or one that holds of its prompt, or the soonest if these are late."""
+        compared = self._compared(chosen, request, engines, held, now)
+        found = _found(_cheapest(chosen, request, compared, held, now), request, compared, now)
+        if now + found[1] <= request.deadline or len(engines) == 1:
             return found
         soonest = self.soonest(request, self._taking(request, held, now), held, now)
         if soonest is None:
             return None
-        return _found(soonest, request, self._compared(soonest, request, engines, held), now)
+        return _found(soonest, request, self._compared(soonest, request, engines, held, now), now)
 
     def _compared(
-        self, other: Engine, request: Request, engines: tuple[Engine, ...], held: Held
+        self, other: Engine, request: Request, engines: tuple[Engine, ...], held: Held, now: float
     ) -> list[Compared]:
         """Return what this very request costs on each of these engines that hold of its prompt, and on the `other` one last.
 
@@ -163,21 +162,15 @@ class Placement:
         if not held:
             return []
         holders = [each for each in self._holders(request, engines, held) if each is not other]
-        return [(each, self.candidate(each, request, held)) for each in (*holders, other)]
+        return [(each, self.candidate(each, request, held, now)) for each in (*holders, other)]
 
-    def candidate(self, engine: Engine, request: Request, held: Held) -> Candidate:
+    def candidate(self, engine: Engine, request: Request, held: Held, now: float) -> Candidate:
         """Return what this very request costs on this engine, its held prefix counted; `held` are those that hold most of its prompt."""
         tokens = held.get(engine.number, -1)
         if tokens < 0:
             tokens = self._prefixes.held_by(engine.number, request.marks)
-        cost_s = self._cost_of(engine, request, max(1, request.prompt_tokens - tokens))
+        cost_s = self.prices.of(engine, request, max(1, request.prompt_tokens - tokens), now)
         return Candidate(engine.settings.name, tokens, request.prompt_tokens, cost_s)
-
-    def session_of(self, request: Request) -> LiveSession | None:
-        """Return the session that this request continues, live or over, None where it is none, or would open one."""
-        if not request.marks:
-            return None
-        return self._working_sets.continued(request.arrival.session, request.marks, request.prompt_tokens)
 
     def is_kept_out(self, request: Request, held: Held, now: float) -> bool:
         """Return whether it would open a session where every engine is full of live ones."""
@@ -191,22 +184,18 @@ class Placement:
         taking = [engine for engine in engines if self._takes(engine, request, held, now)]
         return engines if len(taking) == len(engines) else tuple(taking)
 
-    def _is_taken_where_it_goes(self, request: Request, held: Held, now: float) -> bool:
+    def _takes_all(self, chosen: Engine, request: Request, held: Held, now: float) -> bool:
         """Return whether the engines that will be compared for it may all answer it: then the others, however many, need not be asked."""
-        engines = request.route.up
         if not request.marks or self._goes_on(request, held):
             return True
-        usual = self._usually_cheapest(request, engines, held, now)
-        if usual is None:
-            return True
-        for each in (usual, *self._holders(request, engines, held)):
+        for each in (chosen, *self._holders(request, request.route.up, held)):
             if not self._takes(each, request, held, now):
                 return False
         return True
 
     def _goes_on(self, request: Request, held: Held) -> bool:
         """Return whether it is a turn of a session whose context is kept."""
-        session = self.session_of(request)
+        session = self.prices.session_of(request)
         return session is not None and (not session.is_over or _is_kept(request, held))
 
     def _takes(self, engine: Engine, request: Request, held: Held, now: float) -> bool:
@@ -222,28 +211,33 @@ class Placement:
             if (each := self._numbered.get(number)) is not None and each in engines and _fits(each, request)
         ]
 
-    def _cost_of(self, engine: Engine, request: Request, unread: int) -> float:
-        """Return what this request costs on this engine, which has to read so many tokens of its prompt."""
-        gate, service = engine.gate, engine.service
-        streams, kv_tokens = gate.streams, gate.kv_limit
-        tpot_s = service.tpot_s(streams + 1)
-        return self._router.marginal_cost(
-            streams,
-            service.reading_s(gate.prefill_tokens),
-            service.reading_s(unread),
-            tpot_s,
-            tpot_s - service.tpot_s(streams),
-            request.output_tokens,
-            self._working_sets.tokens(engine.number) / kv_tokens if kv_tokens else 0.0,
-        )
+    def _chosen(self, request: Request, engines: tuple[Engine, ...], held: Held, now: float) -> Engine | None:
+        """Return the engine with room that is cheapest whoever holds of its prompt, the first named among equals, or None.
+
+        `engines` are all that take work, or those of them that answer for its model.
+        """
+        if len(engines) == 1:
+            only = engines[0]
+            return only if _fits(only, request) and has_room(only, request, held, now) else None
+        if is_long(request):
+            return self._cheapest_for_long(request, engines, held, now)
+        return self._usually_cheapest(request, engines, held, now)
+
+    def _cheapest_for_long(
+        self, request: Request, engines: tuple[Engine, ...], held: Held, now: float
+    ) -> Engine | None:
+        """Return the cheapest for a prompt that is read for long: each is asked what it costs there."""
+        least, cheapest = inf, None
+        for each in _with_room(request, engines, held, now):
+            cost_s = self.prices.of(each, request, unread_tokens(each, request, held), now)
+            if cost_s < least:
+                least, cheapest = cost_s, each
+        return cheapest
 
     def _usually_cheapest(
         self, request: Request, engines: tuple[Engine, ...], held: Held, now: float
     ) -> Engine | None:
-        """Return the engine with room where the usual request costs least, the first named among equals, or None.
-
-        `engines` are all that take work, or those of them that answer for its model.
-        """
+        """Return the engine with room where the usual request costs least."""
         if self._unpriced:
             self._price()
         costs = self._costs
@@ -309,9 +303,13 @@ def _cost(compared: Compared) -> float:
     return compared[1].cost_s
 
 
-def candidates(placement: Placement, request: Request, taken: Engine | None) -> tuple[Candidate, ...]:
+def candidates(
+    placement: Placement, request: Request, taken: Engine | None, now: float
+) -> tuple[Candidate, ...]:
     """Return the engines that are up, the one taken first and then the cheapest, as many as are ever compared; changes nothing."""
-    every = [(each is not taken, placement.candidate(each, request, _NOTHING)) for each in request.route.up]
+    every = [
+        (each is not taken, placement.candidate(each, request, _NOTHING, now)) for each in request.route.up
+    ]
     every.sort(key=_taken_then_cost)
     return tuple([each for _, each in every[: MOST_HOLDERS + 1]])
 

@@ -66,7 +66,7 @@ def explanation(knowledge: Knowledge, arrival: Arrived, now: float) -> Explanati
     engines = request.route.up or request.route.engines
     candidates = plan.decision.candidates if isinstance(plan.decision, Admit | Queue) else ()
     if not candidates and len(request.route.up) > 1:
-        candidates = candidates_of(knowledge.engines.placement, request, plan.engine)
+        candidates = candidates_of(knowledge.engines.placement, request, plan.engine, now)
     return Explanation(
         decision=plan.decision,
         lane=request.lane.settings.name,

@@ -14,6 +14,7 @@ from typing import Final
 
 from millgate.core.events import PrefixMarks
 from millgate.core.measure import ENOUGH, Ewma
+from millgate.core.routing.encounters import Encounters
 
 LIVE_SHARE: Final = 0.7
 """Of what may be reserved of an engine's memory, which is 0.9 of it; the rest is for what grows, and for sessions whose lease is over. Agents at
@@ -165,6 +166,7 @@ class WorkingSets:
         "_sessions",
         "_sets",
         "_tips",
+        "encounters",
         "leases",
     )
 
@@ -173,6 +175,7 @@ class WorkingSets:
         self._lapsed: dict[int, LiveSession] = {}
         self._tips: dict[int, LiveSession] = {}
         self._sets: dict[int, _LiveSet] = {}
+        self.encounters = Encounters()
         self.leases: list[tuple[float, int]] = []
         self._returns: dict[str, _Returns] = {}
         self._found = Ewma(1.0, prior_samples=float(ENOUGH))
@@ -284,6 +287,7 @@ class WorkingSets:
 
     def forget(self, number: int) -> None:
         """This engine has lost what it held: its resting sessions are over."""
+        self.encounters.forget(number)
         for session in [each for each in self._sessions.values() if each.engine == number and not each.turns]:
             self._drop(session)
         self.leases = [each for each in self.leases if self._rests(*each)]

@@ -1,0 +1,63 @@
+"""What does one request add on an engine? Its router's price, with what turns of sessions and long prompts wait for each other."""
+
+from millgate.core.routing.base import Router
+from millgate.core.routing.encounters import LONG_TOKENS, SESSION_TURNS
+from millgate.core.routing.working_set import LiveSession, WorkingSets
+from millgate.core.state.attempt import Request
+from millgate.core.state.engine import Engine
+
+
+class Prices:
+    """What a request costs on an engine that may hold a part of it, in seconds of waiting; it learns what meets what there."""
+
+    __slots__ = ("_router", "_working_sets")
+
+    def __init__(self, router: Router, working_sets: WorkingSets) -> None:
+        self._router, self._working_sets = router, working_sets
+
+    def of(self, engine: Engine, request: Request, unread_tokens: int, now: float) -> float:
+        """Return what this request costs on this engine, which has to read so many tokens of its prompt."""
+        gate, service = engine.gate, engine.service
+        streams, kv_tokens = gate.streams, gate.kv_limit
+        tpot_s = service.tpot_s(streams + 1)
+        reading_s = service.reading_s(unread_tokens)
+        return self._router.marginal_cost(
+            streams,
+            service.reading_s(gate.prefill_tokens) + self._met_s(engine, request, reading_s, now),
+            reading_s,
+            tpot_s,
+            tpot_s - service.tpot_s(streams),
+            request.output_tokens,
+            self._working_sets.tokens(engine.number) / kv_tokens if kv_tokens else 0.0,
+        )
+
+    def _met_s(self, engine: Engine, request: Request, reading_s: float, now: float) -> float:
+        """Return what a long prompt and the turns of sessions wait for each other there; nothing for what is read soon."""
+        if not is_long(request):
+            return 0.0
+        turns = SESSION_TURNS if self._is_of_session(request) else 0
+        return self._working_sets.encounters.waits_s(engine.number, reading_s, turns, now)
+
+    def session_of(self, request: Request) -> LiveSession | None:
+        """Return the session that this request continues, live or over, None where it is none, or would open one."""
+        if not request.marks:
+            return None
+        return self._working_sets.continued(request.arrival.session, request.marks, request.prompt_tokens)
+
+    def _is_of_session(self, request: Request) -> bool:
+        """Return whether turns are expected after it: its client names a session, or it goes on from an earlier prompt."""
+        return request.arrival.session is not None or self.session_of(request) is not None
+
+    def learn(self, request: Request, engine: Engine, cached_tokens: int, now: float) -> None:
+        """Take note of a prompt that this engine is about to read, all but what it has cached."""
+        encounters = self._working_sets.encounters
+        if self._is_of_session(request):
+            encounters.turn(engine.number, now)
+        else:
+            reading_s = engine.service.reading_s(request.prompt_tokens - cached_tokens)
+            encounters.reads(engine.number, reading_s, now)
+
+
+def is_long(request: Request) -> bool:
+    """Return whether so much of it is unread wherever it goes that turns of sessions may wait for it."""
+    return bool(request.marks) and request.unread_tokens > LONG_TOKENS

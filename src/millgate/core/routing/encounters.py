@@ -1,0 +1,84 @@
+"""How long do turns of sessions wait for long prompts that belong to none, on each engine?
+
+A turn that goes on from what its engine holds is read in a moment, unless it comes while a long prompt is read there: engines read one
+prompt after the other. So each engine that reads both makes turns wait. With a price on what meets, long prompts go where few turns come,
+and sessions go where few such prompts are read. Each makes the other's choice clearer, and some engines read the long prompts for all; how
+many these are is nobody's choice. They are ordinary engines: a long prompt that would wait there for another goes on.
+"""
+
+from math import exp
+from typing import Final
+
+LONG_TOKENS: Final = 8_192
+"""What one step of vLLM reads by default on large GPUs: a turn waits for no more than one step where a prompt has fewer unread tokens."""
+SESSION_TURNS: Final = 66
+"""So many turns a session of a coding agent has (callanjfox/kv-cache-tester: 23,669 turns in 360 recorded sessions)."""
+# What has been seen of an engine fades within so long: some dozens of turns and long prompts of a busy fleet. (`python -m lab run
+# cold_prompts`: with half of it turns wait a few hundredths longer.) Until so long has been seen, at least a minute of it is assumed.
+_MEMORY_S: Final = 300.0
+_LEAST_S: Final = 60.0
+
+
+class _Seen:
+    """What comes to one engine, fading: turns of sessions, and what a turn at a random time waits for prompts of none."""
+
+    __slots__ = ("_at", "turns", "waits_s2")
+
+    def __init__(self, now: float) -> None:
+        self.turns = self.waits_s2 = 0.0
+        self._at = now
+
+    def add(self, turns: float, waits_s2: float, now: float) -> None:
+        """Let what was seen fade until now, and add this."""
+        keep = self.share_left(now)
+        self.turns = keep * self.turns + turns
+        self.waits_s2 = keep * self.waits_s2 + waits_s2
+        self._at = now
+
+    def share_left(self, now: float) -> float:
+        """Return which share of it is left now."""
+        return exp((self._at - now) / _MEMORY_S)
+
+
+class Encounters:
+    """What sessions and long prompts would wait for each other; engines are known by their numbers in the index of prefixes."""
+
+    __slots__ = ("_seen", "_since")
+
+    def __init__(self) -> None:
+        self._seen: dict[int, _Seen] = {}
+        self._since = 0.0
+
+    def turn(self, number: int, now: float) -> None:
+        """A turn of a session is read by this engine."""
+        self._of(number, now).add(1.0, 0.0, now)
+
+    def reads(self, number: int, reading_s: float, now: float) -> None:
+        """A prompt that belongs to no session is read there: whoever comes in that time waits for half of it in the mean."""
+        self._of(number, now).add(0.0, _half_square(reading_s), now)
+
+    def waits_s(self, number: int, reading_s: float, turns: int, now: float) -> float:
+        """Return how long turns that come there wait for a prompt that is read for so long, and the `turns` of its own session for others."""
+        seen = self._seen.get(number)
+        if seen is None:
+            return 0.0
+        span_s = min(max(now - self._since, _LEAST_S), _MEMORY_S)
+        waits_s2 = seen.turns * _half_square(reading_s) + turns * seen.waits_s2
+        return seen.share_left(now) * waits_s2 / span_s
+
+    def forget(self, number: int) -> None:
+        """This engine begins anew, or is gone."""
+        self._seen.pop(number, None)
+
+    def _of(self, number: int, now: float) -> _Seen:
+        if not self._seen:
+            self._since = now
+        seen = self._seen.get(number)
+        if seen is None:
+            seen = self._seen[number] = _Seen(now)
+        return seen
+
+
+def _half_square(reading_s: float) -> float:
+    """Return how long those wait that come once a second while a prompt is read."""
+    return reading_s * reading_s / 2.0

@@ -1,0 +1,114 @@
+"""Long prompts that no engine holds, among sessions: engines gather them, and sessions go where few are read."""
+
+from typing import Any
+from zlib import crc32
+
+from core.world import governor
+from millgate.core.decisions import Admit, Decision
+from millgate.core.events import Arrived, EngineDown, EngineUp, Finished, FirstToken, PrefixMarks, Released
+from millgate.core.governor import Governor
+from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
+
+# A tenth of a second of reading for each thousand tokens: a cold prompt is read for ten.
+PRIOR = ServicePrior(0.01, 0.0001, 0.01, 0.0005)
+COLD = 100
+
+
+def _gate(count: int = 4) -> Governor:
+    engines = tuple(EngineSettings(f"{number}", 32, prior=PRIOR) for number in range(count))
+    return governor(LaneSettings("lane", deadline_s=60.0), engines=engines)
+
+
+def _arrival(attempt: int, name: str, thousands: int, **fields: Any) -> Arrived:
+    """Ask with messages of 1,000 tokens each."""
+    marks: PrefixMarks = tuple(
+        (crc32(f"{name} {each}".encode()), 4_000 * (each + 1)) for each in range(thousands)
+    )
+    return Arrived(attempt, prompt_bytes=4_000 * thousands, max_tokens=100, marks=lambda: marks, **fields)
+
+
+def _engine(decision: Decision) -> str:
+    assert isinstance(decision, Admit)
+    return decision.legs[0].engine
+
+
+class _Day:
+    """Requests one after the other, each answered before the next."""
+
+    def __init__(self, gate: Governor) -> None:
+        self.gate, self.now, self.asked = gate, 0.0, 0
+
+    def asks(self, name: str, thousands: int, **fields: Any) -> str:
+        self.asked += 1
+        self.now += 12.0
+        arrival = _arrival(self.asked, name, thousands, **fields)
+        decision = self.gate.handle(arrival, self.now)[0]
+        assert isinstance(decision, Admit)
+        reading_s = PRIOR.ttft_base_s + PRIOR.ttft_per_token_s * decision.legs[0].prompt_tokens
+        self.gate.handle(FirstToken(self.asked), self.now + reading_s)
+        self.gate.handle(Finished(self.asked, None, 100), self.now + 11.0)
+        self.gate.handle(Released(self.asked), self.now + 11.0)
+        return _engine(decision)
+
+
+def _with_sessions() -> tuple[_Day, list[str]]:
+    """Return a day on which three of four engines have a session, and where these are."""
+    day = _Day(_gate())
+    opened = [day.asks(f"s{number}", 20, session=number + 1) for number in range(3)]
+    for turn in range(3):
+        for number in range(3):
+            assert day.asks(f"s{number}", 21 + turn, session=number + 1) == opened[number]
+    return day, opened
+
+
+def test_cold_prompts_gather_where_the_fewest_turns_come() -> None:
+    """Four engines have a session each, and that of the last one has long been quiet."""
+    day = _Day(_gate())
+    opened = [day.asks(f"s{number}", 20, session=number + 1) for number in range(4)]
+    assert len(set(opened)) == 4
+    for turn in range(3):
+        for number in range(3):
+            day.asks(f"s{number}", 21 + turn, session=number + 1)
+
+    assert {day.asks(f"cold {number}", COLD) for number in range(6)} == {opened[3]}
+
+
+def test_a_new_session_goes_where_no_cold_prompts_are_read() -> None:
+    day, opened = _with_sessions()
+    cold = {day.asks(f"cold {number}", COLD) for number in range(6)}
+
+    assert day.asks("new", 20, session=9) in set(opened)
+    assert day.asks("cold again", COLD) in cold
+
+
+def test_a_session_that_must_be_read_again_leaves_the_engine_that_reads_cold_prompts() -> None:
+    day = _Day(_gate(2))
+    assert day.asks("agent", 20, session=1) == "0"
+    day.gate.handle(EngineDown("1"), day.now)
+    for number in range(10):
+        day.asks(f"cold {number}", COLD)
+    day.gate.handle(EngineUp("1"), day.now)
+
+    assert day.asks("agent", 21, session=1) == "0", "a turn that is read in a moment stays"
+    assert day.asks("agent", 40, session=1) == "1"
+
+
+def test_a_cold_prompt_that_would_wait_for_another_goes_on() -> None:
+    day, opened = _with_sessions()
+    day.now += 12.0
+    first, second = [
+        _engine(day.gate.handle(_arrival(1_000 + number, f"cold {number}", COLD), day.now)[0])
+        for number in range(2)
+    ]
+    assert first not in opened
+    assert second in opened
+
+
+def test_explain_names_the_engine_that_a_cold_prompt_then_gets() -> None:
+    day, _ = _with_sessions()
+    day.asks("cold", COLD)
+    day.now += 12.0
+    arrival = _arrival(1_000, "cold again", COLD)
+    told = day.gate.explain(arrival, day.now).decision
+
+    assert told == day.gate.handle(arrival, day.now)[0]

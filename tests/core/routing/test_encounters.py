@@ -1,0 +1,37 @@
+"""What turns of sessions and long prompts wait for each other, engine by engine."""
+
+import pytest
+
+from millgate.core.routing.encounters import Encounters
+
+
+def test_a_long_prompt_is_waited_for_by_the_turns_that_come_while_it_is_read() -> None:
+    """Thirty turns in five minutes are one in ten seconds: in a reading of 20 s two come, and wait for 10 s each."""
+    encounters = Encounters()
+    for second in range(30):
+        encounters.turn(1, float(second))
+
+    seen_at_once = encounters.waits_s(1, 20.0, 0, 300.0) / encounters.waits_s(1, 10.0, 0, 300.0)
+    assert seen_at_once == pytest.approx(4.0), "twice as long: twice as many wait twice as long"
+    assert encounters.waits_s(1, 20.0, 0, 300.0) == pytest.approx(20.0, rel=0.7)
+    assert encounters.waits_s(2, 20.0, 0, 300.0) == 0.0
+
+
+def test_a_session_waits_where_prompts_of_none_are_read() -> None:
+    encounters = Encounters()
+    encounters.reads(1, 6.0, 0.0)
+
+    # In a minute there are 6 s in which a turn would wait for 3 s.
+    assert encounters.waits_s(1, 0.0, 1, 0.0) == pytest.approx(6.0 / 60.0 * 3.0)
+    assert encounters.waits_s(1, 0.0, 10, 0.0) == pytest.approx(10 * encounters.waits_s(1, 0.0, 1, 0.0))
+    assert encounters.waits_s(1, 0.0, 0, 0.0) == 0.0
+
+
+def test_what_was_seen_fades_and_an_engine_that_begins_anew_has_seen_nothing() -> None:
+    encounters = Encounters()
+    encounters.reads(1, 6.0, 0.0)
+    later = [encounters.waits_s(1, 0.0, 1, now) for now in (0.0, 300.0, 3_000.0)]
+    assert later[0] > 2 * later[1] > 200 * later[2] > 0.0
+
+    encounters.forget(1)
+    assert encounters.waits_s(1, 0.0, 1, 300.0) == 0.0

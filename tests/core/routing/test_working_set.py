@@ -47,9 +47,23 @@ def test_a_turn_counts_whole_and_a_resting_context_as_often_as_sessions_return()
         sets.awaits(session, now)
         assert sets.tokens(0) == 40_000
         sets.turn_over(session, now + 10.0)
-    returned = sum(0.99**later for later in range(1, 11))
-    rests = 5.0 * 0.99**11 + sum(0.99**later for later in range(11))
+    returned = sum(0.99**later for later in range(1, 10))
+    rests = 5.0 * 0.99**10 + sum(0.99**later for later in range(10))
     assert sets.tokens(0) == pytest.approx(40_000 * returned / rests)
+
+
+def test_single_questions_keep_no_memory_where_sessions_come_back() -> None:
+    sets = WorkingSets()
+    session = _opened(sets, 1, 40)
+    sets.turn_over(session, 10.0)
+    for now in range(20, 1_020, 10):
+        sets.awaits(session, now)
+        sets.turn_over(session, now + 5.0)
+    kept = sets.tokens(0)
+    sets.turn_over(_opened(sets, 2, 100), 1_030.0)
+
+    assert kept > 0.9 * 40_000
+    assert sets.tokens(0) - kept < 0.2 * 100_000
 
 
 def test_single_questions_keep_nothing_long_before_their_leases_end() -> None:

@@ -10,7 +10,7 @@ remembered: it goes on like a live one as long as an engine still holds its cont
 
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import Final
+from typing import Final, TypeVar
 
 from millgate.core.events import PrefixMarks
 from millgate.core.measure import ENOUGH, Ewma
@@ -26,7 +26,7 @@ STARVED_S: Final = 120.0
 _PAUSES, _SHORTEST_S = 4.0, 10.0
 # Memory of a session's own pauses, in turns.
 _PAUSE_MEMORY: Final = 8.0
-# No session of a lane is believed to come back until some have shown it: agents do within seconds, and single questions never do. So many
+# No session of a kind is believed to come back until some have shown it: agents do within seconds, and single questions never do. So many
 # rests without a return are presumed, and so many rests are remembered.
 _PRESUMED_RESTS, _REST_MEMORY = 5.0, 100.0
 # The earlier prompt is at least half of one that goes on from it: a common beginning is no session. And where less than half of what is
@@ -38,8 +38,14 @@ MOST_SESSIONS: Final = 20_000
 """Live sessions that are known; beyond it the one whose lease ends first is over. As many that are over are remembered (8 MB each)."""
 
 
+_Kind = tuple[str, bool]
+_Name = TypeVar("_Name", str, _Kind)
+
+
 class LiveSession:
-    """One session: its tenant and lane, its context on one engine, and its `turns` that are queued or run; it rests without any.
+    """One session: its tenant and `kind`, its context on one engine, and its `turns` that are queued or run; it rests without any.
+
+    Of one kind are those of a lane that have come back, and of another those that have not yet: prompts that never will are among these.
 
     It `is_over` once its lease has ended, until it goes on.
     """
@@ -50,7 +56,7 @@ class LiveSession:
         "engine",
         "is_over",
         "key",
-        "lane",
+        "kind",
         "rests_since",
         "tenant",
         "tip",
@@ -60,7 +66,7 @@ class LiveSession:
     )
 
     def __init__(self, key: int, tenant: str, lane: str) -> None:
-        self.key, self.tenant, self.lane = key, tenant, lane
+        self.key, self.tenant, self.kind = key, tenant, (lane, False)
         self.engine = -1
         self.tokens = self.turns = 0
         self.is_over = False
@@ -81,7 +87,8 @@ class LiveSession:
         self.is_over, self._pauses = False, 0.0
 
     def returned(self, pause_s: float) -> None:
-        """Learn how long it has paused."""
+        """Learn how long it has paused, and that it comes back."""
+        self.kind = (self.kind[0], True)
         self._pauses = min(self._pauses + 1.0, _PAUSE_MEMORY)
         self._pause_s += (pause_s - self._pause_s) / self._pauses
 
@@ -99,7 +106,7 @@ class LiveSession:
 
 
 class _Returns:
-    """Which share of a lane's rests ended with another turn. One that lasts counts as one that never ends: its lease tells that too late."""
+    """Which share of the rests of one kind ended with another turn. One that lasts counts as one that never ends: its lease tells that too late."""
 
     __slots__ = ("_rests", "_returned")
 
@@ -122,13 +129,13 @@ class _Returns:
 
 
 class _LiveSet:
-    """The live contexts of one engine in tokens: of sessions with a turn, of resting ones by lane, and of all by tenant."""
+    """The live contexts of one engine in tokens: of sessions with a turn, of resting ones by kind, and of all by tenant."""
 
     __slots__ = ("active", "resting", "tenants")
 
     def __init__(self) -> None:
         self.active = 0
-        self.resting: dict[str, int] = {}
+        self.resting: dict[_Kind, int] = {}
         self.tenants: dict[str, int] = {}
 
     def count(self, session: LiveSession, sign: int) -> None:
@@ -137,7 +144,7 @@ class _LiveSet:
         if session.turns:
             self.active += tokens
         else:
-            _add(self.resting, session.lane, tokens)
+            _add(self.resting, session.kind, tokens)
         _add(self.tenants, session.tenant, tokens)
 
     def leaves_part(self, tenant: str, tokens: int, most: float) -> bool:
@@ -148,7 +155,7 @@ class _LiveSet:
         return bool(others) and own + sum([min(part, held) for held in others], 0.0) <= most
 
 
-def _add(held: dict[str, int], name: str, tokens: int) -> None:
+def _add(held: dict[_Name, int], name: _Name, tokens: int) -> None:
     held[name] = held.get(name, 0) + tokens
     if not held[name]:
         del held[name]
@@ -177,7 +184,7 @@ class WorkingSets:
         self._sets: dict[int, _LiveSet] = {}
         self.encounters = Encounters()
         self.leases: list[tuple[float, int]] = []
-        self._returns: dict[str, _Returns] = {}
+        self._returns: dict[_Kind, _Returns] = {}
         self._found = Ewma(1.0, prior_samples=float(ENOUGH))
         self._opened_at = -inf
         self._inferred = 0
@@ -188,12 +195,12 @@ class WorkingSets:
         return len(self._sessions)
 
     def tokens(self, number: int) -> float:
-        """Return how much of this engine's memory is kept for live sessions: a resting one counts as often as its lane's come back."""
+        """Return how much of this engine's memory is kept for live sessions: a resting one counts as often as its kind comes back."""
         live = self._sets.get(number)
         if live is None:
             return 0.0
         return live.active + sum(
-            [self._return_share(lane) * held for lane, held in live.resting.items()], 0.0
+            [self._return_share(kind) * held for kind, held in live.resting.items()], 0.0
         )
 
     def continued(self, name: int | None, marks: PrefixMarks, prompt_tokens: int) -> LiveSession | None:
@@ -245,10 +252,10 @@ class WorkingSets:
 
     def awaits(self, session: LiveSession, now: float) -> None:
         """A turn of this session is queued, or runs: it rests no more."""
-        if not session.turns:
-            session.returned(now - session.rests_since)
-            self._returns_of(session.lane).returned()
         self._count(session, -1)
+        if not session.turns:
+            self._returns_of(session.kind).returned()
+            session.returned(now - session.rests_since)
         session.goes_on()
         self._count(session, 1)
 
@@ -272,7 +279,7 @@ class WorkingSets:
             return
         self._count(session, 1)
         if rests:
-            self._returns_of(session.lane).rests()
+            self._returns_of(session.kind).rests()
             heappush(self.leases, (session.until, session.key))
 
     def expire(self, now: float) -> None:
@@ -325,12 +332,12 @@ class WorkingSets:
         if session.engine >= 0 and self._sessions.get(session.key) is session:
             self._sets.setdefault(session.engine, _LiveSet()).count(session, sign)
 
-    def _returns_of(self, lane: str) -> _Returns:
-        returns = self._returns.get(lane)
+    def _returns_of(self, kind: _Kind) -> _Returns:
+        returns = self._returns.get(kind)
         if returns is None:
-            returns = self._returns[lane] = _Returns()
+            returns = self._returns[kind] = _Returns()
         return returns
 
-    def _return_share(self, lane: str) -> float:
-        returns = self._returns.get(lane)
+    def _return_share(self, kind: _Kind) -> float:
+        returns = self._returns.get(kind)
         return 0.0 if returns is None else returns.share

@@ -16,6 +16,7 @@ from millgate.dialects.contract import UNREADABLE, RequestFacts
 # Bounds of what is remembered (INV-5), half a megabyte at most. Beyond them all is forgotten: a dozen programs are many.
 _MOST_FRAMES: Final = 256
 _MOST_FRAME_BYTES: Final = 1024
+_OPENING_BRACE: Final = ord("{")
 _ARRAY: Final = msgspec.json.Decoder(Raw)
 
 
@@ -51,7 +52,7 @@ class Frames:
         if not begin < end <= begin + self._most_bytes:
             return None
         array = body[begin - 1 : end + 1]
-        if not body.startswith(b"{", begin) and FILLED.match(array) is None:
+        if body[begin] != _OPENING_BRACE and FILLED.match(array) is None:
             return None
         try:
             _ARRAY.decode(array)

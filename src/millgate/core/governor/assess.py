@@ -107,7 +107,7 @@ def _as_it_is(knowledge: Knowledge, arrival: Arrived, now: float, reshaped: Resh
     cached_tokens = max(held.values()) if held else 0
     unread_tokens = max(1, prompt_tokens - cached_tokens)
     if arrival.lane is None:
-        lane, classed = classes.lane_of(arrival, route, (unread_tokens, *sizes[1:]), record)
+        lane, classed = classes.lane_of(arrival, route, (unread_tokens, sizes[1], sizes[2]), record)
     if classed is not None:
         sizes = _sizes(knowledge, lane, arrival, prompt_tokens)
     age = Age(arrival, lane.settings, record, knowledge.totals.arrivals, now)
@@ -256,7 +256,8 @@ def _without_room(knowledge: Knowledge, request: Request, now: float, ahead: int
     full = _without_wait(knowledge, request) if allowed_s == 0.0 else None
     full = full or over_bounds(knowledge, request, displaces=True)
     if full is not None:
-        return _refused(knowledge, request, now, *full)
+        reason, value, bound = full  # one by one: compiled code makes a list of what a star stands for
+        return _refused(knowledge, request, now, reason, value, bound)
     return _judge_wait(knowledge, request, now, ahead + 1, None if allowed_s is None else now + allowed_s)
 
 

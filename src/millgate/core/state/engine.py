@@ -41,9 +41,8 @@ class Engine:
         self.gate = EngineGate(limit, settings.kv_tokens, settings.prefill_tokens, settings.max_inflight)
         self.service = ServiceTime(settings.prior)
         self.reading = PromptReading(settings.prior.ttft_per_token_s, now)
-        self.drain = DrainRate(settings.max_inflight)
         self.drain_read: DrainReading | None = None
-        self.permit_times = PermitTimes()
+        self.drain, self.permit_times = DrainRate(settings.max_inflight), PermitTimes()
         self.position = self.number = 0
         self.longest_read = inf if settings.prior.certain else 0.0
         self.provider = None if settings.account is None else Provider(settings.account, now)
@@ -91,12 +90,13 @@ class Engine:
     def given_prompt(self, lane: str, prompt_tokens: int, now: float) -> None:
         """Take note of a prompt of this lane that it is to read."""
         if self.prompts.is_on:
-            self.prompts.given(lane, prompt_tokens, *self._reads_within(prompt_tokens), now)
+            reading_s, ttft_s = self._reads_within(prompt_tokens)
+            self.prompts.given(lane, prompt_tokens, reading_s, ttft_s, now)
 
     def spacing_s(self, lane: str, prompt_tokens: int, *, contended: bool) -> float:
         """Return how long after such a prompt of this lane the next may come."""
-        times = self._reads_within(prompt_tokens)
-        return self.prompts.spacing_s(lane, prompt_tokens, *times, contended=contended)
+        reading_s, ttft_s = self._reads_within(prompt_tokens)
+        return self.prompts.spacing_s(lane, prompt_tokens, reading_s, ttft_s, contended=contended)
 
     def _reads_within(self, prompt_tokens: int) -> tuple[float, float]:
         """Return how long it reads such a prompt, and how long the first token of a short one behind it takes."""

@@ -465,8 +465,10 @@ def _lengths(lines: dict[str, TenantRecords], slots: Slots, over: list[int]) -> 
 
 def _age_in_turn(record: ReturnRecord, turn_key: int, order: Ranking, slots: Slots) -> float:
     """Return the age by which queues rank it: that of an older one that stands behind it, so that it keeps its turn."""
+    if not turn_key:
+        return record.first_seen
     last = order.last()
-    if not turn_key or last is None or last[0] < turn_key:
+    if last is None or last[0] < turn_key:
         return record.first_seen
     behind = order.after(turn_key)
     assert behind is not None

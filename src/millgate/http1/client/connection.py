@@ -185,7 +185,7 @@ class UpstreamConnection:
         if not headed:
             call.message = call.rest = b""  # only a request without a byte of an answer is sent again
         if not headed and (repeated := reader.repeated(data)) is not None and not call.head_only:
-            self._deliver(call, *repeated)
+            self._deliver(call, repeated[0], repeated[1])
             return
         try:
             reader.feed(data, head_only=call.head_only)

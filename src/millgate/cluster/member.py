@@ -12,7 +12,7 @@ SETTLE_S: Final = 0.25
 """A request is in the engine's gauge at the latest so long after its replica admitted it (design, section 4, Endings)."""
 SHOWN_S: Final = 2.0 * LOWS_S
 """What a gauge shows to run stays out for so long after the reading: until the next one, which may be as old as a gauge may be."""
-LONGER: Final = 4.0
+LONGER: Final = 2.0
 """A gauge is believed for up to so many times as long as an answer was to last: other work at the engine looks the same."""
 _MOST_ANSWERS: Final = 16
 _LONG_AGO: Final = -1e9

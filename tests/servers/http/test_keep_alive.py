@@ -82,7 +82,9 @@ def test_no_sign_of_life_is_written_into_a_json_answer_that_has_begun() -> None:
         asked.raw(_LARGE[half:])
 
     async def body() -> None:
-        async with standing(script, door=DoorSettings(keep_alive_s={"/v1/chat/completions": _LATER_S})) as stand:
+        async with standing(
+            script, door=DoorSettings(keep_alive_s={"/v1/chat/completions": _LATER_S})
+        ) as stand:
             got = await stand.ask(chat(stream=True))
             assert got.body == _LARGE
 

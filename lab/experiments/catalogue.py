@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from lab.experiments.adapters import ADAPTERS
 from lab.experiments.agent_sessions import AGENT_SESSIONS
 from lab.experiments.apart import PREFILL_DECODE
 from lab.experiments.cold_prompts import COLD_PROMPTS
@@ -46,6 +47,7 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
             QUEUE_RULES,
             AGENT_SESSIONS,
             COLD_PROMPTS,
+            ADAPTERS,
             PREFILL_DECODE,
             EARLY_WARNING,
             EARLIEST_WARNING,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engines.findings import all_findings
-from engines.process import LLAMA, VLLM, VLLM_POOLING, Engine, Kind
+from engines.process import LLAMA, VLLM, VLLM_CACHING, VLLM_POOLING, Engine, Kind
 from faults.process import GateProcess
 from faults.starter import Starter
 
@@ -74,6 +74,17 @@ def the_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 def the_pooling_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     engine = Engine(VLLM_POOLING, _told(VLLM_POOLING), tmp_path_factory.mktemp("pooling") / "log.txt")
     yield engine
+    engine.stop()
+
+
+@pytest.fixture
+def caching_bench(tmp_path: Path) -> Iterator[Bench]:
+    """The same as `bench` before an engine whose prefix cache holds a few conversations."""
+    engine, starter = Engine(VLLM_CACHING, _told(VLLM_CACHING), tmp_path / "engine.txt"), Starter(tmp_path)
+    if not engine.owned:
+        pytest.skip("an engine given by its address has the cache that it has")
+    yield Bench(engine.up(), starter)
+    starter.stop()
     engine.stop()
 
 

@@ -67,6 +67,15 @@ VLLM = Kind(
     several=True,
     core="EngineCore",
 )
+VLLM_CACHING = VLLM._replace(
+    name="vLLM with a small cache",
+    # 16,384 tokens, and what of a prompt came from them is told in its usage.
+    flags=(
+        *("--max-num-seqs", "8", "--enable-prefix-caching", "--block-size", "32"),
+        *("--num-gpu-blocks-override", "512", "--enable-prompt-tokens-details"),
+    ),
+    most=None,
+)
 VLLM_POOLING = VLLM._replace(
     name="vLLM for pooling",
     variable="MILLGATE_TEST_VLLM_POOLING",

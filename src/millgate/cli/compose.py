@@ -366,7 +366,10 @@ def _cross_origin(listen: ListenConfig) -> CrossOrigin | None:
 
 def _only_models(config: Config) -> frozenset[str] | None:
     """Return the models that are answered where others are not: no engine takes any name, and not all serve the same."""
-    lists = {frozenset(engine.models) for engine in config.engines}
+    lists = {
+        frozenset((*engine.models, *engine.adapters)) if engine.models else frozenset()
+        for engine in config.engines
+    }
     if frozenset() in lists or len(lists) == 1:
         return None
     return frozenset().union(*lists)

@@ -38,6 +38,7 @@ def check_whole(config: Config, places: Mapping[SettingPath, ValueOrigin]) -> No
         *_quotas(config),
         *_demotions(config),
         *_roles(config),
+        *_adapters(config),
     ]
     if found:
         raise ConfigError(*(Problem(_place(path, places), path, message) for path, message in found))
@@ -264,6 +265,14 @@ def _roles(config: Config) -> Iterator[tuple[SettingPath, str]]:
             yield path, f"{engine.role} needs an engine with `role: {other}`"
         elif frozenset(engine.models) not in models[other]:
             yield path, f"{engine.role} needs an engine with `role: {other}` and the same `models`"
+
+
+def _adapters(config: Config) -> Iterator[tuple[SettingPath, str]]:
+    """Find adapters that are named among the models of their engine."""
+    for index, engine in enumerate(config.engines):
+        for place, name in enumerate(engine.adapters):
+            if name in engine.models:
+                yield ("engines", index, "adapters", place), f"is among the engine's `models` too: {name}"
 
 
 def _place(path: SettingPath, places: Mapping[SettingPath, ValueOrigin]) -> ValueOrigin | None:

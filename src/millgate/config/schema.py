@@ -191,6 +191,18 @@ class EngineConfig(Section):
         max_length=1000,
         description="Model names that it serves. Default: whatever it is asked for.",
     )
+    adapters: tuple[str, ...] = Field(
+        default=(),
+        max_length=1000,
+        description="Names of adapters (LoRA) that it serves beside its models. Requests for one go where it is loaded, unless waiting there "
+        "takes longer than loading it elsewhere.",
+    )
+    adapter_slots: Count = Field(
+        default=1, ge=1, le=10_000, description="Adapters that are loaded at once: vLLM's `--max-loras`."
+    )
+    adapter_load: Duration = Field(
+        default=0.5, ge=0.0, le=HOUR_S, description="How long it takes to load an adapter."
+    )
     role: Literal["unified", "prefill", "decode"] = Field(
         default="unified",
         description="`prefill` reads prompts for engines whose role is `decode`, which get them by vLLM's `kv_transfer_params` (NIXL, pull), and "

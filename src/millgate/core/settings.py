@@ -122,7 +122,8 @@ class EngineSettings:
     """One engine and the hard cap in front of it; None turns a meter off.
 
     `max_inflight` counts streams, `kv_tokens` reserved prompt and output tokens, `prefill_tokens` prompt tokens
-    not yet prefilled. `models` empty means that it serves whatever it is asked for. A whole answer whose client names no
+    not yet prefilled. `models` empty means that it serves whatever it is asked for. It is also asked for its `adapters`, of which
+    `adapter_slots` are loaded at once, each in `adapter_load_s`. A whole answer whose client names no
     bound is taken to have at most `longest_answer` tokens. A new one with `is_up` false takes no work before it is said to be up.
     One whose `role` is prefill reads prompts for those that decode, and keeps each for `kv_lease_s` until it is fetched.
     """
@@ -132,6 +133,9 @@ class EngineSettings:
     kv_tokens: int | None = None
     prefill_tokens: int | None = None
     models: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
+    adapter_slots: int = 1
+    adapter_load_s: float = 0.5
     longest_answer: int = 32_768
     ignores_hangups: IgnoresHangups = IgnoresHangups.AUTO
     account: AccountSettings | None = None

@@ -225,7 +225,8 @@ class QuotaLevel(NamedTuple):
 class EngineSnapshot:
     """One engine and its gate: use and limit of every meter (None where a meter is off), learned speed, gauges.
 
-    `prefill_share` is the part of its time that prompts of paced lanes may take. `departing` counts permits whose client has left while the engine may still be working for it. Gauges are
+    `prefill_share` is the part of its time that prompts of paced lanes may take. `departing` counts permits whose client has left while the engine may still be working for it. `adapter_loads`
+    counts adapters that it had to load, as placement sees it. Gauges are
     None when unknown or stale. `account` is None but for a provider's account.
     """
 
@@ -252,6 +253,7 @@ class EngineSnapshot:
     seen_age_s: float | None
     account: AccountReading | None = None
     role: Role = Role.UNIFIED
+    adapter_loads: int = 0
 
     @property
     def takes_requests(self) -> bool:

@@ -192,7 +192,7 @@ _RULES: Final[Mapping[str, Rule]] = (
         _total, "queued", "queued_tokens", "queued_bytes", "running", "other_running", "arrived", "admitted"
     )
     | _named(_total, "hints_kept", "hints_broken", "hints_followed", "departing", "limit", "stream_limit")
-    | _named(_total, "kv_tokens", "prefill_tokens", "drain_per_s")
+    | _named(_total, "kv_tokens", "prefill_tokens", "drain_per_s", "adapter_loads")
     | _named(_total, "attempts", "requests", "labelled", "recognised", "early", "appointments", "records")
     | _named(_total, "appointments_dropped", "budget", "budget_spent", "refused", "answers", "long_requests")
     | _named(

@@ -110,7 +110,7 @@ class World:
                 attempt,
                 job.tenant,
                 job.lane,
-                "",
+                job.adapter,
                 size,
                 size,
                 job.max_tokens,

@@ -149,6 +149,7 @@ def _start(
         engines.prefixes.placed(engine.number, request.marks, max(0, held_tokens - cached_tokens))
         engines.placement.prices.learn(request, engine, cached_tokens, now)
         _place_session(engines.working_sets, attempt, engine, now)
+    engines.placement.prices.adapters.use(engine.number, arrival.model, now)
     permit = attempt.admitted(engine, leg, decision.expected_ttft_s, cached_tokens, now)
     engines.legs.begins_on(engine)
     if len(decision.legs) > 1:

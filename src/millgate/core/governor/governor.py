@@ -230,6 +230,7 @@ class Governor:
         if up:
             knowledge.engines.prefixes.forget(engine.number)
             knowledge.engines.working_sets.forget(engine.number)
+            knowledge.engines.placement.prices.adapters.forget(engine.number)
         knowledge.engines.turned()
         detours_turned(knowledge.lanes.values(), knowledge.engines.routes)
         return (*_refuse_stranded(knowledge, now), *dispatch(knowledge, now))

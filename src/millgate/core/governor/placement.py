@@ -11,7 +11,7 @@ from typing import Final
 from millgate.core.decisions import Candidate
 from millgate.core.events import PrefixMarks
 from millgate.core.governor.leg_costs import apart, late_cost, pauses_cost
-from millgate.core.governor.prices import Prices, is_long
+from millgate.core.governor.prices import Prices
 from millgate.core.measure import ALIKE, Ewma
 from millgate.core.routing.base import Router
 from millgate.core.routing.prefix_index import MOST_HOLDERS, Held, PrefixIndex
@@ -79,6 +79,10 @@ class Placement:
         self._numbered = {engine.number: engine for engine in engines}
         for position, engine in enumerate(engines):
             engine.placed(position)
+            settings = engine.settings
+            self.prices.adapters.enrol(
+                engine.number, settings.adapters, settings.adapter_slots, settings.adapter_load_s
+            )
         self._forget_prices()
 
     def changed(self, engine: Engine) -> None:
@@ -219,20 +223,19 @@ class Placement:
         if len(engines) == 1:
             only = engines[0]
             return only if _fits(only, request) and has_room(only, request, held, now) else None
-        if is_long(request):
-            return self._cheapest_for_long(request, engines, held, now)
+        if self.prices.depends(request):
+            return self._cheapest_for_it(request, engines, held, now)
         return self._usually_cheapest(request, engines, held, now)
 
-    def _cheapest_for_long(
+    def _cheapest_for_it(
         self, request: Request, engines: tuple[Engine, ...], held: Held, now: float
     ) -> Engine | None:
-        """Return the cheapest for a prompt that is read for long: each is asked what it costs there."""
-        least, cheapest = inf, None
-        for each in _with_room(request, engines, held, now):
-            cost_s = self.prices.of(each, request, unread_tokens(each, request, held), now)
-            if cost_s < least:
-                least, cheapest = cost_s, each
-        return cheapest
+        """Return the engine with room where this very request costs least: each is asked."""
+        return min(
+            _with_room(request, engines, held, now),
+            key=lambda each: self.prices.of(each, request, unread_tokens(each, request, held), now),
+            default=None,
+        )
 
     def _usually_cheapest(
         self, request: Request, engines: tuple[Engine, ...], held: Held, now: float

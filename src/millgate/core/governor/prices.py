@@ -1,5 +1,6 @@
-"""What does one request add on an engine? Its router's price, with what turns of sessions and long prompts wait for each other."""
+"""What does one request add on an engine? Its router's price, what turns of sessions and long prompts wait for each other, its adapter."""
 
+from millgate.core.routing.adapters import Adapters
 from millgate.core.routing.base import Router
 from millgate.core.routing.encounters import LONG_TOKENS, SESSION_TURNS
 from millgate.core.routing.working_set import LiveSession, WorkingSets
@@ -10,10 +11,11 @@ from millgate.core.state.engine import Engine
 class Prices:
     """What a request costs on an engine that may hold a part of it, in seconds of waiting; it learns what meets what there."""
 
-    __slots__ = ("_router", "_working_sets")
+    __slots__ = ("_router", "_working_sets", "adapters")
 
     def __init__(self, router: Router, working_sets: WorkingSets) -> None:
         self._router, self._working_sets = router, working_sets
+        self.adapters = Adapters()
 
     def of(self, engine: Engine, request: Request, unread_tokens: int, now: float) -> float:
         """Return what this request costs on this engine, which has to read so many tokens of its prompt."""
@@ -21,7 +23,7 @@ class Prices:
         streams, kv_tokens = gate.streams, gate.kv_limit
         tpot_s = service.tpot_s(streams + 1)
         reading_s = service.reading_s(unread_tokens)
-        return self._router.marginal_cost(
+        cost_s = self._router.marginal_cost(
             streams,
             service.reading_s(gate.prefill_tokens) + self._met_s(engine, request, reading_s, now),
             reading_s,
@@ -30,6 +32,14 @@ class Prices:
             request.output_tokens,
             self._working_sets.tokens(engine.number) / kv_tokens if kv_tokens else 0.0,
         )
+        model = request.arrival.model
+        if not self.adapters.has(model):
+            return cost_s
+        return cost_s + self.adapters.cost_s(engine.number, model, engine.expected_service_s(), now)
+
+    def depends(self, request: Request) -> bool:
+        """Return whether engines that hold none of it differ in more than their load: it is long, or asks for an adapter."""
+        return is_long(request) or self.adapters.has(request.arrival.model)
 
     def _met_s(self, engine: Engine, request: Request, reading_s: float, now: float) -> float:
         """Return what a long prompt and the turns of sessions wait for each other there; nothing for what is read soon."""

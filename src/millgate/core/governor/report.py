@@ -35,7 +35,10 @@ def snapshot(knowledge: Knowledge, now: float) -> Snapshot:
         now=now,
         draining=knowledge.draining,
         lanes=tuple(lanes),
-        engines=tuple(_engine(engine, now) for engine in knowledge.engines.by_name.values()),
+        engines=tuple(
+            _engine(engine, knowledge.engines.placement.prices.adapters.loads(engine.number), now)
+            for engine in knowledge.engines.by_name.values()
+        ),
         retries=_retries(knowledge, now),
         good_output_tokens=knowledge.totals.good_output_tokens,
         wasted_prompt_tokens=knowledge.totals.wasted_prompt_tokens,
@@ -199,7 +202,7 @@ def _is_full(engines: Sequence[Engine]) -> bool:
     return sum([engine.gate.streams for engine in engines]) >= sum([engine.limit for engine in engines], 0)
 
 
-def _engine(engine: Engine, now: float) -> EngineSnapshot:
+def _engine(engine: Engine, adapter_loads: int, now: float) -> EngineSnapshot:
     gate = engine.gate
     seen = engine.seen if has_fresh_gauge(engine, now) else None
     return EngineSnapshot(
@@ -226,4 +229,5 @@ def _engine(engine: Engine, now: float) -> EngineSnapshot:
         seen_age_s=None if engine.seen is None else now - engine.seen.seen_at,
         account=None if engine.provider is None else engine.provider.reading(now),
         role=engine.settings.role,
+        adapter_loads=adapter_loads,
     )

@@ -383,7 +383,9 @@ class Routes:
 
 def _serving(engines: Sequence[Engine]) -> dict[str | None, tuple[Engine, ...]]:
     """Return the engines of each listed model; None stands for every model that no engine lists."""
-    listed = {model: None for engine in engines for model in engine.settings.models}
+    listed = {
+        model: None for engine in engines for model in (*engine.settings.models, *engine.settings.adapters)
+    }
     serving: dict[str | None, tuple[Engine, ...]] = {
         model: tuple(engine for engine in engines if _serves(engine, model)) for model in listed
     }
@@ -395,7 +397,8 @@ def _serving(engines: Sequence[Engine]) -> dict[str | None, tuple[Engine, ...]]:
 
 
 def _serves(engine: Engine, model: str) -> bool:
-    return not engine.settings.models or model in engine.settings.models
+    settings = engine.settings
+    return not settings.models or model in settings.models or model in settings.adapters
 
 
 def _reads_for(reader: Engine, model: str | None, members: tuple[Engine, ...]) -> bool:

@@ -165,6 +165,14 @@ ENGINE_METERS: tuple[MetricDefinition, ...] = (
         "The engine's own count of preemptions: requests that lost their KV cache and are computed again; absent while unknown.",
     ),
     MetricDefinition(
+        "engine_adapter_loads",
+        _COUNTER,
+        "adapters",
+        _ENGINE,
+        "adapter_loads",
+        "Adapters that the engine had to load for a request, by what the gate has sent there before.",
+    ),
+    MetricDefinition(
         "engine_seen_kv_ratio",
         _GAUGE,
         "ratio",

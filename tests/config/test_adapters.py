@@ -1,0 +1,42 @@
+"""Adapters of engines in a configuration: they reach the core, and one that is a model too is refused by name."""
+
+from pathlib import Path
+
+import pytest
+
+from millgate.cli.compose import gateway_settings
+from millgate.config.load import load_config
+from millgate.config.problems import ConfigError
+from millgate.wiring.settings import build_settings
+
+TEXT = """
+engines:
+  - {url: "http://a:1", name: a, models: [base], adapters: [law, tax], adapter_slots: 4, adapter_load: 2s}
+"""
+
+
+def test_adapters_arrive_in_the_core_with_their_slots(tmp_path: Path) -> None:
+    path = tmp_path / "gate.yaml"
+    path.write_text(TEXT)
+
+    (engine,) = build_settings(load_config(path, {}, {}).config).settings.engines
+
+    assert (engine.models, engine.adapters) == (("base",), ("law", "tax"))
+    assert (engine.adapter_slots, engine.adapter_load_s) == (4, 2.0)
+
+
+def test_an_adapter_that_is_a_model_too_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "gate.yaml"
+    path.write_text(TEXT.replace("tax", "base"))
+
+    with pytest.raises(
+        ConfigError, match=r"engines\[0\]\.adapters\[1\].*is among the engine's `models` too: base"
+    ):
+        load_config(path, {}, {})
+
+
+def test_where_engines_serve_different_models_their_adapters_are_known_at_the_door(tmp_path: Path) -> None:
+    path = tmp_path / "gate.yaml"
+    path.write_text(TEXT + '  - {url: "http://b:1", name: b, models: [other]}\n')
+
+    assert gateway_settings(load_config(path, {}, {})).door.models == {"base", "other", "law", "tax"}

@@ -1,0 +1,79 @@
+"""Which adapters an engine has loaded, and what a request for another one adds."""
+
+from millgate.core.routing.adapters import Adapters
+
+SERVICE_S = 4.0
+
+
+def _two_slots() -> Adapters:
+    adapters = Adapters()
+    adapters.enrol(1, ("a", "b", "c"), 2, 0.5)
+    return adapters
+
+
+def _costs_s(adapters: Adapters, names: str, now: float) -> list[float]:
+    return [adapters.cost_s(1, name, SERVICE_S, now) for name in names]
+
+
+def test_the_first_use_loads_an_adapter_and_later_ones_find_it() -> None:
+    adapters = _two_slots()
+
+    assert _costs_s(adapters, "a", 0.0) == [0.5]
+    adapters.use(1, "a", 0.0)
+    adapters.use(1, "a", 1.0)
+
+    assert _costs_s(adapters, "a", 1.0) == [0.0]
+    assert adapters.loads(1) == 1
+
+
+def test_one_more_than_fits_takes_the_place_of_the_one_that_was_used_least_recently() -> None:
+    adapters = _two_slots()
+    for now, name in enumerate("aba"):
+        adapters.use(1, name, float(now))
+
+    assert _costs_s(adapters, "c", 10.0) == [1.0], "b is to be loaded again"
+    adapters.use(1, "c", 10.0)
+
+    assert _costs_s(adapters, "abc", 20.0) == [0.0, 1.0, 0.0]
+    assert adapters.loads(1) == 3
+
+
+def test_an_adapter_that_is_in_use_is_waited_for() -> None:
+    adapters = _two_slots()
+    adapters.use(1, "a", 10.0)
+    adapters.use(1, "b", 11.0)
+
+    assert _costs_s(adapters, "c", 11.0) == [1.0 + 3.0]
+    assert _costs_s(adapters, "c", 10.0 + SERVICE_S) == [1.0]
+
+
+def test_a_model_and_an_engine_without_adapters_load_nothing() -> None:
+    adapters = _two_slots()
+
+    assert adapters.has("a")
+    assert not adapters.has("model")
+    assert adapters.cost_s(1, "model", SERVICE_S, 0.0) == adapters.cost_s(2, "a", SERVICE_S, 0.0) == 0.0
+    adapters.use(2, "a", 0.0)
+    assert adapters.loads(2) == 0
+
+
+def test_an_engine_that_begins_anew_has_nothing_loaded() -> None:
+    adapters = _two_slots()
+    adapters.use(1, "a", 0.0)
+
+    adapters.forget(1)
+
+    assert _costs_s(adapters, "a", 1.0) == [0.5]
+
+
+def test_new_settings_keep_what_is_loaded_and_still_served() -> None:
+    adapters = _two_slots()
+    adapters.use(1, "a", 0.0)
+    adapters.use(1, "b", 1.0)
+
+    adapters.enrol(1, ("b", "d"), 1, 0.5)
+
+    assert _costs_s(adapters, "bd", 10.0) == [0.0, 1.0]
+    assert not adapters.has("a")
+    adapters.enrol(1, (), 1, 0.5)
+    assert not adapters.has("b")

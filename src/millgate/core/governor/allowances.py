@@ -212,7 +212,7 @@ class Allowances:
         who, sizes = _who(request), request.sizes()
         short = self.ledger.shortage(who, sizes, now)
         behind = None
-        if not self.lines.is_empty:
+        if self.lines.bookings or self.lines.promised_elsewhere:
             demands = self.ledger.demands(who, sizes)
             number = self._number_of(request, demands)
             behind = self.lines.behind(number, demands, now, self._told(request, now))

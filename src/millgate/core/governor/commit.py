@@ -149,9 +149,7 @@ def _start(
         engines.prefixes.placed(engine.number, request.marks, max(0, held_tokens - cached_tokens))
         engines.placement.prices.learn(request, engine, cached_tokens, now)
         _place_session(engines.working_sets, attempt, engine, now)
-    engines.placement.prices.adapters.use(engine.number, arrival.model, now)
     permit = attempt.admitted(engine, leg, decision.expected_ttft_s, cached_tokens, now)
-    engines.legs.begins_on(engine)
     if len(decision.legs) > 1:
         legs.begin(engines, attempt, permit, decision.legs[1], now)
     lane.admits(now)
@@ -173,7 +171,7 @@ def _start(
     attempts.wake_for_pace(lane_queue)
     if not gate.has_room(1, 1):
         engine.drain.became_full(now, gate.streams)
-    engines.placement.started(request)
+    engines.placement.started(request, engine, now)
     engines.note(permit, engine)
     if not (is_seen_beginning(arrival) or is_only_read(arrival)):
         attempts.wake_at(permit.due_at, request.attempt)

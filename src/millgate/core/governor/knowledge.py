@@ -201,7 +201,7 @@ class Attempts:
         """Register an attempt that is queued or admitted: a turn of the live session that it continues, if it does."""
         self._taken_in += 1
         attempt = self.by_number[request.attempt] = Attempt(request, self._taken_in)
-        session = self.engines.placement.prices.session_of(request)
+        session = self.engines.placement.prices.session_of(request) if request.marks else None
         if session is not None and not session.is_over:
             self.engines.working_sets.awaits(session, now)
             attempt.is_turn_of(session)

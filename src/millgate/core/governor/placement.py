@@ -21,6 +21,7 @@ from millgate.core.sizing.output_length import PRIOR_OUTPUT_TOKENS
 from millgate.core.state.attempt import Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.leg import Legs
+from millgate.core.words import Role
 
 # An idle engine is tried with a prompt this many times as long as any that it has read, whatever is predicted:
 # no other way teaches it, and no other request waits for an idle engine.
@@ -48,6 +49,7 @@ class Placement:
     __slots__ = (
         "_costs",
         "_engines",
+        "_has_adapters",
         "_legs",
         "_numbered",
         "_output",
@@ -66,6 +68,7 @@ class Placement:
         self.prices = Prices(router, working_sets)
         self._numbered: dict[int, Engine] = {}
         self._engines: tuple[Engine, ...] = ()
+        self._has_adapters = False
         self._costs: list[float] = []
         self._unpriced: list[Engine] = []
         self._prompt = Ewma(float(USUAL_PROMPT_TOKENS), prior_samples=0.0)
@@ -75,6 +78,7 @@ class Placement:
     def choose_among(self, engines: tuple[Engine, ...]) -> None:
         """From now on these engines take work; they may have other limits than before."""
         self._engines = engines
+        self._has_adapters = any(engine.settings.adapters for engine in engines)
         self._costs = [inf] * len(engines)
         self._numbered = {engine.number: engine for engine in engines}
         for position, engine in enumerate(engines):
@@ -91,8 +95,12 @@ class Placement:
             engine.priced(known=False)
             self._unpriced.append(engine)
 
-    def started(self, request: Request) -> None:
-        """Learn the size of the usual request from one that was admitted."""
+    def started(self, request: Request, engine: Engine, now: float) -> None:
+        """Learn from a request that this engine was given: the size of the usual one, and what is loaded there."""
+        if engine.settings.role is not Role.UNIFIED:
+            self._legs.begins_on(engine)
+        if self._has_adapters:
+            self.prices.adapters.use(engine.number, request.arrival.model, now)
         if len(self._engines) < 2:
             return
         self._prompt.add(request.unread_tokens)

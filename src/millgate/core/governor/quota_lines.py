@@ -84,7 +84,15 @@ class QuotaLines:
     enough for all that any replica told before it, and comes to whichever it likes.
     """
 
-    __slots__ = ("_attendance", "_elsewhere", "_ends", "_lines", "bookings")
+    __slots__ = (
+        "_attendance",
+        "_elsewhere",
+        "_ends",
+        "_lines",
+        "bookings",
+        "is_shared",
+        "promised_elsewhere",
+    )
 
     def __init__(self) -> None:
         self._attendance = Attendance()
@@ -92,24 +100,16 @@ class QuotaLines:
         self._lines: dict[Bucket, Ranking] = {}
         self._ends: list[tuple[float, int]] = []
         self._elsewhere: dict[Bucket, Elsewhere] = {}
+        self.is_shared, self.promised_elsewhere = False, 0.0
 
     def __len__(self) -> int:
         """Return how many clients have an appointment, those included that have lapsed since `expire`."""
         return len(self.bookings)
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether other replicas have a part of these lines."""
-        return bool(self._elsewhere)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nobody is to come, here or elsewhere."""
-        return not self.bookings and not sum([each.promised for each in self._elsewhere.values()], 0.0)
-
     def shared_with(self, elsewhere: dict[Bucket, Elsewhere], came: float, told: float, now: float) -> None:
         """Count with what other replicas have promised of these buckets, and with their `came_and_told`."""
-        self._elsewhere = elsewhere
+        self._elsewhere, self.is_shared = elsewhere, bool(elsewhere)
+        self.promised_elsewhere = sum([each.promised for each in elsewhere.values()], 0.0)
         self._attendance.shared_with(came, told, now)
 
     def came_and_told(self) -> tuple[float, float]:

@@ -25,7 +25,7 @@ from millgate.core.state.lane import Lane, least_reading_s, total
 from millgate.core.state.leg import Legs
 from millgate.core.state.pool import Pool, Routes
 from millgate.core.tickets import ClientKind
-from millgate.core.words import FailureKind, Reason, Stage
+from millgate.core.words import FailureKind, Reason, Role, Stage
 
 
 def snapshot(knowledge: Knowledge, now: float) -> Snapshot:
@@ -57,7 +57,7 @@ def snapshot(knowledge: Knowledge, now: float) -> Snapshot:
         found_cached_tokens=knowledge.engines.prefixes.found_tokens,
         regret_tokens=knowledge.engines.prefixes.regret_tokens,
         legs=_legs(knowledge.engines.legs),
-        legs_by_role=tuple(knowledge.engines.legs.by_role.items()),
+        legs_by_role=_legs_by_role(knowledge),
     )
 
 
@@ -89,6 +89,12 @@ def explanation(knowledge: Knowledge, arrival: Arrived, now: float) -> Explanati
         classed=request.classed,
         candidates=candidates,
     )
+
+
+def _legs_by_role(knowledge: Knowledge) -> tuple[tuple[Role, int], ...]:
+    by_role = knowledge.engines.legs.by_role
+    answering = sum([lane.admitted for lane in knowledge.lanes.values()], 0)
+    return (Role.UNIFIED, answering - by_role[Role.DECODE]), *by_role.items()
 
 
 def _legs(legs: Legs) -> LegsSnapshot:

@@ -55,7 +55,7 @@ class Legs:
     """First legs that end by time alone, at `due_at` the next of them; what became of all, and how long a transfer takes.
 
     `fetched` transfers took `transfer_s` together and carried `tokens`; of the others `lost` failed, and `expired` were never fetched.
-    `by_role` counts the legs of all requests.
+    `by_role` counts legs on engines that do one of the two only, or also.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Legs:
         self._count = 0
         self.begun = self.fetched = self.lost = self.expired = self.tokens = 0
         self.transfer_s = 0.0
-        self.by_role = dict.fromkeys(Role, 0)
+        self.by_role = {Role.PREFILL: 0, Role.DECODE: 0}
         self._factor = Ewma(1.0)
 
     def expected_s(self, tokens: int) -> float:
@@ -76,7 +76,7 @@ class Legs:
         self.begun += 1
 
     def begins_on(self, engine: Engine) -> None:
-        """Count one leg of any request."""
+        """Count one leg there."""
         self.by_role[engine.settings.role] += 1
 
     def ends_at(self, leg: PrefillLeg, at: float) -> None:

@@ -16,7 +16,7 @@ from engines.users import EXACTLY
 
 REQUESTS, AT_ONCE = 200, 4
 CONVERSATIONS, TURNS = 24, 6
-"""At their ends they have some 30,000 tokens, twice what the engine keeps."""
+"""At their ends they have some 30,000 tokens, twice what the engine keeps. The first prompt has more than the 512 tokens from which prefixes are marked."""
 BLOCK_TOKENS = 32
 WORDS = Path(__file__).read_text(encoding="utf-8").split()
 
@@ -38,14 +38,14 @@ class Conversation:
 
     def __init__(self, dice: random.Random) -> None:
         self._dice, self._alone = dice, asyncio.Lock()
-        self._messages: list[Any] = [{"role": "system", "content": _text(dice, 120)}]
+        self._messages: list[Any] = [{"role": "system", "content": _text(dice, 200)}]
 
     async def turn(self, client: openai.AsyncOpenAI, model: str) -> None:
         """Say something and hear the answer, once the turn before this one is over."""
         async with self._alone:
             self._messages.append({"role": "user", "content": _text(self._dice, self._dice.randint(10, 40))})
             answer = await client.chat.completions.create(
-                model=model, messages=self._messages, max_tokens=8, extra_body=EXACTLY
+                model=model, messages=self._messages, max_tokens=2, extra_body=EXACTLY
             )
             self._messages.append({"role": "assistant", "content": answer.choices[0].message.content})
 

@@ -15,8 +15,8 @@ from engines.findings import note
 from engines.users import EXACTLY
 
 REQUESTS, AT_ONCE = 200, 4
-CONVERSATIONS, TURNS = 24, 6
-"""At their ends they have some 30,000 tokens, twice what the engine keeps. The first prompt has more than the 512 tokens from which prefixes are marked."""
+CONVERSATIONS, TURNS = 20, 12
+"""At their ends they have some 25,000 tokens, half as much again as the engine keeps. The first prompt has more than the 512 tokens from which prefixes are marked."""
 BLOCK_TOKENS = 32
 WORDS = Path(__file__).read_text(encoding="utf-8").split()
 
@@ -43,7 +43,7 @@ class Conversation:
     async def turn(self, client: openai.AsyncOpenAI, model: str) -> None:
         """Say something and hear the answer, once the turn before this one is over."""
         async with self._alone:
-            self._messages.append({"role": "user", "content": _text(self._dice, self._dice.randint(10, 40))})
+            self._messages.append({"role": "user", "content": _text(self._dice, self._dice.randint(5, 15))})
             answer = await client.chat.completions.create(
                 model=model, messages=self._messages, max_tokens=2, extra_body=EXACTLY
             )

@@ -77,3 +77,15 @@ def test_new_settings_keep_what_is_loaded_and_still_served() -> None:
     assert not adapters.has("a")
     adapters.enrol(1, (), 1, 0.5)
     assert not adapters.has("b")
+
+
+def test_an_engine_that_is_gone_leaves_nothing_to_the_next_one_with_its_number() -> None:
+    adapters = _two_slots()
+    adapters.use(1, "a", 0.0)
+
+    adapters.retire(1)
+    assert not adapters.has("a")
+    adapters.enrol(1, ("a",), 1, 0.5)
+
+    assert _costs_s(adapters, "a", 1.0) == [0.5]
+    assert adapters.loads(1) == 0

@@ -145,7 +145,8 @@ def _observed(knowledge: Knowledge, plan: Plan, reshaped: Plan | None, now: floa
     if knowledge.hard_cap and all(engine.gate.streams >= engine.limit for engine in request.route.up):
         return reshaped or plan
     engine = min(request.route.up, key=lambda each: each.gate.streams / max(1, each.limit))
-    own = knowledge.engines.placement.candidate(engine, request, {}, now)
+    placement = knowledge.engines.placement
+    own = placement.candidate(engine, request, {}, placement.prices.turns_after(request), now)
     ttft_s = engine.expected_ttft_s(max(1, request.prompt_tokens - own.cached_tokens), now)
     candidates = (own,) if request.marks else ()
     admit = admission(request, engine, ttft_s, candidates, now)

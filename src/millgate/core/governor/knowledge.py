@@ -143,6 +143,7 @@ class Engines:
     def forget(self, engine: Engine) -> None:
         """Forget an engine that is not configured any more and has nothing to do."""
         self.working_sets.forget(engine.number)
+        self.placement.prices.adapters.retire(engine.number)
         self.prefixes.retire(engine.settings.name)
         del self.by_name[engine.settings.name]
 

@@ -1,8 +1,9 @@
 """To which engine? To the cheapest.
 
 The price of an engine changes when work starts there, reads its first token or ends. That is noted, and the engine is priced anew
-when the next arrival wants a place. The cheapest is then found by comparing numbers, a microsecond for 64 engines where asking each took fifty. Prices are those of the usual request,
-and are all renewed when it has changed.
+when the next arrival wants a place. The cheapest is then found by comparing numbers, a microsecond for 64 engines where asking each
+took fifty. Prices are those of the usual request, and are all renewed when it has changed. A long prompt, or a request for an adapter, is
+priced by itself on every engine with room.
 """
 
 from math import inf
@@ -147,7 +148,8 @@ class Placement:
         if better_until > now:
             return alone
         unread = _unread_of(candidates[0]) if candidates else request.prompt_tokens
-        cost_s = self.prices.of(engine, request, unread, now) + pauses_cost(engine, request, unread)
+        turns = self.prices.turns_after(request)
+        cost_s = self.prices.of(engine, request, unread, turns, now) + pauses_cost(engine, request, unread)
         cost_s += late_cost(request, ttft_s, now)
         return place if two.cost_s + late_cost(request, two.ttft_s, now) < cost_s else alone
 
@@ -159,7 +161,7 @@ class Placement:
         found = _found(_cheapest(chosen, request, compared, held, now), request, compared, now)
         if now + found[1] <= request.deadline or len(engines) == 1:
             return found
-        soonest = self.soonest(request, self._taking(request, held, now), held, now)
+        soonest = _soonest(request, self._taking(request, held, now), held, now)
         if soonest is None:
             return None
         return _found(soonest, request, self._compared(soonest, request, engines, held, now), now)
@@ -174,14 +176,17 @@ class Placement:
         if not held:
             return []
         holders = [each for each in self._holders(request, engines, held) if each is not other]
-        return [(each, self.candidate(each, request, held, now)) for each in (*holders, other)]
+        turns = self.prices.turns_after(request)
+        return [(each, self.candidate(each, request, held, turns, now)) for each in (*holders, other)]
 
-    def candidate(self, engine: Engine, request: Request, held: Held, now: float) -> Candidate:
+    def candidate(
+        self, engine: Engine, request: Request, held: Held, turns: int | None, now: float
+    ) -> Candidate:
         """Return what this very request costs on this engine, its held prefix counted; `held` are those that hold most of its prompt."""
         tokens = held.get(engine.number, -1)
         if tokens < 0:
             tokens = self._prefixes.held_by(engine.number, request.marks)
-        cost_s = self.prices.of(engine, request, max(1, request.prompt_tokens - tokens), now)
+        cost_s = self.prices.of(engine, request, max(1, request.prompt_tokens - tokens), turns, now)
         return Candidate(engine.settings.name, tokens, request.prompt_tokens, cost_s)
 
     def is_kept_out(self, request: Request, held: Held, now: float) -> bool:
@@ -224,7 +229,7 @@ class Placement:
         ]
 
     def _chosen(self, request: Request, engines: tuple[Engine, ...], held: Held, now: float) -> Engine | None:
-        """Return the engine with room that is cheapest whoever holds of its prompt, the first named among equals, or None.
+        """Return the engine with room that is cheapest whatever is held of its prompt, the first named among equals, or None.
 
         `engines` are all that take work, or those of them that answer for its model.
         """
@@ -239,9 +244,10 @@ class Placement:
         self, request: Request, engines: tuple[Engine, ...], held: Held, now: float
     ) -> Engine | None:
         """Return the engine with room where this very request costs least: each is asked."""
+        turns = self.prices.turns_after(request)
         return min(
             _with_room(request, engines, held, now),
-            key=lambda each: self.prices.of(each, request, unread_tokens(each, request, held), now),
+            key=lambda each: self.prices.of(each, request, unread_tokens(each, request, held), turns, now),
             default=None,
         )
 
@@ -261,15 +267,6 @@ class Placement:
                 return engine
         roomy = _with_room(request, engines, held, now)
         return min(roomy, key=lambda engine: costs[engine.position], default=None)
-
-    def soonest(self, request: Request, engines: tuple[Engine, ...], held: Held, now: float) -> Engine | None:
-        """Return the engine with room where this attempt's first token comes first; None without room."""
-        roomy = _with_room(request, engines, held, now)
-        return min(
-            roomy,
-            key=lambda engine: engine.expected_ttft_s(unread_tokens(engine, request, held), now),
-            default=None,
-        )
 
     def _forget_prices(self) -> None:
         self._unpriced = list(self._engines)
@@ -292,6 +289,16 @@ class Placement:
             else:
                 costs[position] = inf
         self._unpriced.clear()
+
+
+def _soonest(request: Request, engines: tuple[Engine, ...], held: Held, now: float) -> Engine | None:
+    """Return the engine with room where this attempt's first token comes first; None without room."""
+    roomy = _with_room(request, engines, held, now)
+    return min(
+        roomy,
+        key=lambda each: each.expected_ttft_s(unread_tokens(each, request, held), now),
+        default=None,
+    )
 
 
 def _cheapest(usual: Engine, request: Request, compared: list[Compared], held: Held, now: float) -> Engine:
@@ -318,8 +325,10 @@ def candidates(
     placement: Placement, request: Request, taken: Engine | None, now: float
 ) -> tuple[Candidate, ...]:
     """Return the engines that are up, the one taken first and then the cheapest, as many as are ever compared; changes nothing."""
+    turns = placement.prices.turns_after(request)
     every = [
-        (each is not taken, placement.candidate(each, request, _NOTHING, now)) for each in request.route.up
+        (each is not taken, placement.candidate(each, request, _NOTHING, turns, now))
+        for each in request.route.up
     ]
     every.sort(key=_taken_then_cost)
     return tuple([each for _, each in every[: MOST_HOLDERS + 1]])

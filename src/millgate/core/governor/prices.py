@@ -17,15 +17,20 @@ class Prices:
         self._router, self._working_sets = router, working_sets
         self.adapters = Adapters()
 
-    def of(self, engine: Engine, request: Request, unread_tokens: int, now: float) -> float:
-        """Return what this request costs on this engine, which has to read so many tokens of its prompt."""
+    def of(
+        self, engine: Engine, request: Request, unread_tokens: int, turns: int | None, now: float
+    ) -> float:
+        """Return what this request costs on this engine, which has to read so many tokens of its prompt; `turns` are what `turns_after` says."""
         gate, service = engine.gate, engine.service
         streams, kv_tokens = gate.streams, gate.kv_limit
         tpot_s = service.tpot_s(streams + 1)
         reading_s = service.reading_s(unread_tokens)
+        met_s = 0.0
+        if turns is not None:
+            met_s = self._working_sets.encounters.waits_s(engine.number, reading_s, turns, now)
         cost_s = self._router.marginal_cost(
             streams,
-            service.reading_s(gate.prefill_tokens) + self._met_s(engine, request, reading_s, now),
+            service.reading_s(gate.prefill_tokens) + met_s,
             reading_s,
             tpot_s,
             tpot_s - service.tpot_s(streams),
@@ -41,12 +46,14 @@ class Prices:
         """Return whether engines that hold none of it differ in more than their load: it is long, or asks for an adapter."""
         return is_long(request) or self.adapters.has(request.arrival.model)
 
-    def _met_s(self, engine: Engine, request: Request, reading_s: float, now: float) -> float:
-        """Return what a long prompt and the turns of sessions wait for each other there; nothing for what is read soon."""
+    def turns_after(self, request: Request) -> int | None:
+        """Return how many turns of its session are expected after a long prompt; None where it is read so soon that no turn waits for it.
+
+        It is the same on every engine, and takes a look at the known sessions: ask once.
+        """
         if not is_long(request):
-            return 0.0
-        turns = SESSION_TURNS if self._is_of_session(request) else 0
-        return self._working_sets.encounters.waits_s(engine.number, reading_s, turns, now)
+            return None
+        return SESSION_TURNS if self._is_of_session(request) else 0
 
     def session_of(self, request: Request) -> LiveSession | None:
         """Return the session that this request continues, live or over, None where it is none, or would open one."""

@@ -52,6 +52,14 @@ class Adapters:
                 fresh.loaded = dict(
                     [each for each in before.loaded.items() if each[0] in fresh.names][-slots:]
                 )
+        self._named()
+
+    def retire(self, number: int) -> None:
+        """This engine is gone; another one may have its number."""
+        if self._engines.pop(number, None) is not None:
+            self._named()
+
+    def _named(self) -> None:
         self._names = frozenset([name for each in self._engines.values() for name in each.names])
 
     def forget(self, number: int) -> None:

@@ -2,8 +2,8 @@
 
 A turn that goes on from what its engine holds is read in a moment, unless it comes while a long prompt is read there: engines read one
 prompt after the other. So each engine that reads both makes turns wait. With a price on what meets, long prompts go where few turns come,
-and sessions go where few such prompts are read. Each makes the other's choice clearer, and some engines read the long prompts for all; how
-many these are is nobody's choice. They are ordinary engines: a long prompt that would wait there for another goes on.
+and sessions go where few such prompts are read. Each makes the other's choice clearer, and some engines read the long prompts for all; no
+setting says how many. They are ordinary engines: a long prompt that would wait there for another goes on.
 """
 
 from math import exp
@@ -57,7 +57,7 @@ class Encounters:
         self._of(number, now).add(1.0, 0.0, now)
 
     def reads(self, number: int, reading_s: float, now: float) -> None:
-        """A prompt that belongs to no session is read there: whoever comes in that time waits for half of it in the mean."""
+        """A prompt that belongs to no session is read there: a turn that comes in that time waits for half of it in the mean."""
         self._of(number, now).add(0.0, _half_square(reading_s), now)
 
     def waits_s(self, number: int, reading_s: float, turns: int, now: float) -> float:

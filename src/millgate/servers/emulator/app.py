@@ -231,7 +231,8 @@ class EmulatorApplication:
         self.meters.second(now, statistics)
 
     def stop(self) -> None:
-        """End every answer with `finish_reason: "abort"`, as an engine does that is told to stop."""
+        """End every answer with `finish_reason: "abort"`, as an engine does that is told to stop; what is computed is whole."""
+        self._pacer.deliver(self._loop.time())
         for generation in list(self._open.values()):
             self._go_on(generation)
             for feed in generation.feeds:

@@ -173,15 +173,19 @@ class Pacer:
     def _wake(self) -> None:
         self._timer_at = inf
         now = self._loop.time()
+        self.deliver(now)
+        if now >= self._second_at:
+            self._second_at = now + SECOND_S
+            self._listener.on_second(self.batch.statistics(now), now)
+        self._arm()
+
+    def deliver(self, now: float) -> None:
+        """Hand out everything that is computed by now."""
         for event in self.batch.advance(now):
             feed = self._feeds.get(event.sequence_id)
             if feed is not None:
                 self._hear(feed, event)
         self._deliver_due(self.batch.steps_at(now), now)
-        if now >= self._second_at:
-            self._second_at = now + SECOND_S
-            self._listener.on_second(self.batch.statistics(now), now)
-        self._arm()
 
     def _hear(self, feed: Feed, event: BatchEvent) -> None:
         """Follow one sequence from event to event; between them it makes one token a step."""

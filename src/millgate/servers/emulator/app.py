@@ -98,6 +98,26 @@ class Generation:
         each = len(self.feeds) // self.request.prompts
         return sum([feed.hit_tokens for feed in self.feeds[::each]])
 
+    def send(self, feed: Feed, tokens: int) -> None:
+        """Write one event, or keep its tokens for the next while the reader is slow."""
+        index = feed.index
+        if self.slow:
+            self.unsent[index] = self.unsent.get(index, 0) + tokens
+            return
+        if self.unsent:
+            tokens += self.unsent.pop(index, 0)
+        opening = b"" if feed.delivered_tokens > tokens else self.text.opening(index)
+        self.exchange.write(opening + self.text.tokens(index, tokens))
+
+    def write_ending(self, feed: Feed, tokens: int) -> None:
+        """Write the last event of one answer, and with the last answer what closes the stream, in one write."""
+        tokens += self.unsent.pop(feed.index, 0)
+        opening = b"" if feed.delivered_tokens > tokens else self.text.opening(feed.index)
+        data = opening + self.text.last_tokens(feed.index, tokens, self.endings[feed.index][1])
+        if not self.unfinished:
+            data += self.text.closing(sum(made for made, _ in self.endings))
+        self.exchange.write(data)
+
 
 class EmulatorApplication:
     """One embedded engine behind HTTP; `stop` ends what runs before the server closes."""
@@ -202,7 +222,7 @@ class EmulatorApplication:
         if last:
             self._end_answer(generation, feed, tokens)
         elif generation.request.stream:
-            self._send(generation, feed, tokens)
+            generation.send(feed, tokens)
 
     def _befall(self, generation: Generation) -> None:
         """Let a stream that is not over have its trouble, once."""
@@ -307,17 +327,6 @@ class EmulatorApplication:
         for feed in generation.feeds:
             self._pacer.submit(feed)
 
-    def _send(self, generation: Generation, feed: Feed, tokens: int) -> None:
-        """Write one event, or keep its tokens for the next while the reader is slow."""
-        index = feed.index
-        if generation.slow:
-            generation.unsent[index] = generation.unsent.get(index, 0) + tokens
-            return
-        if generation.unsent:
-            tokens += generation.unsent.pop(index, 0)
-        opening = b"" if feed.delivered_tokens > tokens else generation.text.opening(index)
-        generation.exchange.write(opening + generation.text.tokens(index, tokens))
-
     def _end_answer(
         self, generation: Generation, feed: Feed, tokens: int, *, finish_reason: str | None = None
     ) -> None:
@@ -327,7 +336,7 @@ class EmulatorApplication:
             generation.endings[index] = (feed.delivered_tokens, finish_reason)
         generation.unfinished -= 1
         if generation.request.stream:
-            self._write_ending(generation, feed, tokens)
+            generation.write_ending(feed, tokens)
         if generation.unfinished:
             return
         del self._open[generation.exchange]
@@ -340,16 +349,6 @@ class EmulatorApplication:
             generation.exchange.finish()
         else:
             generation.exchange.respond(200, JSON, whole)
-
-    def _write_ending(self, generation: Generation, feed: Feed, tokens: int) -> None:
-        """Write the last event of one answer, and with the last answer what closes the stream, in one write."""
-        text = generation.text
-        tokens += generation.unsent.pop(feed.index, 0)
-        opening = b"" if feed.delivered_tokens > tokens else text.opening(feed.index)
-        data = opening + text.last_tokens(feed.index, tokens, generation.endings[feed.index][1])
-        if not generation.unfinished:
-            data += text.closing(sum(made for made, _ in generation.endings))
-        generation.exchange.write(data)
 
 
 _TEXTS: Final[Mapping[Surface, type[Text]]] = {

@@ -19,7 +19,7 @@ from millgate.core.decisions import (
     Yield,
 )
 from millgate.core.events import Arrived
-from millgate.core.words import ClassedBy, FailureKind, Outcome, QuotaKind, Reason, Stage
+from millgate.core.words import ClassedBy, Counted, FailureKind, Outcome, QuotaKind, Reason, Stage
 from millgate.observe.packing import may_name, pack, unpack, unpack_decision
 from millgate.observe.ring import Kept, Ring, arrival_of, facts_of
 
@@ -116,8 +116,7 @@ YIELD: Fields = {
     "bound": TIMES | NUMBERS,
     "first_seen": TIMES,
     "quota": several(QuotaState, QUOTA),
-    "of_wait": TRUTHS,
-    "of_streams": TRUTHS,
+    "counted": st.none() | st.sampled_from(Counted),
     "promised": TIMES | NUMBERS,
     "classed": MAYBE_CLASSED,
 }

@@ -8,7 +8,7 @@ from millgate.core.decisions import Admit, Cancel, Ended, Leg, Queue, Reshaped, 
 from millgate.core.events import Arrived, Event, Finished, FirstToken, Released, Tick
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
-from millgate.core.words import FailureKind, Outcome, Reason, Stage
+from millgate.core.words import Counted, FailureKind, Outcome, Reason, Stage
 from millgate.observe.explanation import ExplainedAttempt, numbers, retell, sentence
 from millgate.observe.refusals import Refusals
 from millgate.observe.ring import FEWEST_STEPS, MOST_ANSWERED, Kept, Ring, arrival_of, facts_of
@@ -191,10 +191,17 @@ def test_what_is_kept_of_an_arrival_is_everything_but_its_body() -> None:
             "refused retry_budget: 3 retries were charged within 10 s, the budget is 2.4; coming back would be useless",
         ),
         (
-            Yield(1, Reason.SATURATED, 0.04, retry=True, value=2.5, bound=1.0, of_wait=True),
+            Yield(1, Reason.SATURATED, 0.04, retry=True, value=2.5, bound=1.0, counted=Counted.WAIT),
             (
                 "refused saturated: a wait of 2.5 s, where it may be 1.0 s; "
                 "told to come back in 40 ms, when its appointment is due"
+            ),
+        ),
+        (
+            Yield(1, Reason.SATURATED, 12.0, retry=True, value=12.0, bound=9.0, counted=Counted.SESSIONS),
+            (
+                "refused saturated: it would open a session, and every engine is full of live ones: none is over within 12.0 s; "
+                "told to come back in 12.0 s, when its appointment is due"
             ),
         ),
         (

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from millgate.core.words import ClassedBy, FailureKind, Outcome, QuotaKind, Reason, Stage
+from millgate.core.words import ClassedBy, Counted, FailureKind, Outcome, QuotaKind, Reason, Stage
 
 Cause = Stage | FailureKind | Reason | None
 """Which stage, kind or reason qualifies an outcome; good and late have none."""
@@ -110,8 +110,8 @@ class Yield(NamedTuple):
 
     `retry_after_s` is a promise: come back then and you will be admitted. `retry` False means that coming back
     is useless. `value` is what was measured and `bound` the line that it crossed, in the reason's own unit
-    (streams, attempts, seconds); `of_wait` says of a saturated gate that they are a wait and what it may be, not streams,
-    and `of_streams` of a request that is too large that they are streams, not tokens. `promised` is how much of a quota
+    (streams, attempts, seconds). `counted` says where they are not: of a saturated gate that they are a wait and what it may be, or
+    that wait until a live session may end; of a request that is too large that they are streams, not tokens. `promised` is how much of a quota
     (requests or tokens) clients are expected to take that were told to come before this one.
     `first_seen` is when the request's first attempt came, for a ticket; `classed` as in `Admit`.
     """
@@ -124,8 +124,7 @@ class Yield(NamedTuple):
     bound: float = 0.0
     first_seen: float = 0.0
     quota: tuple[QuotaState, ...] = ()
-    of_wait: bool = False
-    of_streams: bool = False
+    counted: Counted | None = None
     promised: float = 0.0
     classed: Classed | None = None
 

@@ -127,7 +127,7 @@ def make_yield(
     """Return a `Yield`, without quotas."""
     return _new(
         _YIELD,
-        (attempt, reason, retry_after_s, retry, value, bound, first_seen, (), False, False, 0.0, classed),
+        (attempt, reason, retry_after_s, retry, value, bound, first_seen, (), None, 0.0, classed),
     )
 
 

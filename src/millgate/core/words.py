@@ -23,6 +23,14 @@ class Reason(StrEnum):
     OVERLOADED_GATE = "overloaded_gate"
 
 
+class Counted(StrEnum):
+    """What the numbers of a refusal are, where its reason alone does not say."""
+
+    WAIT = "wait"
+    STREAMS = "streams"
+    SESSIONS = "sessions"
+
+
 class LaneTakes(StrEnum):
     """Which requests without a lane of their own a lane takes."""
 

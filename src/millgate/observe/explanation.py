@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from millgate.core.decisions import Admit, Cancel, Candidate, Classed, Decision, Ended, Leg, Queue, Yield
 from millgate.core.events import Arrived
-from millgate.core.words import ClassedBy, Outcome, Reason, Stage
+from millgate.core.words import ClassedBy, Counted, Outcome, Reason, Stage
 from millgate.observe.ring import Recorded, Step
 
 _MILLISECONDS_BELOW_S: Final = 0.1
@@ -229,9 +229,11 @@ def _reason(decision: Yield, *, was_queued: bool) -> str:
             f"its first token would come within {seconds(value)} (nine times in ten), "
             f"which is later than its deadline in {seconds(bound)}"
         )
-    if decision.of_wait:
+    if decision.counted is Counted.SESSIONS:
+        return f"it would open a session, and every engine is full of live ones: none is over within {seconds(value)}"
+    if decision.counted is Counted.WAIT:
         return f"a wait of {seconds(value)}, where it may be {seconds(max(0.0, bound))}"
-    if decision.of_streams:
+    if decision.counted is Counted.STREAMS:
         return f"it needs {value:,.0f} streams, no engine ever has more than {bound:,.0f}"
     if decision.reason is Reason.OVERLOADED_GATE:
         return f"the gate itself is too busy, {seconds(value)} late"

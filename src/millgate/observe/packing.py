@@ -25,7 +25,7 @@ from millgate.core.decisions import (
     Reshaped,
     Yield,
 )
-from millgate.core.words import ClassedBy, FailureKind, Outcome, QuotaKind, Reason, Stage
+from millgate.core.words import ClassedBy, Counted, FailureKind, Outcome, QuotaKind, Reason, Stage
 
 _Kind = type[Admit | Queue | Yield | Cancel | Ended]
 _JSON: Final = ord("[")
@@ -66,7 +66,7 @@ _READERS: Final[dict[_Kind, dict[str, Callable[[Any], Any]]]] = {
         "candidates": _candidates,
     },
     Queue: {"classed": _classed, "candidates": _candidates},
-    Yield: {"reason": _REASONS.get, "quota": _quota, "classed": _classed},
+    Yield: {"reason": _REASONS.get, "quota": _quota, "counted": Counted, "classed": _classed},
     Cancel: {"reason": _REASONS.get},
     Ended: {"outcome": _OUTCOMES.get, "cause": _CAUSES.get},
 }

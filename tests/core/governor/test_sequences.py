@@ -8,7 +8,7 @@ from millgate.core.decisions import Admit, Queue, Yield
 from millgate.core.events import Arrived, ClientGone, EngineSeen, Finished, Released
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, LimitSettings, TenantSettings
-from millgate.core.words import Reason
+from millgate.core.words import Counted, Reason
 
 
 def _running(gate: Governor, now: float = 0.0) -> int:
@@ -46,7 +46,7 @@ def test_more_sequences_than_the_cap_can_ever_hold_are_refused_for_good_and_told
 
     assert isinstance(refused, Yield)
     assert (refused.reason, refused.retry) == (Reason.TOO_LARGE, False)
-    assert (refused.of_streams, refused.value, refused.bound) == (True, 12, 4)
+    assert (refused.counted, refused.value, refused.bound) == (Counted.STREAMS, 12, 4)
 
 
 def test_a_list_that_is_only_read_and_longer_than_the_cap_runs_alone() -> None:

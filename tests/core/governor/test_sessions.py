@@ -20,7 +20,7 @@ from millgate.core.events import (
 )
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
-from millgate.core.words import DeadlineFrom, Reason
+from millgate.core.words import Counted, DeadlineFrom, Reason
 
 PRIOR = ServicePrior(0.01, 0.0001, 0.01, 0.0005)
 LANE = LaneSettings("lane", deadline_s=60.0, deadline_from=DeadlineFrom.ATTEMPT)
@@ -65,7 +65,7 @@ def test_a_new_session_waits_while_turns_of_live_ones_go_on() -> None:
     (refused,) = new
     assert isinstance(refused, Yield)
     assert refused.reason is Reason.SATURATED
-    assert refused.of_wait
+    assert refused.counted is Counted.SESSIONS
     assert refused.retry_after_s == pytest.approx(60.0), "no lease ends within the longest hint"
 
     _answer(gate, 0, 2.0)

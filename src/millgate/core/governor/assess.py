@@ -24,7 +24,7 @@ from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane, choose_lane
 from millgate.core.state.pool import Route
 from millgate.core.tickets.appointment import ReturnRecord
-from millgate.core.words import DeadlineFrom, Reason
+from millgate.core.words import Counted, DeadlineFrom, Reason
 
 # Refusals for want of room: a shorter request, or one that may wait longer, may still go.
 _UNDER_PRESSURE: Final = frozenset((Reason.SATURATED, Reason.QUEUE_FULL, Reason.TOO_LATE))
@@ -245,7 +245,7 @@ def _kept_out(knowledge: Knowledge, request: Request, now: float, ahead: int) ->
         return Plan(request, queued, None, lease_s, until, leaves_room=True)
     reason = Reason.SATURATED
     refused = refusal(knowledge.totals, request, reason, now, lease_s, until - now, not_before_s=lease_s)
-    return Plan(request, refused._replace(of_wait=True), expected_wait_s=lease_s)
+    return Plan(request, refused._replace(counted=Counted.SESSIONS), expected_wait_s=lease_s)
 
 
 def _without_room(knowledge: Knowledge, request: Request, now: float, ahead: int) -> Plan:
@@ -275,7 +275,7 @@ def _judge_wait(
         queued_until = now + hold_s if queued_until is None else min(queued_until, now + hold_s)
     if queued_until is not None and not hold_s and now + upper_s > queued_until:
         refused = refusal(knowledge.totals, request, Reason.SATURATED, now, upper_s, queued_until - now)
-        return Plan(request, refused._replace(of_wait=True), expected_wait_s=wait_s)
+        return Plan(request, refused._replace(counted=Counted.WAIT), expected_wait_s=wait_s)
     return Plan(request, Queue(request.attempt, place, wait_s, request.classed), None, wait_s, queued_until)
 
 
@@ -309,7 +309,7 @@ def _too_large(knowledge: Knowledge, request: Request, now: float) -> Plan:
         bound = largest_prompt(engines)
         return _refused(knowledge, request, now, Reason.TOO_LARGE, request.prompt_tokens, bound)
     decision = refusal(totals, request, Reason.TOO_LARGE, now, request.arrival.answers, most)
-    return Plan(request, decision._replace(of_streams=True))
+    return Plan(request, decision._replace(counted=Counted.STREAMS))
 
 
 def unfit(request: Request, now: float) -> Reason | None:

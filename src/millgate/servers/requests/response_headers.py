@@ -3,6 +3,7 @@
 from time import time
 
 from millgate.core.decisions import Admit, QuotaState, Reshaped, Yield
+from millgate.core.words import Counted
 from millgate.dialects.contract import Dialect
 from millgate.dialects.quota_headers import write_anthropic, write_openai
 from millgate.http1.wire.fields import ANSWER_RESERVED, header_lines
@@ -21,7 +22,7 @@ def response_headers(decision: Admit, family: str) -> Pairs:
 
 def refusal(dialect: Dialect, decision: Yield, request_id: bytes) -> tuple[int, bytes, bytes, bool]:
     """Return the status, head, body and whether to close of this refusal."""
-    if decision.of_streams:
+    if decision.counted is Counted.STREAMS:
         return dialect.refuser.too_many_sequences(int(decision.value), int(decision.bound), request_id)
     status, lines, body, close = dialect.refuser.refuse_in_lines(
         decision.reason, decision.retry_after_s, decision.retry, request_id

@@ -9,7 +9,7 @@ from gateway.harness import Asked, answer, run, standing
 from millgate.client import for_httpx2
 from millgate.core.settings import LaneSettings
 
-CALLS, CAPACITY, WORK_S = 60, 5, 0.05
+CALLS, CAPACITY, WORK_S = 60, 5, 0.2
 
 
 async def burst(url: str, calls: int, http_client: Any) -> tuple[int, int]:

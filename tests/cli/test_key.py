@@ -39,7 +39,7 @@ def test_keys_differ_and_are_of_a_length_that_the_door_takes(capsys: Captured) -
         keys.add(record["key"])
 
     assert len(keys) == 5
-    assert all(key.startswith("hgk_") and 40 < len(key) < LONGEST_KEY for key in keys)
+    assert all(key.startswith("mgk_") and 40 < len(key) < LONGEST_KEY for key in keys)
 
 
 def test_a_tenant_that_is_no_name_is_refused(capsys: Captured) -> None:
@@ -50,7 +50,7 @@ def test_a_tenant_that_is_no_name_is_refused(capsys: Captured) -> None:
     assert err.startswith("millgate: --tenant:")
 
 
-KEY = "hgk_a-key-that-is-only-for-this-test"
+KEY = "mgk_a-key-that-is-only-for-this-test"
 DIGEST = sha256(KEY.encode()).hexdigest()
 
 
@@ -85,7 +85,7 @@ def test_the_list_says_whose_keys_there_are_and_when_they_end_but_no_hash(
     ("key", "code", "words"),
     [
         (KEY, ExitCode.OK, "a key of the tenant team-a, does not expire"),
-        ("hgk_another", ExitCode.FAILURE, "a key of no tenant"),
+        ("mgk_another", ExitCode.FAILURE, "a key of no tenant"),
         (KEY + "x" * LONGEST_KEY, ExitCode.FAILURE, "a key of no tenant"),
     ],
 )

@@ -16,7 +16,7 @@ from faults.starter import Starter
 from faults.talk import Answer, chat, request
 from millgate.testing import FakeUpstream
 
-KEY = "hg-key-of-alice-0123456789"
+KEY = "mg-key-of-alice-0123456789"
 ENGINE_KEY = "sk-the-engines-own-credential"
 CONFIG = f"""
 engines: [{{name: engine, url: "URL", api_key_env: ENGINE_KEY}}]
@@ -54,7 +54,7 @@ def ask(gate: GateProcess, *lines: str, body: bytes | None = None) -> Answer:
 
 WRONG = {
     "none": (),
-    "wrong": ("Authorization: Bearer hg-key-of-nobody-123456789",),
+    "wrong": ("Authorization: Bearer mg-key-of-nobody-123456789",),
     "truncated": (f"Authorization: Bearer {KEY[:-1]}",),
     "extended": (f"Authorization: Bearer {KEY}x",),
     "other case": (f"Authorization: Bearer {KEY.upper()}",),

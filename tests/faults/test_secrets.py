@@ -21,13 +21,13 @@ from faults.starter import Starter
 from faults.talk import Answer, chat, request
 from millgate.testing import FakeUpstream, ScriptedConnection, answers
 
-KEY = "hgk_PLANTED-client-key-0123456789"
-STALE_KEY = "hgk_PLANTED-stale-key-0123456789"
+KEY = "mgk_PLANTED-client-key-0123456789"
+STALE_KEY = "mgk_PLANTED-stale-key-0123456789"
 ENGINE_KEY = "sk-PLANTED-engine-key"
 ADMIN_TOKEN = "PLANTED-admin-token"
 PROMPT = "PLANTED prompt of somebody"
 TOOL = "PLANTED_tool_name"
-PASTED = "hgk_PLANTED-pasted-into-the-file"
+PASTED = "mgk_PLANTED-pasted-into-the-file"
 QUERY = "PLANTED-query-key"
 HASH = sha256(KEY.encode()).hexdigest()
 

@@ -15,7 +15,7 @@ from millgate.runtime.callers import CallerSettings, TenantRule
 from millgate.runtime.guesses import MOST_FAILURES
 from millgate.servers.http import DoorSettings
 
-KEY, OTHER, UPSTREAM = "hgk_planted-client-key", "hgk_other-client-key", "sk-planted-engine-key"
+KEY, OTHER, UPSTREAM = "mgk_planted-client-key", "mgk_other-client-key", "sk-planted-engine-key"
 LANES = ("interactive", "bulk")
 GUARDED = CallerSettings(
     tenants=(

@@ -16,7 +16,7 @@ from millgate.runtime.callers import (
     TenantRule,
 )
 
-A, B = "hgk_key-of-a", "hgk_key-of-b"
+A, B = "mgk_key-of-a", "mgk_key-of-b"
 LANES = ("interactive", "bulk", "secret")
 CHAT = b"/v1/chat/completions"
 INSIDE, OUTSIDE = "10.1.2.3", "192.0.2.1"

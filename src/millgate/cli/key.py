@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 key_app = typer.Typer(help="Make, list and check the keys of tenants.", no_args_is_help=True)
 
-PREFIX: Final = "hgk_"
+PREFIX: Final = "mgk_"
 """Lets scanners of repositories and logs recognise a key of ours."""
 _RANDOM_BYTES: Final = 32
 _LONGEST_KEY: Final = 512

@@ -9,8 +9,8 @@ from millgate.core.decisions import Leg
 from millgate.core.events import FirstLegNews, HandoffFailed, Prefilled
 from millgate.core.governor.knowledge import Engines
 from millgate.core.state.attempt import Attempt
+from millgate.core.state.engine import Permit
 from millgate.core.state.leg import PrefillLeg, reads_after_all
-from millgate.core.state.permit import Permit
 
 
 def begin(engines: Engines, attempt: Attempt, permit: Permit, leg: Leg, now: float) -> None:

@@ -10,10 +10,9 @@ from millgate.core.lifecycle import State
 from millgate.core.quotas.bucket import Reservation, Sizes
 from millgate.core.routing.working_set import LiveSession
 from millgate.core.settings import LaneSettings
-from millgate.core.state.engine import Engine
+from millgate.core.state.engine import Engine, Permit
 from millgate.core.state.lane import Lane
 from millgate.core.state.leg import PrefillLeg
-from millgate.core.state.permit import Permit
 from millgate.core.state.pool import Route
 from millgate.core.tickets import EARLY_RETURNS_FORGIVEN
 from millgate.core.tickets.appointment import Appointment, ReturnRecord

@@ -9,8 +9,7 @@ from math import inf
 from typing import Final
 
 from millgate.core.measure import Ewma
-from millgate.core.state.engine import Engine, ends_but_for_memory
-from millgate.core.state.permit import Permit
+from millgate.core.state.engine import Engine, Permit, ends_but_for_memory
 from millgate.core.words import Role
 
 # Before any transfer was seen: 20 ms to set one up, and 320 KB a token (70 billion parameters, 16 bits) over 50 GB/s.

@@ -6,10 +6,10 @@ from hypothesis import given, settings, strategies as some
 from millgate.core.governor.allowances import (
     FORGET_AFTER_S,
     OTHERS,
-    WINDOW_S,
     Amplification,
     RetryBudget,
 )
+from millgate.core.measure import WINDOW_S
 
 
 def _spend_all(budget: RetryBudget, tenant: str, now: float, drain_per_s: float) -> int:

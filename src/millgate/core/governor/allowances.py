@@ -26,20 +26,17 @@ from typing import Final, NamedTuple
 
 from millgate.core.decisions import QuotaState
 from millgate.core.governor.quota_lines import Behind, QuotaLines
-from millgate.core.measure import Window
+from millgate.core.measure import WINDOW_S, Window
 from millgate.core.quotas.ledger import Demand, Ledger, Who
 from millgate.core.settings import MOST_TENANTS, Settings, TenantSettings
 from millgate.core.state.attempt import Attempt, Request
-from millgate.core.state.lane import PART_S, REMEMBERED_S
+from millgate.core.state.lane import REMEMBERED_S
 from millgate.core.tickets import ClientKind
 from millgate.core.tickets.appointment import Appointment, age_key
 from millgate.core.words import Reason
 
-WINDOW_S: Final = PART_S
 SHARE_OF_ADMITTED: Final = 0.2
 RESERVE_SHARE_OF_DRAIN: Final = 0.05
-# Twitter's budgets cut their ten seconds into ten slots as well: a second of the window is forgotten at a time.
-_SLOTS: Final = int(WINDOW_S)
 # Above the budget shares may be spent up to this many budgets in all.
 _MOST_BUDGETS: Final = 2.0
 FORGET_AFTER_S: Final = REMEMBERED_S
@@ -143,11 +140,12 @@ class RetryBudget:
 
 
 def _window() -> Window:
-    return Window(1.0, _SLOTS, counters=1)
+    # Twitter's budgets cut their ten seconds into ten slots as well: a second of the window is forgotten at a time.
+    return Window(1.0, WINDOW_S, counters=1)
 
 
 def _count(window: Window, now: float) -> int:
-    return window.read(now, _SLOTS)[0]
+    return window.read(now, WINDOW_S)[0]
 
 
 class Shortfall(NamedTuple):

@@ -29,6 +29,7 @@ from millgate.core.governor.quota_lines import Behind, QuotaLines
 from millgate.core.measure import WINDOW_S, Window
 from millgate.core.quotas.ledger import Demand, Ledger, Who
 from millgate.core.settings import MOST_NAMES, Settings, TenantSettings
+from millgate.core.snapshot import TenantSnapshot
 from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.lane import REMEMBERED_S
 from millgate.core.tickets import ClientKind
@@ -43,14 +44,6 @@ FORGET_AFTER_S: Final = REMEMBERED_S
 """A tenant keeps its own record for so long after its last attempt while others wait for one."""
 OTHERS: Final = "others"
 """The one tenant of all that are not known apart."""
-
-
-class Amplification(NamedTuple):
-    """One tenant's attempts and requests since it became known; their ratio is its amplification."""
-
-    tenant: str
-    attempts: int
-    requests: int
 
 
 class _Tenant:
@@ -113,9 +106,9 @@ class RetryBudget:
             self._retrying.add(record.spent_at, (-1,))
         record.spent_at = now
 
-    def amplification(self) -> tuple[Amplification, ...]:
+    def amplification(self) -> tuple[TenantSnapshot, ...]:
         """Return attempts and requests of every tenant known apart, and of the others together."""
-        return tuple(Amplification(name, each.attempts, each.requests) for name, each in self._known.items())
+        return tuple(TenantSnapshot(name, each.attempts, each.requests) for name, each in self._known.items())
 
     def _record(self, tenant: str, now: float) -> _Tenant:
         """Return the tenant's record, that of the others if there are too many; the last seen stands last."""

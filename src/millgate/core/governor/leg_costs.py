@@ -74,9 +74,7 @@ def late_cost(request: Request, ttft_s: float, now: float) -> float:
 
 
 def _unread(reader: Engine, prefixes: PrefixIndex, request: Request) -> int:
-    """Return how many tokens of this prompt the engine would have to read."""
-    if not request.marks:
-        return request.prompt_tokens
+    """Return how many tokens of this prompt the engine would have to read, one at least."""
     return max(1, request.prompt_tokens - prefixes.held_by(reader.number, request.marks))
 
 

@@ -152,7 +152,7 @@ class Pool:
         self.queued_count = self.queued_prompt_tokens = 0
         self.queued_work_s = 0.0
         self.overtaking = Overtaking()
-        self.others_queued, self.others_work_s = 0, 0.0
+        self.others_work_s = 0.0
 
     @property
     def name(self) -> str:
@@ -161,7 +161,7 @@ class Pool:
 
     def shared_with(self, others: OthersLine | None, streams: int, now: float) -> None:
         """Count with what waits before the same engines at other replicas, which have so many of their streams."""
-        _, self.others_queued, self.others_work_s, came, told = others or OthersLine("", 0, 0.0)
+        _, _, self.others_work_s, came, told = others or OthersLine("", 0, 0.0)
         self.appointments.shared_with(came, told, now)
         self.capacity_forecast.shared_with(streams)
 

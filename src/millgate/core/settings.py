@@ -106,7 +106,7 @@ class LimitSettings:
     """What moves the limit of one engine below its hard cap, and how far.
 
     `tpot_slo_s` is the tightest that its lanes promise, or its own; `tpot_share` of the answers are steered to keep it. `start` None
-    begins where the prior says that the SLO is met, or at the hard cap where there is no SLO. `window_s` None lets every reading count.
+    begins where the prior says that the SLO is met, or at the hard cap where there is no SLO.
     """
 
     kind: LimitKind = "fixed"
@@ -114,8 +114,6 @@ class LimitSettings:
     tpot_share: float = TARGET_SHARE
     start: int | None = None
     minimum: int = LEAST_LIMIT
-    window_s: float | None = None
-    window_samples: int = 50
 
 
 @dataclass(frozen=True, slots=True)

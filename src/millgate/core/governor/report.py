@@ -111,14 +111,11 @@ def _working_set_share(knowledge: Knowledge) -> float:
 
 def capacity(knowledge: Knowledge) -> Capacity:
     """Return two numbers of the snapshot for a fiftieth of its cost: replies of the line door carry them."""
-    running = limit = 0
-    for engine in knowledge.engines.by_name.values():
-        if engine.settings.only_reads:
-            continue
-        running += engine.gate.streams
-        if engine.up:
-            limit += engine.limit
-    return Capacity(running, limit)
+    engines = knowledge.engines
+    limit = sum(
+        [each.limit for each in engines.by_name.values() if each.up and not each.settings.only_reads], 0
+    )
+    return Capacity(engines.running(), limit)
 
 
 def _retries(knowledge: Knowledge, now: float) -> RetrySnapshot:

@@ -28,7 +28,6 @@ REFINEMENTS: tuple[Refinement, ...] = (
             "state.pool:_PER_DOUBLING",
             "state.pool:_SHORTEST_S",
             "state.pool:_MEMORY_S",
-            "state.pool:_MOST_OF_SECOND",
             "governor.promises:_PASSING_SHARE",
             "governor.promises:_LINE_SHARE",
         ),

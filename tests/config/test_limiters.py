@@ -12,20 +12,13 @@ from millgate.core.settings import LEAST_LIMIT, LimitKind, LimitSettings
 
 def test_nothing_is_needed() -> None:
     limit = LimitConfig()
-    assert (limit.kind, limit.start, limit.tpot_slo, limit.window) == (None, None, None, None)
+    assert (limit.kind, limit.start, limit.tpot_slo) == (None, None, None)
     assert limit.minimum == LEAST_LIMIT == LimitSettings().minimum
 
 
 def test_units_are_read() -> None:
-    limit = LimitConfig.model_validate(
-        {"kind": "slo_gradient", "start": "1k", "tpot_slo": "40ms", "window": "5s", "window_samples": 200}
-    )
-    assert (limit.start, limit.tpot_slo, limit.window, limit.window_samples) == (
-        1000,
-        Objective(0.04),
-        5.0,
-        200,
-    )
+    limit = LimitConfig.model_validate({"kind": "slo_gradient", "start": "1k", "tpot_slo": "40ms"})
+    assert (limit.start, limit.tpot_slo) == (1000, Objective(0.04))
 
 
 def test_it_names_the_kinds_that_the_core_builds() -> None:
@@ -41,7 +34,6 @@ def test_it_names_the_kinds_that_the_core_builds() -> None:
         ({"minimum": 0}, "greater than or equal to 1"),
         ({"tpot_slo": 0}, "must be more than 0s"),
         ({"start": 3}, r"`start` \(3\) is below `minimum` \(4\)"),
-        ({"window_samples": 50}, "`window_samples` needs a `window`"),
         ({"kind": "fixed", "tpot_slo": "40ms"}, "`kind: fixed` does not move"),
         ({"kind": "fixed", "minimum": 4}, "`kind: fixed` does not move"),
         ({"floor": 3}, "Extra inputs"),

@@ -6,10 +6,10 @@ from hypothesis import given, settings, strategies as some
 from millgate.core.governor.allowances import (
     FORGET_AFTER_S,
     OTHERS,
-    WINDOW_S,
-    Amplification,
     RetryBudget,
 )
+from millgate.core.measure import WINDOW_S
+from millgate.core.snapshot import TenantSnapshot
 
 
 def _spend_all(budget: RetryBudget, tenant: str, now: float, drain_per_s: float) -> int:
@@ -121,7 +121,7 @@ def test_amplification_is_attempts_over_requests_by_tenant() -> None:
         budget.arrived("t", 1.0, retry=retry)
     budget.arrived("u", 1.0, retry=False)
 
-    assert budget.amplification() == (Amplification("t", 3, 1), Amplification("u", 1, 1))
+    assert budget.amplification() == (TenantSnapshot("t", 3, 1), TenantSnapshot("u", 1, 1))
 
 
 def test_inv_5_tenants_beyond_the_bound_are_known_together_until_another_is_at_rest() -> None:

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from millgate.config.objectives import TpotObjective
 from millgate.config.section import Section
-from millgate.config.values import Count, Duration
+from millgate.config.values import Count
 
 
 class LimitConfig(Section):
@@ -33,24 +33,9 @@ class LimitConfig(Section):
         description="Time per output token to keep, at its quantile where one is named. Default: the shortest `tpot_slo` of the "
         "lanes, of equal ones that with the highest quantile.",
     )
-    window: Duration | None = Field(
-        default=None,
-        gt=0,
-        le=600.0,
-        description="Let it move only once in so long, on all that was measured meanwhile. Default: every second "
-        "or 50 tokens, whichever is later.",
-    )
-    window_samples: Count | None = Field(
-        default=None,
-        ge=1,
-        le=1_000_000,
-        description="Tokens that a `window` must hold; it is prolonged until it does, to 30 s at most. Default: 50.",
-    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.window_samples is not None and self.window is None:
-            raise ValueError("`window_samples` needs a `window`")
         if self.start is not None and self.start < self.minimum:
             raise ValueError(f"`start` ({self.start}) is below `minimum` ({self.minimum})")
         if self.kind == "fixed" and self._moves():

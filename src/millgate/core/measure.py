@@ -29,6 +29,12 @@ ALIKE: Final = 0.1
 """What differs by no more than this share is alike: estimates are off by as much."""
 LOOKED_AT: Final = 16
 """Of what would take long to look through so many are looked at."""
+WINDOW_S: Final = 10
+"""Over so many seconds what happens is counted as a rate: as Hystrix does failures (`metrics.rollingStats.timeInMilliseconds`, 10,000), and
+Finagle, Linkerd and Twitter retries. Within less of it a few events are one moment."""
+OUTLIER_RATIO: Final = 8.0
+"""A sample counts as at most so many times what was expected: one stalled answer must not teach a second per token, and a truly slower
+engine is reached within a few samples (8 x 8 x 8)."""
 MEMORY: Final = 200.0
 """Samples after which an old one weighs 1/e: the mean of what varies as much as itself is then known to 7 %, a 95th percentile
 is steady, and a new release shows within a minute of traffic."""
@@ -103,11 +109,6 @@ class Window:
         return tuple(sum([counts[index] for counts in current]) for index in range(self._counters))
 
 
-# A sample counts as at most so many times the prediction, or as that part of it: one stalled answer must not teach a
-# second per token, and a truly slower engine is reached within a few samples (8 x 8 x 8).
-_OUTLIER_RATIO: Final = 8.0
-
-
 class LearnedLine:
     """A line through a cloud of points, y = base + slope x, by least squares that forget.
 
@@ -132,7 +133,7 @@ class LearnedLine:
         """Learn one point."""
         expected = self.base + self.slope * x
         if expected > 0.0:  # a line that lies at zero must be able to leave it
-            y = max(expected / _OUTLIER_RATIO, min(expected * _OUTLIER_RATIO, y))
+            y = max(expected / OUTLIER_RATIO, min(expected * OUTLIER_RATIO, y))
         decay = self._decay
         self._n = n = self._n * decay + 1.0
         self._x = sum_x = self._x * decay + x

@@ -7,8 +7,9 @@ from millgate.core.words import DeadlineFrom, IgnoresHangups, LaneTakes, OutputC
 
 MINUTE_S = 60.0
 DAY_S = 86400.0
-MOST_TENANTS = 1_000
-"""Tenants that are known apart where what each did is remembered; beyond it the longest at rest is forgotten, or they share (INV-5)."""
+MOST_NAMES = 1_000
+"""Names that clients choose, of tenants, of models, of kinds of requests: so many are known apart where something is remembered of each.
+Beyond it the one longest at rest is forgotten, or new ones share (INV-5)."""
 _COUNT_OUTPUT = (QuotaKind.TPM, QuotaKind.TPD, QuotaKind.OTPM)
 _DAILY = (QuotaKind.RPD, QuotaKind.TPD)
 
@@ -105,7 +106,7 @@ class LimitSettings:
     """What moves the limit of one engine below its hard cap, and how far.
 
     `tpot_slo_s` is the tightest that its lanes promise, or its own; `tpot_share` of the answers are steered to keep it. `start` None
-    begins where the prior says that the SLO is met, or at the hard cap where there is no SLO. `window_s` None lets every reading count.
+    begins where the prior says that the SLO is met, or at the hard cap where there is no SLO.
     """
 
     kind: LimitKind = "fixed"
@@ -113,8 +114,6 @@ class LimitSettings:
     tpot_share: float = TARGET_SHARE
     start: int | None = None
     minimum: int = LEAST_LIMIT
-    window_s: float | None = None
-    window_samples: int = 50
 
 
 @dataclass(frozen=True, slots=True)

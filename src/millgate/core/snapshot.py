@@ -165,7 +165,7 @@ class PoolSnapshot(NamedTuple):
 
 
 class TenantSnapshot(NamedTuple):
-    """One tenant's attempts and requests: their ratio is its amplification; `others` stands for all not known apart."""
+    """One tenant's attempts and requests since it became known: their ratio is its amplification; `others` stands for all not known apart."""
 
     tenant: str
     attempts: int

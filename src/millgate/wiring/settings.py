@@ -13,7 +13,6 @@ from millgate.config.objectives import Objective, format_objective
 from millgate.config.problems import ConfigError, Problem, SettingPath, ValueOrigin
 from millgate.config.schema import Config, EngineConfig
 from millgate.config.units import format_duration
-from millgate.core.limits.signal import LEAST_SAMPLES
 from millgate.core.settings import (
     TARGET_SHARE,
     EngineSettings,
@@ -174,8 +173,6 @@ def _limit(engine: EngineConfig, tpot_slo: Objective | None) -> LimitSettings:
         tpot_share=(slo.share if slo else None) or TARGET_SHARE,
         start=given.start,
         minimum=given.minimum,
-        window_s=given.window,
-        window_samples=given.window_samples or LEAST_SAMPLES,
     )
 
 

@@ -134,6 +134,21 @@ def test_the_first_leg_ends_with_its_answer_and_its_memory_with_the_first_token(
     assert legs.transfer_s == pytest.approx(0.1)
 
 
+def test_a_network_that_is_far_slower_than_believed_is_known_after_a_few_transfers() -> None:
+    gate, apart, now = occupied(), 0, 1.0
+    for number in range(2, 12):
+        legs = admitted(gate, number, now).legs
+        apart += len(legs) == 2
+        if len(legs) == 2:
+            gate.handle(Prefilled(number, PROMPT, 0), now + 0.4)
+            now += 2.4
+        gate.handle(FirstToken(number), now)
+        gate.handle(Finished(number, PROMPT, 100), now)
+        gate.handle(Released(number), now)
+        now += 0.1
+    assert 1 <= apart <= 3
+
+
 def test_a_whole_answer_ends_both_legs() -> None:
     gate = occupied()
     gate.handle(arrival(2)._replace(stream=False), 1.0)

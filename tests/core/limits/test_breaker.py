@@ -5,11 +5,10 @@ import pytest
 from millgate.core.limits.breaker import (
     CONSECUTIVE_FAILURES,
     FIRST_PAUSE_S,
-    WINDOW_S,
     Breaker,
     counts_against,
 )
-from millgate.core.measure import ENOUGH
+from millgate.core.measure import ENOUGH, WINDOW_S
 from millgate.core.settings import LONGEST_HINT_S
 from millgate.core.words import FailureKind
 

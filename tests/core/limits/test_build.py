@@ -6,7 +6,6 @@ from millgate.core.limits.aimd import AimdLimit
 from millgate.core.limits.build import build_limit, cold_start
 from millgate.core.limits.gate import FixedLimit
 from millgate.core.limits.slo_gradient import SloGradientLimit
-from millgate.core.limits.windowed import WindowedLimit
 from millgate.core.settings import LimitSettings, ServicePrior
 
 PRIOR = ServicePrior(0.05, 0.0001, 0.01, 0.0001)
@@ -16,12 +15,10 @@ PRIOR = ServicePrior(0.05, 0.0001, 0.01, 0.0001)
     ("settings", "kind", "streams"),
     [
         (LimitSettings(), FixedLimit, 256),
-        (LimitSettings("fixed", window_s=5.0), FixedLimit, 256),
         (LimitSettings("aimd"), AimdLimit, 256),
         (LimitSettings("aimd", start=30), AimdLimit, 30),
         (LimitSettings("slo_gradient", tpot_slo_s=0.05), SloGradientLimit, 62),
         (LimitSettings("slo_gradient", tpot_slo_s=0.05, start=500), SloGradientLimit, 256),
-        (LimitSettings("slo_gradient", tpot_slo_s=0.05, window_s=5.0), WindowedLimit, 62),
         (LimitSettings("slo_gradient", tpot_slo_s=0.001), SloGradientLimit, 4),
     ],
 )

@@ -18,7 +18,6 @@ from millgate.config.schema import Config
 from millgate.core.events import Failed
 from millgate.core.quotas.bucket import Sizes
 from millgate.core.settings import AccountSettings, QuotaLimit
-from millgate.core.state.permit import Permit
 from millgate.core.state.provider import Provider as Account
 from millgate.core.words import FailureKind, QuotaKind, Sent
 from millgate.demos.connection import AttemptAnswer, Endpoint, GateAddress
@@ -90,10 +89,6 @@ def test_hints_of_output_charged_as_made_count_the_line_before_them() -> None:
 SIZES = Sizes(1, 1)
 
 
-def permit(number: int, admitted_at: float) -> Permit:
-    return Permit(number, number, 1, 1, admitted_at, 0.0, 0.1, 1)
-
-
 def account() -> Account:
     return Account(AccountSettings((QuotaLimit(QuotaKind.RPM, 6000),)), 0.0)
 
@@ -101,45 +96,41 @@ def account() -> Account:
 @pytest.mark.parametrize("over_limit", [True, False])
 def test_a_burst_of_refusals_leaves_the_breaker_closed(over_limit: bool) -> None:
     provider = account()
-    sent = [permit(number, 1.0) for number in range(50)]
-    for each in sent:
-        provider.started(each, SIZES, 1.0)
-    for each in sent:
-        provider.failed(each, Failed(each.attempt, FailureKind.REFUSED, Sent.REQUEST, 2.0, over_limit), 1.5)
+    for attempt in range(50):
+        provider.started(attempt, SIZES, 1.0)
+    for attempt in range(50):
+        refused = Failed(attempt, FailureKind.REFUSED, Sent.REQUEST, 2.0, over_limit)
+        provider.failed(refused, 1.0, 0, 1.5)
     assert not provider.breaker.is_open
     assert provider.wait_s(SIZES, 1.5) >= 2.0
 
 
 def test_after_an_overload_one_request_tries_until_its_first_tokens() -> None:
     provider = account()
-    first, trial = permit(1, 1.0), permit(2, 3.0)
-    provider.started(first, SIZES, 1.0)
-    provider.failed(first, Failed(1, FailureKind.REFUSED, Sent.REQUEST, 1.0), 1.5)
+    provider.started(1, SIZES, 1.0)
+    provider.failed(Failed(1, FailureKind.REFUSED, Sent.REQUEST, 1.0), 1.0, 0, 1.5)
     assert provider.wait_s(SIZES, 3.0) == 0.0
-    provider.started(trial, SIZES, 3.0)
+    provider.started(2, SIZES, 3.0)
     assert provider.wait_s(SIZES, 3.0) > 0.0
-    trial.grows(5, 3.5)
-    provider.grew(trial, 3.5)
+    provider.grew(2, 5, 3.5)
     assert provider.wait_s(SIZES, 3.5) == 0.0
 
 
 def test_a_trial_whose_answer_takes_long_keeps_nobody_waiting_for_ever() -> None:
     provider = account()
-    first, trial, other = permit(1, 1.0), permit(2, 3.0), permit(3, 3.0)
-    provider.started(first, SIZES, 1.0)
-    provider.failed(first, Failed(1, FailureKind.CONNECT, Sent.NONE), 1.5)
-    provider.started(trial, SIZES, 3.0)
+    provider.started(1, SIZES, 1.0)
+    provider.failed(Failed(1, FailureKind.CONNECT, Sent.NONE), 1.0, 0, 1.5)
+    provider.started(2, SIZES, 3.0)
     assert provider.wait_s(SIZES, 7.9) > 0.0
     assert provider.wait_s(SIZES, 8.0) == 0.0
-    provider.started(other, SIZES, 8.0)
+    provider.started(3, SIZES, 8.0)
     assert provider.wait_s(SIZES, 8.0) == 0.0
 
 
 def test_one_answer_that_fails_stops_nobody_else() -> None:
     provider = account()
-    first = permit(1, 1.0)
-    provider.started(first, SIZES, 1.0)
-    provider.failed(first, Failed(1, FailureKind.STATUS, Sent.REQUEST), 1.5)
+    provider.started(1, SIZES, 1.0)
+    provider.failed(Failed(1, FailureKind.STATUS, Sent.REQUEST), 1.0, 0, 1.5)
     assert provider.wait_s(SIZES, 1.5) == 0.0
 
 

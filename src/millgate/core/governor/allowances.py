@@ -26,34 +26,24 @@ from typing import Final, NamedTuple
 
 from millgate.core.decisions import QuotaState
 from millgate.core.governor.quota_lines import Behind, QuotaLines
-from millgate.core.measure import Window
+from millgate.core.measure import WINDOW_S, Window
 from millgate.core.quotas.ledger import Demand, Ledger, Who
-from millgate.core.settings import MOST_TENANTS, Settings, TenantSettings
+from millgate.core.settings import MOST_NAMES, Settings, TenantSettings
+from millgate.core.snapshot import TenantSnapshot
 from millgate.core.state.attempt import Attempt, Request
-from millgate.core.state.lane import PART_S, REMEMBERED_S
+from millgate.core.state.lane import REMEMBERED_S
 from millgate.core.tickets import ClientKind
 from millgate.core.tickets.appointment import Appointment, age_key
 from millgate.core.words import Reason
 
-WINDOW_S: Final = PART_S
 SHARE_OF_ADMITTED: Final = 0.2
 RESERVE_SHARE_OF_DRAIN: Final = 0.05
-# Twitter's budgets cut their ten seconds into ten slots as well: a second of the window is forgotten at a time.
-_SLOTS: Final = int(WINDOW_S)
 # Above the budget shares may be spent up to this many budgets in all.
 _MOST_BUDGETS: Final = 2.0
 FORGET_AFTER_S: Final = REMEMBERED_S
 """A tenant keeps its own record for so long after its last attempt while others wait for one."""
 OTHERS: Final = "others"
 """The one tenant of all that are not known apart."""
-
-
-class Amplification(NamedTuple):
-    """One tenant's attempts and requests since it became known; their ratio is its amplification."""
-
-    tenant: str
-    attempts: int
-    requests: int
 
 
 class _Tenant:
@@ -73,7 +63,7 @@ class RetryBudget:
 
     __slots__ = ("_admitted", "_known", "_most_tenants", "_retrying", "_spent")
 
-    def __init__(self, tenants: int = MOST_TENANTS) -> None:
+    def __init__(self, tenants: int = MOST_NAMES) -> None:
         self._most_tenants = tenants
         self._known: dict[str, _Tenant] = {}
         self._admitted, self._spent, self._retrying = _window(), _window(), _window()
@@ -116,9 +106,9 @@ class RetryBudget:
             self._retrying.add(record.spent_at, (-1,))
         record.spent_at = now
 
-    def amplification(self) -> tuple[Amplification, ...]:
+    def amplification(self) -> tuple[TenantSnapshot, ...]:
         """Return attempts and requests of every tenant known apart, and of the others together."""
-        return tuple(Amplification(name, each.attempts, each.requests) for name, each in self._known.items())
+        return tuple(TenantSnapshot(name, each.attempts, each.requests) for name, each in self._known.items())
 
     def _record(self, tenant: str, now: float) -> _Tenant:
         """Return the tenant's record, that of the others if there are too many; the last seen stands last."""
@@ -143,11 +133,12 @@ class RetryBudget:
 
 
 def _window() -> Window:
-    return Window(1.0, _SLOTS, counters=1)
+    # Twitter's budgets cut their ten seconds into ten slots as well: a second of the window is forgotten at a time.
+    return Window(1.0, WINDOW_S, counters=1)
 
 
 def _count(window: Window, now: float) -> int:
-    return window.read(now, _SLOTS)[0]
+    return window.read(now, WINDOW_S)[0]
 
 
 class Shortfall(NamedTuple):

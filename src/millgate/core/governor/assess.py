@@ -446,7 +446,7 @@ def admission_at(prefixes: PrefixIndex, request: Request, place: Place, now: flo
     admit = admission(request, engine, ttft_s, candidates, now)
     if reader is None:
         return admit
-    cached_tokens = prefixes.held_by(reader.number, request.marks) if request.marks else 0
+    cached_tokens = prefixes.held_by(reader.number, request.marks)
     unread_tokens = max(1, request.prompt_tokens - cached_tokens)
     kv_tokens, prefill_tokens = reader.gate.clip(request.prompt_tokens, unread_tokens)
     reads = make_leg(reader.settings.name, 1, kv_tokens, prefill_tokens)

@@ -164,7 +164,7 @@ def _start(
         lane_queue.offered.started(request.work_s)
     allowances.admitted(now)
     if engine.provider is not None:
-        engine.provider.started(permit, request.sizes(), now)
+        engine.provider.started(request.attempt, request.sizes(), now)
     if (shares := pool.shares) is not None:
         shares.entered(lane.settings.name, leg.streams)
     engine.given_prompt(lane.settings.name, attempt.unread_tokens, now)

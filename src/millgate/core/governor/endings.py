@@ -31,10 +31,9 @@ from millgate.core.sizing.output_length import OutputLength
 from millgate.core.sizing.service_demand import PromptSizes
 from millgate.core.slo import answered_in_time, streamed_in_time
 from millgate.core.state.attempt import Attempt, Request
-from millgate.core.state.engine import Engine
+from millgate.core.state.engine import Engine, Permit
 from millgate.core.state.lane import Totals
 from millgate.core.state.leg import has_taken_over
-from millgate.core.state.permit import Permit
 from millgate.core.words import FailureKind, IgnoresHangups, Outcome, Reason, Stage
 
 # An admission reaches the engine's gauge within this time: connect, parse, schedule one step.
@@ -92,7 +91,7 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
     request.queue.order.settle(request, prompt_tokens, output_tokens)
     attempt.settles(event.prompt_tokens, cached_tokens, now)
     if engine.provider is not None:
-        engine.provider.answered(permit, event.prompt_tokens, cached_tokens, now)
+        engine.provider.answered(permit.attempt, event.prompt_tokens, cached_tokens, permit.output_seen, now)
     if request.marks and not attempt.is_apart:
         found = engines.prefixes.answered(
             engine.number,
@@ -164,7 +163,7 @@ def failed(knowledge: Knowledge, attempt: Attempt, event: Failed, now: float) ->
     permit, engine = permit_of(attempt)
     again = detour_after(knowledge, attempt, event, now)
     if engine.provider is not None:
-        engine.provider.failed(permit, event, now)
+        engine.provider.failed(event, permit.sent_at, permit.output_seen, now)
     if event.blames_request:
         return _declined(knowledge, attempt, now)
     if engine.signal is not None and event.kind in _OVERLOADED:
@@ -228,7 +227,7 @@ def _end(
     permit.ended(now)
     attempt.settles(None, 0, now)
     if engine.provider is not None:
-        engine.provider.left(permit, now)
+        engine.provider.left(permit.attempt, permit.output_seen, now)
     engines.note(permit, engine)
     ended = _account(attempt, outcome, now, cause, prompt_tokens)
     totals.ended(ended)
@@ -334,7 +333,7 @@ def progressed(attempts: Attempts, engine: Engine, event: EngineProgress, now: f
             if attempt.reservation is not None:
                 attempt.reservation.progress(output_tokens, now)
             if engine.provider is not None:
-                engine.provider.grew(permit, now)
+                engine.provider.grew(number, permit.output_seen, now)
             engine.gate.grow(number, attempt.request.prompt_tokens + output_tokens)
     # Its memory is fuller.
     attempts.engines.placement.changed(engine)

@@ -16,11 +16,10 @@ from millgate.core.settings import Settings
 from millgate.core.sizing.output_length import OutputLength
 from millgate.core.sizing.service_demand import PromptSizes
 from millgate.core.state.attempt import Attempt, Request
-from millgate.core.state.engine import Engine
+from millgate.core.state.engine import Engine, Permit
 from millgate.core.state.lane import Classes, Lane, MakeOrder, Totals
 from millgate.core.state.lease import Lease
 from millgate.core.state.leg import Legs
-from millgate.core.state.permit import Permit
 from millgate.core.state.pool import LaneQueue, Pool, Routes
 from millgate.core.tickets.appointments import most_notes
 

@@ -5,18 +5,14 @@ waits for those before it on the engine that reads, and then for its transfer; t
 """
 
 from math import inf
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from millgate.core.routing.base import Router
-from millgate.core.routing.prefix_index import Held, PrefixIndex
+from millgate.core.routing.prefix_index import BLOCK_TOKENS, Held, PrefixIndex
 from millgate.core.state.attempt import Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.leg import Legs
 from millgate.core.words import Role
-
-# Of a prompt below one block nothing is handed over, and some of vLLM's connectors hang on it (LMCache#2459). Blocks have 16
-# tokens on a GPU and 128 on a CPU.
-LEAST_HANDED_TOKENS: Final = 128
 
 
 class Apart(NamedTuple):
@@ -38,7 +34,8 @@ def apart(
     now: float,
 ) -> Apart | None:
     """Return the cheapest two of the engines that have room for one leg each; None where there are none, or nothing to hand over."""
-    if request.prompt_tokens < LEAST_HANDED_TOKENS:
+    # Of a prompt below one block nothing is handed over, and some of vLLM's connectors hang on it (LMCache#2459).
+    if request.prompt_tokens < BLOCK_TOKENS:
         return None
     deciding = [each for each in engines if each.settings.role is Role.DECODE and _has_memory(each, request)]
     reading = [each for each in request.route.readers_up if _has_room(each, prefixes, request)]
@@ -77,9 +74,7 @@ def late_cost(request: Request, ttft_s: float, now: float) -> float:
 
 
 def _unread(reader: Engine, prefixes: PrefixIndex, request: Request) -> int:
-    """Return how many tokens of this prompt the engine would have to read."""
-    if not request.marks:
-        return request.prompt_tokens
+    """Return how many tokens of this prompt the engine would have to read, one at least."""
     return max(1, request.prompt_tokens - prefixes.held_by(reader.number, request.marks))
 
 

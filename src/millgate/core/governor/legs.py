@@ -9,14 +9,14 @@ from millgate.core.decisions import Leg
 from millgate.core.events import FirstLegNews, HandoffFailed, Prefilled
 from millgate.core.governor.knowledge import Engines
 from millgate.core.state.attempt import Attempt
+from millgate.core.state.engine import Permit
 from millgate.core.state.leg import PrefillLeg, reads_after_all
-from millgate.core.state.permit import Permit
 
 
 def begin(engines: Engines, attempt: Attempt, permit: Permit, leg: Leg, now: float) -> None:
     """The prompt of an attempt that has this permit elsewhere is read on this leg first."""
     reader, request = engines.by_name[leg.engine], attempt.request
-    cached_tokens = engines.prefixes.held_by(reader.number, request.marks) if request.marks else 0
+    cached_tokens = engines.prefixes.held_by(reader.number, request.marks)
     unread_tokens = max(1, request.prompt_tokens - cached_tokens)
     ahead, ttft_s = reader.unread_tokens(now), reader.expected_ttft_s(unread_tokens, now)
     own = Permit(request.attempt, attempt.serial, leg.streams, 1, now, ahead, ttft_s, 1)

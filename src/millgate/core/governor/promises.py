@@ -393,7 +393,7 @@ def _without_promise(
 
 def _never_in_time(request: Request) -> bool:
     """Return whether its prompt alone takes longer to read than it may wait in all, whenever it comes."""
-    return request.arrived_at + _reading_s(request) > max(
+    return request.arrived_at + request.reading_s() > max(
         request.deadline, request.arrived_at + _span_s(request)
     )
 
@@ -419,7 +419,7 @@ def _is_in_time(request: Request, hint_s: float, by_s: float, now: float) -> boo
         return isfinite(by_s)
     if by_s == 0.0:
         return now + hint_s <= request.lane_deadline
-    return now + max(hint_s, by_s) + _reading_s(request) <= request.lane_deadline
+    return now + max(hint_s, by_s) + request.reading_s() <= request.lane_deadline
 
 
 def _begins_anew_at(request: Request, hint_s: float, now: float) -> bool:
@@ -434,11 +434,3 @@ def _begins_anew_at(request: Request, hint_s: float, now: float) -> bool:
         if engine.provider is None or not left_s < engine.provider.wait_s(request.sizes(), now) < inf:
             return False
     return True
-
-
-def _reading_s(request: Request) -> float:
-    """Return how long its prompt takes to be read, on the engine that reads fastest."""
-    least_s = inf
-    for engine in request.route.up:
-        least_s = min(least_s, engine.service.ttft_s(request.unread_tokens))
-    return least_s

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
-from millgate.core.measure import MOST_WEIGHT, Ranking
+from millgate.core.measure import LOOKED_AT, MOST_WEIGHT, Ranking
 from millgate.core.quotas.bucket import PARTS, Bucket
 from millgate.core.quotas.ledger import Demand
 from millgate.core.tickets.appointment import Appointment, Attendance, age_key
-from millgate.core.tickets.appointments import EQUALS_TRIED, most_notes
+from millgate.core.tickets.appointments import most_notes
 
 # A minute of a quota of 4,000 requests a minute is one line of this length; all lines take 4 MB at most.
 MOST_IN_LINE: Final = 4_096
@@ -159,7 +159,7 @@ class QuotaLines:
         for bucket, _ in demands:
             line = self._lines.get(bucket)
             key = age_key(told.opens_at - _TICKET_S, 0)
-            for _ in range(EQUALS_TRIED):
+            for _ in range(LOOKED_AT):
                 found = None if line is None else line.after(key)
                 if found is None:
                     break

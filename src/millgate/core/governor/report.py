@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from millgate.core.decisions import Admit, Explanation, Queue
 from millgate.core.events import Arrived
-from millgate.core.governor.allowances import RetryBudget
 from millgate.core.governor.assess import assess
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.placement import candidates as candidates_of
@@ -18,7 +17,6 @@ from millgate.core.snapshot import (
     PoolSnapshot,
     RetrySnapshot,
     Snapshot,
-    TenantSnapshot,
 )
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane, least_reading_s, total
@@ -31,6 +29,7 @@ from millgate.core.words import FailureKind, Reason, Role, Stage
 def snapshot(knowledge: Knowledge, now: float) -> Snapshot:
     """Return everything at one instant."""
     lanes = [_lane(knowledge, lane, now) for lane in knowledge.lanes.values()]
+    budget = knowledge.allowances.budget
     return Snapshot(
         now=now,
         draining=knowledge.draining,
@@ -48,7 +47,7 @@ def snapshot(knowledge: Knowledge, now: float) -> Snapshot:
         prompt_error=knowledge.prompt_sizes.error(),
         output_error=knowledge.output_length.error(),
         pools=tuple(_pool(pool) for pool in knowledge.engines.routes.pools),
-        tenants=_tenants(knowledge.allowances.budget),
+        tenants=() if budget is None else budget.amplification(),
         little=total([lane.little for lane in lanes]),
         quotas=tuple(knowledge.allowances.ledger.levels(now)),
         live_sessions=knowledge.engines.working_sets.sessions,
@@ -112,14 +111,11 @@ def _working_set_share(knowledge: Knowledge) -> float:
 
 def capacity(knowledge: Knowledge) -> Capacity:
     """Return two numbers of the snapshot for a fiftieth of its cost: replies of the line door carry them."""
-    running = limit = 0
-    for engine in knowledge.engines.by_name.values():
-        if engine.settings.only_reads:
-            continue
-        running += engine.gate.streams
-        if engine.up:
-            limit += engine.limit
-    return Capacity(running, limit)
+    engines = knowledge.engines
+    limit = sum(
+        [each.limit for each in engines.by_name.values() if each.up and not each.settings.only_reads], 0
+    )
+    return Capacity(engines.running(), limit)
 
 
 def _retries(knowledge: Knowledge, now: float) -> RetrySnapshot:
@@ -152,10 +148,6 @@ def _retries(knowledge: Knowledge, now: float) -> RetrySnapshot:
 def _pool(pool: Pool) -> PoolSnapshot:
     names = tuple(engine.settings.name for engine in pool.engines)
     return PoolSnapshot(names, pool.warning.read(), pool.warning.alarms())
-
-
-def _tenants(budget: RetryBudget | None) -> tuple[TenantSnapshot, ...]:
-    return () if budget is None else tuple(TenantSnapshot(*each) for each in budget.amplification())
 
 
 def _lane(knowledge: Knowledge, lane: Lane, now: float) -> LaneSnapshot:

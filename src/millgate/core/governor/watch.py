@@ -8,8 +8,7 @@ from millgate.core.limits.gate import LimitReading
 from millgate.core.limits.signal import Signal
 from millgate.core.sizing.output_length import OutputLength
 from millgate.core.state.attempt import Attempt
-from millgate.core.state.engine import LEAST_WORK_S, Engine
-from millgate.core.state.permit import Permit
+from millgate.core.state.engine import LEAST_WORK_S, Engine, Permit
 
 # A gauge older than this says nothing (polled once a second, three misses).
 GAUGE_STALE_S: Final = 3.0

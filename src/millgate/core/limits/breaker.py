@@ -6,14 +6,12 @@ time that doubles with every try that fails, up to the longest hint that a clien
 it. `counts_against` says which failures count: an answer that blames the request (most 4xx) says that the engine is well.
 """
 
-from millgate.core.measure import ENOUGH, Window
+from millgate.core.measure import ENOUGH, WINDOW_S, Window
 from millgate.core.settings import LONGEST_HINT_S
 from millgate.core.words import FailureKind
 
 CONSECUTIVE_FAILURES = 5
 """Failures in a row that open it: Envoy's default for ejecting a host (outlier detection, `consecutive_5xx`)."""
-WINDOW_S = 10
-"""Length of the window, whole seconds: Hystrix's `metrics.rollingStats.timeInMilliseconds`, 10,000."""
 FIRST_PAUSE_S = 5.0
 """How long it stays open the first time: Hystrix's `sleepWindowInMilliseconds`, 5,000."""
 

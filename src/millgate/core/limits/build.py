@@ -4,7 +4,6 @@ from millgate.core.limits.aimd import AimdLimit
 from millgate.core.limits.gate import FixedLimit, Limit
 from millgate.core.limits.pace import slope_s
 from millgate.core.limits.slo_gradient import TARGET, SloGradientLimit
-from millgate.core.limits.windowed import WindowedLimit
 from millgate.core.settings import LimitSettings, ServicePrior
 
 
@@ -13,17 +12,12 @@ def build_limit(settings: LimitSettings, hard_cap: int, prior: ServicePrior) -> 
     if settings.kind == "fixed":
         return FixedLimit(hard_cap)
     slo_s = settings.tpot_slo_s
-    limit: Limit
     start = settings.start or cold_start(prior, slo_s, hard_cap)
     if settings.kind == "aimd":
-        limit = AimdLimit(hard_cap, start, settings.minimum, tpot_slo_s=slo_s)
-    elif slo_s is None:
+        return AimdLimit(hard_cap, start, settings.minimum, tpot_slo_s=slo_s)
+    if slo_s is None:
         raise ValueError("limit: slo_gradient needs a tpot_slo, of a lane or its own")
-    else:
-        limit = SloGradientLimit(slo_s, hard_cap, start, settings.minimum)
-    if settings.window_s is None:
-        return limit
-    return WindowedLimit(limit, settings.window_s, settings.window_samples)
+    return SloGradientLimit(slo_s, hard_cap, start, settings.minimum)
 
 
 def cold_start(prior: ServicePrior, tpot_slo_s: float | None, hard_cap: int) -> int:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from millgate.core.events import AccountShare, QuotaReading, QuotaShare, Remaining
-from millgate.core.measure import Ewma
+from millgate.core.measure import WINDOW_S, Ewma
 from millgate.core.quotas.bucket import (
     Bucket,
     Charge,
@@ -43,8 +43,6 @@ seconds, in which its word is on the way."""
 # five seconds of a minute are tried, the rest comes at the rate. A day would come back too slowly: all of it is believed
 # in until the provider says otherwise.
 _FIRST_LEVEL = 1.0 / 12.0
-# Refusals closer together than this tell of one empty moment, not of a rate.
-_LEAST_LESSON_S = 10.0
 # Refusals that follow each other faster were all sent before the first of them came back.
 _VOLLEY_S = 2.0
 # Others never take all: a tenth of the rate keeps trying, or nothing would ever be learned again.
@@ -138,7 +136,7 @@ class _Limit:
     def fade(self, now: float) -> None:
         """Forget a little of what others took; at most once in ten seconds."""
         elapsed_s = now - self._faded_at
-        if self.others_per_s > 0.0 and elapsed_s >= _LEAST_LESSON_S:
+        if self.others_per_s > 0.0 and elapsed_s >= WINDOW_S:
             self.expect_others(self.others_per_s * max(0.0, 1.0 - elapsed_s * _FADE_PER_S), now)
 
     def emptied(self, hint_s: float, unproduced: float, now: float) -> None:
@@ -160,7 +158,7 @@ class _Limit:
         bound = word.remaining - self._still_to_charge(unproduced) - self._cushion()
         if bound < bucket.level(now):
             bucket.lower_to(bound, now)
-        elif word.remaining > _PLENTY * self.limit.burst and now - self._faded_at >= _LEAST_LESSON_S:
+        elif word.remaining > _PLENTY * self.limit.burst and now - self._faded_at >= WINDOW_S:
             self.expect_others(self.others_per_s / 2.0, now)
 
     def _is_beyond(self, needed: float) -> bool:
@@ -182,7 +180,7 @@ class _Limit:
         self._refused_at = now
         if since_last_s > _VOLLEY_S:
             elapsed_s = now - self._empty_at
-            if elapsed_s < _LEAST_LESSON_S:
+            if elapsed_s < WINDOW_S:
                 return
             if self._empty_mark is not None and not bucket.was_full_since(self._empty_mark, now):
                 rate = self._rate_per_s()

@@ -19,8 +19,6 @@ from millgate.core.words import OutputCharge, QuotaKind
 PARTS = 64.0
 """Amounts are told apart by such parts: sums are of whole parts of a token or request, as those do not drift, and heights within
 one part of the burst are one, the higher, so that a refund may come out so much too small, never too large."""
-# Beyond this many neighbours are merged whatever their distance (INV-5); refunds rarely push that many together.
-_MOST_PEAKS = 128
 # Share of the burst by which a level may be short and still do: after the wait that was promised, the sum of two
 # times has lost its last bits (2e-16 of an uptime of months, times the rate).
 _SLACK = 1e-9
@@ -178,7 +176,8 @@ class Bucket:
             return
         levels.append(level)
         operations.append(operation)
-        if len(levels) > _MOST_PEAKS:
+        # Heights are a part apart but for what refunds have pushed together; of more, neighbours are merged whatever their distance (INV-5).
+        if len(levels) > PARTS + 1:
             self._peak_levels = levels[0::2]
             self._peak_operations = operations[1::2] + ([operations[-1]] if len(operations) % 2 else [])
 

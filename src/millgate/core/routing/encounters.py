@@ -9,14 +9,15 @@ setting says how many. They are ordinary engines: a long prompt that would wait 
 from math import exp
 from typing import Final
 
+from millgate.core.settings import MINUTE_S
+
 LONG_TOKENS: Final = 8_192
 """What one step of vLLM reads by default on large GPUs: a turn waits for no more than one step where a prompt has fewer unread tokens."""
 SESSION_TURNS: Final = 66
 """So many turns a session of a coding agent has (callanjfox/kv-cache-tester: 23,669 turns in 360 recorded sessions)."""
 # What has been seen of an engine fades within so long: some dozens of turns and long prompts of a busy fleet. (`python -m lab run
-# cold_prompts`: with half of it the p95 of turns is 0.02 to 0.04 of that without cold prompts higher.) Until so long has been seen, at least a minute of it is assumed.
+# cold_prompts`: with half of it the p95 of turns is 0.02 to 0.04 of that without cold prompts higher.) Until so long has been seen, at least a minute is assumed.
 _MEMORY_S: Final = 300.0
-_LEAST_S: Final = 60.0
 # So many times as much a turn that waits counts as a long prompt that does: it was to begin at once. (With 1, the p95 of the agents' first tokens
 # was 1.29 and 1.64 times that without cold prompts, at three and six a minute, with 4 it is 1.13 and 1.37, with 8 1.26 and 1.40.)
 _TURNS_COUNT: Final = 4.0
@@ -65,7 +66,7 @@ class Encounters:
         seen = self._seen.get(number)
         if seen is None:
             return 0.0
-        span_s = min(max(now - self._since, _LEAST_S), _MEMORY_S)
+        span_s = min(max(now - self._since, MINUTE_S), _MEMORY_S)
         waits_s2 = _TURNS_COUNT * seen.turns * _half_square(reading_s) + turns * seen.waits_s2
         return seen.share_left(now) * waits_s2 / span_s
 

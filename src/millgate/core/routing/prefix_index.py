@@ -26,8 +26,8 @@ _BELIEVED_SHARE: Final = 1.2
 _SHRINK, _GROW, _LEAST_BELIEVED, _MOST_BELIEVED = 0.95, 1.002, 0.2, 4.0
 LEAST_PREFIX_TOKENS: Final = 512
 """A shorter prompt is read within tens of milliseconds wherever it goes: looking for its prefix saves nothing that is felt."""
-# Reported tokens count whole blocks of 16 to 128 tokens, and sizes are estimates: less than this is no eviction.
-_BLOCK_TOKENS: Final = 128
+BLOCK_TOKENS: Final = 128
+"""Engines keep and tell whole blocks: of 16 tokens on a GPU, of 128 on a CPU. Less than one is nothing."""
 # Two numbers in one: the tokens that a mark adds to those before it, and the tokens up to it.
 _ADDED: Final = 1 << 24
 
@@ -212,7 +212,7 @@ class PrefixIndex:
         if not believed_tokens:
             return None
         lost_tokens = believed_tokens - (cached_tokens or 0)
-        is_lost = lost_tokens > _BLOCK_TOKENS + ALIKE * believed_tokens
+        is_lost = lost_tokens > BLOCK_TOKENS + ALIKE * believed_tokens
         engine.found(all_of_it=not is_lost)
         self._evict(engine, number)
         return min(1.0, (cached_tokens or 0) / believed_tokens)

@@ -13,7 +13,7 @@ from math import inf
 from typing import Final, TypeVar
 
 from millgate.core.events import PrefixMarks
-from millgate.core.measure import ENOUGH, Ewma
+from millgate.core.measure import ENOUGH, LOOKED_AT, Ewma
 from millgate.core.routing.encounters import Encounters
 
 LIVE_SHARE: Final = 0.7
@@ -32,7 +32,7 @@ _PRESUMED_RESTS, _REST_MEMORY = 5.0, 100.0
 # The earlier prompt is at least half of one that goes on from it: a common beginning is no session. And where less than half of what is
 # believed to be held is found, the index is wrong, and nothing is protected for its sake.
 _MOST_OF_IT: Final = 0.5
-MOST_PASSED_OVER: Final = 16
+MOST_PASSED_OVER: Final = LOOKED_AT
 """So many queued requests at most let later ones go, as full engines hold their prompts or are full of live sessions; the next takes what there is, or is refused."""
 MOST_SESSIONS: Final = 20_000
 """Live sessions that are known; beyond it the one whose lease ends first is over. As many that are over are remembered (8 MB each)."""

@@ -4,16 +4,17 @@ The arrows of `core/lifecycle` are the methods `admitted`, `turned_back` and `re
 `released` of its `Permit`.
 """
 
+from math import inf
+
 from millgate.core.decisions import Classed, Leg, Reshaped
 from millgate.core.events import Arrived, PrefixMarks
 from millgate.core.lifecycle import State
 from millgate.core.quotas.bucket import Reservation, Sizes
 from millgate.core.routing.working_set import LiveSession
 from millgate.core.settings import LaneSettings
-from millgate.core.state.engine import Engine
+from millgate.core.state.engine import Engine, Permit
 from millgate.core.state.lane import Lane
 from millgate.core.state.leg import PrefillLeg
-from millgate.core.state.permit import Permit
 from millgate.core.state.pool import Route
 from millgate.core.tickets import EARLY_RETURNS_FORGIVEN
 from millgate.core.tickets.appointment import Appointment, ReturnRecord
@@ -197,9 +198,15 @@ class Request:
         return asked_s
 
     def latest_start(self) -> float:
-        """Return when it must start for its first token to come in time, on the engine that reads fastest; one is up."""
-        reading_s = [engine.service.ttft_s(self.unread_tokens) for engine in self.route.up]
-        return self.deadline - min(reading_s)
+        """Return when it must start for its first token to come in time; one engine is up."""
+        return self.deadline - self.reading_s()
+
+    def reading_s(self) -> float:
+        """Return how long its prompt takes to be read, on the engine that reads fastest; infinite where none is up."""
+        least_s = inf
+        for engine in self.route.up:
+            least_s = min(least_s, engine.service.ttft_s(self.unread_tokens))
+        return least_s
 
     def sizes(self) -> Sizes:
         """Return what it takes from quotas, over all its answers."""

@@ -27,8 +27,7 @@ from millgate.core.lifecycle import State
 from millgate.core.limits.gate import DrainReading
 from millgate.core.measure import UPPER_Z
 from millgate.core.settings import LONGEST_HINT_S
-from millgate.core.state.engine import LEAST_WORK_S, Engine
-from millgate.core.state.permit import Permit
+from millgate.core.state.engine import LEAST_WORK_S, Engine, Permit
 from millgate.core.tickets import SOONEST_RETURN_S
 from millgate.core.tickets.appointments import TICKS_PER_S, WORK_PARTS
 

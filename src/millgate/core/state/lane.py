@@ -23,7 +23,7 @@ from millgate.core.decisions import Cause, Classed, Ended
 from millgate.core.events import Arrived
 from millgate.core.instruments import Instruments
 from millgate.core.limits.gate import is_only_read
-from millgate.core.measure import Window
+from millgate.core.measure import WINDOW_S, Window
 from millgate.core.queues.base import Order, Queued
 from millgate.core.settings import MINUTE_S, LaneSettings
 from millgate.core.snapshot import LittleReading, LittleSnapshot
@@ -272,10 +272,9 @@ class Lane:
         self.queued_bytes -= body_bytes
 
 
-# Attempts and requests are remembered for ten minutes, in parts of ten seconds.
-PART_S: Final = 10.0
+# Attempts and requests are remembered for ten minutes, in parts of `WINDOW_S`.
 _PARTS: Final = 60
-REMEMBERED_S: Final = PART_S * _PARTS
+REMEMBERED_S: Final = WINDOW_S * _PARTS
 
 
 class Totals:
@@ -283,7 +282,7 @@ class Totals:
 
     def __init__(self) -> None:
         self.answers = self.arrivals = self.labelled = self.recognised = self.early = self.hints_given = 0
-        self._lately = Window(PART_S, _PARTS, counters=2)
+        self._lately = Window(WINDOW_S, _PARTS, counters=2)
         self.good_output_tokens = self.wasted_prompt_tokens = self.wasted_output_tokens = 0
 
     def arrived(self, now: float, *, is_retry: bool) -> None:
@@ -293,7 +292,7 @@ class Totals:
 
     def amplification(self, now: float, window_s: float) -> float:
         """Return attempts over requests of the last `window_s`, ten minutes at most; 1 of nothing."""
-        attempts, requests = self._lately.read(now, round(window_s / PART_S))
+        attempts, requests = self._lately.read(now, round(window_s / WINDOW_S))
         return attempts / max(1, requests) if attempts else 1.0
 
     def returned(self, *, labelled: bool, recognised: bool, early: bool) -> None:

@@ -8,16 +8,13 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Final
 
-from millgate.core.measure import Ewma
-from millgate.core.state.engine import Engine, ends_but_for_memory
-from millgate.core.state.permit import Permit
+from millgate.core.measure import OUTLIER_RATIO, Ewma
+from millgate.core.state.engine import Engine, Permit, ends_but_for_memory
 from millgate.core.words import Role
 
 # Before any transfer was seen: 20 ms to set one up, and 320 KB a token (70 billion parameters, 16 bits) over 50 GB/s.
 _SETUP_S: Final = 0.02
 _PER_TOKEN_S: Final = 6.5e-6
-# A transfer that took longer than this many times what is believed waited for something else.
-_MOST_FACTOR: Final = 20.0
 
 
 class PrefillLeg:
@@ -99,7 +96,9 @@ class Legs:
         took_s = self.expected_s(tokens)
         if is_seen:
             took_s = now - leg.kept_at
-            self._factor.add(min(_MOST_FACTOR, took_s / (_SETUP_S + _PER_TOKEN_S * tokens)))
+            # One that took far longer than is believed waited for something else.
+            most = OUTLIER_RATIO * self._factor.mean
+            self._factor.add(min(most, took_s / (_SETUP_S + _PER_TOKEN_S * tokens)))
         self.fetched += 1
         self.tokens += tokens
         self.transfer_s += took_s

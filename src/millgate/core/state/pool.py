@@ -12,7 +12,7 @@ from typing import Final
 from millgate.core.events import Arrived, OthersLine
 from millgate.core.instruments import Flow, Instruments
 from millgate.core.lanes import LaneShares
-from millgate.core.measure import ENOUGH, Ewma
+from millgate.core.measure import ENOUGH, OUTLIER_RATIO, Ewma
 from millgate.core.queues.base import Order, Queued
 from millgate.core.queues.window import BatchWindow
 from millgate.core.settings import LaneSettings
@@ -67,8 +67,6 @@ _PER_DOUBLING: Final = 4.0
 _SHORTEST_S: Final = 0.001
 # Arrivals are summed up over a second, and believed as the mean of so many seconds.
 _MEMORY_S: Final = 30.0
-# What arrives at once is a line, not a load: of one second no more counts than so many times what can be served in it.
-_MOST_OF_SECOND: Final = 8.0
 
 
 class OfferedWork:
@@ -113,7 +111,8 @@ class OfferedWork:
         seconds = floor(now - self._since)
         keep = 1.0 - 1.0 / _MEMORY_S
         offered = sum(self._second, 0.0)
-        most = _MOST_OF_SECOND * per_s * self._served.mean
+        # What arrives at once is a line, not a load.
+        most = OUTLIER_RATIO * per_s * self._served.mean
         weight = (1.0 - keep) * (most / offered if offered > most > 0.0 else 1.0)
         below = 0.0
         for each in range(_CLASSES):
@@ -153,7 +152,7 @@ class Pool:
         self.queued_count = self.queued_prompt_tokens = 0
         self.queued_work_s = 0.0
         self.overtaking = Overtaking()
-        self.others_queued, self.others_work_s = 0, 0.0
+        self.others_work_s = 0.0
 
     @property
     def name(self) -> str:
@@ -162,7 +161,7 @@ class Pool:
 
     def shared_with(self, others: OthersLine | None, streams: int, now: float) -> None:
         """Count with what waits before the same engines at other replicas, which have so many of their streams."""
-        _, self.others_queued, self.others_work_s, came, told = others or OthersLine("", 0, 0.0)
+        _, _, self.others_work_s, came, told = others or OthersLine("", 0, 0.0)
         self.appointments.shared_with(came, told, now)
         self.capacity_forecast.shared_with(streams)
 

@@ -7,10 +7,9 @@ and not at the door.
 from millgate.core.events import AccountShare, Failed, QuotaReading
 from millgate.core.limits.breaker import FIRST_PAUSE_S as BREAKER_PAUSE_S, Breaker, counts_against
 from millgate.core.quotas.account import FIRST_PAUSE_S, Account, Refusal
-from millgate.core.quotas.bucket import Bucket, Sizes
+from millgate.core.quotas.bucket import Bucket, Reservation, Sizes
 from millgate.core.settings import AccountSettings, QuotaLimit
 from millgate.core.snapshot import AccountReading
-from millgate.core.state.permit import Permit
 from millgate.core.tickets import SOONEST_RETURN_S
 from millgate.core.words import FailureKind
 
@@ -32,6 +31,7 @@ class Provider:
 
     def __init__(self, settings: AccountSettings, now: float) -> None:
         self._account = Account(settings, now)
+        self._charged: dict[int, Reservation] = {}
         self._in_doubt = False
         self._unreached = 0
         self._pause_s = FIRST_PAUSE_S
@@ -80,42 +80,45 @@ class Provider:
         trying = self._probing is not None and now - self._tried_at < _PATIENCE_S
         return self.is_shut(now) or now < self._next_trial_at or trying
 
-    def started(self, permit: Permit, sizes: Sizes, now: float) -> None:
+    def started(self, attempt: int, sizes: Sizes, now: float) -> None:
         """Reserve for an attempt that is being sent."""
-        permit.was_charged(self._account.take(*sizes, now))
+        self._charged[attempt] = self._account.take(*sizes, now)
         if self._in_doubt and self._probing is not None:
             self._in_doubt, self._unreached = False, 0  # the trial before has outlasted the patience for it
         if self.breaker.is_open or self._in_doubt:
-            self._probing, self._tried_at = permit.attempt, now
+            self._probing, self._tried_at = attempt, now
 
-    def grew(self, permit: Permit, now: float) -> None:
+    def grew(self, attempt: int, output_tokens: int, now: float) -> None:
         """Charge what has been produced so far."""
-        if permit.charged is not None:
-            self._account.progress(permit.charged, permit.output_seen, now)
-        if self._probing == permit.attempt and permit.output_seen:
-            self._succeeded(permit, now)
+        if (charged := self._charged.get(attempt)) is not None:
+            self._account.progress(charged, output_tokens, now)
+        if self._probing == attempt and output_tokens:
+            self._succeeded(attempt, now)
 
-    def answered(self, permit: Permit, prompt_tokens: int | None, cached_tokens: int, now: float) -> None:
+    def answered(
+        self, attempt: int, prompt_tokens: int | None, cached_tokens: int, output_tokens: int, now: float
+    ) -> None:
         """Settle by the real size; the answer also speaks for the provider's health."""
-        self._settle(permit, prompt_tokens, cached_tokens, permit.output_seen, now)
-        self._succeeded(permit, now)
+        self._settle(attempt, prompt_tokens, cached_tokens, output_tokens, now)
+        self._succeeded(attempt, now)
 
-    def failed(self, permit: Permit, event: Failed, now: float) -> None:
-        """Give back what a refusal did not use, and learn what it says."""
+    def failed(self, event: Failed, sent_at: float, output_tokens: int, now: float) -> None:
+        """Give back what a refusal of an attempt that was `sent_at` did not use, and learn what it says."""
+        attempt = event.attempt
         if event.kind is FailureKind.NO_CREDIT:
-            self._settle(permit, 0, 0, 0, now)
+            self._settle(attempt, 0, 0, 0, now)
         elif event.over_limit:
-            self._settle(permit, 0, 0, 0, now)
+            self._settle(attempt, 0, 0, 0, now)
             self._account.refused(Refusal.LIMIT, event.hint_s, now, event.limit)
         else:
-            self._settle(permit, None, 0, permit.output_seen, now)
+            self._settle(attempt, None, 0, output_tokens, now)
             if event.kind in _DOUBTED:
                 self._doubt(event.kind, event.hint_s, now)
         if event.blames_request or not counts_against(event.kind):
-            self._succeeded(permit, now)
-        elif not event.over_limit and not self._is_of_volley(permit, event, now):
+            self._succeeded(attempt, now)
+        elif not event.over_limit and not self._is_of_volley(event, sent_at, now):
             self.breaker.failed(now, event.hint_s)
-        self._probed(permit)
+        self._probed(attempt)
 
     def _doubt(self, kind: FailureKind, hint_s: float | None, now: float) -> None:
         """Pause until the hint, or a little longer than the last time, and then try singly."""
@@ -128,37 +131,38 @@ class Provider:
         self._in_doubt = True
         self._account.refused(Refusal.OVERLOAD, hint_s, now)
 
-    def _is_of_volley(self, permit: Permit, event: Failed, now: float) -> bool:
+    def _is_of_volley(self, event: Failed, sent_at: float, now: float) -> bool:
         """Return whether it was sent before an earlier 503 or 529 came back: those of one burst count as one failure."""
         if event.kind is not FailureKind.REFUSED:
             return False
-        if permit.admitted_at <= self._refused_at:
+        if sent_at <= self._refused_at:
             return True
         self._refused_at = now
         return False
 
-    def left(self, permit: Permit, now: float) -> None:
+    def left(self, attempt: int, output_tokens: int, now: float) -> None:
         """Settle for a client that hung up: what was produced is charged."""
-        self._settle(permit, None, 0, permit.output_seen, now)
-        self._probed(permit)
+        self._settle(attempt, None, 0, output_tokens, now)
+        self._probed(attempt)
 
     def seen(self, reading: QuotaReading, now: float) -> None:
         """Learn from the headers of an answer."""
         self._account.seen(reading, now)
 
-    def _settle(self, permit: Permit, prompt: int | None, cached: int, output: int, now: float) -> None:
-        charged = permit.settles()
+    def _settle(self, attempt: int, prompt: int | None, cached: int, output: int, now: float) -> None:
+        """Correct what is reserved for it, once."""
+        charged = self._charged.pop(attempt, None)
         if charged is not None:
             self._account.settle(charged, prompt, cached, output, now)
 
-    def _succeeded(self, permit: Permit, now: float) -> None:
+    def _succeeded(self, attempt: int, now: float) -> None:
         self.breaker.succeeded(now)
-        if self._probing == permit.attempt:
+        if self._probing == attempt:
             self._in_doubt = False
             self._unreached = 0
             self._pause_s = FIRST_PAUSE_S
-        self._probed(permit)
+        self._probed(attempt)
 
-    def _probed(self, permit: Permit) -> None:
-        if self._probing == permit.attempt:
+    def _probed(self, attempt: int) -> None:
+        if self._probing == attempt:
             self._probing = None

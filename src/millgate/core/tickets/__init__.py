@@ -24,13 +24,15 @@ Every tolerance of a hint stands here, and nowhere else.
 from enum import IntEnum
 from typing import Final
 
+from millgate.core.measure import ALIKE
+
 # Hints start at 0.1 s, so no client that waits for one is back sooner: equal bodies that arrive together are
 # different requests.
 SOONEST_RETURN_S: Final = 0.1
 # So much before or after its hint a client is on time, and so long it is queued when it is due, even where nothing else is.
 TOLERANCE_S: Final = 1.0
 # Of a long hint this share is no longer late.
-LATE_SHARE: Final = 0.1
+LATE_SHARE: Final = ALIKE
 # A promise is kept when its client is admitted within the longer of these two after its hint, or after its later return.
 # Hints are measured by it: a client cannot tell less apart.
 KEPT_S: Final = 0.5

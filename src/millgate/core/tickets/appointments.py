@@ -8,7 +8,7 @@ from itertools import islice
 from math import ceil, floor, inf
 from typing import Final, NamedTuple
 
-from millgate.core.measure import ALIKE, MOST_WEIGHT, Ranking
+from millgate.core.measure import ALIKE, LOOKED_AT, MOST_WEIGHT, Ranking
 from millgate.core.tickets.appointment import (
     NUMBER_BITS,
     Attendance,
@@ -25,9 +25,6 @@ FORGOTTEN_PER_EVENT: Final = 32
 WORK_PARTS: Final = 1 << 20
 # The constructor of a named tuple is an interpreted function.
 _new: Final = tuple.__new__
-# Looking at a few equal bodies finds one that may match where the first may not (it was refused just now), and keeps
-# an arrival's cost bounded when a whole crowd sends the same bytes.
-EQUALS_TRIED: Final = 8
 
 
 # What is over is over a sixteenth of a second later at most; promises are kept within half a second.
@@ -116,12 +113,12 @@ class Bodies:
         self._crowds: dict[int, Ranking] = {}
 
     def find(self, key: int) -> tuple[int, ...]:
-        """Return the slots of this body, due first first, as many as an arrival may try."""
+        """Return the slots of this body, due first first, as many as an arrival may try: the first may have been refused just now."""
         lone = self._lone.get(key)
         if lone is not None:
             return (lone,)
         crowd = self._crowds.get(key) if self._crowds else None
-        return () if crowd is None else tuple(islice(crowd, EQUALS_TRIED))
+        return () if crowd is None else tuple(islice(crowd, LOOKED_AT))
 
     def add(self, key: int, slot: int) -> None:
         """Note that this slot holds this body."""

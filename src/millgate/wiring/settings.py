@@ -17,6 +17,7 @@ from millgate.core.limits.signal import LEAST_SAMPLES
 from millgate.core.settings import (
     TARGET_SHARE,
     EngineSettings,
+    Labels,
     LaneSettings,
     LimitKind,
     LimitSettings,
@@ -131,6 +132,7 @@ def _engine(
         prior=_prior(engine, index, places),
         role=Role(engine.role),
         kv_lease_s=engine.kv_lease,
+        labels=Labels(*[each or "" for each in (engine.labels.host, engine.labels.rack, engine.labels.zone)]),
     )
     return settings, [why_inflight, why_kv, why_prefill, *_role_choice(settings, places, index)]
 

@@ -7,6 +7,7 @@ one gate with `hot_share`, which changes every 20 s, and else at any.
 import sys
 from typing import NamedTuple
 
+from lab.closed_loop import ClosedLoop
 from lab.interpreted import is_compiled, run_interpreted
 from lab.replicas import HOT_SHARE, REPLICAS, ClusterWorld, Setup
 from millgate.core.decisions import Admit
@@ -19,7 +20,7 @@ from millgate.core.settings import (
     Settings,
 )
 from millgate.core.words import QuotaKind
-from millgate.sim.clients.crowd import ClosedLoop, Crowd, Manners
+from millgate.sim.clients.crowd import Crowd, Manners
 from millgate.sim.clients.retry_behaviour import Honouring
 from millgate.sim.laws import constant
 from millgate.sim.randomness import Streams

@@ -17,6 +17,7 @@ from lab.experiments.overload import NO_GATE_VS_GATE
 from lab.experiments.prefill import PREFILL_ISOLATION
 from lab.experiments.promises import HINTS
 from lab.experiments.queue_rules import QUEUE_RULES
+from lab.experiments.racks import RACKS
 from lab.experiments.ramps import EARLIEST_WARNING, EARLY_WARNING, FALSE_ALARMS
 from lab.experiments.sizing import SIZING
 from lab.experiments.storm import RETRY_STORM
@@ -49,6 +50,7 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
             COLD_PROMPTS,
             ADAPTERS,
             PREFILL_DECODE,
+            RACKS,
             EARLY_WARNING,
             EARLIEST_WARNING,
             FALSE_ALARMS,

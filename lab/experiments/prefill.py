@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from lab.closed_loop import ClosedLoop
 from lab.experiments.accounts import Accounts, SimulatedAccount
 from millgate.config.lanes import DEFAULT_LANES
 from millgate.config.schema import Config
 from millgate.core.settings import TARGET_SHARE, LaneSettings, LimitSettings
 from millgate.engine.profile import EngineProfile, find_profile, scaled
-from millgate.sim.clients.crowd import ClosedLoop, Crowd, Manners
+from millgate.sim.clients.crowd import Crowd, Manners
 from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics, SeriesPoint
 from millgate.sim.fleet import SimulatedFleet, uniform_fleet
 from millgate.sim.jobs import Job

@@ -13,11 +13,12 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.closed_loop import ClosedLoop
 from lab.engines.plain import DelayStation, SharedStation
 from millgate.core.decisions import Admit
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.core.words import DeadlineFrom, Outcome
-from millgate.sim.clients.crowd import ClosedLoop, Crowd, Manners, OpenLoop
+from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.clients.retry_behaviour import Never, RetryBehaviour
 from millgate.sim.engines.contract import Station
 from millgate.sim.engines.troubles import Refusing

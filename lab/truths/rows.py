@@ -8,17 +8,37 @@ Management Science 1981).
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from math import log, sqrt
+from math import log, log1p, sqrt
 
 import numpy as np
 
 from lab.truths import formulas
 from lab.truths.queue import Column, Tally, TruthQueue, observe
+from millgate.core.decisions import Yield
 from millgate.sim.calculator import erlang_b, erlang_c
-from millgate.sim.clients.retry_behaviour import SDK_RETRIES, Orbiting, Sdk
+from millgate.sim.clients.retry_behaviour import SDK_RETRIES, Sdk
 from millgate.sim.laws import constant, erlang, exponential, hyperexponential, lognormal
+from millgate.sim.randomness import Draws
 
 MEAN_TOLERANCE, SHARE_TOLERANCE = 0.01, 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Orbiting:
+    """Tries again after an exponential time, for ever: the classical retrial queue."""
+
+    mean_s: float
+    labels: bool = False
+
+    def after_yield(self, decision: Yield, attempts: int, dice: Draws) -> float | None:
+        """Return an exponential time; `dice` must be uniform."""
+        del decision
+        return self.after_failure(attempts, dice)
+
+    def after_failure(self, attempts: int, dice: Draws) -> float | None:
+        """Return an exponential time."""
+        del attempts
+        return -self.mean_s * log1p(-dice.next())
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from millgate.engine.profile import load_profiles
-from millgate.engine.step_time import CoefficientModel, PromptChunk, steps_within
+from millgate.engine.step_time import CoefficientModel, PromptChunk
 
 MODELS = [profile.step_model() for profile in load_profiles().values()]
 ANY_MODEL = st.sampled_from(MODELS)
@@ -76,6 +76,21 @@ def test_the_series_is_the_sum_of_its_steps(
     )
 
     assert step_model.decode_steps_s(decodes, kv_tokens, steps) == pytest.approx(one_by_one, rel=1e-9)
+
+
+def steps_within(model: CoefficientModel, decodes: int, kv_tokens: int, elapsed_s: float) -> int:
+    """Invert `decode_steps_s` without a closed form, by doubling and bisection."""
+    above = 1
+    while model.decode_steps_s(decodes, kv_tokens, above) <= elapsed_s:
+        above *= 2
+    below = above // 2
+    while above - below > 1:
+        middle = (below + above) // 2
+        if model.decode_steps_s(decodes, kv_tokens, middle) <= elapsed_s:
+            below = middle
+        else:
+            above = middle
+    return below
 
 
 @given(

@@ -7,7 +7,7 @@ import pytest
 from millgate.core.governor import Governor
 from millgate.core.settings import LaneSettings, LimitSettings
 from millgate.engine.profile import find_profile
-from millgate.sim.clients.crowd import ClosedLoop, Crowd, Manners, OpenLoop
+from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.clients.retry_behaviour import Honouring, Instant, Never, Refreshing, Sdk
 from millgate.sim.engines.troubles import EngineTrouble
 from millgate.sim.fleet import EngineManners, SimulatedFleet, uniform_fleet
@@ -156,36 +156,6 @@ def test_who_gets_no_stream_waits_for_the_whole_answer_and_may_lose_patience() -
 
     assert patient.outcomes == {"good": 1}
     assert impatient.outcomes == {"client_gone": 1}
-
-
-def test_a_closed_loop_never_has_more_requests_open_than_users() -> None:
-    fleet = uniform_fleet(PROFILE, 1, [LaneSettings("batch", deadline_s=1e6, ttft_slo_s=1e6)], max_inflight=4)
-    loop, governor, streams = Loop(), build_governor(fleet.settings, 0.0), Streams(1)
-    world = World(governor, loop, recorder := Recorder(fleet.settings.lanes))
-    fleet.populate(world, streams)
-    endless = jobs(steady(1.0, streams), LENGTHS["arena"], streams)
-    ClosedLoop(
-        world,
-        Crowd(world, Manners(), streams),
-        endless,
-        6,
-        streams.draws("think", exponential(0.5).sample),
-        60.0,
-    )
-    most = 0
-
-    def look(_nothing: None) -> None:
-        nonlocal most
-        lane = governor.snapshot(loop.now).lanes[0]
-        most = max(most, lane.running + lane.queued)
-        if not world.is_over():
-            loop.at(loop.now + 0.1, look, None)
-
-    loop.at(0.0, look, None)
-    loop.run()
-
-    assert most == 6
-    assert recorder.requests > 60
 
 
 def test_an_adaptive_limit_moves_until_answers_keep_the_slo() -> None:

@@ -140,6 +140,20 @@ class PriorConfig(Section):
     )
 
 
+class LabelsConfig(Section):
+    """Where an engine stands; equal names, equal places. What is left out counts as the same place, and never as the same host."""
+
+    host: Name | None = Field(
+        default=None, description="The machine: what runs on one has the fastest links."
+    )
+    rack: Name | None = Field(
+        default=None, description="Its rack, or what else has fast links. One name in two zones is two racks."
+    )
+    zone: Name | None = Field(
+        default=None, description="Its zone, such as the value of `topology.kubernetes.io/zone`."
+    )
+
+
 class EngineConfig(Section):
     """One inference server and the hard cap in front of it."""
 
@@ -214,6 +228,11 @@ class EngineConfig(Section):
         le=HOUR_S,
         description="How long an engine with the role `prefill` keeps a prompt for another: vLLM's `kv_lease_duration`. A stream that has not begun "
         "when five sixths of it are over is begun anew, with its prompt read where it is answered.",
+    )
+    labels: LabelsConfig = Field(
+        default_factory=LabelsConfig,
+        description="Where it stands. Prompts go from engines with the role `prefill` to near ones rather than to far ones, by what each way costs; to far "
+        "ones where near ones are down or full.",
     )
     health: str | None = Field(
         default="/health",

@@ -1,7 +1,7 @@
 """What the core is told before it decides: frozen numbers, built from configuration by `wiring`, never read here."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from millgate.core.words import DeadlineFrom, IgnoresHangups, LaneTakes, OutputCharge, QuotaKind, Role
 
@@ -116,6 +116,14 @@ class LimitSettings:
     minimum: int = LEAST_LIMIT
 
 
+class Labels(NamedTuple):
+    """Where an engine stands; "" for what nobody has said."""
+
+    host: str = ""
+    rack: str = ""
+    zone: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
     """One engine and the hard cap in front of it; None turns a meter off.
@@ -124,7 +132,8 @@ class EngineSettings:
     not yet prefilled. `models` empty means that it serves whatever it is asked for. It is also asked for its `adapters`, of which
     `adapter_slots` are loaded at once, each in `adapter_load_s`. A whole answer whose client names no
     bound is taken to have at most `longest_answer` tokens. A new one with `is_up` false takes no work before it is said to be up.
-    One whose `role` is prefill reads prompts for those that decode, and keeps each for `kv_lease_s` until it is fetched.
+    One whose `role` is prefill reads prompts for those that decode, and keeps each for `kv_lease_s` until it is fetched; `labels`
+    say how far it is to them.
     """
 
     name: str
@@ -143,6 +152,7 @@ class EngineSettings:
     is_up: bool = True
     role: Role = Role.UNIFIED
     kv_lease_s: float = KV_LEASE_S
+    labels: Labels = field(default_factory=Labels)
 
     @property
     def only_reads(self) -> bool:

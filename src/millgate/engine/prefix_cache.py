@@ -46,11 +46,6 @@ class PrefixCache:
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._held: dict[int, list[int]] = {}
 
-    @property
-    def idle_blocks(self) -> int:
-        """Blocks of units that no running sequence uses; they count as free."""
-        return len(self._idle) * self.unit_blocks
-
     def find(self, sequence: EngineSequence, target_tokens: int) -> PrefixHit:
         """Return what is cached of the first `target_tokens` of this sequence, the last token never."""
         users, idle = self._users, self._idle

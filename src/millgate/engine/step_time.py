@@ -33,21 +33,6 @@ class StepModel(Protocol):
         """Return the largest number of such steps that end within `elapsed_s`."""
 
 
-def steps_within(model: StepModel, decodes: int, kv_tokens: int, elapsed_s: float) -> int:
-    """Invert `decode_steps_s` of any model by doubling and bisection, for models without a closed form."""
-    above = 1
-    while model.decode_steps_s(decodes, kv_tokens, above) <= elapsed_s:
-        above *= 2
-    below = above // 2
-    while above - below > 1:
-        middle = (below + above) // 2
-        if model.decode_steps_s(decodes, kv_tokens, middle) <= elapsed_s:
-            below = middle
-        else:
-            above = middle
-    return below
-
-
 class CoefficientModel:
     """The step-time model with seven coefficients and a host overhead, all in seconds.
 

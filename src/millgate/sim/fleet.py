@@ -33,7 +33,7 @@ class SimulatedFleet:
     """Settings for a governor and, by engine name, what stands behind them; with or without prefix caches.
 
     `max_loras` adapters fit into each engine at once (0: requests for adapters are served as any other); one that is not there is
-    loaded in `adapter_load_s`. Prompts go over the `link` from engines that read them to those that decode.
+    loaded in `adapter_load_s`. Prompts go over the `link` from engines that read them to those that decode, but for `links`, by these two engines.
     """
 
     settings: Settings
@@ -42,6 +42,7 @@ class SimulatedFleet:
     max_loras: int = 0
     adapter_load_s: float = ADAPTER_LOAD_S
     link: LinkSpeed = field(default_factory=LinkSpeed)
+    links: Mapping[tuple[str, str], LinkSpeed] = field(default_factory=dict)
 
     def populate(
         self,
@@ -57,7 +58,7 @@ class SimulatedFleet:
         unit_tokens = PREFIX_UNIT_TOKENS if self.prefix_caching else 0
         readers = {engine.name for engine in self.settings.engines if engine.only_reads}
         handoffs = world.handoffs = (
-            PromptTransfers(world.loop, world.driver.post, self.link) if readers else None
+            PromptTransfers(world.loop, world.driver.post, self.link, self.links) if readers else None
         )
         stormy = {trouble.engine for trouble in troubles if trouble.kind == "refusals"}
         for number, (name, profile) in enumerate(self.profiles.items()):

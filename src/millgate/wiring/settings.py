@@ -16,6 +16,7 @@ from millgate.config.units import format_duration
 from millgate.core.settings import (
     TARGET_SHARE,
     EngineSettings,
+    Labels,
     LaneSettings,
     LimitKind,
     LimitSettings,
@@ -130,6 +131,7 @@ def _engine(
         prior=_prior(engine, index, places),
         role=Role(engine.role),
         kv_lease_s=engine.kv_lease,
+        labels=Labels(*[each or "" for each in (engine.labels.host, engine.labels.rack, engine.labels.zone)]),
     )
     return settings, [why_inflight, why_kv, why_prefill, *_role_choice(settings, places, index)]
 

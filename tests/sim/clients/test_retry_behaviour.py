@@ -8,7 +8,6 @@ from millgate.sim.clients.retry_behaviour import (
     Honouring,
     Instant,
     Never,
-    Orbiting,
     Refreshing,
     RetryBehaviour,
     Sdk,
@@ -65,9 +64,7 @@ def test_people_press_refresh_by_chance_and_not_for_ever() -> None:
     assert person.after_failure(3, dice(0.4)) is None
 
 
-@pytest.mark.parametrize(
-    "retry_behaviour", [Never(), Sdk(), Instant(), Honouring(), Refreshing(), Orbiting(1.0)]
-)
+@pytest.mark.parametrize("retry_behaviour", [Never(), Sdk(), Instant(), Honouring(), Refreshing()])
 def test_nobody_comes_back_before_now(retry_behaviour: RetryBehaviour) -> None:
     draws = Streams(2).draws("dice", uniform(0.0, 1.0).sample)
     pauses = [retry_behaviour.after_failure(1, draws) for _ in range(100)]

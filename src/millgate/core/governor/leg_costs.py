@@ -9,10 +9,14 @@ from typing import NamedTuple
 
 from millgate.core.routing.base import Router
 from millgate.core.routing.prefix_index import BLOCK_TOKENS, Held, PrefixIndex
+from millgate.core.settings import Labels
 from millgate.core.state.attempt import Request
 from millgate.core.state.engine import Engine
-from millgate.core.state.leg import Legs
+from millgate.core.state.leg import Legs, distance_of
 from millgate.core.words import Role
+
+FirstLeg = tuple[float, Engine]
+"""What it costs in seconds that this engine reads the prompt."""
 
 
 class Apart(NamedTuple):
@@ -41,16 +45,34 @@ def apart(
     reading = [each for each in request.route.readers_up if _has_room(each, prefixes, request)]
     if not deciding or not reading:
         return None
-    read_s = [_reading_cost(router, each, _unread(each, prefixes, request)) for each in reading]
-    write_s = [_writing_cost(router, legs, each, request, held) for each in deciding]
-    first, last = read_s.index(min(read_s)), write_s.index(min(write_s))
-    reader, engine = reading[first], deciding[last]
+    first_legs = _first_legs(router, prefixes, request, reading)
+    cost_s, chosen = inf, (first_legs[0], deciding[0])
+    for each in deciding:
+        write_s = _writing_cost(router, each, request)
+        for leg in first_legs:
+            whole_s = leg[0] + (write_s + _transfer_s(legs, leg[1], each, request, held))
+            if whole_s < cost_s:
+                cost_s, chosen = whole_s, (leg, each)
+    (_, reader), engine = chosen
     ttft_s = (
         reader.expected_ttft_s(_unread(reader, prefixes, request), now)
-        + _transfer_s(legs, engine, request, held)
+        + _transfer_s(legs, reader, engine, request, held)
         + engine.service.tpot_s(engine.gate.streams + 1)
     )
-    return Apart(reader, engine, read_s[first] + write_s[last], ttft_s)
+    return Apart(reader, engine, cost_s, ttft_s)
+
+
+def _first_legs(
+    router: Router, prefixes: PrefixIndex, request: Request, readers: list[Engine]
+) -> list[FirstLeg]:
+    """Return the cheapest reader of each place, the first named among equals: those with the same labels are equally far from any engine."""
+    found: dict[Labels, FirstLeg] = {}
+    for reader in readers:
+        labels = reader.settings.labels
+        read_s = _reading_cost(router, reader, _unread(reader, prefixes, request))
+        if labels not in found or read_s < found[labels][0]:
+            found[labels] = read_s, reader
+    return list(found.values())
 
 
 def pauses_cost(engine: Engine, request: Request, unread_tokens: int) -> float:
@@ -97,18 +119,18 @@ def _reading_cost(router: Router, reader: Engine, unread_tokens: int) -> float:
     return router.marginal_cost(0, unread_s, service.reading_s(unread_tokens), 0.0, 0.0, 0, 0.0)
 
 
-def _writing_cost(router: Router, legs: Legs, engine: Engine, request: Request, held: Held) -> float:
+def _writing_cost(router: Router, engine: Engine, request: Request) -> float:
     gate, service = engine.gate, engine.service
     streams = gate.streams
     tpot_s = service.tpot_s(streams + 1)
     slower_s = tpot_s - service.tpot_s(streams)
     unread_s = service.reading_s(gate.prefill_tokens)
-    decode_s = router.marginal_cost(
+    return router.marginal_cost(
         streams, unread_s, service.reading_s(1), tpot_s, slower_s, request.output_tokens, 0.0
     )
-    return decode_s + _transfer_s(legs, engine, request, held)
 
 
-def _transfer_s(legs: Legs, engine: Engine, request: Request, held: Held) -> float:
+def _transfer_s(legs: Legs, reader: Engine, engine: Engine, request: Request, held: Held) -> float:
     """Return how long the transfer of what this engine does not hold of the prompt takes."""
-    return legs.expected_s(max(1, request.prompt_tokens - held.get(engine.number, 0)))
+    tokens = max(1, request.prompt_tokens - held.get(engine.number, 0))
+    return legs.expected_s(distance_of(reader.settings.labels, engine.settings.labels), tokens)

@@ -70,7 +70,8 @@ def _failed(engines: Engines, attempt: Attempt, now: float) -> None:
 def fetched(engines: Engines, attempt: Attempt, leg: PrefillLeg, now: float, *, is_seen: bool) -> None:
     """The second engine has the prompt: its first token `is_seen`, or its whole answer has come."""
     if leg.kept_tokens:
-        engines.legs.was_fetched(leg, attempt.request.prompt_tokens, now, is_seen=is_seen)
+        assert attempt.engine is not None
+        engines.legs.was_fetched(leg, attempt.engine, attempt.request.prompt_tokens, now, is_seen=is_seen)
     part_with(engines, attempt, now)
     attempt.was_read()
 

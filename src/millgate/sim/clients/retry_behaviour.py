@@ -6,7 +6,6 @@ to 8 s, each cut by up to a quarter at random. A hint up to two minutes is taken
 """
 
 from dataclasses import dataclass
-from math import log1p
 from typing import Protocol
 
 from millgate.core.decisions import Yield
@@ -129,21 +128,3 @@ class Refreshing:
         if attempts > self.most or dice.next() >= self.chance:
             return None
         return self.pause_s
-
-
-@dataclass(frozen=True, slots=True)
-class Orbiting:
-    """Tries again after an exponential time, for ever: the classical retrial queue."""
-
-    mean_s: float
-    labels: bool = False
-
-    def after_yield(self, decision: Yield, attempts: int, dice: Draws) -> float | None:
-        """Return an exponential time; `dice` must be uniform."""
-        del decision
-        return self.after_failure(attempts, dice)
-
-    def after_failure(self, attempts: int, dice: Draws) -> float | None:
-        """Return an exponential time."""
-        del attempts
-        return -self.mean_s * log1p(-dice.next())

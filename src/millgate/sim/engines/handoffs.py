@@ -1,10 +1,10 @@
 """Prompts that one simulated engine reads for another: the governor says which two, and this carries the KV from one to the other.
 
 The engine that reads keeps the prompt's blocks until the other one's first token. Where its answer never comes, or the client leaves in between, it
-keeps them to the end of the lease. Every reading engine has a link of its own. Blocks on the other engine are taken when the KV is there.
+keeps them to the end of the lease. Every reading engine has a link of its own, and one more where it sends at another speed. Blocks on the other engine are taken when the KV is there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from millgate.core.events import Event, HandoffFailed, Prefilled
@@ -53,13 +53,22 @@ class _UnderWay:
 
 
 class PromptTransfers:
-    """Runs first legs, and starts second ones; is the listener to engines that only read."""
+    """Runs first legs, and starts second ones; is the listener to engines that only read.
 
-    def __init__(self, loop: Loop, post: Callable[[Event], None], link: LinkSpeed) -> None:
+    `links` are those between a reader and a writer that are not as `link` says.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        post: Callable[[Event], None],
+        link: LinkSpeed,
+        links: Mapping[tuple[str, str], LinkSpeed],
+    ) -> None:
         self._loop = loop
         self._post = post
-        self._speed = link
-        self._links: dict[str, KvLink] = {}
+        self._speed, self._speeds = link, links
+        self._links: dict[tuple[str, LinkSpeed], KvLink] = {}
         self._requests: dict[int, _UnderWay] = {}
         self.stations: dict[str, BatchedStation] = {}
 
@@ -97,7 +106,8 @@ class PromptTransfers:
             return
         request.is_read = True
         self._post(Prefilled(attempt, request.job.prompt_tokens, cached_tokens))
-        link = self._links.setdefault(request.reader.name, KvLink(self._speed))
+        speed = self._speeds.get((request.reader.name, request.writer.name), self._speed)
+        link = self._links.setdefault((request.reader.name, speed), KvLink(speed))
         self._loop.at(link.send(self._loop.now, request.job.prompt_tokens), self._arrived, attempt, ENGINES)
 
     def failed(self, attempt: int, kind: FailureKind, sent: Sent, hint_s: float | None) -> None:

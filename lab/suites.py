@@ -9,6 +9,7 @@ from functools import partial
 from itertools import islice, product
 from math import inf
 
+from lab.changing_rates import step
 from lab.experiments.accounts import let_come
 from lab.experiments.limiter_shootout import feasible, judged, pinned
 from lab.experiments.promises import Case, attend, watch
@@ -24,7 +25,7 @@ from millgate.sim.fleet import EngineManners, SimulatedFleet, uniform_fleet
 from millgate.sim.laws import constant, lognormal
 from millgate.sim.randomness import Streams
 from millgate.sim.replay import replay
-from millgate.sim.traces.synthetic import LENGTHS, Lengths, jobs, steady, step
+from millgate.sim.traces.synthetic import LENGTHS, Lengths, jobs, steady
 from millgate.wiring.chosen import PREFILL_TOKENS
 
 Shown = Mapping[str, float]

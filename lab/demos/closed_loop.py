@@ -1,10 +1,12 @@
 """Users who ask one after the other: what an engine alone can do."""
 
 import asyncio
+import random
 from collections.abc import Callable, Iterator
 
 from millgate.demos.connection import Endpoint
 from millgate.demos.crowd import CrowdUser, Encode, Story, UserEnding, UserManners, Wish
+from millgate.demos.mix import Mix, sizes
 from millgate.demos.processes import ChildError
 
 
@@ -48,3 +50,9 @@ async def closed_loop(
     for task in done:
         task.result()
     return len(whole) / measured_s
+
+
+def closed_wishes(mix: Mix, seed: int) -> Iterator[Wish]:
+    """Draw wishes without a time, for users that ask one after the other."""
+    for prompt_tokens, output_tokens in sizes(mix, random.Random(seed)):
+        yield Wish(0.0, prompt_tokens, output_tokens)

@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
+from lab.demos.closed_loop import closed_wishes
 from millgate.demos.connection import Endpoint
 from millgate.demos.crowd import CrowdUser, Story, UserEnding, UserManners
-from millgate.demos.mix import Encoder, Mix, closed_wishes
+from millgate.demos.mix import Encoder, Mix
 from millgate.demos.scores import SCALE_MEANS, quantile, share, tally
 from millgate.demos.showing import Show, counted, percent, seconds, table_of
 from millgate.demos.stage import (

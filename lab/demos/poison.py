@@ -8,19 +8,17 @@ import asyncio
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from lab.demos.closed_loop import closed_loop
+from lab.demos.closed_loop import closed_loop, closed_wishes
+from lab.demos.words import PREFILL_MEANS, WASTED_MEANS, manners_mean
 from millgate.demos.connection import Endpoint
 from millgate.demos.crowd import Story, UserManners, open_loop
-from millgate.demos.mix import Encoder, Mix, closed_wishes, poisson_wishes
+from millgate.demos.mix import Encoder, Mix, poisson_wishes
 from millgate.demos.scores import (
     AMPLIFICATION_MEANS,
     GOOD_MEANS,
-    PREFILL_MEANS,
     SCALE_MEANS,
     TTFT_MEANS,
-    WASTED_MEANS,
     Score,
-    manners_mean,
     score,
 )
 from millgate.demos.showing import Advance, Show, counted, percent, seconds, table_of

@@ -12,18 +12,16 @@ from typing import Any, NamedTuple
 
 from lab.demos.closed_loop import closed_loop
 from lab.demos.trace import ReplayTraceError, TraceRow, read_trace
+from lab.demos.words import PREFILL_MEANS, WASTED_MEANS, manners_mean
 from millgate.demos.connection import Endpoint
 from millgate.demos.crowd import Story, UserManners, Wish, open_loop
 from millgate.demos.mix import NUMBER_TOKENS, Encoder
 from millgate.demos.scores import (
     AMPLIFICATION_MEANS,
     GOOD_MEANS,
-    PREFILL_MEANS,
     SCALE_MEANS,
     TTFT_MEANS,
-    WASTED_MEANS,
     Score,
-    manners_mean,
     score,
     share,
 )

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
+from lab.knobs import with_knobs
 from millgate.core.settings import LaneSettings
 from millgate.engine.profile import find_profile
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
-from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics, with_knobs
+from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics
 from millgate.sim.fleet import SimulatedFleet, uniform_fleet
 from millgate.sim.jobs import Job
 from millgate.sim.laws import constant, uniform

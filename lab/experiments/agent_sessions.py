@@ -15,19 +15,21 @@ from types import MappingProxyType
 from typing import Final
 
 from lab.agents.generated_sessions import LONGEST_THINK_S, drawn_sessions
+from lab.agents.renumbering import renumbered
 from lab.agents.session_users import AGENT_PATIENCE_S, Agents, agent_retries
 from lab.bounds.shared_cache import SharedCache
+from lab.knobs import with_knobs
 from millgate.core.settings import LaneSettings
 from millgate.engine.profile import find_profile
 from millgate.sim.clients.crowd import Crowd, Manners
-from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics, SeriesPoint, with_knobs
+from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics, SeriesPoint
 from millgate.sim.fleet import SimulatedFleet, uniform_fleet
 from millgate.sim.laws import constant, uniform
 from millgate.sim.loop import Loop
 from millgate.sim.policies import POLICIES
 from millgate.sim.randomness import Streams
 from millgate.sim.records import Recorder, Summary
-from millgate.sim.traces.sessions import AgentSession, read_sessions, renumbered
+from millgate.sim.traces.sessions import AgentSession, read_sessions
 from millgate.sim.world import World
 
 _SLO_S: Final = 10.0

@@ -9,19 +9,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from lab.changing_rates import changing
+from lab.knobs import with_knobs
 from millgate.core.settings import EngineSettings, LaneSettings
 from millgate.core.words import Role
 from millgate.engine.profile import EngineProfile, find_profile
 from millgate.sim.bounds.work import capacity_per_s
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
-from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics, SeriesPoint, with_knobs
+from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics, SeriesPoint
 from millgate.sim.fleet import SimulatedFleet, uniform_fleet
 from millgate.sim.jobs import Job
 from millgate.sim.laws import lognormal
 from millgate.sim.loop import Loop
 from millgate.sim.randomness import Streams
 from millgate.sim.records import Recorder
-from millgate.sim.traces.synthetic import Lengths, changing, jobs
+from millgate.sim.traces.synthetic import Lengths, jobs
 from millgate.sim.world import World
 from millgate.wiring.governor import build_governor
 

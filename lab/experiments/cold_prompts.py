@@ -13,11 +13,12 @@ from typing import Final
 
 from lab.agents.generated_sessions import drawn_sessions
 from lab.agents.session_users import AGENT_PATIENCE_S, Agents, agent_retries
+from lab.knobs import with_knobs
 from millgate.core.settings import LaneSettings
 from millgate.core.words import Outcome
 from millgate.engine.profile import find_profile
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
-from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics, SeriesPoint, with_knobs
+from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics, SeriesPoint
 from millgate.sim.fleet import uniform_fleet
 from millgate.sim.jobs import PREFIX_UNIT_TOKENS, Job
 from millgate.sim.laws import constant, uniform

@@ -6,6 +6,7 @@ are told to the letter. The gate holds nothing, so that a return is either serve
 
 from dataclasses import replace
 
+from lab.changing_rates import on_off
 from lab.experiments.scenario import Scenario, play, scenario_fleet
 from millgate.core.decisions import Decision, Yield
 from millgate.core.events import Event
@@ -16,7 +17,6 @@ from millgate.sim.clients.retry_behaviour import Honouring
 from millgate.sim.driver import DecidingCore
 from millgate.sim.experiments.contract import Arm, Experiment, Measured
 from millgate.sim.policies import POLICIES
-from millgate.sim.traces.synthetic import on_off
 
 _CONSTANTS = {"always 1 s": 1.0, "always 5 s": 5.0, "always 30 s": 30.0}
 _PEAKS = (1.5, 2.0, 3.0, 4.0)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import tee
 
 from lab.engines.plain import PacedStation
+from lab.knobs import with_knobs
 from millgate.core.decisions import Admit, Decision, Ended, Queue, Yield
 from millgate.core.events import Arrived, Event, FirstToken, Released
 from millgate.core.governor.promises import FAR_HINT_S, spread
@@ -26,7 +27,7 @@ from millgate.sim.clients.retry_behaviour import Honouring, Never
 from millgate.sim.driver import DecidingCore
 from millgate.sim.engines.batched import BatchedStation
 from millgate.sim.engines.contract import Station
-from millgate.sim.experiments.contract import Arm, Experiment, Measured, SeriesPoint, with_knobs
+from millgate.sim.experiments.contract import Arm, Experiment, Measured, SeriesPoint
 from millgate.sim.jobs import Job
 from millgate.sim.laws import lognormal
 from millgate.sim.loop import Loop

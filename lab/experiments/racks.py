@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
+from lab.knobs import with_knobs
 from millgate.core.settings import EngineSettings, Labels, LaneSettings
 from millgate.core.words import Role
 from millgate.engine.profile import EngineProfile, find_profile
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.engines.handoffs import LinkSpeed
 from millgate.sim.engines.troubles import EngineTrouble
-from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics, with_knobs
+from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics
 from millgate.sim.fleet import SimulatedFleet, uniform_fleet
 from millgate.sim.jobs import Job
 from millgate.sim.laws import lognormal

@@ -17,6 +17,7 @@ from statistics import fmean
 import numpy as np
 
 from lab.bounds.detection import Climb, best_delays_s, counted
+from lab.changing_rates import changing
 from lab.experiments.accounts import Accounts, SimulatedAccount
 from millgate.core.governor import Governor
 from millgate.core.settings import LaneSettings
@@ -30,7 +31,7 @@ from millgate.sim.fleet import SimulatedFleet, uniform_fleet
 from millgate.sim.loop import WATCHES, Loop
 from millgate.sim.randomness import Streams
 from millgate.sim.records import Books
-from millgate.sim.traces.synthetic import LENGTHS, changing, jobs, steady
+from millgate.sim.traces.synthetic import LENGTHS, jobs, steady
 from millgate.sim.world import World
 from millgate.wiring.governor import build_governor
 

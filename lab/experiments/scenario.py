@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from lab.changing_rates import Rate, changing
 from millgate.core.settings import LaneSettings
 from millgate.engine.profile import find_profile
 from millgate.sim.bounds.work import capacity_per_s
@@ -15,7 +16,7 @@ from millgate.sim.loop import Loop
 from millgate.sim.policies import POLICIES
 from millgate.sim.randomness import Streams
 from millgate.sim.records import Recorder, Summary, Timeline
-from millgate.sim.traces.synthetic import LENGTHS, Lengths, Rate, changing, jobs
+from millgate.sim.traces.synthetic import LENGTHS, Lengths, jobs
 from millgate.sim.world import World
 
 # A run ends this long after the last arrival at the latest, whatever still runs.

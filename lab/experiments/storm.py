@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
+from lab.changing_rates import step
 from lab.experiments.scenario import Scenario, play
 from millgate.core.settings import LaneSettings
 from millgate.sim.clients.crowd import Manners
@@ -17,7 +18,7 @@ from millgate.sim.clients.retry_behaviour import Sdk
 from millgate.sim.experiments.contract import Arm, Experiment, Measured, SeriesPoint
 from millgate.sim.fleet import EngineManners
 from millgate.sim.laws import constant
-from millgate.sim.traces.synthetic import LENGTHS, step
+from millgate.sim.traces.synthetic import LENGTHS
 
 SPIKE_AT_S, SPIKE_FOR_S, BIN_S, UNTIL_S = 10.0, 30.0, 2.0, 60.0
 _BASE_LOAD, _SPIKE_LOAD = 0.7, 2.0

@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 
 from lab.experiments.scenario import Scenario, play
+from lab.laws import clipped
 from millgate.core.settings import LaneSettings
 from millgate.sim.clients.crowd import Manners
 from millgate.sim.clients.retry_behaviour import Sdk
 from millgate.sim.experiments.contract import Arm, Experiment, Measured
-from millgate.sim.laws import clipped, lognormal
+from millgate.sim.laws import lognormal
 from millgate.sim.traces.synthetic import LENGTHS, Lengths
 
 _LOADS = (0.5, 0.7, 0.9, 1.1, 1.5)

@@ -12,12 +12,13 @@ from math import log, log1p, sqrt
 
 import numpy as np
 
+from lab.laws import erlang, hyperexponential
 from lab.truths import formulas
 from lab.truths.queue import Column, Tally, TruthQueue, observe
 from millgate.core.decisions import Yield
 from millgate.sim.calculator import erlang_b, erlang_c
 from millgate.sim.clients.retry_behaviour import SDK_RETRIES, Sdk
-from millgate.sim.laws import constant, erlang, exponential, hyperexponential, lognormal
+from millgate.sim.laws import constant, exponential, lognormal
 from millgate.sim.randomness import Draws
 
 MEAN_TOLERANCE, SHARE_TOLERANCE = 0.01, 0.02

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from millgate.cli.compose import gateway_settings
+from millgate.config.discovered import with_adapters
 from millgate.config.load import load_config
 from millgate.config.problems import ConfigError
 from millgate.wiring.settings import build_settings
@@ -41,3 +42,14 @@ def test_where_engines_serve_different_models_their_adapters_are_known_at_the_do
 
     models = gateway_settings(load_config(path, {}, {})).door.models
     assert models == frozenset({"base", "other", "law", "tax"})
+
+
+def test_what_an_engine_tells_joins_what_is_configured(tmp_path: Path) -> None:
+    path = tmp_path / "gate.yaml"
+    path.write_text(TEXT + '  - {url: "http://b:1", name: b}\n')
+    told = {"a": {"tax": "base", "tea": "base", "far": "other"}, "b": {"far": "other"}}
+
+    a, b = with_adapters(load_config(path, {}, {}), told).config.engines
+
+    assert a.adapters == ("law", "tax", "tea"), "adapters of a model that it is not to serve are none of ours"
+    assert b.adapters == ("far",)

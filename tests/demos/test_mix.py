@@ -6,9 +6,10 @@ from random import Random
 from statistics import fmean
 
 import pytest
+from lab.demos.closed_loop import closed_wishes
 
 from millgate.demos.crowd import Wish
-from millgate.demos.mix import Encoder, Mix, closed_wishes, poisson_wishes, sizes
+from millgate.demos.mix import Encoder, Mix, poisson_wishes, sizes
 from millgate.servers.emulator.requests import RequestReader, Surface
 
 MIX = Mix()

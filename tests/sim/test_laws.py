@@ -12,10 +12,7 @@ LAWS = [
     laws.uniform(1.0, 3.0),
     laws.exponential(2.0),
     laws.gamma(2.0, 4.0),
-    laws.erlang(2.0, 4),
     laws.lognormal(2.0, 1.72),
-    laws.hyperexponential(2.0, 4.0),
-    laws.clipped(laws.exponential(2.0), 5.0),
     LENGTHS["azure_conversation"].output,
 ]
 

@@ -13,7 +13,7 @@ from millgate.cli.exits import CommandError, ExitCode
 from millgate.cli.opening import log_error
 from millgate.cli.ports import address_error
 from millgate.config.callers import ListenTlsConfig
-from millgate.config.discovered import names_of, twins_of, with_addresses
+from millgate.config.discovered import names_of, twins_of, with_adapters, with_addresses
 from millgate.config.extproc import ExtprocConfig
 from millgate.config.load import FileStamp, Loaded, stamp_of
 from millgate.config.problems import ConfigError, Problem, SettingPath
@@ -42,12 +42,14 @@ from millgate.http1.client import UpstreamSettings
 from millgate.http1.server import ServerLimits
 from millgate.observe.observers import ObserverSettings
 from millgate.observe.tracing import TracingSettings
+from millgate.runtime.adapters import Adapters
 from millgate.runtime.callers import CallerSettings, TenantRule
 from millgate.runtime.clock import MonotonicClock
 from millgate.runtime.gauges import Gauges
 from millgate.servers.extproc.settings import ExtprocSettings
 from millgate.servers.http import CoalescingSettings, CrossOrigin, DoorSettings
 from millgate.servers.line import LineSettings
+from millgate.wiring.adapters import with_lacking
 from millgate.wiring.chosen import EngineFacts
 from millgate.wiring.governor import build_governor
 from millgate.wiring.settings import LINE_LANE, Built, build_settings
@@ -58,8 +60,6 @@ if TYPE_CHECKING:
     from millgate.gateway import Gateway
     from millgate.gateway.workers.worker import WorkerSide
 
-# This run of this process: one that starts again is another replica, whatever number it gets.
-_RUN = f"{os.getpid()}:{os.urandom(4).hex()}"
 # A metrics page comes within milliseconds; an engine that is still loading is not waited for.
 _ASK_WITHIN_S = 1.0
 # This run of this process: one that starts again is another replica, whatever number it gets.
@@ -127,6 +127,7 @@ class SizedConfiguration:
         self._loaded = loaded
         self._addresses: tuple[EngineAddress, ...] = ()
         self._facts: dict[str, EngineFacts] = {}
+        self._adapters: dict[str, Adapters] = {}
         self._limits: Mapping[str, EngineSettings] = {}
 
     async def ask(self) -> tuple[GatewaySettings, Built]:
@@ -168,6 +169,12 @@ class SizedConfiguration:
         self._facts[engine] = fact
         return True
 
+    def lists(self, engine: str, adapters: Adapters) -> bool:
+        """Take which adapters an engine says that it has; return whether that changes anything: without any in the fleet it does not."""
+        before = self._adapters.get(engine)
+        self._adapters[engine] = adapters
+        return before != adapters and any((before, *self._adapters.values()))
+
     async def fit(self) -> Configuration:
         """Return the configuration in force with the engines that are found now, and the limits that they have told."""
         try:
@@ -180,7 +187,7 @@ class SizedConfiguration:
 
     def _found(self, written: Loaded) -> tuple[Loaded, GatewaySettings]:
         """Return the configuration with the engines that were found; ConfigError where two have one name."""
-        loaded = with_addresses(written, self.discovery.found)
+        loaded = with_adapters(with_addresses(written, self.discovery.found), self._adapters)
         if twins := twins_of(loaded):
             raise ConfigError(
                 Problem(None, ("engines",), f"two names have the same address: {', '.join(twins)}")
@@ -214,9 +221,11 @@ class SizedConfiguration:
 
     def _take(self, loaded: Loaded, settings: GatewaySettings) -> Built:
         built = build_settings(loaded.config, self._facts, loaded.places)
+        built = built._replace(settings=with_lacking(built.settings, self._adapters))
         self._loaded, self._addresses = loaded, settings.engines
         self._limits = {engine.name: engine for engine in built.settings.engines}
         self._facts = {name: fact for name, fact in self._facts.items() if name in self._limits}
+        self._adapters = {name: each for name, each in self._adapters.items() if name in self._limits}
         return built._replace(settings=_standing(built.settings, settings.engines))
 
 

@@ -43,6 +43,25 @@ def with_addresses(loaded: Loaded, addresses: Mapping[str, Sequence[str]]) -> Lo
     )
 
 
+def with_adapters(loaded: Loaded, told: Mapping[str, Mapping[str, str]]) -> Loaded:
+    """Return the configuration with the adapters that engines have told of, and the model of each, by engine.
+
+    Where the `models` of an engine are given, those of other models are none of ours.
+    """
+    engines = tuple(_adapted(engine, told.get(engine.name, {})) for engine in loaded.config.engines)
+    return loaded._replace(config=loaded.config.model_copy(update={"engines": engines}))
+
+
+def _adapted(engine: EngineConfig, told: Mapping[str, str]) -> EngineConfig:
+    known = {*engine.models, *engine.adapters}
+    fresh = [
+        name
+        for name, model in told.items()
+        if name not in known and (not engine.models or model in engine.models)
+    ]
+    return engine.model_copy(update={"adapters": (*engine.adapters, *fresh)}) if fresh else engine
+
+
 def twins_of(loaded: Loaded) -> list[str]:
     """Return the names that several engines have: two written ones have found the same address."""
     names = [engine.name for engine in loaded.config.engines]

@@ -208,8 +208,8 @@ class EngineConfig(Section):
     adapters: tuple[str, ...] = Field(
         default=(),
         max_length=1000,
-        description="Names of adapters (LoRA) that it serves beside its models. Requests for one go where it is loaded, unless waiting there "
-        "takes longer than loading it elsewhere.",
+        description="Names of adapters (LoRA) that it serves beside its models, and beside those that it lists at `/v1/models` itself. Requests "
+        "for one go where it is loaded, unless waiting there takes longer than loading it elsewhere.",
     )
     adapter_slots: Count = Field(
         default=1, ge=1, le=10_000, description="Adapters that are loaded at once: vLLM's `--max-loras`."

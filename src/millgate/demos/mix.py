@@ -38,12 +38,6 @@ def sizes(mix: Mix, dice: random.Random) -> Iterator[tuple[int, int]]:
         )
 
 
-def closed_wishes(mix: Mix, seed: int) -> Iterator[Wish]:
-    """Draw wishes without a time, for users that ask one after the other."""
-    for prompt_tokens, output_tokens in sizes(mix, random.Random(seed)):
-        yield Wish(0.0, prompt_tokens, output_tokens)
-
-
 def poisson_wishes(mix: Mix, *, rate_per_s: float, duration_s: float, seed: int) -> Iterator[Wish]:
     """Draw the arrivals of `duration_s` at this mean rate; the same seed gives the same wishes."""
     clock, at_s = random.Random(seed), 0.0

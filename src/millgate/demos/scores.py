@@ -12,20 +12,10 @@ from typing import Any, NamedTuple
 from millgate.demos.crowd import Story, UserEnding
 
 GOOD_MEANS = "finished whole, with the first token within {slo_s:g} s of the request's first attempt"
-WASTED_MEANS = "tokens that the engine generated for clients who had left, of all that it generated"
-PREFILL_MEANS = "prompt tokens computed for requests that did not finish whole, of all that were computed"
 AMPLIFICATION_MEANS = "attempts per request"
 TTFT_MEANS = "from the request's first attempt to its first token, of those that got one"
 
 SCALE_MEANS = "Times are engine seconds (real seconds x time scale); the gate's own constants are not scaled."
-
-
-def manners_mean(patience_s: float, refreshes: int) -> str:
-    """Say how the users of a run behave."""
-    return (
-        f"Users hang up after {patience_s:g} s without a token and ask again at once, at most {refreshes} times; "
-        "told when to come back they come back then, told not to they go."
-    )
 
 
 class EngineCounts(NamedTuple):

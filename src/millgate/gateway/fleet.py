@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from millgate.gateway.settings import EngineAddress
 from millgate.http1.client import Upstream, UpstreamPool, UpstreamSettings
+from millgate.runtime.adapters import Adapters, AdapterWatch
 from millgate.runtime.clock import Clock
 from millgate.runtime.driver import Driver
 from millgate.runtime.engines import EngineWatch, discover, is_well
@@ -14,6 +15,7 @@ from millgate.runtime.gauges import Gauges
 from millgate.runtime.health import EngineStanding, HealthSettings
 from millgate.runtime.metered import MeteredUpstream
 from millgate.runtime.watched import HealthCheck
+from millgate.servers.requests.fields import with_credential
 from millgate.servers.requests.routes import EngineRoute
 
 HEALTH = HealthSettings()
@@ -23,12 +25,13 @@ _NOWHERE = "no address was found for its name"
 
 
 class _Engine(NamedTuple):
-    """One engine's connections, its gauges' watch and its health's check, which have a pool of their own."""
+    """One engine's connections, and what watches its gauges, its adapters and its health, over a pool of its own."""
 
     address: EngineAddress
     pool: UpstreamPool
     watch_pool: UpstreamPool
     watch: EngineWatch
+    adapters: AdapterWatch
     check: HealthCheck
     watched: Upstream
 
@@ -38,24 +41,25 @@ class _Engine(NamedTuple):
             return
         if not self.address.metered:
             self.watch.start()
+            self.adapters.start()
         self.check.start()
 
     def stop(self) -> None:
         """Stop watching."""
         self.watch.stop()
+        self.adapters.stop()
         self.check.stop()
 
     @property
     def route(self) -> EngineRoute:
         """How the doors reach it."""
         address = self.address
-        credential = address.api_key.encode() if address.api_key is not None else None
         return EngineRoute(
             address.name,
             self.watched,
             address.base_path.encode(),
             self.watch.on_hangup,
-            credential,
+            _credential(address),
             address.kv_lease_s,
         )
 
@@ -78,6 +82,8 @@ class Fleet:
         """Told when an engine has gone down, and when it is up again."""
         self.on_size: Callable[[str, Gauges], None] | None = None
         """Told what an engine says of its size, and when it says something else."""
+        self.on_adapters: Callable[[str, Adapters], None] | None = None
+        """Told which adapters an engine has, and when it has others."""
         self._engines = {address.name: self._connect(address) for address in addresses}
         self._retired: list[_Engine] = []
 
@@ -154,6 +160,13 @@ class Fleet:
         base, name = address.base_path.encode(), address.name
         watch = EngineWatch(name, watch_pool, self._driver, self._clock, target=base + b"/metrics")
         watch.on_size = partial(self._sized, name)
+        adapters = AdapterWatch(
+            watch_pool,
+            base + b"/v1/models",
+            lambda: with_credential([], _credential(self._engines[name].address)),
+            lambda: self.on_adapters is not None and watch.last.engine is not None,
+            partial(self._listed, name),
+        )
         page = address.health
         settings = replace(HEALTH, target=None if page is None else base + page.encode())
         alone = partial(self._is_alone, name)
@@ -162,7 +175,7 @@ class Fleet:
         check.on_turn = self._turned
         check.listen(pool)
         ways: Upstream = MeteredUpstream(pool, name, self._driver) if address.metered else pool
-        return _Engine(address, pool, watch_pool, watch, check, ways)
+        return _Engine(address, pool, watch_pool, watch, adapters, check, ways)
 
     def _turned(self, standing: EngineStanding) -> None:
         if self.on_turn is not None:
@@ -172,11 +185,19 @@ class Fleet:
         if self.on_size is not None:
             self.on_size(name, gauges)
 
+    def _listed(self, name: str, adapters: Adapters) -> None:
+        if self.on_adapters is not None:
+            self.on_adapters(name, adapters)
+
     def _is_alone(self, name: str) -> bool:
         """Return whether no other engine takes work."""
         return not any(
             engine.check.health.takes_work for other, engine in self._engines.items() if other != name
         )
+
+
+def _credential(address: EngineAddress) -> bytes | None:
+    return None if address.api_key is None else address.api_key.encode()
 
 
 def _pool(address: EngineAddress, settings: UpstreamSettings) -> UpstreamPool:

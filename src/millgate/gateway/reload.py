@@ -10,6 +10,7 @@ from millgate.gateway.discovery import Discovery
 from millgate.gateway.notify import ServiceNotifier
 from millgate.gateway.settings import GatewaySettings
 from millgate.observe.logs import ProcessLog
+from millgate.runtime.adapters import Adapters
 from millgate.runtime.gauges import Gauges
 
 
@@ -43,8 +44,11 @@ class EngineSizes(Protocol):
     def told(self, engine: str, gauges: Gauges) -> bool:
         """Take what an engine says; return whether its limits may be others now."""
 
+    def lists(self, engine: str, adapters: Adapters) -> bool:
+        """Take which adapters an engine says that it has; return whether that changes anything."""
+
     async def fit(self) -> Configuration:
-        """Return the configuration in force with the engines and limits of now; raises ReloadError."""
+        """Return the configuration in force with the engines, adapters and limits of now; raises ReloadError."""
 
     async def refill(self) -> Configuration:
         """Return the configuration in force with what the file of engines says now; raises ReloadError."""
@@ -128,8 +132,7 @@ class Reloader:
         except ReloadError as error:
             self._log.error("engines refused, the old ones stay in force", problems=str(error).splitlines())
             return
-        if wanted.resized or wanted.came or wanted.gone:
-            await self._gateway.adopt(wanted.gateway, wanted.core)
+        await self._gateway.adopt(wanted.gateway, wanted.core)
         for limits in wanted.resized:
             self._log.info("engine limits", **limits)
         self._tell_engines(wanted)

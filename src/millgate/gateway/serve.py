@@ -20,6 +20,7 @@ from millgate.gateway.notify import Notifier, ServiceNotifier
 from millgate.gateway.reload import EngineSizes, Fetch, Reloader
 from millgate.gateway.settings import GatewaySettings
 from millgate.observe.logs import ProcessLog, places
+from millgate.runtime.adapters import Adapters
 from millgate.runtime.driver import Core, StepObserver
 from millgate.runtime.gauges import Gauges
 
@@ -31,6 +32,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _GC_THRESHOLDS = (2_000, 5, 5_000)
 # How often a drain says what it still waits for.
 _TELL_EVERY_S = 1.0
+# Names of adapters in one line of the log.
+_SOME = 20
 
 
 class ProcessEnding(Enum):
@@ -115,6 +118,7 @@ def _reloader(
         return Reloader(gateway, fetch, log, notifier)
     reloader = Reloader(gateway, fetch, log, notifier, sizes.fit, sizes.refill)
     gateway.fleet.on_size = partial(_sized, sizes, reloader)
+    gateway.fleet.on_adapters = partial(_listed, sizes, reloader, log)
     return reloader
 
 
@@ -156,6 +160,12 @@ def _lease_changed(log: ProcessLog, status: LeaseStatus) -> None:
 
 def _sized(sizes: EngineSizes, reloader: Reloader, engine: str, gauges: Gauges) -> None:
     if sizes.told(engine, gauges):
+        reloader.ask_to_fit()
+
+
+def _listed(sizes: EngineSizes, reloader: Reloader, log: ProcessLog, engine: str, adapters: Adapters) -> None:
+    if sizes.lists(engine, adapters):
+        log.info("engine adapters", engine=engine, count=len(adapters), adapters=list(adapters)[:_SOME])
         reloader.ask_to_fit()
 
 

@@ -29,7 +29,7 @@ _HEADERS = ((b"accept", b"text/plain"),)
 
 
 class _Page:
-    """Receives one metrics page and hands it on, or None for anything else than a whole page in time."""
+    """Receives one page and hands it on, or None for anything else than a whole page in time."""
 
     def __init__(self, done: Callable[[bytes | None], None]) -> None:
         self._done = done
@@ -65,10 +65,16 @@ class _Page:
         self._done(None)
 
 
-def scrape(upstream: Upstream, target: bytes, within_s: float, done: Callable[[bytes | None], None]) -> Call:
-    """Fetch a metrics page; `done` is called once, with None when it did not come whole within `within_s`."""
+def scrape(
+    upstream: Upstream,
+    target: bytes,
+    within_s: float,
+    done: Callable[[bytes | None], None],
+    headers: Sequence[tuple[bytes, bytes]] = _HEADERS,
+) -> Call:
+    """Fetch a page; `done` is called once, with None when it did not come whole within `within_s`."""
     by = asyncio.get_running_loop().time() + within_s
-    call = upstream.request(b"GET", target, _HEADERS, b"", _Page(done), head_by=by)
+    call = upstream.request(b"GET", target, headers, b"", _Page(done), head_by=by)
     call.expire_at(by)
     return call
 

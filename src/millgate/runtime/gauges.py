@@ -27,7 +27,8 @@ _MOST_COUNT = 1_000_000
 # No engine serves with a cache below the shortest context, and believed it would have every request refused as too
 # large. A billion tokens are some 70 TB with the smallest caches that there are.
 _FEWEST_KV_TOKENS, _MOST_KV_TOKENS = 256, 1_000_000_000
-_MODEL = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")
+MODEL_NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")
+"""Names that may be shown anywhere."""
 _WHOLE_NUMBER = re.compile(rb"[0-9]{1,10}")
 # Possessive, and matched only where the label before has ended: nothing is ever looked at twice.
 _LABEL = re.compile(rb'[ \t]*+([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\]++|\\.)*+)"[ \t]*+,?+')
@@ -155,7 +156,7 @@ def _kv_tokens(page: bytes, spec: tuple[str, str, str] | None) -> int | None:
 def _model(page: bytes, spec: str) -> str | None:
     """Return the model that the first series is about, where its name is one that may be shown anywhere."""
     labels, _value = next(_samples(page, spec.partition("{")[0].encode()), ({}, math.nan))
-    name = _MODEL.fullmatch(labels.get(b"model_name", b""))
+    name = MODEL_NAME.fullmatch(labels.get(b"model_name", b""))
     return name[0].decode() if name is not None else None
 
 

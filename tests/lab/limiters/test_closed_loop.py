@@ -4,6 +4,7 @@ from collections.abc import Callable
 from statistics import fmean, pstdev
 
 import pytest
+from lab.changing_rates import Rate, changing
 from lab.limiters.closed_loop import LimiterLoop, Trace
 from lab.limiters.envoy import EnvoyLimit
 
@@ -15,7 +16,7 @@ from millgate.sim.engines.contract import EngineTotals, GaugeReading, Station
 from millgate.sim.engines.troubles import Refusing
 from millgate.sim.jobs import Job
 from millgate.sim.randomness import Streams
-from millgate.sim.traces.synthetic import LENGTHS, Rate, changing, jobs
+from millgate.sim.traces.synthetic import LENGTHS, jobs
 
 PROFILE = "llama3-8b_h100_tp1"
 SLO_S = 0.0256

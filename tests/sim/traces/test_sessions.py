@@ -7,13 +7,14 @@ from statistics import fmean
 
 import pytest
 from lab.agents.generated_sessions import drawn_sessions
+from lab.agents.renumbering import renumbered
 from lab.bounds.shared_cache import SharedCache, shared_hit_share
 
 from millgate.sim.jobs import PREFIX_UNIT_TOKENS, Job
 from millgate.sim.randomness import Streams
 from millgate.sim.traces.contract import TraceError
 from millgate.sim.traces.mooncake import read_mooncake
-from millgate.sim.traces.sessions import MOST_UNITS, as_recorded, read_sessions, renumbered
+from millgate.sim.traces.sessions import MOST_UNITS, as_recorded, read_sessions
 from millgate.sim.traces.sources import open_trace
 
 RECORDED = "traces/claude_code_sessions.jsonl"

@@ -1,15 +1,14 @@
 """Generated traffic has the rate, the burstiness and the shape that it was asked for."""
 
-from collections.abc import Callable
-from itertools import islice, takewhile
+from itertools import islice
 
 import numpy as np
 import pytest
 
 from millgate.sim.jobs import Job
 from millgate.sim.randomness import Streams
-from millgate.sim.traces import shaping, synthetic
-from millgate.sim.traces.synthetic import LENGTHS, changing, jobs, steady
+from millgate.sim.traces import shaping
+from millgate.sim.traces.synthetic import LENGTHS, jobs, steady
 
 
 @pytest.mark.parametrize("variation", [1.0, 2.0, 4.0])
@@ -18,26 +17,6 @@ def test_gaps_have_the_rate_and_variation_asked_for(variation: float) -> None:
 
     assert 1.0 / gaps.mean() == pytest.approx(10.0, rel=0.05)
     assert gaps.std() / gaps.mean() == pytest.approx(variation, rel=0.05)
-
-
-SHAPES: dict[str, tuple[Callable[[float], float], float, float, float]] = {
-    "on and off": (synthetic.on_off(20.0, 10.0, 10.0), 20.0, 20.0, 0.0),
-    "ramp": (synthetic.ramp(0.0, 20.0, 20.0), 20.0, 5.0, 15.0),
-    "step": (synthetic.step(5.0, 20.0, 10.0), 20.0, 5.0, 20.0),
-}
-
-
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
-def test_a_changing_rate_is_followed(shape: tuple[Callable[[float], float], float, float, float]) -> None:
-    rate, highest, in_first_half, in_second_half = shape
-    first = second = 0
-    for seed in range(60):
-        times = list(takewhile(lambda at: at < 20.0, changing(rate, highest, Streams(seed))))
-        first += sum(at < 10.0 for at in times)
-        second += sum(at >= 10.0 for at in times)
-
-    assert first / 600 == pytest.approx(in_first_half, rel=0.08)
-    assert second / 600 == pytest.approx(in_second_half, rel=0.08, abs=1e-9)
 
 
 def test_lengths_are_whole_and_at_least_one_and_tenants_take_turns_by_lot() -> None:

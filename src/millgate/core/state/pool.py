@@ -397,7 +397,9 @@ def _serving(engines: Sequence[Engine]) -> dict[str | None, tuple[Engine, ...]]:
 
 def _serves(engine: Engine, model: str) -> bool:
     settings = engine.settings
-    return not settings.models or model in settings.models or model in settings.adapters
+    if model in settings.models or model in settings.adapters:
+        return True
+    return not settings.models and model not in settings.lacks
 
 
 def _reads_for(reader: Engine, model: str | None, members: tuple[Engine, ...]) -> bool:

@@ -108,8 +108,7 @@ class EnginePages:
 def _models(settings: EmulatorSettings, created: int) -> bytes:
     """List the model and its adapters, which name it as their parent."""
     name = settings.model_name
-    base: dict[str, object] = {"id": name, "object": "model", "created": created, "owned_by": "millgate"}
-    if not settings.lora_modules:
-        return msgspec.json.encode({"object": "list", "data": [base]})
-    adapters = [base | {"id": each, "root": each, "parent": name} for each in settings.lora_modules]
-    return msgspec.json.encode({"object": "list", "data": [base | {"root": name, "parent": None}, *adapters]})
+    base = {"object": "model", "created": created, "owned_by": "millgate"}
+    named = [(name, None), *((each, name) for each in settings.lora_modules)]
+    cards = [{"id": each, **base, "root": each, "parent": parent} for each, parent in named]
+    return msgspec.json.encode({"object": "list", "data": cards})

@@ -1,15 +1,10 @@
 """What an experiment is, and how seeds become a mean with a confidence interval."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from math import sqrt
 from statistics import fmean, median, stdev
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-_Record = TypeVar("_Record", bound="DataclassInstance")
+from typing import Any
 
 Metrics = Mapping[str, float]
 Measured = Sequence[tuple[float, Metrics]]
@@ -112,20 +107,6 @@ class ExperimentResult:
             ],
             "facts": dict(self.facts),
         }
-
-
-def with_knobs(usual: _Record, knobs: Mapping[str, str]) -> _Record:
-    """Return a dataclass with these fields set from text; a ValueError names the one that is unknown or unreadable."""
-    known = {each.name: type(getattr(usual, each.name)) for each in fields(usual)}
-    values = {}
-    for name, text in knobs.items():
-        if name not in known:
-            raise ValueError(f"{name}: not one of {', '.join(known)}")
-        try:
-            values[name] = known[name](text)
-        except ValueError:
-            raise ValueError(f"{name}: {text!r} is no {known[name].__name__}") from None
-    return replace(usual, **values)
 
 
 def answer(experiment: Experiment, runs: Sequence[tuple[Arm, Measured]]) -> ExperimentResult:

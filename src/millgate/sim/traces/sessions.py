@@ -56,16 +56,6 @@ def as_recorded(begun: Iterable[tuple[float, AgentSession]]) -> Iterator[Job]:
     return merge(*[_shifted(at_s, session) for at_s, session in begun], key=lambda job: job.at_s)
 
 
-def renumbered(session: AgentSession, number: int) -> AgentSession:
-    """Return the same work under another number, with nothing in common."""
-    shift = (number - session.number) * MOST_UNITS
-    turns = []
-    for turn in session.turns:
-        ids = tuple([unit + shift for unit in turn.job.prefix_ids])
-        turns.append(turn._replace(job=turn.job._replace(prefix_ids=ids, session=number)))
-    return AgentSession(number, tuple(turns))
-
-
 def _shifted(begins_s: float, session: AgentSession) -> Iterator[Job]:
     return (turn.job._replace(at_s=begins_s + turn.job.at_s) for turn in session.turns)
 

@@ -19,7 +19,7 @@ from millgate.core.events import Failed
 from millgate.core.quotas.bucket import Sizes
 from millgate.core.settings import AccountSettings, QuotaLimit
 from millgate.core.state.provider import Provider as Account
-from millgate.core.words import FailureKind, QuotaKind, Sent
+from millgate.core.words import FailureKind, OutputCharge, QuotaKind, Sent
 from millgate.demos.connection import AttemptAnswer, Endpoint, GateAddress
 from millgate.demos.crowd import UserManners, Wish
 from millgate.demos.showing import Show
@@ -125,6 +125,16 @@ def test_a_trial_whose_answer_takes_long_keeps_nobody_waiting_for_ever() -> None
     assert provider.wait_s(SIZES, 8.0) == 0.0
     provider.started(3, SIZES, 8.0)
     assert provider.wait_s(SIZES, 8.0) == 0.0
+
+
+def test_a_new_account_is_not_charged_for_what_runs_on_the_one_before() -> None:
+    limits = AccountSettings((QuotaLimit(QuotaKind.OTPM, 6000, output=OutputCharge.PRODUCED),))
+    new, untouched = Account(limits, 0.0), Account(limits, 0.0)
+    new.answered(1, 10, 0, 1000, 1.0)
+    for provider in (new, untouched):
+        provider.started(2, SIZES, 2.0)
+        provider.failed(Failed(2, FailureKind.REFUSED, Sent.REQUEST, 1.0, over_limit=True), 2.0, 0, 2.5)
+    assert new.wait_s(SIZES, 3.0) == untouched.wait_s(SIZES, 3.0) > 0.0
 
 
 def test_one_answer_that_fails_stops_nobody_else() -> None:

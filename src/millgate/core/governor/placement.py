@@ -225,7 +225,9 @@ class Placement:
         return [
             each
             for number in held
-            if (each := self._numbered.get(number)) is not None and each in engines and _fits(each, request)
+            if (each := self._numbered.get(number)) is not None
+            and (engines is self._engines or each in engines)
+            and _fits(each, request)
         ]
 
     def _chosen(self, request: Request, engines: tuple[Engine, ...], held: Held, now: float) -> Engine | None:
@@ -243,13 +245,14 @@ class Placement:
     def _cheapest_for_it(
         self, request: Request, engines: tuple[Engine, ...], held: Held, now: float
     ) -> Engine | None:
-        """Return the engine with room where this very request costs least: each is asked."""
+        """Return the engine with room where this very request costs least: each is priced, and those are asked for room that are cheaper."""
         turns = self.prices.turns_after(request)
-        return min(
-            _with_room(request, engines, held, now),
-            key=lambda each: self.prices.of(each, request, unread_tokens(each, request, held), turns, now),
-            default=None,
-        )
+        cheapest, least_s = None, inf
+        for each in engines:
+            cost_s = self.prices.of(each, request, unread_tokens(each, request, held), turns, now)
+            if cost_s < least_s and _fits(each, request) and has_room(each, request, held, now):
+                cheapest, least_s = each, cost_s
+        return cheapest
 
     def _usually_cheapest(
         self, request: Request, engines: tuple[Engine, ...], held: Held, now: float

@@ -37,14 +37,15 @@ class Prices:
             request.output_tokens,
             self._working_sets.tokens(engine.number) / kv_tokens if kv_tokens else 0.0,
         )
-        model = request.arrival.model
-        if not self.adapters.has(model):
+        adapters = self.adapters
+        if not adapters.names or request.arrival.model not in adapters.names:
             return cost_s
-        return cost_s + self.adapters.cost_s(engine.number, model, engine.expected_service_s(), now)
+        service_s = engine.expected_service_s()
+        return cost_s + adapters.cost_s(engine.number, request.arrival.model, service_s, now)
 
     def depends(self, request: Request) -> bool:
         """Return whether engines that hold none of it differ in more than their load: it is long, or asks for an adapter."""
-        return is_long(request) or self.adapters.has(request.arrival.model)
+        return is_long(request) or request.arrival.model in self.adapters.names
 
     def turns_after(self, request: Request) -> int | None:
         """Return how many turns of its session are expected after a long prompt; None where it is read so soon that no turn waits for it.

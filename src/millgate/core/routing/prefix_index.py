@@ -317,4 +317,4 @@ def sized(marks: PrefixMarks, prompt_tokens: int) -> PrefixMarks:
     whole = marks[-1][1] if marks else 0
     if whole <= 0:
         return ()
-    return tuple([(key, round(prompt_tokens * size / whole)) for key, size in marks])
+    return tuple([(key, int(prompt_tokens * size / whole + 0.5)) for key, size in marks])

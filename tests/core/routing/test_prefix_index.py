@@ -197,8 +197,9 @@ def test_a_long_conversation_keeps_no_more_marks_than_it_asks_for() -> None:
         index.placed(0, ends[:2] + ends[max(2, turns - 3) : turns])
     branch = ends[:2] + ends[37:39] + tuple((key, 3_900 + size) for key, size in _chat("b", 1))
     index.placed(0, branch)
-    index.placed(0, ends[:2] + ends[37:40])
-    assert index.held_by(0, ends) == 4_000
+    whole = ends[:2] + ends[37:40]
+    index.placed(0, whole)
+    assert index.held_by(0, whole) == 4_000
     assert index.held_by(0, branch) == 4_000
     assert index.marks <= 12
 

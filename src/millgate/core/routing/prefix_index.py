@@ -231,23 +231,12 @@ class PrefixIndex:
                 found[number] = self._held(number, marks, position)
                 if len(found) == most:
                     return found
-            position = self._next_with_others(marks, position, seen) if seen else position - 1
+            position = self._last_held(marks, position, ~seen) if seen else position - 1
         return found
-
-    def _next_with_others(self, marks: PrefixMarks, position: int, seen: int) -> int:
-        """Return the last position before this one where an engine that was not `seen` holds the mark, -1 for none: who holds a mark holds those before it."""
-        first = 0
-        while first < position:
-            middle = (first + position) // 2
-            if self._holders.get(marks[middle][0], 0) & ~seen:
-                first = middle + 1
-            else:
-                position = middle
-        return first - 1
 
     def held_by(self, number: int, marks: PrefixMarks) -> int:
         """Return how many tokens of this prompt the engine is believed to hold; changes nothing."""
-        position = self._engines[number].deepest(marks)
+        position = self._last_held(marks, len(marks), 1 << number)
         return self._held(number, marks, position) if position >= 0 else 0
 
     def placed(self, number: int, marks: PrefixMarks, regret_tokens: int = 0) -> None:
@@ -293,6 +282,17 @@ class PrefixIndex:
         engine.found(all_of_it=not is_lost)
         self._evict(number)
         return min(1.0, (cached_tokens or 0) / believed_tokens)
+
+    def _last_held(self, marks: PrefixMarks, before: int, engines: int) -> int:
+        """Return the last position before this one whose mark one of these engines holds, -1 for none: who holds a mark holds those before it."""
+        first = 0
+        while first < before:
+            middle = (first + before) // 2
+            if self._holders.get(marks[middle][0], 0) & engines:
+                first = middle + 1
+            else:
+                before = middle
+        return first - 1
 
     def _held(self, number: int, marks: PrefixMarks, position: int) -> int:
         """Return the tokens that this engine holds up to this mark and of the answer behind it, within the prompt."""

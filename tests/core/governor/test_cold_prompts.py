@@ -1,7 +1,10 @@
 """Long prompts that no engine holds, among sessions: engines gather them, and sessions go where few are read."""
 
+from random import Random
 from typing import Any
 from zlib import crc32
+
+import pytest
 
 from core.world import governor
 from millgate.core.decisions import Admit, Decision
@@ -104,6 +107,19 @@ def test_a_cold_prompt_that_would_wait_for_another_goes_on() -> None:
     assert second in opened
 
 
+def test_a_cold_prompt_passes_a_full_engine_by_that_would_be_cheaper() -> None:
+    engines = (EngineSettings("small", 1, prior=PRIOR), EngineSettings("large", 8, prior=PRIOR))
+    gate = governor(LaneSettings("lane", deadline_s=60.0), engines=engines)
+    for attempt, name in enumerate(("small", "large", "large", "large")):
+        gate.handle(Arrived(attempt, prompt_bytes=400, max_tokens=100, engine=name), 0.0)
+        gate.handle(FirstToken(attempt), 0.1)
+
+    told = gate.explain(_arrival(9, "cold", COLD), 1.0)
+    costs = {each.engine: each.cost_s for each in told.candidates}
+    assert costs["small"] < costs["large"]
+    assert told.engine == "large"
+
+
 def test_explain_names_the_engine_that_a_cold_prompt_then_gets() -> None:
     day, _ = _with_sessions()
     day.asks("cold", COLD)
@@ -112,3 +128,29 @@ def test_explain_names_the_engine_that_a_cold_prompt_then_gets() -> None:
     told = day.gate.explain(arrival, day.now).decision
 
     assert told == day.gate.handle(arrival, day.now)[0]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_long_prompt_goes_where_it_costs_least_of_the_engines_with_room(seed: int) -> None:
+    dice, answering = Random(seed), list[int]()
+    engines = tuple(
+        EngineSettings(f"{streams}", streams, prior=PRIOR, kv_tokens=2_000_000) for streams in range(1, 6)
+    )
+    gate = governor(LaneSettings("lane", deadline_s=60.0, max_queue=0), engines=engines)
+    for attempt in range(1, 60):
+        session, now = dice.choice((None, attempt % 7 + 1)), 10.0 * attempt
+        arrival = _arrival(attempt, f"{session or -attempt}", dice.randrange(1, 60), session=session)
+        decision = gate.handle(arrival, now)[0]
+        if isinstance(decision, Admit):
+            gate.handle(FirstToken(attempt), now + PRIOR.ttft_per_token_s * decision.legs[0].prompt_tokens)
+            answering.append(attempt)
+        for _ in range(dice.randrange(len(answering) - 3, len(answering)) if len(answering) > 4 else 0):
+            over = answering.pop(dice.randrange(len(answering)))
+            gate.handle(Finished(over, None, 100), now + 9.0)
+            gate.handle(Released(over), now + 9.0)
+
+    told = gate.explain(_arrival(100, "cold", COLD), 600.0)
+    costs = {each.engine: each.cost_s for each in told.candidates}
+    roomy = [each.name for each in gate.snapshot(600.0).engines if each.running < each.limit]
+    assert len(costs) == len(engines), "as many as are ever compared"
+    assert told.engine == min(roomy, key=costs.__getitem__, default=None)

@@ -134,6 +134,76 @@ def test_marks_are_bounded_and_both_sides_of_the_index_agree(
         assert set(index.deepest(chat, 3).items()) == by_engine
 
 
+class _Plain:
+    """What one engine holds where every mark of a prompt is noted as used, the last one first."""
+
+    def __init__(self, most_tokens: float, most_marks: int) -> None:
+        self.held: dict[int, int] = {}
+        self._most_tokens, self._most_marks = most_tokens, most_marks
+
+    def placed(self, marks: PrefixMarks) -> None:
+        before = (0, *(tokens for _, tokens in marks))
+        for position in range(len(marks) - 1, -1, -1):
+            key, tokens = marks[position]
+            self.held[key] = self.held.pop(key, tokens - before[position])
+        while sum(self.held.values()) > self._most_tokens or len(self.held) > self._most_marks:
+            del self.held[next(iter(self.held))]
+
+
+_TREE = st.lists(st.text("ab", min_size=1, max_size=9), max_size=40)
+"""Prompts, a letter a message: they branch off from each other anywhere, go on, and come again."""
+
+
+def _branch(letters: str) -> PrefixMarks:
+    return tuple((crc32(letters[: turn + 1].encode()), 100 * (turn + 1)) for turn in range(len(letters)))
+
+
+@given(_TREE, st.integers(1, 30), st.sampled_from((None, 300, 1_000)))
+def test_to_note_the_ends_of_prompts_keeps_what_noting_every_mark_would(
+    prompts: list[str], most_marks: int, kv_tokens: int | None
+) -> None:
+    index = _index(kv_tokens, most_marks=most_marks)
+    plain = _Plain(float("inf") if kv_tokens is None else 1.2 * kv_tokens, most_marks)
+    for letters in prompts:
+        index.placed(0, _branch(letters))
+        plain.placed(_branch(letters))
+        for asked in prompts:
+            held = [tokens for key, tokens in _branch(asked) if key in plain.held]
+            assert index.held_by(0, _branch(asked)) == max(held, default=0), asked
+        assert index.marks == len(plain.held)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=6), max_size=40),
+    st.integers(1, 12),
+)
+def test_marks_that_come_twice_and_in_any_order_break_nothing(
+    prompts: list[list[int]], most_marks: int
+) -> None:
+    index = _index(500, None, most_marks=2 * most_marks)
+    for number, keys in enumerate(prompts):
+        index.placed(number % 2, tuple((key, 100 * (turn + 1)) for turn, key in enumerate(keys)))
+        assert index.marks <= 2 * most_marks
+    for number in range(2):
+        index.forget(number)
+    assert index.marks == 0
+    assert index.deepest(((1, 1), (2, 2)), 2) == {}
+
+
+def test_a_long_conversation_keeps_no_more_marks_than_it_asks_for() -> None:
+    """It has marks at its first two and its last three ends alone; where others branch off one stays."""
+    index, ends = _index(None, None, most_marks=24), _chat("a", 40)
+    for turns in range(3, 41):
+        index.placed(0, ends[:2] + ends[max(2, turns - 3) : turns])
+    branch = ends[:2] + ends[37:39] + tuple((key, 3_900 + size) for key, size in _chat("b", 1))
+    index.placed(0, branch)
+    whole = ends[:2] + ends[37:40]
+    index.placed(0, whole)
+    assert index.held_by(0, whole) == 4_000
+    assert index.held_by(0, branch) == 4_000
+    assert index.marks <= 12
+
+
 def test_sizes_of_marks_are_parts_of_the_prompt() -> None:
     assert sized(((1, 500), (2, 1_500), (3, 2_000)), 400) == ((1, 100), (2, 300), (3, 400))
     assert sized((), 400) == ()

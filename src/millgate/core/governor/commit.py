@@ -13,7 +13,7 @@ from millgate.core.governor.placement import Place, is_in_time
 from millgate.core.governor.promises import OF_ONE_TENANT, UNPROMISED, queues_newcomers, refusal
 from millgate.core.governor.turns import next_queued
 from millgate.core.limits.gate import is_only_read, is_seen_beginning
-from millgate.core.routing.working_set import MOST_PASSED_OVER, WorkingSets
+from millgate.core.routing.working_set import MOST_PASSED_OVER, LiveSession, WorkingSets
 from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Totals
@@ -147,8 +147,9 @@ def _start(
     if request.marks:
         held_tokens = request.prompt_tokens - request.unread_tokens
         engines.prefixes.placed(engine.number, request.marks, max(0, held_tokens - cached_tokens))
-        engines.placement.prices.learn(request, engine, cached_tokens, now)
-        _place_session(engines.working_sets, attempt, engine, now)
+        session = engines.placement.prices.session_of(request)
+        engines.placement.prices.learn(request, session, engine, cached_tokens, now)
+        _place_session(engines.working_sets, attempt, session, engine, now)
     permit = attempt.admitted(engine, leg, decision.expected_ttft_s, cached_tokens, now)
     if len(decision.legs) > 1:
         legs.begin(engines, attempt, permit, decision.legs[1], now)
@@ -184,13 +185,14 @@ def _cached_tokens(request: Request, decision: Admit) -> int:
     return decision.candidates[0].cached_tokens if decision.candidates else 0
 
 
-def _place_session(working_sets: WorkingSets, attempt: Attempt, engine: Engine, now: float) -> None:
-    """The context of its session, which it opens where it has none, lies on this engine from now on."""
+def _place_session(
+    working_sets: WorkingSets, attempt: Attempt, known: LiveSession | None, engine: Engine, now: float
+) -> None:
+    """The context of its session, the `known` one or one that it opens, lies on this engine from now on."""
     request = attempt.request
     if attempt.session is None:
-        name, lane = request.arrival.session, request.lane.settings.name
-        known = working_sets.continued(name, request.marks, request.prompt_tokens)
         if known is None or known.is_over:
+            name, lane = request.arrival.session, request.lane.settings.name
             known = working_sets.opens(known, name, request.tenant, lane, now)
         else:
             # Another turn of it, queued as this one was, has opened it.

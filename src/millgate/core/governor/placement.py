@@ -16,7 +16,7 @@ from millgate.core.governor.prices import Prices
 from millgate.core.measure import ALIKE, Ewma
 from millgate.core.routing.base import Router
 from millgate.core.routing.prefix_index import MOST_HOLDERS, Held, PrefixIndex
-from millgate.core.routing.working_set import WorkingSets
+from millgate.core.routing.working_set import LiveSession, WorkingSets
 from millgate.core.sizing import USUAL_PROMPT_TOKENS
 from millgate.core.sizing.output_length import PRIOR_OUTPUT_TOKENS
 from millgate.core.state.attempt import Request
@@ -42,6 +42,7 @@ Until then, an absolute core time, waiting for an engine that holds more of it c
 """
 
 Compared = tuple[Engine, Candidate]
+_Engines = tuple[Engine, ...]
 
 
 class Placement:
@@ -68,7 +69,7 @@ class Placement:
         self._legs = legs
         self.prices = Prices(router, working_sets)
         self._numbered: dict[int, Engine] = {}
-        self._engines: tuple[Engine, ...] = ()
+        self._engines: _Engines = ()
         self._has_adapters = False
         self._costs: list[float] = []
         self._unpriced: list[Engine] = []
@@ -76,7 +77,7 @@ class Placement:
         self._output = Ewma(PRIOR_OUTPUT_TOKENS, prior_samples=0.0)
         self._priced_for = (float(USUAL_PROMPT_TOKENS), float(PRIOR_OUTPUT_TOKENS))
 
-    def choose_among(self, engines: tuple[Engine, ...]) -> None:
+    def choose_among(self, engines: _Engines) -> None:
         """From now on these engines take work; they may have other limits than before."""
         self._engines = engines
         self._has_adapters = any(engine.settings.adapters for engine in engines)
@@ -123,14 +124,15 @@ class Placement:
 
         That is the engine that the router prices lowest, or the soonest where the deadline leaves no choice; None without room.
         """
-        engines = request.route.up
-        chosen = self._chosen(request, engines, held, now) if engines else None
-        if chosen is not None and not self._takes_all(chosen, request, held, now):
+        engines, session = request.route.up, self.prices.session_of(request)
+        turns = self.prices.turns_after(request, session)
+        chosen = self._chosen(request, engines, held, turns, now) if engines else None
+        if chosen is not None and not self._takes_all(chosen, request, held, session, now):
             engines = self._taking(request, held, now)
-            chosen = self._chosen(request, engines, held, now) if engines else None
+            chosen = self._chosen(request, engines, held, turns, now) if engines else None
         if not engines:
             return None
-        place = None if chosen is None else self._alone(chosen, request, engines, held, now)
+        place = None if chosen is None else self._alone(chosen, request, engines, held, turns, now)
         if request.route.readers_up and request.arrival.hands_over:
             return self._or_apart(place, request, held, now)
         return place
@@ -148,26 +150,26 @@ class Placement:
         if better_until > now:
             return alone
         unread = _unread_of(candidates[0]) if candidates else request.prompt_tokens
-        turns = self.prices.turns_after(request)
+        turns = self.prices.turns_after(request, self.prices.session_of(request))
         cost_s = self.prices.of(engine, request, unread, turns, now) + pauses_cost(engine, request, unread)
         cost_s += late_cost(request, ttft_s, now)
         return place if two.cost_s + late_cost(request, two.ttft_s, now) < cost_s else alone
 
     def _alone(
-        self, chosen: Engine, request: Request, engines: tuple[Engine, ...], held: Held, now: float
+        self, chosen: Engine, request: Request, engines: _Engines, held: Held, turns: int | None, now: float
     ) -> Place | None:
         """Return the engine that would do all of it: the one chosen, or one that holds of its prompt, or the soonest if these are late."""
-        compared = self._compared(chosen, request, engines, held, now)
+        compared = self._compared(chosen, request, engines, held, turns, now)
         found = _found(_cheapest(chosen, request, compared, held, now), request, compared, now)
         if now + found[1] <= request.deadline or len(engines) == 1:
             return found
         soonest = _soonest(request, self._taking(request, held, now), held, now)
         if soonest is None:
             return None
-        return _found(soonest, request, self._compared(soonest, request, engines, held, now), now)
+        return _found(soonest, request, self._compared(soonest, request, engines, held, turns, now), now)
 
     def _compared(
-        self, other: Engine, request: Request, engines: tuple[Engine, ...], held: Held, now: float
+        self, other: Engine, request: Request, engines: _Engines, held: Held, turns: int | None, now: float
     ) -> list[Compared]:
         """Return what this very request costs on each of these engines that hold of its prompt, and on the `other` one last.
 
@@ -176,7 +178,6 @@ class Placement:
         if not held:
             return []
         holders = [each for each in self._holders(request, engines, held) if each is not other]
-        turns = self.prices.turns_after(request)
         return [(each, self.candidate(each, request, held, turns, now)) for each in (*holders, other)]
 
     def candidate(
@@ -193,42 +194,43 @@ class Placement:
         """Return whether it would open a session where every engine is full of live ones."""
         return bool(request.marks) and not self._taking(request, held, now)
 
-    def _taking(self, request: Request, held: Held, now: float) -> tuple[Engine, ...]:
+    def _taking(self, request: Request, held: Held, now: float) -> _Engines:
         """Return the engines that may answer it: all for a turn of a session whose context is kept, else those with room for what they do not hold of it."""
         engines = request.route.up
-        if not request.marks or self._goes_on(request, held):
+        if not request.marks or _goes_on(request, self.prices.session_of(request), held):
             return engines
         taking = [engine for engine in engines if self._takes(engine, request, held, now)]
         return engines if len(taking) == len(engines) else tuple(taking)
 
-    def _takes_all(self, chosen: Engine, request: Request, held: Held, now: float) -> bool:
+    def _takes_all(
+        self, chosen: Engine, request: Request, held: Held, session: LiveSession | None, now: float
+    ) -> bool:
         """Return whether the engines that will be compared for it may all answer it: then the others, however many, need not be asked."""
-        if not request.marks or self._goes_on(request, held):
+        if not request.marks or _goes_on(request, session, held):
             return True
         for each in (chosen, *self._holders(request, request.route.up, held)):
             if not self._takes(each, request, held, now):
                 return False
         return True
 
-    def _goes_on(self, request: Request, held: Held) -> bool:
-        """Return whether it is a turn of a session whose context is kept."""
-        session = self.prices.session_of(request)
-        return session is not None and (not session.is_over or _is_kept(request, held))
-
     def _takes(self, engine: Engine, request: Request, held: Held, now: float) -> bool:
         """Return whether this engine may open a session with it."""
         unread = unread_tokens(engine, request, held)
         return self._working_sets.takes(engine.number, engine.gate.kv_limit, request.tenant, unread, now)
 
-    def _holders(self, request: Request, engines: tuple[Engine, ...], held: Held) -> list[Engine]:
+    def _holders(self, request: Request, engines: _Engines, held: Held) -> list[Engine]:
         """Return those of these engines that hold of its prompt and may answer it, with room or without."""
         return [
             each
             for number in held
-            if (each := self._numbered.get(number)) is not None and each in engines and _fits(each, request)
+            if (each := self._numbered.get(number)) is not None
+            and (engines is self._engines or each in engines)
+            and _fits(each, request)
         ]
 
-    def _chosen(self, request: Request, engines: tuple[Engine, ...], held: Held, now: float) -> Engine | None:
+    def _chosen(
+        self, request: Request, engines: _Engines, held: Held, turns: int | None, now: float
+    ) -> Engine | None:
         """Return the engine with room that is cheapest whatever is held of its prompt, the first named among equals, or None.
 
         `engines` are all that take work, or those of them that answer for its model.
@@ -237,23 +239,21 @@ class Placement:
             only = engines[0]
             return only if _fits(only, request) and has_room(only, request, held, now) else None
         if self.prices.depends(request):
-            return self._cheapest_for_it(request, engines, held, now)
+            return self._cheapest_for_it(request, engines, held, turns, now)
         return self._usually_cheapest(request, engines, held, now)
 
     def _cheapest_for_it(
-        self, request: Request, engines: tuple[Engine, ...], held: Held, now: float
+        self, request: Request, engines: _Engines, held: Held, turns: int | None, now: float
     ) -> Engine | None:
-        """Return the engine with room where this very request costs least: each is asked."""
-        turns = self.prices.turns_after(request)
-        return min(
-            _with_room(request, engines, held, now),
-            key=lambda each: self.prices.of(each, request, unread_tokens(each, request, held), turns, now),
-            default=None,
-        )
+        """Return the engine with room where this very request costs least: each is priced, and those are asked for room that are cheaper."""
+        cheapest, least_s = None, inf
+        for each in engines:
+            cost_s = self.prices.of(each, request, unread_tokens(each, request, held), turns, now)
+            if cost_s < least_s and _fits(each, request) and has_room(each, request, held, now):
+                cheapest, least_s = each, cost_s
+        return cheapest
 
-    def _usually_cheapest(
-        self, request: Request, engines: tuple[Engine, ...], held: Held, now: float
-    ) -> Engine | None:
+    def _usually_cheapest(self, request: Request, engines: _Engines, held: Held, now: float) -> Engine | None:
         """Return the engine with room where the usual request costs least."""
         if self._unpriced:
             self._price()
@@ -291,7 +291,7 @@ class Placement:
         self._unpriced.clear()
 
 
-def _soonest(request: Request, engines: tuple[Engine, ...], held: Held, now: float) -> Engine | None:
+def _soonest(request: Request, engines: _Engines, held: Held, now: float) -> Engine | None:
     """Return the engine with room where this attempt's first token comes first; None without room."""
     roomy = _with_room(request, engines, held, now)
     return min(
@@ -303,8 +303,11 @@ def _soonest(request: Request, engines: tuple[Engine, ...], held: Held, now: flo
 
 def _cheapest(usual: Engine, request: Request, compared: list[Compared], held: Held, now: float) -> Engine:
     """Return the cheapest of those compared that have room; `usual`, which has, where there is nothing to compare."""
-    roomy = [each for each in compared if each[0] is usual or has_room(each[0], request, held, now)]
-    return min(roomy, key=_cost)[0] if roomy else usual
+    cheapest, least_s = usual, inf
+    for engine, own in compared:
+        if own.cost_s < least_s and (engine is usual or has_room(engine, request, held, now)):
+            cheapest, least_s = engine, own.cost_s
+    return cheapest
 
 
 def _found(engine: Engine, request: Request, compared: list[Compared], now: float) -> Place:
@@ -317,15 +320,11 @@ def _found(engine: Engine, request: Request, compared: list[Compared], now: floa
     return engine, ttft_s, _better_until(request, candidates, ttft_s), candidates, None
 
 
-def _cost(compared: Compared) -> float:
-    return compared[1].cost_s
-
-
 def candidates(
     placement: Placement, request: Request, taken: Engine | None, now: float
 ) -> tuple[Candidate, ...]:
     """Return the engines that are up, the one taken first and then the cheapest, as many as are ever compared; changes nothing."""
-    turns = placement.prices.turns_after(request)
+    turns = placement.prices.turns_after(request, placement.prices.session_of(request))
     every = [
         (each is not taken, placement.candidate(each, request, _NOTHING, turns, now))
         for each in request.route.up
@@ -356,8 +355,10 @@ def _better_until(request: Request, candidates: tuple[Candidate, ...], ttft_s: f
     return request.arrived_at + min(saved_s, half_s)
 
 
-def _is_kept(request: Request, held: Held) -> bool:
-    """Return whether an engine holds most of this prompt."""
+def _goes_on(request: Request, session: LiveSession | None, held: Held) -> bool:
+    """Return whether it is a turn of a session whose context is kept: it is live, or an engine holds most of this prompt."""
+    if session is None or not session.is_over:
+        return session is not None
     return bool(held) and 2 * max(held.values()) >= request.prompt_tokens
 
 
@@ -400,6 +401,6 @@ def _fits(engine: Engine, request: Request) -> bool:
     return engine.gate.fits(request.prompt_tokens, engine.gate.streams_of(request.arrival))
 
 
-def _with_room(request: Request, engines: tuple[Engine, ...], held: Held, now: float) -> list[Engine]:
+def _with_room(request: Request, engines: _Engines, held: Held, now: float) -> list[Engine]:
     """Return those of these engines that have room for this attempt now."""
     return [engine for engine in engines if _fits(engine, request) and has_room(engine, request, held, now)]

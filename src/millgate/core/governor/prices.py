@@ -37,23 +37,21 @@ class Prices:
             request.output_tokens,
             self._working_sets.tokens(engine.number) / kv_tokens if kv_tokens else 0.0,
         )
-        model = request.arrival.model
-        if not self.adapters.has(model):
+        adapters = self.adapters
+        if not adapters.names or request.arrival.model not in adapters.names:
             return cost_s
-        return cost_s + self.adapters.cost_s(engine.number, model, engine.expected_service_s(), now)
+        service_s = engine.expected_service_s()
+        return cost_s + adapters.cost_s(engine.number, request.arrival.model, service_s, now)
 
     def depends(self, request: Request) -> bool:
         """Return whether engines that hold none of it differ in more than their load: it is long, or asks for an adapter."""
-        return is_long(request) or self.adapters.has(request.arrival.model)
+        return is_long(request) or request.arrival.model in self.adapters.names
 
-    def turns_after(self, request: Request) -> int | None:
-        """Return how many turns of its session are expected after a long prompt; None where it is read so soon that no turn waits for it.
-
-        It is the same on every engine, and takes a look at the known sessions: ask once.
-        """
+    def turns_after(self, request: Request, session: LiveSession | None) -> int | None:
+        """Return how many turns of the `session` that it continues are expected after a long prompt; None where it is read so soon that no turn waits for it."""
         if not is_long(request):
             return None
-        return SESSION_TURNS if self._is_of_session(request) else 0
+        return SESSION_TURNS if _is_of_session(request, session) else 0
 
     def session_of(self, request: Request) -> LiveSession | None:
         """Return the session that this request continues, live or over, None where it is none, or would open one."""
@@ -61,14 +59,12 @@ class Prices:
             return None
         return self._working_sets.continued(request.arrival.session, request.marks, request.prompt_tokens)
 
-    def _is_of_session(self, request: Request) -> bool:
-        """Return whether turns are expected after it: its client names a session, or it goes on from an earlier prompt."""
-        return request.arrival.session is not None or self.session_of(request) is not None
-
-    def learn(self, request: Request, engine: Engine, cached_tokens: int, now: float) -> None:
-        """Take note of a prompt that this engine is about to read, all but what it has cached."""
+    def learn(
+        self, request: Request, session: LiveSession | None, engine: Engine, cached_tokens: int, now: float
+    ) -> None:
+        """Take note of a prompt that this engine is about to read, all but what it has cached; it continues this session."""
         encounters = self._working_sets.encounters
-        if self._is_of_session(request):
+        if _is_of_session(request, session):
             encounters.turn(engine.number, now)
         else:
             reading_s = engine.service.reading_s(request.prompt_tokens - cached_tokens)
@@ -78,3 +74,8 @@ class Prices:
 def is_long(request: Request) -> bool:
     """Return whether so much of it is unread wherever it goes that turns of sessions may wait for it."""
     return bool(request.marks) and request.unread_tokens > LONG_TOKENS
+
+
+def _is_of_session(request: Request, session: LiveSession | None) -> bool:
+    """Return whether turns are expected after it: its client names a session, or it goes on from an earlier prompt."""
+    return session is not None or request.arrival.session is not None

@@ -52,7 +52,7 @@ def checked_cap(hard_cap: int) -> int:
     return hard_cap
 
 
-class FixedLimit:
+class FixedLimit(Limit):
     """A constant number of streams."""
 
     def __init__(self, streams: int) -> None:

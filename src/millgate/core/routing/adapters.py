@@ -34,13 +34,13 @@ class _Slots:
 
 
 class Adapters:
-    """The adapters of all engines, which are known by their numbers in the index of prefixes."""
+    """The adapters of all engines, which are known by their numbers in the index of prefixes; `names` are those of any."""
 
-    __slots__ = ("_engines", "_names")
+    __slots__ = ("_engines", "names")
 
     def __init__(self) -> None:
         self._engines: dict[int, _Slots] = {}
-        self._names: frozenset[str] = frozenset()
+        self.names: frozenset[str] = frozenset()
 
     def enrol(self, number: int, names: tuple[str, ...], slots: int, load_s: float) -> None:
         """This engine may be asked for these; what is loaded there stays so."""
@@ -60,17 +60,13 @@ class Adapters:
             self._named()
 
     def _named(self) -> None:
-        self._names = frozenset([name for each in self._engines.values() for name in each.names])
+        self.names = frozenset([name for each in self._engines.values() for name in each.names])
 
     def forget(self, number: int) -> None:
         """This engine begins anew: nothing is loaded."""
         slots = self._engines.get(number)
         if slots is not None:
             slots.loaded = {}
-
-    def has(self, model: str) -> bool:
-        """Return whether this model is an adapter of any engine."""
-        return model in self._names
 
     def cost_s(self, number: int, model: str, service_s: float, now: float) -> float:
         """Return what a request for this model adds by loading its adapter there, where a request takes so long."""

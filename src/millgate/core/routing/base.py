@@ -4,7 +4,10 @@ from typing import Protocol
 
 
 class Router(Protocol):
-    """Prices engines; the governor takes the cheapest that has room, the first named among equals."""
+    """Prices engines; the governor takes the cheapest that has room, the first named among equals.
+
+    One that inherits from this is called directly by compiled code, which asks it for every engine.
+    """
 
     def cost(self, streams: int, ttft_s: float, tpot_s: float, output_tokens: float) -> float:
         """Return the cost of one more usual request on an engine: a pure function, in any unit, finite.

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from millgate.core.routing.base import Router
+
 # Prompts ahead delay this one, and those behind it. A prefix that is read a second time takes the memory of another, which is read again
 # one day: as if so many more streams waited for it, and many more where sessions live in that memory. What each is worth: `python -m lab.routing`
 # (with 2 for what is ahead, first tokens came 8 % later than by the best router at twice the load), and for sessions `python -m lab run
@@ -12,7 +14,7 @@ _DISPLACED_STREAMS: Final = 4.0
 _DISPLACED_LIVE_STREAMS: Final = 12.0
 
 
-class LeastWork:
+class LeastWork(Router):
     """Least stream-seconds: the time to the whole answer, times the streams that then share the engine.
 
     A newcomer lengthens every answer beside it (they wait for its prompt, and decode in a larger batch), so time

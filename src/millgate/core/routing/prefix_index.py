@@ -9,6 +9,7 @@ scatters every session, so its capacity errs upward.
 """
 
 from collections import OrderedDict
+from math import inf
 from typing import Final
 
 from millgate.core.events import PrefixMarks
@@ -28,21 +29,34 @@ LEAST_PREFIX_TOKENS: Final = 512
 """A shorter prompt is read within tens of milliseconds wherever it goes: looking for its prefix saves nothing that is felt."""
 BLOCK_TOKENS: Final = 128
 """Engines keep and tell whole blocks: of 16 tokens on a GPU, of 128 on a CPU. Less than one is nothing."""
-# Two numbers in one: the tokens that a mark adds to those before it, and the tokens up to it.
-_ADDED: Final = 1 << 24
 
 
 Held = dict[int, int]
 """Engines by their numbers, and how many tokens of a prompt each is believed to hold, the deepest first."""
 
 
-class HeldPrefixes:
-    """What one engine is believed to hold, in marks; least recently used first."""
+class _Mark:
+    """A mark that an engine holds, the last of at most `depth` in a row; it `added` some of its `tokens` to the one `before`, and so many `follow` it."""
 
-    __slots__ = ("_believed", "_has_told", "kv_tokens", "marks", "tokens")
+    __slots__ = ("added", "before", "depth", "follow", "key", "tokens")
+
+    def __init__(self, key: int, tokens: int, added: int, before: "_Mark | None") -> None:
+        self.key, self.tokens, self.added, self.before = key, tokens, added, before
+        self.depth: int = 1 if before is None else before.depth + 1
+        self.follow = 0
+
+
+class HeldPrefixes:
+    """What one engine is believed to hold, in marks: each goes on from the one before it, and is kept as long as one that goes on from it.
+
+    So of a prompt that is used again its end alone is noted: `_ends` are the last marks of prompts, least recently used first.
+    """
+
+    __slots__ = ("_believed", "_ends", "_has_told", "kv_tokens", "marks", "tokens")
 
     def __init__(self) -> None:
-        self.marks: OrderedDict[int, int] = OrderedDict()
+        self.marks: dict[int, _Mark] = {}
+        self._ends: OrderedDict[int, None] = OrderedDict()
         self.tokens = 0
         self.kv_tokens: int | None = None
         self._believed = _BELIEVED_SHARE
@@ -51,7 +65,7 @@ class HeldPrefixes:
     @property
     def most_tokens(self) -> float:
         """How many tokens it is believed to keep; infinite while its memory is unknown."""
-        return float("inf") if self.kv_tokens is None else self._believed * self.kv_tokens
+        return inf if self.kv_tokens is None else self._believed * self.kv_tokens
 
     def reserves(self, kv_tokens: int | None) -> None:
         """Take note of its memory."""
@@ -67,33 +81,88 @@ class HeldPrefixes:
         believed = self._believed * (_GROW if all_of_it else _SHRINK)
         self._believed = min(max(believed, _LEAST_BELIEVED), _MOST_BELIEVED)
 
-    def put(self, key: int, tokens: int, before: int) -> bool:
-        """Take a mark in as the one used last; return whether it is new. `before` are the tokens up to the mark before it."""
-        if key in self.marks:
-            self.marks.move_to_end(key)
-            return False
-        added = max(0, tokens - before)
-        self.marks[key] = added * _ADDED + tokens
-        self.tokens += added
-        return True
+    def deepest(self, marks: PrefixMarks) -> int:
+        """Return the position of the last of these marks that it holds, -1 where it holds none."""
+        position = len(marks) - 1
+        while position >= 0 and marks[position][0] not in self.marks:
+            position -= 1
+        return position
 
-    def holds(self, key: int) -> int:
-        """Return how many tokens of the prompt up to this mark it holds; 0 where it holds none."""
-        return self.marks.get(key, 0) % _ADDED
+    def put(self, marks: PrefixMarks) -> PrefixMarks:
+        """Take a prompt in as the one used last; return those of its marks that are new."""
+        known = self.deepest(marks)
+        mark, before = None, 0
+        if known >= 0:
+            key, before = marks[known]
+            mark = self.marks[key]
+            self._ends.pop(key, None)
+        new = marks[known + 1 :]
+        for key, tokens in new:
+            if mark is not None:
+                mark.follow += 1
+            mark = self.marks[key] = _Mark(key, tokens, max(0, tokens - before), mark)
+            self.tokens += mark.added
+            before = tokens
+        self._ends[marks[-1][0]] = None
+        return new
+
+    def forget(self) -> None:
+        """It holds nothing any more."""
+        self.marks, self._ends, self.tokens = {}, OrderedDict(), 0
 
     def deepened(self, key: int, tokens: int) -> None:
         """Correct how many tokens there are up to this mark."""
-        packed = self.marks.get(key)
-        if packed is not None:
-            self.marks[key] = packed - packed % _ADDED + min(tokens, _ADDED - 1)
+        mark = self.marks.get(key)
+        if mark is not None:
+            mark.tokens = tokens
 
-    def drop(self, key: int) -> None:
-        """Forget one mark."""
-        self.tokens -= self.marks.pop(key) // _ADDED
+    def thin(self, marks: PrefixMarks) -> list[int]:
+        """Forget what lies between the marks of this prompt and no other goes on from; return it.
 
-    def oldest(self) -> int:
-        """Return the mark that was used least recently."""
-        return next(iter(self.marks))
+        A conversation that has become too long for marks at all its ends never asks for those again.
+        """
+        gone: list[int] = []
+        end = mark = self.marks[marks[-1][0]]
+        if end.depth <= len(marks):
+            return gone
+        kept, end.depth = {key for key, _ in marks}, 1
+        while (before := mark.before) is not None:
+            if before.key in kept or before.follow > 1:
+                mark = before
+                end.depth += 1
+            else:
+                mark.before, mark.added = before.before, mark.added + before.added
+                del self.marks[before.key]
+                self._ends.pop(before.key, None)
+                gone.append(before.key)
+        return gone
+
+    def shrink(self, most_marks: int) -> list[int]:
+        """Forget what it has no room for, and return it: the prompts that were used least recently, of each the end before the beginning."""
+        gone: list[int] = []
+        while self._ends and self._exceeds(most_marks):
+            mark = self.marks.get(self._ends.popitem(last=False)[0])
+            while mark is not None and not mark.follow:
+                if not self._exceeds(most_marks):
+                    self._ends[mark.key] = None
+                    self._ends.move_to_end(mark.key, last=False)
+                    break
+                gone.append(mark.key)
+                mark = self._drop(mark)
+        return gone
+
+    def _exceeds(self, most_marks: int) -> bool:
+        return len(self.marks) > most_marks or self.tokens > self.most_tokens
+
+    def _drop(self, mark: _Mark) -> _Mark | None:
+        """Forget a mark that none follows; return the one before it where nothing else keeps that."""
+        self.marks.pop(mark.key, None)
+        self.tokens -= mark.added
+        before = mark.before
+        if before is None:
+            return None
+        before.follow -= 1
+        return None if before.follow or before.key in self._ends else before
 
 
 class PrefixIndex:
@@ -146,17 +215,15 @@ class PrefixIndex:
 
     def forget(self, number: int) -> None:
         """This engine has lost all that it held."""
-        engine = self._engines[number]
-        for key in list(engine.marks):
-            self._drop(engine, number, key)
+        self._lost(number, list(self._engines[number].marks))
+        self._engines[number].forget()
 
     def deepest(self, marks: PrefixMarks, most: int = MOST_HOLDERS) -> Held:
         """Return the engines that hold most of this prompt, the deepest first, at most so many; changes nothing."""
         found: Held = {}
-        seen = 0
-        for position in range(len(marks) - 1, -1, -1):
-            key, _ = marks[position]
-            new = self._holders.get(key, 0) & ~seen
+        seen, position = 0, len(marks) - 1
+        while position >= 0:
+            new = self._holders.get(marks[position][0], 0) & ~seen
             seen |= new
             while new:
                 number = (new & -new).bit_length() - 1
@@ -164,15 +231,13 @@ class PrefixIndex:
                 found[number] = self._held(number, marks, position)
                 if len(found) == most:
                     return found
+            position = self._last_held(marks, position, ~seen) if seen else position - 1
         return found
 
     def held_by(self, number: int, marks: PrefixMarks) -> int:
         """Return how many tokens of this prompt the engine is believed to hold; changes nothing."""
-        engine = self._engines[number]
-        for position in range(len(marks) - 1, -1, -1):
-            if marks[position][0] in engine.marks:
-                return self._held(number, marks, position)
-        return 0
+        position = self._last_held(marks, len(marks), 1 << number)
+        return self._held(number, marks, position) if position >= 0 else 0
 
     def placed(self, number: int, marks: PrefixMarks, regret_tokens: int = 0) -> None:
         """This prompt goes to this engine: from now on it holds it, its beginning longest.
@@ -180,14 +245,15 @@ class PrefixIndex:
         Another engine holds `regret_tokens` more of it than this one.
         """
         self.regret_tokens += regret_tokens
+        if not marks:
+            return
         engine = self._engines[number]
         bit = 1 << number
-        for position in range(len(marks) - 1, -1, -1):
-            key, tokens = marks[position]
-            before = marks[position - 1][1] if position else 0
-            if engine.put(key, tokens, before):
-                self._holders[key] = self._holders.get(key, 0) | bit
-        self._evict(engine, number)
+        for key, _ in engine.put(marks):
+            self._holders[key] = self._holders.get(key, 0) | bit
+        if len(engine.marks) > self._most_marks // len(self._engines):
+            self._lost(number, engine.thin(marks))
+        self._evict(number)
 
     def answered(
         self,
@@ -214,27 +280,36 @@ class PrefixIndex:
         lost_tokens = believed_tokens - (cached_tokens or 0)
         is_lost = lost_tokens > BLOCK_TOKENS + ALIKE * believed_tokens
         engine.found(all_of_it=not is_lost)
-        self._evict(engine, number)
+        self._evict(number)
         return min(1.0, (cached_tokens or 0) / believed_tokens)
+
+    def _last_held(self, marks: PrefixMarks, before: int, engines: int) -> int:
+        """Return the last position before this one whose mark one of these engines holds, -1 for none: who holds a mark holds those before it."""
+        first = 0
+        while first < before:
+            middle = (first + before) // 2
+            if self._holders.get(marks[middle][0], 0) & engines:
+                first = middle + 1
+            else:
+                before = middle
+        return first - 1
 
     def _held(self, number: int, marks: PrefixMarks, position: int) -> int:
         """Return the tokens that this engine holds up to this mark and of the answer behind it, within the prompt."""
         after = min(position + 1, len(marks) - 1)
-        return min(self._engines[number].holds(marks[position][0]), marks[after][1])
+        return min(self._engines[number].marks[marks[position][0]].tokens, marks[after][1])
 
-    def _evict(self, engine: HeldPrefixes, number: int) -> None:
+    def _evict(self, number: int) -> None:
         """Forget what the engine has no room for, and what the index has none for."""
-        most_marks = self._most_marks // len(self._engines)
-        while engine.marks and (engine.tokens > engine.most_tokens or len(engine.marks) > most_marks):
-            self._drop(engine, number, engine.oldest())
+        self._lost(number, self._engines[number].shrink(self._most_marks // len(self._engines)))
 
-    def _drop(self, engine: HeldPrefixes, number: int, key: int) -> None:
-        engine.drop(key)
-        holders = self._holders[key] & ~(1 << number)
-        if holders:
-            self._holders[key] = holders
-        else:
-            del self._holders[key]
+    def _lost(self, number: int, keys: list[int]) -> None:
+        """This engine holds these marks no more."""
+        bit = 1 << number
+        for key in keys:
+            holders = self._holders.pop(key, 0) & ~bit
+            if holders:
+                self._holders[key] = holders
 
 
 def sized(marks: PrefixMarks, prompt_tokens: int) -> PrefixMarks:
@@ -242,4 +317,4 @@ def sized(marks: PrefixMarks, prompt_tokens: int) -> PrefixMarks:
     whole = marks[-1][1] if marks else 0
     if whole <= 0:
         return ()
-    return tuple([(key, round(prompt_tokens * size / whole)) for key, size in marks])
+    return tuple([(key, int(prompt_tokens * size / whole + 0.5)) for key, size in marks])

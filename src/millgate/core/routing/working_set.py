@@ -38,12 +38,34 @@ MOST_SESSIONS: Final = 20_000
 """Live sessions that are known; beyond it the one whose lease ends first is over. As many that are over are remembered (8 MB each)."""
 
 
-_Kind = tuple[str, bool]
+class _Kind:
+    """Sessions of one kind: which share of their rests ended with another turn. One that lasts counts as one that never ends: its lease tells that too late."""
+
+    __slots__ = ("_rests", "_returned")
+
+    def __init__(self) -> None:
+        self._rests, self._returned = _PRESUMED_RESTS, 0.0
+
+    @property
+    def return_share(self) -> float:
+        """The share of rests that ended with another turn."""
+        return self._returned / self._rests
+
+    def rests(self) -> None:
+        """A session begins to rest."""
+        keep = 1.0 - 1.0 / _REST_MEMORY
+        self._rests, self._returned = keep * self._rests + 1.0, keep * self._returned
+
+    def returned(self) -> None:
+        """A session rests no more: its next turn is there."""
+        self._returned = min(self._returned + 1.0, self._rests)
+
+
 _Name = TypeVar("_Name", str, _Kind)
 
 
 class LiveSession:
-    """One session: its tenant and `kind`, its context on one engine, and its `turns` that are queued or run; it rests without any.
+    """One session: its tenant, lane and `kind`, its context on one engine, and its `turns` that are queued or run; it rests without any.
 
     Of one kind are those of a lane that have come back, and of another those that have not yet: prompts that never will are among these.
 
@@ -57,6 +79,7 @@ class LiveSession:
         "is_over",
         "key",
         "kind",
+        "lane",
         "rests_since",
         "tenant",
         "tip",
@@ -65,8 +88,8 @@ class LiveSession:
         "until",
     )
 
-    def __init__(self, key: int, tenant: str, lane: str) -> None:
-        self.key, self.tenant, self.kind = key, tenant, (lane, False)
+    def __init__(self, key: int, tenant: str, lane: str, kind: _Kind) -> None:
+        self.key, self.tenant, self.lane, self.kind = key, tenant, lane, kind
         self.engine = -1
         self.tokens = self.turns = 0
         self.is_over = False
@@ -86,9 +109,9 @@ class LiveSession:
         """It is live again, after a longer pause than was known of it: its pauses are learned anew."""
         self.is_over, self._pauses = False, 0.0
 
-    def returned(self, pause_s: float) -> None:
-        """Learn how long it has paused, and that it comes back."""
-        self.kind = (self.kind[0], True)
+    def returned(self, pause_s: float, kind: _Kind) -> None:
+        """Learn how long it has paused, and that it comes back: it is of this kind."""
+        self.kind = kind
         self._pauses = min(self._pauses + 1.0, _PAUSE_MEMORY)
         self._pause_s += (pause_s - self._pause_s) / self._pauses
 
@@ -103,29 +126,6 @@ class LiveSession:
     def lies(self, engine: int, tokens: int, tip: int | None) -> None:
         """Its context is on this engine, and so long; `tip` is its prompt as the next one begins."""
         self.engine, self.tokens, self.tip = engine, tokens, tip
-
-
-class _Returns:
-    """Which share of the rests of one kind ended with another turn. One that lasts counts as one that never ends: its lease tells that too late."""
-
-    __slots__ = ("_rests", "_returned")
-
-    def __init__(self) -> None:
-        self._rests, self._returned = _PRESUMED_RESTS, 0.0
-
-    @property
-    def share(self) -> float:
-        """The share of rests that ended with another turn."""
-        return self._returned / self._rests
-
-    def rests(self) -> None:
-        """A session begins to rest."""
-        keep = 1.0 - 1.0 / _REST_MEMORY
-        self._rests, self._returned = keep * self._rests + 1.0, keep * self._returned
-
-    def returned(self) -> None:
-        """A session rests no more: its next turn is there."""
-        self._returned = min(self._returned + 1.0, self._rests)
 
 
 class _LiveSet:
@@ -167,9 +167,9 @@ class WorkingSets:
     __slots__ = (
         "_found",
         "_inferred",
+        "_kinds",
         "_lapsed",
         "_opened_at",
-        "_returns",
         "_sessions",
         "_sets",
         "_tips",
@@ -184,7 +184,7 @@ class WorkingSets:
         self._sets: dict[int, _LiveSet] = {}
         self.encounters = Encounters()
         self.leases: list[tuple[float, int]] = []
-        self._returns: dict[_Kind, _Returns] = {}
+        self._kinds: dict[tuple[str, bool], _Kind] = {}
         self._found = Ewma(1.0, prior_samples=float(ENOUGH))
         self._opened_at = -inf
         self._inferred = 0
@@ -199,9 +199,10 @@ class WorkingSets:
         live = self._sets.get(number)
         if live is None:
             return 0.0
-        return live.active + sum(
-            [self._return_share(kind) * held for kind, held in live.resting.items()], 0.0
-        )
+        resting = 0.0
+        for kind, held in live.resting.items():
+            resting += kind.return_share * held
+        return live.active + resting
 
     def continued(self, name: int | None, marks: PrefixMarks, prompt_tokens: int) -> LiveSession | None:
         """Return the session of this name, live or over, or the one whose prompt this one goes on from; None where it would open one."""
@@ -241,7 +242,8 @@ class WorkingSets:
             session = known
         else:
             self._inferred -= 1
-            session = LiveSession(self._inferred if name is None else name, tenant, lane)
+            kind = self._kind(lane, returns=False)
+            session = LiveSession(self._inferred if name is None else name, tenant, lane, kind)
         self._sessions[session.key] = session
         self._opened_at = now
         session.goes_on()
@@ -254,8 +256,8 @@ class WorkingSets:
         """A turn of this session is queued, or runs: it rests no more."""
         self._count(session, -1)
         if not session.turns:
-            self._returns_of(session.kind).returned()
-            session.returned(now - session.rests_since)
+            session.kind.returned()
+            session.returned(now - session.rests_since, self._kind(session.lane, returns=True))
         session.goes_on()
         self._count(session, 1)
 
@@ -279,7 +281,7 @@ class WorkingSets:
             return
         self._count(session, 1)
         if rests:
-            self._returns_of(session.kind).rests()
+            session.kind.rests()
             heappush(self.leases, (session.until, session.key))
 
     def expire(self, now: float) -> None:
@@ -332,12 +334,8 @@ class WorkingSets:
         if session.engine >= 0 and self._sessions.get(session.key) is session:
             self._sets.setdefault(session.engine, _LiveSet()).count(session, sign)
 
-    def _returns_of(self, kind: _Kind) -> _Returns:
-        returns = self._returns.get(kind)
-        if returns is None:
-            returns = self._returns[kind] = _Returns()
-        return returns
-
-    def _return_share(self, kind: _Kind) -> float:
-        returns = self._returns.get(kind)
-        return 0.0 if returns is None else returns.share
+    def _kind(self, lane: str, *, returns: bool) -> _Kind:
+        kind = self._kinds.get((lane, returns))
+        if kind is None:
+            kind = self._kinds[lane, returns] = _Kind()
+        return kind

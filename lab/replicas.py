@@ -117,6 +117,8 @@ class Replica:
         self.core = Core(settings, self._loop.now)
         self.driver = VirtualDriver(self.core, self._loop, world)
         self._renewer: LeaseRenewer | None = None
+        self._gauges: GaugeWatch | None = None
+        self._replicas = 0
         if world.setup.replicas > 1:
             self._renewer = LeaseRenewer(
                 world.store, name, self._collect, self._apply, lambda _: None, self._time, world.setup.lease
@@ -130,13 +132,17 @@ class Replica:
 
     def _watch(self, _nothing: None) -> None:
         stations = list(self._world.stations.values())
-        GaugeWatch(self._loop, stations, self.driver.post, lambda: not self.core.is_alive)
+        self._gauges = GaugeWatch(self._loop, stations, self.driver.post, lambda: not self.core.is_alive)
 
     def _collect(self) -> Shared:
         use = self.core.governor.shared_use(self._loop.now)
         return Shared(holdings_of(use), lines_of(use))
 
     def _apply(self, leased: Leased) -> None:
+        if leased.replicas < self._replicas and self._gauges is not None:
+            for station in self._world.stations.values():
+                self._gauges.hung_up(station)
+        self._replicas = leased.replicas
         self.driver.post(lease_of(leased.shares, leased.replicas, leased.ends_at, leased.lines))
 
     def _renew(self, _nothing: None) -> None:

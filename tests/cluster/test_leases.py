@@ -227,6 +227,19 @@ def test_it_asks_sooner_while_a_share_falls_or_is_less_than_it_wants() -> None:
     assert lives(1.0) == pytest.approx(0.25)
 
 
+def test_a_lost_renewal_is_asked_again_soon_and_a_store_that_is_gone_no_sooner_than_usual() -> None:
+    stand = Stand()
+    stand.lives(1.0)
+    pauses = []
+
+    stand.problem = StoreUnavailableError("lost")
+    for _ in range(3):
+        _run(stand.renewer.renew())
+        pauses.append(stand.renewer.pause_s)
+
+    assert pauses == [pytest.approx(0.05), 0.25, 0.25]
+
+
 def test_leaving_gives_back_at_once() -> None:
     stand = Stand()
     stand.lives(1.0)

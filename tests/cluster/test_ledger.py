@@ -83,6 +83,47 @@ def test_a_killed_replicas_streams_are_free_when_the_gauge_shows_them_gone() -> 
     assert _streams(left) == [8]
 
 
+def test_a_killed_replicas_streams_are_free_two_renewals_after_its_lease() -> None:
+    cluster, (killed, left) = _cluster(20.0, 20.0)
+    _rounds(cluster, killed, left, count=4)
+    killed.used = left.used = 4
+    cluster.kill(killed)
+    _rounds(cluster, left, count=int(LEASE_S / RENEWAL_S))
+
+    _rounds(cluster, left, count=2)
+
+    assert _streams(left) == [8]
+
+
+def test_a_killed_replicas_streams_are_soon_free_although_the_others_have_just_taken_more() -> None:
+    cluster, (killed, left) = _cluster(20.0, 20.0)
+    _rounds(cluster, killed, left, count=4)
+    killed.used = 4
+    cluster.kill(killed)
+    _rounds(cluster, left, count=int(LEASE_S / RENEWAL_S))
+    left.used = 4
+
+    _rounds(cluster, left, count=4)
+
+    assert _streams(left) == [8]
+
+
+def test_readings_from_before_all_that_was_admitted_must_be_in_the_gauge_free_nothing() -> None:
+    cluster, (stopped, left) = _cluster(20.0, 20.0)
+    _rounds(cluster, stopped, left, count=4)
+    stopped.used, stopped.stopped, left.used = 4, True, 4
+    _rounds(cluster, left, count=int(LEASE_S / RENEWAL_S))
+
+    for _ in range(2):
+        cluster.passes(0.22)
+        lagging = left.compose(cluster.whole, (4.0, 0.0), cluster.now)
+        cluster.deliver(lagging)
+        left.take(lagging)
+
+    _rounds(cluster, left, count=4)
+    assert _streams(left) == [4]
+
+
 def test_a_stopped_replicas_streams_stay_out_while_the_gauge_shows_them() -> None:
     cluster, (stopped, left) = _cluster(20.0, 20.0)
     _rounds(cluster, stopped, left, count=4)

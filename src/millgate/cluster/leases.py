@@ -2,7 +2,8 @@
 
 The renewer asks on its own, beside the requests: none of them waits for the store. A lease is counted from before its renewal was sent,
 so it ends here before it ends in the store. An answer that lowers a share is confirmed sooner than the next renewal is due, for others
-get what it lowered only then; and a replica that has less than it wants asks sooner, for others may have given some up.
+get what it lowered only then; and a replica that has less than it wants asks sooner, for others may have given some up. So does one
+whose renewal was lost, once: a store that is gone is not asked more often for it.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from millgate.cluster.contract import (
 
 LEASE_S: Final = 2.0
 RENEWAL_S: Final = 0.25
-# What an answer lowers is confirmed, and what it lacks is asked for again, after this part of the pause.
+# What an answer lowers is confirmed, and what it lacks or what was lost is asked for again, after this part of the pause.
 _SOONER: Final = 0.2
 # No store takes a part of the lease that is so large to fail: each call has a timeout.
 _STANDSTILL: Final = 0.5
@@ -222,6 +223,8 @@ class LeaseRenewer:
         now, reason = self._clock(), str(problem)
         self._status = self._status._replace(failures=self._status.failures + 1)
         if now < self._ends_at:
+            if self._status.state is RenewalState.LEASED:
+                self._next_s = self._settings.renewal_s * _SOONER
             # The policy takes over on time, not a pause later.
             self._next_s = min(self._next_s, self._ends_at - now)
             self._enter(RenewalState.HOLDING, reason)

@@ -11,7 +11,8 @@ using then is left over: it counts for `lingers_s` more, or until the engine's g
 once, and the gauge shows that within about a second; a stopped or a cut-off replica's go on, and the gauge shows that, too.
 
 A gauge is read at another time than the reports are made. So the ledger takes from it the least that each replica with a lease
-reported around that time, waits until everything that was admitted must be in the gauge, and believes two readings that agree.
+has reported since a little before. It believes two readings that agree: the first after the end of the lease, the second when
+everything that was admitted must be in the gauge.
 
 The clock may jump (Redis has a wall clock). While replicas renew, the time between two renewals is short. A step back, or a step
 forward of more than half a lease, is a jump or a stop of the store, and the ledger's own time stands still over it: leases last longer
@@ -34,7 +35,7 @@ from millgate.cluster.contract import (
     comes_whole,
 )
 from millgate.cluster.division import Claim, divide
-from millgate.cluster.member import LOWS_S, SETTLE_S, Member, Reading
+from millgate.cluster.member import OLDEST_S, SETTLE_S, Member, Reading
 
 MOST_REPLICAS: Final = 256
 """How many replicas the ledger knows, those included that have left something behind."""
@@ -159,15 +160,14 @@ class LeaseLedger:
 
     def _read_gauge(self, member: Member, holding: Holding) -> None:
         """Lower what replicas without a lease have left of a number to what the engine runs beside the others' work."""
-        if holding.seen is None or holding.seen_age_s > LOWS_S:
+        if holding.seen is None or holding.seen_age_s > OLDEST_S:
             return
         read_at = member.asked_at() - holding.seen_age_s
-        known = sum(
-            (each.least_used(holding.key) for each in self._live() if holding.key in each.holdings), 0.0
-        )
+        sharing = [each for each in self._live() if holding.key in each.holdings]
+        known = sum([each.least_used(holding.key, read_at - SETTLE_S) for each in sharing], 0.0)
         reading = Reading(max(0.0, holding.seen - known), read_at)
         for gone in self._members.values():
-            if gone.left is not None and holding.key in gone.left and read_at >= gone.ends_at + SETTLE_S:
+            if gone.left is not None and holding.key in gone.left and read_at >= gone.ends_at:
                 gone.left[holding.key].learn(reading)
 
     def _lines(self, member: Member) -> tuple[Line, ...]:

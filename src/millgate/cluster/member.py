@@ -1,16 +1,21 @@
 """What the ledger knows of one replica: what it reported, which answers it may act on, and what stays out after its lease."""
 
+from math import inf
 from typing import Final, NamedTuple
 
 from millgate.cluster.contract import Holding, Line, Renewal
 
-LOWS_S: Final = 1.0
-"""A gauge may be so old: what was used when it was read is at least the least that was reported in this time."""
+OLDEST_S: Final = 1.0
+"""A gauge may be so old: engines' gauges are read once a second."""
+PART_S: Final = 0.25
+"""What is used is known by parts of the time that are so long at least."""
+MOST_PARTS: Final = 6
+"""They reach back over the oldest gauge, what settles before it, and a pause between renewals."""
 PROOF_PAUSE_S: Final = 0.2
 """Two readings of a gauge that are so far apart have to agree before they free anything."""
 SETTLE_S: Final = 0.25
 """A request is in the engine's gauge at the latest so long after its replica admitted it (design, section 4, Endings)."""
-SHOWN_S: Final = 2.0 * LOWS_S
+SHOWN_S: Final = 2.0 * OLDEST_S
 """What a gauge shows to run stays out for so long after the reading: until the next one, which may be as old as a gauge may be."""
 LONGER: Final = 2.0
 """A gauge is believed for up to so many times as long as an answer was to last: other work at the engine looks the same."""
@@ -33,41 +38,47 @@ class Reading(NamedTuple):
     read_at: float
 
 
-class _Low:
-    """The least that was used in the last second, or in up to two."""
+class _Lows:
+    """The least that was used since a time: what was reported last, and the least of each part of the time before."""
 
-    __slots__ = ("_before", "_now", "_since")
+    __slots__ = ("_parts",)
 
     def __init__(self, used: float, now: float) -> None:
-        self._before = self._now = used
-        self._since = now
+        self._parts = [(now, used)]
 
-    @property
-    def least(self) -> float:
-        return min(self._before, self._now)
+    def least(self, since: float) -> float:
+        least = inf
+        for begins, used in reversed(self._parts):
+            least = min(least, used)
+            if begins <= since:
+                break
+        return least
 
     def add(self, used: float, now: float) -> None:
-        if now - self._since >= LOWS_S:
-            self._before, self._now, self._since = self._now, used, now
-        self._now = min(self._now, used)
+        begins, least = self._parts[-1]
+        if used != least and now - begins >= PART_S:
+            self._parts = [*self._parts[1 - MOST_PARTS :], (now, used)]
+        else:
+            self._parts[-1] = begins, min(least, used)
 
 
 class Left:
     """What a replica without a lease may still use: an amount that only falls, and ends at a time, later where a gauge shows that it runs."""
 
-    __slots__ = ("_last", "_until", "amount", "ends_at")
+    __slots__ = ("_last", "_settled_at", "_until", "amount", "ends_at")
 
     def __init__(self, amount: float, now: float, lingers_s: float) -> None:
         self.amount = amount
+        self._settled_at = now + SETTLE_S
         self.ends_at = now + lingers_s
         self._until = now + LONGER * lingers_s
         self._last: Reading | None = None
 
     def learn(self, reading: Reading) -> None:
-        """Lower the amount to what this reading and the last one leave, and keep it while they do."""
+        """Lower the amount to what this reading and the last one leave, and keep it while they do; this one shows all that was admitted."""
         last = self._last
         if last is not None:
-            if reading.read_at < last.read_at + PROOF_PAUSE_S:
+            if reading.read_at < max(self._settled_at, last.read_at + PROOF_PAUSE_S):
                 return
             self.amount = min(self.amount, max(reading.amount, last.amount))
             self.ends_at = max(self.ends_at, min(self._until, reading.read_at + SHOWN_S))
@@ -86,7 +97,7 @@ class Member:
         self.holdings: dict[str, Holding] = {}
         self.lines: tuple[Line, ...] = ()
         self.left: dict[str, Left] | None = None
-        self._lows: dict[str, _Low] = {}
+        self._lows: dict[str, _Lows] = {}
         held = {holding.key: holding.held for holding in renewal.holdings}
         self._answers = [Answer(renewal.applied, _LONG_AGO, held)]
         if before is not None:
@@ -104,7 +115,7 @@ class Member:
         self._answers = [answer for answer in self._answers if answer.number >= renewal.applied]
         self.holdings = {holding.key: holding for holding in renewal.holdings}
         lows = self._lows
-        self._lows = {key: lows.get(key) or _Low(each.used, now) for key, each in self.holdings.items()}
+        self._lows = {key: lows.get(key) or _Lows(each.used, now) for key, each in self.holdings.items()}
         for key, holding in self.holdings.items():
             self._lows[key].add(holding.used, now)
 
@@ -132,9 +143,9 @@ class Member:
         """Return the most that it may be using of every number."""
         return {key: self.bound(key) for key in (self.holdings if self.left is None else self.left)}
 
-    def least_used(self, key: str) -> float:
-        """Return the least that it has reported to use in the last second."""
-        return self._lows[key].least
+    def least_used(self, key: str, since: float) -> float:
+        """Return the least that it has reported to use since then."""
+        return self._lows[key].least(since)
 
     def asked_at(self) -> float:
         """Return the earliest time at which it can have made its last report: when the answer that the report names was given."""

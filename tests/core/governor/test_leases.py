@@ -314,6 +314,24 @@ def test_a_client_that_another_replica_told_to_come_now_needs_only_what_the_buck
     assert isinstance(ask(gate, 21, now, first_seen=0.0, due_at=now, hint_s=now), Admit)
 
 
+def test_a_newcomer_waits_for_as_many_as_are_due_though_those_that_were_told_here_come_to_other_replicas() -> (
+    None
+):
+    gate = _with_quota()
+    others = (OthersLine("quota/tokens", 0, 0.0, came=80.0, told=20.0),)
+    gate.handle(_quota(0.0, 1e9, 250.0, 2_000.0)._replace(lines=others), 0.0)
+    _refused(gate, range(1, 31), 0.0)
+    gate.handle(Tick(), 100.0)
+    numbers = iter(range(31, 1_000))
+    while isinstance(ask(gate, next(numbers), 100.0), Admit):
+        pass
+    first = next(numbers)
+    told = _refused(gate, range(first, first + 10), 100.0)
+
+    assert isinstance(ask(gate, first + 20, told[8]), Yield)
+    assert isinstance(ask(gate, first + 21, told[8], first_seen=100.0, due_at=told[8], hint_s=1.0), Admit)
+
+
 @given(
     st.lists(
         st.tuples(st.integers(0, 3), st.floats(0.0, 1.0), st.floats(0.01, 2.0), st.booleans()), max_size=60

@@ -11,7 +11,8 @@
 --     or: "fenced", text / "unavailable", text / "left"
 
 local LONGEST_STEP, ROTATION_S, MOST_REPLICAS = 0.5, 10.0, 256
-local LOWS_S, PROOF_PAUSE_S, SETTLE_S, MOST_ANSWERS, LONG_AGO = 1.0, 0.2, 0.25, 16, -1e9
+local OLDEST_S, PROOF_PAUSE_S, SETTLE_S, MOST_ANSWERS, LONG_AGO = 1.0, 0.2, 0.25, 16, -1e9
+local PART_S, MOST_PARTS = 0.25, 6
 local SHOWN_S, LONGER = 2.0, 2.0
 local ROUNDING, KEPT, LEAST_WAIT_S = 1e-9, 0.75, 0.001
 local KEEP_MS = 86400000
@@ -64,7 +65,9 @@ local function go(member, amounts, now)
   for name, amount in pairs(amounts) do
     local lingers_s = member.holdings[name].lingers_s
     if amount > 0 and lingers_s > 0 then
-      left[name] = { amount = amount, ends_at = now + lingers_s, until_at = now + LONGER * lingers_s }
+      left[name] = {
+        amount = amount, ends_at = now + lingers_s, until_at = now + LONGER * lingers_s, settled_at = now + SETTLE_S,
+      }
     end
   end
   member.left, member.lines = left, {}
@@ -237,9 +240,23 @@ end
 
 -- What the engine's gauge shows.
 
-local function least_used(member, name)
-  local low = member.lows[name]
-  return math.min(low.before, low.now)
+local function least_used(member, name, since)
+  local parts, least = member.lows[name], math.huge
+  for index = #parts, 1, -1 do
+    least = math.min(least, parts[index].least)
+    if parts[index].begins <= since then break end
+  end
+  return least
+end
+
+local function add_used(parts, used)
+  local part = parts[#parts]
+  if used ~= part.least and ledger.now - part.begins >= PART_S then
+    if #parts == MOST_PARTS then table.remove(parts, 1) end
+    parts[#parts + 1] = { begins = ledger.now, least = used }
+  else
+    part.least = math.min(part.least, used)
+  end
 end
 
 local function asked_at(member)
@@ -251,7 +268,7 @@ end
 
 local function learn(left, amount, read_at)
   if left.last_at then
-    if read_at < left.last_at + PROOF_PAUSE_S then return end
+    if read_at < math.max(left.settled_at, left.last_at + PROOF_PAUSE_S) then return end
     left.amount = math.min(left.amount, math.max(amount, left.last))
     left.ends_at = math.max(left.ends_at, math.min(left.until_at, read_at + SHOWN_S))
   end
@@ -259,13 +276,13 @@ local function learn(left, amount, read_at)
 end
 
 local function read_gauge(member, name, holding)
-  if not holding.seen or holding.seen_age_s > LOWS_S then return end
+  if not holding.seen or holding.seen_age_s > OLDEST_S then return end
   local read_at, known = asked_at(member) - holding.seen_age_s, 0
   for _, each in ipairs(order) do
-    if not each.left and each.holdings[name] then known = known + least_used(each, name) end
+    if not each.left and each.holdings[name] then known = known + least_used(each, name, read_at - SETTLE_S) end
   end
   for _, each in ipairs(order) do
-    if each.left and each.left[name] and read_at >= each.ends_at + SETTLE_S then
+    if each.left and each.left[name] and read_at >= each.ends_at then
       learn(each.left[name], math.max(0, holding.seen - known), read_at)
     end
   end
@@ -331,12 +348,8 @@ local function report(member, renewal)
     if answer.number >= renewal.applied then answers[#answers + 1] = answer end
   end
   for name, holding in pairs(renewal.holdings) do
-    local low = member.lows[name] or { before = holding.used, now = holding.used, since = ledger.now }
-    if ledger.now - low.since >= LOWS_S then
-      low.before, low.now, low.since = low.now, holding.used, ledger.now
-    end
-    low.now = math.min(low.now, holding.used)
-    lows[name] = low
+    lows[name] = member.lows[name] or { { begins = ledger.now, least = holding.used } }
+    add_used(lows[name], holding.used)
   end
   member.answers, member.lows, member.holdings = answers, lows, renewal.holdings
 end

@@ -52,12 +52,11 @@ class Booking:
 
 
 class _Asking(NamedTuple):
-    """Who asks for a place: its booking here, what it was told here or elsewhere, and which part of the line comes: anywhere, and here."""
+    """Who asks for a place: its booking here, what it was told here or elsewhere, and which part of the line comes."""
 
     own: Booking | None
     told: Appointment | None
     share: float
-    here: float
 
     def key(self, now: float) -> int:
         """Return its place in a line, at the latest that of one who was told to come now."""
@@ -138,8 +137,8 @@ class QuotaLines:
         over = self._over(now)
         own = None if number in over else self.bookings.get(number)
         lapsed = [self.bookings[each].kind for each in over]
-        share, here = self._attendance.expected(lapsed), self._attendance.expected(lapsed, here=True)
-        asking = _Asking(own, told if own is None else own.appointment, share, here)
+        share = self._attendance.expected(lapsed)
+        asking = _Asking(own, told if own is None else own.appointment, share)
         worst: Behind | None = None
         for bucket, needed in demands:
             line = self._lines.get(bucket)
@@ -175,7 +174,8 @@ class QuotaLines:
         """Return the wait in this bucket's line; None where the request may go as far as this bucket is concerned."""
         due = 0.0
         if not asking.is_its_time(bucket, now):
-            due = line.weighed_before(min(asking.key(now), age_key(now, 0)))[1] * asking.here / PARTS
+            # As many come here from other replicas as go from here to them.
+            due = line.weighed_before(min(asking.key(now), age_key(now, 0)))[1] * asking.share / PARTS
         level = bucket.level(now)
         if bucket.wait_s(needed, now) <= 0.0 and (
             level >= needed + due or bucket.full_for_s(now) >= self._grace_s(line, due / needed)

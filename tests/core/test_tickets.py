@@ -22,6 +22,18 @@ def test_only_the_same_tenant_and_the_same_body_match() -> None:
     assert not appointments.knows("u")
 
 
+def test_a_body_that_is_found_by_the_same_number_as_one_of_another_tenant_is_no_return_of_it() -> None:
+    appointments = book_of(new_record(tenant="t"), new_record(tenant="u", body=1))
+    slots = appointments._slots
+    t, u = (line for line in slots.line if line is not None)
+    theirs = t.body_key(7) ^ u.body_key(0)
+    assert u.body_key(theirs) == t.body_key(7)
+    assert appointments.match("u", theirs, 10.0, None) is None
+    appointments.withdraw("u", theirs)
+    assert appointments.open == 2
+    assert found_by(appointments, new_record(tenant="t")).tenant == "t"
+
+
 def test_equal_bodies_at_once_are_not_retries() -> None:
     """Nobody who was told to wait is back within the shortest hint."""
     appointments = book_of(new_record(first_seen=5.0))
@@ -369,7 +381,7 @@ def test_where_somebody_stands_is_the_same_however_often_it_was_asked(
         record = new_record(
             now, now + hint, tenant=str(who), known_until=now + hint + 2.0, open_until=now + hint + 1.0
         )
-        told = [asked.stand(each, now, record.number, now, 3) for each in (record.tenant, "0", record.tenant)]
+        told = [_stand(asked, each, now, record.number, now) for each in (record.tenant, "0", record.tenant)]
         asked.stand(record.tenant, now - 1.0, record.number, now, 3)
         for appointments in (asked, silent) if stays else ():
             appointments.expire(now)
@@ -377,4 +389,11 @@ def test_where_somebody_stands_is_the_same_however_often_it_was_asked(
         assert told[0] == told[2]
     number = next(NUMBERS)
     for tenant, age in (("0", now), ("1", now), ("2", now - 1.0), ("0", now + 1.0)):
-        assert asked.stand(tenant, age, number, now, 3) == silent.stand(tenant, age, number, now, 3)
+        assert _stand(asked, tenant, age, number, now) == _stand(silent, tenant, age, number, now)
+
+
+def _stand(
+    appointments: Appointments, tenant: str, age: float, number: int, now: float
+) -> tuple[int, float, list[int], float]:
+    stand = appointments.stand(tenant, age, number, now, 3)
+    return stand.place, stand.work_s, list(stand.first), stand.share

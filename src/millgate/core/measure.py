@@ -90,7 +90,8 @@ class Window:
             return
         counts = self._counts[place]
         for index, amount in enumerate(amounts):
-            counts[index] += amount
+            if amount:
+                counts[index] += amount
 
     def read(self, now: float, parts: int) -> tuple[int, ...]:
         """Return every counter over the newest parts, the running one included; changes nothing."""
@@ -277,9 +278,10 @@ class Ranking:
 
     def after(self, key: int) -> tuple[int, int] | None:
         """Return the smallest key that is not smaller than this one, with its owner; None if there is none."""
-        block = bisect_left(self._tops, key)
-        if block == len(self._tops):
+        tops = self._tops
+        if not tops or key > tops[-1]:
             return None
+        block = bisect_left(tops, key)
         keys = self._keys[block]
         index = bisect_left(keys, key)
         return keys[index], self._owners[block][index]
@@ -330,13 +332,20 @@ class Ranking:
             self._keys, self._owners, self._weights = [array("q")], [array("i")], [array("I")]
             tops.append(key)
             self._totals.append(0)
-        block = bisect_left(tops, key) if key <= tops[-1] else len(tops) - 1
-        keys = self._keys[block]
-        index = bisect_left(keys, key) if key <= tops[-1] else len(keys)
-        keys.insert(index, key)
-        self._owners[block].insert(index, owner)
-        self._weights[block].insert(index, weight)
-        tops[block] = keys[-1]
+        if key > tops[-1]:  # as of most newcomers
+            block = len(tops) - 1
+            keys = self._keys[block]
+            keys.append(key)
+            self._owners[block].append(owner)
+            self._weights[block].append(weight)
+            tops[block] = key
+        else:
+            block = bisect_left(tops, key)
+            keys = self._keys[block]
+            index = bisect_left(keys, key)
+            keys.insert(index, key)
+            self._owners[block].insert(index, owner)
+            self._weights[block].insert(index, weight)
         self._totals[block] += weight
         if len(keys) > _FULL_BLOCK:
             self._cut(block)

@@ -209,7 +209,7 @@ def promise(totals: Totals, request: Request, now: float) -> tuple[float, float]
     queued = ahead_of(request, now)
     stand = appointments.stand(arrival.tenant, request.age.lined_up_at, request.arrival_number, now, LISTED)
     share, elsewhere_s = stand.share, _ahead_elsewhere_s(request, queued + stand.place - 1)
-    place = 1 + queued + round(share * (stand.place - 1))
+    place = 1 + queued + int(share * (stand.place - 1) + 0.5)  # `round` is called as an object is
     work_s, first = stand.work_s + elsewhere_s, stand.first
     if queued:
         queued_s = pool.queued_work_s / pool.queued_count

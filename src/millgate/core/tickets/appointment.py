@@ -63,7 +63,7 @@ class Appointment:
 
     def known_until(self, deadline: float) -> float:
         """Return until when its client is recognised: its deadline, or a little after the appointment if later."""
-        return max(deadline, self.lapses_at, self.due_at + 2.0 * TOLERANCE_S)
+        return max(deadline, self.due_at + max(self.late_s, 2.0 * TOLERANCE_S))
 
 
 def kept_within_s(hint_s: float) -> float:
@@ -268,12 +268,11 @@ NUMBER_BITS: Final = 21
 _SHORT: Final = 32
 # A row is what forgets a record (the keys of its appointment, or 0 without one; known until when; the fingerprint), and
 # what `match` wants besides (number, first seen, as old as, lined up, known from, due or told or nan, the share of the line
-# expected to return, early returns, the lane, whether told without an appointment, the kind of client).
-_ROW: Final = Struct("<qqdQqdddddfIIBB")
-_ENDING: Final = Struct("<qqdQ")
-_KEY: Final = Struct("<q")
+# expected to return, early returns, the lane, whether told without an appointment, and last the kind of client).
+_ROW: Final = Struct("@qqdQqdddddfIIBB")
+_ENDING: Final = Struct("@qqdQ")
+_KEY: Final = Struct("@q")
 _ROW_BYTES: Final = _ROW.size
-_FINGERPRINT_BITS: Final = 64
 
 
 def age_key(at: float, number: int) -> int:
@@ -289,14 +288,15 @@ def turn_key(turn: int, number: int) -> int:
 class TenantRecords:
     """One tenant's share of the records: how many, and its appointments, oldest request first.
 
-    A short line keeps the slots alone, whose rows have the keys, a long one a ranking of both.
+    A short line keeps the slots alone, whose rows have the keys, a long one a ranking of both. Its `mark` tells its bodies from
+    those of others.
     """
 
-    __slots__ = ("_long", "_number", "_short", "_slots", "records", "tenant")
+    __slots__ = ("_long", "_mark", "_short", "_slots", "records", "tenant")
 
-    def __init__(self, tenant: str, number: int, slots: "Slots") -> None:
+    def __init__(self, tenant: str, mark: int, slots: "Slots") -> None:
         self.tenant = tenant
-        self._number = number
+        self._mark = mark
         self._slots = slots
         self.records = 0
         self._short = array("i")
@@ -307,8 +307,8 @@ class TenantRecords:
         return len(self._short) if self._long is None else len(self._long)
 
     def body_key(self, fingerprint: int) -> int:
-        """Return the number by which this tenant's request with this fingerprint is found."""
-        return self._number << _FINGERPRINT_BITS | fingerprint
+        """Return the number by which this tenant's request with this fingerprint is found, hardly ever another's too."""
+        return self._mark ^ fingerprint
 
     def kept(self) -> None:
         """Count a record more."""
@@ -357,7 +357,7 @@ class TenantRecords:
 
     def without(self, slots: list[int]) -> "TenantRecords":
         """Return a copy that lacks these appointments, each of which is in."""
-        other = TenantRecords(self.tenant, self._number, self._slots)
+        other = TenantRecords(self.tenant, self._mark, self._slots)
         if self._long is None:
             other._short = array("i", [slot for slot in self._short if slot not in slots])
         else:
@@ -469,8 +469,7 @@ class Slots:
 
     def kind(self, slot: int) -> int:
         """Return how its client was known when it was told."""
-        kind: int = _ROW.unpack_from(self._rows, slot * _ROW_BYTES)[-1]
-        return kind
+        return self._rows[(slot + 1) * _ROW_BYTES - 1]
 
     def close(self, slot: int) -> None:
         """Leave it without a turn."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from itertools import islice
 from math import ceil, floor, inf
-from typing import Final, NamedTuple
+from typing import Final
 
 from millgate.core.measure import ALIKE, MOST_WEIGHT, Ranking
 from millgate.core.tickets.appointment import (
@@ -23,11 +23,13 @@ from millgate.core.tickets.appointment import (
 FORGOTTEN_PER_EVENT: Final = 32
 # Work is summed up in whole parts of a second, so many each: sums of whole numbers do not drift.
 WORK_PARTS: Final = 1 << 20
-# The constructor of a named tuple is an interpreted function.
-_new: Final = tuple.__new__
 # Looking at a few equal bodies finds one that may match where the first may not (it was refused just now), and keeps
 # an arrival's cost bounded when a whole crowd sends the same bytes.
 EQUALS_TRIED: Final = 8
+# Bodies are found by a number of 60 bits, which is computed with without an allocation: the fingerprint, and a mark of the tenant mixed
+# in. Multiples of a large odd number differ in many bits; what two tenants' bodies have in common by chance is looked at.
+_MARK_FACTOR: Final = 0x9E3779B97F4A7C15
+_MARKS: Final = 1 << 60
 
 
 # What is over is over a sixteenth of a second later at most; promises are kept within half a second.
@@ -115,13 +117,14 @@ class Bodies:
         self._lone: dict[int, int] = {}
         self._crowds: dict[int, Ranking] = {}
 
-    def find(self, key: int) -> tuple[int, ...]:
-        """Return the slots of this body, due first first, as many as an arrival may try."""
+    def find(self, line: TenantRecords, fingerprint: int) -> list[int]:
+        """Return the slots of this tenant's records of this body, due first first, as many as an arrival may try."""
+        key, lines = line.body_key(fingerprint), self._slots.line
         lone = self._lone.get(key)
         if lone is not None:
-            return (lone,)
+            return [lone] if lines[lone] is line else []
         crowd = self._crowds.get(key) if self._crowds else None
-        return () if crowd is None else tuple(islice(crowd, EQUALS_TRIED))
+        return [] if crowd is None else [slot for slot in islice(crowd, EQUALS_TRIED) if lines[slot] is line]
 
     def add(self, key: int, slot: int) -> None:
         """Note that this slot holds this body."""
@@ -150,18 +153,20 @@ def as_parts(work_s: float) -> int:
     return min(MOST_WEIGHT, int(work_s * WORK_PARTS + 0.5))
 
 
-class LineStanding(NamedTuple):
-    """Where a request stands in the line: its fair place (1 is next), its turn, and the seconds of permits before it.
+class LineStanding:
+    """Where a request stands in the line: its fair place (1 is next), and the seconds of permits before it.
 
     Work counts with the `share` of those before it that are expected to return. `first` is the work of the first that
     stand there, next first, in parts of a second, `WORK_PARTS` each, as if all returned.
     """
 
-    place: int
-    turn: int
-    work_s: float
-    first: "array[int]"
-    share: float
+    __slots__ = ("first", "place", "share", "work_s")
+
+    def __init__(self, place: int, work_s: float, first: "array[int]", share: float) -> None:
+        self.place: Final = place
+        self.work_s: Final = work_s
+        self.first: Final = first
+        self.share: Final = share
 
 
 class _ByLength:
@@ -222,7 +227,7 @@ class Appointments:
         line = self._lines.get(tenant)
         if line is None:
             return None
-        slots = self._bodies.find(line.body_key(fingerprint))
+        slots = self._bodies.find(line, fingerprint)
         over = self._over(now) if slots else []
         # What has lapsed does not count, forgotten or not: looking must find what deciding finds.
         is_shared = len(slots) > 1 and sum([self._slots.ending(slot)[2] > now for slot in slots]) > 1
@@ -235,7 +240,7 @@ class Appointments:
     def stand(self, tenant: str, lined_up_at: float, number: int, now: float, most: int = 0) -> LineStanding:
         """Return the fair place (1 is next) of a request of this age, with the work of `most` that stand before it."""
         if not self._order:
-            return LineStanding(1, 1, 0.0, array("I"), 1.0)
+            return LineStanding(1, 0.0, array("I"), 1.0)
         age = age_key(lined_up_at, number)
         over = [slot for slot in self._over(now) if self._slots.turn_key(slot)]
         order, own = self._order, self._lines.get(tenant)
@@ -243,12 +248,11 @@ class Appointments:
             order = order.without([self._slots.turn_key(slot) for slot in over])
             if own is not None:
                 own = own.without([slot for slot in over if self._slots.line[slot] is own])
-        turn = _turn(own, order, self._slots, age)
-        key = turn_key(turn, number)
+        key = turn_key(_turn(own, order, self._slots, age), number)
         ahead, weight = order.weighed_before(key)
         share = self._attendance.expected([self._slots.kind(slot) for slot in over])
         first = order.weights_before(key, most)
-        return _new(LineStanding, (ahead + 1, turn, weight / WORK_PARTS * share, first, share))
+        return LineStanding(ahead + 1, weight / WORK_PARTS * share, first, share)
 
     def is_as_expected(self, share: float) -> bool:
         """Return whether about as much of the line returns as the `share` that was expected when a hint was given."""
@@ -296,7 +300,8 @@ class Appointments:
         line = self._lines.get(record.tenant)
         if line is None:
             self._lines_begun += 1
-            line = self._lines[record.tenant] = TenantRecords(record.tenant, self._lines_begun, self._slots)
+            mark = self._lines_begun * _MARK_FACTOR % _MARKS
+            line = self._lines[record.tenant] = TenantRecords(record.tenant, mark, self._slots)
         number = record.number
         age = age_key(record.first_seen if record.lined_up_at is None else record.lined_up_at, number)
         turn = 0
@@ -350,7 +355,7 @@ class Appointments:
         line, slots = self._lines.get(tenant), self._slots
         if line is None:
             return
-        for slot in self._bodies.find(line.body_key(fingerprint)):
+        for slot in self._bodies.find(line, fingerprint):
             turn, age, known_until, _ = slots.ending(slot)
             if turn:
                 self._close(slot, line, turn, age)
@@ -465,11 +470,7 @@ def _lengths(lines: dict[str, TenantRecords], slots: Slots, over: list[int]) -> 
 
 def _age_in_turn(record: ReturnRecord, turn_key: int, order: Ranking, slots: Slots) -> float:
     """Return the age by which queues rank it: that of an older one that stands behind it, so that it keeps its turn."""
-    if not turn_key:
+    behind = order.after(turn_key) if turn_key else None
+    if behind is None:
         return record.first_seen
-    last = order.last()
-    if last is None or last[0] < turn_key:
-        return record.first_seen
-    behind = order.after(turn_key)
-    assert behind is not None
     return min(record.first_seen, max(record.as_old_as, slots.as_old_as(behind[1])))

@@ -124,8 +124,10 @@ class Placement:
 
         That is the engine that the router prices lowest, or the soonest where the deadline leaves no choice; None without room.
         """
-        engines, session = request.route.up, self.prices.session_of(request)
-        turns = self.prices.turns_after(request, session)
+        engines, session, turns = request.route.up, None, None
+        if request.marks:
+            session = self.prices.session_of(request)
+            turns = self.prices.turns_after(request, session)
         chosen = self._chosen(request, engines, held, turns, now) if engines else None
         if chosen is not None and not self._takes_all(chosen, request, held, session, now):
             engines = self._taking(request, held, now)

@@ -7,9 +7,8 @@ from millgate.core.words import DeadlineFrom, IgnoresHangups, LaneTakes, OutputC
 
 MINUTE_S = 60.0
 DAY_S = 86400.0
-MOST_NAMES = 1_000
-"""Names that clients choose, of tenants, of models, of kinds of requests: so many are known apart where something is remembered of each.
-Beyond it the one longest at rest is forgotten, or new ones share (INV-5)."""
+MOST_TENANTS = 1_000
+"""Tenants that are known apart where what each did is remembered; beyond it the longest at rest is forgotten, or they share (INV-5)."""
 _COUNT_OUTPUT = (QuotaKind.TPM, QuotaKind.TPD, QuotaKind.OTPM)
 _DAILY = (QuotaKind.RPD, QuotaKind.TPD)
 

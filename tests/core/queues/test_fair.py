@@ -13,7 +13,7 @@ from millgate.core.queues.base import Order
 from millgate.core.queues.fair import OUTPUT_PRICE, FairOrder
 from millgate.core.queues.ranked import ArrivalOrder
 from millgate.core.queues.short_first import ShortFirstOrder
-from millgate.core.settings import MOST_NAMES
+from millgate.core.settings import MOST_TENANTS
 
 _numbers = count()
 
@@ -141,12 +141,12 @@ def test_settling_moves_a_waiting_tenant_to_its_turn() -> None:
 
 def test_idle_tenants_are_forgotten_beyond_a_bound_and_come_back_at_the_least_counter() -> None:
     order = _fair(_of("waits"))
-    for tenant in range(3 * MOST_NAMES):
+    for tenant in range(3 * MOST_TENANTS):
         order.started(_of(f"t{tenant}", 1_000), 0.0)
-    newest = f"t{3 * MOST_NAMES - 1}"
+    newest = f"t{3 * MOST_TENANTS - 1}"
     assert order.counter_of(newest) == 1_000
     assert order.counter_of("t0") == 0.0
-    assert sum(order.counter_of(f"t{tenant}") > 0 for tenant in range(3 * MOST_NAMES)) == MOST_NAMES
+    assert sum(order.counter_of(f"t{tenant}") > 0 for tenant in range(3 * MOST_TENANTS)) == MOST_TENANTS
     order.settle(_of("t0", 1_000), 1, 1)
     order.add(_of("t0"))
     assert order.counter_of("t0") == order.counter_of("waits") == 0.0
@@ -155,17 +155,17 @@ def test_idle_tenants_are_forgotten_beyond_a_bound_and_come_back_at_the_least_co
 
 def test_a_tenant_that_runs_now_and_then_is_remembered() -> None:
     order = _fair(_of("waits"))
-    for tenant in range(3 * MOST_NAMES):
+    for tenant in range(3 * MOST_TENANTS):
         order.started(_of(f"t{tenant}", 1), 0.0)
         if tenant % 100 == 0:
             order.started(_of("regular", 1), 0.0)
-    assert order.counter_of("regular") == 3 * MOST_NAMES / 100
+    assert order.counter_of("regular") == 3 * MOST_TENANTS / 100
 
 
 def test_a_tenant_that_waits_is_never_forgotten() -> None:
     order = _fair(_of("owes", 500), _of("owes"), _of("other", seen=1.0))
     assert _admit(order) == "owes"
-    for tenant in range(MOST_NAMES + 5):
+    for tenant in range(MOST_TENANTS + 5):
         order.started(_of(f"t{tenant}"), 0.0)
     assert order.counter_of("owes") == 500.0
     assert _admitted(order, 2) == "oth" + "er" + "owes"

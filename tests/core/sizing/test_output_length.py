@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 from hypothesis import given, strategies as st
 
-from millgate.core.settings import MOST_NAMES
+from millgate.core.sizing import MOST_NAMES
 from millgate.core.sizing.output_length import PRIOR_OUTPUT_TOKENS, OutputLength
 from millgate.core.snapshot import ErrorReading
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from millgate.core.settings import MOST_NAMES
+from millgate.core.sizing import MOST_NAMES
 from millgate.core.sizing.service_demand import PromptSizes
 
 

@@ -211,6 +211,9 @@ class Engine:
 
     async def _answer(self, line: ScriptedConnection) -> None:
         self.upstream.received.clear()
+        if line.request.target == b"/v1/models":
+            await self._list_models(line)
+            return
         name, script = self._choice()
         self.executed.append(((line.request.header(b"x-request-id") or b"").decode(), name))
         self._begin()
@@ -253,6 +256,17 @@ class Engine:
         elif self._dice.random() < 10 * SHARE:
             page = self._dice.choice((b"vllm:num_requests_running NaN\n", b"<html>", b"\xff" * 100, b""))
         await line.send(answers.whole(page, 200, "text/plain"))
+
+    async def _list_models(self, line: ScriptedConnection) -> None:
+        """List a model and now and then an adapter; sometimes nonsense or nothing."""
+        cards = [
+            {"id": "m", "parent": None},
+            *([{"id": "adapter", "parent": "m"}] * self._dice.randint(0, 1)),
+        ]
+        page = json.dumps({"object": "list", "data": cards}).encode()
+        if self._dice.random() < 10 * SHARE:
+            page = self._dice.choice((b'{"data": [{"id": 7}]}', b"[" * 3_000, b"<html>", b"\xff" * 100, b""))
+        await line.send(answers.whole(page, 200))
 
     async def _change_weather(self) -> None:
         names = [*WEATHER, *OUTAGES]

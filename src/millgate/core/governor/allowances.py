@@ -28,7 +28,7 @@ from millgate.core.decisions import QuotaState
 from millgate.core.governor.quota_lines import Behind, QuotaLines
 from millgate.core.measure import WINDOW_S, Window
 from millgate.core.quotas.ledger import Demand, Ledger, Who
-from millgate.core.settings import MOST_NAMES, Settings, TenantSettings
+from millgate.core.settings import MOST_TENANTS, Settings, TenantSettings
 from millgate.core.snapshot import TenantSnapshot
 from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.lane import REMEMBERED_S
@@ -63,7 +63,7 @@ class RetryBudget:
 
     __slots__ = ("_admitted", "_known", "_most_tenants", "_retrying", "_spent")
 
-    def __init__(self, tenants: int = MOST_NAMES) -> None:
+    def __init__(self, tenants: int = MOST_TENANTS) -> None:
         self._most_tenants = tenants
         self._known: dict[str, _Tenant] = {}
         self._admitted, self._spent, self._retrying = _window(), _window(), _window()

@@ -20,7 +20,7 @@ from typing import Final
 
 from millgate.core.measure import LOOKED_AT
 from millgate.core.queues.base import Order, Queued
-from millgate.core.settings import MOST_NAMES
+from millgate.core.settings import MOST_TENANTS
 
 # What an output token costs, in prompt tokens: decoding one takes about twice the engine of reading one (VTC, section 4).
 OUTPUT_PRICE: Final = 2.0
@@ -49,7 +49,7 @@ class _Line:
 class FairOrder:
     """The least served tenant's head goes first, the older head among equals; `inner` makes each tenant's order.
 
-    Memory: one line for each tenant with waiting work, which the queue's own bound limits, and `MOST_NAMES` without. Beyond
+    Memory: one line for each tenant with waiting work, which the queue's own bound limits, and `MOST_TENANTS` without. Beyond
     those the one that was longest without any is forgotten, and comes back at the least counter as a new one does.
     """
 
@@ -188,7 +188,7 @@ class FairOrder:
     def _line_of(self, tenant: str) -> _Line:
         line = self._lines.get(tenant)
         if line is None:
-            if len(self._idle) >= MOST_NAMES:
+            if len(self._idle) >= MOST_TENANTS:
                 forgotten, _ = self._idle.popitem(last=False)
                 del self._lines[forgotten]
             line = self._lines[tenant] = _Line(tenant, self._inner())

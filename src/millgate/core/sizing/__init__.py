@@ -13,3 +13,5 @@ all keys. A learned k served 0.1 +- 0.3 points of goodput more or fewer (`lab`, 
 """
 USUAL_PROMPT_TOKENS: Final = 1000
 """A prompt before any was given: what is believed of reading counts as one of this length."""
+MOST_NAMES: Final = 500
+"""Models, and kinds of requests, that are known apart: clients choose the names (INV-5)."""

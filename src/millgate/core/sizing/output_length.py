@@ -11,8 +11,8 @@ from math import exp, log, sqrt
 from typing import Final, Self
 
 from millgate.core.measure import ALIKE, ENOUGH, MEMORY, PRIOR_OUTCOMES, Ewma, Sketch
-from millgate.core.settings import MOST_NAMES, TARGET_SHARE
-from millgate.core.sizing import FEW_ANSWERS
+from millgate.core.settings import TARGET_SHARE
+from millgate.core.sizing import FEW_ANSWERS, MOST_NAMES
 from millgate.core.snapshot import ErrorReading
 
 

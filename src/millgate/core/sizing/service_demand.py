@@ -21,8 +21,8 @@ from typing import Final
 
 from millgate.core.events import PromptShape
 from millgate.core.measure import ALIKE, MEMORY, UPPER_Z, Ewma, LearnedLine
-from millgate.core.settings import MOST_NAMES, ServicePrior
-from millgate.core.sizing import USUAL_PROMPT_TOKENS
+from millgate.core.settings import ServicePrior
+from millgate.core.sizing import MOST_NAMES, USUAL_PROMPT_TOKENS
 from millgate.core.sizing.output_length import EstimateError
 from millgate.core.snapshot import ErrorReading
 

@@ -16,7 +16,7 @@ from millgate.core.words import Role
 # Before any transfer was seen: 20 ms to set one up, and 320 KB a token (70 billion parameters, 16 bits) over 450 GB/s within a host
 # (NVLink), 50 within a rack (400 Gb/s), 12.5 within a zone (100 Gb/s), and between zones two fifths of that, as llm-d's scorer has it.
 _SETUP_S: Final = 0.02
-_PER_TOKEN_S: Final = (7.2e-7, 6.5e-6, 2.6e-5, 6.5e-5)
+_PER_TOKEN_S: Final[tuple[float, ...]] = (7.2e-7, 6.5e-6, 2.6e-5, 6.5e-5)
 
 
 def distance_of(one: Labels, other: Labels) -> int:

@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Final
 
 from millgate.core.measure import PRIOR_OUTCOMES, Ranking
-from millgate.core.settings import LONGEST_HINT_S, MOST_NAMES
+from millgate.core.settings import LONGEST_HINT_S, MOST_TENANTS
 from millgate.core.tickets import KEPT_S, KEPT_SHARE, LATE_SHARE, SOONEST_RETURN_S, TOLERANCE_S, ClientKind
 
 
@@ -83,7 +83,7 @@ _SHARED_MEMORY_S: Final = LONGEST_HINT_S
 
 
 class Attendance:
-    """The share of appointments that clients attend, by kind and tenant; `MOST_NAMES` are known apart.
+    """The share of appointments that clients attend, by kind and tenant; `MOST_TENANTS` are known apart.
 
     An appointment is attended when its client is back before it lapses. The share is the mean of a Beta distribution whose
     counts forget (Beta-Bernoulli with discounting: West and Harrison 1997); a tenant's starts from its kind's own.
@@ -163,7 +163,7 @@ class Attendance:
             self._all = self._all[0] + attended, self._all[1] + 1.0
         tenants = self._tenants[kind]
         known = tenants.pop(tenant, (0.0, 0.0))
-        if len(tenants) >= MOST_NAMES:
+        if len(tenants) >= MOST_TENANTS:
             del tenants[next(iter(tenants))]
         tenants[tenant] = _with(known, attended=attended)
 

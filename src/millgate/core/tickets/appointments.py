@@ -23,10 +23,6 @@ from millgate.core.tickets.appointment import (
 FORGOTTEN_PER_EVENT: Final = 32
 # Work is summed up in whole parts of a second, so many each: sums of whole numbers do not drift.
 WORK_PARTS: Final = 1 << 20
-# Bodies are found by a number of 60 bits, which is computed with without an allocation: the fingerprint, and a mark of the tenant mixed
-# in. Multiples of a large odd number differ in many bits; what two tenants' bodies have in common by chance is looked at.
-_MARK_FACTOR: Final = 0x9E3779B97F4A7C15
-_MARKS: Final = 1 << 60
 
 
 # What is over is over a sixteenth of a second later at most; promises are kept within half a second.
@@ -297,7 +293,9 @@ class Appointments:
         line = self._lines.get(record.tenant)
         if line is None:
             self._lines_begun += 1
-            mark = self._lines_begun * _MARK_FACTOR % _MARKS
+            # Mixed into a fingerprint it gives a number that is computed with without an allocation. What two tenants' bodies have in
+            # common by chance is looked at.
+            mark = self._lines_begun << NUMBER_BITS
             line = self._lines[record.tenant] = TenantRecords(record.tenant, mark, self._slots)
         number = record.number
         age = age_key(record.first_seen if record.lined_up_at is None else record.lined_up_at, number)

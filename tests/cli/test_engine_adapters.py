@@ -1,4 +1,4 @@
-"""Adapters that nobody has configured: a gate learns them from its engines, and follows where they come and go."""
+"""Adapters that no configuration names: a gate learns them from its engines, and follows where they come and go."""
 
 import json
 import signal

@@ -11,7 +11,7 @@ from millgate.config.load import Loaded, load_config
 from millgate.config.problems import ConfigError
 
 ENGINE = "engines: [{url: 'http://127.0.0.1:8000', name: one}]\n"
-SECRET = "mgk_planted-secret-that-nobody-may-see"
+SECRET = "mgk_planted-secret-that-stays-hidden"
 HASH = sha256(SECRET.encode()).hexdigest()
 Write = Callable[[str], Path]
 

@@ -54,7 +54,7 @@ def ask(gate: GateProcess, *lines: str, body: bytes | None = None) -> Answer:
 
 WRONG = {
     "none": (),
-    "wrong": ("Authorization: Bearer mg-key-of-nobody-123456789",),
+    "wrong": ("Authorization: Bearer mg-key-of-no-tenant-1234567",),
     "truncated": (f"Authorization: Bearer {KEY[:-1]}",),
     "extended": (f"Authorization: Bearer {KEY}x",),
     "other case": (f"Authorization: Bearer {KEY.upper()}",),

@@ -96,8 +96,7 @@ class Window:
             return
         counts = self._counts[place]
         for index, amount in enumerate(amounts):
-            if amount:
-                counts[index] += amount
+            counts[index] += amount
 
     def read(self, now: float, parts: int) -> tuple[int, ...]:
         """Return every counter over the newest parts, the running one included; changes nothing."""
@@ -353,10 +352,9 @@ class Ranking:
 
     def remove(self, key: int) -> None:
         """Take the first of this key out, with its weight; it must be in."""
-        tops = self._tops
-        block = 0 if key <= tops[0] else bisect_left(tops, key)
+        block = bisect_left(self._tops, key)
         keys = self._keys[block]
-        index = 0 if key == keys[0] else bisect_left(keys, key)  # the first of a line goes first, mostly
+        index = bisect_left(keys, key)
         found = keys.pop(index)
         assert found == key
         del self._owners[block][index]

@@ -116,7 +116,7 @@ class LimitSettings:
 
 
 class Labels(NamedTuple):
-    """Where an engine stands; "" for what nobody has said."""
+    """Where an engine stands; a label that is "" is not known."""
 
     host: str = ""
     rack: str = ""

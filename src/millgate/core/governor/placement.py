@@ -136,10 +136,12 @@ class Placement:
             return None
         place = None if chosen is None else self._alone(chosen, request, engines, held, turns, now)
         if request.route.readers_up and request.arrival.hands_over:
-            return self._or_apart(place, request, held, now)
+            return self._or_apart(place, request, held, turns, now)
         return place
 
-    def _or_apart(self, alone: Place | None, request: Request, held: Held, now: float) -> Place | None:
+    def _or_apart(
+        self, alone: Place | None, request: Request, held: Held, turns: int | None, now: float
+    ) -> Place | None:
         """Return two engines where they cost less than one; a first token that is late costs as many seconds as its lane's TTFT has."""
         engines = self._taking(request, held, now)
         two = apart(self._router, self._prefixes, self._legs, request, engines, held, now)
@@ -152,7 +154,6 @@ class Placement:
         if better_until > now:
             return alone
         unread = _unread_of(candidates[0]) if candidates else request.prompt_tokens
-        turns = self.prices.turns_after(request, self.prices.session_of(request))
         cost_s = self.prices.of(engine, request, unread, turns, now) + pauses_cost(engine, request, unread)
         cost_s += late_cost(request, ttft_s, now)
         return place if two.cost_s + late_cost(request, two.ttft_s, now) < cost_s else alone

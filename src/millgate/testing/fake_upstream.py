@@ -152,10 +152,14 @@ class ScriptedConnection(asyncio.Protocol):
         upstream = self._upstream
         if request.target.endswith(b"/metrics"):
             upstream.scrapes += 1
-            await (upstream.on_scrape or _no_metrics)(self)
+            await (upstream.on_scrape or _not_found)(self)
             return
         if request.target.endswith(b"/health"):
             await self.send(answers.whole(b"", upstream.health))
+            return
+        # What a gateway asks for itself has no client's id.
+        if request.target.endswith(b"/v1/models") and request.header(b"x-request-id") is None:
+            await (upstream.on_look or _not_found)(self)
             return
         upstream.received.append(request)
         self.answering = True
@@ -189,8 +193,8 @@ def _parse(head: bytes, rest: bytes, number: int) -> ScriptedRequest | None:
     return ScriptedRequest(method, target, headers, rest[:length], number) if len(rest) >= length else None
 
 
-async def _no_metrics(line: ScriptedConnection) -> None:
-    await line.send(answers.whole(b"no metrics here", 404, "text/plain"))
+async def _not_found(line: ScriptedConnection) -> None:
+    await line.send(answers.whole(b"nothing here", 404, "text/plain"))
 
 
 Script = Callable[[ScriptedConnection], Awaitable[None]]
@@ -209,10 +213,9 @@ async def answer_politely(line: ScriptedConnection) -> None:
 class FakeUpstream(Service):
     """A raw HTTP/1.1 server that runs `script` for every request; both may be changed at any time.
 
-    `on_connect` runs before the first request of a connection is read, `on_scrape` for requests to `/metrics`
-    (default: 404); `health` is the status of `/health`. `received` are the other requests in order, `connected` counts
-    connections,
-    `aborted` the scripts that a hang-up of the gateway interrupted, `sent_bytes` what the gateway has taken.
+    `on_connect` runs before the first request of a connection is read, `on_scrape` for requests to `/metrics` and `on_look` for
+    those that the gateway itself sends to `/v1/models` (default: 404); `health` is the status of `/health`. `received` are the
+    other requests in order, `connected` counts connections, `aborted` the scripts that a hang-up of the gateway interrupted, `sent_bytes` what the gateway has taken.
     """
 
     def __init__(
@@ -221,11 +224,13 @@ class FakeUpstream(Service):
         *,
         on_connect: Script | None = None,
         on_scrape: Script | None = None,
+        on_look: Script | None = None,
         host: str = "127.0.0.1",
     ) -> None:
         self.script = script
         self.on_connect = on_connect
         self.on_scrape = on_scrape
+        self.on_look = on_look
         self.received: list[ScriptedRequest] = []
         self.connected = 0
         self.aborted = 0

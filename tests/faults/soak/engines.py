@@ -166,7 +166,7 @@ class Engine:
         more_faults: Mapping[str, Script] | None = None,
         odd_pages: Sequence[bytes] = (),
     ) -> None:
-        self.upstream = FakeUpstream(self._answer, on_scrape=self._gauges)
+        self.upstream = FakeUpstream(self._answer, on_scrape=self._gauges, on_look=self._list_models)
         self.faults: Counter[str] = Counter()
         self.executed: list[tuple[str, str]] = []
         """Every request in order: its id, and what was done to it."""
@@ -211,9 +211,6 @@ class Engine:
 
     async def _answer(self, line: ScriptedConnection) -> None:
         self.upstream.received.clear()
-        if line.request.target == b"/v1/models":
-            await self._list_models(line)
-            return
         name, script = self._choice()
         self.executed.append(((line.request.header(b"x-request-id") or b"").decode(), name))
         self._begin()

@@ -55,7 +55,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $(STAMP)
 	@echo "install: done; the network is not needed any more"
 
-compiled: packages ## compile what every request passes: two minutes, where there is a C compiler
+compiled: packages ## compile what every request passes: a few minutes, where there is a C compiler
 	@$(BIN)/python hatch_build.py compile
 
 interpreted: packages ## take the compiled modules away: everything runs from its source

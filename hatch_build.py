@@ -146,7 +146,7 @@ def ensure_compiled() -> None:
     if is_fresh():
         return
     remove()
-    say("compiling what every request passes, once: two minutes or so")
+    say("compiling what every request passes, once: a few minutes")
     done = subprocess.run(
         [sys.executable, __file__, "mypyc"], cwd=HERE, capture_output=True, text=True, check=False
     )

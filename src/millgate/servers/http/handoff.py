@@ -8,7 +8,7 @@ A whole answer does not show that. It is sent at once, and the engines keep the 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from millgate.core.decisions import Admit
@@ -21,6 +21,7 @@ from millgate.http1.wire.fields import Lines, header_lines
 from millgate.runtime.driver import Driver
 from millgate.runtime.verdicts import OVERLOADED
 from millgate.servers.http.contract import HttpDesk
+from millgate.servers.http.paired import OnwardLines, PairedEngines
 from millgate.servers.requests.routes import EngineRoute
 
 _MARGIN_SHARE: Final = 1.0 / 6.0
@@ -32,15 +33,14 @@ _MOST_WHOLE_BYTES: Final = 16 * 1024 * 1024
 _GOOD: Final = 200
 _STREAM: Final = b"text/event-stream"
 
-OnwardLines = Callable[[EngineRoute], Lines]
-"""Writes the header lines of the request for an engine."""
-
 
 def over_two(
     desk: HttpDesk, engine: EngineRoute, decision: Admit, lines_for: OnwardLines, *, stream: bool
 ) -> EngineRoute:
     """Return the route to the second engine of this admission by way of the first."""
     reader = desk.engines[decision.legs[1].engine]
+    if reader.bootstrap is not None:
+        return engine._replace(upstream=PairedEngines(desk.driver, reader, engine, decision, lines_for))
     two = TwoEngines(desk.driver, reader, engine, decision.attempt, lines_for, stream=stream)
     return engine._replace(upstream=two)
 

@@ -79,6 +79,29 @@ def test_p_dies_before_its_answer(after_s: float, stream: bool) -> None:
     run(story())
 
 
+def test_p_dies_while_the_other_engine_sends_comments_only() -> None:
+    commented = asyncio.Event()
+
+    async def dies_then(asked: Asked) -> None:
+        await commented.wait()
+        await asyncio.sleep(0.05)
+        asked.cut()
+
+    async def comments(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(b": waiting\n\n")
+        commented.set()
+        await asked.hung_up()
+
+    async def story() -> None:
+        async with scripted(reads=dies_then, writes=comments) as (two, engines):
+            assert (await asking(two, ask(stream=True))).status == 502
+            await engines["writes"].asked[0].hung_up(SOON_S)
+            await ended(two, engines, Outcome.ENGINE_FAILED)
+
+    run(story())
+
+
 @STREAMS
 def test_p_dies_after_the_prompt_has_gone_over(stream: bool) -> None:
     over = asyncio.Event()

@@ -138,7 +138,7 @@ def test_a_failure_of_the_engine_that_reads_ends_the_attempt() -> None:
     gate.handle(HandoffFailed(1, FailureKind.BROKEN), 0.2)
     ended = only(gate.handle(Failed(1, FailureKind.BROKEN, Sent.REQUEST), 0.2), Ended)
     assert isinstance(ended, Ended)
-    assert ended.outcome is Outcome.ENGINE_FAILED
+    assert (ended.outcome, ended.engine) == (Outcome.ENGINE_FAILED, "reads")
     gate.handle(Released(1), 0.2)
     gate.handle(Tick(), 0.2 + LAG_S)
     assert is_idle(gate, 0.6)

@@ -240,7 +240,7 @@ def _end(
 def _account(
     attempt: Attempt, outcome: Outcome, now: float, cause: Cause, prompt_tokens: int | None = None
 ) -> Ended:
-    request, engine, permit = attempt.request, attempt.engine, attempt.permit
+    request, engine, permit = attempt.request, attempt.failed_by, attempt.permit
     lane = request.lane
     lane.count(outcome, cause)
     if outcome in _JUDGED:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from itertools import count, islice
 from secrets import randbits
-from typing import Final
+from typing import Final, Protocol
 
 from millgate.core.decisions import Admit
 from millgate.core.events import HandoffFailed, Prefilled
@@ -26,7 +26,7 @@ from millgate.servers.http.answers import ENDING_S
 from millgate.servers.requests.routes import EngineRoute
 
 _MOST_BYTES: Final = 4 * 1024 * 1024
-"""What is kept of the answer of the engine that reads: one token of each sequence."""
+"""Of the answer of the engine that reads: a token of each sequence, and the numbers of the blocks."""
 _GOOD: Final = 200
 _NOTHING: Final = Usage(None, None)
 _rooms: Final = count(randbits(62))
@@ -34,6 +34,32 @@ _rooms: Final = count(randbits(62))
 
 OnwardLines = Callable[[EngineRoute], Lines]
 """Writes the header lines of the request for an engine."""
+
+
+class ReaderCall(Protocol):
+    """What hears of the engine that reads."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the attempt wants no more of it."""
+
+    def has_read(self, head: AnswerHead, body: bytes) -> None:
+        """It has answered."""
+
+    def lost(self, kind: FailureKind, sent: Sent, detail: str) -> None:
+        """It has failed."""
+
+    def raised(self) -> None:
+        """A callback has raised."""
+
+
+def tell_whole(call: ReaderCall, receiver: Receiver, head: AnswerHead, body: bytes) -> None:
+    """Give the client the answer of the engine that reads."""
+    receiver.on_head(AnswerHead(head.status, head.headers, len(body)))
+    if not call.is_over:
+        receiver.on_data(body)
+    if not call.is_over:
+        receiver.on_end(delimited=True)
 
 
 class PairedEngines:
@@ -72,7 +98,7 @@ class PairedEngines:
                 method, target, lines, both, _Answering(call, receiver), may_retry=may_retry
             ),
             reader.upstream.request(
-                method, at_reader, self._lines_for(reader), both, _Reading(call), may_retry=may_retry
+                method, at_reader, self._lines_for(reader), both, ReaderAnswer(call), may_retry=may_retry
             ),
         )
         call.expire_at(head_by)
@@ -85,13 +111,13 @@ class PairedEngines:
 class _PairedCall:
     """Implements `Call`: the calls to both engines; that to the one that reads is None once it is over."""
 
-    __slots__ = ("_answering", "_attempt", "_driver", "_has_begun", "_over", "_reading", "_receiver")
+    __slots__ = ("_answering", "_attempt", "_driver", "_has_begun", "_reading", "_receiver", "is_over")
 
     def __init__(self, driver: Driver, attempt: int, receiver: Receiver) -> None:
         self._driver, self._attempt, self._receiver = driver, attempt, receiver
         self._answering: Call | None = None
         self._reading: Call | None = None
-        self._over = self._has_begun = False
+        self.is_over = self._has_begun = False
 
     def begun_with(self, answering: Call, reading: Call) -> None:
         """Both are under way."""
@@ -105,7 +131,7 @@ class _PairedCall:
             return
         if is_given_up(data):
             self.leave_reader()
-        else:
+        elif not data.startswith(b":"):  # a comment is sent while nothing is known
             self._has_begun = True
 
     def leave_reader(self) -> None:
@@ -124,7 +150,7 @@ class _PairedCall:
     def has_read(self, head: AnswerHead, body: bytes) -> None:
         """It has answered: the prompt is read and over there, or there will be no answer."""
         self._reading = None
-        if self._over:
+        if self.is_over:
             return
         if head.status == _GOOD and not is_given_up(body):
             usage = OPENAI.read_usage(body) or _NOTHING
@@ -132,12 +158,14 @@ class _PairedCall:
         elif head.status == _GOOD:
             self.lost(FailureKind.ERROR_EVENT, Sent.REQUEST, "")
         elif not self._has_begun:
-            self._declined(head, body)
+            # The other engine was asked the same.
+            self._leave_answer(FailureKind.STATUS)
+            tell_whole(self, self._receiver, head, body)
 
     def lost(self, kind: FailureKind, sent: Sent, detail: str) -> None:
         """It has failed: so does the attempt, unless the answer has begun."""
         self._reading = None
-        if not (self._over or self._has_begun):
+        if not (self.is_over or self._has_begun):
             self._leave_answer(kind)
             self._receiver.on_failed(kind, sent, detail)
 
@@ -145,16 +173,6 @@ class _PairedCall:
         """A callback has raised: the attempt ends as failed."""
         self.abort()
         self._receiver.on_raised()
-
-    def _declined(self, head: AnswerHead, body: bytes) -> None:
-        """What it says is the client's answer: the other engine was asked the same."""
-        self._leave_answer(FailureKind.STATUS)
-        receiver = self._receiver
-        receiver.on_head(AnswerHead(head.status, head.headers, len(body)))
-        if not self._over:
-            receiver.on_data(body)
-        if not self._over:
-            receiver.on_end(delimited=True)
 
     def _leave_answer(self, kind: FailureKind) -> None:
         if self._answering is not None:
@@ -170,7 +188,7 @@ class _PairedCall:
 
     def abort(self) -> None:
         """Hang up on both engines."""
-        self._over = True
+        self.is_over = True
         self.leave_reader()
         if self._answering is not None:
             self._answering.abort()
@@ -235,12 +253,12 @@ class _Answering:
         self._call.raised()
 
 
-class _Reading:
-    """Receives the answer of the engine that reads: a token that is thrown away, and its usage."""
+class ReaderAnswer:
+    """Receives the answer of the engine that reads, whole; it is empty where it is too long."""
 
     __slots__ = ("_call", "_head", "_parts", "_room")
 
-    def __init__(self, call: _PairedCall) -> None:
+    def __init__(self, call: ReaderCall) -> None:
         self._call = call
         self._head = AnswerHead(0, (), None)
         self._parts: list[bytes] = []
@@ -259,7 +277,7 @@ class _Reading:
     def on_end(self, *, delimited: bool) -> None:
         """Say what it has answered."""
         del delimited
-        self._call.has_read(self._head, b"".join(self._parts))
+        self._call.has_read(self._head, b"".join(self._parts) if self._room >= 0 else b"")
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
         """Say so."""

@@ -10,7 +10,9 @@ from gateway.harness import CHAT, Asked, run
 from gateway.paired_engines import ROOM_PORT, embedded, scripted
 from gateway.test_two_engines import asked_for, asking, cached_of, prompt_read, writes
 from gateway.two_engines import LONG, ask
+from millgate.core.decisions import Admit
 from millgate.core.words import Outcome
+from millgate.servers.admin.queries import ExplainQuery
 
 COMPLETIONS = b"/v1/completions"
 STREAMS = pytest.mark.parametrize("stream", [False, True])
@@ -161,6 +163,16 @@ def test_where_an_engine_does_not_know_stream_options_both_are_asked_again_in_a_
             assert met_in(first)[2] != met_in(second)[2]
             assert met_in(engines["reads"].asked[-1]) == met_in(second)
             await two.idle()
+
+    run(story())
+
+
+def test_an_imagined_request_is_explained_as_one_on_two_engines() -> None:
+    async def story() -> None:
+        async with scripted(reads=reads, writes=writes) as (two, _engines):
+            told = two.gateway.driver.explain(ExplainQuery().arrival()).decision
+            assert isinstance(told, Admit)
+            assert [leg.engine for leg in told.legs] == ["writes", "reads"]
 
     run(story())
 

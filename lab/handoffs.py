@@ -1,7 +1,7 @@
 """`python -m lab.handoffs`: requests over two engines while everything goes wrong; ends with 1 where a promise was broken.
 
-One embedded engine reads prompts and two answer, each a process of its own. Chance kills the one that reads and starts it again, stops one that answers for
-longer than the lease, lets engines refuse, and lets clients leave at any time. Three promises are looked at. No answer looks whole that is not. Once everything has ended and the lease is over,
+One embedded engine reads prompts and two answer, each a process of its own, by vLLM's protocol or by SGLang's (`--transfer sglang`). Chance kills engines and starts
+them again, stops one for longer than the lease, lets engines refuse, and lets clients leave at any time. Three promises are looked at. No answer looks whole that is not. Once everything has ended and the lease is over,
 every meter of the gate is zero. And no engine keeps a prompt for longer than its lease.
 """
 
@@ -20,7 +20,7 @@ from typing import Final
 import uvloop
 
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
-from millgate.core.words import Role
+from millgate.core.words import KvTransfer, Role
 from millgate.engine.profile import DEFAULT_PROFILE, find_profile, scaled
 from millgate.gateway import AdminAddress, EngineAddress, Gateway, GatewaySettings
 from millgate.servers.http import DoorSettings
@@ -43,8 +43,10 @@ _ROLES: Final = {"reads": Role.PREFILL, "writes": Role.DECODE, "also-writes": Ro
 class EngineProcess:
     """One embedded engine, which can be killed, stopped and started again at its port."""
 
-    def __init__(self, name: str, *options: str) -> None:
-        self.name = name
+    def __init__(self, name: str, transfer: KvTransfer, *options: str) -> None:
+        self.name, self._transfer = name, transfer.value
+        if transfer is KvTransfer.SGLANG:
+            self._transfer += f"-{_ROLES[name]}"
         self.port = 0
         self._options = options
         self._process: asyncio.subprocess.Process | None = None
@@ -59,7 +61,7 @@ class EngineProcess:
             f"{SCALES[self.name]:g}",
             *self._options,
         ]
-        transfer = ["--kv-transfer", "nixl", "--kv-lease", f"{LEASE_S:g}"]
+        transfer = ["--kv-transfer", self._transfer, "--kv-lease", f"{LEASE_S:g}"]
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "millgate", *arguments, *transfer, stderr=asyncio.subprocess.PIPE
         )
@@ -83,12 +85,12 @@ class EngineProcess:
 class Stage:
     """The gate, its engines, and what became of every request."""
 
-    def __init__(self, seed: int) -> None:
-        self.dice = Random(seed)
+    def __init__(self, seed: int, transfer: KvTransfer) -> None:
+        self.dice, self.transfer = Random(seed), transfer
         self.engines = {
-            "reads": EngineProcess("reads", "--fail-rate", "0.03"),
-            "writes": EngineProcess("writes", "--fail-rate", "0.03"),
-            "also-writes": EngineProcess("also-writes", "--error-in-stream", "0.03"),
+            "reads": EngineProcess("reads", transfer, "--fail-rate", "0.03"),
+            "writes": EngineProcess("writes", transfer, "--fail-rate", "0.03"),
+            "also-writes": EngineProcess("also-writes", transfer, "--error-in-stream", "0.03"),
         }
         self.ends: Counter[str] = Counter()
         self.broken: list[str] = []
@@ -102,13 +104,26 @@ class Stage:
         profile = find_profile(DEFAULT_PROFILE)
         engines = tuple(
             EngineSettings(
-                name, 64, 400_000, prior=scaled(profile, SCALES[name]).prior(), role=role, kv_lease_s=LEASE_S
+                name,
+                64,
+                400_000,
+                prior=scaled(profile, SCALES[name]).prior(),
+                role=role,
+                kv_lease_s=LEASE_S,
+                kv_transfer=self.transfer,
             )
             for name, role in _ROLES.items()
         )
         lane = LaneSettings("interactive", ttft_slo_s=10.0)
         addresses = tuple(
-            EngineAddress(name, "127.0.0.1", engine.port, kv_lease_s=LEASE_S)
+            EngineAddress(
+                name,
+                "127.0.0.1",
+                engine.port,
+                kv_lease_s=LEASE_S,
+                # Embedded engines meet at their HTTP port.
+                bootstrap_port=engine.port if self._meets_at(name) else None,
+            )
             for name, engine in self.engines.items()
         )
         settings = GatewaySettings(
@@ -116,6 +131,9 @@ class Stage:
         )
         self.gateway = Gateway(build_governor(Settings((lane,), engines), time.monotonic()), settings)
         await self.gateway.start()
+
+    def _meets_at(self, name: str) -> bool:
+        return self.transfer is KvTransfer.SGLANG and _ROLES[name] is Role.PREFILL
 
     async def close(self) -> None:
         """Stop everything."""
@@ -196,11 +214,11 @@ class Stage:
         while not self.is_quiet:
             await asyncio.sleep(dice.uniform(1.0, 4.0))
             if dice.random() < 0.3:
-                reads = self.engines["reads"]
-                await reads.kill()
+                killed = self.engines[dice.choice(("reads", "reads", "writes"))]
+                await killed.kill()
                 await asyncio.sleep(dice.uniform(0.0, 1.0))
-                await reads.start()
-                self.ends["(the reading engine killed)"] += 1
+                await killed.start()
+                self.ends[f"({killed.name} killed)"] += 1
             else:
                 engine = self.engines[dice.choice(("writes", "also-writes", "reads"))]
                 engine.send(signal.SIGSTOP)
@@ -248,9 +266,9 @@ async def _round(stage: Stage, requests: int) -> None:
     await stage.rest()
 
 
-async def chaos(requests: int, seed: int) -> tuple[list[str], list[str]]:
+async def chaos(requests: int, seed: int, transfer: KvTransfer) -> tuple[list[str], list[str]]:
     """Return what became of so many requests, line by line, and which promises were broken."""
-    stage = Stage(seed)
+    stage = Stage(seed, transfer)
     try:
         await stage.open()
         assert stage.gateway is not None
@@ -261,7 +279,7 @@ async def chaos(requests: int, seed: int) -> tuple[list[str], list[str]]:
         await stage.close()
     lines = [f"{count:6}  {end}" for end, count in stage.ends.most_common()]
     lines.append(
-        f"{legs.begun} of two legs: {legs.fetched} fetched, {legs.lost} read by the second engine, {legs.expired} kept to the end of the lease"
+        f"{legs.begun} of two legs: {legs.fetched} fetched, {legs.lost} lost by the first engine, {legs.expired} kept to the end of the lease"
     )
     return lines, stage.broken
 
@@ -271,8 +289,9 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.handoffs", description=__doc__)
     parser.add_argument("--requests", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--transfer", type=KvTransfer, choices=list(KvTransfer), default=KvTransfer.NIXL)
     asked = parser.parse_args(arguments)
-    lines, broken = uvloop.run(chaos(asked.requests, asked.seed))
+    lines, broken = uvloop.run(chaos(asked.requests, asked.seed, asked.transfer))
     print("\n".join(lines))
     print("\n".join(f"BROKEN: {each}" for each in broken) or "no promise was broken")
     return 1 if broken else 0

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from millgate.cli.compose import gateway_settings
 from millgate.config.load import load_config
 from millgate.config.problems import ConfigError
-from millgate.core.words import Role
+from millgate.core.words import KvTransfer, Role
 from millgate.wiring.settings import build_settings
 
 BOTH = """
@@ -14,6 +15,14 @@ engines:
   - {url: "http://p:1", name: reads, role: prefill, kv_lease: 20s}
   - {url: "http://d:1", name: writes, role: decode}
   - {url: "http://u:1", name: whole}
+"""
+
+
+SGLANG = """
+engines:
+  - {url: "http://p:1", name: reads, role: prefill, kv_transfer: sglang, bootstrap_port: 9001}
+  - {url: "http://q:1", name: also-reads, role: prefill, kv_transfer: sglang}
+  - {url: "http://d:1", name: writes, role: decode, kv_transfer: sglang}
 """
 
 
@@ -39,6 +48,20 @@ def test_both_roles_arrive_in_the_core_with_the_lease(tmp_path: Path) -> None:
     assert "whole role" not in told
 
 
+def test_sglangs_engines_arrive_with_the_port_where_they_meet(tmp_path: Path) -> None:
+    path = tmp_path / "gate.yaml"
+    path.write_text(SGLANG)
+    loaded = load_config(path, {}, {})
+    built = build_settings(loaded.config)
+    assert {engine.kv_transfer for engine in built.settings.engines} == {KvTransfer.SGLANG}
+    assert [engine.needs_reader for engine in built.settings.engines] == [False, False, True]
+    addresses = gateway_settings(loaded).engines
+    assert [address.bootstrap_port for address in addresses] == [9001, 8998, None]
+    told = {name: why for name, _, why in built.choices}
+    assert "SGLang" in told["writes role"]
+    assert "whole requests" not in told["writes role"]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -58,6 +81,24 @@ def test_both_roles_arrive_in_the_core_with_the_lease(tmp_path: Path) -> None:
             'engines: [{url: "http://p:1", role: prefill, account: {rpm: 5}}, {url: "http://d:1", role: decode}]',
             "engines[0].role: is for engines of your own",
         ),
+        (
+            'engines: [{url: "http://p:1", kv_transfer: sglang}]',
+            "engines[0].kv_transfer: needs `role: prefill` or `role: decode`",
+        ),
+        (
+            'engines: [{url: "http://p:1", role: prefill, kv_transfer: sglang}, {url: "http://d:1", role: decode}]',
+            "engines[0].kv_transfer: sglang needs an engine with `role: decode` and the same `kv_transfer`",
+        ),
+        (
+            'engines: [{url: "http://p:1", role: prefill, bootstrap_port: 8998}, {url: "http://d:1", role: decode}]',
+            "engines[0].bootstrap_port: needs `role: prefill` and `kv_transfer: sglang`",
+        ),
+        (
+            'engines: [{url: "http://d:1", role: decode, kv_transfer: sglang, bootstrap_port: 8998}]',
+            "engines[0].bootstrap_port: needs `role: prefill` and `kv_transfer: sglang`",
+        ),
+        ('engines: [{url: "http://p:1", role: prefill, bootstrap_port: 0}]', "engines[0].bootstrap_port"),
+        ('engines: [{url: "http://p:1", role: prefill, kv_transfer: mooncake}]', "engines[0].kv_transfer"),
         ('engines: [{url: "http://p:1", role: prefil}]', "engines[0].role"),
         ('engines: [{url: "http://p:1", kv_lease: 0s}]', "engines[0].kv_lease"),
     ],

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given, strategies as st
 
 from millgate.dialects.contract import RequestFacts, Usage
-from millgate.dialects.handoff import handed, is_lost, may_hand_over, to_decode, to_prefill, with_cached
+from millgate.dialects.handoff import (
+    handed,
+    is_given_up,
+    is_lost,
+    may_bootstrap,
+    may_hand_over,
+    to_both,
+    to_decode,
+    to_prefill,
+    with_cached,
+)
 from millgate.dialects.openai import OPENAI
 
 CHAT = b"/v1/chat/completions"
@@ -144,3 +154,50 @@ def test_cached_tokens_are_corrected_in_as_many_bytes(reported: int, own: int) -
 def test_text_is_never_corrected(text: str) -> None:
     whole = json.dumps({"content": f'{text} "cached_tokens": 77, {text}'}).encode()
     assert with_cached(whole, 5) == whole
+
+
+def test_both_of_sglangs_engines_get_the_body_and_a_room() -> None:
+    given_body = body(seed=7)
+    told = to_both(given_body, "10.0.0.1", 8998, [2**63 - 1])
+    assert told.startswith(given_body[:-1])
+    assert json.loads(told) == json.loads(given_body) | {
+        "bootstrap_host": "10.0.0.1",
+        "bootstrap_port": 8998,
+        "bootstrap_room": 2**63 - 1,
+    }
+
+
+def test_several_sequences_get_lists() -> None:
+    told = json.loads(to_both(body(n=2), "p", 8998, [1, 2]))
+    assert (told["bootstrap_host"], told["bootstrap_port"]) == (["p", "p"], [8998, 8998])
+    assert told["bootstrap_room"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "may"),
+    [
+        (CHAT, {}, True),
+        (CHAT, {"n": 4, "max_tokens": 1}, True),
+        (b"/v1/completions", {"prompt": ["a", "b"], "echo": True}, True),
+        (b"/v1/messages", {}, False),
+    ],
+)
+def test_sglang_takes_chats_and_completions_on_two_engines(
+    path: bytes, more: dict[str, Any], may: bool
+) -> None:
+    assert may_bootstrap(path, facts(body(**more))) is may
+
+
+@pytest.mark.parametrize(
+    ("said", "has_given_up"),
+    [
+        (b'data: {"error":{"message":"x"}}\n\n', True),
+        (b': ping\n\ndata: {"error":{"message":"x"}}\n\n', True),
+        (b'{"error":{"message":"x"}}', True),
+        (b'data: {"choices":[{"finish_reason":"abort"}]}\n\n', True),
+        (b'data: {"choices":[{"finish_reason":"length"}]}\n\ndata: [DONE]\n\n', False),
+        (b'{"choices":[{"message":{"content":"{\\"error\\": \\"finish_reason\\":\\"abort\\""}}]}', False),
+    ],
+)
+def test_an_engine_that_has_given_up_says_so(said: bytes, has_given_up: bool) -> None:
+    assert is_given_up(said) is has_given_up

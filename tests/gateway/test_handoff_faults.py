@@ -6,6 +6,7 @@ a lease that ends, a client that leaves. Scripts misbehave where an embedded eng
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from gateway.test_two_engines import asking, prompt_read, reads, writes
 from gateway.two_engines import TwoEngines, ask, core, embedded, gating, scripted
 from millgate.core.words import Outcome
 from millgate.servers.emulator import RunningEngine
+from millgate.servers.emulator.handoffs import Handoff
 
 STREAMS = pytest.mark.parametrize("stream", [False, True])
 TOKENS = 8
@@ -137,12 +139,9 @@ async def settled_with(two: TwoEngines, first: RunningEngine, second: RunningEng
     handoffs = first.application._handoffs
     kept = handoffs.keep
 
-    def forgets(*given: object) -> bytes:
-        said = kept(*given)  # type: ignore[arg-type]
-        handoffs.read(
-            json.dumps({"id": json.loads(said)["kv_transfer_params"]["remote_request_id"]}).encode()
-        )
-        return said
+    def forgets(handoff: Handoff, *given: Any) -> None:
+        kept(handoff, *given)
+        handoffs.read(json.dumps({"id": handoff.key}).encode())
 
     handoffs.keep = forgets  # type: ignore[assignment]
     found = await asking(two, ask(stream=stream))

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,11 @@ _READS = ServicePrior(0.001, 1e-6, 0.001, 1e-5, certain=True)
 _WRITES = ServicePrior(0.001, 1e-3, 0.001, 1e-5, certain=True)
 LONG = "The quick brown fox jumps over it. " * 40
 """A prompt of some 350 tokens."""
+
+
+def prior_of(role: Role) -> ServicePrior:
+    """Return how fast an engine with this role is, as far as the gate knows."""
+    return _READS if role is Role.PREFILL else _WRITES
 
 
 def core(lease_s: float = 30.0, writers: int = 1) -> Settings:
@@ -79,11 +84,16 @@ class TwoEngines:
 
 @contextlib.asynccontextmanager
 async def gating(
-    ports: Sequence[tuple[str, int]], settings: Settings, lease_s: float = 30.0
+    ports: Sequence[tuple[str, int]],
+    settings: Settings,
+    lease_s: float = 30.0,
+    rooms: Mapping[str, int] | None = None,
 ) -> AsyncIterator[TwoEngines]:
-    """Serve a gateway in front of these engines, by name and port."""
+    """Serve a gateway in front of these engines, by name and port; `rooms` are ports where SGLang's meet."""
+    met = rooms or {}
     addresses = tuple(
-        EngineAddress(name, "127.0.0.1", port, health=None, kv_lease_s=lease_s) for name, port in ports
+        EngineAddress(name, "127.0.0.1", port, health=None, kv_lease_s=lease_s, bootstrap_port=met.get(name))
+        for name, port in ports
     )
     told = GatewaySettings(
         addresses, port=0, admin=AdminAddress(port=0), drain_grace_s=1.0, door=DoorSettings(hands_over=True)

@@ -1,6 +1,8 @@
 """Decisions in words."""
 
 from millgate.core.decisions import Admit, Candidate, Leg, Queue
+from millgate.core.fast_records import make_ended
+from millgate.core.words import FailureKind, Outcome
 from millgate.observe.explanation import sentence
 
 HOLDER, OTHER = Candidate("b", 30_000, 32_000, 0.4), Candidate("a", 0, 32_000, 3.1)
@@ -19,3 +21,23 @@ def test_a_request_that_waits_for_the_cheaper_engine_says_which_and_how_long() -
         "queued at place 1, expected wait 0.8 s; of 32,000 prompt tokens a holds none and costs 3.1 s, "
         "b holds 30,000 and costs 0.4 s; waits for b, 2.5 s at most"
     )
+
+
+def test_a_request_on_two_engines_names_both_and_the_one_that_failed_it() -> None:
+    admit = Admit(1, (Leg("writes", 1, 5_000, 1), Leg("reads", 1, 4_000, 4_000)), 0.0, 0.5, 9.0)
+    assert "to writes (reserved 5,000 tokens, 1 of them to read), its prompt read by reads (" in sentence(
+        admit, 0.0
+    )
+    ended = make_ended(
+        1,
+        Outcome.ENGINE_FAILED,
+        lane="interactive",
+        engine="reads",
+        waited_s=0.0,
+        total_s=0.4,
+        ttft_s=None,
+        prompt_tokens=4_000,
+        output_tokens=0,
+        cause=FailureKind.BROKEN,
+    )
+    assert "on reads" in sentence(ended, 0.4)

@@ -56,6 +56,7 @@ ARRIVAL: Fields = {
     "hint_s": TIMES,
     "seen_late": TRUTHS,
     "hands_over": TRUTHS,
+    "bootstraps": TRUTHS,
     "prompt_shape": st.none() | st.tuples(*[NUMBERS] * 7),
     "fingerprint": st.just(len),
     "marks": st.just(tuple),

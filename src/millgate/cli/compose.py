@@ -386,8 +386,7 @@ def _only_models(config: Config) -> frozenset[str] | None:
 
 def _engine_address(loaded: Loaded, index: int) -> EngineAddress:
     engine = loaded.config.engines[index]
-    files = engine.tls
-    api_key = loaded.engine_keys.get(engine.name)
+    files, api_key = engine.tls, loaded.engine_keys.get(engine.name)
     try:
         address = EngineAddress.from_url(
             engine.name,
@@ -399,6 +398,7 @@ def _engine_address(loaded: Loaded, index: int) -> EngineAddress:
             health=engine.health if engine.account is None else None,
             metered=engine.account is not None,
             kv_lease_s=engine.kv_lease,
+            bootstrap_port=engine.meeting_port,
         )
     except TlsError as error:
         raise _tls_problem(loaded, ("engines", index, "tls"), error) from None

@@ -249,22 +249,35 @@ def _demotions(config: Config) -> Iterator[tuple[SettingPath, str]]:
 
 
 def _roles(config: Config) -> Iterator[tuple[SettingPath, str]]:
-    """Find engines with one role of two whose other one no engine has."""
+    """Find engines with one role of two whose other one no engine has, and settings of a transfer that they do not have."""
     models = {
-        role: [frozenset(engine.models) for engine in config.engines if engine.role == role]
+        role: {
+            (frozenset(engine.models), engine.kv_transfer) for engine in config.engines if engine.role == role
+        }
         for role in ("prefill", "decode")
     }
     others = {"prefill": "decode", "decode": "prefill"}
     for index, engine in enumerate(config.engines):
+        own, is_sglang = frozenset(engine.models), engine.kv_transfer == "sglang"
+        if engine.bootstrap_port is not None and not (is_sglang and engine.role == "prefill"):
+            yield ("engines", index, "bootstrap_port"), "needs `role: prefill` and `kv_transfer: sglang`"
         if engine.role == "unified":
+            if is_sglang:
+                yield ("engines", index, "kv_transfer"), "needs `role: prefill` or `role: decode`"
             continue
         other, path = others[engine.role], ("engines", index, "role")
         if engine.account is not None:
             yield path, "is for engines of your own: a provider's `account` hands nothing over"
         elif not models[other]:
             yield path, f"{engine.role} needs an engine with `role: {other}`"
-        elif frozenset(engine.models) not in models[other]:
+        elif own not in {each for each, _ in models[other]}:
             yield path, f"{engine.role} needs an engine with `role: {other}` and the same `models`"
+        elif (own, engine.kv_transfer) not in models[other]:
+            path = ("engines", index, "kv_transfer")
+            yield (
+                path,
+                f"{engine.kv_transfer} needs an engine with `role: {other}` and the same `kv_transfer`",
+            )
 
 
 def _adapters(config: Config) -> Iterator[tuple[SettingPath, str]]:

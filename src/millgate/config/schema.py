@@ -5,7 +5,7 @@ every "did you mean". The classes hold plain data: seconds, bytes and counts, al
 """
 
 import re
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
@@ -154,6 +154,10 @@ class LabelsConfig(Section):
     )
 
 
+_BOOTSTRAP_PORT: Final = 8998
+"""SGLang's own default."""
+
+
 class EngineConfig(Section):
     """One inference server and the hard cap in front of it."""
 
@@ -219,8 +223,20 @@ class EngineConfig(Section):
     )
     role: Literal["unified", "prefill", "decode"] = Field(
         default="unified",
-        description="`prefill` reads prompts for engines whose role is `decode`, which get them by vLLM's `kv_transfer_params` (NIXL, pull), and "
-        "answers nothing itself. `decode` also answers whole requests, where that costs less. Both roles are needed, with the same `models`.",
+        description="`prefill` reads prompts for engines whose role is `decode`, which get them by `kv_transfer`, and "
+        "answers nothing itself. `decode` also answers whole requests, where that costs less; SGLang's does not. Both roles are needed, with the same `models`.",
+    )
+    kv_transfer: Literal["nixl", "sglang"] = Field(
+        default="nixl",
+        description="How prompts go from engines with the role `prefill` to those with the role `decode`: `nixl` by vLLM's `kv_transfer_params` (pull), "
+        "one after the other; `sglang` by `bootstrap_room`, both at once. Equal on both.",
+    )
+    bootstrap_port: Count | None = Field(
+        default=None,
+        ge=1,
+        le=65_535,
+        description="Of an engine with the role `prefill` and `kv_transfer: sglang`: its `--disaggregation-bootstrap-port`. Default 8998. Engines that "
+        "decode must reach it at the host of `url`.",
     )
     kv_lease: Duration = Field(
         default=30.0,
@@ -267,6 +283,12 @@ class EngineConfig(Section):
         default=None,
         description="Its speed in numbers, instead of a profile. Default: a mid-size model on one GPU.",
     )
+
+    @property
+    def meeting_port(self) -> int | None:
+        """Where SGLang's engines meet for prompts that it reads; None where it reads none for such."""
+        is_met = self.role == "prefill" and self.kv_transfer == "sglang"
+        return (self.bootstrap_port or _BOOTSTRAP_PORT) if is_met else None
 
     @model_validator(mode="before")
     @classmethod

@@ -36,7 +36,7 @@ class Arrived(NamedTuple):
     None for what is no conversation. `session` is a number for the session that its client names, one for each tenant's; None without one.
     `seen_late` says that the first token of its stream is told seconds after it came: until
     then its prompt is believed to be read in the time that was foreseen. `hands_over` says that its door can let one engine read
-    its prompt and another one write its answer.
+    its prompt and another one write its answer, `bootstraps` that it can send it to both at once.
     """
 
     attempt: int
@@ -61,6 +61,7 @@ class Arrived(NamedTuple):
     hint_s: float = 0.0
     seen_late: bool = False
     hands_over: bool = False
+    bootstraps: bool = False
     # Last, so that an observer cuts them off in one go: the first and the last are not read again, the others keep the body alive.
     prompt_shape: PromptShape | None = None
     fingerprint: Callable[[], int] | None = None
@@ -92,7 +93,7 @@ class FirstToken(NamedTuple):
 
 
 class Prefilled(NamedTuple):
-    """The engine of its first leg has read the prompt of this attempt; it had `cached_tokens` of it, None where it does not say."""
+    """The engine that reads the prompt of this attempt has done so; it had `cached_tokens` of it, None where it does not say."""
 
     attempt: int
     prompt_tokens: int | None = None
@@ -100,7 +101,7 @@ class Prefilled(NamedTuple):
 
 
 class HandoffFailed(NamedTuple):
-    """The second engine of this attempt reads the prompt itself: the first could not, or what it kept cannot be had."""
+    """The engine that reads could not, or what it kept cannot be had: the other one reads the prompt itself, or fails too (SGLang)."""
 
     attempt: int
     kind: FailureKind

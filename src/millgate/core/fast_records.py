@@ -68,6 +68,7 @@ def make_arrived(
             0.0,
             False,
             False,
+            False,
             prompt_shape,
             fingerprint,
             marks,

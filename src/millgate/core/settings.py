@@ -3,7 +3,15 @@
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from millgate.core.words import DeadlineFrom, IgnoresHangups, LaneTakes, OutputCharge, QuotaKind, Role
+from millgate.core.words import (
+    DeadlineFrom,
+    IgnoresHangups,
+    KvTransfer,
+    LaneTakes,
+    OutputCharge,
+    QuotaKind,
+    Role,
+)
 
 MINUTE_S = 60.0
 DAY_S = 86400.0
@@ -132,7 +140,7 @@ class EngineSettings:
     `adapter_slots` are loaded at once, each in `adapter_load_s`; not for those that it `lacks`. A whole answer whose client names no
     bound is taken to have at most `longest_answer` tokens. A new one with `is_up` false takes no work before it is said to be up.
     One whose `role` is prefill reads prompts for those that decode, and keeps each for `kv_lease_s` until it is fetched; `labels`
-    say how far it is to them.
+    say how far it is to them. A prompt goes over by `kv_transfer`, which both engines must have alike.
     """
 
     name: str
@@ -153,11 +161,17 @@ class EngineSettings:
     role: Role = Role.UNIFIED
     kv_lease_s: float = KV_LEASE_S
     labels: Labels = field(default_factory=Labels)
+    kv_transfer: KvTransfer = KvTransfer.NIXL
 
     @property
     def only_reads(self) -> bool:
         """Whether it reads prompts for other engines, and answers nothing itself."""
         return self.role is Role.PREFILL
+
+    @property
+    def needs_reader(self) -> bool:
+        """Whether it answers nothing of which another engine does not read the prompt: SGLang's refuses what names no room."""
+        return self.role is Role.DECODE and self.kv_transfer is KvTransfer.SGLANG
 
 
 @dataclass(frozen=True, slots=True)

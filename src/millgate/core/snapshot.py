@@ -336,7 +336,7 @@ class LegsSnapshot(NamedTuple):
     """Requests of two legs, so many `begun`, and the transfers of their prompts' KV from engine to engine.
 
     `fetched` transfers carried `tokens` in `transfer_s`, the first step after them included, and of whole answers as expected. Of the others `lost` came to nothing, so that
-    the second engine read the prompt itself, and `expired` were kept to the end of the lease.
+    the second engine read the prompt itself or failed with the first, and `expired` were kept to the end of the lease.
     """
 
     begun: int = 0

@@ -111,6 +111,13 @@ class Role(StrEnum):
     DECODE = "decode"
 
 
+class KvTransfer(StrEnum):
+    """How a prompt's KV goes from one engine to another: fetched once it is read (vLLM's NIXL), or while both have the request (SGLang)."""
+
+    NIXL = "nixl"
+    SGLANG = "sglang"
+
+
 class QuotaKind(StrEnum):
     """What a limit counts: requests or tokens a minute or a day; input tokens or output tokens a minute."""
 

@@ -1,11 +1,17 @@
-"""What two engines are told so that one reads a prompt and the other writes its answer: vLLM's `kv_transfer_params`, pull.
+"""What two engines are told so that one reads a prompt and the other writes its answer.
 
+vLLM's `kv_transfer_params`, pull.
 The first engine gets the request with one token to write. Its answer has an object that says where the prompt's KV is. The second
 engine gets the client's own request with that object in it, byte for byte, as its keys change from release to release. Source:
 vLLM's `tests/v1/kv_connector/nixl_integration/toy_proxy_server.py` and `docs/features/nixl_connector_usage.md`.
+
+SGLang's bootstrap. Both engines get the client's own request with the place where they meet and a room there, a list of rooms where
+there are several sequences. Source: SGLang's `sgl-router/src/routers/http/pd_router.rs` (inject_bootstrap_into_value) and
+`sgl-router/py_src/sglang_router/mini_lb.py`. Its other paths drop the fields, and its engines refuse requests that have none.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -30,6 +36,9 @@ _NEVER: Final = (b'"prompt_logprobs"', b'"echo"', b'"use_beam_search"', b'"best_
 _KEEPS: Final = frozenset(("length", "stop"))
 _CACHED: Final = re.compile(rb'(?<!\\)"cached_tokens"\s*:\s*(\d{1,8})(?=[,}\s])')
 _LOST: Final = re.compile(rb'"finish_reason"\s*:\s*"error"|^\s*data:\s*\{\s*"error"')
+_GIVEN_UP: Final = re.compile(
+    rb'"finish_reason"\s*:\s*"(?:error|abort)"|^\s*(?:data:\s*)?\{\s*"error"', re.MULTILINE
+)
 
 _members = msgspec.json.Decoder(dict[str, Raw])
 
@@ -81,6 +90,29 @@ def to_decode(body: bytes, params: bytes) -> bytes:
     """Return the request for the engine that writes the answer: as it came, with what the first engine has said."""
     end = body.rfind(b"}")
     return b'%s,"%s":%s%s' % (body[:end], _FIELD.encode(), params, body[end:])
+
+
+def may_bootstrap(path: bytes, facts: RequestFacts) -> bool:
+    """Return whether SGLang takes this request on two engines at once; what a peer says of rooms itself is not ours to replace."""
+    return path in PATHS and not facts.reserved
+
+
+def to_both(body: bytes, host: str, port: int, rooms: Sequence[int]) -> bytes:
+    """Return the request for both of SGLang's engines: as it came, with where and in which room they meet, for each sequence."""
+    met: dict[str, object] = {"bootstrap_host": host, "bootstrap_port": port, "bootstrap_room": rooms[0]}
+    if len(rooms) > 1:
+        met = {
+            "bootstrap_host": [host] * len(rooms),
+            "bootstrap_port": [port] * len(rooms),
+            "bootstrap_room": rooms,
+        }
+    end = body.rfind(b"}")
+    return b"%s,%s%s" % (body[:end], msgspec.json.encode(met)[1:-1], body[end:])
+
+
+def is_given_up(answer: bytes) -> bool:
+    """Return whether an answer with a good status says that its engine has given up: an error event, or an end that is none."""
+    return _GIVEN_UP.search(answer) is not None
 
 
 def handed(answer: bytes) -> Handed | None:

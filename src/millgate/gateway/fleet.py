@@ -16,7 +16,7 @@ from millgate.runtime.health import EngineStanding, HealthSettings
 from millgate.runtime.metered import MeteredUpstream
 from millgate.runtime.watched import HealthCheck
 from millgate.servers.requests.fields import with_credential
-from millgate.servers.requests.routes import EngineRoute
+from millgate.servers.requests.routes import Bootstrap, EngineRoute
 
 HEALTH = HealthSettings()
 """How engines are looked at; each names its own page, or none."""
@@ -61,6 +61,7 @@ class _Engine(NamedTuple):
             self.watch.on_hangup,
             _credential(address),
             address.kv_lease_s,
+            None if address.bootstrap_port is None else Bootstrap(address.host, address.bootstrap_port),
         )
 
 

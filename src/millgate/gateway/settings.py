@@ -26,7 +26,8 @@ class EngineAddress:
     `health` is the path of its health page, None where requests alone shall tell how it is. Of a `metered` one, a
     provider's account, the limits are read off its answers, and nothing but requests is sent there. One that comes while the
     gate runs and does not answer is not `is_up`: it gets requests once its health page answers. An empty `host` is a name that
-    nothing was found for: it is down until the settings change. A prompt that it reads for another engine it keeps for `kv_lease_s`.
+    nothing was found for: it is down until the settings change. A prompt that it reads for another engine it keeps for `kv_lease_s`,
+    or both get it at `bootstrap_port` at once (SGLang).
     """
 
     name: str
@@ -40,6 +41,7 @@ class EngineAddress:
     metered: bool = False
     is_up: bool = True
     kv_lease_s: float = KV_LEASE_S
+    bootstrap_port: int | None = None
 
     @property
     def place(self) -> tuple[str, int, str, bool, str | None]:
@@ -58,6 +60,7 @@ class EngineAddress:
         health: str | None = "/health",
         metered: bool = False,
         kv_lease_s: float = KV_LEASE_S,
+        bootstrap_port: int | None = None,
     ) -> Self:
         """Read `http[s]://host[:port][/base][/v1]`; ValueError says what is wrong, TlsError which file."""
         parts = urlsplit(url)
@@ -79,6 +82,7 @@ class EngineAddress:
             health,
             metered,
             kv_lease_s=kv_lease_s,
+            bootstrap_port=bootstrap_port,
         )
 
 

@@ -124,6 +124,7 @@ class World:
                 marks=partial(_marks, job) if job.prefix_ids else None,
                 session=job.session or None,
                 hands_over=self.handoffs is not None,
+                bootstraps=self.handoffs is not None,
             )
         )
 

@@ -24,7 +24,7 @@ from millgate.core.settings import (
     Settings,
     TenantSettings,
 )
-from millgate.core.words import DeadlineFrom, IgnoresHangups, LaneTakes, Role
+from millgate.core.words import DeadlineFrom, IgnoresHangups, KvTransfer, LaneTakes, Role
 from millgate.wiring.chosen import (
     ChosenNumber,
     EngineFacts,
@@ -132,6 +132,7 @@ def _engine(
         role=Role(engine.role),
         kv_lease_s=engine.kv_lease,
         labels=Labels(*[each or "" for each in (engine.labels.host, engine.labels.rack, engine.labels.zone)]),
+        kv_transfer=KvTransfer(engine.kv_transfer),
     )
     return settings, [why_inflight, why_kv, why_prefill, *_role_choice(settings, places, index)]
 
@@ -144,7 +145,9 @@ def _role_choice(
         return []
     given = origin(places, "engines", index, "role") or "given"
     what = "answers with prompts read by others, or whole requests where that costs less"
-    if engine.only_reads:
+    if engine.kv_transfer is KvTransfer.SGLANG:
+        what = f"{'reads prompts for others' if engine.only_reads else 'answers with prompts read by others'}, by SGLang's bootstrap"
+    elif engine.only_reads:
         what = f"reads prompts for others and keeps each for {format_duration(engine.kv_lease_s)}"
     return [ChosenNumber(f"{engine.name} role", engine.role, f"{given}; {what}")]
 

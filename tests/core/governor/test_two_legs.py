@@ -1,5 +1,7 @@
 """A request of two legs: when it is made one, what it takes of either engine, and how each leg ends."""
 
+from typing import Any
+
 import pytest
 
 from millgate.core.decisions import Admit, Cancel, Ended
@@ -19,7 +21,7 @@ from millgate.core.events import (
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
 from millgate.core.snapshot import EngineSnapshot
-from millgate.core.words import FailureKind, Outcome, Role, Sent
+from millgate.core.words import FailureKind, KvTransfer, Outcome, Role, Sent
 from millgate.wiring.governor import build_governor
 
 PROMPT = 4_000
@@ -28,8 +30,12 @@ PRIOR = ServicePrior(0.01, 0.0001, 0.02, 0.0001, certain=True)
 LEASE_S = 30.0
 
 
-def engine(name: str, role: Role, **given: int) -> EngineSettings:
-    return EngineSettings(name, given.get("streams", 8), 100_000, prior=PRIOR, role=role, kv_lease_s=LEASE_S)
+def engine(
+    name: str, role: Role, streams: int = 8, transfer: KvTransfer = KvTransfer.NIXL, **more: Any
+) -> EngineSettings:
+    return EngineSettings(
+        name, streams, 100_000, prior=PRIOR, role=role, kv_lease_s=LEASE_S, kv_transfer=transfer, **more
+    )
 
 
 def two_engines(*more: EngineSettings) -> Governor:

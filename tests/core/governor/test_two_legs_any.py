@@ -19,7 +19,7 @@ from millgate.core.events import (
 )
 from millgate.core.governor import Governor
 from millgate.core.settings import LaneSettings, Settings
-from millgate.core.words import FailureKind, Role, Sent
+from millgate.core.words import FailureKind, KvTransfer, Role, Sent
 from millgate.wiring.governor import build_governor
 
 _ATTEMPTS = 8
@@ -59,11 +59,12 @@ def news(number: int, word: object) -> Event:
     return event
 
 
-def gate() -> Governor:
+def gate(transfer: KvTransfer) -> Governor:
     engines = (
-        engine("reads", Role.PREFILL, streams=3),
-        engine("writes", Role.DECODE, streams=2),
-        engine("also writes", Role.DECODE, streams=2),
+        engine("reads", Role.PREFILL, streams=3, transfer=transfer),
+        engine("also reads", Role.PREFILL, streams=1, transfer=transfer),
+        engine("writes", Role.DECODE, streams=2, transfer=transfer),
+        engine("also writes", Role.DECODE, streams=2, transfer=transfer),
     )
     return build_governor(
         Settings((LaneSettings("interactive", ttft_slo_s=60.0, deadline_s=60.0),), engines), 0.0
@@ -73,12 +74,13 @@ def gate() -> Governor:
 class Story:
     """A gate, the time, and how often each attempt has ended."""
 
-    def __init__(self) -> None:
-        self.governor, self.now = gate(), 0.0
+    def __init__(self, transfer: KvTransfer) -> None:
+        self.governor, self.now = gate(transfer), 0.0
         self.ends = dict.fromkeys(range(1, _ATTEMPTS + 1), 0)
 
     def ask(self, number: int, *, stream: bool) -> None:
-        (decision,) = self.governor.handle(arrival(number)._replace(stream=stream), self.now)
+        asked = arrival(number)._replace(stream=stream, bootstraps=True)
+        (decision,) = self.governor.handle(asked, self.now)
         self.ends[number] += isinstance(decision, Yield)
 
     def post(self, event: Event) -> None:
@@ -99,10 +101,12 @@ class Story:
             self.post(Tick())
 
 
-@settings(max_examples=200, deadline=None)
-@given(_STEPS, st.booleans())
-def test_whatever_happens_each_leg_ends_once(steps: list[tuple[int, object, float]], stream: bool) -> None:
-    story = Story()
+@settings(max_examples=300, deadline=None)
+@given(_STEPS, st.booleans(), st.sampled_from(KvTransfer))
+def test_whatever_happens_each_leg_ends_once(
+    steps: list[tuple[int, object, float]], stream: bool, transfer: KvTransfer
+) -> None:
+    story = Story(transfer)
     for number in range(1, _ATTEMPTS + 1):
         story.ask(number, stream=stream)
     for number, word, later_s in steps:

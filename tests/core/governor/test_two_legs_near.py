@@ -1,6 +1,7 @@
 """Where engines stand: a prompt is read near the engine that answers, and far from it where no near one can."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from millgate.wiring.governor import build_governor
 RACK_A, RACK_B = Labels(rack="a"), Labels(rack="b")
 
 
-def stands(name: str, role: Role, labels: Labels, **given: int) -> EngineSettings:
+def stands(name: str, role: Role, labels: Labels, **given: Any) -> EngineSettings:
     return replace(engine(name, role, **given), labels=labels)
 
 

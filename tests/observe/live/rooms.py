@@ -15,13 +15,19 @@ EPOCH = 1_700_000_000.0
 class Room:
     """One gate; `streams` on one engine, lanes `interactive` (10 s) and `throughput` (60 s)."""
 
-    def __init__(self, streams: int = 1, max_queue: int | None = None, window_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        streams: int = 1,
+        max_queue: int | None = None,
+        window_s: float = 0.0,
+        engines: tuple[EngineSettings, ...] = (),
+    ) -> None:
         lanes = (
             LaneSettings("interactive", max_queue=max_queue, window_s=window_s),
             LaneSettings("throughput", ttft_slo_s=60.0, deadline_s=60.0),
         )
         self.now = 100.0
-        self.core = build_governor(Settings(lanes, (EngineSettings("gpu", streams),)), self.now)
+        self.core = build_governor(Settings(lanes, engines or (EngineSettings("gpu", streams),)), self.now)
         self.observers = Observers(ObserverSettings(), boot="b007", first_lane="interactive")
         self.history = DecisionHistory(lambda: self.core.snapshot(self.now))
         self.observers.accounting.on_beat.append(self.history.look)

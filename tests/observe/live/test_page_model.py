@@ -6,7 +6,9 @@ import msgspec
 import pytest
 
 from millgate.core.events import EngineProgress, Finished, FirstToken, Growth, Released, Tick
+from millgate.core.settings import EngineSettings
 from millgate.core.snapshot import Alarm, AlarmSignal, PoolSnapshot, Snapshot, TenantSnapshot
+from millgate.core.words import KvTransfer, Role
 from millgate.observe.live.banner import Level
 from millgate.observe.live.page_model import MOST_ROWS, MOST_TENANTS, PageModel, Sources
 from millgate.observe.live.phrases import seconds
@@ -39,6 +41,16 @@ def test_lanes_stand_against_their_deadline_and_say_what_a_newcomer_gets() -> No
     assert (interactive.running, interactive.queued, interactive.stream_limit) == (1, 0, 1)
     assert (throughput.running, throughput.queued, throughput.other_running) == (0, 1, 1)
     assert throughput.newcomer.startswith("waits ")
+
+
+def test_a_newcomer_runs_where_every_request_is_on_two_engines() -> None:
+    engines = tuple(
+        EngineSettings(role, 4, role=role, kv_transfer=KvTransfer.SGLANG)
+        for role in (Role.PREFILL, Role.DECODE)
+    )
+    interactive, _ = Room(engines=engines).page_model.paint().lanes
+
+    assert interactive.newcomer.startswith("runs at once")
 
 
 def test_a_picture_is_the_snapshot_in_the_time_of_the_wall() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -229,6 +230,104 @@ def test_sglangs_two_engines_meet_in_a_room_whichever_is_asked_first(first: str)
             assert answers[d][1]["usage"]["completion_tokens"] == 20
             assert answers[d][1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 174}
             assert (await stats(p))["kv_kept"] == 0
+
+    run(story)
+
+
+def room(p: RunningEngine, **fields: object) -> dict[str, object]:
+    met: dict[str, object] = {"bootstrap_host": p.host, "bootstrap_port": p.port, "bootstrap_room": 7}
+    return {"messages": PROMPT, "max_tokens": 20, **met, **fields}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_sglangs_prefilling_engine_answers_when_the_other_one_has_the_prompt(stream: bool) -> None:
+    async def story() -> None:
+        async with engine(PREFILL) as p, engine(DECODE) as d:
+            client = await Client.to(p)
+            asked = asyncio.ensure_future(client.send("POST", CHAT, room(p, stream=stream)))
+            seen = await until(p, lambda now: now["kv_kept"] == 1)
+            assert (seen["kv_share"] > 0.0, asked.done()) == (True, stream)
+            assert (await ask(d, "POST", CHAT, room(p)))[0] == 200
+            assert await asked == 200
+            assert b"tok" in await client.body()
+            client.close()
+
+    run(story)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_sglangs_engines_give_up_when_the_other_one_does_not_come(stream: bool) -> None:
+    async def story() -> None:
+        async with (
+            engine(replace(PREFILL, kv_lease_s=0.1)) as p,
+            engine(replace(DECODE, kv_lease_s=0.1)) as d,
+        ):
+            for each, complaint in ((p, "KVPoll.Bootstrapping"), (d, "The prompt's KV cannot be loaded")):
+                client = await Client.to(each)
+                assert await client.send("POST", CHAT, room(p, stream=stream)) == (200 if stream else 500)
+                assert complaint in (await client.body()).decode()
+                client.close()
+                assert (await stats(each))["kv_share"] == 0.0
+
+    run(story)
+
+
+def has_happened(what: str, now: dict[str, Any]) -> bool:
+    return bool(now[what] == 1)
+
+
+def test_a_client_that_leaves_sglangs_engines_leaves_nothing_kept() -> None:
+    async def story() -> None:
+        async with engine(PREFILL) as p, engine(DECODE) as d:
+            for each, has_come in ((p, "kv_kept"), (d, "received")):
+                client = await Client.to(each)
+                asked = asyncio.ensure_future(client.send("POST", CHAT, room(p)))
+                await until(each, partial(has_happened, has_come))
+                asked.cancel()
+                client.close()
+                seen = await until(each, lambda now: now["client_gone"] == 1)
+                assert (seen["kv_kept"], seen["kv_share"]) == (0, 0.0)
+            await asyncio.sleep(0.1)
+            assert (await stats(d))["kv_failed"] == 0
+
+    run(story)
+
+
+def test_several_sequences_meet_in_as_many_rooms() -> None:
+    async def story() -> None:
+        async with engine(PREFILL) as p, engine(DECODE) as d:
+            rooms = {
+                "bootstrap_host": [p.host] * 3,
+                "bootstrap_port": [p.port] * 3,
+                "bootstrap_room": [7, 8, 9],
+            }
+            body = room(p, n=3, **rooms)
+            first, second = await asyncio.gather(ask(p, "POST", CHAT, body), ask(d, "POST", CHAT, body))
+            assert (first[0], len(second[1]["choices"])) == (200, 3)
+            assert second[1]["usage"]["completion_tokens"] == 60
+            assert ((await stats(p))["kv_share"], (await stats(d))["kv_share"]) == (0.0, 0.0)
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"bootstrap_room": None}, "without bootstrap room id"),
+        ({"bootstrap_host": None}, "must come with bootstrap_port"),
+        ({"n": 2}, "2 sequences need as many rooms"),
+        ({"n": 2, "bootstrap_room": [7, 7]}, "2 sequences need as many rooms"),
+    ],
+)
+@pytest.mark.parametrize("settings", [PREFILL, DECODE], ids=["prefill", "decode"])
+def test_sglangs_engines_refuse_what_names_no_room(
+    settings: EmulatorSettings, fields: dict[str, object], complaint: str
+) -> None:
+    async def story() -> None:
+        async with engine(settings) as each:
+            status, answer = await ask(each, "POST", CHAT, room(each, **fields))
+            assert status == 400
+            assert complaint in answer["error"]["message"]
 
     run(story)
 

@@ -57,6 +57,21 @@ def test_a_blocked_loop_delays_deliveries_and_not_the_engine() -> None:
     uvloop.run(story())
 
 
+def test_an_answer_that_ended_in_the_moment_of_its_abort_keeps_nothing() -> None:
+    async def story() -> None:
+        profile = fast()
+        loop = asyncio.get_running_loop()
+        pacer = Pacer(Batch(profile.step_model(), profile.limits()), Reader(), loop)
+        feed = Feed(None, 0, EngineSequence(1, 200, 1, pins_kv=True), 1, loop.time())
+        pacer.submit(feed)
+        time.sleep(0.05)  # noqa: ASYNC251 - it ends meanwhile, and nothing is delivered yet
+        pacer.abort(feed)
+        assert pacer.statistics().pinned == 0
+        pacer.stop()
+
+    uvloop.run(story())
+
+
 def test_a_preempted_answer_is_delivered_whole_and_each_token_once() -> None:
     async def story() -> None:
         profile = fast()

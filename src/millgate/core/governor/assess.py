@@ -150,8 +150,17 @@ def _observed(knowledge: Knowledge, plan: Plan, reshaped: Plan | None, now: floa
     own = placement.candidate(engine, request, {}, turns, now)
     ttft_s = engine.expected_ttft_s(max(1, request.prompt_tokens - own.cached_tokens), now)
     candidates = (own,) if request.marks else ()
-    admit = admission(request, engine, ttft_s, candidates, now)
+    place = engine, ttft_s, 0.0, candidates, _reader_for(engine, request.route)
+    admit = admission_at(knowledge.engines.prefixes, request, place, now)
     return Plan(request, admit._replace(would=would), engine, plan.expected_wait_s)
+
+
+def _reader_for(engine: Engine, route: Route) -> Engine | None:
+    """Return the least loaded engine that can read for one that cannot itself; None for others."""
+    if not engine.needs_reader:
+        return None
+    readers = [each for each in route.readers_up if each.settings.kv_transfer is engine.settings.kv_transfer]
+    return min(readers, key=lambda each: each.gate.streams / max(1, each.limit))
 
 
 def _sizes(knowledge: Knowledge, lane: Lane, arrival: Arrived, prompt: int) -> tuple[int, int, int]:
@@ -314,14 +323,17 @@ def _too_large(knowledge: Knowledge, request: Request, now: float) -> Plan:
 
 
 def unfit(request: Request, now: float) -> Reason | None:
-    """Return why waiting for its engines is no use: none is up, or none can ever run it; else None."""
+    """Return why waiting for its engines is no use: none is up that takes such a request, or none can ever run it; else None."""
     engines = request.route.up
     if not engines or all(engine.provider is not None and engine.provider.is_down(now) for engine in engines):
         return Reason.NO_ENGINE
+    reason = Reason.TOO_LARGE
     for engine in engines:
-        if engine.gate.fits(request.prompt_tokens, engine.gate.streams_of(request.arrival)):
+        if engine.needs_reader and not request.arrival.bootstraps:
+            reason = Reason.NO_ENGINE
+        elif engine.gate.fits(request.prompt_tokens, engine.gate.streams_of(request.arrival)):
             return None
-    return Reason.TOO_LARGE
+    return reason
 
 
 def _beyond_accounts(request: Request) -> tuple[float, float] | None:
@@ -450,6 +462,6 @@ def admission_at(prefixes: PrefixIndex, request: Request, place: Place, now: flo
     cached_tokens = prefixes.held_by(reader.number, request.marks)
     unread_tokens = max(1, request.prompt_tokens - cached_tokens)
     kv_tokens, prefill_tokens = reader.gate.clip(request.prompt_tokens, unread_tokens)
-    reads = make_leg(reader.settings.name, 1, kv_tokens, prefill_tokens)
+    reads = make_leg(reader.settings.name, admit.legs[0].streams, kv_tokens, prefill_tokens)
     # What is handed over is not read again, but for its last token.
     return admit._replace(legs=(admit.legs[0]._replace(prompt_tokens=1), reads))

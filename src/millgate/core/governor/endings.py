@@ -166,7 +166,7 @@ def failed(knowledge: Knowledge, attempt: Attempt, event: Failed, now: float) ->
         engine.provider.failed(event, permit.sent_at, permit.output_seen, now)
     if event.blames_request:
         return _declined(knowledge, attempt, now)
-    if engine.signal is not None and event.kind in _OVERLOADED:
+    if engine.signal is not None and event.kind in _OVERLOADED and attempt.lost_reader is None:
         engine.signal.failed()
     if again is None:
         return [_end(knowledge.engines, knowledge.totals, attempt, Outcome.ENGINE_FAILED, now, event.kind)]
@@ -193,6 +193,9 @@ def client_gone(
         return _account(attempt, Outcome.CLIENT_GONE, now, stage)
     ended = _end(attempts.engines, totals, attempt, Outcome.CLIENT_GONE, now, stage)
     _begin_departure(attempts, attempt, now)
+    if attempt.reading is not None:
+        legs.part_with(attempts.engines, attempt, now)
+        attempt.was_read()
     return ended
 
 
@@ -237,7 +240,7 @@ def _end(
 def _account(
     attempt: Attempt, outcome: Outcome, now: float, cause: Cause, prompt_tokens: int | None = None
 ) -> Ended:
-    request, engine, permit = attempt.request, attempt.engine, attempt.permit
+    request, engine, permit = attempt.request, attempt.failed_by, attempt.permit
     lane = request.lane
     lane.count(outcome, cause)
     if outcome in _JUDGED:
@@ -279,7 +282,8 @@ def _begin_departure(attempts: Attempts, attempt: Attempt, now: float) -> None:
 def _departure_s(attempt: Attempt, permit: Permit, engine: Engine, now: float) -> float:
     """Return how long the engine may still work for this attempt at most, as far as is known."""
     if permit.is_elsewhere:
-        return 0.0  # the engine has not heard of it
+        is_paired = attempt.reading is not None and attempt.reading.is_paired
+        return engine.hangups.lag.mean if is_paired else 0.0  # the engine has not heard of it
     if engine.settings.ignores_hangups is IgnoresHangups.NO:
         return engine.hangups.lag.mean
     if not engine.hangups.ignored and not has_fresh_gauge(engine, now):
@@ -306,7 +310,7 @@ def release(
     (permit, engine), request = permit_of(attempt), attempt.request
     pool, lane = attempts.engines.routes.pool_of(engine), request.lane
     if attempt.reading is not None:
-        legs.part_with(attempts.engines, attempt, now)
+        legs.part_with(attempts.engines, attempt, now, tries_again=not for_good)
     if for_good:
         allowances.over(request)
         pool.work_done(request.service_s)

@@ -25,7 +25,7 @@ from millgate.core.words import Sent
 
 def detour_after(knowledge: Knowledge, attempt: Attempt, event: Failed, now: float) -> Request | None:
     """Return the request as it may be tried once more, None when it has failed for good; changes nothing."""
-    failed = attempt.engine
+    failed = attempt.failed_by
     if event.sent is not Sent.NONE or attempt.state is not State.PREFILL or attempt.tried is not None:
         return None
     assert failed is not None
@@ -73,10 +73,12 @@ def _detour(routes: Routes, request: Request, failed: Engine) -> Route:
     """
     route = routes.of_arrival(request.arrival)
     others = tuple(engine for engine in route.engines if engine is not failed)
+    readers = tuple(engine for engine in route.readers if engine is not failed)
     for known in request.lane.queues:
-        if tuple(known.engines) == others and known.pool is route.pool and known not in routes.every:
+        is_it = tuple(known.engines) == others and known.readers == readers and known.pool is route.pool
+        if is_it and known not in routes.every:
             return known
-    detour = Route(others, route.pool, route.readers)
+    detour = Route(others, route.pool, readers)
     detour.turned()
     return detour
 

@@ -252,7 +252,7 @@ class Governor:
     def _tick(self, _event: events.Tick, now: float) -> tuple[Decision, ...]:
         knowledge = self._knowledge
         decisions: list[Decision] = []
-        opened = False
+        opened = knowledge.engines.legs.took_room()
         while (number := knowledge.attempts.wakes.pop(now)) is not None:
             attempt = knowledge.attempts.by_number.get(number)
             if attempt is not None:

@@ -13,7 +13,7 @@ from millgate.core.settings import Labels
 from millgate.core.state.attempt import Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.leg import Legs, distance_of
-from millgate.core.words import Role
+from millgate.core.words import KvTransfer, Role
 
 FirstLeg = tuple[float, Engine]
 """What it costs in seconds that this engine reads the prompt."""
@@ -38,22 +38,30 @@ def apart(
     now: float,
 ) -> Apart | None:
     """Return the cheapest two of the engines that have room for one leg each; None where there are none, or nothing to hand over."""
-    # Of a prompt below one block nothing is handed over, and some of vLLM's connectors hang on it (LMCache#2459).
-    if request.prompt_tokens < BLOCK_TOKENS:
-        return None
-    deciding = [each for each in engines if each.settings.role is Role.DECODE and _has_memory(each, request)]
+    # Of a prompt below one block vLLM hands nothing over, and some of its connectors hang on it (LMCache#2459).
+    is_fetched = request.arrival.hands_over and request.prompt_tokens >= BLOCK_TOKENS
+    deciding = [
+        each
+        for each in engines
+        if each.settings.role is Role.DECODE
+        and (request.arrival.bootstraps if each.needs_reader else is_fetched)
+        and _has_memory(each, request)
+    ]
     reading = [each for each in request.route.readers_up if _has_room(each, prefixes, request)]
     if not deciding or not reading:
         return None
     first_legs = _first_legs(router, prefixes, request, reading)
-    cost_s, chosen = inf, (first_legs[0], deciding[0])
+    cost_s, reader, engine = inf, reading[0], None
     for each in deciding:
         write_s = _writing_cost(router, each, request)
         for leg in first_legs:
+            if leg[1].settings.kv_transfer is not each.settings.kv_transfer:
+                continue
             whole_s = leg[0] + (write_s + _transfer_s(legs, leg[1], each, request, held))
-            if whole_s < cost_s:
-                cost_s, chosen = whole_s, (leg, each)
-    (_, reader), engine = chosen
+            if engine is None or whole_s < cost_s:
+                cost_s, reader, engine = whole_s, leg[1], each
+    if engine is None:
+        return None
     ttft_s = (
         reader.expected_ttft_s(_unread(reader, prefixes, request), now)
         + _transfer_s(legs, reader, engine, request, held)
@@ -66,12 +74,12 @@ def _first_legs(
     router: Router, prefixes: PrefixIndex, request: Request, readers: list[Engine]
 ) -> list[FirstLeg]:
     """Return the cheapest reader of each place, the first named among equals: those with the same labels are equally far from any engine."""
-    found: dict[Labels, FirstLeg] = {}
+    found: dict[tuple[KvTransfer, Labels], FirstLeg] = {}
     for reader in readers:
-        labels = reader.settings.labels
+        place = reader.settings.kv_transfer, reader.settings.labels
         read_s = _reading_cost(router, reader, _unread(reader, prefixes, request))
-        if labels not in found or read_s < found[labels][0]:
-            found[labels] = read_s, reader
+        if place not in found or read_s < found[place][0]:
+            found[place] = read_s, reader
     return list(found.values())
 
 
@@ -101,15 +109,18 @@ def _unread(reader: Engine, prefixes: PrefixIndex, request: Request) -> int:
 
 
 def _has_memory(engine: Engine, request: Request) -> bool:
-    gate = engine.gate
-    return not engine.is_tried and gate.fits(request.prompt_tokens) and gate.has_room(request.kv_tokens, 0)
+    gate, streams = engine.gate, engine.gate.streams_of(request.arrival)
+    if engine.is_tried or not gate.fits(request.prompt_tokens, streams):
+        return False
+    return gate.has_room(request.kv_tokens, 0, streams)
 
 
 def _has_room(reader: Engine, prefixes: PrefixIndex, request: Request) -> bool:
     gate, tokens = reader.gate, request.prompt_tokens
-    if reader.is_tried or not gate.fits(tokens):
+    streams = gate.streams_of(request.arrival)
+    if reader.is_tried or not gate.fits(tokens, streams):
         return False
-    return gate.has_room(tokens, _unread(reader, prefixes, request))
+    return gate.has_room(tokens, _unread(reader, prefixes, request), streams)
 
 
 def _reading_cost(router: Router, reader: Engine, unread_tokens: int) -> float:

@@ -135,7 +135,7 @@ class Placement:
         if not engines:
             return None
         place = None if chosen is None else self._alone(chosen, request, engines, held, turns, now)
-        if request.route.readers_up and request.arrival.hands_over:
+        if request.route.readers_up and (request.arrival.hands_over or request.arrival.bootstraps):
             return self._or_apart(place, request, held, turns, now)
         return place
 
@@ -401,7 +401,9 @@ def is_in_time(engine: Engine, request: Request, ttft_s: float, now: float) -> b
 
 
 def _fits(engine: Engine, request: Request) -> bool:
-    return engine.gate.fits(request.prompt_tokens, engine.gate.streams_of(request.arrival))
+    """Return whether it can ever do all of this request."""
+    gate = engine.gate
+    return not engine.needs_reader and gate.fits(request.prompt_tokens, gate.streams_of(request.arrival))
 
 
 def _with_room(request: Request, engines: _Engines, held: Held, now: float) -> list[Engine]:

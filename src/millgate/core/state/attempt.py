@@ -229,7 +229,7 @@ class Attempt:
     `serial` is the order in which attempts were taken in. `foreseen_tokens` are expected of it where it is admitted: as its
     request says, or what its first try has taught. `engine` has its `permit`, the last one if it is over. `tried` is the engine
     that failed it before it had anything of it; there is no third try. Its tenant's quotas hold the `reservation`. It was queued
-    Where another engine reads its prompt, it `is_apart`, and `reading` is its first leg until that is over. It was queued
+    Where another engine reads its prompt, it `is_apart`, and `reading` is its first leg until that is over; a `lost_reader` has failed it. It was queued
     last at `queued_at`, and is refused at `give_up_at`, no later than `queued_until`; `window_until` is when the batch window lets it go.
     """
 
@@ -247,6 +247,7 @@ class Attempt:
         self.tried: Engine | None = None
         self.reservation: Reservation | None = None
         self.reading: PrefillLeg | None = None
+        self.lost_reader: Engine | None = None
         self.is_apart = False
 
     @property
@@ -322,6 +323,15 @@ class Attempt:
         self.reading, self.is_apart = leg, leg is not None
         self.cached_tokens = self.request.prompt_tokens - 1 if self.is_apart else 0
 
+    def loses_reader(self, reader: Engine) -> None:
+        """The engine that was to read its prompt has failed, and its own cannot."""
+        self.reading, self.lost_reader = None, reader
+
+    @property
+    def failed_by(self) -> Engine | None:
+        """The engine whose failure ends its first try: the one that was to read its prompt, or its own."""
+        return self.lost_reader or self.engine
+
     def was_read(self) -> None:
         """Its first leg is over."""
         self.reading = None
@@ -330,8 +340,8 @@ class Attempt:
         """Its engine failed it unsent: it waits, as its request is now, for the others."""
         if self.permit is not None:
             self.foreseen_tokens = self.permit.foreseen_tokens
-        self.tried, self.engine, self.permit = self.engine, None, None
-        self.reading, self.is_apart = None, False
+        self.tried, self.engine, self.permit = self.failed_by, None, None
+        self.reading, self.lost_reader, self.is_apart = None, None, False
         self._stage = State.QUEUED
         self.request, self.serial = request, serial
 

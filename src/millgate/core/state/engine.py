@@ -174,9 +174,8 @@ LEAST_WORK_S: Final = 1e-6
 class Engine:
     """One engine; `permits` are out, `departing` those of them whose clients have left, in that order.
 
-    Its work is foreseen by the TPOT `pace_s`; `longest_read` counts the tokens of the longest prompt that it is known
-    to have read; `drain_read` is forgotten whenever work starts, reads its first token or ends. `position` and `is_priced` are
-    `placement`'s, `number` is its name in the index of prefixes. One `on_trial` gets one request and `is_tried` then. A `retired` one lives until its last permit ends.
+    Its work is foreseen by the TPOT `pace_s`; `longest_read` counts the tokens of the longest prompt that it is known to have read;
+    `drain_read` is forgotten whenever work starts, reads its first token or ends. `position` and `is_priced` are `placement`'s, `number` is its name in the index of prefixes. One `on_trial` gets one request and `is_tried` then. A `retired` one lives until its last permit ends.
     """
 
     def __init__(self, settings: EngineSettings, now: float) -> None:
@@ -207,6 +206,7 @@ class Engine:
 
     def _take(self, settings: EngineSettings) -> None:
         self.settings, self.only_reads = settings, settings.only_reads
+        self.needs_reader = settings.needs_reader
         self._has_profile = settings.prior != _UNKNOWN_SPEED
 
     def reconfigured(self, fresh: "Engine") -> None:

@@ -11,7 +11,7 @@ from typing import Final
 from millgate.core.measure import OUTLIER_RATIO, Ewma
 from millgate.core.settings import Labels
 from millgate.core.state.engine import Engine, Permit, ends_but_for_memory
-from millgate.core.words import Role
+from millgate.core.words import KvTransfer, Role
 
 # Before any transfer was seen: 20 ms to set one up, and 320 KB a token (70 billion parameters, 16 bits) over 450 GB/s within a host
 # (NVLink), 50 within a rack (400 Gb/s), 12.5 within a zone (100 Gb/s), and between zones two fifths of that, as llm-d's scorer has it.
@@ -32,14 +32,25 @@ class PrefillLeg:
     """What one engine, the `reader`, does for one attempt: of the prompt it had to read `unread_tokens`, and held the others.
 
     It `is_reading` until the prompt is read; then `kept_tokens` of its memory are taken until they are fetched or the lease ends.
+    One that `is_paired` has the request together with the engine that answers, and ends when that one has the prompt.
     """
 
-    __slots__ = ("cached_tokens", "is_reading", "kept_at", "kept_tokens", "permit", "reader", "unread_tokens")
+    __slots__ = (
+        "cached_tokens",
+        "is_paired",
+        "is_reading",
+        "kept_at",
+        "kept_tokens",
+        "permit",
+        "reader",
+        "unread_tokens",
+    )
 
     def __init__(self, reader: Engine, permit: Permit, unread_tokens: int, cached_tokens: int) -> None:
         self.reader, self.permit = reader, permit
         self.unread_tokens, self.cached_tokens = unread_tokens, cached_tokens
         self.is_reading = True
+        self.is_paired = reader.settings.kv_transfer is KvTransfer.SGLANG
         self.kept_tokens = 0
         self.kept_at = 0.0
 
@@ -63,11 +74,12 @@ class Legs:
     """First legs that end by time alone, at `due_at` the next of them; what became of all, and how long a transfer takes.
 
     `fetched` transfers took `transfer_s` together and carried `tokens`; of the others `lost` failed, and `expired` were never fetched.
-    `by_role` counts legs on engines that do one of the two only, or also.
+    `by_role` counts legs on engines that do one of the two only, or also. What ended by time alone `gave_back` room.
     """
 
     def __init__(self) -> None:
         self.due_at = inf
+        self.gave_back = False
         self._ends: list[tuple[float, int, PrefillLeg]] = []
         self._count = 0
         self.begun = self.fetched = self.lost = self.expired = self.tokens = 0
@@ -100,7 +112,13 @@ class Legs:
             _, _, leg = heappop(ends)
             self.expired += bool(leg.kept_tokens)
             leg.let_go(now)
+            self.gave_back = True
         self.due_at = ends[0][0] if ends else inf
+
+    def took_room(self) -> bool:
+        """Return whether room was given back since this was last asked."""
+        gave_back, self.gave_back = self.gave_back, False
+        return gave_back
 
     def was_fetched(self, leg: PrefillLeg, by: Engine, tokens: int, now: float, *, is_seen: bool) -> None:
         """The other engine has this prompt: learn how long that took, where it `is_seen`; of a whole answer it counts as expected."""

@@ -238,10 +238,9 @@ class Route:
         self.readers = self.readers_up = readers
 
     def turned(self) -> None:
-        """Read anew which of its engines are up."""
-        self.up = tuple([engine for engine in self.engines if engine.up])
-        if self.readers:
-            self.readers_up = tuple([engine for engine in self.readers if engine.up])
+        """Read anew which of its engines are up, and have one that reads for them where they need that."""
+        self.readers_up = readers = tuple([engine for engine in self.readers if engine.up])
+        self.up = tuple([engine for engine in self.engines if engine.up and _is_read_for(engine, readers)])
 
     def free(self) -> int:
         """Return how many streams are free."""
@@ -407,6 +406,14 @@ def _reads_for(reader: Engine, model: str | None, members: tuple[Engine, ...]) -
     if model is not None:
         return _serves(reader, model)
     return not reader.settings.models or all(each.settings.models for each in members)
+
+
+def _is_read_for(engine: Engine, readers: tuple[Engine, ...]) -> bool:
+    """Return whether it reads prompts itself, or one of these does for it."""
+    if not engine.needs_reader:
+        return True
+    transfer = engine.settings.kv_transfer
+    return any(reader.settings.kv_transfer is transfer for reader in readers)
 
 
 def _overlapping(sets: Iterable[tuple[Engine, ...]]) -> list[list[Engine]]:

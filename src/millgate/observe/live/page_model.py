@@ -167,7 +167,8 @@ class PageModel:
         return tuple(self._lane(lane, instant) for lane in instant.now.lanes)
 
     def _lane(self, lane: LaneSnapshot, instant: _Instant) -> LanePicture:
-        told = self._sources.explain(Arrived(0, lane=lane.name, prompt_bytes=_PROBE_BYTES))
+        probe = Arrived(0, lane=lane.name, prompt_bytes=_PROBE_BYTES, hands_over=True, bootstraps=True)
+        told = self._sources.explain(probe)
         trend, acceleration = _trend(lane.name, instant)
         return LanePicture(
             name=lane.name,

@@ -52,7 +52,7 @@ HANDOFF_METERS: tuple[MetricDefinition, ...] = (
         "transfers",
         Scope.GATE,
         "legs.lost",
-        "Prompts that the second engine read itself: the first one failed, or what it kept could not be fetched in time.",
+        "Prompts that the first engine failed to read, or whose KV could not be fetched in time: the second one read them itself, or the request failed (SGLang).",
     ),
     MetricDefinition(
         "kv_leases_expired",

@@ -48,6 +48,8 @@ class ExplainQuery(msgspec.Struct, forbid_unknown_fields=True):
             min_tokens=self.min_tokens,
             fixed_tokens=self.fixed_tokens,
             may_clip=self.may_clip,
+            hands_over=True,
+            bootstraps=True,
         )
 
 

@@ -8,6 +8,7 @@ streaming or not, `finish_reason: "abort"` when the engine stops.
 import asyncio
 import time
 from collections.abc import Mapping
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Final
@@ -56,6 +57,7 @@ class Generation:
         "request",
         "slow",
         "stalled",
+        "taking",
         "text",
         "trouble",
         "unfinished",
@@ -70,6 +72,7 @@ class Generation:
         self.request = request
         self.text = text
         self.handoff: Handoff | None = None
+        self.taking: asyncio.Task[None] | None = None
         self.feeds: list[Feed] = []
         self.endings: list[tuple[int, str]] = []
         self.unfinished = len(request.answers)
@@ -86,6 +89,11 @@ class Generation:
             self.exchange.finish()
         else:
             self.exchange.respond(500, JSON, error_body(500, message, "InternalServerError"))
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The tokens of its prompts, for each answer."""
+        return sum([answer.prompt_tokens for answer in self.request.answers])
 
     @property
     def gives(self) -> bool:
@@ -179,9 +187,11 @@ class EmulatorApplication:
         if generation is None:
             return
         self.meters.client_gone += 1
+        self._handoffs.leave(generation.handoff, generation.taking)
         end = self._pacer.silence if self._settings.ignore_hangups else self._pacer.abort
         for feed in generation.feeds:
             end(feed)
+            self._pacer.unpin(feed.sequence.sequence_id)
 
     def on_slow(self, exchange: Exchange, slow: bool) -> None:
         """Hold tokens back while a reader is behind; they come together in its next event."""
@@ -304,7 +314,7 @@ class EmulatorApplication:
             elif self._open.pop(generation.exchange, None) is not None:
                 generation.break_off(f"The prompt's KV cannot be loaded: {reason}.")
 
-        self._handoffs.take(handoff, generation.request.prompt_tokens, ready, failed)
+        generation.taking = self._handoffs.take(handoff, generation.prompt_tokens, ready, failed)
 
     def _submit(self, generation: Generation, *, is_handed_over: bool = False) -> None:
         if generation.exchange not in self._open:
@@ -331,20 +341,38 @@ class EmulatorApplication:
         self, generation: Generation, feed: Feed, tokens: int, *, finish_reason: str | None = None
     ) -> None:
         """End one answer; the last of a request ends the exchange."""
-        index = feed.index
         if finish_reason is not None:
-            generation.endings[index] = (feed.delivered_tokens, finish_reason)
+            generation.endings[feed.index] = (feed.delivered_tokens, finish_reason)
         generation.unfinished -= 1
+        is_whole, handoff = not generation.unfinished, generation.handoff
+        if is_whole and handoff is not None and self._handoffs.gives_at_once and finish_reason is None:
+            given = partial(self._was_given, generation, feed, tokens)
+            self._handoffs.keep(handoff, [each.sequence for each in generation.feeds], given)
+            return
         if generation.request.stream:
             generation.write_ending(feed, tokens)
-        if generation.unfinished:
+        if is_whole:
+            self._end_exchange(generation, feed)
+
+    def _was_given(self, generation: Generation, feed: Feed, tokens: int, read: bool) -> None:
+        """Answer as the other engine has the prompt, or with an error where it has not come for it."""
+        if not read:
+            del self._open[generation.exchange]
+            generation.break_off("The request timed out in KVPoll.Bootstrapping.")
             return
+        if generation.request.stream:
+            generation.write_ending(feed, tokens)
+        self._end_exchange(generation, feed)
+
+    def _end_exchange(self, generation: Generation, feed: Feed) -> None:
+        """End the exchange of an answer that is whole, and keep its prompt for vLLM's other engine."""
         del self._open[generation.exchange]
         whole = generation.text.whole(generation.endings)
         if generation.request.store and isinstance(generation.text, ResponseText):
             self._kept.add(generation.text.answer_id, whole)
-        if generation.gives and generation.endings[index][1] != "abort":
-            whole = self._handoffs.keep(generation.handoff, feed.sequence, whole, self.port)
+        is_aborted = generation.endings[feed.index][1] == "abort"
+        if generation.gives and not is_aborted and not self._handoffs.gives_at_once:
+            whole = self._handoffs.kept(generation.handoff, feed.sequence, whole, self.port)
         if generation.request.stream:
             generation.exchange.finish()
         else:

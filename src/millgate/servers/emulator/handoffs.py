@@ -2,15 +2,16 @@
 
 Two protocols. With `nixl` a body with `kv_transfer_params: {do_remote_decode: true}` keeps its prompt's KV and the answer says
 where; a body with that object begins with it (vLLM's NIXL connector, pull). With `sglang-prefill` and `sglang-decode` both
-engines get one body with `bootstrap_host`, `bootstrap_port` and `bootstrap_room`, in any order. What is kept may be read once,
-within its lease. The wire between two embedded engines is their own: a POST to `/kv/read` on the HTTP port, which is therefore
+engines get one body with `bootstrap_host`, `bootstrap_port` and `bootstrap_room`, in any order; lists of these where there are several
+sequences, and a body without them is refused. The one that prefills answers when the other one has the prompt. What is kept may be
+read once, within its lease, which is SGLang's bootstrap timeout too. The wire between two embedded engines is their own: a POST to `/kv/read` on the HTTP port, which is therefore
 what `remote_port` and `bootstrap_port` name. Of vLLM's protocol the heartbeats are left out, since the decoding engine reads a
 prompt when its request comes and not when it has room. A real one keeps the lease alive while it waits.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Annotated, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -25,11 +26,10 @@ _ANY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with
 _ASK_S: Final = 5.0
 """How long one question to the other engine may take."""
 _POLL_S: Final = 0.02
-BOOTSTRAP_TIMEOUT_S: Final = 300.0
-"""SGLang's SGLANG_DISAGGREGATION_WAITING_TIMEOUT: how long a decoding engine waits for its room."""
 TRANSFER_SETUP_S: Final = 0.002
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+Value = TypeVar("Value")
 
 
 class KvLoadError(Exception):
@@ -59,9 +59,9 @@ class _KvTransfer(msgspec.Struct):
 
 class _Body(msgspec.Struct):
     kv_transfer_params: _KvTransfer | None = None
-    bootstrap_host: str | None = None
-    bootstrap_port: Port | None = None
-    bootstrap_room: int | None = None
+    bootstrap_host: str | list[str] | None = None
+    bootstrap_port: Port | list[Port] | None = None
+    bootstrap_room: int | list[int] | None = None
 
 
 class _Asked(msgspec.Struct):
@@ -69,9 +69,10 @@ class _Asked(msgspec.Struct):
 
 
 class _Kept(NamedTuple):
-    sequence_id: int
+    sequence_ids: tuple[int, ...]
     tokens: int
     timer: asyncio.TimerHandle
+    given: Callable[[bool], None]
 
 
 class Handoffs:
@@ -91,18 +92,23 @@ class Handoffs:
     def of(self, body: bytes, request: GenerationRequest) -> tuple[GenerationRequest, Handoff | None]:
         """Return a request as it is to be run here, and its part in a hand-over if it has one.
 
-        Requests of several answers are never handed over: what is kept has one reader. In SGLang's protocol the prefilling
-        engine gets the whole request, and stops after the first token.
+        NIXL never hands over requests of several answers: what is kept has one reader. In SGLang's protocol the prefilling
+        engine gets the whole request, and stops after the first token of each answer.
         """
         handoff = self._part_of(body, request)
-        if handoff is not None and handoff.gives and self._settings.kv_transfer == "sglang-prefill":
-            first = request.answers[0]._replace(output_tokens=1, finish_reason="length")
-            request = request._replace(answers=(first,))
+        if handoff is not None and handoff.gives and self.gives_at_once:
+            answers = [each._replace(output_tokens=1, finish_reason="length") for each in request.answers]
+            request = request._replace(answers=tuple(answers))
         return request, handoff
+
+    @property
+    def gives_at_once(self) -> bool:
+        """Whether an answer waits until its prompt has gone to the other engine."""
+        return self._settings.kv_transfer == "sglang-prefill"
 
     def _part_of(self, body: bytes, request: GenerationRequest) -> Handoff | None:
         kind = self._settings.kv_transfer
-        if not kind or len(request.answers) != 1:
+        if not kind or (kind == "nixl" and len(request.answers) != 1):
             return None
         try:
             fields = msgspec.json.decode(body, type=_Body)
@@ -110,7 +116,7 @@ class Handoffs:
             raise BadRequestError("kv_transfer_params", str(error)) from None
         if kind == "nixl":
             return self._nixl(fields.kv_transfer_params)
-        return _bootstrap(fields, gives=kind == "sglang-prefill")
+        return _bootstrap(fields, len(request.answers), self._settings.kv_lease_s, gives=self.gives_at_once)
 
     def _nixl(self, params: _KvTransfer | None) -> Handoff | None:
         if params is None:
@@ -128,21 +134,36 @@ class Handoffs:
 
     # ---- the engine that prefills
 
-    def keep(self, handoff: Handoff | None, sequence: EngineSequence, answer: bytes, port: int) -> bytes:
-        """Keep the KV of a prompt that has been computed, until it is read or its lease ends.
-
-        Return its answer with the object that the decoding engine is to be given, where the protocol has one.
-        """
-        assert handoff is not None
+    def keep(
+        self, handoff: Handoff, sequences: Sequence[EngineSequence], given: Callable[[bool], None]
+    ) -> None:
+        """Keep the KV of a prompt that has been computed, and tell whether it was read before its lease ended."""
         timer = self._loop.call_later(self._settings.kv_lease_s, self._expire, handoff.key)
-        replaced = self._kept.pop(handoff.key, None)
-        self._kept[handoff.key] = _Kept(sequence.sequence_id, sequence.prompt_tokens, timer)
-        if replaced is not None:
-            self._let_go(replaced)
-        if self._settings.kv_transfer != "nixl":
-            return answer
+        self._forget(handoff.key)
+        ids, tokens = (
+            tuple(each.sequence_id for each in sequences),
+            sum(each.prompt_tokens for each in sequences),
+        )
+        self._kept[handoff.key] = _Kept(ids, tokens, timer, given)
+
+    def kept(self, handoff: Handoff | None, sequence: EngineSequence, answer: bytes, port: int) -> bytes:
+        """Keep the KV of a prompt, and return its answer with the object that vLLM's decoding engine is to be given."""
+        assert handoff is not None
+        self.keep(handoff, (sequence,), _ignore)
         params = self._params(handoff, sequence.prompt_tokens, port)
         return b'%s,"kv_transfer_params":%s}' % (answer[:-1], msgspec.json.encode(params))
+
+    def leave(self, handoff: Handoff | None, taking: asyncio.Task[None] | None) -> None:
+        """The client of this request has left: keep nothing of it, and fetch nothing for it."""
+        if taking is not None:
+            taking.cancel()
+        elif handoff is not None and handoff.gives:
+            self._forget(handoff.key)
+
+    def _forget(self, key: str) -> None:
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            self._let_go(kept)
 
     def _params(self, handoff: Handoff, tokens: int, port: int) -> dict[str, object]:
         host = "127.0.0.1" if self._settings.host in _ANY_ADDRESS else self._settings.host
@@ -171,25 +192,30 @@ class Handoffs:
             return 404, b'{"error":"nothing is kept under this key"}'
         self._meters.kv_given += 1
         self._let_go(kept)
+        kept.given(True)
         return 200, b'{"tokens":%d}' % kept.tokens
 
     def _expire(self, key: str) -> None:
         self._meters.kv_expired += 1
-        self._let_go(self._kept.pop(key))
+        kept = self._kept.pop(key)
+        self._let_go(kept)
+        kept.given(False)
 
     def _let_go(self, kept: _Kept) -> None:
         kept.timer.cancel()
-        self._pacer.unpin(kept.sequence_id)
+        for sequence_id in kept.sequence_ids:
+            self._pacer.unpin(sequence_id)
 
     # ---- the engine that decodes
 
     def take(
         self, handoff: Handoff, tokens: int, ready: Callable[[], None], failed: Callable[[str], None]
-    ) -> None:
-        """Fetch a prompt's KV and call `ready` when it is here, or `failed` with the reason."""
+    ) -> asyncio.Task[None]:
+        """Fetch a prompt's KV and call `ready` when it is here, or `failed` with the reason; cancel it to do neither."""
         task = self._loop.create_task(self._take(handoff, tokens, ready, failed))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _take(
         self, handoff: Handoff, tokens: int, ready: Callable[[], None], failed: Callable[[str], None]
@@ -234,15 +260,27 @@ class Handoffs:
             task.cancel()
 
 
-def _bootstrap(fields: _Body, *, gives: bool) -> Handoff | None:
-    if fields.bootstrap_room is None:
-        return None
-    key = f"room-{fields.bootstrap_room}"
-    if gives:
-        return Handoff(gives=True, key=key)
-    if not fields.bootstrap_host or fields.bootstrap_port is None:
+def _bootstrap(fields: _Body, sequences: int, patience_s: float, *, gives: bool) -> Handoff:
+    rooms = _each(fields.bootstrap_room)
+    if not rooms:
+        raise BadRequestError("bootstrap_room", "Disaggregated request received without bootstrap room id")
+    hosts, ports = _each(fields.bootstrap_host), _each(fields.bootstrap_port)
+    if not hosts or not ports:
         raise BadRequestError("bootstrap_host", "must come with bootstrap_port and bootstrap_room")
-    return Handoff(False, key, fields.bootstrap_host, fields.bootstrap_port, BOOTSTRAP_TIMEOUT_S)
+    if len({*rooms}) != sequences:
+        raise BadRequestError("bootstrap_room", f"{sequences} sequences need as many rooms")
+    return Handoff(gives, f"room-{rooms[0]}", hosts[0], ports[0], patience_s)
+
+
+def _ignore(_read: bool) -> None:
+    """An answer that has gone out changes no more."""
+
+
+def _each(given: Value | list[Value] | None) -> list[Value]:
+    """Return one value or a list of them as a list."""
+    if given is None:
+        return []
+    return given if isinstance(given, list) else [given]
 
 
 async def _question(handoff: Handoff) -> tuple[int, int]:

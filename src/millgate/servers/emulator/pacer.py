@@ -136,7 +136,9 @@ class Pacer:
         feed.due_step = -1
         if self._feeds.pop(feed.sequence.sequence_id, None) is not None:
             self._leave(feed.sequence.sequence_id)
-            self.batch.abort(feed.sequence.sequence_id, self._loop.time())
+            if not self.batch.abort(feed.sequence.sequence_id, self._loop.time()):
+                # It has ended in this very moment, and what it keeps has no reader.
+                self.batch.unpin(feed.sequence.sequence_id, self._loop.time())
             self._arm()
 
     def unpin(self, sequence_id: int) -> None:

@@ -4,7 +4,8 @@ from millgate.core.events import Arrived
 from millgate.core.fast_records import make_arrived
 from millgate.dialects.clip import may_clip
 from millgate.dialects.contract import RequestFacts
-from millgate.dialects.handoff import may_hand_over
+from millgate.dialects.handoff import may_bootstrap, may_hand_over
+from millgate.runtime.long_bodies import LONG_BYTES
 from millgate.servers.http.contract import AskedAttempt, DoorSettings
 from millgate.servers.http.kept_answers import KeptAnswers
 from millgate.servers.requests.reading import HeadReading
@@ -53,5 +54,9 @@ def with_licences(
     arrival: Arrived, door: DoorSettings, path: bytes, facts: RequestFacts, body: bytes
 ) -> Arrived:
     """Say whether the answer to this body may be cut short, and whether one engine may read its prompt and another one answer it."""
-    clips = door.clips and may_clip(body)
-    return arrival._replace(may_clip=clips, hands_over=door.hands_over and may_hand_over(path, facts, body))
+    is_short = len(body) <= LONG_BYTES  # nothing is searched for in longer ones
+    return arrival._replace(
+        may_clip=is_short and door.clips and may_clip(body),
+        hands_over=is_short and door.hands_over and may_hand_over(path, facts, body),
+        bootstraps=door.hands_over and may_bootstrap(path, facts),
+    )

@@ -198,7 +198,7 @@ class HttpDoor:
         self._check(reading, facts)
         attempt = self.make_attempt(exchange, number, request_id, reading, facts, body)
         arrival = arrival_of(attempt, reading, facts, len(body))
-        if (settings.clips or settings.hands_over) and len(body) <= LONG_BYTES:
+        if settings.clips or settings.hands_over:
             arrival = with_licences(arrival, settings, exchange.head.path, facts, body)
         if reading.ticket is not None:
             arrival = with_ticket(arrival, self.tickets, reading.ticket)

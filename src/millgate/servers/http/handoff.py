@@ -8,7 +8,7 @@ A whole answer does not show that. It is sent at once, and the engines keep the 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from millgate.core.decisions import Admit
@@ -21,19 +21,15 @@ from millgate.http1.wire.fields import Lines, header_lines
 from millgate.runtime.driver import Driver
 from millgate.runtime.verdicts import OVERLOADED
 from millgate.servers.http.contract import HttpDesk
+from millgate.servers.http.paired import OnwardLines, PairedEngines, ReaderAnswer, tell_whole
 from millgate.servers.requests.routes import EngineRoute
 
 _MARGIN_SHARE: Final = 1.0 / 6.0
 """Of a lease: the second engine's first event comes so long before its end, or it is asked anew. vLLM's heartbeat is as long."""
-_MOST_FIRST_BYTES: Final = 4 * 1024 * 1024
-"""Of the first engine's answer: one token, and the numbers of the blocks."""
 _MOST_WHOLE_BYTES: Final = 16 * 1024 * 1024
 """Of a whole answer that is kept to correct its usage; a longer one goes on as it is."""
 _GOOD: Final = 200
 _STREAM: Final = b"text/event-stream"
-
-OnwardLines = Callable[[EngineRoute], Lines]
-"""Writes the header lines of the request for an engine."""
 
 
 def over_two(
@@ -41,6 +37,8 @@ def over_two(
 ) -> EngineRoute:
     """Return the route to the second engine of this admission by way of the first."""
     reader = desk.engines[decision.legs[1].engine]
+    if reader.bootstrap is not None:
+        return engine._replace(upstream=PairedEngines(desk.driver, reader, engine, decision, lines_for))
     two = TwoEngines(desk.driver, reader, engine, decision.attempt, lines_for, stream=stream)
     return engine._replace(upstream=two)
 
@@ -133,7 +131,7 @@ class _TwoLegs:
         """Let the first engine read the prompt."""
         house = self._house
         path = self._target[len(house.engine.base_path) :]
-        self._send(house.reader, path, to_prefill(self._body), _FirstLeg(self))
+        self._send(house.reader, path, to_prefill(self._body), ReaderAnswer(self))
 
     def go_alone(self, kind: FailureKind) -> None:
         """Let the second engine do all of it; `kind` says why."""
@@ -179,17 +177,22 @@ class _TwoLegs:
         body = to_decode(self._body, said.params)
         self._send(house.engine, None, body, _SecondLeg(self, self._receiver, usage.cached_tokens or 0))
 
-    def declined(self, head: AnswerHead, body: bytes) -> None:
-        """The first engine has answered that the request is at fault, and that is the answer."""
-        receiver = self._receiver
-        receiver.on_head(AnswerHead(head.status, head.headers, len(body)))
-        if not self._over:
-            receiver.on_data(body)
-        if not self._over:
-            receiver.on_end(delimited=True)
+    def has_read(self, head: AnswerHead, body: bytes) -> None:
+        """The first engine has answered: hand over what it says, or go on without."""
+        said = handed(body) if head.status == _GOOD else None
+        if said is not None:
+            self.prefilled(said)
+        elif blames_request(head.status):
+            tell_whole(self, self._receiver, head, body)  # the request is at fault, and that is the answer
+        elif head.status == _GOOD:
+            self.lost(FailureKind.PROTOCOL, Sent.REQUEST, "")
+        else:
+            kind = FailureKind.REFUSED if head.status in OVERLOADED else FailureKind.STATUS
+            self.lost(kind, Sent.REQUEST, "")
 
-    def failed(self, kind: FailureKind, detail: str) -> None:
+    def lost(self, kind: FailureKind, sent: Sent, detail: str) -> None:
         """The first engine has failed; where that is for want of time, there is none for the second."""
+        del sent
         if kind is FailureKind.TIMEOUT and self._has_expired:
             self._receiver.on_failed(kind, Sent.REQUEST, detail)
         else:
@@ -263,52 +266,6 @@ class _TwoLegs:
         self._expires_at = at_s
         if self._call is not None:
             self._call.expire_at(self._due_at)
-
-
-class _FirstLeg:
-    """Receives what the engine that reads the prompt says: kept whole, none of it for the client unless the request is at fault."""
-
-    __slots__ = ("_call", "_head", "_parts", "_room")
-
-    def __init__(self, call: _TwoLegs) -> None:
-        self._call = call
-        self._head: AnswerHead | None = None
-        self._parts: list[bytes] = []
-        self._room = _MOST_FIRST_BYTES
-
-    def on_head(self, head: AnswerHead) -> None:
-        """Take note of it."""
-        self._head = head
-
-    def on_data(self, data: bytes) -> None:
-        """Keep it, up to a bound."""
-        self._room -= len(data)
-        if self._room >= 0:
-            self._parts.append(data)
-
-    def on_end(self, *, delimited: bool) -> None:
-        """Hand over what it says, or go on without."""
-        del delimited
-        head, body = self._head, b"".join(self._parts)
-        assert head is not None
-        said = handed(body) if head.status == _GOOD and self._room >= 0 else None
-        if said is not None:
-            self._call.prefilled(said)
-        elif blames_request(head.status):
-            self._call.declined(head, body)
-        else:
-            refused = head.status in OVERLOADED
-            kind = FailureKind.REFUSED if refused else FailureKind.STATUS
-            self._call.failed(FailureKind.PROTOCOL if head.status == _GOOD else kind, "")
-
-    def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
-        """Go on without it."""
-        del sent
-        self._call.failed(kind, detail)
-
-    def on_raised(self) -> None:
-        """End it as failed."""
-        self._call.raised()
 
 
 class _SecondLeg:

@@ -7,11 +7,18 @@ from millgate.core.settings import KV_LEASE_S
 from millgate.http1.client import Upstream
 
 
+class Bootstrap(NamedTuple):
+    """Where SGLang's engines that decode meet the one that reads a prompt for them."""
+
+    host: str
+    port: int
+
+
 class EngineRoute(NamedTuple):
     """How to reach one engine: its pool, its base path (no trailing slash), and the listener to hang-ups.
 
     `credential` replaces whatever the client sent; None sends what the door lets through. A prompt that it reads for another engine it
-    keeps for `kv_lease_s`.
+    keeps for `kv_lease_s`; with `bootstrap` both have the request at once.
     """
 
     name: str
@@ -20,3 +27,4 @@ class EngineRoute(NamedTuple):
     on_hangup: Callable[[], None] | None = None
     credential: bytes | None = None
     kv_lease_s: float = KV_LEASE_S
+    bootstrap: Bootstrap | None = None

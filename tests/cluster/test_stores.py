@@ -94,6 +94,25 @@ def test_shares_are_whole_for_streams_and_exact_for_rates(tell: Tell) -> None:
     tell(story)
 
 
+def test_of_a_tenants_cap_that_is_smaller_than_the_number_of_replicas_no_more_is_granted_than_there_is(
+    tell: Tell,
+) -> None:
+    async def story(store: Store) -> None:
+        key = share_key(Kind.TENANT, "acme")
+        told = dict.fromkeys(("first", "second", "third", "fourth", "fifth"), (0, 0))
+        shares: dict[str, float] = {}
+        for turn in range(30):
+            for name, (epoch, applied) in told.items():
+                holding = Holding(key, 2.0, 0.0, 3.0, 1.0, 30.0, held=shares.get(name, 0.0))
+                granted = await store.renew(Renewal(name, epoch, applied, _LEASE_S, (holding,)))
+                told[name], shares[name] = (granted.epoch, granted.number), granted.shares[0].amount
+                assert sum(shares.values()) <= 2.0
+            await asyncio.sleep(0.03)
+            assert turn < 25 or sorted(shares.values()) == [0.0, 0.0, 0.0, 1.0, 1.0]
+
+    tell(story)
+
+
 def test_answers_are_counted_and_name_the_replicas_and_their_lines(tell: Tell) -> None:
     async def story(store: Store) -> None:
         first, second, third = (One(store, name) for name in ("first", "second", "third"))

@@ -1,7 +1,14 @@
 """What core and cluster tell each other, there and back."""
 
 from millgate.cluster.contract import Holding, LeasedShare, Line
-from millgate.core.events import AccountShare, EngineShare, LeaseGranted, OthersLine, QuotaShare
+from millgate.core.events import (
+    AccountShare,
+    EngineShare,
+    LeaseGranted,
+    OthersLine,
+    QuotaShare,
+    TenantShare,
+)
 from millgate.core.snapshot import PoolLine, SharedNumber, SharedUse
 from millgate.gateway.shares import holdings_of, lease_of, lines_of
 
@@ -13,6 +20,8 @@ _USE = SharedUse(
         SharedNumber("burst", ("a: b",), 600.0, 0.0, 600.0, 1.0),
         SharedNumber("account_rate", ("cloud", "rpm"), 2.0, 0.0, 1.0, 0.0),
         SharedNumber("account_burst", ("cloud", "rpm"), 120.0, 0.0, 120.0, 1.0),
+        SharedNumber("tenant", ("acme: x/y",), 7, 1, 3, 1, 4.5),
+        SharedNumber("retries", ("all",), 9.5, 1, 3, 0.0, 10.0),
     ),
     (PoolLine("gpu/0", 4, 8.0),),
 )
@@ -32,6 +41,8 @@ def test_granted_shares_name_the_same_numbers_again() -> None:
         (EngineShare("gpu/0", 8, 500, None),),
         (QuotaShare("a: b", 5.0, 300.0),),
         (AccountShare("cloud", (QuotaShare("rpm", 1.0, 60.0),)),),
+        tenants=(TenantShare("acme: x/y", 3),),
+        retries=4,
     )
 
 

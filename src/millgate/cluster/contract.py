@@ -1,13 +1,14 @@
 """What replicas and their store tell each other: holdings and wishes in, shares out, one round trip for everything that a replica shares.
 
 Every shared number is an amount that replicas hold at the same time: an engine's streams, its KV tokens, its prompt tokens not yet
-read; a bucket's rate and its burst. The store divides each among the replicas by demand, and the sum of what they
+read; a bucket's rate and its burst; a tenant's streams; the retries of the last ten seconds. The store divides each among the replicas by demand, and the sum of what they
 hold is never above the whole. A share is a lease: it ends by itself.
 
 A shared number is named by its key: a kind, a colon, and names (`streams:gpu-0`, `rate:tenant/acme/tpm`). Streams and tokens that are
 held come in whole numbers, rates and bursts in any. What each kind reports:
 
 - streams, KV and prompt tokens: `used` is what is out, `lingers_s` the longest that it may last, `seen` the engine's gauge.
+- a tenant's streams and retries are reported like an engine's, without a gauge. A retry is `used` for ten seconds.
 - a rate has `used` 0: it ends the moment that its share does.
 - a burst has `used` 0, too. A bucket's level never rises with its share of the burst, and a replica that joins starts its bucket empty:
   then levels rise by shared rates alone, and what all replicas take in any window is at most burst + rate x time (INV-6).
@@ -28,9 +29,11 @@ class Kind(StrEnum):
     BURST = "burst"
     ACCOUNT_RATE = "account_rate"
     ACCOUNT_BURST = "account_burst"
+    TENANT = "tenant"
+    RETRIES = "retries"
 
 
-WHOLE_KINDS: Final = frozenset({Kind.STREAMS, Kind.KV, Kind.PREFILL})
+WHOLE_KINDS: Final = frozenset({Kind.STREAMS, Kind.KV, Kind.PREFILL, Kind.TENANT, Kind.RETRIES})
 """Kinds whose shares are whole numbers."""
 
 

@@ -15,16 +15,19 @@ from millgate.cluster.contract import (
     FencedError,
     Granted,
     Holding,
+    Kind,
     LeasedShare,
     Line,
     Renewal,
     Store,
     StoreUnavailableError,
     comes_whole,
+    share_key,
 )
 
 LEASE_S: Final = 2.0
 RENEWAL_S: Final = 0.25
+_PATIENT: Final = (share_key(Kind.TENANT), share_key(Kind.RETRIES))
 # What an answer lowers is confirmed, and what it lacks or what was lost is asked for again, after this part of the pause.
 _SOONER: Final = 0.2
 # No store takes a part of the lease that is so large to fail: each call has a timeout.
@@ -175,8 +178,9 @@ class LeaseRenewer:
         self._status = self._status._replace(renewals=self._status.renewals + 1)
         granted = await self._store.renew(renewal)
         self._take(granted, sent_at)
-        wanted = {holding.key: holding.wanted for holding in holdings}
-        if any(share.amount < wanted[share.key] for share in granted.shares):
+        # What a tenant lacks, or retries, is worth no renewal of its own.
+        wanted = {each.key: each.wanted for each in holdings if not each.key.startswith(_PATIENT)}
+        if any(share.amount < wanted.get(share.key, 0.0) for share in granted.shares):
             self._next_s = min(self._next_s, self._settings.renewal_s * _SOONER)
 
     def _missed(self, problem: StoreUnavailableError) -> None:

@@ -241,6 +241,13 @@ class AccountShare(NamedTuple):
     limits: tuple[QuotaShare, ...]
 
 
+class TenantShare(NamedTuple):
+    """This replica's share of a tenant's `max_inflight`, in whole streams."""
+
+    tenant: str
+    streams: int
+
+
 class OthersLine(NamedTuple):
     """What waits for one pool at all other replicas together: the sums of their `PoolLine`s."""
 
@@ -254,9 +261,9 @@ class OthersLine(NamedTuple):
 class LeaseGranted(NamedTuple):
     """What this replica has of the limits that a cluster shares, until `until` (core time).
 
-    From then on nothing new is admitted against them, unless another LeaseGranted has come. An engine, a quota or an account that is
-    not named has no share. A quota with a bucket for each owner is divided evenly among so many `replicas`. `lines` are those of the
-    other replicas, by pool.
+    From then on nothing new is admitted against them, unless another LeaseGranted has come. An engine, a quota, an account or a tenant
+    with a cap that is not named has no share. A quota with a bucket for each owner is divided evenly among so many `replicas`. `lines` are those of the
+    other replicas, by pool. `retries` is the share of the retry budget, None before the first lease.
     """
 
     until: float
@@ -265,6 +272,8 @@ class LeaseGranted(NamedTuple):
     quotas: tuple[QuotaShare, ...] = ()
     accounts: tuple[AccountShare, ...] = ()
     lines: tuple[OthersLine, ...] = ()
+    tenants: tuple[TenantShare, ...] = ()
+    retries: int | None = None
 
 
 class Tick(NamedTuple):

@@ -293,8 +293,8 @@ class RetrySnapshot:
 class SharedNumber(NamedTuple):
     """What this replica holds and wants of one number that the replicas of a cluster share, in the number's own unit.
 
-    `kind` (streams, kv, prefill of an engine; rate and burst of a quota; account_rate, account_burst of a provider's account) and
-    `names` say which. `whole` is the limit; `used` is out now, `wanted` could be used at once, `used` included, and `floor` is the
+    `kind` (streams, kv, prefill of an engine; rate and burst of a quota; account_rate, account_burst of a provider's account; tenant, a
+    tenant's streams; retries) and `names` say which. `whole` is the limit; `used` is out now, `wanted` could be used at once, `used` included, and `floor` is the
     least with which one request can go. What is out may last `lingers_s`; the engine itself says that `seen` run, `seen_age_s` ago.
     The first request that waits for it came `waits_s` ago, 0 where none waits.
     """
@@ -315,7 +315,8 @@ class PoolLine(NamedTuple):
     """What waits for one pool of engines: how many are queued, and how many seconds of a stream they and those told to come back take.
 
     `came` and `told` are weights of clients: who came here when told, by any replica, and who was told here. The line of a quota is
-    named `quota/NAME`; its `work_s` is how much those told take beyond what there is.
+    named `quota/NAME`; its `work_s` is how much those told take beyond what there is. Of the retry budget's, `retries/`, `work_s` is what
+    admissions here have earned. Of a tenant's, `tenant/NAME`, `queued` is how many streams it has.
     """
 
     pool: str

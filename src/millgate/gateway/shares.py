@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import unquote
 
 from millgate.cluster.contract import Holding, Kind, LeasedShare, Line, share_key
-from millgate.core.events import AccountShare, EngineShare, LeaseGranted, OthersLine, QuotaShare
+from millgate.core.events import AccountShare, EngineShare, LeaseGranted, OthersLine, QuotaShare, TenantShare
 from millgate.core.snapshot import SharedNumber, SharedUse
 
 _Names = tuple[str, ...]
@@ -29,7 +29,11 @@ def lease_of(
         kind, _, names = key.partition(":")
         kinds[Kind(kind)][tuple(unquote(name) for name in names.split("/"))] = amount
     others = tuple(OthersLine(*line) for line in lines)
-    return LeaseGranted(until, replicas, _engines(kinds), _quotas(kinds), _accounts(kinds), others)
+    tenants = tuple(TenantShare(name[0], int(streams)) for name, streams in kinds[Kind.TENANT].items())
+    retries = next((int(each) for each in kinds[Kind.RETRIES].values()), None)
+    return LeaseGranted(
+        until, replicas, _engines(kinds), _quotas(kinds), _accounts(kinds), others, tenants, retries
+    )
 
 
 def _holding(number: SharedNumber) -> Holding:

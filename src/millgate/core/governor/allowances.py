@@ -18,14 +18,15 @@ Twenty clients before one stream of 2 s are one admission and one due return eve
 Tenants share the budget. While it is not used up any tenant may spend (an unused share is lent). When it is, a tenant
 may still spend up to its even share among the tenants that retry. So one that retries alone gets all and a loud one
 takes nothing from a quiet one. While shares are being redistributed up to twice the budget passes, never more.
-Tenants are known apart up to a bound, the others together (INV-5).
+Tenants are known apart up to a bound, the others together (INV-5). Replicas of a cluster share one budget, by what all of them admit:
+each spends its share.
 """
 
-from collections import Counter
 from typing import Final, NamedTuple
 
 from millgate.core.decisions import QuotaState
 from millgate.core.governor.quota_lines import Behind, QuotaLines
+from millgate.core.governor.tenant_streams import SHARE_COMES_S, TenantStreams
 from millgate.core.measure import WINDOW_S, Window
 from millgate.core.quotas.ledger import Demand, Ledger, Who
 from millgate.core.settings import MOST_TENANTS, Settings, TenantSettings
@@ -58,15 +59,32 @@ class _Tenant:
         self.seen_at = 0.0
 
 
-class RetryBudget:
-    """Says whether one more retry that was not agreed may pass; knows `tenants` tenants apart, the rest as one."""
+class RetryShare(NamedTuple):
+    """This replica's share of a cluster's budget, and what the others together have `earned`; it `is_known` once they have told."""
 
-    __slots__ = ("_admitted", "_known", "_most_tenants", "_retrying", "_spent")
+    retries: int = 0
+    earned: float = 0.0
+    is_known: bool = False
+
+
+class RetryBudget:
+    """Says whether one more retry that was not agreed may pass; knows `tenants` tenants apart, the rest as one.
+
+    `share` is None without a cluster.
+    """
+
+    __slots__ = ("_admitted", "_known", "_most_tenants", "_refused", "_retrying", "_spent", "share")
 
     def __init__(self, tenants: int = MOST_TENANTS) -> None:
         self._most_tenants = tenants
         self._known: dict[str, _Tenant] = {}
         self._admitted, self._spent, self._retrying = _window(), _window(), _window()
+        self._refused = _window()
+        self.share: RetryShare | None = None
+
+    def leased(self, share: RetryShare) -> None:
+        """Spend this share of a cluster's budget from now on."""
+        self.share = share
 
     def arrived(self, tenant: str, now: float, *, retry: bool) -> None:
         """Count an attempt, and a request unless it is a retry of one."""
@@ -79,9 +97,26 @@ class RetryBudget:
         self._admitted.add(now, (1,))
 
     def budget(self, now: float, drain_per_s: float) -> float:
-        """Return how many retries may pass in ten seconds, of all tenants together; at least 1."""
+        """Return how many retries may pass here in ten seconds, of all tenants together; without a cluster at least 1."""
+        whole = self.whole(now, drain_per_s)
+        return whole if self.share is None else min(whole, self.share.retries)
+
+    def whole(self, now: float, drain_per_s: float) -> float:
+        """Return how many may pass at all replicas together; of their reserves the least counts, for the store divides the least whole."""
         reserve = max(1.0, WINDOW_S * RESERVE_SHARE_OF_DRAIN * drain_per_s)
-        return SHARE_OF_ADMITTED * _count(self._admitted, now) + reserve
+        return self.earned(now) + (0.0 if self.share is None else self.share.earned) + reserve
+
+    def earned(self, now: float) -> float:
+        """Return how many retries the last admissions here have earned."""
+        return SHARE_OF_ADMITTED * _count(self._admitted, now)
+
+    def wanted(self, now: float) -> int:
+        """Return how many retries it could spend here: those of the window, and those that it refused in the last two seconds."""
+        return self.spent(now) + self._refused.read(now, 2)[0]
+
+    def refused(self, now: float) -> None:
+        """Count a retry that it keeps out."""
+        self._refused.add(now, (1,))
 
     def spent(self, now: float) -> int:
         """Return how many retries were charged in the last ten seconds."""
@@ -161,14 +196,14 @@ class Allowances:
     stream of its own.
     """
 
-    __slots__ = ("_inside", "_observed", "_tenants", "budget", "ledger", "lines")
+    __slots__ = ("_observed", "_tenants", "budget", "ledger", "lines", "streams")
 
     def __init__(self, settings: Settings) -> None:
         self.ledger = Ledger(settings.quotas)
         self.lines = QuotaLines()
         self.budget = RetryBudget() if settings.retry_budget else None
         self._tenants: dict[str, TenantSettings] = {each.name: each for each in settings.tenants}
-        self._inside: Counter[str] = Counter()
+        self.streams = TenantStreams(settings.tenants)
         # Attempts that run although a protecting gate would have refused them.
         self._observed: set[int] = set()
 
@@ -176,6 +211,7 @@ class Allowances:
         """Take new rules; what has been spent stays spent."""
         self.ledger.reconfigure(settings.quotas, now)
         self._tenants = {each.name: each for each in settings.tenants}
+        self.streams.reconfigure(settings.tenants)
         if not settings.retry_budget:
             self.budget = None
         elif self.budget is None:
@@ -213,23 +249,20 @@ class Allowances:
         return None if behind is None else Shortfall(Reason.QUOTA, behind.needed, behind.left, 0.0, behind)
 
     def _own_streams(self, request: Request) -> Shortfall | None:
-        known = self._tenants.get(request.tenant)
-        if known is None or known.max_inflight is None:
+        short = self.streams.shortfall(request.tenant, request.arrival.answers)
+        if short is None:
             return None
-        inside, streams = self._inside[request.tenant], request.arrival.answers
-        # A tenant without a stream may have any: a request of more than all of its tenant's streams runs alone.
-        if not inside or inside + streams <= known.max_inflight:
-            return None
-        engine = request.route.up[0]
-        wait_s = engine.expected_service_s() / known.max_inflight
-        return Shortfall(Reason.TENANT_LIMIT, inside, known.max_inflight, wait_s)
+        wait_s = request.route.up[0].expected_service_s() / short.cap if short.is_full else SHARE_COMES_S
+        return Shortfall(Reason.TENANT_LIMIT, short.here, short.most, wait_s)
 
     def arrived(self, request: Request, refused: Reason | None, now: float) -> None:
         """Count an attempt, and charge its retry unless that is what refused it."""
         if (budget := self.budget) is None:
             return
         budget.arrived(request.tenant, now, retry=request.is_retry)
-        if refused is not Reason.RETRY_BUDGET and request.is_charged:
+        if refused is Reason.RETRY_BUDGET:
+            budget.refused(now)
+        elif request.is_charged:
             budget.spend(request.tenant, now)
 
     def taken_in(self, attempt: Attempt, would: Reason | None, now: float) -> None:
@@ -243,8 +276,7 @@ class Allowances:
             return
         if not self.ledger.is_empty:
             attempt.reserves(self.ledger.take(_who(request), request.sizes(), now))
-        if request.tenant in self._tenants:
-            self._inside[request.tenant] += request.arrival.answers
+        self.streams.begins(request.tenant, request.arrival.answers)
 
     def told(self, request: Request, kind: ClientKind, appointment: Appointment, now: float) -> None:
         """Put a client that its quota refuses into the lines of the buckets that were short for it.
@@ -307,10 +339,8 @@ class Allowances:
         """A request that was taken in is neither queued nor admitted any more."""
         if self._observed and request.attempt in self._observed:
             self._observed.discard(request.attempt)
-        elif request.tenant in self._tenants:
-            self._inside[request.tenant] -= request.arrival.answers
-            if not self._inside[request.tenant]:
-                del self._inside[request.tenant]
+        else:
+            self.streams.ends(request.tenant, request.arrival.answers)
 
 
 def _who(request: Request) -> Who:

@@ -336,6 +336,9 @@ def _leave_record(
     appointment = Appointment(now, hint)
     if reason is Reason.QUOTA and decision.retry:
         allowances.told(request, _kind(request), appointment, now)
+    elif reason is Reason.TENANT_LIMIT:
+        tenant, streams = request.tenant, request.arrival.answers
+        allowances.streams.told(tenant, streams, appointment.lapses_at, now, is_back=request.recognised)
     known_from, until = appointment.known_from, appointment.known_until(request.lane_deadline)
     if reason in OF_ONE_TENANT and decision.retry:
         record = record_of(request, known_from, until, told_at=appointment.due_at)

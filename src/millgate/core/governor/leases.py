@@ -4,11 +4,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import ceil, log
 from typing import Final, NamedTuple
 
-from millgate.core.events import EngineShare, OthersLine
+from millgate.core.events import EngineShare, LeaseGranted, OthersLine
+from millgate.core.governor.allowances import RetryBudget, RetryShare
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.quota_lines import Elsewhere
 from millgate.core.governor.watch import has_fresh_gauge
-from millgate.core.measure import UPPER_SHARE
+from millgate.core.measure import UPPER_SHARE, WINDOW_S
 from millgate.core.quotas.bucket import PARTS, Bucket, Sizes
 from millgate.core.settings import QuotaLimit
 from millgate.core.snapshot import PoolLine, SharedNumber, SharedUse
@@ -19,7 +20,11 @@ from millgate.core.tickets import TOLERANCE_S
 
 QUOTA_LINE: Final = "quota/"
 """The line of a quota is named by this and its name; names have no slash, so that no pool is named so."""
+_RETRY_LINE: Final = "retries/"
+_TENANT_LINE: Final = "tenant/"
 _LEAST_LINGER_S: Final = 1.0
+# A replica that does not know what the others admit leaves it to them how many retries there are.
+_ANY_RETRIES: Final = 1e6
 
 
 def put_in_force(knowledge: Knowledge, now: float) -> None:
@@ -44,6 +49,21 @@ def put_in_force(knowledge: Knowledge, now: float) -> None:
     quotas = {quota.quota: quota for quota in granted.quotas}
     knowledge.allowances.ledger.leased(quotas, granted.replicas, now)
     _share_quota_lines(knowledge, lines, now)
+    tenants = {share.tenant: share.streams for share in granted.tenants}
+    away = {name: line.queued for name in tenants if (line := lines.get(_TENANT_LINE + name)) is not None}
+    knowledge.allowances.streams.leased(tenants, away)
+    if (budget := knowledge.allowances.budget) is not None:
+        budget.leased(_retry_share(budget, granted, lines.get(_RETRY_LINE)))
+
+
+def _retry_share(budget: RetryBudget, granted: LeaseGranted, others: OthersLine | None) -> RetryShare:
+    """Return the share of the retry budget; without word of the others they are as they were last."""
+    if granted.retries is None:
+        return RetryShare()
+    if others is not None:
+        return RetryShare(granted.retries, others.work_s, is_known=True)
+    before = budget.share if budget.share is not None and granted.replicas > 1 else RetryShare()
+    return before._replace(retries=granted.retries, is_known=True)
 
 
 def _share_quota_lines(knowledge: Knowledge, lines: Mapping[str, OthersLine], now: float) -> None:
@@ -67,6 +87,16 @@ def shared_use(knowledge: Knowledge, now: float) -> SharedUse:
         for engine in pool.engines:
             numbers += _of_engine(engine, line, now)
             numbers += _of_account(engine, line, now)
+    for number in _of_tenants(knowledge, now):
+        numbers.append(number)
+        if number.used:
+            lines.append(PoolLine(_TENANT_LINE + number.names[0], int(number.used), 0.0))
+    if (budget := knowledge.allowances.budget) is not None:
+        drain_per_s = max(
+            [pool.capacity_forecast.per_s() for pool in knowledge.engines.routes.pools], default=0.0
+        )
+        numbers.append(_of_retries(budget, drain_per_s, now))
+        lines.append(PoolLine(_RETRY_LINE, 0, budget.earned(now)))
     waiting = knowledge.allowances.lines
     for rule, bucket in knowledge.allowances.ledger.shared():
         needed, missing = bucket.wanted(now), waiting.missing(bucket, now, here=True)
@@ -76,6 +106,25 @@ def shared_use(knowledge: Knowledge, now: float) -> SharedUse:
     if knowledge.draining:
         numbers = [each._replace(wanted=each.used, floor=0.0) for each in numbers]
     return SharedUse(tuple(numbers), tuple(lines))
+
+
+def _of_tenants(knowledge: Knowledge, now: float) -> Iterator[SharedNumber]:
+    """Yield what each tenant with a cap has here; no gauge tells tenants apart, so that it stays out as long as an answer may last."""
+    granted = knowledge.lease.granted
+    replicas = 1 if granted is None else granted.replicas
+    uses, engines = knowledge.allowances.streams.uses(now, replicas), knowledge.engines.by_name.values()
+    longest_s = (
+        max([_lingers_s(engine, now, prompts=False) for engine in engines], default=0.0) if uses else 0.0
+    )
+    for tenant, cap, used, wanted, floor in uses:
+        yield SharedNumber("tenant", (tenant,), cap, used, wanted, floor, longest_s)
+
+
+def _of_retries(budget: RetryBudget, drain_per_s: float, now: float) -> SharedNumber:
+    is_known = budget.share is not None and budget.share.is_known
+    whole = budget.whole(now, drain_per_s) if is_known else _ANY_RETRIES
+    wanted = max(budget.spent(now), min(whole, budget.wanted(now)))
+    return SharedNumber("retries", ("all",), whole, budget.spent(now), wanted, 0.0, WINDOW_S)
 
 
 class _Line:
@@ -123,7 +172,7 @@ def _of_engine(engine: Engine, line: _Line, now: float) -> Iterator[SharedNumber
             meter.used,
             wanted,
             min(meter.whole, meter.least) if meter.used + meter.waiting else 0.0,
-            _lingers_s(engine, now, prompts=meter.kind == "prefill") if meter.used else 0.0,
+            _lingers_s(engine, now, prompts=meter.kind == "prefill"),
             None if running is None or meter.of_stream is None else running * meter.of_stream,
             0.0 if seen is None else now - seen.seen_at,
             line.waits_s if meter.waiting else 0.0,
@@ -153,7 +202,10 @@ def _lingers_s(engine: Engine, now: float, *, prompts: bool) -> float:
     """Return how long what is out may last if this replica is never heard of again, or its prompts alone: nothing would end it sooner."""
     # Of lengths as uneven as exponential ones nine in ten are shorter than ln 10 times the mean. Where an engine tells what runs,
     # the store need not wait for that long.
-    times, longest_s = -log(1.0 - UPPER_SHARE), _LEAST_LINGER_S
+    times = -log(1.0 - UPPER_SHARE)
+    # What it starts until it is given up is not out yet.
+    usual_s = 0.0 if prompts else engine.expected_service_s()
+    longest_s = max(_LEAST_LINGER_S, times * usual_s)
     for permit in engine.permits.values():
         ends_at = permit.admitted_at + permit.expected_ttft_s if prompts else engine.expected_end(permit)
         longest_s = max(longest_s, permit.admitted_at + times * (ends_at - permit.admitted_at) - now)

@@ -32,6 +32,11 @@ pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 STILL_WITHIN_S = 10.0
 TAB, ENTER = "\ue004", "\ue007"
 WIDE, PHONE = (1440, 1100), (360, 780)
+NARROWER = (PHONE, (768, 1024), (1280, 800))
+
+CUT_OFF = """
+    return [...document.querySelectorAll(".card")].filter(card => card.scrollWidth > card.clientWidth).map(card => card.className);
+"""
 
 
 # The field has the keyboard only some time after the page has come: what is typed before is lost.
@@ -230,6 +235,23 @@ def test_a_burst_is_on_the_page_within_two_seconds_in_every_dress(fresh: Browser
         fresh.picture(artifacts / "page-overloaded-phone.png")
         assert fresh.run("return document.documentElement.scrollWidth") <= PHONE[0]
         assert fresh.console() == []
+        burst.result()
+
+
+def test_no_table_is_cut_off_on_a_phone_a_tablet_or_a_laptop(fresh: Browser, artifacts: Path) -> None:
+    with staged(engines=3, max_inflight=4, deadline_s=2.0) as stage:
+        shown(fresh, stage.url)
+        fresh.run(REMEMBER_FIRST_OVERLOAD)
+        burst = stage.ask(80, 300)
+        fresh.until("return window.firstOverload !== undefined")
+        fresh.until("return document.querySelector('#engines td:nth-child(4)').textContent.includes('±')")
+        cut = {}
+        for width, height in NARROWER:
+            fresh.resize(width, height)
+            fresh.picture(artifacts / f"page-{width}.png", whole=True)
+            cut[width] = fresh.run(CUT_OFF)
+
+        assert cut == {width: [] for width, _ in NARROWER}
         burst.result()
 
 

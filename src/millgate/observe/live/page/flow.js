@@ -24,7 +24,7 @@ const WIDE = {
 const NARROW = {
   across: false, width: 340, height: 372,
   arrivals: [4, 4, 150, 56], gate: [4, 108, 150, 56], engines: [4, 212, 150, 56],
-  ending: (index) => [84 * index, 346], reason: (index) => [204, 108 + 27 * index],
+  ending: (index) => [84 * index, 346], reason: (index) => [176, 104 + 28 * index],
 };
 
 const still = matchMedia("(prefers-reduced-motion: reduce)");
@@ -86,7 +86,9 @@ function mark(picture, [x, y], name) {
 
 function reasonMark(picture, [x, y]) {
   const group = picture.appendChild(shape("g"));
-  return { group, said: group.appendChild(shape("text", { x: x + 8, y: y + 4 })) };
+  const line = group.appendChild(shape("text", { x: x + 8, y: y + 4 }));
+  const said = line.appendChild(shape("tspan"));
+  return { group, said, why: line.appendChild(shape("tspan", layout.across ? {} : { class: "below", x: x + 8, dy: 13 })) };
 }
 
 /** Set all ribbons and numbers. */
@@ -111,8 +113,8 @@ export function showFlow(picture) {
   for (let index = 0; index < MOST_REASONS; index += 1) {
     const [name, rate] = reasons[index] ?? ["", 0];
     set(`reason ${index}`, out("gate", exits[index + 1] ?? 0), layout.reason(index), rate, thick);
-    const words = name ? `${figure(rate)} /s: ${because(name)}` : index === 0 ? "nothing refused" : "";
-    say(parts.reasons[index].said, words);
+    say(parts.reasons[index].said, name ? `${figure(rate)} /s: ` : index === 0 ? "nothing refused" : "");
+    say(parts.reasons[index].why, name ? because(name) : "");
     parts.reasons[index].group.classList.toggle("zero", !name);
   }
   fillBoxes(picture);

@@ -125,6 +125,7 @@ function setEngineName(cell, seen) {
   }
   cell.children[0].classList.toggle("down", !seen.up);
   const role = seen.role === "unified" ? "" : seen.role;
+  cell.children[2].classList.toggle("alarming", !seen.up);
   say(cell.children[2], [role, seen.up ? "" : "down"].filter(Boolean).join(", "));
 }
 

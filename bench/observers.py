@@ -26,11 +26,14 @@ from millgate.gateway import EngineAddress, Gateway, GatewaySettings, serve
 from millgate.observe.observers import Observers, ObserverSettings
 from millgate.observe.ring import KEPT_ATTEMPTS
 from millgate.observe.tracing import TracingSettings
+from millgate.servers.http import DoorSettings
 from millgate.wiring.governor import build_governor
 
 _USERS = 32
 _WARM = 4_000
 _TURN_S = 0.05
+_LAG_S = 10.0
+"""A gate that must wait for a busy machine refuses nothing: the bench would be over."""
 _PARTS = ("metrics", "why", "log", "everything", "traces")
 """Metrics are in each of them; traces come on top of what `why` has."""
 _numbers = itertools.count(1)
@@ -46,7 +49,8 @@ class Round(NamedTuple):
 async def _gate(port: int, engine_port: int, watches: str, log: str) -> None:
     """Serve one gate without watchers; SIGUSR1 opens and closes the observers that are asked for."""
     core = Settings((LaneSettings("interactive"),), (EngineSettings("engine", 256),))
-    settings = GatewaySettings((EngineAddress("engine", "127.0.0.1", engine_port),), port=port)
+    door = DoorSettings(loop_lag_s=_LAG_S)
+    settings = GatewaySettings((EngineAddress("engine", "127.0.0.1", engine_port),), port=port, door=door)
     path = log if watches in {"log", "everything"} else None
     kept = KEPT_ATTEMPTS if watches in {"why", "everything", "traces"} else 0
     tracing = TracingSettings(log) if watches == "traces" else None

@@ -114,6 +114,29 @@ def test_every_try_under_one_id_is_found_the_newest_first() -> None:
     assert found == list(range(2 * MOST_ANSWERED - 1, MOST_ANSWERED - 1, -1))
 
 
+def test_the_attempts_of_a_trace_are_found_the_newest_first_and_know_it_until_their_steps_are_forgotten() -> (
+    None
+):
+    ring = Ring("b007", 1)
+    for number in range(1, 21):
+        trace = "ab" * 16 if number % 2 else "cd" * 16
+        steps: list[Kept] = [
+            (0.0, facts_of(Arrived(number)), (Yield(number, Reason.QUOTA, 1.0, retry=True),))
+        ]
+        ring.extend(steps, f"{number} {trace}")
+
+    found = ring.find("ab" * 16)
+    assert [(each.attempt, each.trace) for each in found] == [
+        (number, "ab" * 16) for number in range(19, 0, -2)
+    ]
+    assert ring.find("ab" * 15) == []
+    assert ring.find("") == []
+    assert ring.find("2")[0].trace == "cd" * 16
+    for number in range(21, 22 + FEWEST_STEPS):
+        ring.extend([(0.0, None, (Yield(number, Reason.QUOTA, 1.0, retry=True),))])
+    assert ring.find("ab" * 16) == []
+
+
 def test_the_ring_forgets_the_oldest_and_says_where_a_story_is_cut() -> None:
     gate = Watched(attempts=2, max_queue=0)
     gate.post(Arrived(1), 0.0)

@@ -132,7 +132,7 @@ class AttemptLog:
         if second != self._second:
             self._second = second
             self._second_words = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        return f"{self._second_words}.{part:03d}Z"
+        return f"{self._second_words}.{str(1000 + part)[1:]}Z"
 
     def _tenant(self, tenant: str) -> str | None:
         """Return a configured name, a hash for any other, and None without a tenant."""

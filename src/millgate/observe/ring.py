@@ -33,8 +33,8 @@ Facts = tuple[Any, ...]
 """An arrival's fields but for the last four: its prompt's shape, its fingerprint and marks, which would keep the body alive, and its session."""
 Kept = tuple[float, Facts | None, tuple[Decision, ...]]
 """One step: its core time, the facts of the arrival if it was one, and what was decided."""
-_Batch = tuple[int, bytes]
-"""How many steps came together, and the steps; a plain tuple, which the garbage collector stops looking at."""
+_Batch = tuple[int, bytes, str]
+"""How many steps came together, the steps, and their attempts' traces; a plain tuple, which the garbage collector stops looking at."""
 
 
 def facts_of(arrival: tuple[Any, ...]) -> Facts:
@@ -91,7 +91,6 @@ class Ring:
         "_least_steps",
         "_names",
         "_steps",
-        "_trace_names",
         "_upstream_names",
         "attempts",
         "decided",
@@ -110,16 +109,15 @@ class Ring:
         self._steps = self._bytes = 0
         self._names: deque[tuple[bytes, int]] = deque(maxlen=attempts)
         self._upstream_names: deque[tuple[bytes, int]] = deque(maxlen=attempts)
-        self._trace_names: deque[tuple[bytes, int]] = deque(maxlen=attempts)
 
-    def extend(self, steps: Sequence[Kept]) -> None:
-        """Append these steps in order."""
+    def extend(self, steps: Sequence[Kept], traced: str = "") -> None:
+        """Append these steps in order; each line of `traced` is an attempt's number and the id of its trace."""
         if not steps:
             return
         packed = pack(steps)
-        self._batches.append((len(steps), packed))
+        self._batches.append((len(steps), packed, traced))
         self._steps += len(steps)
-        self._bytes += len(packed)
+        self._bytes += len(packed) + len(traced)
         for step in steps:
             self.decided += len(step[2])
         self._drop_oldest()
@@ -130,11 +128,11 @@ class Ring:
         """Forget what need not or may not be kept any longer; the newest batch always stays."""
         batches, most_bytes = self._batches, _MOST_BYTES_PER_STEP * self._least_steps
         while len(batches) > 1:
-            steps, packed = batches[0]
+            steps, packed, traced = batches[0]
             if self._steps - steps < self._least_steps and self._bytes <= most_bytes:
                 return
             self._steps -= steps
-            self._bytes -= len(packed)
+            self._bytes -= len(packed) + len(traced)
             batches.popleft()
 
     def name(self, attempt: int, request_id: bytes) -> None:
@@ -144,10 +142,6 @@ class Ring:
     def name_upstream(self, attempt: int, request_id: bytes) -> None:
         """Take note that an engine calls this attempt so."""
         self._upstream_names.append((request_id, attempt))
-
-    def name_trace(self, attempt: int, trace: str) -> None:
-        """Take note that an attempt belongs to the trace of this id."""
-        self._trace_names.append((trace.encode(), attempt))
 
     def newest(self, most: int) -> Iterator[tuple[int, Kept]]:
         """Yield up to so many steps, newest first, each with the number since start of the last decision in it.
@@ -166,10 +160,13 @@ class Ring:
     def _numbers(self, wanted: str) -> list[int]:
         """Return what clients called so, else what engines did, the attempts of a trace, what the door called so, the number itself."""
         name = wanted.encode("utf-8", "replace")
-        for names in (self._names, self._upstream_names, self._trace_names):
+        for names in (self._names, self._upstream_names):
             named = [attempt for known, attempt in reversed(names) if known == name]
             if named:
                 return named[:MOST_ANSWERED]
+        traced = [int(number) for number, trace in self._traced(wanted) if trace == wanted]
+        if traced:
+            return traced[: -MOST_ANSWERED - 1 : -1]
         own = wanted.startswith(self._boot)
         try:
             number = int(wanted.removeprefix(self._boot), 16 if own else 10)
@@ -180,12 +177,19 @@ class Ring:
     def _recorded(self, attempt: int) -> Recorded:
         steps = tuple(self._of(attempt))
         theirs = tuple([name.decode("latin-1") for name, named in self._upstream_names if named == attempt])
-        traces = [trace.decode() for trace, named in self._trace_names if named == attempt]
+        traces = [trace for number, trace in self._traced(str(attempt)) if number == str(attempt)]
         whole = bool(steps) and steps[0].arrival is not None
         return Recorded(attempt, steps, whole, theirs, traces[-1] if traces else "")
 
+    def _traced(self, wanted: str) -> Iterator[tuple[str, str]]:
+        """Yield attempts' numbers and the ids of their traces where this text stands among them."""
+        for _, _, traced in self._batches:
+            for line in traced.split("\n") if traced and wanted in traced else ():
+                number, _, trace = line.partition(" ")
+                yield number, trace
+
     def _of(self, attempt: int) -> Iterator[Step]:
-        for _, packed in self._batches:
+        for _, packed, _ in self._batches:
             if may_name(packed, attempt):
                 for at, facts, decisions in unpack(packed):
                     own = [unpack_decision(fields) for fields in decisions if fields[0] == attempt]
@@ -203,5 +207,5 @@ def _told(batches: list[_Batch], decided: int, most: int) -> Iterator[tuple[int,
 
 
 def _backwards(batches: list[_Batch]) -> Iterator[Any]:
-    for _, packed in batches:
+    for _, packed, _ in batches:
         yield from reversed(unpack(packed))

@@ -27,6 +27,14 @@ _TENANT: Final = place_in_facts("tenant")
 _LANE: Final = place_in_facts("lane")
 _MODEL: Final = place_in_facts("model")
 _WHOLE: Final = (Outcome.GOOD, Outcome.LATE)
+_TIMEOUT: Final = FailureKind.TIMEOUT
+# Compiled, a name from elsewhere is looked up each time it is used, and a constant is not.
+_ADMIT: Final = Admit
+_ARRIVED: Final = Arrived
+_ENDED: Final = Ended
+_FIRST_TOKEN: Final = FirstToken
+_PROGRESS: Final = EngineProgress
+_YIELD: Final = Yield
 
 Defer = Callable[[float, Callable[[], None]], object]
 """Calls back after so many seconds, as an event loop's `call_later` does."""
@@ -53,6 +61,7 @@ class StepAccounting:
         "_refusals",
         "_ring",
         "_steps",
+        "_traced",
         "_traces",
         "_traffic",
         "_until",
@@ -89,6 +98,7 @@ class StepAccounting:
         self._given_upstream: dict[int, bytes] = {}
         self._heard: dict[int, tuple[float, int]] = {}
         self._begun: list[int] = []
+        self._traced: list[str] = []
 
     # ---- on the path
 
@@ -109,20 +119,20 @@ class StepAccounting:
     def begun(self, attempt: int, traceparent: bytes | None) -> None:
         """Take an attempt into the trace that its client names, or into one of its own; call it before the arrival is posted."""
         if self._traces is not None:
-            self._ring.name_trace(attempt, self._traces.begin(attempt, traceparent))
+            self._traced.append(f"{attempt} {self._traces.begin(attempt, traceparent)}")
 
     def on_step(self, event: Event, decisions: tuple[Decision, ...], now: float) -> None:
         """Keep what was decided at core time `now`."""
         # By the type itself, here and below: `isinstance` takes twice as long to say no.
-        if type(event) is Arrived:
+        if type(event) is _ARRIVED:
             self._steps.append((now, facts_of(event), decisions))
         else:
             if decisions:
                 self._steps.append((now, None, decisions))
-            if type(event) is FirstToken:
-                self._begun.append(event.attempt)
-                self._heard[event.attempt] = now, 1
-            elif type(event) is EngineProgress:
+            if type(event) is _FIRST_TOKEN:
+                self._begun.append(event[0])
+                self._heard[event[0]] = now, 1
+            elif type(event) is _PROGRESS:
                 self._hear(event, now)
         if now >= self._until:
             self._until = now + _WITHIN_S
@@ -144,8 +154,10 @@ class StepAccounting:
 
     def settle(self) -> None:
         """Do the books of every step so far; every reader calls it first."""
-        steps, self._steps = self._steps, []
-        self._ring.extend(steps)
+        steps, self._steps, traced = self._steps, [], ""
+        if steps and self._traced:
+            traced, self._traced = "\n".join(self._traced), []
+        self._ring.extend(steps, traced)
         self._enter(steps)
         if self._begun:
             self._forget_strangers()
@@ -168,11 +180,11 @@ class StepAccounting:
                 self._arrivals[facts[_ATTEMPT]] = step
                 self._traffic.arrived(facts[_TENANT], now)
             for decision in decisions:
-                if type(decision) is Admit:
+                if type(decision) is _ADMIT:
                     self._admitted(decision, facts, now)
-                elif type(decision) is Ended:
+                elif type(decision) is _ENDED:
                     self._ended(decision, now)
-                elif type(decision) is Yield:
+                elif type(decision) is _YIELD:
                     self._refused(decision, now)
 
     def _admitted(self, decision: Admit, facts: Facts | None, now: float) -> None:
@@ -211,13 +223,12 @@ class StepAccounting:
     def _ended(self, decision: Ended, now: float) -> None:
         # Kept boxed: as an integer of its own it would be made into an object again for every dictionary.
         number: Any = decision[0]
-        arrival = self._arrivals.get(number)
+        arrival = self._arrivals.pop(number, None)
         if arrival is None:
             return
-        del self._arrivals[number]
         facts = _facts(arrival)
         if decision.engine is not None:
-            if decision.cause is FailureKind.TIMEOUT and self.on_timeout is not None:
+            if decision.cause is _TIMEOUT and self.on_timeout is not None:
                 self.on_timeout(decision.engine)
             self._traffic.ended(facts[_TENANT], facts[_MODEL], decision, now)
         if self._heard:
@@ -242,7 +253,7 @@ class StepAccounting:
         if later is not None:
             return later
         for decision in arrival[2]:
-            if type(decision) is Admit and decision[0] == number:
+            if type(decision) is _ADMIT and decision[0] == number:
                 return decision
         return None
 

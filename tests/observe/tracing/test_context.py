@@ -5,12 +5,16 @@ import re
 import pytest
 from hypothesis import given, strategies as st
 
-from millgate.observe.tracing.context import context_of, with_context
+from millgate.observe.tracing.context import TraceContext, TraceContexts, with_context
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
 GIVEN = f"00-{TRACE}-{PARENT}-01".encode()
 LINES = b"user-agent: x\r\ntraceparent: 00-1\r\naccept: */*\r\n"
+
+
+def context_of(traceparent: bytes | None, share: float) -> TraceContext:
+    return TraceContexts(share).of(traceparent)
 
 
 def test_a_trace_that_a_client_names_is_continued_with_its_own_decision() -> None:
@@ -47,6 +51,12 @@ def test_of_new_traces_the_asked_share_is_sampled() -> None:
     assert not any(context_of(None, 0.0).sampled for _ in range(100))
     assert all(context_of(None, 1.0).sampled for _ in range(100))
     assert 300 < sum(context_of(None, 0.5).sampled for _ in range(1000)) < 700
+
+
+def test_no_two_requests_share_an_id() -> None:
+    contexts = TraceContexts(1.0)
+    made = [contexts.of(None) for _ in range(200)]
+    assert len({given for each in made for given in (each.trace, each.span, each.engine_span)}) == 600
 
 
 def test_the_engine_gets_one_context_and_every_other_line_as_it_was() -> None:

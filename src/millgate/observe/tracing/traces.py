@@ -1,37 +1,46 @@
 """One span tree for each attempt: the request, its wait in the queue, its stay at the engine with the first token in it.
 
-Spans are made once the attempt is over, of what the books know of it: nothing is kept on its path but the context. Names follow the
+Spans are made once the attempt is over, of what the books know of it: nothing is kept on its path but the context. They are written at
+once as OpenTelemetry's protocol has them in JSON (https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding). Most of their text is
+the same for most requests, and to encode records takes more than three times as long. Names follow the
 semantic conventions for generative AI (https://opentelemetry.io/docs/specs/semconv/gen-ai/), what they have no name for begins with
 `millgate.`; no span holds a prompt, an answer, a key or a tenant.
 """
 
+import json
 import time
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, Final
 
 from millgate.core.decisions import Ended, Yield
 from millgate.core.words import Outcome
 from millgate.observe.ring import Facts, place_in_facts
-from millgate.observe.tracing.context import TraceContext, context_of, with_context
+from millgate.observe.tracing.context import TraceContext, TraceContexts, with_context
 from millgate.observe.tracing.exporter import TraceExporter
-from millgate.observe.tracing.spans import (
-    CLIENT,
-    FAILED,
-    INTERNAL,
-    SERVER,
-    Attribute,
-    Span,
-    SpanEvent,
-    SpanStatus,
-)
 
 _MODEL: Final = place_in_facts("model")
 _MAX_TOKENS: Final = place_in_facts("max_tokens")
 _LANE: Final = place_in_facts("lane")
 _LONGEST_MODEL: Final = 128
-_KNOWN: Final = 256
-"""Combinations of names whose attributes are kept: clients name few models."""
+_MOST_KNOWN: Final = 1024
+"""Combinations of names whose text is kept, a megabyte: clients name few models."""
+_known: Final[dict[tuple[str, str, str, str, str], tuple[str, str]]] = {}
+_GOOD: Final = Outcome.GOOD
+_INTERNAL: Final = 1
+_SERVER: Final = 2
+_CLIENT: Final = 3
+_TRACE: Final = '{"traceId":"'
+_SPAN: Final = '","spanId":"'
+_PARENT: Final = '","parentSpanId":"'
+_BEGAN: Final = '","startTimeUnixNano":"'
+_OVER: Final = '000","endTimeUnixNano":"'
+_QUEUE: Final = f'000","name":"queue","kind":{_INTERNAL},"attributes":[]}}'
+_OUTPUT: Final = '"}},{"key":"gen_ai.usage.output_tokens","value":{"intValue":"'
+_NUMBER_ENDS: Final = '"}}'
+_NEXT: Final = '},{"traceId":"'
+_EVENT: Final = ',"events":[{"timeUnixNano":"'
+_FIRST_EVENT: Final = '000","name":"first_token"}]}'
+"""Times are reckoned in microseconds and told in nanoseconds."""
 
 
 class Traces:
@@ -42,11 +51,10 @@ class Traces:
 
     def __init__(self, exporter: TraceExporter, share: float = 1.0, first_lane: str = "") -> None:
         self._exporter = exporter
-        self._share = share
+        self._made = TraceContexts(share)
         self._first_lane = first_lane
         self._contexts: dict[int, TraceContext] = {}
-        self._spans: list[Span] = []
-        self._attempts = 0
+        self._spans: list[bytes] = []
         self._core_second = -1
         self._core_epoch_s = 0.0
 
@@ -63,7 +71,7 @@ class Traces:
 
     def begin(self, attempt: int, traceparent: bytes | None) -> str:
         """Take this attempt into the trace that its client names, or begin one; return the trace's id."""
-        self._contexts[attempt] = context = context_of(traceparent, self._share)
+        self._contexts[attempt] = context = self._made.of(traceparent)
         return context.trace
 
     def onward(self, attempt: int, lines: bytes) -> bytes:
@@ -76,22 +84,21 @@ class Traces:
     def end(self, arrived_at: float, at: float, facts: Facts, final: Ended | Yield) -> str:
         """Make the spans of an attempt that is over at core time `at`, if it is sampled; return the id of its trace."""
         number: Any = final[0]
-        context = self._contexts.pop(number, None) or context_of(None, self._share)
+        context = self._contexts.pop(number, None) or self._made.of(None)
         if context.sampled:
-            self._attempts += 1
             began, over = self._moment(arrived_at), self._moment(at)
             if type(final) is Ended:
-                self._ended(context, began, over, facts, final)
+                self._spans.append(_ended(context, began, over, facts, final).encode())
             elif type(final) is Yield:
-                self._refused(context, began, over, facts, final)
+                lane = facts[_LANE] or self._first_lane if final.classed is None else final.classed.lane
+                self._spans.append(_refused(context, began, over, facts, str(lane), final).encode())
         return context.trace
 
     def hand_over(self) -> None:
         """Let everything that was made be sent soon."""
         if self._spans:
             spans, self._spans = self._spans, []
-            count, self._attempts = self._attempts, 0
-            self._exporter.add(spans, count)
+            self._exporter.add(b",".join(spans), len(spans))
 
     def close(self) -> None:
         """Send what waits, within about a second, and stop."""
@@ -99,119 +106,137 @@ class Traces:
         self._exporter.close()
 
     def _moment(self, at: float) -> int:
-        """Return nanoseconds since 1970 of a core time, which is the system's monotonic time; clocks are compared once a second."""
+        """Return microseconds since 1970 of a core time, which is the system's monotonic time; clocks are compared once a second."""
         core_second = int(at)
         if core_second != self._core_second:
             self._core_second = core_second
             self._core_epoch_s = time.time() - time.monotonic()
-        return int((at + self._core_epoch_s) * 1e6) * 1000
+        return int((at + self._core_epoch_s) * 1e6)
 
-    def _refused(self, context: TraceContext, began: int, over: int, facts: Facts, final: Yield) -> None:
-        lane = facts[_LANE] or self._first_lane if final.classed is None else final.classed.lane
-        operation, model = _operation(facts), str(facts[_MODEL])
-        attributes = [
-            *_asked(operation, model, str(lane), "yielded"),
-            _text("error.type", final.reason.value),
+
+# Texts are joined from pieces of which most are the same for every span: formats within formats would copy them three times. A record is
+# taken apart as a plain tuple: asked for each field by its name, it would be searched.
+
+
+def _refused(context: TraceContext, began: int, over: int, facts: Facts, lane: str, final: Yield) -> str:
+    reason = final.reason.value
+    own_words, _ = _words_of(facts, lane, "yielded", "")
+    hint = _number("millgate.retry_after_ms", int(1000.0 * final.retry_after_s)) if final.retry else ""
+    own = _own(context, str(began), str(over))
+    return f"{own}{own_words}{_text('error.type', reason)}{hint}]{_failed(reason)}}}"
+
+
+def _ended(context: TraceContext, began: int, over: int, facts: Facts, final: tuple[Any, ...]) -> str:
+    _, outcome, lane, engine, waited_s, _, ttft_s, prompt, output, cause, cached = final
+    # A member of an enumeration takes longer to find than all of the text that is kept under it.
+    word = "good" if outcome is _GOOD else outcome.value
+    own_words, stay_words = _words_of(facts, lane, word, engine or "")
+    more, status, came, ended = "", "", str(began), str(over)
+    if cause is not None:
+        more = _text("error.type", cause.value)
+        status = _failed(cause.value) if outcome is Outcome.ENGINE_FAILED else ""
+    if engine is None:
+        own = f"{_own(context, came, ended)}{own_words}{more}]{status}}}"
+        return own + _queued(context, came, ended) if over > began else own
+    if cached is not None:
+        more += _number("gen_ai.usage.cache_read.input_tokens", cached)
+    last = "}" if ttft_s is None else f"{_EVENT}{began + _micros(ttft_s)}{_FIRST_EVENT}"
+    waited_us = _micros(waited_s)
+    admitted = str(began + waited_us) if waited_us > 0 else came
+    above = _PARENT + context.parent if context.parent else ""
+    # In one list, as it stands: to put lists together costs as much as to join them.
+    own = "".join(
+        [
+            _TRACE,
+            context.trace,
+            _SPAN,
+            context.span,
+            above,
+            _BEGAN,
+            came,
+            _OVER,
+            ended,
+            own_words,
+            _digits(prompt),
+            _OUTPUT,
+            _digits(output),
+            _NUMBER_ENDS,
+            more,
+            "]",
+            status,
+            _NEXT,
+            context.trace,
+            _SPAN,
+            context.engine_span,
+            _PARENT,
+            context.span,
+            _BEGAN,
+            admitted,
+            _OVER,
+            ended,
+            stay_words,
+            status,
+            last,
         ]
-        if final.retry:
-            attributes.append(_number("millgate.retry_after_ms", int(1000.0 * final.retry_after_s)))
-        status = SpanStatus(FAILED, final.reason.value)
-        self._add(context, _name(operation, model), SERVER, (began, over), attributes, status)
-
-    def _ended(self, context: TraceContext, began: int, over: int, facts: Facts, final: Ended) -> None:
-        operation, model = _operation(facts), str(facts[_MODEL])
-        name, attributes = (
-            _name(operation, model),
-            list(_asked(operation, model, final.lane, final.outcome.value)),
-        )
-        status = None
-        if final.cause is not None:
-            attributes.append(_text("error.type", final.cause.value))
-            if final.outcome is Outcome.ENGINE_FAILED:
-                status = SpanStatus(FAILED, final.cause.value)
-        if final.engine is not None:
-            attributes += _used(final)
-        self._add(context, name, SERVER, (began, over), attributes, status)
-        admitted = over if final.engine is None else began + int(final.waited_s * 1e9)
-        if admitted > began:
-            self._spans.append(_child(context, "queue", INTERNAL, (began, admitted), []))
-        if final.engine is not None:
-            stay = _child(context, name, CLIENT, (admitted, over), _place(final.engine), status)
-            stay.span_id = context.engine_span
-            if final.ttft_s is not None:
-                stay.events = [SpanEvent(str(began + int(final.ttft_s * 1e9)), "first_token")]
-            self._spans.append(stay)
-
-    def _add(
-        self,
-        context: TraceContext,
-        name: str,
-        kind: int,
-        times: tuple[int, int],
-        attributes: list[Attribute],
-        status: SpanStatus | None,
-    ) -> None:
-        own = Span(
-            context.trace, context.span, name, kind, str(times[0]), str(times[1]), attributes, context.parent
-        )
-        own.status = status
-        self._spans.append(own)
+    )
+    return own + _queued(context, came, admitted) if waited_us > 0 else own
 
 
-def _child(
-    context: TraceContext,
-    name: str,
-    kind: int,
-    times: tuple[int, int],
-    attributes: list[Attribute],
-    status: SpanStatus | None = None,
-) -> Span:
-    """Return a span within the request's own; its id is derived from that one's, so that no dice are needed."""
-    own_id = format(int(context.span, 16) ^ 1, "016x")
-    child = Span(context.trace, own_id, name, kind, str(times[0]), str(times[1]), attributes, context.span)
-    child.status = status
-    return child
+def _own(context: TraceContext, began: str, over: str) -> str:
+    """Return the beginning of an attempt's own span."""
+    above = _PARENT + context.parent if context.parent else ""
+    return f"{_TRACE}{context.trace}{_SPAN}{context.span}{above}{_BEGAN}{began}{_OVER}{over}"
 
 
-def _operation(facts: Facts) -> str:
-    return "embeddings" if facts[_MAX_TOKENS] == 0 else "chat"
+def _queued(context: TraceContext, began: str, over: str) -> str:
+    """Return one more span, of the wait; its id is derived from the request's own, so that no dice are needed."""
+    own = format(int(context.span, 16) ^ 1, "016x")
+    ids = f"{context.trace}{_SPAN}{own}{_PARENT}{context.span}"
+    return f",{_TRACE}{ids}{_BEGAN}{began}{_OVER}{over}{_QUEUE}"
 
 
-@lru_cache(maxsize=_KNOWN)
-def _name(operation: str, model: str) -> str:
-    return f"{operation} {model[:_LONGEST_MODEL]}" if model else operation
+def _micros(seconds: float) -> int:
+    return int(seconds * 1e6)
 
 
-@lru_cache(maxsize=_KNOWN)
-def _asked(operation: str, model: str, lane: str, outcome: str) -> list[Attribute]:
-    """Return what is the same for most requests; it must not be changed."""
-    return [
-        _text("gen_ai.operation.name", operation),
-        _text("gen_ai.request.model", model[:_LONGEST_MODEL]),
-        _text("millgate.lane", lane),
-        _text("millgate.outcome", outcome),
-    ]
+def _digits(number: int) -> str:
+    """Return a number in digits: compiled, sooner than `str` of what might be anything."""
+    return str(number)
 
 
-@lru_cache(maxsize=_KNOWN)
-def _place(engine: str) -> list[Attribute]:
-    """Return where an engine's span was; it must not be changed."""
-    return [_text("server.address", engine)]
+def _words_of(facts: Facts, lane: str, outcome: str, engine: str) -> tuple[str, str]:
+    """Return what is the same for most requests: of their own span, whose list of attributes is still open, and of the stay at an engine."""
+    key = ("embeddings" if facts[_MAX_TOKENS] == 0 else "chat", facts[_MODEL], lane, outcome, engine)
+    words = _known.get(key)
+    if words is None:
+        if len(_known) == _MOST_KNOWN:
+            _known.clear()
+        words = _known[key] = _words(*key)
+    return words
 
 
-def _used(final: Ended) -> list[Attribute]:
-    used = [
-        _number("gen_ai.usage.input_tokens", final.prompt_tokens),
-        _number("gen_ai.usage.output_tokens", final.output_tokens),
-    ]
-    if final.cached_tokens is not None:
-        used.append(_number("gen_ai.usage.cache_read.input_tokens", final.cached_tokens))
-    return used
+def _words(operation: str, model: str, lane: str, outcome: str, engine: str) -> tuple[str, str]:
+    model = model[:_LONGEST_MODEL]
+    name = json.dumps(f"{operation} {model}" if model else operation)
+    asked = _text("gen_ai.operation.name", operation)[1:] + _text("gen_ai.request.model", model)
+    became = _text("millgate.lane", lane) + _text("millgate.outcome", outcome)
+    used = ',{"key":"gen_ai.usage.input_tokens","value":{"intValue":"' if engine else ""
+    return (
+        f'000","name":{name},"kind":{_SERVER},"attributes":[{asked}{became}{used}',
+        f'000","name":{name},"kind":{_CLIENT},"attributes":[{_text("server.address", engine)[1:]}]',
+    )
 
 
-def _text(key: str, value: str) -> Attribute:
-    return Attribute(key, {"stringValue": value})
+def _failed(why: str) -> str:
+    """Return the status of an error."""
+    return f',"status":{{"code":2,"message":"{why}"}}'
 
 
-def _number(key: str, value: int) -> Attribute:
-    return Attribute(key, {"intValue": str(value)})
+def _text(key: str, value: str) -> str:
+    """Return one more attribute, whatever stands in its value."""
+    return f',{{"key":"{key}","value":{{"stringValue":{json.dumps(value)}}}}}'
+
+
+def _number(key: str, value: int) -> str:
+    """Return one more attribute; numbers of 64 bits are strings."""
+    return f',{{"key":"{key}","value":{{"intValue":"{value}"}}}}'

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from millgate.config.schema import Config
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.core.words import KvTransfer
 from millgate.engine.adapters import ADAPTER_LOAD_S, AdapterSlots
 from millgate.engine.profile import EngineProfile, find_profile, scaled
 from millgate.sim.engines.batched import BatchedStation
@@ -57,8 +58,10 @@ class SimulatedFleet:
         followed = _followed(self.settings)
         unit_tokens = PREFIX_UNIT_TOKENS if self.prefix_caching else 0
         readers = {engine.name for engine in self.settings.engines if engine.only_reads}
+        paired = {each.name for each in self.settings.engines if each.kv_transfer is KvTransfer.SGLANG}
+        post, links = world.driver.post, self.links
         handoffs = world.handoffs = (
-            PromptTransfers(world.loop, world.driver.post, self.link, self.links) if readers else None
+            PromptTransfers(world.loop, post, self.link, links, world.failed, paired) if readers else None
         )
         stormy = {trouble.engine for trouble in troubles if trouble.kind == "refusals"}
         for number, (name, profile) in enumerate(self.profiles.items()):

@@ -6,7 +6,7 @@ import pytest
 
 from millgate.core.governor import Governor
 from millgate.core.settings import KV_LEASE_S, LaneSettings
-from millgate.core.words import Outcome, Role
+from millgate.core.words import KvTransfer, Outcome, Role
 from millgate.engine.profile import find_profile
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.engines.handoffs import LinkSpeed
@@ -24,22 +24,29 @@ PROFILE = find_profile("llama3-70b_h100_tp4")
 LANE = LaneSettings("interactive", ttft_slo_s=5.0, deadline_s=5.0, tpot_slo_s=0.05)
 
 
-def fleet(*, reads: int = 1, writes: int = 1) -> SimulatedFleet:
+def fleet(*, reads: int = 1, writes: int = 1, transfer: KvTransfer = KvTransfer.NIXL) -> SimulatedFleet:
     whole = uniform_fleet(PROFILE, reads + writes, [LANE], max_inflight=64)
     roles = [Role.PREFILL] * reads + [Role.DECODE] * writes
-    engines = [replace(each, role=role) for each, role in zip(whole.settings.engines, roles, strict=True)]
+    engines = [
+        replace(each, role=role, kv_transfer=transfer)
+        for each, role in zip(whole.settings.engines, roles, strict=True)
+    ]
     link = LinkSpeed(setup_s=0.02, bytes_per_token=100_000.0, bytes_per_s=10e9)
     return replace(whole, settings=replace(whole.settings, engines=tuple(engines)), link=link)
 
 
 def played(
-    jobs: list[Job], *troubles: EngineTrouble, patience_s: float = 60.0, until_s: float = 300.0
+    jobs: list[Job],
+    *troubles: EngineTrouble,
+    patience_s: float = 60.0,
+    until_s: float = 300.0,
+    transfer: KvTransfer = KvTransfer.NIXL,
 ) -> Governor:
     """Return the gate after these jobs, long after the last of them."""
     loop, streams = Loop(), Streams(1)
-    governor = build_governor(fleet().settings, 0.0)
+    governor = build_governor(fleet(transfer=transfer).settings, 0.0)
     world = World(governor, loop, Books())
-    fleet().populate(world, streams, troubles=troubles)
+    fleet(transfer=transfer).populate(world, streams, troubles=troubles)
     world.start_watch()
     manners = Manners(patience=constant(patience_s))
     OpenLoop(world, Crowd(world, manners, streams), iter(jobs))
@@ -89,4 +96,21 @@ def test_a_reading_engine_that_crashes_leaves_its_prompts_to_the_other() -> None
     governor = played(steady(200), crash)
     assert governor.snapshot(300.0).legs.lost > 0
     assert answers(governor) > 150
+    assert is_idle(governor)
+
+
+def test_where_engines_work_in_pairs_every_prompt_is_read_apart() -> None:
+    governor = played(steady(200), transfer=KvTransfer.SGLANG)
+    assert governor.snapshot(300.0).legs[:4] == (200, 200, 0, 0)
+    assert answers(governor) == 200
+    assert is_idle(governor)
+
+
+def test_a_reading_engine_of_a_pair_that_crashes_fails_what_it_reads() -> None:
+    crash = EngineTrouble("loss", fleet().settings.engines[0].name, at_s=10.0, for_s=5.0)
+    governor = played(steady(200), crash, transfer=KvTransfer.SGLANG)
+    found = governor.snapshot(300.0)
+    assert found.legs.lost > 0
+    assert dict(found.lanes[0].outcomes)[Outcome.ENGINE_FAILED] >= found.legs.lost
+    assert answers(governor) > 100
     assert is_idle(governor)

@@ -4,7 +4,7 @@ The engine that reads keeps the prompt's blocks until the other one's first toke
 keeps them to the end of the lease. Every reading engine has a link of its own, and one more where it sends at another speed. Blocks on the other engine are taken when the KV is there.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from millgate.core.events import Event, HandoffFailed, Prefilled
@@ -55,7 +55,8 @@ class _UnderWay:
 class PromptTransfers:
     """Runs first legs, and starts second ones; is the listener to engines that only read.
 
-    `links` are those between a reader and a writer that are not as `link` says.
+    `links` are those between a reader and a writer that are not as `link` says. Where a reader of those that are `paired` (SGLang) fails a
+    request, that is `lost`.
     """
 
     def __init__(
@@ -64,9 +65,12 @@ class PromptTransfers:
         post: Callable[[Event], None],
         link: LinkSpeed,
         links: Mapping[tuple[str, str], LinkSpeed],
+        lost: Callable[[int, FailureKind, Sent, float | None], None],
+        paired: Collection[str] = (),
     ) -> None:
         self._loop = loop
         self._post = post
+        self._lost, self._paired = lost, paired
         self._speed, self._speeds = link, links
         self._links: dict[tuple[str, LinkSpeed], KvLink] = {}
         self._requests: dict[int, _UnderWay] = {}
@@ -111,11 +115,14 @@ class PromptTransfers:
         self._loop.at(link.send(self._loop.now, request.job.prompt_tokens), self._arrived, attempt, ENGINES)
 
     def failed(self, attempt: int, kind: FailureKind, sent: Sent, hint_s: float | None) -> None:
-        """The second engine reads it itself."""
-        del sent, hint_s
+        """The second engine reads it itself, if it can."""
         request = self._requests.pop(attempt, None)
-        if request is not None:
-            self._post(HandoffFailed(attempt, kind))
+        if request is None:
+            return
+        self._post(HandoffFailed(attempt, kind))
+        if request.reader.name in self._paired:
+            self._lost(attempt, kind, sent, hint_s)
+        else:
             request.writer.start(attempt, request.job)
 
     def _arrived(self, attempt: int) -> None:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from millgate.core.decisions import Admit, Decision, Leg
 from millgate.core.events import Arrived, ClientGone, Event, FirstToken, Released
-from millgate.core.routing.prefix_index import PrefixIndex, sized
+from millgate.core.routing.prefix_index import PrefixIndex
 from millgate.core.settings import Settings
 
 _BYTES_PER_TOKEN = 4
@@ -123,18 +123,18 @@ class RoutingCore:
 
     def _placed(self, arrival: Arrived) -> Admit:
         prompt_tokens = arrival.prompt_bytes // _BYTES_PER_TOKEN
-        marks = sized(arrival.marks(), prompt_tokens) if arrival.marks is not None else ()
+        marks = arrival.marks() if arrival.marks is not None else ()
         loads = [
             Load(
                 len(opened),
                 sum(unread for _, unread in opened.values()),
                 sum(context for context, _ in opened.values()),
-                self._index.held_by(number, marks),
+                self._index.held_by(number, marks, prompt_tokens),
             )
             for number, opened in enumerate(self._open)
         ]
         number = self._rule(loads, prompt_tokens)
-        self._index.placed(number, marks)
+        self._index.placed(number, marks, prompt_tokens)
         self._where[arrival.attempt] = number
         unread = max(1, prompt_tokens - loads[number].held_tokens)
         self._open[number][arrival.attempt] = (prompt_tokens, unread)

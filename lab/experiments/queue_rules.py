@@ -25,8 +25,7 @@ from millgate.sim.clients.retry_behaviour import Sdk
 from millgate.sim.driver import DecidingCore
 from millgate.sim.experiments.contract import Arm, Experiment, Measured
 from millgate.sim.laws import constant
-from millgate.wiring.choices import ROUTERS
-from millgate.wiring.governor import DEFAULT_ROUTER, INSTRUMENTS, build_governor
+from millgate.wiring.governor import INSTRUMENTS, build_governor
 
 _LOADS = (1.2, 2.0, 5.0)
 _SLO_S = 2.0
@@ -134,7 +133,7 @@ def _gate(settings: Settings) -> DecidingCore:
 
 
 def _newest(settings: Settings) -> DecidingCore:
-    return Governor(settings, lambda _lane: adaptive_lifo(), ROUTERS[DEFAULT_ROUTER](), INSTRUMENTS, 0.0)
+    return Governor(settings, lambda _lane: adaptive_lifo(), INSTRUMENTS, 0.0)
 
 
 _RULES: Mapping[str, Callable[[Settings], DecidingCore]] = {

@@ -15,6 +15,7 @@ from millgate.core.words import Outcome, Reason
 _new: Final = tuple.__new__
 _ADMIT: Final = Admit
 _ARRIVED: Final = Arrived
+_CANDIDATE: Final = Candidate
 _ENDED: Final = Ended
 _FINISHED: Final = Finished
 _LEG: Final = Leg
@@ -80,6 +81,11 @@ def make_arrived(
 def make_leg(engine: str, streams: int, kv_tokens: int, prompt_tokens: int) -> Leg:
     """Return a `Leg`."""
     return _new(_LEG, (engine, streams, kv_tokens, prompt_tokens))
+
+
+def make_candidate(engine: str, cached_tokens: int, prompt_tokens: int, cost_s: float) -> Candidate:
+    """Return a `Candidate`."""
+    return _new(_CANDIDATE, (engine, cached_tokens, prompt_tokens, cost_s))
 
 
 def make_admit(

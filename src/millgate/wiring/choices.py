@@ -6,8 +6,6 @@ from types import MappingProxyType
 from millgate.core.queues.base import Order
 from millgate.core.queues.ranked import ArrivalOrder, DeadlineOrder
 from millgate.core.queues.short_first import BoundedShortFirstOrder, ShortFirstOrder
-from millgate.core.routing.base import Router
-from millgate.core.routing.least_work import LeastWork
 from millgate.core.settings import LaneSettings
 
 
@@ -22,4 +20,3 @@ ORDERS: Mapping[str, Callable[[LaneSettings], Order]] = MappingProxyType(
         "short_first": lambda lane: _short_first(lane.max_overtakes),
     }
 )
-ROUTERS: Mapping[str, Callable[[], Router]] = MappingProxyType({"least_work": LeastWork})

@@ -9,15 +9,14 @@ from millgate.core.queues.fair import FairOrder
 from millgate.core.settings import LaneSettings, Settings
 from millgate.instruments.early_warning import EarlyWarning
 from millgate.instruments.objectives import SloWatch
-from millgate.wiring.choices import ORDERS, ROUTERS
+from millgate.wiring.choices import ORDERS
 
-DEFAULT_ROUTER = "least_work"
 INSTRUMENTS = Instruments(EarlyWarning, SloWatch)
 
 
 def build_governor(settings: Settings, now: float) -> Governor:
     """Return a governor that starts at core time `now` with every policy that the settings name."""
-    return Governor(settings, make_order, ROUTERS[DEFAULT_ROUTER](), INSTRUMENTS, now)
+    return Governor(settings, make_order, INSTRUMENTS, now)
 
 
 def make_order(lane: LaneSettings) -> Order:

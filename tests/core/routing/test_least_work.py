@@ -1,10 +1,10 @@
 """The engine that is least busy, by its own speed."""
 
-from millgate.core.routing.least_work import LeastWork
+from millgate.core.routing.least_work import usual_cost
 
 
 def cost(streams: int = 0, ttft_s: float = 0.1, tpot_s: float = 0.01) -> float:
-    return LeastWork().cost(streams, ttft_s, tpot_s, 100.0)
+    return usual_cost(streams, ttft_s, tpot_s, 100.0)
 
 
 def test_a_sooner_first_token_and_a_faster_answer_are_cheaper() -> None:

@@ -6,11 +6,37 @@ from zlib import crc32
 from hypothesis import given, strategies as st
 
 from millgate.core.events import PrefixMarks
-from millgate.core.routing.prefix_index import PrefixIndex, sized
+from millgate.core.routing.prefix_index import MOST_HOLDERS, Held, PrefixIndex
 
 
-def _index(*kv_tokens: int | None, most_marks: int = 1_000) -> PrefixIndex:
-    index = PrefixIndex(most_marks)
+class _Index:
+    """An index of prompts that have one token a byte."""
+
+    def __init__(self, most_marks: int) -> None:
+        self._index = PrefixIndex(most_marks)
+        self.enrol, self.retire, self.forget = self._index.enrol, self._index.retire, self._index.forget
+        self.answered = self._index.answered
+
+    @property
+    def marks(self) -> int:
+        return self._index.marks
+
+    def placed(self, number: int, marks: PrefixMarks) -> None:
+        self._index.placed(number, marks, _size_of(marks))
+
+    def deepest(self, marks: PrefixMarks, most: int = MOST_HOLDERS) -> Held:
+        return self._index.deepest(marks, _size_of(marks), most)
+
+    def held_by(self, number: int, marks: PrefixMarks) -> int:
+        return self._index.held_by(number, marks, _size_of(marks))
+
+
+def _size_of(marks: PrefixMarks) -> int:
+    return marks[-1][1] if marks else 0
+
+
+def _index(*kv_tokens: int | None, most_marks: int = 1_000) -> _Index:
+    index = _Index(most_marks)
     for number, tokens in enumerate(kv_tokens):
         assert index.enrol(f"engine {number}", tokens) == number
     return index
@@ -150,8 +176,8 @@ class _Plain:
             del self.held[next(iter(self.held))]
 
 
-_TREE = st.lists(st.text("ab", min_size=1, max_size=9), max_size=40)
-"""Prompts, a letter a message: they branch off from each other anywhere, go on, and come again."""
+_TREE = st.lists(st.tuples(st.integers(0, 1), st.text("ab", min_size=1, max_size=9)), max_size=40)
+"""An engine and a prompt each, a letter a message: they branch off from each other anywhere, go on, and come again."""
 
 
 def _branch(letters: str) -> PrefixMarks:
@@ -159,18 +185,20 @@ def _branch(letters: str) -> PrefixMarks:
 
 
 @given(_TREE, st.integers(1, 30), st.sampled_from((None, 300, 1_000)))
-def test_to_note_the_ends_of_prompts_keeps_what_noting_every_mark_would(
-    prompts: list[str], most_marks: int, kv_tokens: int | None
+def test_to_note_runs_and_the_ends_of_prompts_keeps_what_noting_every_mark_would(
+    prompts: list[tuple[int, str]], most_marks: int, kv_tokens: int | None
 ) -> None:
-    index = _index(kv_tokens, most_marks=most_marks)
-    plain = _Plain(float("inf") if kv_tokens is None else 1.2 * kv_tokens, most_marks)
-    for letters in prompts:
-        index.placed(0, _branch(letters))
-        plain.placed(_branch(letters))
-        for asked in prompts:
-            held = [tokens for key, tokens in _branch(asked) if key in plain.held]
-            assert index.held_by(0, _branch(asked)) == max(held, default=0), asked
-        assert index.marks == len(plain.held)
+    index = _index(kv_tokens, kv_tokens, most_marks=2 * most_marks)
+    most_tokens = float("inf") if kv_tokens is None else 1.2 * kv_tokens
+    plain = [_Plain(most_tokens, most_marks) for _ in range(2)]
+    for number, letters in prompts:
+        index.placed(number, _branch(letters))
+        plain[number].placed(_branch(letters))
+        for _, asked in prompts:
+            for engine in range(2):
+                held = [tokens for key, tokens in _branch(asked) if key in plain[engine].held]
+                assert index.held_by(engine, _branch(asked)) == max(held, default=0), asked
+        assert index.marks == len(plain[0].held) + len(plain[1].held)
 
 
 @given(
@@ -205,13 +233,17 @@ def test_a_long_conversation_keeps_no_more_marks_than_it_asks_for() -> None:
 
 
 def test_sizes_of_marks_are_parts_of_the_prompt() -> None:
-    assert sized(((1, 500), (2, 1_500), (3, 2_000)), 400) == ((1, 100), (2, 300), (3, 400))
-    assert sized((), 400) == ()
-    assert sized(((1, 0),), 400) == ()
+    index = PrefixIndex()
+    index.enrol("engine", None)
+    index.placed(0, ((1, 500), (2, 1_500)), 300)
+    assert index.held_by(0, ((1, 500), (2, 1_500), (3, 2_000)), 400) == 300
+    assert index.held_by(0, ((1, 500), (2, 1_500), (3, 2_000)), 800) == 600, (
+        "now there are more tokens a byte"
+    )
 
 
 def test_a_full_index_of_64_engines_stays_full() -> None:
-    dice, index = Random(1), PrefixIndex(6_400)
+    dice, index = Random(1), _Index(6_400)
     for number in range(64):
         index.enrol(f"{number}", None)
     for _ in range(2_000):

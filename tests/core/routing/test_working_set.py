@@ -17,7 +17,7 @@ def _marks(name: int, turns: int) -> PrefixMarks:
 def _opened(
     sets: WorkingSets, name: int, turns: int, now: float = 0.0, tenant: str = "a", engine: int = 0
 ) -> LiveSession:
-    session = sets.opens(sets.continued(name, (), 1), name, tenant, "lane", now)
+    session = sets.opens(sets.continued(name, ()), name, tenant, "lane", now)
     sets.placed(session, engine, 1_000 * turns, _marks(name, turns))
     return session
 
@@ -26,14 +26,14 @@ def test_a_name_or_the_whole_earlier_prompt_continues_a_session() -> None:
     sets = WorkingSets()
     session = _opened(sets, 7, 4)
 
-    assert sets.continued(7, (), 9_000) is session
-    assert sets.continued(None, _marks(7, 5), 5_000) is session
-    assert sets.continued(8, _marks(7, 5), 5_000) is session, "a client that changes the name each turn"
-    assert sets.continued(None, _marks(7, 3), 3_000) is None, "shorter than what was asked: another branch"
-    assert sets.continued(None, _marks(7, 9), 9_000) is None, (
+    assert sets.continued(7, ()) is session
+    assert sets.continued(None, _marks(7, 5)) is session
+    assert sets.continued(8, _marks(7, 5)) is session, "a client that changes the name each turn"
+    assert sets.continued(None, _marks(7, 3)) is None, "shorter than what was asked: another branch"
+    assert sets.continued(None, _marks(7, 9)) is None, (
         "less than half of the prompt is no more than a common beginning"
     )
-    assert sets.continued(9, _marks(8, 5), 5_000) is None
+    assert sets.continued(9, _marks(8, 5)) is None
 
 
 def test_a_turn_counts_whole_and_a_resting_context_as_often_as_sessions_return() -> None:
@@ -103,7 +103,7 @@ def test_a_session_that_is_over_is_remembered_and_goes_on_with_the_longest_lease
     sets.turn_over(session, 1.0)
     sets.expire(11.0)
     assert session.is_over
-    assert sets.continued(None, _marks(1, 11), 11_000) is session
+    assert sets.continued(None, _marks(1, 11)) is session
 
     assert _opened(sets, 1, 12, 60.0) is session
     assert (session.is_over, sets.sessions, sets.tokens(0)) == (False, 1, 12_000)
@@ -117,7 +117,7 @@ def test_a_session_that_is_queued_or_runs_never_ends() -> None:
     sets.turn_over(session, 0.0)
     sets.awaits(session, 5.0)
     sets.expire(1e6)
-    assert sets.continued(1, (), 1) is session
+    assert sets.continued(1, ()) is session
 
 
 def test_an_engine_takes_what_live_contexts_leave() -> None:
@@ -189,7 +189,7 @@ def test_a_session_moves_with_its_context() -> None:
     session = _opened(sets, 1, 10)
     sets.placed(session, 3, 12_000, _marks(1, 12))
     assert (sets.tokens(0), sets.tokens(3)) == (0.0, 12_000)
-    assert sets.continued(None, _marks(1, 11), 11_000) is None, "only its last prompt is gone on from"
+    assert sets.continued(None, _marks(1, 11)) is None, "only its last prompt is gone on from"
 
 
 def test_known_sessions_are_bounded() -> None:
@@ -199,5 +199,5 @@ def test_known_sessions_are_bounded() -> None:
     assert sets.sessions == MOST_SESSIONS
     sets.expire(1e6)
     assert sets.sessions == 0
-    assert sets.continued(99, (), 1) is None, "the one that has been over longest is forgotten"
-    assert sets.continued(MOST_SESSIONS + 99, (), 1) is not None
+    assert sets.continued(99, ()) is None, "the one that has been over longest is forgotten"
+    assert sets.continued(MOST_SESSIONS + 99, ()) is not None

@@ -15,7 +15,7 @@ from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.placement import Place, is_in_time
 from millgate.core.governor.promises import forecast, in_line, refusal
 from millgate.core.governor.turns import ahead_of, may_go
-from millgate.core.routing.prefix_index import LEAST_PREFIX_TOKENS, Held, PrefixIndex, sized
+from millgate.core.routing.prefix_index import LEAST_PREFIX_TOKENS, Held, PrefixIndex
 from millgate.core.routing.working_set import MOST_PASSED_OVER
 from millgate.core.settings import MINUTE_S
 from millgate.core.sizing import FEW_ANSWERS
@@ -41,15 +41,6 @@ class Plan:
 
     A queued one `leaves_room` where it could go, and waits for a better engine.
     """
-
-    __slots__ = (
-        "decision",
-        "engine",
-        "expected_wait_s",
-        "leaves_room",
-        "queued_until",
-        "request",
-    )
 
     def __init__(
         self,
@@ -103,7 +94,7 @@ def _as_it_is(knowledge: Knowledge, arrival: Arrived, now: float, reshaped: Resh
     )
     sizes = _sizes(knowledge, lane, arrival, prompt_tokens)
     marks = _marks(arrival, prompt_tokens)
-    held = knowledge.engines.placement.held(marks)
+    held = knowledge.engines.placement.held(marks, prompt_tokens)
     cached_tokens = max(held.values()) if held else 0
     unread_tokens = max(1, prompt_tokens - cached_tokens)
     if arrival.lane is None:
@@ -172,10 +163,11 @@ def _sizes(knowledge: Knowledge, lane: Lane, arrival: Arrived, prompt: int) -> t
 
 
 def _marks(arrival: Arrived, prompt_tokens: int) -> PrefixMarks:
-    """Return the marks of its prompt, in its tokens; none of one that is read at once wherever it goes."""
+    """Return the marks of its prompt; none of one that is read at once wherever it goes."""
     if arrival.marks is None or prompt_tokens < LEAST_PREFIX_TOKENS:
         return ()
-    return sized(arrival.marks(), prompt_tokens)
+    marks = arrival.marks()
+    return marks if marks and marks[-1][1] > 0 else ()
 
 
 def _recognise(route: Route, arrival: Arrived, now: float) -> tuple[ReturnRecord | None, int | None]:
@@ -459,7 +451,7 @@ def admission_at(prefixes: PrefixIndex, request: Request, place: Place, now: flo
     admit = admission(request, engine, ttft_s, candidates, now)
     if reader is None:
         return admit
-    cached_tokens = prefixes.held_by(reader.number, request.marks)
+    cached_tokens = prefixes.held_by(reader.number, request.marks, request.prompt_tokens)
     unread_tokens = max(1, request.prompt_tokens - cached_tokens)
     kv_tokens, prefill_tokens = reader.gate.clip(request.prompt_tokens, unread_tokens)
     reads = make_leg(reader.settings.name, admit.legs[0].streams, kv_tokens, prefill_tokens)

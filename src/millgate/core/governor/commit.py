@@ -146,8 +146,9 @@ def _start(
     cached_tokens = _cached_tokens(request, decision)
     if request.marks:
         held_tokens = request.prompt_tokens - request.unread_tokens
-        engines.prefixes.placed(engine.number, request.marks, max(0, held_tokens - cached_tokens))
-        session = engines.placement.prices.session_of(request)
+        regret_tokens = max(0, held_tokens - cached_tokens)
+        engines.prefixes.placed(engine.number, request.marks, request.prompt_tokens, regret_tokens)
+        session = attempt.session or engines.placement.prices.session_of(request)
         engines.placement.prices.learn(request, session, engine, cached_tokens, now)
         _place_session(engines.working_sets, attempt, session, engine, now)
     permit = attempt.admitted(engine, leg, decision.expected_ttft_s, cached_tokens, now)
@@ -228,7 +229,7 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
         if reason is not None:
             decisions += refuse_queued(knowledge, attempt, reason, now)
             continue
-        held = engines.placement.held(request.marks)
+        held = engines.placement.held(request.marks, request.prompt_tokens)
         roomy = engines.placement.roomy_engine(request, held, now)
         if roomy is None and engines.placement.is_kept_out(request, held, now):
             _pass_over(attempts, attempt, now + engines.working_sets.next_room_s(now), now)

@@ -33,7 +33,7 @@ def detour_after(knowledge: Knowledge, attempt: Attempt, event: Failed, now: flo
     if unfit(request, now) is not None:
         return None
     placement = knowledge.engines.placement
-    roomy = placement.roomy_engine(request, placement.held(request.marks), now)
+    roomy = placement.roomy_engine(request, placement.held(request.marks, request.prompt_tokens), now)
     if roomy is not None and not is_in_time(roomy[0], request, roomy[1], now):
         return None
     # A queued request may be given that room first, and this one waits in its place (INV-5).

@@ -22,7 +22,6 @@ from millgate.core.instruments import Instruments
 from millgate.core.lifecycle import State, states_before
 from millgate.core.limits.gate import is_only_read, is_seen_beginning
 from millgate.core.queues.base import Order
-from millgate.core.routing.base import Router
 from millgate.core.settings import LaneSettings, Settings
 from millgate.core.snapshot import Capacity, SharedUse, Snapshot
 from millgate.core.state.attempt import Attempt
@@ -46,11 +45,10 @@ class Governor:
         self,
         settings: Settings,
         make_order: Callable[[LaneSettings], Order],
-        router: Router,
         instruments: Instruments,
         now: float,
     ) -> None:
-        self._knowledge = Knowledge(settings, make_order, router, instruments, now)
+        self._knowledge = Knowledge(settings, make_order, instruments, now)
         self._lease = self._knowledge.lease
         self._now = now
         self._handlers: dict[type, Callable[[Any, float], tuple[Decision, ...]]] = {

@@ -9,7 +9,6 @@ from millgate.core.governor.placement import Placement
 from millgate.core.instruments import Instruments
 from millgate.core.lanes import LaneShares
 from millgate.core.limits.prefill_pace import protection_of, reading_parts
-from millgate.core.routing.base import Router
 from millgate.core.routing.prefix_index import PrefixIndex
 from millgate.core.routing.working_set import WorkingSets
 from millgate.core.settings import Settings
@@ -105,12 +104,12 @@ class Engines:
     One that the configuration no longer names is among them until it is empty.
     """
 
-    def __init__(self, settings: Settings, router: Router, instruments: Instruments, now: float) -> None:
+    def __init__(self, settings: Settings, instruments: Instruments, now: float) -> None:
         self._instruments, self._max_appointments = instruments, settings.max_appointments
         self.prefixes = PrefixIndex()
         self.working_sets = WorkingSets()
         self.legs = Legs()
-        self.placement = Placement(router, self.prefixes, self.working_sets, self.legs)
+        self.placement = Placement(self.prefixes, self.working_sets, self.legs)
         self.by_name = {engine.name: Engine(engine, now) for engine in settings.engines}
         self._number()
         self.up: tuple[Engine, ...] = ()
@@ -285,7 +284,6 @@ class Knowledge:
         self,
         settings: Settings,
         make_order: MakeOrder,
-        router: Router,
         instruments: Instruments,
         now: float,
     ) -> None:
@@ -293,7 +291,7 @@ class Knowledge:
         self.lanes = {lane.name: Lane(lane, make_order, instruments, now) for lane in settings.lanes}
         self.open_lanes = dict(self.lanes)
         self.classes = Classes(list(self.open_lanes.values()))
-        self.engines = Engines(settings, router, instruments, now)
+        self.engines = Engines(settings, instruments, now)
         self.attempts = Attempts(self.engines, self.lanes)
         self.allowances = Allowances(settings)
         self.lease = Lease()

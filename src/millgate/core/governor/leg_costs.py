@@ -7,9 +7,8 @@ waits for those before it on the engine that reads, and then for its transfer; t
 from math import inf
 from typing import NamedTuple
 
-from millgate.core.routing.base import Router
+from millgate.core.routing.least_work import marginal_cost
 from millgate.core.routing.prefix_index import BLOCK_TOKENS, Held, PrefixIndex
-from millgate.core.settings import Labels
 from millgate.core.state.attempt import Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.leg import Legs, distance_of
@@ -29,7 +28,6 @@ class Apart(NamedTuple):
 
 
 def apart(
-    router: Router,
     prefixes: PrefixIndex,
     legs: Legs,
     request: Request,
@@ -50,10 +48,11 @@ def apart(
     reading = [each for each in request.route.readers_up if _has_room(each, prefixes, request)]
     if not deciding or not reading:
         return None
-    first_legs = _first_legs(router, prefixes, request, reading)
+    hosts = {each.settings.labels.host for each in deciding}
+    first_legs = _first_legs(prefixes, request, reading, hosts)
     cost_s, reader, engine = inf, reading[0], None
     for each in deciding:
-        write_s = _writing_cost(router, each, request)
+        write_s = _writing_cost(each, request)
         for leg in first_legs:
             if leg[1].settings.kv_transfer is not each.settings.kv_transfer:
                 continue
@@ -71,13 +70,14 @@ def apart(
 
 
 def _first_legs(
-    router: Router, prefixes: PrefixIndex, request: Request, readers: list[Engine]
+    prefixes: PrefixIndex, request: Request, readers: list[Engine], hosts: set[str]
 ) -> list[FirstLeg]:
-    """Return the cheapest reader of each place, the first named among equals: those with the same labels are equally far from any engine."""
-    found: dict[tuple[KvTransfer, Labels], FirstLeg] = {}
+    """Return the cheapest reader of each place, the first named among equals; a host counts where an engine that writes may be on it."""
+    found: dict[tuple[KvTransfer, str, str, str], FirstLeg] = {}
     for reader in readers:
-        place = reader.settings.kv_transfer, reader.settings.labels
-        read_s = _reading_cost(router, reader, _unread(reader, prefixes, request))
+        host, rack, zone = reader.settings.labels
+        place = (reader.settings.kv_transfer, host if host in hosts else "", rack, zone)
+        read_s = _reading_cost(reader, _unread(reader, prefixes, request))
         if place not in found or read_s < found[place][0]:
             found[place] = read_s, reader
     return list(found.values())
@@ -105,7 +105,9 @@ def late_cost(request: Request, ttft_s: float, now: float) -> float:
 
 def _unread(reader: Engine, prefixes: PrefixIndex, request: Request) -> int:
     """Return how many tokens of this prompt the engine would have to read, one at least."""
-    return max(1, request.prompt_tokens - prefixes.held_by(reader.number, request.marks))
+    return max(
+        1, request.prompt_tokens - prefixes.held_by(reader.number, request.marks, request.prompt_tokens)
+    )
 
 
 def _has_memory(engine: Engine, request: Request) -> bool:
@@ -123,20 +125,20 @@ def _has_room(reader: Engine, prefixes: PrefixIndex, request: Request) -> bool:
     return gate.has_room(tokens, _unread(reader, prefixes, request), streams)
 
 
-def _reading_cost(router: Router, reader: Engine, unread_tokens: int) -> float:
+def _reading_cost(reader: Engine, unread_tokens: int) -> float:
     """Return the cost of the first leg. Live sessions stay where answers are written, so none counts there; of the second leg one token is read."""
     service = reader.service
     unread_s = service.reading_s(reader.gate.prefill_tokens)
-    return router.marginal_cost(0, unread_s, service.reading_s(unread_tokens), 0.0, 0.0, 0, 0.0)
+    return marginal_cost(0, unread_s, service.reading_s(unread_tokens), 0.0, 0.0, 0, 0.0)
 
 
-def _writing_cost(router: Router, engine: Engine, request: Request) -> float:
+def _writing_cost(engine: Engine, request: Request) -> float:
     gate, service = engine.gate, engine.service
     streams = gate.streams
     tpot_s = service.tpot_s(streams + 1)
     slower_s = tpot_s - service.tpot_s(streams)
     unread_s = service.reading_s(gate.prefill_tokens)
-    return router.marginal_cost(
+    return marginal_cost(
         streams, unread_s, service.reading_s(1), tpot_s, slower_s, request.output_tokens, 0.0
     )
 

@@ -19,14 +19,14 @@ from millgate.core.state.leg import PrefillLeg, reads_after_all
 def begin(engines: Engines, attempt: Attempt, permit: Permit, leg: Leg, now: float) -> None:
     """The prompt of an attempt that has this permit elsewhere is read on this leg first."""
     reader, request = engines.by_name[leg.engine], attempt.request
-    cached_tokens = engines.prefixes.held_by(reader.number, request.marks)
+    cached_tokens = engines.prefixes.held_by(reader.number, request.marks, request.prompt_tokens)
     unread_tokens = max(1, request.prompt_tokens - cached_tokens)
     ahead, ttft_s = reader.unread_tokens(now), reader.expected_ttft_s(unread_tokens, now)
     own = Permit(request.attempt, attempt.serial, leg.streams, leg.streams, now, ahead, ttft_s, leg.streams)
     reader.starts(own, leg, unread_tokens, 1, now, only_read=False)
     reader.given_prompt(request.lane.settings.name, unread_tokens, now)
     if request.marks:
-        engines.prefixes.placed(reader.number, request.marks)
+        engines.prefixes.placed(reader.number, request.marks, request.prompt_tokens)
     permit.is_away()
     attempt.is_read_by(PrefillLeg(reader, own, unread_tokens, cached_tokens))
     engines.legs.begins()

@@ -11,10 +11,11 @@ from typing import Final
 
 from millgate.core.decisions import Candidate
 from millgate.core.events import PrefixMarks
+from millgate.core.fast_records import make_candidate
 from millgate.core.governor.leg_costs import apart, late_cost, pauses_cost
 from millgate.core.governor.prices import Prices
 from millgate.core.measure import ALIKE, Ewma
-from millgate.core.routing.base import Router
+from millgate.core.routing.least_work import usual_cost
 from millgate.core.routing.prefix_index import MOST_HOLDERS, Held, PrefixIndex
 from millgate.core.routing.working_set import LiveSession, WorkingSets
 from millgate.core.sizing import USUAL_PROMPT_TOKENS
@@ -48,26 +49,10 @@ _Engines = tuple[Engine, ...]
 class Placement:
     """Finds the cheapest engine with room; it notes changes between two questions, in bounded memory."""
 
-    __slots__ = (
-        "_costs",
-        "_engines",
-        "_has_adapters",
-        "_legs",
-        "_numbered",
-        "_output",
-        "_prefixes",
-        "_priced_for",
-        "_prompt",
-        "_router",
-        "_unpriced",
-        "_working_sets",
-        "prices",
-    )
-
-    def __init__(self, router: Router, prefixes: PrefixIndex, working_sets: WorkingSets, legs: Legs) -> None:
-        self._router, self._prefixes, self._working_sets = router, prefixes, working_sets
+    def __init__(self, prefixes: PrefixIndex, working_sets: WorkingSets, legs: Legs) -> None:
+        self._prefixes, self._working_sets = prefixes, working_sets
         self._legs = legs
-        self.prices = Prices(router, working_sets)
+        self.prices = Prices(working_sets)
         self._numbered: dict[int, Engine] = {}
         self._engines: _Engines = ()
         self._has_adapters = False
@@ -115,14 +100,14 @@ class Placement:
             self._priced_for = (self._prompt.mean, self._output.mean)
             self._forget_prices()
 
-    def held(self, marks: PrefixMarks) -> Held:
+    def held(self, marks: PrefixMarks, prompt_tokens: int) -> Held:
         """Return the engines that hold most of this prompt."""
-        return self._prefixes.deepest(marks) if marks else _NOTHING
+        return self._prefixes.deepest(marks, prompt_tokens) if marks else _NOTHING
 
     def roomy_engine(self, request: Request, held: Held, now: float) -> Place | None:
         """Return where this request, of whose prompt so much is `held`, would go now.
 
-        That is the engine that the router prices lowest, or the soonest where the deadline leaves no choice; None without room.
+        That is the cheapest engine, or the soonest where the deadline leaves no choice; None without room.
         """
         engines, session, turns = request.route.up, None, None
         if request.marks:
@@ -144,7 +129,7 @@ class Placement:
     ) -> Place | None:
         """Return two engines where they cost less than one; a first token that is late costs as many seconds as its lane's TTFT has."""
         engines = self._taking(request, held, now)
-        two = apart(self._router, self._prefixes, self._legs, request, engines, held, now)
+        two = apart(self._prefixes, self._legs, request, engines, held, now)
         if two is None:
             return alone
         place = two.engine, two.ttft_s, 0.0, (), two.reader
@@ -189,9 +174,9 @@ class Placement:
         """Return what this very request costs on this engine, its held prefix counted; `held` are those that hold most of its prompt."""
         tokens = held.get(engine.number, -1)
         if tokens < 0:
-            tokens = self._prefixes.held_by(engine.number, request.marks)
+            tokens = self._prefixes.held_by(engine.number, request.marks, request.prompt_tokens)
         cost_s = self.prices.of(engine, request, max(1, request.prompt_tokens - tokens), turns, now)
-        return Candidate(engine.settings.name, tokens, request.prompt_tokens, cost_s)
+        return make_candidate(engine.settings.name, tokens, request.prompt_tokens, cost_s)
 
     def is_kept_out(self, request: Request, held: Held, now: float) -> bool:
         """Return whether it would open a session where every engine is full of live ones."""
@@ -278,7 +263,7 @@ class Placement:
 
     def _price(self) -> None:
         """Price every engine that has changed; one without any room costs infinity."""
-        costs, engines, cost = self._costs, self._engines, self._router.cost
+        costs, engines = self._costs, self._engines
         prompt_tokens, output_tokens = self._priced_for
         for engine in self._unpriced:
             position, gate, service = engine.position, engine.gate, engine.service
@@ -288,7 +273,7 @@ class Placement:
             if gate.has_room(1, 1):
                 streams = gate.streams
                 ttft_s = service.ttft_s(prompt_tokens + gate.prefill_tokens)
-                costs[position] = cost(streams, ttft_s, service.tpot_s(streams + 1), output_tokens)
+                costs[position] = usual_cost(streams, ttft_s, service.tpot_s(streams + 1), output_tokens)
             else:
                 costs[position] = inf
         self._unpriced.clear()

@@ -1,8 +1,8 @@
-"""What does one request add on an engine? Its router's price, what turns of sessions and long prompts wait for each other, its adapter."""
+"""What does one request add on an engine? The price of its work, what turns of sessions and long prompts wait for each other, its adapter."""
 
 from millgate.core.routing.adapters import Adapters
-from millgate.core.routing.base import Router
 from millgate.core.routing.encounters import LONG_TOKENS, SESSION_TURNS
+from millgate.core.routing.least_work import marginal_cost
 from millgate.core.routing.working_set import LiveSession, WorkingSets
 from millgate.core.state.attempt import Request
 from millgate.core.state.engine import Engine
@@ -11,10 +11,8 @@ from millgate.core.state.engine import Engine
 class Prices:
     """What a request costs on an engine that may hold a part of it, in seconds of waiting; it learns what meets what there."""
 
-    __slots__ = ("_router", "_working_sets", "adapters")
-
-    def __init__(self, router: Router, working_sets: WorkingSets) -> None:
-        self._router, self._working_sets = router, working_sets
+    def __init__(self, working_sets: WorkingSets) -> None:
+        self._working_sets = working_sets
         self.adapters = Adapters()
 
     def of(
@@ -28,7 +26,7 @@ class Prices:
         met_s = 0.0
         if turns is not None:
             met_s = self._working_sets.encounters.waits_s(engine.number, reading_s, turns, now)
-        cost_s = self._router.marginal_cost(
+        cost_s = marginal_cost(
             streams,
             service.reading_s(gate.prefill_tokens) + met_s,
             reading_s,
@@ -57,7 +55,7 @@ class Prices:
         """Return the session that this request continues, live or over, None where it is none, or would open one."""
         if not request.marks:
             return None
-        return self._working_sets.continued(request.arrival.session, request.marks, request.prompt_tokens)
+        return self._working_sets.continued(request.arrival.session, request.marks)
 
     def learn(
         self, request: Request, session: LiveSession | None, engine: Engine, cached_tokens: int, now: float

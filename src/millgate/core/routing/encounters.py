@@ -47,8 +47,6 @@ class _Seen:
 class Encounters:
     """What sessions and long prompts would wait for each other; engines are known by their numbers in the index of prefixes."""
 
-    __slots__ = ("_seen", "_since")
-
     def __init__(self) -> None:
         self._seen: dict[int, _Seen] = {}
         self._since = 0.0

@@ -2,8 +2,6 @@
 
 from typing import Final
 
-from millgate.core.routing.base import Router
-
 # Prompts ahead delay this one, and those behind it. A prefix that is read a second time takes the memory of another, which is read again
 # one day: as if so many more streams waited for it, and many more where sessions live in that memory. What each is worth: `python -m lab.routing`
 # (with 2 for what is ahead, first tokens came 8 % later than by the best router at twice the load), and for sessions `python -m lab run
@@ -14,36 +12,34 @@ _DISPLACED_STREAMS: Final = 4.0
 _DISPLACED_LIVE_STREAMS: Final = 12.0
 
 
-class LeastWork(Router):
-    """Least stream-seconds: the time to the whole answer, times the streams that then share the engine.
+def usual_cost(streams: int, ttft_s: float, tpot_s: float, output_tokens: float) -> float:
+    """Return what one more usual request costs on an engine, in stream-seconds: the time to the whole answer, times the streams that then share it.
 
-    A newcomer lengthens every answer beside it (they wait for its prompt, and decode in a larger batch), so time
-    alone is half of its price: by time to first token alone, engines whose learned speeds differ by a hair draw
-    every request (mean TPOT 21 ms instead of 8 on a public trace over eight engines at a load of 0.3).
+    `streams` run there now. Its first token would come after `ttft_s` (what waits to be prefilled counted), and each of its
+    `output_tokens` would take `tpot_s` with it among them. A newcomer lengthens every answer beside it (they wait for its prompt, and
+    decode in a larger batch), so time alone is half of its price: by time to first token alone, engines whose learned speeds differ by a
+    hair draw every request (mean TPOT 21 ms instead of 8 on a public trace over eight engines at a load of 0.3).
     Equal engines get equal numbers of streams; one twice as fast gets twice as many.
     """
+    return (streams + 1) * (ttft_s + output_tokens * tpot_s)
 
-    __slots__ = ()
 
-    def cost(self, streams: int, ttft_s: float, tpot_s: float, output_tokens: float) -> float:
-        """Return stream-seconds."""
-        return (streams + 1) * (ttft_s + output_tokens * tpot_s)
+def marginal_cost(
+    streams: int,
+    unread_s: float,
+    reading_s: float,
+    tpot_s: float,
+    slower_s: float,
+    output_tokens: int,
+    live_share: float,
+) -> float:
+    """Return what one request adds to an engine that may hold a part of its prompt: the seconds that it and those beside it wait for it.
 
-    def marginal_cost(
-        self,
-        streams: int,
-        unread_s: float,
-        reading_s: float,
-        tpot_s: float,
-        slower_s: float,
-        output_tokens: int,
-        live_share: float,
-    ) -> float:
-        """Return the seconds that this request and those beside it wait for it.
-
-        A sum, where `cost` is a product: in a product the answer's seconds, which are the same on every engine, drown those
-        that a held prefix saves.
-        """
-        displaced = _DISPLACED_STREAMS + _DISPLACED_LIVE_STREAMS * live_share
-        waits_s = _AHEAD_COUNTS * unread_s + (1.0 + streams + displaced) * reading_s
-        return waits_s + output_tokens * (tpot_s + streams * slower_s)
+    `streams` run there now and have prompts of `unread_s` to read. What is not held of its own takes `reading_s`; its
+    tokens take `tpot_s` each, and every other stream's then `slower_s` more. Live sessions have `live_share` of its memory.
+    A sum, where `usual_cost` is a product: in a product the answer's seconds, which are the same on every engine, drown those
+    that a held prefix saves.
+    """
+    displaced = _DISPLACED_STREAMS + _DISPLACED_LIVE_STREAMS * live_share
+    waits_s = _AHEAD_COUNTS * unread_s + (1.0 + streams + displaced) * reading_s
+    return waits_s + output_tokens * (tpot_s + streams * slower_s)

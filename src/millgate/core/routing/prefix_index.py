@@ -1,11 +1,15 @@
 """Which engine still has which prompt prefix in its cache, as far as the gate placed it there.
 
-A prompt is known by its *marks*: a chained key at the end of each of its messages, with the prompt tokens up to there. Equal
+A prompt is known by its *marks*: a chained key at the end of each of its messages, with the bytes up to there. Equal
 prefixes have equal keys. An engine keeps the blocks of what it has read until it needs the memory for something else. The
 least recently used goes first, and of one prompt the end before the beginning (vLLM and SGLang alike). The index repeats that with whole marks.
 It takes a prompt in when it is placed, so that siblings of a burst see each other, and it is corrected by the cached tokens
 that an answer reports. An index that believes too much costs a prefill now and then; one that believes too little
 scatters every session, so its capacity errs upward.
+
+The marks of a prompt are one *run*, and a prompt that goes on from it makes it longer. It is divided where another prompt branches off, or ends
+before it. A run is found by its first and its last key, so that a prompt of twenty messages costs two entries and not twenty. What an
+engine holds of a run is its *copy*.
 """
 
 from collections import OrderedDict
@@ -18,7 +22,7 @@ from millgate.core.measure import ALIKE
 MOST_HOLDERS: Final = 4
 """Of one prompt; beside the cheapest other engine, so that an arrival costs the same before any number of engines."""
 MOST_MARKS: Final = 200_000
-"""Over all engines: 50 MB at 250 bytes a mark."""
+"""Over all engines: 37 MB where prompts have twenty marks, 145 MB where each has one."""
 # What an engine is believed to keep, as a multiple of what may be reserved of its memory (0.9 of it): an entry too
 # many costs a prefill now and then, and one too few scatters a session.
 _BELIEVED_SHARE: Final = 1.2
@@ -32,32 +36,99 @@ BLOCK_TOKENS: Final = 128
 
 
 Held = dict[int, int]
-"""Engines by their numbers, and how many tokens of a prompt each is believed to hold, the deepest first."""
+"""Engines by their numbers, and how many tokens of a prompt each is believed to hold, those that hold of its deepest run first."""
 
 
-class _Mark:
-    """A mark that an engine holds, the last of at most `depth` in a row; it `added` some of its `tokens` to the one `before`, and so many `follow` it."""
+class _Run:
+    """Marks that follow each other, after `before_bytes` of the prompt; `copies` are what engines hold of it, by their numbers."""
 
-    __slots__ = ("added", "before", "depth", "follow", "key", "tokens")
+    __slots__ = ("before_bytes", "copies", "marks", "tokens_per_byte")
 
-    def __init__(self, key: int, tokens: int, added: int, before: "_Mark | None") -> None:
-        self.key, self.tokens, self.added, self.before = key, tokens, added, before
-        self.depth: int = 1 if before is None else before.depth + 1
-        self.follow = 0
+    def __init__(self, marks: PrefixMarks, before_bytes: int, tokens_per_byte: float) -> None:
+        self.marks, self.before_bytes, self.tokens_per_byte = marks, before_bytes, tokens_per_byte
+        self.copies: dict[int, _Copy] = {}
+
+    def tokens(self, first: int, last: int) -> int:
+        """Return how many tokens its marks from the first to before the last one add."""
+        before = self.marks[first - 1][1] if first else self.before_bytes
+        each = self.tokens_per_byte
+        return int(each * self.marks[last - 1][1] + 0.5) - int(each * before + 0.5)
+
+    def common(self, marks: PrefixMarks, position: int) -> tuple[int, int]:
+        """Return the last position of these marks that is in it, and how many of its marks there are up to there; one at `position` is."""
+        own, key = self.marks, marks[position][0]
+        if own[-1][0] == key:
+            return position, len(own)
+        found, count, at = position, 1, 1
+        position += 1
+        # A longer conversation may have fewer marks than it had when it was shorter.
+        while position < len(marks) and at < len(own):
+            if own[at][0] == marks[position][0]:
+                found, count = position, at + 1
+                position += 1
+                at += 1
+            elif own[at][1] < marks[position][1]:
+                at += 1
+            else:
+                position += 1
+        return found, count
+
+    def before(self) -> "_Run | None":
+        """Return the run that it goes on from; None where it begins a prompt."""
+        for copy in self.copies.values():
+            return None if copy.before is None else copy.before.run
+        return None
+
+    def begins_with(self, count: int) -> "_Run":
+        """Part with its first marks, and return them as a run before it."""
+        head = _Run(self.marks[:count], self.before_bytes, self.tokens_per_byte)
+        for number, copy in list(self.copies.items()):
+            if copy.held <= count:
+                copy.run = head
+                head.copies[number] = self.copies.pop(number)
+            else:
+                head.copies[number] = copy.begins_with(head, count)
+        self.marks, self.before_bytes = self.marks[count:], self.marks[count - 1][1]
+        return head
+
+
+class _Copy:
+    """What one engine holds of a run: its first `held` marks, of so many `tokens`, and `follow` of its copies go on from it.
+
+    It goes on from the one `before`. With the last answer to it there are `answered_tokens`, 0 where none has come.
+    """
+
+    __slots__ = ("answered_tokens", "before", "follow", "held", "run", "tokens")
+
+    def __init__(self, run: _Run, before: "_Copy | None") -> None:
+        self.run, self.before = run, before
+        self.held = self.tokens = self.follow = self.answered_tokens = 0
+
+    def is_followed(self) -> None:
+        """One more copy goes on from it."""
+        self.follow += 1
+
+    def begins_with(self, head: _Run, count: int) -> "_Copy":
+        """Part with its first marks, which are a run before its own now; return the copy of that."""
+        first = _Copy(head, self.before)
+        self.held -= count
+        first.held, first.follow = count, 1
+        tail_tokens = self.run.tokens(count, count + self.held)
+        first.tokens, self.tokens = self.tokens - tail_tokens, tail_tokens
+        self.before = first
+        return first
 
 
 class HeldPrefixes:
-    """What one engine is believed to hold, in marks: each goes on from the one before it, and is kept as long as one that goes on from it.
+    """What one engine is believed to hold: each copy goes on from the one before it, and is kept as long as one that goes on from it.
 
-    So of a prompt that is used again its end alone is noted: `_ends` are the last marks of prompts, least recently used first.
+    So of a prompt that is used again its end alone is noted: `_ends` are the last copies of prompts, least recently used first.
     """
 
-    __slots__ = ("_believed", "_ends", "_has_told", "kv_tokens", "marks", "tokens")
-
-    def __init__(self) -> None:
-        self.marks: dict[int, _Mark] = {}
-        self._ends: OrderedDict[int, None] = OrderedDict()
-        self.tokens = 0
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._ends: OrderedDict[_Copy, None] = OrderedDict()
+        self.marks = self._tokens = 0
         self.kv_tokens: int | None = None
         self._believed = _BELIEVED_SHARE
         self._has_told = False
@@ -81,102 +152,87 @@ class HeldPrefixes:
         believed = self._believed * (_GROW if all_of_it else _SHRINK)
         self._believed = min(max(believed, _LEAST_BELIEVED), _MOST_BELIEVED)
 
-    def deepest(self, marks: PrefixMarks) -> int:
-        """Return the position of the last of these marks that it holds, -1 where it holds none."""
-        position = len(marks) - 1
-        while position >= 0 and marks[position][0] not in self.marks:
-            position -= 1
-        return position
+    def takes(self, run: _Run, before: _Copy | None) -> _Copy:
+        """Hold the whole of a run, after the copy before it."""
+        copy = run.copies.get(self._number)
+        if copy is not None:
+            self._ends.pop(copy, None)
+        else:
+            copy = run.copies[self._number] = _Copy(run, before)
+            if before is not None:
+                before.is_followed()
+        more, whole = len(run.marks) - copy.held, len(run.marks)
+        if more:
+            tokens = run.tokens(copy.held, whole)
+            copy.held, copy.tokens = whole, copy.tokens + tokens
+            self.marks, self._tokens = self.marks + more, self._tokens + tokens
+        return copy
 
-    def put(self, marks: PrefixMarks) -> PrefixMarks:
-        """Take a prompt in as the one used last; return those of its marks that are new."""
-        known = self.deepest(marks)
-        mark, before = None, 0
-        if known >= 0:
-            key, before = marks[known]
-            mark = self.marks[key]
-            self._ends.pop(key, None)
-        new = marks[known + 1 :]
-        for key, tokens in new:
-            if mark is not None:
-                mark.follow += 1
-            mark = self.marks[key] = _Mark(key, tokens, max(0, tokens - before), mark)
-            self.tokens += mark.added
-            before = tokens
-        self._ends[marks[-1][0]] = None
-        return new
+    def goes_on(self, copy: _Copy, marks: PrefixMarks) -> None:
+        """This prompt goes on from a copy that no other does, of a run that no other engine holds: its marks take the place of that one's.
 
-    def forget(self) -> None:
-        """It holds nothing any more."""
-        self.marks, self._ends, self.tokens = {}, OrderedDict(), 0
-
-    def deepened(self, key: int, tokens: int) -> None:
-        """Correct how many tokens there are up to this mark."""
-        mark = self.marks.get(key)
-        if mark is not None:
-            mark.tokens = tokens
-
-    def thin(self, marks: PrefixMarks) -> list[int]:
-        """Forget what lies between the marks of this prompt and no other goes on from; return it.
-
-        A conversation that has become too long for marks at all its ends never asks for those again.
+        A conversation that has become too long for marks at all its ends has fewer where it was shorter, and never asks for the others again.
         """
-        gone: list[int] = []
-        end = mark = self.marks[marks[-1][0]]
-        if end.depth <= len(marks):
-            return gone
-        kept, end.depth = {key for key, _ in marks}, 1
-        while (before := mark.before) is not None:
-            if before.key in kept or before.follow > 1:
-                mark = before
-                end.depth += 1
-            else:
-                mark.before, mark.added = before.before, mark.added + before.added
-                del self.marks[before.key]
-                self._ends.pop(before.key, None)
-                gone.append(before.key)
+        first, tokens = len(marks) - 1, copy.tokens
+        while first > 0 and marks[first - 1][1] > copy.run.before_bytes:
+            first -= 1
+        copy.run.marks = marks[first:]
+        self.marks += len(copy.run.marks) - copy.held
+        copy.held, copy.answered_tokens = len(copy.run.marks), 0
+        copy.tokens = copy.run.tokens(0, copy.held)
+        self._tokens += copy.tokens - tokens
+
+    def ends_with(self, copy: _Copy) -> None:
+        """The prompt that is used last ends there."""
+        self._ends[copy] = None
+
+    def lets_go(self) -> list[_Run]:
+        """It holds nothing any more; return the runs of which it held a copy."""
+        gone: list[_Run] = []
+        for end in self._ends:
+            copy: _Copy | None = end
+            while copy is not None and copy.held:
+                copy.held = 0
+                gone.append(copy.run)
+                copy = copy.before
+        self.marks, self._tokens, self._ends = 0, 0, OrderedDict()
         return gone
 
-    def shrink(self, most_marks: int) -> list[int]:
-        """Forget what it has no room for, and return it: the prompts that were used least recently, of each the end before the beginning."""
-        gone: list[int] = []
+    def shrink(self, most_marks: int) -> list[_Run]:
+        """Forget what it has no room for: the prompts that were used least recently, of each the end before the beginning; return the runs that are gone."""
+        gone: list[_Run] = []
         while self._ends and self._exceeds(most_marks):
-            mark = self.marks.get(self._ends.popitem(last=False)[0])
-            while mark is not None and not mark.follow:
-                if not self._exceeds(most_marks):
-                    self._ends[mark.key] = None
-                    self._ends.move_to_end(mark.key, last=False)
+            copy: _Copy | None = self._ends.popitem(last=False)[0]
+            while copy is not None and not copy.follow:
+                self._trim(copy, most_marks)
+                if copy.held:
+                    self._ends[copy] = None
+                    self._ends.move_to_end(copy, last=False)
                     break
-                gone.append(mark.key)
-                mark = self._drop(mark)
+                gone.append(copy.run)
+                before = copy.before
+                if before is not None:
+                    before.follow -= 1
+                copy = None if before is None or before in self._ends else before
         return gone
 
     def _exceeds(self, most_marks: int) -> bool:
-        return len(self.marks) > most_marks or self.tokens > self.most_tokens
+        return self.marks > most_marks or self._tokens > self.most_tokens
 
-    def _drop(self, mark: _Mark) -> _Mark | None:
-        """Forget a mark that none follows; return the one before it where nothing else keeps that."""
-        self.marks.pop(mark.key, None)
-        self.tokens -= mark.added
-        before = mark.before
-        if before is None:
-            return None
-        before.follow -= 1
-        return None if before.follow or before.key in self._ends else before
+    def _trim(self, copy: _Copy, most_marks: int) -> None:
+        """Forget as many of its last marks as there is no room for."""
+        while copy.held and self._exceeds(most_marks):
+            lost, tokens = copy.held, copy.tokens
+            if self.marks - most_marks < lost and self._tokens - tokens < self.most_tokens:
+                lost = 1
+                if copy.held > 1:
+                    tokens = copy.run.tokens(copy.held - 1, copy.held)
+            copy.held, copy.tokens, copy.answered_tokens = copy.held - lost, copy.tokens - tokens, 0
+            self.marks, self._tokens = self.marks - lost, self._tokens - tokens
 
 
 class PrefixIndex:
     """What all engines hold, each under a number of its own; at most `most_marks` over all."""
-
-    __slots__ = (
-        "_engines",
-        "_holders",
-        "_most_marks",
-        "_numbers",
-        "found_tokens",
-        "predicted_tokens",
-        "regret_tokens",
-    )
 
     def __init__(self, most_marks: int = MOST_MARKS) -> None:
         self.predicted_tokens = self.found_tokens = 0
@@ -186,12 +242,16 @@ class PrefixIndex:
         self._most_marks = most_marks
         self._numbers: dict[str, int] = {}
         self._engines: dict[int, HeldPrefixes] = {}
-        self._holders: dict[int, int] = {}
+        self._runs: dict[int, _Run] = {}
+        # What was found of the prompt that was asked for last: a decision asks for it several times.
+        self._asked: PrefixMarks = ()
+        self._run: _Run | None = None
+        self._position, self._common = -1, 0
 
     @property
     def marks(self) -> int:
         """How many marks are held, each counted once an engine."""
-        return sum([len(engine.marks) for engine in self._engines.values()])
+        return sum([engine.marks for engine in self._engines.values()])
 
     def enrol(self, name: str, kv_tokens: int | None) -> int:
         """Return the number of the engine of this name; with another memory than before it has begun anew."""
@@ -200,7 +260,7 @@ class PrefixIndex:
             taken = set(self._numbers.values())
             number = next(free for free in range(len(taken) + 1) if free not in taken)
             self._numbers[name] = number
-            self._engines[number] = HeldPrefixes()
+            self._engines[number] = HeldPrefixes(number)
         engine = self._engines[number]
         if engine.kv_tokens not in {None, kv_tokens}:
             self.forget(number)
@@ -215,31 +275,34 @@ class PrefixIndex:
 
     def forget(self, number: int) -> None:
         """This engine has lost all that it held."""
-        self._lost(number, list(self._engines[number].marks))
-        self._engines[number].forget()
+        self._lost(number, self._engines[number].lets_go())
 
-    def deepest(self, marks: PrefixMarks, most: int = MOST_HOLDERS) -> Held:
-        """Return the engines that hold most of this prompt, the deepest first, at most so many; changes nothing."""
+    def deepest(self, marks: PrefixMarks, prompt_tokens: int, most: int = MOST_HOLDERS) -> Held:
+        """Return the engines that hold most of this prompt, those of its deepest run first, at most so many; changes nothing."""
         found: Held = {}
-        seen, position = 0, len(marks) - 1
-        while position >= 0:
-            new = self._holders.get(marks[position][0], 0) & ~seen
-            seen |= new
-            while new:
-                number = (new & -new).bit_length() - 1
-                new &= new - 1
-                found[number] = self._held(number, marks, position)
-                if len(found) == most:
-                    return found
-            position = self._last_held(marks, position, ~seen) if seen else position - 1
+        run, common = self._find(marks), self._common
+        while run is not None:
+            for number, copy in run.copies.items():
+                if number not in found:
+                    found[number] = _held_tokens(copy, marks, prompt_tokens, min(common, copy.held))
+                    if len(found) == most:
+                        return found
+            run = run.before()
+            common = 0 if run is None else len(run.marks)
         return found
 
-    def held_by(self, number: int, marks: PrefixMarks) -> int:
+    def held_by(self, number: int, marks: PrefixMarks, prompt_tokens: int) -> int:
         """Return how many tokens of this prompt the engine is believed to hold; changes nothing."""
-        position = self._last_held(marks, len(marks), 1 << number)
-        return self._held(number, marks, position) if position >= 0 else 0
+        run, common = self._find(marks), self._common
+        while run is not None:
+            copy = run.copies.get(number)
+            if copy is not None:
+                return _held_tokens(copy, marks, prompt_tokens, min(common, copy.held))
+            run = run.before()
+            common = 0 if run is None else len(run.marks)
+        return 0
 
-    def placed(self, number: int, marks: PrefixMarks, regret_tokens: int = 0) -> None:
+    def placed(self, number: int, marks: PrefixMarks, prompt_tokens: int, regret_tokens: int = 0) -> None:
         """This prompt goes to this engine: from now on it holds it, its beginning longest.
 
         Another engine holds `regret_tokens` more of it than this one.
@@ -247,12 +310,23 @@ class PrefixIndex:
         self.regret_tokens += regret_tokens
         if not marks:
             return
-        engine = self._engines[number]
-        bit = 1 << number
-        for key, _ in engine.put(marks):
-            self._holders[key] = self._holders.get(key, 0) | bit
-        if len(engine.marks) > self._most_marks // len(self._engines):
-            self._lost(number, engine.thin(marks))
+        engine, copy = self._engines[number], None
+        run, known = self._find(marks), self._position + 1
+        if run is not None:
+            if self._common < len(run.marks):
+                run = self._split(run, self._common)
+            copy = _whole_copy(engine, number, run)
+        if known < len(marks):
+            if run is not None and copy is not None and len(run.copies) == 1 and not copy.follow:
+                self._forget_keys(run)
+                engine.goes_on(copy, marks)
+            else:
+                before_bytes = marks[known - 1][1] if known else 0
+                run = _Run(marks[known:], before_bytes, prompt_tokens / marks[-1][1])
+                copy = engine.takes(run, copy)
+            self._runs[run.marks[0][0]] = self._runs[marks[-1][0]] = run
+        assert copy is not None
+        engine.ends_with(copy)
         self._evict(number)
 
     def answered(
@@ -269,8 +343,10 @@ class PrefixIndex:
         It had `cached_tokens` of it where so many were believed; None where it does not say. Far fewer mean that it keeps
         less than is believed. Return which share of what was believed it had, None where that is not known.
         """
-        engine = self._engines[number]
-        engine.deepened(marks[-1][0], prompt_tokens + output_tokens)
+        engine, run = self._engines[number], self._runs.get(marks[-1][0])
+        copy = None if run is None else run.copies.get(number)
+        if copy is not None:
+            copy.answered_tokens = prompt_tokens + output_tokens
         if not engine.tells(cached_tokens):
             return None
         self.predicted_tokens += believed_tokens
@@ -283,38 +359,62 @@ class PrefixIndex:
         self._evict(number)
         return min(1.0, (cached_tokens or 0) / believed_tokens)
 
-    def _last_held(self, marks: PrefixMarks, before: int, engines: int) -> int:
-        """Return the last position before this one whose mark one of these engines holds, -1 for none: who holds a mark holds those before it."""
-        first = 0
-        while first < before:
-            middle = (first + before) // 2
-            if self._holders.get(marks[middle][0], 0) & engines:
-                first = middle + 1
-            else:
-                before = middle
-        return first - 1
+    def _find(self, marks: PrefixMarks) -> _Run | None:
+        """Return the run that has the deepest known mark of this prompt; note its position there and how many marks of the run they have in common."""
+        if marks is self._asked:
+            return self._run
+        self._asked, self._run, position = marks, None, len(marks)
+        while self._run is None and position > 0:
+            position -= 1
+            self._run = self._runs.get(marks[position][0])
+        if self._run is None:
+            self._position = -1
+        else:
+            self._position, self._common = self._run.common(marks, position)
+        return self._run
 
-    def _held(self, number: int, marks: PrefixMarks, position: int) -> int:
-        """Return the tokens that this engine holds up to this mark and of the answer behind it, within the prompt."""
-        after = min(position + 1, len(marks) - 1)
-        return min(self._engines[number].marks[marks[position][0]].tokens, marks[after][1])
+    def _split(self, run: _Run, count: int) -> _Run:
+        """Divide a run after so many marks: a prompt ends or branches off there. Return the first of the two."""
+        head = run.begins_with(count)
+        runs = self._runs
+        runs[head.marks[0][0]] = runs[head.marks[-1][0]] = head
+        if run.copies:
+            runs[run.marks[0][0]] = run
+        else:
+            self._forget_keys(run)
+        return head
 
     def _evict(self, number: int) -> None:
         """Forget what the engine has no room for, and what the index has none for."""
         self._lost(number, self._engines[number].shrink(self._most_marks // len(self._engines)))
 
-    def _lost(self, number: int, keys: list[int]) -> None:
-        """This engine holds these marks no more."""
-        bit = 1 << number
-        for key in keys:
-            holders = self._holders.pop(key, 0) & ~bit
-            if holders:
-                self._holders[key] = holders
+    def _lost(self, number: int, gone: list[_Run]) -> None:
+        """This engine holds these runs no more."""
+        self._asked, self._run, self._position = (), None, -1
+        for run in gone:
+            run.copies.pop(number, None)
+            if not run.copies:
+                self._forget_keys(run)
+
+    def _forget_keys(self, run: _Run) -> None:
+        for key in (run.marks[0][0], run.marks[-1][0]):
+            if self._runs.get(key) is run:
+                del self._runs[key]
 
 
-def sized(marks: PrefixMarks, prompt_tokens: int) -> PrefixMarks:
-    """Return marks whose sizes are parts of a prompt, in tokens of this prompt: each has its part of them."""
-    whole = marks[-1][1] if marks else 0
-    if whole <= 0:
-        return ()
-    return tuple([(key, int(prompt_tokens * size / whole + 0.5)) for key, size in marks])
+def _whole_copy(engine: HeldPrefixes, number: int, run: _Run) -> _Copy:
+    """Let this engine hold this run, and all that comes before it; return its copy."""
+    above = None if number in run.copies else run.before()
+    return engine.takes(run, None if above is None else _whole_copy(engine, number, above))
+
+
+def _held_tokens(copy: _Copy, marks: PrefixMarks, prompt_tokens: int, common: int) -> int:
+    """Return the tokens of this prompt up to so many marks of a run, and of the answer behind its last one."""
+    own, whole_bytes = copy.run.marks, marks[-1][1]
+    held_bytes, after = own[common - 1][1], len(marks) - 1
+    tokens = int(prompt_tokens * held_bytes / whole_bytes + 0.5)
+    if not copy.answered_tokens or common < len(own):
+        return tokens
+    while after > 0 and marks[after - 1][1] > held_bytes:
+        after -= 1
+    return min(copy.answered_tokens, int(prompt_tokens * marks[after][1] / whole_bytes + 0.5))

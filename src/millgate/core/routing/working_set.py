@@ -164,19 +164,6 @@ def _add(held: dict[_Name, int], name: _Name, tokens: int) -> None:
 class WorkingSets:
     """The live sessions of all engines, which are known by their numbers in the index of prefixes."""
 
-    __slots__ = (
-        "_found",
-        "_inferred",
-        "_kinds",
-        "_lapsed",
-        "_opened_at",
-        "_sessions",
-        "_sets",
-        "_tips",
-        "encounters",
-        "leases",
-    )
-
     def __init__(self) -> None:
         self._sessions: dict[int, LiveSession] = {}
         self._lapsed: dict[int, LiveSession] = {}
@@ -204,13 +191,14 @@ class WorkingSets:
             resting += kind.return_share * held
         return live.active + resting
 
-    def continued(self, name: int | None, marks: PrefixMarks, prompt_tokens: int) -> LiveSession | None:
+    def continued(self, name: int | None, marks: PrefixMarks) -> LiveSession | None:
         """Return the session of this name, live or over, or the one whose prompt this one goes on from; None where it would open one."""
         session = None if name is None else self._sessions.get(name) or self._lapsed.get(name)
         if session is not None:
             return session
-        for key, tokens in reversed(marks):
-            if tokens < _MOST_OF_IT * prompt_tokens:
+        least_bytes = _MOST_OF_IT * marks[-1][1] if marks else 0.0
+        for key, size_bytes in reversed(marks):
+            if size_bytes < least_bytes:
                 return None
             session = self._tips.get(key)
             if session is not None:

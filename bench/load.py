@@ -122,7 +122,7 @@ class _Crowd:
         self._present = 0
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def run(self, port: int, users: int, per_s: float | None) -> Served:
+    async def run(self, port: int, users: int, per_s: float | None, within_s: float) -> Served:
         """Connect all users, start them a little apart or at a pace, and wait until the last answer is whole."""
         loop = asyncio.get_running_loop()
         self._present = users
@@ -135,9 +135,9 @@ class _Crowd:
             for index, (_, user) in enumerate(crowd):
                 loop.call_later(index * 0.0002, user.ask)
         try:
-            await asyncio.wait_for(self._done, _ROUND_TIMEOUT_S)
+            await asyncio.wait_for(self._done, within_s)
         except TimeoutError:
-            raise BenchError(f"the round did not end within {_ROUND_TIMEOUT_S:.0f} s") from None
+            raise BenchError(f"the round did not end within {within_s:.0f} s") from None
         finally:
             for transport, _ in crowd:
                 transport.abort()
@@ -178,13 +178,14 @@ async def send(
     stream: bool,
     status: bytes = b"200",
     per_s: float | None = None,
+    within_s: float = _ROUND_TIMEOUT_S,
 ) -> Served:
     """Send one request per number over `users` kept connections and return what was received.
 
     Each user asks again as soon as it is answered; with `per_s` (whole answers only) requests leave at that rate.
-    Raises BenchError when an answer has another status, a stream other events, or a connection closes early.
+    Raises BenchError when an answer has another status, a stream other events, a connection closes early, or it takes too long.
     """
-    return await _Crowd(iter(numbers), stream=stream, status=status).run(port, users, per_s)
+    return await _Crowd(iter(numbers), stream=stream, status=status).run(port, users, per_s, within_s)
 
 
 class Holder(asyncio.Protocol):

@@ -134,13 +134,15 @@ class Stage:
         command = [NGINX, "-p", str(self._folder), "-e", str(self._folder / "nginx.err"), "-c", str(config)]
         return self._start("nginx", command, port, self._cores.proxy)
 
-    def _start(self, name: str, command: Sequence[str], port: int, *cores: int) -> Process:
+    def _start(
+        self, name: str, command: Sequence[str], port: int, *cores: int, timeout_s: float = _START_TIMEOUT_S
+    ) -> Process:
         output = self._folder / f"{name}.log"
         where = _on_cores(*cores) if self._pins else contextlib.nullcontext()
         with output.open("wb") as log, where:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self._running.append(process)
-        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        deadline_s = time.monotonic() + timeout_s
         while not _answers(port):
             if process.poll() is not None or time.monotonic() > deadline_s:
                 raise BenchError(f"{name} did not start: {output.read_text(errors='replace')[-2000:]}")

@@ -96,7 +96,8 @@ class Window:
             return
         counts = self._counts[place]
         for index, amount in enumerate(amounts):
-            counts[index] += amount
+            if amount:  # and no `+=`: compiled, that is a call of the interpreter for an item
+                counts[index] = counts[index] + amount
 
     def read(self, now: float, parts: int) -> tuple[int, ...]:
         """Return every counter over the newest parts, the running one included; changes nothing."""
@@ -196,7 +197,7 @@ class Sketch:
             bins += [0.0] * (place - self._top)
             self._top = place
         self._weight = weight = self._weight * self._growth
-        bins[place] += weight
+        bins[place] = bins[place] + weight  # as in `Window.add`
         self._total += weight
         self._sum += weight * value
         if self._known:

@@ -48,7 +48,8 @@ _TIRED_SHARE: Final = 0.1
 
 def first_token(engines: Engines, attempt: Attempt, at: float) -> None:
     """The prompt has been read: learn how long it took and give the prefill share back."""
-    (permit, engine), leg = permit_of(attempt), attempt.reading
+    permit, engine = permit_of(attempt)
+    leg = attempt.reading
     at = max(at, permit.admitted_at)
     if leg is None:
         engine.first_token(permit, attempt.unread_tokens, at)
@@ -68,7 +69,8 @@ def permit_of(attempt: Attempt) -> tuple[Permit, Engine]:
 
 def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float) -> Ended:
     """A whole answer: judge it, and learn its sizes and its speed."""
-    (permit, engine), request = permit_of(attempt), attempt.request
+    permit, engine = permit_of(attempt)
+    request = attempt.request
     engines, totals = knowledge.engines, knowledge.totals
     measured = event.output_tokens if event.output_tokens is not None else permit.output_seen
     output_tokens = request.output_tokens if event.output_tokens is None and not measured else measured
@@ -307,7 +309,8 @@ def release(
 
     Where it `teaches`, the time that it was out tells how long such work takes.
     """
-    (permit, engine), request = permit_of(attempt), attempt.request
+    permit, engine = permit_of(attempt)
+    request = attempt.request
     pool, lane = attempts.engines.routes.pool_of(engine), request.lane
     if attempt.reading is not None:
         legs.part_with(attempts.engines, attempt, now, tries_again=not for_good)

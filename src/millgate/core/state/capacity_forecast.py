@@ -36,6 +36,8 @@ _PACE_SHARE: Final = 8
 # So many of those ahead are given their permits one by one, and of so many streams each one's end is looked at anew; of
 # more the sum, or the mean, says as much.
 LISTED: Final = 64
+# Compiled, a name from elsewhere is looked up each time it is used, and a constant is not.
+_heapreplace: Final = heapreplace
 
 
 class CapacityForecast:
@@ -148,7 +150,7 @@ class CapacityForecast:
             opens = [at] * free + self._opens_at(ends, cycle_s, at) + self._opens_elsewhere(cycle_s, at)
             opens.sort()
             for parts in first:
-                heapreplace(opens, opens[0] + parts * each_s * drains.dearness)
+                _heapreplace(opens, opens[0] + parts * each_s * drains.dearness)
             opens.sort()
             self._opens = opens
         rest = max(0.0, work_s - self._first_s) / usual_s

@@ -174,12 +174,16 @@ class _ByLength:
     def note(self, tenant: str, before: int, after: int) -> None:
         """Note that this tenant's line has become longer or shorter by one."""
         tenants = self._tenants
-        if before:
-            del tenants[before][tenant]
-            if not tenants[before]:
-                del tenants[before]
-        if after:
-            tenants.setdefault(after, {})[tenant] = None
+        known = tenants[before] if before else {tenant: None}
+        if before and len(known) > 1:
+            del known[tenant]
+            known = {tenant: None}
+        elif before:
+            del tenants[before]
+        if after in tenants:
+            tenants[after][tenant] = None
+        elif after:
+            tenants[after] = known  # mostly the one that it was in alone
         self.longest = max(self.longest, after)
         if self.longest not in tenants and self.longest:
             self.longest -= 1

@@ -231,9 +231,10 @@ class HttpAttempt:
         self._desk.driver.post(FirstToken(self.number))
 
     def finished(self, usage: Usage) -> None:
-        """Report a whole answer; the engine is done with it, but for the end of its framing."""
+        """Report a whole answer; the engine is done with it, but for the end of a stream's framing."""
+        to_end = None if self.stream is None else self._call
         if self._close():
-            let_end(self._call)
+            let_end(to_end)
             told = make_finished(self.number, usage.prompt_tokens, usage.output_tokens, usage.cached_tokens)
             self._desk.driver.post(told, make_released(self.number))
             if usage.prompt_tokens is None and _owes_usage(self.dialect, self._facts, self._asked_usage):
@@ -241,11 +242,10 @@ class HttpAttempt:
 
     def unsent(self, kind: FailureKind) -> None:
         """Report a failure that another engine may make good: the core says what follows, here nothing is over."""
-        if self.over:
-            return
-        self._unsent = kind
-        self._call = self._engine = self.stream = None
-        self._desk.driver.post(Failed(self.number, kind, Sent.NONE))
+        if not self.over:
+            self._unsent = kind
+            self._call = self._engine = self.stream = None
+            self._desk.driver.post(Failed(self.number, kind, Sent.NONE))
 
     def failed(self, kind: FailureKind, sent: Sent, said: Said = SAID_NOTHING) -> None:
         """Report a failure; the engine is done with it."""

@@ -249,7 +249,7 @@ class Allowances:
         return None if behind is None else Shortfall(Reason.QUOTA, behind.needed, behind.left, 0.0, behind)
 
     def _own_streams(self, request: Request) -> Shortfall | None:
-        short = self.streams.shortfall(request.tenant, request.arrival.answers)
+        short = self.streams.shortfall(request.tenant, request.arrival.answers) if self._tenants else None
         if short is None:
             return None
         wait_s = request.route.up[0].expected_service_s() / short.cap if short.is_full else SHARE_COMES_S
@@ -276,7 +276,8 @@ class Allowances:
             return
         if not self.ledger.is_empty:
             attempt.reserves(self.ledger.take(_who(request), request.sizes(), now))
-        self.streams.begins(request.tenant, request.arrival.answers)
+        if self._tenants:
+            self.streams.begins(request.tenant, request.arrival.answers)
 
     def told(self, request: Request, kind: ClientKind, appointment: Appointment, now: float) -> None:
         """Put a client that its quota refuses into the lines of the buckets that were short for it.
@@ -338,7 +339,7 @@ class Allowances:
         """A request that was taken in is neither queued nor admitted any more."""
         if self._observed and request.attempt in self._observed:
             self._observed.discard(request.attempt)
-        else:
+        elif self._tenants:
             self.streams.ends(request.tenant, request.arrival.answers)
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from lab.closed_loop import ClosedLoop
 from lab.interpreted import is_compiled, run_interpreted
 from lab.replicas import HOT_SHARE, REPLICAS, ClusterWorld, Setup
+from millgate.cluster.leases import LEASE_S, RENEWAL_S, LeaseSettings
 from millgate.core.decisions import Admit
 from millgate.core.settings import (
     EngineSettings,
@@ -33,6 +34,8 @@ _TOKENS = int(_PROMPT_TOKENS + _OUTPUT_TOKENS)
 _SETTLED_S = 30.0
 _SKEWS = (0.0, 0.5, HOT_SHARE, 0.95)
 _LOST, _KILL_EVERY_S = 0.05, 30.0
+# A replica starts work by an answer for three fifths of a lease.
+_LEASE = LeaseSettings(0.6 * LEASE_S, RENEWAL_S)
 
 
 class Used(NamedTuple):
@@ -95,7 +98,7 @@ def skews(seeds: range) -> str:
         ("a twentieth lost, a kill every 30 s", faulty),
     ]
     for faults, setup in setups:
-        runs = [play(setup._replace(horizon_s=150.0), seed) for seed in seeds]
+        runs = [play(setup._replace(horizon_s=150.0, lease=_LEASE), seed) for seed in seeds]
         used, kept = min(run.used for run in runs), sum(run.kept for run in runs) / len(runs)
         most, part = max(run.most for run in runs), 0.0 if setup.replicas == 1 else setup.hot_share
         rows.append(f"| {setup.replicas} | {part:.0%} | {faults} | {used:.3f} | {most:.2f} | {kept:.3f} |")

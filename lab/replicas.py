@@ -1,4 +1,4 @@
-"""`python -m lab.replicas`: replicas of one gate in virtual time: real governors, renewers and ledger over one engine, clients that return to any of them.
+"""`python -m lab.replicas SEEDS FIRST`: replicas of one gate in virtual time: real governors, renewers and ledger over one engine, clients that return to any of them.
 
 Only the network and the engine are simulated. The store loses requests and answers; a replica that is killed takes its work with it,
 and another starts in its place. Each client brings its ticket wherever it comes.
@@ -298,7 +298,7 @@ def _ordered(admissions: list[tuple[float, float]], apart_s: float = 5.0) -> flo
     return right / pairs if pairs else 1.0
 
 
-def leases(seeds: int) -> str:
+def leases(seeds: range) -> str:
     """Return goodput and order against one gate, over lease lengths and faults, as a table of Markdown."""
     rows = ["| lease | renewal | faults | goodput / one gate | peak of 16 |", "|---|---|---|---|---|"]
     alone = _mean(Setup(1), seeds).finished
@@ -315,7 +315,7 @@ def leases(seeds: int) -> str:
     return "\n".join(rows)
 
 
-def returns(seeds: int) -> str:
+def returns(seeds: range) -> str:
     """Return how clients fare that are told to come back, and come to any replica, as a table of Markdown."""
     rows = [
         "| gates | goodput / one gate | promises kept | pairs in order | mean wait |",
@@ -335,14 +335,14 @@ def returns(seeds: int) -> str:
     return "\n".join(rows)
 
 
-def _mean(setup: Setup, seeds: int) -> Result:
-    runs = [play(setup, seed) for seed in range(seeds)]
+def _mean(setup: Setup, seeds: range) -> Result:
+    runs, count = [play(setup, seed) for seed in seeds], len(seeds)
     return Result(
-        sum(run.finished for run in runs) / seeds,
+        sum(run.finished for run in runs) / count,
         max(run.peak for run in runs),
-        sum(run.kept for run in runs) / seeds,
-        sum(run.ordered for run in runs) / seeds,
-        sum(run.wait_s for run in runs) / seeds,
+        sum(run.kept for run in runs) / count,
+        sum(run.ordered for run in runs) / count,
+        sum(run.wait_s for run in runs) / count,
     )
 
 
@@ -350,4 +350,6 @@ if __name__ == "__main__":
     if is_compiled():
         sys.exit(run_interpreted(sys.argv[1:], "lab.replicas"))
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    print(f"{leases(count)}\n\n{returns(count)}")
+    first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    tried = range(first, first + count)
+    print(f"{returns(tried)}\n\n{leases(tried)}")

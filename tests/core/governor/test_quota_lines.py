@@ -24,7 +24,7 @@ from millgate.core.settings import (
     Settings,
 )
 from millgate.core.tickets import ClientKind
-from millgate.core.tickets.appointment import Appointment
+from millgate.core.tickets.appointment import Appointment, age_key
 from millgate.core.words import QuotaKind, Reason
 
 LATE_S = Appointment(0.0, 1.0).late_s
@@ -161,6 +161,17 @@ def test_a_ticket_keeps_an_appointment_as_a_body_does(by_body: bool) -> None:
         assert newcomer.promised > 0.0
         assert isinstance(back, Admit)
     assert len(gate._knowledge.allowances.lines) == 3, "those of the newcomers"
+
+
+def test_a_client_that_was_told_twice_and_kept_its_turn_is_known_by_its_last_ticket() -> None:
+    lines, demands = QuotaLines(), [Demand(Bucket(1.0, 1.0, 0.0), 1.0)]
+    kept_turn, said = age_key(2.0, 7), Appointment(10.0004, 5.0)
+    lines.book(7, "ann", ClientKind.FIRST, Appointment(10.0, 5.0), demands, kept_turn)
+
+    assert lines.number_of("bob", said) is None
+    assert lines.number_of("ann", said) == 7
+    assert lines.returned(7) == kept_turn
+    assert lines.number_of("ann", said) is None
 
 
 def test_a_ticket_of_another_tenant_keeps_no_appointment() -> None:

@@ -28,7 +28,7 @@ from millgate.core.decisions import QuotaState
 from millgate.core.governor.quota_lines import Behind, QuotaLines
 from millgate.core.governor.tenant_streams import SHARE_COMES_S, TenantStreams
 from millgate.core.measure import WINDOW_S, Window
-from millgate.core.quotas.ledger import Demand, Ledger, Who
+from millgate.core.quotas.ledger import Ledger, Who
 from millgate.core.settings import MOST_TENANTS, Settings, TenantSettings
 from millgate.core.snapshot import TenantSnapshot
 from millgate.core.state.attempt import Attempt, Request
@@ -241,7 +241,7 @@ class Allowances:
         behind = None
         if self.lines.bookings or self.lines.promised_elsewhere:
             demands = self.ledger.demands(who, sizes)
-            number = self._number_of(request, demands)
+            number = self._number_of(request)
             behind = self.lines.behind(number, demands, now, self._told(request, now))
         if short is not None:
             reason = Reason.TOO_LARGE if short.never_fits else Reason.QUOTA
@@ -249,7 +249,7 @@ class Allowances:
         return None if behind is None else Shortfall(Reason.QUOTA, behind.needed, behind.left, 0.0, behind)
 
     def _own_streams(self, request: Request) -> Shortfall | None:
-        short = self.streams.shortfall(request.tenant, request.arrival.answers)
+        short = self.streams.shortfall(request.tenant, request.arrival.answers) if self._tenants else None
         if short is None:
             return None
         wait_s = request.route.up[0].expected_service_s() / short.cap if short.is_full else SHARE_COMES_S
@@ -276,7 +276,8 @@ class Allowances:
             return
         if not self.ledger.is_empty:
             attempt.reserves(self.ledger.take(_who(request), request.sizes(), now))
-        self.streams.begins(request.tenant, request.arrival.answers)
+        if self._tenants:
+            self.streams.begins(request.tenant, request.arrival.answers)
 
     def told(self, request: Request, kind: ClientKind, appointment: Appointment, now: float) -> None:
         """Put a client that its quota refuses into the lines of the buckets that were short for it.
@@ -284,7 +285,7 @@ class Allowances:
         A client whose time there is later than its hint has no appointment: it was told a time at random.
         """
         demands = self.ledger.demands(_who(request), request.sizes())
-        number, ticket = self._number_of(request, demands), self._told(request, now)
+        number, ticket = self._number_of(request), self._told(request, now)
         short = [
             each
             for each in demands
@@ -300,8 +301,7 @@ class Allowances:
     def returned(self, request: Request, now: float) -> None:
         """End the appointment that this attempt keeps, whatever is decided about it."""
         if self.lines.bookings or self.lines.is_shared:
-            demands = self.ledger.demands(_who(request), request.sizes())
-            self._is_back(request, self._number_of(request, demands), now)
+            self._is_back(request, self._number_of(request), now)
 
     def _is_back(self, request: Request, number: int, now: float) -> int | None:
         """End its appointment, here or at another replica; return its turn there."""
@@ -318,11 +318,11 @@ class Allowances:
             return None
         return told
 
-    def _number_of(self, request: Request, demands: list[Demand]) -> int:
+    def _number_of(self, request: Request) -> int:
         """Return the number under which it has an appointment: that of its record, or else of what its ticket says."""
         number, told = request.arrival_number, request.age.appointment
         if request.recognised and told is not None and number not in self.lines.bookings:
-            known = self.lines.number_of(request.tenant, told, demands)
+            known = self.lines.number_of(request.tenant, told)
             return number if known is None else known
         return number
 
@@ -339,7 +339,7 @@ class Allowances:
         """A request that was taken in is neither queued nor admitted any more."""
         if self._observed and request.attempt in self._observed:
             self._observed.discard(request.attempt)
-        else:
+        elif self._tenants:
             self.streams.ends(request.tenant, request.arrival.answers)
 
 

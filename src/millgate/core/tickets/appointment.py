@@ -1,7 +1,4 @@
-"""One refused client: what it was told, whether it is on time, how likely it returns, and how its request is recognised.
-
-A record as an object with its indexes took a kilobyte: it is kept as a row of machine numbers, which takes about 250 bytes.
-"""
+"""One refused client: what it was told, how likely it returns, and how it is recognised, in a row of 250 bytes; an object took a kilobyte."""
 
 from array import array
 from collections.abc import Sequence
@@ -78,6 +75,8 @@ def shortest_kept_s(latest_s: float) -> float:
 
 # An outcome is forgotten by a fiftieth with each later one: a crowd that stays away is believed gone after some twenty.
 _KEEP: Final = 1.0 - 1.0 / 50.0
+# A balancer may send clients elsewhere at once: of those of one replica the last ten count.
+_HERE_WEIGHT: Final = 0.1
 # What replicas of a cluster share is forgotten in as long as the longest hint takes.
 _SHARED_MEMORY_S: Final = LONGEST_HINT_S
 
@@ -88,11 +87,11 @@ class Attendance:
     An appointment is attended when its client is back before it lapses. The share is the mean of a Beta distribution whose
     counts forget (Beta-Bernoulli with discounting: West and Harrison 1997); a tenant's starts from its kind's own.
 
-    Replicas of a cluster share what they learn: a client may attend an appointment at another replica than the one that gave it. There
-    `counts` are what came and what was told here, and all kinds have the share of the whole cluster.
+    Replicas of a cluster share what they learn: a client may come to another replica than the one that told it. There all kinds have the
+    share of the whole cluster, by the `counts` of all. `here` is the part of the last few that was attended at this replica.
     """
 
-    __slots__ = ("_all", "_faded_at", "_kinds", "_open", "_others", "_tenants")
+    __slots__ = ("_all", "_faded_at", "_kinds", "_open", "_others", "_tenants", "here")
 
     def __init__(self) -> None:
         # Weights of what was attended, and of all that came true or lapsed.
@@ -101,6 +100,7 @@ class Attendance:
         self._open = [0] * len(ClientKind)
         self._all, self._faded_at = (0.0, 0.0), 0.0
         self._others: tuple[float, float] | None = None
+        self.here = 1.0
 
     @property
     def counts(self) -> tuple[float, float]:
@@ -108,13 +108,13 @@ class Attendance:
         return self._all
 
     def shared_with(self, came: float, told: float, now: float) -> None:
-        """Count with the `counts` of all other replicas from now on; all fade by time, for their sum to be true."""
+        """Count with the `counts` of all others from now on; all fade by time, for their sum to be true."""
         keep = max(0.0, 1.0 - (now - self._faded_at) / _SHARED_MEMORY_S)
         self._all, self._faded_at = (self._all[0] * keep, self._all[1] * keep), now
         self._others = (came, told)
 
     def visited(self, tenant: str, kind: int) -> None:
-        """Learn that a client has come to whom another replica gave its appointment: that one knows that it was told."""
+        """Learn that a client has come whom another replica told; that replica counts it as told."""
         if self._others is None:
             self.learn(tenant, kind, attended=True)
         else:
@@ -128,23 +128,23 @@ class Attendance:
         """Count an appointment that is over, whatever became of it."""
         self._open[kind] -= 1
 
-    def expected(self, lapsed: Sequence[int] = (), *, here: bool = False) -> float:
-        """Return which part of the open appointments is expected to be attended, at any replica or `here`; `lapsed` kinds were not."""
+    def expected(self, lapsed: Sequence[int] = ()) -> float:
+        """Return which part of the open appointments is expected to be attended, at any replica; `lapsed` kinds were not."""
         number, attended = 0, 0.0
-        for kind, share in enumerate(self.shares(lapsed, here=here)):
+        for kind, share in enumerate(self.shares(lapsed)):
             still_open = self._open[kind] - (lapsed.count(kind) if lapsed else 0)
             number += still_open
             attended += still_open * share
         return attended / number if number > 0 else 1.0
 
-    def shares(self, lapsed: Sequence[int] = (), *, here: bool = False) -> list[float]:
+    def shares(self, lapsed: Sequence[int] = ()) -> list[float]:
         """Return how likely a client of each kind returns when told, as it is once these have `lapsed` too."""
         kinds = self._kinds
         if lapsed:
             kinds = kinds[:]
             for kind in lapsed:
                 kinds[kind] = _with(kinds[kind], attended=False)
-        if self._others is None or here:
+        if self._others is None:
             return [_share(counts, 1.0) for counts in kinds]
         came, told = self._all[0] + self._others[0], self._all[1] + self._others[1]
         return [min(1.0, _share((came, told), 1.0))] * len(kinds)
@@ -159,6 +159,7 @@ class Attendance:
     def learn(self, tenant: str, kind: int, *, attended: bool) -> None:
         """Learn what became of one appointment."""
         self._kinds[kind] = _with(self._kinds[kind], attended=attended)
+        self.here += (attended - self.here) * _HERE_WEIGHT
         if self._others is not None:
             self._all = self._all[0] + attended, self._all[1] + 1.0
         tenants = self._tenants[kind]

@@ -129,7 +129,7 @@ class EngineSettings:
 
     `max_inflight` counts streams, `kv_tokens` reserved prompt and output tokens, `prefill_tokens` prompt tokens
     not yet prefilled. `models` empty means that it serves whatever it is asked for. It is also asked for its `adapters`, of which
-    `adapter_slots` are loaded at once, each in `adapter_load_s`; not for those that it `lacks`. A whole answer whose client names no
+    `adapter_slots` are loaded at once (None: as many as it says itself), each in `adapter_load_s`; not for those that it `lacks`. A whole answer whose client names no
     bound is taken to have at most `longest_answer` tokens. A new one with `is_up` false takes no work before it is said to be up.
     One whose `role` is prefill reads prompts for those that decode, and keeps each for `kv_lease_s` until it is fetched; `labels`
     say how far it is to them.
@@ -141,7 +141,7 @@ class EngineSettings:
     prefill_tokens: int | None = None
     models: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
-    adapter_slots: int = 1
+    adapter_slots: int | None = None
     lacks: frozenset[str] = frozenset()
     adapter_load_s: float = 0.5
     longest_answer: int = 32_768

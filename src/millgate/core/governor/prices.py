@@ -13,9 +13,9 @@ class Prices:
 
     __slots__ = ("_router", "_working_sets", "adapters")
 
-    def __init__(self, router: Router, working_sets: WorkingSets) -> None:
+    def __init__(self, router: Router, working_sets: WorkingSets, adapters: Adapters) -> None:
         self._router, self._working_sets = router, working_sets
-        self.adapters = Adapters()
+        self.adapters = adapters
 
     def of(
         self, engine: Engine, request: Request, unread_tokens: int, turns: int | None, now: float

@@ -110,6 +110,18 @@ def test_a_request_that_cannot_have_a_slot_in_time_is_told_when_there_is_one() -
     assert refused.retry_after_s >= SERVICE_S
 
 
+def test_where_nothing_may_wait_it_is_told_when_there_is_a_slot_too() -> None:
+    lane = LaneSettings("lane", ttft_slo_s=60.0, deadline_s=60.0, max_queue=0)
+    gate = governor(lane, engines=(replace(ENGINE, name="a"),))
+    _asks(gate, 1, "law", 0.0)
+
+    refused = _asks(gate, 2, "tax", 0.0)[0]
+
+    assert isinstance(refused, Yield)
+    assert refused.counted is Counted.ADAPTERS
+    assert refused.value == pytest.approx(refused.retry_after_s)
+
+
 def test_tenants_whose_adapters_hold_no_slot_go_before_those_who_hold_one() -> None:
     gate = _gate("a")
     _asks(gate, 1, "law", 0.0, tenant="large")

@@ -270,7 +270,11 @@ def _without_slot(knowledge: Knowledge, request: Request, now: float, ahead: int
     plan = _without_room(knowledge, request, now, ahead, slot_s)
     decision = plan.decision
     if isinstance(decision, Yield):
-        return Plan(request, decision._replace(counted=Counted.ADAPTERS), expected_wait_s=slot_s)
+        if decision.reason is Reason.SATURATED and decision.counted is None:  # it may not wait at all
+            decision = decision._replace(value=slot_s, bound=0.0)
+        if decision.reason in {Reason.SATURATED, Reason.TOO_LATE}:
+            decision = decision._replace(counted=Counted.ADAPTERS)
+        return Plan(request, decision, expected_wait_s=slot_s)
     return Plan(request, decision, None, plan.expected_wait_s, plan.queued_until, leaves_room=True)
 
 

@@ -152,6 +152,11 @@ class LabelsConfig(Section):
     zone: Name | None = Field(
         default=None, description="Its zone, such as the value of `topology.kubernetes.io/zone`."
     )
+    required: Literal["host", "rack", "zone"] | None = Field(
+        default=None,
+        description="The two engines of a request must have the same one of these labels; where none has room there, the engine that answers reads "
+        "the prompt itself. The label must be given. Default: near engines are preferred, and far ones may be used.",
+    )
 
 
 class EngineConfig(Section):

@@ -116,11 +116,12 @@ class LimitSettings:
 
 
 class Labels(NamedTuple):
-    """Where an engine stands; a label that is "" is not known."""
+    """Where an engine stands; a label that is "" is not known. It hands prompts over within its `required` host, rack or zone alone, where that is not ""."""
 
     host: str = ""
     rack: str = ""
     zone: str = ""
+    required: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from millgate.core.routing.prefix_index import BLOCK_TOKENS, Held, PrefixIndex
 from millgate.core.settings import Labels
 from millgate.core.state.attempt import Request
 from millgate.core.state.engine import Engine
-from millgate.core.state.leg import Legs, distance_of
+from millgate.core.state.leg import Legs, distance_of, may_hand_over
 from millgate.core.words import Role
 
 FirstLeg = tuple[float, Engine]
@@ -46,13 +46,16 @@ def apart(
     if not deciding or not reading:
         return None
     first_legs = _first_legs(router, prefixes, request, reading)
-    cost_s, chosen = inf, (first_legs[0], deciding[0])
+    cost_s = inf
+    chosen: tuple[FirstLeg, Engine] | None = None
     for each in deciding:
         write_s = _writing_cost(router, each, request)
         for leg in first_legs:
             whole_s = leg[0] + (write_s + _transfer_s(legs, leg[1], each, request, held))
-            if whole_s < cost_s:
+            if whole_s < cost_s and may_hand_over(leg[1].settings.labels, each.settings.labels):
                 cost_s, chosen = whole_s, (leg, each)
+    if chosen is None:
+        return None
     (_, reader), engine = chosen
     ttft_s = (
         reader.expected_ttft_s(_unread(reader, prefixes, request), now)

@@ -40,3 +40,38 @@ def test_what_is_no_label_is_refused_by_name(tmp_path: Path, wrong: str, message
 
     with pytest.raises(ConfigError, match=message):
         load_config(path, {}, {})
+
+
+ROLES = """
+engines:
+  - {url: "http://a:1", name: a, role: prefill, labels: {%s}}
+  - {url: "http://b:1", name: b, role: decode, labels: {zone: eu-1a}}
+"""
+
+
+def test_a_required_place_arrives_in_the_core(tmp_path: Path) -> None:
+    file = tmp_path / "gate.yaml"
+    file.write_text(ROLES % "zone: eu-1a, required: zone")
+
+    settings = build_settings(load_config(file, {}, {}).config).settings
+
+    assert settings.engines[0].labels == Labels(zone="eu-1a", required="zone")
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ("required: zone", "needs the label `zone`"),
+        ("zone: eu-1b, required: zone", "no engine with `role: decode` has `zone: eu-1b`"),
+        ("zone: eu-1a, required: region", "required"),
+    ],
+)
+def test_a_required_place_that_cannot_be_is_refused_by_name(
+    tmp_path: Path, labels: str, message: str
+) -> None:
+    file = tmp_path / "gate.yaml"
+    file.write_text(ROLES % labels)
+
+    with pytest.raises(ConfigError, match=r"engines\[0\]\.labels\.required") as raised:
+        load_config(file, {}, {})
+    assert message in str(raised.value)

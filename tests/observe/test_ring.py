@@ -228,6 +228,13 @@ def test_what_is_kept_of_an_arrival_is_everything_but_its_body() -> None:
             ),
         ),
         (
+            Yield(1, Reason.TOO_LATE, 2.5, retry=True, value=2.7, bound=2.0, counted=Counted.ADAPTERS),
+            (
+                "refused too_late: its adapter is in no slot of an engine, and other adapters use them all: its first token would come "
+                "within 2.7 s, where it may be 2.0 s; told to come back in 2.5 s, when its appointment is due"
+            ),
+        ),
+        (
             Yield(1, Reason.QUOTA, 3.0, retry=True, value=1.0, bound=0.4),
             "refused quota: it needs 1, 0 are left; told to come back in 3.0 s",
         ),

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
+from millgate.core.events import AdaptersSeen
 from millgate.runtime.gauges import GAUGE_NAMES, MOST_PAGE_BYTES, GaugeNames, Gauges, read_gauges
 
 VLLM = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -173,3 +174,37 @@ def test_names_can_be_given() -> None:
 def test_any_bytes_are_read_without_an_error(noise: bytes) -> None:
     read_gauges(VLLM + noise)
     read_gauges(b"vllm:num_requests_running" + noise)
+
+
+def _adapters(max_lora: str, running: str, at: str = "1.7e9") -> bytes:
+    labels = f'max_lora="{max_lora}",running_lora_adapters="{running}",waiting_lora_adapters="tea"'
+    return f"vllm:lora_requests_info{{{labels}}} {at}\n".encode()
+
+
+def test_the_newest_line_about_adapters_counts() -> None:
+    lines = _adapters("4", "law", "1.7e9") + _adapters("4", "law,tax", "1.8e9") + _adapters("4", "", "1.75e9")
+
+    assert read_gauges(VLLM + lines).adapters == AdaptersSeen(4, ("law", "tax"))
+    assert read_gauges(VLLM + _adapters("4", "")).adapters == AdaptersSeen(4, ())
+    assert read_gauges(VLLM).adapters is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        _adapters("0", ""),
+        _adapters("10001", ""),
+        _adapters("-1", ""),
+        _adapters("four", ""),
+        _adapters("1", "law,tax"),
+        _adapters("4", "l aw"),
+        _adapters("4", "law", "NaN"),
+        _adapters("4", "law", "-1"),
+        _adapters("4", "law") * 1_025,
+    ],
+)
+def test_what_makes_no_sense_of_adapters_is_unknown_and_spoils_nothing_else(line: bytes) -> None:
+    gauges = read_gauges(VLLM + line)
+
+    assert gauges.adapters is None
+    assert (gauges.running, gauges.waiting) == (5, 4)

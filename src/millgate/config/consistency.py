@@ -39,6 +39,7 @@ def check_whole(config: Config, places: Mapping[SettingPath, ValueOrigin]) -> No
         *_demotions(config),
         *_roles(config),
         *_adapters(config),
+        *_required_places(config),
     ]
     if found:
         raise ConfigError(*(Problem(_place(path, places), path, message) for path, message in found))
@@ -278,6 +279,25 @@ def _roles(config: Config) -> Iterator[tuple[SettingPath, str]]:
                 path,
                 f"{engine.kv_transfer} needs an engine with `role: {other}` and the same `kv_transfer`",
             )
+
+
+def _required_places(config: Config) -> Iterator[tuple[SettingPath, str]]:
+    """Find engines that require a place of which they do not say where it is, or in which none has the other role."""
+    others = {"prefill": "decode", "decode": "prefill"}
+    for index, engine in enumerate(config.engines):
+        required, path = engine.labels.required, ("engines", index, "labels", "required")
+        if required is None:
+            continue
+        place = getattr(engine.labels, required)
+        if engine.role == "unified":
+            yield path, "is for engines with `role: prefill` or `role: decode`: only these hand prompts over"
+        elif place is None:
+            yield path, f"needs the label `{required}` beside it"
+        elif not any(
+            each.role == others[engine.role] and getattr(each.labels, required) == place
+            for each in config.engines
+        ):
+            yield path, f"no engine with `role: {others[engine.role]}` has `{required}: {place}`"
 
 
 def _adapters(config: Config) -> Iterator[tuple[SettingPath, str]]:

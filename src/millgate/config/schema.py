@@ -152,6 +152,11 @@ class LabelsConfig(Section):
     zone: Name | None = Field(
         default=None, description="Its zone, such as the value of `topology.kubernetes.io/zone`."
     )
+    required: Literal["host", "rack", "zone"] | None = Field(
+        default=None,
+        description="The two engines of a request must have the same one of these labels; where none has room there, the engine that answers reads "
+        "the prompt itself. The label must be given. Default: near engines are preferred, and far ones may be used.",
+    )
 
 
 _BOOTSTRAP_PORT: Final = 8998
@@ -215,8 +220,12 @@ class EngineConfig(Section):
         description="Names of adapters (LoRA) that it serves beside its models, and beside those that it lists at `/v1/models` itself. Requests "
         "for one go where it is loaded, unless waiting there takes longer than loading it elsewhere.",
     )
-    adapter_slots: Count = Field(
-        default=1, ge=1, le=10_000, description="Adapters that are loaded at once: vLLM's `--max-loras`."
+    adapter_slots: Count | None = Field(
+        default=None,
+        ge=1,
+        le=10_000,
+        description="Adapters that it runs requests for at once: vLLM's `--max-loras`. Requests for others wait at the gate. Default: what "
+        "the engine says itself (`vllm:lora_requests_info`); where it says nothing, none is held for want of a slot.",
     )
     adapter_load: Duration = Field(
         default=0.5, ge=0.0, le=HOUR_S, description="How long it takes to load an adapter."

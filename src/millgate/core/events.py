@@ -158,6 +158,13 @@ class EngineProgress(NamedTuple):
     streams: tuple[Growth, ...] = ()
 
 
+class AdaptersSeen(NamedTuple):
+    """What one engine says of its adapters (LoRA): how many it runs at once, and which of them run."""
+
+    slots: int
+    running: tuple[str, ...] = ()
+
+
 class EngineSeen(NamedTuple):
     """One engine's own gauges, read at `seen_at`; None for what did not parse (unknown, never a failure).
 
@@ -170,6 +177,7 @@ class EngineSeen(NamedTuple):
     waiting: int | None = None
     kv_share: float | None = None
     preemptions: int | None = None
+    adapters: AdaptersSeen | None = None
 
 
 class Remaining(NamedTuple):

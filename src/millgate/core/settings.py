@@ -124,11 +124,12 @@ class LimitSettings:
 
 
 class Labels(NamedTuple):
-    """Where an engine stands; a label that is "" is not known."""
+    """Where an engine stands; a label that is "" is not known. It hands prompts over within its `required` host, rack or zone alone, where that is not ""."""
 
     host: str = ""
     rack: str = ""
     zone: str = ""
+    required: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ class EngineSettings:
 
     `max_inflight` counts streams, `kv_tokens` reserved prompt and output tokens, `prefill_tokens` prompt tokens
     not yet prefilled. `models` empty means that it serves whatever it is asked for. It is also asked for its `adapters`, of which
-    `adapter_slots` are loaded at once, each in `adapter_load_s`; not for those that it `lacks`. A whole answer whose client names no
+    `adapter_slots` are loaded at once (None: as many as it says itself), each in `adapter_load_s`; not for those that it `lacks`. A whole answer whose client names no
     bound is taken to have at most `longest_answer` tokens. A new one with `is_up` false takes no work before it is said to be up.
     One whose `role` is prefill reads prompts for those that decode, and keeps each for `kv_lease_s` until it is fetched; `labels`
     say how far it is to them. A prompt goes over by `kv_transfer`, which both engines must have alike.
@@ -149,7 +150,7 @@ class EngineSettings:
     prefill_tokens: int | None = None
     models: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
-    adapter_slots: int = 1
+    adapter_slots: int | None = None
     lacks: frozenset[str] = frozenset()
     adapter_load_s: float = 0.5
     longest_answer: int = 32_768

@@ -29,6 +29,7 @@ class Counted(StrEnum):
     WAIT = "wait"
     STREAMS = "streams"
     SESSIONS = "sessions"
+    ADAPTERS = "adapters"
 
 
 class LaneTakes(StrEnum):

@@ -224,6 +224,11 @@ def _reason(decision: Yield, *, was_queued: bool) -> str:
     if was_queued:
         waited = f"waited {seconds(value)}, deadline {seconds(bound)} after it arrived"
         return _AFTER_WAITING.get(decision.reason, "{}").format(waited)
+    if decision.counted is Counted.ADAPTERS:
+        return (
+            "its adapter is in no slot of an engine, and other adapters use them all: its first token would come within "
+            f"{seconds(value)}, where it may be {seconds(max(0.0, bound))}"
+        )
     if decision.reason is Reason.TOO_LATE:
         return (
             f"its first token would come within {seconds(value)} (nine times in ten), "

@@ -234,6 +234,7 @@ class EngineWatch:
             gauges.waiting,
             gauges.kv_share,
             gauges.preemptions,
+            gauges.adapters,
         )
         self._loop.call_later(NEWS_S, self._tell, seen)
 

@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from millgate.core.events import AdaptersSeen
+
 MOST_PAGE_BYTES = 4 * 1024 * 1024
 """vLLM's page with one model is 60 KB; a page beyond this bound is not read."""
 
@@ -27,6 +29,7 @@ _MOST_COUNT = 1_000_000
 # No engine serves with a cache below the shortest context, and believed it would have every request refused as too
 # large. A billion tokens are some 70 TB with the smallest caches that there are.
 _FEWEST_KV_TOKENS, _MOST_KV_TOKENS = 256, 1_000_000_000
+_MOST_SLOTS = 10_000
 MODEL_NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")
 """Names that may be shown anywhere."""
 _WHOLE_NUMBER = re.compile(rb"[0-9]{1,10}")
@@ -39,7 +42,7 @@ class GaugeNames(NamedTuple):
 
     `running` and `waiting` count requests; `kv_share` names the share of the KV cache in use (the first name that
     is present counts); `kv_blocks` is the info metric whose two labels multiply to the cache's tokens; `preemptions` counts
-    requests that lost their cache to others, since the engine's start.
+    requests that lost their cache to others, since the engine's start; `adapters` is the info metric about them (LoRA).
     """
 
     engine: str
@@ -48,6 +51,7 @@ class GaugeNames(NamedTuple):
     kv_share: tuple[str, ...] = ()
     kv_blocks: tuple[str, str, str] | None = None
     preemptions: str | None = None
+    adapters: str | None = None
 
 
 GAUGE_NAMES: tuple[GaugeNames, ...] = (
@@ -58,6 +62,7 @@ GAUGE_NAMES: tuple[GaugeNames, ...] = (
         ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
         ("vllm:cache_config_info", "num_gpu_blocks", "block_size"),
         "vllm:num_preemptions_total",
+        "vllm:lora_requests_info",
     ),
     GaugeNames(
         "sglang",
@@ -101,6 +106,7 @@ class Gauges(NamedTuple):
     kv_tokens: int | None = None
     model: str | None = None
     preemptions: int | None = None
+    adapters: AdaptersSeen | None = None
 
 
 def read_gauges(page: bytes, names: Sequence[GaugeNames] = GAUGE_NAMES) -> Gauges:
@@ -119,6 +125,7 @@ def read_gauges(page: bytes, names: Sequence[GaugeNames] = GAUGE_NAMES) -> Gauge
                 _kv_tokens(page, row.kv_blocks),
                 _model(page, row.running),
                 None if row.preemptions is None else _total(list(_values(page, row.preemptions))),
+                None if row.adapters is None else _adapters(page, row.adapters.encode()),
             )
     return Gauges()
 
@@ -158,6 +165,26 @@ def _model(page: bytes, spec: str) -> str | None:
     labels, _value = next(_samples(page, spec.partition("{")[0].encode()), ({}, math.nan))
     name = MODEL_NAME.fullmatch(labels.get(b"model_name", b""))
     return name[0].decode() if name is not None else None
+
+
+def _adapters(page: bytes, metric: bytes) -> AdaptersSeen | None:
+    """Read the newest series about adapters: vLLM makes one for each set of adapters that has ever run, with the time as its value.
+
+    The newest of one page has no age of its own: the page is new. One bad line, or too many, and nothing is known.
+    """
+    newest, newest_at = None, -1.0
+    for labels, at in _samples(page, metric):
+        if not 0.0 <= at < math.inf:
+            return None
+        if at > newest_at:
+            newest, newest_at = labels, at
+    if newest is None or not _WHOLE_NUMBER.fullmatch(newest.get(b"max_lora", b"")):
+        return None
+    slots = int(newest[b"max_lora"])
+    running = [each for each in newest.get(b"running_lora_adapters", b"").split(b",") if each]
+    if not 1 <= slots <= _MOST_SLOTS or len(running) > slots or not all(map(MODEL_NAME.fullmatch, running)):
+        return None
+    return AdaptersSeen(slots, tuple([name.decode() for name in running]))
 
 
 def _values(page: bytes, spec: str) -> Iterator[float]:

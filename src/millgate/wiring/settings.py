@@ -131,10 +131,15 @@ def _engine(
         prior=_prior(engine, index, places),
         role=Role(engine.role),
         kv_lease_s=engine.kv_lease,
-        labels=Labels(*[each or "" for each in (engine.labels.host, engine.labels.rack, engine.labels.zone)]),
+        labels=_labels(engine),
         kv_transfer=KvTransfer(engine.kv_transfer),
     )
     return settings, [why_inflight, why_kv, why_prefill, *_role_choice(settings, places, index)]
+
+
+def _labels(engine: EngineConfig) -> Labels:
+    told = engine.labels
+    return Labels(*[each or "" for each in (told.host, told.rack, told.zone, told.required)])
 
 
 def _role_choice(

@@ -10,7 +10,7 @@ from millgate.core.decisions import Admit
 from millgate.core.events import EngineDown, EngineUp, Finished, FirstToken, Prefilled, Released
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, Labels, LaneSettings, Settings
-from millgate.core.state.leg import distance_of
+from millgate.core.state.leg import distance_of, may_hand_over
 from millgate.core.words import Role
 from millgate.wiring.governor import build_governor
 
@@ -119,3 +119,42 @@ def test_what_is_left_out_counts_as_the_same_rack_and_never_as_the_same_host(
     one: Labels, other: Labels, distance: int
 ) -> None:
     assert distance_of(one, other) == distance_of(other, one) == distance
+
+
+def two_zones(required: str) -> Governor:
+    return busy(
+        stands("far", Role.PREFILL, Labels(zone="a")),
+        stands("near", Role.PREFILL, Labels(zone="b")),
+        stands("writes", Role.DECODE, Labels(zone="b", required=required)),
+    )
+
+
+def test_a_prompt_never_leaves_the_zone_that_is_required() -> None:
+    gate = two_zones("zone")
+    assert names(admitted(gate, 1, 1.0)) == ["writes", "near"]
+
+    gate.handle(EngineDown("near"), 2.0)
+
+    assert names(admitted(gate, 2, 2.0)) == ["writes"], "it reads the prompt itself"
+    open_to_all = two_zones("")
+    open_to_all.handle(EngineDown("near"), 0.5)
+    assert names(admitted(open_to_all, 1, 1.0)) == ["writes", "far"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "may"),
+    [
+        (Labels("h", "r", "z", "host"), Labels("h", "r", "z"), True),
+        (Labels("h", "r", "z", "host"), Labels("g", "r", "z"), False),
+        (Labels("h", "r", "z", "rack"), Labels("g", "r", "z"), True),
+        (Labels("h", "r", "z", "rack"), Labels("h", "q", "z"), False),
+        (Labels("h", "r", "z", "rack"), Labels("h", "", "z"), False),
+        (Labels("h", "r", "z", "rack"), Labels("h", "r", "y"), False),
+        (Labels("h", "r", "z", "zone"), Labels("g", "q", "z"), True),
+        (Labels("h", "r", "z", "zone"), Labels("h", "r", ""), False),
+        (Labels("h", "r", "z"), Labels("g", "q", "y"), True),
+    ],
+)
+def test_what_one_engine_requires_holds_for_both(one: Labels, other: Labels, may: bool) -> None:
+    assert may_hand_over(one, other) is may
+    assert may_hand_over(other, one) is may

@@ -20,3 +20,10 @@ def test_requests_are_in_time_where_the_gate_knows_what_is_loaded(skew: float) -
 def test_a_knob_that_is_not_there_is_named() -> None:
     with pytest.raises(ValueError, match="engine: not one of engines, profile"):
         adapters({"engine": "2"})
+
+
+def test_more_adapters_than_slots_take_turns_and_more_are_good_than_with_as_many_as_there_are_slots() -> None:
+    slots, count = SHORT.engines * SHORT.slots, 12
+    told = play(SHORT, count, 1, told=True)["good_share"]
+
+    assert told > slots / count

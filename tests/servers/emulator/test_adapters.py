@@ -5,6 +5,8 @@ from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from millgate.core.events import AdaptersSeen
+from millgate.runtime.gauges import read_gauges
 from servers.emulator.test_app import FAST, Client, ask, engine, run, until
 
 LORA = replace(FAST, model_name="base", lora_modules=("sql", "chat"), max_loras=1, lora_load_s=0.1)
@@ -55,6 +57,9 @@ def test_one_adapter_too_many_waits_and_the_gauge_says_so() -> None:
             await asyncio.sleep(0.05)
             _, page = await ask(running, "GET", "/metrics")
             families = {each.name: each for each in text_string_to_metric_families(page)}
+            assert read_gauges(page if isinstance(page, bytes) else page.encode()).adapters == AdaptersSeen(
+                1, ("sql",)
+            )
             assert families["vllm:lora_requests_info"].samples[0].labels == {
                 "max_lora": "1",
                 "running_lora_adapters": "sql",

@@ -14,7 +14,7 @@ from millgate.core.governor.allowances import Shortfall
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.placement import Place, is_in_time
 from millgate.core.governor.promises import forecast, in_line, refusal
-from millgate.core.governor.turns import ahead_of, may_go
+from millgate.core.governor.turns import ahead_of, may_go, may_pass
 from millgate.core.routing.prefix_index import LEAST_PREFIX_TOKENS, Held, PrefixIndex
 from millgate.core.routing.working_set import MOST_PASSED_OVER
 from millgate.core.settings import MINUTE_S
@@ -217,13 +217,9 @@ def _judge(knowledge: Knowledge, request: Request, held: Held, now: float) -> Pl
     if short is not None:
         return _short(knowledge, request, now, short)
     ahead = ahead_of(request, now)
-    roomy = (
-        knowledge.engines.placement.roomy_engine(request, held, now) if may_go(request, ahead, now) else None
-    )
-    if roomy is None and knowledge.engines.placement.is_kept_out(request, held, now):
-        return _kept_out(knowledge, request, now, ahead)
+    roomy = _place(knowledge, request, held, ahead, now)
     if roomy is None:
-        return _without_room(knowledge, request, now, ahead)
+        return _without_place(knowledge, request, held, now, ahead)
     engine, ttft_s, better_until, candidates, _ = roomy
     if better_until > now:
         waits = _without_room(knowledge, request, now, ahead)
@@ -233,6 +229,25 @@ def _judge(knowledge: Knowledge, request: Request, held: Held, now: float) -> Pl
     if not is_in_time(engine, request, ttft_s, now):
         return _refused(knowledge, request, now, Reason.TOO_LATE, ttft_s, request.deadline - now)
     return Plan(request, admission_at(knowledge.engines.prefixes, request, roomy, now), engine)
+
+
+def _place(knowledge: Knowledge, request: Request, held: Held, ahead: int, now: float) -> Place | None:
+    """Return where it may start at once: it is its turn, or those that wait before it have no use of that place."""
+    placement, attempts = knowledge.engines.placement, knowledge.attempts
+    if may_go(request, ahead, now):
+        return placement.roomy_engine(request, held, now)
+    if attempts.has_left_room and may_pass(request):
+        return placement.roomy_engine(request, held, now, attempts.kept)
+    return None
+
+
+def _without_place(knowledge: Knowledge, request: Request, held: Held, now: float, ahead: int) -> Plan:
+    placement = knowledge.engines.placement
+    if placement.is_kept_out(request, held, now):
+        return _kept_out(knowledge, request, now, ahead)
+    if placement.adapter_turns.is_out(request):
+        return _without_slot(knowledge, request, now, ahead)
+    return _without_room(knowledge, request, now, ahead)
 
 
 def _kept_out(knowledge: Knowledge, request: Request, now: float, ahead: int) -> Plan:
@@ -250,7 +265,23 @@ def _kept_out(knowledge: Knowledge, request: Request, now: float, ahead: int) ->
     return Plan(request, refused._replace(counted=Counted.SESSIONS), expected_wait_s=lease_s)
 
 
-def _without_room(knowledge: Knowledge, request: Request, now: float, ahead: int) -> Plan:
+def _without_slot(knowledge: Knowledge, request: Request, now: float, ahead: int) -> Plan:
+    """Every slot for adapters is in use by others: queue it where one is expected in its time, else refuse it until then."""
+    slot_s = knowledge.engines.placement.adapter_turns.wait_s(request, now)
+    plan = _without_room(knowledge, request, now, ahead, slot_s)
+    decision = plan.decision
+    if isinstance(decision, Yield):
+        if decision.reason is Reason.SATURATED and decision.counted is None:  # it may not wait at all
+            decision = decision._replace(value=slot_s, bound=0.0)
+        if decision.reason in {Reason.SATURATED, Reason.TOO_LATE}:
+            decision = decision._replace(counted=Counted.ADAPTERS)
+        return Plan(request, decision, expected_wait_s=slot_s)
+    return Plan(request, decision, None, plan.expected_wait_s, plan.queued_until, leaves_room=True)
+
+
+def _without_room(
+    knowledge: Knowledge, request: Request, now: float, ahead: int, slot_s: float = 0.0
+) -> Plan:
     """Queue it if it may wait and will make it; refuse it if not."""
     beyond = _beyond_accounts(request)
     if beyond is not None:
@@ -260,23 +291,26 @@ def _without_room(knowledge: Knowledge, request: Request, now: float, ahead: int
     full = full or over_bounds(knowledge, request, displaces=True)
     if full is not None:
         reason, value, bound = full  # one by one: compiled code makes a list of what a star stands for
-        return _refused(knowledge, request, now, reason, value, bound)
-    return _judge_wait(knowledge, request, now, ahead + 1, None if allowed_s is None else now + allowed_s)
+        return _refused(knowledge, request, now, reason, value, bound, slot_s=slot_s)
+    queued_until = None if allowed_s is None else now + allowed_s
+    return _judge_wait(knowledge, request, now, ahead + 1, queued_until, slot_s)
 
 
 def _judge_wait(
-    knowledge: Knowledge, request: Request, now: float, place: int, queued_until: float | None
+    knowledge: Knowledge, request: Request, now: float, place: int, queued_until: float | None, slot_s: float
 ) -> Plan:
-    """Queue it at this place if it will make it from there; it waits no longer than `queued_until`."""
-    wait_s, upper_s, ttft_s = forecast(request, place, now)
+    """Queue it at this place if it will make it from there; it waits no longer than `queued_until`, and `slot_s` for its adapter."""
+    wait_s, upper_s, ttft_s = forecast(request, place, now, slot_s)
     hold_s, left_s = request.due_hold_s, request.deadline - now
     if upper_s + ttft_s > left_s:
         # What was promised is not broken for a forecast, unless even a permit now would be too late.
         if not hold_s or ttft_s > left_s:
-            return _refused(knowledge, request, now, Reason.TOO_LATE, upper_s + ttft_s, left_s, wait_s)
+            late = Reason.TOO_LATE
+            return _refused(knowledge, request, now, late, upper_s + ttft_s, left_s, wait_s, slot_s)
         queued_until = now + hold_s if queued_until is None else min(queued_until, now + hold_s)
     if queued_until is not None and not hold_s and now + upper_s > queued_until:
-        refused = refusal(knowledge.totals, request, Reason.SATURATED, now, upper_s, queued_until - now)
+        reason, most_s = Reason.SATURATED, queued_until - now
+        refused = refusal(knowledge.totals, request, reason, now, upper_s, most_s, not_before_s=slot_s)
         return Plan(request, refused._replace(counted=Counted.WAIT), expected_wait_s=wait_s)
     return Plan(request, Queue(request.attempt, place, wait_s, request.classed), None, wait_s, queued_until)
 
@@ -289,8 +323,9 @@ def _refused(
     value: float = 0.0,
     bound: float = 0.0,
     wait_s: float = 0.0,
+    slot_s: float = 0.0,
 ) -> Plan:
-    decision = refusal(knowledge.totals, request, reason, now, value, bound, wait_s)
+    decision = refusal(knowledge.totals, request, reason, now, value, bound, wait_s, slot_s)
     return Plan(request, decision, expected_wait_s=wait_s)
 
 

@@ -6,21 +6,22 @@ from typing import Final
 
 from millgate.core.decisions import Admit, Decision, Ended, Yield
 from millgate.core.governor import legs
+from millgate.core.governor.adapter_turns import AdapterTurns
 from millgate.core.governor.allowances import Allowances
 from millgate.core.governor.assess import Plan, admission_at, less_important, unfit
 from millgate.core.governor.knowledge import Attempts, Knowledge, Waiting
-from millgate.core.governor.placement import Place, is_in_time
+from millgate.core.governor.placement import Place, is_in_time, leaves_others, waits_for
 from millgate.core.governor.promises import OF_ONE_TENANT, UNPROMISED, queues_newcomers, refusal
-from millgate.core.governor.turns import next_queued
+from millgate.core.governor.turns import lets_pass, next_queued
 from millgate.core.limits.gate import is_only_read, is_seen_beginning
 from millgate.core.routing.working_set import MOST_PASSED_OVER, LiveSession, WorkingSets
 from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Totals
 from millgate.core.state.pool import Route, Routes
-from millgate.core.tickets import ClientKind
+from millgate.core.tickets import TOLERANCE_S, ClientKind
 from millgate.core.tickets.appointment import Appointment, ReturnRecord
-from millgate.core.words import Outcome, Reason
+from millgate.core.words import Counted, Outcome, Reason
 
 # Refusals that tell of a gate without room, rather than of this attempt alone.
 _BLOCKED: Final = frozenset((Reason.SATURATED, Reason.QUEUE_FULL))
@@ -36,7 +37,11 @@ def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]
     if refused is not Reason.QUOTA:
         allowances.returned(request, now)
     if isinstance(decision, Yield):
-        if decision.reason in _BLOCKED:
+        if decision.counted is Counted.ADAPTERS:
+            knowledge.engines.placement.adapter_turns.wants(
+                request, decision.retry_after_s * decision.retry, now
+            )
+        elif decision.reason in _BLOCKED:
             _mark_blocked(knowledge.engines.routes, request.route.up, now)
         _leave_record(knowledge.attempts.waiting, allowances, knowledge.totals, request, decision, now)
         return (_with_quota(allowances, request, decision, now),)
@@ -50,6 +55,13 @@ def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]
     displaced = _displace(knowledge, request, now)
     queue(knowledge.attempts, attempt, plan.queued_until, now)
     return (decision, *displaced)
+
+
+def leaves_room(attempts: Attempts, plan: Plan) -> bool:
+    """Return whether this one, now queued, or another one in line leaves room to others."""
+    if plan.leaves_room or attempts.has_left_room:
+        return True
+    return leaves_others(attempts.engines.placement, plan.request)
 
 
 def _count_arrival(totals: Totals, request: Request, refused: Reason | None, now: float) -> None:
@@ -212,13 +224,15 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
     """Admit what waits and fits, hopeless ones out first; return every decision in order.
 
     A head without room stops what waits for the same engines, however small, or a large one would wait for ever;
-    it does not stop what other engines can take. One that waits for the full engine that holds its prompt is passed over: for the
-    time that this saves, and for half of its own at most.
+    it does not stop what other engines can take. One whose adapter has no slot stops no other. One that waits for the full engine that
+    holds its prompt is passed over: for the time that this saves, and for half of its own at most.
     """
     decisions: list[Decision] = []
     blocked: list[Route] = []
     passed_over: dict[int, None] = {}
+    kept: dict[int, int] = {}
     attempts, engines = knowledge.attempts, knowledge.engines
+    engines.placement.adapter_turns.turn(now)
     while (
         attempts.queued_count
         and (number := next_queued(engines.routes.pools, blocked, now, passed_over)) is not None
@@ -230,15 +244,25 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
             decisions += refuse_queued(knowledge, attempt, reason, now)
             continue
         held = engines.placement.held(request.marks, request.prompt_tokens)
-        roomy = engines.placement.roomy_engine(request, held, now)
+        roomy = engines.placement.roomy_engine(request, held, now, kept)
         if roomy is None and engines.placement.is_kept_out(request, held, now):
             _pass_over(attempts, attempt, now + engines.working_sets.next_room_s(now), now)
             passed_over[number] = None
             continue
+        if roomy is None and engines.placement.adapter_turns.is_out(request):
+            _pass_over(attempts, attempt, now + TOLERANCE_S, now)
+            passed_over |= _without_slot(attempts, engines.placement.adapter_turns, request, now)
+            if not lets_pass(request):
+                blocked.append(request.route)
+            continue
         if roomy is None:
             _mark_blocked(engines.routes, request.route.up, now)
             _wake_for_account(attempts, request, now)
-            blocked.append(request.route)
+            kept |= waits_for(engines.placement, request)
+            if all(each.number in kept for each in request.route.up) or not lets_pass(request):
+                blocked.append(request.route)
+            else:
+                passed_over[number] = None
             continue
         engine, ttft_s, better_until = roomy[:3]
         if better_until > now and len(passed_over) < MOST_PASSED_OVER:
@@ -249,8 +273,32 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
             decisions += refuse_queued(knowledge, attempt, late_reason(request, now), now)
             continue
         decisions.append(_admit_queued(attempts, knowledge.allowances, attempt, roomy, now))
-    attempts.leaves_room(to_others=bool(passed_over))
+    attempts.leaves_room(kept, to_others=bool(passed_over) or _is_left_to_others(blocked, kept))
     return decisions
+
+
+def _is_left_to_others(blocked: list[Route], kept: dict[int, int]) -> bool:
+    """Return whether engines that share work with those of a blocked route may still take others."""
+    for route in blocked:
+        if len(route.up) < len(route.pool.engines):
+            return any(each.up and each.number not in kept for each in route.pool.engines)
+    return False
+
+
+def _without_slot(attempts: Attempts, turns: AdapterTurns, head: Request, now: float) -> dict[int, None]:
+    """Return this request and all in its queue that have no slot for their adapter either: they need not be asked one by one."""
+    found: dict[int, None] = {}
+    is_out: dict[str, bool] = {}
+    for queued in head.queue.order:
+        request = attempts.by_number[queued.attempt].request
+        model = request.arrival.model
+        if model not in is_out:
+            is_out[model] = turns.is_out(request)
+            if is_out[model]:
+                turns.wants(request, 0.0, now)
+        if is_out[model]:
+            found[queued.attempt] = None
+    return found
 
 
 def _pass_over(attempts: Attempts, attempt: Attempt, until: float, now: float) -> None:

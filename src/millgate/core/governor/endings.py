@@ -327,6 +327,7 @@ def release(
         else:
             engine.drain.left(now)
     lane.served(permit.admitted_at, now)
+    attempts.engines.placement.adapter_turns.ended(request, engine, now)
     attempts.engines.note(permit, engine)
     attempts.let_go(attempt, now)
 
@@ -354,6 +355,10 @@ def seen(knowledge: Knowledge, event: EngineSeen, now: float) -> list[Decision]:
     if event.seen_at > now:
         event = event._replace(seen_at=now)
     engine.looked(event)
+    if event.adapters is not None:
+        engine_adapters = knowledge.engines.placement.adapter_turns.adapters.of(engine.number)
+        if engine_adapters is not None:
+            engine_adapters.seen(event.adapters.slots, event.adapters.running, event.seen_at)
     if event.running is None or event.waiting is None or not engine.departing:
         return []
     left_before = [

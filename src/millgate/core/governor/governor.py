@@ -14,7 +14,7 @@ from millgate.core.decisions import Decision, Explanation, Queue
 from millgate.core.events import Arrived, Event
 from millgate.core.governor import endings, leases, legs, report
 from millgate.core.governor.assess import assess
-from millgate.core.governor.commit import commit, dispatch, late_reason, refuse_queued
+from millgate.core.governor.commit import commit, dispatch, late_reason, leaves_room, refuse_queued
 from millgate.core.governor.failover import detours_turned
 from millgate.core.governor.knowledge import Knowledge, first_due
 from millgate.core.governor.watch import look_at_first, move_limit
@@ -136,7 +136,7 @@ class Governor:
             raise ValueError(f"attempt {event.attempt} has arrived before")
         plan = assess(knowledge, event, now)
         decisions = commit(knowledge, plan, now)
-        if isinstance(plan.decision, Queue) and (plan.leaves_room or knowledge.attempts.has_left_room):
+        if isinstance(plan.decision, Queue) and leaves_room(knowledge.attempts, plan):
             # What it leaves, or others have left, may be this one's.
             return (*decisions, *dispatch(knowledge, now))
         return decisions
@@ -228,7 +228,7 @@ class Governor:
         if up:
             knowledge.engines.prefixes.forget(engine.number)
             knowledge.engines.working_sets.forget(engine.number)
-            knowledge.engines.placement.prices.adapters.forget(engine.number)
+            knowledge.engines.placement.adapter_turns.adapters.forget(engine.number)
         knowledge.engines.turned()
         detours_turned(knowledge.lanes.values(), knowledge.engines.routes)
         return (*_refuse_stranded(knowledge, now), *dispatch(knowledge, now))

@@ -1,6 +1,6 @@
 """All that the governor knows, in one place: `assess` reads it; `commit` and `endings` say what has happened."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf, isfinite
 
@@ -141,7 +141,7 @@ class Engines:
     def forget(self, engine: Engine) -> None:
         """Forget an engine that is not configured any more and has nothing to do."""
         self.working_sets.forget(engine.number)
-        self.placement.prices.adapters.retire(engine.number)
+        self.placement.adapter_turns.adapters.retire(engine.number)
         self.prefixes.retire(engine.settings.name)
         del self.by_name[engine.settings.name]
 
@@ -195,6 +195,7 @@ class Attempts:
         self.waiting = Waiting()
         self.queued_count = self._taken_in = 0
         self.has_left_room = False
+        self.kept: Mapping[int, int] = {}
 
     def take_in(self, request: Request, now: float) -> Attempt:
         """Register an attempt that is queued or admitted: a turn of the live session that it continues, if it does."""
@@ -222,9 +223,9 @@ class Attempts:
         if engine is not None and engine.retired and not engine.gate.streams:
             self.engines.forget(engine)
 
-    def leaves_room(self, *, to_others: bool) -> None:
-        """Take note of whether queued requests have left room to others, as they wait for engines that hold their prompts."""
-        self.has_left_room = to_others
+    def leaves_room(self, kept: Mapping[int, int], *, to_others: bool) -> None:
+        """Take note of whether queued requests have left room to others, and which engines they have `kept` for themselves."""
+        self.kept, self.has_left_room = kept, to_others
 
     def enqueue(self, attempt: Attempt, now: float) -> None:
         """Put an attempt into its queue."""
@@ -232,6 +233,7 @@ class Attempts:
         self.line_up(attempt, now)
         request.lane.waits(request.prompt_tokens + request.output_tokens, request.body_bytes, now)
         self.queued_count += 1
+        self.engines.placement.adapter_turns.waits(request.arrival.model)
         self.waiting.begins(request.tenant, request.as_old_as)
 
     def line_up(self, attempt: Attempt, now: float) -> None:
@@ -249,6 +251,7 @@ class Attempts:
         request.lane.waits_no_more(tokens, request.body_bytes, attempt.queued_at, now)
         request.route.pool.waits_no_more(request.unread_tokens, request.service_s)
         self.queued_count -= 1
+        self.engines.placement.adapter_turns.waits_no_more(request.arrival.model)
         self.waiting.ends(request.tenant)
         opens_at, head = request.queue.opens_at(), request.queue.order.head()
         if opens_at is not None and head is not None and isfinite(opens_at):

@@ -6,12 +6,14 @@ took fifty. Prices are those of the usual request, and are all renewed when it h
 priced by itself on every engine with room.
 """
 
+from collections.abc import Mapping
 from math import inf
 from typing import Final
 
 from millgate.core.decisions import Candidate
 from millgate.core.events import PrefixMarks
 from millgate.core.fast_records import make_candidate
+from millgate.core.governor.adapter_turns import AdapterTurns
 from millgate.core.governor.leg_costs import apart, late_cost, pauses_cost
 from millgate.core.governor.prices import Prices
 from millgate.core.measure import ALIKE, Ewma
@@ -35,6 +37,9 @@ _READING_SHARE: Final = 0.2
 
 _NOTHING: Final[Held] = {}
 
+Kept = Mapping[int, int]
+"""The engines, by number, that queued requests wait for, so that no later one takes their room."""
+
 Place = tuple[Engine, float, float, tuple[Candidate, ...], Engine | None]
 """Where a request would go now, its time to first token there, until when a full engine is better, the candidates, this one first,
 and the engine that reads its prompt, where that is another.
@@ -49,13 +54,31 @@ _Engines = tuple[Engine, ...]
 class Placement:
     """Finds the cheapest engine with room; it notes changes between two questions, in bounded memory."""
 
+    __slots__ = (
+        "_costs",
+        "_engines",
+        "_has_adapters",
+        "_legs",
+        "_numbered",
+        "_output",
+        "_prefixes",
+        "_priced_for",
+        "_prompt",
+        "_unpriced",
+        "_working_sets",
+        "adapter_turns",
+        "has_unlike",
+        "prices",
+    )
+
     def __init__(self, prefixes: PrefixIndex, working_sets: WorkingSets, legs: Legs) -> None:
         self._prefixes, self._working_sets = prefixes, working_sets
         self._legs = legs
-        self.prices = Prices(working_sets)
+        self.adapter_turns = AdapterTurns()
+        self.prices = Prices(working_sets, self.adapter_turns.adapters)
         self._numbered: dict[int, Engine] = {}
         self._engines: _Engines = ()
-        self._has_adapters = False
+        self._has_adapters = self.has_unlike = False
         self._costs: list[float] = []
         self._unpriced: list[Engine] = []
         self._prompt = Ewma(float(USUAL_PROMPT_TOKENS), prior_samples=0.0)
@@ -66,12 +89,13 @@ class Placement:
         """From now on these engines take work; they may have other limits than before."""
         self._engines = engines
         self._has_adapters = any(engine.settings.adapters for engine in engines)
+        self.has_unlike = any(engine.gate.kv_limit != engines[0].gate.kv_limit for engine in engines)
         self._costs = [inf] * len(engines)
         self._numbered = {engine.number: engine for engine in engines}
         for position, engine in enumerate(engines):
             engine.placed(position)
             settings = engine.settings
-            self.prices.adapters.enrol(
+            self.adapter_turns.adapters.enrol(
                 engine.number, settings.adapters, settings.adapter_slots, settings.adapter_load_s
             )
         self._forget_prices()
@@ -87,7 +111,7 @@ class Placement:
         if engine.settings.role is not Role.UNIFIED:
             self._legs.begins_on(engine)
         if self._has_adapters:
-            self.prices.adapters.use(engine.number, request.arrival.model, now)
+            self.adapter_turns.started(request, engine, now)
         if len(self._engines) < 2:
             return
         self._prompt.add(request.unread_tokens)
@@ -100,35 +124,57 @@ class Placement:
             self._priced_for = (self._prompt.mean, self._output.mean)
             self._forget_prices()
 
+    def able(self, request: Request, kept: Kept) -> _Engines:
+        """Return the engines that are up and may be asked for it: none that has no slot for its adapter, or is `kept` for others."""
+        engines = request.route.up
+        if self._has_adapters:
+            engines = self.adapter_turns.able(request, engines)
+        return tuple([each for each in engines if each.number not in kept]) if kept else engines
+
     def held(self, marks: PrefixMarks, prompt_tokens: int) -> Held:
         """Return the engines that hold most of this prompt."""
         return self._prefixes.deepest(marks, prompt_tokens) if marks else _NOTHING
 
-    def roomy_engine(self, request: Request, held: Held, now: float) -> Place | None:
-        """Return where this request, of whose prompt so much is `held`, would go now.
+    def roomy_engine(self, request: Request, held: Held, now: float, kept: Kept = _NOTHING) -> Place | None:
+        """Return where this request, of whose prompt so much is `held`, would go now; engines that are `kept` are left to others.
 
         That is the cheapest engine, or the soonest where the deadline leaves no choice; None without room.
         """
-        engines, session, turns = request.route.up, None, None
+        engines, session, turns = self.able(request, kept), None, None
         if request.marks:
             session = self.prices.session_of(request)
             turns = self.prices.turns_after(request, session)
         chosen = self._chosen(request, engines, held, turns, now) if engines else None
         if chosen is not None and not self._takes_all(chosen, request, held, session, now):
-            engines = self._taking(request, held, now)
+            engines = self._taking(request, engines, held, now)
             chosen = self._chosen(request, engines, held, turns, now) if engines else None
         if not engines:
             return None
         place = None if chosen is None else self._alone(chosen, request, engines, held, turns, now)
-        if request.route.readers_up and (request.arrival.hands_over or request.arrival.bootstraps):
-            return self._or_apart(place, request, held, turns, now)
+        if self._has_adapters and request.arrival.model in self.adapter_turns.adapters.names:
+            # What vLLM reads with an adapter is answered where that is loaded; of SGLang's engines none answers alone.
+            if place is not None:
+                return _when_loaded(self.adapter_turns, place, request)
+            engines = tuple([each for each in engines if each.needs_reader])
+        if (
+            engines
+            and request.route.readers_up
+            and (request.arrival.hands_over or request.arrival.bootstraps)
+        ):
+            return self._or_apart(place, request, engines, held, turns, now)
         return place
 
     def _or_apart(
-        self, alone: Place | None, request: Request, held: Held, turns: int | None, now: float
+        self,
+        alone: Place | None,
+        request: Request,
+        engines: _Engines,
+        held: Held,
+        turns: int | None,
+        now: float,
     ) -> Place | None:
         """Return two engines where they cost less than one; a first token that is late costs as many seconds as its lane's TTFT has."""
-        engines = self._taking(request, held, now)
+        engines = self._taking(request, engines, held, now)
         two = apart(self._prefixes, self._legs, request, engines, held, now)
         if two is None:
             return alone
@@ -151,7 +197,7 @@ class Placement:
         found = _found(_cheapest(chosen, request, compared, held, now), request, compared, now)
         if now + found[1] <= request.deadline or len(engines) == 1:
             return found
-        soonest = _soonest(request, self._taking(request, held, now), held, now)
+        soonest = _soonest(request, self._taking(request, engines, held, now), held, now)
         if soonest is None:
             return None
         return _found(soonest, request, self._compared(soonest, request, engines, held, turns, now), now)
@@ -180,11 +226,10 @@ class Placement:
 
     def is_kept_out(self, request: Request, held: Held, now: float) -> bool:
         """Return whether it would open a session where every engine is full of live ones."""
-        return bool(request.marks) and not self._taking(request, held, now)
+        return bool(request.marks) and not self._taking(request, request.route.up, held, now)
 
-    def _taking(self, request: Request, held: Held, now: float) -> _Engines:
-        """Return the engines that may answer it: all for a turn of a session whose context is kept, else those with room for what they do not hold of it."""
-        engines = request.route.up
+    def _taking(self, request: Request, engines: _Engines, held: Held, now: float) -> _Engines:
+        """Return those of the engines that may answer it: all for a turn of a session whose context is kept, else those with room for what they do not hold of it."""
         if not request.marks or _goes_on(request, self.prices.session_of(request), held):
             return engines
         taking = [engine for engine in engines if self._takes(engine, request, held, now)]
@@ -244,7 +289,7 @@ class Placement:
     def _usually_cheapest(self, request: Request, engines: _Engines, held: Held, now: float) -> Engine | None:
         """Return the engine with room where the usual request costs least."""
         if self._unpriced:
-            self._price()
+            _price(self._unpriced, self._engines, self._costs, self._priced_for)
         costs = self._costs
         if engines is self._engines:
             least = min(costs)
@@ -261,22 +306,41 @@ class Placement:
         for engine in self._engines:
             engine.priced(known=False)
 
-    def _price(self) -> None:
-        """Price every engine that has changed; one without any room costs infinity."""
-        costs, engines = self._costs, self._engines
-        prompt_tokens, output_tokens = self._priced_for
-        for engine in self._unpriced:
-            position, gate, service = engine.position, engine.gate, engine.service
-            if position >= len(engines) or engines[position] is not engine:
-                continue
-            engine.priced(known=True)
-            if gate.has_room(1, 1):
-                streams = gate.streams
-                ttft_s = service.ttft_s(prompt_tokens + gate.prefill_tokens)
-                costs[position] = usual_cost(streams, ttft_s, service.tpot_s(streams + 1), output_tokens)
-            else:
-                costs[position] = inf
-        self._unpriced.clear()
+
+def _price(unpriced: list[Engine], engines: _Engines, costs: list[float], usual: tuple[float, float]) -> None:
+    """Price every engine that has changed, for a request of the usual size; one without any room costs infinity."""
+    prompt_tokens, output_tokens = usual
+    for engine in unpriced:
+        position, gate, service = engine.position, engine.gate, engine.service
+        if position >= len(engines) or engines[position] is not engine:
+            continue
+        engine.priced(known=True)
+        if gate.has_room(1, 1):
+            streams = gate.streams
+            ttft_s = service.ttft_s(prompt_tokens + gate.prefill_tokens)
+            costs[position] = usual_cost(streams, ttft_s, service.tpot_s(streams + 1), output_tokens)
+        else:
+            costs[position] = inf
+    unpriced.clear()
+
+
+def _when_loaded(turns: AdapterTurns, place: Place, request: Request) -> Place:
+    """Return the place with the time that its adapter takes to be loaded."""
+    engine, ttft_s, better_until, candidates, reader = place
+    ttft_s += turns.adapters.load_s(engine.number, request.arrival.model)
+    return engine, ttft_s, better_until, candidates, reader
+
+
+def waits_for(placement: Placement, request: Request) -> dict[int, int]:
+    """Return the engines, by number, that this request without room waits for: those that could ever run it."""
+    return {each.number: each.number for each in placement.able(request, _NOTHING) if _fits(each, request)}
+
+
+def leaves_others(placement: Placement, request: Request) -> bool:
+    """Return whether there are engines in its pool that it can never use, and others may."""
+    if len(request.route.engines) < len(request.route.pool.engines):
+        return True
+    return placement.has_unlike and len(waits_for(placement, request)) < len(request.route.up)
 
 
 def _soonest(request: Request, engines: _Engines, held: Held, now: float) -> Engine | None:

@@ -46,14 +46,16 @@ def expected_wait_s(request: Request, place: int, now: float) -> float:
     return max(permit_s, min([account.wait_s(request.sizes(), now, place) for account in accounts]))
 
 
-def forecast(request: Request, place: int, now: float) -> tuple[float, float, float]:
+def forecast(request: Request, place: int, now: float, slot_s: float = 0.0) -> tuple[float, float, float]:
     """Return the wait for a permit at this place (1 is next), the same nine times in ten, and the time to first token after it.
 
     The first is what is expected, in seconds from now. The sum of the others is when the first token has come nine times
-    in ten.
+    in ten. Its adapter has a slot in `slot_s`, and is loaded then.
     """
     engines, capacity_forecast = request.route.up, request.route.pool.capacity_forecast
     ttft_s = min([engine.expected_ttft_s(request.unread_tokens, now) for engine in engines])
+    if slot_s > 0.0 and place <= _free_streams(engines):
+        return slot_s, slot_s, ttft_s + engines[0].settings.adapter_load_s
     paced_s = paced_wait_s(request, request.queue.order.ahead_of(request), now)
     if waits_for_pace_alone(request, place):
         return paced_s, paced_s, ttft_s

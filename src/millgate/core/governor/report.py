@@ -35,7 +35,7 @@ def snapshot(knowledge: Knowledge, now: float) -> Snapshot:
         draining=knowledge.draining,
         lanes=tuple(lanes),
         engines=tuple(
-            _engine(engine, knowledge.engines.placement.prices.adapters.loads(engine.number), now)
+            _engine(engine, knowledge.engines.placement.adapter_turns.adapters.loads(engine.number), now)
             for engine in knowledge.engines.by_name.values()
         ),
         retries=_retries(knowledge, now),

@@ -73,6 +73,19 @@ def may_go(request: Request, ahead: int, now: float) -> bool:
     return _chosen(pool, shares, list(lanes)) == request.lane.settings.name
 
 
+def lets_pass(request: Request) -> bool:
+    """Return whether others may go while this one cannot: not in a lane that bounds overtakes, nor where batches form."""
+    return request.lane.settings.max_overtakes is None and request.queue.window is None
+
+
+def may_pass(request: Request) -> bool:
+    """Return whether this newcomer may have what all that wait before it can make no use of, as far as lanes and windows are concerned."""
+    if not lets_pass(request):
+        return False
+    pool, lane = request.route.pool, request.lane.settings.name
+    return pool.shares is None or _chosen(pool, pool.shares, [lane]) == lane
+
+
 def limit_of(pool: Pool) -> int:
     """Return how many streams may run, over those of its engines that are up."""
     return sum([engine.limit for engine in pool.engines if engine.up])

@@ -28,6 +28,24 @@ def distance_of(one: Labels, other: Labels) -> int:
     return 0 if one.host and one.host == other.host else 1
 
 
+# The largest distance at which two engines share what one of them requires.
+_WITHIN: Final = {"host": 0, "rack": 1, "zone": 2, "": 3}
+
+
+def may_hand_over(one: Labels, other: Labels) -> bool:
+    """Return whether neither requires a place that the other is not known to be in."""
+    distance = distance_of(one, other)
+    return _within(one, other, one.required, distance) and _within(one, other, other.required, distance)
+
+
+def _within(one: Labels, other: Labels, required: str, distance: int) -> bool:
+    if distance > _WITHIN[required]:
+        return False
+    if required == "zone":
+        return bool(one.zone and other.zone)
+    return required != "rack" or bool(one.rack and other.rack)
+
+
 class PrefillLeg:
     """What one engine, the `reader`, does for one attempt: of the prompt it had to read `unread_tokens`, and held the others.
 

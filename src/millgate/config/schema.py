@@ -14,6 +14,7 @@ from millgate.config.callers import EngineTlsConfig, ListenTlsConfig, TenantConf
 from millgate.config.cluster import ClusterConfig
 from millgate.config.discovery import DiscoveryConfig
 from millgate.config.extproc import ExtprocConfig
+from millgate.config.labels import LabelsConfig
 from millgate.config.lanes import DAY_S, DEFAULT_LANES, HOUR_S, MAX_LANES, LaneConfig
 from millgate.config.limiters import LimitConfig
 from millgate.config.line import LineConfig
@@ -137,25 +138,6 @@ class PriorConfig(Section):
     tpot_base: Duration = Field(default=0.015, le=60.0, description="Time per output token of a lone stream.")
     tpot_per_stream: Duration = Field(
         default=0.0001, le=1.0, description="More time per output token and stream."
-    )
-
-
-class LabelsConfig(Section):
-    """Where an engine stands; equal names, equal places. What is left out counts as the same place, and never as the same host."""
-
-    host: Name | None = Field(
-        default=None, description="The machine: what runs on one has the fastest links."
-    )
-    rack: Name | None = Field(
-        default=None, description="Its rack, or what else has fast links. One name in two zones is two racks."
-    )
-    zone: Name | None = Field(
-        default=None, description="Its zone, such as the value of `topology.kubernetes.io/zone`."
-    )
-    required: Literal["host", "rack", "zone"] | None = Field(
-        default=None,
-        description="The two engines of a request must have the same one of these labels; where none has room there, the engine that answers reads "
-        "the prompt itself. The label must be given. Default: near engines are preferred, and far ones may be used.",
     )
 
 

@@ -92,12 +92,11 @@ class Placement:
         self.has_unlike = any(engine.gate.kv_limit != engines[0].gate.kv_limit for engine in engines)
         self._costs = [inf] * len(engines)
         self._numbered = {engine.number: engine for engine in engines}
+        enrol = self.adapter_turns.adapters.enrol
         for position, engine in enumerate(engines):
             engine.placed(position)
             settings = engine.settings
-            self.adapter_turns.adapters.enrol(
-                engine.number, settings.adapters, settings.adapter_slots, settings.adapter_load_s
-            )
+            enrol(engine.number, settings.adapters, settings.adapter_slots, settings.adapter_load_s)
         self._forget_prices()
 
     def changed(self, engine: Engine) -> None:
@@ -156,11 +155,8 @@ class Placement:
             if place is not None:
                 return _when_loaded(self.adapter_turns, place, request)
             engines = tuple([each for each in engines if each.needs_reader])
-        if (
-            engines
-            and request.route.readers_up
-            and (request.arrival.hands_over or request.arrival.bootstraps)
-        ):
+        may_be_two = request.arrival.hands_over or request.arrival.bootstraps
+        if engines and may_be_two and request.route.readers_up:
             return self._or_apart(place, request, engines, held, turns, now)
         return place
 

@@ -1,5 +1,8 @@
 """Two legs at once, as SGLang has it: which requests are made such, what they take of either engine, and how both legs end."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from core.governor.test_two_legs import PROMPT, arrival, engine, meters, names
@@ -18,7 +21,7 @@ from millgate.core.events import (
     Tick,
 )
 from millgate.core.governor import Governor
-from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.core.settings import EngineSettings, Labels, LaneSettings, Settings
 from millgate.core.words import FailureKind, IgnoresHangups, KvTransfer, Outcome, Reason, Role, Sent
 from millgate.wiring.governor import build_governor
 
@@ -98,6 +101,31 @@ def test_without_an_engine_that_reads_there_is_none_that_answers() -> None:
     assert decision.reason is Reason.NO_ENGINE
     gate.handle(EngineUp("reads"), 1.0)
     assert names(admitted(gate, 2, 1.0)) == ["writes", "reads"]
+
+
+def test_where_none_reads_in_the_rack_that_is_required_none_answers() -> None:
+    near, far = Labels(rack="a", required="rack"), Labels(rack="b")
+    engines = [
+        replace(sglang("reads", Role.PREFILL), labels=near),
+        replace(sglang("reads far", Role.PREFILL), labels=far),
+        replace(sglang("writes", Role.DECODE), labels=near),
+        replace(sglang("writes far", Role.DECODE), labels=far),
+    ]
+    gate = build_governor(Settings((LaneSettings("interactive", ttft_slo_s=10.0),), tuple(engines)), 0.0)
+    found = [tuple(names(admitted(gate, number, 0.0, asks(number)))) for number in (1, 2)]
+    assert set(found) == {("writes", "reads"), ("writes far", "reads far")}
+    gate.handle(EngineDown("reads far"), 1.0)
+    gate.handle(EngineDown("writes"), 1.0)
+    (decision,) = gate.handle(asks(3), 1.0)
+    assert isinstance(decision, Yield)
+    assert decision.reason is Reason.NO_ENGINE
+
+
+def test_an_adapter_of_engines_that_answer_nothing_alone_goes_to_both() -> None:
+    law: dict[str, Any] = {"adapters": ("law",), "adapter_slots": 1}
+    engines = (replace(sglang("reads", Role.PREFILL), **law), replace(sglang("writes", Role.DECODE), **law))
+    gate = build_governor(Settings((LaneSettings("interactive", ttft_slo_s=10.0),), engines), 0.0)
+    assert names(admitted(gate, 1, 0.0, asks(1)._replace(model="law"))) == ["writes", "reads"]
 
 
 def test_observing_sends_it_to_both_too() -> None:

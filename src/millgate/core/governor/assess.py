@@ -22,6 +22,7 @@ from millgate.core.sizing import FEW_ANSWERS
 from millgate.core.state.attempt import Age, Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane, choose_lane
+from millgate.core.state.leg import may_be_two
 from millgate.core.state.pool import Route
 from millgate.core.tickets.appointment import ReturnRecord
 from millgate.core.words import Counted, DeadlineFrom, Reason
@@ -150,7 +151,7 @@ def _reader_for(engine: Engine, route: Route) -> Engine | None:
     """Return the least loaded engine that can read for one that cannot itself; None for others."""
     if not engine.needs_reader:
         return None
-    readers = [each for each in route.readers_up if each.settings.kv_transfer is engine.settings.kv_transfer]
+    readers = [each for each in route.readers_up if may_be_two(each, engine)]
     return min(readers, key=lambda each: each.gate.streams / max(1, each.limit))
 
 

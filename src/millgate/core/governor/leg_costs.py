@@ -11,7 +11,7 @@ from millgate.core.routing.least_work import marginal_cost
 from millgate.core.routing.prefix_index import BLOCK_TOKENS, Held, PrefixIndex
 from millgate.core.state.attempt import Request
 from millgate.core.state.engine import Engine
-from millgate.core.state.leg import Legs, distance_of, may_hand_over
+from millgate.core.state.leg import Legs, distance_of, may_be_two
 from millgate.core.words import KvTransfer, Role
 
 FirstLeg = tuple[float, Engine]
@@ -54,7 +54,7 @@ def apart(
     for each in deciding:
         write_s = _writing_cost(each, request)
         for leg in first_legs:
-            if not _may_be_two(leg[1], each):
+            if not may_be_two(leg[1], each):
                 continue
             whole_s = leg[0] + (write_s + _transfer_s(legs, leg[1], each, request, held))
             if engine is None or whole_s < cost_s:
@@ -141,12 +141,6 @@ def _writing_cost(engine: Engine, request: Request) -> float:
     return marginal_cost(
         streams, unread_s, service.reading_s(1), tpot_s, slower_s, request.output_tokens, 0.0
     )
-
-
-def _may_be_two(reader: Engine, engine: Engine) -> bool:
-    """Return whether they hand prompts over in the same way, and neither requires a place where the other one is not."""
-    one, other = reader.settings, engine.settings
-    return one.kv_transfer is other.kv_transfer and may_hand_over(one.labels, other.labels)
 
 
 def _transfer_s(legs: Legs, reader: Engine, engine: Engine, request: Request, held: Held) -> float:

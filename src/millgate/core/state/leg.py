@@ -46,6 +46,12 @@ def _within(one: Labels, other: Labels, required: str, distance: int) -> bool:
     return required != "rack" or bool(one.rack and other.rack)
 
 
+def may_be_two(reader: Engine, engine: Engine) -> bool:
+    """Return whether they hand prompts over in the same way, and neither requires a place where the other one is not."""
+    one, other = reader.settings, engine.settings
+    return one.kv_transfer is other.kv_transfer and may_hand_over(one.labels, other.labels)
+
+
 class PrefillLeg:
     """What one engine, the `reader`, does for one attempt: of the prompt it had to read `unread_tokens`, and held the others.
 

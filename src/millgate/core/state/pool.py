@@ -18,6 +18,7 @@ from millgate.core.queues.window import BatchWindow
 from millgate.core.settings import LaneSettings
 from millgate.core.state.capacity_forecast import CapacityForecast
 from millgate.core.state.engine import Engine
+from millgate.core.state.leg import may_be_two
 from millgate.core.tickets import TOLERANCE_S
 from millgate.core.tickets.appointments import Appointments
 
@@ -410,10 +411,7 @@ def _reads_for(reader: Engine, model: str | None, members: tuple[Engine, ...]) -
 
 def _is_read_for(engine: Engine, readers: tuple[Engine, ...]) -> bool:
     """Return whether it reads prompts itself, or one of these does for it."""
-    if not engine.needs_reader:
-        return True
-    transfer = engine.settings.kv_transfer
-    return any(reader.settings.kv_transfer is transfer for reader in readers)
+    return not engine.needs_reader or any(may_be_two(reader, engine) for reader in readers)
 
 
 def _overlapping(sets: Iterable[tuple[Engine, ...]]) -> list[list[Engine]]:

@@ -8,15 +8,11 @@ its last answer. What is not queued, but was told when to come back, keeps its t
 """
 
 from collections.abc import Iterable
-from typing import Final
 
 from millgate.core.routing.adapters import AdapterPlaces, Adapters
 from millgate.core.state.attempt import Request
-from millgate.core.state.engine import Engine
+from millgate.core.state.engine import GAUGE_STALE_S, Engine
 from millgate.core.tickets import SOONEST_RETURN_S, TOLERANCE_S
-
-_FRESH_S: Final = 5.0
-"""What an engine has said of adapters that run for others counts for so long."""
 
 _Open = tuple[float, float, AdapterPlaces, str]
 """A slot that another adapter may have: when the turn is over, when it would be empty then, its engine's slots, and the adapter that has it."""
@@ -108,7 +104,7 @@ class AdapterTurns:
             return
         self._next_at = now + TOLERANCE_S
         for slots in self.adapters.every():
-            slots.forgets_elsewhere(now - _FRESH_S)
+            slots.forgets_elsewhere(now - GAUGE_STALE_S)
         for model, claim in list(self._claims.items()):
             self._lapse(model, claim, now)
         waiting = [each for each in self._claims.items() if each[1].slots is None]

@@ -246,7 +246,7 @@ def _without_place(knowledge: Knowledge, request: Request, held: Held, now: floa
     placement = knowledge.engines.placement
     if placement.is_kept_out(request, held, now):
         return _kept_out(knowledge, request, now, ahead)
-    if placement.adapter_turns.is_out(request):
+    if placement.has_adapters and placement.adapter_turns.is_out(request):
         return _without_slot(knowledge, request, now, ahead)
     return _without_room(knowledge, request, now, ahead)
 

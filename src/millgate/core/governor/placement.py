@@ -57,7 +57,6 @@ class Placement:
     __slots__ = (
         "_costs",
         "_engines",
-        "_has_adapters",
         "_legs",
         "_numbered",
         "_output",
@@ -67,6 +66,7 @@ class Placement:
         "_unpriced",
         "_working_sets",
         "adapter_turns",
+        "has_adapters",
         "has_unlike",
         "prices",
     )
@@ -78,7 +78,7 @@ class Placement:
         self.prices = Prices(working_sets, self.adapter_turns.adapters)
         self._numbered: dict[int, Engine] = {}
         self._engines: _Engines = ()
-        self._has_adapters = self.has_unlike = False
+        self.has_adapters = self.has_unlike = False
         self._costs: list[float] = []
         self._unpriced: list[Engine] = []
         self._prompt = Ewma(float(USUAL_PROMPT_TOKENS), prior_samples=0.0)
@@ -88,7 +88,7 @@ class Placement:
     def choose_among(self, engines: _Engines) -> None:
         """From now on these engines take work; they may have other limits than before."""
         self._engines = engines
-        self._has_adapters = any(engine.settings.adapters for engine in engines)
+        self.has_adapters = any(engine.settings.adapters for engine in engines)
         self.has_unlike = any(engine.gate.kv_limit != engines[0].gate.kv_limit for engine in engines)
         self._costs = [inf] * len(engines)
         self._numbered = {engine.number: engine for engine in engines}
@@ -109,7 +109,7 @@ class Placement:
         """Learn from a request that this engine was given: the size of the usual one, and what is loaded there."""
         if engine.settings.role is not Role.UNIFIED:
             self._legs.begins_on(engine)
-        if self._has_adapters:
+        if self.has_adapters:
             self.adapter_turns.started(request, engine, now)
         if len(self._engines) < 2:
             return
@@ -126,7 +126,7 @@ class Placement:
     def able(self, request: Request, kept: Kept) -> _Engines:
         """Return the engines that are up and may be asked for it: none that has no slot for its adapter, or is `kept` for others."""
         engines = request.route.up
-        if self._has_adapters:
+        if self.has_adapters:
             engines = self.adapter_turns.able(request, engines)
         return tuple([each for each in engines if each.number not in kept]) if kept else engines
 
@@ -150,7 +150,7 @@ class Placement:
         if not engines:
             return None
         place = None if chosen is None else self._alone(chosen, request, engines, held, turns, now)
-        if self._has_adapters and request.arrival.model in self.adapter_turns.adapters.names:
+        if self.has_adapters and request.arrival.model in self.adapter_turns.adapters.names:
             # What vLLM reads with an adapter is answered where that is loaded; of SGLang's engines none answers alone.
             if place is not None:
                 return _when_loaded(self.adapter_turns, place, request)

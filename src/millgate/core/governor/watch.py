@@ -1,17 +1,12 @@
 """What the early warning, the adaptive limits and first lengths are told, now and then; nothing here decides about a request."""
 
-from typing import Final
-
 from millgate.core.governor.knowledge import Attempts, Engines
 from millgate.core.lifecycle import State
 from millgate.core.limits.gate import LimitReading
 from millgate.core.limits.signal import Signal
 from millgate.core.sizing.output_length import OutputLength
 from millgate.core.state.attempt import Attempt
-from millgate.core.state.engine import LEAST_WORK_S, Engine, Permit
-
-# A gauge older than this says nothing (polled once a second, three misses).
-GAUGE_STALE_S: Final = 3.0
+from millgate.core.state.engine import GAUGE_STALE_S, LEAST_WORK_S, Engine, Permit
 
 
 def has_fresh_gauge(engine: Engine, now: float) -> bool:

@@ -169,6 +169,8 @@ class Hangups:
 _UNKNOWN_SPEED: Final = ServicePrior()
 # No work takes less of an engine: what would take no time at all is still work.
 LEAST_WORK_S: Final = 1e-6
+# A gauge older than this says nothing (polled once a second, three misses).
+GAUGE_STALE_S: Final = 3.0
 
 
 class Engine:

@@ -28,8 +28,8 @@ def distance_of(one: Labels, other: Labels) -> int:
     return 0 if one.host and one.host == other.host else 1
 
 
-# The largest distance at which two engines share what one of them requires.
-_WITHIN: Final = {"host": 0, "rack": 1, "zone": 2, "": 3}
+# What two engines share by distance, from the nearest on; nothing is required by an empty word.
+_SHARED: Final[tuple[str, ...]] = ("host", "rack", "zone", "")
 
 
 def may_hand_over(one: Labels, other: Labels) -> bool:
@@ -39,7 +39,7 @@ def may_hand_over(one: Labels, other: Labels) -> bool:
 
 
 def _within(one: Labels, other: Labels, required: str, distance: int) -> bool:
-    if distance > _WITHIN[required]:
+    if distance > _SHARED.index(required):
         return False
     if required == "zone":
         return bool(one.zone and other.zone)

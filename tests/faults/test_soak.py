@@ -29,7 +29,9 @@ YIELDED = {"id": "a", "outcome": "yielded", "reason": "too_late"}
 def test_row_74_a_soak_in_every_fault_leaves_exact_accounts(tmp_path: Path) -> None:
     report = asyncio.run(Soak(tmp_path, seed=1).run(SECONDS))
     assert not report.findings, as_table(report)
-    assert report.written == report.sent == sum(report.outcomes.values())
+    assert report.written == sum(report.outcomes.values())
+    # Who resets at once may be gone before the gate has read a request.
+    assert report.sent - report.unsure <= report.written <= report.sent
     # It was one: faults of nearly every kind, and users who were served, refused, queued and cut.
     assert len(report.faults) > 0.8 * len([*FAULTS, *WEATHER, *OUTAGES])
     assert {

@@ -117,6 +117,10 @@ class ExtprocServer:
         for connection in list(self._connections):
             connection.cut()
         await asyncio.sleep(0)
+        for connection in list(self._connections):
+            if (transport := connection.out.transport) is not None:
+                transport.abort()  # a close over TLS waits for the peer's word
+        await asyncio.sleep(0)
 
 
 class _ProcessStream:

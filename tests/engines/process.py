@@ -31,6 +31,7 @@ START_WITHIN_S = 180.0
 """vLLM takes 14-25 s on two idle cores; a busy machine takes several times that."""
 
 STOP_WITHIN_S = 30.0
+QUIET_S = 1.5
 
 
 class Kind(NamedTuple):
@@ -39,7 +40,8 @@ class Kind(NamedTuple):
     `flags` are added to a command, so that its bounds are within reach; `streams` is how many requests it runs at
     once and `most` how many it takes at all (None: any number). `lets_go_s` is how long its gauges may take to
     show that a client has left. `messages` says whether it serves /v1/messages, `several` whether `n` answers, `core` what the process of its own
-    is called that computes (None: there is none apart).
+    is called that computes (None: there is none apart). One that `looks_when_idle` notices that a client has left in a second in which it is
+    asked nothing, its gauges included, and ends nothing.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Kind(NamedTuple):
     messages: bool
     several: bool
     core: str | None
+    looks_when_idle: bool = False
 
 
 _TRANSFER = {
@@ -109,10 +112,11 @@ LLAMA = Kind(
     flags=("--metrics", "--parallel", "8"),
     streams=8,
     most=None,
-    lets_go_s=2.0,  # about 1 s for a whole answer
+    lets_go_s=4.0,  # two looks at its gauges
     messages=True,
     several=False,
     core=None,
+    looks_when_idle=True,
 )
 
 
@@ -274,7 +278,13 @@ def _descendant(pid: int, word: str) -> int:
 
 def seconds_until_idle(engine: Engine, within_s: float = 10.0) -> float:
     """Return how long the engine's own gauges take to show that it has nothing left."""
-    return seconds_until(lambda: engine.load().total == 0, within_s)
+
+    def is_idle() -> bool:
+        if engine.kind.looks_when_idle:
+            time.sleep(QUIET_S)
+        return engine.load().total == 0
+
+    return seconds_until(is_idle, within_s)
 
 
 def seconds_until(truth: Callable[[], object], within_s: float = 10.0) -> float:

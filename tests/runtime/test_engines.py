@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from itertools import pairwise
 
 from gateway.harness import Asked, FakeEngine, chat, run, standing, until
 from millgate.core.decisions import Decision
@@ -71,6 +72,31 @@ def test_hangups_are_followed_by_extra_looks_but_never_by_a_flood() -> None:
             await asyncio.sleep(0.3)
             polls = (time.monotonic() - began) / POLL_S
             assert stand.engine.scrapes <= 5 + polls
+
+    run(body())
+
+
+def test_a_llama_server_is_left_alone_until_it_has_looked_for_clients_that_have_left() -> None:
+    """Each reading puts off by a second that it notices: read every second, it writes whole answers to their ends for nobody."""
+
+    async def wait_for_ever(asked: Asked) -> None:
+        await asked.hung_up(60)
+
+    async def body() -> None:
+        page = b"llamacpp:requests_processing 1\nllamacpp:requests_deferred 0\n"
+        async with standing(wait_for_ever, metrics=page) as stand:
+            readings = Readings()
+            stand.gateway.driver.observers.append(readings)
+            await until(lambda: readings.seen)
+            client = await stand.client()
+            client.ask(chat())
+            await stand.engine.next(1)
+            left_at = time.monotonic()
+            client.leave()
+            await until(lambda: readings.seen[-1][0].seen_at > left_at + 1.0)
+            times = [seen.seen_at for seen, _ in readings.seen]
+            gaps = [after - before for before, after in pairwise(times) if after > left_at + 0.1]
+            assert gaps[0] > 1.1
 
     run(body())
 

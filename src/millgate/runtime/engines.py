@@ -14,12 +14,17 @@ from millgate.http1.client import AnswerHead, Call, Upstream
 from millgate.http1.client.call import FAULTY
 from millgate.runtime.clock import Clock
 from millgate.runtime.driver import Driver
-from millgate.runtime.gauges import GAUGE_NAMES, MOST_PAGE_BYTES, GaugeNames, Gauges, read_gauges
+from millgate.runtime.gauges import (
+    AFTER_HANGUP_S,
+    GAUGE_NAMES,
+    MOST_PAGE_BYTES,
+    GaugeNames,
+    Gauges,
+    read_gauges,
+)
 
 POLL_S = 1.0
 SCRAPE_TIMEOUT_S = 0.2
-# vLLM lets go of an aborted request within 0.3 s: one look on the way, one after it.
-AFTER_HANGUP_S = (0.15, 0.4)
 # At most ten extra scrapes a second, however many clients leave.
 LEAST_GAP_S = 0.1
 # An answer that ended just before the gauge was read must have been heard of before the gauge is: counted as still
@@ -159,6 +164,7 @@ class EngineWatch:
         self._now = clock.now
         self._target = target
         self._names = names
+        self._after_hangup_s: tuple[float, ...] = AFTER_HANGUP_S
         self._loop = asyncio.get_running_loop()
         self._poll_timer: asyncio.TimerHandle | None = None
         self._due: list[float] = []
@@ -187,7 +193,7 @@ class EngineWatch:
         if not self._running:
             return
         now = self._now()
-        for delay_s in AFTER_HANGUP_S:
+        for delay_s in self._after_hangup_s:
             if not any(abs(due - (now + delay_s)) < LEAST_GAP_S for due in self._due):
                 self._due.append(now + delay_s)
         self._due.sort()
@@ -216,7 +222,8 @@ class EngineWatch:
 
     def _send(self) -> None:
         now = self._now()
-        if self._call is not None or now - self._last_sent < LEAST_GAP_S:
+        gap_s = self._after_hangup_s[0] if self._due else LEAST_GAP_S
+        if self._call is not None or now - self._last_sent < gap_s:
             return
         self._last_sent = now
         self._call = scrape(self._upstream, self._target, SCRAPE_TIMEOUT_S, self._take)
@@ -226,6 +233,9 @@ class EngineWatch:
         if page is None or not self._running:
             return
         before, self.last = self.last, (gauges := read_gauges(page, self._names))
+        if gauges.engine != before.engine:
+            own = [row.after_hangup_s for row in self._names if row.engine == gauges.engine]
+            self._after_hangup_s = own[0] if own else AFTER_HANGUP_S
         self._look_at_size(before, gauges)
         seen = EngineSeen(
             self.engine,

@@ -30,6 +30,8 @@ _MOST_COUNT = 1_000_000
 # large. A billion tokens are some 70 TB with the smallest caches that there are.
 _FEWEST_KV_TOKENS, _MOST_KV_TOKENS = 256, 1_000_000_000
 _MOST_SLOTS = 10_000
+# vLLM lets go of an aborted request within 0.3 s: one look on the way, one after it.
+AFTER_HANGUP_S = (0.15, 0.4)
 MODEL_NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")
 """Names that may be shown anywhere."""
 _WHOLE_NUMBER = re.compile(rb"[0-9]{1,10}")
@@ -42,7 +44,8 @@ class GaugeNames(NamedTuple):
 
     `running` and `waiting` count requests; `kv_share` names the share of the KV cache in use (the first name that
     is present counts); `kv_blocks` is the info metric whose two labels multiply to the cache's tokens; `preemptions` counts
-    requests that lost their cache to others, since the engine's start; `adapters` is the info metric about them (LoRA).
+    requests that lost their cache to others, since the engine's start; `adapters` is the info metric about them (LoRA). So many seconds
+    `after_hangup_s` it is read again, and not twice within the first of them.
     """
 
     engine: str
@@ -52,6 +55,7 @@ class GaugeNames(NamedTuple):
     kv_blocks: tuple[str, str, str] | None = None
     preemptions: str | None = None
     adapters: str | None = None
+    after_hangup_s: tuple[float, ...] = AFTER_HANGUP_S
 
 
 GAUGE_NAMES: tuple[GaugeNames, ...] = (
@@ -89,6 +93,8 @@ GAUGE_NAMES: tuple[GaugeNames, ...] = (
         "llamacpp:requests_processing",
         "llamacpp:requests_deferred",
         ("llamacpp:kv_cache_usage_ratio",),
+        # It looks for clients that have left after each second in which none of its tasks was done, and a reading is a task (b11434).
+        after_hangup_s=(1.2, 2.5),
     ),
 )
 

@@ -3,7 +3,6 @@
 Without an engine every test is skipped and says how to have one.
 """
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engines.findings import all_findings
-from engines.process import LLAMA, VLLM, VLLM_CACHING, VLLM_NIXL, VLLM_POOLING, Engine, Kind, free_port
+from engines.process import LLAMA, VLLM, VLLM_CACHING, VLLM_POOLING, Engine, Kind
 from faults.process import GateProcess
 from faults.starter import Starter
 
@@ -25,11 +24,6 @@ DEFAULTS = {
     "limits.write_stall": "30s",
     "lanes.*.ttft_slo": "10s",
 }
-
-
-_SIDE_PORT = "VLLM_NIXL_SIDE_CHANNEL_PORT"
-_SIDE = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo", "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1"}
-"""How NIXL talks without a device made for it."""
 
 
 class Bench:
@@ -81,41 +75,6 @@ def the_pooling_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Eng
     engine = Engine(VLLM_POOLING, _told(VLLM_POOLING), tmp_path_factory.mktemp("pooling") / "log.txt")
     yield engine
     engine.stop()
-
-
-class Pair:
-    """An engine that reads prompts, one that writes the answers, and gates before both."""
-
-    def __init__(self, reads: Engine, writes: Engine, start: Starter) -> None:
-        self.reads, self.writes = reads, writes
-        self._start = start
-
-    def gate(self) -> GateProcess:
-        """Start `millgate serve` with a role for each engine, and an objective for the pace that makes reading elsewhere worth it."""
-        engines = "".join(
-            f"  - {{url: {json.dumps(engine.url)}, name: {name}, role: {role}, max_inflight: 8}}\n"
-            for engine, name, role in ((self.reads, "reads", "prefill"), (self.writes, "writes", "decode"))
-        )
-        config = f"engines:\n{engines}lanes:\n  - {{name: interactive, ttft_slo: 1h, tpot_slo: 100ms}}\n"
-        return self._start(config=config, settings={**DEFAULTS, "lanes.*.ttft_slo": "1h"})
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    """Two engines that hand prompts to each other over the loopback, and a way to put gates before them."""
-    told = _told(VLLM_NIXL)
-    if "://" in told:
-        pytest.skip(f"{VLLM_NIXL.variable} has to be a command: two are started")
-    engines = [
-        Engine(VLLM_NIXL, told, tmp_path / f"{name}.txt", _SIDE | {_SIDE_PORT: str(free_port())})
-        for name in ("reads", "writes")
-    ]
-    starter = Starter(tmp_path)
-    reads, writes = [engine.up() for engine in engines]
-    yield Pair(reads, writes, starter)
-    starter.stop()
-    for engine in engines:
-        engine.stop()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ What is started is told by the environment (`make test-engines`, docs/how-to/vll
 
     MILLGATE_TEST_VLLM   a command that serves one model, or the address of an engine that runs already
     MILLGATE_TEST_VLLM_POOLING  the same command once more: it is started to compute embeddings
-    MILLGATE_TEST_VLLM_NIXL  the same command, where `nixl` is installed beside it: two are started, which hand prompts to each other
     MILLGATE_TEST_LLAMA  the same for llama-server
 
 `{port}` in a command becomes the port; without it `--port N` is added. A command is started in a session of its own
@@ -19,7 +18,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import NamedTuple
@@ -58,14 +57,6 @@ class Kind(NamedTuple):
     looks_when_idle: bool = False
 
 
-_TRANSFER = {
-    "kv_connector": "NixlConnector",
-    "kv_role": "kv_both",
-    "kv_buffer_device": "cpu",
-    "kv_load_failure_policy": "recompute",
-}
-"""Prompts are fetched by the engine that answers; between two processes of one machine without a GPU over its loopback."""
-
 VLLM = Kind(
     name="vLLM",
     variable="MILLGATE_TEST_VLLM",
@@ -85,15 +76,6 @@ VLLM_CACHING = VLLM._replace(
     flags=(
         *("--max-num-seqs", "8", "--enable-prefix-caching", "--block-size", "32"),
         *("--num-gpu-blocks-override", "512", "--enable-prompt-tokens-details"),
-    ),
-    most=None,
-)
-VLLM_NIXL = VLLM._replace(
-    name="two vLLM with NIXL",
-    variable="MILLGATE_TEST_VLLM_NIXL",
-    flags=(
-        *("--max-num-seqs", "8", "--block-size", "32", "--enable-prompt-tokens-details"),
-        *("--kv-transfer-config", json.dumps(_TRANSFER)),
     ),
     most=None,
 )
@@ -135,9 +117,8 @@ class Load(NamedTuple):
 class Engine:
     """One engine at one address, over several lives of its process."""
 
-    def __init__(self, kind: Kind, told: str, log: Path, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, kind: Kind, told: str, log: Path) -> None:
         self.kind = kind
-        self._environ = {**os.environ, **(environ or {})}
         self.log = log
         self.owned = "://" not in told
         port = free_port()
@@ -153,12 +134,7 @@ class Engine:
         if self.owned and not self._alive:
             with self.log.open("ab") as log:
                 self._process = subprocess.Popen(
-                    self._command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                    env=self._environ,
+                    self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
                 )
         until(self._serves, START_WITHIN_S, f"{self.kind.name} does not serve at {self.url}; see {self.log}")
         return self
@@ -216,10 +192,6 @@ class Engine:
         page = self._get("/metrics").decode()
         return Load(*(_gauge(page, name) for name in self.kind.gauges))
 
-    def count(self, name: str) -> int:
-        """Read one counter of its page, added up over its series; ValueError when the page has none."""
-        return _gauge(self._get("/metrics").decode(), name)
-
     def _get(self, path: str) -> bytes:
         connection = HTTPConnection(urlsplit(self.url).netloc, timeout=10.0)
         try:
@@ -254,7 +226,7 @@ def free_port() -> int:
 
 
 def _gauge(page: str, name: str) -> int:
-    """Add up the series of one metric; ValueError when the page has none."""
+    """Add up the series of one gauge; ValueError when the page has none."""
     values = [
         float(line.rpartition(" ")[2])
         for line in page.splitlines()

@@ -77,7 +77,7 @@ def test_hangups_are_followed_by_extra_looks_but_never_by_a_flood() -> None:
 
 
 def test_a_llama_server_is_left_alone_until_it_has_looked_for_clients_that_have_left() -> None:
-    """Each reading puts off by a second that it notices: read every second, it writes whole answers to their ends for nobody."""
+    """Each reading of its metrics puts off its look by a second: a llama-server that is read every second never looks."""
 
     async def wait_for_ever(asked: Asked) -> None:
         await asked.hung_up(60)

@@ -4,6 +4,7 @@ Every conversation has twenty messages of 2 KB after a system prompt that all sh
 *sibling* is a new conversation with that system prompt, a *stranger* has one of its own. `whole` reads the body and makes its marks too;
 the others are handed them. What is timed is `Governor.handle` of the arrival, all that it writes included, never the answer. The index is
 full at 200,000 marks: each new one then drops another. The least of all rounds is what the code costs where nothing else runs beside it.
+`mb` is the memory of a full index, by the marks of a prompt.
 """
 
 import argparse
@@ -11,12 +12,13 @@ import gc
 import json
 import random
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import partial
 
 from millgate.core.events import Arrived, Finished, FirstToken, PrefixMarks, Released
 from millgate.core.governor import Governor
-from millgate.core.routing.prefix_index import MOST_MARKS
+from millgate.core.routing.prefix_index import MOST_MARKS, PrefixIndex
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.dialects.conversations import prefix_marks, read_chat
 from millgate.dialects.prefix_chain import mark_seed
@@ -112,13 +114,28 @@ def figures(rounds: int) -> dict[str, float]:
     return found
 
 
+def index_mb(marks_each: int) -> float:
+    """Return the megabytes of an index that is full of prompts with so many marks of their own."""
+    lots = random.Random(marks_each)
+    tracemalloc.start()
+    index = PrefixIndex()
+    engine = index.enrol("0", None)
+    for _ in range(MOST_MARKS // marks_each):
+        marks = [(lots.getrandbits(63), MESSAGE_BYTES * (at + 1)) for at in range(marks_each)]
+        index.placed(engine, tuple(marks), marks_each * MESSAGE_BYTES // 4)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return round(taken / 1e6, 1)
+
+
 def main() -> None:
     """Print all figures as one line of JSON."""
     parser = argparse.ArgumentParser(prog="python -m bench.placing", description=__doc__)
     parser.add_argument(
         "--rounds", type=int, default=10, help="rounds of each, of which the least counts (10)"
     )
-    print(json.dumps(figures(parser.parse_args().rounds)))
+    found = figures(parser.parse_args().rounds)
+    print(json.dumps(found | {f"{each}_marks_each_mb": index_mb(each) for each in (1, MESSAGES)}))
 
 
 if __name__ == "__main__":

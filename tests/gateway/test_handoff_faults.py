@@ -10,9 +10,18 @@ from typing import Any
 
 import pytest
 
-from gateway.harness import DONE, ROLE, Answer, Asked, FakeEngine, event, run, until
+from gateway.harness import DONE, Answer, Asked, FakeEngine, event, run, until
 from gateway.test_two_engines import asking, prompt_read, reads, writes
-from gateway.two_engines import TwoEngines, ask, core, embedded, gating, scripted
+from gateway.two_engines import (
+    TwoEngines,
+    ask,
+    begins_and_dies,
+    begins_and_goes_on,
+    core,
+    embedded,
+    gating,
+    scripted,
+)
 from millgate.core.words import Outcome
 from millgate.servers.emulator import RunningEngine
 from millgate.servers.emulator.handoffs import Handoff
@@ -276,17 +285,8 @@ def test_d_is_slow_past_the_lease() -> None:
 
 @STREAMS
 def test_d_dies_within_its_answer(stream: bool) -> None:
-    async def dies(asked: Asked) -> None:
-        if stream:
-            asked.open_stream()
-            asked.send(ROLE, event("hel"))
-            await asyncio.sleep(0.05)
-        else:
-            asked.raw(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 900\r\n\r\n{")
-        asked.cut()
-
     async def story() -> None:
-        async with scripted(reads, dies, lease_s=1.0) as (two, _first, _second):
+        async with scripted(reads, begins_and_dies, lease_s=1.0) as (two, _first, _second):
             found = await asking(two, ask(stream=stream))
             assert not found.whole or found.status == 502 or b'"error"' in found.body
             assert b"[DONE]" not in found.body
@@ -339,13 +339,8 @@ def test_a_client_leaves_before_its_answer_begins(stream: bool) -> None:
 
 
 def test_a_client_leaves_within_its_answer() -> None:
-    async def streams(asked: Asked) -> None:
-        asked.open_stream()
-        asked.send(ROLE, event("hel"))
-        await asked.hung_up()
-
     async def story() -> None:
-        async with scripted(reads, streams) as (two, _first, second):
+        async with scripted(reads, begins_and_goes_on) as (two, _first, second):
             client = await two.client()
             client.ask(ask(stream=True))
             await client.head()

@@ -16,7 +16,7 @@ from gateway.paired_engines import embedded, scripted, waits
 from gateway.test_handoff_faults import is_good, outcomes
 from gateway.test_paired_engines import STREAMS, met_in, reads
 from gateway.test_two_engines import asking, writes
-from gateway.two_engines import TwoEngines, ask
+from gateway.two_engines import TwoEngines, ask, begins_and_dies, begins_and_goes_on
 from millgate.core.words import Outcome
 
 SOON_S = 2.0
@@ -292,17 +292,8 @@ def test_d_dies_before_its_answer(stream: bool) -> None:
 
 @STREAMS
 def test_d_dies_within_its_answer(stream: bool) -> None:
-    async def dies(asked: Asked) -> None:
-        if stream:
-            asked.open_stream()
-            asked.send(ROLE, event("hel"))
-            await asyncio.sleep(0.05)
-        else:
-            asked.raw(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 900\r\n\r\n{")
-        asked.cut()
-
     async def story() -> None:
-        async with scripted(reads=reads, writes=dies) as (two, engines):
+        async with scripted(reads=reads, writes=begins_and_dies) as (two, engines):
             found = await asking(two, ask(stream=stream))
             assert not found.whole or found.status == 502 or b'"error"' in found.body
             assert b"[DONE]" not in found.body
@@ -345,13 +336,8 @@ def test_a_client_leaves_when_its_prompt_is_read(stream: bool) -> None:
 
 
 def test_a_client_leaves_within_its_answer() -> None:
-    async def streams(asked: Asked) -> None:
-        asked.open_stream()
-        asked.send(ROLE, event("hel"))
-        await asked.hung_up()
-
     async def story() -> None:
-        async with scripted(reads=reads, writes=streams) as (two, engines):
+        async with scripted(reads=reads, writes=begins_and_goes_on) as (two, engines):
             client = await two.client()
             client.ask(ask(stream=True))
             await client.head()

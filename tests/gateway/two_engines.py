@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.harness import Client, FakeEngine, Script, until
+from gateway.harness import ROLE, Asked, Client, FakeEngine, Script, event, until
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
 from millgate.core.snapshot import EngineSnapshot, LegsSnapshot
 from millgate.core.words import IgnoresHangups, Role
@@ -49,6 +49,24 @@ def ask(content: str = LONG, **more: Any) -> bytes:
     return json.dumps(
         {"model": "m", "messages": [{"role": "user", "content": content}], "max_tokens": 8, **more}
     ).encode()
+
+
+async def begins_and_goes_on(asked: Asked) -> None:
+    """Write the first words of a stream, and wait for a hang-up."""
+    asked.open_stream()
+    asked.send(ROLE, event("hel"))
+    await asked.hung_up()
+
+
+async def begins_and_dies(asked: Asked) -> None:
+    """Write the beginning of an answer, and cut the connection."""
+    if json.loads(asked.body).get("stream"):
+        asked.open_stream()
+        asked.send(ROLE, event("hel"))
+        await asyncio.sleep(0.05)
+    else:
+        asked.raw(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 900\r\n\r\n{")
+    asked.cut()
 
 
 @dataclass

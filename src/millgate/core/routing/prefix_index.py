@@ -22,7 +22,7 @@ from millgate.core.measure import ALIKE
 MOST_HOLDERS: Final = 4
 """Of one prompt; beside the cheapest other engine, so that an arrival costs the same before any number of engines."""
 MOST_MARKS: Final = 200_000
-"""Over all engines: 37 MB where prompts have twenty marks, 145 MB where each has one."""
+"""Over all engines: 32 MB where prompts have twenty marks, 151 MB where each has one (`bench.placing`)."""
 # What an engine is believed to keep, as a multiple of what may be reserved of its memory (0.9 of it): an entry too
 # many costs a prefill now and then, and one too few scatters a session.
 _BELIEVED_SHARE: Final = 1.2

@@ -16,9 +16,14 @@ from engines.users import EXACTLY
 
 REQUESTS, AT_ONCE = 200, 4
 CONVERSATIONS, TURNS = 20, 12
-"""At their ends they have some 25,000 tokens, half as much again as the engine keeps. The first prompt has more than the 512 tokens from which prefixes are marked."""
+"""At their ends they have some 30,000 tokens, nearly twice what the engine keeps, and none has more than its context, 2,048."""
+SYSTEM_WORDS = 120
+"""The tiny model's tokens are bytes: some 600, more than the 512 from which prefixes are marked."""
 BLOCK_TOKENS = 32
-WORDS = Path(__file__).read_text(encoding="utf-8").split()
+WORDS = (
+    "a gate holds what an engine cannot do now and tells each client when to come back so that "
+    "no queue grows unseen and nobody waits for an answer which comes too late"
+)
 
 
 class Found(NamedTuple):
@@ -30,7 +35,7 @@ class Found(NamedTuple):
 
 
 def _text(dice: random.Random, words: int) -> str:
-    return " ".join(dice.choices(WORDS, k=words))
+    return " ".join(dice.choices(WORDS.split(), k=words))
 
 
 class Conversation:
@@ -38,7 +43,7 @@ class Conversation:
 
     def __init__(self, dice: random.Random) -> None:
         self._dice, self._alone = dice, asyncio.Lock()
-        self._messages: list[Any] = [{"role": "system", "content": _text(dice, 200)}]
+        self._messages: list[Any] = [{"role": "system", "content": _text(dice, SYSTEM_WORDS)}]
 
     async def turn(self, client: openai.AsyncOpenAI, model: str) -> None:
         """Say something and hear the answer, once the turn before this one is over."""

@@ -1,7 +1,9 @@
 """Row 74, soak: everything goes wrong at once, and the accounts are exact; `make soak` is the long version of it."""
 
 import asyncio
+import contextlib
 import json
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from faults.soak.ledger import Entry, Ledger
 from faults.soak.report import as_json, as_table, growth
 from faults.soak.run import Soak
 from faults.soak.strangers import unfit
+from faults.soak.users import User
 from faults.soak.watch import Course
 from faults.soak_scenes import SCENES
 
@@ -123,6 +126,44 @@ def test_an_attempt_without_an_outcome_is_found_unless_it_may_not_have_been_read
     assert finding.startswith("a has no outcome")
     assert compared(tmp_path, {"a": Entry(sure=False, saw=None)}) == []
     assert compared(tmp_path, {"a": Entry(sure=True, saw=FAILED._replace(status=408))}) == []
+
+
+async def _left_behind(answer: bytes | None) -> Entry:
+    """Return what a user writes down who leaves a gate that says this, and then closes, or nothing at all."""
+
+    async def gate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if answer is None:
+            await reader.read()
+        else:
+            writer.write(answer)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        over.set()
+
+    ledger, over = Ledger(), asyncio.Event()
+    server = await asyncio.start_server(gate, "127.0.0.1", 0)
+    async with server:
+        user = User(server.sockets[0].getsockname()[1], "a", random.Random(1), ledger)
+        await user.leaves_soon()
+        await over.wait()
+    (entry,) = ledger.entries.values()
+    return entry
+
+
+@pytest.mark.parametrize(
+    ("answer", "sure"),
+    [
+        (b"HTTP/1.1 408 Request Timeout\r\n\r\n", False),
+        (b"", False),
+        (b"HTTP/1.1 200 OK\r\n\r\n", True),
+        (None, True),
+    ],
+)
+def test_who_sends_when_the_gate_has_given_up_on_his_connection_may_not_have_been_read(
+    answer: bytes | None, sure: bool
+) -> None:
+    assert asyncio.run(_left_behind(answer)) == Entry(sure, saw=None)
 
 
 def test_two_outcomes_and_one_of_nobody_are_found(tmp_path: Path) -> None:

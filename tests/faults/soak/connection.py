@@ -12,6 +12,7 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _READ_BYTES = 64 * 1024
 _LAST_CHUNK = b"0\r\n\r\n"
 _FINISHED = b'"finish_reason":"stop"'
+_TOOK_TOO_LONG = b"HTTP/1.1 408"
 _END_BYTES = 2048
 """Of a stream are kept: the event with its finish reason, the usage and `[DONE]`."""
 
@@ -95,6 +96,18 @@ class Connection:
                 return False
         del self._got[:size]
         return True
+
+    def is_given_up(self) -> bool:
+        """Return whether the gate has ended it without an answer, or said that a request took too long; nothing is read."""
+        begin = bytes(self._got[: len(_TOOK_TOO_LONG)])
+        if not begin:
+            try:
+                begin = self._socket.recv(len(_TOOK_TOO_LONG), socket.MSG_PEEK)
+            except BlockingIOError:
+                return False
+            except ConnectionError:
+                return True
+        return begin in (b"", _TOOK_TOO_LONG)
 
     def half_close(self) -> None:
         """Send FIN and go on reading."""

@@ -130,7 +130,7 @@ class User:
         connection = await self._kept()
         await connection.send(data)
         await asyncio.sleep(after_s)
-        self._enter(name, None, sure=sure)
+        self._enter(name, None, sure=sure and not connection.is_given_up())
         leave(connection)
 
     async def leaves_at_once(self) -> None:
@@ -151,7 +151,7 @@ class User:
         await connection.send(data)
         heard = await connection.more()
         await asyncio.sleep(self._dice.uniform(0.0, _SOON_S))
-        self._enter(name, None, sure=heard)
+        self._enter(name, None, sure=heard and not connection.is_given_up())
         leave(connection)
 
     async def leaves_within(self) -> None:
@@ -168,10 +168,11 @@ class User:
         connection = await self._kept()
         await connection.send(data)
         await asyncio.sleep(self._dice.uniform(0.0, _SOON_S))
+        sure = not connection.is_given_up()
         connection.half_close()
         saw = await self._hear(connection, name)
         if not saw.whole:
-            self._enter(name, None)
+            self._enter(name, None, sure=sure)
         self._close()
 
     async def reads_slowly(self) -> None:
@@ -189,7 +190,7 @@ class User:
         name, data = self._request()
         await connection.send(data)
         await asyncio.sleep(_NEVER_READS_S)
-        self._enter(name, None)
+        self._enter(name, None, sure=not connection.is_given_up())
         connection.close()
 
     async def impatient(self) -> None:
@@ -200,7 +201,7 @@ class User:
         try:
             self._enter(name, await asyncio.wait_for(connection.answer(), 0.3))
         except TimeoutError:
-            self._enter(name, None)
+            self._enter(name, None, sure=not connection.is_given_up())
         connection.close()
 
     async def half_a_request(self) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from millgate.core.words import FailureKind, Outcome, Reason, Role, Stage
+from millgate.core.words import FailureKind, KvTransfer, Outcome, Reason, Role, Stage
 
 
 class Capacity(NamedTuple):
@@ -253,12 +253,18 @@ class EngineSnapshot:
     seen_age_s: float | None
     account: AccountReading | None = None
     role: Role = Role.UNIFIED
+    kv_transfer: KvTransfer = KvTransfer.NIXL
     adapter_loads: int = 0
 
     @property
     def takes_requests(self) -> bool:
         """Whether it is up, and not only for prompts that others answer."""
         return self.up and self.role is not Role.PREFILL
+
+    @property
+    def needs_reader(self) -> bool:
+        """Whether another engine reads all its prompts; see `EngineSettings.needs_reader`."""
+        return self.role is Role.DECODE and self.kv_transfer is KvTransfer.SGLANG
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,3 +390,12 @@ class Snapshot:
     regret_tokens: int = 0
     legs: LegsSnapshot = _NO_LEGS
     legs_by_role: tuple[tuple[Role, int], ...] = ()
+
+    @property
+    def is_served(self) -> bool:
+        """Whether an engine that is up takes requests, and one reads its prompts where it leaves that to others."""
+        readers = {engine.kv_transfer for engine in self.engines if engine.up and engine.role is Role.PREFILL}
+        return any(
+            engine.takes_requests and (not engine.needs_reader or engine.kv_transfer in readers)
+            for engine in self.engines
+        )

@@ -85,6 +85,7 @@ class Gateway:
         self.doors = Doors(self.server, self.line, place)
         self.observers = self._open_eyes()
         self.cluster = _join(settings.cluster, self.driver, self._clock, store)
+        self.door.is_ready = lambda: self.ready().ready
         self.exposition = self._open_exposition()
         self.views = self._open_views()
         self.admin = self._open_admin()
@@ -302,7 +303,7 @@ def _readiness(snapshot: Snapshot, cluster: Membership | None, *, is_open: bool)
     if cluster is not None:
         detail["cluster"] = cluster.readiness
         is_open = is_open and cluster.is_open
-    return Readiness(is_open and any(engine.up for engine in snapshot.engines), detail)
+    return Readiness(is_open and snapshot.is_served, detail)
 
 
 def _service_snapshot(gateway: Gateway) -> ServiceSnapshot:

@@ -227,5 +227,6 @@ def _engine(engine: Engine, adapter_loads: int, now: float) -> EngineSnapshot:
         seen_age_s=None if engine.seen is None else now - engine.seen.seen_at,
         account=None if engine.provider is None else engine.provider.reading(now),
         role=engine.settings.role,
+        kv_transfer=engine.settings.kv_transfer,
         adapter_loads=adapter_loads,
     )

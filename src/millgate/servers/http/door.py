@@ -54,26 +54,29 @@ def _untold(_what: str) -> None:
     """Ignore this too: no listener was given."""
 
 
+def _unasked() -> bool:
+    """Say that work may come: nothing else is known."""
+    return True
+
+
 def _as_it_is(_exchange: Exchange, arrival: Arrived) -> Arrived:
     """Return the arrival: its head and its body have said all there is."""
     return arrival
 
 
-def _health(driver: Driver) -> RefusedRequest:
-    """Say to every caller, as engines do, whether work should come here: 200 or 503 without a body.
-
-    By the head alone: no key has been shown, so a body that follows is not received.
-    """
-    seen = driver.snapshot()
-    ready = not seen.draining and any(engine.takes_requests for engine in seen.engines)
-    return RefusedRequest(200 if ready else 503, [], b"")
-
-
 def _answer_at_once(door: "HttpDoor", head: RequestHead) -> RefusedRequest | None:
-    """Say that the process lives where `/healthz` is open, lagging or not; refuse anything else while it lags."""
+    """Say that the process lives where `/healthz` is open, lagging or not; refuse anything else while it lags.
+
+    Every caller hears at `/health`, as from engines, whether work should come here: 200 or 503 without a body. No key
+    has been shown, so a body that follows is not received.
+    """
     if head.path == HEALTHZ and head.method == b"GET" and HEALTHZ in door.settings.pages:
         return RefusedRequest(200, [(b"content-type", b"text/plain; charset=utf-8")], b"ok\n")
-    return door.shedding.refuse(head, door.lag.lag_s) if door.lag.overloaded else None
+    if door.lag.overloaded:
+        return door.shedding.refuse(head, door.lag.lag_s)
+    if head.path == HEALTH and head.method in methods(HEALTH):
+        return RefusedRequest(200 if door.is_ready() else 503, [], b"")
+    return None
 
 
 class HttpDoor:
@@ -112,6 +115,8 @@ class HttpDoor:
         self.shedding = Shedding(driver, self.entry, self.error_responses, self._boot)
         self.steered = self.unusable_usage = 0
         """Fields that were dropped because they would steer another gateway or an engine."""
+        self.is_ready: Callable[[], bool] = _unasked
+        """Says whether work should come here, as the readiness page does."""
         self.on_bad_request: Callable[[str], None] = _untold
         """Told the code of each complaint of the server: what came was no request, too much, or too slow."""
         self.on_unusable_usage: Callable[[str], None] = _untold
@@ -149,8 +154,6 @@ class HttpDoor:
             return None
         allowed = methods(head.path, self.settings.pages)
         if head.method in allowed:
-            if head.path == HEALTH:
-                return _health(self.driver)
             return self.entry.refusal(head, partial(self.error_responses.early, head))
         if allowed and head.method == b"OPTIONS":
             return RefusedRequest(200, [(b"allow", b", ".join((*allowed, b"OPTIONS")))], b"")

@@ -209,7 +209,7 @@ class Pacer:
 
     def _schedule(self, feed: Feed, step: int, produced: int) -> None:
         """Put the feed into the bucket of the step at which its next event is full."""
-        if feed.silent or feed.tokens_per_event is None:
+        if feed.silent or feed.tokens_per_event is None or not self.holds(feed):
             return
         missing = feed.delivered_tokens + feed.tokens_per_event - produced
         feed.due_step = due = step + max(1, missing)

@@ -22,7 +22,16 @@ from millgate.core.events import (
 )
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, Labels, LaneSettings, Settings
-from millgate.core.words import FailureKind, IgnoresHangups, KvTransfer, Outcome, Reason, Role, Sent
+from millgate.core.words import (
+    Counted,
+    FailureKind,
+    IgnoresHangups,
+    KvTransfer,
+    Outcome,
+    Reason,
+    Role,
+    Sent,
+)
 from millgate.wiring.governor import build_governor
 
 SGLANG = KvTransfer.SGLANG
@@ -119,6 +128,68 @@ def test_where_none_reads_in_the_rack_that_is_required_none_answers() -> None:
     (decision,) = gate.handle(asks(3), 1.0)
     assert isinstance(decision, Yield)
     assert decision.reason is Reason.NO_ENGINE
+
+
+def pair_of(reads: int, writes: int, *more: EngineSettings) -> Settings:
+    """Return the settings of two engines with so many KV tokens each, and one stream at a time."""
+    engines = (
+        replace(sglang("reads", Role.PREFILL, 1), kv_tokens=reads),
+        replace(sglang("writes", Role.DECODE), kv_tokens=writes),
+        *more,
+    )
+    return Settings((LaneSettings("interactive", ttft_slo_s=10.0),), engines)
+
+
+@pytest.mark.parametrize(("reads", "writes"), [(PROMPT, 9 * PROMPT), (9 * PROMPT, PROMPT)])
+def test_what_either_leg_can_never_hold_is_refused_for_good_and_at_once(reads: int, writes: int) -> None:
+    gate = build_governor(pair_of(reads, writes), 0.0)
+    (refused,) = gate.handle(asks(1), 0.0)
+    assert isinstance(refused, Yield)
+    assert (refused.reason, refused.retry) == (Reason.TOO_LARGE, False)
+    assert (refused.value, refused.bound) == (PROMPT, PROMPT)
+    assert names(admitted(gate, 2, 0.0, asks(2, PROMPT - 1))) == ["writes", "reads"]
+
+
+def test_more_answers_than_the_engine_that_reads_ever_takes_are_refused_and_counted() -> None:
+    gate = build_governor(pair_of(9 * PROMPT, 9 * PROMPT), 0.0)
+    (refused,) = gate.handle(asks(1)._replace(answers=2), 0.0)
+    assert isinstance(refused, Yield)
+    assert (refused.reason, refused.value, refused.bound) == (Reason.TOO_LARGE, 2, 1)
+    assert refused.counted is Counted.STREAMS
+
+
+def test_one_engine_that_reads_and_holds_it_is_enough_where_it_may_hand_it_over() -> None:
+    large = replace(sglang("large", Role.PREFILL), kv_tokens=9 * PROMPT)
+    gate = build_governor(pair_of(PROMPT, 9 * PROMPT, large), 0.0)
+    assert names(admitted(gate, 1, 0.0)) == ["writes", "large"]
+    nixl = engine("nixl reads", Role.PREFILL), engine("nixl writes", Role.DECODE)
+    gate = build_governor(pair_of(PROMPT, 9 * PROMPT, *nixl), 0.0)
+    gate.handle(EngineDown("nixl writes"), 0.0)
+    (refused,) = gate.handle(asks(2), 0.0)
+    assert isinstance(refused, Yield)
+    assert (refused.reason, refused.bound) == (Reason.TOO_LARGE, PROMPT)
+
+
+def test_memory_that_is_learned_later_refuses_what_waits_for_it() -> None:
+    gate = build_governor(pair_of(9 * PROMPT, 9 * PROMPT), 0.0)
+    admitted(gate, 1, 0.0)
+    (queued,) = gate.handle(asks(2), 0.0)
+    assert isinstance(queued, Queue)
+    refused = only(gate.reconfigure(pair_of(PROMPT, 9 * PROMPT), 0.1), Yield)
+    assert isinstance(refused, Yield)
+    assert (refused.attempt, refused.reason) == (2, Reason.TOO_LARGE)
+    (refused,) = gate.handle(asks(3), 0.1)
+    assert isinstance(refused, Yield)
+    assert refused.reason is Reason.TOO_LARGE
+
+
+def test_by_the_other_protocol_the_engine_that_answers_reads_what_no_other_holds() -> None:
+    small = replace(engine("reads", Role.PREFILL), kv_tokens=PROMPT)
+    lane = LaneSettings("interactive", ttft_slo_s=10.0)
+    gate = build_governor(Settings((lane,), (small, engine("writes", Role.DECODE))), 0.0)
+    admitted(gate, 1, 0.0, arrival(1, 40))
+    gate.handle(FirstToken(1), 0.1)
+    assert names(admitted(gate, 2, 1.0, arrival(2))) == ["writes"]
 
 
 def test_an_adapter_of_engines_that_answer_nothing_alone_goes_to_both() -> None:

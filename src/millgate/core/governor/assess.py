@@ -22,7 +22,6 @@ from millgate.core.sizing import FEW_ANSWERS
 from millgate.core.state.attempt import Age, Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane, choose_lane
-from millgate.core.state.leg import may_be_two
 from millgate.core.state.pool import Route
 from millgate.core.tickets.appointment import ReturnRecord
 from millgate.core.words import Counted, DeadlineFrom, Reason
@@ -151,8 +150,7 @@ def _reader_for(engine: Engine, route: Route) -> Engine | None:
     """Return the least loaded engine that can read for one that cannot itself; None for others."""
     if not engine.needs_reader:
         return None
-    readers = [each for each in route.readers_up if may_be_two(each, engine)]
-    return min(readers, key=lambda each: each.gate.streams / max(1, each.limit))
+    return min(route.readers_of(engine), key=lambda each: each.gate.streams / max(1, each.limit))
 
 
 def _sizes(knowledge: Knowledge, lane: Lane, arrival: Arrived, prompt: int) -> tuple[int, int, int]:
@@ -340,13 +338,13 @@ def _short(knowledge: Knowledge, request: Request, now: float, short: Shortfall)
 
 
 def _too_large(knowledge: Knowledge, request: Request, now: float) -> Plan:
-    """Refuse for good what no engine can ever run, and say of what it has too many: streams or prompt tokens."""
-    engines, totals = request.route.up, knowledge.totals
-    most = max(engine.settings.max_inflight for engine in engines)
-    if min(engine.gate.streams_of(request.arrival) for engine in engines) <= most:
-        bound = largest_prompt(engines)
+    """Refuse for good what no engine, or two, can ever run, and say of what it has too many: streams or prompt tokens."""
+    ways, arrival = request.route.ways(), request.arrival
+    most = max(min(each.settings.max_inflight for each in way) for way in ways)
+    if min(each.gate.streams_of(arrival) for way in ways for each in way) <= most:
+        bound = largest_prompt(ways)
         return _refused(knowledge, request, now, Reason.TOO_LARGE, request.prompt_tokens, bound)
-    decision = refusal(totals, request, Reason.TOO_LARGE, now, request.arrival.answers, most)
+    decision = refusal(knowledge.totals, request, Reason.TOO_LARGE, now, arrival.answers, most)
     return Plan(request, decision._replace(counted=Counted.STREAMS))
 
 
@@ -359,9 +357,16 @@ def unfit(request: Request, now: float) -> Reason | None:
     for engine in engines:
         if engine.needs_reader and not request.arrival.bootstraps:
             reason = Reason.NO_ENGINE
-        elif engine.gate.fits(request.prompt_tokens, engine.gate.streams_of(request.arrival)):
+        elif _fits(engine, request) and (
+            not engine.needs_reader or any(_fits(each, request) for each in request.route.readers_of(engine))
+        ):
             return None
     return reason
+
+
+def _fits(engine: Engine, request: Request) -> bool:
+    """Return whether its prompt and streams could ever be on this engine."""
+    return engine.gate.fits(request.prompt_tokens, engine.gate.streams_of(request.arrival))
 
 
 def _beyond_accounts(request: Request) -> tuple[float, float] | None:
@@ -373,9 +378,9 @@ def _beyond_accounts(request: Request) -> tuple[float, float] | None:
     return beyond
 
 
-def largest_prompt(engines: tuple[Engine, ...]) -> int:
-    """Return the tokens that a prompt must stay below: the largest KV limit of these engines."""
-    return max(engine.gate.kv_limit or 0 for engine in engines)
+def largest_prompt(ways: list[tuple[Engine, ...]]) -> int:
+    """Return the tokens that a prompt must stay below: the largest KV limit, of engines that have it together the smaller one."""
+    return max(min((each.gate.kv_limit for each in way if each.gate.kv_limit), default=0) for way in ways)
 
 
 def _wait_allowed_s(request: Request) -> float | None:

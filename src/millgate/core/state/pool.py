@@ -243,6 +243,18 @@ class Route:
         self.readers_up = readers = tuple([engine for engine in self.readers if engine.up])
         self.up = tuple([engine for engine in self.engines if engine.up and _is_read_for(engine, readers)])
 
+    def readers_of(self, engine: Engine) -> tuple[Engine, ...]:
+        """Return those that take work and can read for this engine."""
+        return tuple([each for each in self.readers_up if may_be_two(each, engine)])
+
+    def ways(self) -> list[tuple[Engine, ...]]:
+        """Return the engines that a whole request can run on: each alone, or with each that reads for one that cannot itself."""
+        alone = [(engine,) for engine in self.up if not engine.needs_reader]
+        return [
+            *alone,
+            *((each, reader) for each in self.up if each.needs_reader for reader in self.readers_of(each)),
+        ]
+
     def free(self) -> int:
         """Return how many streams are free."""
         return sum([engine.limit - engine.gate.streams for engine in self.up])

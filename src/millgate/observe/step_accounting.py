@@ -48,28 +48,6 @@ class StepAccounting:
     `on_timeout` is told the engine of each attempt that ended because its engine did not answer in time.
     """
 
-    __slots__ = (
-        "_admits",
-        "_arrivals",
-        "_awaits",
-        "_begun",
-        "_defer",
-        "_given",
-        "_given_upstream",
-        "_heard",
-        "_log",
-        "_refusals",
-        "_ring",
-        "_steps",
-        "_traced",
-        "_traces",
-        "_traffic",
-        "_until",
-        "first_lane",
-        "on_beat",
-        "on_timeout",
-    )
-
     def __init__(
         self,
         ring: Ring,

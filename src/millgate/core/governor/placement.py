@@ -54,23 +54,6 @@ _Engines = tuple[Engine, ...]
 class Placement:
     """Finds the cheapest engine with room; it notes changes between two questions, in bounded memory."""
 
-    __slots__ = (
-        "_costs",
-        "_engines",
-        "_legs",
-        "_numbered",
-        "_output",
-        "_prefixes",
-        "_priced_for",
-        "_prompt",
-        "_unpriced",
-        "_working_sets",
-        "adapter_turns",
-        "has_adapters",
-        "has_unlike",
-        "prices",
-    )
-
     def __init__(self, prefixes: PrefixIndex, working_sets: WorkingSets, legs: Legs) -> None:
         self._prefixes, self._working_sets = prefixes, working_sets
         self._legs = legs
@@ -274,11 +257,25 @@ class Placement:
     def _cheapest_for_it(
         self, request: Request, engines: _Engines, held: Held, turns: int | None, now: float
     ) -> Engine | None:
-        """Return the engine with room where this very request costs least: each is priced, and those are asked for room that are cheaper."""
-        cheapest, least_s = None, inf
+        """Return the engine with room where this very request costs least: those are priced that may be cheaper, and those asked for room that are.
+
+        All are priced as if none held any of it, which costs no less. Then those that do take the place of what costs more.
+        """
+        if self._unpriced:
+            _price(self._unpriced, self._engines, self._costs, self._priced_for)
+        price, tokens, cheapest, least_s = self.prices, request.prompt_tokens, None, inf
+        unread, output_tokens = float(tokens), float(request.output_tokens)
         for each in engines:
-            cost_s = self.prices.of(each, request, unread_tokens(each, request, held), turns, now)
+            if each.is_priced and each.cost_floor.of(unread, output_tokens) >= least_s:
+                continue
+            cost_s = price.of(each, request, tokens, turns, now)
             if cost_s < least_s and _fits(each, request) and has_room(each, request, held, now):
+                cheapest, least_s = each, cost_s
+        for each in self._holders(request, engines, held):
+            cost_s = price.of(each, request, unread_tokens(each, request, held), turns, now)
+            if cost_s > least_s or not has_room(each, request, held, now):
+                continue
+            if cheapest is None or cost_s < least_s or engines.index(each) < engines.index(cheapest):
                 cheapest, least_s = each, cost_s
         return cheapest
 
@@ -288,10 +285,13 @@ class Placement:
             _price(self._unpriced, self._engines, self._costs, self._priced_for)
         costs = self._costs
         if engines is self._engines:
-            least = min(costs)
-            if least == inf:
+            cheapest, least = -1, inf
+            for position, cost in enumerate(costs):  # compiled, a third of what `min` and `index` take
+                if cost < least:
+                    cheapest, least = position, cost
+            if cheapest < 0:
                 return None
-            engine = engines[costs.index(least)]
+            engine = engines[cheapest]
             if _fits(engine, request) and has_room(engine, request, held, now):
                 return engine
         roomy = _with_room(request, engines, held, now)
@@ -311,10 +311,13 @@ def _price(unpriced: list[Engine], engines: _Engines, costs: list[float], usual:
         if position >= len(engines) or engines[position] is not engine:
             continue
         engine.priced(known=True)
+        streams, unread_s = gate.streams, service.reading_s(gate.prefill_tokens)
+        tpot_s = service.tpot_s(streams + 1)
+        slower_s = tpot_s - service.tpot_s(streams)
+        engine.cost_floor.moved(streams, unread_s, service.reading_s(1), tpot_s, slower_s)
         if gate.has_room(1, 1):
-            streams = gate.streams
             ttft_s = service.ttft_s(prompt_tokens + gate.prefill_tokens)
-            costs[position] = usual_cost(streams, ttft_s, service.tpot_s(streams + 1), output_tokens)
+            costs[position] = usual_cost(streams, ttft_s, tpot_s, output_tokens)
         else:
             costs[position] = inf
     unpriced.clear()

@@ -22,21 +22,13 @@ class Prices:
     ) -> float:
         """Return what this request costs on this engine, which has to read so many tokens of its prompt; `turns` are what `turns_after` says."""
         gate, service = engine.gate, engine.service
-        streams, kv_tokens = gate.streams, gate.kv_limit
-        tpot_s = service.tpot_s(streams + 1)
-        reading_s = service.reading_s(unread_tokens)
-        met_s = 0.0
+        streams, kv_tokens, output_tokens = gate.streams, gate.kv_limit, request.output_tokens
+        tpot_s, reading_s = service.tpot_s(streams + 1), service.reading_s(unread_tokens)
+        slower_s, unread_s = tpot_s - service.tpot_s(streams), service.reading_s(gate.prefill_tokens)
+        live_share = self._working_sets.tokens(engine.number) / kv_tokens if kv_tokens else 0.0
         if turns is not None:
-            met_s = self._working_sets.encounters.waits_s(engine.number, reading_s, turns, now)
-        cost_s = marginal_cost(
-            streams,
-            service.reading_s(gate.prefill_tokens) + met_s,
-            reading_s,
-            tpot_s,
-            tpot_s - service.tpot_s(streams),
-            request.output_tokens,
-            self._working_sets.tokens(engine.number) / kv_tokens if kv_tokens else 0.0,
-        )
+            unread_s += self._working_sets.encounters.waits_s(engine.number, reading_s, turns, now)
+        cost_s = marginal_cost(streams, unread_s, reading_s, tpot_s, slower_s, output_tokens, live_share)
         adapters = self.adapters
         if not adapters.names or request.arrival.model not in adapters.names:
             return cost_s

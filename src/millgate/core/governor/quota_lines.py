@@ -86,17 +86,6 @@ class QuotaLines:
     enough for all that any replica told before it, and comes to whichever it likes.
     """
 
-    __slots__ = (
-        "_attendance",
-        "_due",
-        "_elsewhere",
-        "_ends",
-        "_lines",
-        "bookings",
-        "is_shared",
-        "promised_elsewhere",
-    )
-
     def __init__(self) -> None:
         self._attendance = Attendance()
         self.bookings: dict[int, Booking] = {}

@@ -17,23 +17,6 @@ class AdapterPlaces:
     `elsewhere` are those that run here for others than this gate. `slots` None is unknown, and holds nothing.
     """
 
-    __slots__ = (
-        "elsewhere",
-        "empty_since",
-        "is_learned",
-        "kept",
-        "load_s",
-        "loaded",
-        "loads",
-        "names",
-        "owners",
-        "seen_at",
-        "since",
-        "slots",
-        "told_slots",
-        "users",
-    )
-
     def __init__(self) -> None:
         self.names: frozenset[str] = frozenset()
         self.slots: int | None = None

@@ -24,6 +24,27 @@ def usual_cost(streams: int, ttft_s: float, tpot_s: float, output_tokens: float)
     return (streams + 1) * (ttft_s + output_tokens * tpot_s)
 
 
+class CostFloor:
+    """What one request adds to an engine at least: `marginal_cost` where no session is live there, step by step the same, so that it is no more in its last digit."""
+
+    __slots__ = ("_ahead_s", "_streams", "_token_s", "_written_s")
+
+    def __init__(self) -> None:
+        self._ahead_s = self._streams = self._token_s = self._written_s = 0.0
+
+    def moved(self, streams: int, unread_s: float, token_s: float, tpot_s: float, slower_s: float) -> None:
+        """Take the engine's load and speed as they are now, as `marginal_cost` has them; it reads one token in `token_s`."""
+        self._ahead_s = _AHEAD_COUNTS * unread_s
+        self._streams = 1.0 + streams + _DISPLACED_STREAMS
+        self._token_s = token_s
+        self._written_s = tpot_s + streams * slower_s
+
+    def of(self, unread_tokens: float, output_tokens: float) -> float:
+        """Return what a request with so many unread tokens costs there at least."""
+        waits_s = self._ahead_s + self._streams * (self._token_s * unread_tokens)
+        return waits_s + output_tokens * self._written_s
+
+
 def marginal_cost(
     streams: int,
     unread_s: float,

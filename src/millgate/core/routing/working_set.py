@@ -10,7 +10,7 @@ remembered: it goes on like a live one as long as an engine still holds its cont
 
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import Final, TypeVar
+from typing import Final
 
 from millgate.core.events import PrefixMarks
 from millgate.core.measure import ENOUGH, LOOKED_AT, Ewma
@@ -59,9 +59,6 @@ class _Kind:
     def returned(self) -> None:
         """A session rests no more: its next turn is there."""
         self._returned = min(self._returned + 1.0, self._rests)
-
-
-_Name = TypeVar("_Name", str, _Kind)
 
 
 class LiveSession:
@@ -128,24 +125,54 @@ class LiveSession:
         self.engine, self.tokens, self.tip = engine, tokens, tip
 
 
+class _Resting:
+    """The contexts of resting sessions of one kind on one engine, in tokens."""
+
+    __slots__ = ("kind", "tokens")
+
+    def __init__(self, kind: _Kind, tokens: int) -> None:
+        self.kind, self.tokens = kind, tokens
+
+
 class _LiveSet:
     """The live contexts of one engine in tokens: of sessions with a turn, of resting ones by kind, and of all by tenant."""
 
-    __slots__ = ("active", "resting", "tenants")
+    __slots__ = ("_active", "_resting", "tenants")
 
     def __init__(self) -> None:
-        self.active = 0
-        self.resting: dict[_Kind, int] = {}
+        self._active = 0
+        self._resting: list[_Resting] = []
         self.tenants: dict[str, int] = {}
+
+    def tokens(self) -> float:
+        """Return how many there are: a resting one counts as often as its kind comes back."""
+        resting = 0.0
+        for each in self._resting:
+            resting += each.kind.return_share * each.tokens
+        return self._active + resting
 
     def count(self, session: LiveSession, sign: int) -> None:
         """Add a session (1), or take it away as it was added (-1)."""
         tokens = sign * session.tokens
         if session.turns:
-            self.active += tokens
+            self._active += tokens
         else:
-            _add(self.resting, session.kind, tokens)
-        _add(self.tenants, session.tenant, tokens)
+            self._rest(session.kind, tokens)
+        held = self.tenants.get(session.tenant, 0) + tokens
+        if held:
+            self.tenants[session.tenant] = held
+        else:
+            self.tenants.pop(session.tenant, None)
+
+    def _rest(self, kind: _Kind, tokens: int) -> None:
+        for each in self._resting:
+            if each.kind is kind:
+                each.tokens += tokens
+                if not each.tokens:
+                    self._resting.remove(each)
+                return
+        if tokens:
+            self._resting.append(_Resting(kind, tokens))
 
     def leaves_part(self, tenant: str, tokens: int, most: float) -> bool:
         """Return whether this tenant may have so many more, others counting for no more than an equal part each."""
@@ -153,12 +180,6 @@ class _LiveSet:
         part = most / (len(others) + 1)
         own = self.tenants.get(tenant, 0) + tokens
         return bool(others) and own + sum([min(part, held) for held in others], 0.0) <= most
-
-
-def _add(held: dict[_Name, int], name: _Name, tokens: int) -> None:
-    held[name] = held.get(name, 0) + tokens
-    if not held[name]:
-        del held[name]
 
 
 class WorkingSets:
@@ -175,6 +196,10 @@ class WorkingSets:
         self._found = Ewma(1.0, prior_samples=float(ENOUGH))
         self._opened_at = -inf
         self._inferred = 0
+        # What was found of the prompt that was asked for last: a decision asks several times.
+        self._asked: PrefixMarks | None = None
+        self._asked_name: int | None = None
+        self._found_session: LiveSession | None = None
 
     @property
     def sessions(self) -> int:
@@ -182,17 +207,18 @@ class WorkingSets:
         return len(self._sessions)
 
     def tokens(self, number: int) -> float:
-        """Return how much of this engine's memory is kept for live sessions: a resting one counts as often as its kind comes back."""
+        """Return how much of this engine's memory is kept for live sessions."""
         live = self._sets.get(number)
-        if live is None:
-            return 0.0
-        resting = 0.0
-        for kind, held in live.resting.items():
-            resting += kind.return_share * held
-        return live.active + resting
+        return 0.0 if live is None else live.tokens()
 
     def continued(self, name: int | None, marks: PrefixMarks) -> LiveSession | None:
         """Return the session of this name, live or over, or the one whose prompt this one goes on from; None where it would open one."""
+        if marks is not self._asked or name != self._asked_name:
+            self._asked, self._asked_name = marks, name
+            self._found_session = self._find(name, marks)
+        return self._found_session
+
+    def _find(self, name: int | None, marks: PrefixMarks) -> LiveSession | None:
         session = None if name is None else self._sessions.get(name) or self._lapsed.get(name)
         if session is not None:
             return session
@@ -211,7 +237,7 @@ class WorkingSets:
         if live is None or kv_tokens is None or not live.tenants:
             return True
         most = LIVE_SHARE * kv_tokens
-        if self.tokens(number) + tokens <= most or self._found.mean < _MOST_OF_IT:
+        if live.tokens() + tokens <= most or self._found.mean < _MOST_OF_IT:
             return True
         return now - self._opened_at >= STARVED_S or live.leaves_part(tenant, tokens, most)
 
@@ -224,6 +250,7 @@ class WorkingSets:
         self, known: LiveSession | None, name: int | None, tenant: str, lane: str, now: float
     ) -> LiveSession:
         """Return a session of which one turn begins: the `known` one, which was over, or a new one."""
+        self._asked = None
         if known is not None:
             del self._lapsed[known.key]
             known.resumes()
@@ -265,6 +292,7 @@ class WorkingSets:
         if self._sessions.get(session.key) is not session:
             return
         if rests and session.engine < 0:
+            self._unlearn_tip(session)
             del self._sessions[session.key]
             return
         self._count(session, 1)
@@ -315,12 +343,16 @@ class WorkingSets:
         del self._sessions[session.key]
 
     def _unlearn_tip(self, session: LiveSession) -> None:
+        self._asked = None
         if session.tip is not None and self._tips.get(session.tip) is session:
             del self._tips[session.tip]
 
     def _count(self, session: LiveSession, sign: int) -> None:
         if session.engine >= 0 and self._sessions.get(session.key) is session:
-            self._sets.setdefault(session.engine, _LiveSet()).count(session, sign)
+            live = self._sets.get(session.engine)
+            if live is None:
+                live = self._sets[session.engine] = _LiveSet()
+            live.count(session, sign)
 
     def _kind(self, lane: str, *, returns: bool) -> _Kind:
         kind = self._kinds.get((lane, returns))

@@ -12,6 +12,7 @@ from millgate.core.limits.gate import FLOOR_SHARE, DrainRate, DrainReading, Engi
 from millgate.core.limits.prefill_pace import PromptPaces, Protection
 from millgate.core.limits.signal import Signal
 from millgate.core.measure import Ewma
+from millgate.core.routing.least_work import CostFloor
 from millgate.core.settings import EngineSettings, ServicePrior
 from millgate.core.sizing import USUAL_PROMPT_TOKENS
 from millgate.core.sizing.output_length import PRIOR_OUTPUT_TOKENS
@@ -177,7 +178,7 @@ class Engine:
     """One engine; `permits` are out, `departing` those of them whose clients have left, in that order.
 
     Its work is foreseen by the TPOT `pace_s`; `longest_read` counts the tokens of the longest prompt that it is known to have read;
-    `drain_read` is forgotten whenever work starts, reads its first token or ends. `position` and `is_priced` are `placement`'s, `number` is its name in the index of prefixes. One `on_trial` gets one request and `is_tried` then. A `retired` one lives until its last permit ends.
+    `drain_read` is forgotten whenever work starts, reads its first token or ends. `position`, `is_priced` and `cost_floor` are `placement`'s, `number` is its name in the index of prefixes. One `on_trial` gets one request and `is_tried` then. A `retired` one lives until its last permit ends.
     """
 
     def __init__(self, settings: EngineSettings, now: float) -> None:
@@ -190,7 +191,7 @@ class Engine:
         self.reading = PromptReading(settings.prior.ttft_per_token_s, now)
         self.drain_read: DrainReading | None = None
         self.drain, self.permit_times = DrainRate(settings.max_inflight), PermitTimes()
-        self.position = self.number = 0
+        self.position, self.number, self.cost_floor = 0, 0, CostFloor()
         self.longest_read = inf if settings.prior.certain else 0.0
         self.provider = None if settings.account is None else Provider(settings.account, now)
         self.pace_s = self.service.tpot_s(settings.max_inflight)

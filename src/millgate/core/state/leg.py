@@ -59,17 +59,6 @@ class PrefillLeg:
     One that `is_paired` has the request together with the engine that answers, and ends when that one has the prompt.
     """
 
-    __slots__ = (
-        "cached_tokens",
-        "is_paired",
-        "is_reading",
-        "kept_at",
-        "kept_tokens",
-        "permit",
-        "reader",
-        "unread_tokens",
-    )
-
     def __init__(self, reader: Engine, permit: Permit, unread_tokens: int, cached_tokens: int) -> None:
         self.reader, self.permit = reader, permit
         self.unread_tokens, self.cached_tokens = unread_tokens, cached_tokens

@@ -54,11 +54,6 @@ def _untold(_what: str) -> None:
     """Ignore this too: no listener was given."""
 
 
-def _unasked() -> bool:
-    """Say that work may come: nothing else is known."""
-    return True
-
-
 def _as_it_is(_exchange: Exchange, arrival: Arrived) -> Arrived:
     """Return the arrival: its head and its body have said all there is."""
     return arrival
@@ -115,7 +110,7 @@ class HttpDoor:
         self.shedding = Shedding(driver, self.entry, self.error_responses, self._boot)
         self.steered = self.unusable_usage = 0
         """Fields that were dropped because they would steer another gateway or an engine."""
-        self.is_ready: Callable[[], bool] = _unasked
+        self.is_ready: Callable[[], bool] = lambda: True
         """Says whether work should come here, as the readiness page does."""
         self.on_bad_request: Callable[[str], None] = _untold
         """Told the code of each complaint of the server: what came was no request, too much, or too slow."""

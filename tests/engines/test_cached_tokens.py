@@ -22,7 +22,7 @@ SYSTEM_WORDS = 120
 BLOCK_TOKENS = 32
 WORDS = (
     "a gate holds what an engine cannot do now and tells each client when to come back so that "
-    "no queue grows unseen and nobody waits for an answer which comes too late"
+    "every queue is seen to grow and no client waits for an answer which comes too late"
 )
 
 

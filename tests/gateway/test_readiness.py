@@ -21,7 +21,7 @@ from millgate.wiring.governor import build_governor
 
 
 class _Gone:
-    """A store that nobody reaches."""
+    """A store that refuses every connection."""
 
     async def renew(self, renewal: Renewal) -> Granted:
         raise StoreUnavailableError("connection refused")

@@ -142,6 +142,7 @@ ALARM = Alarm(AlarmSignal.BACKLOG, 0.7, 0.5, 990.0, 999.0, "Half of what may wai
 SNAPSHOT = Snapshot(
     now=1000.0,
     draining=False,
+    is_served=True,
     lanes=(LANE,),
     engines=(ENGINE,),
     retries=RETRIES,
@@ -487,7 +488,7 @@ def test_names_are_declared_once() -> None:
 
 def test_every_number_of_a_lane_and_an_engine_is_exported_or_known_not_to_be() -> None:
     """A new snapshot field needs a row in the table, or a reason here."""
-    left_out = {"name", "little", "slo", "role", "kv_transfer"}
+    left_out = {"name", "little", "slo", "role"}
     for scope, record in ((Scope.LANE, LANE), (Scope.ENGINE, ENGINE)):
         read = {meter.field for meter in METERS if meter.scope is scope}
         read |= {field.partition(".")[0] for field in read}

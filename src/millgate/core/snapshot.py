@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from millgate.core.words import FailureKind, KvTransfer, Outcome, Reason, Role, Stage
+from millgate.core.words import FailureKind, Outcome, Reason, Role, Stage
 
 
 class Capacity(NamedTuple):
@@ -253,18 +253,12 @@ class EngineSnapshot:
     seen_age_s: float | None
     account: AccountReading | None = None
     role: Role = Role.UNIFIED
-    kv_transfer: KvTransfer = KvTransfer.NIXL
     adapter_loads: int = 0
 
     @property
     def takes_requests(self) -> bool:
         """Whether it is up, and not only for prompts that others answer."""
         return self.up and self.role is not Role.PREFILL
-
-    @property
-    def needs_reader(self) -> bool:
-        """Whether another engine reads all its prompts; see `EngineSettings.needs_reader`."""
-        return self.role is Role.DECODE and self.kv_transfer is KvTransfer.SGLANG
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,11 +358,12 @@ class Snapshot:
     Contexts of live sessions take `working_set_share` of what may be reserved of the engines' memory. Of answered prompts
     `predicted_cached_tokens` were believed to be held where they were read, and engines that tell `found_cached_tokens` of them;
     `regret_tokens` were read although another engine held them. `legs_by_role` counts the legs of all requests by the role of the engine
-    that each began on.
+    that each began on. It `is_served` while an engine that is up takes requests, and one reads for it where it cannot itself.
     """
 
     now: float
     draining: bool
+    is_served: bool
     lanes: tuple[LaneSnapshot, ...]
     engines: tuple[EngineSnapshot, ...]
     retries: RetrySnapshot
@@ -390,12 +385,3 @@ class Snapshot:
     regret_tokens: int = 0
     legs: LegsSnapshot = _NO_LEGS
     legs_by_role: tuple[tuple[Role, int], ...] = ()
-
-    @property
-    def is_served(self) -> bool:
-        """Whether an engine that is up takes requests, and one reads its prompts where it leaves that to others."""
-        readers = {engine.kv_transfer for engine in self.engines if engine.up and engine.role is Role.PREFILL}
-        return any(
-            engine.takes_requests and (not engine.needs_reader or engine.kv_transfer in readers)
-            for engine in self.engines
-        )

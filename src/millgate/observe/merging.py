@@ -260,10 +260,12 @@ _RULES: Final[Mapping[str, Rule]] = (
         _first, "name", "tenant", "host", "engines", "target_share", "ttft_promise", "tpot_promise", "target"
     )
     | _named(_first, "quantile", "promised_s", "newcomer")
-    | _named(_first, "replica", "role", "kv_transfer")
+    | _named(_first, "replica", "role")
     | _named(_first_said, "advice", "why")
     | _named(_degraded, "state")
-    | _named(_any, "is_degraded", "draining", "up", "ignores_hangups", "is_burning", "breaker_open")
+    | _named(
+        _any, "is_degraded", "draining", "is_served", "up", "ignores_hangups", "is_burning", "breaker_open"
+    )
     | _named(_all, "reload_success")
     # Lists and records.
     | _named(_rows("name"), "lanes", "models", "quotas")

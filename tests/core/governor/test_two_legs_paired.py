@@ -124,7 +124,9 @@ def test_where_none_reads_in_the_rack_that_is_required_none_answers() -> None:
     found = [tuple(names(admitted(gate, number, 0.0, asks(number)))) for number in (1, 2)]
     assert set(found) == {("writes", "reads"), ("writes far", "reads far")}
     gate.handle(EngineDown("reads far"), 1.0)
+    assert gate.snapshot(1.0).is_served
     gate.handle(EngineDown("writes"), 1.0)
+    assert not gate.snapshot(1.0).is_served
     (decision,) = gate.handle(asks(3), 1.0)
     assert isinstance(decision, Yield)
     assert decision.reason is Reason.NO_ENGINE

@@ -12,7 +12,7 @@ from millgate.core.events import Arrived, PrefixMarks
 from millgate.core.fast_records import make_admit, make_leg
 from millgate.core.governor.allowances import Shortfall
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.placement import Place, is_in_time
+from millgate.core.governor.placement import Place, can_hold, is_in_time
 from millgate.core.governor.promises import forecast, in_line, refusal
 from millgate.core.governor.turns import ahead_of, may_go, may_pass
 from millgate.core.routing.prefix_index import LEAST_PREFIX_TOKENS, Held, PrefixIndex
@@ -357,16 +357,12 @@ def unfit(request: Request, now: float) -> Reason | None:
     for engine in engines:
         if engine.needs_reader and not request.arrival.bootstraps:
             reason = Reason.NO_ENGINE
-        elif _fits(engine, request) and (
-            not engine.needs_reader or any(_fits(each, request) for each in request.route.readers_of(engine))
+        elif can_hold(engine, request) and (
+            not engine.needs_reader
+            or any(can_hold(each, request) for each in request.route.readers_of(engine))
         ):
             return None
     return reason
-
-
-def _fits(engine: Engine, request: Request) -> bool:
-    """Return whether its prompt and streams could ever be on this engine."""
-    return engine.gate.fits(request.prompt_tokens, engine.gate.streams_of(request.arrival))
 
 
 def _beyond_accounts(request: Request) -> tuple[float, float] | None:

@@ -448,10 +448,14 @@ def is_in_time(engine: Engine, request: Request, ttft_s: float, now: float) -> b
     return unknown and now <= request.deadline
 
 
+def can_hold(engine: Engine, request: Request) -> bool:
+    """Return whether the prompt and the streams of this request could ever be on this engine."""
+    return engine.gate.fits(request.prompt_tokens, engine.gate.streams_of(request.arrival))
+
+
 def _fits(engine: Engine, request: Request) -> bool:
     """Return whether it can ever do all of this request."""
-    gate = engine.gate
-    return not engine.needs_reader and gate.fits(request.prompt_tokens, gate.streams_of(request.arrival))
+    return not engine.needs_reader and can_hold(engine, request)
 
 
 def _with_room(request: Request, engines: _Engines, held: Held, now: float) -> list[Engine]:

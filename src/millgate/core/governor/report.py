@@ -33,6 +33,7 @@ def snapshot(knowledge: Knowledge, now: float) -> Snapshot:
     return Snapshot(
         now=now,
         draining=knowledge.draining,
+        is_served=any(route.up for route in knowledge.engines.routes.every),
         lanes=tuple(lanes),
         engines=tuple(
             _engine(engine, knowledge.engines.placement.adapter_turns.adapters.loads(engine.number), now)
@@ -227,6 +228,5 @@ def _engine(engine: Engine, adapter_loads: int, now: float) -> EngineSnapshot:
         seen_age_s=None if engine.seen is None else now - engine.seen.seen_at,
         account=None if engine.provider is None else engine.provider.reading(now),
         role=engine.settings.role,
-        kv_transfer=engine.settings.kv_transfer,
         adapter_loads=adapter_loads,
     )

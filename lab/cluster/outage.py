@@ -23,7 +23,7 @@ class OutageReport(NamedTuple):
     peak: int
     answered_per_s: float
     before_s: float
-    meanwhile_s: float | None
+    meanwhile_s: float
     recovered: bool
 
 
@@ -45,7 +45,7 @@ async def measure(folder: Path, policy: str, seconds: float, seed: int) -> Outag
         stack.redis.kill()
         await until(lambda: _all_say(stack, "degraded"), LEASE_S + _SLACK_S)
         ready = sum([bool(gate.readiness()["ready"]) for gate in stack.gates])
-        meanwhile_s = None if policy == "closed" else await _longest_s(stack)
+        meanwhile_s = await _longest_s(stack)
         await asyncio.to_thread(engine.reset)
         crowd = Crowd(lambda: [gate.port for gate in stack.gates], CLIENTS, MAX_TOKENS, seed, 0.0)
         crowd.start()
@@ -85,9 +85,9 @@ def table(reports: list[OutageReport]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for each in reports:
-        meanwhile = "refused" if each.meanwhile_s is None else f"{each.meanwhile_s * 1000:.0f} ms"
+        refused = "refused in " if each.policy == "closed" else ""
         rows.append(
             f"| {each.policy} | {each.ready} | {each.peak} | {each.answered_per_s:.1f} | {each.before_s * 1000:.0f} ms "
-            f"| {meanwhile} | {'yes' if each.recovered else 'no'} |"
+            f"| {refused}{each.meanwhile_s * 1000:.0f} ms | {'yes' if each.recovered else 'no'} |"
         )
     return "\n".join(rows)

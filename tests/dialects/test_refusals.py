@@ -25,6 +25,7 @@ def test_every_reason_and_every_failure_has_its_words() -> None:
         (Reason.TENANT_LIMIT, 429, "rate_limit_exceeded", 429),
         (Reason.RETRY_BUDGET, 429, "slow_down", 429),
         (Reason.NO_ENGINE, 503, "no_healthy_upstream", 503),
+        (Reason.NO_LEASE, 503, "server_is_overloaded", 529),
         (Reason.DRAINING, 503, "server_is_overloaded", 529),
         (Reason.TOO_LARGE, 413, "request_too_large", 413),
         (Reason.OVERLOADED_GATE, 503, "server_is_overloaded", 529),
@@ -37,7 +38,7 @@ def test_each_reason_is_said_as_the_design_says(
     theirs = Refuser("anthropic").refuse(reason, 3.2, retry=True, request_id=b"id")
     assert (ours.status, json.loads(ours.body)["error"]["code"]) == (openai, code)
     assert theirs.status == anthropic
-    assert ours.close is theirs.close is (reason is Reason.DRAINING)
+    assert ours.close is theirs.close is (reason in {Reason.DRAINING, Reason.NO_LEASE})
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,7 @@ def test_a_store_that_is_gone_is_what_the_settings_say_and_back_when_it_is_back(
         await world.until(lambda: world.member.status.state is State.DEGRADED)
         assert world.loop.time() >= before
         assert world.gate.streams == streams
+        assert world.gate.leases[-1].closed is (when_gone == "closed")
         assert world.gate.leases[-1].until == inf
         assert world.member.is_open is is_open
         assert world.member.readiness.startswith("degraded: connection refused; ")
@@ -138,7 +139,7 @@ def test_a_store_that_is_gone_is_what_the_settings_say_and_back_when_it_is_back(
         assert world.member.snapshot().is_degraded
         world.store.answer = world.store.grant
         await world.until(lambda: world.member.status.state is State.LEASED)
-        assert world.gate.streams == 9
+        assert (world.gate.streams, world.gate.leases[-1].closed) == (9, False)
         assert world.changes == [State.LEASED, State.HOLDING, State.DEGRADED, State.LEASED]
         assert not world.member.words()
 

@@ -97,3 +97,28 @@ def test_a_closed_replica_is_not_ready_without_its_store_and_an_open_one_is(
             assert await _ready(gateway) is ready
 
     run(story())
+
+
+def test_a_closed_replica_refuses_at_once_and_sends_its_clients_to_another_connection() -> None:
+    async def story() -> None:
+        async with _alone("closed") as gateway:
+            cluster = gateway.cluster
+            assert cluster is not None
+            await until(lambda: cluster.readiness.startswith("degraded"))
+            body = b'{"model": "any", "messages": [{"role": "user", "content": "hello"}]}'
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: gate\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+            writer.write(head.encode() + body)
+            answer = await asyncio.wait_for(reader.read(), 5.0)
+            writer.close()
+            await writer.wait_closed()
+            status, *fields = answer.partition(b"\r\n\r\n")[0].lower().split(b"\r\n")
+            assert status.split()[1] == b"503"
+            assert {
+                b"x-millgate-reason: no_lease",
+                b"x-should-retry: true",
+                b"retry-after-ms: 1000",
+                b"connection: close",
+            } <= set(fields)
+
+    run(story())

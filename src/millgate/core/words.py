@@ -18,6 +18,7 @@ class Reason(StrEnum):
     TENANT_LIMIT = "tenant_limit"
     RETRY_BUDGET = "retry_budget"
     NO_ENGINE = "no_engine"
+    NO_LEASE = "no_lease"
     DRAINING = "draining"
     TOO_LARGE = "too_large"
     OVERLOADED_GATE = "overloaded_gate"

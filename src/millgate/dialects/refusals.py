@@ -74,6 +74,7 @@ REASONS: Mapping[Reason, RefusalRow] = {
         DialectError(503, "service_unavailable_error", "no_healthy_upstream"),
         DialectError(503, "api_error"),
     ),
+    Reason.NO_LEASE: _overloaded("this replica has no lease of the cluster's limits", close=True),
     Reason.DRAINING: _overloaded("the gateway is shutting down", close=True),
     Reason.TOO_LARGE: RefusalRow(
         "the request can never fit the limits that it falls under",

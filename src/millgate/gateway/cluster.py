@@ -167,6 +167,7 @@ class Membership:
             if leased.replicas < self._replicas:
                 self.on_loss()
             self._replicas = leased.replicas
-        is_whole = leased.state is RenewalState.DEGRADED and self._policy is FailurePolicy.OPEN
-        replicas = 1 if is_whole else leased.replicas
-        self._core.post(lease_of(leased.shares, replicas, leased.ends_at, leased.lines))
+        policy = self._policy if leased.state is RenewalState.DEGRADED else None
+        replicas = 1 if policy is FailurePolicy.OPEN else leased.replicas
+        lease = lease_of(leased.shares, replicas, leased.ends_at, leased.lines)
+        self._core.post(lease._replace(closed=policy is FailurePolicy.CLOSED))

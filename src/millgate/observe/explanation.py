@@ -7,6 +7,7 @@ from typing import Any, Final
 from millgate.core.decisions import Admit, Cancel, Candidate, Classed, Decision, Ended, Leg, Queue, Yield
 from millgate.core.events import Arrived
 from millgate.core.words import ClassedBy, Counted, Outcome, Reason, Stage
+from millgate.observe.refusals import OVERLOAD_REASONS
 from millgate.observe.ring import Recorded, Step
 
 _MILLISECONDS_BELOW_S: Final = 0.1
@@ -214,7 +215,7 @@ def _hint(decision: Yield) -> str:
         return "coming back would be useless"
     if decision.promised:
         return f"told to come back in {seconds(decision.retry_after_s)}, when its quota has enough for them and for it"
-    line = "" if decision.reason in _OUTSIDE_THE_LINE else ", when its appointment is due"
+    line = ", when its appointment is due" if decision.reason in OVERLOAD_REASONS else ""
     return f"told to come back in {seconds(decision.retry_after_s)}{line}"
 
 
@@ -248,17 +249,6 @@ def _reason(decision: Yield, *, was_queued: bool) -> str:
     return template.format(value, bound) if template else _PLAIN[decision.reason]
 
 
-# Refusals whose hint is no place in the line: when a quota has room again, or an engine may be back.
-_OUTSIDE_THE_LINE: Final = frozenset(
-    (
-        Reason.QUOTA,
-        Reason.TENANT_LIMIT,
-        Reason.RETRY_BUDGET,
-        Reason.NO_ENGINE,
-        Reason.DRAINING,
-        Reason.OVERLOADED_GATE,
-    )
-)
 # What value and bound count, by reason (core/decisions).
 _COUNTED: Final = {
     Reason.SATURATED: "{:,.0f} of {:,.0f} streams are out",
@@ -282,6 +272,7 @@ _PLAIN: Final = {
     Reason.EXPIRED: "its deadline had passed",
     Reason.DISPLACED: "a request with more right to the place came",
     Reason.NO_ENGINE: "no engine that serves this model is up",
+    Reason.NO_LEASE: "the store of the cluster does not answer, and without a lease this replica is closed",
     Reason.DRAINING: "the gate is leaving",
 }
 

@@ -12,7 +12,7 @@ from millgate.core.words import Reason
 OVERLOAD_REASONS: Final = frozenset(
     {Reason.SATURATED, Reason.QUEUE_FULL, Reason.DISPLACED, Reason.TOO_LATE, Reason.EXPIRED}
 )
-"""Refusals for want of capacity; the others are rules (quotas), bad fit, or an engine that is gone."""
+"""Refusals for want of capacity, whose hint is a place in the line; the others are rules (quotas), bad fit, or an engine or a lease that is gone."""
 
 QUIET_S: Final = 10.0
 """Refusals further apart than this belong to two overloads: hints of a short one send clients back sooner."""

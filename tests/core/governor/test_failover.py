@@ -1,6 +1,7 @@
 """A second try: where, for whom, and when there is none."""
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from millgate.core.events import (
     Failed,
     Finished,
     FirstToken,
+    LeaseGranted,
     Released,
     Tick,
 )
@@ -224,6 +226,14 @@ def test_when_the_last_other_engine_goes_down_it_is_told_so() -> None:
     refused, ended = _send(gate, EngineDown("b"), 1.0)
 
     assert (refused.attempt, refused.reason, ended.outcome) == (1, Reason.NO_ENGINE, Outcome.YIELDED)
+
+
+def test_a_replica_that_is_closed_without_a_lease_has_no_second_try() -> None:
+    gate = _gate(1, 1)
+    _ask(gate, 1)
+    gate.handle(LeaseGranted(inf, 2, closed=True), 0.05)
+    (ended,) = _refused_connection(gate, 1)
+    assert (ended.attempt, ended.outcome) == (1, Outcome.ENGINE_FAILED)
 
 
 def test_after_a_change_of_the_configuration_it_is_tried_on_an_engine_that_is_configured_now() -> None:

@@ -1,5 +1,6 @@
 """Shares of limits that a cluster's replicas share: what one replica admits with them, and what it tells the others."""
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from millgate.core.events import (
     AccountShare,
     Arrived,
     Draining,
+    EngineDown,
     EngineSeen,
     EngineShare,
     FirstToken,
@@ -29,6 +31,7 @@ from millgate.core.settings import (
     QuotaLimit,
     QuotaRule,
     Settings,
+    TenantSettings,
 )
 from millgate.core.snapshot import SharedNumber
 from millgate.core.words import QuotaKind, Reason
@@ -80,6 +83,86 @@ def test_from_its_end_on_a_lease_admits_nothing_and_requests_wait() -> None:
     assert gate.handle(Tick(), 2.5) == ()
     (admitted,) = _grant(gate, 3.0, 5.0, 4)
     assert admitted.attempt == 2
+
+
+_CLOSED = LeaseGranted(inf, 4, closed=True)
+
+
+def test_a_closed_replica_refuses_what_comes_at_once_and_admits_what_waited_when_it_has_a_lease() -> None:
+    gate = gate_of(streams=16)
+    _grant(gate, 0.0, 2.0, 1)
+    assert [type(ask(gate, number)) for number in (1, 2)] == [Admit, Queue]
+    assert gate.handle(_CLOSED, 2.0) == ()
+    refused = ask(gate, 3, 2.1)
+    assert (refused.reason, refused.retry, refused.retry_after_s) == (Reason.NO_LEASE, True, 1.0)
+    assert gate.handle(_CLOSED, 2.5) == ()
+    (admitted,) = _grant(gate, 2.6, 4.6, 4)
+    assert admitted.attempt == 2
+    assert isinstance(ask(gate, 4, 2.7), Admit)
+
+
+def test_what_waits_when_a_replica_closes_ends_by_its_own_deadline() -> None:
+    gate = gate_of(LaneSettings("lane", deadline_s=10.0), streams=16)
+    _grant(gate, 0.0, 2.0, 1)
+    ask(gate, 1)
+    ask(gate, 2, 1.0)
+    gate.handle(_CLOSED, 2.0)
+    wakes_at = gate.next_wake()
+    assert wakes_at is not None
+    assert 9.0 < wakes_at <= 11.0
+    refused, ended = gate.handle(Tick(), wakes_at)
+    assert isinstance(refused, Yield)
+    assert (refused.attempt, refused.reason) == (2, Reason.TOO_LATE)
+    assert ended.attempt == 2
+
+
+@pytest.mark.parametrize("lane", [LaneSettings("lane"), LaneSettings("lane", max_queue=0)])
+def test_a_replica_without_a_share_that_is_not_closed_never_says_that_it_has_no_lease(
+    lane: LaneSettings,
+) -> None:
+    gate = gate_of(lane, streams=16)
+    _grant(gate, 0.0, inf, 0)
+    decided = [ask(gate, number) for number in range(1, 9)]
+    assert not [each for each in decided if isinstance(each, Yield) and each.reason is Reason.NO_LEASE]
+    _grant(gate, 0.0, inf, 16)
+    assert isinstance(ask(gate, 9), Admit)
+
+
+def test_a_closed_replica_says_what_no_other_replica_can_help_first_and_quotas_not_at_all() -> None:
+    engine = EngineSettings("engine", 16, kv_tokens=1_000, prior=steady_prior(2.0))
+    gate = gate_of(engine=engine, quotas=(_TPM,), tenants=(TenantSettings("a", max_inflight=1),))
+    gate.handle(_CLOSED, 0.0)
+    assert ask(gate, 1, tenant="a").reason is Reason.NO_LEASE
+    assert ask(gate, 2, prompt_bytes=400_000).reason is Reason.TOO_LARGE
+    gate.handle(EngineDown("engine"), 0.1)
+    assert ask(gate, 3, 0.2).reason is Reason.NO_ENGINE
+
+
+def test_what_a_closed_replica_refuses_has_no_appointment_and_keeps_its_age() -> None:
+    gate = gate_of(LaneSettings("lane", deadline_s=60.0, max_queue=0), streams=16)
+    gate.handle(_CLOSED, 0.0)
+    for number in range(1, 9):
+        assert ask(gate, number, fingerprint=lambda: 7).reason is Reason.NO_LEASE
+    line = gate.shared_use(0.5).lines[0]
+    assert (line.queued, line.work_s) == (0, 0.0)
+    again = ask(gate, 9, 1.0, fingerprint=lambda: 7, retry_count=1)
+    assert (again.reason, again.first_seen) == (Reason.NO_LEASE, 0.0)
+    assert gate.snapshot(1.0).retries.budget_spent == 0, "it was told to come back"
+
+
+def test_what_a_closed_replica_would_say_is_what_it_says() -> None:
+    gate = gate_of(streams=16)
+    _grant(gate, 0.0, 2.0, 1)
+    for number, now in enumerate((0.0, 0.5, 2.5, 3.0, 4.5), start=1):
+        if now == 2.5:
+            gate.handle(_CLOSED, 2.4)
+        if now == 4.5:
+            _grant(gate, 4.0, 6.0, 16)
+        arrival = Arrived(number, prompt_bytes=400, max_tokens=100)
+        explained = gate.explain(arrival, now).decision
+        assert explained == gate.handle(arrival, now)[0]
+        closed = isinstance(explained, Yield) and explained.reason is Reason.NO_LEASE
+        assert closed is (now in {2.5, 3.0})
 
 
 def test_a_replica_that_was_stopped_admits_nothing_on_wake_up_although_its_old_answer_comes_first() -> None:

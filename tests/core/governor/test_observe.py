@@ -1,8 +1,10 @@
 """Observe mode, through the governor: everything runs as it came, and what a protecting gate would have refused is told."""
 
+from math import inf
+
 from core.governor.asking import ask as _ask, gate_of as _gate
 from millgate.core.decisions import Admit, Yield
-from millgate.core.events import Finished, Released
+from millgate.core.events import Finished, LeaseGranted, Released
 from millgate.core.settings import (
     LaneSettings,
     QuotaLimit,
@@ -26,6 +28,14 @@ def test_observe_mode_keeps_the_hard_cap_where_it_is_asked_to() -> None:
     gate = _gate(LaneSettings("lane", deadline_s=3.0, max_queue=0), streams=1, observe=True, hard_cap=True)
     assert isinstance(_ask(gate, 1), Admit)
     assert isinstance(_ask(gate, 2), Yield)
+
+
+def test_observe_mode_lets_run_what_a_closed_replica_would_have_refused_but_for_a_hard_cap() -> None:
+    observing, capped = _gate(observe=True), _gate(observe=True, hard_cap=True)
+    for gate in (observing, capped):
+        gate.handle(LeaseGranted(inf, 4, closed=True), 0.0)
+    assert _ask(observing, 1).would is Reason.NO_LEASE
+    assert _ask(capped, 1).reason is Reason.NO_LEASE
 
 
 def test_observe_mode_owes_no_quota_for_what_a_protecting_gate_would_have_refused() -> None:

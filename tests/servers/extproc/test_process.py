@@ -2,6 +2,7 @@
 
 import json
 import ssl
+from math import inf
 
 import grpc
 import pytest
@@ -10,7 +11,7 @@ from google.protobuf.json_format import MessageToDict
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from gateway.harness import run, until
-from millgate.core.events import Growth
+from millgate.core.events import Growth, LeaseGranted
 from millgate.dialects.contract import Usage
 from millgate.runtime.callers import CallerSettings
 from millgate.servers.extproc.access_log import LoggedRequest
@@ -386,6 +387,22 @@ def test_an_objective_is_believed_of_trusted_gateways_alone(trusted: tuple[str, 
             await talk.told()
             arrived = {each.name: each.arrived for each in stand.gateway.driver.snapshot().lanes}
             assert arrived[lane] == 1
+
+    run(scene())
+
+
+def test_a_closed_replica_refuses_at_once() -> None:
+    async def scene() -> None:
+        async with standing() as stand:
+            stand.gateway.driver.post(LeaseGranted(inf, 2, closed=True))
+            talk = stand.open()
+            await talk.head()
+            await talk.body(CHAT)
+            refused = (await talk.told()).immediate_response
+
+            told = fields_of(refused.headers)
+            assert (refused.status.code, told["x-millgate-reason"]) == (503, "no_lease")
+            assert (told["x-should-retry"], told["retry-after-ms"]) == ("true", "1000")
 
     run(scene())
 

@@ -212,6 +212,8 @@ def _judge(knowledge: Knowledge, request: Request, held: Held, now: float) -> Pl
         return _too_large(knowledge, request, now)
     if reason is not None:
         return _refused(knowledge, request, now, reason, bound=1.0)
+    if knowledge.lease.is_closed:
+        return _refused(knowledge, request, now, Reason.NO_LEASE)
     short = knowledge.allowances.shortfall(request, now)
     if short is not None:
         return _short(knowledge, request, now, short)
@@ -428,7 +430,8 @@ def over_bounds(
 
 def may_wait_again(knowledge: Knowledge, request: Request) -> bool:
     """Return whether a request that comes back from an engine may be queued: as a newcomer without a promise may."""
-    return not (knowledge.draining or _is_full(request.lane) or over_bounds(knowledge, request))
+    is_shut = knowledge.draining or knowledge.lease.is_closed
+    return not (is_shut or _is_full(request.lane) or over_bounds(knowledge, request))
 
 
 def less_important(lanes: dict[str, Lane], band: int) -> Lane | None:

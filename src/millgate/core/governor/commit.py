@@ -11,7 +11,7 @@ from millgate.core.governor.allowances import Allowances
 from millgate.core.governor.assess import Plan, admission_at, less_important, unfit
 from millgate.core.governor.knowledge import Attempts, Knowledge, Waiting
 from millgate.core.governor.placement import Place, is_in_time, leaves_others, waits_for
-from millgate.core.governor.promises import OF_ONE_TENANT, UNPROMISED, queues_newcomers, refusal
+from millgate.core.governor.promises import OUT_OF_LINE, UNPROMISED, queues_newcomers, refusal
 from millgate.core.governor.turns import lets_pass, next_queued
 from millgate.core.limits.gate import is_only_read, is_seen_beginning
 from millgate.core.routing.working_set import MOST_PASSED_OVER, LiveSession, WorkingSets
@@ -389,7 +389,7 @@ def _leave_record(
         tenant, streams = request.tenant, request.arrival.answers
         allowances.streams.told(tenant, streams, appointment.lapses_at, now, is_back=request.recognised)
     known_from, until = appointment.known_from, appointment.known_until(request.lane_deadline)
-    if reason in OF_ONE_TENANT and decision.retry:
+    if reason in OUT_OF_LINE and decision.retry:
         record = record_of(request, known_from, until, told_at=appointment.due_at)
     elif decision.retry:
         oldest = _oldest_age(waiting, request)

@@ -23,7 +23,7 @@ from millgate.core.governor.allowances import Allowances
 from millgate.core.governor.commit import dispatch, leave_queue, record_of
 from millgate.core.governor.failover import detour_after, try_again
 from millgate.core.governor.knowledge import Attempts, Engines, Knowledge
-from millgate.core.governor.promises import DRAINING_HINT_S
+from millgate.core.governor.promises import ELSEWHERE_HINT_S
 from millgate.core.governor.watch import answered, grew, has_fresh_gauge
 from millgate.core.lifecycle import State
 from millgate.core.limits.gate import is_only_read
@@ -206,7 +206,7 @@ def cancel_running(attempts: Attempts, totals: Totals, now: float) -> list[Decis
     decisions: list[Decision] = []
     for attempt in list(attempts.by_number.values()):
         if attempt.state in {State.PREFILL, State.DECODE}:
-            decisions.append(Cancel(attempt.request.attempt, Reason.DRAINING, DRAINING_HINT_S))
+            decisions.append(Cancel(attempt.request.attempt, Reason.DRAINING, ELSEWHERE_HINT_S))
             decisions.append(_end(attempts.engines, totals, attempt, Outcome.YIELDED, now, Reason.DRAINING))
     return decisions
 

@@ -192,7 +192,7 @@ _SURER: Final = 1.96 / UPPER_Z
 _PASSING_SHARE: Final = 0.8
 _LINE_SHARE: Final = 1.0 / 3.0
 _GOLDEN: Final = 0.6180339887498949
-DRAINING_HINT_S = 1.0
+ELSEWHERE_HINT_S = 1.0
 
 
 def spread(count: int) -> float:
@@ -319,9 +319,9 @@ def no_engine_hint_s(totals: Totals) -> float:
     return FIRST_PAUSE_S * (1.0 + spread(totals.hints_given))
 
 
-# These lie with one tenant: the hint is its own, and it gets no appointment in the line of engines.
-OF_ONE_TENANT: Final = frozenset((Reason.QUOTA, Reason.TENANT_LIMIT, Reason.RETRY_BUDGET))
-UNPROMISED: Final = OF_ONE_TENANT | {Reason.TOO_LARGE, Reason.DRAINING, Reason.NO_ENGINE}
+# These lie with one tenant or this replica: the hint is its own, and it gets no appointment in the line of engines.
+OUT_OF_LINE: Final = frozenset((Reason.QUOTA, Reason.TENANT_LIMIT, Reason.RETRY_BUDGET, Reason.NO_LEASE))
+UNPROMISED: Final = OUT_OF_LINE | {Reason.TOO_LARGE, Reason.DRAINING, Reason.NO_ENGINE}
 
 
 def refusal(
@@ -377,8 +377,8 @@ def _without_promise(
     hint_s, retry = _of_tenant(wait_s)
     if reason is Reason.TOO_LARGE:
         hint_s, retry = 0.0, False
-    elif reason is Reason.DRAINING:
-        hint_s, retry, value, bound = DRAINING_HINT_S, True, 0.0, 0.0
+    elif reason in {Reason.DRAINING, Reason.NO_LEASE}:
+        hint_s, retry, value, bound = ELSEWHERE_HINT_S, True, 0.0, 0.0
     elif reason is Reason.NO_ENGINE:
         hint_s, retry = no_engine_hint_s(totals), True
     return make_yield(

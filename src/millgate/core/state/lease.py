@@ -6,17 +6,17 @@ from millgate.core.events import LeaseGranted
 
 
 class Lease:
-    """The shares that were `granted` last, None without a cluster; from `until` on there are none."""
+    """The shares that were `granted` last, None without a cluster; from `until` on there are none. While it `is_closed` nothing new is taken in."""
 
-    __slots__ = ("granted", "until")
+    __slots__ = ("granted", "is_closed", "until")
 
     def __init__(self) -> None:
         self.granted: LeaseGranted | None = None
-        self.until = inf
+        self.until, self.is_closed = inf, False
 
     def grants(self, granted: LeaseGranted, now: float) -> None:
         """Have these shares; none where their time is over already."""
-        self.granted, self.until = granted, granted.until
+        self.granted, self.until, self.is_closed = granted, granted.until, granted.closed
         if now >= self.until:
             self.ends()
 

@@ -15,6 +15,7 @@ REFUSED_BECAUSE: Final[Mapping[Reason, str]] = {
     Reason.TENANT_LIMIT: "the tenant was at its limit",
     Reason.RETRY_BUDGET: "it was retried too often",
     Reason.NO_ENGINE: "no engine was up",
+    Reason.NO_LEASE: "the replica had no lease",
     Reason.DRAINING: "the gate was draining",
     Reason.TOO_LARGE: "it was too large",
     Reason.OVERLOADED_GATE: "the gate itself was too slow",

@@ -35,6 +35,7 @@ const BECAUSE = {
   tenant_limit: "the tenant was at its limit",
   retry_budget: "it was retried too often",
   no_engine: "no engine was up",
+  no_lease: "the replica had no lease",
   draining: "the gate was draining",
   too_large: "it was too large",
   overloaded_gate: "the gate itself was too slow",

@@ -152,9 +152,10 @@ def test_a_replica_that_never_had_an_answer_does_not_know_what_an_even_share_is(
         world.member.start()
         await world.until(lambda: len(world.store.asked) > 5)
         assert world.member.status.state is State.DEGRADED
-        assert world.gate.streams == 0
+        assert (world.gate.streams, world.gate.leases[-1].closed) == (0, True)
         assert not world.member.is_open
         assert world.member.snapshot().why == "connection refused"
+        assert world.member.readiness == "degraded: connection refused; nothing is let in"
 
     _run(waits)
 

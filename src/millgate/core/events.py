@@ -271,7 +271,7 @@ class LeaseGranted(NamedTuple):
 
     From then on nothing new is admitted against them, unless another LeaseGranted has come. An engine, a quota, an account or a tenant
     with a cap that is not named has no share. A quota with a bucket for each owner is divided evenly among so many `replicas`. `lines` are those of the
-    other replicas, by pool. `retries` is the share of the retry budget, None before the first lease. With `closed` it has no share until
+    other replicas, by pool. `retries` is the share of the retry budget, None before the first lease. With `closed` it has none until
     its store is back, and new requests are refused: another replica may have one.
     """
 

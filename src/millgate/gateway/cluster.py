@@ -76,7 +76,7 @@ class Membership:
         self._settings, self._core, self._time, self._store = settings, core, time, store
         self.on_change: Callable[[LeaseStatus], None] = lambda _status: None
         self.on_loss: Callable[[], None] = lambda: None
-        self._replicas = 0
+        self._replicas, self._is_shut = 0, False
         starts_s = _STARTS_FOR * settings.lease_s
         self._policy = FailurePolicy(settings.when_gone)
         self._renewer = LeaseRenewer(
@@ -114,26 +114,27 @@ class Membership:
 
     @property
     def is_open(self) -> bool:
-        """Whether it may admit anything: it has a lease, or its settings let it admit without one."""
-        status = self.status
-        if status.state is RenewalState.DEGRADED:
-            is_known = status.replicas > 0 or self._policy is FailurePolicy.OPEN
-            return is_known and self._policy is not FailurePolicy.CLOSED
-        return status.state is not RenewalState.JOINING
+        """Whether it may admit anything: it has a lease, or its settings leave it a stream without one."""
+        return self.status.state is not RenewalState.JOINING and not self._is_shut
 
     @property
     def readiness(self) -> str:
         """The state for the readiness page, with the reason where it is degraded."""
         status = self.status
         if status.state is RenewalState.DEGRADED:
-            return f"degraded: {status.reason}; {_POLICY_WORDS[self._policy]}"
+            return f"degraded: {status.reason}; {_POLICY_WORDS[self._policy_in_force]}"
         return status.state.value
+
+    @property
+    def _policy_in_force(self) -> FailurePolicy:
+        """The policy as it acts here: a share of nothing is `closed`."""
+        return FailurePolicy.CLOSED if self._is_shut else self._policy
 
     def words(self) -> str:
         """Return what is wrong with the cluster, in words; nothing where all is well."""
         status = self.status
         if status.state is RenewalState.DEGRADED:
-            return f"the cluster's store is gone, {_POLICY_WORDS[self._policy]}"
+            return f"the cluster's store is gone, {_POLICY_WORDS[self._policy_in_force]}"
         if status.state is RenewalState.JOINING:
             return "not in the cluster yet, nothing is let in"
         return ""
@@ -167,7 +168,8 @@ class Membership:
             if leased.replicas < self._replicas:
                 self.on_loss()
             self._replicas = leased.replicas
-        policy = self._policy if leased.state is RenewalState.DEGRADED else None
-        replicas = 1 if policy is FailurePolicy.OPEN else leased.replicas
+        is_alone = leased.state is RenewalState.DEGRADED
+        replicas = 1 if is_alone and self._policy is FailurePolicy.OPEN else leased.replicas
         lease = lease_of(leased.shares, replicas, leased.ends_at, leased.lines)
-        self._core.post(lease._replace(closed=policy is FailurePolicy.CLOSED))
+        self._is_shut = is_alone and not any(each.streams for each in lease.engines)
+        self._core.post(lease._replace(closed=self._is_shut))

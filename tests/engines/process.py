@@ -72,10 +72,10 @@ VLLM = Kind(
 )
 VLLM_CACHING = VLLM._replace(
     name="vLLM with a small cache",
-    # 16,384 tokens, and what of a prompt came from them is told in its usage.
+    # 10,240 tokens, and what of a prompt came from them is told in its usage.
     flags=(
         *("--max-num-seqs", "8", "--enable-prefix-caching", "--block-size", "32"),
-        *("--num-gpu-blocks-override", "512", "--enable-prompt-tokens-details"),
+        *("--num-gpu-blocks-override", "320", "--enable-prompt-tokens-details"),
     ),
     most=None,
 )

@@ -12,13 +12,14 @@ import openai
 
 from engines.conftest import Bench
 from engines.findings import note
+from engines.process import Engine
 from engines.users import EXACTLY
 
 REQUESTS, AT_ONCE = 200, 4
 CONVERSATIONS, TURNS = 20, 12
-"""At their ends they have some 30,000 tokens, nearly twice what the engine keeps, and none has more than its context, 2,048."""
-SYSTEM_WORDS = 120
-"""The tiny model's tokens are bytes: some 600, more than the 512 from which prefixes are marked."""
+"""At their ends they have some 20,000 tokens, twice what the engine keeps, and none has more than its context, 2,048."""
+SYSTEM_TOKENS, SAID_TOKENS = 560, (20, 50)
+"""More than the 512 from which prefixes are marked, and what is said in a turn."""
 BLOCK_TOKENS = 32
 WORDS = (
     "a gate holds what an engine cannot do now and tells each client when to come back so that "
@@ -38,40 +39,58 @@ def _text(dice: random.Random, words: int) -> str:
     return " ".join(dice.choices(WORDS.split(), k=words))
 
 
+async def _words_per_token(client: openai.AsyncOpenAI, model: str) -> float:
+    """Ask the engine how long its tokens are: one model's are bytes, another's are words."""
+    dice, prompt_tokens = random.Random(0), []
+    for words in (50, 150):
+        message: Any = {"role": "user", "content": _text(dice, words)}
+        answer = await client.chat.completions.create(model=model, messages=[message], max_tokens=1)
+        assert answer.usage is not None
+        prompt_tokens.append(answer.usage.prompt_tokens)
+    return 100 / (prompt_tokens[1] - prompt_tokens[0])
+
+
 class Conversation:
     """Messages of one user, who says more each time and repeats what was answered."""
 
-    def __init__(self, dice: random.Random) -> None:
+    def __init__(self, dice: random.Random, words_per_token: float) -> None:
         self._dice, self._alone = dice, asyncio.Lock()
-        self._messages: list[Any] = [{"role": "system", "content": _text(dice, SYSTEM_WORDS)}]
+        self._words_per_token = words_per_token
+        self._messages: list[Any] = [{"role": "system", "content": self._text(SYSTEM_TOKENS)}]
+
+    def _text(self, tokens: int) -> str:
+        return _text(self._dice, round(tokens * self._words_per_token))
 
     async def turn(self, client: openai.AsyncOpenAI, model: str) -> None:
         """Say something and hear the answer, once the turn before this one is over."""
         async with self._alone:
-            self._messages.append({"role": "user", "content": _text(self._dice, self._dice.randint(5, 15))})
+            self._messages.append({"role": "user", "content": self._text(self._dice.randint(*SAID_TOKENS))})
             answer = await client.chat.completions.create(
                 model=model, messages=self._messages, max_tokens=2, extra_body=EXACTLY
             )
             self._messages.append({"role": "assistant", "content": answer.choices[0].message.content})
 
 
-def _in_turns(dice: random.Random) -> Iterator[Conversation]:
+def _in_turns(dice: random.Random, words_per_token: float) -> Iterator[Conversation]:
     """Yield conversations, a few of which go on at a time; each ends after some turns and another one begins."""
-    open_now = [(Conversation(dice), TURNS) for _ in range(CONVERSATIONS)]
+    open_now = [(Conversation(dice, words_per_token), TURNS) for _ in range(CONVERSATIONS)]
     for _ in range(REQUESTS):
         # The later ones more rarely: some come back while they are cached, some when they are not.
         place = min(dice.randrange(CONVERSATIONS), dice.randrange(CONVERSATIONS))
         conversation, left = open_now[place]
-        open_now[place] = (conversation, left - 1) if left > 1 else (Conversation(dice), TURNS)
+        open_now[place] = (
+            (conversation, left - 1) if left > 1 else (Conversation(dice, words_per_token), TURNS)
+        )
         yield conversation
 
 
-async def _talk(port: int, model: str) -> None:
-    conversations = _in_turns(random.Random(1))
+async def _talk(port: int, engine: Engine) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{engine.url}/v1", api_key="none", timeout=300.0) as client:
+        conversations = _in_turns(random.Random(1), await _words_per_token(client, engine.model))
 
     async def user(client: openai.AsyncOpenAI) -> None:
         for conversation in conversations:
-            await conversation.turn(client, model)
+            await conversation.turn(client, engine.model)
 
     async with openai.AsyncOpenAI(
         base_url=f"http://127.0.0.1:{port}/v1", api_key="none", timeout=300.0
@@ -92,7 +111,7 @@ def test_what_is_believed_to_be_cached_is_found_within_a_block(caching_bench: Be
     log = tmp_path / "attempts.jsonl"
     gate = caching_bench.gate(cap=AT_ONCE, records__log_attempts=str(log), lanes__interactive__ttft_slo="1h")
 
-    asyncio.run(_talk(gate.port, caching_bench.engine.model))
+    asyncio.run(_talk(gate.port, caching_bench.engine))
     outcomes = gate.ended()
 
     found = _found(log)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from lab.cluster.crowd import HOT_SHARE, Crowd
 from lab.cluster.faults import FAULTS, planned
 from lab.cluster.processes import REPLICAS, Stack
-from millgate.testing import answers
-from millgate.testing.fake_upstream import FakeUpstream, ScriptedConnection
+from lab.upstream import answers
+from lab.upstream.fake_upstream import FakeUpstream, ScriptedConnection
 
 RATE_PER_S, BURST_S = 1000.0, 5.0
 CLIENTS, MAX_TOKENS = 40, 50

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lab.provider.service import ProviderService
+from lab.upstream import answers
+from lab.upstream.fake_upstream import FakeUpstream, ScriptedConnection, ScriptedRequest
 from millgate.core.settings import QuotaLimit
 from millgate.core.words import OutputCharge, QuotaKind
-from millgate.testing import answers
-from millgate.testing.fake_upstream import FakeUpstream, ScriptedConnection, ScriptedRequest
 
 OUTPUT_FIELD = "millgate_output_tokens"
 """Where a request carries the true length of its answer; no gate reads it."""

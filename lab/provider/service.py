@@ -17,11 +17,11 @@ from typing import Any
 
 from lab.provider import words
 from lab.provider.law import Grant, ProviderLaw
+from lab.upstream import answers
+from lab.upstream.fake_upstream import FakeUpstream, ScriptedConnection, ScriptedRequest
 from millgate.core.quotas.bucket import Sizes
 from millgate.core.settings import QuotaLimit
 from millgate.core.words import QuotaKind
-from millgate.testing import answers
-from millgate.testing.fake_upstream import FakeUpstream, ScriptedConnection, ScriptedRequest
 from millgate.testing.service import Service
 
 LEAST_EVENT_S = 0.02

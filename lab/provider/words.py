@@ -6,10 +6,10 @@ from math import ceil
 from typing import Any
 
 from lab.provider.law import LimitVerdict, ProviderLaw
+from lab.upstream import answers
 from millgate.core.decisions import QuotaState
 from millgate.core.words import QuotaKind
 from millgate.dialects.quota_headers import go_duration, write_anthropic, write_openai
-from millgate.testing import answers
 
 # How Anthropic documents its token headers: rounded to the nearest thousand.
 _ROUNDED_TO = 1000

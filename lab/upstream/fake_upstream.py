@@ -1,6 +1,6 @@
 """An engine that does exactly what a test tells it, on a raw socket, so that it can break every rule of HTTP.
 
-    async def script(asked: Line) -> None:
+    async def script(asked: ScriptedConnection) -> None:
         await asked.send(answers.head(200, "text/event-stream"))
         await asked.wait(0.5)
         asked.reset()
@@ -20,7 +20,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, cast
 
-from millgate.testing import answers
+from lab.upstream import answers
 from millgate.testing.service import Service
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)

@@ -12,11 +12,11 @@ import httpx
 import httpx2
 import openai
 import pytest
+from lab.upstream import FakeUpstream, answers
+from lab.upstream.fake_upstream import ScriptedConnection
 
 from millgate.client import HostSettings, Limits, for_httpx, for_httpx2
 from millgate.client.transport import HostSessions
-from millgate.testing import FakeUpstream, answers
-from millgate.testing.fake_upstream import ScriptedConnection
 
 LIBRARIES = [for_httpx, for_httpx2]
 HELLO: list[Any] = [{"role": "user", "content": "hi"}]

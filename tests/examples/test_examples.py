@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from millgate.testing import FakeUpstream, answers
-from millgate.testing.fake_upstream import ScriptedConnection
+from lab.upstream import FakeUpstream, answers
+from lab.upstream.fake_upstream import ScriptedConnection
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"

@@ -3,9 +3,10 @@
 import asyncio
 from typing import Any
 
+from lab.upstream import Script, ScriptedConnection, answers
+
 from faults.process import GateProcess
 from faults.talk import Answer, chat
-from millgate.testing import Script, ScriptedConnection, answers
 
 
 def ask(gate: GateProcess, *lines: str, stream: bool = False, **fields: Any) -> Answer:

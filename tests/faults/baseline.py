@@ -3,9 +3,10 @@
 import contextlib
 from collections.abc import Iterator
 
+from lab.upstream import FakeUpstream
+
 from faults.process import GateProcess, until
 from faults.talk import chat
-from millgate.testing import FakeUpstream
 
 # Connections that come and go by themselves: the watch of the engine's metrics page and the admin door's client.
 _OWN_CONNECTIONS = 2

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lab.upstream import FakeUpstream
 
 from faults.baseline import unchanged, warm_up
 from faults.process import GateProcess
 from faults.starter import Starter
-from millgate.testing import FakeUpstream
 
 SAID_BY_CLIENTS = ("sk-secret", "private-prompt", "unmistakable", "evil", "jndi", "Bearer")
 """Parts of what the tests of this folder send in bodies, names and credentials: none of it belongs into the log."""

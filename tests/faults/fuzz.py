@@ -22,13 +22,14 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from lab.upstream import FakeUpstream
+
 from faults import corpus
 from faults.findings import Finding, save
 from faults.fuzz_answers import WITH_LINE, AnswerRun, go_on, goes_on_listening, keeps_places
 from faults.mutation import mutated
 from faults.process import GateProcess, until
 from faults.talk import Talk
-from millgate.testing import FakeUpstream
 
 BATCH = 48
 WARM_BATCHES = 20

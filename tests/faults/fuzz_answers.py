@@ -14,11 +14,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from lab.upstream import FakeUpstream, ScriptedConnection, answers
+
 from faults.findings import Finding
 from faults.mutation import mutated
 from faults.process import GateProcess, until
 from faults.talk import Talk, chat, request
-from millgate.testing import FakeUpstream, ScriptedConnection, answers
 from servers.line.stand import upload
 
 BATCH = 64

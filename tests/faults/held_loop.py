@@ -14,11 +14,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 
 import uvloop
+from lab.upstream import answers
 
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.gateway import EngineAddress, Gateway, GatewaySettings
 from millgate.gateway.settings import LineAddress
-from millgate.testing import answers
 from millgate.wiring.governor import build_governor
 
 MOST_S = 0.050

@@ -6,7 +6,7 @@ A scene adds to what every soak has (`soak/engines`, `soak/users`), and all of t
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from millgate.testing import Script, ScriptedConnection, answers
+from lab.upstream import Script, ScriptedConnection, answers
 
 _STREAM_HEAD = answers.head(200, answers.EVENT_STREAM)
 _COMPLETION = answers.completion("hello")

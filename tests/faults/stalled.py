@@ -16,9 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from lab.upstream import FakeUpstream, ScriptedConnection, answer_politely, answers
+
 from faults.process import GateProcess, until
 from faults.talk import chat
-from millgate.testing import FakeUpstream, ScriptedConnection, answer_politely, answers
 
 SETTINGS = {
     "engines.*.health": "null",

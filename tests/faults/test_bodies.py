@@ -4,10 +4,10 @@ import json
 from typing import Any
 
 import pytest
+from lab.upstream import FakeUpstream, ScriptedConnection, answers
 
 from faults.process import GateProcess
 from faults.talk import Answer, chat, request
-from millgate.testing import FakeUpstream, ScriptedConnection, answers
 
 MARK = "unmistakable-4711"
 """Stands in bodies that are refused: it must come back nowhere."""

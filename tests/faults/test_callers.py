@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.upstream import FakeUpstream
 
 from faults.baseline import unchanged
 from faults.process import GateProcess, until
 from faults.starter import Starter
 from faults.talk import Answer, chat, request
-from millgate.testing import FakeUpstream
 
 KEY = "mg-key-of-alice-0123456789"
 ENGINE_KEY = "sk-the-engines-own-credential"

@@ -4,13 +4,13 @@ import asyncio
 import time
 
 import pytest
+from lab.upstream import FakeUpstream, ScriptedConnection, answers
 from openai import APITimeoutError, InternalServerError, OpenAI
 
 from faults import stalled
 from faults.process import GateProcess, until
 from faults.starter import Starter
 from faults.talk import Talk, chat
-from millgate.testing import FakeUpstream, ScriptedConnection, answers
 
 MAX_INFLIGHT = 8
 

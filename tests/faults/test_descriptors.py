@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from urllib.parse import urlsplit
 
+from lab.upstream import FakeUpstream
+
 from faults.asking import ask
 from faults.process import GateProcess, until
 from faults.starter import Starter
 from faults.talk import chat
-from millgate.testing import FakeUpstream
 
 OPEN_FILES = 300
 PATIENT = {"limits.header_deadline": "1m", "limits.idle": "1m", "line.port": "0"}

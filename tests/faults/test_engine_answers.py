@@ -1,12 +1,12 @@
 """Rows 44-50: redirects, refusals, errors within streams, other kinds of answers, full and silent engines."""
 
 import pytest
+from lab.upstream import FakeUpstream, ScriptedConnection, answers
 
 from faults.asking import BEGUN, STREAM_HEAD, ask, broken_off, failed, say
 from faults.process import GateProcess, until
 from faults.starter import Starter
 from faults.talk import chat
-from millgate.testing import FakeUpstream, ScriptedConnection, answers
 
 # ---- row 44
 

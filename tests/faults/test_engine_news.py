@@ -2,10 +2,11 @@
 
 import json
 
+from lab.upstream import FakeUpstream, ScriptedConnection, answers
+
 from faults.asking import ask
 from faults.process import GateProcess, until
 from faults.starter import Starter
-from millgate.testing import FakeUpstream, ScriptedConnection, answers
 
 
 def told(gate: GateProcess, event: str) -> list[dict[str, object]]:

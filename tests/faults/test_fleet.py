@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
+from lab.upstream import FakeUpstream, Script, ScriptedConnection, answers
 
 from faults.asking import ask, say
 from faults.process import GateProcess, until
 from faults.starter import Starter
 from faults.talk import Talk, chat
-from millgate.testing import FakeUpstream, Script, ScriptedConnection, answers
 
 CLIENTS, MAX_INFLIGHT = 6, 4
 

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from lab.upstream import FakeUpstream
 
 from faults import corpus
 from faults.corpus import GOOD, Odd
@@ -10,7 +11,6 @@ from faults.process import GateProcess
 from faults.talk import Talk
 from http1.server import malformed
 from http1.server.malformed import Case
-from millgate.testing import FakeUpstream
 
 AT_ONCE = 64
 """Payloads under way together: some end only with a deadline."""

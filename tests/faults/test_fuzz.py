@@ -3,13 +3,14 @@
 import random
 from pathlib import Path
 
+from lab.upstream import FakeUpstream
+
 from faults import corpus
 from faults.findings import save
 from faults.fuzz import BATCH, Run, strictly_readable
 from faults.fuzz_answers import BATCH as ANSWERS, WITH_LINE, AnswerRun, goes_on_listening
 from faults.process import GateProcess
 from faults.starter import Starter
-from millgate.testing import FakeUpstream
 
 
 def test_two_batches_do_no_harm(start: Starter, upstream: FakeUpstream) -> None:

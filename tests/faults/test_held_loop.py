@@ -6,8 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from lab.upstream import answers
+
 from faults.held_loop import at_leisure, bar_s, measured, request, tell
-from millgate.testing import answers
 from servers.line.stand import upload
 
 BODY_BYTES: Final = 32 * 1024 * 1024

@@ -4,12 +4,12 @@ import gzip
 import time
 
 import pytest
+from lab.upstream import FakeUpstream, ScriptedConnection, answer_politely, answers
 
 from faults.corpus import GOOD
 from faults.process import GateProcess, until
 from faults.starter import Starter
 from faults.talk import CHAT, Talk, chat, chunked, request
-from millgate.testing import FakeUpstream, ScriptedConnection, answer_politely, answers
 
 MIB = 1024 * 1024
 BODY_LIMIT = 4 * MIB

@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from lab.upstream import FakeUpstream, answers
+
 from faults.asking import ask, say
 from faults.process import GateProcess, until
 from faults.starter import Starter
-from millgate.testing import FakeUpstream, answers
 
 TLS_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(190)
 GARBAGE = (TLS_HELLO, b"\x00" * 100, b"SSH-2.0-scan\r\n\r\n", b"\x03\x00\x00\x13\x0e\xe0\x00\x00\r\n\r\n")

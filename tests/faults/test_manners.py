@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.upstream import FakeUpstream, ScriptedConnection, answers
 
 from faults.process import PATIENCE_S, START_WITHIN_S, GateProcess, until
 from faults.starter import Starter
 from faults.talk import Talk, chat
-from millgate.testing import FakeUpstream, ScriptedConnection, answers
 
 CONFIG = """engines:
   - url: URL

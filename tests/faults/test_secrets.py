@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 
 import pytest
 import trustme
+from lab.upstream import FakeUpstream, ScriptedConnection, answers
 
 from faults.process import GateProcess, until
 from faults.starter import Starter
 from faults.talk import Answer, chat, request
-from millgate.testing import FakeUpstream, ScriptedConnection, answers
 
 KEY = "mgk_PLANTED-client-key-0123456789"
 STALE_KEY = "mgk_PLANTED-stale-key-0123456789"

@@ -7,21 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from lab.upstream import FakeUpstream, Script, ScriptedConnection, answer_politely, answers
 
 from faults.asking import BEGUN, STREAM_HEAD, ask, broken_off, failed, say
 from faults.baseline import unchanged
 from faults.process import GateProcess, until
 from faults.starter import Starter
 from faults.talk import Answer, chat
-from millgate.testing import (
-    FakeUpstream,
-    FaultProxy,
-    Faults,
-    Script,
-    ScriptedConnection,
-    answer_politely,
-    answers,
-)
+from millgate.testing import FaultProxy, Faults
 
 # ---- row 38
 

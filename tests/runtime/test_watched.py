@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
+from lab.upstream import FakeUpstream, ScriptedConnection, answers
 
 from faults.talk import chat, request
 from gateway.harness import run, until
@@ -13,7 +14,6 @@ from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.gateway import EngineAddress, Gateway, GatewaySettings, fleet
 from millgate.http1.client import UpstreamSettings
 from millgate.runtime.health import HealthSettings
-from millgate.testing import FakeUpstream, ScriptedConnection, answers
 from millgate.wiring.governor import build_governor
 
 QUICK = HealthSettings(poll_s=0.05, quick_poll_s=0.02, page_within_s=0.3)

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-
-from millgate.testing import FakeUpstream, ScriptedConnection, answers
+from lab.upstream import FakeUpstream, ScriptedConnection, answers
 
 ASK = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 15\r\n\r\n" + b'{"stream":true}'
 

@@ -6,7 +6,7 @@ import socket
 import struct
 from typing import NamedTuple
 
-from millgate.testing.answers import DONE
+from lab.upstream.answers import DONE
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _READ_BYTES = 64 * 1024

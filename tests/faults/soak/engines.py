@@ -12,7 +12,9 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from millgate.testing import NO_FAULTS, FakeUpstream, FaultProxy, Faults, Script, ScriptedConnection, answers
+from lab.upstream import FakeUpstream, Script, ScriptedConnection, answers
+
+from millgate.testing import NO_FAULTS, FaultProxy, Faults
 
 SHARE = 0.01
 """Of requests for every fault of an engine, and of time for every fault of the network."""

@@ -40,6 +40,16 @@ AGENTS = AgentLaws(
 )
 
 
+PEOPLE = AgentLaws(
+    first_tokens=quantiles(((0.0, 3_000.0), (0.5, 6_000.0), (1.0, 9_000.0))),
+    added_tokens=quantiles(((0.0, 20.0), (0.5, 300.0), (1.0, 900.0))),
+    output_tokens=quantiles(((0.0, 20.0), (0.5, 200.0), (1.0, 600.0))),
+    think_s=quantiles(((0.0, 12.0), (0.5, 60.0), (1.0, 180.0))),
+    full_tokens=15_000,
+)
+"""People who chat about a document: nothing recorded. They read an answer and write for about a minute."""
+
+
 def drawn_sessions(streams: Streams, laws: AgentLaws = AGENTS) -> Iterator[AgentSession]:
     """Yield sessions for ever."""
     first = streams.draws("first prompt", laws.first_tokens.sample)

@@ -14,7 +14,7 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Final
 
-from lab.agents.generated_sessions import LONGEST_THINK_S, drawn_sessions
+from lab.agents.generated_sessions import AGENTS, LONGEST_THINK_S, PEOPLE, drawn_sessions
 from lab.agents.renumbering import renumbered
 from lab.agents.session_users import AGENT_PATIENCE_S, Agents, agent_retries
 from lab.bounds.shared_cache import SharedCache
@@ -48,12 +48,13 @@ _SAMPLE: Final = 200
 class AgentScene:
     """Equal engines and agents; `working_set` is the agents' mean contexts together over all engines' KV tokens.
 
-    `sessions` names a file of recorded sessions; without one they are drawn.
+    `sessions` names a file of recorded sessions; without one they are drawn, of the `users`, which are agents or people.
     """
 
     engines: int = 1
     profile: str = "llama3-70b_h100_tp8"
     sessions: str = ""
+    users: str = "agents"
     working_set: float = 1.0
     policy: str = "gate"
     order: str = "arrival"
@@ -145,7 +146,7 @@ def _agents(scene: AgentScene, world: World, streams: Streams) -> Agents:
 def _sessions(scene: AgentScene, streams: Streams) -> Iterator[AgentSession]:
     """Yield sessions without end: drawn ones, or the recorded ones again and again, each time as sessions of their own."""
     if not scene.sessions:
-        yield from drawn_sessions(streams)
+        yield from drawn_sessions(streams, PEOPLE if scene.users == "people" else AGENTS)
     recorded = [_present(session) for session in read_sessions(Path(scene.sessions))]
     streams.generator("order of sessions").shuffle(recorded)
     for repeat in count():

@@ -22,7 +22,7 @@ from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
 from millgate.core.words import Counted, DeadlineFrom, Reason
 
-PRIOR = ServicePrior(0.01, 0.0001, 0.01, 0.0005)
+PRIOR = ServicePrior(0.01, 0.0005, 0.01, 0.0005)
 LANE = LaneSettings("lane", deadline_s=60.0, deadline_from=DeadlineFrom.ATTEMPT)
 
 
@@ -111,6 +111,8 @@ def test_a_session_that_rests_leaves_room_as_often_as_sessions_do_not_return() -
 
 def test_it_is_queued_where_there_is_room_within_its_time() -> None:
     gate = _full()
+    for number in range(2):
+        gate.handle(FirstToken(number), 8.0)
     queued, *_ = gate.handle(_arrival(10, "new", 8), 70.0)
     assert isinstance(queued, Queue)
     assert queued.expected_wait_s == pytest.approx(50.0), "120 s after the last one was opened"

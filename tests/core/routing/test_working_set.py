@@ -7,6 +7,8 @@ from millgate.core.routing.working_set import LIVE_SHARE, MOST_SESSIONS, STARVED
 
 KV = 100_000
 MOST = LIVE_SHARE * KV
+SLOW = 1.0
+"""Seconds a token: no engine has time to read again what it has evicted."""
 
 
 def _marks(name: int, turns: int) -> PrefixMarks:
@@ -122,32 +124,60 @@ def test_a_session_that_is_queued_or_runs_never_ends() -> None:
 
 def test_an_engine_takes_what_live_contexts_leave() -> None:
     sets = WorkingSets()
-    assert sets.takes(0, KV, "a", 90_000, 0.0), "alone any"
+    assert sets.takes(0, KV, "a", 90_000, SLOW, 0.0), "alone any"
     _opened(sets, 1, 40)
-    assert sets.takes(0, KV, "a", int(MOST) - 40_000, 1.0)
-    assert not sets.takes(0, KV, "a", int(MOST) - 39_000, 1.0)
-    assert sets.takes(1, KV, "a", 90_000, 1.0)
-    assert sets.takes(0, None, "a", 90_000, 1.0), "its memory is not known"
+    assert sets.takes(0, KV, "a", int(MOST) - 40_000, SLOW, 1.0)
+    assert not sets.takes(0, KV, "a", int(MOST) - 39_000, SLOW, 1.0)
+    assert sets.takes(1, KV, "a", 90_000, SLOW, 1.0)
+    assert sets.takes(0, None, "a", 90_000, SLOW, 1.0), "its memory is not known"
+
+
+@pytest.mark.parametrize(("pause_s", "is_taken"), [(60.0, True), (5.0, False)])
+def test_a_session_is_opened_beyond_that_where_an_engine_has_the_time_to_read_again_what_it_evicts(
+    pause_s: float, is_taken: bool
+) -> None:
+    """Seven contexts fill it. At half a millisecond a token all of them take 0.6 of its time after pauses of a minute, and 7 after five seconds; an eighth is evicted."""
+    sets = WorkingSets()
+    for name in range(7):
+        session = _opened(sets, name, 10)
+        sets.turn_over(session, 0.0)
+        sets.awaits(session, pause_s)
+    assert sets.takes(0, KV, "a", 10_000, 0.0005, pause_s) is is_taken
+    assert not sets.takes(0, KV, "a", 10_000, 0.05, pause_s), "a slower engine"
+    assert sets.takes(0, KV, "a", 10_000, 0.00005, pause_s), "a faster one"
+
+
+def test_what_an_engine_reads_again_is_forgotten_with_the_sessions_that_it_read_it_for() -> None:
+    sets = WorkingSets()
+    for name in range(20):
+        session = _opened(sets, name, 10)
+        sets.turn_over(session, 0.0)
+        sets.awaits(session, 3.0 + name)
+        sets.turn_over(session, 30.0)
+    sets.expire(1e6)
+    _opened(sets, 99, 60, 1e6)
+    assert not sets.takes(0, KV, "a", 60_000, SLOW, 1e6 + 1.0)
+    assert sets.takes(0, KV, "a", 60_000, 0.5 / 6_000, 1e6 + 1.0), "of the last one's alone"
 
 
 def test_a_new_session_starves_no_longer_than_the_bound() -> None:
     sets = WorkingSets()
     _opened(sets, 1, 60)
-    assert not sets.takes(0, KV, "a", 60_000, STARVED_S - 0.1)
+    assert not sets.takes(0, KV, "a", 60_000, SLOW, STARVED_S - 0.1)
     assert sets.next_room_s(STARVED_S - 20.0) == pytest.approx(20.0)
-    assert sets.takes(0, KV, "a", 60_000, STARVED_S)
+    assert sets.takes(0, KV, "a", 60_000, SLOW, STARVED_S)
 
     _opened(sets, 2, 60, STARVED_S)
-    assert not sets.takes(0, KV, "a", 60_000, STARVED_S + 1.0), "one at a time"
+    assert not sets.takes(0, KV, "a", 60_000, SLOW, STARVED_S + 1.0), "one at a time"
 
 
 def test_a_tenant_with_a_thousand_sessions_leaves_another_its_part() -> None:
     sets = WorkingSets()
     for name in range(1_000):
         _opened(sets, name, 1, tenant="greedy")
-    assert not sets.takes(0, KV, "greedy", 1_000, 1.0)
-    assert sets.takes(0, KV, "modest", 30_000, 1.0)
-    assert not sets.takes(0, KV, "modest", 36_000, 1.0), "half of it"
+    assert not sets.takes(0, KV, "greedy", 1_000, SLOW, 1.0)
+    assert sets.takes(0, KV, "modest", 30_000, SLOW, 1.0)
+    assert not sets.takes(0, KV, "modest", 36_000, SLOW, 1.0), "half of it"
 
 
 def test_sessions_that_never_return_soon_keep_nothing() -> None:
@@ -159,7 +189,7 @@ def test_sessions_that_never_return_soon_keep_nothing() -> None:
     last = _opened(sets, 999, 60, 1e6)
     sets.turn_over(last, 1e6)
     assert sets.tokens(0) < 1_000
-    assert sets.takes(0, KV, "a", 60_000, 1e6 + 1.0)
+    assert sets.takes(0, KV, "a", 60_000, SLOW, 1e6 + 1.0)
 
 
 def test_nothing_is_protected_where_less_than_half_of_what_is_believed_is_found() -> None:
@@ -167,10 +197,10 @@ def test_nothing_is_protected_where_less_than_half_of_what_is_believed_is_found(
     _opened(sets, 1, 60)
     for _ in range(10):
         sets.found(0.1)
-    assert not sets.takes(0, KV, "a", 60_000, 1.0)
+    assert not sets.takes(0, KV, "a", 60_000, SLOW, 1.0)
     for _ in range(30):
         sets.found(0.1)
-    assert sets.takes(0, KV, "a", 60_000, 1.0)
+    assert sets.takes(0, KV, "a", 60_000, SLOW, 1.0)
 
 
 def test_an_engine_that_begins_anew_has_the_sessions_whose_turns_are_out() -> None:

@@ -55,8 +55,7 @@ class Placement:
     """Finds the cheapest engine with room; it notes changes between two questions, in bounded memory."""
 
     def __init__(self, prefixes: PrefixIndex, working_sets: WorkingSets, legs: Legs) -> None:
-        self._prefixes, self._working_sets = prefixes, working_sets
-        self._legs = legs
+        self._prefixes, self._working_sets, self._legs = prefixes, working_sets, legs
         self.adapter_turns = AdapterTurns()
         self.prices = Prices(working_sets, self.adapter_turns.adapters)
         self._numbered: dict[int, Engine] = {}
@@ -227,8 +226,9 @@ class Placement:
 
     def _takes(self, engine: Engine, request: Request, held: Held, now: float) -> bool:
         """Return whether this engine may open a session with it."""
-        unread = unread_tokens(engine, request, held)
-        return self._working_sets.takes(engine.number, engine.gate.kv_limit, request.tenant, unread, now)
+        unread, tenant = unread_tokens(engine, request, held), request.tenant
+        memory, per_token_s = engine.gate.kv_limit, engine.reading.per_token_s
+        return self._working_sets.takes(engine.number, memory, tenant, unread, per_token_s, now)
 
     def _holders(self, request: Request, engines: _Engines, held: Held) -> list[Engine]:
         """Return those of these engines that hold of its prompt and may answer it, with room or without."""

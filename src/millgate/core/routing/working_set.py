@@ -4,7 +4,8 @@ An agent comes back seconds after each answer with all that was said so far. Whe
 fit beside what runs, an engine evicts each just before it comes back, and reads all of it again (docs/how-to/agents.md). So a session is
 live while a turn of it is queued or runs, and for a *lease* after it, which its own pauses tell. A session continues one that is live, by
 the name that its client gives it, or as its prompt goes on from all of an earlier one. Any other request with a prefix would open a session:
-an engine takes it while live contexts leave room, and whatever they take where nothing was opened for `STARVED_S`. One whose lease is over is
+an engine takes it while live contexts leave room, or while it would read again what it evicts in `REREADING_SHARE` of its time: people pause for a
+minute where agents pause for seconds. It also takes one where nothing was opened for `STARVED_S`. One whose lease is over is
 remembered: it goes on like a live one as long as an engine still holds its context.
 """
 
@@ -19,11 +20,16 @@ from millgate.core.routing.encounters import Encounters
 LIVE_SHARE: Final = 0.7
 """Of what may be reserved of an engine's memory, which is 0.9 of it; the rest is for what grows, and for sessions whose lease is over. Agents at
 twice the memory of eight engines: 194, 203 and 204 turns a minute with 0.9, 0.7 and 0.6, 2.1, 3.6 and 5.4 sessions given up; without, 185."""
+REREADING_SHARE: Final = 0.5
+"""So much of its time an engine may read again what it has evicted. People who chat, with contexts of twice the memory of an engine: 117, 190, 200 and
+160 good turns a minute with 0, 0.3, 0.5 and 1; agents 48, 48, 46 and 44 (`python -m lab run agent_sessions --set users=people`)."""
 STARVED_S: Final = 120.0
 """At the latest so long after the last one a session is opened, whatever is live: of k that wait the last waits k times as long."""
 # A lease is so many times the session's mean pause, at least the second and at most `STARVED_S`: of pauses without memory 2 in 100 are
 # longer than 4 times the mean.
 _PAUSES, _SHORTEST_S = 4.0, 10.0
+# Sessions are believed to come back after a second until some of their kind have shown how long they pause.
+_SHORTEST_PAUSE_S: Final = 1.0
 # Memory of a session's own pauses, in turns.
 _PAUSE_MEMORY: Final = 8.0
 # No session of a kind is believed to come back until some have shown it: agents do within seconds, and single questions never do. So many
@@ -39,12 +45,13 @@ MOST_SESSIONS: Final = 20_000
 
 
 class _Kind:
-    """Sessions of one kind: which share of their rests ended with another turn. One that lasts counts as one that never ends: its lease tells that too late."""
+    """Sessions of one kind: which share of their rests ended with another turn, and after what pause. One that lasts counts as one that never ends: its lease tells that too late."""
 
-    __slots__ = ("_rests", "_returned")
+    __slots__ = ("_rests", "_returned", "pause")
 
     def __init__(self) -> None:
         self._rests, self._returned = _PRESUMED_RESTS, 0.0
+        self.pause = Ewma(_SHORTEST_PAUSE_S, memory=_REST_MEMORY, prior_samples=_PRESUMED_RESTS)
 
     @property
     def return_share(self) -> float:
@@ -56,9 +63,10 @@ class _Kind:
         keep = 1.0 - 1.0 / _REST_MEMORY
         self._rests, self._returned = keep * self._rests + 1.0, keep * self._returned
 
-    def returned(self) -> None:
+    def returned(self, pause_s: float) -> None:
         """A session rests no more: its next turn is there."""
         self._returned = min(self._returned + 1.0, self._rests)
+        self.pause.add(pause_s)
 
 
 class LiveSession:
@@ -77,6 +85,7 @@ class LiveSession:
         "key",
         "kind",
         "lane",
+        "read_per_hour",
         "rests_since",
         "tenant",
         "tip",
@@ -88,11 +97,17 @@ class LiveSession:
     def __init__(self, key: int, tenant: str, lane: str, kind: _Kind) -> None:
         self.key, self.tenant, self.lane, self.kind = key, tenant, lane, kind
         self.engine = -1
-        self.tokens = self.turns = 0
+        self.tokens = self.turns = self.read_per_hour = 0
         self.is_over = False
         self.tip: int | None = None
         self.rests_since = self.until = 0.0
         self._pause_s, self._pauses = 0.0, 0.0
+
+    def counts(self) -> int:
+        """Note how many tokens an engine reads for it in an hour if nothing is kept between its turns, in whole numbers, and return it."""
+        pause_s = self._pause_s if self._pauses else self.kind.pause.mean
+        self.read_per_hour = int(3600.0 * self.tokens / max(_SHORTEST_PAUSE_S, pause_s))
+        return self.read_per_hour
 
     def goes_on(self) -> None:
         """One more of its turns is queued or runs."""
@@ -137,10 +152,10 @@ class _Resting:
 class _LiveSet:
     """The live contexts of one engine in tokens: of sessions with a turn, of resting ones by kind, and of all by tenant."""
 
-    __slots__ = ("_active", "_resting", "tenants")
+    __slots__ = ("_active", "_read_per_hour", "_resting", "tenants")
 
     def __init__(self) -> None:
-        self._active = 0
+        self._active = self._read_per_hour = 0
         self._resting: list[_Resting] = []
         self.tenants: dict[str, int] = {}
 
@@ -154,6 +169,7 @@ class _LiveSet:
     def count(self, session: LiveSession, sign: int) -> None:
         """Add a session (1), or take it away as it was added (-1)."""
         tokens = sign * session.tokens
+        self._read_per_hour += session.counts() if sign > 0 else -session.read_per_hour
         if session.turns:
             self._active += tokens
         else:
@@ -173,6 +189,14 @@ class _LiveSet:
                 return
         if tokens:
             self._resting.append(_Resting(kind, tokens))
+
+    def rereading(self, tokens: int, most: float, per_token_s: float) -> float:
+        """Return which part of its time an engine will read again what it has evicted, with so many more tokens where `most` fit.
+
+        After pauses without memory the least recently used cache has `most` of all (Che, Tung, Wang 2002, with equal rates).
+        """
+        evicted_share = max(0.0, 1.0 - most / (self.tokens() + tokens))
+        return evicted_share * per_token_s * self._read_per_hour / 3600.0
 
     def leaves_part(self, tenant: str, tokens: int, most: float) -> bool:
         """Return whether this tenant may have so many more, others counting for no more than an equal part each."""
@@ -231,13 +255,15 @@ class WorkingSets:
                 return session
         return None
 
-    def takes(self, number: int, kv_tokens: int | None, tenant: str, tokens: int, now: float) -> bool:
-        """Return whether this engine may open a session of so many tokens for this tenant; changes nothing."""
+    def takes(
+        self, number: int, kv_tokens: int | None, tenant: str, tokens: int, per_token_s: float, now: float
+    ) -> bool:
+        """Return whether this engine, which takes so long to read a token, may open a session of so many for this tenant; changes nothing."""
         live = self._sets.get(number)
         if live is None or kv_tokens is None or not live.tenants:
             return True
         most = LIVE_SHARE * kv_tokens
-        if live.tokens() + tokens <= most or self._found.mean < _MOST_OF_IT:
+        if live.rereading(tokens, most, per_token_s) <= REREADING_SHARE or self._found.mean < _MOST_OF_IT:
             return True
         return now - self._opened_at >= STARVED_S or live.leaves_part(tenant, tokens, most)
 
@@ -271,8 +297,9 @@ class WorkingSets:
         """A turn of this session is queued, or runs: it rests no more."""
         self._count(session, -1)
         if not session.turns:
-            session.kind.returned()
-            session.returned(now - session.rests_since, self._kind(session.lane, returns=True))
+            pause_s = now - session.rests_since
+            session.kind.returned(pause_s)
+            session.returned(pause_s, self._kind(session.lane, returns=True))
         session.goes_on()
         self._count(session, 1)
 

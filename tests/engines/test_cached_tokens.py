@@ -9,6 +9,7 @@ from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 import openai
+import pytest
 
 from engines.conftest import Bench
 from engines.findings import note
@@ -107,6 +108,7 @@ def _found(log: Path) -> list[Found]:
     ]
 
 
+@pytest.mark.timeout(900)  # on two busy cores 200 prompts of 800 tokens take five minutes
 def test_what_is_believed_to_be_cached_is_found_within_a_block(caching_bench: Bench, tmp_path: Path) -> None:
     log = tmp_path / "attempts.jsonl"
     gate = caching_bench.gate(cap=AT_ONCE, records__log_attempts=str(log), lanes__interactive__ttft_slo="1h")

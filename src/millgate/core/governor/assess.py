@@ -92,7 +92,7 @@ def _as_it_is(knowledge: Knowledge, arrival: Arrived, now: float, reshaped: Resh
     prompt_tokens = knowledge.prompt_sizes.tokens(
         arrival.model, arrival.prompt_bytes, arrival.fixed_tokens, arrival.prompt_shape
     )
-    sizes = _sizes(knowledge, lane, arrival, prompt_tokens)
+    sizes = sizes_of(knowledge, lane, arrival, prompt_tokens)
     marks = _marks(arrival, prompt_tokens)
     held = knowledge.engines.placement.held(marks, prompt_tokens)
     cached_tokens = max(held.values()) if held else 0
@@ -100,9 +100,9 @@ def _as_it_is(knowledge: Knowledge, arrival: Arrived, now: float, reshaped: Resh
     if arrival.lane is None:
         lane, classed = classes.lane_of(arrival, route, (unread_tokens, sizes[1], sizes[2]), record)
     if classed is not None:
-        sizes = _sizes(knowledge, lane, arrival, prompt_tokens)
+        sizes = sizes_of(knowledge, lane, arrival, prompt_tokens)
     age = Age(arrival, lane.settings, record, knowledge.totals.arrivals, now)
-    work_s, service_s = _price(route, unread_tokens, sizes[1])
+    work_s, service_s = price(route, unread_tokens, sizes[1])
     request = Request(
         arrival,
         lane,
@@ -153,7 +153,7 @@ def _reader_for(engine: Engine, route: Route) -> Engine | None:
     return min(route.readers_of(engine), key=lambda each: each.gate.streams / max(1, each.limit))
 
 
-def _sizes(knowledge: Knowledge, lane: Lane, arrival: Arrived, prompt: int) -> tuple[int, int, int]:
+def sizes_of(knowledge: Knowledge, lane: Lane, arrival: Arrived, prompt: int) -> tuple[int, int, int]:
     """Return its prompt tokens, the output tokens that are expected, and the tokens that are reserved, over all its answers."""
     expected, reserved = knowledge.output_length.estimate(
         arrival.model, arrival.tenant, lane.settings.name, arrival.max_tokens, prompt, arrival.min_tokens
@@ -195,7 +195,7 @@ def _deadlines(
     return deadline, min(deadline, now + max(0.0, allowed_s))
 
 
-def _price(route: Route, prompt_tokens: int, output_tokens: int) -> tuple[float, float]:
+def price(route: Route, prompt_tokens: int, output_tokens: int) -> tuple[float, float]:
     """Foresee what it takes of the first engine that may, when that is full, and how long its streams are out; 0 without one."""
     if not route.up:
         return 0.0, 0.0

@@ -24,6 +24,7 @@ from millgate.core.governor.commit import dispatch, leave_queue, record_of
 from millgate.core.governor.failover import detour_after, try_again
 from millgate.core.governor.knowledge import Attempts, Engines, Knowledge
 from millgate.core.governor.promises import ELSEWHERE_HINT_S
+from millgate.core.governor.ranks import rank_anew
 from millgate.core.governor.watch import answered, grew, has_fresh_gauge
 from millgate.core.lifecycle import State
 from millgate.core.limits.gate import is_only_read
@@ -106,6 +107,7 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
         if found is not None:
             engines.working_sets.found(found)
     engine.has_read(max(1, prompt_tokens - max(cached_tokens, attempt.cached_tokens)))
+    rank_anew(knowledge, request.queue)
     outcome = Outcome.GOOD if good else Outcome.LATE
     ended = _end(engines, totals, attempt, outcome, now, None, prompt_tokens)
     if event.cached_tokens is None or event.prompt_tokens is None:

@@ -143,6 +143,13 @@ class Request:
 
     def moved(self, route: Route) -> "Request":
         """Return the same request with another route."""
+        return self._again(route, self.work_s)
+
+    def ranked_by(self, work_s: float) -> "Request":
+        """Return the same request as one that is foreseen to take so much of an engine's time."""
+        return self._again(self.route, work_s)
+
+    def _again(self, route: Route, work_s: float) -> "Request":
         return Request(
             self.arrival,
             self.lane,
@@ -154,7 +161,7 @@ class Request:
             marks=self.marks,
             cached_tokens=self._cached_tokens,
             deadlines=(self.lane_deadline, self.deadline),
-            work_s=self.work_s,
+            work_s=work_s,
             service_s=self.service_s,
             fingerprint=self._fingerprint,
             reshaped=self.reshaped,
@@ -287,6 +294,13 @@ class Attempt:
     def moved(self, route: Route) -> None:
         """Wait in another queue: its engines have changed."""
         self.request = self.request.moved(route)
+
+    def is_ranked_by(self, work_s: float) -> None:
+        """Take another place in its queue, as it is foreseen to take so much of an engine's time."""
+        before, self.request = self.request, self.request.ranked_by(work_s)
+        # In before it is out: in fair queues a line without anyone waiting loses what it has saved.
+        before.queue.order.add(self.request)
+        before.queue.order.remove(before)
 
     @property
     def unread_tokens(self) -> int:

@@ -66,6 +66,8 @@ class Overtaking:
 _CLASSES: Final = 80
 _PER_DOUBLING: Final = 4.0
 _SHORTEST_S: Final = 0.001
+# An estimate that rests on so many answers moves by a thirtieth with the next one, which is worth three seconds of age.
+_FIRST_ANSWERS: Final = 32
 # Arrivals are summed up over a second, and believed as the mean of so many seconds.
 _MEMORY_S: Final = 30.0
 
@@ -267,9 +269,10 @@ class LaneQueue:
     draft alone.
     """
 
-    __slots__ = ("is_open", "offered", "order", "route", "settings", "window")
+    __slots__ = ("_answers", "is_open", "offered", "order", "route", "settings", "window")
 
     def __init__(self, settings: LaneSettings, route: Route, order: Order) -> None:
+        self._answers = 0
         self.offered = OfferedWork() if settings.order == "short_first" else None
         self.settings = settings
         self.route = route
@@ -283,6 +286,11 @@ class LaneQueue:
         """From now on the pool and the lane know it."""
         self.is_open = True
         self.route.pool.opened(self)
+
+    def answered(self) -> bool:
+        """Count an answer to what came through it; return whether it may have taught much: one of the first, or as many again as ever before."""
+        self._answers = count = self._answers + 1
+        return count <= _FIRST_ANSWERS or count & (count - 1) == 0
 
     def paced_until(self, *, contended: bool = False) -> float:
         """Return from when on an engine may be given its next prompt; -inf where none is paced.

@@ -26,7 +26,7 @@ def ask(**fields: Any) -> bytes:
         ({"store": True}, False),
         ({"store": None}, False),
         ({"store": False}, True),
-        ({"store": False, "background": True}, False),
+        ({"store": False, "background": False}, True),
     ],
 )
 def test_what_the_engine_keeps_is_never_sent_twice(fields: dict[str, Any], may_retry: bool) -> None:

@@ -2,7 +2,7 @@
 
 A stream begins with `response.created`, which is no token, and ends with `response.completed`, `.incomplete` or
 `.failed` (platform.openai.com, "Streaming events"). A response is stored unless the request says `store: false`:
-sending it twice could compute and keep it twice.
+sending it twice could compute and keep it twice. `background: true` is refused: the engine answers `queued` at once.
 """
 
 import re
@@ -43,8 +43,10 @@ from millgate.dialects.token_counts import cached, count, find_cached, sane
 _GUARD: Final = FieldGuard(
     ("model", "stream", "max_output_tokens", "store", "background", "previous_response_id", "conversation")
 )
-
-
+_NO_BACKGROUND: Final = (
+    "background: the gate cannot hold its cap over work that goes on after its answer; allowed: false"
+)
+_UNDER_WAY: Final = ("queued", "in_progress")
 _NOTHING: Final = (b"", b"null")
 _OPENINGS: Final = ("response.created", "response.queued", "response.in_progress")
 _ENDINGS: Final = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
@@ -59,9 +61,10 @@ _CONVERSATION: Final = "conversation "
 
 def _read_response(body: bytes) -> RequestFacts:
     request, reserved = decode(REQUEST, body, _GUARD)
+    if request.background:
+        raise BadInputError(_NO_BACKGROUND, "background")
     if request.previous_response_id and request.conversation is not None:
         raise BadInputError("conversation: it cannot stand beside previous_response_id", "conversation")
-    kept = request.store is not False or request.background is True
     media_tokens, text_bytes, shape = measure(body, bytes(request.tools))
     return RequestFacts(
         named_model(request.model),
@@ -72,7 +75,7 @@ def _read_response(body: bytes) -> RequestFacts:
         fixed_tokens=media_tokens,
         text_bytes=text_bytes,
         shape=shape,
-        may_retry=not kept,
+        may_retry=request.store is False,
         previous_id=request.previous_response_id or _id_of(request.conversation),
         reserved=reserved,
     )
@@ -160,9 +163,13 @@ class Responses(OpenAI):
         return None if found is None else found[1].decode()
 
     def is_aborted(self, answer: bytes) -> bool:
-        """Say no: a response names its own status, which its client reads."""
-        del answer
-        return False
+        """Whether a whole response says that the engine still works on it, which would be outside the cap."""
+        if not any(answer.find(status.encode()) >= 0 for status in _UNDER_WAY):
+            return False
+        try:
+            return ANSWER.decode(answer).status in _UNDER_WAY
+        except UNREADABLE:
+            return False
 
     def as_event(self, body: bytes) -> bytes:
         """Put an error body into an `error` event: its fields once as documented, once where the SDK looks."""

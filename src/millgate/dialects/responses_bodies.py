@@ -11,8 +11,6 @@ from msgspec import Meta, Raw
 from millgate.dialects.bodies import ABSENT, Model, Tokens, Tools
 
 MOST_ID_CHARS: Final = 128
-
-
 KeptId = Annotated[str, Meta(max_length=MOST_ID_CHARS)]
 
 
@@ -48,6 +46,7 @@ class StoredResponse(msgspec.Struct, gc=False):
     """An answer, whole or under way."""
 
     id: str | None = None
+    status: str | None = None
     usage: ResponsesCounts | None = None
     error: Raw = ABSENT
 

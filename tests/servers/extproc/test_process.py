@@ -331,6 +331,36 @@ def test_an_answer_that_fails_is_known_to_have_failed(status: int, pieces: list[
     run(scene())
 
 
+RESPONSE = json.dumps({"model": "m", "input": "Hello"}).encode()
+
+
+def test_inv_2_work_in_the_background_is_refused_by_name() -> None:
+    async def scene() -> None:
+        async with standing() as stand:
+            talk = stand.open()
+            await talk.head(path="/v1/responses")
+            await talk.body(json.dumps({**json.loads(RESPONSE), "background": True}).encode())
+            refused = (await talk.told()).immediate_response
+            assert (refused.status.code, json.loads(refused.body)["error"]["param"]) == (400, "background")
+            assert stand.outcomes() == {}
+
+    run(scene())
+
+
+def test_an_answer_that_says_that_the_work_goes_on_is_not_good() -> None:
+    async def scene() -> None:
+        async with standing() as stand:
+            talk = stand.open()
+            await talk.head(path="/v1/responses", modes=(DUPLEX, DUPLEX))
+            await talk.body(RESPONSE)
+            await talk.told()
+            await talk.told()
+            await talk.answer(200, [b'{"id":"resp_1","status":"queued","usage":null}'], "application/json")
+            await until(lambda: stand.outcomes() == {"engine_failed": 1})
+
+    run(scene())
+
+
 def test_a_client_that_leaves_its_answer_is_known_to_have_left() -> None:
     async def scene() -> None:
         async with standing() as stand:

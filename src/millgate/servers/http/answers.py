@@ -116,7 +116,7 @@ class WholeAnswer:
         """Pass the rest on and report how it went."""
         owner, status = self._owner, self._head.status
         rest = self._kept[0] if len(self._kept) == 1 else b"".join(self._kept)
-        if status < 300 and owner.dialect.is_aborted(rest):
+        if status < 300 and owner.is_work and owner.dialect.is_aborted(rest):
             self._fail(FailureKind.ABORT, Sent.REQUEST)
         elif not delimited and not rest.rstrip().endswith((b"}", b"]")):
             self._fail(FailureKind.BROKEN, Sent.REQUEST)

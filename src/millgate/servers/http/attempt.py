@@ -1,7 +1,7 @@
 """One attempt at the door: from the decision about it to the end of its answer."""
 
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final
 
 from millgate.core.decisions import Admit, Cancel, Ended, Queue, Yield
 from millgate.core.events import ClientGone, Failed, FirstToken, PrefixMarks, Released
@@ -68,6 +68,8 @@ class HttpAttempt:
 
     It is `over` once its client has been answered or has left: then nothing is sent to an engine and nothing reported (INV-4).
     """
+
+    is_work: ClassVar[bool] = True
 
     __slots__ = (
         "_asked_usage",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from millgate.core.decisions import Admit
 from millgate.core.events import PrefixMarks
@@ -69,6 +69,8 @@ class AnswerOwner(Protocol):
     dialect: Dialect
     extra: Pairs
     """Headers of our own for the answer."""
+    is_work: ClassVar[bool]
+    """Whether the answer is what an engine has worked for; one that is fetched may be of work that goes on."""
 
     def unsent(self, kind: FailureKind) -> None:
         """No connection was made, so that everything is open: another engine may be tried, the client knows nothing."""

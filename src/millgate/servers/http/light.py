@@ -1,6 +1,7 @@
 """Requests that cost an engine nothing, like the list of models: passed on without a permit, a few at a time."""
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import Dialect, Usage
@@ -17,6 +18,8 @@ class LightRequest:
 
     `send` posts it to one of `engines`: to the first, and to the second if the first cannot be reached.
     """
+
+    is_work: ClassVar[bool] = False
 
     __slots__ = (
         "_call",

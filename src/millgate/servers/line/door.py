@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final, cast
 
 from millgate.core.events import Arrived, Withdrawn
-from millgate.dialects import DIALECTS
+from millgate.dialects import dialect_of
 from millgate.dialects.contract import Dialect, RequestFacts
 from millgate.dialects.line import Fault, Manifest, Need, OutcomeReason, plain_words
 from millgate.http1.client.sweep import Sweep
@@ -73,14 +73,14 @@ class LineDoor:
         descriptors: Descriptors | None = None,
     ) -> None:
         self.driver = driver
-        self.dialect: Dialect = DIALECTS["openai"]
+        self._path = settings.path.encode()
+        self.dialect: Dialect = dialect_of(self._path, names_anthropic=False)
         self.settings = settings
         self.limits: LineLimits = settings.limits
         self.executed = 0
         self.yielded = 0
         self.refused_connections = 0
         self.engines: Mapping[str, LineRoute] = {engine.name: engine for engine in engines}
-        self._path = settings.path.encode()
         self._conversation = self.dialect.conversations.get(self._path)
         self._marker, self._session_number = marker, session_number
         self._payloads = Payloads(self._path, self.dialect.readers.get(self._path), long_bodies)

@@ -25,9 +25,13 @@ def test_a_guarded_field_twice_is_found(field: str) -> None:
     ("path", "field", "first", "second"),
     [
         (b"/v1/chat/completions", "n", 1, 128),
+        (b"/v1/chat/completions", "n_cmpl", 1, 128),
         (b"/v1/completions", "best_of", 1, 64),
+        (b"/v1/completions", "prompt_embeds", ["x"] * 64, "x"),
+        (b"/v1/responses", "n_cmpl", 1, 128),
         (b"/v1/completions", "prompt", ["x"] * 64, "x"),
         (b"/v1/embeddings", "input", ["x"] * 64, "x"),
+        (b"/v1/embeddings", "content", ["x"] * 64, "x"),
         (b"/v1/rerank", "documents", ["x"] * 64, ["x"]),
         (b"/v1/score", "text_2", ["x"] * 64, "x"),
     ],

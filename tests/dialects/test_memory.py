@@ -44,6 +44,8 @@ FIELDS = (
     "stop_sequences",
     "logit_bias",
     "prompt",
+    "prompt_embeds",
+    "content",
     "input",
     "documents",
     "text_1",

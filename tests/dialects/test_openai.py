@@ -60,6 +60,37 @@ def test_a_batch_of_prompts_is_counted(prompt: Any, count: int) -> None:
     assert read_completion(json.dumps({"prompt": prompt, "n": 2}).encode()).answers == 2 * count
 
 
+@pytest.mark.parametrize(
+    ("said", "answers"), [({"n_cmpl": 8}, 8), ({"n": 1, "n_cmpl": 8}, 8), ({"n": 8, "n_cmpl": 1}, 8)]
+)
+def test_inv_2_answers_are_counted_under_either_name(said: dict[str, int], answers: int) -> None:
+    """llama.cpp reads `n_cmpl` first; other engines know only `n`."""
+    assert read_chat(chat(**said)).answers == answers
+    assert read_completion(json.dumps({"prompt": "a", **said}).encode()).answers == answers
+    batch = {"messages": [[{"role": "user", "content": "a"}]] * 2, **said}
+    assert OPENAI.readers[b"/v1/chat/completions/batch"](json.dumps(batch).encode()).answers == 2 * answers
+
+
+@pytest.mark.parametrize(
+    ("said", "count"),
+    [
+        ({"prompt_embeds": "AAAA"}, 1),
+        ({"prompt_embeds": ["AAAA"] * 8}, 8),
+        ({"prompt": None, "prompt_embeds": ["AAAA"] * 8}, 8),
+        ({"prompt": ["a", "b"], "prompt_embeds": ["AAAA"] * 8}, 10),
+        ({"prompt": "a", "prompt_embeds": None}, 1),
+    ],
+)
+def test_inv_2_prompts_that_come_as_embeddings_are_prompts_too(said: dict[str, Any], count: int) -> None:
+    """vLLM runs them beside those in `prompt`."""
+    assert read_completion(json.dumps({**said, "n": 2}).encode()).answers == 2 * count
+
+
+def test_too_many_embedded_prompts_are_named() -> None:
+    with pytest.raises(BadInputError, match="prompt_embeds: expected a string or at most 1024 strings"):
+        read_completion(json.dumps({"prompt_embeds": ["AAAA"] * 1025}).encode())
+
+
 def test_best_of_counts_what_is_computed() -> None:
     assert read_completion(b'{"prompt":"a","n":2,"best_of":5}').answers == 5
 

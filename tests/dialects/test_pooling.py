@@ -59,6 +59,20 @@ def test_documents_are_counted(path: bytes) -> None:
     assert read(path, query="q", documents=["a", {"text": "b"}]).answers == 2
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (b"/v1/embeddings", {"content": ["a"] * 8}),
+        (b"/v1/embeddings", {"messages": [{"role": "user"}], "content": ["a"] * 8}),
+        (b"/v1/embeddings", {"messages": [{"role": "user"}], "input": ["a"] * 8}),
+        (b"/rerank", {"query": "q", "documents": [{}], "texts": ["a"] * 8}),
+    ],
+)
+def test_inv_2_of_two_lists_the_longer_one_counts(path: bytes, fields: dict[str, Any]) -> None:
+    """vLLM reads the first one, llama.cpp the second."""
+    assert read(path, **fields).answers == 8
+
+
 @pytest.mark.parametrize("path", [b"/v1/score", b"/score"])
 def test_pairs_are_counted(path: bytes) -> None:
     assert read(path, text_1="q", text_2=["a", "b", "c"]).answers == 3

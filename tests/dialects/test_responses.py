@@ -40,6 +40,11 @@ def test_what_the_gate_needs_is_read() -> None:
     assert facts.include_usage is True
 
 
+def test_inv_2_several_answers_are_counted() -> None:
+    """llama.cpp makes a chat completion of the whole body."""
+    assert read(ask(n=8)).answers == read(ask(n=1, n_cmpl=8)).answers == 8
+
+
 @pytest.mark.parametrize("named", ["conv_1", {"id": "conv_1"}])
 def test_a_conversation_is_something_kept_to_go_on_from_and_no_answer(named: Any) -> None:
     assert read(ask(conversation=named)).previous_id == "conversation conv_1"

@@ -35,6 +35,7 @@ LIMITS: Mapping[str, str] = {
     "max_output_tokens": f"an integer from 1 to {MOST_TOKENS}",
     "min_tokens": f"an integer from 0 to {MOST_TOKENS}",
     "n": f"an integer from 1 to {MOST_ANSWERS}",
+    "n_cmpl": f"an integer from 1 to {MOST_ANSWERS}",
     "best_of": f"an integer from 1 to {MOST_ANSWERS}",
     "stop": f"a string or at most {MOST_STOPS} strings",
     "stop_sequences": f"at most {MOST_STOPS} strings",
@@ -42,6 +43,7 @@ LIMITS: Mapping[str, str] = {
     "tools": f"an array of at most {MOST_TOOLS} entries",
     "messages": f"an array of 1 to {MOST_MESSAGES} messages",
     "prompt": f"a string, an array of token ids, or at most {MOST_PROMPTS} of either",
+    "prompt_embeds": f"a string or at most {MOST_PROMPTS} strings",
     "input": f"a string, an array of token ids, or at most {MOST_INPUTS} of either",
     "documents": f"an array of at most {MOST_INPUTS} entries",
     "texts": f"an array of at most {MOST_INPUTS} strings",
@@ -219,6 +221,16 @@ def named_model(model: str | None) -> str:
     if not model.isprintable():
         raise BadInputError("model: control characters are not allowed", "model")
     return model
+
+
+def is_given(part: Raw) -> bool:
+    """Whether a raw field is there and not null."""
+    return len(part) > 4 or bytes(part) not in {b"", b"null"}
+
+
+def most_of(*counts: int | None) -> int:
+    """Return the largest of the counts that a request gives under several names: engines differ in which one they take."""
+    return max([1, *filter(None, counts)])
 
 
 def count_texts(raw: bytes, field: str, most: int) -> int:

@@ -23,6 +23,8 @@ from millgate.dialects.bodies import (
     count_conversations,
     count_texts,
     decode,
+    is_given,
+    most_of,
     named_model,
     parse,
 )
@@ -50,6 +52,7 @@ from millgate.dialects.openai_bodies import (
     COUNTS,
     ERROR_CODE,
     Chat,
+    Completion,
     CompletionChoice,
     CompletionCounts,
     CompletionRequest,
@@ -59,7 +62,7 @@ from millgate.dialects.refusals import Refuser
 from millgate.dialects.sse import payload
 from millgate.dialects.token_counts import cached, count, find_cached, sane
 
-_COMPLETION_GUARD: Final = FieldGuard((*FIELDS, "best_of", "prompt"))
+_COMPLETION_GUARD: Final = FieldGuard((*FIELDS, "best_of", "prompt", "prompt_embeds"))
 _BATCH_GUARD: Final = FieldGuard((*FIELDS, "messages"))
 _FRAMES: Final = Frames(MOST_MESSAGES)
 _NOTHING: Final = frozenset((b"", b"null", b'""', b"[]", b"{}"))
@@ -112,7 +115,7 @@ def _read_anew(body: bytes) -> RequestFacts:
         named_model(request.model),
         request.stream is True,
         max_tokens,
-        request.n or 1,
+        most_of(request.n, request.n_cmpl),
         _asked_usage(request),
         _min_tokens(request, max_tokens),
         reserved=reserved,
@@ -150,7 +153,7 @@ def _read_batch(body: bytes) -> RequestFacts:
         named_model(request.model),
         stream=False,
         max_tokens=max_tokens,
-        answers=(request.n or 1) * count_conversations(request.conversations),
+        answers=most_of(request.n, request.n_cmpl) * count_conversations(request.conversations),
         include_usage=True,
         min_tokens=_min_tokens(request, max_tokens),
         reserved=reserved,
@@ -162,17 +165,25 @@ def _read_completion(body: bytes) -> RequestFacts:
     request, reserved = decode(COMPLETION, body, _COMPLETION_GUARD)
     if request.max_tokens == 0 and not request.echo:
         raise BadInputError(f"max_tokens: 0 without echo; allowed: {LIMITS['max_tokens']}", "max_tokens")
-    each = max(request.n or 1, request.best_of or 1)
     facts = RequestFacts(
         named_model(request.model),
         request.stream is True,
         request.max_tokens,
-        each * count_texts(bytes(request.prompt), "prompt", MOST_PROMPTS),
+        most_of(request.n, request.n_cmpl, request.best_of) * _count_prompts(request),
         _asked_usage(request),
         _min_tokens(request, request.max_tokens),
         reserved=reserved,
     )
     return _measured(facts, body)
+
+
+def _count_prompts(request: Completion) -> int:
+    """Count the prompts; vLLM runs those that come as embeddings beside the others."""
+    prompts = count_texts(bytes(request.prompt), "prompt", MOST_PROMPTS)
+    if not is_given(request.prompt_embeds):
+        return prompts
+    embeds = count_texts(bytes(request.prompt_embeds), "prompt_embeds", MOST_PROMPTS)
+    return embeds + prompts if is_given(request.prompt) else embeds
 
 
 def _asked_usage(request: CompletionRequest) -> bool | None:

@@ -18,7 +18,7 @@ class StreamOptions(msgspec.Struct, gc=False):
 
 
 class CompletionRequest(msgspec.Struct, gc=False):
-    """What both kinds of requests have."""
+    """What both kinds of requests have; llama.cpp reads `n_cmpl` before `n`."""
 
     model: Model | None = None
     stream: bool | None = None
@@ -27,6 +27,7 @@ class CompletionRequest(msgspec.Struct, gc=False):
     min_tokens: LeastTokens | None = None
     ignore_eos: bool | None = None
     n: Answers | None = None
+    n_cmpl: Answers | None = None
     stop: Raw = ABSENT
     logit_bias: Raw = ABSENT
 
@@ -51,6 +52,7 @@ class Completion(CompletionRequest, kw_only=True, gc=False):
     """A request for a completion; where it echoes its prompt it may write nothing, to have that scored."""
 
     prompt: Raw = ABSENT
+    prompt_embeds: Raw = ABSENT
     best_of: Answers | None = None
     max_tokens: LeastTokens | None = None
     echo: bool | None = None

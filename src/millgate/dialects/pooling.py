@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
-from msgspec import Raw
+import msgspec
 
 from millgate.dialects.bodies import (
     LIMITS,
@@ -18,36 +18,32 @@ from millgate.dialects.bodies import (
     count_entries,
     count_texts,
     decode,
+    is_given,
     named_model,
 )
 from millgate.dialects.contract import BadInputError, Reader, RequestFacts, Usage
 from millgate.dialects.duplicates import FieldGuard
 from millgate.dialects.media import MEDIA_TOKENS, measure
 from millgate.dialects.openai import OpenAI
-from millgate.dialects.pooling_bodies import COHERE_EMBEDDING, EMBEDDING, RERANK, SCORE, Embedding
+from millgate.dialects.pooling_bodies import (
+    COHERE_EMBEDDING,
+    EMBEDDING,
+    RERANK,
+    SCORE,
+    CohereEmbedding,
+    Embedding,
+    PoolingScore,
+    Rerank,
+)
 from millgate.dialects.prefix_chain import ConversationReader
 from millgate.dialects.token_counts import count
 
+_KINDS: Final = (Embedding, CohereEmbedding, Rerank, PoolingScore)
 _GUARD: Final = FieldGuard(
-    (
-        "model",
-        "input",
-        "messages",
-        "data",
-        "texts",
-        "images",
-        "inputs",
-        "documents",
-        "text_1",
-        "text_2",
-        "queries",
-        "data_1",
-        "data_2",
-    )
+    tuple(sorted({field.encode_name for kind in _KINDS for field in msgspec.structs.fields(kind)}))
 )
 """Whatever inputs are counted of: an engine that keeps the first of two lists would run the longer one."""
 
-_NOTHING: Final = frozenset((b"", b"null"))
 _BILLED_TOKENS: Final = re.compile(rb'"input_tokens"\s*:\s*(\d{1,8})[,}\s]')
 
 
@@ -59,7 +55,7 @@ def _read_embedding(body: bytes) -> RequestFacts:
 def _read_pooling(body: bytes) -> RequestFacts:
     """Count what a plugin is given like texts, where it is an array: what it makes of that, only the engine knows."""
     request, reserved = decode(EMBEDDING, body, _GUARD)
-    if not _is_given(request.data):
+    if not is_given(request.data):
         return _facts(request.model, _count_inputs(request), body, reserved)
     data = bytes(request.data)
     return _facts(
@@ -68,15 +64,14 @@ def _read_pooling(body: bytes) -> RequestFacts:
 
 
 def _count_inputs(request: Embedding) -> int:
-    if _is_given(request.conversations):
-        return count_conversations(request.conversations)
-    if not bytes(request.input):
+    """Count the longest of the lists that are given: engines differ in which one they read."""
+    texts = [bytes(each) for each in (request.input, request.content) if len(each) > 0]
+    counts = [count_texts(each, "input", MOST_INPUTS) for each in texts]
+    if is_given(request.conversations):
+        counts.append(count_conversations(request.conversations))
+    if not counts:
         raise BadInputError(f"input: the field is required: {LIMITS['input']}", "input")
-    return count_texts(bytes(request.input), "input", MOST_INPUTS)
-
-
-def _is_given(part: Raw) -> bool:
-    return bytes(part) not in _NOTHING
+    return max(counts)
 
 
 def _read_cohere_embedding(body: bytes) -> RequestFacts:
@@ -84,7 +79,7 @@ def _read_cohere_embedding(body: bytes) -> RequestFacts:
     request, reserved = decode(COHERE_EMBEDDING, body, _GUARD)
     sorts = {"texts": request.texts, "images": request.images, "inputs": request.inputs}
     counts = {
-        name: count_entries(array, name, MOST_INPUTS) for name, array in sorts.items() if _is_given(array)
+        name: count_entries(array, name, MOST_INPUTS) for name, array in sorts.items() if is_given(array)
     }
     if not counts:
         raise BadInputError(f"texts: the field is required: {LIMITS['texts']}", "texts")
@@ -101,20 +96,16 @@ def _read_cohere_embedding(body: bytes) -> RequestFacts:
 
 def _read_rerank(body: bytes) -> RequestFacts:
     request, reserved = decode(RERANK, body, _GUARD)
-    return _facts(request.model, count_entries(request.documents, "documents", MOST_INPUTS), body, reserved)
+    documents = count_entries(request.documents, "documents", MOST_INPUTS)
+    texts = count_entries(request.texts, "texts", MOST_INPUTS) if is_given(request.texts) else 0
+    return _facts(request.model, max(documents, texts), body, reserved)
 
 
 def _read_score(body: bytes) -> RequestFacts:
     """Count the pairs: one list is scored against one text, or two lists of one length entry by entry."""
     request, reserved = decode(SCORE, body, _GUARD)
-    sides = (
-        request.text_1,
-        request.text_2,
-        request.queries,
-        request.documents,
-        request.data_1,
-        request.data_2,
-    )
+    texts = (request.text_1, request.text_2, request.queries, request.documents)
+    sides = (*texts, request.data_1, request.data_2)
     return _facts(
         request.model, max(count_texts(bytes(side), "input", MOST_INPUTS) for side in sides), body, reserved
     )

@@ -12,10 +12,14 @@ from millgate.dialects.bodies import ABSENT, Model
 
 
 class Embedding(msgspec.Struct, gc=False):
-    """A request for embeddings, of texts or of conversations; for pooling also of what a plugin of the engine reads."""
+    """A request for embeddings, of texts or of conversations; for pooling also of what a plugin of the engine reads.
+
+    llama.cpp takes `content` for a missing input.
+    """
 
     model: Model | None = None
     input: Raw = ABSENT
+    content: Raw = ABSENT
     conversations: Raw = msgspec.field(default=ABSENT, name="messages")
     data: Raw = ABSENT
 
@@ -30,10 +34,11 @@ class CohereEmbedding(msgspec.Struct, gc=False):
 
 
 class Rerank(msgspec.Struct, kw_only=True, gc=False):
-    """A request to order documents."""
+    """A request to order documents; llama.cpp takes `texts` where it cannot read the documents."""
 
     model: Model | None = None
     documents: Raw
+    texts: Raw = ABSENT
 
 
 class PoolingScore(msgspec.Struct, gc=False):

@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from millgate.dialects.bodies import decode, named_model
+from millgate.dialects.bodies import decode, most_of, named_model
 from millgate.dialects.contract import (
     UNREADABLE,
     BadInputError,
@@ -22,7 +22,7 @@ from millgate.dialects.contract import (
     Usage,
 )
 from millgate.dialects.conversations import read_responses
-from millgate.dialects.duplicates import FieldGuard
+from millgate.dialects.duplicates import FIELDS, FieldGuard
 from millgate.dialects.media import measure
 from millgate.dialects.openai import OpenAI, status_of_error
 from millgate.dialects.prefix_chain import ConversationReader
@@ -41,7 +41,7 @@ from millgate.dialects.sse import payload
 from millgate.dialects.token_counts import cached, count, find_cached, sane
 
 _GUARD: Final = FieldGuard(
-    ("model", "stream", "max_output_tokens", "store", "background", "previous_response_id", "conversation")
+    (*FIELDS, "max_output_tokens", "store", "background", "previous_response_id", "conversation")
 )
 _NO_BACKGROUND: Final = (
     "background: the gate cannot hold its cap over work that goes on after its answer; allowed: false"
@@ -70,7 +70,7 @@ def _read_response(body: bytes) -> RequestFacts:
         named_model(request.model),
         request.stream is True,
         request.max_output_tokens,
-        answers=1,
+        answers=most_of(request.n, request.n_cmpl),
         include_usage=True,
         fixed_tokens=media_tokens,
         text_bytes=text_bytes,

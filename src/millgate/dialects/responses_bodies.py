@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Raw
 
-from millgate.dialects.bodies import ABSENT, Model, Tokens, Tools
+from millgate.dialects.bodies import ABSENT, Answers, Model, Tokens, Tools
 
 MOST_ID_CHARS: Final = 128
 KeptId = Annotated[str, Meta(max_length=MOST_ID_CHARS)]
@@ -21,11 +21,13 @@ class Conversation(msgspec.Struct, gc=False):
 
 
 class ResponsesRequest(msgspec.Struct, gc=False):
-    """A request for a response."""
+    """A request for a response; llama.cpp takes the counts of chat completions here too."""
 
     model: Model | None = None
     stream: bool | None = None
     max_output_tokens: Tokens | None = None
+    n: Answers | None = None
+    n_cmpl: Answers | None = None
     store: bool | None = None
     background: bool | None = None
     previous_response_id: KeptId | None = None

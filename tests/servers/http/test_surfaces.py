@@ -282,6 +282,27 @@ def test_a_batch_of_three_conversations_takes_three_streams() -> None:
     run(body())
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (b"/v1/chat/completions", {"messages": [{"role": "user"}], "n_cmpl": 3}),
+        (b"/v1/completions", {"prompt": "a", "n": 1, "n_cmpl": 3}),
+        (b"/v1/completions", {"prompt": "a", "prompt_embeds": ["AAAA"] * 2}),
+        (b"/v1/responses", {"input": "a", "n_cmpl": 3}),
+        (b"/v1/embeddings", {"content": ["a"] * 3}),
+    ],
+)
+def test_inv_2_every_name_for_several_sequences_is_counted(path: bytes, fields: dict[str, Any]) -> None:
+    async def body() -> None:
+        async with standing(wait_for_ever) as stand:
+            client = await stand.client()
+            client.ask(json.dumps({"model": "m", **fields}).encode(), path)
+            await stand.engine.next()
+            assert stand.snapshot.engines[0].running == 3
+
+    run(body())
+
+
 @pytest.mark.parametrize("path", [b"/tokenize", b"/detokenize", b"/v1/messages/count_tokens"])
 def test_counting_tokens_passes_without_a_permit(path: bytes) -> None:
     async def body() -> None:

@@ -80,6 +80,7 @@ class HttpAttempt:
         "_expires_at",
         "_facts",
         "_reading",
+        "_resent",
         "_unsent",
         "dialect",
         "exchange",
@@ -106,7 +107,7 @@ class HttpAttempt:
         self._body = KeptBody(body)
         self._call: Call | None = None
         self._expires_at = 0.0
-        self._asked_usage = self.over = False
+        self._asked_usage = self._resent = self.over = False
         self._engine: EngineRoute | None = None
         self._unsent: FailureKind | None = None
         self.exchange = exchange
@@ -144,6 +145,7 @@ class HttpAttempt:
     def _run(self, decision: Admit) -> None:
         self._engine = engine = _way(self, self._desk, self._reading, decision, stream=self._facts.stream)
         self._expires_at = self._desk.first_event_by(decision.first_event_by)
+        self._resent = False
         self._adorn(decision)
         if self._facts.stream:
             self._asked_usage = self._desk.asks_usage(engine.name, self._facts, self._body.data)
@@ -221,6 +223,8 @@ class HttpAttempt:
         _note_upstream_id(self, self._desk, head)
         if head.status != _COMPLAINS or not self._asked_usage:
             self._release_body()
+        if head.status < 300 and (self._asked_usage or self._resent):
+            self._desk.asked_usage.note(self.engine, takes=self._asked_usage)
 
     def begun(self) -> None:
         """The first event has met its deadline; from here on only silence can expire it."""
@@ -279,12 +283,13 @@ class HttpAttempt:
             self._call.widen()
 
     def resend(self, complaint: bytes) -> bool:
-        """Send the request as it came if the engine does not know the `stream_options` that we put in."""
-        engine = self._engine
-        if self.over or engine is None or not self._asked_usage or b"stream_options" not in complaint:
+        """Send the request as it came if the engine may not know the `stream_options` that we put in."""
+        engine, asked = self._engine, self._desk.asked_usage
+        if self.over or engine is None or not self._asked_usage:
             return False
-        self._desk.refuses_usage(engine.name)
-        self._asked_usage = False
+        if not asked.may_be_meant(engine.name, complaint, self._body.data):
+            return False
+        self._asked_usage, self._resent = False, True
         self._send_streaming(engine)
         return True
 

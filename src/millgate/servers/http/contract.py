@@ -14,6 +14,7 @@ from millgate.runtime.driver import DecisionListener, Driver
 from millgate.runtime.lag import LATE_S
 from millgate.runtime.prefix_marker import PrefixMarker
 from millgate.runtime.verdicts import SAID_NOTHING, Said
+from millgate.servers.http.asked_usage import AskedUsage
 from millgate.servers.http.cross_origin import CrossOrigin
 from millgate.servers.http.kept_answers import KeptAnswers
 from millgate.servers.http.whole_bound import GivenUp
@@ -113,6 +114,7 @@ class HttpDesk(Protocol):
     engines: Mapping[str, EngineRoute]
     tickets: TicketDesk
     kept_answers: KeptAnswers
+    asked_usage: AskedUsage
     secret: bytes
     """The key of the fingerprints."""
     marker: PrefixMarker
@@ -134,9 +136,6 @@ class HttpDesk(Protocol):
 
     def asks_usage(self, engine: str, facts: RequestFacts, body: bytes) -> bool:
         """Whether to ask this engine for the usage of a stream that came without `stream_options`."""
-
-    def refuses_usage(self, engine: str) -> None:
-        """Never ask this engine again."""
 
     def misses_usage(self, engine: str) -> None:
         """Count an answer of this engine that should say its tokens and says nothing usable."""

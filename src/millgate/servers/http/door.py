@@ -17,6 +17,7 @@ from millgate.runtime.lag import LoopLag
 from millgate.runtime.long_bodies import LONG_BYTES, LongBodies
 from millgate.runtime.prefix_marker import PrefixMarker
 from millgate.servers.http.arrivals import arrival_of, back_to_keeper, with_licences, with_ticket
+from millgate.servers.http.asked_usage import AskedUsage
 from millgate.servers.http.attempt import HttpAttempt
 from millgate.servers.http.coalescing import SharedRoutes
 from millgate.servers.http.contract import AttemptMaker, DoorSettings, Ongoing
@@ -98,7 +99,7 @@ class HttpDoor:
         self.long_bodies = LongBodies()
         """Reads the long ones of every door; its owner closes it last."""
         self._long = LongDesk(self, self._ongoing, self.long_bodies)
-        self._no_usage: set[str] = set()
+        self.asked_usage = AskedUsage(asyncio.get_running_loop().time)
         self.secret = os.urandom(32)
         self.marker = PrefixMarker(self.settings.ticket_key or self.secret)
         self._boot = os.urandom(4).hex().encode()
@@ -252,14 +253,10 @@ class HttpDoor:
         return (
             self.settings.ask_usage
             and facts.include_usage is None
-            and engine not in self._no_usage
+            and self.asked_usage.may_ask(engine)
             # Of a long body its reader has looked.
             and (len(body) > LONG_BYTES or body.find(b'"stream_options"') < 0)
         )
-
-    def refuses_usage(self, engine: str) -> None:
-        """Never ask this engine again: it answered 400 to `stream_options`."""
-        self._no_usage.add(engine)
 
     def misses_usage(self, engine: str) -> None:
         """Count an answer whose usage is missing, negative or absurd; the estimate stands."""

@@ -361,6 +361,23 @@ def test_an_answer_that_says_that_the_work_goes_on_is_not_good() -> None:
     run(scene())
 
 
+def test_the_usage_of_a_long_answer_is_found_at_its_beginning() -> None:
+    whole = b'{"usage":{"prompt_tokens":9,"completion_tokens":7},"x":"' + b"x" * 100_000 + b'"}'
+
+    async def scene() -> None:
+        async with standing() as stand:
+            talk = stand.open()
+            await talk.head(modes=(DUPLEX, DUPLEX))
+            await talk.body(CHAT)
+            await talk.told()
+            await talk.told()
+            await talk.answer(200, [whole[:50_000], whole[50_000:]], "application/json")
+            await until(lambda: stand.outcomes() == {"good": 1})
+            assert stand.gateway.driver.snapshot().good_output_tokens == 7
+
+    run(scene())
+
+
 def test_a_client_that_leaves_its_answer_is_known_to_have_left() -> None:
     async def scene() -> None:
         async with standing() as stand:

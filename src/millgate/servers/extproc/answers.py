@@ -15,10 +15,12 @@ from millgate.http1.client import AnswerHead
 from millgate.runtime.verdicts import SAID_NOTHING, verdict
 from millgate.servers.extproc import messages
 from millgate.servers.extproc.contract import Outlet, Watcher
+from millgate.servers.requests.answer_ends import AnswerEnds
 from millgate.servers.requests.fields import first
 
 _TAIL_BYTES: Final = 8 * 1024
-"""What is kept of an answer's end: where its usage stands."""
+"""What is kept of an answer's end."""
+_UNKNOWN: Final = Usage(None, None)
 
 
 class AnswerWatch:
@@ -34,7 +36,7 @@ class AnswerWatch:
         self._sees = sees
         self._head = AnswerHead(0, (), None)
         self._splitter: Splitter | None = None
-        self._tail = bytearray()
+        self._ends = AnswerEnds(_TAIL_BYTES)
 
     def feed(self, kind: str | None, message: ProcessingRequest) -> None:
         """Take one message about the answer."""
@@ -73,9 +75,7 @@ class AnswerWatch:
             self._end()
 
     def _take(self, data: bytes) -> None:
-        self._tail += data
-        if len(self._tail) > 2 * _TAIL_BYTES:
-            del self._tail[:-_TAIL_BYTES]
+        self._ends.add(data)
         if self._splitter is not None and self._watcher is not None:
             self._seek_content(self._splitter, self._watcher, data)
 
@@ -94,7 +94,7 @@ class AnswerWatch:
         watcher, self._watcher = self._watcher, None
         if watcher is None:
             return
-        tail = bytes(self._tail)
+        tail = self._ends.tail
         if self._head.status >= 300 or not self._head.status:
             watcher.failed(*verdict(self._head, tail))
         elif first(self._head.headers, b"content-type").startswith(b"text/event-stream"):
@@ -102,11 +102,11 @@ class AnswerWatch:
         elif watcher.dialect.is_aborted(tail):
             watcher.failed(FailureKind.ABORT, SAID_NOTHING)
         else:
-            watcher.whole(watcher.dialect.read_usage(tail) or Usage(None, None))
+            watcher.whole(self._ends.usage(watcher.dialect) or _UNKNOWN)
 
     def _judge_stream(self, watcher: Watcher, tail: bytes) -> None:
         """Read the last events: whole with its terminal event, else broken; usage stands in one of them."""
-        usage, ended = Usage(None, None), False
+        usage, ended = _UNKNOWN, False
         for piece in tail.replace(b"\r\n", b"\n").split(b"\n\n"):
             event = watcher.dialect.read_event(piece + b"\n\n")
             if event.error is not None:
@@ -116,6 +116,6 @@ class AnswerWatch:
                 usage = event.usage.after(usage)
             ended = ended or event.done or event.finish is not None
         if ended:
-            watcher.whole(usage)
+            watcher.whole(usage.after(self._ends.usage(watcher.dialect) or _UNKNOWN))
         else:
             watcher.failed(FailureKind.BROKEN, SAID_NOTHING)

@@ -10,6 +10,7 @@ from millgate.runtime.metered import lacks_credit
 from millgate.runtime.verdicts import OVERLOADED, hint_s, verdict
 from millgate.servers.http.contract import AnswerOwner
 from millgate.servers.http.whole_bound import WholeBound
+from millgate.servers.requests.answer_ends import AnswerEnds
 from millgate.servers.requests.fields import (
     NO_RETRY,
     beside_quotas,
@@ -21,6 +22,7 @@ from millgate.servers.requests.fields import (
 
 MOST_KEPT_BYTES = 64 * 1024
 """What is kept of an answer before its head is sent: a JSON answer of usual size is checked whole."""
+_TAIL_BYTES = 8 * 1024
 ENDING_S = 5.0
 """How long after its terminal event an answer may take to end: no engine has anything to say in between."""
 
@@ -74,7 +76,7 @@ class WholeAnswer:
     `bound` hears when it was given up; None where a stream was asked for.
     """
 
-    __slots__ = ("_bound", "_head", "_kept", "_owner", "_size", "_started")
+    __slots__ = ("_bound", "_ends", "_head", "_kept", "_owner", "_size")
 
     def __init__(self, owner: AnswerOwner, bound: WholeBound | None = None) -> None:
         self._owner = owner
@@ -82,7 +84,7 @@ class WholeAnswer:
         self._head = _NO_HEAD
         self._kept: list[bytes] = []
         self._size = 0
-        self._started = False
+        self._ends: AnswerEnds | None = None  # once its head has been sent
 
     def on_head(self, head: AnswerHead) -> None:
         """Refuse what no client of this dialect can use: redirects (never followed) and pages of HTML."""
@@ -99,12 +101,15 @@ class WholeAnswer:
     def on_data(self, data: bytes) -> None:
         """Keep it; beyond the bound pass on all but the newest piece, which may say that the engine gave up."""
         self._kept.append(data)
-        if self._started:
+        if self._ends is not None:
+            self._ends.add(data)
             self._owner.exchange.write(self._kept.pop(0))
             return
         self._size += len(data)
         if self._size > MOST_KEPT_BYTES:
-            self._started = True
+            self._ends = AnswerEnds(_TAIL_BYTES)
+            for piece in self._kept:
+                self._ends.add(piece)
             self._note_id(self._kept[0])
             self._owner.exchange.start(self._head.status, self._headers(), length=self._head.length)
             self._owner.widen()
@@ -116,21 +121,23 @@ class WholeAnswer:
         """Pass the rest on and report how it went."""
         owner, status = self._owner, self._head.status
         rest = self._kept[0] if len(self._kept) == 1 else b"".join(self._kept)
-        if status < 300 and owner.is_work and owner.dialect.is_aborted(rest):
+        said = rest if self._ends is None else self._ends.tail
+        if status < 300 and owner.is_work and owner.dialect.is_aborted(said):
             self._fail(FailureKind.ABORT, Sent.REQUEST)
-        elif not delimited and not rest.rstrip().endswith((b"}", b"]")):
+        elif not delimited and not said.rstrip().endswith((b"}", b"]")):
             self._fail(FailureKind.BROKEN, Sent.REQUEST)
-        elif status < 300 and not self._started and not _is_json(rest) and self._is_kind(_JSON):
+        elif status < 300 and self._ends is None and not _is_json(rest) and self._is_kind(_JSON):
             self._fail(FailureKind.PROTOCOL, Sent.REQUEST)
         elif status < 300:
-            if not self._started:
+            if self._ends is None:
                 self._note_id(rest)
             self._pass_on(rest)
-            usage = owner.dialect.read_usage(rest)
+            dialect = owner.dialect
+            usage = dialect.read_usage(rest) if self._ends is None else self._ends.usage(dialect)
             owner.finished(usage or _UNKNOWN)
-        elif self._started or not (status == 400 and owner.resend(rest)):
+        elif self._ends is not None or not (status == 400 and owner.resend(rest)):
             self._pass_on(rest)
-            kind, said = verdict(self._head, rest)
+            kind, said = verdict(self._head, said)
             owner.failed(kind, Sent.REQUEST, said)
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
@@ -157,14 +164,14 @@ class WholeAnswer:
 
     def _pass_on(self, rest: bytes) -> None:
         exchange = self._owner.exchange
-        if self._started:
+        if self._ends is not None:
             exchange.write(rest)
             exchange.finish()
         else:
             exchange.respond(self._head.status, self._headers(), rest)
 
     def _fail(self, kind: FailureKind, sent: Sent) -> None:
-        if self._started:
+        if self._ends is not None:
             self._owner.exchange.abort()
             self._owner.failed(kind, Sent.BYTES)
         else:

@@ -16,10 +16,11 @@ from millgate.runtime.verdicts import SAID_NOTHING, Said, verdict
 from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.complaint import words_of
 from millgate.servers.line.contract import ErrorWords, LineRoute
+from millgate.servers.requests.answer_ends import AnswerEnds
 
 _NO_HEAD: Final = AnswerHead(0, (), None)
 _TAIL_BYTES: Final = 64 * 1024
-"""What is kept of an answer without a client: where its usage stands."""
+"""What is kept of the end of an answer without a client."""
 _BACKEND: Final = (Need.BACKEND_ERROR, Fault.BACKEND_ERROR, OutcomeReason.BACKEND_ERROR)
 _TOO_LARGE: Final = (Need.PAYLOAD_TOO_LARGE, Fault.QUOTA, OutcomeReason.QUOTA)
 
@@ -87,7 +88,7 @@ class LineAttempt:
         self._kind = kind
         self.result: Buffer | None = None
         """Where the answer goes, when it is wanted."""
-        self._tail = bytearray()
+        self._ends = AnswerEnds(_TAIL_BYTES)
         self._head = _NO_HEAD
         self._answer_kind = ""
         self._begun = False
@@ -173,9 +174,7 @@ class LineAttempt:
         if self.result is not None and self._head.status < 300 and not self.result.append(data):
             self._give_up(FailureKind.BROKEN)
             return
-        self._tail += data
-        if len(self._tail) > 2 * _TAIL_BYTES:
-            del self._tail[:-_TAIL_BYTES]
+        self._ends.add(data)
 
     def _begin(self) -> None:
         """A stream that has begun in time can expire by silence alone; a whole answer has its time for all of it."""
@@ -187,7 +186,7 @@ class LineAttempt:
 
     def on_end(self, *, delimited: bool) -> None:
         """Report a whole answer, or what the engine said instead of one."""
-        tail = bytes(self._tail)
+        tail = self._ends.tail
         if self._head.status >= 300:
             self._complained(tail)
         elif self._desk.dialect.is_aborted(tail):
@@ -195,7 +194,7 @@ class LineAttempt:
         elif not delimited and not tail.rstrip().endswith((b"}", b"]")):
             self._give_up(FailureKind.BROKEN)
         else:
-            self._finish(tail)
+            self._finish()
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
         """There is no whole answer; of what was never sent the core says whether another engine is tried."""
@@ -223,8 +222,8 @@ class LineAttempt:
 
     # ---- endings
 
-    def _finish(self, tail: bytes) -> None:
-        usage = self._desk.dialect.read_usage(tail)
+    def _finish(self) -> None:
+        usage = self._ends.usage(self._desk.dialect)
         result, self.result = self.result, None
         owner = self._close()
         if owner is None:
@@ -286,5 +285,5 @@ class LineAttempt:
         if self.result is not None:
             self.result.wipe()
             self.result = None
-        self._tail.clear()
+        self._ends.wipe()
         return owner

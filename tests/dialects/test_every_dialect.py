@@ -176,6 +176,18 @@ def test_every_refusal_fits_into_an_event_too(dialect: Dialect, reason: Reason) 
 def test_a_later_usage_completes_an_earlier_one() -> None:
     assert Usage(None, 7).after(Usage(5, None)) == Usage(5, 7)
     assert Usage(6, 7).after(Usage(5, 1)) == Usage(6, 7)
+    assert Usage(6, 7).after(Usage(None, 1)) == Usage(6, 7)
+
+
+def test_a_prompt_that_is_counted_again_without_its_cached_part_is_as_long_as_before() -> None:
+    """Anthropic's `message_delta` may have `input_tokens` and leave out the cache's, which `message_start` counted."""
+    read = DIALECTS["anthropic"].read_event
+    start = {"input_tokens": 10, "cache_read_input_tokens": 900, "output_tokens": 1}
+    begun = read(b"data: " + json.dumps({"type": "message_start", "message": {"usage": start}}).encode())
+    ended = read(b'data: {"type":"message_delta","usage":{"input_tokens":10,"output_tokens":70}}')
+    assert begun.usage is not None
+    assert ended.usage is not None
+    assert ended.usage.after(begun.usage) == Usage(910, 70, 900)
 
 
 ARRAYS = {

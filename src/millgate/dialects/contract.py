@@ -59,10 +59,13 @@ class Usage(NamedTuple):
     cached_tokens: int | None = None
 
     def after(self, earlier: "Usage") -> "Usage":
-        """Return these counts, completed by what an earlier event of the same stream has said."""
+        """Return these counts, completed by what an earlier event of the same stream has said.
+
+        A prompt does not shrink: engines that count it again may leave out what came from their cache.
+        """
         prompt, output, cached = self
         return Usage(
-            earlier.prompt_tokens if prompt is None else prompt,
+            earlier.prompt_tokens if prompt is None else max(prompt, earlier.prompt_tokens or 0),
             earlier.output_tokens if output is None else output,
             earlier.cached_tokens if cached is None else cached,
         )

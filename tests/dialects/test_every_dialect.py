@@ -33,7 +33,7 @@ PATHS = {
         b"/score",
     ],
     "openai-audio": [b"/v1/audio/speech", b"/v1/audio/transcriptions", b"/v1/audio/translations"],
-    "openai-responses": [b"/v1/responses"],
+    "openai-responses": [b"/v1/responses", b"/v1/responses/input_tokens"],
     "anthropic": [b"/v1/messages", b"/v1/messages/count_tokens"],
 }
 

@@ -13,6 +13,7 @@ from millgate.core.settings import LaneSettings
 from millgate.http1.server import ServerLimits
 from millgate.runtime.callers import CallerSettings, TenantRule
 from millgate.runtime.guesses import MOST_FAILURES
+from millgate.runtime.long_bodies import LONG_BYTES
 from millgate.servers.http import DoorSettings
 
 KEY, OTHER, UPSTREAM = "mgk_planted-client-key", "mgk_other-client-key", "sk-planted-engine-key"
@@ -302,6 +303,31 @@ def test_a_request_that_goes_on_from_another_tenants_answer_reaches_no_engine() 
     run(body())
 
 
+def test_nor_does_a_count_of_what_such_a_request_would_read() -> None:
+    async def script(asked: Asked) -> None:
+        asked.reply(b'{"id":"resp_1","status":"completed"}')
+
+    async def body() -> None:
+        async with gating(script, callers=GUARDED, core=CORE) as stand:
+            await stand.ask(b'{"input":"hi"}', b"/v1/responses", authorization=f"Bearer {KEY}")
+            going_on = b'{"input":"hi","previous_response_id":"resp_1"}'
+            for key, asked, status in (
+                (KEY, b'{"input":"hi"}', 200),
+                (OTHER, b'{"input":"hi"}', 200),
+                (KEY, going_on, 200),
+                (OTHER, going_on, 404),
+                (OTHER, going_on.replace(b"_id", b"_i\\u0064"), 404),
+                (OTHER, b" " * LONG_BYTES + going_on, 413),
+                (KEY, b"[", 400),
+            ):
+                path = b"/v1/responses/input_tokens"
+                answer = await stand.ask(asked, path, authorization=f"Bearer {key}")
+                assert answer.status == status, asked[-60:]
+            assert len(stand.engine.asked) == 4
+
+    run(body())
+
+
 def test_after_a_restart_a_stored_answer_is_refused_to_every_tenant_but_not_where_there_is_one() -> None:
     async def body() -> None:
         for callers, status in (
@@ -313,6 +339,7 @@ def test_after_a_restart_a_stored_answer_is_refused_to_every_tenant_but_not_wher
                 going_on = b'{"input":"hi","previous_response_id":"resp_1"}'
                 for sent, path, method in (
                     (going_on, b"/v1/responses", b"POST"),
+                    (going_on, b"/v1/responses/input_tokens", b"POST"),
                     (b"", b"/v1/responses/resp_1", b"GET"),
                     (b"", b"/v1/responses/resp_1", b"DELETE"),
                     (b"", b"/v1/responses/resp_1/cancel", b"POST"),

@@ -40,6 +40,8 @@ from millgate.dialects.responses_bodies import (
 from millgate.dialects.sse import payload
 from millgate.dialects.token_counts import cached, count, find_cached, sane
 
+INPUT_TOKENS: Final = b"/v1/responses/input_tokens"
+"""The path that counts what a request for a response would read."""
 _GUARD: Final = FieldGuard(
     (*FIELDS, "max_output_tokens", "store", "background", "previous_response_id", "conversation")
 )
@@ -97,13 +99,18 @@ def _usage(response: StoredResponse | None) -> Usage | None:
     return Usage(sane(usage.input_tokens), sane(usage.output_tokens), cached(usage.input_tokens_details))
 
 
+def goes_on_from(body: bytes) -> str:
+    """Return the name of the answer or conversation that a request goes on from, empty for none; BadInputError as its reader's."""
+    return _read_response(body).previous_id
+
+
 class Responses(OpenAI):
     """Responses; the singleton `RESPONSES` is the dialect."""
 
     name: ClassVar[str] = "openai-responses"
     readers: ClassVar[Mapping[bytes, Reader]] = {b"/v1/responses": _read_response}
     conversations: ClassVar[Mapping[bytes, ConversationReader]] = {b"/v1/responses": read_responses}
-    light: ClassVar[frozenset[bytes]] = frozenset()
+    light: ClassVar[frozenset[bytes]] = frozenset((INPUT_TOKENS,))
     # A line end inside JSON is written \n: the raw one stands behind the event's name alone.
     unfinished: ClassVar[bytes] = b".delta\ndata: "
 

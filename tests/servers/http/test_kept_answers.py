@@ -32,6 +32,7 @@ def test_an_id_stays_with_the_tenant_that_had_it_first() -> None:
         (b"/v1/responses/resp_1", (b"GET", b"DELETE")),
         (b"/v1/responses/resp_1/cancel", (b"POST",)),
         (b"/v1/responses/resp_1/input_items", (b"GET",)),
+        (b"/v1/responses/input_tokens", (b"POST",)),
         (b"/v1/responses/", ()),
         (b"/v1/responses/..", ()),
         (b"/v1/responses/a/b", ()),
@@ -49,5 +50,7 @@ def test_the_list_of_paths_is_closed(path: bytes, allowed: tuple[bytes, ...]) ->
 def test_what_is_asked_of_a_kept_answer() -> None:
     assert kept_answer(b"/v1/responses/resp_1/cancel") == "resp_1"
     assert kept_answer(b"/v1/models/x") is None
+    assert kept_answer(b"/v1/responses/input_tokens") is None
+    assert kept_answer(b"/v1/responses/input_tokens_1") == "input_tokens_1"
     assert wants_stream(b"/v1/responses/resp_1?starting_after=3&stream=true")
     assert not wants_stream(b"/v1/responses/resp_1?upstream=true")

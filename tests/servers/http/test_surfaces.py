@@ -303,7 +303,9 @@ def test_inv_2_every_name_for_several_sequences_is_counted(path: bytes, fields: 
     run(body())
 
 
-@pytest.mark.parametrize("path", [b"/tokenize", b"/detokenize", b"/v1/messages/count_tokens"])
+@pytest.mark.parametrize(
+    "path", [b"/tokenize", b"/detokenize", b"/v1/messages/count_tokens", b"/v1/responses/input_tokens"]
+)
 def test_counting_tokens_passes_without_a_permit(path: bytes) -> None:
     async def body() -> None:
         async with standing(replies(b'{"count":1}')) as stand:

@@ -6,9 +6,12 @@ from functools import partial
 from typing import Final, Protocol
 
 from millgate.core.words import Reason
+from millgate.dialects.contract import BadInputError
+from millgate.dialects.responses import INPUT_TOKENS, goes_on_from
 from millgate.http1.client import Call
 from millgate.http1.server.contract import Exchange
 from millgate.runtime.driver import Driver
+from millgate.runtime.long_bodies import LONG_BYTES
 from millgate.servers.http.answers import WholeAnswer
 from millgate.servers.http.contract import DoorSettings, Ongoing
 from millgate.servers.http.error_responses import ErrorResponses
@@ -49,7 +52,7 @@ class Passthrough:
             answer = dialect.refuser.refuse(Reason.SATURATED, _RETRY_S, retry=True, request_id=request_id)
             exchange.respond(answer.status, answer.headers, answer.body)
             return
-        engines = self._engines(exchange.head.path, reading)
+        engines = self._engines(exchange.head.path, reading, body)
         if not engines:
             house.error_responses.reject(exchange, dialect, request_id, not_kept())
             return
@@ -63,13 +66,13 @@ class Passthrough:
         self._ongoing[exchange] = request
         request.begin()
 
-    def _engines(self, path: bytes, reading: HeadReading) -> list[EngineRoute]:
+    def _engines(self, path: bytes, reading: HeadReading, body: bytes = b"") -> list[EngineRoute]:
         """Return the engine that keeps what is asked for; none when none of several does, or it may be another tenant's.
 
         What every engine knows is asked of those that are up, and of one that is down rather than of none.
         """
         house = self._house
-        answer_id = kept_answer(path)
+        answer_id = _named_in(body) if path == INPUT_TOKENS else kept_answer(path)
         if answer_id is not None:
             separates = reading.callers.separates
             if not house.kept_answers.may_ask(answer_id, reading.caller.tenant, separates=separates):
@@ -101,6 +104,15 @@ class Passthrough:
     def _done(self, exchange: Exchange) -> None:
         self._under_way -= 1
         self._ongoing.pop(exchange, None)
+
+
+def _named_in(body: bytes) -> str | None:
+    """Return the kept answer that a count goes on from; a longer body than may be read here is refused."""
+    if len(body) > LONG_BYTES:
+        raise BadInputError(
+            f"body: tokens are counted of at most {LONG_BYTES} bytes", status=413, code="request_too_large"
+        )
+    return goes_on_from(body) or None
 
 
 def _send(reading: HeadReading, body: bytes, engine: EngineRoute, request: LightRequest) -> Call:

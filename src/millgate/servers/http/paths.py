@@ -19,7 +19,7 @@ _ONE_MODEL: Final = re.compile(
     rb"/v1/models/[A-Za-z0-9_:@-][A-Za-z0-9._:@-]*(?:(?:/|%2F)[A-Za-z0-9_:@-][A-Za-z0-9._:@-]*)*\Z"
 )
 # A kept response, its cancellation, and the list of what went into it.
-_KEPT: Final = re.compile(rb"/v1/responses/([A-Za-z0-9_-]{1,128})(/cancel|/input_items)?\Z")
+_KEPT: Final = re.compile(rb"/v1/responses/(?!input_tokens\Z)([A-Za-z0-9_-]{1,128})(/cancel|/input_items)?\Z")
 _STREAM: Final = re.compile(rb"[?&]stream=(?:true|True|1)(?:&|\Z)")
 
 

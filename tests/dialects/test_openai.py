@@ -337,7 +337,7 @@ def test_usage_is_asked_for_without_touching_anything_else() -> None:
 def test_errors_have_all_four_fields() -> None:
     error = json.loads(OPENAI.error("t", None, "m", "f"))["error"]
     assert error == {"message": "m", "type": "t", "param": "f", "code": None}
-    event = OPENAI.error_event("t", "c", "m")
+    event = OPENAI.as_event(OPENAI.error("t", "c", "m"))
     assert OPENAI.read_event(event).error is not None
 
 

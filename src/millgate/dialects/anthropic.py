@@ -58,8 +58,6 @@ _TYPE_OF_STATUS: Final = {status: kind for kind, status in STATUS_OF_TYPE.items(
     408: "timeout_error",
     503: "overloaded_error",
 }
-
-
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
 _INPUT: Final = re.compile(rb'"input_tokens"\s*:\s*(\d{1,8})[,}\s]')
 _OUTPUT: Final = re.compile(rb'"output_tokens"\s*:\s*(\d{1,8})[,}\s]')
@@ -200,10 +198,6 @@ class Anthropic:
         return msgspec.json.encode(
             {"type": "error", "error": error, "request_id": request_id.decode("ascii")}
         )
-
-    def error_event(self, kind: str, code: str | None, message: str) -> bytes:
-        """Dress an error as an event."""
-        return self.as_event(self.error(kind, code, message))
 
     def as_event(self, body: bytes) -> bytes:
         """Put an error body into an event of that name; the SDK raises for it."""

@@ -52,14 +52,7 @@ def _read_recording(body: bytes, boundary: bytes) -> RequestFacts:
 def _read_speech(body: bytes) -> RequestFacts:
     request, reserved = decode(SPEECH, body)
     stream = request.stream is True or request.stream_format == "sse"
-    return RequestFacts(
-        named_model(request.model),
-        stream,
-        max_tokens=None,
-        answers=1,
-        include_usage=True,
-        reserved=reserved,
-    )
+    return RequestFacts(named_model(request.model), stream, None, 1, include_usage=True, reserved=reserved)
 
 
 class Audio(OpenAI):

@@ -67,19 +67,10 @@ def may_clip(body: bytes) -> bool:
         return False
     if wishes.thinking is not None and bytes(wishes.thinking.type) == _ENABLED:
         return False
-    bound = (
-        wishes.tools,
-        wishes.functions,
-        wishes.guided_json,
-        wishes.guided_grammar,
-        wishes.guided_regex,
-        wishes.structured_outputs,
-        wishes.grammar,
-        wishes.ebnf,
-        wishes.regex,
-        wishes.json_schema,
-    )
-    return all(bytes(each) in _NOTHING for each in bound)
+    tools = (wishes.tools, wishes.functions)
+    schemas = (wishes.guided_json, wishes.structured_outputs, wishes.json_schema)
+    grammars = (wishes.guided_grammar, wishes.guided_regex, wishes.grammar, wishes.ebnf, wishes.regex)
+    return all(bytes(each) in _NOTHING for each in (*tools, *schemas, *grammars))
 
 
 def clipped(body: bytes, max_tokens: int, *, path: bytes) -> bytes:

@@ -162,9 +162,6 @@ class Dialect(Protocol):
     ) -> bytes:
         """Dress what is wrong with a request as a JSON body, its type taken from the status."""
 
-    def error_event(self, kind: str, code: str | None, message: str) -> bytes:
-        """Dress an error as an event for a stream that has begun."""
-
     def as_event(self, body: bytes) -> bytes:
         """Turn a JSON error body of this dialect into an event for a stream that has begun."""
 

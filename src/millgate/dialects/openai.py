@@ -332,10 +332,6 @@ class OpenAI:
         kind = "invalid_request_error" if status < 500 else "server_error"
         return self.error(kind, code, message, field)
 
-    def error_event(self, kind: str, code: str | None, message: str) -> bytes:
-        """Dress an error as an event."""
-        return self.as_event(self.error(kind, code, message))
-
     def as_event(self, body: bytes) -> bytes:
         """Put an error body into a data event; the SDK raises for any event with an `error` in it."""
         return b"data: " + in_one_line(body) + b"\n\n"

@@ -7,7 +7,7 @@ absurd is unknown, never an error.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import sqrt
@@ -34,6 +34,10 @@ _ANTHROPIC: Mapping[str, QuotaKind] = {
     "input-tokens": QuotaKind.ITPM,
     "output-tokens": QuotaKind.OTPM,
 }
+_REQUESTS_AND_TOKENS: Mapping[str, tuple[QuotaKind, ...]] = {
+    "requests": (QuotaKind.RPM, QuotaKind.RPD),
+    "tokens": (QuotaKind.TPM, QuotaKind.TPD, QuotaKind.ITPM, QuotaKind.OTPM),
+}
 # Between a minute and a day in powers of ten: which of the two a limit is for.
 _DAILY_BEYOND_S = sqrt(MINUTE_S * DAY_S)
 
@@ -58,31 +62,26 @@ def read_quota_headers(headers: Headers, wall_now_s: float) -> QuotaReading:
 
 def write_openai(states: Iterable[QuotaState]) -> list[tuple[bytes, bytes]]:
     """Return OpenAI's headers for these buckets; of several for one noun the one with the least left of it."""
-    kinds = {
-        "requests": (QuotaKind.RPM, QuotaKind.RPD),
-        "tokens": (QuotaKind.TPM, QuotaKind.TPD, QuotaKind.ITPM, QuotaKind.OTPM),
-    }
-    lines = []
-    for noun, tightest in _tightest(states, kinds).items():
-        values = (_whole(tightest.limit), _whole(tightest.remaining), go_duration(tightest.reset_s))
-        for what, value in zip(("limit", "remaining", "reset"), values, strict=True):
-            lines.append((f"x-ratelimit-{what}-{noun}".encode(), value.encode()))
-    return lines
+    return _written("x-ratelimit-{what}-{noun}", _tightest(states, _REQUESTS_AND_TOKENS), go_duration)
 
 
 def write_anthropic(states: Iterable[QuotaState], wall_now_s: float) -> list[tuple[bytes, bytes]]:
     """Return Anthropic's headers for these buckets; resets are times from `wall_now_s`, Unix time."""
-    kinds = {
-        "requests": (QuotaKind.RPM, QuotaKind.RPD),
-        "tokens": (QuotaKind.TPM, QuotaKind.TPD, QuotaKind.ITPM, QuotaKind.OTPM),
-        "input-tokens": (QuotaKind.ITPM,),
-        "output-tokens": (QuotaKind.OTPM,),
-    }
+    kinds = {**_REQUESTS_AND_TOKENS, "input-tokens": (QuotaKind.ITPM,), "output-tokens": (QuotaKind.OTPM,)}
+    tightest = _tightest(states, kinds)
+    return _written(
+        "anthropic-ratelimit-{noun}-{what}", tightest, lambda reset_s: rfc_3339(wall_now_s + reset_s)
+    )
+
+
+def _written(
+    name: str, tightest: Mapping[str, QuotaState], reset: Callable[[float], str]
+) -> list[tuple[bytes, bytes]]:
     lines = []
-    for noun, tightest in _tightest(states, kinds).items():
-        values = (_whole(tightest.limit), _whole(tightest.remaining), rfc_3339(wall_now_s + tightest.reset_s))
-        for what, value in zip(("limit", "remaining", "reset"), values, strict=True):
-            lines.append((f"anthropic-ratelimit-{noun}-{what}".encode(), value.encode()))
+    for noun, state in tightest.items():
+        values = (_whole(state.limit), _whole(state.remaining), reset(state.reset_s))
+        for what, value in zip(_WHATS, values, strict=True):
+            lines.append((name.format(what=what, noun=noun).encode(), value.encode()))
     return lines
 
 

@@ -126,17 +126,13 @@ class _Prepared(NamedTuple):
     status: int
     later: bytes
     never: bytes
-    reason: tuple[bytes, bytes]
     close: bool
     later_lines: bytes
     never_lines: bytes
 
 
 _JSON = (b"content-type", b"application/json")
-_DO_RETRY = (b"x-should-retry", b"true")
 _DO_NOT_RETRY = (b"x-should-retry", b"false")
-
-
 _LINES = b"".join(
     (
         b"content-type: application/json\r\n",
@@ -161,15 +157,7 @@ class Refuser:
         later = self._body(words, row.message + "; come back in %.1f s")
         never = self._body(words, row.message + "; coming back is of no use")
         name = reason.encode()
-        return _Prepared(
-            words.status,
-            later,
-            never,
-            (b"x-millgate-reason", name),
-            row.close,
-            _LATER_LINES % name,
-            _NEVER_LINES % name,
-        )
+        return _Prepared(words.status, later, never, row.close, _LATER_LINES % name, _NEVER_LINES % name)
 
     def _words(self, row: RefusalRow) -> DialectError:
         return row.anthropic if self._anthropic else row.openai
@@ -182,29 +170,19 @@ class Refuser:
         error = json.dumps({"message": message, "type": words.kind, "param": None, "code": words.code})
         return f'{{"error":{error}}}'.encode()
 
+    def _ended(self, body: bytes, request_id: bytes) -> bytes:
+        return body + request_id + b'"}' if self._anthropic else body
+
     def refuse(self, reason: Reason, retry_after_s: float, retry: bool, request_id: bytes) -> RefusalAnswer:
-        """Dress one refusal; `request_id` must be printable ASCII without quotes."""
-        prepared = self._prepared[reason]
-        headers = [_JSON, (b"x-request-id", request_id), (b"request-id", request_id), prepared.reason]
-        if retry:
-            hint_s = min(MOST_HINT_S, max(LEAST_HINT_S, retry_after_s))
-            headers += (
-                _DO_RETRY,
-                (b"retry-after", b"%d" % ceil(hint_s)),
-                (b"retry-after-ms", b"%d" % ceil(hint_s * 1000)),
-            )
-            body = prepared.later % hint_s
-        else:
-            headers.append(_DO_NOT_RETRY)
-            body = prepared.never
-        if self._anthropic:
-            body += request_id + b'"}'
-        return RefusalAnswer(prepared.status, headers, body, prepared.close)
+        """Dress one refusal as `refuse_in_lines` does, with the headers in pairs."""
+        status, lines, body, close = self.refuse_in_lines(reason, retry_after_s, retry, request_id)
+        pairs = [line.partition(b": ") for line in lines.splitlines()]
+        return RefusalAnswer(status, [(name, value) for name, _, value in pairs], body, close)
 
     def refuse_in_lines(
         self, reason: Reason, retry_after_s: float, retry: bool, request_id: bytes
     ) -> tuple[int, bytes, bytes, bool]:
-        """Dress one refusal as `refuse` does, with the headers as whole lines; the way of every yield."""
+        """Dress one refusal, the way of every yield; `request_id` must be printable ASCII without quotes."""
         prepared = self._prepared[reason]
         if retry:
             hint_s = min(MOST_HINT_S, max(LEAST_HINT_S, retry_after_s))
@@ -213,9 +191,7 @@ class Refuser:
         else:
             lines = prepared.never_lines % (request_id, request_id)
             body = prepared.never
-        if self._anthropic:
-            body += request_id + b'"}'
-        return prepared.status, lines, body, prepared.close
+        return prepared.status, lines, self._ended(body, request_id), prepared.close
 
     def too_many_sequences(
         self, sequences: int, most: int, request_id: bytes
@@ -227,10 +203,8 @@ class Refuser:
             f"the request makes {sequences} sequences (n or best_of times its prompts), and no engine here runs more"
             f" than {most} at once; coming back is of no use",
         )
-        if self._anthropic:
-            body += request_id + b'"}'
         lines = self._prepared[Reason.TOO_LARGE].never_lines % (request_id, request_id)
-        return words.status, lines, body, False
+        return words.status, lines, self._ended(body, request_id), False
 
     def failure(self, kind: FailureKind) -> tuple[DialectError, str]:
         """Return what to call an engine's failure in an event of a stream that has begun, and its sentence."""
@@ -250,6 +224,4 @@ class Refuser:
                 (b"retry-after-ms", b"%d" % ceil(failure.retry_after_s * 1000)),
             )
         body = self._body(words, failure.message)
-        if self._anthropic:
-            body += request_id + b'"}'
-        return RefusalAnswer(words.status, headers, body, close=False)
+        return RefusalAnswer(words.status, headers, self._ended(body, request_id), close=False)

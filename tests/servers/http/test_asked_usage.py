@@ -1,5 +1,8 @@
 """Which engines are asked for the usage of streams: what is believed of them, and for how long."""
 
+import json
+
+from gateway.harness import Asked, answer_whole, chat, run, standing
 from millgate.servers.http.asked_usage import FORGOTTEN_S, AskedUsage
 
 COMPLAINT = b'{"error":{"message":"unknown field stream_options"}}'
@@ -33,3 +36,82 @@ def test_engines_that_come_and_go_take_no_memory() -> None:
     for number in range(10_000):
         asked.note(f"10.0.0.{number}", takes=True)
     assert len(asked._refused_until) <= 4096
+
+
+def quoting(asked: Asked) -> bytes | None:
+    """Return what vLLM says of a `top_k` that is no number: an error with its input."""
+    given = json.loads(asked.body).get("top_k", 1)
+    said = f"[{{'loc': ('body', 'top_k'), 'input': {given!r}}}]"
+    return None if isinstance(given, int) else json.dumps({"error": {"message": said}}).encode()
+
+
+async def judge(asked: Asked) -> None:
+    """Answer as an engine that knows `stream_options` and repeats what it cannot read."""
+    said = quoting(asked)
+    if said is None:
+        await answer_whole(asked)
+    else:
+        asked.reply(said, 400)
+
+
+ODD = chat(stream=True, top_k="no stream_options here")
+
+
+def test_a_client_that_has_an_error_name_stream_options_ends_no_ones_usage() -> None:
+    """One such request took the usage from every stream of the engine until a restart."""
+
+    async def body() -> None:
+        async with standing(judge) as stand:
+            assert (await stand.ask(chat(stream=True))).status == 200
+            got = await stand.ask(ODD)
+            assert got.status == 400
+            assert len(stand.engine.asked) == 2, (
+                "an engine that takes stream_options complains of the client's words"
+            )
+            assert (await stand.ask(chat(stream=True))).status == 200
+            assert [b'"include_usage"' in asked.body for asked in stand.engine.asked] == [True] * 3
+            await stand.settle()
+            assert stand.outcomes() == {"good": 2, "bad_request": 1}
+            assert stand.snapshot.good_output_tokens == 4
+
+    run(body())
+
+
+def test_nor_where_the_engine_has_not_answered_anything_yet() -> None:
+    """The second sending shows what was meant: refused as before, it was not the usage."""
+
+    async def body() -> None:
+        async with standing(judge) as stand:
+            got = await stand.ask(ODD)
+            assert (got.status, "top_k" in got.error["message"]) == (400, True)
+            assert [b'"include_usage"' in asked.body for asked in stand.engine.asked] == [True, False]
+            assert (await stand.ask(chat(stream=True))).status == 200
+            assert b'"include_usage"' in stand.engine.asked[2].body
+
+    run(body())
+
+
+def test_an_engine_that_is_replaced_by_one_without_stream_options_is_found_out() -> None:
+    is_old = False
+
+    async def script(asked: Asked) -> None:
+        if is_old and b'"include_usage"' in asked.body:
+            asked.reply(b'{"error":{"message":"unknown field stream_options"}}', 400)
+        else:
+            await answer_whole(asked)
+
+    async def body() -> None:
+        nonlocal is_old
+        async with standing(script) as stand:
+            assert (await stand.ask(chat(stream=True))).status == 200
+            is_old = True
+            for _ in range(2):
+                assert (await stand.ask(chat(stream=True))).status == 200
+            assert [b'"include_usage"' in asked.body for asked in stand.engine.asked] == [
+                True,
+                True,
+                False,
+                False,
+            ]
+
+    run(body())

@@ -12,7 +12,6 @@ from millgate.http1.server.contract import Application, Exchange, RequestHead
 from millgate.runtime.driver import Driver
 from millgate.runtime.prefix_marker import PrefixMarker
 from millgate.runtime.verdicts import Said
-from millgate.servers.extproc.messages import Modes
 from millgate.servers.extproc.running import RunningRequests
 from millgate.servers.requests.fields import Pairs
 from millgate.servers.requests.reading import HeadReading
@@ -118,14 +117,3 @@ class AttemptDesk(Protocol):
         self, head: RequestHead, reading: HeadReading, destination: Destination
     ) -> tuple[Pairs, list[str]]:
         """Return what is set on a request for this engine, and which of its headers stay here."""
-
-
-__all__ = [
-    "AskingDoor",
-    "AttemptDesk",
-    "Destination",
-    "Modes",
-    "Outlet",
-    "ProcessDesk",
-    "Watcher",
-]

@@ -18,13 +18,8 @@ from millgate.servers.requests.fields import Pairs, for_engine, with_credential,
 from millgate.servers.requests.reading import HeadReading
 
 _CONTROL: Final = frozenset(name.encode() for name in CONTROL_HEADERS)
-_ENVOYS_OWN: Final = HOP_BY_HOP | {
-    b"host",
-    b"content-length",
-    b"expect",
-    b"x-request-id",
-    DESTINATION.encode(),
-}
+_OURS: Final = (b"x-request-id", DESTINATION.encode())
+_ENVOYS_OWN: Final = HOP_BY_HOP | {b"host", b"content-length", b"expect", *_OURS}
 """Headers that Envoy writes anew, or that we set."""
 
 

@@ -108,8 +108,7 @@ class WholeAnswer:
         self._size += len(data)
         if self._size > MOST_KEPT_BYTES:
             self._ends = AnswerEnds(_TAIL_BYTES)
-            for piece in self._kept:
-                self._ends.add(piece)
+            self._ends.add(b"".join(self._kept))
             self._note_id(self._kept[0])
             self._owner.exchange.start(self._head.status, self._headers(), length=self._head.length)
             self._owner.widen()
@@ -121,10 +120,10 @@ class WholeAnswer:
         """Pass the rest on and report how it went."""
         owner, status = self._owner, self._head.status
         rest = self._kept[0] if len(self._kept) == 1 else b"".join(self._kept)
-        said = rest if self._ends is None else self._ends.tail
-        if status < 300 and owner.is_work and owner.dialect.is_aborted(said):
+        end = rest if self._ends is None else self._ends.tail
+        if status < 300 and owner.is_work and owner.dialect.is_aborted(end):
             self._fail(FailureKind.ABORT, Sent.REQUEST)
-        elif not delimited and not said.rstrip().endswith((b"}", b"]")):
+        elif not delimited and not end.rstrip().endswith((b"}", b"]")):
             self._fail(FailureKind.BROKEN, Sent.REQUEST)
         elif status < 300 and self._ends is None and not _is_json(rest) and self._is_kind(_JSON):
             self._fail(FailureKind.PROTOCOL, Sent.REQUEST)
@@ -132,12 +131,11 @@ class WholeAnswer:
             if self._ends is None:
                 self._note_id(rest)
             self._pass_on(rest)
-            dialect = owner.dialect
-            usage = dialect.read_usage(rest) if self._ends is None else self._ends.usage(dialect)
+            usage = owner.dialect.read_usage(rest) if self._ends is None else self._ends.usage(owner.dialect)
             owner.finished(usage or _UNKNOWN)
         elif self._ends is not None or not (status == 400 and owner.resend(rest)):
             self._pass_on(rest)
-            kind, said = verdict(self._head, said)
+            kind, said = verdict(self._head, end)
             owner.failed(kind, Sent.REQUEST, said)
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:

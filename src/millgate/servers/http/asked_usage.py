@@ -34,6 +34,4 @@ class AskedUsage:
 
     def may_be_meant(self, engine: str, complaint: bytes, body: bytes) -> bool:
         """Whether this 400 may complain of them: not where an engine that takes them can have the name from the client's body."""
-        if complaint.find(_NAME) < 0:
-            return False
-        return self._refused_until.get(engine) != 0.0 or body.find(_NAME) < 0
+        return complaint.find(_NAME) >= 0 and (self._refused_until.get(engine) != 0.0 or body.find(_NAME) < 0)

@@ -57,6 +57,15 @@ def _way(
     return over_two(desk, engine, decision, partial(_onward, attempt, desk, reading), stream=stream)
 
 
+def _adorn(attempt: "HttpAttempt", body: KeptBody, decision: Admit) -> None:
+    """Cut the answer if that is how it may run, and tell the client of it and of its quotas."""
+    reshaped = decision.reshaped
+    if decision.quota or reshaped is not None:
+        attempt.extra = response_headers(decision, attempt.dialect.family)
+    if reshaped is not None and reshaped.max_tokens is not None:
+        body.data = clipped(body.data, reshaped.max_tokens, path=attempt.exchange.head.path)
+
+
 def _owes_usage(dialect: Dialect, facts: RequestFacts, asked: bool) -> bool:
     """Whether an answer should say its tokens: not a sound, and no stream whose client did not ask for them."""
     asks = not facts.stream or asked or facts.include_usage is True
@@ -80,7 +89,6 @@ class HttpAttempt:
         "_expires_at",
         "_facts",
         "_reading",
-        "_resent",
         "_unsent",
         "dialect",
         "exchange",
@@ -107,7 +115,8 @@ class HttpAttempt:
         self._body = KeptBody(body)
         self._call: Call | None = None
         self._expires_at = 0.0
-        self._asked_usage = self._resent = self.over = False
+        self._asked_usage: bool | None = None  # False once it has been sent again without
+        self.over = False
         self._engine: EngineRoute | None = None
         self._unsent: FailureKind | None = None
         self.exchange = exchange
@@ -145,10 +154,9 @@ class HttpAttempt:
     def _run(self, decision: Admit) -> None:
         self._engine = engine = _way(self, self._desk, self._reading, decision, stream=self._facts.stream)
         self._expires_at = self._desk.first_event_by(decision.first_event_by)
-        self._resent = False
-        self._adorn(decision)
+        _adorn(self, self._body, decision)
         if self._facts.stream:
-            self._asked_usage = self._desk.asks_usage(engine.name, self._facts, self._body.data)
+            self._asked_usage = self._desk.asks_usage(engine.name, self._facts, self._body.data) or None
             self._send_streaming(engine)
         else:
             bound = WholeBound(
@@ -156,17 +164,9 @@ class HttpAttempt:
             )
             self._send(engine, self._body.data, WholeAnswer(self, bound))
 
-    def _adorn(self, decision: Admit) -> None:
-        """Cut the answer if that is how it may run, and tell the client of it and of its quotas."""
-        reshaped = decision.reshaped
-        if decision.quota or reshaped is not None:
-            self.extra = response_headers(decision, self.dialect.family)
-        if reshaped is not None and reshaped.max_tokens is not None:
-            self._body.data = clipped(self._body.data, reshaped.max_tokens, path=self.exchange.head.path)
-
     def _send_streaming(self, engine: EngineRoute) -> None:
         """Send it; the body is kept only as long as it may have to be sent again."""
-        body, asked = self._body.data, self._asked_usage
+        body, asked = self._body.data, self._asked_usage is True
         self.stream = StreamAnswer(self, strip_usage=asked, alone=self._facts.answers == 1)
         self._send(engine, self.dialect.with_usage(body) if asked else body, self.stream)
 
@@ -223,7 +223,7 @@ class HttpAttempt:
         _note_upstream_id(self, self._desk, head)
         if head.status != _COMPLAINS or not self._asked_usage:
             self._release_body()
-        if head.status < 300 and (self._asked_usage or self._resent):
+        if self._asked_usage is not None and head.status < 300:
             self._desk.asked_usage.note(self.engine, takes=self._asked_usage)
 
     def begun(self) -> None:
@@ -243,7 +243,9 @@ class HttpAttempt:
             let_end(to_end)
             told = make_finished(self.number, usage.prompt_tokens, usage.output_tokens, usage.cached_tokens)
             self._desk.driver.post(told, make_released(self.number))
-            if usage.prompt_tokens is None and _owes_usage(self.dialect, self._facts, self._asked_usage):
+            if usage.prompt_tokens is None and _owes_usage(
+                self.dialect, self._facts, self._asked_usage is True
+            ):
                 self._desk.misses_usage(self.engine)
 
     def unsent(self, kind: FailureKind) -> None:
@@ -284,12 +286,11 @@ class HttpAttempt:
 
     def resend(self, complaint: bytes) -> bool:
         """Send the request as it came if the engine may not know the `stream_options` that we put in."""
-        engine, asked = self._engine, self._desk.asked_usage
-        if self.over or engine is None or not self._asked_usage:
+        engine, shown = self._engine, self._desk.asked_usage
+        is_ours = self._asked_usage and shown.may_be_meant(self.engine, complaint, self._body.data)
+        if self.over or engine is None or not is_ours:
             return False
-        if not asked.may_be_meant(engine.name, complaint, self._body.data):
-            return False
-        self._asked_usage, self._resent = False, True
+        self._asked_usage = False
         self._send_streaming(engine)
         return True
 

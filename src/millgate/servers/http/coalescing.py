@@ -9,6 +9,7 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from millgate.core.decisions import Admit
@@ -176,22 +177,17 @@ class _Line:
 class _Part:
     """One owner's share of a batch, which its attempt holds as its call."""
 
-    __slots__ = ("_alone", "_expires_at", "_house", "batch", "gone", "line", "outgoing", "texts")
+    __slots__ = ("_alone", "_house", "batch", "expires_at", "gone", "line", "outgoing", "texts")
 
     def __init__(self, house: Coalescing, outgoing: _Outgoing, texts: TextsRequest) -> None:
         self._house = house
         self._alone: Call | None = None
-        self._expires_at: float | None = None
+        self.expires_at: float | None = None  # when its own answer must be there
         self.outgoing = outgoing
         self.texts = texts
         self.line: _Line | None = None
         self.batch: _Batch | None = None
         self.gone = False
-
-    @property
-    def expires_at(self) -> float | None:
-        """When its own answer must be there."""
-        return self._expires_at
 
     @property
     def written(self) -> bool:
@@ -207,7 +203,15 @@ class _Part:
         self._alone = self._house.upstream.request(
             out.method, out.target, out.headers, out.body, out.receiver
         )
-        self._alone.expire_at(self._expires_at)
+        self._alone.expire_at(self.expires_at)
+
+    def hand_over(self, head: AnswerHead, body: bytes, delimited: bool, receiver: Receiver) -> None:
+        """Say this answer, until its owner wants no more of it."""
+        receiver.on_head(head)
+        if not self.gone:
+            receiver.on_data(body)
+        if not self.gone:
+            receiver.on_end(delimited=delimited)
 
     def abort(self) -> None:
         """Leave the batch; the engine sees a hang-up when the last owner has left."""
@@ -236,7 +240,7 @@ class _Part:
 
     def expire_at(self, at_s: float | None) -> None:
         """Take a deadline; a batch has the latest of its owners'."""
-        self._expires_at = at_s
+        self.expires_at = at_s
         if self._alone is not None:
             self._alone.expire_at(at_s)
         elif self.batch is not None:
@@ -313,7 +317,7 @@ class _Batch:
         whole = len(self._parts) > 1
         for part, answer in zip(self._parts, answers, strict=True):
             own = AnswerHead(head.status, head.headers, len(answer)) if whole else head
-            self._tell(part, _OwnAnswer(part, own, answer, delimited).hand_over)
+            self._tell(part, partial(part.hand_over, own, answer, delimited))
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
         """Fail for every owner."""
@@ -348,23 +352,3 @@ class _Batch:
             context = {"message": "an embedding could not be handed on", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
             part.outgoing.receiver.on_raised()
-
-
-class _OwnAnswer:
-    """Hands one owner its answer, until it wants no more of it."""
-
-    __slots__ = ("_body", "_delimited", "_head", "_part")
-
-    def __init__(self, part: _Part, head: AnswerHead, body: bytes, delimited: bool) -> None:
-        self._part = part
-        self._head = head
-        self._body = body
-        self._delimited = delimited
-
-    def hand_over(self, receiver: Receiver) -> None:
-        """Say all of it."""
-        receiver.on_head(self._head)
-        if not self._part.gone:
-            receiver.on_data(self._body)
-        if not self._part.gone:
-            receiver.on_end(delimited=self._delimited)

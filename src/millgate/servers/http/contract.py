@@ -141,7 +141,17 @@ class HttpDesk(Protocol):
         """Count an answer of this engine that should say its tokens and says nothing usable."""
 
 
-class AskedAttempt(DecisionListener, Protocol):
+class Ongoing(Protocol):
+    """What a client's connection can do to its request."""
+
+    def gone(self) -> None:
+        """The client has left: abort everything at once."""
+
+    def slow(self, slow: bool) -> None:
+        """Hold the engine back while the client lags behind."""
+
+
+class AskedAttempt(DecisionListener, Ongoing, Protocol):
     """One attempt as its door sees it: it listens to the driver, and hears of its client."""
 
     number: int
@@ -154,22 +164,6 @@ class AskedAttempt(DecisionListener, Protocol):
     def marks(self) -> PrefixMarks:
         """Return the marks of its conversation's prefixes."""
 
-    def gone(self) -> None:
-        """The client has left: abort everything at once."""
-
-    def slow(self, slow: bool) -> None:
-        """Hold the engine back while the client lags behind."""
-
 
 AttemptMaker = Callable[[Exchange, int, bytes, HeadReading, RequestFacts, bytes], AskedAttempt]
 """Makes the attempt of an exchange: its number and request id, what its head and its body say, and the body."""
-
-
-class Ongoing(Protocol):
-    """What a client's connection can do to its request."""
-
-    def gone(self) -> None:
-        """The client has left: abort everything at once."""
-
-    def slow(self, slow: bool) -> None:
-        """Hold the engine back while the client lags behind."""

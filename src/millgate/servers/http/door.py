@@ -29,7 +29,7 @@ from millgate.servers.http.long_requests import LongDesk
 from millgate.servers.http.passthrough import Passthrough
 from millgate.servers.http.paths import HEALTH, HEALTHZ, methods
 from millgate.servers.http.progress import Progress
-from millgate.servers.http.shedding import Shedding
+from millgate.servers.http.shedding import Shedding, unheard
 from millgate.servers.http.whole_bound import GivenUp
 from millgate.servers.requests.reading import HeadReading, kept_reading
 from millgate.servers.requests.routes import EngineRoute
@@ -38,21 +38,9 @@ from millgate.servers.requests.tickets import TicketDesk
 _NO_SUCH_MODEL: Final = "no engine here answers for this model"
 
 
-def _unnoticed(_attempt: int, _given_id: bytes | None) -> None:
-    """Ignore it: no listener was given."""
-
-
-def _unlogged(_given_up: GivenUp) -> None:
-    """Ignore this too: no listener was given."""
-
-
 def _untraced(_attempt: int, lines: bytes) -> bytes:
     """Leave the lines as they are: no traces are made."""
     return lines
-
-
-def _untold(_what: str) -> None:
-    """Ignore this too: no listener was given."""
 
 
 def _as_it_is(_exchange: Exchange, arrival: Arrived) -> Arrived:
@@ -113,14 +101,14 @@ class HttpDoor:
         """Fields that were dropped because they would steer another gateway or an engine."""
         self.is_ready: Callable[[], bool] = lambda: True
         """Says whether work should come here, as the readiness page does."""
-        self.on_bad_request: Callable[[str], None] = _untold
+        self.on_bad_request: Callable[[str], None] = unheard
         """Told the code of each complaint of the server: what came was no request, too much, or too slow."""
-        self.on_unusable_usage: Callable[[str], None] = _untold
+        self.on_unusable_usage: Callable[[str], None] = unheard
         """Told the engine of each whole answer that says nothing usable of its tokens; `unusable_usage` counts them."""
-        self.on_given_up: Callable[[GivenUp], None] = _unlogged
+        self.on_given_up: Callable[[GivenUp], None] = unheard
         """Told of each whole answer that did not come within its bound."""
-        self.on_named: Callable[[int, bytes | None], None] = _unnoticed
-        self.on_upstream_named: Callable[[int, bytes], None] = _unnoticed
+        self.on_named: Callable[[int, bytes | None], None] = unheard
+        self.on_upstream_named: Callable[[int, bytes], None] = unheard
         """Told the id that a client gives an attempt, before it arrives, and the one that an engine gives its answer."""
         self.on_begun: Callable[[int, bytes | None], None] | None = None
         """Told the `traceparent` of an attempt, before it arrives, where traces are made; see `traced`."""

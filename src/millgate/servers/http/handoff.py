@@ -101,10 +101,10 @@ class _TwoLegs:
         "_lines",
         "_may_retry",
         "_method",
-        "_over",
         "_paused",
         "_receiver",
         "_target",
+        "is_over",
     )
 
     def __init__(
@@ -125,7 +125,7 @@ class _TwoLegs:
         self._call: Call | None = None
         self._expires_at: float | None = None
         self._fetch_by: float | None = None
-        self._is_last = self._over = self._paused = False
+        self._is_last = self.is_over = self._paused = False
 
     def begin(self) -> None:
         """Let the first engine read the prompt."""
@@ -137,7 +137,7 @@ class _TwoLegs:
         """Let the second engine do all of it; `kind` says why."""
         house = self._house
         house.driver.post(HandoffFailed(house.attempt, kind))
-        if self._over:
+        if self.is_over:
             return
         if self._has_expired:
             self._receiver.on_failed(FailureKind.TIMEOUT, Sent.REQUEST, "its time is over")
@@ -169,7 +169,7 @@ class _TwoLegs:
         house = self._house
         usage, now = said.usage, asyncio.get_running_loop().time()
         house.driver.post(Prefilled(house.attempt, usage.prompt_tokens, usage.cached_tokens))
-        if self._over:
+        if self.is_over:
             return
         if house.stream:  # of a whole answer nothing shows when its prompt was fetched
             self._fetch_by = now + house.reader.kv_lease_s * (1.0 - _MARGIN_SHARE)
@@ -219,7 +219,7 @@ class _TwoLegs:
         """The second engine answers: the lease no longer counts, and the body is not sent again."""
         self._fetch_by = None
         self._body = b""
-        if self._call is not None and not self._over:
+        if self._call is not None and not self.is_over:
             self._call.expire_at(self._expires_at)
 
     @property
@@ -229,18 +229,13 @@ class _TwoLegs:
     # ---- what the attempt asks
 
     @property
-    def is_over(self) -> bool:
-        """Whether the attempt wants no more of it."""
-        return self._over
-
-    @property
     def written(self) -> bool:
         """Whether the request has left this process for the last time."""
         return self._is_last and not self._body and self._call is not None and self._call.written
 
     def abort(self) -> None:
         """Hang up on the engine that has it now."""
-        self._over = True
+        self.is_over = True
         if self._call is not None:
             self._call.abort()
 

@@ -21,12 +21,8 @@ from millgate.servers.requests.reading import kept_reading
 _POST: Final = b"POST"
 
 
-def _unnoticed(_attempt: int, _given_id: bytes | None) -> None:
+def unheard(*_said: object) -> None:
     """Ignore it: no listener was given."""
-
-
-def _unheard() -> None:
-    """Ignore this too: no listener was given."""
 
 
 class Shedding:
@@ -40,9 +36,9 @@ class Shedding:
         self._error_responses = error_responses
         self._boot = boot
         self.count = 0
-        self.on_shed: Callable[[], None] = _unheard
+        self.on_shed: Callable[[], None] = unheard
         """Told of each."""
-        self.on_named: Callable[[int, bytes | None], None] = _unnoticed
+        self.on_named: Callable[[int, bytes | None], None] = unheard
         """Told by which id the client of each attempt calls it."""
 
     def refuse(self, head: RequestHead, lag_s: float) -> RefusedRequest:

@@ -33,7 +33,8 @@ _FINAL_JSON = _WRITER.write([(b"content-type", b"application/json"), NO_RETRY])
 def cut_off(owner: AnswerOwner, kind: FailureKind) -> None:
     """End a stream that has begun: an error event, then a cut connection."""
     words, message = owner.dialect.refuser.failure(kind)
-    owner.exchange.write(owner.dialect.error_event(words.kind, words.code, message))
+    dialect = owner.dialect
+    owner.exchange.write(dialect.as_event(dialect.error(words.kind, words.code, message)))
     owner.exchange.abort()
 
 

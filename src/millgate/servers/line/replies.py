@@ -54,18 +54,14 @@ def _ending(outcome: JobOutcome, reason: OutcomeReason | None = None) -> list[Re
     return receipts
 
 
-def taken(to: To, core: list[Receipt]) -> bytes:
+def taken(to: To, core: list[Receipt], verb: Verb = Verb.CLARIFY) -> bytes:
     """So far so good; also what keeps a client of a long job patient."""
-    return write_reply(
-        LineReply(Verb.CLARIFY, to.job, to.seq + 1, Status.OK, ttl_ms=to.ttl_ms, receipts=core)
-    )
+    return write_reply(LineReply(verb, to.job, to.seq + 1, Status.OK, ttl_ms=to.ttl_ms, receipts=core))
 
 
 def pong(to: To, core: list[Receipt]) -> bytes:
     """The answer to a ping."""
-    return write_reply(
-        LineReply(Verb.CONFIRM, to.job, to.seq + 1, Status.OK, ttl_ms=to.ttl_ms, receipts=core)
-    )
+    return taken(to, core, Verb.CONFIRM)
 
 
 def needed(to: To, core: list[Receipt], need: Need, fault: Fault) -> bytes:
@@ -78,23 +74,11 @@ def needed(to: To, core: list[Receipt], need: Need, fault: Fault) -> bytes:
 def yielded(to: To, core: list[Receipt], hint_s: float) -> bytes:
     """Not now: come back with the same frame in `hint_s`."""
     hint_ms = max(1, ceil(hint_s * 1000))
-    receipts = [
-        *core,
-        *_ending(JobOutcome.YIELDED, OutcomeReason.BUSY),
-        Receipt("conn.retry_hint_ms", hint_ms),
-    ]
+    ending = _ending(JobOutcome.YIELDED, OutcomeReason.BUSY)
+    receipts = [*core, *ending, Receipt("conn.retry_hint_ms", hint_ms)]
+    need, fault, seq = Need.SERVER_BUSY, Fault.BUSY, to.seq + 2
     return write_reply(
-        LineReply(
-            Verb.CLARIFY,
-            to.job,
-            to.seq + 2,
-            Status.YIELD,
-            Need.SERVER_BUSY,
-            Fault.BUSY,
-            hint_ms,
-            to.ttl_ms,
-            receipts,
-        )
+        LineReply(Verb.CLARIFY, to.job, seq, Status.YIELD, need, fault, hint_ms, to.ttl_ms, receipts)
     )
 
 

@@ -9,8 +9,6 @@ from millgate.http1.client.contract import Ear, Receiver
 FAULTY: Final = 500
 """From this status on an answer may be the engine's fault."""
 
-# Looked up once: a member of an enum costs a call.
-
 
 class Carrier(Protocol):
     """The connection, as its call sees it."""

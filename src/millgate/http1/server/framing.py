@@ -97,10 +97,9 @@ def _chunked(version: bytes, named: Mapping[bytes, bytes]) -> bool:
 
 
 def _length(value: bytes) -> int:
-    digits = value
-    if not digits.isdigit():
+    if not value.isdigit():
         raise UnacceptableError(400, "invalid_request", "Content-Length must be a decimal number")
-    return int(digits)
+    return int(value)
 
 
 def _expects(version: bytes, named: Mapping[bytes, bytes]) -> bool:

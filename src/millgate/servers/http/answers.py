@@ -64,10 +64,27 @@ def let_end(call: Call | None) -> None:
         call.expire_at(asyncio.get_running_loop().time() + ENDING_S)
 
 
-def pace(call: Call | None, *, slow: bool) -> None:
-    """Read from the engine, if it has been asked, only as fast as the client reads."""
-    if call is not None:
-        (call.pause if slow else call.resume)()
+class CallHolder:
+    """Holds the call of one answer from the time that its engine is asked."""
+
+    __slots__ = ("_call",)
+
+    _call: Call | None
+
+    def break_off(self) -> None:
+        """Abort the call: the engine sees the hang-up now."""
+        if self._call is not None:
+            self._call.abort()
+
+    def widen(self) -> None:
+        """Let more of a long answer be under way."""
+        if self._call is not None:
+            self._call.widen()
+
+    def slow(self, slow: bool) -> None:
+        """Read from the engine only as fast as the client reads."""
+        if self._call is not None:
+            (self._call.pause if slow else self._call.resume)()
 
 
 class WholeAnswer:

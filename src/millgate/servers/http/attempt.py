@@ -9,12 +9,12 @@ from millgate.core.fast_records import make_finished, make_released
 from millgate.core.words import FailureKind, Outcome, Sent
 from millgate.dialects.clip import clipped
 from millgate.dialects.contract import Dialect, RequestFacts, Usage
-from millgate.http1.client import AnswerHead, Call
+from millgate.http1.client import AnswerHead
 from millgate.http1.client.request_ids import upstream_id
 from millgate.http1.server.contract import Exchange
 from millgate.http1.wire.fields import Lines
 from millgate.runtime.verdicts import SAID_NOTHING, Said
-from millgate.servers.http.answers import WholeAnswer, let_end, pace, tell_broken, tell_failure
+from millgate.servers.http.answers import CallHolder, WholeAnswer, let_end, tell_broken, tell_failure
 from millgate.servers.http.contract import HttpDesk
 from millgate.servers.http.handoff import over_two
 from millgate.servers.http.kept_answers import Keeper
@@ -72,7 +72,7 @@ def _owes_usage(dialect: Dialect, facts: RequestFacts, asked: bool) -> bool:
     return asks and dialect.answer_kinds == _SAYS_USAGE
 
 
-class HttpAttempt:
+class HttpAttempt(CallHolder):
     """Listens to the driver for one exchange and owns its answer.
 
     It is `over` once its client has been answered or has left: then nothing is sent to an engine and nothing reported (INV-4).
@@ -83,7 +83,6 @@ class HttpAttempt:
     __slots__ = (
         "_asked_usage",
         "_body",
-        "_call",
         "_desk",
         "_engine",
         "_expires_at",
@@ -113,7 +112,7 @@ class HttpAttempt:
         self._reading = reading
         self._facts = facts
         self._body = KeptBody(body)
-        self._call: Call | None = None
+        self._call = None
         self._expires_at = 0.0
         self._asked_usage: bool | None = None  # False once it has been sent again without
         self.over = False
@@ -274,16 +273,6 @@ class HttpAttempt:
         if self._engine is not None:
             self._desk.kept_answers.add(answer_id, Keeper(self._engine.name, self._reading.caller.tenant))
 
-    def break_off(self) -> None:
-        """Abort the call: the engine sees the hang-up now."""
-        if self._call is not None:
-            self._call.abort()
-
-    def widen(self) -> None:
-        """Let more of a long answer be under way."""
-        if self._call is not None:
-            self._call.widen()
-
     def resend(self, complaint: bytes) -> bool:
         """Send the request as it came if the engine may not know the `stream_options` that we put in."""
         engine, shown = self._engine, self._desk.asked_usage
@@ -303,10 +292,6 @@ class HttpAttempt:
             self._desk.driver.post(ClientGone(self.number))
             if self._engine is not None and self._engine.on_hangup is not None:
                 self._engine.on_hangup()
-
-    def slow(self, slow: bool) -> None:
-        """Read from the engine only as fast as the client reads."""
-        pace(self._call, slow=slow)
 
     def _release_body(self) -> None:
         """Keep no more of the body than the request is recognised by; what the engine has not read yet still counts."""

@@ -83,10 +83,7 @@ class SharedRoutes:
     @property
     def merged(self) -> int:
         """How many requests have shared a call."""
-        merged = self._merged
-        for _own, _shared, sharing in self._routes.values():
-            merged += sharing.merged
-        return merged
+        return sum([sharing.merged for _own, _shared, sharing in self._routes.values()], self._merged)
 
     def route(
         self, engine: EngineRoute, decision: Admit, lane: str | None, door: DoorSettings

@@ -8,12 +8,12 @@ from millgate.dialects.contract import Dialect, Usage
 from millgate.http1.client import AnswerHead, Call
 from millgate.http1.server.contract import Exchange
 from millgate.runtime.verdicts import SAID_NOTHING, Said
-from millgate.servers.http.answers import let_end, pace, tell_broken, tell_failure
+from millgate.servers.http.answers import CallHolder, let_end, tell_broken, tell_failure
 from millgate.servers.requests.fields import Pairs
 from millgate.servers.requests.routes import EngineRoute
 
 
-class LightRequest:
+class LightRequest(CallHolder):
     """Owns the answer to one light request; `done` is called once, when it is over.
 
     `send` posts it to one of `engines`: to the first, and to the second if the first cannot be reached.
@@ -21,16 +21,7 @@ class LightRequest:
 
     is_work: ClassVar[bool] = False
 
-    __slots__ = (
-        "_call",
-        "_done",
-        "_engines",
-        "_send",
-        "dialect",
-        "exchange",
-        "extra",
-        "request_id",
-    )
+    __slots__ = ("_done", "_engines", "_send", "dialect", "exchange", "extra", "request_id")
 
     def __init__(
         self,
@@ -41,7 +32,7 @@ class LightRequest:
         send: Callable[[EngineRoute, "LightRequest"], Call],
         engines: Sequence[EngineRoute],
     ) -> None:
-        self._call: Call | None = None
+        self._call = None
         self._done: Callable[[], None] | None = done
         self._send = send
         self._engines = list(engines[:2])
@@ -105,16 +96,6 @@ class LightRequest:
         finally:
             self._close()
 
-    def break_off(self) -> None:
-        """Abort the call."""
-        if self._call is not None:
-            self._call.abort()
-
-    def widen(self) -> None:
-        """Let more of a long answer be under way."""
-        if self._call is not None:
-            self._call.widen()
-
     def resend(self, complaint: bytes) -> bool:
         """Nothing was added that could be taken back."""
         del complaint
@@ -124,10 +105,6 @@ class LightRequest:
         """Abort the call for a client that has left."""
         self.break_off()
         self._close()
-
-    def slow(self, slow: bool) -> None:
-        """Read from the engine only as fast as the client reads."""
-        pace(self._call, slow=slow)
 
     def _close(self) -> None:
         done, self._done = self._done, None

@@ -106,9 +106,9 @@ class Asked:
             + body
         )
 
-    def open_stream(self) -> None:
-        """Send the head of an event stream, as vLLM does before it has anything to say."""
-        self.raw(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n")
+    def open_stream(self, kind: str = "text/event-stream; charset=utf-8") -> None:
+        """Send the head of an event stream, as vLLM does before it has anything to say, or of chunks of another kind."""
+        self.raw(f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\n".encode())
         self.raw(b"transfer-encoding: chunked\r\n\r\n")
 
     def send(self, *pieces: bytes) -> None:

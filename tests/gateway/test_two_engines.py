@@ -159,6 +159,30 @@ def test_several_prompts_in_one_body_are_answered_by_one_engine() -> None:
     run(story())
 
 
+def test_the_events_of_a_stream_come_one_by_one_in_whatever_letter_case_it_is_one() -> None:
+    release = asyncio.Event()
+
+    async def begins(asked: Asked) -> None:
+        asked.open_stream("Text/Event-Stream")
+        asked.send(ROLE, event("hel"))
+        await release.wait()
+        asked.send(event("lo", finish="stop"), DONE)
+        asked.end_stream()
+
+    async def story() -> None:
+        async with scripted(reads, begins) as (two, _first, _second):
+            client = await two.client()
+            client.ask(ask(stream=True))
+            assert (await client.head()).status == 200
+            assert b"hel" in await client.chunk()
+            release.set()
+            while piece := await client.chunk():
+                last = piece
+            assert last.endswith(DONE)
+
+    run(story())
+
+
 def test_a_short_prompt_is_answered_by_one_engine() -> None:
     async def story() -> None:
         async with scripted(reads, writes) as (two, first, _second):

@@ -324,7 +324,7 @@ def test_an_answer_that_fails_is_known_to_have_failed(status: int, pieces: list[
             await talk.body(STREAM)
             await talk.told()
             await talk.told()
-            await talk.answer(status, pieces, "text/event-stream" if status == 200 else "application/json")
+            await talk.answer(status, pieces, "Text/Event-Stream" if status == 200 else "application/json")
             await until(lambda: stand.outcomes() == {outcome: 1})
             assert stand.running == 0
 

@@ -65,6 +65,43 @@ def test_a_stream_reaches_the_client_byte_for_byte() -> None:
     run(body())
 
 
+@pytest.mark.parametrize("every_s", [None, 0.02])
+def test_a_stream_is_one_in_whatever_letter_case_its_engine_says_so(every_s: float | None) -> None:
+    """RFC 9110 section 8.3.1; also behind signs of life, which say the kind before the engine does."""
+    events = [ROLE, event("a"), event(finish="stop"), DONE]
+
+    async def script(asked: Asked) -> None:
+        await asyncio.sleep(3 * (every_s or 0.0))
+        asked.open_stream("Text/Event-Stream; Charset=UTF-8")
+        asked.send(*events)
+        asked.end_stream()
+
+    async def body() -> None:
+        door = DoorSettings(keep_alive_s=None if every_s is None else {"/v1/chat/completions": every_s})
+        async with standing(script, door=door) as stand:
+            got = await stand.ask(chat(stream=True))
+            assert got.body.replace(b": waiting\n\n", b"") == b"".join(events)
+            assert (got.status, got.whole) == (200, True)
+            await stand.settle()
+            assert stand.outcomes() == {"good": 1}
+
+    run(body())
+
+
+def test_a_json_answer_is_one_in_whatever_letter_case_its_engine_says_so() -> None:
+    async def script(asked: Asked) -> None:
+        asked.reply(answer(), kind="Application/JSON")
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            got = await stand.ask(chat())
+            assert (got.status, got.body, got.headers["content-type"]) == (200, answer(), "Application/JSON")
+            await stand.settle()
+            assert stand.snapshot.good_output_tokens == 2
+
+    run(body())
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 1000])
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
 def test_a_stream_cut_into_any_pieces_is_the_same_stream(size: int, line_end: bytes) -> None:

@@ -16,7 +16,7 @@ from millgate.runtime.verdicts import SAID_NOTHING, verdict
 from millgate.servers.extproc import messages
 from millgate.servers.extproc.contract import Outlet, Watcher
 from millgate.servers.requests.answer_ends import AnswerEnds
-from millgate.servers.requests.fields import first
+from millgate.servers.requests.fields import EVENT_STREAM, media_type
 
 _TAIL_BYTES: Final = 8 * 1024
 """What is kept of an answer's end."""
@@ -69,7 +69,7 @@ class AnswerWatch:
         if self._sees is None:
             self._sees = True
         self._head = AnswerHead(messages.read_status(fields), fields, None)
-        if first(fields, b"content-type").startswith(b"text/event-stream"):
+        if media_type(fields).startswith(EVENT_STREAM):
             self._splitter = Splitter()
         if message.response_headers.end_of_stream:
             self._end()
@@ -97,7 +97,7 @@ class AnswerWatch:
         tail = self._ends.tail
         if self._head.status >= 300 or not self._head.status:
             watcher.failed(*verdict(self._head, tail))
-        elif first(self._head.headers, b"content-type").startswith(b"text/event-stream"):
+        elif media_type(self._head.headers).startswith(EVENT_STREAM):
             self._judge_stream(watcher, tail)
         elif watcher.dialect.is_aborted(tail):
             watcher.failed(FailureKind.ABORT, SAID_NOTHING)

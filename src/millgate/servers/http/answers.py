@@ -17,6 +17,7 @@ from millgate.servers.requests.fields import (
     first,
     lines_for_client,
     may_tell_quotas,
+    media_type,
     with_ids,
 )
 
@@ -169,7 +170,7 @@ class WholeAnswer:
         self._owner.broken()
 
     def _is_kind(self, kinds: tuple[bytes, ...]) -> bool:
-        given = first(self._head.headers, b"content-type")
+        given = media_type(self._head.headers)
         return any(kind in given for kind in kinds)
 
     def _note_id(self, beginning: bytes) -> None:

@@ -22,6 +22,7 @@ from millgate.runtime.driver import Driver
 from millgate.runtime.verdicts import OVERLOADED
 from millgate.servers.http.contract import HttpDesk
 from millgate.servers.http.paired import OnwardLines, PairedEngines, ReaderAnswer, tell_whole
+from millgate.servers.requests.fields import EVENT_STREAM, media_type
 from millgate.servers.requests.routes import EngineRoute
 
 _MARGIN_SHARE: Final = 1.0 / 6.0
@@ -29,7 +30,6 @@ _MARGIN_SHARE: Final = 1.0 / 6.0
 _MOST_WHOLE_BYTES: Final = 16 * 1024 * 1024
 """Of a whole answer that is kept to correct its usage; a longer one goes on as it is."""
 _GOOD: Final = 200
-_STREAM: Final = b"text/event-stream"
 
 
 def over_two(
@@ -283,8 +283,7 @@ class _SecondLeg:
             self._call.refused(FailureKind.REFUSED if head.status in OVERLOADED else FailureKind.STATUS)
             return
         self._head = head
-        kind = next((value for name, value in head.headers if name == b"content-type"), b"")
-        self._is_stream = kind.startswith(_STREAM)
+        self._is_stream = media_type(head.headers).startswith(EVENT_STREAM)
 
     def on_data(self, data: bytes) -> None:
         """Pass on whole events of a stream; keep another answer until it is whole."""

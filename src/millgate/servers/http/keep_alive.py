@@ -13,8 +13,8 @@ import msgspec
 from millgate.dialects.contract import UNREADABLE, Dialect
 from millgate.http1.server.contract import Exchange, Headers, RequestHead
 from millgate.http1.wire.fields import Lines
+from millgate.servers.requests.fields import EVENT_STREAM, media_type
 
-_EVENT_STREAM: Final = b"text/event-stream"
 _HEAD: Final = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -141,8 +141,8 @@ class KeptAlive:
 
 def _is_event_stream(headers: Headers | Lines) -> bool:
     if isinstance(headers, bytes):
-        return headers.find(_EVENT_STREAM) >= 0
-    return any(name == b"content-type" and value.startswith(_EVENT_STREAM) for name, value in headers)
+        return headers.lower().find(EVENT_STREAM) >= 0
+    return media_type(headers).startswith(EVENT_STREAM)
 
 
 def _is_error(body: bytes) -> bool:

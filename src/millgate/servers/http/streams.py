@@ -18,7 +18,7 @@ from millgate.runtime.metered import lacks_credit
 from millgate.runtime.verdicts import OVERLOADED, Said
 from millgate.servers.http.answers import MOST_KEPT_BYTES, WholeAnswer, tell_failure
 from millgate.servers.http.contract import AnswerOwner
-from millgate.servers.requests.fields import NO_RETRY, beside_quotas, first, with_ids
+from millgate.servers.requests.fields import EVENT_STREAM, NO_RETRY, beside_quotas, media_type, with_ids
 
 _DONE = b"[DONE]"
 _NO_ENDING = b"\n\n\n"
@@ -103,7 +103,7 @@ class StreamAnswer:
 
     def on_head(self, head: AnswerHead) -> None:
         """Take a stream as a stream and anything else whole."""
-        if head.status == 200 and first(head.headers, b"content-type").startswith(b"text/event-stream"):
+        if head.status == 200 and media_type(head.headers).startswith(EVENT_STREAM):
             self._head = head
             self._owner.answered(head)
         else:

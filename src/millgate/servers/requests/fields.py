@@ -36,6 +36,7 @@ ENGINE_STEERING: Final = frozenset(
 _CODING: Final = frozenset((b"accept-encoding",))
 _STAYS: Final = _FRAMING | STEERING | _CODING | ID_NAMES
 
+EVENT_STREAM: Final = b"text/event-stream"
 NO_RETRY: Final = (b"x-should-retry", b"false")
 """What tells SDKs that a retry is of no use."""
 _UPSTREAM_ID: Final = b"x-upstream-request-id"
@@ -172,6 +173,11 @@ def lines_for_client(head: AnswerHead, request_id: bytes) -> Lines:
 def with_ids(lines: Lines, request_id: bytes) -> Lines:
     """Return the lines for a client with a request id, under both names, that is ours or has passed `is_harmless_id`."""
     return Lines(b"%bx-request-id: %b\r\nrequest-id: %b\r\n" % (lines, request_id, request_id))
+
+
+def media_type(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Return the content type in lower case: media types know no letter case (RFC 9110 section 8.3.1)."""
+    return first(headers, b"content-type").lower()
 
 
 def first(headers: Sequence[tuple[bytes, bytes]], name: bytes) -> bytes:

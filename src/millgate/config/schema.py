@@ -359,7 +359,7 @@ class LimitsConfig(Section):
         default=None,
         gt=0,
         le=DAY_S,
-        description="Longest time from admission to an engine's first event, or whole answer where it does not stream. "
+        description="Longest time from admission to an engine's first event or first sound, or whole answer where it does not stream. "
         "Default: by the request's deadline and the engine's learned speed alone.",
     )
     longest_answer: Count = Field(

@@ -1,4 +1,4 @@
-"""Answers that come whole: JSON, and the errors of engines."""
+"""Answers that are no streams of events: JSON, sound, and the errors of engines."""
 
 import asyncio
 
@@ -28,6 +28,8 @@ ENDING_S = 5.0
 """How long after its terminal event an answer may take to end: no engine has anything to say in between."""
 
 _JSON = (b"json",)
+_AS_IT_COMES = (b"audio/", b"image/", b"video/", b"application/octet-stream")
+"""Kinds that are of use from their first byte on, and in which no engine says that it gave up."""
 _UNKNOWN = Usage(None, None)
 _NO_HEAD = AnswerHead(0, (), None)
 
@@ -89,12 +91,12 @@ class CallHolder:
 
 
 class WholeAnswer:
-    """Receives an answer that is not a stream: kept until it is whole or too long to keep, then passed on.
+    """Receives an answer that is no stream of events: kept until it is whole or too long to keep, then passed on; sound passes as it comes.
 
-    `bound` hears when it was given up; None where a stream was asked for.
+    `bound` hears when it was given up; None where a stream was asked for, whose deadline ends with the first byte that is passed on.
     """
 
-    __slots__ = ("_bound", "_ends", "_head", "_kept", "_owner", "_size")
+    __slots__ = ("_bound", "_ends", "_flows", "_head", "_kept", "_owner", "_size", "_started")
 
     def __init__(self, owner: AnswerOwner, bound: WholeBound | None = None) -> None:
         self._owner = owner
@@ -102,7 +104,8 @@ class WholeAnswer:
         self._head = _NO_HEAD
         self._kept: list[bytes] = []
         self._size = 0
-        self._ends: AnswerEnds | None = None  # once its head has been sent
+        self._started = self._flows = False
+        self._ends: AnswerEnds | None = None  # once it is too long to keep
 
     def on_head(self, head: AnswerHead) -> None:
         """Refuse what no client of this dialect can use: redirects (never followed) and pages of HTML."""
@@ -113,11 +116,16 @@ class WholeAnswer:
         redirect = 300 <= head.status < 400
         if redirect or (head.status < 300 and not self._is_kind(self._owner.dialect.answer_kinds)):
             self._owner.break_off()
-            tell_failure(self._owner, FailureKind.PROTOCOL)
-            self._owner.failed(FailureKind.PROTOCOL, Sent.REQUEST)
+            self._fail(FailureKind.PROTOCOL, Sent.REQUEST)
+        elif head.status < 300 and media_type(head.headers).startswith(_AS_IT_COMES):
+            self._flows = True
+            self._head = head._replace(notes=None)  # its repeats are to be looked at too
 
     def on_data(self, data: bytes) -> None:
         """Keep it; beyond the bound pass on all but the newest piece, which may say that the engine gave up."""
+        if self._flows:
+            self._flow(data)
+            return
         self._kept.append(data)
         if self._ends is not None:
             self._ends.add(data)
@@ -128,11 +136,34 @@ class WholeAnswer:
             self._ends = AnswerEnds(_TAIL_BYTES)
             self._ends.add(b"".join(self._kept))
             self._note_id(self._kept[0])
-            self._owner.exchange.start(self._head.status, self._headers(), length=self._head.length)
+            self._start()
             self._owner.widen()
             if len(self._kept) > 1:
                 self._owner.exchange.write(b"".join(self._kept[:-1]))
                 del self._kept[:-1]
+
+    def _flow(self, data: bytes) -> None:
+        """Pass sound on; its first byte is the first token, and from then on only silence can expire it."""
+        begins, before = not self._started, self._size
+        self._size += len(data)
+        if begins and self._owner.exchange.started:  # signs of life have promised events
+            self._owner.break_off()
+            self._fail(FailureKind.PROTOCOL, Sent.REQUEST)
+            return
+        if begins:
+            self._bound = None
+            self._start()
+        self._owner.exchange.write(data)
+        if begins:
+            self._owner.first_token()
+        if before <= MOST_KEPT_BYTES < self._size:
+            self._owner.widen()
+
+    def _start(self) -> None:
+        self._started = True
+        self._owner.exchange.start(self._head.status, self._headers(), length=self._head.length)
+        if self._bound is None:
+            self._owner.begun()
 
     def on_end(self, *, delimited: bool) -> None:
         """Pass the rest on and report how it went."""
@@ -143,15 +174,15 @@ class WholeAnswer:
             self._fail(FailureKind.ABORT, Sent.REQUEST)
         elif not delimited and not end.rstrip().endswith((b"}", b"]")):
             self._fail(FailureKind.BROKEN, Sent.REQUEST)
-        elif status < 300 and self._ends is None and not _is_json(rest) and self._is_kind(_JSON):
+        elif status < 300 and not self._started and not _is_json(rest) and self._is_kind(_JSON):
             self._fail(FailureKind.PROTOCOL, Sent.REQUEST)
         elif status < 300:
-            if self._ends is None:
+            if not self._started:
                 self._note_id(rest)
             self._pass_on(rest)
             usage = owner.dialect.read_usage(rest) if self._ends is None else self._ends.usage(owner.dialect)
             owner.finished(usage or _UNKNOWN)
-        elif self._ends is not None or not (status == 400 and owner.resend(rest)):
+        elif self._started or not (status == 400 and owner.resend(rest)):
             self._pass_on(rest)
             kind, said = verdict(self._head, end)
             owner.failed(kind, Sent.REQUEST, said)
@@ -180,14 +211,14 @@ class WholeAnswer:
 
     def _pass_on(self, rest: bytes) -> None:
         exchange = self._owner.exchange
-        if self._ends is not None:
+        if self._started:
             exchange.write(rest)
             exchange.finish()
         else:
             exchange.respond(self._head.status, self._headers(), rest)
 
     def _fail(self, kind: FailureKind, sent: Sent) -> None:
-        if self._ends is not None:
+        if self._started:
             self._owner.exchange.abort()
             self._owner.failed(kind, Sent.BYTES)
         else:

@@ -188,14 +188,17 @@ class HttpAttempt(CallHolder):
             self._refuse(decision)
 
     def on_cancel(self, decision: Cancel) -> None:
-        """Take it away from its engine and from its client."""
+        """Take it away from its engine and from its client; of why only a stream of events has room to tell."""
+        is_events = self.stream is not None and self.stream.is_events
         if self._close():
             self._desk.driver.post(Released(self.number))
             self.break_off()
-            if self.exchange.started:
+            if not self.exchange.started:
+                self._refuse(Yield(self.number, decision.reason, decision.retry_after_s, retry=True))
+            elif is_events:
                 cut_off(self, FailureKind.BROKEN)
             else:
-                self._refuse(Yield(self.number, decision.reason, decision.retry_after_s, retry=True))
+                self.exchange.abort()
 
     def on_ended(self, decision: Ended) -> None:
         """Tell a client whose request no engine has had; else the cause of the end has told it."""
@@ -226,7 +229,7 @@ class HttpAttempt(CallHolder):
             self._desk.asked_usage.note(self.engine, takes=self._asked_usage)
 
     def begun(self) -> None:
-        """The first event has met its deadline; from here on only silence can expire it."""
+        """The first event, or the first sound, has met its deadline; from here on only silence can expire it."""
         self._release_body()
         if self._call is not None:
             self._call.expire_at(None)

@@ -80,10 +80,10 @@ class AnswerOwner(Protocol):
         """The head of the answer has come, so that the request is not sent again, but by `resend` after a 400."""
 
     def begun(self) -> None:
-        """The first event of a stream has come, in time."""
+        """The first event of a stream has come, in time, or what is passed on as it comes."""
 
     def first_token(self) -> None:
-        """The first event with content has come (streams only)."""
+        """The first event with content has come, or the first sound."""
 
     def finished(self, usage: Usage) -> None:
         """The client has the whole answer, and the engine has counted so much of it."""

@@ -101,6 +101,11 @@ class StreamAnswer:
         self._usage: Usage | None = None
         self.events = 0
 
+    @property
+    def is_events(self) -> bool:
+        """Whether the answer is a stream of events, as far as is known."""
+        return self._whole is None
+
     def on_head(self, head: AnswerHead) -> None:
         """Take a stream as a stream and anything else whole."""
         if head.status == 200 and media_type(head.headers).startswith(EVENT_STREAM):

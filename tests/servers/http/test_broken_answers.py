@@ -181,6 +181,53 @@ def test_an_engines_error_status_is_passed_on_with_clamped_advice(
     assert "x-should-retry" not in got.headers
 
 
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("said", [b"", b"busy\n", b'{"error":{"message":"no"}}', b'{"error":{"mess'])
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(429, FailureKind.REFUSED), (503, FailureKind.REFUSED), (404, FailureKind.STATUS)],
+)
+def test_an_error_that_ends_with_its_connection_keeps_its_status_and_its_hint(
+    stream: bool, said: bytes, status: int, kind: FailureKind
+) -> None:
+    """Servers in front of engines say so little: whether all of it has come changes nothing for who is to come back."""
+
+    async def script(asked: Asked) -> None:
+        lines = b"content-type: text/plain\r\nretry-after: 7\r\nconnection: close\r\n\r\n"
+        asked.raw(b"HTTP/1.1 %d X\r\n%b%b" % (status, lines, said))
+        asked.writer.close()
+
+    got = ask_once(script, chat(stream=stream), kind)
+    assert (got.status, got.body, got.whole) == (status, said, True)
+    assert got.headers.get("retry-after") == (None if status == 404 else "7")
+
+
+def test_a_400_that_ends_with_its_connection_is_the_requests_fault() -> None:
+    async def script(asked: Asked) -> None:
+        asked.raw(b"HTTP/1.1 400 X\r\ncontent-type: text/plain\r\n\r\nno such field")
+        asked.writer.close()
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            got = await stand.ask(chat())
+            assert (got.status, got.body) == (400, b"no such field")
+            await stand.settle()
+            assert stand.outcomes() == {"bad_request": 1}
+
+    run(body())
+
+
+def test_a_long_error_that_ends_with_its_connection_is_cut() -> None:
+    """It has begun at the client, where an end would say that it is whole (INV-10)."""
+
+    async def script(asked: Asked) -> None:
+        asked.raw(b"HTTP/1.1 503 X\r\ncontent-type: text/plain\r\n\r\n" + b"x" * 200_000)
+        asked.writer.close()
+
+    got = ask_once(script, chat(), FailureKind.BROKEN)
+    assert (got.status, got.whole) == (503, False)
+
+
 @pytest.mark.parametrize(
     ("raw", "code"),
     [

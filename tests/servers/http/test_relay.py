@@ -296,6 +296,32 @@ def test_the_list_of_models_passes_without_a_permit() -> None:
     run(body())
 
 
+def test_a_question_about_what_its_client_has_or_for_a_part_is_answered_whole() -> None:
+    """An engine's 304, or its part of a list, is no answer that the gate could check."""
+    asks = {
+        "if_none_match": '"v1"',
+        "if_modified_since": "Wed, 21 Oct 2026 07:28:00 GMT",
+        "range": "bytes=0-3",
+    }
+
+    async def script(asked: Asked) -> None:
+        if "if-none-match" in asked.headers or "if-modified-since" in asked.headers:
+            asked.raw(b'HTTP/1.1 304 Not Modified\r\netag: "v1"\r\n\r\n')
+        elif "range" in asked.headers:
+            asked.reply(b'{"ob', 206)
+        else:
+            asked.reply(b'{"object":"list","data":[]}', etag='"v1"')
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            for name, value in asks.items():
+                got = await stand.ask(b"", b"/v1/models", b"GET", **{name: value})
+                assert (got.status, got.body) == (200, b'{"object":"list","data":[]}')
+                assert got.headers["etag"] == '"v1"'
+
+    run(body())
+
+
 def test_the_body_of_a_request_that_has_none_by_its_method_stays_here() -> None:
     """An engine that expects none would take it for the next request on its connection."""
 

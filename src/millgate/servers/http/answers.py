@@ -172,7 +172,8 @@ class WholeAnswer:
         end = rest if self._ends is None else self._ends.tail
         if status < 300 and owner.is_work and owner.dialect.is_aborted(end):
             self._fail(FailureKind.ABORT, Sent.REQUEST)
-        elif not delimited and not end.rstrip().endswith((b"}", b"]")):
+        # Of an error that nothing has been passed on of, the status and the hint count, whole or not.
+        elif (status < 300 or self._started) and not delimited and not end.rstrip().endswith((b"}", b"]")):
             self._fail(FailureKind.BROKEN, Sent.REQUEST)
         elif status < 300 and not self._started and not _is_json(rest) and self._is_kind(_JSON):
             self._fail(FailureKind.PROTOCOL, Sent.REQUEST)

@@ -32,9 +32,11 @@ ENGINE_STEERING: Final = frozenset(
     )
 )
 """Fields by which vLLM and llm-d's sidecar choose a rank, or an address to take a prompt's cache from; only a trusted peer's go on."""
-# The relay must be able to read what it passes on.
-_CODING: Final = frozenset((b"accept-encoding",))
-_STAYS: Final = _FRAMING | STEERING | _CODING | ID_NAMES
+# The relay must be able to read what it passes on, and takes no 304 and no part for an answer.
+_VARYING: Final = frozenset(
+    b"accept-encoding if-match if-modified-since if-none-match if-range if-unmodified-since range".split()
+)
+_STAYS: Final = _FRAMING | STEERING | _VARYING | ID_NAMES
 
 EVENT_STREAM: Final = b"text/event-stream"
 NO_RETRY: Final = (b"x-should-retry", b"false")

@@ -393,7 +393,9 @@ class LimitsConfig(Section):
         default=16,
         ge=1,
         le=10_000,
-        description="Most requests at once that need no permit, such as the list of models.",
+        description="Most requests at once that need no permit, such as the list of models; of several tenants each has at most "
+        "as many as stay free. A stored answer that streams counts no longer once it has begun, and a tenant has at most "
+        "as many such streams.",
     )
     drain_grace: Duration = Field(
         default=30.0, le=HOUR_S, description="How long running streams may go on after SIGTERM."

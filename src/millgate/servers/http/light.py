@@ -14,14 +14,14 @@ from millgate.servers.requests.routes import EngineRoute
 
 
 class LightRequest(CallHolder):
-    """Owns the answer to one light request; `done` is called once, when it is over.
+    """Owns the answer to one light request; `done` is called once, when it is over, and of a stream `begun` when it begins.
 
     `send` posts it to one of `engines`: to the first, and to the second if the first cannot be reached.
     """
 
     is_work: ClassVar[bool] = False
 
-    __slots__ = ("_done", "_engines", "_send", "dialect", "exchange", "extra", "request_id")
+    __slots__ = ("_begun", "_done", "_engines", "_send", "dialect", "exchange", "extra", "request_id")
 
     def __init__(
         self,
@@ -29,11 +29,13 @@ class LightRequest(CallHolder):
         request_id: bytes,
         dialect: Dialect,
         done: Callable[[], None],
+        begun: Callable[[], None] | None,
         send: Callable[[EngineRoute, "LightRequest"], Call],
         engines: Sequence[EngineRoute],
     ) -> None:
         self._call = None
         self._done: Callable[[], None] | None = done
+        self._begun = begun
         self._send = send
         self._engines = list(engines[:2])
         self.exchange = exchange
@@ -64,9 +66,10 @@ class LightRequest(CallHolder):
         del head
 
     def begun(self) -> None:
-        """Let a kept answer that is asked for as a stream take its time."""
-        if self._call is not None:
+        """Let a stream take its time, and no other request's place."""
+        if self._call is not None and self._begun is not None:
             self._call.expire_at(None)
+            self._begun()
 
     def first_token(self) -> None:
         """Nothing: it was counted when it was made."""

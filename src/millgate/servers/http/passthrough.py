@@ -37,34 +37,73 @@ class House(Protocol):
     error_responses: ErrorResponses
 
 
+class _Tenant:
+    """What one tenant has under way: how many requests in a place, and its streams with the time at which each was asked for."""
+
+    __slots__ = ("placed", "streams")
+
+    def __init__(self) -> None:
+        self.placed = 0
+        self.streams: dict[Exchange, float] = {}
+
+
 class Passthrough:
-    """Passes on what needs no permit, `light_at_once` of them together; `ongoing` is the door's list of exchanges."""
+    """Passes on what needs no permit, in `light_at_once` places; `ongoing` is the door's list of exchanges.
+
+    A stream of a stored answer gives its place back when it begins, and a tenant has at most `light_at_once` of them. Where there are
+    several tenants, each has at most as many places as stay free: half of them when it is alone.
+    """
 
     def __init__(self, house: House, ongoing: dict[Exchange, Ongoing]) -> None:
         self._house = house
         self._ongoing = ongoing
-        self._under_way = 0
+        self._places: dict[Exchange, _Tenant] = {}
+        self._tenants: dict[str, _Tenant] = {}
+        """Those that have something under way."""
 
     def pass_on(self, exchange: Exchange, reading: HeadReading, request_id: bytes, body: bytes) -> None:
         """Relay a light request to the engine that it is for, or refuse it when too many are under way."""
-        house, dialect = self._house, reading.dialect
-        if self._under_way >= house.settings.light_at_once:
-            answer = dialect.refuser.refuse(Reason.SATURATED, _RETRY_S, retry=True, request_id=request_id)
+        house, dialect, path = self._house, reading.dialect, exchange.head.path
+        streams = kept_answer(path) is not None and wants_stream(exchange.head.target)
+        refused = self._refusal(reading, streams=streams)
+        if refused is not None:
+            reason, hint_s = refused
+            answer = dialect.refuser.refuse(reason, hint_s, retry=True, request_id=request_id)
             exchange.respond(answer.status, answer.headers, answer.body)
             return
-        engines = self._engines(exchange.head.path, reading, body)
+        engines = self._engines(path, reading, body)
         if not engines:
             house.error_responses.reject(exchange, dialect, request_id, not_kept())
             return
-        self._under_way += 1
-        wanted = listed_model(exchange.head.path)
+        self._places[exchange] = tenant = self._tenants.setdefault(reading.caller.tenant, _Tenant())
+        tenant.placed += 1
+        if streams:
+            tenant.streams[exchange] = asyncio.get_running_loop().time()
+        wanted = listed_model(path)
         if wanted is not None and len(house.engines) > 1:
             self._list_models(exchange, reading, request_id, wanted)
             return
-        send = partial(_send, reading, body)
-        request = LightRequest(exchange, request_id, dialect, partial(self._done, exchange), send, engines)
+        send = partial(_send, reading, body, streams=streams)
+        done = partial(self._done, exchange, reading.caller.tenant)
+        begun = partial(self._give_back, exchange) if streams else None
+        request = LightRequest(exchange, request_id, dialect, done, begun, send, engines)
         self._ongoing[exchange] = request
         request.begin()
+
+    def _refusal(self, reading: HeadReading, *, streams: bool) -> tuple[Reason, float] | None:
+        """Return why this tenant has to come back, and in how many seconds; None where there is room."""
+        most = self._house.settings.light_at_once
+        free, tenant = most - len(self._places), self._tenants.get(reading.caller.tenant)
+        if free <= 0:
+            return Reason.SATURATED, _RETRY_S
+        if tenant is None:
+            return None
+        if streams and len(tenant.streams) >= most:
+            # How long a stored answer goes on is not known: as long again as the first has, by what has been seen.
+            return Reason.TENANT_LIMIT, asyncio.get_running_loop().time() - min(tenant.streams.values())
+        if reading.callers.separates and tenant.placed >= free:
+            return Reason.TENANT_LIMIT, _RETRY_S
+        return None
 
     def _engines(self, path: bytes, reading: HeadReading, body: bytes = b"") -> list[EngineRoute]:
         """Return the engine that keeps what is asked for; none when none of several does, or it may be another tenant's.
@@ -92,7 +131,7 @@ class Passthrough:
     def _list_models(self, exchange: Exchange, reading: HeadReading, request_id: bytes, wanted: str) -> None:
         """Ask every engine that is up for its models, and answer with all of them, or with the one that is `wanted`."""
         house, head = self._house, exchange.head
-        done = partial(self._done, exchange)
+        done = partial(self._done, exchange, reading.caller.tenant)
         only = house.settings.models
         models = ModelList(
             exchange, reading, request_id, house.error_responses, done, wanted=wanted or None, only=only
@@ -101,9 +140,19 @@ class Passthrough:
         _path, mark, query = head.target.partition(b"?")
         models.begin(self._engines(head.path, reading), MODELS + mark + query)
 
-    def _done(self, exchange: Exchange) -> None:
-        self._under_way -= 1
+    def _give_back(self, exchange: Exchange) -> None:
+        """Free its place, unless it has been: a stream that has begun goes on without one."""
+        tenant = self._places.pop(exchange, None)
+        if tenant is not None:
+            tenant.placed -= 1
+
+    def _done(self, exchange: Exchange, name: str) -> None:
+        self._give_back(exchange)
         self._ongoing.pop(exchange, None)
+        tenant = self._tenants[name]
+        tenant.streams.pop(exchange, None)
+        if not (tenant.placed or tenant.streams):
+            del self._tenants[name]
 
 
 def _named_in(body: bytes) -> str | None:
@@ -115,9 +164,10 @@ def _named_in(body: bytes) -> str | None:
     return goes_on_from(body) or None
 
 
-def _send(reading: HeadReading, body: bytes, engine: EngineRoute, request: LightRequest) -> Call:
+def _send(
+    reading: HeadReading, body: bytes, engine: EngineRoute, request: LightRequest, *, streams: bool
+) -> Call:
     head = request.exchange.head
-    streams = kept_answer(head.path) is not None and wants_stream(head.target)
     receiver = StreamAnswer(request, strip_usage=False) if streams else WholeAnswer(request)
     headers = reading.onward(head, engine, request.request_id)
     if head.method != b"POST":

@@ -1,8 +1,15 @@
 """A client that reads slowly is told of, holds little, and gets everything when it reads on."""
 
 import asyncio
+import socket
+import ssl
+import time
 
-from http1.server.wire import Client, Recorder, Stand, get, ignore, run, serving, until
+import pytest
+import trustme
+
+from http1.server.wire import PATIENCE_S, Client, Recorder, Stand, get, ignore, run, serving, until
+from millgate.http1.server import Exchange
 
 PIECE = b"x" * 1000
 
@@ -73,5 +80,91 @@ def test_a_slow_client_that_is_cut_does_not_get_a_whole_answer() -> None:
             stand.application.exchanges[0].abort()
             await until(lambda: stand.server.connections == 0)
             assert not (await client.rest()).endswith(b"0\r\n\r\n")
+
+    run(body())
+
+
+STALL_S = 0.4
+LARGE = b"x" * 300_000
+
+
+def answers_large(exchange: Exchange, _body: bytes) -> None:
+    exchange.respond(200, [], LARGE)
+
+
+def read_slowly(
+    port: int, request: bytes, upto_bytes: int, context: ssl.SSLContext | None = None
+) -> tuple[int, float]:
+    """Read an answer up to so many bytes, a little at a time, and then no more; return what has come, and in how many seconds."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(PATIENCE_S)
+        sock.connect(("127.0.0.1", port))
+        spoken = sock if context is None else context.wrap_socket(sock, server_hostname="localhost")
+        with spoken:
+            spoken.sendall(request)
+            began_at, got_bytes = time.monotonic(), 0
+            while got_bytes < upto_bytes and (data := spoken.recv(len(LARGE) // 100)):
+                got_bytes += len(data)
+                time.sleep(STALL_S / 20)
+            took_s = time.monotonic() - began_at
+            if upto_bytes < len(LARGE):
+                time.sleep(3 * STALL_S)
+    return got_bytes, took_s
+
+
+@pytest.mark.parametrize("lines", [(), (b"Connection: close",)], ids=["kept", "closed"])
+@pytest.mark.parametrize("spoken", ["plain", "tls"])
+def test_a_client_that_reads_all_the_time_is_never_cut_however_slowly(
+    spoken: str, lines: tuple[bytes, ...]
+) -> None:
+    """Nothing of the answer is written after its first moment, and the transport's buffer falls below its low mark at its end."""
+
+    async def body() -> None:
+        ca = trustme.CA()
+        there, here = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+        ca.issue_cert("localhost").configure_cert(there)
+        ca.configure_trust(here)
+        async with serving(Recorder(answering=answers_large), write_stall_s=STALL_S) as stand:
+            port, context = stand.port, None
+            if spoken == "tls":
+                port, context = await stand.server.listen("127.0.0.1", 0, there), here
+            request = get(b"/", *lines)
+            got_bytes, took_s = await asyncio.to_thread(read_slowly, port, request, len(LARGE), context)
+            assert got_bytes >= len(LARGE)
+            assert took_s > 2 * STALL_S
+
+    run(body())
+
+
+def test_a_client_that_stops_reading_in_mid_answer_is_cut() -> None:
+    async def body() -> None:
+        async with serving(Recorder(answering=answers_large), write_stall_s=STALL_S) as stand:
+            half = asyncio.to_thread(read_slowly, stand.port, get(), len(LARGE) // 2)
+            reading = asyncio.ensure_future(half)
+            await until(lambda: stand.server.connections == 1)
+            began_at = time.monotonic()
+            await until(lambda: stand.server.connections == 0)
+            cut_after_s = time.monotonic() - began_at
+            assert not reading.done(), "it is the server that has closed"
+            _got_bytes, took_s = await reading
+            assert took_s < cut_after_s < took_s + 2 * STALL_S
+
+    run(body())
+
+
+def test_a_client_that_has_sent_more_than_it_may_can_read_its_last_answer_slowly() -> None:
+    """What it has sent is dropped, and its connection lingers: with an answer to read, for as long as it reads."""
+
+    async def body() -> None:
+        application = Recorder(answering=answers_large)
+        async with serving(
+            application, write_stall_s=STALL_S, linger_s=0.2, kept_pipelined_bytes=100
+        ) as stand:
+            requests = get() + get(b"/" + b"a" * 200)
+            got_bytes, took_s = await asyncio.to_thread(read_slowly, stand.port, requests, len(LARGE))
+            assert got_bytes >= len(LARGE)
+            assert took_s > 2 * STALL_S
+            assert len(application.bodies) == 1
 
     run(body())

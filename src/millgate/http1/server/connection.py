@@ -76,10 +76,10 @@ class Connection:
         self._state = OPEN
         self._slow = False
         self._advancing = False
-        self.deadlines = ConnectionDeadlines(server.sweep, server.limits)
+        self.wire = Wire(server.outbox)
+        self.deadlines = ConnectionDeadlines(server.sweep, server.limits, self.wire)
         self.heads = server.heads
         self.soon: Callable[[Callable[..., Any]], object] = server.soon
-        self.wire = Wire(server.outbox)
 
     # ---- asyncio's side
 
@@ -135,6 +135,8 @@ class Connection:
             self.deadlines.unlimited()
         elif self._state < LINGERING:
             self.deadlines.reading(self._intake.phase)
+        elif self._state == LINGERING:
+            self.deadlines.parting()
         self._tell_slow()
         self._advance()
 
@@ -292,7 +294,7 @@ class Connection:
         self._intake.release()
         self.wire.send(answer)
         self.wire.half_close()
-        self.deadlines.parting()
+        (self.deadlines.writing if self._slow else self.deadlines.parting)()
 
     def _drop(self, size_bytes: int) -> None:
         """Drop input; past the bound leave a lingering client's in the kernel, so that it can still read."""

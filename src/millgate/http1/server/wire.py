@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import struct
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -10,6 +11,9 @@ from millgate.http1.server.limits import ServerLimits
 from millgate.http1.wire.outbox import Outbox
 
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+_TOLD_BYTES: Final = 128
+_ACKNOWLEDGED: Final = 120
+"""Where `tcpi_bytes_acked` begins in the first 128 bytes of Linux's `tcp_info` (since 4.1)."""
 
 
 class Wire:
@@ -32,6 +36,16 @@ class Wire:
     def detach(self) -> None:
         """Forget a transport that is lost."""
         self._transport = None
+
+    @property
+    def taken_bytes(self) -> int:
+        """How many bytes the client's machine has taken: what the transport keeps unsent says nothing of that over TLS."""
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        try:
+            told = b"" if sock is None else sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TOLD_BYTES)
+        except OSError:  # it is closed, and that has yet to be told
+            return 0
+        return int.from_bytes(told[_ACKNOWLEDGED:], sys.byteorder)
 
     @property
     def attached(self) -> bool:

@@ -4,6 +4,8 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from gateway.harness import Answer, Asked, Client, Script, Stand, run, until
 from gateway.stand import core_settings, gating
 from millgate.servers.http import CoalescingSettings, DoorSettings
@@ -43,6 +45,7 @@ class Pooler:
     def __init__(self) -> None:
         self.go = asyncio.Event()
         self.status = 200
+        self.fields: dict[str, str] = {}
 
     async def script(self, asked: Asked) -> None:
         await self.go.wait()
@@ -55,7 +58,8 @@ class Pooler:
             for place, text in enumerate(given)
         ]
         usage = {"prompt_tokens": 10 * len(given), "total_tokens": 10 * len(given)}
-        asked.reply(json.dumps({"object": "list", "data": rows, "model": "m", "usage": usage}).encode())
+        body = json.dumps({"object": "list", "data": rows, "model": "m", "usage": usage}).encode()
+        asked.reply(body, **self.fields)
 
 
 async def gathered(stand: Stand, engine: Pooler, *last: Any) -> list[Answer]:
@@ -155,6 +159,71 @@ def test_other_kinds_and_other_keys_share_no_call() -> None:
             await until(lambda: len(stand.engine.asked) == 5)
             engine.go.set()
             await asyncio.gather(*first, *tasks)
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "name", ["api-key", "openai-project", "openai-organization", "cookie", "x-session-id", "idempotency-key"]
+)
+def test_requests_that_say_something_else_to_the_engine_share_no_call(name: str) -> None:
+    async def test() -> None:
+        engine = Pooler()
+        async with scene(engine.script) as stand:
+            first = [ask(stand, "one"), ask(stand, "two")]
+            await until(lambda: len(stand.engine.asked) == 2)
+            tasks = [ask(stand, "a", headers={name: who}) for who in ("alice", "mallory")]
+            await until(lambda: len(stand.engine.asked) == 4)
+            engine.go.set()
+            await asyncio.gather(*first, *tasks)
+            assert sorted((texts(asked), asked.headers[name]) for asked in stand.engine.asked[2:]) == [
+                (["a"], "alice"),
+                (["a"], "mallory"),
+            ]
+
+    run(test())
+
+
+def test_ids_traces_and_counts_of_retries_part_no_call() -> None:
+    async def test() -> None:
+        engine = Pooler()
+        async with scene(engine.script) as stand:
+            first = [ask(stand, "one"), ask(stand, "two")]
+            await until(lambda: len(stand.engine.asked) == 2)
+            tasks = [
+                ask(
+                    stand,
+                    "a",
+                    headers={
+                        "x-request-id": f"request-{number}",
+                        "traceparent": f"00-{number:032x}-{number:016x}-01",
+                        "x-stainless-retry-count": str(number),
+                    },
+                )
+                for number in (1, 2)
+            ]
+            await until(lambda: stand.gateway.door.ongoing == 4)
+            engine.go.set()
+            await asyncio.gather(*first, *tasks)
+            assert engine_calls(stand) == [["a", "a"]]
+
+    run(test())
+
+
+def test_a_cookie_is_for_the_one_client_whose_call_was_not_shared() -> None:
+    async def test() -> None:
+        engine = Pooler()
+        engine.fields = {"set_cookie": "sid=1", "x_client_request_id": "theirs", "x_request_id": "engine-7"}
+        async with scene(engine.script) as stand:
+            shared = await gathered(stand, engine, "a", "b")
+            assert engine_calls(stand) == [["a", "b"]]
+            alone = await ask(stand, "c")
+
+        assert alone.headers["set-cookie"] == "sid=1"
+        for answer in shared:
+            assert "set-cookie" not in answer.headers
+            assert "x-client-request-id" not in answer.headers
+            assert answer.headers["x-upstream-request-id"] == "engine-7"
 
     run(test())
 

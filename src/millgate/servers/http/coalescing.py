@@ -6,7 +6,6 @@ waits at low load, and at high load batches form by themselves. Every request ke
 """
 
 import asyncio
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +15,7 @@ from millgate.core.decisions import Admit
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.embedding_batches import TextsRequest, joined, parted, texts_of
 from millgate.http1.client import AnswerHead, Call, Receiver, Upstream
+from millgate.http1.client.request_ids import ID_NAMES
 from millgate.http1.wire.fields import Lines, header_lines
 from millgate.servers.http.contract import CoalescingSettings, DoorSettings
 from millgate.servers.requests.routes import EngineRoute
@@ -26,7 +26,17 @@ _AT_ONCE: Final = 2
 _MOST_BYTES: Final = 64 * 1024
 """Of the bodies of one batch, some 16,000 tokens: longer texts keep an engine busy by themselves."""
 _MOST_ANSWER_BYTES: Final = 16 * 1024 * 1024
-_CREDENTIAL: Final = re.compile(rb"(?:authorization|x-api-key): [^\r]*")
+_OF_ONE_REQUEST: Final = ID_NAMES | frozenset(
+    b"x-client-request-id x-ms-client-request-id x-correlation-id x-stainless-retry-count traceparent tracestate b3 x-b3-traceid"
+    b" x-b3-spanid x-b3-parentspanid x-b3-sampled x-b3-flags x-amzn-trace-id x-cloud-trace-context".split()
+)
+"""Fields that are another in each request and say nothing of its client; in all others the requests of one call are equal."""
+_OF_ONE_CLIENT: Final = (_OF_ONE_REQUEST - ID_NAMES) | {
+    b"set-cookie",
+    b"authentication-info",
+    b"traceresponse",
+}
+"""Fields of an answer that are for the client which made the call; the answer's own id is of use to all that shared it."""
 _GOOD: Final = 200
 _LIMITED: Final = 429
 
@@ -61,7 +71,8 @@ class Coalescing:
                 method, target, lines, body, receiver, head_by=head_by, may_retry=may_retry
             )
         part = _Part(self, _Outgoing(method, target, lines, body, receiver), texts)
-        key = (target, texts.key, tuple(_CREDENTIAL.findall(lines)))
+        own = [line for line in lines.split(b"\r\n") if line.partition(b":")[0] not in _OF_ONE_REQUEST]
+        key = (target, texts.key, tuple(own))
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = _Line(self, lambda: self._lines.pop(key, None))
@@ -311,9 +322,10 @@ class _Batch:
             for part in self._parts:
                 part.send_alone()
             return
-        whole = len(self._parts) > 1
+        is_shared = len(self._parts) > 1
+        fields = [pair for pair in head.headers if pair[0] not in _OF_ONE_CLIENT] if is_shared else ()
         for part, answer in zip(self._parts, answers, strict=True):
-            own = AnswerHead(head.status, head.headers, len(answer)) if whole else head
+            own = AnswerHead(head.status, fields, len(answer)) if is_shared else head
             self._tell(part, partial(part.hand_over, own, answer, delimited))
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:

@@ -4,8 +4,10 @@ Each case is read at one, two and four times a size. Four times the bytes of a r
 again cost sixteen times the processor time; the bound is eight, and what takes a few milliseconds is never too long.
 """
 
+import asyncio
 import contextlib
 import json
+import struct
 import time
 from collections.abc import Callable, Mapping
 from itertools import chain
@@ -30,6 +32,18 @@ from millgate.http1.wire.fields import HeaderReader, listed
 from millgate.runtime.gauges import read_gauges
 from millgate.runtime.metered import named_limit
 from millgate.runtime.verdicts import seconds
+from millgate.servers.extproc.frames import (
+    DATA,
+    END_HEADERS,
+    FIRST_WINDOW,
+    HEADERS,
+    INITIAL_WINDOW,
+    PREFACE,
+    SETTINGS,
+    WINDOW_UPDATE,
+)
+from millgate.servers.extproc.hpack import Field
+from millgate.servers.extproc.http2 import Http2Connection, Http2Stream
 from millgate.servers.line import LineLimits
 from millgate.servers.line.intake import LineIntake, LineTooLongError
 from millgate.servers.requests.fields import retry_count
@@ -310,6 +324,60 @@ def test_lines_are_cut_in_the_time_of_their_bytes(piece: bytes, piece_bytes: int
 def test_a_line_is_read_in_the_time_of_its_bytes(name: str) -> None:
     check(read_request, JSONS[name])
     check(read_reply, JSONS[name])
+
+
+# ---- frames of Envoy's connections
+
+_OPENED: Final = struct.Struct(">IBIcIBIc")
+_SHORT: Final = struct.Struct(">IBII")
+_WIDER: Final = _SHORT.pack(4 << 8 | WINDOW_UPDATE, 0, 0, 1)
+
+
+def _answered_at_once(stream: Http2Stream, _fields: list[Field]) -> None:
+    """Answer the first stream with all that the connection's window takes, so that the others wait for more of it."""
+    stream.send(b"x" * (FIRST_WINDOW if stream.number == 1 else 10))
+    stream.finish(b"")
+
+
+def _frames(data: bytes) -> None:
+    async def take() -> None:
+        Http2Connection(_answered_at_once, set(), 1 << 20).data_received(PREFACE + data)
+
+    asyncio.run(take())
+
+
+def _opened(number: int) -> bytes:
+    """Return a stream with a method and a byte of data, which earns its frames."""
+    head, data = 1 << 8 | HEADERS, 1 << 8 | DATA
+    return _OPENED.pack(head, END_HEADERS, number, b"\x83", data, 0, number, b"x")
+
+
+def _streams_behind(more: Callable[[int], bytes], first: bytes = b"") -> Callable[[int], bytes]:
+    """Return what makes frames: streams that wait for a window, then as many of what `more` makes of a stream's number."""
+
+    def make(size: int) -> bytes:
+        numbers = range(1, 2 * (size // (_OPENED.size + len(more(1)))), 2)
+        return first + b"".join(map(_opened, numbers)) + b"".join(map(more, numbers))
+
+    return make
+
+
+FRAMES: Final[Mapping[str, Callable[[int], bytes]]] = {
+    "a connection's window that grows by a byte": _streams_behind(lambda _number: _WIDER),
+    "a connection's window of streams without their own": _streams_behind(
+        lambda _number: _WIDER,
+        struct.pack(">IBIHI", 6 << 8 | SETTINGS, 0, 0, INITIAL_WINDOW, 0)
+        + _SHORT.pack(4 << 8 | WINDOW_UPDATE, 0, 0, 1 << 20),
+    ),
+    "a stream's window that grows by a byte": _streams_behind(
+        lambda number: _SHORT.pack(4 << 8 | WINDOW_UPDATE, 0, number, 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_frames_are_taken_in_the_time_of_their_bytes(name: str) -> None:
+    check(_frames, FRAMES[name])
 
 
 # ---- the measure itself

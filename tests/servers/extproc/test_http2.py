@@ -4,6 +4,7 @@ import asyncio
 import struct
 
 import pytest
+from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 
 from gateway.harness import run, until
 from millgate.servers.extproc.frames import (
@@ -13,6 +14,7 @@ from millgate.servers.extproc.frames import (
     DATA,
     END_HEADERS,
     END_STREAM,
+    FIRST_WINDOW,
     FLOW_CONTROL_ERROR,
     FRAME_SIZE_ERROR,
     GOAWAY,
@@ -24,6 +26,7 @@ from millgate.servers.extproc.frames import (
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
+    FrameWriter,
 )
 from millgate.servers.extproc.hpack import HpackDecoder, HpackError, decoded, literal
 from servers.extproc.envoys import PROCESS, Stand, health_of, standing
@@ -116,6 +119,116 @@ def test_streams_that_are_opened_and_reset_without_end_are_cut_off() -> None:
             assert await end_of(stand, *resets) == CALM
             assert stand.gateway.extproc is not None
             assert stand.gateway.extproc.ongoing == 0
+
+    run(scene())
+
+
+class Waiting:
+    """A stream with bytes that wait for a window; all of a test count their steps together."""
+
+    def __init__(self, out: FrameWriter, number: int, steps: list[int]) -> None:
+        self.out, self.number, self.steps = out, number, steps
+        self.window = 0
+        self.left = 3
+
+    def flush(self) -> None:
+        self.steps.append(self.number)
+        sent = min(self.left, max(0, self.out.room(self.window)))
+        self.window -= self.out.spend(sent)
+        self.left -= sent
+        if self.left:
+            self.out.holds(self, self.left)
+        else:
+            self.out.drop(self)
+
+
+@pytest.mark.parametrize("streams", [1_000, 2_000, 4_000])
+def test_a_window_that_grows_by_a_byte_costs_one_step_however_many_wait(streams: int) -> None:
+    out, steps = FrameWriter(), list[int]()
+    out.spend(FIRST_WINDOW)
+    waiting = [Waiting(out, number, steps) for number in range(streams)]
+    for each in waiting:
+        each.flush()
+    del steps[:]
+
+    for _ in range(500):
+        out.widen(1)
+
+    assert steps == list(range(500)), "the longest wait first, and each update serves one"
+
+
+@pytest.mark.parametrize("streams", [1_000, 2_000, 4_000])
+def test_streams_that_wait_for_their_own_window_cost_nothing_when_another_one_grows(streams: int) -> None:
+    out, steps = FrameWriter(), list[int]()
+    out.resize(0)
+    waiting = [Waiting(out, number, steps) for number in range(streams)]
+    for each in waiting:
+        each.flush()
+    del steps[:]
+
+    for _ in range(500):
+        out.widen(1)
+    assert not steps
+
+    assert out.resize(2) == streams
+    assert {each.left for each in waiting} == {1}
+    assert out.resize(1) == 0, "a smaller one lets nothing go"
+    assert out.resize(3) == streams
+    assert {each.left for each in waiting} == {0}
+
+
+def test_answers_that_wait_for_a_window_come_whole_and_one_after_the_other_as_it_grows() -> None:
+    check = struct.pack(">BI", 0, 0)
+    path = b"/grpc.health.v1.Health/Check"
+    head = HEAD.replace(literal(b":path", PROCESS.encode()), literal(b":path", path))
+
+    async def scene() -> None:
+        async with standing() as stand:
+            assert stand.gateway.extproc is not None
+            reader, writer = await asyncio.open_connection("127.0.0.1", stand.gateway.extproc.port)
+            writer.write(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0)))
+            numbers = range(1, 601, 2)
+            for number in numbers:
+                writer.write(frame(HEADERS, END_HEADERS, number, head))
+                writer.write(frame(DATA, END_STREAM, number, check))
+            writer.write(frame(WINDOW_UPDATE, 0, numbers[-1], struct.pack(">I", 3)))
+            writer.write(frame(SETTINGS, 0, 0, struct.pack(">HIHI", 4, 1, 4, 4)))
+            writer.write(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 1 << 16)))
+            writer.write(frame(PING, 0, 0, b"all sent"))
+            told = await reader.readuntil(b"all sent")
+            writer.close()
+
+        sent: dict[int, bytes] = {}
+        at = 0
+        while at + 9 <= len(told):
+            length, kind = int.from_bytes(told[at : at + 3]), told[at + 3]
+            number = int.from_bytes(told[at + 5 : at + 9])
+            if kind == DATA:
+                sent[number] = sent.get(number, b"") + told[at + 9 : at + 9 + length]
+            at += 9 + length
+        assert sent == dict.fromkeys([numbers[-1], *numbers], b"\0\0\0\0\x02\x08\x01")
+
+    run(scene())
+
+
+def test_settings_that_make_all_that_wait_try_again_and_again_are_cut_off() -> None:
+    asked = ProcessingRequest()
+    for name, value in ((":method", "POST"), (":path", "/v1/messages")):
+        asked.request_headers.headers.headers.add(key=name, raw_value=value.encode())
+    asked.request_headers.end_of_stream = True
+    message = asked.SerializeToString()
+    data = struct.pack(">BI", 0, len(message)) + message
+    streams = [
+        frame(HEADERS, END_HEADERS, number, HEAD) + frame(DATA, 0, number, data)
+        for number in range(1, 4_001, 2)
+    ]
+    growing = [frame(SETTINGS, 0, 0, struct.pack(">HI", 4, window)) for window in range(1, 100)]
+
+    async def scene() -> None:
+        async with standing() as stand:
+            at_first = frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0))
+            at_first += frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1 << 24))
+            assert await end_of(stand, at_first, *streams, *growing) == CALM
 
     run(scene())
 

@@ -33,7 +33,7 @@ _UNREADABLE_MODE: Final = (
 class EnvoyExchange:
     """One request and its one answer, which is ours (`respond`) or an engine's, by way of Envoy (`forward`)."""
 
-    __slots__ = ("_call", "_extra", "_parts", "_respond", "confined_to", "gone", "head", "started")
+    __slots__ = ("_call", "_extra", "_own", "_respond", "confined_to", "gone", "head", "started")
 
     def __init__(self, call: "ProcessCall", head: RequestHead) -> None:
         self._call = call
@@ -44,7 +44,7 @@ class EnvoyExchange:
         """The one engine that this request may go to; None for any."""
         self._respond: tuple[int, Headers | Lines] = (0, ())
         self._extra = Lines(b"")
-        self._parts: list[bytes] = []
+        self._own = bytearray()
 
     def adorn(self, lines: Lines) -> None:
         """Have these lines in the head of an answer of ours; an engine's goes by unseen."""
@@ -66,18 +66,17 @@ class EnvoyExchange:
 
     def write(self, data: bytes) -> None:
         """Keep a piece of it."""
-        self._parts.append(data)
-        if sum(map(len, self._parts)) > MOST_OWN_ANSWER_BYTES:
+        self._own += data
+        if len(self._own) > MOST_OWN_ANSWER_BYTES:
             self.abort()
 
     def finish(self) -> None:
         """Send it."""
-        status, headers = self._respond
-        self.respond(status, headers, b"".join(self._parts))
+        self.respond(*self._respond, bytes(self._own))
 
     def abort(self) -> None:
         """Answer with a failure: of an answer that breaks off the client sees nothing."""
-        self._parts.clear()
+        self._own.clear()
         refused = self._call.complain(502, "upstream_broken", "the engine's answer broke off")
         self.respond(*refused)
 

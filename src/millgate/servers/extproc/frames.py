@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+from collections import OrderedDict
 from typing import Final, Protocol
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -36,9 +37,10 @@ class Http2Error(Exception):
 
 
 class WaitingStream(Protocol):
-    """A stream with bytes that did not fit a window."""
+    """A stream with bytes that did not fit a window; `window` is its own beyond the first one, which all streams have."""
 
     number: int
+    window: int
 
     def flush(self) -> None:
         """Send what the windows let through."""
@@ -74,15 +76,28 @@ class FrameWriter:
     While it `gathers`, its owner will call `write`.
     """
 
-    __slots__ = ("_blocked", "_out", "_unsent", "_window", "gathers", "transport")
+    __slots__ = (
+        "_blocked",
+        "_out",
+        "_starved",
+        "_unsent",
+        "_unsent_bytes",
+        "_window",
+        "first_window",
+        "gathers",
+        "transport",
+    )
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.gathers = False
         self._out: list[bytes] = []
-        self._window = FIRST_WINDOW
-        self._blocked: dict[int, WaitingStream] = {}
+        self._window = self.first_window = FIRST_WINDOW
+        self._blocked: OrderedDict[int, WaitingStream] = OrderedDict()
+        """They wait for the connection's window, the longest first; those in `_starved` wait for their own."""
+        self._starved: dict[int, WaitingStream] = {}
         self._unsent: dict[int, int] = {}
+        self._unsent_bytes = 0
 
     def put(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         """Send a frame; those of one turn leave together."""
@@ -106,8 +121,8 @@ class FrameWriter:
         self._out.clear()
 
     def room(self, window: int) -> int:
-        """Return how many bytes may go, for a stream with this window."""
-        return min(self._window, window)
+        """Return how many bytes may go, for a stream with this window beyond the first one."""
+        return min(self._window, self.first_window + window)
 
     def spend(self, size: int) -> int:
         """Take bytes from the connection's window, and return how many."""
@@ -119,26 +134,38 @@ class FrameWriter:
         self._window += more
         if self._window > MOST_WINDOW:
             raise Http2Error(FLOW_CONTROL_ERROR, "a window too large")
-        self.resume()
+        while self._blocked and self._window > 0:
+            self._blocked.popitem(last=False)[1].flush()
+
+    def resize(self, window: int) -> int:
+        """Give every stream this first window, and return how many try again: those that waited for more, if it is more."""
+        more, self.first_window = window > self.first_window, window
+        starved = list(self._starved.values()) if more else []
+        for stream in starved:
+            stream.flush()
+        return len(starved)
 
     def holds(self, stream: WaitingStream, size: int) -> None:
         """Remember a stream that waits for a window with so many bytes; a peer that reads nothing is cut off."""
-        self._blocked[stream.number] = stream
-        self._unsent[stream.number] = size
-        if sum(self._unsent.values()) > MOST_UNSENT_BYTES and self.transport is not None:
+        number = stream.number
+        if self.first_window + stream.window > 0:
+            self._starved.pop(number, None)
+            self._blocked[number] = stream
+        else:
+            self._blocked.pop(number, None)
+            self._starved[number] = stream
+        self._unsent_bytes += size - self._unsent.get(number, 0)
+        self._unsent[number] = size
+        if self._unsent_bytes > MOST_UNSENT_BYTES and self.transport is not None:
             self.transport.abort()
 
     def drop(self, stream: WaitingStream) -> None:
-        """Forget a stream that is over."""
-        self._blocked.pop(stream.number, None)
-        self._unsent.pop(stream.number, None)
-
-    def resume(self) -> None:
-        """Let all that wait try again."""
-        blocked, self._blocked = self._blocked, {}
-        self._unsent.clear()
-        for stream in blocked.values():
-            stream.flush()
+        """Forget a stream that is over, or waits no more."""
+        size = self._unsent.pop(stream.number, 0)
+        if size:
+            self._unsent_bytes -= size
+            self._blocked.pop(stream.number, None)
+            self._starved.pop(stream.number, None)
 
 
 def unpadded(flags: int, payload: bytes) -> bytes:

@@ -83,10 +83,10 @@ class Http2Stream:
         "window",
     )
 
-    def __init__(self, connection: "Http2Connection", number: int, window: int) -> None:
+    def __init__(self, connection: "Http2Connection", number: int) -> None:
         self._connection = connection
         self.number = number
-        self.window = window
+        self.window = 0
         self.owner: StreamOwner | None = None
         self.started = False
         self.ended = False
@@ -108,10 +108,7 @@ class Http2Stream:
         if not self.started:
             self.started = True
             self._connection.out.put(HEADERS, END_HEADERS, self.number, _RESPONSE)
-        if self._waiting or len(data) > FRAME_BYTES:
-            self._waiting += data
-            self.flush()
-        elif self._connection.out.room(self.window) >= len(data):
+        if not self._waiting and len(data) <= min(FRAME_BYTES, self._connection.out.room(self.window)):
             self.window -= self._connection.out.spend(len(data))
             self._connection.out.put(DATA, 0, self.number, data)
         else:
@@ -134,7 +131,9 @@ class Http2Stream:
             connection.out.put(DATA, 0, self.number, piece)
         if waiting:
             connection.out.holds(self, len(waiting))
-        elif self.trailers is not None and self.is_open:
+            return
+        connection.out.drop(self)
+        if self.trailers is not None and self.is_open:
             self._end(self.trailers)
 
     def _end(self, trailers: bytes) -> None:
@@ -184,7 +183,6 @@ class Http2Connection(_UnpausedProtocol):
         self._streams: dict[int, Http2Stream] = {}
         self._last_stream = 0
         self._block: tuple[int, int, bytearray] | None = None
-        self._first_window = FIRST_WINDOW
         self._read_bytes = 0
         self._idle = IdleFrames()
         self.out = FrameWriter()
@@ -304,7 +302,7 @@ class Http2Connection(_UnpausedProtocol):
         if number <= self._last_stream:
             return  # trailers of a stream that we have ended
         self._last_stream = number
-        stream = Http2Stream(self, number, self._first_window)
+        stream = Http2Stream(self, number)
         if len(self._streams) >= self._most_streams:
             stream.reset(REFUSED_STREAM)
             return
@@ -362,20 +360,15 @@ class Http2Connection(_UnpausedProtocol):
             raise Http2Error(FRAME_SIZE_ERROR, "settings of a wrong size or place")
         if flags & ACK:
             return
+        window = self.out.first_window
         for name, value in SETTING.iter_unpack(payload):
-            if name == INITIAL_WINDOW:
-                self._resize(value)
-            elif name == MAX_FRAME and not FRAME_BYTES <= value < 1 << 24:
+            if name == INITIAL_WINDOW and value > MOST_WINDOW:
+                raise Http2Error(FLOW_CONTROL_ERROR, "a window too large")
+            if name == MAX_FRAME and not FRAME_BYTES <= value < 1 << 24:
                 raise Http2Error(PROTOCOL_ERROR, "a frame size out of bounds")
+            window = value if name == INITIAL_WINDOW else window
+        self._idle.count(self.out.resize(window) / 100)
         self.out.put(SETTINGS, ACK, 0, b"")
-
-    def _resize(self, window: int) -> None:
-        if window > MOST_WINDOW:
-            raise Http2Error(FLOW_CONTROL_ERROR, "a window too large")
-        for stream in self._streams.values():
-            stream.window += window - self._first_window
-        self._first_window = window
-        self.out.resume()
 
     def _take_ping(self, flags: int, number: int, payload: bytes) -> None:
         check_size(payload, 8)
@@ -396,7 +389,7 @@ class Http2Connection(_UnpausedProtocol):
             self.out.widen(more)
         elif stream is not None:
             stream.window += more
-            if stream.window > MOST_WINDOW:
+            if self.out.first_window + stream.window > MOST_WINDOW:
                 stream.reset(FLOW_CONTROL_ERROR)
             else:
                 stream.flush()

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -166,6 +167,22 @@ def test_health_and_models_are_answered(idle: EnvoyStack) -> None:
 def test_trailers_end_a_body(idle: EnvoyStack) -> None:
     with H2Talk(idle.port) as talk:
         status, body = talk.post("/v1/chat/completions", chat(tokens=3), trailers={"x-checksum": "1"})
+
+    assert status == 200
+    assert json.loads(body)["usage"]["completion_tokens"] == 3
+
+
+@pytest.mark.parametrize("trailer_mode", ["SEND", "SKIP"])
+def test_trailers_end_a_body_that_envoy_holds(idle: EnvoyStack, trailer_mode: str) -> None:
+    def hold(tree: Any) -> None:
+        manager = tree["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+        processor = next(each for each in manager["http_filters"] if "ext_proc" in each["name"])
+        modes = processor["typed_config"]["processing_mode"]
+        modes |= {"request_body_mode": "BUFFERED", "request_trailer_mode": trailer_mode}
+
+    with idle.another_envoy(hold) as port, H2Talk(port) as talk:
+        status, body = talk.post("/v1/chat/completions", chat(tokens=3), trailers={"x-checksum": "1"})
+        until(lambda: not idle.running(), "its log has told the end")
 
     assert status == 200
     assert json.loads(body)["usage"]["completion_tokens"] == 3

@@ -102,9 +102,14 @@ class Conversation:
         await self.call.write(ProcessingRequest(request_trailers={}))
 
     async def answer(
-        self, status: int, pieces: Sequence[bytes], kind: str = "text/event-stream"
+        self,
+        status: int,
+        pieces: Sequence[bytes],
+        kind: str = "text/event-stream",
+        *,
+        ends: bool = True,
     ) -> list[bytes]:
-        """Send an engine's answer as Envoy does, and return what comes back of its body."""
+        """Send an engine's answer as Envoy does, and return what comes back of its body; trailers may follow unless it `ends`."""
         message = ProcessingRequest()
         for name, value in ((":status", str(status)), ("content-type", kind)):
             header = message.response_headers.headers.headers.add()
@@ -114,7 +119,7 @@ class Conversation:
         echoed = []
         for number, piece in enumerate(pieces, 1):
             message = ProcessingRequest()
-            message.response_body.body, message.response_body.end_of_stream = piece, number == len(pieces)
+            message.response_body.body, message.response_body.end_of_stream = piece, ends and number == len(pieces)
             await self.call.write(message)
             echoed.append((await self.told()).response_body.response.body_mutation.streamed_response.body)
         return echoed

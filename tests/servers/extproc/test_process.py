@@ -106,6 +106,50 @@ def test_trailers_end_a_body_and_go_on() -> None:
     run(scene())
 
 
+@pytest.mark.parametrize("running", [0, 1])
+def test_a_body_that_envoy_holds_is_whole_also_before_trailers(running: int) -> None:
+    async def scene() -> None:
+        async with standing(max_inflight=1) as stand:
+            other = stand.open()
+            if running:
+                await other.head(modes=(BUFFERED, DUPLEX))
+                await other.told()
+                await other.body(CHAT)
+                await other.told()
+            talk = stand.open()
+            await talk.head(modes=(BUFFERED, DUPLEX))
+            await talk.told()
+            await talk.body(CHAT, ends=False)
+            await until(lambda: stand.queued == running and stand.running == 1)
+            if not running:  # Envoy waits for this before it sends the trailers; a message may come sooner all the same
+                assert (await talk.told()).HasField("request_body")
+            await talk.trailers()
+            if running:
+                await other.answer(200, [b"{}"], "application/json")
+                assert (await talk.told()).HasField("request_body")
+            assert (await talk.told()).HasField("request_trailers")
+
+            await talk.answer(200, [b'{"choices":[]}'], "application/json")
+            await until(lambda: stand.outcomes() == {"good": 1 + running})
+
+    run(scene())
+
+
+def test_an_answer_that_envoy_holds_is_whole_also_before_trailers() -> None:
+    async def scene() -> None:
+        async with standing() as stand:
+            talk = stand.open()
+            await talk.head(modes=(BUFFERED, BUFFERED))
+            await talk.told()
+            await talk.body(CHAT)
+            await talk.told()
+            await talk.answer(200, [b'{"choices":[]}'], "application/json", ends=False)
+            await until(lambda: stand.outcomes() == {"good": 1})
+            assert stand.running == 0
+
+    run(scene())
+
+
 def test_a_mode_that_is_not_known_is_refused_and_says_why() -> None:
     async def scene() -> None:
         async with standing() as stand:

@@ -26,14 +26,14 @@ _UNKNOWN: Final = Usage(None, None)
 class AnswerWatch:
     """Echoes one answer to Envoy and tells its watcher how it went.
 
-    `sees` says whether its body passes by; None where Envoy has not said, and the head of an answer will tell.
+    `mode` is how Envoy sends its body; None where Envoy has not said, and the head of an answer will tell that it does.
     """
 
-    def __init__(self, outlet: Outlet, watcher: Watcher, *, is_duplex: bool, sees: bool | None) -> None:
+    def __init__(self, outlet: Outlet, watcher: Watcher, mode: int | None) -> None:
         self._outlet = outlet
         self._watcher: Watcher | None = watcher
-        self._is_duplex = is_duplex
-        self._sees = sees
+        self._mode = mode
+        self._sees = mode is not None and mode != messages.NO_BODY
         self._head = AnswerHead(0, (), None)
         self._splitter: Splitter | None = None
         self._ends = AnswerEnds(_TAIL_BYTES)
@@ -44,11 +44,10 @@ class AnswerWatch:
             self._take_head(message)
         elif kind == "response_body":
             body = message.response_body
-            self._outlet.send(
-                messages.answer_body(body.body, ends=body.end_of_stream, is_duplex=self._is_duplex)
-            )
+            is_duplex = self._mode is None or self._mode == messages.FULL_DUPLEX
+            self._outlet.send(messages.answer_body(body.body, ends=body.end_of_stream, is_duplex=is_duplex))
             self._take(body.body)
-            if body.end_of_stream:
+            if body.end_of_stream or self._mode == messages.BUFFERED:  # it is whole, whatever follows
                 self._end()
         elif kind == "response_trailers":
             self._outlet.send(messages.answer_trailers())
@@ -66,8 +65,7 @@ class AnswerWatch:
         fields = messages.read_fields(message.response_headers)
         watcher = self._watcher
         self._outlet.send(messages.answer_head(watcher.extra if watcher is not None else ()))
-        if self._sees is None:
-            self._sees = True
+        self._sees = self._mode != messages.NO_BODY
         self._head = AnswerHead(messages.read_status(fields), fields, None)
         if media_type(fields).startswith(EVENT_STREAM):
             self._splitter = Splitter()

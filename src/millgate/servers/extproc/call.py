@@ -205,17 +205,19 @@ class ProcessCall:
             )
         else:
             self._reserved_bytes += len(body.body)
-            if body.end_of_stream:
+            # What Envoy has buffered is the whole body, but its end only where no trailers follow.
+            if body.end_of_stream or self._modes.request == BUFFERED:
                 self._ask(self._with_body)
 
     def _take_trailers(self, _message: ProcessingRequest) -> None:
         if self._exchange is None or self._head_only:
             self._outlet.fail("trailers without a body")
-        elif not self._asked and not self._answered:
-            self._has_trailers = True
-            self._ask(self._with_body)
         elif self._answered:
             self._outlet.send(messages.unchanged_trailers())
+        else:
+            self._has_trailers = True
+            if not self._asked:
+                self._ask(self._with_body)
 
     def _with_body(self, exchange: EnvoyExchange) -> None:
         body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
@@ -293,9 +295,7 @@ class ProcessCall:
         self.release()
         if self._modes.answer == NO_BODY:
             self._outlet.close()
-        self._watch = AnswerWatch(
-            self._outlet, watcher, is_duplex=self._modes.answer in {FULL_DUPLEX, None}, sees=self.sees_answer
-        )
+        self._watch = AnswerWatch(self._outlet, watcher, self._modes.answer)
 
     def release(self) -> None:
         """Give back the bytes that this request has reserved."""

@@ -119,7 +119,10 @@ class Conversation:
         echoed = []
         for number, piece in enumerate(pieces, 1):
             message = ProcessingRequest()
-            message.response_body.body, message.response_body.end_of_stream = piece, ends and number == len(pieces)
+            message.response_body.body, message.response_body.end_of_stream = (
+                piece,
+                ends and number == len(pieces),
+            )
             await self.call.write(message)
             echoed.append((await self.told()).response_body.response.body_mutation.streamed_response.body)
         return echoed

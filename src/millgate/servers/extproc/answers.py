@@ -1,4 +1,4 @@
-"""An engine's answer that passes by here: echoed as it comes, its first token and its usage read.
+"""An engine's answer that passes by here: echoed as it comes, its first token, its usage and its end read.
 
 Only where Envoy's processing mode sends answers; in the mode that `millgate extproc envoy-config` prints it does not,
 and the access log tells (`access_log`).
@@ -12,15 +12,14 @@ from millgate.core.words import FailureKind
 from millgate.dialects.contract import Usage
 from millgate.dialects.sse import EventFloodError, Splitter
 from millgate.http1.client import AnswerHead
-from millgate.runtime.verdicts import SAID_NOTHING, verdict
+from millgate.runtime.verdicts import OVERLOADED, SAID_NOTHING, verdict
 from millgate.servers.extproc import messages
 from millgate.servers.extproc.contract import Outlet, Watcher
 from millgate.servers.requests.answer_ends import AnswerEnds
 from millgate.servers.requests.fields import EVENT_STREAM, media_type
 
-_TAIL_BYTES: Final = 8 * 1024
-"""What is kept of an answer's end."""
-_UNKNOWN: Final = Usage(None, None)
+_TAIL_BYTES: Final = 64 * 1024
+"""What is kept of the end of an answer that is no stream: where its usage stands, and that the engine gave up."""
 
 
 class AnswerWatch:
@@ -37,6 +36,8 @@ class AnswerWatch:
         self._head = AnswerHead(0, (), None)
         self._splitter: Splitter | None = None
         self._ends = AnswerEnds(_TAIL_BYTES)
+        self._heard = self._has_finished = self._is_flooded = False
+        self._usage = Usage(None, None)
 
     def feed(self, kind: str | None, message: ProcessingRequest) -> None:
         """Take one message about the answer."""
@@ -67,53 +68,72 @@ class AnswerWatch:
         self._outlet.send(messages.answer_head(watcher.extra if watcher is not None else ()))
         self._sees = self._mode != messages.NO_BODY
         self._head = AnswerHead(messages.read_status(fields), fields, None)
-        if media_type(fields).startswith(EVENT_STREAM):
+        is_stream = media_type(fields).startswith(EVENT_STREAM)
+        if is_stream and 0 < self._head.status < 300:
             self._splitter = Splitter()
         if message.response_headers.end_of_stream:
             self._end()
 
     def _take(self, data: bytes) -> None:
-        self._ends.add(data)
-        if self._splitter is not None and self._watcher is not None:
-            self._seek_content(self._splitter, self._watcher, data)
+        splitter = self._splitter
+        if splitter is None:
+            self._ends.add(data)
+        elif self._watcher is not None and not self._is_flooded and not self._goes_on(splitter, data):
+            try:
+                pieces = splitter.feed(data)
+            except EventFloodError:
+                self._is_flooded = True
+                splitter.rest.clear()
+                return
+            self._read(self._watcher, pieces)
 
-    def _seek_content(self, splitter: Splitter, watcher: Watcher, data: bytes) -> None:
-        """Look for the first event with content; what comes after it is not taken apart."""
-        try:
-            pieces = splitter.feed(data)
-        except EventFloodError:
-            self._splitter = None
-            return
-        if any(watcher.dialect.read_event(piece).content for piece in pieces):
-            self._splitter = None
-            watcher.first_token()
+    def _goes_on(self, splitter: Splitter, data: bytes) -> bool:
+        """Whether these are whole events behind the first token of which each says that it does not end the answer: nearly all."""
+        if not self._heard or splitter.rest or not data.endswith(b"\n\n") or data.find(b"\r") >= 0:
+            return False
+        assert self._watcher is not None
+        mark = self._watcher.dialect.unfinished
+        return all(mark in piece for piece in data[:-2].split(b"\n\n"))
+
+    def _read(self, watcher: Watcher, pieces: list[bytes]) -> None:
+        """Read events up to the one that ends the answer, and tell of that at once: many clients leave on it."""
+        for piece in pieces:
+            event = watcher.dialect.read_event(piece)
+            failure: FailureKind | None = None
+            if event.error is not None:
+                is_refusal = event.error.status in OVERLOADED
+                failure = FailureKind.REFUSED if is_refusal else FailureKind.ERROR_EVENT
+            elif event.finish == "abort":
+                failure = FailureKind.ABORT
+            if failure is not None:
+                self._watcher = None
+                watcher.failed(failure, SAID_NOTHING)
+                return
+            if event.usage is not None:
+                self._usage = event.usage.after(self._usage)
+            if event.content and not self._heard:
+                self._heard = True
+                watcher.first_token()
+            self._has_finished = self._has_finished or event.finish is not None
+            if event.done:
+                self._watcher = None
+                watcher.whole(self._usage)
+                return
 
     def _end(self) -> None:
+        splitter, tail = self._splitter, self._ends.tail
+        if splitter is not None and self._watcher is not None:
+            self._read(self._watcher, [bytes(splitter.rest)])
         watcher, self._watcher = self._watcher, None
         if watcher is None:
             return
-        tail = self._ends.tail
         if self._head.status >= 300 or not self._head.status:
             watcher.failed(*verdict(self._head, tail))
-        elif media_type(self._head.headers).startswith(EVENT_STREAM):
-            self._judge_stream(watcher, tail)
+        elif splitter is not None and self._has_finished:
+            watcher.whole(self._usage)
+        elif splitter is not None:
+            watcher.failed(FailureKind.PROTOCOL if self._is_flooded else FailureKind.BROKEN, SAID_NOTHING)
         elif watcher.dialect.is_aborted(tail):
             watcher.failed(FailureKind.ABORT, SAID_NOTHING)
         else:
-            watcher.whole(self._ends.usage(watcher.dialect) or _UNKNOWN)
-
-    def _judge_stream(self, watcher: Watcher, tail: bytes) -> None:
-        """Read the last events: whole with its terminal event, else broken; usage stands in one of them."""
-        usage, ended = _UNKNOWN, False
-        for piece in tail.replace(b"\r\n", b"\n").split(b"\n\n"):
-            event = watcher.dialect.read_event(piece + b"\n\n")
-            if event.error is not None:
-                watcher.failed(FailureKind.ERROR_EVENT, SAID_NOTHING)
-                return
-            if event.usage is not None:
-                usage = event.usage.after(usage)
-            ended = ended or event.done or event.finish is not None
-        if ended:
-            watcher.whole(usage.after(self._ends.usage(watcher.dialect) or _UNKNOWN))
-        else:
-            watcher.failed(FailureKind.BROKEN, SAID_NOTHING)
+            watcher.whole(self._ends.usage(watcher.dialect) or Usage(None, None))

@@ -45,7 +45,7 @@ class Pooler:
     def __init__(self) -> None:
         self.go = asyncio.Event()
         self.status = 200
-        self.fields: dict[str, str] = {}
+        self.fields: dict[str, Any] = {}
 
     async def script(self, asked: Asked) -> None:
         await self.go.wait()

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from functools import partial
 from hashlib import sha256
 
 import pytest
@@ -15,6 +16,7 @@ from millgate.runtime.callers import CallerSettings, TenantRule
 from millgate.runtime.guesses import MOST_FAILURES
 from millgate.runtime.long_bodies import LONG_BYTES
 from millgate.servers.http import DoorSettings
+from millgate.servers.http.kept_answers import Keeper
 
 KEY, OTHER, UPSTREAM = "mgk_planted-client-key", "mgk_other-client-key", "sk-planted-engine-key"
 LANES = ("interactive", "bulk")
@@ -324,6 +326,34 @@ def test_nor_does_a_count_of_what_such_a_request_would_read() -> None:
                 answer = await stand.ask(asked, path, authorization=f"Bearer {key}")
                 assert answer.status == status, asked[-60:]
             assert len(stand.engine.asked) == 4
+
+    run(body())
+
+
+def test_a_request_waits_a_moment_for_what_another_process_may_just_tell_of_a_stored_answer() -> None:
+    async def body() -> None:
+        async with gating(callers=GUARDED, core=CORE) as stand:
+            kept, told = stand.gateway.door.kept_answers, []
+            kept.on_new = lambda answer_id, _keeper: told.append(answer_id)
+            keeper = Keeper(stand.snapshot.engines[0].name, "a")
+            for number, (path, method) in enumerate(
+                ((b"/v1/responses", b"POST"), (b"/v1/responses/resp_1", b"GET"))
+            ):
+                asked = (
+                    b'{"input":"hi","previous_response_id":"resp_%d"}' % number if method == b"POST" else b""
+                )
+                add = partial(kept.add, f"resp_{number}", keeper, is_news=False)
+                asyncio.get_running_loop().call_later(0.003, add)
+                answer = await stand.ask(asked, path, method, authorization=f"Bearer {KEY}")
+                assert answer.status == 200
+            assert told == []
+
+            leaving = await stand.client()
+            leaving.ask(b"", b"/v1/responses/resp_9", b"GET", {"authorization": f"Bearer {KEY}"})
+            leaving.leave()
+            unknown = await stand.ask(b"", b"/v1/responses/resp_9", b"GET", authorization=f"Bearer {KEY}")
+            assert unknown.status == 404
+            assert len(stand.engine.asked) == 2
 
     run(body())
 

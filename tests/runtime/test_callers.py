@@ -204,6 +204,13 @@ def test_a_credential_keeps_its_tenant_over_a_reload() -> None:
     assert ask(before, bearer(A)) == ask(after, bearer(A))
 
 
+def test_processes_with_one_secret_name_a_credential_alike_and_others_do_not() -> None:
+    settings = CallerSettings(open_tenants=True)
+    one, two, other = (ask(Callers(settings, secret=key), bearer(A)) for key in (b"k" * 32, b"k" * 32, b""))
+
+    assert one == two != other
+
+
 def test_tenants_of_credentials_are_bounded_and_the_idle_make_room() -> None:
     tenants = OpenTenants(most=2)
     first = tenants.name_of(b"1", 0.0)

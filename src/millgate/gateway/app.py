@@ -70,7 +70,8 @@ class Gateway:
         self.reload_success = True
         self.lines_dropped: Callable[[], int] = lambda: 0
         self._fleet = Fleet(settings.engines, settings.upstream, self.driver, self._clock)
-        self.door = HttpDoor(self.driver, self._fleet.routes, settings.door, Callers(settings.callers))
+        callers = Callers(settings.callers, secret=b"" if place is None else place.secret)
+        self.door = HttpDoor(self.driver, self._fleet.routes, settings.door, callers)
         budget = ByteBudget(settings.byte_budget)
         self.descriptors = Descriptors(self._other_connections, engine_share=_ENGINE_SHARE)
         self.server = HttpServer(

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from millgate.gateway.settings import GatewaySettings
@@ -18,13 +18,14 @@ class WorkerPlace:
     """One of the processes that serve the same addresses: `number` counts them from 1, also those that have ended.
 
     `http` and `line` are descriptors of the doors' sockets, one for each slot; `line` is empty without a line door. A worker
-    accepts on those of its `slot`.
+    accepts on those of its `slot`. `secret` is one for all, and another at each start of the gate.
     """
 
     slot: int
     number: int
     http: tuple[int, ...]
     line: tuple[int, ...]
+    secret: bytes = field(repr=False)
 
     @property
     def first_attempt(self) -> int:

@@ -80,12 +80,15 @@ class Callers:
 
     `guarded` says that requests without a good key are refused and that credentials stop here; `separates` that there
     may be several tenants, which must not reach what another has stored. `spoofed` counts tenant, lane and priority
-    fields that were not believed. Sessions are numbered with the secret `session_key`, over a reload too.
+    fields that were not believed. Sessions are numbered with the secret `session_key`, over a reload too. Processes with the
+    same `secret` give tenants of credentials the same names.
     """
 
     spoofed: int
 
-    def __init__(self, settings: CallerSettings, before: "Callers | None" = None) -> None:
+    def __init__(
+        self, settings: CallerSettings, before: "Callers | None" = None, secret: bytes = b""
+    ) -> None:
         self.settings = settings
         self.guarded = bool(settings.tenants)
         self.spoofed = before.spoofed if before is not None else 0
@@ -96,7 +99,7 @@ class Callers:
         self._path_lanes = settings.path_lanes or {}
         self._trusted = tuple(ip_network(network) for network in settings.trusted_peers)
         # A credential keeps its name over a reload.
-        self.open_tenants: OpenTenants = before.open_tenants if before is not None else OpenTenants()
+        self.open_tenants: OpenTenants = before.open_tenants if before else OpenTenants(secret=secret)
         self.session_key: bytes = before.session_key if before is not None else os.urandom(32)
         self.separates = self.guarded or settings.open_tenants or bool(settings.trusted_peers)
         self._reads_keys = self.guarded or settings.open_tenants
@@ -233,9 +236,9 @@ def _digest(key: bytes | None) -> bytes:
 class OpenTenants:
     """One name for each credential: a keyed hash, so that the credential cannot be found by trying; bounded."""
 
-    def __init__(self, most: int = MOST_OPEN_TENANTS) -> None:
+    def __init__(self, most: int = MOST_OPEN_TENANTS, secret: bytes = b"") -> None:
         self._most = most
-        self._secret = os.urandom(32)
+        self._secret = blake2b(secret or os.urandom(32), digest_size=32, person=b"tenants").digest()
         self._seen: OrderedDict[str, float] = OrderedDict()
 
     def __len__(self) -> int:

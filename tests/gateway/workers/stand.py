@@ -44,11 +44,13 @@ def chat(tokens: int) -> bytes:
     ).encode()
 
 
-def fetch(url: str, path: str, method: str = "GET") -> tuple[int, bytes]:
+def fetch(
+    url: str, path: str, method: str = "GET", body: bytes | None = None, **headers: str
+) -> tuple[int, bytes]:
     """Return status and body of one request on a connection of its own."""
     connection = HTTPConnection(urlsplit(url).netloc, timeout=ANSWER_WITHIN_S)
     try:
-        connection.request(method, path)
+        connection.request(method, path, body, {name.replace("_", "-"): headers[name] for name in headers})
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:

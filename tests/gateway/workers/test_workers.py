@@ -112,6 +112,39 @@ def test_a_killed_worker_is_replaced_while_the_other_serves_and_the_cap_holds(
     assert listens(gate.url)
 
 
+def test_a_stored_answer_is_known_to_every_worker_as_its_tenants_alone_and_to_those_that_come_later(
+    start: Start,
+) -> None:
+    gate = start("--set", "tenant_from=key").begin()
+
+    def ask(key: str, **more: str) -> tuple[int, str]:
+        body = json.dumps({"model": "m", "input": "Hello", "max_output_tokens": 2, **more}).encode()
+        fields = {"content_type": "application/json", "authorization": f"Bearer {key}"}
+        status, answer = fetch(gate.url, "/v1/responses", "POST", body, **fields)
+        return status, json.loads(answer).get("id", "")
+
+    def look(key: str, answer_id: str) -> int:
+        return fetch(gate.url, f"/v1/responses/{answer_id}", authorization=f"Bearer {key}")[0]
+
+    ids = []
+    for _ in range(30):  # each on a connection of its own, which either worker may have
+        status, answer_id = ask("alice")
+        assert status == 200
+        assert ask("alice", previous_response_id=answer_id)[0] == 200
+        assert look("alice", answer_id) == 200
+        assert look("mallory", answer_id) == 404
+        ids.append(answer_id)
+
+    before = gate.processes()
+    kill(min(before.values()))
+    until(lambda: len(set(gate.processes()) - set(before)) == 1 and len(gate.processes()) == 2)
+    gate.process.send_signal(signal.SIGUSR2)
+    until(lambda: gate.events("all workers replaced"), 2 * 20.0)
+    assert not set(before) & set(gate.processes())
+    assert [look("alice", answer_id) for answer_id in ids] == [200] * len(ids)
+    assert [look("mallory", answer_id) for answer_id in ids] == [404] * len(ids)
+
+
 def test_workers_are_replaced_one_by_one_and_no_request_fails(gate: Gate, engine: Engine) -> None:
     before = set(gate.processes())
     with users_of(gate.url, [CAP, CAP]) as (many, few):

@@ -3,6 +3,7 @@
 import json
 import ssl
 from math import inf
+from typing import Any
 
 import grpc
 import pytest
@@ -438,14 +439,12 @@ def responses_events(size: int) -> list[bytes]:
     output = [{"content": [{"text": "x" * size}]}]
     usage = {"input_tokens": 5, "output_tokens": 7}
     response = {"id": "resp_1", "output": output, "usage": usage}
-    return [
-        f"event: {kind}\ndata: {json.dumps({'type': kind, **more})}\n\n".encode()
-        for kind, more in (
-            ("response.created", {"response": {"id": "resp_1"}}),
-            *[("response.output_text.delta", {"delta": "a"})] * 3,
-            ("response.completed", {"response": response}),
-        )
+    told: list[tuple[str, dict[str, Any]]] = [
+        ("response.created", {"response": {"id": "resp_1"}}),
+        *[("response.output_text.delta", {"delta": "a"})] * 3,
+        ("response.completed", {"response": response}),
     ]
+    return [f"event: {kind}\ndata: {json.dumps({'type': kind, **more})}\n\n".encode() for kind, more in told]
 
 
 @pytest.mark.parametrize("piece_bytes", [1_000, 1 << 20])

@@ -25,6 +25,21 @@ def test_an_id_stays_with_the_tenant_that_had_it_first() -> None:
     assert kept.find("a") == Keeper("one", "alice")
 
 
+def test_other_processes_are_told_of_what_is_new_here_and_not_of_what_they_have_told() -> None:
+    told: list[tuple[str, Keeper]] = []
+    kept = KeptAnswers()
+    kept.on_new = lambda answer_id, keeper: told.append((answer_id, keeper))
+    mine, theirs = Keeper("one", "alice"), Keeper("two", "bob")
+
+    kept.add("a", mine)
+    kept.add("a", mine)
+    kept.add("a", theirs)
+    kept.add("b", theirs, is_news=False)
+
+    assert told == [("a", mine)]
+    assert list(kept) == [("a", mine), ("b", theirs)]
+
+
 @pytest.mark.parametrize(
     ("path", "allowed"),
     [

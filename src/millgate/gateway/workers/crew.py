@@ -9,14 +9,17 @@ from typing import Final
 
 from millgate.cluster.contract import Store
 from millgate.cluster.socket_store import StoreServer
-from millgate.gateway.workers.messages import News, WorkerNews, WorkerStart
+from millgate.gateway.workers.messages import News, WorkerNews, WorkerStart, WorkerVerb, encode, read_kept
 from millgate.gateway.workers.process import WorkerFailedError, WorkerProcess
 from millgate.observe.prometheus import EndedCounts
+from millgate.servers.http.kept_answers import Keeper, KeptAnswers
 
 _READY_WITHIN_S: Final = 60.0
 """A worker is ready 2 s after its start; on a machine that is busy with a model's start it may take ten times that."""
 _DRAIN_MARGIN_S: Final = 5.0
 _CUT_WITHIN_S: Final = 2.0
+_MOST_ROWS: Final = 10_000
+"""Of stored answers in one frame: 3 MB where ids are as long as they may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class Crew:
         self.plan = plan
         self.ended_counts = EndedCounts()
         """Of workers that serve no more."""
+        self._kept = KeptAnswers()
+        """Of all workers: one that is started learns them, and then what the others tell."""
         self._store = None if plan.store is None else StoreServer(plan.store)
         self._on_reloaded = on_reloaded
         self._on_end = on_end
@@ -92,6 +97,9 @@ class Crew:
         except OSError as error:
             raise WorkerFailedError(f"no process can be started: {error.strerror}", 1) from None
         self._workers.append(worker)
+        kept = [(answer_id, *keeper) for answer_id, keeper in self._kept]
+        for at in range(0, len(kept), _MOST_ROWS):
+            worker.tell(WorkerVerb.KEPT, encode(kept[at : at + _MOST_ROWS]))
         try:
             async with asyncio.timeout(_READY_WITHIN_S):
                 news = await asyncio.shield(worker.ready)
@@ -131,6 +139,12 @@ class Crew:
         if news.kind is News.RELOADED:
             self._grace_s = max(self._grace_s, news.grace_s)
             self._on_reloaded(worker)
+        elif news.kind is News.KEPT:
+            for answer_id, engine, tenant in read_kept(news.running):
+                self._kept.add(answer_id, Keeper(engine, tenant))
+            for other in self._workers:
+                if other is not worker:
+                    other.tell(WorkerVerb.KEPT, news.running)
 
     def _ended(self, worker: WorkerProcess) -> None:
         self._workers.remove(worker)

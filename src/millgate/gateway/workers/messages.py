@@ -30,6 +30,8 @@ class WorkerVerb(StrEnum):
     COVER = "cover"
     UNCOVER = "uncover"
     RETIRE = "retire"
+    KEPT = "kept"
+    """No answer: these are kept, which others have told of."""
 
 
 class WorkerOrder(NamedTuple):
@@ -52,7 +54,7 @@ class WorkerStart(NamedTuple):
     """What a worker needs to serve: `slot` counts the addresses' sockets from 0, `number` all workers from 1.
 
     `http` and `line` are the descriptors of the doors' sockets by slot, `line` empty without a line door. `store` is the address of
-    the supervisor's store, empty where there is none, `ticket_key` signs tickets where the configuration names no key. `recipe` is for the command
+    the supervisor's store, empty where there is none, `ticket_key` signs tickets where the configuration names no key, and hides the credentials that tenants are named by. `recipe` is for the command
     line: how to read the configuration.
     """
 
@@ -72,10 +74,11 @@ class News(StrEnum):
     RELOADED = "reloaded"
     FAILED = "failed"
     LEFT = "left"
+    KEPT = "kept"
 
 
 class WorkerNews(NamedTuple):
-    """One piece of it: `text` and `code` say why a worker could not start, `running` is what its banner would say.
+    """One piece of it: `text` and `code` say why a worker could not start, `running` is what its banner would say, or the kind's content.
 
     `grace_s` is how long it drains.
     """
@@ -99,7 +102,11 @@ class WorkerReport(NamedTuple):
     host: str
 
 
+KeptRow = tuple[str, str, str]
+"""The id of a stored answer, the engine that keeps it, and its tenant."""
+
 encode = msgspec.msgpack.encode
+read_kept = msgspec.msgpack.Decoder(list[KeptRow]).decode
 read_order = msgspec.msgpack.Decoder(WorkerOrder).decode
 read_reply = msgspec.msgpack.Decoder(Reply).decode
 read_start = msgspec.msgpack.Decoder(WorkerStart).decode

@@ -93,7 +93,11 @@ class WorkerProcess:
         self.process_id = process.pid
         self._watch = self._loop.create_task(self._await_end(process))
         await self._loop.create_unix_connection(lambda: self._channel, sock=ours)
-        self._channel.send(encode(WorkerOrder(UNASKED, WorkerVerb.START, encode(self._start))))
+        self.tell(WorkerVerb.START, encode(self._start))
+
+    def tell(self, verb: WorkerVerb, content: bytes) -> None:
+        """Give an order that has no answer; nothing where the process has ended."""
+        self._channel.send(encode(WorkerOrder(UNASKED, verb, content)))
 
     async def ask(self, verb: WorkerVerb, content: bytes = b"", within_s: float = ANSWERS_WITHIN_S) -> bytes:
         """Give an order and return what it brings; WorkerSilentError when that does not come in time."""

@@ -27,11 +27,13 @@ from millgate.gateway.workers.messages import (
     WorkerStart,
     WorkerVerb,
     encode,
+    read_kept,
     read_order,
     read_start,
 )
 from millgate.servers.admin.queries import DecisionQuery, ExplainQuery
 from millgate.servers.admin.source import LocalSource
+from millgate.servers.http.kept_answers import Keeper, KeptAnswers
 
 RETIRES_WITHIN_S: Final = 5.0
 """How long a worker that is replaced serves what its kept connections still ask: SDKs and proxies that use a connection at
@@ -49,6 +51,8 @@ class WorkerSide:
         self._channel = FrameConnection(self._take, self._end)
         self._gateway: Gateway | None = None
         self._running = b""
+        self._kept = KeptAnswers()
+        self._kept.on_new = self._tell_kept
         self._is_ready = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._orders: Mapping[WorkerVerb, Callable[[bytes], Awaitable[bytes]]] = {
@@ -74,7 +78,7 @@ class WorkerSide:
     def place(self) -> WorkerPlace:
         """This worker's place among all of them, known once it is connected."""
         start = self.started.result()
-        return WorkerPlace(start.slot, start.number, start.http, start.line)
+        return WorkerPlace(start.slot, start.number, start.http, start.line, start.ticket_key)
 
     def store(self) -> SocketStore | None:
         """Return the supervisor's store; None where the configuration names one."""
@@ -84,6 +88,7 @@ class WorkerSide:
     def serves(self, gateway: Gateway, running: bytes) -> None:
         """Answer for this gateway from now on; `running` is what its banner would say."""
         self._gateway, self._running = gateway, running
+        gateway.door.kept_answers = self._kept
 
     def failed(self, text: str, code: int) -> None:
         """Tell why this worker cannot serve."""
@@ -123,10 +128,17 @@ class WorkerSide:
     def _tell(self, news: WorkerNews) -> None:
         self._channel.send(encode(Reply(UNASKED, encode(news))))
 
+    def _tell_kept(self, answer_id: str, keeper: Keeper) -> None:
+        self._tell(WorkerNews(News.KEPT, running=encode([(answer_id, *keeper)])))
+
     def _take(self, frame: bytes) -> None:
         order = read_order(frame)
         if order.verb is WorkerVerb.START:
             self.started.set_result(read_start(order.content))
+            return
+        if order.verb is WorkerVerb.KEPT:
+            for answer_id, engine, tenant in read_kept(order.content):
+                self._kept.add(answer_id, Keeper(engine, tenant), is_news=False)
             return
         task = asyncio.get_running_loop().create_task(self._carry_out(order))
         self._tasks.add(task)

@@ -24,8 +24,9 @@ from millgate.servers.http.contract import AttemptMaker, DoorSettings, Ongoing
 from millgate.servers.http.entry import Authentication
 from millgate.servers.http.error_responses import ErrorResponses
 from millgate.servers.http.keep_alive import KeptAlive
-from millgate.servers.http.kept_answers import KeptAnswers, not_kept
+from millgate.servers.http.kept_answers import NOT_KEPT, KeptAnswers, not_kept
 from millgate.servers.http.long_requests import LongDesk
+from millgate.servers.http.model_list import unknown_model
 from millgate.servers.http.passthrough import Passthrough
 from millgate.servers.http.paths import HEALTH, HEALTHZ, methods
 from millgate.servers.http.progress import Progress
@@ -36,6 +37,11 @@ from millgate.servers.requests.routes import EngineRoute
 from millgate.servers.requests.tickets import TicketDesk
 
 _NO_SUCH_MODEL: Final = "no engine here answers for this model"
+_LOOKS: Final = 2
+_LOOK_S: Final = 0.005
+"""An answer that is not known is looked for again so often and after so long, where another process may just tell of it."""
+_Taken = tuple[Exchange, int, bytes, HeadReading, bytes]
+"""A request with the number and the id of its attempt, what its head said, and its body."""
 
 
 def _untraced(_attempt: int, lines: bytes) -> bytes:
@@ -155,6 +161,11 @@ class HttpDoor:
         self.steered += reading.steering
         number = self.driver.next_attempt()
         request_id = reading.given_id or b"%b-%x" % (self._boot, number)
+        self.take((exchange, number, request_id, reading, body))
+
+    def take(self, request: _Taken, looks: int = _LOOKS) -> None:
+        """Go on with a request; one that names no answer that is known looks again, where another process may just tell of it."""
+        exchange, number, request_id, reading, body = request
         try:
             if reading.complaint is not None:
                 raise reading.complaint
@@ -166,6 +177,9 @@ class HttpDoor:
                 return
             self.accept(exchange, number, request_id, reading, reading.read(body), body)
         except BadInputError as error:
+            if error.code == NOT_KEPT and looks and self.kept_answers.on_new is not None:
+                asyncio.get_running_loop().call_later(_LOOK_S, _take_again, self, request, looks - 1)
+                return
             self.error_responses.reject(exchange, reading.dialect, request_id, error)
 
     def accept(
@@ -182,7 +196,7 @@ class HttpDoor:
         BadInputError for what its caller may not ask for.
         """
         settings = self.settings
-        self._check(reading, facts)
+        _check(self, reading, facts)
         attempt = self.make_attempt(exchange, number, request_id, reading, facts, body)
         arrival = arrival_of(attempt, reading, facts, len(body))
         if settings.clips or settings.hands_over:
@@ -285,18 +299,6 @@ class HttpDoor:
 
     # ---- requests
 
-    def _check(self, reading: HeadReading, facts: RequestFacts) -> None:
-        """Raise BadInputError for what is not for this caller: a model, a stored answer, a reserved field."""
-        if facts.reserved and not reading.trusted:
-            raise not_yours(facts.reserved)
-        models = self.settings.models
-        if models is not None and facts.model not in models:
-            raise BadInputError(_NO_SUCH_MODEL, "model", status=404, code="model_not_found")
-        if facts.previous_id and not self.kept_answers.may_ask(
-            facts.previous_id, reading.caller.tenant, separates=reading.callers.separates
-        ):
-            raise not_kept("previous_response_id or conversation")
-
     def read_head(self, exchange: Exchange) -> HeadReading | None:
         """Conclude from a head what its repeats need not be asked again; None when it has been answered."""
         head, entry = exchange.head, self.entry
@@ -309,6 +311,29 @@ class HttpDoor:
         reading = HeadReading(head, entry.callers, caller)
         reading.keep(head)
         return reading
+
+
+def _check(door: HttpDoor, reading: HeadReading, facts: RequestFacts) -> None:
+    """Raise BadInputError for what is not for this caller: a model, a stored answer, a reserved field."""
+    if facts.reserved and not reading.trusted:
+        raise not_yours(facts.reserved)
+    models = door.settings.models
+    if models is not None and facts.model not in models:
+        raise unknown_model()
+    if facts.previous_id and not door.kept_answers.may_ask(
+        facts.previous_id, reading.caller.tenant, separates=reading.callers.separates
+    ):
+        raise not_kept("previous_response_id or conversation")
+
+
+def _take_again(door: HttpDoor, request: _Taken, looks: int) -> None:
+    """Go on with a request that has waited, unless its client has left; a fault of our own ends it."""
+    try:
+        if not request[0].gone:
+            door.take(request, looks)
+    except Exception:
+        request[0].abort()
+        raise
 
 
 def ask_by_head(door: HttpDoor, exchange: Exchange) -> None:

@@ -105,10 +105,7 @@ class ModelList:
         elif self._wanted in models:
             self._respond(models[self._wanted])
         else:
-            unknown = BadInputError(
-                "no engine here answers for this model", "model", status=404, code="model_not_found"
-            )
-            self._error_responses.reject(self._exchange, dialect, self._request_id, unknown)
+            self._error_responses.reject(self._exchange, dialect, self._request_id, unknown_model())
 
     def _respond(self, told: Any) -> None:
         ids = [(b"x-request-id", self._request_id), (b"request-id", self._request_id)]
@@ -118,6 +115,11 @@ class ModelList:
         done, self._done = self._done, None
         if done is not None:
             done()
+
+
+def unknown_model() -> BadInputError:
+    """Return the complaint of a request for a model that no engine has."""
+    return BadInputError("no engine here answers for this model", "model", status=404, code="model_not_found")
 
 
 def _read(page: bytes | None) -> dict[str, Any] | None:

@@ -62,7 +62,7 @@ class Passthrough:
         """Those that have something under way."""
 
     def pass_on(self, exchange: Exchange, reading: HeadReading, request_id: bytes, body: bytes) -> None:
-        """Relay a light request to the engine that it is for, or refuse it when too many are under way."""
+        """Relay a light request to the engine that it is for, or refuse it when too many are under way; BadInputError where there is none."""
         house, dialect, path = self._house, reading.dialect, exchange.head.path
         streams = kept_answer(path) is not None and wants_stream(exchange.head.target)
         refused = self._refusal(reading, streams=streams)
@@ -73,8 +73,7 @@ class Passthrough:
             return
         engines = self._engines(path, reading, body)
         if not engines:
-            house.error_responses.reject(exchange, dialect, request_id, not_kept())
-            return
+            raise not_kept()
         self._places[exchange] = tenant = self._tenants.setdefault(reading.caller.tenant, _Tenant())
         tenant.placed += 1
         if streams:

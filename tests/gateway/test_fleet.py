@@ -221,6 +221,36 @@ def test_refusals_and_complaints_are_no_illness(status: int) -> None:
     run(body())
 
 
+@pytest.mark.usefixtures("by_requests")
+def test_one_clients_bad_requests_neither_hide_that_an_engine_fails_nor_end_its_trial() -> None:
+    async def half_dead(asked: Asked) -> None:
+        """Answer as an API server whose model is dead: it still knows which names it does not serve."""
+        unknown = b"unknown" in asked.body
+        asked.reply(b'{"error":{"message":"no"}}', 404 if unknown else 500)
+
+    async def body() -> None:
+        async with plant(2) as stand:
+            for engine in stand.engines:
+                engine.script = half_dead
+            check = stand.gateway._fleet._engines["a"].check
+            for _ in range(12):
+                assert (await stand.ask(chat("unknown"))).status in {404, 503}
+                if (await stand.ask()).status == 503:
+                    break
+            assert False in stand.up
+            stand.engines[1].script = answer_whole
+            await until(lambda: check.health.stance is Stance.TRIAL)
+            before = len(stand.engines[0].asked)
+            while len(stand.engines[0].asked) < before + 2:
+                await stand.ask(chat("unknown"))
+            assert not stand.up[0] or check.standing.stance is Stance.TRIAL
+            stand.engines[0].script = answer_whole
+            while stand.stances[0] is not Stance.UP:
+                await stand.ask()
+
+    run(body())
+
+
 @pytest.mark.usefixtures("looked_at")
 def test_a_health_page_that_turns_bad_takes_the_engine_out_and_its_return_brings_it_back() -> None:
     async def body() -> None:

@@ -138,3 +138,27 @@ def test_a_provider_is_asked_nothing_but_requests() -> None:
             assert stand.engine.scrapes == 0
 
     run(body())
+
+
+def test_one_clients_wrong_key_and_unknown_model_shut_the_account_for_no_other() -> None:
+    async def judged(asked: Asked) -> None:
+        wrong_key = asked.headers.get("authorization") == "Bearer wrong"
+        if wrong_key or b"unknown" in asked.body:
+            asked.reply(b'{"error":{"message":"no"}}', 401 if wrong_key else 404)
+        else:
+            await answer_whole(asked)
+
+    async def body() -> None:
+        account = AccountSettings((QuotaLimit(QuotaKind.RPM, 60_000),))
+        async with standing(judged, account=account) as stand:
+            for number in range(12):
+                assert (await stand.ask(chat(f"a {number}"), authorization="Bearer wrong")).status == 401
+                assert (await stand.ask(chat(f"unknown {number}"))).status == 404
+            assert (await stand.ask(chat("good"))).status == 200
+            lane = stand.snapshot.lanes[0]
+            assert {word.value: count for word, count in lane.outcomes if count} == {
+                "bad_request": 24,
+                "good": 1,
+            }
+
+    run(body())

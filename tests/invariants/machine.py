@@ -225,10 +225,14 @@ class GateMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.running)
     @rule(
-        pick=picks, kind=some.sampled_from(FailureKind), sent=some.sampled_from(Sent), blames=some.booleans()
+        pick=picks,
+        kind=some.sampled_from(FailureKind),
+        sent=some.sampled_from(Sent),
+        blames=some.sampled_from([(False, False), (True, False), (False, True)]),
     )
-    def engine_fails(self, pick: int, kind: FailureKind, sent: Sent, blames: bool) -> None:
-        self.send(Failed(self.pick(self.model.running, pick), kind, sent, blames_request=blames))
+    def engine_fails(self, pick: int, kind: FailureKind, sent: Sent, blames: tuple[bool, bool]) -> None:
+        attempt, (request, key) = self.pick(self.model.running, pick), blames
+        self.send(Failed(attempt, kind, sent, blames_request=request, blames_key=key))
 
     @precondition(lambda self: self.model.departing)
     @rule(pick=picks)

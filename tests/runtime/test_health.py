@@ -69,6 +69,18 @@ def test_a_success_between_failures_takes_them_back() -> None:
     assert _fail(health, 3.0, 4.0).stance is Stance.UP
 
 
+def test_a_trial_that_has_shown_nothing_is_made_again_by_the_next_request() -> None:
+    health = _fail(_health(NO_PAGE), 1.0, 1.0, 1.0)
+    health.waited(2.1, alone=False)
+    for now in (2.2, 2.3):
+        assert _tried(health, now)
+        health.undecided()
+    assert (health.stance, health.takes_work) == (Stance.TRIAL, True)
+    assert _tried(health, 2.4)
+    health.succeeded(2.5)
+    assert health.stance is Stance.UP
+
+
 def test_after_its_probation_and_good_looks_one_request_is_tried_and_no_second() -> None:
     health = _fail(_health(), 1.0, 1.0, 1.0)
     assert _looks(health, True, 1.2, 1.4, 1.9, 2.1) == [Stance.DOWN] * 3 + [Stance.TRIAL]

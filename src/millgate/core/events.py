@@ -126,7 +126,8 @@ class Failed(NamedTuple):
     """The engine has failed this attempt; `hint_s` is the engine's own retry-after, if it gave one.
 
     `over_limit` says that a provider's own limit was met (429), `limit` which, where its answer names one. With
-    `blames_request` the engine is well and has answered that this request is at fault (most 4xx).
+    `blames_request` the engine has answered that this request is at fault (most 4xx). With `blames_key` (401, 402, 403) or `blames_name` (404,
+    405: it knows no such model or path) either the request or the setup is.
     """
 
     attempt: int
@@ -136,6 +137,8 @@ class Failed(NamedTuple):
     over_limit: bool = False
     limit: QuotaKind | None = None
     blames_request: bool = False
+    blames_key: bool = False
+    blames_name: bool = False
 
 
 class Released(NamedTuple):

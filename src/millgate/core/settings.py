@@ -139,7 +139,7 @@ class EngineSettings:
     `max_inflight` counts streams, `kv_tokens` reserved prompt and output tokens, `prefill_tokens` prompt tokens
     not yet prefilled. `models` empty means that it serves whatever it is asked for. It is also asked for its `adapters`, of which
     `adapter_slots` are loaded at once (None: as many as it says itself), each in `adapter_load_s`; not for those that it `lacks`. A whole answer whose client names no
-    bound is taken to have at most `longest_answer` tokens. A new one with `is_up` false takes no work before it is said to be up.
+    bound is taken to have at most `longest_answer` tokens. With `own_key` it is sent the gate's key and no client's. A new one with `is_up` false takes no work before it is said to be up.
     One whose `role` is prefill reads prompts for those that decode, and keeps each for `kv_lease_s` until it is fetched; `labels`
     say how far it is to them. A prompt goes over by `kv_transfer`, which both engines must have alike.
     """
@@ -156,6 +156,7 @@ class EngineSettings:
     longest_answer: int = 32_768
     ignores_hangups: IgnoresHangups = IgnoresHangups.AUTO
     account: AccountSettings | None = None
+    own_key: bool = False
     limit: LimitSettings = LimitSettings()
     prior: ServicePrior = field(default_factory=ServicePrior)
     is_up: bool = True

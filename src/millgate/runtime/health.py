@@ -6,8 +6,8 @@ for a probation that doubles from 1 to 30 s. After that one single request is tr
 (Envoy's outlier detection and its consecutive failures, with a half-open breaker's trial at the end).
 
 What is no failure: anything that the engine says with a status below 500, and 503 and 529, by which engines refuse
-what they have no room for. An engine without a health page (404) answers, and that is enough. A time that runs out
-counts only when nothing else was heard of the engine since: clients may be as impatient as they like.
+what they have no room for. To a request a 4xx is no success either: it takes no failure back, and the next request is the trial. An engine without a health page
+(404) answers, and that is enough. A time that runs out counts only when nothing else was heard of the engine since: clients may be as impatient as they like.
 
 An engine that is alone in its pool is never taken out for failed requests, for then the outage would outlast its
 cause. Failures only make us look more often, and the first good look brings it back.
@@ -123,6 +123,10 @@ class EngineHealth:
         self._failed_at.clear()
         if self.stance is Stance.TRIAL:
             self._turn(Stance.UP, now, "")
+
+    def undecided(self) -> None:
+        """The trial has shown nothing: the next request is tried."""
+        self._trial_at = None
 
     def failed(self, why: str, now: float, *, alone: bool) -> None:
         """A request failed there, before or while it was answered."""

@@ -8,11 +8,15 @@ from typing import Final, NamedTuple
 from millgate.core.words import FailureKind, QuotaKind
 from millgate.dialects.refusals import LEAST_HINT_S, MOST_HINT_S
 from millgate.http1.client import AnswerHead
-from millgate.http1.client.statuses import blames_request
 from millgate.runtime.metered import lacks_credit, named_limit
 
 OVERLOADED: Final = (429, 503, 529)
 _OVER_LIMIT: Final = 429
+# The request's or the setup's: whose key it was, and who has chosen the model, the core knows better.
+_OF_THE_KEY: Final = (401, 402, 403)
+_OF_THE_NAME: Final = (404, 405)
+# The way to the engine is set up wrongly, or the engine was too busy to read.
+_OF_THE_SETUP: Final = (407, 408, 421, 425, 429)
 _DECIMAL: Final = re.compile(rb"\d+\.\d+\Z")
 _LONGEST_NUMBER: Final = 18
 
@@ -24,6 +28,8 @@ class Said(NamedTuple):
     over_limit: bool = False
     limit: QuotaKind | None = None
     blames_request: bool = False
+    blames_key: bool = False
+    blames_name: bool = False
 
 
 SAID_NOTHING: Final = Said()
@@ -37,7 +43,14 @@ def verdict(head: AnswerHead, body: bytes) -> tuple[FailureKind, Said]:
     if status in OVERLOADED:
         over = status == _OVER_LIMIT
         return FailureKind.REFUSED, Said(hint, over, named_limit(body) if over else None)
-    return FailureKind.STATUS, Said(hint, blames_request=blames_request(status))
+    return FailureKind.STATUS, blame(status, hint)
+
+
+def blame(status: int, hint: float | None = None) -> Said:
+    """Return what this status says is at fault: the request, the key that came with it, the name of a model or path, or none of them."""
+    of_key, of_name = status in _OF_THE_KEY, status in _OF_THE_NAME
+    of_request = 400 <= status < 500 and not (of_key or of_name or status in _OF_THE_SETUP)
+    return Said(hint, blames_request=of_request, blames_key=of_key, blames_name=of_name)
 
 
 @lru_cache(maxsize=64)  # clients say the same few numbers with every request

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from millgate.core.events import EngineDown, EngineUp
 from millgate.core.words import FailureKind, Sent
 from millgate.http1.client import AnswerHead, Call, Receiver, Upstream, UpstreamPool
-from millgate.http1.client.call import FAULTY
+from millgate.http1.client.call import COMPLAINING, FAULTY
 from millgate.runtime.clock import Clock
 from millgate.runtime.driver import Driver
 from millgate.runtime.health import EngineHealth, EngineStanding, HealthSettings, Stance
@@ -88,6 +88,11 @@ class HealthCheck:
     def succeeded(self) -> None:
         """A request was answered."""
         self.health.succeeded(self._now())
+        self._tell()
+
+    def undecided(self) -> None:
+        """The trial was refused for what was asked, which shows nothing: the next request is the trial."""
+        self.health.undecided()
         self._tell()
 
     def complained(self, status: int) -> None:
@@ -216,7 +221,9 @@ class _Trial:
 
     def on_head(self, head: AnswerHead) -> None:
         """Note whether bytes will be a success."""
-        self._answered = head.status < FAULTY
+        self._answered = head.status < COMPLAINING
+        if COMPLAINING <= head.status < FAULTY:
+            self._check.undecided()
         self._receiver.on_head(head)
 
     def on_raised(self) -> None:

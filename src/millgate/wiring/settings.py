@@ -127,6 +127,7 @@ def _engine(
         longest_answer=longest_answer,
         ignores_hangups=IgnoresHangups(engine.ignores_hangups),
         account=account_settings(engine.account),
+        own_key=engine.api_key_env is not None,
         limit=_limit(engine, tpot_slo),
         prior=_prior(engine, index, places),
         role=Role(engine.role),

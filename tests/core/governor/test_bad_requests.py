@@ -1,11 +1,14 @@
 """An engine's 4xx blames the request: its permit is free, and nothing is held against the engine."""
 
+from collections.abc import Callable
+
 import pytest
 
 from core.governor.asking import ask, gate_of
 from core.world import steady_prior
 from millgate.core.decisions import Admit, Ended, Queue, Yield
 from millgate.core.events import Failed, Finished, Released
+from millgate.core.governor import Governor
 from millgate.core.settings import AccountSettings, EngineSettings, LaneSettings, QuotaLimit
 from millgate.core.words import DeadlineFrom, FailureKind, Outcome, QuotaKind, Sent
 
@@ -66,13 +69,85 @@ def test_their_short_stay_teaches_no_times() -> None:
     assert engines[0].drain_per_s == pytest.approx(engines[1].drain_per_s, rel=0.02)
 
 
-def test_they_open_no_breaker_of_an_account() -> None:
-    account = AccountSettings((QuotaLimit(QuotaKind.RPM, 6000.0),))
-    engine = EngineSettings("engine", 4, prior=steady_prior(2.0), account=account)
-    gate = gate_of(engine=engine)
+def _account(*, own_key: bool = False) -> Governor:
+    limits = AccountSettings((QuotaLimit(QuotaKind.RPM, 6000.0),))
+    return gate_of(
+        engine=EngineSettings("engine", 4, prior=steady_prior(2.0), account=limits, own_key=own_key)
+    )
+
+
+def _send(gate: Governor, attempt: int, now: float, event: Failed | Finished) -> Ended:
+    """Let one request be sent, and answered a tenth of a second later."""
+    assert isinstance(ask(gate, attempt, now), Admit)
+    ended = gate.handle(event, now + 0.1)[0]
+    gate.handle(Released(attempt), now + 0.1)
+    assert isinstance(ended, Ended)
+    return ended
+
+
+def _is_open(gate: Governor, now: float) -> bool:
+    account = gate.snapshot(now).engines[0].account
+    assert account is not None
+    return account.breaker_open
+
+
+def _locked_out(attempt: int) -> Failed:
+    return Failed(attempt, FailureKind.STATUS, Sent.REQUEST, blames_key=True)
+
+
+def _unknown(attempt: int) -> Failed:
+    return Failed(attempt, FailureKind.STATUS, Sent.REQUEST, blames_name=True)
+
+
+def _broken(attempt: int) -> Failed:
+    return Failed(attempt, FailureKind.STATUS, Sent.REQUEST)
+
+
+@pytest.mark.parametrize("refused", [_declined, _locked_out, _unknown])
+def test_they_open_no_breaker_of_an_account(refused: Callable[[int], Failed]) -> None:
+    gate = _account()
     for attempt in range(1, 31):
-        assert isinstance(ask(gate, attempt, attempt), Admit)
-        gate.handle(_declined(attempt), attempt + 0.1)
+        assert _send(gate, attempt, attempt, refused(attempt)).outcome is Outcome.BAD_REQUEST
+        assert not _is_open(gate, attempt + 0.2)
+
+
+@pytest.mark.parametrize(("refused", "opens"), [(_locked_out, True), (_unknown, False)])
+def test_a_refused_key_that_is_the_gates_own_opens_the_breaker(
+    refused: Callable[[int], Failed], opens: bool
+) -> None:
+    gate = _account(own_key=True)
+    for attempt in range(1, 6):
+        _send(gate, attempt, attempt, refused(attempt))
+
+    assert _is_open(gate, 5.2) is opens
+
+
+@pytest.mark.parametrize("refused", [_declined, _locked_out, _unknown])
+def test_they_hide_no_row_of_failures(refused: Callable[[int], Failed]) -> None:
+    gate = _account()
+    for number in range(5):
+        assert not _is_open(gate, number)
+        _send(gate, 2 * number + 1, number, _broken(2 * number + 1))
+        if number < 4:
+            _send(gate, 2 * number + 2, number + 0.5, refused(2 * number + 2))
+
+    assert _is_open(gate, 4.2)
+
+
+@pytest.mark.parametrize("refused", [_declined, _locked_out, _unknown])
+def test_a_trial_that_is_one_of_them_leaves_the_next_request_to_try(refused: Callable[[int], Failed]) -> None:
+    """The breaker opened at 4.1 s for 5 s: it neither closes for a wrong key nor stays open longer."""
+    gate = _account()
+    for number in range(5):
+        _send(gate, number, number, _broken(number))
+    assert isinstance(ask(gate, 10, 9.0), Yield)
+    for number in range(20):
+        now = 9.2 + 0.2 * number
+        _send(gate, 20 + number, now, refused(20 + number))
+        assert _is_open(gate, now + 0.1)
+
+    _send(gate, 50, 13.4, Finished(50, 100, 10))
+    assert not _is_open(gate, 13.6)
 
 
 def test_an_account_without_credit_pauses_nothing() -> None:

@@ -167,6 +167,8 @@ def failed(knowledge: Knowledge, attempt: Attempt, event: Failed, now: float) ->
     permit, engine = permit_of(attempt)
     again = detour_after(knowledge, attempt, event, now)
     if engine.provider is not None:
+        if event.blames_name or (event.blames_key and not engine.settings.own_key):
+            event = event._replace(blames_request=True)  # one client's: the provider is there for all others
         engine.provider.failed(event, permit.sent_at, permit.output_seen, now)
     if event.blames_request:
         return _declined(knowledge, attempt, now)

@@ -114,11 +114,11 @@ class Provider:
             self._settle(attempt, None, 0, output_tokens, now)
             if event.kind in _DOUBTED:
                 self._doubt(event.kind, event.hint_s, now)
-        if event.blames_request or not counts_against(event.kind):
+        if not counts_against(event.kind) and not event.blames_request:
             self._succeeded(attempt, now)
-        elif not event.over_limit and not self._is_of_volley(event, sent_at, now):
+        elif not (event.blames_request or event.over_limit or self._is_of_volley(event, sent_at, now)):
             self.breaker.failed(now, event.hint_s)
-        self._probed(attempt)
+        self._probed(attempt)  # a trial that has shown neither leaves the next request to try
 
     def _doubt(self, kind: FailureKind, hint_s: float | None, now: float) -> None:
         """Pause until the hint, or a little longer than the last time, and then try singly."""

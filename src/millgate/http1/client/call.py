@@ -8,6 +8,8 @@ from millgate.http1.client.contract import Ear, Receiver
 
 FAULTY: Final = 500
 """From this status on an answer may be the engine's fault."""
+COMPLAINING: Final = 400
+"""From this status on it is no good answer: an API server says that a request is wrong though its model is dead."""
 
 
 class Carrier(Protocol):
@@ -157,7 +159,7 @@ class UpstreamCall:
         ear = self._ear
         if ear is not None:
             if status < FAULTY:
-                self._answered = True
+                self._answered = status < COMPLAINING
                 ear.heard += 1
             else:
                 ear.complained(status)

@@ -65,7 +65,7 @@ class Ear(Protocol):
         """Return the receiver of an answer while the engine is in doubt."""
 
     def succeeded(self) -> None:
-        """A request was answered whole, with a status that is none of the engine's faults."""
+        """A request was answered whole, with a status that complains of nothing."""
 
     def complained(self, status: int) -> None:
         """A request was answered with a status that may be the engine's fault."""

@@ -16,10 +16,9 @@ from millgate.core.events import HandoffFailed, Prefilled
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.handoff import Handed, handed, is_lost, to_decode, to_prefill, with_cached
 from millgate.http1.client import AnswerHead, Call, Receiver
-from millgate.http1.client.statuses import blames_request
 from millgate.http1.wire.fields import Lines, header_lines
 from millgate.runtime.driver import Driver
-from millgate.runtime.verdicts import OVERLOADED
+from millgate.runtime.verdicts import OVERLOADED, blame
 from millgate.servers.http.contract import HttpDesk
 from millgate.servers.http.paired import OnwardLines, PairedEngines, ReaderAnswer, tell_whole
 from millgate.servers.requests.fields import EVENT_STREAM, media_type
@@ -182,7 +181,7 @@ class _TwoLegs:
         said = handed(body) if head.status == _GOOD else None
         if said is not None:
             self.prefilled(said)
-        elif blames_request(head.status):
+        elif blame(head.status).blames_request:
             tell_whole(self, self._receiver, head, body)  # the request is at fault, and that is the answer
         elif head.status == _GOOD:
             self.lost(FailureKind.PROTOCOL, Sent.REQUEST, "")

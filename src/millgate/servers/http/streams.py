@@ -12,10 +12,9 @@ from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import EngineError, StreamEvent, Usage
 from millgate.dialects.sse import EventFloodError, Splitter, payload
 from millgate.http1.client import AnswerHead
-from millgate.http1.client.statuses import blames_request
 from millgate.http1.wire.fields import ANSWER_RESERVED, HeaderWriter
 from millgate.runtime.metered import lacks_credit
-from millgate.runtime.verdicts import OVERLOADED, Said
+from millgate.runtime.verdicts import OVERLOADED, blame
 from millgate.servers.http.answers import MOST_KEPT_BYTES, WholeAnswer, tell_failure
 from millgate.servers.http.contract import AnswerOwner
 from millgate.servers.requests.fields import EVENT_STREAM, NO_RETRY, beside_quotas, media_type, with_ids
@@ -286,4 +285,4 @@ class StreamAnswer:
                 kind, lines = FailureKind.NO_CREDIT, _FINAL_JSON
             headers = with_ids(lines, self._owner.request_id)
             self._exchange.respond(error.status, headers, error.body)
-            self._owner.failed(kind, Sent.REQUEST, Said(blames_request=blames_request(error.status)))
+            self._owner.failed(kind, Sent.REQUEST, blame(error.status))

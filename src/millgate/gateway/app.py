@@ -221,8 +221,6 @@ class Gateway:
         address = self.settings.line
         if self.line is None or address is None or wanted is None or _plain(address) != _plain(wanted):
             return address
-        if _secured(address) is not _secured(wanted):
-            return address
         if wanted.ssl is not None:
             await self.line.listeners.secure(wanted.ssl)
         return wanted
@@ -359,13 +357,9 @@ def _line_routes(fleet: Fleet) -> list[LineRoute]:
     return [LineRoute(*route[:5]) for route in fleet.routes]
 
 
-def _plain(line: LineAddress | None) -> LineAddress | None:
-    """Leave out the context: of the same files there may be two."""
-    return None if line is None else replace(line, ssl=None)
-
-
-def _secured(line: LineAddress | None) -> bool:
-    return line is not None and line.ssl is not None
+def _plain(line: LineAddress | None) -> tuple[LineAddress, bool] | None:
+    """Leave out the context but for whether there is one: of the same files there may be two."""
+    return None if line is None else (replace(line, ssl=None), line.ssl is not None)
 
 
 def _fixed(before: GatewaySettings, after: GatewaySettings) -> tuple[str, ...]:
@@ -377,7 +371,6 @@ def _fixed(before: GatewaySettings, after: GatewaySettings) -> tuple[str, ...]:
         "extproc": before.extproc != after.extproc,
         "records": before.observers != after.observers,
         "cluster": before.cluster != after.cluster,
-        "line": _plain(before.line) != _plain(after.line)
-        or _secured(before.line) is not _secured(after.line),
+        "line": _plain(before.line) != _plain(after.line),
     }
     return tuple(name for name, differs in differing.items() if differs)

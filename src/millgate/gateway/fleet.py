@@ -79,9 +79,9 @@ class Fleet:
         self._clock = clock
         self._settings = settings
         self._started = False
-        self.on_turn: Callable[[EngineStanding], None] | None = None
+        self.on_turn: Callable[[EngineStanding], None] = _untold
         """Told when an engine has gone down, and when it is up again."""
-        self.on_size: Callable[[str, Gauges], None] | None = None
+        self.on_size: Callable[[str, Gauges], None] = _untold
         """Told what an engine says of its size, and when it says something else."""
         self.on_adapters: Callable[[str, Adapters], None] | None = None
         """Told which adapters an engine has, and when it has others."""
@@ -160,7 +160,7 @@ class Fleet:
         pool, watch_pool = _pool(address, self._settings), _pool(address, self._settings)
         base, name = address.base_path.encode(), address.name
         watch = EngineWatch(name, watch_pool, self._driver, self._clock, target=base + b"/metrics")
-        watch.on_size = partial(self._sized, name)
+        watch.on_size = lambda gauges: self.on_size(name, gauges)
         adapters = AdapterWatch(
             watch_pool,
             base + b"/v1/models",
@@ -179,12 +179,7 @@ class Fleet:
         return _Engine(address, pool, watch_pool, watch, adapters, check, ways)
 
     def _turned(self, standing: EngineStanding) -> None:
-        if self.on_turn is not None:
-            self.on_turn(standing)
-
-    def _sized(self, name: str, gauges: Gauges) -> None:
-        if self.on_size is not None:
-            self.on_size(name, gauges)
+        self.on_turn(standing)  # which is set later
 
     def _listed(self, name: str, adapters: Adapters) -> None:
         if self.on_adapters is not None:
@@ -195,6 +190,10 @@ class Fleet:
         return not any(
             engine.check.health.takes_work for other, engine in self._engines.items() if other != name
         )
+
+
+def _untold(*_news: object) -> None:
+    """Tell no one: what only runs for a while may have no log."""
 
 
 def _credential(address: EngineAddress) -> bytes | None:

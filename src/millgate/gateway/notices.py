@@ -27,15 +27,11 @@ LEAST_MOVE: Final = 0.1
 """Of a cap, as a share of the one that was told last: what a graph of streams shows as a step."""
 
 
-class WarningLog(Protocol):
+class NoticeLog(Protocol):
     """Where the lines go."""
 
     def warning(self, event: str, **fields: object) -> None:
         """Report what an operator should look at."""
-
-
-class TurnLog(WarningLog, Protocol):
-    """Where good news goes too."""
 
     def info(self, event: str, **fields: object) -> None:
         """Say what the process does."""
@@ -54,7 +50,7 @@ class Notices:
     `time` is the clock, in seconds. At most `MOST_KINDS` are known apart (INV-5); the longest known is forgotten first.
     """
 
-    def __init__(self, log: WarningLog, time: Callable[[], float]) -> None:
+    def __init__(self, log: NoticeLog, time: Callable[[], float]) -> None:
         self._log = log
         self._time = time
         self._gave_up_at: deque[float] = deque(maxlen=MOST_GIVEN_UP)
@@ -121,7 +117,7 @@ class EngineNotices:
     """
 
     def __init__(
-        self, log: TurnLog, time: Callable[[], float], later: Callable[[float, Callable[[], None]], object]
+        self, log: NoticeLog, time: Callable[[], float], later: Callable[[float, Callable[[], None]], object]
     ) -> None:
         self._log = log
         self._time = time
@@ -173,7 +169,7 @@ class CapNotices:
 
     def __init__(
         self,
-        log: TurnLog,
+        log: NoticeLog,
         read: Callable[[], Mapping[str, int]],
         later: Callable[[float, Callable[[], None]], Timer],
     ) -> None:

@@ -31,20 +31,22 @@ LEAST_GAP_S = 0.1
 # there it would hide a request that has ended, and end that permit while the engine works on.
 NEWS_S = 0.03
 _HEADERS = ((b"accept", b"text/plain"),)
+_GOOD = (200,)
 
 
 class _Page:
     """Receives one page and hands it on, or None for anything else than a whole page in time."""
 
-    def __init__(self, done: Callable[[bytes | None], None]) -> None:
+    def __init__(self, done: Callable[[bytes | None], None], statuses: Sequence[int]) -> None:
         self._done = done
+        self._statuses = statuses
         self._parts: list[bytes] = []
         self._room = MOST_PAGE_BYTES
         self._wanted = False
 
     def on_head(self, head: AnswerHead) -> None:
         """Look at the status."""
-        self._wanted = head.status == 200
+        self._wanted = head.status in self._statuses
 
     def on_data(self, data: bytes) -> None:
         """Keep what may be kept."""
@@ -76,66 +78,36 @@ def scrape(
     within_s: float,
     done: Callable[[bytes | None], None],
     headers: Sequence[tuple[bytes, bytes]] = _HEADERS,
+    *,
+    statuses: Sequence[int] = _GOOD,
 ) -> Call:
-    """Fetch a page; `done` is called once, with None when it did not come whole within `within_s`."""
+    """Fetch a page; `done` is called once, with None when it did not come whole within `within_s` with one of these statuses."""
     by = asyncio.get_running_loop().time() + within_s
-    call = upstream.request(b"GET", target, headers, b"", _Page(done), head_by=by)
+    call = upstream.request(b"GET", target, headers, b"", _Page(done, statuses), head_by=by)
     call.expire_at(by)
     return call
 
 
-async def discover(upstream: Upstream, target: bytes = b"/metrics", within_s: float = 2.0) -> Gauges | None:
-    """Read an engine's gauges and size once; None when it shows no metrics page in time."""
+async def _fetch(
+    upstream: Upstream, target: bytes, within_s: float, statuses: Sequence[int] = _GOOD
+) -> bytes | None:
     page: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-    call = scrape(upstream, target, within_s, page.set_result)
+    call = scrape(upstream, target, within_s, page.set_result, statuses=statuses)
     try:
-        text = await page
-        return None if text is None else read_gauges(text)
+        return await page
     finally:
         call.abort()
+
+
+async def discover(upstream: Upstream, target: bytes = b"/metrics", within_s: float = 2.0) -> Gauges | None:
+    """Read an engine's gauges and size once; None when it shows no metrics page in time."""
+    text = await _fetch(upstream, target, within_s)
+    return None if text is None else read_gauges(text)
 
 
 async def is_well(pages: Upstream, target: bytes, within_s: float) -> bool:
     """Ask for a health page once; return whether it answers in time with a status that is good enough."""
-    loop = asyncio.get_running_loop()
-    first = _FirstLook(loop.create_future())
-    call = pages.request(b"GET", target, (), b"", first, head_by=loop.time() + within_s)
-    call.expire_at(loop.time() + within_s)
-    try:
-        return await first.answer
-    finally:
-        call.abort()
-
-
-class _FirstLook:
-    """Receives the health page of an engine that nothing is known of; what counts is its status."""
-
-    def __init__(self, answer: asyncio.Future[bool]) -> None:
-        self.answer = answer
-
-    def on_head(self, head: AnswerHead) -> None:
-        """Below 500 the engine answers."""
-        self._say(is_well=head.status < FAULTY)
-
-    def on_data(self, data: bytes) -> None:
-        """Nothing: the status has said it."""
-
-    def on_end(self, *, delimited: bool) -> None:
-        """Nothing: the status has said it."""
-        del delimited
-
-    def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
-        """A page that does not come is no good sign."""
-        del kind, sent, detail
-        self._say(is_well=False)
-
-    def on_raised(self) -> None:
-        """A receiver that has failed has said nothing."""
-        self._say(is_well=False)
-
-    def _say(self, *, is_well: bool) -> None:
-        if not self.answer.done():
-            self.answer.set_result(is_well)
+    return await _fetch(pages, target, within_s, range(FAULTY)) is not None
 
 
 class EngineWatch:

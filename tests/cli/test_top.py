@@ -108,6 +108,13 @@ def test_what_was_measured_lately_stands_beside_what_is_expected() -> None:
     assert "hints kept 14 of 15" in shown
 
 
+def test_a_provider_whose_breaker_is_open_is_not_up() -> None:
+    provider = {"name": "p", "up": True, "account": {"breaker_open": True}}
+
+    assert re.search(r"p +breaker open", drawn({"engines": [provider]}))
+    assert re.search(r"p +up", drawn({"engines": [{**provider, "account": {"breaker_open": False}}]}))
+
+
 def test_live_sessions_stand_in_a_line_where_there_are_any() -> None:
     engines = [{"name": "e", "kv_limit": 30_000}]
     sessions = {"live_sessions": 3, "working_set_share": 0.4}

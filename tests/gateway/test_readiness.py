@@ -8,15 +8,18 @@ from typing import Literal
 
 import pytest
 
-from gateway.harness import run, until
+from gateway.harness import Asked, answer_whole, chat, run, standing, until
 from gateway.paired_engines import scripted
 from gateway.stand import core_settings
 from gateway.test_paired_engines import reads
 from gateway.test_two_engines import writes
 from millgate.cluster.contract import Granted, Renewal, StoreUnavailableError
 from millgate.core.events import EngineDown, EngineUp
+from millgate.core.settings import AccountSettings, QuotaLimit
+from millgate.core.words import QuotaKind
 from millgate.gateway import AdminAddress, EngineAddress, Gateway, GatewaySettings
 from millgate.gateway.settings import ClusterSettings
+from millgate.runtime.health import EngineStanding, Stance
 from millgate.wiring.governor import build_governor
 
 
@@ -120,5 +123,40 @@ def test_a_closed_replica_refuses_at_once_and_sends_its_clients_to_another_conne
                 b"retry-after-ms: 1000",
                 b"connection: close",
             } <= set(fields)
+
+    run(story())
+
+
+def test_a_provider_whose_breaker_is_open_is_named_and_told_and_keeps_no_gate_away() -> None:
+    """Only requests show that the account answers again: a balancer that sent none would keep it shut."""
+
+    async def broken(asked: Asked) -> None:
+        asked.reply(b'{"error":{"message":"boom"}}', 500)
+
+    async def story() -> None:
+        account = AccountSettings((QuotaLimit(QuotaKind.RPM, 6000),))
+        async with standing(broken, account=account) as stand:
+            told: list[EngineStanding] = []
+            gateway = stand.gateway
+            gateway.fleet.on_turn = told.append
+            assert gateway.ready() == (True, {"gate": "open", "engine engine": "up"})
+            for number in range(5):
+                assert (await stand.ask(chat(str(number)))).status == 500
+
+            assert gateway.ready() == (True, {"gate": "open", "engine engine": "breaker open"})
+            live = gateway.views.live
+            assert live is not None
+            assert live.page_model.verdict().text == "Down: no engine answers, every request is refused"
+            await until(lambda: gateway.fleet.standings[0].stance is Stance.DOWN)
+            stand.engine.script = answer_whole
+            breaker = gateway.driver._governor._knowledge.engines.by_name["engine"].provider.breaker  # type: ignore[attr-defined]
+            breaker.next_try_at = 0.0
+            assert (await stand.ask(chat("tried"))).status == 200
+            assert gateway.ready().detail["engine engine"] == "up"
+            assert live.page_model.verdict().text == "Calm"
+            await until(lambda: gateway.fleet.standings[0].stance is Stance.UP)
+            turns = [(each.stance, each.why) for each in told if not each.failing]
+            why = "requests failed and its breaker is open: single requests try it"
+            assert turns == [(Stance.DOWN, why), (Stance.UP, "")]
 
     run(story())

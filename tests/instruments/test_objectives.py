@@ -187,5 +187,5 @@ def test_where_refusals_are_most_of_what_is_missed_the_advice_says_so() -> None:
     read = watch.read(now)
     assert read.is_burning
     assert read.advice == (
-        "Lane lane: 10 % good over five minutes, 95 % promised. 80 of 100 requests were refused: add engines, or ask for less."
+        "Lane lane: 10 % good over five minutes, 95 % promised. 80 of 100 requests were refused: mend engines that are down or fail; where all are well add engines, or ask for less."
     )

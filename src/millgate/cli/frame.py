@@ -132,7 +132,7 @@ def _engines(state: State) -> Table:
         own = f"{_count(engine, 'seen_running')}+{_count(engine, 'seen_waiting')} {_percent(engine, 'seen_kv_share')}"
         table.add_row(
             _name(engine.get("name", "")),
-            Text("up", "green") if engine.get("up") else Text("down", "red"),
+            _stance(engine),
             _used(engine, "running", "limit"),
             _count(engine, "departing"),
             _share(engine, "kv_tokens", "kv_limit"),
@@ -141,6 +141,12 @@ def _engines(state: State) -> Table:
             own,
         )
     return table
+
+
+def _stance(engine: State) -> Text:
+    if engine.get("up") and (engine.get("account") or {}).get("breaker_open"):
+        return Text("breaker open", "red")
+    return Text("up", "green") if engine.get("up") else Text("down", "red")
 
 
 def _engine_times(state: State) -> Table:

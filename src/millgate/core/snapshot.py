@@ -260,6 +260,11 @@ class EngineSnapshot:
         """Whether it is up, and not only for prompts that others answer."""
         return self.up and self.role is not Role.PREFILL
 
+    @property
+    def is_shut(self) -> bool:
+        """Whether the breaker of its account is open: it gets single tries only."""
+        return self.account is not None and self.account.breaker_open
+
 
 @dataclass(frozen=True, slots=True)
 class RetrySnapshot:

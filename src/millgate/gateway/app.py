@@ -298,7 +298,8 @@ def _join(
 
 def _readiness(snapshot: Snapshot, cluster: Membership | None, *, is_open: bool) -> Readiness:
     detail = {"gate": "open" if is_open else "draining"}
-    detail |= {f"engine {engine.name}": "up" if engine.up else "down" for engine in snapshot.engines}
+    for each in snapshot.engines:  # an open breaker keeps no gate away: only requests show that it may close
+        detail[f"engine {each.name}"] = "down" if not each.up else "breaker open" if each.is_shut else "up"
     if cluster is not None:
         detail["cluster"] = cluster.readiness
         is_open = is_open and cluster.is_open

@@ -174,6 +174,7 @@ class Fleet:
         unseen = "" if address.is_up else _UNSEEN if address.host else _NOWHERE
         check = HealthCheck(name, watch_pool, self._driver, self._clock, settings, alone, unseen)
         check.on_turn = self._turned
+        check.is_shut = partial(self._is_shut, name) if address.metered else None
         check.listen(pool)
         ways: Upstream = MeteredUpstream(pool, name, self._driver) if address.metered else pool
         return _Engine(address, pool, watch_pool, watch, adapters, check, ways)
@@ -184,6 +185,9 @@ class Fleet:
     def _listed(self, name: str, adapters: Adapters) -> None:
         if self.on_adapters is not None:
             self.on_adapters(name, adapters)
+
+    def _is_shut(self, name: str) -> bool:
+        return any(each.is_shut for each in self._driver.snapshot().engines if each.name == name)
 
     def _is_alone(self, name: str) -> bool:
         """Return whether no other engine takes work."""

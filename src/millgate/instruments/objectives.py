@@ -144,9 +144,9 @@ class SloWatch:
         lane, late, slow = self._lane, 1.0 - short.ttft_share, 1.0 - short.tpot_share
         said = f"Lane {lane.name}: {100.0 * short.good_share:.0f} % good over five minutes, {100.0 * lane.target_share:g} % promised. "
         if 2.0 * short.refused >= (1.0 - short.good_share) * short.requests:
-            return f"{said}{short.refused} of {short.requests} requests were refused: add engines, or ask for less."
+            return f"{said}{short.refused} of {short.requests} requests were refused: mend engines that are down or fail; where all are well add engines, or ask for less."
         if short.ttft_share >= lane.ttft_share and short.tpot_share >= lane.tpot_share:
-            return said + "Streams are in time: look at whole answers and at engine failures by kind."
+            return said + "No stream is late: look at engine failures by kind, and at whole answers."
         if slow * (1.0 - lane.ttft_share) > late * (1.0 - lane.tpot_share):
             return f"{said}Tokens come too slowly ({quantile(lane.tpot_share)} is promised): lower the limit of streams, or add engines."
         return f"{said}First tokens come too late ({quantile(lane.ttft_share)} is promised): let less wait (max_wait, max_queue), or add engines."

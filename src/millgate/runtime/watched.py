@@ -15,6 +15,7 @@ from millgate.runtime.driver import Driver
 from millgate.runtime.health import EngineHealth, EngineStanding, HealthSettings, Stance
 
 _NO_ROOM = (503, 529)
+_SHUT = "requests failed and its breaker is open: single requests try it"
 
 
 class HealthCheck:
@@ -46,6 +47,10 @@ class HealthCheck:
         self._told: EngineUp | EngineDown = EngineDown(engine) if unseen else EngineUp(engine)
         self.on_turn: Callable[[EngineStanding], None] | None = None
         """Told when the engine has gone down, and when it is up again; a trial is neither."""
+        self.is_shut: Callable[[], bool] | None = None
+        """Says whether the breaker of a provider's account is open; asked at each look."""
+        self._was_shut = False
+        self._shut_changed_at = float("-inf")
         self._is_up = not unseen
         self._running = False
         self._loop = asyncio.get_running_loop()
@@ -56,7 +61,10 @@ class HealthCheck:
     def standing(self) -> EngineStanding:
         """How the engine stands, for people."""
         health = self.health
-        return EngineStanding(self.engine, health.stance, health.since, health.why)
+        if self._was_shut:
+            return EngineStanding(self.engine, Stance.DOWN, self._shut_changed_at, _SHUT)
+        since = max(health.since, self._shut_changed_at)
+        return EngineStanding(self.engine, health.stance, since, health.why)
 
     def listen(self, pool: UpstreamPool) -> None:
         """Hear what becomes of each request that this pool sends from now on."""
@@ -129,6 +137,8 @@ class HealthCheck:
         quick = alone and (health.in_doubt or health.stance is not Stance.UP)
         self._look_in(settings.quick_poll_s if quick else settings.poll_s)
         health.waited(self._now(), alone=alone)
+        if self.is_shut is not None and self.is_shut() is not self._was_shut:
+            self._was_shut, self._shut_changed_at = not self._was_shut, self._now()
         self._tell(again=health.stance is Stance.TRIAL)
         if settings.target is not None and self._call is None:
             by = self._loop.time() + settings.page_within_s
@@ -158,7 +168,7 @@ class HealthCheck:
         if again or told != self._told:
             self._told = told
             self._driver.post(told)
-        is_up = health.stance is Stance.UP
+        is_up = health.stance is Stance.UP and not self._was_shut
         if is_up is not self._is_up and health.stance is not Stance.TRIAL:
             self._is_up = is_up
             if self.on_turn is not None and self._running:

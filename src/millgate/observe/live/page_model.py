@@ -194,7 +194,7 @@ class PageModel:
         snapshot, refusals, epoch = instant.now, self._sources.observers.refusals, instant.epoch
         alarms = [alarm for pool in snapshot.pools for alarm in pool.alarms]
         first = min(alarms, key=lambda alarm: alarm.since, default=None)
-        up = [engine for engine in snapshot.engines if engine.up]
+        up = [engine for engine in snapshot.engines if engine.up and not engine.is_shut]
         situation = Situation(
             now=epoch + snapshot.now,
             lanes=tuple(

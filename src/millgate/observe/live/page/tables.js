@@ -123,10 +123,11 @@ function setEngineName(cell, seen) {
     cell.textContent = "";
     cell.append(make("span", "state"), make("span", "", seen.name), make("span", "up-down"));
   }
-  cell.children[0].classList.toggle("down", !seen.up);
+  const trouble = !seen.up ? "down" : seen.account?.breaker_open ? "breaker open" : "";
+  cell.children[0].classList.toggle("down", trouble !== "");
   const role = seen.role === "unified" ? "" : seen.role;
-  cell.children[2].classList.toggle("alarming", !seen.up);
-  say(cell.children[2], [role, seen.up ? "" : "down"].filter(Boolean).join(", "));
+  cell.children[2].classList.toggle("alarming", trouble !== "");
+  say(cell.children[2], [role, trouble].filter(Boolean).join(", "));
 }
 
 function setMemory(holder, seen) {

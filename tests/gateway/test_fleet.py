@@ -11,7 +11,8 @@ import pytest
 from gateway.harness import Answer, Asked, Client, FakeEngine, answer, answer_whole, chat, run, until
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
 from millgate.gateway import EngineAddress, Gateway, GatewaySettings, fleet
-from millgate.runtime.health import HealthSettings, Stance
+from millgate.observe.live.banner import Level
+from millgate.runtime.health import EngineStanding, HealthSettings, Stance
 from millgate.testing import FaultProxy
 from millgate.wiring.governor import build_governor
 
@@ -247,6 +248,32 @@ def test_one_clients_bad_requests_neither_hide_that_an_engine_fails_nor_end_its_
             stand.engines[0].script = answer_whole
             while stand.stances[0] is not Stance.UP:
                 await stand.ask()
+
+    run(body())
+
+
+@pytest.mark.usefixtures("looked_at")
+def test_a_lone_engine_that_fails_every_request_is_told_although_its_page_is_good() -> None:
+    async def broken(asked: Asked) -> None:
+        asked.reply(b'{"error":{"message":"boom"}}', 500)
+
+    async def body() -> None:
+        async with plant(1) as stand:
+            told: list[EngineStanding] = []
+            stand.gateway.fleet.on_turn = told.append
+            stand.engines[0].script = broken
+            for _ in range(5):
+                assert (await stand.ask()).status == 500
+            assert [each.failing for each in told] == [
+                f"{number} requests in a row failed: status 500" for number in (3, 4, 5)
+            ]
+            assert stand.gateway.views.live is not None
+            said = stand.gateway.views.live.page_model.verdict()
+            assert said.level is Level.WARNED
+            assert said.text == "Engines fail requests; a: 5 requests in a row failed: status 500"
+            stand.engines[0].script = answer_whole
+            assert (await stand.ask()).status == 200
+            assert stand.gateway.views.live.page_model.verdict().text == "Calm"
 
     run(body())
 

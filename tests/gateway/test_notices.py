@@ -72,6 +72,18 @@ def test_a_gate_that_is_too_slow_itself_says_so_once_a_minute() -> None:
     assert log.lines == [("requests refused", {"reason": "overloaded_gate", "count": 1})]
 
 
+def test_an_engine_that_fails_requests_and_stays_is_a_line_a_minute() -> None:
+    log = Written()
+    for number in range(3, 31):
+        log.notices.failing(EngineStanding("gpu-0", Stance.UP, 0.0, "", f"{number} in a row"))
+    log.now = QUIET_S
+    log.notices.failing(EngineStanding("gpu-0", Stance.UP, 0.0, "", "31 in a row"))
+    assert log.lines == [
+        ("engine fails requests", {"engine": "gpu-0", "why": "3 in a row", "count": 1}),
+        ("engine fails requests", {"engine": "gpu-0", "why": "31 in a row", "count": 28}),
+    ]
+
+
 def test_answers_that_time_out_are_a_line_a_minute_of_each_engine() -> None:
     log = Written()
     for _ in range(3):

@@ -69,6 +69,18 @@ def test_a_success_between_failures_takes_them_back() -> None:
     assert _fail(health, 3.0, 4.0).stance is Stance.UP
 
 
+def test_an_engine_that_stays_because_it_is_alone_says_how_many_requests_failed_until_one_is_good() -> None:
+    health = _fail(_health(NO_PAGE), 1.0, 2.0, alone=True)
+    assert health.failing(2.0) == ""
+    _fail(health, *[3.0 + number for number in range(28)], alone=True)
+    assert (health.stance, health.failing(30.0)) == (Stance.UP, "30 requests in a row failed: connect")
+    _looks(health, True, 31.0)
+    assert health.failing(89.9), "a page that answers does not mend requests"
+    assert health.failing(90.1) == "", "without requests there is no telling"
+    health.succeeded(91.0)
+    assert _fail(health, 92.0, 93.0, alone=True).failing(93.0) == ""
+
+
 def test_a_trial_that_has_shown_nothing_is_made_again_by_the_next_request() -> None:
     health = _fail(_health(NO_PAGE), 1.0, 1.0, 1.0)
     health.waited(2.1, alone=False)

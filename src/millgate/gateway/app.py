@@ -129,7 +129,7 @@ class Gateway:
 
     def _open_views(self) -> Views:
         words = str if self.cluster is None else self.cluster.words
-        live = open_feed(self.driver.snapshot, self.driver.explain, self.observers, words)
+        live = open_feed(self.driver.snapshot, self.driver.explain, self.observers, words, self._failing)
         return Views(
             self.driver.snapshot,
             self.driver.explain,
@@ -141,6 +141,9 @@ class Gateway:
             why=self.observers.why,
             cluster=self.cluster_snapshot,
         )
+
+    def _failing(self) -> str:
+        return "; ".join([f"{each.name}: {each.failing}" for each in self._fleet.standings if each.failing])
 
     def _open_admin(self) -> AdminServer | None:
         address = self.settings.admin

@@ -80,7 +80,7 @@ class Fleet:
         self._settings = settings
         self._started = False
         self.on_turn: Callable[[EngineStanding], None] = _untold
-        """Told when an engine has gone down, and when it is up again."""
+        """Told when an engine has gone down, when it is up again, and of failures of one that is alone."""
         self.on_size: Callable[[str, Gauges], None] = _untold
         """Told what an engine says of its size, and when it says something else."""
         self.on_adapters: Callable[[str, Adapters], None] | None = None

@@ -69,6 +69,10 @@ class Notices:
         """An engine did not answer in time: its client got a 504, or a stream that breaks off."""
         self._tell("engine timeouts", "engine", engine)
 
+    def failing(self, standing: EngineStanding) -> None:
+        """An engine fails request after request, and stays because it is alone."""
+        self._tell("engine fails requests", "engine", standing.name, why=standing.failing)
+
     def given_up(self, given_up: GivenUp) -> None:
         """A whole answer did not come within its bound: a line each, up to `MOST_GIVEN_UP` within `QUIET_S`."""
         now, told_at = self._time(), self._gave_up_at
@@ -84,7 +88,7 @@ class Notices:
         """This process was too slow itself, and refused a request for that."""
         self._tell("requests refused", "reason", Reason.OVERLOADED_GATE.value)
 
-    def _tell(self, event: str, name: str, value: str) -> None:
+    def _tell(self, event: str, name: str, value: str, **more: object) -> None:
         kind, now = (event, value), self._time()
         told_at, silent = self._last.get(kind, (-inf, 0))
         if now - told_at < QUIET_S:
@@ -94,7 +98,7 @@ class Notices:
         if len(self._last) >= MOST_KINDS:
             del self._last[next(iter(self._last))]
         self._last[kind] = now, 0
-        self._log.warning(event, **{name: value}, count=silent + 1)
+        self._log.warning(event, **{name: value}, **more, count=silent + 1)
 
 
 class _Turns:

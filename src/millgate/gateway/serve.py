@@ -70,7 +70,8 @@ async def serve(
     gateway.observers.accounting.on_timeout, gateway.door.shedding.on_shed = notices.timeout, notices.shed
     gateway.door.on_given_up = notices.given_up
     loop = asyncio.get_running_loop()
-    gateway.fleet.on_turn = EngineNotices(log, loop.time, loop.call_later).turned
+    turns = EngineNotices(log, loop.time, loop.call_later)
+    gateway.fleet.on_turn = lambda each: notices.failing(each) if each.failing else turns.turned(each)
     if gateway.cluster is not None:
         gateway.cluster.on_change = partial(_lease_changed, log)
     if gateway.observers.traces is not None:

@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 # A client may leave before a trial has shown anything; after this time another is let in.
 _TRIAL_PATIENCE_S = 5.0
+# An engine of which no request has failed for so long may be well again: without requests there is no telling.
+_TOLD_FOR_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +52,16 @@ class Stance(StrEnum):
 
 
 class EngineStanding(NamedTuple):
-    """One engine's health for people: `since` is a clock time, `why` what took it out last, empty while all is well."""
+    """One engine's health for people: `since` is a clock time, `why` what took it out last, empty while all is well.
+
+    `failing` says how requests fail at one that takes work all the same, because it is alone; else it is empty.
+    """
 
     name: str
     stance: Stance
     since: float
     why: str
+    failing: str = ""
 
 
 class EngineHealth:
@@ -73,6 +79,8 @@ class EngineHealth:
         """Whether requests fail at an engine that stays because it is alone."""
         self._bad_looks = self._good_looks = 0
         self._failed_at: list[float] = []
+        self._in_a_row = 0
+        self._failed_why = ""
         self._probation_s = 0.0
         self._out_until = now
         self._up_since = now
@@ -87,6 +95,12 @@ class EngineHealth:
     def anxious(self) -> bool:
         """Whether a request that is sent, or answered, would change anything."""
         return self.stance is not Stance.UP or bool(self._failed_at)
+
+    def failing(self, now: float) -> str:
+        """Return in words that request after request fails at an engine that is up, for some time after the last one."""
+        if self._in_a_row < self.settings.failures or now - self._failed_at[-1] > _TOLD_FOR_S:
+            return ""
+        return f"{self._in_a_row} requests in a row failed: {self._failed_why}"
 
     def looked(self, complaint: str | None, now: float, *, alone: bool) -> None:
         """The health page was asked: None is good, else what is wrong."""
@@ -121,6 +135,7 @@ class EngineHealth:
     def succeeded(self, now: float) -> None:
         """A request was answered."""
         self._failed_at.clear()
+        self._in_a_row = 0
         if self.stance is Stance.TRIAL:
             self._turn(Stance.UP, now, "")
 
@@ -130,6 +145,7 @@ class EngineHealth:
 
     def failed(self, why: str, now: float, *, alone: bool) -> None:
         """A request failed there, before or while it was answered."""
+        self._in_a_row, self._failed_why = self._in_a_row + 1, why
         since = now - self.settings.failures_within_s
         self._failed_at = [*(at for at in self._failed_at if at > since), now][-self.settings.failures :]
         if self.stance is Stance.TRIAL:
@@ -164,4 +180,5 @@ class EngineHealth:
         self._trial_at = None
         self._bad_looks = self._good_looks = 0
         self._failed_at.clear()
+        self._in_a_row = 0
         self.in_doubt = False

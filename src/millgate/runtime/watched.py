@@ -46,7 +46,7 @@ class HealthCheck:
         self._alone = alone
         self._told: EngineUp | EngineDown = EngineDown(engine) if unseen else EngineUp(engine)
         self.on_turn: Callable[[EngineStanding], None] | None = None
-        """Told when the engine has gone down, and when it is up again; a trial is neither."""
+        """Told when the engine has gone down, when it is up again (a trial is neither), and of each failure while it is `failing`."""
         self.is_shut: Callable[[], bool] | None = None
         """Says whether the breaker of a provider's account is open; asked at each look."""
         self._was_shut = False
@@ -64,7 +64,7 @@ class HealthCheck:
         if self._was_shut:
             return EngineStanding(self.engine, Stance.DOWN, self._shut_changed_at, _SHUT)
         since = max(health.since, self._shut_changed_at)
-        return EngineStanding(self.engine, health.stance, since, health.why)
+        return EngineStanding(self.engine, health.stance, since, health.why, health.failing(self._now()))
 
     def listen(self, pool: UpstreamPool) -> None:
         """Hear what becomes of each request that this pool sends from now on."""
@@ -118,6 +118,8 @@ class HealthCheck:
     def _failed(self, why: str) -> None:
         self.health.failed(why, self._now(), alone=self._alone())
         self._tell()
+        if self._running and self.on_turn is not None and (standing := self.standing).failing:
+            self.on_turn(standing)
         if self._running and self.health.in_doubt:
             self._look_in(self.health.settings.quick_poll_s)
 

@@ -27,6 +27,15 @@ def test_nothing_waits_and_nobody_is_refused_is_calm() -> None:
     assert (said.level, said.text) == (Level.CALM, "Calm")
 
 
+def test_a_lone_engine_that_fails_its_requests_is_not_calm() -> None:
+    failing = "gpu-0: 30 requests in a row failed: status 500"
+    said = banner(replace(CALM, engines=1, engines_up=1, failing=failing))
+    busy = banner(replace(CALM, running=64, failing=failing))
+
+    assert (said.level, said.text) == (Level.WARNED, f"Engines fail requests; {failing}")
+    assert (busy.level, busy.text) == (Level.WARNED, f"Busy: engines full, nothing waits; {failing}")
+
+
 def test_what_waits_is_busy_and_names_the_lane_nearest_to_its_deadline() -> None:
     lanes = (LaneWait("interactive", 4, 1.2, 10.0), LaneWait("throughput", 40, 5.0, 60.0))
 

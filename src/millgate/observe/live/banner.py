@@ -40,8 +40,8 @@ class Situation:
 
     `arrived` and `refused` count attempts of the last seconds. `now`, `refusing_since` and `warned_since` are
     seconds since the epoch; the first is None while no client is refused for want of capacity, the second while no
-    alarm is raised (`warning` is its evidence in words). `hints_s` are the shortest and longest hint handed out. `cluster` says in
-    words what is wrong with the cluster, if anything.
+    alarm is raised (`warning` is its evidence in words). `hints_s` are the shortest and longest hint handed out. `cluster` and `failing` say
+    in words what is wrong with the cluster, and which engines fail requests.
     """
 
     now: float
@@ -58,6 +58,7 @@ class Situation:
     warned_since: float | None = None
     draining: bool = False
     cluster: str = ""
+    failing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,9 @@ def banner(situation: Situation) -> Banner:
         since = _since(situation.warned_since, situation.now)
         return Banner(Level.WARNED, f"Overload is coming, seen {since}: {situation.warning}")
     text = _busy(situation)
-    level = Level.WARNED if situation.cluster else Level.BUSY if text else Level.CALM
-    parts = [text or "Calm", *_rules(situation), *_down(situation)]
+    level = Level.WARNED if situation.cluster or situation.failing else Level.BUSY if text else Level.CALM
+    head = "Engines fail requests" if situation.failing else "Calm"
+    parts = [text or head, *_rules(situation), *_down(situation)]
     return Banner(level, "; ".join(parts))
 
 
@@ -137,10 +139,10 @@ def _rules(situation: Situation) -> list[str]:
 
 
 def _down(situation: Situation) -> list[str]:
-    """Say what is broken: engines that are down, and the cluster."""
+    """Say what is broken: engines that are down or fail, and the cluster."""
     down = situation.engines - situation.engines_up
-    parts = [f"{down} of {situation.engines} engines down"] if down else []
-    return [*parts, situation.cluster] if situation.cluster else parts
+    said = f"{down} of {situation.engines} engines down" if down else ""
+    return [part for part in (said, situation.failing, situation.cluster) if part]
 
 
 def _hints(shortest_s: float, longest_s: float) -> str:

@@ -18,13 +18,15 @@ def open_feed(
     explain: Callable[[Arrived], Explanation],
     observers: Observers,
     cluster: Callable[[], str] = str,
+    failing: Callable[[], str] = str,
 ) -> LiveFeed[PageModel]:
     """Return the feed; from now on the observers' beats look after its history, so that it knows what came before.
 
-    `cluster` says what is wrong with the cluster, nothing where all is well.
+    `cluster` says what is wrong with the cluster, `failing` which engines fail requests; nothing where all is well.
     """
     history = DecisionHistory(snapshot)
     observers.accounting.on_beat.append(history.look)
+    host = socket.gethostname()
     return LiveFeed(
-        PageModel(Sources(snapshot, explain, observers, history, time.time, socket.gethostname(), cluster))
+        PageModel(Sources(snapshot, explain, observers, history, time.time, host, cluster, failing))
     )

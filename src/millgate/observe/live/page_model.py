@@ -61,7 +61,7 @@ class Sources(NamedTuple):
     """What a picture is made from; every callable is quick and changes nothing.
 
     `wall` gives seconds since the epoch: the core's own time means nothing to people. `host` tells this gate from others.
-    `cluster` says what is wrong with the cluster, nothing where all is well.
+    `cluster` says what is wrong with the cluster, `failing` which engines fail requests; nothing where all is well.
     """
 
     snapshot: Callable[[], Snapshot]
@@ -71,6 +71,7 @@ class Sources(NamedTuple):
     wall: Callable[[], float]
     host: str
     cluster: Callable[[], str] = str
+    failing: Callable[[], str] = str
 
 
 class _Instant(NamedTuple):
@@ -212,6 +213,7 @@ class PageModel:
             warned_since=epoch + first.since if first else None,
             draining=snapshot.draining,
             cluster=self._sources.cluster(),
+            failing=self._sources.failing(),
         )
         return banner(situation)
 

@@ -121,5 +121,5 @@ def add_standings(state: dict[str, Any], standings: Sequence[EngineStanding]) ->
             engine["health"] = {
                 "stance": standing.stance,
                 "since_s": round(state["now"] - standing.since, 3),
-                "why": standing.why,
+                "why": standing.why or standing.failing,
             }

@@ -123,7 +123,7 @@ def test_no_bytes_crash_what_watches_an_answer(dialect: Dialect, data: bytes) ->
 @by_name
 def test_an_error_event_is_read_as_an_error_by_its_own_dialect(dialect: Dialect) -> None:
     """What we write into a broken stream must never be taken for content, nor its stream for finished."""
-    words, message = dialect.refuser.failure(FailureKind.BROKEN)
+    words, message = dialect.refuser.broken_off(FailureKind.BROKEN)
     event = dialect.as_event(dialect.error(words.kind, words.code, message))
     read = dialect.read_event(event)
     assert event.endswith(b"\n\n")

@@ -118,8 +118,11 @@ def test_row_60_what_runs_beyond_the_grace_is_told_and_cut(upstream: FakeUpstrea
         rest = talk.rest()
         assert b'"error"' in rest
         assert b"[DONE]" not in rest
+        assert b"the gateway is shutting down" in rest
         assert not rest.endswith(b"0\r\n\r\n")
         assert gate.process.wait(PATIENCE_S) == 0
+        assert said(gate, "draining")[0]["under_way"] == 1
+        assert (said(gate, "drained")[0]["under_way"], said(gate, "drained")[0]["cut"]) == (0, 1)
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])

@@ -1,6 +1,8 @@
 """The gateway as a whole: it starts, it drains, it leaves nothing open."""
 
 import asyncio
+import json
+import re
 import socket
 import time
 
@@ -79,7 +81,24 @@ def test_a_drain_refuses_what_waits_and_what_comes_and_lets_streams_end() -> Non
     run(body())
 
 
-def test_what_outlives_the_grace_is_cut_with_an_error_event() -> None:
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (
+            b"/v1/chat/completions",
+            {
+                "message": "the gateway is shutting down",
+                "type": "service_unavailable_error",
+                "param": None,
+                "code": "server_is_overloaded",
+            },
+        ),
+        (b"/v1/messages", {"type": "overloaded_error", "message": "the gateway is shutting down"}),
+    ],
+)
+def test_what_outlives_the_grace_is_cut_with_an_error_event_that_blames_no_engine(
+    path: bytes, said: dict[str, object]
+) -> None:
     async def script(asked: Asked) -> None:
         asked.open_stream()
         asked.send(ROLE, event("a"))
@@ -88,12 +107,14 @@ def test_what_outlives_the_grace_is_cut_with_an_error_event() -> None:
     async def body() -> None:
         async with standing(script, drain_grace_s=0.2) as stand:
             client = await stand.client()
-            client.ask(chat(stream=True))
+            client.ask(chat(stream=True), path)
             await client.head()
             asked = await stand.engine.next()
             drain = asyncio.ensure_future(stand.gateway.drain())
             rest = await client.reader.read()
-            assert b'{"error"' in rest
+            (told,) = re.findall(rb'data: (\{.*"error".*\})', rest)
+            assert json.loads(told)["error"] == said
+            assert stand.gateway.driver.cancelled == 1
             assert not rest.endswith(b"0\r\n\r\n")
             await asked.hung_up()
             await drain

@@ -206,10 +206,10 @@ class Refuser:
         lines = self._prepared[Reason.TOO_LARGE].never_lines % (request_id, request_id)
         return words.status, lines, self._ended(body, request_id), False
 
-    def failure(self, kind: FailureKind) -> tuple[DialectError, str]:
-        """Return what to call an engine's failure in an event of a stream that has begun, and its sentence."""
-        failure = FAILURES[kind]
-        return failure.anthropic if self._anthropic else failure.openai, failure.message
+    def broken_off(self, cause: FailureKind | Reason) -> tuple[DialectError, str]:
+        """Return what an event of a stream that has begun calls the cause of its end, an engine's or our own, and its sentence."""
+        row = FAILURES[cause] if isinstance(cause, FailureKind) else REASONS[cause]
+        return row.anthropic if self._anthropic else row.openai, row.message
 
     def failed(self, kind: FailureKind, request_id: bytes) -> RefusalAnswer:
         """Dress an engine's failure, for a client that has not had a byte of its answer."""

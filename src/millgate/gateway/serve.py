@@ -194,7 +194,7 @@ async def _leave(
 ) -> ProcessEnding:
     """Drain, unless a second signal insists."""
     drain = asyncio.ensure_future(gateway.drain())
-    tell = asyncio.ensure_future(_tell(gateway, log, notifier))
+    tell = asyncio.ensure_future(_tell(gateway, log, notifier, gateway.under_way))
     insist = asyncio.ensure_future(insisted.wait())
     await asyncio.wait((drain, insist), return_when=asyncio.FIRST_COMPLETED)
     for task in (drain, tell, insist):
@@ -204,20 +204,20 @@ async def _leave(
     if insisted.is_set():
         log.warning("cut short by a second signal", under_way=gateway.under_way)
         return ProcessEnding.CUT_SHORT
-    log.info("drained", under_way=gateway.under_way)
+    log.info("drained", under_way=gateway.under_way, cut=gateway.driver.cancelled)
     return ProcessEnding.DRAINED
 
 
-async def _tell(gateway: Gateway, log: ProcessLog, notifier: ServiceNotifier) -> None:
-    """Say that the process is leaving and, while that changes, what it still waits for."""
+async def _tell(gateway: Gateway, log: ProcessLog, notifier: ServiceNotifier, left: int) -> None:
+    """Say that the process is leaving and what was `left` to wait for, and each second what is, while that changes."""
     told = -1
     while True:
-        await asyncio.sleep(0 if told < 0 else _TELL_EVERY_S)
-        left = gateway.under_way
         if left != told:
             told = left
             notifier.stopping(f"draining, {left} under way")
             log.info("draining", under_way=left, grace_s=gateway.settings.drain_grace_s)
+        await asyncio.sleep(_TELL_EVERY_S)
+        left = gateway.under_way
 
 
 def _report(log: ProcessLog, context: dict[str, Any]) -> None:

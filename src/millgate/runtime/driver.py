@@ -93,6 +93,8 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self.observers: list[StepObserver] = []
+        self.cancelled = 0
+        """How many attempts were cancelled while they ran: the grace of a drain was over."""
 
     # ---- what doors call
 
@@ -196,6 +198,7 @@ class Driver:
                 elif isinstance(decision, Queue):
                     listener.on_queue(decision)
                 else:
+                    self.cancelled += 1
                     listener.on_cancel(decision)
             except Exception as error:  # noqa: BLE001 - see the head of this page
                 context = {

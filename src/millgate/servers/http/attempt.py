@@ -196,7 +196,7 @@ class HttpAttempt(CallHolder):
             if not self.exchange.started:
                 self._refuse(Yield(self.number, decision.reason, decision.retry_after_s, retry=True))
             elif is_events:
-                cut_off(self, FailureKind.BROKEN)
+                cut_off(self, decision.reason)
             else:
                 self.exchange.abort()
 

@@ -8,7 +8,7 @@ A client must never take a broken answer for a finished one (INV-10), and an SDK
 `[DONE]` or for `finish_reason: "abort"`. So an answer that breaks gets an error event and then a cut connection.
 """
 
-from millgate.core.words import FailureKind, Sent
+from millgate.core.words import FailureKind, Reason, Sent
 from millgate.dialects.contract import EngineError, StreamEvent, Usage
 from millgate.dialects.sse import EventFloodError, Splitter, payload
 from millgate.http1.client import AnswerHead
@@ -29,9 +29,9 @@ _JSON = _WRITER.write([(b"content-type", b"application/json")])
 _FINAL_JSON = _WRITER.write([(b"content-type", b"application/json"), NO_RETRY])
 
 
-def cut_off(owner: AnswerOwner, kind: FailureKind) -> None:
+def cut_off(owner: AnswerOwner, cause: FailureKind | Reason) -> None:
     """End a stream that has begun: an error event, then a cut connection."""
-    words, message = owner.dialect.refuser.failure(kind)
+    words, message = owner.dialect.refuser.broken_off(cause)
     dialect = owner.dialect
     owner.exchange.write(dialect.as_event(dialect.error(words.kind, words.code, message)))
     owner.exchange.abort()

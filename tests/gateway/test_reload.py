@@ -2,20 +2,28 @@
 
 import asyncio
 import os
+import ssl as tls
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gateway.harness import Asked, Client, FakeEngine, answer, chat, event, run, until
+from gateway.harness import Asked, Client, FakeEngine, Stand, answer, chat, event, run, until
 from gateway.stand import core_settings, gating
 from millgate.core.settings import LaneSettings
 from millgate.gateway import AdminAddress, Configuration, EngineAddress, Gateway, ReloadError
 from millgate.gateway.notify import Notifier
 from millgate.gateway.reload import Fetch, Reloader
+from millgate.gateway.settings import ClusterSettings, ExtprocAddress, GatewaySettings, LineAddress
+from millgate.http1.client import UpstreamSettings
 from millgate.http1.server import ServerLimits
 from millgate.observe.logs import ProcessLog
+from millgate.observe.observers import ObserverSettings
+from millgate.observe.tracing import TracingSettings
+from millgate.runtime.callers import CallerSettings
+from millgate.runtime.metered import MeteredUpstream
 from millgate.servers.http import DoorSettings
 
 
@@ -152,6 +160,68 @@ def test_what_open_sockets_stand_on_needs_a_restart_and_stays() -> None:
             assert (after.host, after.port, after.admin) == (before.host, before.port, before.admin)
             assert after.drain_grace_s == 7.0
             assert (await stand.ask(chat())).status == 200
+
+    run(body())
+
+
+CHANGED: dict[str, Any] = {
+    "engines": (EngineAddress("engine", "127.0.0.1", 1),),
+    "host": "127.0.0.2",
+    "port": 1,
+    "ssl": tls.SSLContext(tls.PROTOCOL_TLS_SERVER),
+    "callers": CallerSettings(open_tenants=True),
+    "admin": AdminAddress(port=2),
+    "line": LineAddress(port=2),
+    "cluster": ClusterSettings("redis://127.0.0.1:1", "gate", "one"),
+    "extproc": ExtprocAddress(port=2),
+    "door": DoorSettings(loop_lag_s=3.0),
+    "server": ServerLimits(body_bytes=1024),
+    "upstream": UpstreamSettings(connect_s=3.0),
+    "byte_budget": 4096,
+    "drain_grace_s": 7.0,
+    "observers": ObserverSettings(kept_attempts=7),
+    "workers": 3,
+}
+
+
+def test_each_setting_is_taken_by_a_reload_or_named_as_one_that_needs_a_restart() -> None:
+    assert list(CHANGED) == [each.name for each in fields(GatewaySettings)]
+
+    async def body() -> None:
+        for name, value in CHANGED.items():
+            async with gating() as stand:
+                wanted = replace(stand.gateway.settings, **{name: value})
+                for _again in range(2):
+                    needs = await stand.gateway.adopt(wanted, core_settings())
+                    is_taken = getattr(stand.gateway.settings, name) == value
+                    assert is_taken is not bool(needs), name
+
+    run(body())
+
+
+def test_each_setting_that_needs_a_restart_is_named_by_its_own_name() -> None:
+    async def needs(stand: Stand, **changes: Any) -> tuple[str, ...]:
+        return await stand.gateway.adopt(replace(stand.gateway.settings, **changes), core_settings())
+
+    async def body() -> None:
+        async with gating() as stand:
+            tracing = TracingSettings("http://127.0.0.1:4318/v1/traces")
+            assert await needs(stand, workers=3) == ("workers",)
+            assert await needs(stand, observers=ObserverSettings(tracing=tracing)) == ("tracing",)
+            assert await needs(stand, observers=ObserverSettings(log_attempts="-")) == ("records",)
+            assert await needs(stand, door=DoorSettings(ticket_key=b"k" * 32)) == ("retries.ticket_key_env",)
+
+    run(body())
+
+
+def test_an_engine_that_becomes_a_providers_account_is_metered() -> None:
+    async def body() -> None:
+        async with gating(address={"health": None}) as stand:
+            (own,) = stand.gateway.settings.engines
+            account = replace(stand.gateway.settings, engines=(replace(own, metered=True),))
+            await stand.gateway.adopt(account, core_settings())
+            (route,) = stand.gateway.fleet.routes
+            assert isinstance(route.upstream, MeteredUpstream)
 
     run(body())
 

@@ -292,9 +292,9 @@ def _unsure(config: Config) -> list[EngineConfig]:
 
 
 def worker_settings(loaded: Loaded) -> GatewaySettings:
-    """Return the settings of one worker: the admin door is its supervisor's, and so is the store where none is named."""
+    """Return the settings of one worker: the store is its supervisor's where none is named."""
     settings = gateway_settings(loaded)
-    return replace(settings, admin=None, cluster=settings.cluster or _SUPERVISED)
+    return replace(settings, cluster=settings.cluster or _SUPERVISED)
 
 
 def gateway_settings(loaded: Loaded) -> GatewaySettings:
@@ -305,7 +305,7 @@ def gateway_settings(loaded: Loaded) -> GatewaySettings:
         engines=tuple(_engine_address(loaded, index) for index in range(len(config.engines))),
         host=config.listen.host,
         port=config.listen.port,
-        ssl=_listener_tls(loaded),
+        ssl=_context(loaded, config.listen.tls, "listen"),
         callers=_callers(config),
         admin=AdminAddress(
             config.admin.host,
@@ -340,6 +340,7 @@ def gateway_settings(loaded: Loaded) -> GatewaySettings:
         observers=ObserverSettings(
             config.records.log_attempts, config.records.kept_attempts, _tracing(loaded)
         ),
+        workers=config.workers,
     )
 
 
@@ -431,10 +432,6 @@ def _cluster(loaded: Loaded) -> ClusterSettings | None:
         cluster.timeout,
         cluster.when_store_is_gone,
     )
-
-
-def _listener_tls(loaded: Loaded) -> "SSLContext | None":
-    return _context(loaded, loaded.config.listen.tls, "listen")
 
 
 def _context(

@@ -14,7 +14,7 @@ from millgate.core.snapshot import Snapshot
 from millgate.gateway.cluster import Membership, open_store
 from millgate.gateway.doors import Doors, WorkerPlace
 from millgate.gateway.fleet import Fleet
-from millgate.gateway.settings import ClusterSettings, GatewaySettings, LineAddress
+from millgate.gateway.settings import ClusterSettings, ExtprocAddress, GatewaySettings, LineAddress
 from millgate.http1.server import ByteBudget, HttpServer
 from millgate.observe.door import ClusterSnapshot, DoorSnapshot, ServiceSnapshot
 from millgate.observe.heptamini import HeptaminiCollector
@@ -147,7 +147,7 @@ class Gateway:
 
     def _open_admin(self) -> AdminServer | None:
         address = self.settings.admin
-        if address is None:
+        if address is None or self.doors.is_shared:  # the supervisor has opened it
             return None
         return AdminServer(self.views, address.host, address.port, token=address.token, hosts=address.hosts)
 
@@ -203,10 +203,12 @@ class Gateway:
             line=line,
             cluster=before.cluster,
             extproc=before.extproc,
+            door=replace(settings.door, ticket_key=before.door.ticket_key),
             observers=before.observers,
+            workers=before.workers,
         )
         self.server.adopt(settings.server, settings.byte_budget)
-        self.door.adopt(settings.door)
+        self.door.adopt(self.settings.door)
         self.door.entry.replace(settings.callers)
         self._fleet.adopt(settings.engines, settings.upstream)
         if self.extproc is not None:
@@ -366,14 +368,22 @@ def _plain(line: LineAddress | None) -> tuple[LineAddress, bool] | None:
     return None if line is None else (replace(line, ssl=None), line.ssl is not None)
 
 
+def _secured(door: ExtprocAddress | None) -> bool:
+    return door is not None and door.ssl is not None
+
+
 def _fixed(before: GatewaySettings, after: GatewaySettings) -> tuple[str, ...]:
-    """Name what differs and belongs to sockets that are open: addresses, and the other doors as a whole."""
+    """Name what differs and stays as it is: what `Gateway.adopt` keeps of the settings before."""
+    records = replace(before.observers, tracing=after.observers.tracing)
     differing = {
         "listen.host": before.host != after.host,
         "listen.port": before.port != after.port,
         "admin": before.admin != after.admin,
-        "extproc": before.extproc != after.extproc,
-        "records": before.observers != after.observers,
+        "extproc": before.extproc != after.extproc or _secured(before.extproc) is not _secured(after.extproc),
+        "workers": before.workers != after.workers,
+        "retries.ticket_key_env": before.door.ticket_key != after.door.ticket_key,
+        "records": records != after.observers,
+        "tracing": before.observers.tracing != after.observers.tracing,
         "cluster": before.cluster != after.cluster,
         "line": _plain(before.line) != _plain(after.line),
     }

@@ -40,6 +40,7 @@ class Doors:
         self._server = server
         self._line = line
         self._place = place
+        self.is_shared = place is not None
         self._covered: dict[int, list[tuple[HttpServer | LineDoor, socket.socket]]] = {}
         self.port = 0
         self.line_port = 0

@@ -44,9 +44,9 @@ class EngineAddress:
     bootstrap_port: int | None = None
 
     @property
-    def place(self) -> tuple[str, int, str, bool, str | None]:
+    def place(self) -> tuple[str, int, str, bool, str | None, bool]:
         """Return what makes it the same server: its credentials and certificates may change."""
-        return self.host, self.port, self.base_path, self.ssl is not None, self.health
+        return self.host, self.port, self.base_path, self.ssl is not None, self.health, self.metered
 
     @classmethod
     def from_url(
@@ -147,7 +147,7 @@ class GatewaySettings:
     `ssl` is the context for clients, None for plain HTTP; `callers` says which callers are admitted. `drain_grace_s` is
     how long running streams may go on after SIGTERM. `admin` None opens no admin door, `line` None no line door, and without a
     `cluster` this process has all of every limit.
-    With `extproc` requests come through Envoys, and no HTTP port is opened.
+    With `extproc` requests come through Envoys, and no HTTP port is opened. It is one of so many `workers`.
     """
 
     engines: tuple[EngineAddress, ...]
@@ -165,3 +165,4 @@ class GatewaySettings:
     byte_budget: int = DEFAULT_BYTE_BUDGET
     drain_grace_s: float = 30.0
     observers: ObserverSettings = field(default_factory=ObserverSettings)
+    workers: int = 1

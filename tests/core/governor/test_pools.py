@@ -136,3 +136,16 @@ def test_the_early_warning_is_read_while_no_engine_is_up() -> None:
     _ask(gate, 1, "any", 2.0)
 
     assert gate.snapshot(3.0).pools[0].warning.occupancy == 0.0
+
+
+def test_a_reload_takes_another_bound_of_appointments() -> None:
+    gate = _gate(_engine("a"), lane=LaneSettings("lane", max_queue=0))
+    for number in range(6):
+        _ask(gate, number, "small")
+    assert gate.snapshot(0.0).retries.records == 5
+
+    gate.reconfigure(Settings((LaneSettings("lane", max_queue=0),), (_engine("a"),), max_appointments=6), 0.0)
+    for number in range(6, 12):
+        _ask(gate, number, "small")
+
+    assert (gate.snapshot(0.0).retries.records, gate.snapshot(0.0).retries.appointments_dropped) == (6, 5)

@@ -117,7 +117,7 @@ class Engines:
 
     def reconfigure(self, settings: Settings, now: float) -> None:
         """Put new settings on the engines; permits that are out stay out, and the routes are still those of before."""
-        engines = self.by_name
+        engines, self._max_appointments = self.by_name, settings.max_appointments
         named = {new.name for new in settings.engines}
         for name, engine in list(engines.items()):
             if engine.named(retired=name not in named):

@@ -347,11 +347,12 @@ class Routes:
         serving = _serving(whole)
         groups = _overlapping(serving.values())
         known = [] if before is None else [pool.appointments for pool in before.pools]
+        most_each = max_appointments // len(groups)
         if len(known) != len(groups):
             # The first keep their memory; a request that returns to another pool is a new one there.
-            known = [*known[:1], *(Appointments(max_appointments // len(groups)) for _ in groups)][
-                : len(groups)
-            ]
+            known = [*known[:1], *(Appointments(most_each) for _ in groups)][: len(groups)]
+        for appointments in known:
+            appointments.keep_at_most(most_each)
         self.pools: list[Pool] = [
             Pool(group, appointments, instruments, now)
             for group, appointments in zip(groups, known, strict=True)

@@ -213,6 +213,10 @@ class Appointments:
         self._by_length = _ByLength()
         self.tenants = self.records = self.open = self.dropped = 0
 
+    def keep_at_most(self, records: int) -> None:
+        """Take another bound; it drops nothing that is kept."""
+        self._max_records = records
+
     def knows(self, tenant: str) -> bool:
         """Return whether this tenant has records: only then is a fingerprint worth computing."""
         return tenant in self._lines

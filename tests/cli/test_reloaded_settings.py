@@ -1,0 +1,51 @@
+"""A reload compares what was built of the configuration: what changes in the file has to change there."""
+
+import pytest
+
+from millgate.cli.compose import extproc_settings, worker_settings
+from millgate.cli.settings import load_or_fail
+from millgate.config.schema import Config
+from millgate.wiring.settings import build_settings
+
+_CHANGES = {
+    "listen": "listen.port=1",
+    "admin": "admin.port=2",
+    "engines": "engines.0.max_inflight=3",
+    "discovery": "discovery.every=3s",
+    "lanes": "lanes.0.max_queue=3",
+    "tenants": "tenants=[{name: acme, keys: [{sha256: " + "a" * 64 + "}]}]",
+    "workers": "workers=3",
+    "mode": "mode=observe",
+    "hard_cap": "hard_cap=true",
+    "tenant_from": "tenant_from=key",
+    "quotas": "quotas=[{name: all, rpm: 3}]",
+    "retries": "retries.appointments=1000",
+    "records": "records.kept_attempts=1000",
+    "tracing": "tracing.endpoint=http://127.0.0.1:4318/v1/traces",
+    "line": "line={}",
+    "cluster": "cluster.store=redis://127.0.0.1:6379",
+    "extproc": "extproc.port=3",
+    "limits": "limits.body=1MiB",
+}
+
+
+def _built(monkeypatch: pytest.MonkeyPatch, *assignments: str) -> tuple[object, ...]:
+    monkeypatch.setenv("TICKET_KEY", "ab" * 32)
+    usual = ("engines.0.url=http://127.0.0.1:8000", "retries.ticket_key_env=TICKET_KEY")
+    loaded = load_or_fail(None, (*usual, *assignments))
+    return extproc_settings(loaded), build_settings(loaded.config).settings, loaded.config.discovery
+
+
+def test_each_part_of_the_file_shows_in_what_a_reload_compares(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(_CHANGES) == list(Config.model_fields)
+    usual = _built(monkeypatch)
+    assert _built(monkeypatch) == usual
+    for name, change in _CHANGES.items():
+        assert _built(monkeypatch, change) != usual, name
+
+
+def test_a_worker_knows_the_admin_door_of_its_supervisor_and_how_many_workers_there_are() -> None:
+    loaded = load_or_fail(None, ("engines.0.url=http://127.0.0.1:8000", "admin.port=2", "workers=3"))
+    settings = worker_settings(loaded)
+    assert settings.admin is not None
+    assert (settings.admin.port, settings.workers) == (2, 3)

@@ -19,7 +19,7 @@ from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Totals
 from millgate.core.state.pool import Route, Routes
-from millgate.core.tickets import TOLERANCE_S, ClientKind
+from millgate.core.tickets import SOONEST_RETURN_S, TOLERANCE_S, ClientKind
 from millgate.core.tickets.appointment import Appointment, ReturnRecord
 from millgate.core.words import Counted, Outcome, Reason
 
@@ -67,7 +67,8 @@ def leaves_room(attempts: Attempts, plan: Plan) -> bool:
 def _count_arrival(totals: Totals, request: Request, refused: Reason | None, now: float) -> None:
     """Count an arrival, and its work where it is a new request that its tenant may have and an engine can run."""
     pool, record = request.route.pool, request.age.record
-    totals.arrived(now, is_retry=request.is_retry)
+    unknown_retry = 0 if request.recognised else request.arrival.retry_count or 0
+    totals.arrived(now, unknown_retry, None if record is None else record.known_from - SOONEST_RETURN_S)
     request.lane.arrives(request.queue)
     if request.is_retry:
         early = record is not None and record.is_early(now)
@@ -380,6 +381,7 @@ def _leave_record(
     if not judged:
         _judge_hint(request, now, admitted=False)
     totals.hinted()
+    totals.waited(request.arrived_at, now)
     if reason is Reason.TOO_LARGE or request.arrival.fingerprint is None:
         return
     appointment = Appointment(now, hint)

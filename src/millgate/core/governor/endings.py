@@ -193,7 +193,7 @@ def client_gone(
     """The client has left: out of the queue at once, or off the engine when the engine has let go."""
     stage = Stage(attempt.state)
     if attempt.state is not State.DECODE:
-        _remember_tired(attempt.request, now)
+        _remember_tired(totals, attempt.request, now)
     if attempt.state is State.QUEUED:
         leave_queue(attempts, allowances, attempt, now)
         return _account(attempt, Outcome.CLIENT_GONE, now, stage)
@@ -215,10 +215,11 @@ def cancel_running(attempts: Attempts, totals: Totals, now: float) -> list[Decis
     return decisions
 
 
-def _remember_tired(request: Request, now: float) -> None:
+def _remember_tired(totals: Totals, request: Request, now: float) -> None:
     """Leave a record of a client that waited for a while and left before the first token: it may be pressing refresh."""
     tired = now - request.arrived_at > _TIRED_SHARE * request.lane.settings.deadline_s
     if tired and request.arrival.fingerprint is not None and request.lane_deadline > now:
+        totals.waited(request.arrived_at, now)
         request.route.pool.appointments.leave(record_of(request, now, request.lane_deadline))
 
 

@@ -133,9 +133,8 @@ def _together(readings: Sequence[LittleReading]) -> LittleReading:
     window_s = max([each.window_s for each in readings], default=0.0)
     completed = sum([each.completed for each in readings], 0)
     if window_s == 0.0:
-        return LittleReading(
-            0.0, sum([each.mean_attempts for each in readings], 0.0), 0.0, completed, 0.0, 0.0
-        )
+        inside = sum([each.mean_attempts for each in readings], 0.0)
+        return LittleReading(0.0, inside, 0.0, completed, 0.0, 0.0)
     areas = [each.mean_attempts * each.window_s for each in readings]
     area, entered = sum(areas, 0.0), sum([each.entered_per_s * each.window_s for each in readings], 0.0)
     stays_s = sum([each.mean_stay_s * each.completed for each in readings], 0.0)
@@ -275,6 +274,8 @@ class Lane:
 # Attempts and requests are remembered for ten minutes, in parts of `WINDOW_S`.
 _PARTS: Final = 60
 REMEMBERED_S: Final = WINDOW_S * _PARTS
+# Parts of a request: divisible by all numbers up to ten.
+_SHARES: Final = 2520
 
 
 class Totals:
@@ -282,18 +283,29 @@ class Totals:
 
     def __init__(self) -> None:
         self.answers = self.arrivals = self.labelled = self.recognised = self.early = self.hints_given = 0
-        self._lately = Window(WINDOW_S, _PARTS, counters=2)
+        self._lately = Window(WINDOW_S, _PARTS, counters=3)
         self.good_output_tokens = self.wasted_prompt_tokens = self.wasted_output_tokens = 0
 
-    def arrived(self, now: float, *, is_retry: bool) -> None:
-        """Count an arrival, and a request unless it is a retry of one."""
+    def arrived(self, now: float, unknown_retry: int = 0, since: float | None = None) -> None:
+        """Count an arrival, and its request now and no longer at `since`; of an `unknown_retry`, the n-th, no earlier attempt is known."""
         self.arrivals += 1
-        self._lately.add(now, (1, not is_retry))
+        self._lately.add(now, (1, 0, _SHARES // (1 + unknown_retry)) if unknown_retry else (1, 1, 0))
+        if since is not None:
+            self._lately.add(since, (0, -1, 0))
+
+    def waited(self, since: float, now: float) -> None:
+        """Count a request that came `since` then, waited, and may return where it was refused, or left: now."""
+        if since < now:
+            self._lately.add(since, (0, -1, 0))
+            self._lately.add(now, (0, 1, 0))
 
     def amplification(self, now: float, window_s: float) -> float:
-        """Return attempts over requests of the last `window_s`, ten minutes at most; 1 of nothing."""
-        attempts, requests = self._lately.read(now, round(window_s / WINDOW_S))
-        return attempts / max(1, requests) if attempts else 1.0
+        """Return attempts over the requests that they were for, in the last `window_s`, ten minutes at most; 1 of nothing.
+
+        Unknown retries are of as many requests at least as their labels make: an n-th is one of n + 1 attempts.
+        """
+        attempts, requests, shares = self._lately.read(now, round(window_s / WINDOW_S))
+        return max(1.0, attempts / max(1, requests, shares // _SHARES))
 
     def returned(self, *, labelled: bool, recognised: bool, early: bool) -> None:
         """Count a return: a retry by its label, a request that was recognised, one that came before its hint."""
